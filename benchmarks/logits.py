@@ -26,9 +26,9 @@ import torch
 from benchmarks.model import make_batches
 from cloze.core.processes import peak_memory, reset_peak_memory
 from cloze.flows.launch.local import RANK_ENVIRONMENT
+from cloze.model import hardware
 from cloze.model.families.models import new_model
 from cloze.model.families.registry import model_config
-from cloze.model.layers import logit_sizes
 from cloze.model.train.evaluate.scoring import PretrainModule
 
 BERT_MINI = {
@@ -46,7 +46,7 @@ def one(options: argparse.Namespace) -> dict[str, float]:
         {"preset": options.model, **json.loads(options.changes)}, vocab_size=options.vocab_size
     )
     if options.variant == "whole":
-        logit_sizes.CHUNKS = 1 << 40
+        hardware.WHOLE_CHUNKS = 1 << 40
     names = config.default_objectives(None)
     scoring = PretrainModule(new_model(config), names, options.only).train()
     batch = make_batches(config, 1, options.batch, options.length, "full", "cpu")[0]

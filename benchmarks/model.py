@@ -45,13 +45,13 @@ import torch
 from torch import Tensor, nn
 
 from cloze.model.data import layouts
-from cloze.model.data.batch import LAYOUT, Batch, move
+from cloze.model.data.batch import move
 from cloze.model.data.layouts import Sequences, layout_for, make_layout
 from cloze.model.families import models
 from cloze.model.families.config import ModelConfig
 from cloze.model.families.hub_format import hub_of
 from cloze.model.families.registry import model_config
-from cloze.model.layers.batch import IGNORE_INDEX
+from cloze.model.layers.batch import IGNORE_INDEX, Batch
 from cloze.model.train.config import PretrainConfig
 from cloze.model.train.evaluate.scoring import PretrainModule
 from cloze.model.train.optimizers.adam import adamw
@@ -166,7 +166,7 @@ def with_layouts(
         sequences = sequences_of(batch)
         forced = kind == "buckets" and variant.unpad == "always"
         lies = layouts.buckets(sequences) if forced else make_layout(kind, sequences)
-        found.append(batch if lies is None else {**batch, LAYOUT: lies.to(torch.device(device))})
+        found.append(batch if lies is None else {**batch, "layout": lies.to(torch.device(device))})
     return found
 
 

@@ -10,10 +10,11 @@ from collections.abc import Callable
 import numpy as np
 import torch
 
-from cloze.model.data.batch import Batch, collate
+from cloze.model.data.batch import collate
 from cloze.model.data.sampler import Sampler
 from cloze.model.data.shards import ShardedRows
 from cloze.model.families.models import new_model
+from cloze.model.layers.batch import Batch
 from cloze.model.train.config import PretrainConfig
 from cloze.model.train.distributed import World
 from cloze.model.train.engines import EngineConfig, create_engine

@@ -31,10 +31,11 @@ import torch
 
 from benchmarks.steps import Step, batches_of, ours, plain
 from cloze.core.stages.execution import Execution
-from cloze.model.data.batch import Batch, collate
+from cloze.model.data.batch import collate
 from cloze.model.data.sampler import Sampler
 from cloze.model.data.shards import ShardedRows
 from cloze.model.families.registry import model_config
+from cloze.model.layers.batch import Batch
 from cloze.model.train.config import PretrainConfig
 from cloze.model.train.distributed import init_distributed
 from cloze.model.train.engines import EngineConfig

@@ -23,7 +23,7 @@ import json
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict
 
 import torch
 from pydantic import ValidationError
@@ -41,6 +41,8 @@ from cloze.pipeline.dataset.schema import DatasetInfo
 from cloze.pipeline.tokenizer.special import SpecialTokens
 
 if TYPE_CHECKING:
+    from typing_extensions import NotRequired, Unpack
+
     from cloze.pipeline.tokenizer.tokenizer import Tokenizer
 
 FORMAT = 1
@@ -60,7 +62,7 @@ class LoadedCheckpoint:
     Attributes:
         path: the checkpoint directory.
         tokenizer: the tokenizer directory in `path`.
-        datasets: of a mixture: name, share, rows, tokens and epochs of each dataset.
+        datasets: see `Metadata`.
         state: parameter name -> fp32 tensor on the CPU.
     """
 
@@ -75,17 +77,23 @@ class LoadedCheckpoint:
     state: dict[str, torch.Tensor] = field(default_factory=dict, repr=False)
 
 
+class Metadata(TypedDict):
+    """Contents of a checkpoint besides its weights."""
+
+    model: ModelConfig
+    tokenizer: str | Tokenizer
+    """A tokenizer to save, or a directory to copy, such as a dataset's `tokenizer/`."""
+    heads: Mapping[str, Any]
+    task: NotRequired[Mapping[str, Any] | None]
+    dataset: NotRequired[DatasetInfo | None]
+    datasets: NotRequired[Sequence[Mapping[str, Any]]]
+    """Of a mixture: name, share, rows, tokens and epochs of each dataset."""
+    step: NotRequired[int]
+    """Default: 0."""
+
+
 def save_weights(
-    directory: str,
-    *,
-    model: ModelConfig,
-    state: Mapping[str, torch.Tensor],
-    tokenizer: str | Tokenizer,
-    heads: Mapping[str, Any],
-    task: Mapping[str, Any] | None = None,
-    dataset: DatasetInfo | None = None,
-    datasets: Sequence[Mapping[str, Any]] = (),
-    step: int = 0,
+    directory: str, *, state: Mapping[str, torch.Tensor], **metadata: Unpack[Metadata]
 ) -> None:
     """Write weights, config and tokenizer into a new, incomplete checkpoint directory.
 
@@ -95,24 +103,13 @@ def save_weights(
         directory: output directory; leftovers of an interrupted save are removed first.
         state: parameter name -> tensor of any dtype and device; floating-point tensors are stored
             as fp32.
-        tokenizer: a tokenizer to save, or a directory to copy, such as a dataset's `tokenizer/`.
-        datasets: see `write_metadata`.
     """
     clear(directory)
     write_tensors(
         storage.join(directory, WEIGHTS),
         {name: to_saved_dtype(tensor) for name, tensor in state.items()},
     )
-    write_metadata(
-        directory,
-        model=model,
-        tokenizer=tokenizer,
-        heads=heads,
-        task=task,
-        dataset=dataset,
-        datasets=datasets,
-        step=step,
-    )
+    write_metadata(directory, **metadata)
 
 
 def clear(directory: str) -> None:
@@ -122,33 +119,21 @@ def clear(directory: str) -> None:
     storage.remove(directory)
 
 
-def write_metadata(
-    directory: str,
-    *,
-    model: ModelConfig,
-    tokenizer: str | Tokenizer,
-    heads: Mapping[str, Any],
-    task: Mapping[str, Any] | None = None,
-    dataset: DatasetInfo | None = None,
-    datasets: Sequence[Mapping[str, Any]] = (),
-    step: int = 0,
-) -> None:
-    """Write all of a checkpoint except its weights: config.json and tokenizer; see `save_weights`.
-
-    Args:
-        datasets: of a mixture: name, share, rows, tokens and epochs of each dataset.
-    """
+def write_metadata(directory: str, **metadata: Unpack[Metadata]) -> None:
+    """Write all of a checkpoint except its weights: config.json and tokenizer."""
+    task, dataset = metadata.get("task"), metadata.get("dataset")
+    datasets = metadata.get("datasets", ())
     config = {
         "format": FORMAT,
-        "model": model.model_dump(mode="json"),
-        "heads": dict(heads),
+        "model": metadata["model"].model_dump(mode="json"),
+        "heads": dict(metadata["heads"]),
         "task": None if task is None else dict(task),
         "dataset": None if dataset is None else asdict(dataset),
-        "step": step,
+        "step": metadata.get("step", 0),
         **({"datasets": [dict(entry) for entry in datasets]} if datasets else {}),
     }
     storage.write_bytes(storage.join(directory, CONFIG), _json(config))
-    target = storage.join(directory, TOKENIZER)
+    tokenizer, target = metadata["tokenizer"], storage.join(directory, TOKENIZER)
     if isinstance(tokenizer, str):
         copy_files(tokenizer, target)
     else:
@@ -259,8 +244,10 @@ def load_metadata(directory: str) -> LoadedCheckpoint:
     name = storage.join(directory, CONFIG)
     try:
         content = json.loads(storage.read_text(name))
-        model = parse_model(content["model"])
-        dataset = None if content["dataset"] is None else _dataset(content["dataset"])
+        model, dataset = parse_model(content["model"]), content["dataset"]
+        if dataset is not None:
+            special = SpecialTokens(**dataset["special"])
+            dataset = DatasetInfo(**{**dataset, "special": special})
         heads, task, step = dict(content["heads"]), content["task"], int(content["step"])
     except (ValueError, TypeError, KeyError, ValidationError, UsageError) as error:
         raise DataError(f"{name} is damaged ({error}); use another checkpoint") from error
@@ -378,9 +365,9 @@ def _what_it_is(path: str) -> str:
             "it may be a Hugging Face directory (import it with cloze.model.hub.read), or a save "
             "that was interrupted"
         )
-    if any(name.endswith(PICKLES) for name in names):
-        pickle = next(name for name in names if name.endswith(PICKLES))
-        return f"its {pickle} is {PICKLE}"
+    for name in names:
+        if name.endswith(PICKLES):
+            return f"its {name} is {PICKLE}"
     return "name a checkpoint, or an artifact of pretrain or finetune"
 
 
@@ -401,10 +388,6 @@ def copy_files(source: str, target: str) -> None:
 def to_saved_dtype(tensor: torch.Tensor) -> torch.Tensor:
     """Convert floating-point tensors to fp32, the dtype in checkpoints."""
     return tensor.float() if tensor.is_floating_point() else tensor
-
-
-def _dataset(values: Mapping[str, Any]) -> DatasetInfo:
-    return DatasetInfo(**{**values, "special": SpecialTokens(**values["special"])})
 
 
 def _json(content: Mapping[str, Any]) -> bytes:

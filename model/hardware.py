@@ -170,3 +170,24 @@ def this_cpu(cores: int) -> Device:
         source="benchmarks/README.md, by the core",
         kind="cpu",
     )
+
+
+# Logits over the vocabulary are computed in chunks of rows; the planner and the loss must agree.
+
+# Bytes of a chunk's fp32 logits: enough rows for the matrix units, little memory compared with the
+# layers' activations.
+LOGIT_CHUNK = {"cpu": 64 << 20, "cuda": 256 << 20}
+WHOLE_CHUNKS = 2  # logits of at most this many chunks are computed whole on a CPU
+
+
+def logit_chunk_rows(vocabulary: int, device: str) -> int:
+    """Return the number of rows of logits per chunk, at least 1, for a device type."""
+    return max(1, LOGIT_CHUNK.get(device, LOGIT_CHUNK["cuda"]) // (4 * vocabulary))
+
+
+def chunks_logits(rows: int, vocabulary: int, device: str) -> bool:
+    """Return True if logits [rows, vocabulary] are computed in chunks; on a GPU all are.
+
+    There the loss also pads the vocabulary, and `torch.compile` fuses its elementwise part.
+    """
+    return device != "cpu" or rows > WHOLE_CHUNKS * logit_chunk_rows(vocabulary, device)

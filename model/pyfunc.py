@@ -9,7 +9,8 @@ module does not import MLflow.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from cloze.core import storage
@@ -25,6 +26,7 @@ from cloze.model.use.generate import SamplingParams, TextGenerationPipeline, con
 if TYPE_CHECKING:
     import pandas
 
+Params = Mapping[str, Any]
 TOP_K = 5
 TOKENS = 40
 QUESTION, PASSAGE = "question", "passage"  # input columns of question answering models
@@ -32,225 +34,193 @@ QUESTION, PASSAGE = "question", "passage"  # input columns of question answering
 TEXT, PAIR, CHOICES = ("text", "text_pair", "choices")
 
 
-class MaskModel:
-    """Fill-mask model: one output row per candidate."""
+@dataclass(frozen=True)
+class ServedModel:
+    """A loaded model, as `mlflow.pyfunc` calls it.
 
-    def __init__(self, path: str) -> None:
-        self._filler = FillMaskPipeline(path)
+    Attributes:
+        pipeline: a pipeline of `cloze.model.use` on the checkpoint.
+        answer: maps pipeline, input and parameters to the answer; a function of this module.
+    """
+
+    pipeline: Any
+    answer: Callable[[Any, Any, Params], pandas.DataFrame]
 
     def predict(self, model_input: Any, params: dict[str, Any] | None = None) -> pandas.DataFrame:
-        """Return the candidates of each mask of each text, best first.
+        """Return one row per answer.
 
         Args:
-            model_input: strings with [MASK], as a list, a Series, or a DataFrame's column `text`.
-            params: `top_k`, candidates per mask.
-
-        Returns:
-            Columns `text` (index of the text, from 0), `mask` (index of the mask in it), `token`,
-            `score` (its probability) and `sequence` (the text with the token filled in).
+            model_input: strings, as a list, a Series, or a DataFrame's column `text`; some models
+                read other columns, see their `answer`.
+            params: see `answer`; others are ignored.
 
         Raises:
-            UsageError: a text has no mask, or is longer than the model's maximum length.
+            UsageError: the model cannot read the input.
         """
-        import pandas
-
-        top_k = int((params or {}).get("top_k", TOP_K))
-        rows = [
-            {"text": number, "mask": mask, **candidate}
-            for number, text in enumerate(_columns(model_input)[0])
-            for mask, candidates in enumerate(self._filler.fill(text, top_k))
-            for candidate in candidates
-        ]
-        return pandas.DataFrame(rows, columns=["text", "mask", "token", "score", "sequence"])
+        return self.answer(self.pipeline, model_input, params or {})
 
 
-class TextModel:
-    """Classification, regression or multiple-choice model: one output row per text."""
+def fill_masks(pipeline: FillMaskPipeline, model_input: Any, params: Params) -> pandas.DataFrame:
+    """Return the candidates of each mask of each text, best first.
 
-    def __init__(self, path: str) -> None:
-        self._classifier = TextClassificationPipeline(path)
+    Args:
+        model_input: strings with [MASK].
+        params: `top_k`, candidates per mask.
 
-    def predict(self, model_input: Any, params: dict[str, Any] | None = None) -> pandas.DataFrame:
-        """Return the answer for each text.
+    Returns:
+        Columns `text` (index of the text, from 0), `mask` (index of the mask in it), `token`,
+        `score` (its probability) and `sequence` (the text with the token filled in).
 
-        Args:
-            model_input: strings, as a list, a Series, or a DataFrame with columns `text`,
-                `text_pair` (tasks on pairs) and `choices` (multiple choice; a list of endings per
-                text).
-            params: ignored.
-
-        Returns:
-            Columns `label` (multiple choice: the ending) and `score`, its probability. Regression:
-            `score` alone, the predicted number.
-
-        Raises:
-            UsageError: the task needs pairs or choices that are missing, or does not accept those
-                of the input.
-        """
-        import pandas
-
-        del params
-        classifier, (texts, pairs) = self._classifier, _columns(model_input)
-        if classifier.answers == "scores":
-            return pandas.DataFrame({"score": classifier.score(texts, pairs)})
-        if classifier.answers == "choices":
-            if not hasattr(model_input, "columns") or CHOICES not in model_input.columns:
-                raise UsageError(
-                    f"the model chooses among endings (found no column {CHOICES}); give a "
-                    f"DataFrame with one"
-                )
-            rows = [
-                (best["text"], best["score"])
-                for (best,) in classifier.choose(
-                    texts, [list(endings) for endings in model_input[CHOICES]], 1
-                )
-            ]
-        else:
-            rows = [
-                (best["label"], best["score"]) for (best,) in classifier.classify(texts, pairs, 1)
-            ]
-        return pandas.DataFrame(rows, columns=["label", "score"])
+    Raises:
+        UsageError: a text has no mask, or is longer than the model's maximum length.
+    """
+    rows = [
+        {"text": number, "mask": mask, **candidate}
+        for number, text in enumerate(_columns(model_input)[0])
+        for mask, candidates in enumerate(pipeline.fill(text, int(params.get("top_k", TOP_K))))
+        for candidate in candidates
+    ]
+    return _frame(rows, "text", "mask", "token", "score", "sequence")
 
 
-class ContinuationModel:
-    """Text generation model: one output row per text."""
+def classify(
+    pipeline: TextClassificationPipeline, model_input: Any, params: Params
+) -> pandas.DataFrame:
+    """Return the answer for each text: its label, its number (regression), or its ending.
 
-    def __init__(self, path: str) -> None:
-        self._generator = TextGenerationPipeline(path)
+    Args:
+        model_input: strings, or a DataFrame with columns `text`, `text_pair` (tasks on pairs) and
+            `choices` (multiple choice; a list of endings per text).
 
-    def predict(self, model_input: Any, params: dict[str, Any] | None = None) -> pandas.DataFrame:
-        """Return the likeliest continuation of each text.
+    Returns:
+        Columns `label` (multiple choice: the ending) and `score`, its probability. Regression:
+        `score` alone, the predicted number.
 
-        Args:
-            model_input: strings, as a list, a Series, or a DataFrame's column `text`.
-            params: `tokens`, the maximum number of generated tokens.
-
-        Returns:
-            Columns `text` (prompt and continuation), `continuation`, `tokens` (number generated)
-            and `stopped` (`end` of the text, `tokens` or `model`).
-        """
-        import pandas
-
-        tokens = int((params or {}).get("tokens", TOKENS))
-        generated = self._generator.generate(
-            _columns(model_input)[0], tokens=tokens, samples=1, choice=SamplingParams()
-        )
-        return pandas.DataFrame(
-            [continuation_json(continuation) for (continuation,) in generated],
-            columns=["text", "continuation", "tokens", "stopped"],
-        )
-
-
-class AnswerModel:
-    """Extractive question answering model: one output row per answer."""
-
-    def __init__(self, path: str) -> None:
-        self._answerer = QuestionAnsweringPipeline(path)
-
-    def predict(self, model_input: Any, params: dict[str, Any] | None = None) -> pandas.DataFrame:
-        """Return the answers to each question, best first.
-
-        Args:
-            model_input: a DataFrame with columns `question` and `passage`.
-            params: `top_k`, answers per question.
-
-        Returns:
-            Columns `question` (index, from 0), `answer`, `score`, `start` and `end` (character
-            offsets in the passage, -1: no answer).
-
-        Raises:
-            UsageError: a column is missing.
-        """
-        import pandas
-
-        missing = [
-            name for name in (QUESTION, PASSAGE) if name not in getattr(model_input, "columns", ())
-        ]
-        if missing:
+    Raises:
+        UsageError: the task needs pairs or choices that are missing, or does not accept those of
+            the input.
+    """
+    texts, pairs = _columns(model_input)
+    if pipeline.answers == "scores":
+        return _frame([{"score": score} for score in pipeline.score(texts, pairs)], "score")
+    if pipeline.answers == "choices":
+        if not hasattr(model_input, "columns") or CHOICES not in model_input.columns:
             raise UsageError(
-                f"the model answers questions from passages (found no column {missing[0]}); give a "
-                f"DataFrame with both"
+                f"the model chooses among endings (found no column {CHOICES}); give a DataFrame "
+                f"with one"
             )
-        questions = [
-            (str(question), str(passage))
-            for question, passage in zip(model_input[QUESTION], model_input[PASSAGE], strict=True)
-        ]
-        predictions = self._answerer.answer_batch(
-            questions, int((params or {}).get("top_k", TOP_K))
+        endings = [list(choices) for choices in model_input[CHOICES]]
+        chosen = pipeline.choose(texts, endings, 1)
+        rows = [{"label": best["text"], "score": best["score"]} for (best,) in chosen]
+    else:
+        rows = [best for (best,) in pipeline.classify(texts, pairs, 1)]
+    return _frame(rows, "label", "score")
+
+
+def continue_texts(
+    pipeline: TextGenerationPipeline, model_input: Any, params: Params
+) -> pandas.DataFrame:
+    """Return the likeliest continuation of each text.
+
+    Args:
+        params: `tokens`, the maximum number of generated tokens.
+
+    Returns:
+        Columns `text` (prompt and continuation), `continuation`, `tokens` (number generated) and
+        `stopped` (`end` of the text, `tokens` or `model`).
+    """
+    generated = pipeline.generate(
+        _columns(model_input)[0],
+        tokens=int(params.get("tokens", TOKENS)),
+        samples=1,
+        choice=SamplingParams(),
+    )
+    rows = [continuation_json(continuation) for (continuation,) in generated]
+    return _frame(rows, "text", "continuation", "tokens", "stopped")
+
+
+def answer_questions(
+    pipeline: QuestionAnsweringPipeline, model_input: Any, params: Params
+) -> pandas.DataFrame:
+    """Return the answers to each question, best first.
+
+    Args:
+        model_input: a DataFrame with columns `question` and `passage`.
+        params: `top_k`, answers per question.
+
+    Returns:
+        Columns `question` (index, from 0), `answer`, `score`, `start` and `end` (character offsets
+        in the passage, -1: no answer).
+
+    Raises:
+        UsageError: a column is missing.
+    """
+    columns = getattr(model_input, "columns", ())
+    missing = [name for name in (QUESTION, PASSAGE) if name not in columns]
+    if missing:
+        raise UsageError(
+            f"the model answers questions from passages (found no column {missing[0]}); give a "
+            f"DataFrame with both"
         )
-        rows = [
-            {
-                "question": number,
-                **answer,
-                **{end: -1 if answer[end] is None else answer[end] for end in ("start", "end")},
-            }
-            for number, answers in enumerate(predictions)
-            for answer in answers
-        ]
-        return pandas.DataFrame(rows, columns=["question", "answer", "score", "start", "end"])
+    questions = [
+        (str(question), str(passage))
+        for question, passage in zip(model_input[QUESTION], model_input[PASSAGE], strict=True)
+    ]
+    predictions = pipeline.answer_batch(questions, int(params.get("top_k", TOP_K)))
+    rows = [
+        {
+            "question": number,
+            **answer,
+            **{end: -1 if answer[end] is None else answer[end] for end in ("start", "end")},
+        }
+        for number, answers in enumerate(predictions)
+        for answer in answers
+    ]
+    return _frame(rows, "question", "answer", "score", "start", "end")
 
 
-class TagModel:
-    """Named-entity model: one output row per entity."""
+def tag(
+    pipeline: TokenClassificationPipeline, model_input: Any, params: Params
+) -> pandas.DataFrame:
+    """Return the entities of each text, in the order of their positions.
 
-    def __init__(self, path: str) -> None:
-        self._tagger = TokenClassificationPipeline(path)
-
-    def predict(self, model_input: Any, params: dict[str, Any] | None = None) -> pandas.DataFrame:
-        """Return the entities of each text, in the order of their positions.
-
-        Args:
-            model_input: strings, as a list, a Series, or a DataFrame's column `text`.
-            params: ignored.
-
-        Returns:
-            Columns `text` (index of the text, from 0), `entity`, `type`, `start` and `end`
-            (character offsets) and `score`.
-        """
-        import pandas
-
-        del params
-        rows = [
-            {**entity, "text": number, "entity": entity["text"]}
-            for number, entities in enumerate(self._tagger.tag_batch(_columns(model_input)[0]))
-            for entity in entities
-        ]
-        return pandas.DataFrame(rows, columns=["text", "entity", "type", "start", "end", "score"])
+    Returns:
+        Columns `text` (index of the text, from 0), `entity`, `type`, `start` and `end` (character
+        offsets) and `score`.
+    """
+    rows = [
+        {**entity, "text": number, "entity": entity["text"]}
+        for number, entities in enumerate(pipeline.tag_batch(_columns(model_input)[0]))
+        for entity in entities
+    ]
+    return _frame(rows, "text", "entity", "type", "start", "end", "score")
 
 
-class VectorModel:
-    """Embedding model: one output row per text."""
-
-    def __init__(self, path: str) -> None:
-        self._embedder = EmbeddingPipeline(path)
-
-    def predict(self, model_input: Any, params: dict[str, Any] | None = None) -> pandas.DataFrame:
-        """Return the embedding of each text.
-
-        Args:
-            model_input: strings, as a list, a Series, or a DataFrame's column `text`.
-            params: ignored.
-
-        Returns:
-            A column `vector`, a list of floats.
-        """
-        import pandas
-
-        del params
-        return pandas.DataFrame({"vector": self._embedder.embed(_columns(model_input)[0]).tolist()})
+def embed(pipeline: EmbeddingPipeline, model_input: Any, params: Params) -> pandas.DataFrame:
+    """Return the embedding of each text, in the column `vector`, a list of floats."""
+    vectors = pipeline.embed(_columns(model_input)[0]).tolist()
+    return _frame([{"vector": vector} for vector in vectors], "vector")
 
 
-# Models by the checkpoint's head; `cloze.flows.tracking.models` describes them to MLflow.
-MODELS: dict[str, Callable[[str], Any]] = {
-    "masked_lm": MaskModel,
-    "lm": ContinuationModel,
-    "classifier": TextModel,
-    "pair_classifier": TextModel,
-    "choice": TextModel,
-    "span": AnswerModel,
-    "token_classifier": TagModel,
-    "embedding": VectorModel,
+# Pipeline and answer by the checkpoint's head; the first one that the checkpoint has counts.
+# `cloze.flows.tracking.models` describes the columns to MLflow.
+
+MODELS: dict[str, tuple[Callable[[str], Any], Callable[..., pandas.DataFrame]]] = {
+    "masked_lm": (FillMaskPipeline, fill_masks),
+    "lm": (TextGenerationPipeline, continue_texts),
+    "classifier": (TextClassificationPipeline, classify),
+    "pair_classifier": (TextClassificationPipeline, classify),
+    "choice": (TextClassificationPipeline, classify),
+    "span": (QuestionAnsweringPipeline, answer_questions),
+    "token_classifier": (TokenClassificationPipeline, tag),
+    "embedding": (EmbeddingPipeline, embed),
 }
+
+
+def _frame(rows: list[dict[str, Any]], *columns: str) -> pandas.DataFrame:
+    import pandas
+
+    return pandas.DataFrame(rows, columns=list(columns))
 
 
 def _columns(model_input: Any) -> tuple[list[str], list[str] | None]:
@@ -268,7 +238,7 @@ def _columns(model_input: Any) -> tuple[list[str], list[str] | None]:
     ], None
 
 
-def _load_pyfunc(data_path: str) -> Any:
+def _load_pyfunc(data_path: str) -> ServedModel:
     """Load the model for a checkpoint directory; MLflow's entry point.
 
     Args:
@@ -282,10 +252,10 @@ def _load_pyfunc(data_path: str) -> Any:
     heads = json.loads(storage.read_text(storage.join(path, checkpoint.CONFIG)))["heads"]
     # A masked_lm head that was trained left to right only.
     if set(prediction_objectives(heads)) == {"clm"}:
-        return ContinuationModel(path)
-    for head, model in MODELS.items():
+        heads = ["lm"]
+    for head, (pipeline, answer) in MODELS.items():
         if head in heads:
-            return model(path)
+            return ServedModel(pipeline(path), answer)
     raise UsageError(
         f"{path} has no head that MLflow could ask ({', '.join(heads)}); use the verbs of `cloze`"
     )

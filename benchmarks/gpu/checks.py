@@ -23,15 +23,16 @@ import torch
 from torch import Tensor
 
 from benchmarks.gpu.place import Place
-from cloze.model.data.batch import Batch, collate, move
+from cloze.model import hardware
+from cloze.model.data.batch import collate, move
 from cloze.model.data.layouts import LayoutKind, Sequences, buckets, packed, rows
 from cloze.model.data.shards import ShardedRows
 from cloze.model.families.config import for_dataset
 from cloze.model.families.models import new_model
 from cloze.model.families.registry import FAMILIES
-from cloze.model.layers import logit_sizes
 from cloze.model.layers.attention import SelfAttention
 from cloze.model.layers.attention_kernels import runs_varlen
+from cloze.model.layers.batch import Batch
 from cloze.model.layers.encoder import Encoder
 from cloze.model.objectives import choose
 from cloze.model.train.distributed import World
@@ -244,13 +245,13 @@ def every_family_steps(place: Place) -> Figures:
 def chunks_are_whole(place: Place) -> Figures:
     """Logits computed in chunks of rows: loss and gradient of whole ones."""
     precision, device = _precision(place), place.device
-    usual, found = dict(logit_sizes.CHUNK), []
+    usual, found = dict(hardware.LOGIT_CHUNK), []
     for rows_at_once in (3, 1 << 20):
-        logit_sizes.CHUNK[device] = 4 * VOCABULARY * rows_at_once
+        hardware.LOGIT_CHUNK[device] = 4 * VOCABULARY * rows_at_once
         try:
             found.append(_gradient(*_scoring(place, "bert", precision)))
         finally:
-            logit_sizes.CHUNK.update(usual)
+            hardware.LOGIT_CHUNK.update(usual)
     worst = _apart(*found)
     _close(worst, precision, "gradients")
     return {"difference": worst}

@@ -32,21 +32,14 @@ from benchmarks.gpu.place import Place
 from benchmarks.model import theirs
 from cloze.core.stages.execution import Execution
 from cloze.core.stages.stage import BuildContext, Reporter
-from cloze.model.data.batch import (
-    LAYOUT,
-    Batch,
-    TokenCounts,
-    collate,
-    empty_batch,
-    move,
-    sizes,
-)
+from cloze.model.data.batch import TokenCounts, collate, empty_batch, move, sizes
 from cloze.model.data.layouts import LayoutKind, layout_for
 from cloze.model.data.shards import ShardedRows
 from cloze.model.families.config import ModelConfig, for_dataset
 from cloze.model.families.models import new_model
 from cloze.model.families.registry import model_config
 from cloze.model.layers.attention_kernels import runs_varlen, varlen_attention
+from cloze.model.layers.batch import Batch
 from cloze.model.layers.cross_entropy import IGNORED
 from cloze.model.objectives import choose
 from cloze.model.train import pretraining
@@ -310,7 +303,7 @@ def _end_to_end(
         return {"next_sentence_label": batch["pair_labels"][:1]} if "pair" in model.heads else {}
 
     def loss_of(batch: Batch) -> Tensor:
-        layout = batch[LAYOUT]
+        layout = batch["layout"]
         labels = batch["input_ids"].new_full((1, len(layout.places) + 1), IGNORED)
         filler = batch["masked_labels"] == IGNORED
         places = layout.find(batch["masked_positions"]).masked_fill(filler, labels.shape[1] - 1)

@@ -4,38 +4,37 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar, cast
 
 import numpy as np
 import numpy.typing as npt
 import torch
+from torch import Tensor
 
 from cloze.core.ragged import I64
 from cloze.model.data.layouts import MULTIPLE, LayoutKind, Sequences, make_layout
 from cloze.model.data.rows import MaskedRows
+from cloze.model.layers.batch import IGNORE_INDEX, Batch
 from cloze.model.layers.unpadded import UnpaddedLayout
-from cloze.pipeline.dataset.schema import NO_PAIR
 
-# Tensors by name; under LAYOUT a `cloze.model.layers.layout.BatchLayout`.
-Batch = dict[str, Any]
-LAYOUT = "layout"
+AnyBatch = TypeVar("AnyBatch", bound=Mapping[str, Any])  # a `Batch`, or some fields of one
 
 
-def pin(batch: Mapping[str, Any], device: torch.device) -> Batch:
+def pin(batch: AnyBatch, device: torch.device) -> AnyBatch:
     """Copy the batch to page-locked memory if `device` is a GPU, for transfers that overlap."""
-    return (
-        {name: value.pin_memory() for name, value in batch.items()}
-        if device.type == "cuda"
-        else dict(batch)
-    )
+    return _copy(batch, lambda field: field.pin_memory()) if device.type == "cuda" else batch
 
 
-def move(batch: Mapping[str, Any], device: torch.device) -> Batch:
+def move(batch: AnyBatch, device: torch.device) -> AnyBatch:
     """Copy the batch to `device`, without waiting for a GPU's copy of a pinned batch."""
-    return {name: value.to(device, non_blocking=True) for name, value in batch.items()}
+    return _copy(batch, lambda field: field.to(device, non_blocking=True))
+
+
+def _copy(batch: AnyBatch, copy: Callable[[Any], Any]) -> AnyBatch:
+    return cast(AnyBatch, {name: copy(field) for name, field in batch.items()})
 
 
 # Attention modes: bidirectional samples have masks, causal ones none.
@@ -96,7 +95,7 @@ class TokenCounts:
         )
 
 
-def sizes(batch: Mapping[str, Any]) -> TokenCounts:
+def sizes(batch: Batch) -> TokenCounts:
     """Count the tokens of a collated batch on the CPU; zeros without an `attention_mask`."""
     mask = batch.get("attention_mask")
     if mask is None:
@@ -108,7 +107,7 @@ def sizes(batch: Mapping[str, Any]) -> TokenCounts:
         lengths = np.bincount(np.cumsum(sequence_starts.numpy().ravel())[real.ravel()]).astype(
             np.int64
         )
-    layout = batch.get(LAYOUT)
+    layout = batch.get("layout")
     positions = len(layout.places) if isinstance(layout, UnpaddedLayout) else real.size
     return TokenCounts(int(real.sum()), positions, int((lengths**2).sum()))
 
@@ -143,19 +142,7 @@ def collate(
         samples: int64 [B], sample numbers of the rows; needed if some rows are causal.
 
     Returns:
-        input_ids: int64 [B, L], masked.
-        attention_mask: bool [B, L].
-        token_type_ids: int64 [B, L]; 0 for packed rows.
-        masked_positions: int64 [M], indices into the flattened B * L. M is fixed or a multiple of
-            `PREDICTIONS`; filler fills it up.
-        masked_labels: int64 [M], -100 for filler.
-        pair_labels: int64 [B], -100 for none.
-        sequence_first: bool [B, L], true where a sequence begins; packed rows only.
-        causal_positions, causal_labels: int64 [C], positions that predict a next token, and that
-            token; causal rows only.
-        masked_places: int64 [M], positions that predict the masked tokens; with `directions.before`
-            only.
-        layout: a `BatchLayout`; absent for padded bidirectional rows of one sequence each.
+        The batch. M is fixed, or a multiple of `PREDICTIONS`, as C is.
     """
     causal = None if samples is None else directions.causal(samples)
     if causal is not None:
@@ -167,80 +154,68 @@ def collate(
     real = columns < rows.lengths[:, None]
     input_ids = np.full((count, length), pad, np.int64)
     input_ids[real] = rows.ids
-    flat = np.repeat(np.arange(count) * length, rows.counts) + rows.positions
-    predictions = (
-        max(1, -(-len(flat) // PREDICTIONS)) * PREDICTIONS
-        if fixed_predictions is None
-        else count * fixed_predictions
+    flat_ids = input_ids.reshape(-1)  # a view
+    masked = np.repeat(np.arange(count) * length, rows.counts) + rows.positions
+    labels = flat_ids[masked]
+    flat_ids[masked] = rows.replacements
+    masked_positions, masked_labels = _filled(
+        masked, labels, None if fixed_predictions is None else count * fixed_predictions
     )
-    labels = input_ids.reshape(-1)[flat]
-    input_ids.reshape(-1)[flat] = rows.replacements
-    flat, labels = _filled(flat, labels, predictions)
-    arrays: dict[str, np.ndarray[Any, Any]] = {
-        "input_ids": input_ids,
-        "attention_mask": real,
-        "token_type_ids": ((columns >= rows.segment_start[:, None]) & real).astype(np.int64),
-        "masked_positions": flat,
-        "masked_labels": labels,
-        "pair_labels": rows.pair_labels,
+    sequences = Sequences.of(rows, length, causal)
+    is_first = np.zeros((count, length), np.bool_)
+    is_first.reshape(-1)[sequences.first] = True
+    in_second = (columns >= rows.segment_start[:, None]) & real & (not sequences.packed)
+    batch: Batch = {
+        "input_ids": torch.from_numpy(input_ids),
+        "attention_mask": torch.from_numpy(real),
+        "token_type_ids": torch.from_numpy(in_second.astype(np.int64)),
+        "masked_positions": masked_positions,
+        "masked_labels": masked_labels,
+        "pair_labels": torch.from_numpy(rows.pair_labels),
     }
     if directions.before:
-        arrays["masked_places"] = np.maximum(flat - 1, 0)
-    sequences = Sequences.of(rows, length, causal)
+        batch["masked_places"] = (masked_positions - 1).clamp(min=0)
     if sequences.packed:
-        sequence_starts = np.zeros(count * length, np.bool_)
-        sequence_starts[sequences.first] = True
-        arrays["sequence_first"] = sequence_starts.reshape(count, length)
-        arrays["token_type_ids"] = np.zeros_like(input_ids)
+        batch["sequence_first"] = torch.from_numpy(is_first)
     if causal is not None:
-        is_target = real & causal[:, None] & (columns > 0)
-        if sequences.packed:
-            is_target &= ~arrays["sequence_first"]
-        targets = np.flatnonzero(is_target)
-        filled = max(1, -(-len(targets) // PREDICTIONS)) * PREDICTIONS
-        arrays["causal_positions"], arrays["causal_labels"] = _filled(
-            targets - 1, input_ids.reshape(-1)[targets], filled
-        )
-    batch: Batch = {name: torch.from_numpy(array) for name, array in arrays.items()}
+        targets = np.flatnonzero(real & causal[:, None] & ~is_first)
+        batch["causal_positions"], batch["causal_labels"] = _filled(targets - 1, flat_ids[targets])
     batch_layout = make_layout(layout, sequences)
-    return batch if batch_layout is None else {**batch, LAYOUT: batch_layout}
+    if batch_layout is not None:
+        batch["layout"] = batch_layout
+    return batch
 
 
-def _filled(positions: I64, labels: I64, wanted: int) -> tuple[I64, I64]:
-    """Pad positions with 0 and labels with -100 to `wanted` values."""
-    filler = max(0, wanted - len(positions))
-    return np.pad(positions, (0, filler)), np.pad(labels, (0, filler), constant_values=NO_PAIR)
+def _filled(positions: I64, labels: I64, size: int | None = None) -> tuple[Tensor, Tensor]:
+    """Pad positions with 0 and labels with -100 to `size`, or a multiple of `PREDICTIONS`."""
+    if size is None:
+        size = max(1, -(-len(positions) // PREDICTIONS)) * PREDICTIONS
+    filler = max(0, size - len(positions))
+    return (
+        torch.from_numpy(np.pad(positions, (0, filler))),
+        torch.from_numpy(np.pad(labels, (0, filler), constant_values=IGNORE_INDEX)),
+    )
 
 
-def empty_batch(
-    *,
-    pad: int,
-    length: int = MULTIPLE,
-    predictions: int = 1,
-    directions: AttentionModes = BIDIRECTIONAL,
-) -> Batch:
+def empty_batch(*, pad: int, directions: AttentionModes = BIDIRECTIONAL) -> Batch:
     """Return a batch of one row of padding without predictions: its loss and gradients are zero.
 
     A rank with fewer rows than the others runs it to take part in the same collectives.
     """
-    positions, labels = (
-        torch.zeros(predictions, dtype=torch.int64),
-        torch.full((predictions,), NO_PAIR),
-    )
-    return {
-        **(
-            {"causal_positions": positions, "causal_labels": labels}
-            if directions.causal_share
-            else {}
-        ),
-        **({"masked_places": positions} if directions.before else {}),
-        "input_ids": torch.full((1, length), pad),
-        "attention_mask": torch.zeros(1, length, dtype=torch.bool),
-        "token_type_ids": torch.zeros(1, length, dtype=torch.int64),
+    positions, labels = torch.zeros(1, dtype=torch.int64), torch.full((1,), IGNORE_INDEX)
+    batch: Batch = {
+        "input_ids": torch.full((1, MULTIPLE), pad),
+        "attention_mask": torch.zeros(1, MULTIPLE, dtype=torch.bool),
+        "token_type_ids": torch.zeros(1, MULTIPLE, dtype=torch.int64),
         "masked_positions": positions,
         "masked_labels": labels,
-        "pair_labels": torch.full((1,), NO_PAIR),
+        "pair_labels": torch.full((1,), IGNORE_INDEX),
     }
+    if directions.causal_share:
+        batch["causal_positions"], batch["causal_labels"] = positions, labels
+    if directions.before:
+        batch["masked_places"] = positions
+    return batch
 
 
 # Prefetching: while the model computes, a thread reads, collates and pins the next batches.
@@ -249,7 +224,7 @@ Item = TypeVar("Item")
 _POLL_SECONDS = 0.1
 
 
-def prefetch_batches(batches: Iterable[Batch], device: torch.device) -> Prefetch[Batch]:
+def prefetch_batches(batches: Iterable[AnyBatch], device: torch.device) -> Prefetch[AnyBatch]:
     """Prefetch batches, pinned if `device` is a GPU; the caller moves them to the device."""
     return Prefetch(pin(batch, device) for batch in batches)
 

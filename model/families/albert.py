@@ -11,7 +11,7 @@ from cloze.core.config import UnionTag
 from cloze.core.errors import DataError
 from cloze.model.families import bert
 from cloze.model.families.config import ModelConfig, Probability, Size
-from cloze.model.families.hub_format import KeyMap, fine_tuned
+from cloze.model.families.hub_format import KeyMap, fine_tuned, same
 
 if TYPE_CHECKING:
     from cloze.model.families.pretraining import PretrainingModel
@@ -114,8 +114,6 @@ def build_model(config: AlbertConfig) -> PretrainingModel:
 
 
 def _build_encoder(config: AlbertConfig, embeddings: Embeddings) -> Encoder:
-    from torch import nn
-
     from cloze.model.families.models import layer
     from cloze.model.layers.elementwise import ModuleReference
     from cloze.model.layers.encoder import Encoder, GroupedEncoder
@@ -137,7 +135,7 @@ def _build_encoder(config: AlbertConfig, embeddings: Embeddings) -> Encoder:
         owner = layers[number - number % repeats]
         for name in blocks[config.shared] if current is not owner else ():
             setattr(current, name, ModuleReference(getattr(owner, name)))
-    return Encoder(embeddings, layers, nn.Identity())
+    return Encoder(embeddings, layers)
 
 
 _OURS, _THEIRS = (
@@ -168,15 +166,6 @@ _KEYS = KeyMap(
         ("classifier.{p}", "classifier.{p}"),
     ]
 )
-# Defaults of transformers' `AlbertConfig` that differ from BERT's: those of ALBERT-xxlarge.
-_DEFAULTS = {
-    "hidden_size": 4096,
-    "num_attention_heads": 64,
-    "intermediate_size": 16384,
-    "hidden_act": "gelu_new",
-    "hidden_dropout_prob": 0.0,
-    "attention_probs_dropout_prob": 0.0,
-}
 
 
 def _write(config: dict[str, Any]) -> dict[str, Any]:
@@ -189,10 +178,6 @@ def _write(config: dict[str, Any]) -> dict[str, Any]:
     return config
 
 
-def _read(config: dict[str, Any]) -> dict[str, Any]:
-    return {"shared": "all", **_DEFAULTS, **config}
-
-
 HUB = replace(
     bert.HUB,
     family="albert",
@@ -200,10 +185,7 @@ HUB = replace(
     keys=_KEYS,
     fields={
         **bert.HUB.fields,
-        "embedding_size": "embedding_size",
-        "num_hidden_groups": "num_hidden_groups",
-        "inner_group_num": "inner_group_num",
-        "shared": "shared",
+        **same("embedding_size", "num_hidden_groups", "inner_group_num", "shared"),
     },
     architectures={
         frozenset({"masked_lm", "pair"}): "AlbertForPreTraining",
@@ -215,7 +197,15 @@ HUB = replace(
         "predictions.decoder.weight": "albert.embeddings.word_embeddings.weight",
         "predictions.decoder.bias": "predictions.bias",
     },
-    ignored=frozenset({"albert.embeddings.position_ids"}),
+    # transformers' defaults are those of ALBERT-xxlarge
+    defaults={
+        "shared": "all",
+        "hidden_size": 4096,
+        "num_attention_heads": 64,
+        "intermediate_size": 16384,
+        "hidden_act": "gelu_new",
+        "hidden_dropout_prob": 0.0,
+        "attention_probs_dropout_prob": 0.0,
+    },
     write=_write,
-    read=_read,
 )

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Literal
 
 from cloze.core.config import UnionTag
 from cloze.model.families.config import ModelConfig
-from cloze.model.families.hub_format import HubFormat, KeyMap, Row, fine_tuned
+from cloze.model.families.hub_format import HubFormat, KeyMap, Row, fine_tuned, same
 
 if TYPE_CHECKING:
     from cloze.model.families.pretraining import PretrainingModel
@@ -87,19 +87,11 @@ HUB = HubFormat(
     model_type="bert",
     keys=KeyMap(encoder_rows("bert") + HEAD_ROWS),
     fields={
-        "vocab_size": "vocab_size",
-        "hidden_size": "hidden_size",
-        "num_hidden_layers": "num_hidden_layers",
-        "num_attention_heads": "num_attention_heads",
-        "intermediate_size": "intermediate_size",
-        "max_position_embeddings": "max_position_embeddings",
-        "type_vocab_size": "type_vocab_size",
-        "hidden_act": "hidden_act",
+        **same("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads"),
+        **same("intermediate_size", "max_position_embeddings", "type_vocab_size", "hidden_act"),
+        **same("layer_norm_eps", "initializer_range", "pad_token_id"),
         "hidden_dropout": "hidden_dropout_prob",
         "attention_dropout": "attention_probs_dropout_prob",
-        "layer_norm_eps": "layer_norm_eps",
-        "initializer_range": "initializer_range",
-        "pad_token_id": "pad_token_id",
     },
     fixed={"position_embedding_type": "absolute", "is_decoder": False, "tie_word_embeddings": True},
     architectures={
@@ -113,5 +105,4 @@ HUB = HubFormat(
     },
     # files converted from TensorFlow
     legacy={"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"},
-    ignored=frozenset({"bert.embeddings.position_ids"}),  # a buffer saved by versions before 4.31
 )

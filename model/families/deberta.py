@@ -6,8 +6,7 @@ run through that layer twice, at masked positions only. Keys and values are comp
 layer's input both times.
 
 Version 3 is pretrained like ELECTRA. Its generator has equal width and half the layers, decodes
-with absolute positions, and trains the word embeddings. The discriminator adds its own deltas
-(`cloze.model.layers.embeddings.GdesEmbedding`).
+with absolute positions, and trains the word embeddings. The discriminator adds deltas to these.
 
 transformers has no enhanced mask decoder and no discriminator head. A model with either is exported
 as an encoder (`DebertaV2Model`); a plain masked language model is exported in full, with the head
@@ -25,12 +24,12 @@ from cloze.core.config import UnionTag
 from cloze.core.errors import DataError
 from cloze.model.families import bert
 from cloze.model.families.config import ModelConfig
-from cloze.model.families.hub_format import OUTPUTS, HubFormat, KeyMap, Row, fine_tuned
+from cloze.model.families.hub_format import OUTPUTS, HubFormat, KeyMap, Row, fine_tuned, same
 
 if TYPE_CHECKING:
     from cloze.model.families.pretraining import DecoderModel, ReplacedTokenModel
-    from cloze.model.layers.disentangled import DebertaEmbeddings, DebertaLayer, RelativePositions
-    from cloze.model.layers.embeddings import GdesEmbedding
+    from cloze.model.layers.disentangled import RelativePositions
+    from cloze.model.layers.embeddings import Embeddings, GdesEmbedding
     from cloze.model.layers.encoder import Encoder
     from cloze.model.layers.heads import Pooler
 
@@ -42,9 +41,7 @@ class DebertaConfig(ModelConfig):
     """
 
     supports_compile: ClassVar[bool] = False  # not measured
-
     supports_causal: ClassVar[bool] = False
-
     default_vocab_size: ClassVar[int] = 128_100
     default_batch_size: ClassVar[int] = 8192  # DeBERTaV3, Table 8: base; 2,048 in version 2
 
@@ -182,14 +179,12 @@ class DebertaConfig(ModelConfig):
         return {"rtd": self.discriminator_weight} if self.pretraining == "rtd" else {}
 
 
-def _v3(layers: int, width: int, **changes: Any) -> ModelConfig:
-    return DebertaConfig.of_size(
-        layers, width, pretraining="rtd", enhanced_mask_decoder=True, **changes
-    )
-
-
 def _v2(layers: int, width: int, **changes: Any) -> ModelConfig:
     return DebertaConfig.of_size(layers, width, enhanced_mask_decoder=True, **changes)
+
+
+def _v3(layers: int, width: int, **changes: Any) -> ModelConfig:
+    return _v2(layers, width, pretraining="rtd", **changes)
 
 
 CONFIG = DebertaConfig
@@ -225,7 +220,7 @@ def build_pooler(config: ModelConfig) -> Pooler:
     return Pooler(config.hidden_size, "gelu")
 
 
-def _build_masked_lm(config: DebertaConfig, embeddings: DebertaEmbeddings) -> DecoderModel:
+def _build_masked_lm(config: DebertaConfig, embeddings: Embeddings) -> DecoderModel:
     from cloze.model.families.models import masked_lm
     from cloze.model.families.pretraining import DecoderModel
     from cloze.model.layers.disentangled import EnhancedMaskDecoder
@@ -242,10 +237,8 @@ def _build_replaced_tokens(config: DebertaConfig) -> ReplacedTokenModel:
     from cloze.model.layers.embeddings import GdesEmbedding, GdesEmbeddingView
     from cloze.model.layers.heads import ReplacedTokenHead
 
-    embeddings, generator_embeddings = (
-        _build_embeddings(config),
-        _build_embeddings(config.generator),
-    )
+    embeddings = _build_embeddings(config)
+    generator_embeddings = _build_embeddings(config.generator)
     embeddings.word = GdesEmbedding(config.vocab_size, config.hidden_size)
     embeddings.per_piece = ("word.weight", "word.delta")
     generator_embeddings.word = cast("GdesEmbedding", GdesEmbeddingView(embeddings.word))
@@ -255,11 +248,12 @@ def _build_replaced_tokens(config: DebertaConfig) -> ReplacedTokenModel:
     return ReplacedTokenModel(_build_encoder(config, embeddings), head, generator)
 
 
-def _build_embeddings(config: DebertaConfig) -> DebertaEmbeddings:
+def _build_embeddings(config: DebertaConfig) -> Embeddings:
+    """Build the word embeddings and `relative`, the position embeddings that the layers read."""
     from torch import nn
 
-    from cloze.model.families.models import norm
-    from cloze.model.layers.disentangled import DebertaEmbeddings, RelativePositions
+    from cloze.model.families.models import embeddings, norm
+    from cloze.model.layers.disentangled import RelativePositions
 
     relative = RelativePositions(
         config.hidden_size,
@@ -269,111 +263,59 @@ def _build_embeddings(config: DebertaConfig) -> DebertaEmbeddings:
         longest=config.max_position_embeddings,
         norm=norm(config) if config.norm_rel_ebd == "layer_norm" else nn.Identity(),
     )
-    return DebertaEmbeddings(
-        config.vocab_size,
-        config.hidden_size,
-        max_positions=config.max_position_embeddings if config.position_biased_input else 0,
-        segments=config.type_vocab_size,
-        norm=norm(config),
-        dropout=config.hidden_dropout,
-        relative=relative,
-    )
+    table = embeddings(config, max_positions=None if config.position_biased_input else 0)
+    table.add_module("relative", relative)
+    return table
 
 
-def _build_encoder(config: DebertaConfig, embeddings: DebertaEmbeddings) -> Encoder:
-    from torch import nn
-
-    from cloze.model.layers.encoder import Encoder
-
-    layers = [
-        _build_layer(config, embeddings.relative, number)
-        for number in range(config.num_hidden_layers)
-    ]
-    return Encoder(embeddings, layers, nn.Identity())
-
-
-def _build_layer(config: DebertaConfig, relative: RelativePositions, number: int) -> DebertaLayer:
-    from cloze.model.families.models import norm
+def _build_encoder(config: DebertaConfig, embeddings: Embeddings) -> Encoder:
+    from cloze.model.families.models import layer, norm
     from cloze.model.layers.disentangled import ConvResidual, DebertaLayer, DisentangledAttention
     from cloze.model.layers.elementwise import ACTIVATIONS
-    from cloze.model.layers.encoder import FeedForward
+    from cloze.model.layers.encoder import Encoder
 
-    attention = DisentangledAttention(
-        config.hidden_size,
-        config.num_attention_heads,
-        dropout=config.attention_dropout,
-        relative=relative,
-        terms=config.pos_att_type,
-        shares=config.share_att_key,
-        position_dropout=config.hidden_dropout,
-    )
-    convolved = None
-    if config.conv_kernel_size and number == 0:
-        convolved = ConvResidual(
+    layers = []
+    for number in range(config.num_hidden_layers):
+        attention = DisentangledAttention(
             config.hidden_size,
-            config.conv_kernel_size,
-            activation=ACTIVATIONS[config.conv_act],
-            dropout=config.hidden_dropout,
-            norm=norm(config),
+            config.num_attention_heads,
+            dropout=config.attention_dropout,
+            relative=cast("RelativePositions", embeddings.relative),
+            terms=config.pos_att_type,
+            shares=config.share_att_key,
+            position_dropout=config.hidden_dropout,
         )
-    return DebertaLayer(
-        attention,
-        FeedForward(config.hidden_size, config.intermediate_size, activation=config.hidden_act),
-        dropout=config.hidden_dropout,
-        attention_norm=norm(config),
-        feed_forward_norm=norm(config),
-        convolved=convolved,
-    )
+        convolved = None
+        if config.conv_kernel_size and number == 0:
+            convolved = ConvResidual(
+                config.hidden_size,
+                config.conv_kernel_size,
+                activation=ACTIVATIONS[config.conv_act],
+                dropout=config.hidden_dropout,
+                norm=norm(config),
+            )
+        layers.append(layer(config, attention, kind=DebertaLayer, convolved=convolved))
+    return Encoder(embeddings, layers)
 
 
-_LAYER = "deberta.encoder.layer.{n}.attention.self"
-_ATTENTION = {
-    "query": "query_proj",
-    "key": "key_proj",
-    "value": "value_proj",
-    "position_key": "pos_key_proj",
-    "position_query": "pos_query_proj",
-}
-
-
-def _encoder_rows() -> list[Row]:
-    attention_rows = [
-        (f"encoder.layers.{{n}}.attention.{cloze_name}.{{p}}", f"{_LAYER}.{hf_name}.{{p}}")
-        for cloze_name, hf_name in _ATTENTION.items()
-    ]
-    names = {cloze_name for cloze_name, _ in attention_rows}
-    return [
-        *attention_rows,
-        *(row for row in bert.encoder_rows("deberta") if row[0] not in names),
-        ("encoder.embeddings.relative.table.weight", "deberta.encoder.rel_embeddings.weight"),
-        ("encoder.embeddings.relative.norm.{p}", "deberta.encoder.LayerNorm.{p}"),
-        ("encoder.layers.0.convolved.convolution.{p}", "deberta.encoder.conv.conv.{p}"),
-        ("encoder.layers.0.convolved.norm.{p}", "deberta.encoder.conv.LayerNorm.{p}"),
-    ]
-
-
-# Defaults of transformers' `DebertaV2Config` and its classes that differ from Cloze's.
-_DEFAULTS = {
-    "hidden_size": 1536,
-    "num_hidden_layers": 24,
-    "num_attention_heads": 24,
-    "intermediate_size": 6144,
-    "relative_attention": False,
-    "position_buckets": -1,
-    "share_att_key": False,
-    "norm_rel_ebd": "none",
-    "position_biased_input": True,
-    "pos_att_type": [],
-}
-
-
-def _write(config: dict[str, Any]) -> dict[str, Any]:
-    return {
-        **config,
-        "relative_attention": True,
-        "legacy": False,
-        "pooler_hidden_size": config["hidden_size"],
-    }
+_ATTENTION = "deberta.encoder.layer.{n}.attention.self"
+_ROWS: list[Row] = [
+    *(
+        (ours, theirs.replace(".{p}", "_proj.{p}") if theirs.startswith(_ATTENTION) else theirs)
+        for ours, theirs in bert.encoder_rows("deberta")
+    ),
+    ("encoder.layers.{n}.attention.position_key.{p}", f"{_ATTENTION}.pos_key_proj.{{p}}"),
+    ("encoder.layers.{n}.attention.position_query.{p}", f"{_ATTENTION}.pos_query_proj.{{p}}"),
+    ("encoder.embeddings.relative.table.weight", "deberta.encoder.rel_embeddings.weight"),
+    ("encoder.embeddings.relative.norm.{p}", "deberta.encoder.LayerNorm.{p}"),
+    ("encoder.layers.0.convolved.convolution.{p}", "deberta.encoder.conv.conv.{p}"),
+    ("encoder.layers.0.convolved.norm.{p}", "deberta.encoder.conv.LayerNorm.{p}"),
+    ("masked_lm.dense.{p}", "lm_predictions.lm_head.dense.{p}"),
+    ("masked_lm.norm.{p}", "lm_predictions.lm_head.LayerNorm.{p}"),
+    ("masked_lm.bias", "lm_predictions.lm_head.bias"),
+    ("pooler.dense.{p}", "pooler.dense.{p}"),
+    ("classifier.{p}", "classifier.{p}"),
+]
 
 
 def _read(config: dict[str, Any]) -> dict[str, Any]:
@@ -382,17 +324,13 @@ def _read(config: dict[str, Any]) -> dict[str, Any]:
     Raises:
         DataError: the model has no relative positions, or another width of embeddings or heads.
     """
-    config = {**_DEFAULTS, **config}
     if not config["relative_attention"]:
         raise DataError(
             "relative_attention is false, and DeBERTa without it is a BERT; use a model with "
             "relative positions"
         )
-    width = config["hidden_size"]
-    for name, expected in (
-        ("embedding_size", width),
-        ("attention_head_size", width // config["num_attention_heads"]),
-    ):
+    width, heads = config["hidden_size"], config["num_attention_heads"]
+    for name, expected in (("embedding_size", width), ("attention_head_size", width // heads)):
         if config.get(name, expected) != expected:
             raise DataError(
                 f"{name} ({config[name]}) must be {expected}, to fit hidden_size ({width}); use "
@@ -406,35 +344,14 @@ def _read(config: dict[str, Any]) -> dict[str, Any]:
     return config
 
 
-def _unread(model: ModelConfig) -> tuple[str, ...]:
-    """Return absolute positions if the input has none: the authors' files contain them anyway."""
-    biased = cast(DebertaConfig, model).position_biased_input
-    return () if biased else ("encoder.embeddings.position.weight",)
-
-
 HUB = HubFormat(
     family="deberta",
     model_type="deberta-v2",
-    keys=KeyMap(
-        [
-            *_encoder_rows(),
-            ("masked_lm.dense.{p}", "lm_predictions.lm_head.dense.{p}"),
-            ("masked_lm.norm.{p}", "lm_predictions.lm_head.LayerNorm.{p}"),
-            ("masked_lm.bias", "lm_predictions.lm_head.bias"),
-            ("pooler.dense.{p}", "pooler.dense.{p}"),
-            ("classifier.{p}", "classifier.{p}"),
-        ]
-    ),
+    keys=KeyMap(_ROWS),
     fields={
         **bert.HUB.fields,
-        "position_buckets": "position_buckets",
-        "max_relative_positions": "max_relative_positions",
-        "pos_att_type": "pos_att_type",
-        "share_att_key": "share_att_key",
-        "norm_rel_ebd": "norm_rel_ebd",
-        "position_biased_input": "position_biased_input",
-        "conv_kernel_size": "conv_kernel_size",
-        "conv_act": "conv_act",
+        **same("position_buckets", "max_relative_positions", "pos_att_type", "share_att_key"),
+        **same("norm_rel_ebd", "position_biased_input", "conv_kernel_size", "conv_act"),
     },
     fixed={"conv_groups": 1, "pooler_hidden_act": "gelu", "tie_word_embeddings": True},
     architectures={
@@ -452,10 +369,32 @@ HUB = HubFormat(
         "cls.predictions.transform.": "lm_predictions.lm_head.",
         "cls.predictions.bias": "lm_predictions.lm_head.bias",
     },
-    ignored=frozenset({"deberta.embeddings.position_ids"}),
     unused=("mask_predictions.",),  # discriminator head in the authors' files
-    unread=_unread,
+    # The authors' files have absolute positions, even if the input has none.
+    unread=lambda model: (
+        ()
+        if cast(DebertaConfig, model).position_biased_input
+        else ("encoder.embeddings.position.weight",)
+    ),
     outputs={**OUTPUTS, "last_hidden_state": "hidden"},
-    write=_write,
+    # transformers' defaults are those of DeBERTa-v2-xlarge, without relative positions
+    defaults={
+        "hidden_size": 1536,
+        "num_hidden_layers": 24,
+        "num_attention_heads": 24,
+        "intermediate_size": 6144,
+        "relative_attention": False,
+        "position_buckets": -1,
+        "share_att_key": False,
+        "norm_rel_ebd": "none",
+        "position_biased_input": True,
+        "pos_att_type": [],
+    },
+    write=lambda config: {
+        **config,
+        "relative_attention": True,
+        "legacy": False,
+        "pooler_hidden_size": config["hidden_size"],
+    },
     read=_read,
 )

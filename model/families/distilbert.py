@@ -9,7 +9,7 @@ from pydantic import Field
 
 from cloze.core.config import UnionTag
 from cloze.model.families.config import ModelConfig
-from cloze.model.families.hub_format import HubFormat, KeyMap, fine_tuned
+from cloze.model.families.hub_format import HubFormat, KeyMap, fine_tuned, same
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -159,17 +159,14 @@ HUB = HubFormat(
         ]
     ),
     fields={
-        "vocab_size": "vocab_size",
+        **same("vocab_size", "max_position_embeddings", "attention_dropout"),
+        **same("initializer_range", "pad_token_id"),
         "hidden_size": "dim",
         "num_hidden_layers": "n_layers",
         "num_attention_heads": "n_heads",
         "intermediate_size": "hidden_dim",
-        "max_position_embeddings": "max_position_embeddings",
         "hidden_act": "activation",
         "hidden_dropout": "dropout",
-        "attention_dropout": "attention_dropout",
-        "initializer_range": "initializer_range",
-        "pad_token_id": "pad_token_id",
     },
     fixed={"sinusoidal_pos_embds": False, "tie_word_embeddings": True},
     architectures={
@@ -177,7 +174,5 @@ HUB = HubFormat(
         **fine_tuned("DistilBert"),
     },
     copies={"vocab_projector.weight": "distilbert.embeddings.word_embeddings.weight"},
-    ignored=frozenset({"distilbert.embeddings.position_ids"}),
-    # defaults of transformers' `DistilBertConfig` that differ from BERT's
-    read=lambda config: {"dim": 768, "n_layers": 6, "n_heads": 12, "hidden_dim": 3072, **config},
+    defaults={"dim": 768, "n_layers": 6, "n_heads": 12, "hidden_dim": 3072},
 )

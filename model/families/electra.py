@@ -16,7 +16,7 @@ from pydantic import Field, ValidationInfo, field_validator
 from cloze.core.config import UnionTag
 from cloze.model.families import bert
 from cloze.model.families.config import ModelConfig, Size
-from cloze.model.families.hub_format import TASK_ROWS, KeyMap, fine_tuned
+from cloze.model.families.hub_format import TASK_ROWS, KeyMap, fine_tuned, same
 
 if TYPE_CHECKING:
     from cloze.model.families.pretraining import ReplacedTokenModel
@@ -129,19 +129,6 @@ def build_pooler(config: ModelConfig) -> Pooler:
     return Pooler(config.hidden_size, "gelu")
 
 
-# Defaults of transformers' `ElectraConfig` that differ from BERT's: those of ELECTRA-small.
-_DEFAULTS = {
-    "embedding_size": 128,
-    "hidden_size": 256,
-    "num_attention_heads": 4,
-    "intermediate_size": 1024,
-}
-
-
-def _read(config: dict[str, Any]) -> dict[str, Any]:
-    return {**_DEFAULTS, **config}
-
-
 HUB = replace(
     bert.HUB,
     family="electra",
@@ -156,7 +143,7 @@ HUB = replace(
             ("classifier.{p}", "classifier.out_proj.{p}"),
         ]
     ),
-    fields={**bert.HUB.fields, "embedding_size": "embedding_size"},
+    fields={**bert.HUB.fields, **same("embedding_size")},
     fixed={"is_decoder": False},
     architectures={
         frozenset({"discriminator"}): "ElectraForPreTraining",
@@ -168,9 +155,14 @@ HUB = replace(
         "choice": (*TASK_ROWS["choice"], ("pooler.dense.{p}", "sequence_summary.summary.{p}")),
     },
     copies={},
-    ignored=frozenset({"electra.embeddings.position_ids"}),
     unexported=("masked_lm", "generator"),
     unused=("generator_predictions.", "generator_lm_head."),
     outputs={"logits": "rtd_logits"},
-    read=_read,
+    # transformers' defaults are those of ELECTRA-small
+    defaults={
+        "embedding_size": 128,
+        "hidden_size": 256,
+        "num_attention_heads": 4,
+        "intermediate_size": 1024,
+    },
 )

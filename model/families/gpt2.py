@@ -14,7 +14,7 @@ from pydantic import Field
 from cloze.core.config import UnionTag
 from cloze.core.errors import DataError
 from cloze.model.families.config import ModelConfig, Size
-from cloze.model.families.hub_format import EMBEDDING, TASK_ROWS, HubFormat, KeyMap
+from cloze.model.families.hub_format import EMBEDDING, TASK_ROWS, HubFormat, KeyMap, same
 
 if TYPE_CHECKING:
     from cloze.model.families.pretraining import LeftToRightModel
@@ -89,12 +89,6 @@ KEYS = KeyMap(
 )
 # transformers' defaults are for another vocabulary; `cloze.model.hub.write` writes the tokenizer's
 NO_IDS = ("bos_token_id", "eos_token_id")
-# masks and a number that versions before 4.30 saved as weights
-BUFFERS = tuple(
-    f"{prefix}h.{{n}}.attn.{name}"
-    for prefix in ("", "transformer.")
-    for name in ("bias", "masked_bias")
-)
 
 
 def write(config: dict[str, Any]) -> dict[str, Any]:
@@ -123,7 +117,7 @@ HUB = HubFormat(
     model_type="gpt2",
     keys=KEYS,
     fields={
-        "vocab_size": "vocab_size",
+        **same("vocab_size", "initializer_range", "pad_token_id"),
         "hidden_size": "n_embd",
         "num_hidden_layers": "n_layer",
         "num_attention_heads": "n_head",
@@ -133,8 +127,6 @@ HUB = HubFormat(
         "hidden_dropout": "resid_pdrop",
         "attention_dropout": "attn_pdrop",
         "layer_norm_eps": "layer_norm_epsilon",
-        "initializer_range": "initializer_range",
-        "pad_token_id": "pad_token_id",
     },
     fixed={
         "scale_attn_weights": True,
@@ -153,7 +145,8 @@ HUB = HubFormat(
     task_rows={name: rows for name, rows in TASK_ROWS.items() if name != "choice"},
     refused={"choice": "transformers has no GPT-2 that chooses by the last token"},
     copies={"lm_head.weight": "transformer.wte.weight"},
-    ignored=frozenset(BUFFERS),
+    # masks and a number that versions before 4.30 saved as weights
+    ignored=(".attn.bias", ".attn.masked_bias"),
     base="transformer.",
     transposed=("qkv.weight", "attention.output.weight", "up.weight", "down.weight"),
     outputs={"logits": "lm_logits"},

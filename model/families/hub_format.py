@@ -81,10 +81,7 @@ WORDS = "encoder.embeddings.word.weight"
 CLOZE_FIELDS = "cloze_model"  # key in config.json for fields that only Cloze's config has
 TASK = "cloze_task"  # key in config.json for a checkpoint's `task`
 
-_NUMBER = re.compile(r"\.\d+\.")
-
 Row = tuple[str, str]
-
 # Fine-tuning heads as most classes name them; `classifier` is in each family's own table.
 TASK_ROWS: dict[str, tuple[Row, ...]] = {
     "span": (("span.{p}", "qa_outputs.{p}"),),
@@ -99,6 +96,11 @@ POOLED = ("classifier", "choice")  # heads on one vector per sequence, not on ev
 def task_head(heads: Iterable[str]) -> str | None:
     """Return the fine-tuning head among a checkpoint's heads; None if it was pretrained."""
     return next((head for head in heads if head in ("classifier", *TASK_ROWS)), None)
+
+
+def same(*names: str) -> dict[str, str]:
+    """Return config fields that have one name in Cloze and Hugging Face."""
+    return {name: name for name in names}
 
 
 def fine_tuned(prefix: str) -> dict[frozenset[str], str]:
@@ -136,7 +138,7 @@ class HubFormat:
         refused: fine-tuning head -> reason why Hugging Face's class computes something else.
         copies: Hugging Face names of tied copies that files may contain -> the original.
         legacy: parts of names in files of old versions -> their current form.
-        ignored: names that are no parameters; `{n}` is a layer number.
+        ignored: ends of names that are no parameters: buffers that old versions saved.
         base: prefix of Hugging Face's encoder parameters; files of the encoder alone omit it.
         transposed: suffixes of Cloze's names of matrices that Hugging Face stores transposed.
         unexported: heads without a Hugging Face form.
@@ -146,8 +148,9 @@ class HubFormat:
             need; they are dropped.
         outputs: outputs of transformers' heads, Hugging Face -> Cloze.
         converts: families that can be converted to this one -> conversion.
+        defaults: values of missing fields in Hugging Face's config, where they are not Cloze's.
         write: adapts a Hugging Face config after `fields` is applied.
-        read: inverse of `write`.
+        read: inverse of `write`; applied after `defaults`.
     """
 
     family: str
@@ -160,7 +163,7 @@ class HubFormat:
     refused: Mapping[str, str] = field(default_factory=dict)
     copies: Mapping[str, str] = field(default_factory=dict)
     legacy: Mapping[str, str] = field(default_factory=dict)
-    ignored: frozenset[str] = frozenset()
+    ignored: tuple[str, ...] = ("embeddings.position_ids",)
     base: str = ""
     transposed: tuple[str, ...] = ()
     unexported: tuple[str, ...] = ()
@@ -169,6 +172,7 @@ class HubFormat:
     unread: Callable[[ModelConfig], tuple[str, ...]] = lambda model: ()
     outputs: Mapping[str, str] = field(default_factory=lambda: dict(OUTPUTS))
     converts: Mapping[str, Conversion] = field(default_factory=dict)
+    defaults: Mapping[str, Any] = field(default_factory=dict)
     write: Callable[[dict[str, Any]], dict[str, Any]] = dict
     read: Callable[[dict[str, Any]], dict[str, Any]] = dict
 
@@ -259,7 +263,7 @@ class HubFormat:
                     f"{where} has {name} {config[name]!r}, but Cloze's {self.family} has "
                     f"{value!r}; use another model"
                 )
-        hf_values = self.read(dict(config))
+        hf_values = self.read({**self.defaults, **config})
         values = {cloze: hf_values[hf] for cloze, hf in self.fields.items() if hf in hf_values}
         values |= dict(config.get(CLOZE_FIELDS, {}))
         if not values.get("vocab_size"):
@@ -284,8 +288,7 @@ class HubFormat:
         Raises:
             DataError: a parameter is not in the table.
         """
-        hf_state = {}
-        heads = tuple(heads)
+        hf_state, heads = {}, tuple(heads)
         keys = self.keys_for(heads)
         for name, tensor in self.exported(state, heads).items():
             hf_name = keys.to_hf(name)
@@ -329,13 +332,14 @@ class HubFormat:
         cloze_state: dict[str, Tensor] = {}
         keys = self.keys_for(() if head is None else (head,))
         for hf_name, tensor in current.items():
-            if _NUMBER.sub(".{n}.", f".{hf_name}")[1:] in self.ignored or (
+            if hf_name.endswith(self.ignored) or (
                 hf_name.startswith(self.unused) and keys.from_hf(hf_name) is None
             ):
                 continue
             original = self.copies.get(hf_name)
             if original in current:
-                if not _equal(tensor, current[original]):
+                tied = current[original]
+                if tensor.shape != tied.shape or bool((tensor != tied).any()):
                     raise DataError(
                         f"{where}: {hf_name} differs from {original}, to which it must be tied; "
                         f"use another model"
@@ -374,10 +378,6 @@ def _labels(heads: Iterable[str], task: Mapping[str, Any]) -> dict[str, Any]:
         "id2label": {str(number): label for number, label in enumerate(names)},
         "label2id": {label: number for number, label in enumerate(names)},
     }
-
-
-def _equal(first: Tensor, second: Tensor) -> bool:
-    return first.shape == second.shape and bool((first == second).all())
 
 
 def hub_of(family: str) -> HubFormat:

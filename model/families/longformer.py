@@ -12,7 +12,7 @@ from cloze.core.config import UnionTag
 from cloze.core.errors import UsageError
 from cloze.model.families import bert, roberta
 from cloze.model.families.config import ModelConfig, Size
-from cloze.model.families.hub_format import KeyMap, Row
+from cloze.model.families.hub_format import KeyMap, Row, same
 from cloze.model.families.roberta import RobertaConfig
 
 if TYPE_CHECKING:
@@ -149,7 +149,7 @@ _GLOBAL = {
 
 def read(config: dict[str, Any]) -> dict[str, Any]:
     """Convert transformers' list of equal windows to one number."""
-    values = roberta.leave_padding({"attention_window": 512, "layer_norm_eps": 1e-12, **config})
+    values = roberta.leave_padding(config)
     windows = values["attention_window"]
     if isinstance(windows, list):
         values["attention_window"] = windows[0] if len(set(windows)) == 1 else tuple(windows)
@@ -161,7 +161,7 @@ HUB = replace(
     family="longformer",
     model_type="longformer",
     keys=KeyMap(bert.encoder_rows("longformer") + GLOBAL_ROWS + roberta.LM_ROWS),
-    fields={**roberta.HUB.fields, "attention_window": "attention_window"},
+    fields={**roberta.HUB.fields, **same("attention_window")},
     fixed={"tie_word_embeddings": True},
     architectures={
         frozenset({"masked_lm"}): "LongformerForMaskedLM",
@@ -178,8 +178,8 @@ HUB = replace(
         "lm_head.decoder.weight": "longformer.embeddings.word_embeddings.weight",
         "lm_head.decoder.bias": "lm_head.bias",
     },
-    ignored=frozenset({"longformer.embeddings.position_ids"}),
     unused=("longformer.pooler.",),
     converts={"roberta": convert},
+    defaults={**roberta.HUB.defaults, "attention_window": 512, "layer_norm_eps": 1e-12},
     read=read,
 )

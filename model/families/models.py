@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -247,10 +247,24 @@ def encoder(
 
 
 def layer(
-    config: ModelConfig, *, pre_norm: bool = False, causal: bool = False, fused: bool = False
+    config: ModelConfig,
+    attention: nn.Module | None = None,
+    *,
+    pre_norm: bool = False,
+    causal: bool = False,
+    fused: bool = False,
+    kind: type[EncoderLayer] = EncoderLayer,
+    **options: Any,
 ) -> EncoderLayer:
-    """Build one encoder layer; arguments as for `encoder`."""
-    attention = SelfAttention(
+    """Build one encoder layer.
+
+    Args:
+        attention: default: self-attention.
+        pre_norm, causal, fused: as for `encoder`.
+        kind: class of the layer.
+        options: further arguments of this class.
+    """
+    attention = attention or SelfAttention(
         config.hidden_size,
         config.num_attention_heads,
         dropout=config.attention_dropout,
@@ -264,7 +278,7 @@ def layer(
         f"{block}_input_norm" if pre_norm else f"{block}_norm": norm(config)
         for block in ("attention", "feed_forward")
     }
-    return EncoderLayer(attention, feed_forward, dropout=config.hidden_dropout, **norms)
+    return kind(attention, feed_forward, dropout=config.hidden_dropout, **norms, **options)
 
 
 def masked_lm(config: ModelConfig, size: int | None = None) -> MaskedLMHead:

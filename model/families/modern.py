@@ -14,7 +14,7 @@ from pydantic import Field
 from cloze.core.config import UnionTag
 from cloze.core.errors import DataError
 from cloze.model.families.config import ModelConfig, Probability, Size
-from cloze.model.families.hub_format import TASK_ROWS, HubFormat, KeyMap, fine_tuned
+from cloze.model.families.hub_format import TASK_ROWS, HubFormat, KeyMap, fine_tuned, same
 
 if TYPE_CHECKING:
     from torch import nn
@@ -206,8 +206,6 @@ KEYS = KeyMap(
         ("classifier.{p}", "classifier.{p}"),
     ]
 )
-# transformers' defaults that differ from Cloze's
-DEFAULTS = {"num_hidden_layers": 22, "pad_token_id": 50283}
 # transformers' defaults are for another vocabulary
 NO_IDS = ("bos_token_id", "eos_token_id", "cls_token_id", "sep_token_id")
 THETAS = {GLOBAL: "global_rope_theta", LOCAL: "local_rope_theta"}
@@ -234,7 +232,6 @@ def read(config: dict[str, Any]) -> dict[str, Any]:
     Raises:
         DataError: the layers do not alternate regularly, or rotary positions are scaled.
     """
-    config = {**DEFAULTS, **config}
     for layer_type, theta in THETAS.items():
         rope = (config.get("rope_parameters") or {}).get(layer_type) or {}
         if rope.get("rope_type", "default") != "default":
@@ -266,24 +263,14 @@ HUB = HubFormat(
     model_type="modernbert",
     keys=KEYS,
     fields={
-        "vocab_size": "vocab_size",
-        "hidden_size": "hidden_size",
-        "num_hidden_layers": "num_hidden_layers",
-        "num_attention_heads": "num_attention_heads",
-        "intermediate_size": "intermediate_size",
-        "max_position_embeddings": "max_position_embeddings",
+        **same("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads"),
+        **same("intermediate_size", "max_position_embeddings", "attention_dropout", "mlp_dropout"),
+        **same("initializer_range", "pad_token_id", "local_attention", "classifier_pooling"),
+        **same("global_rope_theta", "local_rope_theta"),
         "hidden_act": "hidden_activation",
         "hidden_dropout": "embedding_dropout",
-        "attention_dropout": "attention_dropout",
-        "mlp_dropout": "mlp_dropout",
         "layer_norm_eps": "norm_eps",
-        "initializer_range": "initializer_range",
-        "pad_token_id": "pad_token_id",
-        "local_attention": "local_attention",
         "global_attention_every": "global_attn_every_n_layers",
-        "global_rope_theta": "global_rope_theta",
-        "local_rope_theta": "local_rope_theta",
-        "classifier_pooling": "classifier_pooling",
     },
     fixed={
         "norm_bias": False,
@@ -300,6 +287,7 @@ HUB = HubFormat(
     },
     task_rows={**TASK_ROWS, "span": (("span.{p}", "classifier.{p}"),)},
     copies={"decoder.weight": "model.embeddings.tok_embeddings.weight"},
+    defaults={"num_hidden_layers": 22, "pad_token_id": 50283},
     write=write,
     read=read,
 )

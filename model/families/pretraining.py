@@ -20,10 +20,10 @@ import torch
 from torch import Tensor, nn
 
 from cloze.model.layers.attention import gather_positions
-from cloze.model.layers.batch import overlay, unmask
+from cloze.model.layers.batch import Batch, overlay, unmask
 from cloze.model.layers.disentangled import EnhancedMaskDecoder
 from cloze.model.layers.encoder import Encoder, rows_of
-from cloze.model.layers.global_attention import long_rows
+from cloze.model.layers.global_attention import GlobalAttentionLayout
 from cloze.model.layers.heads import MaskedLMHead, ReplacedTokenHead, SpanBoundaryHead
 from cloze.model.layers.layout import BatchLayout
 
@@ -61,15 +61,8 @@ class PretrainingModel(nn.Module):
         self.masked_lm = masked_lm
         self.pair = pair
 
-    def forward(self, batch: Mapping[str, Any]) -> dict[str, Tensor]:
-        """Return the heads' logits, and hidden states.
-
-        Args:
-            batch: input_ids and token_type_ids, int64 [B, L]; attention_mask, bool [B, L];
-                masked_positions, int64 [M], indices into the flattened B * L; optional layout, as
-                for `Encoder.forward`; optional masked_places, int64 [M], positions that predict the
-                masked tokens; optional causal_positions, int64 [C], positions that predict next
-                tokens. Labels are not used.
+    def forward(self, batch: Batch) -> dict[str, Tensor]:
+        """Return the heads' logits, and hidden states; the batch's labels are not used.
 
         Returns:
             mlm_logits: [M, V], at masked positions only, which saves a fifth of BERT-base's
@@ -88,7 +81,7 @@ class PretrainingModel(nn.Module):
         outputs = self.logits(dict(zip(positions, states, strict=True)), batch)
         return {**outputs, "hidden": hidden} if self.predicts_all_positions else outputs
 
-    def head_positions(self, batch: Mapping[str, Any]) -> dict[str, Tensor]:
+    def head_positions(self, batch: Batch) -> dict[str, Tensor]:
         """Return the positions that the heads read, by name: int64, in the flattened B * L."""
         positions = {"masked": batch.get("masked_places", batch["masked_positions"])}
         if "causal_positions" in batch:
@@ -98,7 +91,7 @@ class PretrainingModel(nn.Module):
             positions["first"] = torch.arange(0, ids.numel(), ids.shape[1], device=ids.device)
         return positions
 
-    def logits(self, states: Mapping[str, Tensor], batch: Mapping[str, Any]) -> dict[str, Tensor]:
+    def logits(self, states: Mapping[str, Tensor], batch: Batch) -> dict[str, Tensor]:
         """Return the heads' logits from `states`, float [P, D] by the names of `head_positions`."""
         words = self.encoder.embeddings.word.weight
         outputs = {"mlm_logits": self.masked_lm(states["masked"], words)}
@@ -108,7 +101,7 @@ class PretrainingModel(nn.Module):
             outputs["pair_logits"] = self.pair(self.pooler(states["first"][:, None]))
         return outputs
 
-    def encode(self, batch: Mapping[str, Any], wanted: Tensor | None = None) -> Tensor:
+    def encode(self, batch: Batch, wanted: Tensor | None = None) -> Tensor:
         """Return hidden states, float [B, L, D], or [P, D] at the wanted flat positions."""
         return encode(self.encoder, batch["input_ids"], batch, wanted)
 
@@ -162,7 +155,7 @@ class SpanModel(PretrainingModel):
         super().__init__(encoder, masked_lm)
         self.span_boundary = span_boundary
 
-    def head_positions(self, batch: Mapping[str, Any]) -> dict[str, Tensor]:
+    def head_positions(self, batch: Batch) -> dict[str, Tensor]:
         """Return the positions that the heads read, span boundaries included."""
         boundaries = spans(batch["masked_positions"])
         # A row that is one mask has no token after it.
@@ -173,7 +166,7 @@ class SpanModel(PretrainingModel):
             "right": boundaries.right.clamp(max=last_position),
         }
 
-    def logits(self, states: Mapping[str, Tensor], batch: Mapping[str, Any]) -> dict[str, Tensor]:
+    def logits(self, states: Mapping[str, Tensor], batch: Batch) -> dict[str, Tensor]:
         """Return `PretrainingModel.logits` and `sbo_logits` [M, V]."""
         offset = spans(batch["masked_positions"]).offset
         logits = self.span_boundary(
@@ -185,11 +178,15 @@ class SpanModel(PretrainingModel):
 class LongModel(PretrainingModel):
     """Pretraining model; only tokens that the batch names are global (Longformer, section 5)."""
 
-    def encode(self, batch: Mapping[str, Any], wanted: Tensor | None = None) -> Tensor:
+    def encode(self, batch: Batch, wanted: Tensor | None = None) -> Tensor:
         ids, real = batch["input_ids"], batch.get("attention_mask")
-        chosen, layout = batch.get("global_attention_mask"), batch.get("layout")
-        if layout is None:
-            layout = rows_of(ids, real) if chosen is None else long_rows(ids, real, chosen)
+        is_global, layout = batch.get("global_attention_mask"), batch.get("layout")
+        if layout is None and is_global is not None:
+            layout = GlobalAttentionLayout.with_global_tokens(
+                (ids.shape[0], ids.shape[1]), real, is_global.bool()
+            )
+        elif layout is None:
+            layout = rows_of(ids, real)
         return encode(self.encoder, ids, {**batch, "layout": layout}, wanted)
 
 
@@ -206,14 +203,14 @@ class DecoderModel(PretrainingModel):
         super().__init__(encoder, masked_lm)
         self.decoder = decoder
 
-    def forward(self, batch: Mapping[str, Any]) -> dict[str, Tensor]:
+    def forward(self, batch: Batch) -> dict[str, Tensor]:
         """Compute logits; see `PretrainingModel.forward`."""
         if self.decoder is None or not self.predicts_all_positions:
             return super().forward(batch)
         states = self.encode(batch, batch["masked_positions"])
         return {**self.logits({"masked": states}, batch), "hidden": self.encode(batch)}
 
-    def encode(self, batch: Mapping[str, Any], wanted: Tensor | None = None) -> Tensor:
+    def encode(self, batch: Batch, wanted: Tensor | None = None) -> Tensor:
         """Return hidden states [B, L, D], or decoded states [P, D] at the wanted positions."""
         if self.decoder is None or wanted is None:
             return super().encode(batch, wanted)
@@ -257,7 +254,7 @@ class ReplacedTokenModel(nn.Module):
         self.generator = generator
         generator.predicts_all_positions = False
 
-    def forward(self, batch: Mapping[str, Any]) -> dict[str, Tensor]:
+    def forward(self, batch: Batch) -> dict[str, Tensor]:
         """Fill the masks with samples of the generator, and classify every token.
 
         A batch without labels is not trained on: its tokens are classified unchanged.
@@ -306,7 +303,7 @@ class LeftToRightModel(nn.Module):
         self.encoder = encoder
         self.lm = lm
 
-    def forward(self, batch: Mapping[str, Any]) -> dict[str, Tensor]:
+    def forward(self, batch: Batch) -> dict[str, Tensor]:
         """Return `hidden` [B, L, D] and `lm_logits` [B, L, V], after removing the batch's masks."""
         hidden = encode(self.encoder, unmask(batch), batch)
         return {"hidden": hidden, "lm_logits": self.lm(hidden, self.encoder.embeddings.word.weight)}

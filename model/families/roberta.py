@@ -69,8 +69,6 @@ LM_ROWS: list[Row] = [
     ("pooler.dense.{p}", "classifier.dense.{p}"),
     ("classifier.{p}", "classifier.out_proj.{p}"),
 ]
-# defaults of transformers' `RobertaConfig`
-_DEFAULTS = {"max_position_embeddings": 512, "type_vocab_size": 2, "pad_token_id": 1}
 
 
 def count_padding(config: dict[str, Any]) -> dict[str, Any]:
@@ -81,7 +79,6 @@ def count_padding(config: dict[str, Any]) -> dict[str, Any]:
 
 def leave_padding(config: dict[str, Any]) -> dict[str, Any]:
     """Convert transformers' config; the inverse of `count_padding`."""
-    config = {**_DEFAULTS, **config}
     positions = config["max_position_embeddings"] - config["pad_token_id"] - 1
     return {**config, "max_position_embeddings": positions}
 
@@ -105,8 +102,8 @@ HUB = replace(
         "lm_head.decoder.weight": "roberta.embeddings.word_embeddings.weight",
         "lm_head.decoder.bias": "lm_head.bias",
     },
-    ignored=frozenset({"roberta.embeddings.position_ids"}),
     unused=("roberta.pooler.",),
+    defaults={"max_position_embeddings": 512, "type_vocab_size": 2, "pad_token_id": 1},
     write=count_padding,
     read=leave_padding,
 )

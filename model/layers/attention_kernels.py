@@ -137,41 +137,19 @@ def _probabilities(query: Tensor, key: Tensor, bias: Tensor | None) -> Tensor:
     return torch.softmax(scores, dim=-1)
 
 
-def sliding_window_attention(
-    query: Tensor, key: Tensor, value: Tensor, bias: Tensor, width: int, dropout: float
-) -> Tensor:
-    """Compute attention within a window, in chunks: time and memory are linear in L.
-
-    Chunk c of the queries reads chunks c - 1, c and c + 1 of the keys; the bias hides keys outside
-    the window.
-
-    Args:
-        query, key, value: float [B, N, L, H].
-        bias: [1 or B, C, 1, W, 3W], C = ceil(L / W).
-        width: W, tokens visible on each side.
-        dropout: as for `attend`.
-
-    Returns:
-        float [B, N, L, H].
-    """
-    chunks = bias.shape[1]
-    near_key, near_value = (
-        neighbour_chunks(key, width, chunks),
-        neighbour_chunks(value, width, chunks),
-    )
-    bias = bias.expand(len(query), *bias.shape[1:])
-    return attend_chunks(query, near_key, near_value, bias, dropout)
-
-
 def attend_chunks(
     query: Tensor, key: Tensor, value: Tensor, bias: Tensor, dropout: float
 ) -> Tensor:
     """Compute attention of each chunk of W queries over its own K keys.
 
+    For a window of W tokens on each side, the keys of chunk c are those of chunks c - 1, c and
+    c + 1 (`neighbour_chunks`), and the bias hides keys outside the window. Time and memory are
+    linear in L.
+
     Args:
         query: float [B, N, L, H].
-        key, value: float [B, N, C, K, H].
-        bias: [B, C, 1, W, K].
+        key, value: float [B, N, C, K, H], C = ceil(L / W).
+        bias: [1 or B, C, 1, W, K].
         dropout: as for `attend`.
 
     Returns:
@@ -183,7 +161,8 @@ def attend_chunks(
         batch, heads, chunks, width, size
     )
     blocks = [tensor.transpose(1, 2).flatten(0, 1) for tensor in (query_chunks, key, value)]
-    mixed = attend(blocks[0], blocks[1], blocks[2], bias.flatten(0, 1), dropout)
+    bias = bias.expand(batch, *bias.shape[1:]).flatten(0, 1)
+    mixed = attend(blocks[0], blocks[1], blocks[2], bias, dropout)
     return (
         mixed.view(batch, chunks, heads, width, size).transpose(1, 2).flatten(2, 3)[:, :, :length]
     )

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, pad
 
+from cloze.model.hardware import chunks_logits, logit_chunk_rows
 from cloze.model.layers.cpu import linear
-from cloze.model.layers.logit_sizes import chunk_rows, in_chunks
 
 
 class LazyLogits(NamedTuple):
@@ -60,7 +60,7 @@ def iter_chunks(logits: Logits) -> Iterator[tuple[slice, Tensor]]:
     if isinstance(logits, Tensor):
         yield slice(0, len(logits)), logits
         return
-    step = chunk_rows(len(logits.weight), logits.weight.device.type)
+    step = logit_chunk_rows(len(logits.weight), logits.weight.device.type)
     for start in range(0, max(1, len(logits.hidden)), step):
         selected = slice(start, start + step)
         yield selected, logits.rows(selected).whole()
@@ -79,7 +79,7 @@ class VocabularyHead(nn.Module):
 
     def project(self, hidden: Tensor, weight: Tensor, bias: Tensor | None = None) -> Any:
         """Return the logits of states [..., E] for embeddings [V, E]: float [..., V], or lazy."""
-        if not self.lazy or not in_chunks(
+        if not self.lazy or not chunks_logits(
             hidden.shape[:-1].numel(), len(weight), hidden.device.type
         ):
             return linear(hidden, weight, bias)
@@ -237,7 +237,7 @@ def _linear_cross_entropy(
     are empty. On a GPU the products have a multiple of `TILE` columns: with BERT's 30,522 they take
     three times as long (H200).
     """
-    at_once, on_cpu = chunk_rows(len(weight), hidden.device.type), hidden.device.type == "cpu"
+    at_once, on_cpu = logit_chunk_rows(len(weight), hidden.device.type), hidden.device.type == "cpu"
     cast_weight, cast_bias = (
         weight.to(hidden.dtype),
         None if bias is None else bias.to(hidden.dtype),

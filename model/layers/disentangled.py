@@ -15,7 +15,6 @@ from cloze.model.layers.attention import SelfAttention, gather_positions
 from cloze.model.layers.cpu import Linear
 from cloze.model.layers.elementwise import Dropout, ModuleReference, autocast_input
 from cloze.model.layers.elementwise import dropout as drop
-from cloze.model.layers.embeddings import Embeddings
 from cloze.model.layers.encoder import EncoderLayer
 from cloze.model.layers.layout import BatchLayout, PaddedLayout
 
@@ -305,19 +304,6 @@ class ConvResidual(nn.Module):
         convolved = gather_positions(self.convolution(entering, layout), chosen)
         normed: Tensor = self.norm(leaving + self.activation(self.dropout(convolved)))
         return normed
-
-
-class DebertaEmbeddings(Embeddings):
-    """Word embeddings, and the relative positions that the layers read.
-
-    Args:
-        relative: embeddings of the relative positions.
-        others: arguments of `Embeddings`.
-    """
-
-    def __init__(self, *others: Any, relative: RelativePositions, **options: Any) -> None:
-        super().__init__(*others, **options)
-        self.relative = relative
 
 
 class DebertaLayer(EncoderLayer):

@@ -139,12 +139,12 @@ class Encoder(nn.Module):
     activation_checkpointing: bool = False
 
     def __init__(
-        self, embeddings: Embeddings, layers: Sequence[nn.Module], norm: nn.Module
+        self, embeddings: Embeddings, layers: Sequence[nn.Module], norm: nn.Module | None = None
     ) -> None:
         super().__init__()
         self.embeddings = embeddings
         self.layers = nn.ModuleList(layers)
-        self.norm = norm
+        self.norm = norm or nn.Identity()
 
     def forward(
         self,
@@ -160,7 +160,7 @@ class Encoder(nn.Module):
             input_ids, token_type_ids: int64 [B, L].
             attention_mask: bool [B, L], true at tokens, which precede padding; None: everywhere.
             layout: layout of this batch from the collator; it changes results only by rounding.
-                None: padded rows of one sequence each.
+                None: `rows`.
             wanted: int64 [P], flat positions in B * L. Most of the last layer is computed only
                 there; their states change only by rounding.
         """
@@ -176,7 +176,7 @@ class Encoder(nn.Module):
         wanted: Tensor | None = None,
     ) -> Tensor:
         """Run `forward` with `run` instead of the encoder's own layers."""
-        layout = rows_of(input_ids, attention_mask) if layout is None else layout.without_cache()
+        layout = self.rows(input_ids, attention_mask) if layout is None else layout.without_cache()
         if isinstance(layout, UnpaddedLayout):
             embedded = self.embeddings(
                 layout.take(input_ids), layout.take(token_type_ids), layout.positions
@@ -185,6 +185,10 @@ class Encoder(nn.Module):
                 return run(embedded, layout, layout.find(wanted))
             return layout.put_back(run(embedded, layout, None))
         return run(self.embeddings(input_ids, token_type_ids, layout.positions), layout, wanted)
+
+    def rows(self, input_ids: Tensor, attention_mask: Tensor | None) -> PaddedLayout:
+        """Return the layout of a batch that comes without one."""
+        return rows_of(input_ids, attention_mask)
 
     def run(self, hidden: Tensor, layout: BatchLayout, chosen: Tensor | None = None) -> Tensor:
         """Run the layers and the final norm; `chosen` as for the last layer."""
@@ -223,7 +227,7 @@ class Encoder(nn.Module):
         For analysis. Arguments as for `forward`.
         """
         maps: list[Tensor] = []
-        rows = (rows_of(input_ids, attention_mask) if layout is None else layout).recording(maps)
+        rows = (self.rows(input_ids, attention_mask) if layout is None else layout).recording(maps)
         self.run(self.embeddings(input_ids, token_type_ids, rows.positions), rows)
         return maps
 
@@ -237,7 +241,7 @@ class GroupedEncoder(Encoder):
         run = [
             ModuleReference(layer) for group in groups for _ in range(repeats) for layer in group
         ]
-        super().__init__(embeddings, run, nn.Identity())
+        super().__init__(embeddings, run)
         self.groups = nn.ModuleList([nn.ModuleList(group) for group in groups])
 
 

@@ -29,8 +29,6 @@ from cloze.model.layers.layout import (
     BatchLayout,
     PaddedLayout,
     additive,
-    chunked,
-    neighbours,
 )
 
 
@@ -117,7 +115,9 @@ class GlobalAttention(SelfAttention):
             self.split(item(hidden)).transpose(1, 2)
             for item in (self.global_key, self.global_value)
         )
-        real = additive(None if layout.real is None else layout.real[:, None, None, :], query.dtype)
+        real = None
+        if layout.real is not None:
+            real = additive(layout.real[:, None, None, :], query.dtype)
         global_states = (
             attend(global_queries, keys, values, real, dropout).transpose(1, 2).flatten(2)
         )
@@ -159,17 +159,10 @@ def _windowed(
 
 def _bias(layout: GlobalAttentionLayout, width: int, chunks: int, dtype: torch.dtype) -> Tensor:
     """Return the bias [B, C, 1, W, G + 3W]: global tokens, then the window without them."""
-    positions = torch.arange(layout.shape[1], device=layout.everywhere.device)[None]
-    offset = (
-        neighbours(positions, width, chunks)[:, :, None, :]
-        - chunked(positions, width, chunks)[:, :, :, None]
-    )
     local = ~layout.everywhere if layout.real is None else layout.real & ~layout.everywhere
-    window_visible = (offset.abs() <= width) & neighbours(local, width, chunks)[:, :, None, :]
-    global_visible = layout.filled[:, None, None, :].expand(-1, chunks, width, -1)
-    bias = additive(torch.cat([global_visible, window_visible], dim=-1)[:, :, None], dtype)
-    assert bias is not None
-    return bias
+    in_window = layout.visible_in_chunks(AttentionPattern(window=width), local)
+    is_global = layout.filled[:, None, None, :].expand(-1, chunks, width, -1)
+    return additive(torch.cat([is_global, in_window], dim=-1)[:, :, None], dtype)
 
 
 def _maps(
@@ -185,67 +178,26 @@ def _maps(
     in_window = pattern.visible(positions - positions[:, None])
     assert in_window is not None
     visible = in_window[None] | layout.everywhere[:, None, :]
-    real = None if layout.real is None else layout.real[:, None, None, :]
-    visible = visible[:, None] if real is None else visible[:, None] & real
-    maps = attention_maps(query, key, additive(visible, query.dtype))
-    global_maps = attention_maps(chosen, keys, additive(real, query.dtype))
+    real = None
+    if layout.real is not None:
+        visible = visible & layout.real[:, None, :]
+        real = additive(layout.real[:, None, None, :], query.dtype)
+    maps = attention_maps(query, key, additive(visible[:, None], query.dtype))
+    global_maps = attention_maps(chosen, keys, real)
     for row, (token_positions, filled) in enumerate(zip(layout.places, layout.filled, strict=True)):
         maps[row, :, token_positions[filled]] = global_maps[row, :, filled]
     return maps
 
 
 class LongEncoder(Encoder):
-    """Encoder with global tokens, by default the first of every row, as for classification.
+    """Encoder that without a layout makes the first token of every row global, for classification.
 
     Padding is kept: global tokens are found by their rows, and windows are computed in chunks.
     """
 
     supports_unpadding = False
 
-    def forward(
-        self,
-        input_ids: Tensor,
-        attention_mask: Tensor | None,
-        token_type_ids: Tensor,
-        layout: BatchLayout | None = None,
-        wanted: Tensor | None = None,
-        global_attention_mask: Tensor | None = None,
-    ) -> Tensor:
-        """Return the last layer's states, float [B, L, D] or [P, D].
-
-        Args:
-            input_ids, attention_mask, token_type_ids, wanted: as for `Encoder.forward`.
-            layout: `GlobalAttentionLayout` with global tokens, or any other without.
-            global_attention_mask: without a layout: bool [B, L], true at global tokens. Default:
-                the first of every row.
-        """
-        if layout is None:
-            layout = long_rows(input_ids, attention_mask, global_attention_mask)
-        return super().forward(input_ids, attention_mask, token_type_ids, layout, wanted)
-
-    @torch.no_grad()
-    def attention_maps(
-        self,
-        input_ids: Tensor,
-        attention_mask: Tensor | None,
-        token_type_ids: Tensor,
-        layout: PaddedLayout | None = None,
-        global_attention_mask: Tensor | None = None,
-    ) -> list[Tensor]:
-        """Return attention maps; see `Encoder.attention_maps`.
-
-        Global tokens are as in `forward`.
-        """
-        if layout is None:
-            layout = long_rows(input_ids, attention_mask, global_attention_mask)
-        return super().attention_maps(input_ids, attention_mask, token_type_ids, layout)
-
-
-def long_rows(
-    input_ids: Tensor, attention_mask: Tensor | None, chosen: Tensor | None
-) -> GlobalAttentionLayout:
-    """Return a layout whose global tokens are the `chosen` ones, or the first of every row."""
-    shape = (input_ids.shape[0], input_ids.shape[1])
-    if chosen is None:
+    def rows(self, input_ids: Tensor, attention_mask: Tensor | None) -> GlobalAttentionLayout:
+        """Return padded rows whose first tokens are global."""
+        shape = (input_ids.shape[0], input_ids.shape[1])
         return GlobalAttentionLayout.first(shape, attention_mask, input_ids.device)
-    return GlobalAttentionLayout.with_global_tokens(shape, attention_mask, chosen.bool())

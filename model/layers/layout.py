@@ -22,8 +22,14 @@ from typing import TYPE_CHECKING, TypeVar
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
-from cloze.model.layers.attention_kernels import attend, attention_maps, sliding_window_attention
+from cloze.model.layers.attention_kernels import (
+    attend,
+    attend_chunks,
+    attention_maps,
+    neighbour_chunks,
+)
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -169,9 +175,10 @@ class PaddedLayout(BatchLayout):
             and self.shape[1] >= BAND_PAYS * pattern.window
         ):
             band = self.cached((pattern, query.dtype, "band"), lambda: self._band(pattern, query))
-            return sliding_window_attention(
-                query, key, value, band, pattern.window, dropout
-            ).transpose(1, 2)
+            keys, values = (
+                neighbour_chunks(tensor, pattern.window, band.shape[1]) for tensor in (key, value)
+            )
+            return attend_chunks(query, keys, values, band, dropout).transpose(1, 2)
         bias = self.cached((pattern, query.dtype), lambda: self._bias(pattern, query))
         if added is not None:
             scores = added(query, key)
@@ -184,46 +191,68 @@ class PaddedLayout(BatchLayout):
         """Return the bias of scores, [1 or B, 1, 1 or L, L]; None for no bias."""
         if pattern.window is not None and pattern.window >= self.shape[1] - 1:
             pattern = AttentionPattern(causal=pattern.causal)  # the window covers the whole row
-        positions = torch.arange(self.shape[1], device=like.device)
-        visible = pattern.visible(positions - positions[:, None])
-        visible = None if visible is None else visible[None, None]
-        if self.causal is not None:
-            causal = (positions <= positions[:, None]) | ~self.causal[:, None, None, None]
-            visible = causal if visible is None else visible & causal
-        if self.sequence is not None:
-            same_sequence = (self.sequence[:, :, None] == self.sequence[:, None, :])[:, None]
-            visible = same_sequence if visible is None else visible & same_sequence
-        if self.real is not None:
-            real = self.real[:, None, None, :]
-            visible = real if visible is None else visible & real
-        return additive(visible, like.dtype)
+        visible = self._visible(
+            pattern, self.real, lambda row: row[:, :, None], lambda row: row[:, None], like.device
+        )
+        return None if visible is None else additive(visible[:, None], like.dtype)
 
     def _band(self, pattern: AttentionPattern, like: Tensor) -> Tensor:
-        """Return the bias of `sliding_window_attention`, [1 or B, C, 1, W, 3W].
+        """Return the bias of `attend_chunks`, [1 or B, C, 1, W, 3W]."""
+        real = torch.ones(1, self.shape[1], dtype=torch.bool, device=like.device)
+        visible = self.visible_in_chunks(pattern, real if self.real is None else self.real)
+        return additive(visible[:, :, None], like.dtype)
 
-        W is the window, C the number of chunks.
+    def visible_in_chunks(self, pattern: AttentionPattern, real: Tensor) -> Tensor:
+        """Return the keys that are visible to each chunk of W queries, W being the window.
+
+        Args:
+            real: bool [1 or B, L], keys that any query sees.
+
+        Returns:
+            bool [1 or B, C, W, 3W], C = ceil(L / W): by query of the chunk, and by key of the chunk
+            and its two neighbours; False outside the row.
         """
         width, length = pattern.window or 1, self.shape[1]
         chunks = -(-length // width)
-        positions = torch.arange(length, device=like.device)[None]
-        real = torch.ones_like(positions, dtype=torch.bool) if self.real is None else self.real
-        query, key = chunked(positions, width, chunks), neighbours(positions, width, chunks)
-        visible = pattern.visible(key[:, :, None, :] - query[:, :, :, None])
+
+        def as_queries(row: Tensor) -> Tensor:
+            filled = pad(row, (0, chunks * width - length))
+            return filled.view(len(row), chunks, width, 1)
+
+        def as_keys(row: Tensor) -> Tensor:
+            filled = pad(row, (width, (chunks + 1) * width - length))
+            return filled.unfold(1, 3 * width, width)[:, :, None]
+
+        visible = self._visible(pattern, real, as_queries, as_keys, real.device)
         assert visible is not None
+        return visible
+
+    def _visible(
+        self,
+        pattern: AttentionPattern,
+        real: Tensor | None,
+        as_queries: Callable[[Tensor], Tensor],
+        as_keys: Callable[[Tensor], Tensor],
+        device: torch.device,
+    ) -> Tensor | None:
+        """Return which keys each query sees, broadcast over rows; None: all see all.
+
+        Args:
+            as_queries, as_keys: arrange a value per token, [1 or B, L], by query and by key.
+        """
+        positions = torch.arange(self.shape[1], device=device)[None]
+        query, key = as_queries(positions), as_keys(positions)
+        visible = pattern.visible(key - query)
+        terms = []
         if self.causal is not None:
-            visible = visible & (
-                (key[:, :, None, :] <= query[:, :, :, None]) | ~self.causal[:, None, None, None]
-            )
-        visible = visible & neighbours(real, width, chunks)[:, :, None, :]
+            terms.append((key <= query) | ~self.causal.view(-1, *[1] * (query.dim() - 1)))
         if self.sequence is not None:
-            query, key = (
-                chunked(self.sequence, width, chunks),
-                neighbours(self.sequence, width, chunks),
-            )
-            visible = visible & (key[:, :, None, :] == query[:, :, :, None])
-        bias = additive(visible[:, :, None], like.dtype)
-        assert bias is not None
-        return bias
+            terms.append(as_queries(self.sequence) == as_keys(self.sequence))
+        if real is not None:
+            terms.append(as_keys(real))
+        for term in terms:
+            visible = term if visible is None else visible & term
+        return visible
 
 
 @dataclass(eq=False)
@@ -299,31 +328,20 @@ class KVCache(BatchLayout):
             1, 2
         )
 
-    def _bias(self, pattern: AttentionPattern, dtype: torch.dtype) -> Tensor | None:
+    def _bias(self, pattern: AttentionPattern, dtype: torch.dtype) -> Tensor:
         """Return the bias of scores, [B, 1, l, seen]."""
         offset = (
             torch.arange(self._length, device=self.positions.device) - self.positions[:, :, None]
         )
         visible = AttentionPattern(window=pattern.window, causal=True).visible(offset)
-        return additive(None if visible is None else visible[:, None], dtype)
+        assert visible is not None
+        return additive(visible[:, None], dtype)
 
 
-def additive(seen: Tensor | None, dtype: torch.dtype) -> Tensor | None:
-    """Return a bias that hides all but the `seen`; None if `seen` is None.
+def additive(visible: Tensor, dtype: torch.dtype) -> Tensor:
+    """Return a bias that hides all keys except those at which `visible`, bool, is True.
 
     The value -10000 is the reference program's (google-research/bert, modeling.py, `adder`). Its
     exponential is exactly 0 in fp32, it fits fp16 and bf16, and rows of padding stay finite.
     """
-    return None if seen is None else seen.logical_not().to(dtype) * -10000.0
-
-
-def chunked(values: Tensor, width: int, chunks: int) -> Tensor:
-    """Split [B, L] into [B, C, W], padded with zeros."""
-    filled = torch.nn.functional.pad(values, (0, chunks * width - values.shape[1]))
-    return filled.view(len(values), chunks, width)
-
-
-def neighbours(values: Tensor, width: int, chunks: int) -> Tensor:
-    """Return each chunk with its neighbours, zeros outside the row: [B, L] to [B, C, 3W]."""
-    filled = torch.nn.functional.pad(values, (width, (chunks + 1) * width - values.shape[1]))
-    return filled.unfold(1, 3 * width, width)
+    return visible.logical_not().to(dtype) * -10000.0

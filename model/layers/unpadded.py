@@ -102,7 +102,7 @@ class BucketedLayout(UnpaddedLayout):
         heads, size = query.shape[1:]
         forward_index, inverse_index = self.cached(("heads", heads), lambda: self._by_heads(heads))
         blocks = [
-            _carried(tensor.reshape(-1, size), forward_index, inverse_index)
+            _gather(tensor.reshape(-1, size), forward_index, inverse_index)
             for tensor in (query, key, value)
         ]
         sizes = [heads * rows * length for rows, length in self.groups]
@@ -117,7 +117,7 @@ class BucketedLayout(UnpaddedLayout):
             mixed.append(
                 rows.attend(q, k, v, pattern, dropout, added).transpose(1, 2).reshape(-1, size)
             )
-        return _carried(torch.cat(mixed), inverse_index, forward_index).view_as(query)
+        return _gather(torch.cat(mixed), inverse_index, forward_index).view_as(query)
 
     def _by_heads(self, heads: int) -> tuple[Tensor, Tensor]:
         """Return `blocks` and `found` for single heads, int64 [G * N] and [T * N].
@@ -232,19 +232,19 @@ class PackedLayout(UnpaddedLayout):
         )
 
 
-def _carried(values: Tensor, there: Tensor, back: Tensor) -> Tensor:
-    """Select rows `there`, int64 [R], of [S, H]; gradients use the inverse `back`, int64 [S]."""
-    selected: Tensor = _Carried.apply(values, there, back)  # type: ignore[no-untyped-call]
+def _gather(values: Tensor, index: Tensor, inverse: Tensor) -> Tensor:
+    """Select rows `index`, int64 [R], of [S, H]; gradients use `inverse`, int64 [S]."""
+    selected: Tensor = _Gather.apply(values, index, inverse)  # type: ignore[no-untyped-call]
     return selected
 
 
-class _Carried(torch.autograd.Function):
+class _Gather(torch.autograd.Function):
     """Gather in both directions, of rows that are used once or have zero gradient."""
 
     @staticmethod
-    def forward(context, values: Tensor, there: Tensor, back: Tensor) -> Tensor:  # type: ignore[no-untyped-def]
-        context.save_for_backward(back)
-        return values.index_select(0, there)
+    def forward(context, values: Tensor, index: Tensor, inverse: Tensor) -> Tensor:  # type: ignore[no-untyped-def]
+        context.save_for_backward(inverse)
+        return values.index_select(0, index)
 
     @staticmethod
     def backward(context, gradient: Tensor):  # type: ignore[no-untyped-def]

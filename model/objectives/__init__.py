@@ -1,10 +1,9 @@
 """The table of pretraining objectives, which score a model's outputs.
 
 An objective is an `Objective` and one line in `OBJECTIVES`. It declares what it needs (a head, a
-teacher, pairs), counts a batch's predictions before the model runs, and scores the outputs. It
-returns the *sum* of its loss and the count, never a mean: the trainer divides by the count over all
-micro-batches and ranks, so the gradient does not depend on how a batch is split. Imports no torch,
-so that configs can be checked without it.
+teacher, pairs), which values of a batch it predicts, and its loss. The loss is a *sum*, never a
+mean: the trainer divides by the count over all micro-batches and ranks, so the gradient does not
+depend on how a batch is split. Imports no torch, so that configs can be checked without it.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from cloze.model.families.config import ModelConfig
-    from cloze.model.layers.batch import TensorBatch
+    from cloze.model.layers.batch import Batch
     from cloze.pipeline.dataset.schema import DatasetInfo
 
 OBJECTIVES: dict[str, str] = {
@@ -66,8 +65,9 @@ class Objective:
 
     Attributes:
         name: key in `OBJECTIVES`.
-        score: maps a model's outputs and the batch to the loss.
-        count: number of predictions in a collated batch; must equal the count of `score`.
+        targets: maps a batch to a bool tensor, True at each value that is predicted.
+        loss: maps a model's outputs and the batch to the loss summed over the targets, fp32 scalar
+            in nats, differentiable, and the number of right top answers, int64 scalar.
         details: finer metrics for held-out evaluation, `name -> (sum, count)`, with fixed names.
         random_loss: maps V to the loss of random guessing, in nats per prediction; None: undefined.
         all_positions: True if the objective reads `hidden`, the states of all positions.
@@ -80,9 +80,9 @@ class Objective:
     """
 
     name: str
-    score: Callable[[Outputs, TensorBatch], LossSum]
-    count: Callable[[TensorBatch], int]
-    details: Callable[[Outputs, TensorBatch], dict[str, Detail]] | None = None
+    targets: Callable[[Batch], Tensor]
+    loss: Callable[[Outputs, Batch], tuple[Tensor, Tensor]]
+    details: Callable[[Outputs, Batch], dict[str, Detail]] | None = None
     random_loss: Callable[[int], float] | None = None
     all_positions: bool = False
     head: str | None = None
@@ -90,6 +90,17 @@ class Objective:
     needs_teacher: bool = False
     reads_logits: bool = False
     pair_recipe: str | None = None
+
+    def count(self, batch: Batch) -> int:
+        """Return the number of predictions in a collated batch, before the model runs."""
+        return int(self.targets(batch).sum())
+
+    def score(self, outputs: Outputs, batch: Batch) -> LossSum:
+        """Return the loss of a model's outputs for the batch."""
+        total, correct = self.loss(outputs, batch)
+        return LossSum(
+            name=self.name, total=total, count=self.targets(batch).sum(), correct=correct
+        )
 
 
 def objectives(names: Iterable[str]) -> tuple[Objective, ...]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from operator import itemgetter
 
 import torch
 from torch import Tensor
@@ -19,23 +20,18 @@ from torch.nn.functional import (
     pad,
 )
 
-from cloze.model.layers.batch import IGNORE_INDEX, TensorBatch, unmask
+from cloze.model.layers.batch import IGNORE_INDEX, Batch, unmask
 from cloze.model.layers.cross_entropy import flat, iter_chunks, summed_cross_entropy
-from cloze.model.objectives import Detail, LossSum, Objective, Outputs, Reads
+from cloze.model.objectives import Detail, Objective, Outputs, Reads
 
 TOP = 5
 # Frequency bands of tokens; `cloze.model.train.evaluate.heldout` assigns them.
 BANDS = ("rare", "middle", "frequent")
-BANDS_FIELD = "bands"  # field of a held-out batch: int64 [V], each token's index in `BANDS`
 ALIGNED = 0.5  # cosine above which two states count as aligned
 
 
-def masked_count(batch: TensorBatch) -> int:
-    return int((batch["masked_labels"] != IGNORE_INDEX).sum())
-
-
-def token_count(batch: TensorBatch) -> int:
-    return int(batch["attention_mask"].sum())
+def real_tokens(batch: Batch) -> Tensor:
+    return batch["attention_mask"]
 
 
 # Masked positions: cross-entropy over the logits of one head each.
@@ -45,31 +41,20 @@ def masked_objective(
     name: str,
     head: str,
     logits_name: str,
-    details: Callable[[Outputs, TensorBatch], dict[str, Detail]] | None = None,
+    details: Callable[[Outputs, Batch], dict[str, Detail]] | None = None,
     *,
-    labels_name: str = "masked_labels",
+    labels: Callable[[Batch], Tensor] = itemgetter("masked_labels"),
     reads: Reads = "masked",
 ) -> Objective:
     """Build an objective: cross-entropy at the masked positions, computed in fp32.
 
-    It reads the outputs' logits [M, V] under `logits_name` and the batch's labels under
-    `labels_name`, int64 [M]. Labels of -100 (filler for a fixed M) are ignored.
+    It reads the outputs' logits [M, V] under `logits_name` and the batch's `labels`, int64 [M].
+    Labels of -100 (filler for a fixed M) are ignored.
     """
-
-    def score(outputs: Outputs, batch: TensorBatch) -> LossSum:
-        labels = batch[labels_name]
-        total, correct = summed_cross_entropy(outputs[logits_name], labels)
-        return LossSum(
-            name=name, total=total, count=(labels != IGNORE_INDEX).sum(), correct=correct
-        )
-
-    def count(batch: TensorBatch) -> int:
-        return int((batch[labels_name] != IGNORE_INDEX).sum())
-
     return Objective(
         name=name,
-        score=score,
-        count=count,
+        targets=lambda batch: labels(batch) != IGNORE_INDEX,
+        loss=lambda outputs, batch: summed_cross_entropy(outputs[logits_name], labels(batch)),
         details=details,
         random_loss=math.log,
         head=head,
@@ -83,7 +68,7 @@ def losses_by_band(losses: Tensor, labels: Tensor, bands: Tensor) -> dict[str, D
     Args:
         losses: fp32 [M], loss of each prediction in nats.
         labels: int64 [M], -100 where nothing is predicted.
-        bands: see `BANDS_FIELD`.
+        bands: int64 [V], see `Batch`.
     """
     band = bands[labels.clamp(min=0)].masked_fill(labels == IGNORE_INDEX, len(BANDS))
     return {
@@ -92,22 +77,21 @@ def losses_by_band(losses: Tensor, labels: Tensor, bands: Tensor) -> dict[str, D
     }
 
 
-def masked_details(outputs: Outputs, batch: TensorBatch) -> dict[str, Detail]:
+def masked_details(outputs: Outputs, batch: Batch) -> dict[str, Detail]:
     """Return top-5 accuracy, accuracy by kind of input token, and loss by token frequency.
 
     The input token at a masked position is [MASK], random, or kept.
 
     Args:
         outputs: `mlm_logits`, float [M, V].
-        batch: as collated, with `mask_id`, int64 scalar, and optionally `bands` from the held-out
-            evaluation.
+        batch: with `mask_id`, and `bands` for the loss by token frequency.
     """
     labels = batch["masked_labels"]
     real = labels != IGNORE_INDEX
     best, losses = [], []
     for rows, logits in iter_chunks(outputs["mlm_logits"]):
         best.append(logits.topk(min(TOP, logits.shape[-1]), dim=-1).indices)
-        if BANDS_FIELD in batch:
+        if "bands" in batch:
             losses.append(
                 cross_entropy(
                     logits.float(), labels[rows], ignore_index=IGNORE_INDEX, reduction="none"
@@ -121,8 +105,8 @@ def masked_details(outputs: Outputs, batch: TensorBatch) -> dict[str, Detail]:
     kinds = {"masked": is_mask & ~is_kept, "random": ~is_kept & ~is_mask, "kept": is_kept}
     for name, chosen in kinds.items():
         sums[f"{name}_accuracy"] = ((top1_hits & chosen).sum(), (real & chosen).sum())
-    if BANDS_FIELD in batch:
-        sums |= losses_by_band(torch.cat(losses), labels, batch[BANDS_FIELD])
+    if "bands" in batch:
+        sums |= losses_by_band(torch.cat(losses), labels, batch["bands"])
     return sums
 
 
@@ -134,7 +118,7 @@ MLM = masked_objective("mlm", "masked_lm", "mlm_logits", masked_details)
 # alone in the same time (Gisserot-Boukhlef et al., "Should We Still Pretrain Encoders with Masked
 # Language Modeling?", 2025). Purely left-to-right models use `lm`.
 CLM = masked_objective(
-    "clm", "masked_lm", "clm_logits", labels_name="causal_labels", reads="causal"
+    "clm", "masked_lm", "clm_logits", labels=itemgetter("causal_labels"), reads="causal"
 )
 
 # Masked next-token prediction: predict a masked token at the position before it, from all other
@@ -157,21 +141,15 @@ def pair_objective(name: str, recipe: str) -> Objective:
     pair and are ignored.
     """
 
-    def score(outputs: Outputs, batch: TensorBatch) -> LossSum:
+    def loss(outputs: Outputs, batch: Batch) -> tuple[Tensor, Tensor]:
         logits, labels = outputs["pair_logits"].float(), batch["pair_labels"]
         total = cross_entropy(logits, labels, ignore_index=IGNORE_INDEX, reduction="sum")
-        correct = (logits.detach().argmax(dim=-1) == labels).sum()
-        return LossSum(
-            name=name, total=total, count=(labels != IGNORE_INDEX).sum(), correct=correct
-        )
-
-    def count(batch: TensorBatch) -> int:
-        return int((batch["pair_labels"] != IGNORE_INDEX).sum())
+        return total, (logits.detach().argmax(dim=-1) == labels).sum()
 
     return Objective(
         name=name,
-        score=score,
-        count=count,
+        targets=lambda batch: batch["pair_labels"] != IGNORE_INDEX,
+        loss=loss,
         random_loss=lambda vocabulary: math.log(2),
         head="pair",
         pair_recipe=recipe,
@@ -190,14 +168,13 @@ SOP = pair_objective("sop", recipe="albert")
 # Replaced-token detection: original or replaced? (Clark et al., ELECTRA, 2020, 3.1, L_Disc)
 
 
-def rtd_loss(outputs: Outputs, batch: TensorBatch) -> LossSum:
+def rtd_loss(outputs: Outputs, batch: Batch) -> tuple[Tensor, Tensor]:
     """Return the binary cross-entropy at every real token, special tokens included.
 
     Source: google-research/electra, `_get_discriminator_output`.
 
     Args:
         outputs: `rtd_logits`, float [B, L], above 0 for "replaced"; `rtd_labels`, bool [B, L].
-        batch: `attention_mask`, bool [B, L].
     """
     logits, labels, real = (
         outputs["rtd_logits"].float(),
@@ -206,10 +183,10 @@ def rtd_loss(outputs: Outputs, batch: TensorBatch) -> LossSum:
     )
     losses = binary_cross_entropy_with_logits(logits, labels.float(), reduction="none")
     correct = ((logits.detach() > 0) == labels) & real
-    return LossSum(name="rtd", total=(losses * real).sum(), count=real.sum(), correct=correct.sum())
+    return (losses * real).sum(), correct.sum()
 
 
-def rtd_details(outputs: Outputs, batch: TensorBatch) -> dict[str, Detail]:
+def rtd_details(outputs: Outputs, batch: Batch) -> dict[str, Detail]:
     """Return precision and recall of "replaced", and the share of replaced tokens."""
     real = batch["attention_mask"]
     replaced, labels = (outputs["rtd_logits"] > 0) & real, outputs["rtd_labels"] & real
@@ -223,8 +200,8 @@ def rtd_details(outputs: Outputs, batch: TensorBatch) -> dict[str, Detail]:
 
 RTD = Objective(
     name="rtd",
-    score=rtd_loss,
-    count=token_count,
+    targets=real_tokens,
+    loss=rtd_loss,
     details=rtd_details,
     random_loss=lambda vocabulary: math.log(2),
     head="discriminator",
@@ -235,83 +212,71 @@ RTD = Objective(
 # Left-to-right language modelling ("LTR & No NSP", Devlin et al., 2019, Table 5).
 
 
-def lm_loss(outputs: Outputs, batch: TensorBatch) -> LossSum:
-    """Return the cross-entropy of every token except a sequence's first, in fp32.
-
-    Args:
-        outputs: `lm_logits`, float [B, L, V]; position t predicts token t + 1.
-        batch: as collated; masks are undone, and padding is ignored.
-    """
-    is_target = _targets(batch)
-    # The last position predicts nothing.
-    labels = pad(
-        unmask(batch)[:, 1:].masked_fill(~is_target, IGNORE_INDEX), (0, 1), value=IGNORE_INDEX
-    )
-    total, correct = summed_cross_entropy(flat(outputs["lm_logits"]), labels.flatten())
-    return LossSum(name="lm", total=total, count=is_target.sum(), correct=correct)
-
-
-def lm_count(batch: TensorBatch) -> int:
-    return int(_targets(batch).sum())
-
-
-def _targets(batch: TensorBatch) -> Tensor:
+def next_tokens(batch: Batch) -> Tensor:
     """Return which tokens are predicted, bool [B, L - 1]: all except the first of each sequence."""
     real = batch["attention_mask"][:, 1:]
     return real & ~batch["sequence_first"][:, 1:] if "sequence_first" in batch else real
 
 
+def lm_loss(outputs: Outputs, batch: Batch) -> tuple[Tensor, Tensor]:
+    """Return the cross-entropy of every token except a sequence's first, in fp32.
+
+    Args:
+        outputs: `lm_logits`, float [B, L, V]; position t predicts token t + 1.
+        batch: masks are undone, and padding is ignored.
+    """
+    # The last position predicts nothing.
+    labels = pad(
+        unmask(batch)[:, 1:].masked_fill(~next_tokens(batch), IGNORE_INDEX),
+        (0, 1),
+        value=IGNORE_INDEX,
+    )
+    return summed_cross_entropy(flat(outputs["lm_logits"]), labels.flatten())
+
+
 LM = Objective(
-    name="lm", score=lm_loss, count=lm_count, random_loss=math.log, head="lm", reads="causal"
+    name="lm", targets=next_tokens, loss=lm_loss, random_loss=math.log, head="lm", reads="causal"
 )
 
 
 # Teachers: the distribution at masked tokens, and hidden states.
 
 
-def divergence(outputs: Outputs, batch: TensorBatch) -> LossSum:
+def divergence(outputs: Outputs, batch: Batch) -> tuple[Tensor, Tensor]:
     """Return the KL divergence of student from teacher at a temperature, times its square.
 
     It is taken at the masked positions, where the student's head is computed anyway (transformers'
-    research_projects/distillation, `restrict_ce_to_mask`). `correct` counts equal top tokens.
+    research_projects/distillation, `restrict_ce_to_mask`). Equal top tokens count as right.
 
     Args:
         outputs: `mlm_logits` and `teacher_logits`, float [M, V]; `temperature`, scalar.
-        batch: `masked_labels`, int64 [M]; entries of -100 are ignored.
     """
     student, teacher = outputs["mlm_logits"].float(), outputs["teacher_logits"].float()
     temperature, real = outputs["temperature"], batch["masked_labels"] != IGNORE_INDEX
     target = log_softmax(teacher / temperature, dim=-1)
     kl = (target.exp() * (target - log_softmax(student / temperature, dim=-1))).sum(dim=-1)
     agreement = (student.detach().argmax(dim=-1) == teacher.argmax(dim=-1)) & real
-    total = torch.where(real, kl, 0.0).sum() * temperature**2
-    return LossSum(name="distillation", total=total, count=real.sum(), correct=agreement.sum())
+    return torch.where(real, kl, 0.0).sum() * temperature**2, agreement.sum()
 
 
-def misalignment(outputs: Outputs, batch: TensorBatch) -> LossSum:
+def misalignment(outputs: Outputs, batch: Batch) -> tuple[Tensor, Tensor]:
     """Return 1 - cosine between the last hidden states of student and teacher at every real token.
 
     Args:
         outputs: `hidden` and `teacher_hidden`, float [B, L, D].
-        batch: `attention_mask`, bool [B, L].
     """
     real = batch["attention_mask"]
     cosine = cosine_similarity(outputs["hidden"].float(), outputs["teacher_hidden"].float(), dim=-1)
     total = torch.where(real, 1.0 - cosine, 0.0).sum()
-    return LossSum(
-        name="cosine",
-        total=total,
-        count=real.sum(),
-        correct=((cosine.detach() > ALIGNED) & real).sum(),
-    )
+    return total, ((cosine.detach() > ALIGNED) & real).sum()
 
 
 # Knowledge distillation: the teacher's distribution over masked tokens (Hinton et al., 2015; Sanh
 # et al., DistilBERT, 2019).
 DISTILLATION = Objective(
     name="distillation",
-    score=divergence,
-    count=masked_count,
+    targets=MLM.targets,
+    loss=divergence,
     head="masked_lm",
     needs_teacher=True,
     reads_logits=True,
@@ -320,5 +285,5 @@ DISTILLATION = Objective(
 
 # Cosine loss: align hidden states with the teacher's (Sanh et al., DistilBERT, 2019, 3: L_cos).
 COSINE = Objective(
-    name="cosine", score=misalignment, count=token_count, all_positions=True, needs_teacher=True
+    name="cosine", targets=real_tokens, loss=misalignment, all_positions=True, needs_teacher=True
 )

@@ -12,9 +12,8 @@ import numpy.typing as npt
 import torch
 
 from cloze.core import random_keys
-from cloze.model.data.batch import LAYOUT, Batch
 from cloze.model.data.layouts import LayoutKind, Sequences, make_layout
-from cloze.model.layers.batch import IGNORE_INDEX
+from cloze.model.layers.batch import IGNORE_INDEX, Batch, extend
 from cloze.model.tasks.task import Ints, Samples
 from cloze.pipeline.tokenizer.tokenizer import Tokenizer
 
@@ -58,12 +57,7 @@ class TextSamples:
     def batch(self, chosen: Sequence[int] | Ints, layout: LayoutKind = "rows") -> Batch:
         """Return the batch of these samples, padded to the longest.
 
-        Returns:
-            input_ids: int64 [B, L].
-            attention_mask: bool [B, L].
-            token_type_ids: int64 [B, L].
-            second_text: bool [B, L], true at B.
-            targets, layout: as in `TextSamples.targets` and `cloze.model.data.batch`.
+        It has `targets`, and `second_text`, bool [B, L], true at B.
         """
         lengths = np.array([len(self.sequences[i]) for i in chosen], dtype=np.int64)
         ids = np.full((len(chosen), lengths.max()), self.pad, dtype=np.int64)
@@ -72,12 +66,17 @@ class TextSamples:
         positions = np.arange(ids.shape[1])
         real = positions < lengths[:, None]
         second = (positions >= self.second[chosen][:, None]) & real
-        types = (second & self.typed).astype(np.int64)
-        arrays = {"input_ids": ids, "attention_mask": real, "token_type_ids": types, SECOND: second}
-        arrays |= {name: target[chosen] for name, target in self.targets.items()}
-        batch: Batch = {name: torch.from_numpy(array) for name, array in arrays.items()}
+        arrays = {SECOND: second, **{name: target[chosen] for name, target in self.targets.items()}}
+        fields = {name: torch.from_numpy(array) for name, array in arrays.items()}
+        batch: Batch = {
+            "input_ids": torch.from_numpy(ids),
+            "attention_mask": torch.from_numpy(real),
+            "token_type_ids": torch.from_numpy((second & self.typed).astype(np.int64)),
+        }
         token_layout = make_layout(layout, Sequences.alone(lengths, ids.shape[1]))
-        return batch if token_layout is None else {**batch, LAYOUT: token_layout}
+        if token_layout is not None:
+            batch["layout"] = token_layout
+        return extend(batch, fields)
 
 
 def encode(
@@ -227,8 +226,8 @@ class WordSamples(TextSamples):
             first[row, self.first[i]] = True
             if self.labels is not None:
                 labels[row, self.first[i]] = self.labels[i]
-        batch = {**batch, FIRST: torch.from_numpy(first)}
-        return batch if self.labels is None else {**batch, "labels": torch.from_numpy(labels)}
+        fields = {FIRST: first} if self.labels is None else {FIRST: first, "labels": labels}
+        return extend(batch, {name: torch.from_numpy(array) for name, array in fields.items()})
 
 
 def encode_words(

@@ -22,7 +22,6 @@ from torch import Tensor, nn
 
 from cloze.core import random_keys
 from cloze.core.errors import DataError, UsageError
-from cloze.model.data.batch import LAYOUT
 from cloze.model.families.config import ModelConfig
 from cloze.model.families.models import (
     Backbone,
@@ -31,6 +30,7 @@ from cloze.model.families.models import (
     load_backbone,
     new_backbone,
 )
+from cloze.model.families.pretraining import encode
 from cloze.model.layers.cpu import Linear
 from cloze.model.layers.encoder import Encoder
 from cloze.model.layers.heads import Pooler, initialize, mean_state
@@ -93,12 +93,12 @@ class SequenceClassifier(nn.Module):
     def forward(self, batch: Mapping[str, Any]) -> Tensor:
         """Return logits, fp32 [B, outputs], for a batch of `TextSamples`."""
         ids, mask = batch["input_ids"], batch["attention_mask"]
-        segments, pooler = batch["token_type_ids"], None if self._pairs else self.pooler
+        pooler = None if self._pairs else self.pooler
         if isinstance(self.encoder, Encoder) and isinstance(pooler, Pooler) and pooler.reads_first:
             first_positions = torch.arange(0, ids.numel(), ids.shape[1], device=ids.device)
-            hidden = self.encoder(ids, mask, segments, batch.get(LAYOUT), first_positions)[:, None]
+            hidden = encode(self.encoder, ids, batch, first_positions)[:, None]
         else:
-            hidden = self.encoder(ids, mask, segments, batch.get(LAYOUT))
+            hidden = encode(self.encoder, ids, batch)
         pooled = (
             pair_features(hidden, mask, batch[SECOND]) if pooler is None else pooler(hidden, mask)
         )
@@ -130,9 +130,7 @@ class TokenClassifier(nn.Module):
 
     def forward(self, batch: Mapping[str, Any]) -> Tensor:
         """Return logits, fp32 [B, L, outputs], for a batch of `TextSamples`."""
-        hidden = self.encoder(
-            batch["input_ids"], batch["attention_mask"], batch["token_type_ids"], batch.get(LAYOUT)
-        )
+        hidden = encode(self.encoder, batch["input_ids"], batch)
         if self._transforms:
             hidden = cast(Transform, self.pooler).transform(hidden)
         logits: Tensor = self.get_submodule(self._head)(self.dropout(hidden))

@@ -14,7 +14,8 @@ from torch import Tensor, distributed
 from cloze.core import storage
 from cloze.core.errors import UsageError
 from cloze.model import checkpoint
-from cloze.model.data.batch import Batch, move, prefetch_batches
+from cloze.model.data.batch import move, prefetch_batches
+from cloze.model.layers.batch import Batch
 from cloze.model.tasks.encode import CPU_POSITIONS, GPU_POSITIONS, evaluation_batches, groups_of
 from cloze.model.tasks.heads import trained_network
 from cloze.model.tasks.kinds.multitask import select_task

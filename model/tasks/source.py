@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import accumulate
 from typing import Any
 
@@ -12,8 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from cloze.core import random_keys
-from cloze.model.data.batch import Batch
 from cloze.model.data.layouts import LayoutKind, layout_for
+from cloze.model.layers.batch import Batch, extend
 from cloze.model.tasks.encode import groups_of, shuffled, training_batches
 from cloze.model.tasks.task import Ints, Samples, Task, part_of
 from cloze.model.train.loop.interfaces import MicroBatch, StepBatches, TrainModule
@@ -77,7 +77,8 @@ class EpochSource:
 
     def blank(self) -> Batch:
         """Return a batch with zero loss and gradient."""
-        return {**self._samples.batch(self._numbers[:1], self._layout), BLANK: torch.ones(())}
+        batch = self._samples.batch(self._numbers[:1], self._layout)
+        return extend(batch, {BLANK: torch.ones(())})
 
     def _batch(self, chosen: Ints, begin: int, end: int) -> Batch:
         if begin == end:
@@ -223,16 +224,16 @@ class TaskObjective(TrainModule):
         self.task, self._precision = task, precision
         self.layout: LayoutKind = layout_for([model], device, DTYPES[precision], compiled=compiled)
 
-    def count_targets(self, batch: Mapping[str, Any]) -> list[int]:
+    def count_targets(self, batch: Batch) -> list[int]:
         return [0 if BLANK in batch else self.task.count(batch)]
 
-    def loss(self, batch: Mapping[str, Any], counts: Tensor) -> tuple[Tensor, Tensor]:
+    def loss(self, batch: Batch, counts: Tensor) -> tuple[Tensor, Tensor]:
         loss = self.task.loss(self.predict(batch), batch)
         weight = 0.0 if BLANK in batch else 1.0
         figures = torch.stack([loss.total.detach().double(), loss.correct.double()])[:, None]
         return weight * loss.total / counts[0], weight * figures
 
-    def predict(self, batch: Mapping[str, Any]) -> Any:
+    def predict(self, batch: Batch) -> Any:
         """Return the network's outputs."""
         with autocast(self._precision, batch["input_ids"].device.type):
             return self.model(batch)

@@ -21,10 +21,10 @@ from torch import Tensor, nn
 
 from cloze.core.errors import DataError, UsageError
 from cloze.core.stages.stage import BuildContext
-from cloze.model.data.batch import Batch
 from cloze.model.data.layouts import LayoutKind
 from cloze.model.families.config import ModelConfig
 from cloze.model.families.models import Backbone
+from cloze.model.layers.batch import Batch
 from cloze.model.tasks.options import TaskOptions
 from cloze.pipeline.tokenizer.tokenizer import Tokenizer
 

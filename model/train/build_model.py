@@ -11,9 +11,10 @@ import torch
 
 from cloze.core import random_keys
 from cloze.core.stages.stage import BuildContext
-from cloze.model.data.batch import AttentionModes, Batch, collate, empty_batch
+from cloze.model.data.batch import AttentionModes, collate, empty_batch
 from cloze.model.data.layouts import LayoutKind, layout_for
 from cloze.model.families.config import ModelConfig
+from cloze.model.layers.batch import Batch
 from cloze.model.layers.encoder import enable_activation_checkpointing
 from cloze.model.objectives import choose
 from cloze.model.train import compile_policy, engines
@@ -285,7 +286,8 @@ def _scoring(
         network, start.names, precision, device_type=device.type, weights=weights, teacher=teacher
     )
     batch = empty_batch(pad=job.info.special.pad, directions=start.directions)
-    unused = freeze_unused(scoring, {**batch, "mask_id": torch.tensor(-1)})
+    batch["mask_id"] = torch.tensor(-1)
+    unused = freeze_unused(scoring, batch)
     if teacher is not None:  # only now: `freeze_unused` runs the network on the CPU
         teacher.to(device)
     if unused:

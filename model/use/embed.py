@@ -19,9 +19,10 @@ from cloze.core.arrow import read_arrow, write_arrow
 from cloze.core.errors import DataError, UsageError
 from cloze.core.stages.stage import BuildContext, StageResult
 from cloze.model import checkpoint
-from cloze.model.data.batch import Batch, Prefetch, move, pin
+from cloze.model.data.batch import Prefetch, move, pin
 from cloze.model.data.layouts import layout_for
 from cloze.model.families.models import load_backbone
+from cloze.model.layers.batch import Batch
 from cloze.model.tasks.encode import TextSamples, encode, evaluation_batches
 from cloze.model.tasks.files import corpus_shards
 from cloze.model.tasks.kinds.retrieval import BiEncoder, Pooling

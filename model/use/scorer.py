@@ -29,11 +29,12 @@ from torch import Tensor, nn
 
 from cloze.core.errors import DataError, UsageError
 from cloze.model import checkpoint
-from cloze.model.data.batch import LAYOUT, Batch, move, prefetch_batches
+from cloze.model.data.batch import move, prefetch_batches
 from cloze.model.data.layouts import Sequences, layout_for, make_layout
 from cloze.model.families.config import prediction_objectives
 from cloze.model.families.models import load_model
 from cloze.model.families.pretraining import PretrainingModel, encode
+from cloze.model.layers.batch import Batch
 from cloze.model.layers.encoder import Encoder
 from cloze.model.tasks.encode import evaluation_batches
 from cloze.model.train.engines.device_scalars import read_async
@@ -129,6 +130,14 @@ class ScoringBatch(NamedTuple):
     rows: Ints
     predictions: Ints
     label: Ints
+
+
+class _TokenBatch(Batch):
+    """A `ScoringBatch` as tensors: `positions`, `rows` and `label` as there."""
+
+    positions: Tensor
+    rows: Tensor
+    label: Tensor
 
 
 def scoring_batches(copies: MaskedCopies, tokens: int, pad: int) -> Iterator[ScoringBatch]:
@@ -318,9 +327,9 @@ class SentenceScorer:
         bounds = np.cumsum([0, *(len(sentence) - 2 for sentence in sentences)])
         return [log_probabilities[begin:end] for begin, end in itertools.pairwise(bounds.tolist())]
 
-    def _batch(self, part: ScoringBatch) -> Batch:
+    def _batch(self, part: ScoringBatch) -> _TokenBatch:
         ids = torch.from_numpy(part.ids)
-        batch: Batch = {
+        batch: _TokenBatch = {
             "input_ids": ids,
             "token_type_ids": torch.zeros_like(ids),
             "positions": torch.from_numpy(part.positions),
@@ -332,9 +341,11 @@ class SentenceScorer:
             batch["attention_mask"] = torch.arange(length) < torch.from_numpy(part.lengths)[:, None]
         causal = np.ones(len(part.lengths), np.bool_) if self._causal else None
         layout = make_layout(self._layout, Sequences.alone(part.lengths, length, causal))
-        return batch if layout is None else {**batch, LAYOUT: layout}
+        if layout is not None:
+            batch["layout"] = layout
+        return batch
 
-    def _read(self, batch: Batch, part: ScoringBatch) -> Tensor:
+    def _read(self, batch: _TokenBatch, part: ScoringBatch) -> Tensor:
         """Return the log-probability of each label at its position, fp32 [P]."""
         answers = []
         starts = range(0, len(part.positions), LOGITS)
@@ -349,7 +360,7 @@ class SentenceScorer:
             answers.append(logits[row, batch["label"][begin:end]] - normalizer[row])
         return torch.cat(answers)
 
-    def _states(self, batch: Batch) -> Tensor:
+    def _states(self, batch: _TokenBatch) -> Tensor:
         """Return the last layer's states at the batch's positions, float [M, D]."""
         if isinstance(self._reader, PretrainingModel):
             return self._reader.encode(batch, batch["positions"])

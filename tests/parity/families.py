@@ -146,6 +146,6 @@ def without_copies(hub: HubFormat, names: Any) -> set[str]:
         name
         for name in names
         if name not in hub.copies
-        and name not in hub.ignored
+        and not name.endswith(hub.ignored)
         and not name.startswith(hub.unused or "?")
     }

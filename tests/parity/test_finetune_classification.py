@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from torch import Tensor
 
-from cloze.model.data.batch import Batch
+from cloze.model.layers.batch import Batch
 from cloze.model.tasks.finetune.stage import FinetuneConfig
 from tests.parity.pretrained import PLAIN, write_pretrained
 from tests.parity.trainer import assert_equal, fine_tune_both

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from torch import Tensor
 
-from cloze.model.data.batch import Batch
+from cloze.model.layers.batch import Batch
 from cloze.model.tasks.finetune.stage import FinetuneConfig
 from cloze.model.tasks.kinds.span_windows import ENDS, STARTS
 from tests.parity.pretrained import new_tokenizer, write_pretrained

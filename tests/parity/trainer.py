@@ -22,8 +22,8 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 
 from cloze.model import checkpoint
-from cloze.model.data.batch import Batch
 from cloze.model.hub.write import write_directory
+from cloze.model.layers.batch import Batch
 from cloze.model.tasks.finetune.stage import FinetuneConfig
 from cloze.model.tasks.heads import new_network
 from cloze.model.tasks.kinds.choice import PLACES

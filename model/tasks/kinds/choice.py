@@ -14,10 +14,10 @@ from torch import Tensor, nn
 
 from cloze.core import storage
 from cloze.core.ragged import offsets_of, ranges
-from cloze.model.data.batch import Batch
 from cloze.model.data.layouts import LayoutKind
 from cloze.model.families.config import ModelConfig
 from cloze.model.families.models import Backbone
+from cloze.model.layers.batch import Batch, extend
 from cloze.model.tasks import metrics
 from cloze.model.tasks.encode import TextSamples, framed
 from cloze.model.tasks.formats.choices import Choices, read_choices
@@ -69,13 +69,14 @@ class ChoiceSamples:
         counts = self.counts[numbers]
         sequence_numbers = ranges(offsets_of(self.counts)[:-1][numbers], counts)
         columns = np.arange(counts.max())
-        logit_indices = offsets_of(counts)[:-1, None] + columns
-        arrays = {PLACES: np.where(columns < counts[:, None], logit_indices, -1)}
-        arrays |= {name: target[numbers] for name, target in self.targets.items()}
-        return {
-            **self.sequences.batch(sequence_numbers, layout),
-            **{name: torch.from_numpy(array) for name, array in arrays.items()},
+        logit_indices = np.where(
+            columns < counts[:, None], offsets_of(counts)[:-1, None] + columns, -1
+        )
+        arrays = {PLACES: logit_indices} | {
+            name: target[numbers] for name, target in self.targets.items()
         }
+        fields = {name: torch.from_numpy(array) for name, array in arrays.items()}
+        return extend(self.sequences.batch(sequence_numbers, layout), fields)
 
 
 class Choice(Task[Choices, Probabilities]):

@@ -18,10 +18,10 @@ from torch import Tensor, nn
 
 from cloze.core import storage
 from cloze.core.errors import DataError, UsageError, did_you_mean
-from cloze.model.data.batch import Batch
 from cloze.model.data.layouts import LayoutKind
 from cloze.model.families.config import ModelConfig
 from cloze.model.families.models import Backbone
+from cloze.model.layers.batch import Batch, extend
 from cloze.model.tasks.options import MultiTaskOptions, TaskOptions
 from cloze.model.tasks.table import load_task
 from cloze.model.tasks.task import (
@@ -99,7 +99,7 @@ class MultiTaskSamples:
         for name, samples in self.parts.items():
             if chosen[0] < offset + len(samples):
                 batch = part_of(samples, chosen - offset, begin, end, layout)
-                return {**batch, f"{OF}{name}": torch.ones(())}
+                return extend(batch, {f"{OF}{name}": torch.ones(())})
             offset += len(samples)
         raise IndexError(f"there is no sample {chosen[0]}")
 

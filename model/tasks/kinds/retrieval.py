@@ -20,11 +20,12 @@ from torch import Tensor, nn
 
 from cloze.core import storage
 from cloze.core.words import word_pattern
-from cloze.model.data.batch import LAYOUT, Batch
 from cloze.model.data.layouts import LayoutKind
 from cloze.model.data.sampler import shard_range
+from cloze.model.families import pretraining
 from cloze.model.families.config import ModelConfig
 from cloze.model.families.models import Backbone
+from cloze.model.layers.batch import Batch, extend
 from cloze.model.layers.heads import mean_state
 from cloze.model.tasks.encode import TextSamples, encode
 from cloze.model.tasks.formats.pairs import QueryPassages, read_pairs
@@ -82,9 +83,7 @@ class BiEncoder(nn.Module):
 
     def embed(self, batch: Mapping[str, Any]) -> Tensor:
         """Return the vectors of all rows, fp32 [B, D], for a batch of `TextSamples`."""
-        hidden = self.encoder(
-            batch["input_ids"], batch["attention_mask"], batch["token_type_ids"], batch.get(LAYOUT)
-        )
+        hidden = pretraining.encode(self.encoder, batch["input_ids"], batch)
         vectors = pooled(hidden, batch["attention_mask"], self._pooling, self.pooler)
         return nn.functional.normalize(vectors, dim=-1) if self._normalize else vectors
 
@@ -162,7 +161,7 @@ class PairSamples:
             np.fill_diagonal(backward, True)
             arrays["backward"] = backward
         texts = self.texts.batch(np.concatenate([query_numbers, self.queries + passages]), layout)
-        return {**texts, **{name: torch.from_numpy(array) for name, array in arrays.items()}}
+        return extend(texts, {name: torch.from_numpy(array) for name, array in arrays.items()})
 
 
 def contrastive_loss(

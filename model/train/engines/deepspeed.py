@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, distributed, nn
 
+from cloze.model.layers.batch import Batch
 from cloze.model.tensors import LazyTensors, TensorSlice, copy_module_tensors, raise_mismatch
 from cloze.model.train.distributed import World, single_process_group
 from cloze.model.train.engines import EngineConfig
@@ -90,7 +91,7 @@ class DeepSpeedEngine:
         self._average = WeightEMA(list(self._partitions())) if recipe.ema is not None else None
         self._applied = False  # True if the last step changed the weights
 
-    def backward(self, batch: Mapping[str, Any], counts: Tensor, *, last: bool) -> Tensor:
+    def backward(self, batch: Batch, counts: Tensor, *, last: bool) -> Tensor:
         timeline = self._world.timeline
         self._engine.set_gradient_accumulation_boundary(last)
         with timeline.section("forward", on_device=True):

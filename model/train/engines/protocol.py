@@ -10,11 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
-from typing import Any, Protocol
+from typing import Protocol
 
 from torch import Tensor
 from torch.optim import Optimizer
 
+from cloze.model.layers.batch import Batch
 from cloze.model.tensors import LazyTensors, TensorSlice
 from cloze.model.train.engines.device_scalars import LossScale
 from cloze.model.train.optimizers.parameters import TensorExtent
@@ -48,7 +49,7 @@ class Engine(Protocol):
         """
         ...
 
-    def backward(self, batch: Mapping[str, Any], counts: Tensor, *, last: bool) -> Tensor:
+    def backward(self, batch: Batch, counts: Tensor, *, last: bool) -> Tensor:
         """Run forward and backward for a micro-batch, adding to the step's gradient.
 
         Args:

@@ -9,11 +9,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
 
 import torch
 from torch import Tensor, distributed, nn
 
+from cloze.model.layers.batch import Batch
 from cloze.model.tensors import LazyTensors, TensorSlice, copy_into
 from cloze.model.train.distributed import World
 from cloze.model.train.engines import EngineConfig
@@ -70,7 +70,7 @@ class TorchEngine:
         # 1 or 0: the last step was applied or skipped; None: it was applied.
         self._applied: Tensor | None = torch.tensor(0.0)
 
-    def backward(self, batch: Mapping[str, Any], counts: Tensor, *, last: bool) -> Tensor:
+    def backward(self, batch: Batch, counts: Tensor, *, last: bool) -> Tensor:
         timeline = self._world.timeline
         with timeline.section("forward", on_device=True):
             loss, figures = self._trained(batch, counts)

@@ -21,7 +21,6 @@ from torch import Tensor
 from cloze.model.data.batch import (
     BIDIRECTIONAL,
     AttentionModes,
-    Batch,
     collate,
     empty_batch,
     move,
@@ -31,7 +30,8 @@ from cloze.model.data.layouts import LayoutKind
 from cloze.model.data.mixture import ConcatenatedRows
 from cloze.model.data.sampler import shard_range
 from cloze.model.data.shards import RowTable
-from cloze.model.objectives.losses import BANDS, BANDS_FIELD
+from cloze.model.layers.batch import Batch
+from cloze.model.objectives.losses import BANDS
 from cloze.model.train.distributed import World
 from cloze.model.train.evaluate.scoring import PretrainModule
 from cloze.model.train.loop.interfaces import EvaluationInterrupted
@@ -351,7 +351,7 @@ def _sums(
     device, objectives = world.device, len(scoring.names)
     constants = {"mask_id": torch.tensor(heldout.mask)}
     if heldout.bands is not None:
-        constants[BANDS_FIELD] = heldout.bands
+        constants["bands"] = heldout.bands
     constants = move(constants, device)
     target_counts: list[list[int]] = []
     batch_losses: list[torch.Tensor] = []

@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from cloze.model.families.pretraining import PretrainingModel
+from cloze.model.layers.batch import Batch
 from cloze.model.layers.cross_entropy import VocabularyHead, enable_lazy_logits
 from cloze.model.layers.encoder import compile_layers
 from cloze.model.objectives import LossSum, objectives, total_loss
@@ -76,7 +76,7 @@ class PretrainModule(TrainModule):
             # Recomputing activations, above all masks, is cheaper than keeping them.
             torch._functorch.config.aggressive_recomputation = True
 
-    def count_targets(self, batch: Mapping[str, Any]) -> list[int]:
+    def count_targets(self, batch: Batch) -> list[int]:
         """Count the predictions of each objective on a collated batch, before the model runs."""
         return [objective.count(batch) for objective in self.objectives]
 
@@ -93,23 +93,23 @@ class PretrainModule(TrainModule):
         total = sum(losses)
         return None if math.isnan(total) else total
 
-    def loss(self, batch: Mapping[str, Any], counts: Tensor) -> tuple[Tensor, Tensor]:
+    def loss(self, batch: Batch, counts: Tensor) -> tuple[Tensor, Tensor]:
         """Return loss and metrics as `TrainModule.loss`; compiled while training."""
         return (self._compiled if self.training else self._loss)(batch, counts)
 
-    def uncompiled(self, batch: Mapping[str, Any], counts: Tensor) -> tuple[Tensor, Tensor]:
+    def uncompiled(self, batch: Batch, counts: Tensor) -> tuple[Tensor, Tensor]:
         """Return loss and metrics for a batch of any shape, never compiled."""
         with self._plain():
             return self._loss(batch, counts)
 
-    def _loss(self, batch: Mapping[str, Any], counts: Tensor) -> tuple[Tensor, Tensor]:
+    def _loss(self, batch: Batch, counts: Tensor) -> tuple[Tensor, Tensor]:
         sums, _ = self._sums(batch)
         loss = total_loss(
             sums, {item.name: counts[number] for number, item in enumerate(sums)}, self.weights
         )
         return loss, _figures(sums)
 
-    def predict(self, batch: Mapping[str, Any]) -> tuple[Tensor, Tensor]:
+    def predict(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """Return the metrics of `loss` and finer ones, never compiled: batch shapes vary.
 
         Returns:
@@ -135,7 +135,7 @@ class PretrainModule(TrainModule):
         """Return the context in which compiled layers run plain."""
         return torch.compiler.set_stance("force_eager") if self._layerwise else nullcontext()
 
-    def _sums(self, batch: Mapping[str, Any]) -> tuple[list[LossSum], dict[str, Tensor]]:
+    def _sums(self, batch: Batch) -> tuple[list[LossSum], dict[str, Tensor]]:
         """Return each objective's loss and the outputs; only training runs compiled layers."""
         with (
             nullcontext() if self.training else self._plain(),

@@ -20,7 +20,8 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
-from cloze.model.data.batch import Batch, move
+from cloze.model.data.batch import move
+from cloze.model.layers.batch import Batch
 from cloze.model.train.loop.schedules import ScheduleProgress
 
 
@@ -128,11 +129,11 @@ class TrainModule(nn.Module, abc.ABC):
     model: nn.Module
 
     @abc.abstractmethod
-    def count_targets(self, batch: Mapping[str, Any]) -> list[int]:
+    def count_targets(self, batch: Batch) -> list[int]:
         """Count the predictions of each objective on a batch, before the model runs; 0 if empty."""
 
     @abc.abstractmethod
-    def loss(self, batch: Mapping[str, Any], counts: Tensor) -> tuple[Tensor, Tensor]:
+    def loss(self, batch: Batch, counts: Tensor) -> tuple[Tensor, Tensor]:
         """Score a batch on the device.
 
         Args:
@@ -143,11 +144,11 @@ class TrainModule(nn.Module, abc.ABC):
             objective's summed loss in nats and number of right answers.
         """
 
-    def predict(self, batch: Mapping[str, Any]) -> Any:
+    def predict(self, batch: Batch) -> Any:
         """Return what an evaluation needs for a batch on the device: the model's outputs."""
         return self.model(batch)
 
-    def forward(self, batch: Mapping[str, Any], counts: Tensor | None = None) -> Any:
+    def forward(self, batch: Batch, counts: Tensor | None = None) -> Any:
         """Return `loss`, or `predict` without counts.
 
         Callers must use this method: at ZeRO stage 3 only a call of the whole module gathers its

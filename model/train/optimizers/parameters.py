@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, distributed, nn
 
+from cloze.model.layers.batch import Batch
 from cloze.model.tensors import LazyTensors
 from cloze.model.train.loop.interfaces import TrainModule
 from cloze.model.train.loop.train_spec import TrainingHyperparameters
@@ -34,7 +35,7 @@ def trained_parameters(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
             yield name, parameter
 
 
-def freeze_unused(trained: TrainModule, batch: Mapping[str, Any]) -> list[str]:
+def freeze_unused(trained: TrainModule, batch: Batch) -> list[str]:
     """Freeze parameters that no objective reaches, such as an unused pair head; return their names.
 
     They have no gradient. If trained, they would still decay where ranks reduce flat gradients or

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from cloze.model.families.config import ModelConfig
-from cloze.model.layers.logit_sizes import chunk_rows, in_chunks
+from cloze.model.hardware import chunks_logits, logit_chunk_rows
 
 WEIGHT_BYTES = 4
 BYTES_A_WEIGHT = 12  # fp32 weight and two moments, in a checkpoint
@@ -188,10 +188,10 @@ def _head(model: ModelConfig, predicted: int, how: ComputeOptions) -> float:
     transform_bytes = predicted * model.word_width * (4.0 + 3.0 * how.value_bytes)
     logit_bytes = 2.0 * how.value_bytes if how.device == "cpu" else 10.0 if how.bf16 else 12.0
     samples_logits = "discriminator" in model.heads or model.learns_from_teacher
-    if samples_logits or not in_chunks(predicted, model.vocab_size, how.device):
+    if samples_logits or not chunks_logits(predicted, model.vocab_size, how.device):
         return transform_bytes + predicted * logit_bytes * model.vocab_size
     chunk_bytes = how.value_bytes + (0.0 if how.device == "cpu" else 4.0)
-    chunk_bytes *= min(predicted, chunk_rows(model.vocab_size, how.device)) * model.vocab_size
+    chunk_bytes *= min(predicted, logit_chunk_rows(model.vocab_size, how.device)) * model.vocab_size
     return (
         transform_bytes
         + chunk_bytes

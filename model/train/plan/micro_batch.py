@@ -27,12 +27,13 @@ from cloze.core import storage
 from cloze.core.errors import ClozeError, DataError, UsageError
 from cloze.core.humanize import format_count
 from cloze.core.stages.execution import Execution
-from cloze.model.data.batch import AttentionModes, Batch, collate
+from cloze.model.data.batch import AttentionModes, collate
 from cloze.model.data.layouts import LayoutKind
 from cloze.model.data.rows import MaskedRows
 from cloze.model.data.sampler import shard_range
 from cloze.model.data.shards import RowTable
 from cloze.model.families.config import ModelConfig
+from cloze.model.layers.batch import Batch
 from cloze.model.train.distributed import World
 from cloze.model.train.engines import EngineConfig
 from cloze.model.train.loop.interfaces import TrainModule, leaving_no_trace

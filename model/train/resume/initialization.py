@@ -19,6 +19,7 @@ from cloze.model.families.models import first_weights, load_model, new_model, vo
 from cloze.model.families.pretraining import PretrainingModel
 from cloze.model.families.registry import FAMILIES, config_class, model_config
 from cloze.model.hub.read import read_directory
+from cloze.model.layers.batch import Batch
 from cloze.pipeline import tokenizer
 from cloze.pipeline.dataset.schema import DatasetInfo
 from cloze.pipeline.tokenizer.tokenizer import Tokenizer
@@ -120,7 +121,7 @@ class Teacher:
         self.temperature = self.temperature.to(device)
 
     @torch.no_grad()
-    def __call__(self, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    def __call__(self, batch: Batch) -> dict[str, Tensor]:
         """Return `teacher_logits` [M, V], `teacher_hidden` [B, L, D] and `temperature`."""
         outputs = self.network(batch)
         return {

@@ -53,7 +53,7 @@ class Snapshot:
         trained: the trained weights, if `weights` are their EMA; else None.
         optimizer: this rank's tensors and tensor slices.
         shapes: whole shapes of the sliced tensors.
-        datasets: of a mixture: see `checkpoint.write_metadata`.
+        datasets: of a mixture: see `checkpoint.Metadata`.
     """
 
     step: int

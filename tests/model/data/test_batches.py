@@ -16,7 +16,7 @@ import torch
 from cloze.core.artifacts.artifact import HELDOUT
 from cloze.core.errors import DataError
 from cloze.core.ragged import offsets_of
-from cloze.model.data.batch import LAYOUT, PREDICTIONS, Prefetch, collate, empty_batch, move, pin
+from cloze.model.data.batch import PREDICTIONS, Prefetch, collate, empty_batch, move, pin
 from cloze.model.data.layouts import LayoutKind
 from cloze.model.data.shards import ShardedRows, verify
 from cloze.model.families.models import new_model
@@ -218,12 +218,12 @@ def test_a_batch_moves_with_its_layout(dataset: str, kind: LayoutKind) -> None:
     assert pin(batch, torch.device("cpu")) == batch
     moved = move(batch, torch.device("meta"))
     assert moved.keys() == batch.keys()
-    assert all(moved[name].device.type == "meta" for name in batch if name != LAYOUT)
+    assert all(moved[name].device.type == "meta" for name in batch if name != "layout")
     if kind == "packed":
-        layout = moved[LAYOUT]
+        layout = moved["layout"]
         tensors = (layout.places, layout.slots, layout.padding, layout.positions, layout.bounds)
         assert {tensor.device.type for tensor in tensors} == {"meta"}
-        assert layout.longest == batch[LAYOUT].longest
+        assert layout.longest == batch["layout"].longest
 
 
 @pytest.mark.parametrize("content", [b"", b"not arrow at all", b"ARROW1\0\0"])

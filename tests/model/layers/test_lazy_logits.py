@@ -13,9 +13,10 @@ from torch import Tensor
 from torch.nn import functional
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from cloze.model import hardware
 from cloze.model.families.models import new_model
 from cloze.model.families.registry import FAMILIES
-from cloze.model.layers import cross_entropy, logit_sizes
+from cloze.model.layers import cross_entropy
 from cloze.model.layers.cross_entropy import LazyLogits, VocabularyHead, summed_cross_entropy
 from cloze.model.objectives import total_loss
 from cloze.model.train.evaluate.scoring import PretrainModule
@@ -27,8 +28,8 @@ M, V, E = 97, 61, 8
 
 def in_rows_of(rows: int, vocabulary: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Chunks of so many rows, from the first row too many for one on."""
-    monkeypatch.setitem(logit_sizes.CHUNK, "cpu", 4 * vocabulary * rows)
-    monkeypatch.setattr(logit_sizes, "CHUNKS", 1)
+    monkeypatch.setitem(hardware.LOGIT_CHUNK, "cpu", 4 * vocabulary * rows)
+    monkeypatch.setattr(hardware, "WHOLE_CHUNKS", 1)
 
 
 def factors(dtype: torch.dtype, bias: bool) -> tuple[Tensor, Tensor, Tensor | None, Tensor]:
@@ -188,8 +189,8 @@ def test_heads_leave_logits_where_nobody_else_reads_them() -> None:
 def test_few_logits_are_computed_whole() -> None:
     outputs = PretrainModule(new_model(tiny_config()), ("mlm",), "fp32").model(tiny_batch())
     assert isinstance(outputs["mlm_logits"], Tensor)
-    assert not logit_sizes.in_chunks(640, 30522, "cpu")  # a BERT-mini's step of 32 x 128
-    assert logit_sizes.in_chunks(4096, 30522, "cpu")  # where every position is predicted
+    assert not hardware.chunks_logits(640, 30522, "cpu")  # a BERT-mini's step of 32 x 128
+    assert hardware.chunks_logits(4096, 30522, "cpu")  # where every position is predicted
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])

@@ -22,7 +22,7 @@ from typing import Any
 
 import torch
 
-from cloze.model.layers import logit_sizes
+from cloze.model import hardware
 from cloze.model.train.engines.protocol import Engine
 from cloze.model.train.loop.interfaces import MicroBatch
 from tests.model.datasets import lines
@@ -50,7 +50,7 @@ CHANGES: dict[str, dict[str, Any]] = {
     "modern": {"local_attention": 8},
 }
 DATASETS = {"albert": "sop", "gpt2": "running", "ltr": "running"}
-WHOLE = (logit_sizes.CHUNK["cpu"], logit_sizes.CHUNKS)
+WHOLE = (hardware.LOGIT_CHUNK["cpu"], hardware.WHOLE_CHUNKS)
 Trained = tuple[dict[str, torch.Tensor], dict[str, torch.Tensor], list[float]]
 ENGINES = (
     ("torch", 0),
@@ -199,7 +199,7 @@ def _train(case: Case, dataset: str, world: Any, steps: int) -> Trained:
 
     shards = ShardedRows(dataset)
     assert shards.info is not None
-    logit_sizes.CHUNK["cpu"], logit_sizes.CHUNKS = (
+    hardware.LOGIT_CHUNK["cpu"], hardware.WHOLE_CHUNKS = (
         (3 * 4 * shards.info.vocab_size, 1) if case.chunks else WHOLE
     )
     assert shards.info.copies is not None

@@ -15,13 +15,14 @@ import torch
 from torch import Tensor, nn
 from torch._dynamo.utils import counters
 
-from cloze.model.data.batch import Batch, collate, empty_batch
+from cloze.model.data.batch import collate, empty_batch
 from cloze.model.data.layouts import LayoutKind
 from cloze.model.data.shards import ShardedRows
 from cloze.model.families.config import for_dataset
 from cloze.model.families.models import new_model
 from cloze.model.families.registry import parse_model
 from cloze.model.layers import cross_entropy
+from cloze.model.layers.batch import Batch
 from cloze.model.layers.encoder import EncoderLayer, enable_activation_checkpointing
 from cloze.model.objectives import choose
 from cloze.model.train import compile_policy

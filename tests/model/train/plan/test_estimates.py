@@ -14,7 +14,6 @@ from cloze.model import hardware
 from cloze.model.families.config import ModelConfig
 from cloze.model.families.models import new_model
 from cloze.model.families.registry import model_config
-from cloze.model.layers import logit_sizes
 from cloze.model.layers.encoder import enable_activation_checkpointing
 from cloze.model.train.engines.gradients import assign_owners
 from cloze.model.train.evaluate.scoring import PretrainModule
@@ -152,7 +151,7 @@ def test_logits_in_chunks_are_counted_as_what_is_kept_of_them(
     predicted = ROWS * LENGTH if family == "gpt2" else round(0.15 * ROWS * LENGTH)
     whole, planned = kept(model, "fp32"), activation_bytes(model, LENGTH, how, rows=ROWS)
     rows = 16
-    monkeypatch.setitem(logit_sizes.CHUNK, "cpu", 4 * model.vocab_size * rows)
+    monkeypatch.setitem(hardware.LOGIT_CHUNK, "cpu", 4 * model.vocab_size * rows)
     saved = whole - kept(
         model, "fp32"
     )  # the logits' gradient for that of the embeddings; the states' for the states
