@@ -44,23 +44,20 @@ def keep_champion_files(journal: Journal, champion: Champion) -> None:
 
     The training may prune its checkpoint; hard links use no extra space until then. The copy's
     claim names the training, so the copy has the checkpoint's fingerprint and cached results stay
-    valid.
+    valid. The claim is written first: after a kill, a copy without a claim would never get one.
     """
     target = _copy(journal, champion)
-    if is_checkpoint(champion.checkpoint) and not target.exists():
-        temporary = target.with_name(f"_{target.name}.{os.getpid()}")
-        shutil.copytree(
-            champion.checkpoint,
-            temporary,
-            copy_function=_link,
-            ignore=shutil.ignore_patterns(TRAINING),
-        )
-        temporary.rename(target)
+    if is_checkpoint(champion.checkpoint) or target.exists():
         fingerprint = fingerprints.artifact_fingerprint_of(champion.key)
         claim = Claim(stage=STAGE, fingerprint=fingerprint, build=champion.build)
         storage.write_bytes(
             str(target.parent.parent / BUILDING), json.dumps(asdict(claim)).encode()
         )
+    if is_checkpoint(champion.checkpoint) and not target.exists():
+        temporary = target.with_name(f"_{target.name}.{os.getpid()}")
+        ignored = shutil.ignore_patterns(TRAINING)
+        shutil.copytree(champion.checkpoint, temporary, copy_function=_link, ignore=ignored)
+        temporary.rename(target)
     current = {_copy(journal, change.champion) for change in journal.changes()[-KEPT:]} | {target}
     copies = (journal.directory / COPIES).resolve()
     for path in [*copies.glob(f"*/{STEPS}/*"), *copies.glob("*")]:

@@ -42,10 +42,10 @@ RESERVED = {  # sbatch options set by the launcher -> what to use instead
     "--signal": "--grace-seconds", "--requeue": "nothing: it is always set",
     "--no-requeue": "nothing: the launcher requeues",
     "--output": "nothing: the log is in _logs/slurm", "-o": "nothing: the log is in _logs/slurm",
-    "--error": "nothing: the log is in _logs/slurm",
+    "--error": "nothing: the log is in _logs/slurm", "-e": "nothing: the log is in _logs/slurm",
     "--open-mode": "nothing: it is append", "--array": "a matrix in a run's config",
     "-a": "a matrix in a run's config",
-    "--chdir": "nothing: paths are made absolute",
+    "--chdir": "nothing: paths are made absolute", "-D": "nothing: paths are made absolute",
     "--job-name": "nothing: the launcher finds jobs by name",
     "-J": "nothing: the launcher finds jobs by name",
     "--parsable": "nothing: it is always set", "--wait": "nothing: cloze waits",
@@ -62,8 +62,9 @@ class SlurmLauncher:
                 f"itself"
             )
         for option in execution.slurm_options:
-            name = option.partition("=")[0]
-            if not option.startswith("-") or " " in name:
+            # the value of a short option follows at once, as in -N4
+            name = option.partition("=")[0] if option.startswith("--") else option[:2]
+            if not option.startswith("-") or " " in option.partition("=")[0]:
                 raise UsageError(
                     f"slurm_options ({option!r}) must look like --NAME=VALUE, such as "
                     f"--partition=gpu"
