@@ -204,9 +204,9 @@ def _how_to_continue(path: str) -> str:
 
 def _cancel_run(name: str, as_json: bool, remedy: str) -> None:
     from cloze.flows.graph.plan import runs_directory
-    from cloze.flows.run import cancel as run_cancel
+    from cloze.flows.run import status_file
 
-    record = run_cancel.cancel(runs_directory(), name, _note)
+    record = status_file.cancel(runs_directory(), name, _note)
     stopped_nodes = [
         node for node, row in record["nodes"].items() if row["state"] in ("stopped", "crashed")
     ]

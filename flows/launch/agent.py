@@ -143,8 +143,7 @@ class Agent:
         self.ranks = LocalRanks(
             launch.worker, launch.job, host_setup.distributed_envs(launch, self.node, go), logs
         )
-        self.ranks.start()
-        while not self.ranks.over:
+        while not self.ranks.finished:
             self._forward(self.ranks.events(LOOK_SECONDS))
             grace = self._grace()
             if grace is not None:

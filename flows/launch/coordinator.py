@@ -108,10 +108,8 @@ def max_restarts(execution: Execution) -> int:
     return USUAL if execution.min_nodes is not None or execution.min_processes is not None else 0
 
 
-def run_with_restarts(
-    work: LaunchRequest, run: Callable[[LaunchRequest], StageResult]
-) -> StageResult:
-    """Call `run`, and again after lost ranks.
+def run_with_restarts(launcher: Launcher, work: LaunchRequest) -> StageResult:
+    """Run the ranks to their end, and start lost ones again.
 
     Raises:
         ClozeError: the error of the last attempt.
@@ -119,7 +117,7 @@ def run_with_restarts(
     attempt, policy = 0, RetryPolicy(work.execution)
     while True:
         try:
-            return run(work)
+            return LaunchCoordinator(launcher, work).run()
         except RanksLostError as error:
             if attempt == 0 and isinstance(error, HostsUnreachableError):
                 raise UsageError(str(error)) from None
@@ -131,14 +129,13 @@ def run_with_restarts(
                 raise
             seconds, previous_processes = backoff_seconds(attempt, FIRST_SECONDS), work.processes
             work = _with(work, policy.execution)
-            fewer = (
-                f" with {work.processes} processes" if work.processes < previous_processes else ""
-            )
-            _tell(
-                work,
+            fewer = f" with {work.processes} processes" * (work.processes < previous_processes)
+            message = (
                 f"{error}; started again{fewer} in {seconds:.0f} s, restart {attempt} of "
-                f"{max_restarts(work.execution)}",
+                f"{max_restarts(work.execution)}"
             )
+            log.warning("%s", message)
+            work.build.report.progress(0, None, "steps", {"warning": message})
             _wait(work, seconds)
 
 
@@ -159,11 +156,6 @@ def _gpus(execution: Execution) -> tuple[str, ...] | None:
     if execution.launcher != "local" or execution.nodes > 1 or execution.device == "cpu":
         return None
     return slots.visible_gpus() or None
-
-
-def _tell(work: LaunchRequest, sentence: str) -> None:
-    log.warning("%s", sentence)
-    work.build.report.progress(0, None, "steps", {"warning": sentence})
 
 
 def _wait(work: LaunchRequest, seconds: float) -> None:
@@ -224,7 +216,7 @@ def run_in_worker_processes(
                 if build.execution.launcher != "slurm":  # may attach to a running job
                     work = replace(work, launch=start_launch(build.path))
             cancel_requests.clear_requests(build.path)
-        return run_with_restarts(work, lambda tried: LaunchCoordinator(launcher, tried).run())
+        return run_with_restarts(launcher, work)
 
     return run
 

@@ -21,7 +21,7 @@ from cloze.core.errors import UsageError
 from cloze.flows.nightly.discovery import CheckpointInfo, CheckpointSelection
 from cloze.flows.nightly.journal import Champion
 from cloze.flows.nightly.promotion_gate import PromotionDecision
-from cloze.flows.tracking.spool import DIRECTORY, EXPERIMENT, Spool, tracking_uri
+from cloze.flows.tracking.spool import DIRECTORY, Spool, tracking_uri
 
 
 @dataclass(slots=True, kw_only=True)
@@ -97,7 +97,7 @@ class NightlyResult:
 
 def log_to_mlflow(runs: Path, started: float, outcome: NightlyResult) -> None:
     """Write the result to the spool of the MLflow records."""
-    spool = Spool(runs / DIRECTORY, tracking_uri(runs), EXPERIMENT)
+    spool = Spool(runs / DIRECTORY, tracking_uri(runs))
     spool.start_sender()
     name = time.strftime("gate %Y-%m-%d %H:%M", time.gmtime(started))
     night = spool.start_run(name, tags={"cloze.kind": "night"})

@@ -33,7 +33,7 @@ from cloze.flows.run import server_addresses
 from cloze.flows.run.session import RunSession
 from cloze.flows.tracking import spool_state
 from cloze.flows.tracking.spool import DIRECTORY, flatten, tracking_uri
-from cloze.flows.views.run_tables import seconds_told
+from cloze.flows.views.run_tables import format_total_seconds
 
 MOST_ROWS = 200
 
@@ -45,7 +45,7 @@ def plan_page(session: RunSession) -> str:
             step.name,
             "–" if step.cached else "**run**",
             step.reason,
-            "" if step.cached else seconds_told([session.estimates[step.name]]),
+            "" if step.cached else format_total_seconds([session.estimates[step.name]]),
         )
         for step in session.steps
     ]

@@ -50,19 +50,17 @@ class ReportNode:
     @property
     def after(self) -> tuple[str, ...]:
         """Names of the nodes that it needs."""
-        return tuple(
-            dict.fromkeys(origin.partition("/")[0] for origin in self.place.inputs.values())
-        )
+        origins = self.place.inputs.values()
+        return tuple(dict.fromkeys(origin.partition("/")[0] for origin in origins))
 
     @property
     def group(self) -> str:
         """Name shared with its replicates: `finetune@sst2` for `finetune@sst2-1`."""
-        name_parts = [
-            str(value) for axis, value in self.place.values.items() if axis not in REPLICATES
-        ]
         stage, _, label = self.place.section.partition("@")
-        name_parts = [*([label] if label else []), *name_parts]
-        return f"{stage}@{'-'.join(name_parts)}" if name_parts else stage
+        values = self.place.values.items()
+        parts = [label, *(str(value) for axis, value in values if axis not in REPLICATES)]
+        name = "-".join(filter(None, parts))
+        return f"{stage}@{name}" if name else stage
 
     @property
     def task(self) -> str:
@@ -95,15 +93,6 @@ class Score:
     best_node: str
     n: int
 
-    def as_json(self) -> dict[str, Any]:
-        return {
-            "mean": self.mean,
-            "std": self.std,
-            "best": self.best,
-            "best_node": self.best_node,
-            "n": self.n,
-        }
-
     @property
     def format(self) -> str:
         """Mean and deviation as text: `0.512 ± 0.020`."""
@@ -124,16 +113,13 @@ def scores_of(nodes: Iterable[ReportNode]) -> dict[str, Score]:
     return {metric: _score(metric, values) for metric, values in observations.items()}
 
 
-def _score(metric: str, found: Sequence[tuple[float, str]]) -> Score:
-    values = [value for value, _ in found]
-    best = (min if lower_is_better(metric) else max)(values)
-    return Score(
-        mean=statistics.fmean(values),
-        std=statistics.stdev(values) if len(values) > 1 else None,
-        best=best,
-        best_node=next(name for value, name in found if value == best),
-        n=len(values),
-    )
+def _score(metric: str, observations: Sequence[tuple[float, str]]) -> Score:
+    values = [value for value, _ in observations]
+    choose = min if lower_is_better(metric) else max
+    best, best_node = choose(observations, key=lambda observation: observation[0])
+    std = statistics.stdev(values) if len(values) > 1 else None
+    mean = statistics.fmean(values)
+    return Score(mean=mean, std=std, best=best, best_node=best_node, n=len(values))
 
 
 def scored_groups(nodes: Iterable[ReportNode]) -> dict[str, list[ReportNode]]:
@@ -164,20 +150,18 @@ def describe_groups(nodes: Iterable[ReportNode]) -> dict[str, dict[str, Any]]:
         For each group `section`, `task` (None without a task), `score` (main metric), `values`
         (matrix values without replicates) and `over` (axes of the mean).
     """
-    return {
-        group: {
-            "section": replicates[0].place.section,
-            "task": replicates[0].task or None,
-            "score": next(iter(replicates[0].scores)),
-            "values": {
-                axis: value
-                for axis, value in replicates[0].place.values.items()
-                if axis not in REPLICATES
-            },
-            "over": [axis for axis in REPLICATES if axis in replicates[0].place.values],
+    descriptions = {}
+    for group, replicates in scored_groups(nodes).items():
+        first = replicates[0]
+        values = first.place.values
+        descriptions[group] = {
+            "section": first.place.section,
+            "task": first.task or None,
+            "score": next(iter(first.scores)),
+            "values": {axis: value for axis, value in values.items() if axis not in REPLICATES},
+            "over": [axis for axis in REPLICATES if axis in values],
         }
-        for group, replicates in scored_groups(nodes).items()
-    }
+    return descriptions
 
 
 def by_group(nodes: Iterable[ReportNode]) -> dict[str, list[ReportNode]]:
@@ -218,24 +202,17 @@ def curves(nodes: Sequence[ReportNode]) -> list[Curve]:
         if node.stage != "pretrain":
             continue
         objective = str((node.manifest.summary.get("objectives") or ["mlm"])[0])
-        steps = [float(entry["step"]) for entry in node.history if "step" in entry]
-        shift = _shift(node, ends) if steps else 0.0
-        entries = [
-            {**entry, "step": float(entry["step"]) + shift}
-            for entry in node.history
-            if "step" in entry
-        ]
-        train = tuple(
-            (entry["step"], entry[f"{objective}_loss"])
-            for entry in entries
-            if entry.get(f"{objective}_loss") is not None
+        history = [entry for entry in node.history if "step" in entry]
+        shift = _shift(node, ends) if history else 0.0
+        train, heldout = (
+            tuple(
+                (float(entry["step"]) + shift, entry[name])
+                for entry in history
+                if entry.get(name) is not None
+            )
+            for name in (f"{objective}_loss", "heldout_loss")
         )
-        heldout = tuple(
-            (entry["step"], entry["heldout_loss"])
-            for entry in entries
-            if entry.get("heldout_loss") is not None
-        )
-        ends[node.name] = max(steps, default=0.0) + shift
+        ends[node.name] = max((float(entry["step"]) for entry in history), default=0.0) + shift
         all_curves.append(Curve(name=node.name, objective=objective, train=train, heldout=heldout))
     return all_curves
 

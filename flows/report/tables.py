@@ -27,25 +27,16 @@ class SummaryTable:
     notes: Sequence[str] = field(default_factory=tuple)
 
     def as_json(self) -> dict[str, Any]:
-        return {
-            "title": self.title,
-            "columns": list(self.columns),
-            "rows": [list(row) for row in self.rows],
-            "notes": list(self.notes),
-        }
+        rows = [list(row) for row in self.rows]
+        columns, notes = list(self.columns), list(self.notes)
+        return {"title": self.title, "columns": columns, "rows": rows, "notes": notes}
 
     def markdown(self) -> str:
         """Return the table with title and notes in GitHub's Markdown."""
-        lines = [
-            f"## {self.title}",
-            "",
-            _line(self.columns),
-            _line(["---", *("---:" for _ in self.columns[1:])]),
-        ]
-        lines += [_line(row) for row in self.rows]
-        for note in self.notes:
-            lines += ["", note]
-        return "\n".join(lines) + "\n"
+        ruler = ["---", *("---:" for _ in self.columns[1:])]
+        rows = [_line(cells) for cells in (self.columns, ruler, *self.rows)]
+        notes = [line for note in self.notes for line in ("", note)]
+        return "\n".join([f"## {self.title}", "", *rows, *notes]) + "\n"
 
 
 def _line(cells: Sequence[str]) -> str:
@@ -90,32 +81,30 @@ def _setting(node: ReportNode) -> dict[str, Any]:
 
 def _ranked(task: str, members: Sequence[ReportNode]) -> SummaryTable | None:
     groups = by_group([node for node in members if _setting(node)])
-    axes = list(
-        dict.fromkeys(axis for replicates in groups.values() for axis in _setting(replicates[0]))
-    )
+    settings = {group: _setting(replicates[0]) for group, replicates in groups.items()}
+    axes = dict.fromkeys(axis for setting in settings.values() for axis in setting)
     differing = [
-        axis
-        for axis in axes
-        if len({str(_setting(replicates[0]).get(axis)) for replicates in groups.values()}) > 1
+        axis for axis in axes if len({str(setting.get(axis)) for setting in settings.values()}) > 1
     ]
     if len(groups) < 2 or not differing:
         return None
     metric = next(iter(members[0].scores))
     scores = {group: scores_of(replicates)[metric] for group, replicates in groups.items()}
-    ranked = sorted(
-        scores, key=lambda group: scores[group].mean, reverse=not lower_is_better(metric)
-    )
-    rows = []
-    for group in ranked[:MOST]:
-        setting, group_score = _setting(groups[group][0]), scores[group]
-        rows.append((*(str(setting.get(axis, "")) for axis in differing), *_figures(group_score)))
+    sign = 1.0 if lower_is_better(metric) else -1.0
+    ranked = sorted(scores, key=lambda group: sign * scores[group].mean)
     notes = [f"The first row is the best by its mean on dev over {scores[ranked[0]].n} seeds."]
     if len(ranked) > MOST:
         notes.append(f"{len(ranked) - MOST} more settings are in the report's scores.")
     return SummaryTable(
         title=f"{SETTINGS}{task}, {metric} on dev",
         columns=(*differing, *FIGURES),
-        rows=rows,
+        rows=[
+            (
+                *(str(settings[group].get(axis, "")) for axis in differing),
+                *_figures(scores[group]),
+            )
+            for group in ranked[:MOST]
+        ],
         notes=notes,
     )
 
@@ -135,13 +124,9 @@ def best_setting(tables: Sequence[Mapping[str, Any]]) -> str | None:
     return f"{task}: best with {setting}, mean {row[len(axes)]} of {row[-1]}"
 
 
-def _figures(found: Score) -> tuple[str, str, str, str]:
-    return (
-        f"{found.mean:.4f}",
-        "" if found.std is None else f"{found.std:.4f}",
-        f"{found.best:.4f}",
-        str(found.n),
-    )
+def _figures(score: Score) -> tuple[str, str, str, str]:
+    std = "" if score.std is None else f"{score.std:.4f}"
+    return f"{score.mean:.4f}", std, f"{score.best:.4f}", str(score.n)
 
 
 def multitask_versus_single(nodes: Sequence[ReportNode]) -> SummaryTable | None:
@@ -159,16 +144,9 @@ def multitask_versus_single(nodes: Sequence[ReportNode]) -> SummaryTable | None:
             for metric, score in single_scores.items():
                 multitask_score = multitask_scores.get(f"{name}_{metric}")
                 if multitask_score is not None and metric not in BASELINES:
-                    rows.append(
-                        (
-                            group,
-                            name,
-                            metric,
-                            score.format,
-                            multitask_score.format,
-                            f"{multitask_score.mean - score.mean:+.3f}",
-                        )
-                    )
+                    difference = f"{multitask_score.mean - score.mean:+.3f}"
+                    both = score.format, multitask_score.format
+                    rows.append((group, name, metric, *both, difference))
     if not rows:
         return None
     return SummaryTable(

@@ -319,13 +319,17 @@ class RunSession:
             if execution.cpus and not execution.threads:
                 granted["threads"] = max(1, execution.cpus // execution.processes)
             execution = execution.model_copy(update=granted)
-            with StageDisplay(step.name, self.screen, self._lines) as display:
-                reporter = NodeReporter(self.record, step, (display, also), self.begun, self._stop)
-                if self.records is None:
-                    return plan.build_node(step, execution, reporter)
-                with self.records.node(step, reporter) as logging_reporter:
-                    result = plan.build_node(step, execution, logging_reporter)
-                    self.records.finished(step, result, logging_reporter)
+            with contextlib.ExitStack() as stack:
+                display = StageDisplay(step.name, self.screen, self._lines)
+                listeners = [stack.enter_context(display), also]
+                mlflow_reporter = None
+                if self.records is not None:
+                    mlflow_reporter = stack.enter_context(self.records.node(step))
+                    listeners.append(mlflow_reporter)
+                reporter = NodeReporter(self.record, step, listeners, self.begun, self._stop)
+                result = plan.build_node(step, execution, reporter)
+                if self.records is not None:
+                    self.records.finished(step, result, mlflow_reporter)
         return result
 
     def _show_queued(self, step: plan.PlannedNode, also: Reporter) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -13,10 +12,9 @@ from cloze.core.errors import DataError
 from cloze.flows.tracking import models, spool_state
 from cloze.flows.tracking.models import Checkpoint
 from cloze.flows.tracking.spool import ATTEMPT, OUR_ID
-from cloze.flows.tracking.spool_state import KIND, TRAINING, experiment_id, one_at_a_time
+from cloze.flows.tracking.spool_state import KIND, TRAINING, connect, experiment_id, one_at_a_time
 
 if TYPE_CHECKING:
-    from mlflow import MlflowClient
     from mlflow.entities import Run
 
 LOCK = "runs.lock"
@@ -31,17 +29,9 @@ TAG_CHARACTERS = 8000
 class MlflowWriter:
     """Writer of records to MLflow."""
 
-    def __init__(
-        self, client: MlflowClient, uri: str, experiment: str, directory: Path, model: str
-    ) -> None:
-        """Create a writer.
-
-        Args:
-            directory: directory of the spools.
-            model: registered name for pretrained checkpoints.
-        """
-        self.client, self.uri, self.experiment = client, uri, experiment
-        self.directory, self.model = directory, model
+    def __init__(self, uri: str, directory: Path) -> None:
+        """Connect to MLflow at `uri`; `directory`: the spools' directory."""
+        self.client, self.uri, self.directory = connect(uri), uri, directory
 
     def send(self, record: Mapping[str, Any]) -> None:
         """Send one record.
@@ -57,7 +47,7 @@ class MlflowWriter:
             OPERATIONS[record["op"]](self, self._run(record["run"]), record)
 
     def _experiment(self) -> str:
-        return experiment_id(self.client, self.experiment, self.uri)
+        return experiment_id(self.client, self.uri)
 
     def _run(self, ours: str) -> str:
         """Return MLflow's id of a run that this spool or an earlier one started."""
@@ -127,13 +117,15 @@ class MlflowWriter:
         )
 
     def _file(self, run: str, record: Mapping[str, Any]) -> None:
-        directory = record.get("to") or None
-        _check_inside(directory)
         if Path(record["path"]).is_file():
-            self.client.log_artifact(run, record["path"], directory)
+            self.client.log_artifact(run, record["path"])
 
     def _text(self, run: str, record: Mapping[str, Any]) -> None:
-        _check_inside(record["name"])
+        if not models.is_inside(record["name"]):
+            raise DataError(
+                f"{record['name']!r} leads out of the run's artifacts; use a relative name without"
+                " `..`"
+            )
         self.client.log_text(run, record["text"], record["name"])
 
     def _dataset(self, run: str, record: Mapping[str, Any]) -> None:
@@ -181,7 +173,7 @@ class MlflowWriter:
                 self.client.log_batch(run, metrics=metrics)
             models.version(
                 self.client,
-                models.registered_name(self.model, checkpoint.config()),
+                models.registered_name(checkpoint.config()),
                 model,
                 checkpoint.all_tags,
             )
@@ -219,15 +211,3 @@ def _batched(values: list[Any], size: int) -> Iterator[list[Any]]:
 def _is_overtaken(run: Run, record: Mapping[str, Any]) -> bool:
     """Return whether the run has a later attempt than the record; another spool may be faster."""
     return int(run.data.tags.get(ATTEMPT, 0)) > int(record.get("attempt", 1))
-
-
-def _check_inside(name: str | None) -> None:
-    if name is not None and not models.is_inside(name):
-        raise DataError(
-            f"{name!r} leads out of the run's artifacts; use a relative name without `..`"
-        )
-
-
-def stamp() -> str:
-    """Return the time for the sender's log."""
-    return time.strftime("%H:%M:%S")

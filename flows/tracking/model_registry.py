@@ -6,7 +6,6 @@ These calls go straight to MLflow and wait for it.
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -16,35 +15,26 @@ from typing import TYPE_CHECKING
 from cloze.core.errors import ClozeError, UsageError
 from cloze.core.secrets import redact
 from cloze.flows.tracking import models
-from cloze.flows.tracking.spool import DIRECTORY, EXPERIMENT, OUR_ID, tracking_uri
+from cloze.flows.tracking.spool import DIRECTORY, OUR_ID, tracking_uri
 from cloze.flows.tracking.spool_state import connect, experiment_id, one_at_a_time
 
 if TYPE_CHECKING:
     from mlflow.entities.model_registry import ModelVersion
 
-MODEL = "cloze"
 CHAMPION = "champion"
 
 
 class Registry:
     """A registered model. Every call raises ClozeError if MLflow does not answer."""
 
-    def __init__(
-        self,
-        runs: Path,
-        uri: str | None = None,
-        name: str | None = None,
-        experiment: str = EXPERIMENT,
-    ) -> None:
+    def __init__(self, runs: Path, uri: str | None = None) -> None:
         """Connect to MLflow.
 
         Args:
             runs: runs directory.
             uri: server or database. Default: where runs are recorded.
-            name: name of the registered model. Default: `$CLOZE_REGISTERED_MODEL`, or else `cloze`.
         """
-        self.name = name or os.environ.get("CLOZE_REGISTERED_MODEL") or MODEL
-        self.uri, self.experiment = uri or tracking_uri(runs), experiment
+        self.name, self.uri = models.registered_name(), uri or tracking_uri(runs)
         self._directory = runs / DIRECTORY
         self._client = connect(self.uri)
 
@@ -75,7 +65,7 @@ class Registry:
         """
         with self._asking(), one_at_a_time(self._directory, models.LOCK):
             version = self._find(fingerprint)
-            experiment = experiment_id(self._client, self.experiment, self.uri)
+            experiment = experiment_id(self._client, self.uri)
             if version is None:
                 new_checkpoint = models.Checkpoint(
                     path=checkpoint,

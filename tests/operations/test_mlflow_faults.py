@@ -97,7 +97,7 @@ def test_a_server_that_is_killed_three_times_gets_all_of_it_once(
     card = tmp_path / "card.html"
     card.write_text("<p>card</p>")
     run, started = os.urandom(16).hex(), time.monotonic()
-    spool = Spool(tmp_path / "spools", server.url, "cloze")  # nobody answers yet
+    spool = Spool(tmp_path / "spools", server.url)  # nobody answers yet
     spool.start_sender()
     parent = spool.start_run("pipeline")
     spool.start_run("pretrain", parent, {"cloze.kind": "node"}, run=run)

@@ -18,11 +18,11 @@ from typing import Any
 import yaml
 
 from cloze.core import storage
-from cloze.core.artifacts import checkpoints
 from cloze.core.errors import ClozeError, UsageError
 from cloze.core.stages.execution import Execution
 from cloze.core.stages.worker import JOB, LOGS, Job
 from cloze.flows.launch.agent_launcher import AgentLauncher
+from cloze.flows.launch.cancel_requests import cancel_result
 from cloze.flows.launch.kubernetes.manifest import (
     ARTIFACT,
     Options,
@@ -31,7 +31,7 @@ from cloze.flows.launch.kubernetes.manifest import (
     options,
     train_job,
 )
-from cloze.flows.launch.protocol import AgentGroup, Host, Launcher, LaunchSpec
+from cloze.flows.launch.protocol import AgentGroup, Host, Launcher, LaunchSpec, refuse_hostfile
 
 DIRECTORY = "kubernetes"  # below LOGS: manifests
 SECONDS = 60.0  # timeout of a kubectl command
@@ -50,11 +50,7 @@ class KubernetesStarter:
     allocates_gpus = True
 
     def check(self, execution: Execution) -> None:
-        if execution.hostfile is not None:
-            raise UsageError(
-                f"hostfile ({execution.hostfile}) is for --launcher ssh; Kubernetes chooses the "
-                f"hosts itself"
-            )
+        refuse_hostfile(execution, "Kubernetes chooses the hosts itself")
         settings = options(execution)
         if shutil.which("kubectl") is None:
             raise UsageError(
@@ -254,8 +250,7 @@ def cancel(path: str, found: tuple[str, str], report: Callable[[str], None]) -> 
         if time.monotonic() > deadline:
             raise ClozeError(f"the pods of TrainJob {name} do not end; look at them with kubectl")
         time.sleep(LOOK_SECONDS)
-    steps = checkpoints.complete_steps(path)
-    return {"artifact": path, "state": "cancelled", "checkpoint": steps[-1] if steps else None}
+    return cancel_result(path)
 
 
 def _is_gone(asked: subprocess.CompletedProcess[str]) -> bool:

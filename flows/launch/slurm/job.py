@@ -27,8 +27,14 @@ from cloze.core.stages.stage import BuildContext, Reporter, SafeReporter, StageR
 from cloze.core.stages.worker import LOGS, Job, PipeReporter, local_directory
 from cloze.flows.launch import cancel_requests, coordinator, event_files, protocol
 from cloze.flows.launch.agent_launcher import AgentLauncher
-from cloze.flows.launch.coordinator import LaunchCoordinator
-from cloze.flows.launch.protocol import AgentGroup, Host, Launcher, LaunchRequest, LaunchSpec
+from cloze.flows.launch.protocol import (
+    AgentGroup,
+    Host,
+    Launcher,
+    LaunchRequest,
+    LaunchSpec,
+    refuse_hostfile,
+)
 from cloze.flows.launch.slurm import cli as slurm_cli
 from cloze.flows.launch.slurm.followed_job import start_file
 from cloze.flows.launch.slurm.launcher import WORK
@@ -45,10 +51,7 @@ class SrunStarter:
     allocates_gpus = True
 
     def check(self, execution: Execution) -> None:
-        if execution.hostfile is not None:
-            raise UsageError(
-                f"hostfile ({execution.hostfile}) is for --launcher ssh; a Slurm job has its nodes"
-            )
+        refuse_hostfile(execution, "a Slurm job has its nodes")
         slurm_cli.check()
         available = len(slurm_cli.nodes())
         if execution.nodes > available:
@@ -167,9 +170,7 @@ def _run(place: str, report: Reporter) -> tuple[StageResult, BuildContext]:
     if work.launch:
         start_attempt(job.path, work.launch)  # ends the ranks of an earlier start on a lost host
     with _alone(place, execution.scheduler_grace_seconds), build.cleanup:
-        return coordinator.run_with_restarts(
-            work, lambda tried: LaunchCoordinator(launcher, tried).run()
-        ), build
+        return coordinator.run_with_restarts(launcher, work), build
 
 
 @contextmanager

@@ -24,13 +24,13 @@ from collections.abc import Callable
 from typing import Any
 
 from cloze.core import storage
-from cloze.core.artifacts import checkpoints
 from cloze.core.artifacts.checkpoints import start_launch
 from cloze.core.errors import ClozeError, UsageError
 from cloze.core.stages.execution import Execution
 from cloze.core.stages.worker import JOB, LOGS, Job
 from cloze.flows.launch import cancel_requests, event_files
-from cloze.flows.launch.protocol import Launcher, LaunchRequest, RankGroup
+from cloze.flows.launch.cancel_requests import cancel_result
+from cloze.flows.launch.protocol import Launcher, LaunchRequest, RankGroup, refuse_hostfile
 from cloze.flows.launch.slurm import cli as slurm_cli
 from cloze.flows.launch.slurm.followed_job import MARGIN_SECONDS, FollowedJob, start_files
 
@@ -56,11 +56,7 @@ class SlurmLauncher:
     """See `protocol.Launcher`."""
 
     def check(self, execution: Execution) -> None:
-        if execution.hostfile is not None:
-            raise UsageError(
-                f"hostfile ({execution.hostfile}) is for --launcher ssh; Slurm chooses the hosts "
-                f"itself"
-            )
+        refuse_hostfile(execution, "Slurm chooses the hosts itself")
         for option in execution.slurm_options:
             # the value of a short option follows at once, as in -N4
             name = option.partition("=")[0] if option.startswith("--") else option[:2]
@@ -252,8 +248,7 @@ def cancel(path: str, job: str, report: Callable[[str], None]) -> dict[str, Any]
             slurm_cli.cancel(job)
             deadline = float("inf")
         time.sleep(slurm_cli.POLL_SECONDS[0])
-    steps = checkpoints.complete_steps(path)
-    return {"artifact": path, "state": "cancelled", "checkpoint": steps[-1] if steps else None}
+    return cancel_result(path)
 
 
 LAUNCHER: Launcher = SlurmLauncher()
