@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from cloze.core.errors import UsageError
-from cloze.flows.commands.artifacts import lineage_tree, print_tree
 from cloze.flows.commands.base.options import emit, json_option
+from cloze.flows.commands.operate import lineage_tree, print_tree
 from cloze.flows.commands.run import complete_config, set_option
 
 if TYPE_CHECKING:
@@ -151,19 +151,18 @@ def champion(rollback: bool, promote: str | None, reason: str, as_json: bool) ->
     The lineage leads back to the source files.
     """
     from cloze.flows.graph import plan
-    from cloze.flows.nightly import champion as champions
-    from cloze.flows.nightly.journal import Journal
+    from cloze.flows.nightly import journal as journals
     from cloze.flows.run.targets import resolve_path
     from cloze.flows.views import terminal
 
-    journal = Journal(plan.runs_directory())
+    journal = journals.Journal(plan.runs_directory())
     if rollback and promote:
         raise UsageError("--promote and --rollback exclude each other; give one of them")
     if rollback:
-        champions.roll_back(journal, reason)
+        journals.roll_back(journal, reason)
     if promote:
-        champions.promote(journal, resolve_path(promote), reason)
-    for note in champions.try_to_sync(journal):
+        journals.promote(journal, resolve_path(promote), reason)
+    for note in journals.try_to_sync(journal):
         terminal.console().print(note, markup=False, soft_wrap=True)
     content = _champion_content(journal, journal.champion())
     if as_json:
@@ -173,7 +172,7 @@ def champion(rollback: bool, promote: str | None, reason: str, as_json: bool) ->
 
 
 def _champion_content(journal: Journal, now: Champion | None) -> dict[str, Any]:
-    from cloze.flows.nightly import champion as champions
+    from cloze.flows.nightly.journal import champion_path
 
     changes = journal.changes()
     history = [
@@ -194,7 +193,7 @@ def _champion_content(journal: Journal, now: Champion | None) -> dict[str, Any]:
     return {
         "name": name,
         "version": version,
-        "checkpoint": champions.champion_path(journal, now),
+        "checkpoint": champion_path(journal, now),
         "fingerprint": now.key,
         "run": now.run,
         "step": now.step,

@@ -136,12 +136,7 @@ def plan(
                     f"before it first"
                 )
     return [
-        replace(
-            step,
-            depends_on=tuple(
-                dependency for dependency in step.depends_on if dependency in only_names
-            ),
-        )
+        replace(step, depends_on=tuple(one for one in step.depends_on if one in only_names))
         for name, step in steps.items()
         if name in only_names
     ]
@@ -155,10 +150,8 @@ def _step(
     forced: bool,
     begun: Collection[str],
 ) -> PlannedNode:
-    stage, previous_manifest = (
-        stages.stage(node.stage),
-        _manifest(node.out or str(directory / node.name)),
-    )
+    stage = stages.stage(node.stage)
+    previous = _manifest(node.out or str(directory / node.name))
     inputs, input_hashes = _inputs(node, steps, outside)
     try:
         fingerprint, parents = stage.lineage(node.config, input_hashes)
@@ -166,23 +159,23 @@ def _step(
         raise _name_place(error, node, node.name) from error
     path = node.out or str(directory / f"{node.name}-{fingerprint[:12]}")
     manifest = _manifest(path)
-    reason_text, resumes_at = "", 0
+    reason, resumes_at = "", 0
     if forced and fingerprint not in begun:
-        reason_text = FORCED
+        reason = FORCED
     elif resumes_at := _saved_step(path, fingerprint):
-        reason_text = f"continues from step {resumes_at:,}"
+        reason = f"continues from step {resumes_at:,}"
     elif manifest is None or manifest.fingerprint != fingerprint:
         rebuilt = [parent for parent in node.depends_on if steps[parent].reason]
-        reason_text = _why(previous_manifest, node.config, stage.version, parents, rebuilt)
+        reason = _why(previous, node.config, stage.version, parents, rebuilt)
     return PlannedNode(
         node=node,
         inputs=inputs,
         depends_on=node.depends_on,
         fingerprint=fingerprint,
         artifact=path,
-        cached=not reason_text,
-        reason=reason_text,
-        previous=previous_manifest,
+        cached=not reason,
+        reason=reason,
+        previous=previous,
         resumes_at=resumes_at,
     )
 
@@ -200,12 +193,10 @@ def _saved_step(place: str, fingerprint: str) -> int:
         build_claim = claim.read(place)
     except DataError:
         return 0
-    saved_steps = (
-        checkpoints.complete_steps(place)
-        if build_claim is not None and build_claim.fingerprint == fingerprint
-        else []
-    )
-    return checkpoints.parse_step(saved_steps[-1]) if saved_steps else 0
+    if build_claim is None or build_claim.fingerprint != fingerprint:
+        return 0
+    steps = checkpoints.complete_steps(place)
+    return checkpoints.parse_step(steps[-1]) if steps else 0
 
 
 def _inputs(
@@ -269,10 +260,7 @@ def _why(
         key: to_jsonable_python(fields[key].get_default(call_default_factory=True), fallback=str)
         for key in current
     }
-    earlier = {
-        **defaults,
-        **before.config,
-    }  # options added since then had their defaults
+    earlier = {**defaults, **before.config}  # options added since then had their defaults
     changed = [key for key in current if key not in skipped and earlier[key] != current[key]]
     if changed:
         key = changed[0]

@@ -33,7 +33,7 @@ from cloze.core.errors import ClozeError, StoppedError
 from cloze.core.secrets import redact
 from cloze.flows.graph import schedule
 from cloze.flows.prefect import parameters as form
-from cloze.flows.prefect.automations import TAG
+from cloze.flows.prefect.deploy import TAG
 from cloze.flows.prefect.node import (
     NODE_RUN_CONTEXT,
     NodeRunContext,

@@ -17,13 +17,13 @@ from cloze.flows.report.report_nodes import (
     REPLICATES,
     ReportNode,
     Score,
+    SummaryTable,
     by_group,
     curves,
     lower_is_better,
     scored_groups,
     scores_of,
 )
-from cloze.flows.report.tables import SummaryTable
 
 TEMPLATES = Path(__file__).parent / "templates"
 MOST_ROWS = 60  # of the table of stages

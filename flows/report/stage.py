@@ -32,12 +32,14 @@ from cloze.flows.graph.command import run_inference
 from cloze.flows.report.report_nodes import (
     NodePlacement,
     ReportNode,
+    best_setting,
+    best_settings,
     describe_groups,
     last_pretrainings,
+    multitask_versus_single,
     scores,
 )
 from cloze.flows.report.submission import glue_table
-from cloze.flows.report.tables import best_setting, best_settings, multitask_versus_single
 
 VERSION = 3
 FILE = "report.html"

@@ -30,8 +30,13 @@ from cloze.core.stages.execution import (
     Metadata,
 )
 from cloze.core.stages.stage import BuildContext, Stage, StageResult
-from cloze.flows.report.report_nodes import BASELINES, NodePlacement, ReportNode, scores_of
-from cloze.flows.report.tables import SummaryTable
+from cloze.flows.report.report_nodes import (
+    BASELINES,
+    NodePlacement,
+    ReportNode,
+    SummaryTable,
+    scores_of,
+)
 
 ENTAILMENT = ("entailment", "not_entailment")
 THREE_WAYS = ("entailment", "neutral", "contradiction")

@@ -36,7 +36,7 @@ from cloze.flows.launch.protocol import (
     refuse_hostfile,
 )
 from cloze.flows.launch.slurm import cli as slurm_cli
-from cloze.flows.launch.slurm.followed_job import start_file
+from cloze.flows.launch.slurm.cli import start_file
 from cloze.flows.launch.slurm.launcher import WORK
 from cloze.flows.launch.ssh import last_line
 

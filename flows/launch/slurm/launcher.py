@@ -32,7 +32,7 @@ from cloze.flows.launch import cancel_requests, event_files
 from cloze.flows.launch.cancel_requests import cancel_result
 from cloze.flows.launch.protocol import Launcher, LaunchRequest, RankGroup, refuse_hostfile
 from cloze.flows.launch.slurm import cli as slurm_cli
-from cloze.flows.launch.slurm.followed_job import MARGIN_SECONDS, FollowedJob, start_files
+from cloze.flows.launch.slurm.cli import MARGIN_SECONDS, FollowedJob, start_files
 
 DIRECTORY = "slurm"  # below LOGS
 WORK, SUBMITTED, SCRIPT = "work.json", "submitted.json", "job.sbatch"

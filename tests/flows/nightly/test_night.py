@@ -17,16 +17,16 @@ from cloze.core import storage
 from cloze.core.artifacts import checkpoints
 from cloze.core.artifacts.fingerprints import input_fingerprint
 from cloze.core.errors import UsageError
-from cloze.flows.nightly import suite, trend
-from cloze.flows.nightly.champion import (
+from cloze.flows.nightly import suite
+from cloze.flows.nightly.journal import (
+    Journal,
     champion_path,
     keep_champion_files,
     promote,
     roll_back,
 )
-from cloze.flows.nightly.journal import Journal
 from cloze.flows.nightly.nightly_run import NightlyRun, nightly_run, preview
-from cloze.flows.nightly.result import remove_old_artifacts
+from cloze.flows.nightly.result import remove_old_artifacts, write_trend
 from cloze.flows.run.session import RunSession
 from cloze.flows.tracking.spool import Spool
 from tests.flows.nightly.test_journal import champion, night
@@ -219,7 +219,7 @@ def test_the_page_tells_of_all_and_escapes_what_it_shows(tmp_path: Path) -> None
             ended=90001.0,
         )
     )
-    page = trend.write(journal, "Europe/Zurich").read_text()
+    page = write_trend(journal, "Europe/Zurich").read_text()
     assert "<script" not in page
     assert page.count("&lt;script&gt;") == 3  # run, reason, failure
     assert "1970-01-02 01:43" in page  # 89,000 s after the epoch, an hour east
