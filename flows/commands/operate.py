@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
@@ -17,6 +17,9 @@ from cloze.flows.commands.base.options import complete_targets, emit, json_optio
 if TYPE_CHECKING:
     from cloze.core.artifacts.artifact import Verification
     from cloze.flows.doctor.machine import Finding
+
+
+Command = TypeVar("Command", bound=Callable[..., Any])
 
 
 @click.command()
@@ -161,14 +164,7 @@ def verify(ctx: click.Context, target: str, threads: int | None, as_json: bool) 
     TARGET is a node (RUN/NODE), the directory of an artifact, or a run or a directory whose
     artifacts are all verified.
     """
-    from rich.progress import (
-        BarColumn,
-        DownloadColumn,
-        Progress,
-        TextColumn,
-        TimeRemainingColumn,
-        TransferSpeedColumn,
-    )
+    from rich import progress as bars
 
     from cloze.core.artifacts import artifact
     from cloze.flows.graph.plan import runs_directory
@@ -185,17 +181,16 @@ def verify(ctx: click.Context, target: str, threads: int | None, as_json: bool) 
     sizes = [sum(entry.size for entry in artifact.read_manifest(path).files) for path in paths]
     results: dict[str, Verification] = {}
     columns = (
-        TextColumn("[bold cyan]verify"),
-        BarColumn(bar_width=28),
-        DownloadColumn(),
-        TransferSpeedColumn(),
-        TimeRemainingColumn(compact=True),
-        TextColumn("{task.description}", style="dim", markup=False),
+        bars.TextColumn("[bold cyan]verify"),
+        bars.BarColumn(bar_width=28),
+        bars.DownloadColumn(),
+        bars.TransferSpeedColumn(),
+        bars.TimeRemainingColumn(compact=True),
+        bars.TextColumn("{task.description}", style="dim", markup=False),
     )
     screen = terminal.console()
-    with Progress(
-        *columns, console=screen, transient=True, disable=not screen.is_terminal
-    ) as progress:
+    disabled = not screen.is_terminal
+    with bars.Progress(*columns, console=screen, transient=True, disable=disabled) as progress:
         task = progress.add_task("", total=sum(sizes))
         for path in paths:
             progress.update(task, description=path)
@@ -206,12 +201,8 @@ def verify(ctx: click.Context, target: str, threads: int | None, as_json: bool) 
             )
     all_ok = all(result.ok for result in results.values())
     if as_json:
-        emit(
-            {
-                "ok": all_ok,
-                "artifacts": [_row(path, verification) for path, verification in results.items()],
-            }
-        )
+        rows = [_row(path, verification) for path, verification in results.items()]
+        emit({"ok": all_ok, "artifacts": rows})
     for path, result in results.items():
         if result.ok and not as_json:
             click.echo(f"{path} matches its manifest, content sha256 {result.content_sha256}")
@@ -257,27 +248,23 @@ def deploy(api: str | None, as_json: bool) -> None:
     if as_json:
         emit(dataclasses.asdict(deployment))
         return
-    click.echo(
-        f"{len(deployment.deployments)} deployments at {deployment.api}, work pool "
-        f"{deployment.pool}:"
-    )
+    count, pool = len(deployment.deployments), deployment.pool
+    click.echo(f"{count} deployments at {deployment.api}, work pool {pool}:")
     for name in deployment.deployments:
         click.echo(f"  {name}")
     for name in deployment.removed:
         click.echo(f"  {name}  removed")
     click.echo(f"schedules: {', '.join(deployment.schedules) or 'none'}")
     click.echo(f"automations: {'; '.join(deployment.automations)}")
-    click.echo(f"A worker runs them: prefect worker start --pool {deployment.pool} --type process")
+    click.echo(f"A worker runs them: prefect worker start --pool {pool} --type process")
 
 
 @click.command()
 @click.option(
     "--fix",
     is_flag=True,
-    help=(
-        "Repair stuck runs, orphaned processes and refused records; leaves processes of others "
-        "alone."
-    ),
+    help="Repair stuck runs, orphaned processes and refused records; leaves processes of others"
+    " alone.",
 )
 @json_option
 @click.pass_context
@@ -291,21 +278,8 @@ def doctor(ctx: click.Context, fix: bool, as_json: bool) -> None:
     from cloze.flows.doctor import machine, runs
     from cloze.flows.doctor.machine import run_check
 
-    checks = (
-        machine.python,
-        machine.packages,
-        machine.compiler,
-        machine.processor,
-        machine.devices,
-        machine.disk,
-        runs.servers,
-        runs.orphans,
-        runs.stuck,
-        runs.held_slots,
-        runs.refused_records,
-    )
     findings: list[Finding] = []
-    for check in checks:
+    for check in (*machine.CHECKS, *runs.CHECKS):
         for finding in run_check(check, fix):
             findings.append(finding)
             if not as_json:
@@ -332,25 +306,14 @@ def _show(finding: Finding) -> None:
         click.echo(f"{'':<21}→ {finding.fix}{failed}")
 
 
-PORT = click.IntRange(1, 65535)
+def _port_option(name: str, text: str) -> Callable[[Command], Command]:
+    return click.option(name, type=click.IntRange(1, 65535), help=f"{text}, or the next free one.")
 
 
 @click.command()
-@click.option(
-    "--prefect-port",
-    type=PORT,
-    help="Port of the Prefect server. Default: 4200, or the next free one.",
-)
-@click.option(
-    "--mlflow-port",
-    type=PORT,
-    help="Port of the MLflow server. Default: 5000, or the next free one.",
-)
-@click.option(
-    "--dashboard-port",
-    type=PORT,
-    help="Port of the dashboard. Default: 8090, or the next free one.",
-)
+@_port_option("--prefect-port", "Port of the Prefect server. Default: 4200")
+@_port_option("--mlflow-port", "Port of the MLflow server. Default: 5000")
+@_port_option("--dashboard-port", "Port of the dashboard. Default: 8090")
 @json_option
 def ui(
     prefect_port: int | None, mlflow_port: int | None, dashboard_port: int | None, as_json: bool

@@ -184,3 +184,6 @@ def _is_in_namespace(pid: int) -> bool:
 def _end(pids: list[int]) -> None:
     with suppress(psutil.NoSuchProcess):
         processes.end([psutil.Process(pid) for pid in pids], grace_seconds())
+
+
+CHECKS = (servers, orphans, stuck, held_slots, refused_records)

@@ -129,10 +129,9 @@ class NightlyRun:
 
     def session(self) -> RunSession:
         """Return the run session of the suite on every subject."""
-        parameters = RunParameters(
-            config=self.suite.reference, overrides=dict(self.suite.overrides)
-        )
-        return RunSession(parameters, self.screen, config=self.suite.config(self.subjects))
+        suite = self.suite
+        parameters = RunParameters(config=suite.reference, overrides=dict(suite.overrides))
+        return RunSession(parameters, self.screen, config=suite.config(self.subjects))
 
     def finish(self, session: RunSession | None) -> NightlyResult:
         """Score, decide, write journal, registry and trend page; `session`: None if nothing ran."""
@@ -140,9 +139,7 @@ class NightlyRun:
         previous = self.journal.champion()
         scores, failed = self._scores(session) if session is not None else ({}, {})
         ready = {
-            label: scores[label]
-            for label in self.candidates
-            if label in scores and label not in failed
+            label: scores[label] for label in self.candidates if label in {*scores} - {*failed}
         }
         promoted = self._promote(previous, scores, ready) if ready else None
         outcome.evaluated = [
@@ -188,11 +185,8 @@ class NightlyRun:
         return promoted
 
     def _remove_old_artifacts(self, directory: Path) -> None:
-        starts = [
-            night["started"]
-            for night in self.journal.nights()
-            if night["results"] or night["failed"]
-        ]
+        nights = self.journal.nights()
+        starts = [night["started"] for night in nights if night["results"] or night["failed"]]
         if len(starts) > self.settings.keep_nights:
             champions = [change.champion for change in self.journal.changes()[-journal.KEPT :]]
             labels = {discovery.label(item.run, item.step, item.key) for item in champions}

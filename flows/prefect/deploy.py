@@ -51,10 +51,7 @@ NOTIFY_NIGHTLY = "cloze: notify of nightly evaluations"
 EVALUATED = "Evaluated"
 CLOZE_FLOW_RUNS: dict[str, Any] = {  # each flow run with the tag
     "match": {"prefect.resource.id": "prefect.flow-run.*"},
-    "match_related": {
-        "prefect.resource.role": "tag",
-        "prefect.resource.id": f"prefect.tag.{TAG}",
-    },
+    "match_related": {"prefect.resource.role": "tag", "prefect.resource.id": f"prefect.tag.{TAG}"},
     "for_each": {"prefect.resource.id"},
     "threshold": 1,
 }
@@ -110,17 +107,11 @@ def _crash_without_heartbeat() -> AutomationCore:
         within=timedelta(seconds=SILENT_SECONDS),
         **CLOZE_FLOW_RUNS,
     )
-    action = ChangeFlowRunState(
-        state=StateType.CRASHED,
-        name=None,
-        message=f"no heartbeat for {SILENT_SECONDS} s: its process is gone; retry it to continue",
-        force=False,
-    )
+    message = f"no heartbeat for {SILENT_SECONDS} s: its process is gone; retry it to continue"
+    action = ChangeFlowRunState(state=StateType.CRASHED, name=None, message=message, force=False)
+    description = f"A flow run without a heartbeat for {SILENT_SECONDS} s has no process."
     return AutomationCore(
-        name=CRASH_SILENT,
-        description=f"A flow run without a heartbeat for {SILENT_SECONDS} s has no process.",
-        trigger=trigger,
-        actions=[action],
+        name=CRASH_SILENT, description=description, trigger=trigger, actions=[action]
     )
 
 
@@ -133,12 +124,8 @@ def _notify(
         within=timedelta(0),
         **CLOZE_FLOW_RUNS,
     )
-    return AutomationCore(
-        name=name,
-        description=f"Set up by `cloze deploy` from ${NOTIFY}.",
-        trigger=trigger,
-        actions=[action],
-    )
+    description = f"Set up by `cloze deploy` from ${NOTIFY}."
+    return AutomationCore(name=name, description=description, trigger=trigger, actions=[action])
 
 
 def _action(client: SyncPrefectClient, notify: str) -> SendNotification | CallWebhook:

@@ -243,9 +243,8 @@ def run_as_tasks(session: RunSession, retries: int) -> State[Any]:
     session.begun.forget()
     built = sum(not result.cached for result in session.results.values())
     cached = len(session.results) - built
-    if not built:
-        return Completed(message="nothing to do")
-    return Completed(message=f"{built} nodes built" + (f", {cached} cached" if cached else ""))
+    message = f"{built} nodes built{f', {cached} cached' if cached else ''}"
+    return Completed(message=message if built else "nothing to do")
 
 
 def _submit_in_order(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import subprocess
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,9 +13,9 @@ from typing import Any
 from cloze.core import storage
 from cloze.core.errors import BY_EXIT_CODE, ClozeError, UsageError
 from cloze.flows.launch import cancel_requests, event_files
+from cloze.flows.launch.host_setup import run_command
 from cloze.flows.launch.protocol import LaunchRequest, RankEvent
 
-SECONDS = 60.0  # timeout of a command; a busy controller is slow
 POLL_SECONDS = (1.0, 15.0)  # poll interval of the queue: first and longest
 QUEUED = frozenset(
     {"PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SUSPENDED", "STOPPED"}
@@ -83,7 +82,7 @@ def submit(script: str) -> str:
         UnansweredError: Slurm did not confirm the job, but may have accepted it.
         UsageError: Slurm refused the job; the message has the reason.
     """
-    result = _run("sbatch", "--parsable", script)
+    result = run_command("sbatch", "--parsable", script)
     message = _words(result.stderr)
     if result.returncode and _UNANSWERED.search(message):
         raise UnansweredError(message)
@@ -94,7 +93,7 @@ def submit(script: str) -> str:
 
 def named(name: str) -> list[str] | None:
     """Return the ids of unfinished jobs of that name, oldest first; None: no answer from Slurm."""
-    result = _run("squeue", "--noheader", "--states=all", f"--name={name}", "--format=%A|%T")
+    result = run_command("squeue", "--noheader", "--states=all", f"--name={name}", "--format=%A|%T")
     if result.returncode:
         return None
     jobs = [line.strip().partition("|") for line in result.stdout.splitlines() if "|" in line]
@@ -103,7 +102,7 @@ def named(name: str) -> list[str] | None:
 
 def job_status(job: str) -> SlurmJobStatus | None:
     """Return the job's status; None if Slurm does not respond."""
-    result = _run("squeue", "--noheader", "--states=all", f"--jobs={job}", "--format=%T|%r")
+    result = run_command("squeue", "--noheader", "--states=all", f"--jobs={job}", "--format=%T|%r")
     if result.returncode == 0 and "|" in result.stdout:
         state, _, reason = result.stdout.strip().splitlines()[-1].partition("|")
         return SlurmJobStatus(state, "" if reason == "None" else reason)
@@ -116,7 +115,7 @@ def _accounted(job: str) -> str | None:
     """Return the state of a forgotten job from Slurm's accounting, or None."""
     if shutil.which("sacct") is None:
         return None
-    result = _run(
+    result = run_command(
         "sacct", "--noheader", "--allocations", "--parsable2", f"--jobs={job}", "--format=State"
     )
     words = result.stdout.split()
@@ -125,7 +124,7 @@ def _accounted(job: str) -> str | None:
 
 def cancel(job: str) -> None:
     """Cancel a job: dequeue it, or send SIGTERM, and SIGKILL after the cluster's KillWait."""
-    _run("scancel", job)
+    run_command("scancel", job)
 
 
 def requeue(job: str) -> str | None:
@@ -133,10 +132,10 @@ def requeue(job: str) -> str | None:
 
     This ends all processes of the job, including the caller.
     """
-    description = _run("scontrol", "--oneliner", "show", "job", job)
+    description = run_command("scontrol", "--oneliner", "show", "job", job)
     if "JobState=RUNNING" not in description.stdout.split():
         return "it is being ended by Slurm"
-    result = _run("scontrol", "requeue", job)
+    result = run_command("scontrol", "requeue", job)
     return _words(result.stderr) if result.returncode > 0 else None
 
 
@@ -170,7 +169,7 @@ def _fields(line: str) -> list[tuple[str, str]]:
 
 
 def _output(*command: str) -> str:
-    result = _run(*command)
+    result = run_command(*command)
     if result.returncode:
         raise ClozeError(
             f"{' '.join(command)} failed ({_words(result.stderr)}); see whether Slurm's controller "
@@ -186,25 +185,6 @@ def _words(stderr: str) -> str:
         "; ".join(line.removeprefix("Batch job submission failed: ") for line in lines)
         or "it gave no reason"
     )
-
-
-def _run(*command: str) -> subprocess.CompletedProcess[str]:
-    """Run a Slurm command; a timeout counts as a failure."""
-    try:
-        return subprocess.run(
-            command,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=SECONDS,
-            check=False,
-        )
-    except subprocess.TimeoutExpired:
-        return subprocess.CompletedProcess(
-            command, 1, "", f"{command[0]} did not answer in {SECONDS:.0f} s"
-        )
-    except OSError as error:
-        return subprocess.CompletedProcess(command, 1, "", f"{command[0]}: {error.strerror}")
 
 
 # A job that is followed through its event files and the queue

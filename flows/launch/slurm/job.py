@@ -27,6 +27,7 @@ from cloze.core.stages.stage import BuildContext, Reporter, SafeReporter, StageR
 from cloze.core.stages.worker import LOGS, Job, PipeReporter, local_directory
 from cloze.flows.launch import cancel_requests, coordinator, event_files, protocol
 from cloze.flows.launch.agent_launcher import AgentLauncher
+from cloze.flows.launch.host_setup import last_line
 from cloze.flows.launch.protocol import (
     AgentGroup,
     Host,
@@ -38,7 +39,6 @@ from cloze.flows.launch.protocol import (
 from cloze.flows.launch.slurm import cli as slurm_cli
 from cloze.flows.launch.slurm.cli import start_file
 from cloze.flows.launch.slurm.launcher import WORK
-from cloze.flows.launch.ssh import last_line
 
 END_SECONDS = 20.0  # for srun to end its processes
 # srun numbers the nodes; `exec` lets the agent receive Slurm's signals.
@@ -100,11 +100,9 @@ class _Step:
 
     def exited(self) -> Mapping[int, tuple[int, str]]:
         code = self._process.poll()
-        return (
-            {}
-            if code is None
-            else dict.fromkeys(range(self._launch.nodes), (code, last_line(self._log)))
-        )
+        if code is None:
+            return {}
+        return dict.fromkeys(range(self._launch.nodes), (code, last_line(self._log)))
 
     def stop(self) -> None:
         """End the step: after SIGTERM, srun kills its processes."""
@@ -219,24 +217,13 @@ def main(place: str) -> int:
     signal.signal(signal.SIGTERM, _interrupt)
     job_id, start = os.environ["SLURM_JOB_ID"], int(os.environ.get("SLURM_RESTART_COUNT", "0"))
     report = _Box(start_file(place, job_id, start))
-    report.send(
-        {
-            "begun": {
-                "job": job_id,
-                "start": start,
-                "nodes": os.environ.get("SLURM_JOB_NODELIST", ""),
-            }
-        }
-    )
+    nodes = os.environ.get("SLURM_JOB_NODELIST", "")
+    report.send({"begun": {"job": job_id, "start": start, "nodes": nodes}})
     try:
         outcome, build = _run(place, report)
     except KeyboardInterrupt:
-        return _stopped(
-            place,
-            report,
-            job_id,
-            ClozeError("it was stopped before it had anything to save; run again"),
-        )
+        stop = ClozeError("it was stopped before it had anything to save; run again")
+        return _stopped(place, report, job_id, stop)
     except StoppedError as error:
         return _stopped(place, report, job_id, error)
     except Exception as error:
@@ -259,15 +246,8 @@ def _stopped(place: str, report: _Box, number: str, error: ClozeError) -> int:
     report.send({**event, "again": reason is None})
     if reason is None and (reason := slurm_cli.requeue(number)) is not None:
         report.send({**event, "again": False})
-    print(
-        f"{error}; "
-        + (
-            "the job is queued again"
-            if reason is None
-            else f"the job is not queued again: {reason}"
-        ),
-        flush=True,
-    )
+    end = "queued again" if reason is None else f"not queued again: {reason}"
+    print(f"{error}; the job is {end}", flush=True)
     return error.exit_code
 
 

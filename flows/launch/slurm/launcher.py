@@ -73,19 +73,9 @@ class SlurmLauncher:
 
     def start(self, work: LaunchRequest) -> RankGroup:
         directory = storage.join(work.build.path, LOGS, DIRECTORY)
-        job = _running(directory, work)
-        if job is None:
-            job = _submit(directory, work)
-        return FollowedJob(work, directory, job)
-
-
-def _running(place: str, work: LaunchRequest) -> str | None:
-    """Return the job that builds, or has already built, this artifact; None if there is none.
-
-    Raises:
-        UsageError: a job with other settings still writes there.
-    """
-    return _submitted_job(place, work) or _unrecorded_job(place, work)
+        # a job that builds, or has already built, this artifact, or else a new one
+        job = _submitted_job(directory, work) or _unrecorded_job(directory, work)
+        return FollowedJob(work, directory, job or _submit(directory, work))
 
 
 def _unrecorded_job(place: str, work: LaunchRequest) -> str | None:
@@ -108,7 +98,11 @@ def _unrecorded_job(place: str, work: LaunchRequest) -> str | None:
 
 
 def _submitted_job(place: str, work: LaunchRequest) -> str | None:
-    """Return the job in `submitted.json` if it builds, or has already built, this artifact."""
+    """Return the job in `submitted.json` if it builds, or has already built, this artifact.
+
+    Raises:
+        UsageError: a job with other settings still writes there.
+    """
     submitted = event_files.read_json(storage.join(place, SUBMITTED))
     if submitted is None:
         return None
