@@ -89,7 +89,7 @@ def plan(
     only: Iterable[str] = (),
     until: Iterable[str] = (),
     force: Iterable[str] = (),
-    begun: Collection[str] = (),
+    started: Collection[str] = (),
 ) -> list[PlannedNode]:
     """Return the planned nodes of `config` in topological order.
 
@@ -101,7 +101,7 @@ def plan(
         only: plan these nodes alone; their inputs must exist.
         until: plan these nodes and all that they depend on.
         force: run these nodes, even if cached.
-        begun: fingerprints of nodes that earlier attempts of this run have started; `start` and
+        started: fingerprints of nodes that earlier attempts of this run have started; `start` and
             `force` no longer apply to them.
 
     Raises:
@@ -124,7 +124,7 @@ def plan(
     outside: dict[str, str] = {}  # fingerprints of inputs outside the run
     with fingerprints.hash_cache_session():
         for name, node in nodes.items():
-            steps[name] = _step(node, directory, steps, outside, name in forced, begun)
+            steps[name] = _step(node, directory, steps, outside, name in forced, started)
     if not only_names:
         return list(steps.values())
     for name in only_names:
@@ -148,7 +148,7 @@ def _step(
     steps: Mapping[str, PlannedNode],
     outside: dict[str, str],
     forced: bool,
-    begun: Collection[str],
+    started: Collection[str],
 ) -> PlannedNode:
     stage = stages.stage(node.stage)
     previous = _manifest(node.out or str(directory / node.name))
@@ -160,7 +160,7 @@ def _step(
     path = node.out or str(directory / f"{node.name}-{fingerprint[:12]}")
     manifest = _manifest(path)
     reason, resumes_at = "", 0
-    if forced and fingerprint not in begun:
+    if forced and fingerprint not in started:
         reason = FORCED
     elif resumes_at := _saved_step(path, fingerprint):
         reason = f"continues from step {resumes_at:,}"
@@ -180,22 +180,22 @@ def _step(
     )
 
 
-def _saved_step(place: str, fingerprint: str) -> int:
+def _saved_step(directory: str, fingerprint: str) -> int:
     """Return the step of the newest checkpoint of an unfinished training; 0: there is none.
 
     Args:
-        place: directory of the training.
+        directory: directory of the training.
         fingerprint: expected fingerprint of the training.
     """
-    if not claim.is_unfinished(place):
+    if not claim.is_unfinished(directory):
         return 0
     try:
-        build_claim = claim.read(place)
+        build_claim = claim.read(directory)
     except DataError:
         return 0
     if build_claim is None or build_claim.fingerprint != fingerprint:
         return 0
-    steps = checkpoints.complete_steps(place)
+    steps = checkpoints.complete_steps(directory)
     return checkpoints.parse_step(steps[-1]) if steps else 0
 
 
@@ -234,10 +234,10 @@ def _name_place(error: DataError, node: Node, place: str) -> DataError:
     return error if node.out else DataError(f"{place}: {error}")
 
 
-def _manifest(place: str) -> artifact.Manifest | None:
-    """Return the manifest of the artifact at `place`; None if it is missing or damaged."""
+def _manifest(path: str) -> artifact.Manifest | None:
+    """Return the manifest of the artifact at `path`; None if it is missing or damaged."""
     try:
-        return artifact.read_manifest(place) if artifact.is_artifact(place) else None
+        return artifact.read_manifest(path) if artifact.is_artifact(path) else None
     except DataError:
         return None
 

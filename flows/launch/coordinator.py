@@ -35,7 +35,7 @@ from cloze.flows.launch.slurm import launcher as slurm
 from cloze.flows.machine import slots
 from cloze.flows.machine.retry_policy import RetryPolicy, backoff_seconds
 
-Tell = Callable[[str], None]
+Report = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ class Detached:
 
     name: str
     launcher: str
-    cancel: Callable[[Tell], dict[str, Any]]
+    cancel: Callable[[Report], dict[str, Any]]
 
 
 def living(path: str) -> Detached | None:
@@ -60,12 +60,14 @@ def living(path: str) -> Detached | None:
         ClozeError: Slurm or the cluster does not respond.
     """
     if (job := slurm.living(path)) is not None:
-        return Detached(f"Slurm's job {job}", "slurm", lambda tell: slurm.cancel(path, job, tell))
+        return Detached(
+            f"Slurm's job {job}", "slurm", lambda report: slurm.cancel(path, job, report)
+        )
     if (train_job := kubernetes.living(path)) is not None:
         return Detached(
             f"TrainJob {train_job[0]}",
             "kubernetes",
-            lambda tell: kubernetes.cancel(path, train_job, tell),
+            lambda report: kubernetes.cancel(path, train_job, report),
         )
     return None
 
@@ -228,10 +230,10 @@ class LaunchCoordinator:
         self.launcher, self.work, self.build = launcher, work, work.build
         minutes = work.execution.timeout_minutes
         self.deadline = None if minutes is None else time.monotonic() + 60.0 * minutes
-        self.asked = cancel_requests.CancelPoll(work.build.path)
+        self.cancel_poll = cancel_requests.CancelPoll(work.build.path)
         if work.launch:
             fence = start_attempt(work.build.path, work.launch)
-            self.work, self.asked.fence = replace(work, token=fence.token), fence
+            self.work, self.cancel_poll.fence = replace(work, token=fence.token), fence
 
     def run(self) -> StageResult:
         """Run the ranks to their end; see `LaunchState.result`."""
@@ -282,7 +284,7 @@ class LaunchCoordinator:
 
     def _raise_if_stop_requested(self) -> None:
         """Raise KeyboardInterrupt if the run was asked to stop, ClozeError after the time limit."""
-        if self.build.report.stop_asked() or self.asked():
+        if self.build.report.stop_asked() or self.cancel_poll():
             raise KeyboardInterrupt
         if self.deadline is not None and time.monotonic() > self.deadline:
             raise ClozeError(

@@ -240,7 +240,7 @@ def run_as_tasks(session: RunSession, retries: int) -> State[Any]:
             NODE_RUN_CONTEXT.reset(token)
     if session.failures:
         raise schedule.combine_errors(session.failures)
-    session.begun.forget()
+    session.started_nodes.forget()
     built = sum(not result.cached for result in session.results.values())
     cached = len(session.results) - built
     message = f"{built} nodes built{f', {cached} cached' if cached else ''}"

@@ -164,7 +164,7 @@ def _sections(nodes: Sequence[ReportNode]) -> dict[str, list[ReportNode]]:
     sections: dict[str, list[ReportNode]] = {}
     for node in nodes:
         if node.scores:
-            section = node.place.section if node.place.values else node.stage
+            section = node.placement.section if node.placement.values else node.stage
             sections.setdefault(section, []).append(node)
     return sections
 
@@ -212,7 +212,7 @@ def _table(section: str, members: Sequence[ReportNode]) -> dict[str, Any]:
 
 def _replicate(node: ReportNode) -> str:
     return ", ".join(
-        f"{axis} {value}" for axis, value in node.place.values.items() if axis in REPLICATES
+        f"{axis} {value}" for axis, value in node.placement.values.items() if axis in REPLICATES
     )
 
 

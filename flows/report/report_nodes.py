@@ -40,7 +40,7 @@ class ReportNode:
     name: str
     path: str
     manifest: Manifest
-    place: NodePlacement
+    placement: NodePlacement
     history: Sequence[Mapping[str, Any]] = ()
 
     @property
@@ -50,14 +50,14 @@ class ReportNode:
     @property
     def after(self) -> tuple[str, ...]:
         """Names of the nodes that it needs."""
-        origins = self.place.inputs.values()
+        origins = self.placement.inputs.values()
         return tuple(dict.fromkeys(origin.partition("/")[0] for origin in origins))
 
     @property
     def group(self) -> str:
         """Name shared with its replicates: `finetune@sst2` for `finetune@sst2-1`."""
-        stage, _, label = self.place.section.partition("@")
-        values = self.place.values.items()
+        stage, _, label = self.placement.section.partition("@")
+        values = self.placement.values.items()
         parts = [label, *(str(value) for axis, value in values if axis not in REPLICATES)]
         name = "-".join(filter(None, parts))
         return f"{stage}@{name}" if name else stage
@@ -127,7 +127,7 @@ def scored_groups(nodes: Iterable[ReportNode]) -> dict[str, list[ReportNode]]:
     sections: dict[str, list[ReportNode]] = {}
     for node in nodes:
         if node.scores:
-            sections.setdefault(node.place.section, []).append(node)
+            sections.setdefault(node.placement.section, []).append(node)
     scored: dict[str, list[ReportNode]] = {}
     for section, members in sections.items():
         groups = by_group(members)
@@ -153,9 +153,9 @@ def describe_groups(nodes: Iterable[ReportNode]) -> dict[str, dict[str, Any]]:
     descriptions = {}
     for group, replicates in scored_groups(nodes).items():
         first = replicates[0]
-        values = first.place.values
+        values = first.placement.values
         descriptions[group] = {
-            "section": first.place.section,
+            "section": first.placement.section,
             "task": first.task or None,
             "score": next(iter(first.scores)),
             "values": {axis: value for axis, value in values.items() if axis not in REPLICATES},
@@ -176,7 +176,7 @@ def last_pretrainings(nodes: Sequence[ReportNode]) -> list[ReportNode]:
     """Return the pretrainings that no other one continues."""
     trained = [node for node in nodes if node.stage == "pretrain"]
     continued = {
-        origin.partition("/")[0] for node in trained for origin in node.place.inputs.values()
+        origin.partition("/")[0] for node in trained for origin in node.placement.inputs.values()
     }
     return [node for node in trained if node.name not in continued]
 
@@ -218,7 +218,7 @@ def curves(nodes: Sequence[ReportNode]) -> list[Curve]:
 
 
 def _shift(node: ReportNode, ends: Mapping[str, float]) -> float:
-    origin = node.place.inputs.get("checkpoint")  # with `continue` the step count continues
+    origin = node.placement.inputs.get("checkpoint")  # with `continue` the step count continues
     if origin is None:
         return 0.0
     name, _, subpath = origin.partition("/")
@@ -286,7 +286,7 @@ def _by_task(nodes: Sequence[ReportNode]) -> dict[str, list[ReportNode]]:
 def _setting(node: ReportNode) -> dict[str, Any]:
     return {
         axis: value
-        for axis, value in node.place.values.items()
+        for axis, value in node.placement.values.items()
         if axis not in (*REPLICATES, "task")
     }
 

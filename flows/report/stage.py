@@ -118,7 +118,7 @@ def _gathered(name: str, path: str, config: ReportConfig) -> ReportNode:
     manifest = artifact.read_manifest(path)
     placement = config.nodes.get(name) or NodePlacement(section=name)
     history = _history(Path(path)) if manifest.stage == "pretrain" else []
-    return ReportNode(name=name, path=path, manifest=manifest, place=placement, history=history)
+    return ReportNode(name=name, path=path, manifest=manifest, placement=placement, history=history)
 
 
 def _filled(node: ReportNode, config: ReportConfig) -> list[dict[str, Any]]:

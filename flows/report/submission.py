@@ -131,7 +131,7 @@ def best_submission(
     models = {node.name: node for node in tuned(nodes, file.task)}
     candidates = []
     for node in nodes:
-        model = models.get(node.place.inputs.get("checkpoint", "").partition("/")[0])
+        model = models.get(node.placement.inputs.get("checkpoint", "").partition("/")[0])
         if (
             node.stage == "evaluate"
             and model is not None
@@ -231,7 +231,7 @@ def run(config: SubmissionConfig, build: BuildContext) -> StageResult:
             name=name,
             path=path,
             manifest=artifact.read_manifest(path),
-            place=config.nodes.get(name) or NodePlacement(section=name),
+            placement=config.nodes.get(name) or NodePlacement(section=name),
         )
         for name, path in build.inputs.items()
     ]

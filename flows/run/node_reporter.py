@@ -55,7 +55,7 @@ class NodeReporter(Reporter):
         record: the status file of the run.
         step: the node.
         listeners: reporters that receive every report.
-        begun: the nodes that attempts of the run have started.
+        started: the nodes that attempts of the run have started.
         stop: event that is set when the node must stop.
     """
 
@@ -64,14 +64,14 @@ class NodeReporter(Reporter):
         record: RunStatusFile,
         step: PlannedNode,
         listeners: Sequence[Reporter],
-        begun: StartedNodes,
+        started: StartedNodes,
         stop: Event,
     ) -> None:
         self._record, self._step, self._listeners = record, step, listeners
-        self._begun, self._stop = begun, stop
+        self._started, self._stop = started, stop
 
     def build_started(self, build_id: str) -> None:
-        self._begun.add(self._step.fingerprint)
+        self._started.add(self._step.fingerprint)
         self._forward("build_started", build_id)
 
     def progress(

@@ -95,7 +95,7 @@ class RunSession:
         screen: Console | None = None,
         *,
         run_id: str | None = None,
-        begun_steps: node_reporter.StartedNodes | None = None,
+        started_nodes: node_reporter.StartedNodes | None = None,
         config: configs.RunConfig | CommandConfig | None = None,
     ) -> None:
         """Plan the run.
@@ -104,21 +104,21 @@ class RunSession:
             parameters: what to run.
             screen: console for output; None: stderr's.
             run_id: id shared by retries in other processes; nodes are forced once per id.
-            begun_steps: nodes that earlier attempts in this process have started.
+            started_nodes: nodes that earlier attempts in this process have started.
             config: config to use instead of the one that `parameters` names.
         """
         self.parameters = parameters
         self.config = config or configs.load(parameters.config, parameters.overrides)
         self.command = self.config if isinstance(self.config, CommandConfig) else None
         path = self.directory / node_reporter.DIRECTORY / f"{run_id}.json" if run_id else None
-        self.begun = begun_steps or node_reporter.StartedNodes(path)
+        self.started_nodes = started_nodes or node_reporter.StartedNodes(path)
         self.steps = plan.plan(
             self.config,
             start=parameters.start_from,
             only=parameters.only,
             until=parameters.until,
             force=parameters.force,
-            begun=self.begun.fingerprints,
+            started=self.started_nodes.fingerprints,
         )
         self.screen = screen or terminal.console()
         self.results: dict[str, BuildResult] = {}
@@ -161,7 +161,9 @@ class RunSession:
 
     def remaining(self) -> RunSession:
         """Return a session that builds the rest of this run and forces no node twice."""
-        return RunSession(self.parameters, self.screen, begun_steps=self.begun, config=self.config)
+        return RunSession(
+            self.parameters, self.screen, started_nodes=self.started_nodes, config=self.config
+        )
 
     def __enter__(self) -> RunSession:
         with contextlib.ExitStack() as resources:
@@ -326,7 +328,9 @@ class RunSession:
                 if self.records is not None:
                     mlflow_reporter = stack.enter_context(self.records.node(step))
                     listeners.append(mlflow_reporter)
-                reporter = NodeReporter(self.record, step, listeners, self.begun, self._stop)
+                reporter = NodeReporter(
+                    self.record, step, listeners, self.started_nodes, self._stop
+                )
                 result = plan.build_node(step, execution, reporter)
                 if self.records is not None:
                     self.records.finished(step, result, mlflow_reporter)
@@ -396,5 +400,5 @@ def run_plain(session: RunSession) -> Mapping[str, BuildResult]:
     """Run all nodes without Prefect and return their results by name."""
     with session:
         schedule.run_graph(session.steps, session.make, skipped=session.skip, stop=session.stop)
-        session.begun.forget()
+        session.started_nodes.forget()
     return session.results

@@ -124,15 +124,15 @@ class Registry:
         )
         return str(runs[0].info.run_id) if runs else None
 
-    def _new_run(self, experiment: str, wanted: models.Checkpoint) -> str:
+    def _new_run(self, experiment: str, checkpoint: models.Checkpoint) -> str:
         """Return a run for a checkpoint whose training MLflow does not know; create it once."""
-        run_key = f"registered {wanted.key}"
+        run_key = f"registered {checkpoint.key}"
         existing = self._run(experiment, run_key)
         if existing is not None:
             return existing
-        name = f"registered {Path(wanted.path).name}"
+        name = f"registered {Path(checkpoint.path).name}"
         run = self._client.create_run(
-            experiment, tags={**wanted.all_tags, OUR_ID: run_key}, run_name=name
+            experiment, tags={**checkpoint.all_tags, OUR_ID: run_key}, run_name=name
         )
         self._client.set_terminated(run.info.run_id)
         return str(run.info.run_id)

@@ -328,7 +328,7 @@ def _local_directory(location: str) -> Path | None:
     return Path(unquote(parsed.path)) if parsed.scheme in ("", "file") else None
 
 
-def _describe(place: Path, config: Mapping[str, Any], model: LoggedModel) -> None:
+def _describe(directory: Path, config: Mapping[str, Any], model: LoggedModel) -> None:
     """Write MLmodel and the files next to it."""
     with warnings.catch_warnings():  # about MLflow's own type hints
         warnings.simplefilter("ignore")
@@ -367,7 +367,7 @@ def _describe(place: Path, config: Mapping[str, Any], model: LoggedModel) -> Non
         model_id=model.model_id,
     )
     pyfunc.save_model(
-        str(place),
+        str(directory),
         loader_module=LOADER,
         mlflow_model=mlflow_model,
         signature=signature,
@@ -378,4 +378,4 @@ def _describe(place: Path, config: Mapping[str, Any], model: LoggedModel) -> Non
         metadata={"format": "checkpoint", "step": config.get("step", 0)},
     )
     mlflow_model.flavors[pyfunc.FLAVOR_NAME][pyfunc.DATA] = DATA
-    mlflow_model.save(str(place / "MLmodel"))
+    mlflow_model.save(str(directory / "MLmodel"))

@@ -194,9 +194,9 @@ MARGIN_SECONDS = 30.0
 FILES_SECONDS = 0.5
 
 
-def start_files(place: str, job: str) -> list[str]:
+def start_files(directory: str, job: str) -> list[str]:
     """Return the event files of a job's starts, in order."""
-    directory = storage.join(place, job)
+    directory = storage.join(directory, job)
     names = storage.list_files(directory) if storage.exists(directory) else []
     return [
         storage.join(directory, start)
@@ -204,18 +204,18 @@ def start_files(place: str, job: str) -> list[str]:
     ]
 
 
-def start_file(place: str, job: str, start: int) -> str:
+def start_file(directory: str, job: str, start: int) -> str:
     """Return the event file of start number `start`, from 0, of a job."""
-    return storage.join(place, job, f"{start:05d}")
+    return storage.join(directory, job, f"{start:05d}")
 
 
 class FollowedJob:
     """A job that is followed from outside; see `protocol.RankGroup`."""
 
-    def __init__(self, work: LaunchRequest, place: str, job: str) -> None:
+    def __init__(self, work: LaunchRequest, directory: str, job: str) -> None:
         self.ranks = (0,)
-        self._path, self._place, self._job = work.build.path, place, job
-        self._log = storage.join(place, f"{job}.log")
+        self._path, self._directory, self._job = work.build.path, directory, job
+        self._log = storage.join(directory, f"{job}.log")
         self._start: str | None = None  # event file of the current start
         self._inbox: event_files.EventReader | None = None
         self._end: dict[str, Any] | None = None  # last event of the current start
@@ -269,7 +269,7 @@ class FollowedJob:
             return events
         later = [
             start
-            for start in start_files(self._place, self._job)
+            for start in start_files(self._directory, self._job)
             if self._start is None or start > self._start
         ]
         if later:

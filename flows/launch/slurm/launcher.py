@@ -78,12 +78,12 @@ class SlurmLauncher:
         return FollowedJob(work, directory, job or _submit(directory, work))
 
 
-def _unrecorded_job(place: str, work: LaunchRequest) -> str | None:
+def _unrecorded_job(directory: str, work: LaunchRequest) -> str | None:
     """Return and record a job of this build that Slurm has but `submitted.json` lacks, or None.
 
     A submission, or the submitting process, may be interrupted after Slurm has accepted the job.
     """
-    if not storage.exists(storage.join(place, WORK)):
+    if not storage.exists(storage.join(directory, WORK)):
         return None
     name = job_name(work.job)
     jobs = slurm_cli.named(name)
@@ -94,16 +94,16 @@ def _unrecorded_job(place: str, work: LaunchRequest) -> str | None:
         )
     for later in jobs[1:]:
         slurm_cli.cancel(later)
-    return _record_job(place, work, jobs[0]) if jobs else None
+    return _record_job(directory, work, jobs[0]) if jobs else None
 
 
-def _submitted_job(place: str, work: LaunchRequest) -> str | None:
+def _submitted_job(directory: str, work: LaunchRequest) -> str | None:
     """Return the job in `submitted.json` if it builds, or has already built, this artifact.
 
     Raises:
         UsageError: a job with other settings still writes there.
     """
-    submitted = event_files.read_json(storage.join(place, SUBMITTED))
+    submitted = event_files.read_json(storage.join(directory, SUBMITTED))
     if submitted is None:
         return None
     job, build = str(submitted["job"]), work.build
@@ -120,19 +120,19 @@ def _submitted_job(place: str, work: LaunchRequest) -> str | None:
             f"Slurm's job {job} still trains with other settings in {build.path}; end it first "
             f"(scancel {job})"
         )
-    return job if not status.ended or _has_result(place, job) else None
+    return job if not status.ended or _has_result(directory, job) else None
 
 
-def _has_result(place: str, job: str) -> bool:
+def _has_result(directory: str, job: str) -> bool:
     """Return whether the last event of a job's newest start is a result."""
-    starts = start_files(place, job)
+    starts = start_files(directory, job)
     events = event_files.EventReader(starts[-1]).read() if starts else []
     return bool(events) and "outcome" in events[-1]
 
 
-def _submit(place: str, work: LaunchRequest) -> str:
+def _submit(directory: str, work: LaunchRequest) -> str:
     """Write the job's files, submit the job and return its id."""
-    script = storage.join(place, SCRIPT)
+    script = storage.join(directory, SCRIPT)
     if not storage.is_local(script):
         raise UsageError(
             f"{work.build.path} is not on a file system that the cluster's nodes share, which "
@@ -145,16 +145,16 @@ def _submit(place: str, work: LaunchRequest) -> str:
         "processes": work.processes,
         "launch": start_launch(work.build.path),
     }
-    event_files.write_json(storage.join(place, WORK), description)
-    storage.write_bytes(script, batch_script(work, place).encode())
+    event_files.write_json(storage.join(directory, WORK), description)
+    storage.write_bytes(script, batch_script(work, directory).encode())
     try:
-        return _record_job(place, work, slurm_cli.submit(script))
+        return _record_job(directory, work, slurm_cli.submit(script))
     except UsageError:
-        storage.remove(storage.join(place, WORK))  # there is no job
+        storage.remove(storage.join(directory, WORK))  # there is no job
         raise
     except slurm_cli.UnansweredError as error:
         time.sleep(slurm_cli.POLL_SECONDS[0])
-        if (job := _unrecorded_job(place, work)) is not None:
+        if (job := _unrecorded_job(directory, work)) is not None:
             return job
         raise ClozeError(
             f"Slurm did not confirm the job {job_name(work.job)} ({error}) and does not list it; "
@@ -162,10 +162,10 @@ def _submit(place: str, work: LaunchRequest) -> str:
         ) from error
 
 
-def _record_job(place: str, work: LaunchRequest, job: str) -> str:
+def _record_job(directory: str, work: LaunchRequest, job: str) -> str:
     """Write `submitted.json` and return the job's id."""
     event_files.write_json(
-        storage.join(place, SUBMITTED),
+        storage.join(directory, SUBMITTED),
         {"job": job, "build": work.build.build_id, "fingerprint": work.build.fingerprint},
     )
     return job
@@ -176,7 +176,7 @@ def job_name(job: Job) -> str:
     return f"cloze-{job.stage}-{job.build_id[:16]}"
 
 
-def batch_script(work: LaunchRequest, place: str) -> str:
+def batch_script(work: LaunchRequest, directory: str) -> str:
     """Return the batch script. It becomes the coordinator, so that Slurm's SIGTERM reaches it."""
     execution, stage = work.execution, work.job.stage
     stop_seconds = math.ceil(execution.scheduler_grace_seconds + MARGIN_SECONDS)
@@ -184,7 +184,7 @@ def batch_script(work: LaunchRequest, place: str) -> str:
         f"--job-name={job_name(work.job)}", f"--nodes={execution.nodes}",
         "--dependency=singleton",  # Slurm runs one job per name at a time
         "--ntasks-per-node=1", f"--signal=B:TERM@{stop_seconds}", "--requeue",
-        "--open-mode=append", f"--output={place}/%j.log", *execution.slurm_options,
+        "--open-mode=append", f"--output={directory}/%j.log", *execution.slurm_options,
     ]  # fmt: skip
     python = execution.remote_python or sys.executable
     lines = [
@@ -192,7 +192,7 @@ def batch_script(work: LaunchRequest, place: str) -> str:
         *(f"#SBATCH {shlex.quote(option)}" for option in options),
         f"# {stage} in {work.build.path}: the head of a batch job, on its first node. It stops "
         f"{stop_seconds} s before the time limit.",
-        f"exec {shlex.quote(python)} -m cloze.flows.launch.slurm.job {shlex.quote(place)}",
+        f"exec {shlex.quote(python)} -m cloze.flows.launch.slurm.job {shlex.quote(directory)}",
     ]
     return "\n".join(lines) + "\n"
 

@@ -45,7 +45,7 @@ def node(
         section=section or stage, values=dict(values or {}), inputs=dict(inputs or {})
     )
     return ReportNode(
-        name=name, path=f"/runs/{name}", manifest=manifest, place=place, history=history or []
+        name=name, path=f"/runs/{name}", manifest=manifest, placement=place, history=history or []
     )
 
 

@@ -37,7 +37,7 @@ def node(
         name=name,
         path=name,
         manifest=manifest,
-        place=NodePlacement(section="finetune", values=values),
+        placement=NodePlacement(section="finetune", values=values),
     )
 
 
