@@ -110,9 +110,7 @@ EXPORT = StageCommand(
 )
 
 PERPLEXITY = StageCommand(
-    "perplexity",
-    stage="perplexity",
-    help="Compute a checkpoint's loss on held-out rows.",
+    "perplexity", stage="perplexity", help="Compute a checkpoint's loss on held-out rows."
 )
 
 

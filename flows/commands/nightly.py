@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -27,10 +26,8 @@ if TYPE_CHECKING:
 @click.option(
     "--since",
     metavar="WHEN",
-    help=(
-        "Evaluate the checkpoints written since then: 2026-11-20, 36h or 7d. Default: since the "
-        "last night."
-    ),
+    help="Evaluate the checkpoints written since then: 2026-11-20, 36h or 7d. Default: since the"
+    " last night.",
 )
 @click.option(
     "-n", "--dry-run", "dry_run", is_flag=True, help="Print what would be evaluated, and exit."
@@ -71,9 +68,8 @@ def _show_preview(preview: dict[str, Any]) -> None:
 
     out = Console(highlight=False)
     current = preview["champion"]
-    out.print(
-        f"champion: {current['run']} step {current['step']:,}" if current else "champion: none yet"
-    )
+    name = f"{current['run']} step {current['step']:,}" if current else "none yet"
+    out.print(f"champion: {name}")
     if not preview["new"]:
         out.print("No new checkpoints.")
         return
@@ -173,6 +169,7 @@ def champion(rollback: bool, promote: str | None, reason: str, as_json: bool) ->
 
 def _champion_content(journal: Journal, now: Champion | None) -> dict[str, Any]:
     from cloze.flows.nightly.journal import champion_path
+    from cloze.flows.tracking.models import registered_name
 
     changes = journal.changes()
     history = [
@@ -183,16 +180,16 @@ def _champion_content(journal: Journal, now: Champion | None) -> dict[str, Any]:
         }
         for change in changes
     ]  # fmt: skip
-    name, version = os.environ.get("CLOZE_REGISTERED_MODEL") or "cloze", journal.version()
+    content = {"name": registered_name(), "history": history}
     if now is None:
         empty = dict.fromkeys(
-            ("checkpoint", "fingerprint", "run", "step", "since", "why", "replaced", "lineage")
+            "version checkpoint fingerprint run step since why replaced lineage".split()
         )
-        return {"name": name, "version": None, **empty, "metrics": {}, "history": history}
-    replaced = changes[-1].replaced
+        return {**content, **empty, "metrics": {}}
+    old = changes[-1].replaced
     return {
-        "name": name,
-        "version": version,
+        **content,
+        "version": journal.version(),
         "checkpoint": champion_path(journal, now),
         "fingerprint": now.key,
         "run": now.run,
@@ -200,10 +197,7 @@ def _champion_content(journal: Journal, now: Champion | None) -> dict[str, Any]:
         "metrics": dict(now.scores),
         "since": changes[-1].time,
         "why": changes[-1].why,
-        "replaced": {"fingerprint": replaced.key, "run": replaced.run, "step": replaced.step}
-        if replaced
-        else None,
-        "history": history,
+        "replaced": {"fingerprint": old.key, "run": old.run, "step": old.step} if old else None,
         "lineage": lineage_tree(now.key, now.checkpoint),
     }
 
@@ -215,12 +209,10 @@ def _show_champion(content: dict[str, Any]) -> None:
             " champion."
         )
         return
-    version = (
-        f", version {content['version']} of {content['name']} in MLflow"
-        if content["version"]
-        else ", not yet registered in MLflow"
-    )
-    click.echo(f"{content['run']} step {content['step']:,}{version}")
+    version = "not yet registered in MLflow"
+    if content["version"]:
+        version = f"version {content['version']} of {content['name']} in MLflow"
+    click.echo(f"{content['run']} step {content['step']:,}, {version}")
     click.echo(f"  since       {_time(content['since'])}")
     click.echo(f"  why         {content['why']}")
     if content["metrics"]:

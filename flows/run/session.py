@@ -206,13 +206,11 @@ class RunSession:
             return None
         from cloze.flows.tracking.run_logger import MlflowRunLogger
 
-        logger = MlflowRunLogger(plan.runs_directory())
+        logger, name = MlflowRunLogger(plan.runs_directory()), self.config.name
         if self.command:
-            logger.begin_single(f"{self.command.node.stage} {Path(self.config.name).name}")
+            logger.begin_single(f"{self.command.node.stage} {Path(name).name}")
         else:
-            logger.begin(
-                self.config.name, self.config.values, self.config.dump(), run_id=self._run_id
-            )
+            logger.begin(name, self.config.values, self.config.dump(), run_id=self._run_id)
         return logger
 
     def __exit__(
@@ -238,9 +236,8 @@ class RunSession:
 
     def seconds_left(self, name: str) -> float | None:
         """Return the expected remaining seconds of a running node; None if unknown."""
-        seconds: float | None = (
-            self.record.content["nodes"][name].get("seconds_left") if self.record else None
-        )
+        node = self.record.content["nodes"][name] if self.record else {}
+        seconds: float | None = node.get("seconds_left")
         return seconds
 
     @property
@@ -286,9 +283,8 @@ class RunSession:
         state = status_file.CACHED if result.cached else status_file.FINISHED
         self.record.node(step.name, state, metrics=metrics, error=None)
         if not result.cached or len(self.steps) <= MOST_LINES:
-            shows_path = self._is_verbose
-            if self.command is not None:
-                shows_path = not self.command.is_transient
+            command = self.command
+            shows_path = self._is_verbose if command is None else not command.is_transient
             path = f"  [dim]{escape(result.artifact)}[/]" if shows_path else ""
             self.screen.print(terminal.done_line(result, step.name) + path)
         return result
@@ -306,12 +302,13 @@ class RunSession:
             foreign = host_setup.foreign_rank()  # torchrun assigns the GPUs itself
             request = slots.ResourceRequest() if foreign else dataclasses.replace(request, cpus=0)
         self.record.node(step.name, status_file.WAITING, attempt=attempt)
+        run, is_stopping = self.config.name, self._stop.is_set
         with slots.acquire(
             request,
             self.machine,
-            self.config.name,
+            run,
             step.name,
-            self._stop.is_set,
+            is_stopping,
             lambda: self._show_queued(step, also),
         ) as gpu_ids:
             self.record.node(step.name, status_file.RUNNING, why=step.reason)
@@ -347,9 +344,8 @@ class RunSession:
 
     def retry_policy(self, step: plan.PlannedNode) -> retry_policy.RetryPolicy:
         """Return the retry policy of a node, which remembers the failed attempts."""
-        return self._retry_policies.setdefault(
-            step.name, retry_policy.RetryPolicy(step.node.execution)
-        )
+        policy = retry_policy.RetryPolicy(step.node.execution)
+        return self._retry_policies.setdefault(step.name, policy)
 
     def should_retry(self, step: plan.PlannedNode, error: BaseException) -> bool:
         """Check whether a retry of the node may succeed. Call once per failure."""

@@ -41,12 +41,8 @@ DATA = "data"
 CONFIG, TRAINING = "config.json", "training/"  # of a checkpoint, see model/checkpoint.py
 NEWEST = "newest"  # alias of the latest version
 MODEL_ID = "cloze.model"  # id of a LoggedModel: build and step
-FINGERPRINT, CHECKPOINT, NODE, STEP = (
-    "cloze.fingerprint",
-    "cloze.checkpoint",
-    "cloze.node",
-    "cloze.step",
-)
+FINGERPRINT, CHECKPOINT = "cloze.fingerprint", "cloze.checkpoint"
+NODE, STEP = "cloze.node", "cloze.step"
 RUN_NAME = "cloze.run_name"  # name of the run that the node belongs to
 LOGGED = "cloze.model_id"  # tag of a version: its LoggedModel's id, which MLflow does not store
 VERSIONS = "mlflow.modelVersions"  # tag of a LoggedModel
@@ -297,11 +293,9 @@ def _description(tags: Mapping[str, str]) -> str:
 
 def _model_name(checkpoint: Checkpoint) -> str:
     """Return a model name without `/ : . % " '`, which MLflow rejects."""
-    name = (
-        f"{checkpoint.node or 'checkpoint'}-step-{checkpoint.step}"
-        if checkpoint.step
-        else checkpoint.node or "checkpoint"
-    )
+    name = checkpoint.node or "checkpoint"
+    if checkpoint.step:
+        name += f"-step-{checkpoint.step}"
     return "".join("-" if letter in "/:.%\"'" else letter for letter in name)
 
 

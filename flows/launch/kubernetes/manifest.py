@@ -230,30 +230,22 @@ def _must_be_seen(path: str, chosen: Options) -> None:
 
 
 def _environment(chosen: Options) -> list[dict[str, Any]]:
-    plain = [
-        {"name": name, "value": value}
-        for name, _, value in (pair.partition("=") for pair in chosen.env)
-    ]
-    secrets = []
+    variables: list[dict[str, Any]] = []
+    for pair in chosen.env:
+        name, _, value = pair.partition("=")
+        variables.append({"name": name, "value": value})
     for pair in chosen.secret:
-        name, _, reference = pair.partition("=")
-        secret_name, _, key = reference.partition("/")
-        secrets.append(
-            {"name": name, "valueFrom": {"secretKeyRef": {"name": secret_name, "key": key}}}
-        )
-    return [*plain, *secrets]
+        name, secret, key = re.split("[=/]", pair, maxsplit=2)
+        reference = {"secretKeyRef": {"name": secret, "key": key}}
+        variables.append({"name": name, "valueFrom": reference})
+    return variables
 
 
 def _resources(launch: LaunchSpec, execution: Execution, chosen: Options) -> dict[str, Any]:
     default_gpus = 0 if execution.device == "cpu" else max(launch.counts)
     gpus = default_gpus if chosen.gpus is None else chosen.gpus
-    amounts: dict[str, str] = {}
-    if chosen.cpu:
-        amounts["cpu"] = chosen.cpu
-    if chosen.memory:
-        amounts["memory"] = chosen.memory
-    if gpus:
-        amounts[chosen.gpu_resource] = str(gpus)
+    sizes = {"cpu": chosen.cpu, "memory": chosen.memory, chosen.gpu_resource: str(gpus or "")}
+    amounts = {name: amount for name, amount in sizes.items() if amount}
     return {"requests": amounts, "limits": amounts} if amounts else {}
 
 
@@ -264,22 +256,17 @@ def _pod(execution: Execution, chosen: Options) -> dict[str, Any]:
     ]
     mounts = [{"name": "shm", "mountPath": "/dev/shm"}]
     for number, claim in enumerate(chosen.claim):
-        claim_name, _, mount_path = claim.partition(":")
-        volumes.append(
-            {"name": f"claim-{number}", "persistentVolumeClaim": {"claimName": claim_name}}
-        )
-        mounts.append({"name": f"claim-{number}", "mountPath": mount_path})
+        volume, (claim_name, _, mount_path) = f"claim-{number}", claim.partition(":")
+        volumes.append({"name": volume, "persistentVolumeClaim": {"claimName": claim_name}})
+        mounts.append({"name": volume, "mountPath": mount_path})
     tolerations = []
     for toleration in chosen.toleration:
         key, separator, value = toleration.partition("=")
-        tolerations.append(
-            {"key": key, "operator": "Equal", "value": value}
-            if separator
-            else {"key": key, "operator": "Exists"}
-        )
+        test = {"operator": "Equal", "value": value} if separator else {"operator": "Exists"}
+        tolerations.append({"key": key, **test})
+    grace_seconds = math.ceil(execution.scheduler_grace_seconds) + GRACE_MARGIN
     spec = {
-        "terminationGracePeriodSeconds": math.ceil(execution.scheduler_grace_seconds)
-        + GRACE_MARGIN,
+        "terminationGracePeriodSeconds": grace_seconds,
         "serviceAccountName": chosen.service_account,
         "nodeSelector": dict(pair.split("=", 1) for pair in chosen.node_selector),
         "tolerations": tolerations,
