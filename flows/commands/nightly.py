@@ -10,8 +10,8 @@ import click
 
 from cloze.core.errors import UsageError
 from cloze.flows.commands.base.options import emit, json_option
-from cloze.flows.commands.operate import lineage_tree, print_tree
 from cloze.flows.commands.run import complete_config, set_option
+from cloze.flows.commands.services import lineage_tree, print_tree
 
 if TYPE_CHECKING:
     from rich.table import Table

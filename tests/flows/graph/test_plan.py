@@ -92,7 +92,10 @@ def test_only_needs_its_inputs() -> None:
 
 def test_what_an_earlier_try_has_begun_is_forced_no_more() -> None:
     first, _ = make()
-    assert plan(start=["letters"], started={first.fingerprint}) == {"letters": "", "count": "forced"}
+    assert plan(start=["letters"], started={first.fingerprint}) == {
+        "letters": "",
+        "count": "forced",
+    }
     other = plan("letters.size=9", start=["letters"], started={first.fingerprint})
     assert other == {"letters": "forced", "count": "forced"}
     (Path(first.artifact) / "manifest.json").unlink()  # begun and not finished

@@ -1,4 +1,4 @@
-"""Commands that look after servers and artifacts: ui, deploy, doctor, verify, lineage."""
+"""Commands for services and artifacts: `deploy`, `doctor`, `ui`, `verify`, `lineage`."""
 
 from __future__ import annotations
 
@@ -20,6 +20,112 @@ if TYPE_CHECKING:
 
 
 Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+@click.command()
+@click.option(
+    "--api",
+    metavar="URL",
+    help="API of the Prefect server. Default: PREFECT_API_URL, or the server of `cloze ui`.",
+)
+@json_option
+def deploy(api: str | None, as_json: bool) -> None:
+    """Register the deployments and schedules in Prefect.
+
+    Removes deployments and schedules that are no longer in prefect.yaml. Failed runs are reported
+    to CLOZE_NOTIFY: a webhook URL (such as Slack's), or TYPE/NAME of a notification block in
+    Prefect, such as sendgrid-email/team.
+    """
+    from cloze.flows.graph import plan
+    from cloze.flows.prefect.environment import prepare_prefect
+    from cloze.flows.run import server_addresses
+
+    prepare_prefect()
+    api = api or server_addresses.api(plan.runs_directory())
+    from cloze.flows.prefect import deploy as deploying
+
+    deployment = deploying.deploy(api)
+    if as_json:
+        emit(dataclasses.asdict(deployment))
+        return
+    count, pool = len(deployment.deployments), deployment.pool
+    click.echo(f"{count} deployments at {deployment.api}, work pool {pool}:")
+    for name in deployment.deployments:
+        click.echo(f"  {name}")
+    for name in deployment.removed:
+        click.echo(f"  {name}  removed")
+    click.echo(f"schedules: {', '.join(deployment.schedules) or 'none'}")
+    click.echo(f"automations: {'; '.join(deployment.automations)}")
+    click.echo(f"A worker runs them: prefect worker start --pool {pool} --type process")
+
+
+@click.command()
+@click.option(
+    "--fix",
+    is_flag=True,
+    help="Repair stuck runs, orphaned processes and refused records; leaves processes of others"
+    " alone.",
+)
+@json_option
+@click.pass_context
+def doctor(ctx: click.Context, fix: bool, as_json: bool) -> None:
+    """Check this machine and its servers; --fix repairs.
+
+    Checks versions, GPUs, NCCL, disk, servers, stuck runs, slots, orphaned processes, and records
+    that MLflow refused.
+    Exit code 1: a problem is left.
+    """
+    from cloze.flows.doctor import machine, runs
+    from cloze.flows.doctor.machine import run_check
+
+    findings: list[Finding] = []
+    for check in (*machine.CHECKS, *runs.CHECKS):
+        for finding in run_check(check, fix):
+            findings.append(finding)
+            if not as_json:
+                _show(finding)
+    all_ok = all(finding.ok or finding.fixed for finding in findings)
+    if as_json:
+        emit({"ok": all_ok, "checks": [finding.row() for finding in findings]})
+    elif any(finding.repair is not None and not finding.ok for finding in findings) and not fix:
+        click.echo("\n`cloze doctor --fix` repairs what is marked with a star.")
+    if not all_ok:
+        ctx.exit(1)
+
+
+def _show(finding: Finding) -> None:
+    if finding.ok:
+        mark = click.style("ok   ", fg="green")
+    elif finding.fixed:
+        mark = click.style("fixed", fg="green")
+    else:
+        mark = click.style("bad* " if finding.repair is not None else "bad  ", fg="red")
+    click.echo(f"{mark} {finding.check:<14} {finding.found}")
+    if not finding.ok and not finding.fixed:
+        failed = f" ({finding.failed})" if finding.failed else ""
+        click.echo(f"{'':<21}→ {finding.fix}{failed}")
+
+
+def _port_option(name: str, text: str) -> Callable[[Command], Command]:
+    return click.option(name, type=click.IntRange(1, 65535), help=f"{text}, or the next free one.")
+
+
+@click.command()
+@_port_option("--prefect-port", "Port of the Prefect server. Default: 4200")
+@_port_option("--mlflow-port", "Port of the MLflow server. Default: 5000")
+@_port_option("--dashboard-port", "Port of the dashboard. Default: 8090")
+@json_option
+def ui(
+    prefect_port: int | None, mlflow_port: int | None, dashboard_port: int | None, as_json: bool
+) -> None:
+    """Start Prefect, MLflow and the dashboard.
+
+    Also starts a worker that serves the deployments. Ctrl-C ends all. If they already run for this
+    runs directory, prints their addresses and exits.
+    """
+    from cloze.flows.ui.command import serve
+
+    serve({"page": dashboard_port, "prefect": prefect_port, "mlflow": mlflow_port}, as_json)
 
 
 @click.command()
@@ -220,109 +326,3 @@ def _row(path: str, result: Verification) -> dict[str, Any]:
         "bytes": result.bytes,
         "errors": list(result.errors),
     }
-
-
-@click.command()
-@click.option(
-    "--api",
-    metavar="URL",
-    help="API of the Prefect server. Default: PREFECT_API_URL, or the server of `cloze ui`.",
-)
-@json_option
-def deploy(api: str | None, as_json: bool) -> None:
-    """Register the deployments and schedules in Prefect.
-
-    Removes deployments and schedules that are no longer in prefect.yaml. Failed runs are reported
-    to CLOZE_NOTIFY: a webhook URL (such as Slack's), or TYPE/NAME of a notification block in
-    Prefect, such as sendgrid-email/team.
-    """
-    from cloze.flows.graph import plan
-    from cloze.flows.prefect.environment import prepare_prefect
-    from cloze.flows.run import server_addresses
-
-    prepare_prefect()
-    api = api or server_addresses.api(plan.runs_directory())
-    from cloze.flows.prefect import deploy as deploying
-
-    deployment = deploying.deploy(api)
-    if as_json:
-        emit(dataclasses.asdict(deployment))
-        return
-    count, pool = len(deployment.deployments), deployment.pool
-    click.echo(f"{count} deployments at {deployment.api}, work pool {pool}:")
-    for name in deployment.deployments:
-        click.echo(f"  {name}")
-    for name in deployment.removed:
-        click.echo(f"  {name}  removed")
-    click.echo(f"schedules: {', '.join(deployment.schedules) or 'none'}")
-    click.echo(f"automations: {'; '.join(deployment.automations)}")
-    click.echo(f"A worker runs them: prefect worker start --pool {pool} --type process")
-
-
-@click.command()
-@click.option(
-    "--fix",
-    is_flag=True,
-    help="Repair stuck runs, orphaned processes and refused records; leaves processes of others"
-    " alone.",
-)
-@json_option
-@click.pass_context
-def doctor(ctx: click.Context, fix: bool, as_json: bool) -> None:
-    """Check this machine and its servers; --fix repairs.
-
-    Checks versions, GPUs, NCCL, disk, servers, stuck runs, slots, orphaned processes, and records
-    that MLflow refused.
-    Exit code 1: a problem is left.
-    """
-    from cloze.flows.doctor import machine, runs
-    from cloze.flows.doctor.machine import run_check
-
-    findings: list[Finding] = []
-    for check in (*machine.CHECKS, *runs.CHECKS):
-        for finding in run_check(check, fix):
-            findings.append(finding)
-            if not as_json:
-                _show(finding)
-    all_ok = all(finding.ok or finding.fixed for finding in findings)
-    if as_json:
-        emit({"ok": all_ok, "checks": [finding.row() for finding in findings]})
-    elif any(finding.repair is not None and not finding.ok for finding in findings) and not fix:
-        click.echo("\n`cloze doctor --fix` repairs what is marked with a star.")
-    if not all_ok:
-        ctx.exit(1)
-
-
-def _show(finding: Finding) -> None:
-    if finding.ok:
-        mark = click.style("ok   ", fg="green")
-    elif finding.fixed:
-        mark = click.style("fixed", fg="green")
-    else:
-        mark = click.style("bad* " if finding.repair is not None else "bad  ", fg="red")
-    click.echo(f"{mark} {finding.check:<14} {finding.found}")
-    if not finding.ok and not finding.fixed:
-        failed = f" ({finding.failed})" if finding.failed else ""
-        click.echo(f"{'':<21}→ {finding.fix}{failed}")
-
-
-def _port_option(name: str, text: str) -> Callable[[Command], Command]:
-    return click.option(name, type=click.IntRange(1, 65535), help=f"{text}, or the next free one.")
-
-
-@click.command()
-@_port_option("--prefect-port", "Port of the Prefect server. Default: 4200")
-@_port_option("--mlflow-port", "Port of the MLflow server. Default: 5000")
-@_port_option("--dashboard-port", "Port of the dashboard. Default: 8090")
-@json_option
-def ui(
-    prefect_port: int | None, mlflow_port: int | None, dashboard_port: int | None, as_json: bool
-) -> None:
-    """Start Prefect, MLflow and the dashboard.
-
-    Also starts a worker that serves the deployments. Ctrl-C ends all. If they already run for this
-    runs directory, prints their addresses and exits.
-    """
-    from cloze.flows.ui.command import serve
-
-    serve({"page": dashboard_port, "prefect": prefect_port, "mlflow": mlflow_port}, as_json)
