@@ -180,8 +180,10 @@ class StageDisplay(Reporter):
             self._step = figures.get("step")
             self._progress.reset(self._task)
         of_total = f"/{format_count(total)}" if total else ""
-        fields = {"count": f"{format_count(done)}{of_total} {unit}", "note": self._note(figures)}
-        self._progress.update(self._task, completed=done, total=total, unit=unit, **fields)
+        count, note = f"{format_count(done)}{of_total} {unit}", self._note(figures)
+        self._progress.update(
+            self._task, completed=done, total=total, count=count, unit=unit, note=note
+        )
         self._notes(figures)
         if warning := figures.get("warning"):
             self.screen.print(f"[yellow]warning:[/] {escape(str(warning))}")
