@@ -97,13 +97,15 @@ def cancel(path: str, report: Callable[[str], None]) -> dict[str, Any]:
     report(f"{builder} is asked to end; trainings have {grace:.0f} s to save a checkpoint")
     match = _HOLDER.search(builder)
     pid = int(match[1]) if match is not None and match[2] == socket.gethostname() else None
-    wait_or_kill(path, lambda: holder(path) is not None, pid, grace + PATIENCE_SECONDS, report)
+    seconds = grace + PATIENCE_SECONDS
+    wait_or_kill(path, builder, lambda: holder(path) is not None, pid, seconds, report)
     clear_requests(path)
     return cancel_result(path, "finished" if artifact.is_artifact(path) else "cancelled")
 
 
 def wait_or_kill(
     path: str,
+    builder: str,
     runs: Callable[[], bool],
     pid: int | None,
     seconds: float,
@@ -113,6 +115,7 @@ def wait_or_kill(
 
     Args:
         path: directory that the process holds, for messages.
+        builder: description of the process, for messages.
         runs: checks whether the process still holds the directory.
         pid: id of the process; None: it is on another host.
         report: callback for progress messages.
@@ -132,14 +135,14 @@ def wait_or_kill(
     if has_ended():
         return False
     if pid is None:
-        raise DataError(f"{path} is still held by a process on another host; end it there")
+        raise DataError(f"{path} is still held by {builder}; end it there")
     report(f"it did not end in {seconds:.0f} s and is killed, with all that it has started")
     with suppress(ProcessLookupError):
         # the kernel kills its ranks; agents end with their connection
         os.kill(pid, signal.SIGKILL)
     if not has_ended():
         raise DataError(
-            f"{path} is still held by process {pid}, which cannot be killed; run `cloze doctor`"
+            f"{path} is still held by {builder}, which cannot be killed; run `cloze doctor`"
         )
     return True
 

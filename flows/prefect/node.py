@@ -40,18 +40,14 @@ MOST_ROWS = 200
 
 def plan_page(session: RunSession) -> str:
     """Return the plan as a markdown page: each node, whether it runs, why and for how long."""
-    rows = [
-        (
-            step.name,
-            "–" if step.cached else "**run**",
-            step.reason,
-            "" if step.cached else format_total_seconds([session.estimates[step.name]]),
-        )
-        for step in session.steps
-    ]
-    return f"Run `{session.config.name}` in `{session.directory.resolve()}`\n\n" + _table(
-        ("node", "what", "why", "expected"), rows
-    )
+    rows = []
+    for step in session.steps:
+        what, seconds = "**run**", format_total_seconds([session.estimates[step.name]])
+        if step.cached:
+            what, seconds = "–", ""
+        rows.append((step.name, what, step.reason, seconds))
+    table = _table(("node", "what", "why", "expected"), rows)
+    return f"Run `{session.config.name}` in `{session.directory.resolve()}`\n\n{table}"
 
 
 def node_page(

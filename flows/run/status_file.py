@@ -343,8 +343,8 @@ def cancel(
     report(f"process {pid} is asked to end; its trainings have {grace:.0f} s to save a checkpoint")
     with suppress(ProcessLookupError):
         os.kill(pid, signal.SIGTERM)
-    seconds = grace + PATIENCE_SECONDS
-    if wait_or_kill(directory, lambda: is_held(directory), pid, seconds, report):
+    seconds, builder = grace + PATIENCE_SECONDS, f"process {pid}"
+    if wait_or_kill(directory, builder, lambda: is_held(directory), pid, seconds, report):
         mark_crashed(runs)
     return read(runs, name)
 
