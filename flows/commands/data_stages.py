@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 
 from cloze.flows.commands.base.field_options import Count
 from cloze.flows.commands.base.options import (
+    Command,
     GroupedCommand,
     GroupedOption,
     OptionOverride,
@@ -20,8 +21,6 @@ from cloze.flows.commands.base.options import (
     weights,
 )
 from cloze.flows.commands.base.stage_command import StageArguments, StageCommand, run_stage
-
-Command = TypeVar("Command", bound=Callable[..., Any])
 
 SOURCES = "Sources"
 TOKENIZER_HELP = "Vocab artifact, vocab.txt, tokenizer.json or Hugging Face directory."

@@ -6,20 +6,17 @@ import contextlib
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from cloze.core import processes
 from cloze.flows.commands.base.field_options import Count
-from cloze.flows.commands.base.options import complete_targets, emit, json_option
+from cloze.flows.commands.base.options import Command, complete_targets, emit, json_option
 
 if TYPE_CHECKING:
     from cloze.core.artifacts.artifact import Verification
     from cloze.flows.doctor.machine import Finding
-
-
-Command = TypeVar("Command", bound=Callable[..., Any])
 
 
 @click.command()
