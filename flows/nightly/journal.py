@@ -40,7 +40,7 @@ from cloze.flows.tracking.metadata import user_name
 from cloze.flows.tracking.models import RUN_NAME
 
 if TYPE_CHECKING:
-    from cloze.flows.tracking.model_registry import Registry
+    from cloze.flows.tracking.mlflow_writer import Registry
 
 DIRECTORY = ".night"  # below the runs directory
 FILE = "nights.jsonl"
@@ -316,7 +316,7 @@ def _metrics(scores: Mapping[str, float]) -> dict[str, float]:
 
 def try_to_sync(journal: Journal) -> list[str]:
     """Call `sync_alias` unless a nightly run is in progress or MLflow fails; return warnings."""
-    from cloze.flows.tracking.model_registry import Registry
+    from cloze.flows.tracking.mlflow_writer import Registry
 
     if journal.champion() is None:
         return []

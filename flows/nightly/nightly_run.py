@@ -231,7 +231,7 @@ class NightlyRun:
 
     def _update_registry(self, ready: Mapping[str, Scores]) -> None:
         """Set the alias and log the scores. An error becomes a warning; the next run retries."""
-        from cloze.flows.tracking.model_registry import Registry
+        from cloze.flows.tracking.mlflow_writer import Registry
 
         try:
             registry = Registry(self.runs)

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from cloze.flows.tracking.model_registry import Registry
+from cloze.flows.tracking.mlflow_writer import Registry
 from cloze.flows.tracking.models import Checkpoint
 from cloze.flows.tracking.spool import Spool
 from tests.operations.mlflow_server import Server

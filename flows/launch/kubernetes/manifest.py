@@ -13,7 +13,7 @@ import re
 from pathlib import PurePosixPath
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
 
 from cloze.core import storage
 from cloze.core.errors import UsageError, did_you_mean
@@ -34,6 +34,14 @@ AGENT = (
 )
 # repeatable options
 SEVERAL = ("claim", "env", "secret", "node_selector", "toleration", "pull_secret")
+
+
+FORMS = {  # option -> pattern and form of its values
+    "claim": (r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?:/.+", "NAME:/PATH, such as training:/data"),
+    "env": (r"[^=]+=.*", "NAME=VALUE"),
+    "secret": (r"[^=]+=[^/]+/[^/]+", "NAME=SECRET/KEY"),
+    "node_selector": (r"[^=]+=.*", "NAME=VALUE"),
+}
 
 
 class Options(BaseModel):
@@ -79,37 +87,16 @@ class Options(BaseModel):
     queue: str | None = None
     """Local queue of Kueue."""
 
-    @field_validator("claim")
+    @field_validator(*FORMS)
     @classmethod
-    def _claims(cls, claims: tuple[str, ...]) -> tuple[str, ...]:
-        for claim in claims:
-            if not re.fullmatch(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?:/.+", claim):
-                raise ValueError(f"{claim!r} must look like NAME:/PATH, such as training:/data")
-        return claims
-
-    @field_validator("env", "secret", "node_selector")
-    @classmethod
-    def _pairs(cls, pairs: tuple[str, ...]) -> tuple[str, ...]:
-        for pair in pairs:
-            if not pair.partition("=")[0] or "=" not in pair:
-                raise ValueError(f"{pair!r} must look like NAME=VALUE")
-        return pairs
-
-    @field_validator("secret")
-    @classmethod
-    def _secrets(cls, secrets: tuple[str, ...]) -> tuple[str, ...]:
-        for secret in secrets:
-            if not re.fullmatch(r"[^=]+=[^/]+/[^/]+", secret):
-                raise ValueError(f"{secret!r} must look like NAME=SECRET/KEY")
-        return secrets
-
-    @field_validator("env")
-    @classmethod
-    def _not_trainers(cls, pairs: tuple[str, ...]) -> tuple[str, ...]:
-        reserved = next((pair for pair in pairs if pair.startswith("PET_")), None)
-        if reserved:
-            raise ValueError(f"{reserved!r}: Trainer sets the variables PET_… itself")
-        return pairs
+    def _check_form(cls, values: tuple[str, ...], info: ValidationInfo) -> tuple[str, ...]:
+        pattern, form = FORMS[str(info.field_name)]
+        for value in values:
+            if not re.fullmatch(pattern, value, re.DOTALL):
+                raise ValueError(f"{value!r} must look like {form}")
+            if info.field_name == "env" and value.startswith("PET_"):
+                raise ValueError(f"{value!r}: Trainer sets the variables PET_… itself")
+        return values
 
 
 def options(execution: Execution) -> Options:

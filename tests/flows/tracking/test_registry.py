@@ -16,7 +16,7 @@ import torch
 import cloze
 from cloze.core.errors import ClozeError, DataError, UsageError
 from cloze.flows.tracking import models
-from cloze.flows.tracking.model_registry import Registry
+from cloze.flows.tracking.mlflow_writer import Registry
 from cloze.model import checkpoint
 from cloze.model.use.classify import TextClassificationPipeline
 from cloze.model.use.fill_mask import FillMaskPipeline
