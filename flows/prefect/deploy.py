@@ -177,7 +177,7 @@ def apply_automations(client: SyncPrefectClient, automations: list[AutomationCor
     return list(desired)
 
 
-# Automations
+# Deployments and schedules, as in `prefect.yaml`.
 
 ENTRYPOINTS = "cloze.flows.prefect."  # prefix of the entrypoints of Cloze's deployments
 
