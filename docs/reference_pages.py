@@ -22,7 +22,7 @@ from cloze.core.stages.execution import Execution
 from cloze.core.stages.stage import Stage
 from cloze.flows.cli import COMMANDS
 from cloze.flows.cli import cloze as command_group
-from cloze.flows.commands.base.placement import places
+from cloze.flows.commands.base.options import places
 from cloze.flows.graph.stages import TABLE
 from cloze.flows.nightly.suite import NightSettings
 

@@ -85,8 +85,7 @@ MODULES = {
     "model_stages": "pretrain merge finetune import export evaluate perplexity score-pairs"
     " plan-training",
     "inference": "fill-mask embed classify tag answer generate score",
-    "artifacts": "verify lineage",
-    "services": "ui deploy doctor",
+    "services": "ui deploy doctor verify lineage",
     "help_topics": "completion help",
 }
 HIDDEN = ("report", "submission")  # stages that read all nodes of a run; hidden from the help

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 
 from cloze.flows.commands.base.field_options import Count
 from cloze.flows.commands.base.options import (
+    Command,
     GroupedCommand,
     GroupedOption,
     OptionOverride,
@@ -20,8 +21,6 @@ from cloze.flows.commands.base.options import (
     weights,
 )
 from cloze.flows.commands.base.stage_command import StageArguments, StageCommand, run_stage
-
-Command = TypeVar("Command", bound=Callable[..., Any])
 
 SOURCES = "Sources"
 TOKENIZER_HELP = "Vocab artifact, vocab.txt, tokenizer.json or Hugging Face directory."
@@ -152,9 +151,7 @@ TRAIN_FILTER = StageCommand(
 )
 
 EMBED_CORPUS = StageCommand(
-    "embed-corpus",
-    stage="vectors",
-    help="Compute an embedding for each document of a corpus.",
+    "embed-corpus", stage="vectors", help="Compute an embedding for each document of a corpus."
 )
 
 SEMDEDUP = StageCommand(
@@ -170,10 +167,7 @@ SEMDEDUP = StageCommand(
     stage="vocab",
     checks_required=False,
     inputs={"corpus": ("--corpus", "Corpus artifact to train on, and to measure with.")},
-    spelled={
-        "import_path": OptionOverride("--import"),
-        "extend_path": OptionOverride("--extend"),
-    },
+    spelled={"import_path": OptionOverride("--import"), "extend_path": OptionOverride("--extend")},
 )
 def vocab(arguments: StageArguments) -> None:
     """Train, import or extend a tokenizer vocabulary.
@@ -239,11 +233,8 @@ def dataset(arguments: StageArguments) -> None:
     """Tokenize, pack and mask a corpus into Arrow shards."""
     if "append" in arguments.inputs:
         _take_settings(arguments)
-    required = {
-        "corpus": arguments.inputs.get("corpus"),
-        "tokenizer": arguments.inputs.get("vocab"),
-        "out": arguments.out,
-    }
+    corpus, tokenizer = arguments.inputs.get("corpus"), arguments.inputs.get("vocab")
+    required = {"corpus": corpus, "tokenizer": tokenizer, "out": arguments.out}
     for option, value in required.items():
         if value is None:
             raise click.UsageError(f"Missing option '--{option}'.")
@@ -297,24 +288,16 @@ def _show_tokens(out: str) -> None:
     )
 
 
+def _index_option(name: str, text: str) -> Callable[[Command], Command]:
+    return click.option(
+        name, type=Count(min=0), default=0, show_default=True, metavar="N", help=text
+    )
+
+
 @click.command("inspect")
 @click.argument("path", shell_complete=complete_targets)
-@click.option(
-    "--row",
-    type=Count(min=0),
-    default=0,
-    show_default=True,
-    metavar="N",
-    help="Number of the row in its split, from 0.",
-)
-@click.option(
-    "--mask-copy",
-    type=Count(min=0),
-    default=0,
-    show_default=True,
-    metavar="N",
-    help="Mask copy to show.",
-)
+@_index_option("--row", "Number of the row in its split, from 0.")
+@_index_option("--mask-copy", "Mask copy to show.")
 @click.option(
     "--split",
     type=click.Choice(["train", "heldout"]),

@@ -73,10 +73,8 @@ def download(remote: Remote, directory: Path, progress: Progress) -> Path:
     if target.exists():
         return target
     directory.mkdir(parents=True, exist_ok=True)
-    part_file, validator_file = (
-        directory / f"{remote.name}.part",
-        directory / f"{remote.name}.part.etag",
-    )
+    part_file = directory / f"{remote.name}.part"
+    validator_file = directory / f"{remote.name}.part.etag"
     validator = validator_file.read_text() if validator_file.exists() else ""
     # without a validator, the server's file may have changed since
     offset = part_file.stat().st_size if validator and part_file.exists() else 0

@@ -5,12 +5,13 @@ from __future__ import annotations
 import re
 import textwrap
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from cloze.flows.commands.base.field_options import Count, NameOf
 from cloze.flows.commands.base.options import (
+    Command,
     GroupedCommand,
     GroupedOption,
     OptionOverride,
@@ -110,9 +111,7 @@ EXPORT = StageCommand(
 )
 
 PERPLEXITY = StageCommand(
-    "perplexity",
-    stage="perplexity",
-    help="Compute a checkpoint's loss on held-out rows.",
+    "perplexity", stage="perplexity", help="Compute a checkpoint's loss on held-out rows."
 )
 
 
@@ -176,8 +175,6 @@ def _show_phenomena(result: BuildResult) -> dict[str, Any]:
     Console(highlight=False).print(table)
     return {}
 
-
-Command = TypeVar("Command", bound=Callable[..., Any])
 
 PLANNER = "cloze.model.train.plan.training_plan:plan_training"
 WIDEST = 100

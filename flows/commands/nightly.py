@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -10,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from cloze.core.errors import UsageError
-from cloze.flows.commands.artifacts import lineage_tree, print_tree
 from cloze.flows.commands.base.options import emit, json_option
 from cloze.flows.commands.run import complete_config, set_option
+from cloze.flows.commands.services import lineage_tree, print_tree
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -27,10 +26,8 @@ if TYPE_CHECKING:
 @click.option(
     "--since",
     metavar="WHEN",
-    help=(
-        "Evaluate the checkpoints written since then: 2026-11-20, 36h or 7d. Default: since the "
-        "last night."
-    ),
+    help="Evaluate the checkpoints written since then: 2026-11-20, 36h or 7d. Default: since the"
+    " last night.",
 )
 @click.option(
     "-n", "--dry-run", "dry_run", is_flag=True, help="Print what would be evaluated, and exit."
@@ -71,9 +68,8 @@ def _show_preview(preview: dict[str, Any]) -> None:
 
     out = Console(highlight=False)
     current = preview["champion"]
-    out.print(
-        f"champion: {current['run']} step {current['step']:,}" if current else "champion: none yet"
-    )
+    name = f"{current['run']} step {current['step']:,}" if current else "none yet"
+    out.print(f"champion: {name}")
     if not preview["new"]:
         out.print("No new checkpoints.")
         return
@@ -151,19 +147,18 @@ def champion(rollback: bool, promote: str | None, reason: str, as_json: bool) ->
     The lineage leads back to the source files.
     """
     from cloze.flows.graph import plan
-    from cloze.flows.nightly import champion as champions
-    from cloze.flows.nightly.journal import Journal
+    from cloze.flows.nightly import journal as journals
     from cloze.flows.run.targets import resolve_path
     from cloze.flows.views import terminal
 
-    journal = Journal(plan.runs_directory())
+    journal = journals.Journal(plan.runs_directory())
     if rollback and promote:
         raise UsageError("--promote and --rollback exclude each other; give one of them")
     if rollback:
-        champions.roll_back(journal, reason)
+        journals.roll_back(journal, reason)
     if promote:
-        champions.promote(journal, resolve_path(promote), reason)
-    for note in champions.try_to_sync(journal):
+        journals.promote(journal, resolve_path(promote), reason)
+    for note in journals.try_to_sync(journal):
         terminal.console().print(note, markup=False, soft_wrap=True)
     content = _champion_content(journal, journal.champion())
     if as_json:
@@ -173,7 +168,8 @@ def champion(rollback: bool, promote: str | None, reason: str, as_json: bool) ->
 
 
 def _champion_content(journal: Journal, now: Champion | None) -> dict[str, Any]:
-    from cloze.flows.nightly import champion as champions
+    from cloze.flows.nightly.journal import champion_path
+    from cloze.flows.tracking.models import registered_name
 
     changes = journal.changes()
     history = [
@@ -184,27 +180,24 @@ def _champion_content(journal: Journal, now: Champion | None) -> dict[str, Any]:
         }
         for change in changes
     ]  # fmt: skip
-    name, version = os.environ.get("CLOZE_REGISTERED_MODEL") or "cloze", journal.version()
+    content = {"name": registered_name(), "history": history}
     if now is None:
         empty = dict.fromkeys(
-            ("checkpoint", "fingerprint", "run", "step", "since", "why", "replaced", "lineage")
+            "version checkpoint fingerprint run step since why replaced lineage".split()
         )
-        return {"name": name, "version": None, **empty, "metrics": {}, "history": history}
-    replaced = changes[-1].replaced
+        return {**content, **empty, "metrics": {}}
+    old = changes[-1].replaced
     return {
-        "name": name,
-        "version": version,
-        "checkpoint": champions.champion_path(journal, now),
+        **content,
+        "version": journal.version(),
+        "checkpoint": champion_path(journal, now),
         "fingerprint": now.key,
         "run": now.run,
         "step": now.step,
         "metrics": dict(now.scores),
         "since": changes[-1].time,
         "why": changes[-1].why,
-        "replaced": {"fingerprint": replaced.key, "run": replaced.run, "step": replaced.step}
-        if replaced
-        else None,
-        "history": history,
+        "replaced": {"fingerprint": old.key, "run": old.run, "step": old.step} if old else None,
         "lineage": lineage_tree(now.key, now.checkpoint),
     }
 
@@ -216,12 +209,10 @@ def _show_champion(content: dict[str, Any]) -> None:
             " champion."
         )
         return
-    version = (
-        f", version {content['version']} of {content['name']} in MLflow"
-        if content["version"]
-        else ", not yet registered in MLflow"
-    )
-    click.echo(f"{content['run']} step {content['step']:,}{version}")
+    version = "not yet registered in MLflow"
+    if content["version"]:
+        version = f"version {content['version']} of {content['name']} in MLflow"
+    click.echo(f"{content['run']} step {content['step']:,}, {version}")
     click.echo(f"  since       {_time(content['since'])}")
     click.echo(f"  why         {content['why']}")
     if content["metrics"]:

@@ -5,21 +5,18 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
 from rich.markup import escape
 
-from cloze.flows.commands.base.options import complete_from, emit, json_option
+from cloze.flows.commands.base.options import Command, complete_from, emit, json_option
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from cloze.core.stages.execute import BuildResult
     from cloze.flows.run.session import RunSession
-
-
-Command = TypeVar("Command", bound=Callable[..., Any])
 
 
 def _preset_names(ctx: click.Context) -> list[str]:

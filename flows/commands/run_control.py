@@ -9,12 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from cloze.flows.commands.base.options import (
-    GroupedCommand,
-    complete_targets,
-    emit,
-    json_option,
-)
+from cloze.flows.commands.base.options import GroupedCommand, complete_targets, emit, json_option
 from cloze.flows.commands.base.stage_command import (
     BEAM,
     OF_EXECUTION,
@@ -146,11 +141,8 @@ def _format_metrics(line: str) -> str:
     values = _values(line)
     if values is None:
         return line
-    metrics = "  ".join(
-        f"{name} {format_number(value)}"
-        for name, value in values.items()
-        if name not in ("step", "time")
-    )
+    numbers = {name: values[name] for name in values if name not in ("step", "time")}
+    metrics = "  ".join(f"{name} {format_number(value)}" for name, value in numbers.items())
     return training_line(values) or f"step {values.get('step')}  {metrics}"
 
 
@@ -204,14 +196,13 @@ def _how_to_continue(path: str) -> str:
 
 def _cancel_run(name: str, as_json: bool, remedy: str) -> None:
     from cloze.flows.graph.plan import runs_directory
-    from cloze.flows.run import cancel as run_cancel
+    from cloze.flows.run import status_file
 
-    record = run_cancel.cancel(runs_directory(), name, _note)
-    stopped_nodes = [
-        node for node, row in record["nodes"].items() if row["state"] in ("stopped", "crashed")
-    ]
+    record = status_file.cancel(runs_directory(), name, _note)
+    nodes, stop_states = record["nodes"], (status_file.STOPPED, status_file.CRASHED)
+    stopped = [node for node in nodes if nodes[node]["state"] in stop_states]
     if as_json:
-        emit({"run": name, "state": record["state"], "stopped": stopped_nodes})
+        emit({"run": name, "state": record["state"], "stopped": stopped})
     else:
         click.echo(f"{name}: {record['state']}. {remedy}")
 

@@ -1,15 +1,21 @@
-"""Commands for services: `deploy`, `doctor` and `ui`."""
+"""Commands for services and artifacts: `deploy`, `doctor`, `ui`, `verify`, `lineage`."""
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from cloze.flows.commands.base.options import emit, json_option
+from cloze.core import processes
+from cloze.flows.commands.base.field_options import Count
+from cloze.flows.commands.base.options import Command, complete_targets, emit, json_option
 
 if TYPE_CHECKING:
+    from cloze.core.artifacts.artifact import Verification
     from cloze.flows.doctor.machine import Finding
 
 
@@ -39,27 +45,23 @@ def deploy(api: str | None, as_json: bool) -> None:
     if as_json:
         emit(dataclasses.asdict(deployment))
         return
-    click.echo(
-        f"{len(deployment.deployments)} deployments at {deployment.api}, work pool "
-        f"{deployment.pool}:"
-    )
+    count, pool = len(deployment.deployments), deployment.pool
+    click.echo(f"{count} deployments at {deployment.api}, work pool {pool}:")
     for name in deployment.deployments:
         click.echo(f"  {name}")
     for name in deployment.removed:
         click.echo(f"  {name}  removed")
     click.echo(f"schedules: {', '.join(deployment.schedules) or 'none'}")
     click.echo(f"automations: {'; '.join(deployment.automations)}")
-    click.echo(f"A worker runs them: prefect worker start --pool {deployment.pool} --type process")
+    click.echo(f"A worker runs them: prefect worker start --pool {pool} --type process")
 
 
 @click.command()
 @click.option(
     "--fix",
     is_flag=True,
-    help=(
-        "Repair stuck runs, orphaned processes and refused records; leaves processes of others "
-        "alone."
-    ),
+    help="Repair stuck runs, orphaned processes and refused records; leaves processes of others"
+    " alone.",
 )
 @json_option
 @click.pass_context
@@ -73,21 +75,8 @@ def doctor(ctx: click.Context, fix: bool, as_json: bool) -> None:
     from cloze.flows.doctor import machine, runs
     from cloze.flows.doctor.machine import run_check
 
-    checks = (
-        machine.python,
-        machine.packages,
-        machine.compiler,
-        machine.processor,
-        machine.devices,
-        machine.disk,
-        runs.servers,
-        runs.orphans,
-        runs.stuck,
-        runs.held_slots,
-        runs.refused_records,
-    )
     findings: list[Finding] = []
-    for check in checks:
+    for check in (*machine.CHECKS, *runs.CHECKS):
         for finding in run_check(check, fix):
             findings.append(finding)
             if not as_json:
@@ -114,25 +103,14 @@ def _show(finding: Finding) -> None:
         click.echo(f"{'':<21}→ {finding.fix}{failed}")
 
 
-PORT = click.IntRange(1, 65535)
+def _port_option(name: str, text: str) -> Callable[[Command], Command]:
+    return click.option(name, type=click.IntRange(1, 65535), help=f"{text}, or the next free one.")
 
 
 @click.command()
-@click.option(
-    "--prefect-port",
-    type=PORT,
-    help="Port of the Prefect server. Default: 4200, or the next free one.",
-)
-@click.option(
-    "--mlflow-port",
-    type=PORT,
-    help="Port of the MLflow server. Default: 5000, or the next free one.",
-)
-@click.option(
-    "--dashboard-port",
-    type=PORT,
-    help="Port of the dashboard. Default: 8090, or the next free one.",
-)
+@_port_option("--prefect-port", "Port of the Prefect server. Default: 4200")
+@_port_option("--mlflow-port", "Port of the MLflow server. Default: 5000")
+@_port_option("--dashboard-port", "Port of the dashboard. Default: 8090")
 @json_option
 def ui(
     prefect_port: int | None, mlflow_port: int | None, dashboard_port: int | None, as_json: bool
@@ -145,3 +123,203 @@ def ui(
     from cloze.flows.ui.command import serve
 
     serve({"page": dashboard_port, "prefect": prefect_port, "mlflow": mlflow_port}, as_json)
+
+
+@click.command()
+@click.argument("target", shell_complete=complete_targets)
+@json_option
+def lineage(target: str, as_json: bool) -> None:
+    """Show what an artifact was made from.
+
+    TARGET is a node (RUN/NODE), or the directory of an artifact or checkpoint. Parents are searched
+    near it.
+    """
+    from cloze.core.artifacts import artifact, fingerprints
+    from cloze.flows.run import targets
+
+    path = str(Path(targets.resolve(target).path).resolve())
+    fingerprint = fingerprints.artifact_fingerprint(path) or fingerprints.part_fingerprint(path)
+    tree = lineage_tree(fingerprint or artifact.read_manifest(path).fingerprint, path)
+    if as_json:
+        emit(tree)
+    else:
+        print_tree(tree, 0)
+
+
+def lineage_tree(fingerprint: str, path: str) -> dict[str, Any]:
+    """Return the lineage of an artifact, or of a part of one, as a tree.
+
+    Args:
+        fingerprint: fingerprint of the artifact or part.
+        path: current or former path; ancestors are searched near it.
+    """
+    return _ancestors(fingerprint, _NearbyArtifacts(Path(path)))
+
+
+class _NearbyArtifacts:
+    """Finished and unfinished artifacts near a path by fingerprint; distant ones are read last."""
+
+    def __init__(self, path: Path) -> None:
+        self._unread, self._paths = _directories_around(path), dict[str, str]()
+
+    def find(self, fingerprint: str) -> str | None:
+        from cloze.core.artifacts import fingerprints
+        from cloze.core.errors import DataError
+
+        while fingerprint not in self._paths:
+            directory = next(self._unread, None)
+            if directory is None:
+                return None
+            with contextlib.suppress(DataError):  # a manifest.json of another program
+                self._paths.setdefault(
+                    fingerprints.artifact_fingerprint(str(directory)), str(directory)
+                )
+        return self._paths[fingerprint]
+
+
+def _directories_around(path: Path) -> Iterator[Path]:
+    """Yield the artifact that contains `path`, then artifacts next to it, then others nearby."""
+    from cloze.core.artifacts.artifact import BUILDING, MANIFEST
+    from cloze.flows.run import targets
+
+    owner = Path(targets.containing_artifact(str(path)))
+    yield owner
+    grandparent = owner.parent.parent
+    for start, pattern in ((owner.parent, "*"), (grandparent, "*"), (grandparent, "*/*")):
+        for name in (MANIFEST, BUILDING):
+            for file in sorted(start.glob(f"{pattern}/{name}")):
+                if not file.parent.is_symlink():
+                    yield file.parent
+
+
+def _ancestors(fingerprint: str, nearby: _NearbyArtifacts) -> dict[str, Any]:
+    """Return the metadata of the artifact, or part, with that fingerprint, and of all ancestors."""
+    from cloze.core.artifacts import artifact, claim, fingerprints
+
+    path = nearby.find(fingerprints.artifact_fingerprint_of(fingerprint))
+    if path is None:
+        return {"fingerprint": fingerprint, "parents": {}}
+    subpath = fingerprints.subpath_of(fingerprint)
+    row = {"artifact": path, "fingerprint": fingerprint, **({"part": subpath} if subpath else {})}
+    if not artifact.is_artifact(path):
+        builder = claim.read(path)
+        inputs = {
+            role: fingerprints.artifact_fingerprint(source) or fingerprints.part_fingerprint(source)
+            for role, source in _recorded_inputs(path).items()
+        }
+        parents = {role: _ancestors(parent, nearby) for role, parent in inputs.items() if parent}
+        stage = builder.stage if builder else ""
+        return {"stage": stage, **row, "unfinished": True, "parents": parents}
+    manifest = artifact.read_manifest(path)
+    parents = {
+        role: _ancestors(parent, nearby) | _source_files(role, manifest.config)
+        for role, parent in manifest.parents.items()
+    }
+    return {"stage": manifest.stage, **row, "created": manifest.created, "parents": parents}
+
+
+def _recorded_inputs(path: str) -> dict[str, str]:
+    """Return the input paths of the unfinished artifact at `path`, by role."""
+    from cloze.core.errors import DataError
+    from cloze.core.stages.worker import JOB, LOGS, Job
+
+    with contextlib.suppress(DataError, OSError, ValueError, TypeError):  # just started
+        return dict(Job.read(str(Path(path) / LOGS / JOB)).inputs)
+    return {}
+
+
+def _source_files(role: str, config: Mapping[str, Any]) -> dict[str, list[str]]:
+    """Return the source files or directories that the config names for a parent."""
+    _, prefix, kind = role.partition("source/")
+    if prefix:
+        sources = [source for source in config.get("sources") or () if source.get("kind") == kind]
+        return {"files": [str(source["path"]) for source in sources if source.get("path")]}
+    value = config.get(role)
+    return {"files": [value]} if isinstance(value, str) else {}
+
+
+def print_tree(node: Mapping[str, Any], depth: int, role: str = "") -> None:
+    """Print the tree, two spaces per level."""
+    stage = node.get("stage", "")
+    label = f"{role} ({stage})" if role and stage and role != stage else stage or role
+    files = ", ".join(node.get("files") or ()) or "(outside)"
+    path = "/".join(filter(None, (node.get("artifact", files), node.get("part", ""))))
+    mark = "  (unfinished)" if node.get("unfinished") else ""
+    width = 24 - 2 * min(depth, 6)
+    click.echo(f"{'  ' * depth}{label:<{width}} {node['fingerprint'][:12]}  {path}{mark}")
+    for parent, child in node["parents"].items():
+        print_tree(child, depth + 1, parent)
+
+
+@click.command()
+@click.argument("target", shell_complete=complete_targets)
+@click.option(
+    "--threads",
+    type=Count(min=1),
+    metavar="N",
+    help="Number of files to read at once. Default: two per core.",
+)
+@json_option
+@click.pass_context
+def verify(ctx: click.Context, target: str, threads: int | None, as_json: bool) -> None:
+    """Compare artifacts byte by byte with their manifests.
+
+    TARGET is a node (RUN/NODE), the directory of an artifact, or a run or a directory whose
+    artifacts are all verified.
+    """
+    from rich import progress as bars
+
+    from cloze.core.artifacts import artifact
+    from cloze.flows.graph.plan import runs_directory
+    from cloze.flows.run import targets
+    from cloze.flows.views import terminal
+
+    resolved = targets.resolve(target)
+    if resolved.is_run:
+        paths = artifact.find_artifacts(str(runs_directory() / resolved.run))
+    elif resolved.run:  # a node or section; it may also have unfinished artifacts
+        paths = list(filter(artifact.is_artifact, resolved.paths)) or [resolved.path]
+    else:
+        paths = artifact.find_artifacts(targets.containing_artifact(resolved.path))
+    sizes = [sum(entry.size for entry in artifact.read_manifest(path).files) for path in paths]
+    results: dict[str, Verification] = {}
+    columns = (
+        bars.TextColumn("[bold cyan]verify"),
+        bars.BarColumn(bar_width=28),
+        bars.DownloadColumn(),
+        bars.TransferSpeedColumn(),
+        bars.TimeRemainingColumn(compact=True),
+        bars.TextColumn("{task.description}", style="dim", markup=False),
+    )
+    screen = terminal.console()
+    disabled = not screen.is_terminal
+    with bars.Progress(*columns, console=screen, transient=True, disable=disabled) as progress:
+        task = progress.add_task("", total=sum(sizes))
+        for path in paths:
+            progress.update(task, description=path)
+            results[path] = artifact.verify(
+                path,
+                threads or 2 * len(processes.available_cpus()),
+                lambda count: progress.advance(task, count),
+            )
+    all_ok = all(result.ok for result in results.values())
+    if as_json:
+        rows = [_row(path, verification) for path, verification in results.items()]
+        emit({"ok": all_ok, "artifacts": rows})
+    for path, result in results.items():
+        if result.ok and not as_json:
+            click.echo(f"{path} matches its manifest, content sha256 {result.content_sha256}")
+        for error in result.errors:
+            click.echo(f"{path}: {error}", err=True)
+    if not all_ok:
+        ctx.exit(3)
+
+
+def _row(path: str, result: Verification) -> dict[str, Any]:
+    return {
+        "artifact": path,
+        "ok": result.ok,
+        "content_sha256": result.content_sha256,
+        "bytes": result.bytes,
+        "errors": list(result.errors),
+    }

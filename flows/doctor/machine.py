@@ -54,13 +54,8 @@ class Finding:
         row = {"check": self.check, "found": self.found, "ok": self.ok}
         if self.ok:
             return row
-        return {
-            **row,
-            "fix": self.fix,
-            "can_fix": self.repair is not None,
-            "fixed": self.fixed,
-            **({"failed": self.failed} if self.failed else {}),
-        }
+        row |= {"fix": self.fix, "can_fix": self.repair is not None, "fixed": self.fixed}
+        return row | ({"failed": self.failed} if self.failed else {})
 
 
 Check = Callable[[], Iterable[Finding]]
@@ -93,18 +88,9 @@ def run_check(check: Check, fix: bool) -> list[Finding]:
 
 CONSTRAINTS = DATA / "constraints.txt"  # the tested versions
 PACKAGES = (
-    "torch",
-    "deepspeed",
-    "apache-beam",
-    "prefect",
-    "mlflow",
-    "pyarrow",
-    "tokenizers",
-    "transformers",
-    "fastapi",
-    "starlette",
-    "sqlalchemy",
-)
+    "torch deepspeed apache-beam prefect mlflow pyarrow tokenizers transformers fastapi starlette"
+    " sqlalchemy"
+).split()
 OPTIONAL = {"transformers": "needed only to check exports"}
 EXTRAS = {  # a host may have some extras and not others
     "data": ("apache-beam",),
@@ -153,12 +139,8 @@ def packages() -> Iterator[Finding]:
             if name in optional:
                 yield Finding(check=name, found=f"not installed ({optional[name]})")
             else:
-                yield Finding(
-                    check=name,
-                    found="not installed",
-                    ok=False,
-                    fix=f"pip install {_tested_requirements().get(name, name)}",
-                )
+                fix = f"pip install {_tested_requirements().get(name, name)}"
+                yield Finding(check=name, found="not installed", ok=False, fix=fix)
     untested = [
         f"{name} {metadata.version(name)} (tested: {tested})" for name, tested in _untested()
     ]
@@ -177,13 +159,9 @@ def _is_installed(name: str) -> bool:
 def _package(name: str, version: str) -> Finding:
     for requirement, partner, symptom in BROKEN:
         if requirement.name == name and Version(version) in requirement.specifier:
-            bound = str(requirement.specifier).removeprefix(">=")
-            return Finding(
-                check=name,
-                found=f"{version}, with {partner}: {symptom}",
-                ok=False,
-                fix=f"pip install '{name}<{bound}'",
-            )
+            fix = f"pip install '{name}<{str(requirement.specifier).removeprefix('>=')}'"
+            found = f"{version}, with {partner}: {symptom}"
+            return Finding(check=name, found=found, ok=False, fix=fix)
     return Finding(check=name, found=version)
 
 
@@ -240,38 +218,26 @@ def devices() -> Iterator[Finding]:
     )
     if process.returncode:
         last_line = (process.stderr.strip().splitlines() or ["failed"])[-1]
-        yield Finding(
-            check="torch imports",
-            found=last_line,
-            ok=False,
-            fix="reinstall torch for this machine's driver",
-        )
+        fix = "reinstall torch for this machine's driver"
+        yield Finding(check="torch imports", found=last_line, ok=False, fix=fix)
         return
     torch = json.loads(process.stdout.splitlines()[-1])
     names = [f"{name} ({memory / 2**30:.0f} GiB)" for name, memory in torch["gpus"]]
     driver_count = _driver_gpus()
     if len(names) < driver_count and "CUDA_VISIBLE_DEVICES" not in os.environ:
-        yield Finding(
-            check="devices",
-            found=(
-                f"the driver lists {driver_count} GPUs, torch {torch['version']} "
-                f"(CUDA {torch['cuda']}) sees {len(names)}"
-            ),
-            ok=False,
-            fix="install a torch that was built for this driver, or a newer driver",
+        found = (
+            f"the driver lists {driver_count} GPUs, torch {torch['version']} "
+            f"(CUDA {torch['cuda']}) sees {len(names)}"
         )
+        fix = "install a torch that was built for this driver, or a newer driver"
+        yield Finding(check="devices", found=found, ok=False, fix=fix)
     else:
-        yield Finding(
-            check="devices", found=", ".join(names) or "no GPU: training computes on the CPU"
-        )
+        found = ", ".join(names) or "no GPU: training computes on the CPU"
+        yield Finding(check="devices", found=found)
     if names:
-        lacks_nccl = len(names) > 1 and torch["nccl"] is None
-        yield Finding(
-            check="nccl",
-            found=torch["nccl"] or "none",
-            ok=not lacks_nccl,
-            fix="install a torch with NCCL, which training on several GPUs needs",
-        )
+        is_enough = len(names) == 1 or torch["nccl"] is not None
+        fix = "install a torch with NCCL, which training on several GPUs needs"
+        yield Finding(check="nccl", found=torch["nccl"] or "none", ok=is_enough, fix=fix)
 
 
 def _driver_gpus() -> int:
@@ -294,9 +260,8 @@ def disk() -> Iterator[Finding]:
         check="free disk", found=f"{free / 1e9:.0f} GB at {path.resolve()}", ok=is_enough, fix=fix
     )
     if statistics.f_files and statistics.f_favail < FREE_SHARE_OF_FILES * statistics.f_files:
-        yield Finding(
-            check="free files",
-            found=f"only {statistics.f_favail:,} more files fit on the disk",
-            ok=False,
-            fix=fix,
-        )
+        found = f"only {statistics.f_favail:,} more files fit on the disk"
+        yield Finding(check="free files", found=found, ok=False, fix=fix)
+
+
+CHECKS = (python, packages, compiler, processor, devices, disk)

@@ -116,11 +116,8 @@ def orphans() -> Iterator[Finding]:
     for process in _own_processes():
         with suppress(psutil.Error, OSError):
             parent = process.environ().get(PARENT_PID, "")
-            if (
-                parent.isdigit()
-                and not psutil.pid_exists(int(parent))
-                and _is_in_namespace(process.pid)
-            ):
+            is_gone = parent.isdigit() and not psutil.pid_exists(int(parent))
+            if is_gone and _is_in_namespace(process.pid):
                 orphaned.setdefault(process.pid, f"the process {parent} of its run is gone")
     for pid, reason in orphaned.items():
         with suppress(psutil.Error):
@@ -146,10 +143,8 @@ def refused_records() -> Iterator[Finding]:
         check="records",
         found=f"{reasons.total():,} refused by MLflow: {reason}{more}",
         ok=False,
-        fix=(
-            "remove the cause, then send them again with --fix; records that are refused again are"
-            " kept"
-        ),
+        fix="remove the cause, then send them again with --fix; records that are refused again are"
+        " kept",
         repair=partial(requeue, spools),
     )
 
@@ -184,3 +179,6 @@ def _is_in_namespace(pid: int) -> bool:
 def _end(pids: list[int]) -> None:
     with suppress(psutil.NoSuchProcess):
         processes.end([psutil.Process(pid) for pid in pids], grace_seconds())
+
+
+CHECKS = (servers, orphans, stuck, held_slots, refused_records)

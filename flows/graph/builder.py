@@ -123,36 +123,46 @@ class InstanceExpander:
         if not candidates:
             yield from self._chosen(section, remaining, axes, chosen, spoken)
             return
-        match_count = 0
-        for values, origin in candidates:
-            if all(axes.get(axis, value) == value for axis, value in values.items()):
-                match_count += 1
-                yield from self._chosen(
-                    section, remaining, {**axes, **values}, {**chosen, role: origin}, spoken
-                )
-        if not match_count and not chosen:
-            source_node = candidates[0][1].node
-            for other in self.graph.lacking:
-                agrees = all(axes.get(axis, value) == value for axis, value in other.values.items())
-                if (
-                    source_node is not None
-                    and other.section == self.graph.nodes[source_node].section
-                    and agrees
-                ):
-                    raise LeftOutError(f"needs {other.name}, which is left out")
-            if section.when == AVAILABLE:
-                requirements = ", ".join(
-                    f"{axis} {axes[axis]}" for axis in candidates[0][0] if axis in axes
-                )
-                raise LeftOutError(
-                    f"no instance of "
-                    f"{self.graph.nodes[source_node].section if source_node else source_node}"
-                    f" has {requirements}"
-                )
-            raise UsageError(
-                f"no instance of {source_node} has the values {dict(axes)} of {section.name}'s "
-                f"matrix; name its axes otherwise"
+        matches = [
+            (values, origin)
+            for values, origin in candidates
+            if all(axes.get(axis, value) == value for axis, value in values.items())
+        ]
+        for values, origin in matches:
+            yield from self._chosen(
+                section, remaining, {**axes, **values}, {**chosen, role: origin}, spoken
             )
+        if not matches and not chosen:
+            raise self._no_match(section, axes, *candidates[0])
+
+    def _no_match(
+        self,
+        section: Section,
+        axes: Mapping[str, Any],
+        values: Mapping[str, Any],
+        origin: InputSource,
+    ) -> Exception:
+        """Return the error of a node whose matrix values no instance of an input has.
+
+        Args:
+            section: the section of the node.
+            axes: matrix values of the node.
+            values: matrix values of an instance of the input.
+            origin: that instance.
+        """
+        graph, source = self.graph, origin.node
+        source_section = graph.nodes[source].section if source else source
+        for other in graph.lacking:
+            agrees = all(axes.get(axis, value) == value for axis, value in other.values.items())
+            if source is not None and other.section == source_section and agrees:
+                return LeftOutError(f"needs {other.name}, which is left out")
+        if section.when == AVAILABLE:
+            required = ", ".join(f"{axis} {axes[axis]}" for axis in values if axis in axes)
+            return LeftOutError(f"no instance of {source_section} has {required}")
+        return UsageError(
+            f"no instance of {source} has the values {dict(axes)} of {section.name}'s "
+            f"matrix; name its axes otherwise"
+        )
 
 
 GATHERED = "nodes"  # config field of stages that read all nodes

@@ -22,7 +22,7 @@ from cloze.flows.data import DATA
 from cloze.flows.graph import stages
 from cloze.flows.graph.builder import GraphBuilder
 from cloze.flows.graph.nodes import Node, stage_of
-from cloze.flows.graph.overrides import merge, read_yaml
+from cloze.flows.graph.overrides import is_named, merge, read_yaml
 from cloze.flows.graph.sections import MATRIX, RUN
 
 PRESETS = Path(__file__).resolve().parent.parent / "presets"
@@ -193,14 +193,10 @@ def _resolved_section(section: Mapping[str, Any], stage: Stage, base: str) -> di
     if isinstance(matrix, Mapping):
         resolved[MATRIX] = {
             axis: {
-                name: _resolved_section(point_fields or {}, stage, base)
-                for name, point_fields in points.items()
+                name: _resolved_section(fields or {}, stage, base)
+                for name, fields in points.items()
             }
-            if isinstance(points, Mapping)
-            and all(
-                isinstance(point_fields, Mapping) or point_fields is None
-                for point_fields in points.values()
-            )
+            if is_named(points)
             else points
             for axis, points in matrix.items()
         }

@@ -125,43 +125,39 @@ def _estimate(
 
 def _last(step: PlannedNode) -> Estimate:
     """Return the seconds of the node's last build as the estimate, regardless of changes since."""
-    return Estimate(
-        seconds=step.last_seconds, basis=None if step.last_seconds is None else "scaled"
-    )
+    basis: Basis | None = None if step.last_seconds is None else "scaled"
+    return Estimate(seconds=step.last_seconds, basis=basis)
 
 
 def _seconds(
     step: PlannedNode,
     cost: CostEstimate,
-    costs: CostModel,
-    before: Metadata | None,
+    cost_model: CostModel,
+    previous: Metadata | None,
     measured: MeasuredThroughputs,
 ) -> tuple[float, Basis]:
     if cost.seconds is not None:
         return cost.seconds, "measured"
-    last_throughput = None if before is None else costs.measure(before)
-    if before is not None and last_throughput is not None and last_throughput.kind == cost.kind:
-        reference: tuple[MeasuredThroughput, float] | None = (
-            last_throughput,
-            max(0.0, float(before["seconds"]) - last_throughput.seconds),
-        )
-        if abs(last_throughput.amount - cost.work) <= SAME * last_throughput.amount:
-            return max(
-                float(before["seconds"]), last_throughput.seconds
-            ), "measured"  # the manifest only has the seconds of the last attempt
-    elif before is not None and last_throughput is None:  # the stage measures no throughput
-        return float(before["seconds"]), "measured" if step.forced else "scaled"
+    reference: tuple[MeasuredThroughput, float] | None
+    last = None if previous is None else cost_model.measure(previous)
+    if previous is not None and last is None:  # the stage measures no throughput
+        return float(previous["seconds"]), "measured" if step.forced else "scaled"
+    if previous is not None and last is not None and last.kind == cost.kind:
+        # the manifest only has the seconds of the last attempt
+        total = max(float(previous["seconds"]), last.seconds)
+        if abs(last.amount - cost.work) <= SAME * last.amount:
+            return total, "measured"
+        reference = last, total - last.seconds
     else:
-        reference = measured.nearest(step.node.stage, costs, cost)
+        reference = measured.nearest(step.node.stage, cost_model, cost)
     if reference is None:
         return cost.startup_seconds + cost.work / (cost.speed * cost.parallelism), "rough"
     throughput, start = reference
     is_near = max(throughput.size, cost.size) <= NEAR * min(throughput.size, cost.size)
     is_far = cost.work > FAR * throughput.amount
     speed = max(throughput.speed, cost.speed) if is_far else throughput.speed
-    return start + cost.work / (
-        speed * cost.parallelism
-    ), "scaled" if is_near and not is_far else "rough"
+    seconds = start + cost.work / (speed * cost.parallelism)
+    return seconds, "scaled" if is_near and not is_far else "rough"
 
 
 class MeasuredThroughputs:
@@ -169,16 +165,16 @@ class MeasuredThroughputs:
 
     def __init__(self, runs: Path) -> None:
         self.runs = runs
-        self._places: dict[str, list[Path]] | None = None
-        self._paces: dict[str, list[tuple[MeasuredThroughput, float]]] = {}
+        self._directories: dict[str, list[Path]] | None = None
+        self._throughputs: dict[str, list[tuple[MeasuredThroughput, float]]] = {}
 
     def nearest(
         self, stage: str, costs: CostModel, cost: CostEstimate
     ) -> tuple[MeasuredThroughput, float] | None:
         """Return throughput and startup seconds of the artifact nearest in size, or None."""
-        if stage not in self._paces:
-            self._paces[stage] = list(self._read(stage, costs))
-        same_kind = [known for known in self._paces[stage] if known[0].kind == cost.kind]
+        if stage not in self._throughputs:
+            self._throughputs[stage] = list(self._read(stage, costs))
+        same_kind = [known for known in self._throughputs[stage] if known[0].kind == cost.kind]
         return min(same_kind, key=lambda known: _distance(known[0], cost), default=None)
 
     def _read(self, stage: str, costs: CostModel) -> Iterable[tuple[MeasuredThroughput, float]]:
@@ -190,27 +186,27 @@ class MeasuredThroughputs:
                     yield throughput, max(0.0, float(facts["seconds"]) - throughput.seconds)
 
     def _newest(self, stage: str) -> list[Path]:
-        if self._places is None:
-            self._places = {}
+        if self._directories is None:
+            self._directories = {}
             for run in self.runs.glob("*/"):
                 with suppress(OSError), os.scandir(run) as entries:
                     for entry in entries:
                         name = entry.name.partition("@")[0].partition("-")[0]
                         if name in stages.TABLE and not entry.is_symlink():
-                            self._places.setdefault(name, []).append(Path(entry.path))
-        return sorted(self._places.get(stage, []), key=_changed, reverse=True)[:LOOKED_AT]
+                            self._directories.setdefault(name, []).append(Path(entry.path))
+        return sorted(self._directories.get(stage, []), key=_changed, reverse=True)[:LOOKED_AT]
 
 
-def _distance(pace: MeasuredThroughput, cost: CostEstimate) -> float:
+def _distance(throughput: MeasuredThroughput, cost: CostEstimate) -> float:
     """Return the log distance in size, weighted twice, plus that in the amount of work."""
-    return 2 * abs(math.log(max(pace.size, 1.0) / max(cost.size, 1.0))) + abs(
-        math.log(max(pace.amount, 1.0) / max(cost.work, 1.0))
-    )
+    size = math.log(max(throughput.size, 1.0) / max(cost.size, 1.0))
+    work = math.log(max(throughput.amount, 1.0) / max(cost.work, 1.0))
+    return 2 * abs(size) + abs(work)
 
 
-def _changed(place: Path) -> float:
+def _changed(directory: Path) -> float:
     with suppress(OSError):
-        return (place / artifact.MANIFEST).stat().st_mtime
+        return (directory / artifact.MANIFEST).stat().st_mtime
     return 0.0
 
 
@@ -225,9 +221,8 @@ def _facts_at(path: str) -> Metadata:
     location = Path(path)
     for candidate in (location, *list(location.parents)[:3]):
         with suppress(ClozeError, OSError):
-            return _facts_of_artifact(
-                str(candidate), (candidate / artifact.MANIFEST).stat().st_mtime
-            )
+            changed = (candidate / artifact.MANIFEST).stat().st_mtime
+            return _facts_of_artifact(str(candidate), changed)
     return {}
 
 
@@ -252,40 +247,35 @@ def _gpu() -> tuple[int, str]:
     return 0, ""
 
 
-def parallel_seconds(steps: Sequence[PlannedNode], found: Mapping[str, Estimate]) -> float | None:
+def parallel_seconds(
+    steps: Sequence[PlannedNode], estimates: Mapping[str, Estimate]
+) -> float | None:
     """Simulate the schedule: return the seconds until all nodes are built; None if one is unknown.
 
     Nodes start in the plan's order, as soon as their inputs exist and enough slots are free.
     """
-    resources = slots.machine()
-    free = {"gpus": len(resources.gpus), "cpus": resources.cpus}
+    machine = slots.machine()
+    gpus, cpus = len(machine.gpus), machine.cpus  # free ones
     waiting = {step.name: step for step in steps if not step.cached}
     running: list[tuple[float, str, slots.ResourceRequest]] = []
     now = 0.0
     while waiting or running:
         for name, step in list(waiting.items()):
-            seconds, request = (
-                found[name].seconds,
-                resource_request(stages.stage(step.node.stage), step.node.execution, resources),
-            )
+            seconds = estimates[name].seconds
             if seconds is None:
                 return None
-            busy = any(
-                parent in waiting or any(parent == running_name for _, running_name, _ in running)
-                for parent in step.depends_on
-            )
-            if not busy and request.gpus <= free["gpus"] and request.cpus <= free["cpus"]:
-                free["gpus"], free["cpus"] = (
-                    free["gpus"] - request.gpus,
-                    free["cpus"] - request.cpus,
-                )
+            request = resource_request(stages.stage(step.node.stage), step.node.execution, machine)
+            unfinished = {*waiting, *(other for _, other, _ in running)}
+            is_ready = unfinished.isdisjoint(step.depends_on)
+            if is_ready and request.gpus <= gpus and request.cpus <= cpus:
+                gpus, cpus = gpus - request.gpus, cpus - request.cpus
                 running.append((now + seconds, name, request))
                 del waiting[name]
         if not running:  # a request that this machine never fits; the run says so itself
             return None
-        running.sort(key=lambda one: one[0])
+        running.sort(key=lambda entry: entry[0])
         now, _, request = running.pop(0)
-        free["gpus"], free["cpus"] = free["gpus"] + request.gpus, free["cpus"] + request.cpus
+        gpus, cpus = gpus + request.gpus, cpus + request.cpus
     return now
 
 
@@ -322,10 +312,10 @@ def estimate_error(content: Mapping[str, Any]) -> dict[str, Any] | None:
     return comparison
 
 
-def _memory_off(made: Mapping[str, Mapping[str, Any]], key: str) -> dict[str, Any] | None:
+def _memory_off(built: Mapping[str, Mapping[str, Any]], key: str) -> dict[str, Any] | None:
     comparisons = [
         {"node": name, "expected": expected, "took": actual, "off": round(actual / expected - 1, 3)}
-        for name, node in made.items()
+        for name, node in built.items()
         if (expected := node["estimate"].get(key)) and (actual := node.get("figures", {}).get(key))
     ]
-    return max(comparisons, key=lambda one: abs(one["off"]), default=None)
+    return max(comparisons, key=lambda error: abs(error["off"]), default=None)

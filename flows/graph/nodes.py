@@ -88,7 +88,7 @@ def kept_part(part: str, reference: str) -> str:
     return part
 
 
-def select_nodes(nodes: Mapping[str, Node], wanted: Iterable[str], run: str) -> set[str]:
+def select_nodes(nodes: Mapping[str, Node], patterns: Iterable[str], run: str) -> set[str]:
     """Return the nodes that match names or patterns such as `finetune@sst2-*`.
 
     The name of a section or stage selects all its instances.
@@ -97,16 +97,11 @@ def select_nodes(nodes: Mapping[str, Node], wanted: Iterable[str], run: str) -> 
         UsageError: a name matches no node; the message suggests the nearest name.
     """
     selected: set[str] = set()
-    for name in wanted:
-        groups = (
-            {candidate for candidate in nodes if candidate == name},
-            {candidate for candidate, node in nodes.items() if node.section == name},
-        )
-        matches = next((group for group in groups if group), None)
+    for name in patterns:
+        matches = {name} & nodes.keys()
+        matches = matches or {key for key, node in nodes.items() if node.section == name}
         matches = matches or {
-            candidate
-            for candidate, node in nodes.items()
-            if node.stage == name or fnmatchcase(candidate, name)
+            key for key, node in nodes.items() if node.stage == name or fnmatchcase(key, name)
         }
         if not matches:
             known = {*nodes, *(node.section for node in nodes.values())}

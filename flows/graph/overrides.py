@@ -79,10 +79,8 @@ def parse(settings: Iterable[str], example: str, sections: bool = False) -> dict
 def nest(overrides: Mapping[str, Any]) -> dict[str, Any]:
     """Return overrides with dotted and nested keys as one nested mapping; dotted keys win."""
     plain = {key: value for key, value in overrides.items() if "." not in key}
-    return unfold(
-        ((key, value) for key, value in overrides.items() if "." in key),
-        json.loads(json.dumps(plain)),
-    )
+    dotted = ((key, value) for key, value in overrides.items() if "." in key)
+    return unfold(dotted, json.loads(json.dumps(plain)))
 
 
 def unfold(pairs: Iterable[tuple[str, Any]], onto: dict[str, Any] | None = None) -> dict[str, Any]:
@@ -175,13 +173,8 @@ def combinations(matrix: Any, where: str) -> Iterator[tuple[dict[str, Any], dict
         )
     axes: list[list[tuple[str, Any, Mapping[str, Any]]]] = []
     for axis, values in matrix.items():
-        if isinstance(values, Mapping) and all(
-            isinstance(point_fields, Mapping) or point_fields is None
-            for point_fields in values.values()
-        ):
-            points = [
-                (str(axis), name, point_fields or {}) for name, point_fields in values.items()
-            ]
+        if is_named(values):
+            points = [(str(axis), name, fields or {}) for name, fields in values.items()]
         elif isinstance(values, Sequence) and not isinstance(values, str):
             points = [(str(axis), value, {}) for value in values]
         else:
@@ -200,6 +193,13 @@ def combinations(matrix: Any, where: str) -> Iterator[tuple[dict[str, Any], dict
         for _, _, point_fields in combination:
             fields |= point_fields
         yield {axis: value for axis, value, _ in combination}, fields
+
+
+def is_named(values: Any) -> bool:
+    """Return whether an axis has names with fields, or without any, below each."""
+    return isinstance(values, Mapping) and all(
+        isinstance(fields, Mapping) or fields is None for fields in values.values()
+    )
 
 
 def plain_axes(matrix: Any) -> set[str]:

@@ -89,7 +89,7 @@ def plan(
     only: Iterable[str] = (),
     until: Iterable[str] = (),
     force: Iterable[str] = (),
-    begun: Collection[str] = (),
+    started: Collection[str] = (),
 ) -> list[PlannedNode]:
     """Return the planned nodes of `config` in topological order.
 
@@ -101,7 +101,7 @@ def plan(
         only: plan these nodes alone; their inputs must exist.
         until: plan these nodes and all that they depend on.
         force: run these nodes, even if cached.
-        begun: fingerprints of nodes that earlier attempts of this run have started; `start` and
+        started: fingerprints of nodes that earlier attempts of this run have started; `start` and
             `force` no longer apply to them.
 
     Raises:
@@ -124,7 +124,7 @@ def plan(
     outside: dict[str, str] = {}  # fingerprints of inputs outside the run
     with fingerprints.hash_cache_session():
         for name, node in nodes.items():
-            steps[name] = _step(node, directory, steps, outside, name in forced, begun)
+            steps[name] = _step(node, directory, steps, outside, name in forced, started)
     if not only_names:
         return list(steps.values())
     for name in only_names:
@@ -136,12 +136,7 @@ def plan(
                     f"before it first"
                 )
     return [
-        replace(
-            step,
-            depends_on=tuple(
-                dependency for dependency in step.depends_on if dependency in only_names
-            ),
-        )
+        replace(step, depends_on=tuple(one for one in step.depends_on if one in only_names))
         for name, step in steps.items()
         if name in only_names
     ]
@@ -153,12 +148,10 @@ def _step(
     steps: Mapping[str, PlannedNode],
     outside: dict[str, str],
     forced: bool,
-    begun: Collection[str],
+    started: Collection[str],
 ) -> PlannedNode:
-    stage, previous_manifest = (
-        stages.stage(node.stage),
-        _manifest(node.out or str(directory / node.name)),
-    )
+    stage = stages.stage(node.stage)
+    previous = _manifest(node.out or str(directory / node.name))
     inputs, input_hashes = _inputs(node, steps, outside)
     try:
         fingerprint, parents = stage.lineage(node.config, input_hashes)
@@ -166,46 +159,44 @@ def _step(
         raise _name_place(error, node, node.name) from error
     path = node.out or str(directory / f"{node.name}-{fingerprint[:12]}")
     manifest = _manifest(path)
-    reason_text, resumes_at = "", 0
-    if forced and fingerprint not in begun:
-        reason_text = FORCED
+    reason, resumes_at = "", 0
+    if forced and fingerprint not in started:
+        reason = FORCED
     elif resumes_at := _saved_step(path, fingerprint):
-        reason_text = f"continues from step {resumes_at:,}"
+        reason = f"continues from step {resumes_at:,}"
     elif manifest is None or manifest.fingerprint != fingerprint:
         rebuilt = [parent for parent in node.depends_on if steps[parent].reason]
-        reason_text = _why(previous_manifest, node.config, stage.version, parents, rebuilt)
+        reason = _why(previous, node.config, stage.version, parents, rebuilt)
     return PlannedNode(
         node=node,
         inputs=inputs,
         depends_on=node.depends_on,
         fingerprint=fingerprint,
         artifact=path,
-        cached=not reason_text,
-        reason=reason_text,
-        previous=previous_manifest,
+        cached=not reason,
+        reason=reason,
+        previous=previous,
         resumes_at=resumes_at,
     )
 
 
-def _saved_step(place: str, fingerprint: str) -> int:
+def _saved_step(directory: str, fingerprint: str) -> int:
     """Return the step of the newest checkpoint of an unfinished training; 0: there is none.
 
     Args:
-        place: directory of the training.
+        directory: directory of the training.
         fingerprint: expected fingerprint of the training.
     """
-    if not claim.is_unfinished(place):
+    if not claim.is_unfinished(directory):
         return 0
     try:
-        build_claim = claim.read(place)
+        build_claim = claim.read(directory)
     except DataError:
         return 0
-    saved_steps = (
-        checkpoints.complete_steps(place)
-        if build_claim is not None and build_claim.fingerprint == fingerprint
-        else []
-    )
-    return checkpoints.parse_step(saved_steps[-1]) if saved_steps else 0
+    if build_claim is None or build_claim.fingerprint != fingerprint:
+        return 0
+    steps = checkpoints.complete_steps(directory)
+    return checkpoints.parse_step(steps[-1]) if steps else 0
 
 
 def _inputs(
@@ -243,10 +234,10 @@ def _name_place(error: DataError, node: Node, place: str) -> DataError:
     return error if node.out else DataError(f"{place}: {error}")
 
 
-def _manifest(place: str) -> artifact.Manifest | None:
-    """Return the manifest of the artifact at `place`; None if it is missing or damaged."""
+def _manifest(path: str) -> artifact.Manifest | None:
+    """Return the manifest of the artifact at `path`; None if it is missing or damaged."""
     try:
-        return artifact.read_manifest(place) if artifact.is_artifact(place) else None
+        return artifact.read_manifest(path) if artifact.is_artifact(path) else None
     except DataError:
         return None
 
@@ -269,10 +260,7 @@ def _why(
         key: to_jsonable_python(fields[key].get_default(call_default_factory=True), fallback=str)
         for key in current
     }
-    earlier = {
-        **defaults,
-        **before.config,
-    }  # options added since then had their defaults
+    earlier = {**defaults, **before.config}  # options added since then had their defaults
     changed = [key for key in current if key not in skipped and earlier[key] != current[key]]
     if changed:
         key = changed[0]

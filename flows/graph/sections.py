@@ -209,25 +209,11 @@ class InputFinder:
             raise LeftOutError
         if name in self.graph.sections:
             for node in self._some(name):
-                yield (
-                    node.values,
-                    self._checked(
-                        section,
-                        role,
-                        InputSource(node=node.name, path=kept_part(subpath, reference)),
-                    ),
-                )
+                yield node.values, self._source(section, role, node, subpath, reference)
             return
         instance = self._instance(name)
         if instance is not None:
-            yield (
-                {},
-                self._checked(
-                    section,
-                    role,
-                    InputSource(node=instance.name, path=kept_part(subpath, reference)),
-                ),
-            )
+            yield {}, self._source(section, role, instance, subpath, reference)
             return
         if name in self.graph.left_out:
             raise LeftOutError(f"needs {name}, which is left out")
@@ -254,32 +240,26 @@ class InputFinder:
                 self.instances(section.name)
         return self.graph.nodes.get(name)
 
-    def _checked(self, section: Section, role: str, origin: InputSource) -> InputSource:
-        """Return `origin`. Raises UsageError if the stage of its node does not fit the role."""
-        spec, node = section.stage.inputs[role_of(role)], self.graph.nodes[str(origin.node)]
+    def _source(
+        self, section: Section, role: str, node: Node, subpath: str, reference: str
+    ) -> InputSource:
+        """Return the source in a node; raise UsageError if its stage does not fit the role."""
+        spec, path = section.stage.inputs[role_of(role)], kept_part(subpath, reference)
         kinds = (*spec.kinds, *spec.explicit_kinds)
         if spec.kinds and node.stage not in kinds:
             raise UsageError(
                 f"{section.name}.{role} ({node.name}) is a {node.stage} node; it takes one of "
                 f"{', '.join(kinds)}"
             )
-        return origin
+        return InputSource(node=node.name, path=path)
 
     def _nearest(self, name: str, kinds: tuple[str, ...]) -> str | None:
         """Return the nearest earlier section that makes one of `kinds`, else the next later one."""
         order = list(self.graph.sections)
         position = order.index(name)
-        earlier = [
-            candidate
-            for candidate in reversed(order[:position])
-            if self.graph.sections[candidate].stage_name in kinds
-        ]
-        later = [
-            candidate
-            for candidate in order[position + 1 :]
-            if self.graph.sections[candidate].stage_name in kinds
-        ]
-        return next(iter([*earlier, *later]), None)
+        candidates = [*reversed(order[:position]), *order[position + 1 :]]
+        sections = self.graph.sections
+        return next((other for other in candidates if sections[other].stage_name in kinds), None)
 
 
 def spread_roles(section: Section, texts: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:

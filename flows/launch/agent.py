@@ -55,7 +55,7 @@ class Agent:
         self.host = launch.hosts[node] or os.environ.get(HOST) or socket.gethostname()
         self.outbox = event_files.EventWriter(launch.file(f"node{node}"))
         self.ranks: LocalRanks | None = None
-        self._asked: float | None = None  # grace period in seconds, once asked to stop
+        self._stop_grace: float | None = None  # grace period in seconds, once asked to stop
         self._seconds = launch.grace_seconds  # default grace period
         self._failed_since: float | None = None
         self._over = threading.Event()
@@ -67,7 +67,7 @@ class Agent:
         signal.signal(signal.SIGINT, self._terminate)
         beat = threading.Thread(target=self._beat, name="beat", daemon=True)
         try:
-            self._tell(
+            self._send(
                 {"hello": {"host": self.host, "address": self._address(), "pid": os.getpid()}}
             )
             beat.start()
@@ -76,10 +76,10 @@ class Agent:
             go = self._wait_to_go()
             if go is not None:
                 self._run_ranks(go)
-            self._tell({"done": True})
+            self._send({"done": True})
             return 0
         except ClozeError as error:
-            self._tell({"refused": str(error), "exit_code": error.exit_code})
+            self._send({"refused": str(error), "exit_code": error.exit_code})
             return error.exit_code
         finally:
             if self.ranks is not None:
@@ -96,7 +96,7 @@ class Agent:
         host_setup.check_host(self.launch, self.node, self.host)
         self.acquire_gpus()
         # only node 0's is used
-        self._tell({"ready": True, "port": processes.free_ports(1, host="")[0]})
+        self._send({"ready": True, "port": processes.free_ports(1, host="")[0]})
 
     def acquire_gpus(self) -> None:
         """Take one GPU slot per rank; the ranks then see these GPUs only.
@@ -114,7 +114,7 @@ class Agent:
                 slots.acquire(
                     request, machine, launch.artifact, Job.read(launch.job).stage,
                     lambda: self._grace() is not None or time.monotonic() > deadline,
-                    lambda: self._tell({"waiting": (
+                    lambda: self._send({"waiting": (
                         f"host {self.host} waits for GPUs: {slots.describe_holders(slots.GPU)}"
                     )}),
                 )
@@ -143,8 +143,7 @@ class Agent:
         self.ranks = LocalRanks(
             launch.worker, launch.job, host_setup.distributed_envs(launch, self.node, go), logs
         )
-        self.ranks.start()
-        while not self.ranks.over:
+        while not self.ranks.finished:
             self._forward(self.ranks.events(LOOK_SECONDS))
             grace = self._grace()
             if grace is not None:
@@ -162,31 +161,31 @@ class Agent:
         ):
             self._failed_since = time.monotonic()
 
-    def _tell(self, event: dict[str, Any]) -> None:
+    def _send(self, event: dict[str, Any]) -> None:
         self.outbox.send([{"node": self.node, **event}])
 
     def _grace(self) -> float | None:
         """Return the grace period in seconds if the ranks must end now, else None."""
-        if self._asked is None and self.leash and _closed(sys.stdin.fileno()):
-            self._asked = self._seconds
+        if self._stop_grace is None and self.leash and _closed(sys.stdin.fileno()):
+            self._stop_grace = self._seconds
         if (
-            self._asked is None
+            self._stop_grace is None
             and self._failed_since is not None
             and time.monotonic() > self._failed_since + STOP_WAIT_SECONDS
         ):
-            self._asked = 0.0  # no coordinator ends the ranks that wait for the failed one
-        if self._asked is None:
+            self._stop_grace = 0.0  # no coordinator ends the ranks that wait for the failed one
+        if self._stop_grace is None:
             stop = event_files.read_json(self.launch.file(STOP))
-            self._asked = None if stop is None else float(stop["grace"])
-        if self._asked is None:
+            self._stop_grace = None if stop is None else float(stop["grace"])
+        if self._stop_grace is None:
             try:
                 self.launch.fence.check()
             except SupersededError:
-                self._asked = 0.0  # a superseded rank must not save
-        return self._asked
+                self._stop_grace = 0.0  # a superseded rank must not save
+        return self._stop_grace
 
     def _terminate(self, *_: object) -> None:
-        self._asked = self._seconds
+        self._stop_grace = self._seconds
 
     def _beat(self) -> None:
         path, count = self.launch.file(f"beat{self.node}"), 0

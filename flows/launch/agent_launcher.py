@@ -80,13 +80,11 @@ class AgentRankGroup:
         execution, path = work.execution, work.build.path
         hosts = starter.hosts(execution, work.processes)
         _forget_old(path)
-        job_file = work.build.file(LOGS, JOB)
+        job_file, name = work.build.file(LOGS, JOB), f"{int(time.time())}-{uuid.uuid4().hex[:8]}"
         work.job.write(job_file)
         self.launch = LaunchSpec(
             artifact=path,
-            directory=storage.join(
-                path, LOGS, LAUNCHES, f"{int(time.time())}-{uuid.uuid4().hex[:8]}"
-            ),
+            directory=storage.join(path, LOGS, LAUNCHES, name),
             job=job_file,
             worker=work.worker,
             hosts=tuple(host.name for host in hosts),
@@ -146,9 +144,8 @@ class AgentRankGroup:
         return range(sum(self.launch.counts))
 
     def host(self, rank: int) -> str | None:
-        return self._name(
-            next(node for node in self._nodes if rank in self.launch.ranks_of(node.number))
-        )
+        ranks_of = self.launch.ranks_of
+        return self._name(next(node for node in self._nodes if rank in ranks_of(node.number)))
 
     def _name(self, node: _Node) -> str:
         return node.host or self._handle.host(node.number) or f"number {node.number}"
@@ -171,10 +168,8 @@ class AgentRankGroup:
                     node.over = True
                     events.append(_fault(output.removeprefix("cloze: "), code))
                 else:
-                    if output:
-                        cause = f": {output}"
-                    else:
-                        cause = _full_disk(self.launch.artifact) or f" (exit code {code})"
+                    cause = _full_disk(self.launch.artifact) or f" (exit code {code})"
+                    cause = f": {output}" if output else cause
                     events.append(self._lose(node, f"its agent ended without a message{cause}"))
             elif not node.over:
                 self._check_alive(node, events)
@@ -209,14 +204,12 @@ class AgentRankGroup:
                     events.append((None, {"waiting": reason}))
             elif now > node.seen + AGENT_START_TIMEOUT:
                 node.over = True
-                events.append(
-                    _fault(
-                        f"host {self._name(node)} was reached, but its agent wrote nothing to "
-                        f"{self.launch.directory} within {AGENT_START_TIMEOUT:.0f} s; put the "
-                        f"artifact on storage that all hosts share",
-                        UsageError.exit_code,
-                    )
+                message = (
+                    f"host {self._name(node)} was reached, but its agent wrote nothing to "
+                    f"{self.launch.directory} within {AGENT_START_TIMEOUT:.0f} s; put the "
+                    f"artifact on storage that all hosts share"
                 )
+                events.append(_fault(message, UsageError.exit_code))
             return
         beat = event_files.peek(self.launch.file(f"beat{node.number}"))
         if beat and beat != node.beat:
@@ -235,10 +228,8 @@ class AgentRankGroup:
 
 
 def _fault(sentence: str, code: int) -> RankEvent:
-    return None, {
-        "fault": sentence,
-        "exit_code": code if code in BY_EXIT_CODE else RanksLostError.exit_code,
-    }
+    exit_code = code if code in BY_EXIT_CODE else RanksLostError.exit_code
+    return None, {"fault": sentence, "exit_code": exit_code}
 
 
 def _full_disk(path: str) -> str:
@@ -248,21 +239,14 @@ def _full_disk(path: str) -> str:
         or shutil.disk_usage(storage.filesystem(path)[1]).free >= FULL_BYTES
     ):
         return ""
-    return (
-        f": "
-        f"{errors.describe_os_error(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path), path)} "
-        f"and run again"
-    )
+    error = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
+    return f": {errors.describe_os_error(error, path)} and run again"
 
 
 def _forget_old(path: str) -> None:
     """Delete the files of all but the last launches of an artifact."""
     launches = storage.join(path, LOGS, LAUNCHES)
-    names = (
-        sorted({name.partition("/")[0] for name in storage.list_files(launches)})
-        if storage.is_dir(launches)
-        else []
-    )
-    for name in names[: -KEPT + 1]:
+    files = storage.list_files(launches) if storage.is_dir(launches) else []
+    for name in sorted({file.partition("/")[0] for file in files})[: -KEPT + 1]:
         with suppress(OSError):
             storage.remove(storage.join(launches, name))

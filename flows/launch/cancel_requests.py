@@ -95,21 +95,61 @@ def cancel(path: str, report: Callable[[str], None]) -> dict[str, Any]:
     grace = _grace(path)
     request_cancel(path)
     report(f"{builder} is asked to end; trainings have {grace:.0f} s to save a checkpoint")
-    if not _wait_for_release(path, grace + PATIENCE_SECONDS):
-        match = _HOLDER.search(builder)
-        if match is None or match[2] != socket.gethostname():
-            raise DataError(f"{path} is still being built by {builder}; end it there")
-        report(f"it did not end in {grace + PATIENCE_SECONDS:.0f} s and is killed with its ranks")
-        with suppress(ProcessLookupError):
-            # the kernel kills its ranks; agents end with their connection
-            os.kill(int(match[1]), signal.SIGKILL)
-        if not _wait_for_release(path, PATIENCE_SECONDS):
-            raise DataError(
-                f"{path} is still held by {builder}, which cannot be killed; run `cloze doctor`"
-            )
+    match = _HOLDER.search(builder)
+    pid = int(match[1]) if match is not None and match[2] == socket.gethostname() else None
+    seconds = grace + PATIENCE_SECONDS
+    wait_or_kill(path, builder, lambda: holder(path) is not None, pid, seconds, report)
     clear_requests(path)
+    return cancel_result(path, "finished" if artifact.is_artifact(path) else "cancelled")
+
+
+def wait_or_kill(
+    path: str,
+    builder: str,
+    runs: Callable[[], bool],
+    pid: int | None,
+    seconds: float,
+    report: Callable[[str], None],
+) -> bool:
+    """Wait until a process that was asked to end has ended; after `seconds` kill it, return True.
+
+    Args:
+        path: directory that the process holds, for messages.
+        builder: description of the process, for messages.
+        runs: checks whether the process still holds the directory.
+        pid: id of the process; None: it is on another host.
+        report: callback for progress messages.
+
+    Raises:
+        DataError: the process is on another host, or survives SIGKILL.
+    """
+
+    def has_ended() -> bool:
+        deadline = time.monotonic() + seconds
+        while runs():
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(0.2)
+        return True
+
+    if has_ended():
+        return False
+    if pid is None:
+        raise DataError(f"{path} is still held by {builder}; end it there")
+    report(f"it did not end in {seconds:.0f} s and is killed, with all that it has started")
+    with suppress(ProcessLookupError):
+        # the kernel kills its ranks; agents end with their connection
+        os.kill(pid, signal.SIGKILL)
+    if not has_ended():
+        raise DataError(
+            f"{path} is still held by {builder}, which cannot be killed; run `cloze doctor`"
+        )
+    return True
+
+
+def cancel_result(path: str, state: str = "cancelled") -> dict[str, Any]:
+    """Return the result of a cancellation: `artifact`, `state` and the newest `checkpoint`."""
     steps = checkpoints.complete_steps(path)
-    state = "finished" if artifact.is_artifact(path) else "cancelled"
     return {"artifact": path, "state": state, "checkpoint": steps[-1] if steps else None}
 
 
@@ -121,15 +161,6 @@ def holder(path: str) -> str | None:
     is_remote = (match := _HOLDER.search(builder)) is not None and match[2] != socket.gethostname()
     # file systems may hide other hosts' locks
     return builder if is_remote or is_held(path) else None
-
-
-def _wait_for_release(path: str, seconds: float) -> bool:
-    deadline = time.monotonic() + seconds
-    while holder(path) is not None:
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.2)
-    return True
 
 
 def _grace(path: str) -> float:

@@ -35,7 +35,7 @@ from cloze.flows.launch.slurm import launcher as slurm
 from cloze.flows.machine import slots
 from cloze.flows.machine.retry_policy import RetryPolicy, backoff_seconds
 
-Tell = Callable[[str], None]
+Report = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ class Detached:
 
     name: str
     launcher: str
-    cancel: Callable[[Tell], dict[str, Any]]
+    cancel: Callable[[Report], dict[str, Any]]
 
 
 def living(path: str) -> Detached | None:
@@ -60,12 +60,14 @@ def living(path: str) -> Detached | None:
         ClozeError: Slurm or the cluster does not respond.
     """
     if (job := slurm.living(path)) is not None:
-        return Detached(f"Slurm's job {job}", "slurm", lambda tell: slurm.cancel(path, job, tell))
+        return Detached(
+            f"Slurm's job {job}", "slurm", lambda report: slurm.cancel(path, job, report)
+        )
     if (train_job := kubernetes.living(path)) is not None:
         return Detached(
             f"TrainJob {train_job[0]}",
             "kubernetes",
-            lambda tell: kubernetes.cancel(path, train_job, tell),
+            lambda report: kubernetes.cancel(path, train_job, report),
         )
     return None
 
@@ -108,10 +110,8 @@ def max_restarts(execution: Execution) -> int:
     return USUAL if execution.min_nodes is not None or execution.min_processes is not None else 0
 
 
-def run_with_restarts(
-    work: LaunchRequest, run: Callable[[LaunchRequest], StageResult]
-) -> StageResult:
-    """Call `run`, and again after lost ranks.
+def run_with_restarts(launcher: Launcher, work: LaunchRequest) -> StageResult:
+    """Run the ranks to their end, and start lost ones again.
 
     Raises:
         ClozeError: the error of the last attempt.
@@ -119,7 +119,7 @@ def run_with_restarts(
     attempt, policy = 0, RetryPolicy(work.execution)
     while True:
         try:
-            return run(work)
+            return LaunchCoordinator(launcher, work).run()
         except RanksLostError as error:
             if attempt == 0 and isinstance(error, HostsUnreachableError):
                 raise UsageError(str(error)) from None
@@ -131,14 +131,13 @@ def run_with_restarts(
                 raise
             seconds, previous_processes = backoff_seconds(attempt, FIRST_SECONDS), work.processes
             work = _with(work, policy.execution)
-            fewer = (
-                f" with {work.processes} processes" if work.processes < previous_processes else ""
-            )
-            _tell(
-                work,
+            fewer = f" with {work.processes} processes" * (work.processes < previous_processes)
+            message = (
                 f"{error}; started again{fewer} in {seconds:.0f} s, restart {attempt} of "
-                f"{max_restarts(work.execution)}",
+                f"{max_restarts(work.execution)}"
             )
+            log.warning("%s", message)
+            work.build.report.progress(0, None, "steps", {"warning": message})
             _wait(work, seconds)
 
 
@@ -159,11 +158,6 @@ def _gpus(execution: Execution) -> tuple[str, ...] | None:
     if execution.launcher != "local" or execution.nodes > 1 or execution.device == "cpu":
         return None
     return slots.visible_gpus() or None
-
-
-def _tell(work: LaunchRequest, sentence: str) -> None:
-    log.warning("%s", sentence)
-    work.build.report.progress(0, None, "steps", {"warning": sentence})
 
 
 def _wait(work: LaunchRequest, seconds: float) -> None:
@@ -224,7 +218,7 @@ def run_in_worker_processes(
                 if build.execution.launcher != "slurm":  # may attach to a running job
                     work = replace(work, launch=start_launch(build.path))
             cancel_requests.clear_requests(build.path)
-        return run_with_restarts(work, lambda tried: LaunchCoordinator(launcher, tried).run())
+        return run_with_restarts(launcher, work)
 
     return run
 
@@ -236,10 +230,10 @@ class LaunchCoordinator:
         self.launcher, self.work, self.build = launcher, work, work.build
         minutes = work.execution.timeout_minutes
         self.deadline = None if minutes is None else time.monotonic() + 60.0 * minutes
-        self.asked = cancel_requests.CancelPoll(work.build.path)
+        self.cancel_poll = cancel_requests.CancelPoll(work.build.path)
         if work.launch:
             fence = start_attempt(work.build.path, work.launch)
-            self.work, self.asked.fence = replace(work, token=fence.token), fence
+            self.work, self.cancel_poll.fence = replace(work, token=fence.token), fence
 
     def run(self) -> StageResult:
         """Run the ranks to their end; see `LaunchState.result`."""
@@ -290,7 +284,7 @@ class LaunchCoordinator:
 
     def _raise_if_stop_requested(self) -> None:
         """Raise KeyboardInterrupt if the run was asked to stop, ClozeError after the time limit."""
-        if self.build.report.stop_asked() or self.asked():
+        if self.build.report.stop_asked() or self.cancel_poll():
             raise KeyboardInterrupt
         if self.deadline is not None and time.monotonic() > self.deadline:
             raise ClozeError(

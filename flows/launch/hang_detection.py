@@ -83,31 +83,25 @@ class HangDetector:
         if not overdue or beats != previous:
             return None
         if self._elsewhere and all(beat.phase is RankPhase.EXCHANGE for beat in beats):
-            if any(
-                now < max(beat.since, self._awake) + beat.limit + ELSEWHERE_SECONDS
-                for beat in overdue
-            ):
+            limits = (max(beat.since, self._awake) + beat.limit for beat in overdue)
+            if now < max(limits) + ELSEWHERE_SECONDS:
                 return None
-            return HangReport(
-                0,
-                beats[0].step,
+            sentence = (
                 "and all others of this machine wait for a rank of another machine, which hangs "
-                "or is gone",
+                "or is gone"
             )
-        return self._found(beats, now)
+            return HangReport(0, beats[0].step, sentence)
+        return self._hanging_rank(beats, now)
 
-    def _found(self, beats: Sequence[RankStatus], now: float) -> HangReport:
+    def _hanging_rank(self, beats: Sequence[RankStatus], now: float) -> HangReport:
         """Collect the stacks, and choose the rank that hangs."""
         stopped = [rank for rank, pid in enumerate(self._pids) if state(pid) in ("T", "t")]
         stacks = self._stacks([rank for rank in range(len(beats)) if rank not in stopped])
         silent = [rank for rank in range(len(beats)) if rank not in stopped and rank not in stacks]
-        if stopped or silent:
-            rank = (stopped or silent)[0]
-            description = (
-                "was stopped (SIGSTOP) and cannot tell where it is"
-                if stopped
-                else "does not answer: it waits inside the kernel"
-            )
+        if stopped:
+            rank, description = stopped[0], "was stopped (SIGSTOP) and cannot tell where it is"
+        elif silent:
+            rank, description = silent[0], "does not answer: it waits inside the kernel"
         else:
             busy = [
                 rank
@@ -156,8 +150,6 @@ def state(pid: int) -> str:
 def _top(stack: str) -> str:
     """Return the top frame of a stack as ` in FUNCTION (FILE, line N)`."""
     match = re.search(r'File "([^"]+)", line (\d+) in (\S+)', stack)
-    return (
-        ""
-        if match is None
-        else f" in {match[3]} ({'/'.join(match[1].split('/')[-2:])}, line {match[2]})"
-    )
+    if match is None:
+        return ""
+    return f" in {match[3]} ({'/'.join(match[1].split('/')[-2:])}, line {match[2]})"

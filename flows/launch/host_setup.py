@@ -9,6 +9,7 @@ import os
 import platform
 import socket
 import struct
+import subprocess
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -193,3 +194,34 @@ def _address(probe: socket.socket, name: str) -> str | None:
         reply = fcntl.ioctl(probe.fileno(), _SIOCGIFADDR, struct.pack("256s", name.encode()[:15]))
         return socket.inet_ntoa(reply[20:24])
     return None
+
+
+# Command lines of schedulers (Slurm, kubectl), which are busy at times.
+
+COMMAND_SECONDS = 60.0
+
+
+def run_command(*command: str, content: str = "") -> subprocess.CompletedProcess[str]:
+    """Run a command with `content` as its input; a timeout counts as a failure."""
+    try:
+        return subprocess.run(
+            command,
+            input=content,
+            capture_output=True,
+            text=True,
+            timeout=COMMAND_SECONDS,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        message = f"{command[0]} did not answer in {COMMAND_SECONDS:.0f} s"
+    except OSError as error:
+        message = f"{command[0]}: {error.strerror}"
+    return subprocess.CompletedProcess(command, 1, "", message)
+
+
+def last_line(path: Path) -> str:
+    """Return the last line of a log; '' if the log is empty or missing."""
+    with suppress(OSError):
+        lines = path.read_text(encoding="utf-8", errors="replace").strip().splitlines()
+        return lines[-1].strip() if lines else ""
+    return ""

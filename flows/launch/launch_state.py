@@ -51,9 +51,8 @@ class LaunchState:
         self.stage, self.build, self.started, self.logs = stage, build, started, logs
         self.first_failed: int | None = None
         self.fault: ClozeError | None = None
-        self._killed: int | None = (
-            None  # first rank killed by a signal that this launch did not send
-        )
+        # first rank killed by a signal that this launch did not send
+        self._killed: int | None = None
         self._final: dict[int, Event] = {}  # rank -> last event
         self._codes: dict[int, int] = {}  # rank -> exit code
         self._short: set[int] = set()  # ranks whose hosts were short of memory
@@ -73,10 +72,8 @@ class LaunchState:
     @property
     def stopping(self) -> bool:
         """The first failure is a rank that stopped on request; the others are about to stop."""
-        return (
-            self.first_failed is not None
-            and self._failure(self.first_failed) == StoppedError.exit_code
-        )
+        rank = self.first_failed
+        return rank is not None and self._failure(rank) == StoppedError.exit_code
 
     @property
     def hung(self) -> bool:
@@ -87,11 +84,9 @@ class LaunchState:
     def ended_by_sigterm(self) -> bool:
         """SIGTERM ended a rank before it could handle the signal; all ranks are then stopped."""
         rank = self.first_failed
-        return (
-            rank is not None
-            and rank not in self._final
-            and self._codes.get(rank) == -signal.SIGTERM
-        )
+        if rank is None or rank in self._final:
+            return False
+        return self._codes.get(rank) == -signal.SIGTERM
 
     @property
     def all_succeeded(self) -> bool:
@@ -130,25 +125,19 @@ class LaunchState:
                 self._take_time(float(event["grace"]))
             else:
                 self._hear(rank, event)
-        failed = [
-            rank
-            for rank in dict.fromkeys(rank for rank, _ in events)
-            if rank is not None and rank not in stopped_ranks and self._failure(rank)
-        ]
-        failed.sort(key=lambda rank: (self._codes.get(rank) == -signal.SIGABRT, rank))
+        ranks = {rank for rank, _ in events if rank is not None} - stopped_ranks
+        failed = sorted(
+            filter(self._failure, ranks),
+            key=lambda rank: (self._codes.get(rank) == -signal.SIGABRT, rank),
+        )
         if failed and self.first_failed is None:
             self.first_failed = failed[0]
         for rank in failed:
             code = self._codes.get(rank, 0)
-            silent = rank not in self._final  # otherwise it died during its exit
-            if (
-                code < 0
-                and code != -signal.SIGTERM
-                and silent
-                and self._killed is None
-                and (code != -signal.SIGABRT or rank == self.first_failed)
-            ):
-                self._killed = rank
+            is_silent = rank not in self._final  # otherwise it died during its exit
+            is_abort = code == -signal.SIGABRT and rank != self.first_failed
+            if code < 0 and code != -signal.SIGTERM and is_silent and not is_abort:
+                self._killed = rank if self._killed is None else self._killed
 
     def _hear(self, rank: int, event: Event) -> None:
         for kind in ("progress", "metrics", "checkpoint", "records"):
@@ -239,12 +228,8 @@ class LaunchState:
             origin = f"rank {rank} on host {host}; " if (host := self.started.host(rank)) else ""
             hint = f" ({origin}log: {self.logs})" if event.get("unexpected") else ""
             raise BY_EXIT_CODE.get(event["exit_code"], RanksLostError)(event["error"] + hint)
-        rank = (
-            self.first_failed
-            if self.first_failed is not None
-            else next(r for r, code in codes.items() if code)
-        )
-        raise self._death(rank)
+        failed = (rank for rank, code in codes.items() if code)
+        raise self._death(next(failed) if self.first_failed is None else self.first_failed)
 
     def _raise_if_a_peer_is_gone(self, rank: int, event: Event) -> None:
         """Raise RanksLostError if a network library's error only says that a peer is gone."""
@@ -262,9 +247,8 @@ class LaunchState:
     def _who(self, rank: int) -> str:
         host = self.started.host(rank)
         several = len(self.ranks) > 1 or self.build.execution.nodes > 1 or rank > 0
-        return (f"{self.stage} rank {rank}" if several else self.stage) + (
-            f" on host {host}" if host else ""
-        )
+        name = f"{self.stage} rank {rank}" if several else self.stage
+        return f"{name} on host {host}" if host else name
 
     def _death(self, rank: int) -> RanksLostError:
         """Return the error of a rank that ended without a message."""

@@ -21,6 +21,7 @@ from typing import IO
 from cloze.core.errors import UsageError
 from cloze.core.processes import HEARTBEAT_FD, PARENT_PID, HeartbeatReader, MemoryWatch, free_ports
 from cloze.core.stages.execution import Execution
+from cloze.core.stages.stage import NULL_REPORTER, Reporter
 from cloze.core.stages.worker import EVENTS_FD, JOB, LOGS, local_directory
 from cloze.flows.launch.hang_detection import HangDetector
 from cloze.flows.launch.host_setup import FOREIGN, foreign_rank, rank_environments
@@ -48,25 +49,26 @@ RANK_ENVIRONMENT = {  # of every rank; the user's environment overrides it
 
 
 class LocalRanks:
-    """Processes of one launch on this host, by global rank."""
+    """Processes of one launch on this host, by global rank; see `protocol.RankGroup`."""
 
     def __init__(
-        self, worker: str, job_file: str, environments: Sequence[Mapping[str, str]], logs: Path
+        self,
+        worker: str,
+        job_file: str,
+        environments: Sequence[Mapping[str, str]],
+        logs: Path,
+        report: Reporter = NULL_REPORTER,
     ) -> None:
-        """Prepare the ranks; `start` starts them.
+        """Start the ranks.
 
         Args:
             worker: module that each rank runs.
             job_file: path of the job description.
             environments: environment variables of each rank; see `host_setup.rank_environments`.
             logs: directory for the ranks' output.
+            report: receives the process ids.
         """
-        self.worker, self.job_file, self.environments, self.logs = (
-            worker,
-            job_file,
-            environments,
-            logs,
-        )
+        self.worker, self.job_file, self.logs, self._report = worker, job_file, logs, report
         self.processes: dict[int, subprocess.Popen[bytes]] = {}
         self._ended: set[int] = set()  # ranks whose end was reported
         self._stopping = False
@@ -74,10 +76,15 @@ class LocalRanks:
         self._watched: dict[int, HeartbeatReader] = {}
         self._hangs: HangDetector | None = None  # None after the first detected hang
         self._memory = MemoryWatch()
+        try:
+            self._start_all(environments)
+        except BaseException:
+            self.close()
+            raise
 
-    def start(self) -> None:
+    def _start_all(self, environments: Sequence[Mapping[str, str]]) -> None:
         self.logs.mkdir(parents=True, exist_ok=True)
-        for environment in self.environments:
+        for environment in environments:
             rank = int(environment["RANK"])
             self._selector.register(
                 self._start(rank, environment), selectors.EVENT_READ, (rank, bytearray())
@@ -86,19 +93,23 @@ class LocalRanks:
             [process.pid for process in self.processes.values()],
             list(self._watched.values()),
             [self._log(rank) for rank in self.processes],
-            elsewhere=any(
-                int(environment["WORLD_SIZE"]) > len(self.environments)
-                for environment in self.environments
-            ),
+            elsewhere=any(int(one["WORLD_SIZE"]) > len(environments) for one in environments),
         )
+        self._report.processes({rank: process.pid for rank, process in self.processes.items()})
 
     @property
-    def over(self) -> bool:
-        """All ranks have ended, and the events say so."""
+    def ranks(self) -> Sequence[int]:
+        return list(self.processes)
+
+    def host(self, rank: int) -> str | None:
+        del rank
+        return None
+
+    @property
+    def finished(self) -> bool:
         return len(self._ended) == len(self.processes)
 
     def events(self, seconds: float) -> list[RankEvent]:
-        """See `RankGroup.events`."""
         events: list[RankEvent] = []
         if self._selector.get_map():
             for key, _ in self._selector.select(timeout=seconds):
@@ -110,16 +121,12 @@ class LocalRanks:
                 self._drain(rank, events)
                 self._ended.add(rank)
                 events.append((rank, self._end(rank, process.returncode)))
-        if (
-            self._hangs is not None
-            and not self._ended
-            and not self._stopping
-            and (hang := self._hangs.check()) is not None
-        ):
-            self._hangs = None
-            events.append(
-                (list(self.processes)[hang.rank], {"hung": hang.sentence, "step": hang.step})
-            )
+        if self._hangs is not None and not self._ended and not self._stopping:
+            hang = self._hangs.check()
+            if hang is not None:
+                self._hangs = None
+                rank = list(self.processes)[hang.rank]
+                events.append((rank, {"hung": hang.sentence, "step": hang.step}))
         return events
 
     def _end(self, rank: int, code: int) -> Event:
@@ -133,7 +140,6 @@ class LocalRanks:
         }
 
     def stop(self, grace: float) -> None:
-        """See `RankGroup.stop`."""
         running = [process for process in self.processes.values() if process.poll() is None]
         self._stopping = True
         if grace > 0:
@@ -156,6 +162,7 @@ class LocalRanks:
         self._selector.close()
         while self._watched:
             self._watched.popitem()[1].close()
+        self._report.processes({})
 
     def _start(self, rank: int, environment: Mapping[str, str]) -> IO[bytes]:
         read_end, write_end = os.pipe()
@@ -223,13 +230,6 @@ class LocalLauncher:
             )
 
     def start(self, work: LaunchRequest) -> RankGroup:
-        return _Children(work)
-
-
-class _Children:
-    """See `protocol.RankGroup`."""
-
-    def __init__(self, work: LaunchRequest) -> None:
         build, foreign = work.build, foreign_rank()
         rank = 0 if foreign is None else foreign[0]
         job_file = build.file(LOGS, f"job-rank{rank}.json" if rank else JOB)
@@ -242,40 +242,8 @@ class _Children:
             local_world_size = os.environ.get("LOCAL_WORLD_SIZE", os.environ["WORLD_SIZE"])
             variables = {name: os.environ[name] for name in FOREIGN}
             environments = [environments[0] | variables | {"LOCAL_WORLD_SIZE": local_world_size}]
-        self._ranks = LocalRanks(
-            work.worker, job_file, environments, local_directory(build.path) / LOGS
-        )
-        try:
-            self._ranks.start()
-        except BaseException:
-            self._ranks.close()
-            raise
-        self._report = build.report
-        self._report.processes(
-            {rank: process.pid for rank, process in self._ranks.processes.items()}
-        )
-
-    @property
-    def ranks(self) -> Sequence[int]:
-        return list(self._ranks.processes)
-
-    @property
-    def finished(self) -> bool:
-        return self._ranks.over
-
-    def events(self, seconds: float) -> Sequence[RankEvent]:
-        return self._ranks.events(seconds)
-
-    def stop(self, grace: float) -> None:
-        self._ranks.stop(grace)
-
-    def close(self) -> None:
-        self._ranks.close()
-        self._report.processes({})
-
-    def host(self, rank: int) -> str | None:
-        del rank
-        return None
+        logs = local_directory(build.path) / LOGS
+        return LocalRanks(work.worker, job_file, environments, logs, build.report)
 
 
 LAUNCHER: Launcher = LocalLauncher()

@@ -252,6 +252,12 @@ class AgentStarter(Protocol):
         """
 
 
+def refuse_hostfile(execution: Execution, reason: str) -> None:
+    """Raise UsageError if the options name a hostfile, which only --launcher ssh reads."""
+    if execution.hostfile is not None:
+        raise UsageError(f"hostfile ({execution.hostfile}) is for --launcher ssh; {reason}")
+
+
 # Table of launchers: name -> import path. A new launcher is one file and one line here.
 
 LAUNCHERS: dict[str, str] = {

@@ -25,6 +25,7 @@ from cloze.core.processes import PARENT_PID
 from cloze.core.stages.execution import Execution
 from cloze.core.stages.worker import EVENTS_FD, LOGS, local_directory
 from cloze.flows.launch.agent_launcher import AgentLauncher
+from cloze.flows.launch.host_setup import last_line
 from cloze.flows.launch.protocol import (
     AgentGroup,
     Host,
@@ -112,25 +113,17 @@ class SshStarter:
     def hosts(self, execution: Execution, processes: int) -> Sequence[Host]:
         hosts = [_host(entry, processes, execution) for entry in lines_of(execution)]
         with ThreadPoolExecutor(max_workers=64) as pool:
-            failures = dict(
-                zip(
-                    (host.name for host in hosts),
-                    pool.map(lambda host: _silence(host.name, execution), hosts),
-                    strict=True,
-                )
-            )
-        reachable = [host for host in hosts if failures[host.name] is None]
-        if len(reachable) == len(hosts) or (
-            execution.min_nodes is not None and len(reachable) >= execution.min_nodes
-        ):
+            failures = list(pool.map(lambda host: _silence(host.name, execution), hosts))
+        results = list(zip(hosts, failures, strict=True))
+        reachable = [host for host, failure in results if failure is None]
+        minimum = len(hosts) if execution.min_nodes is None else execution.min_nodes
+        if len(reachable) >= minimum:
             return reachable
-        reasons = "; ".join(
-            f"{name} ({reason})" for name, reason in failures.items() if reason is not None
-        )
-        minimum = "" if execution.min_nodes is None else f" and min_nodes is {execution.min_nodes}"
+        reasons = "; ".join(f"{host.name} ({failure})" for host, failure in results if failure)
+        needed = "" if execution.min_nodes is None else f" and min_nodes is {execution.min_nodes}"
         raise HostsUnreachableError(
             f"{len(hosts) - len(reachable)} of {len(hosts)} hosts in {execution.hostfile} cannot"
-            f" be reached by ssh{minimum}: {reasons}; check that `ssh HOST true` works without a"
+            f" be reached by ssh{needed}: {reasons}; check that `ssh HOST true` works without a"
             f" password, or remove these hosts from the hostfile"
         )
 
@@ -248,20 +241,10 @@ def ssh(execution: Execution) -> list[str]:
 
 def agent_command(launch: LaunchSpec, node: int, execution: Execution) -> str:
     """Return the shell command that starts the agent on its host."""
+    path = os.environ.get("PYTHONPATH")
     python = execution.remote_python or sys.executable
-    variables = [f"PYTHONPATH={os.environ['PYTHONPATH']}"] if os.environ.get("PYTHONPATH") else []
-    return "exec " + shlex.join(
-        [
-            "env",
-            *variables,
-            python,
-            "-m",
-            "cloze.flows.launch.agent",
-            launch.directory,
-            str(node),
-            "--leash",
-        ]
-    )
+    agent = ["-m", "cloze.flows.launch.agent", launch.directory, str(node), "--leash"]
+    return "exec " + shlex.join(["env", *([f"PYTHONPATH={path}"] if path else []), python, *agent])
 
 
 def passed_on(environment: Mapping[str, str]) -> dict[str, str]:
@@ -296,14 +279,6 @@ def _give(client: subprocess.Popen[bytes], content: bytes) -> None:
         assert client.stdin is not None
         client.stdin.write(content)
         client.stdin.flush()
-
-
-def last_line(path: Path) -> str:
-    """Return the last line of a log; '' if the log is empty or missing."""
-    with suppress(OSError):
-        lines = path.read_text(encoding="utf-8", errors="replace").strip().splitlines()
-        return lines[-1].strip() if lines else ""
-    return ""
 
 
 LAUNCHER: Launcher = AgentLauncher(SshStarter())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from typing import Any
 
 from cloze.core.errors import ClozeError, DataError, StoppedError, UsageError
 from cloze.core.stages.execution import Execution
@@ -62,10 +63,10 @@ class RetryPolicy:
         self._deaths += isinstance(error, ClozeError) and error.process_died
         if minimum is None:
             return False
-        remaining = gpus
-        if gpus is not None and self.execution.gpu_ids:
+        remaining, gpu_ids = gpus, self.execution.gpu_ids
+        if gpus is not None and gpu_ids:
             available = {number_of(gpu) for gpu in gpus}
-            remaining = [gpu for gpu in self.execution.gpu_ids if number_of(gpu) in available]
+            remaining = [gpu for gpu in gpu_ids if number_of(gpu) in available]
         if remaining is not None and len(remaining) < count:
             target = len(remaining)
         elif self._deaths >= DEATHS:
@@ -73,12 +74,10 @@ class RetryPolicy:
         else:
             target = count
         target = max(minimum, target)
-        changes = (
-            {"gpu_ids": tuple(remaining[:target])}
-            if remaining is not None and self.execution.gpu_ids
-            else {}
-        )
-        self.execution = self.execution.model_copy(update={"processes": target, **changes})
+        changes: dict[str, Any] = {"processes": target}
+        if remaining is not None and gpu_ids:
+            changes["gpu_ids"] = tuple(remaining[:target])
+        self.execution = self.execution.model_copy(update=changes)
         return target < count
 
 

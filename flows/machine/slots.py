@@ -14,7 +14,7 @@ import socket
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -118,44 +118,46 @@ def machine() -> MachineResources:
 
 @contextlib.contextmanager
 def acquire(
-    wanted: ResourceRequest,
-    there: MachineResources,
+    request: ResourceRequest,
+    machine: MachineResources,
     run: str,
     node: str,
     stop_asked: Callable[[], bool],
-    waiting: Callable[[], None],
+    report_waiting: Callable[[], None],
 ) -> Iterator[tuple[str, ...]]:
     """Acquire slots and yield the names of the granted GPUs.
 
     Args:
-        wanted: the requested slots.
-        there: the cores and GPUs of this host.
+        request: the requested slots.
+        machine: the cores and GPUs of this host.
         run: name of the run, for other processes' messages.
         node: name of the node, for other processes' messages.
         stop_asked: polled while waiting.
-        waiting: called once if the slots are not free within 2 seconds.
+        report_waiting: called once if the slots are not free within 2 seconds.
 
     Raises:
         KeyboardInterrupt: `stop_asked` returned true.
     """
-    with contextlib.ExitStack() as stack:
-        gpus = list(wanted.gpu_ids) or [*there.gpus]
-        granted = _take(
-            stack, GPU, gpus, len(wanted.gpu_ids) or wanted.gpus, run, node, stop_asked, waiting
-        )
-        _take(stack, CPU, [*there.cores], wanted.cpus, run, node, stop_asked, waiting)
+    with contextlib.ExitStack() as held:
+
+        def take(kind: str, names: Sequence[str], count: int) -> list[str]:
+            owner = {"pid": os.getpid(), "host": socket.gethostname(), "run": run, "node": node}
+            return _take(held, kind, names, count, owner, stop_asked, report_waiting)
+
+        gpu_ids = request.gpu_ids
+        granted = take(GPU, gpu_ids or machine.gpus, len(gpu_ids) or request.gpus)
+        take(CPU, machine.cores, request.cpus)
         yield tuple(granted)
 
 
 def _take(
     held: contextlib.ExitStack,
     kind: str,
-    names: list[str],
+    names: Sequence[str],
     count: int,
-    run: str,
-    node: str,
+    owner: Mapping[str, Any],
     stop_asked: Callable[[], bool],
-    waiting: Callable[[], None],
+    report_waiting: Callable[[], None],
 ) -> list[str]:
     if count == 0:
         return []
@@ -170,25 +172,18 @@ def _take(
                 break
             if not is_reported and time.monotonic() - start > PATIENCE_SECONDS:
                 is_reported = True
-                waiting()
+                report_waiting()
             time.sleep(POLL_SECONDS)
-        record = {
-            "pid": os.getpid(),
-            "host": socket.gethostname(),
-            "run": run,
-            "node": node,
-            "since": time.time(),
-        }
         for _, stream in locked_slots:
             stream.seek(0)
             stream.truncate()
-            stream.write(json.dumps(record))
+            stream.write(json.dumps({**owner, "since": time.time()}))
             stream.flush()
         return [name for name, _ in locked_slots]
 
 
 def _try(
-    held: contextlib.ExitStack, kind: str, names: list[str], count: int
+    held: contextlib.ExitStack, kind: str, names: Sequence[str], count: int
 ) -> list[tuple[str, IO[str]]] | None:
     """Lock `count` of the slots; return None, and lock none, if fewer are free."""
     with contextlib.ExitStack() as attempt:
@@ -258,21 +253,11 @@ def holders() -> list[Holder]:
     for path in sorted(directory().glob("?pu-*")):
         if path.name.endswith("-queue"):
             continue
-        with (
-            contextlib.suppress(OSError, ValueError, KeyError),
-            path.open(encoding="utf-8") as stream,
-        ):
+        with contextlib.suppress(OSError, ValueError, KeyError), path.open() as stream:
             try:
                 fcntl.flock(stream, fcntl.LOCK_SH | fcntl.LOCK_NB)
             except OSError:
-                record: dict[str, Any] = json.loads(stream.read())
-                active.append(
-                    Holder(
-                        slot=path.name,
-                        pid=record["pid"],
-                        run=record["run"],
-                        node=record["node"],
-                        since=float(record["since"]),
-                    )
-                )
+                record = json.loads(stream.read())
+                fields = {name: record[name] for name in ("pid", "run", "node", "since")}
+                active.append(Holder(slot=path.name, **fields))
     return active

@@ -20,7 +20,7 @@ from rich.markup import escape
 from cloze.core.artifacts.checkpoints import pinned
 from cloze.core.errors import ClozeError, DataError, StoppedError
 from cloze.flows.graph import plan
-from cloze.flows.nightly import champion, discovery, promotion_gate, trend
+from cloze.flows.nightly import discovery, journal, promotion_gate, result
 from cloze.flows.nightly.discovery import CheckpointInfo, CheckpointSelection
 from cloze.flows.nightly.evaluation_results import Scores, gather
 from cloze.flows.nightly.journal import NIGHT, Champion, Journal
@@ -117,7 +117,7 @@ class NightlyRun:
         }
         self.champion_label = None
         if reigning is not None and self.candidates:
-            path = champion.champion_path(self.journal, reigning)
+            path = journal.champion_path(self.journal, reigning)
             if path is None:
                 self._warn(
                     f"the files of the champion {reigning.checkpoint} are gone, so no candidate "
@@ -129,10 +129,9 @@ class NightlyRun:
 
     def session(self) -> RunSession:
         """Return the run session of the suite on every subject."""
-        parameters = RunParameters(
-            config=self.suite.reference, overrides=dict(self.suite.overrides)
-        )
-        return RunSession(parameters, self.screen, config=self.suite.config(self.subjects))
+        suite = self.suite
+        parameters = RunParameters(config=suite.reference, overrides=dict(suite.overrides))
+        return RunSession(parameters, self.screen, config=suite.config(self.subjects))
 
     def finish(self, session: RunSession | None) -> NightlyResult:
         """Score, decide, write journal, registry and trend page; `session`: None if nothing ran."""
@@ -140,9 +139,7 @@ class NightlyRun:
         previous = self.journal.champion()
         scores, failed = self._scores(session) if session is not None else ({}, {})
         ready = {
-            label: scores[label]
-            for label in self.candidates
-            if label in scores and label not in failed
+            label: scores[label] for label in self.candidates if label in {*scores} - {*failed}
         }
         promoted = self._promote(previous, scores, ready) if ready else None
         outcome.evaluated = [
@@ -152,7 +149,7 @@ class NightlyRun:
         outcome.champion, outcome.replaced = promoted or previous, previous if promoted else None
         outcome.message = outcome.describe_checkpoints(len(failed))
         self.journal.append(self._journal_line(failed, promoted))
-        outcome.trend = str(trend.write(self.journal, self.settings.timezone))
+        outcome.trend = str(result.write_trend(self.journal, self.settings.timezone))
         if ready or (outcome.champion is not None and self.journal.version() is None):
             self._update_registry(ready)
         if session is not None:
@@ -183,18 +180,15 @@ class NightlyRun:
         outcome.candidate = candidate.key
         if not outcome.decision.promoted:
             return None
-        promoted = champion.as_champion(candidate, ready[label].hundredths(), outcome.decision.why)
-        champion.keep_champion_files(self.journal, promoted)
+        promoted = journal.as_champion(candidate, ready[label].hundredths(), outcome.decision.why)
+        journal.keep_champion_files(self.journal, promoted)
         return promoted
 
     def _remove_old_artifacts(self, directory: Path) -> None:
-        starts = [
-            night["started"]
-            for night in self.journal.nights()
-            if night["results"] or night["failed"]
-        ]
+        nights = self.journal.nights()
+        starts = [night["started"] for night in nights if night["results"] or night["failed"]]
         if len(starts) > self.settings.keep_nights:
-            champions = [change.champion for change in self.journal.changes()[-champion.KEPT :]]
+            champions = [change.champion for change in self.journal.changes()[-journal.KEPT :]]
             labels = {discovery.label(item.run, item.step, item.key) for item in champions}
             remove_old_artifacts(directory, starts[-self.settings.keep_nights], labels)
 
@@ -237,15 +231,15 @@ class NightlyRun:
 
     def _update_registry(self, ready: Mapping[str, Scores]) -> None:
         """Set the alias and log the scores. An error becomes a warning; the next run retries."""
-        from cloze.flows.tracking.model_registry import Registry
+        from cloze.flows.tracking.mlflow_writer import Registry
 
         try:
             registry = Registry(self.runs)
-            champion.sync_alias(self.journal, registry)
+            journal.sync_alias(self.journal, registry)
             for label, scores in ready.items():
-                champion.log_scores(registry, self.candidates[label], scores.hundredths())
+                journal.log_scores(registry, self.candidates[label], scores.hundredths())
         except ClozeError as error:
-            self._warn(champion.alias_warning(error, self.journal))
+            self._warn(journal.alias_warning(error, self.journal))
 
     def _warn(self, message: str) -> None:
         self.outcome.warnings.append(message)

@@ -283,37 +283,25 @@ def compare(
         difference = gains.sum() / counts.sum()
         return _comparison(task, difference, [(variance, len(gains) - 1)], confidence)
     if isinstance(champion, SeedScores) and isinstance(candidate, SeedScores):
-        candidate_scores, champion_scores = (
-            list(candidate.values.values()),
-            list(champion.values.values()),
-        )
-        variances = [_seed_variance(candidate_scores), _seed_variance(champion_scores)]
-        difference = fmean(candidate_scores) - fmean(champion_scores)
+        seeds = [list(model.values.values()) for model in (candidate, champion)]
+        difference, variances = fmean(seeds[0]) - fmean(seeds[1]), list(map(_seed_variance, seeds))
         return _comparison(task, difference, variances, confidence, note="by seeds alone")
     assert isinstance(champion, TaskPredictions)
     assert isinstance(candidate, TaskPredictions)
-    examples = len(candidate.labels)
-    unweighted = np.ones((1, examples))
-    candidate_scores, champion_scores = (
-        _scores(model, unweighted)[:, 0].tolist() for model in (candidate, champion)
-    )
+    models, examples = (candidate, champion), len(candidate.labels)
+    scores = [_scores(model, np.ones((1, examples)))[:, 0].tolist() for model in models]
     random = np.random.default_rng([seed, examples])
     differences: list[Floats] = []
     block = max(1, BLOCK_WEIGHTS // max(1, examples))
     for start in range(0, resamples, block):
         weights = _resampled(random, min(block, resamples - start), examples)
-        differences.append(
-            _scores(candidate, weights).mean(axis=0) - _scores(champion, weights).mean(axis=0)
-        )
+        means = [_scores(model, weights).mean(axis=0) for model in models]
+        differences.append(means[0] - means[1])
     of_examples = (float(np.concatenate(differences).var(ddof=1)), examples - 1)
-    of_seeds = [
-        _seed_variance(scores) for scores in (candidate_scores, champion_scores) if len(scores) > 1
-    ]
+    of_seeds = [_seed_variance(by_seed) for by_seed in scores if len(by_seed) > 1]
     note = "" if len(of_seeds) == 2 else "one seed: noise of the examples alone"
-    variances = [of_examples, *of_seeds]
-    return _comparison(
-        task, fmean(candidate_scores) - fmean(champion_scores), variances, confidence, note=note
-    )
+    difference = fmean(scores[0]) - fmean(scores[1])
+    return _comparison(task, difference, [of_examples, *of_seeds], confidence, note=note)
 
 
 def _seed_variance(scores: Sequence[float]) -> tuple[float, int]:

@@ -33,7 +33,7 @@ from cloze.core.errors import ClozeError, StoppedError
 from cloze.core.secrets import redact
 from cloze.flows.graph import schedule
 from cloze.flows.prefect import parameters as form
-from cloze.flows.prefect.automations import TAG
+from cloze.flows.prefect.deploy import TAG
 from cloze.flows.prefect.node import (
     NODE_RUN_CONTEXT,
     NodeRunContext,
@@ -240,12 +240,11 @@ def run_as_tasks(session: RunSession, retries: int) -> State[Any]:
             NODE_RUN_CONTEXT.reset(token)
     if session.failures:
         raise schedule.combine_errors(session.failures)
-    session.begun.forget()
+    session.started_nodes.forget()
     built = sum(not result.cached for result in session.results.values())
     cached = len(session.results) - built
-    if not built:
-        return Completed(message="nothing to do")
-    return Completed(message=f"{built} nodes built" + (f", {cached} cached" if cached else ""))
+    message = f"{built} nodes built{f', {cached} cached' if cached else ''}"
+    return Completed(message=message if built else "nothing to do")
 
 
 def _submit_in_order(

@@ -33,25 +33,21 @@ from cloze.flows.run import server_addresses
 from cloze.flows.run.session import RunSession
 from cloze.flows.tracking import spool_state
 from cloze.flows.tracking.spool import DIRECTORY, flatten, tracking_uri
-from cloze.flows.views.run_tables import seconds_told
+from cloze.flows.views.run_tables import format_total_seconds
 
 MOST_ROWS = 200
 
 
 def plan_page(session: RunSession) -> str:
     """Return the plan as a markdown page: each node, whether it runs, why and for how long."""
-    rows = [
-        (
-            step.name,
-            "–" if step.cached else "**run**",
-            step.reason,
-            "" if step.cached else seconds_told([session.estimates[step.name]]),
-        )
-        for step in session.steps
-    ]
-    return f"Run `{session.config.name}` in `{session.directory.resolve()}`\n\n" + _table(
-        ("node", "what", "why", "expected"), rows
-    )
+    rows = []
+    for step in session.steps:
+        what, seconds = "**run**", format_total_seconds([session.estimates[step.name]])
+        if step.cached:
+            what, seconds = "–", ""
+        rows.append((step.name, what, step.reason, seconds))
+    table = _table(("node", "what", "why", "expected"), rows)
+    return f"Run `{session.config.name}` in `{session.directory.resolve()}`\n\n{table}"
 
 
 def node_page(

@@ -11,25 +11,27 @@ import yaml
 from cloze.core.humanize import format_count, format_duration, templates_in
 from cloze.flows.graph import stages
 from cloze.flows.report import plots
+from cloze.flows.report.graph_picture import NodePicture, graph_svg
 from cloze.flows.report.report_nodes import (
     BASELINES,
     REPLICATES,
     ReportNode,
     Score,
+    SummaryTable,
     by_group,
     curves,
     lower_is_better,
     scored_groups,
     scores_of,
 )
-from cloze.flows.report.tables import SummaryTable
-from cloze.flows.views.graph_picture import NodePicture, graph_svg
 
 TEMPLATES = Path(__file__).parent / "templates"
 MOST_ROWS = 60  # of the table of stages
 MOST_PANELS = 3  # corpora and datasets shown with charts
 MOST_CARDS = 4  # tasks with a metric at the top
 MOST_CHARACTERS = 34  # per line of the graph picture
+
+Card = tuple[str, str, str]  # value, label, remark
 
 
 def render(
@@ -55,28 +57,21 @@ def render(
     for node in nodes:
         packages |= node.manifest.packages
     config = {node.name: node.manifest.config for node in nodes[:MOST_ROWS]}
+    pretrained, tuned, evaluated = (by_stage[one] for one in ("pretrain", "finetune", "evaluate"))
+    histories = [node.history for node in pretrained if node.history]
+    sections = _sections(nodes).items()
     return environment.get_template("report.html").render(
         nodes=[(node, stages.headline(node.manifest)) for node in nodes[:MOST_ROWS]],
         more=max(0, len(nodes) - MOST_ROWS),
         of=by_stage,
         corpora=[(node, _dropped(node)) for node in by_stage["corpus"][:MOST_PANELS]],
         datasets=[(node, _lengths(node)) for node in by_stage["dataset"][:MOST_PANELS]],
-        losses=plots.losses(curves(nodes), _entropy(by_stage["pretrain"]))
-        if any(node.history for node in by_stage["pretrain"])
-        else "",
-        throughput=plots.throughput(by_stage["pretrain"][0].history)
-        if len(by_stage["pretrain"]) == 1 and by_stage["pretrain"][0].history
-        else "",
-        tables=[
-            _table(section, members)
-            for section, members in _sections(nodes).items()
-            if len(members) > 1
-        ],
+        losses=plots.losses(curves(nodes), _entropy(pretrained)) if histories else "",
+        throughput=plots.throughput(histories[0]) if histories and len(pretrained) == 1 else "",
+        tables=[_table(section, members) for section, members in sections if len(members) > 1],
         summary_tables=summary_tables,
-        task=_task(by_stage["finetune"][0]) if len(by_stage["finetune"]) == 1 else "",
-        evaluated=by_stage["evaluate"][0].manifest.summary
-        if len(by_stage["evaluate"]) == 1
-        else None,
+        task=_task(tuned[0]) if len(tuned) == 1 else "",
+        evaluated=evaluated[0].manifest.summary if len(evaluated) == 1 else None,
         graph=_picture(nodes),
         cards=_cards(by_stage, scores),
         masks=[
@@ -93,67 +88,46 @@ def render(
 
 def _cards(
     of: Mapping[str, Sequence[ReportNode]], scores: Mapping[str, Mapping[str, Score]]
-) -> list[tuple[str, str, str]]:
-    """Return (value, label, remark) of the metrics at the top of the page."""
-    cards: list[tuple[str, str, str]] = []
+) -> list[Card]:
+    """Return the metrics at the top of the page."""
+    cards: list[Card] = []
     if of["corpus"]:
         corpus = of["corpus"][0].manifest.summary
-        cards.append(
-            (
-                f"{corpus['documents']:,}",
-                "documents",
-                f"{format_count(corpus['bytes'])}B of clean text",
-            )
-        )
+        remark = f"{format_count(corpus['bytes'])}B of clean text"
+        cards.append((f"{corpus['documents']:,}", "documents", remark))
     if of["dataset"]:
         dataset = of["dataset"][0].manifest.summary
-        cards.append(
-            (
-                format_count(dataset["tokens"]),
-                "tokens read",
-                f"{dataset['rows']:,} rows × {dataset['copies']} masks",
-            )
-        )
+        remark = f"{dataset['rows']:,} rows × {dataset['copies']} masks"
+        cards.append((format_count(dataset["tokens"]), "tokens read", remark))
     if of["pretrain"]:
         cards += _pretrain_cards(of["pretrain"])
     tuned = of["finetune"]
-    if len(tuned) == 1:
-        metrics = tuned[0].manifest.summary["metrics"]
-        name = next(iter(metrics))
-        remark = ", ".join(
-            f"{key.replace('_', ' ')} {metrics[key]:.3f}"
-            for key in reversed(BASELINES)
-            if key in metrics
-        )
-        cards.append(
-            (f"{metrics[name]:.3f}", name, remark or str(tuned[0].manifest.config.get("task", "")))
-        )
-    else:
-        cards += _task_cards(tuned, scores)
-    return cards
+    if len(tuned) != 1:
+        return cards + _task_cards(tuned, scores)
+    metrics = tuned[0].manifest.summary["metrics"]
+    name = next(iter(metrics))
+    baselines = [key for key in reversed(BASELINES) if key in metrics]
+    remark = ", ".join(f"{key.replace('_', ' ')} {metrics[key]:.3f}" for key in baselines)
+    task = str(tuned[0].manifest.config.get("task", ""))
+    return [*cards, (f"{metrics[name]:.3f}", name, remark or task)]
 
 
 def _task_cards(
     tuned: Sequence[ReportNode], scores: Mapping[str, Mapping[str, Score]]
-) -> list[tuple[str, str, str]]:
+) -> list[Card]:
     """Return a card per task, for the group with the best mean."""
-    cards = []
+    cards: list[Card] = []
     for task, members in list(_by_task(tuned).items())[:MOST_CARDS]:
-        groups = [
-            group for group, replicates in scored_groups(tuned).items() if replicates[0] in members
-        ]
+        groups = [group for group, nodes in scored_groups(tuned).items() if nodes[0] in members]
         if not groups:
             continue
         metric = next(iter(scores[groups[0]]))
         sign = -1.0 if lower_is_better(metric) else 1.0
         group = max(groups, key=lambda group: sign * scores[group][metric].mean)
         score = scores[group][metric]
-        remark = (
-            f"mean of {score.n}: {score.format}, best {score.best_node}" if score.n > 1 else group
-        )
-        cards.append(
-            (f"{score.mean:.3f}", " ".join(filter(None, (task, metric.replace("_", " ")))), remark)
-        )
+        label = " ".join(filter(None, (task, metric.replace("_", " "))))
+        mean = f"mean of {score.n}: {score.format}, best {score.best_node}"
+        cards.append((f"{score.mean:.3f}", label, mean if score.n > 1 else group))
     return cards
 
 
@@ -164,9 +138,9 @@ def _by_task(nodes: Sequence[ReportNode]) -> dict[str, list[ReportNode]]:
     return by_task
 
 
-def _pretrain_cards(trained: Sequence[ReportNode]) -> list[tuple[str, str, str]]:
+def _pretrain_cards(trained: Sequence[ReportNode]) -> list[Card]:
     """Return cards for the lowest held-out loss and for the last pretraining's speed."""
-    cards = []
+    cards: list[Card] = []
     measured = [node for node in trained if node.manifest.summary["heldout_loss"] is not None]
     if measured:
         best = min(measured, key=lambda node: float(node.manifest.summary["heldout_loss"]))
@@ -175,22 +149,13 @@ def _pretrain_cards(trained: Sequence[ReportNode]) -> list[tuple[str, str, str]]
         if summary["unigram_entropy"] is not None:
             gain = summary["unigram_entropy"] - summary["heldout_loss"]
             remark = f"{abs(gain):.2f} {'below' if gain >= 0 else 'above'} the unigram entropy"
+        if len(trained) > 1:
+            remark = f"the lowest, {best.name}; {remark}"
         label = f"held-out {summary['objectives'][0].upper()} loss (nats)"
-        cards.append(
-            (
-                f"{summary['heldout_loss']:.3f}",
-                label,
-                remark if len(trained) == 1 else f"the lowest, {best.name}; {remark}",
-            )
-        )
+        cards.append((f"{summary['heldout_loss']:.3f}", label, remark))
     summary = trained[-1].manifest.summary
-    cards.append(
-        (
-            format_count(summary["tokens_per_second"]),
-            "tokens/s",
-            f"{summary['steps']:,} steps, {summary['precision']}",
-        )
-    )
+    speed, remark = summary["tokens_per_second"], f"{summary['steps']:,} steps"
+    cards.append((format_count(speed), "tokens/s", f"{remark}, {summary['precision']}"))
     return cards
 
 
@@ -199,9 +164,8 @@ def _sections(nodes: Sequence[ReportNode]) -> dict[str, list[ReportNode]]:
     sections: dict[str, list[ReportNode]] = {}
     for node in nodes:
         if node.scores:
-            sections.setdefault(node.place.section if node.place.values else node.stage, []).append(
-                node
-            )
+            section = node.placement.section if node.placement.values else node.stage
+            sections.setdefault(section, []).append(node)
     return sections
 
 
@@ -231,13 +195,7 @@ def _table(section: str, members: Sequence[ReportNode]) -> dict[str, Any]:
         )
     name = "score" if has_several_tasks else metrics[0].replace("_", " ")
     is_comparable = len(group_means) > 1 and not has_several_tasks
-    best = (
-        (min if lower_is_better(metrics[0]) else max)(
-            group_means, key=lambda group: group_means[group]
-        )
-        if is_comparable
-        else None
-    )
+    choose = min if lower_is_better(metrics[0]) else max
     return {
         "section": section,
         "first": name,
@@ -245,14 +203,16 @@ def _table(section: str, members: Sequence[ReportNode]) -> dict[str, Any]:
         "seeds": seeds if len(seeds) > 1 else [],
         "metrics": [metric.replace("_", " ") for metric in metrics],
         "rows": rows,
-        "best": best,
+        "best": choose(group_means, key=lambda group: group_means[group])
+        if is_comparable
+        else None,
         "plot": plots.bars(group_means, name) if is_comparable else "",
     }
 
 
 def _replicate(node: ReportNode) -> str:
     return ", ".join(
-        f"{axis} {value}" for axis, value in node.place.values.items() if axis in REPLICATES
+        f"{axis} {value}" for axis, value in node.placement.values.items() if axis in REPLICATES
     )
 
 
@@ -260,10 +220,7 @@ def _picture(nodes: Sequence[ReportNode]) -> str:
     return graph_svg(
         {
             node.name: NodePicture(
-                stage=node.stage,
-                state="finished",
-                after=node.after,
-                line=_short(stages.headline(node.manifest)),
+                stage=node.stage, after=node.after, line=_short(stages.headline(node.manifest))
             )
             for node in nodes
         }
@@ -288,20 +245,15 @@ def _lengths(node: ReportNode) -> str:
 def _task(node: ReportNode) -> str:
     metrics = node.manifest.summary["metrics"]
     score = next(iter(metrics), "")
-    displayed = {
-        key.replace("_", " "): value
-        for key, value in metrics.items()
-        if key == score or key in BASELINES
-    }
+    shown = {key: value for key, value in metrics.items() if key == score or key in BASELINES}
+    if len(shown) < 2:
+        return ""
     colours = {
         key.replace("_", " "): plots.MUTED if key == "from_scratch" else "#cbd2d9"
         for key in BASELINES
     }
-    return (
-        plots.bars(displayed, f"{score.replace('_', ' ')} on dev", colours)
-        if len(displayed) > 1
-        else ""
-    )
+    values = {key.replace("_", " "): value for key, value in shown.items()}
+    return plots.bars(values, f"{score.replace('_', ' ')} on dev", colours)
 
 
 def _dropped(node: ReportNode) -> list[str]:
@@ -317,7 +269,7 @@ def _dropped(node: ReportNode) -> list[str]:
             for key, count in node.manifest.counters.items()
             if key.startswith(f"{kind}/") and count
         }
-        largest = dict(sorted(counts.items(), key=lambda item: -item[1])[:14])
-        if largest:
-            figures.append(plots.bars(largest, unit))
+        if counts:
+            largest = sorted(counts.items(), key=lambda item: -item[1])[:14]
+            figures.append(plots.bars(dict(largest), unit))
     return figures

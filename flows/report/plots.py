@@ -15,14 +15,8 @@ from matplotlib.figure import Figure
 
 from cloze.flows.report.report_nodes import Curve
 
-INK, MUTED, BLUE, ORANGE, GREEN, RED = (
-    "#1f2933",
-    "#7b8794",
-    "#2563a8",
-    "#d97706",
-    "#2f855a",
-    "#b83227",
-)
+INK, MUTED, BLUE, ORANGE = "#1f2933", "#7b8794", "#2563a8", "#d97706"
+GREEN, RED = "#2f855a", "#b83227"
 CYCLE = (BLUE, ORANGE, GREEN, RED, "#7c4dab", "#0f8b8d", "#a8527a", "#6b7280")  # of curves
 FEW = 6  # from this number of curves, only smoothed ones are drawn
 MOST_NAMED = 12  # maximum number of curves in the legend
@@ -46,8 +40,8 @@ STYLE = {
 }
 
 
-def _figure(width: float, height: float) -> tuple[Figure, Axes]:
-    figure = Figure(figsize=(width, height), layout="constrained")
+def _figure(height: float) -> tuple[Figure, Axes]:
+    figure = Figure(figsize=(7.6, height), layout="constrained")
     return figure, figure.add_subplot()
 
 
@@ -77,40 +71,24 @@ def losses(curves: Sequence[Curve], entropy: float | None) -> str:
     Args:
         entropy: unigram entropy of the held-out targets.
     """
+    is_single = len(curves) == 1
     with mpl.rc_context(STYLE):
-        figure, axes = _figure(7.6, 3.1 if len(curves) < FEW else 3.9)
+        figure, axes = _figure(3.1 if len(curves) < FEW else 3.9)
         for number, curve in enumerate(curves):
-            single, colour = len(curves) == 1, CYCLE[number % len(CYCLE)]
+            colour = CYCLE[number % len(CYCLE)]
             if curve.train:
                 steps, values = zip(*curve.train, strict=True)
-                name = "training (smoothed)" if single else curve.name
                 if len(curves) < FEW:
                     axes.plot(steps, values, color=colour, alpha=0.22, linewidth=0.8)
-                axes.plot(
-                    steps,
-                    smooth(values),
-                    color=colour,
-                    linewidth=1.6,
-                    label=name if number < MOST_NAMED else None,
-                )
-            if curve.heldout and single:
-                axes.plot(
-                    *zip(*curve.heldout, strict=True),
-                    color=ORANGE,
-                    marker="o",
-                    markersize=3.5,
-                    linewidth=1.4,
-                    label="held-out",
-                )
-            elif curve.heldout:
-                axes.plot(
-                    *zip(*curve.heldout, strict=True),
-                    color=colour,
-                    marker="o",
-                    markersize=2.5,
-                    linestyle=":",
-                    linewidth=1.4,
-                )
+                name = "training (smoothed)" if is_single else curve.name
+                label = name if number < MOST_NAMED else None
+                axes.plot(steps, smooth(values), color=colour, linewidth=1.6, label=label)
+            if curve.heldout:
+                style: dict[str, Any] = {"color": colour, "markersize": 2.5, "linestyle": ":"}
+                if is_single:
+                    style = {"color": ORANGE, "markersize": 3.5, "label": "held-out"}
+                points = zip(*curve.heldout, strict=True)
+                axes.plot(*points, marker="o", linewidth=1.4, **style)
         if entropy is not None:
             label = f"unigram entropy of the targets ({entropy:.2f})"
             axes.axhline(entropy, color=RED, linestyle="--", linewidth=1.1, label=label)
@@ -124,7 +102,7 @@ def losses(curves: Sequence[Curve], entropy: float | None) -> str:
 def throughput(history: Sequence[Mapping[str, Any]]) -> str:
     """Plot tokens per second over steps."""
     with mpl.rc_context(STYLE):
-        figure, axes = _figure(7.6, 2.1)
+        figure, axes = _figure(2.1)
         points = [
             (entry["step"], entry["tokens_per_second"] / 1e3)
             for entry in history
@@ -141,14 +119,10 @@ def throughput(history: Sequence[Mapping[str, Any]]) -> str:
 def lengths(counts: Sequence[int], length: int) -> str:
     """Plot a histogram of row lengths, in equal bins up to `length` tokens."""
     with mpl.rc_context(STYLE):
-        figure, axes = _figure(7.6, 2.1)
+        figure, axes = _figure(2.1)
         width = length / max(1, len(counts))
-        axes.bar(
-            [width * (index + 0.5) for index in range(len(counts))],
-            counts,
-            width=width * 0.92,
-            color=BLUE,
-        )
+        middles = [width * (index + 0.5) for index in range(len(counts))]
+        axes.bar(middles, counts, width=width * 0.92, color=BLUE)
         axes.set_xlim(0, length)
         axes.set_xlabel("tokens a row")
         axes.set_ylabel("rows")
@@ -158,23 +132,13 @@ def lengths(counts: Sequence[int], length: int) -> str:
 def bars(values: Mapping[str, float], unit: str, colours: Mapping[str, str] | None = None) -> str:
     """Plot labelled horizontal bars; the first value is at the top."""
     with mpl.rc_context(STYLE):
-        figure, axes = _figure(7.6, 0.45 + 0.27 * max(1, len(values)))
+        figure, axes = _figure(0.45 + 0.27 * max(1, len(values)))
         names = list(values)[::-1]
-        container = axes.barh(
-            names,
-            [values[name] for name in names],
-            color=[(colours or {}).get(name, BLUE) for name in names],
-            height=0.66,
-        )
-        is_integer = all(float(value).is_integer() for value in values.values())
-        axes.bar_label(
-            container,
-            labels=[
-                f"{values[name]:,.0f}" if is_integer else f"{values[name]:.3f}" for name in names
-            ],
-            padding=4,
-            color=INK,
-        )
+        sizes = [values[name] for name in names]
+        bar_colours = [(colours or {}).get(name, BLUE) for name in names]
+        container = axes.barh(names, sizes, color=bar_colours, height=0.66)
+        form = "{:,.0f}" if all(float(size).is_integer() for size in sizes) else "{:.3f}"
+        axes.bar_label(container, labels=list(map(form.format, sizes)), padding=4, color=INK)
         axes.grid(False)
         axes.margins(x=0.12)
         axes.set_xlabel(unit)

@@ -1,4 +1,4 @@
-"""Nodes of a run with their manifests, and their scores over replicates."""
+"""Nodes of a run with their manifests, their scores over replicates, and tables of scores."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class ReportNode:
     name: str
     path: str
     manifest: Manifest
-    place: NodePlacement
+    placement: NodePlacement
     history: Sequence[Mapping[str, Any]] = ()
 
     @property
@@ -50,19 +50,17 @@ class ReportNode:
     @property
     def after(self) -> tuple[str, ...]:
         """Names of the nodes that it needs."""
-        return tuple(
-            dict.fromkeys(origin.partition("/")[0] for origin in self.place.inputs.values())
-        )
+        origins = self.placement.inputs.values()
+        return tuple(dict.fromkeys(origin.partition("/")[0] for origin in origins))
 
     @property
     def group(self) -> str:
         """Name shared with its replicates: `finetune@sst2` for `finetune@sst2-1`."""
-        name_parts = [
-            str(value) for axis, value in self.place.values.items() if axis not in REPLICATES
-        ]
-        stage, _, label = self.place.section.partition("@")
-        name_parts = [*([label] if label else []), *name_parts]
-        return f"{stage}@{'-'.join(name_parts)}" if name_parts else stage
+        stage, _, label = self.placement.section.partition("@")
+        values = self.placement.values.items()
+        parts = [label, *(str(value) for axis, value in values if axis not in REPLICATES)]
+        name = "-".join(filter(None, parts))
+        return f"{stage}@{name}" if name else stage
 
     @property
     def task(self) -> str:
@@ -95,15 +93,6 @@ class Score:
     best_node: str
     n: int
 
-    def as_json(self) -> dict[str, Any]:
-        return {
-            "mean": self.mean,
-            "std": self.std,
-            "best": self.best,
-            "best_node": self.best_node,
-            "n": self.n,
-        }
-
     @property
     def format(self) -> str:
         """Mean and deviation as text: `0.512 ± 0.020`."""
@@ -124,16 +113,13 @@ def scores_of(nodes: Iterable[ReportNode]) -> dict[str, Score]:
     return {metric: _score(metric, values) for metric, values in observations.items()}
 
 
-def _score(metric: str, found: Sequence[tuple[float, str]]) -> Score:
-    values = [value for value, _ in found]
-    best = (min if lower_is_better(metric) else max)(values)
-    return Score(
-        mean=statistics.fmean(values),
-        std=statistics.stdev(values) if len(values) > 1 else None,
-        best=best,
-        best_node=next(name for value, name in found if value == best),
-        n=len(values),
-    )
+def _score(metric: str, observations: Sequence[tuple[float, str]]) -> Score:
+    values = [value for value, _ in observations]
+    choose = min if lower_is_better(metric) else max
+    best, best_node = choose(observations, key=lambda observation: observation[0])
+    std = statistics.stdev(values) if len(values) > 1 else None
+    mean = statistics.fmean(values)
+    return Score(mean=mean, std=std, best=best, best_node=best_node, n=len(values))
 
 
 def scored_groups(nodes: Iterable[ReportNode]) -> dict[str, list[ReportNode]]:
@@ -141,7 +127,7 @@ def scored_groups(nodes: Iterable[ReportNode]) -> dict[str, list[ReportNode]]:
     sections: dict[str, list[ReportNode]] = {}
     for node in nodes:
         if node.scores:
-            sections.setdefault(node.place.section, []).append(node)
+            sections.setdefault(node.placement.section, []).append(node)
     scored: dict[str, list[ReportNode]] = {}
     for section, members in sections.items():
         groups = by_group(members)
@@ -164,20 +150,18 @@ def describe_groups(nodes: Iterable[ReportNode]) -> dict[str, dict[str, Any]]:
         For each group `section`, `task` (None without a task), `score` (main metric), `values`
         (matrix values without replicates) and `over` (axes of the mean).
     """
-    return {
-        group: {
-            "section": replicates[0].place.section,
-            "task": replicates[0].task or None,
-            "score": next(iter(replicates[0].scores)),
-            "values": {
-                axis: value
-                for axis, value in replicates[0].place.values.items()
-                if axis not in REPLICATES
-            },
-            "over": [axis for axis in REPLICATES if axis in replicates[0].place.values],
+    descriptions = {}
+    for group, replicates in scored_groups(nodes).items():
+        first = replicates[0]
+        values = first.placement.values
+        descriptions[group] = {
+            "section": first.placement.section,
+            "task": first.task or None,
+            "score": next(iter(first.scores)),
+            "values": {axis: value for axis, value in values.items() if axis not in REPLICATES},
+            "over": [axis for axis in REPLICATES if axis in values],
         }
-        for group, replicates in scored_groups(nodes).items()
-    }
+    return descriptions
 
 
 def by_group(nodes: Iterable[ReportNode]) -> dict[str, list[ReportNode]]:
@@ -192,7 +176,7 @@ def last_pretrainings(nodes: Sequence[ReportNode]) -> list[ReportNode]:
     """Return the pretrainings that no other one continues."""
     trained = [node for node in nodes if node.stage == "pretrain"]
     continued = {
-        origin.partition("/")[0] for node in trained for origin in node.place.inputs.values()
+        origin.partition("/")[0] for node in trained for origin in node.placement.inputs.values()
     }
     return [node for node in trained if node.name not in continued]
 
@@ -218,32 +202,168 @@ def curves(nodes: Sequence[ReportNode]) -> list[Curve]:
         if node.stage != "pretrain":
             continue
         objective = str((node.manifest.summary.get("objectives") or ["mlm"])[0])
-        steps = [float(entry["step"]) for entry in node.history if "step" in entry]
-        shift = _shift(node, ends) if steps else 0.0
-        entries = [
-            {**entry, "step": float(entry["step"]) + shift}
-            for entry in node.history
-            if "step" in entry
-        ]
-        train = tuple(
-            (entry["step"], entry[f"{objective}_loss"])
-            for entry in entries
-            if entry.get(f"{objective}_loss") is not None
+        history = [entry for entry in node.history if "step" in entry]
+        shift = _shift(node, ends) if history else 0.0
+        train, heldout = (
+            tuple(
+                (float(entry["step"]) + shift, entry[name])
+                for entry in history
+                if entry.get(name) is not None
+            )
+            for name in (f"{objective}_loss", "heldout_loss")
         )
-        heldout = tuple(
-            (entry["step"], entry["heldout_loss"])
-            for entry in entries
-            if entry.get("heldout_loss") is not None
-        )
-        ends[node.name] = max(steps, default=0.0) + shift
+        ends[node.name] = max((float(entry["step"]) for entry in history), default=0.0) + shift
         all_curves.append(Curve(name=node.name, objective=objective, train=train, heldout=heldout))
     return all_curves
 
 
 def _shift(node: ReportNode, ends: Mapping[str, float]) -> float:
-    origin = node.place.inputs.get("checkpoint")  # with `continue` the step count continues
+    origin = node.placement.inputs.get("checkpoint")  # with `continue` the step count continues
     if origin is None:
         return 0.0
     name, _, subpath = origin.partition("/")
     step = subpath.rpartition("step-")[2]
     return float(int(step)) if step.isdigit() else ends.get(name, 0.0)
+
+
+# Tables in summaries of stages: for the terminal, Markdown and the report's page
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SummaryTable:
+    """A table of text with notes below; the first column names what the others measure."""
+
+    title: str
+    columns: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    notes: Sequence[str] = field(default_factory=tuple)
+
+    def as_json(self) -> dict[str, Any]:
+        rows = [list(row) for row in self.rows]
+        columns, notes = list(self.columns), list(self.notes)
+        return {"title": self.title, "columns": columns, "rows": rows, "notes": notes}
+
+    def markdown(self) -> str:
+        """Return the table with title and notes in GitHub's Markdown."""
+        ruler = ["---", *("---:" for _ in self.columns[1:])]
+        rows = [_line(cells) for cells in (self.columns, ruler, *self.rows)]
+        notes = [line for note in self.notes for line in ("", note)]
+        return "\n".join([f"## {self.title}", "", *rows, *notes]) + "\n"
+
+
+def _line(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"
+
+
+# Settings of a grid by mean on dev, and multi-task training compared with single tasks.
+
+MULTITASK = "multitask"
+MOST = 12  # maximum number of settings shown per task
+SETTINGS = "Settings of "  # prefix of their tables' titles
+FIGURES = ("mean", "deviation", "best", "n")  # columns after those of the setting
+
+
+def best_settings(nodes: Sequence[ReportNode]) -> list[SummaryTable]:
+    """Return a table for each task that was fine-tuned with two settings or more.
+
+    A setting consists of all matrix values except seed and task.
+    """
+    return [
+        table
+        for task, members in _by_task(nodes).items()
+        if (table := _ranked(task, members)) is not None
+    ]
+
+
+def _by_task(nodes: Sequence[ReportNode]) -> dict[str, list[ReportNode]]:
+    by_task: dict[str, list[ReportNode]] = {}
+    for node in nodes:
+        if node.stage == "finetune" and node.scores:
+            by_task.setdefault(str(node.manifest.summary.get("task")), []).append(node)
+    return by_task
+
+
+def _setting(node: ReportNode) -> dict[str, Any]:
+    return {
+        axis: value
+        for axis, value in node.placement.values.items()
+        if axis not in (*REPLICATES, "task")
+    }
+
+
+def _ranked(task: str, members: Sequence[ReportNode]) -> SummaryTable | None:
+    groups = by_group([node for node in members if _setting(node)])
+    settings = {group: _setting(replicates[0]) for group, replicates in groups.items()}
+    axes = dict.fromkeys(axis for setting in settings.values() for axis in setting)
+    differing = [
+        axis for axis in axes if len({str(setting.get(axis)) for setting in settings.values()}) > 1
+    ]
+    if len(groups) < 2 or not differing:
+        return None
+    metric = next(iter(members[0].scores))
+    scores = {group: scores_of(replicates)[metric] for group, replicates in groups.items()}
+    sign = 1.0 if lower_is_better(metric) else -1.0
+    ranked = sorted(scores, key=lambda group: sign * scores[group].mean)
+    notes = [f"The first row is the best by its mean on dev over {scores[ranked[0]].n} seeds."]
+    if len(ranked) > MOST:
+        notes.append(f"{len(ranked) - MOST} more settings are in the report's scores.")
+    return SummaryTable(
+        title=f"{SETTINGS}{task}, {metric} on dev",
+        columns=(*differing, *FIGURES),
+        rows=[
+            (
+                *(str(settings[group].get(axis, "")) for axis in differing),
+                *_figures(scores[group]),
+            )
+            for group in ranked[:MOST]
+        ],
+        notes=notes,
+    )
+
+
+def best_setting(tables: Sequence[Mapping[str, Any]]) -> str | None:
+    """Describe the best setting in a report's tables; None: no grid, or several tasks."""
+    setting_tables = [
+        table for table in tables if tuple(table["columns"][-len(FIGURES) :]) == FIGURES
+    ]
+    if len(setting_tables) != 1:
+        return None
+    axes, row = setting_tables[0]["columns"][: -len(FIGURES)], setting_tables[0]["rows"][0]
+    setting = ", ".join(
+        f"{axis} {value}" for axis, value in zip(axes, row[: len(axes)], strict=True)
+    )
+    task = str(setting_tables[0]["title"]).removeprefix(SETTINGS)
+    return f"{task}: best with {setting}, mean {row[len(axes)]} of {row[-1]}"
+
+
+def _figures(score: Score) -> tuple[str, str, str, str]:
+    std = "" if score.std is None else f"{score.std:.4f}"
+    return f"{score.mean:.4f}", std, f"{score.best:.4f}", str(score.n)
+
+
+def multitask_versus_single(nodes: Sequence[ReportNode]) -> SummaryTable | None:
+    """Compare multi-task with single-task fine-tunings, a row per task and metric.
+
+    None: the run has no such pair.
+    """
+    tuned = _by_task(nodes)
+    multitask_nodes = {node.name: node for node in tuned.get(MULTITASK, ())}
+    rows: list[Sequence[str]] = []
+    for group, members in by_group(multitask_nodes.values()).items():
+        multitask_scores = scores_of(members)
+        for name, options in (members[0].manifest.config.get("tasks") or {}).items():
+            single_scores = scores_of(tuned.get(str((options or {}).get("task") or name), ()))
+            for metric, score in single_scores.items():
+                multitask_score = multitask_scores.get(f"{name}_{metric}")
+                if multitask_score is not None and metric not in BASELINES:
+                    difference = f"{multitask_score.mean - score.mean:+.3f}"
+                    both = score.format, multitask_score.format
+                    rows.append((group, name, metric, *both, difference))
+    if not rows:
+        return None
+    return SummaryTable(
+        title="Several tasks at once and each alone, dev",
+        columns=("multitask", "task", "metric", "alone", "at once", "difference"),
+        rows=rows,
+        notes=("Mean ± the sample's standard deviation over seeds.",),
+    )

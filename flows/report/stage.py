@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -31,12 +32,14 @@ from cloze.flows.graph.command import run_inference
 from cloze.flows.report.report_nodes import (
     NodePlacement,
     ReportNode,
+    best_setting,
+    best_settings,
     describe_groups,
     last_pretrainings,
+    multitask_versus_single,
     scores,
 )
 from cloze.flows.report.submission import glue_table
-from cloze.flows.report.tables import best_setting, best_settings, multitask_versus_single
 
 VERSION = 3
 FILE = "report.html"
@@ -96,7 +99,7 @@ def run(config: ReportConfig, build: BuildContext) -> StageResult:
     )
     storage.write_bytes(build.file(FILE), page.encode())
     score_rows = {
-        group: {metric: score.as_json() for metric, score in metrics.items()}
+        group: {metric: asdict(score) for metric, score in metrics.items()}
         for group, metrics in group_scores.items()
     }
     tables = {"tables": [table.as_json() for table in score_tables]} if score_tables else {}
@@ -115,7 +118,7 @@ def _gathered(name: str, path: str, config: ReportConfig) -> ReportNode:
     manifest = artifact.read_manifest(path)
     placement = config.nodes.get(name) or NodePlacement(section=name)
     history = _history(Path(path)) if manifest.stage == "pretrain" else []
-    return ReportNode(name=name, path=path, manifest=manifest, place=placement, history=history)
+    return ReportNode(name=name, path=path, manifest=manifest, placement=placement, history=history)
 
 
 def _filled(node: ReportNode, config: ReportConfig) -> list[dict[str, Any]]:
@@ -150,33 +153,25 @@ def headline(summary: Mapping[str, Any]) -> str:
 
     With tables, return the best setting of a grid or the tables' titles.
     """
-    all_scores = summary.get("scores") or {}
-    if not all_scores:
-        return ""
-    groups: dict[str, dict[str, Any]] = {}
+    scores = summary.get("scores") or {}
     for stage in ("evaluate", "finetune", "pretrain"):
-        groups = {
-            name: metrics for name, metrics in all_scores.items() if name.partition("@")[0] == stage
-        }
+        groups = {name: scores[name] for name in scores if name.partition("@")[0] == stage}
         if groups:
             break
+    else:
+        return ""
     tables = summary.get("tables") or () if stage == "finetune" else ()
     if tables:
-        return best_setting(tables) or (
-            tables[0]["title"] if len(tables) == 1 else f"{len(tables)} tables"
-        )
+        titles = tables[0]["title"] if len(tables) == 1 else f"{len(tables)} tables"
+        return best_setting(tables) or titles
     descriptions = summary.get("groups") or {}
     phrases = []
     for group, metrics in list(groups.items())[:MOST_TOLD]:
         # manifest keys are sorted alphabetically, so the group names its main metric
         metric = str((descriptions.get(group) or {}).get("score") or next(iter(metrics)))
-        score = metrics[metric]
-        is_mean = len(groups) == 1 and score["n"] > 1
-        detail = (
-            f", best {score['best']:.3f} by {score['best_node']}, mean of {score['n']}"
-            if is_mean
-            else ""
-        )
+        score, detail = metrics[metric], ""
+        if len(groups) == 1 and score["n"] > 1:
+            detail = f", best {score['best']:.3f} by {score['best_node']}, mean of {score['n']}"
         phrases.append(f"{group} {metric.replace('_', ' ')}{detail} {score['mean']:.3f}")
     more = f" and {len(groups) - MOST_TOLD} more" if len(groups) > MOST_TOLD else ""
     return ", ".join(phrases) + more

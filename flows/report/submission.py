@@ -30,8 +30,13 @@ from cloze.core.stages.execution import (
     Metadata,
 )
 from cloze.core.stages.stage import BuildContext, Stage, StageResult
-from cloze.flows.report.report_nodes import BASELINES, NodePlacement, ReportNode, scores_of
-from cloze.flows.report.tables import SummaryTable
+from cloze.flows.report.report_nodes import (
+    BASELINES,
+    NodePlacement,
+    ReportNode,
+    SummaryTable,
+    scores_of,
+)
 
 ENTAILMENT = ("entailment", "not_entailment")
 THREE_WAYS = ("entailment", "neutral", "contradiction")
@@ -126,7 +131,7 @@ def best_submission(
     models = {node.name: node for node in tuned(nodes, file.task)}
     candidates = []
     for node in nodes:
-        model = models.get(node.place.inputs.get("checkpoint", "").partition("/")[0])
+        model = models.get(node.placement.inputs.get("checkpoint", "").partition("/")[0])
         if (
             node.stage == "evaluate"
             and model is not None
@@ -157,17 +162,7 @@ def glue_table(nodes: Sequence[ReportNode], least: int = 2) -> SummaryTable | No
     notes = [f"Not in this run: {', '.join(absent)}."] if absent else []
     return SummaryTable(
         title="GLUE, dev",
-        columns=(
-            "task",
-            "metric",
-            "mean",
-            "best",
-            "node",
-            "base dev",
-            "base test",
-            "large dev",
-            "large test",
-        ),
+        columns="task,metric,mean,best,node,base dev,base test,large dev,large test".split(","),
         rows=rows,
         notes=(*notes, CITED),
     )
@@ -182,22 +177,11 @@ def _rows(name: str, nodes: Sequence[ReportNode]) -> list[Sequence[str]]:
         dev, test = DEV.get((name, metric), (None, None)), TEST.get((name, metric), (None, None))
         spread = "" if metric_score.std is None else f" ± {100 * metric_score.std:.1f}"
         mean = f"{100 * metric_score.mean:.1f}{spread} (n {metric_score.n})"
-        paper = (_told(dev[0]), _told(test[0]), _told(dev[1]), _told(test[1]))
-        rows.append(
-            (
-                name,
-                metric,
-                mean,
-                f"{100 * metric_score.best:.1f}",
-                metric_score.best_node.partition("@")[2],
-                *paper,
-            )
-        )
+        published = dev[0], test[0], dev[1], test[1]
+        paper = ("" if value is None else f"{value:.1f}" for value in published)
+        best, node = f"{100 * metric_score.best:.1f}", metric_score.best_node.partition("@")[2]
+        rows.append((name, metric, mean, best, node, *paper))
     return rows
-
-
-def _told(value: float | None) -> str:
-    return "" if value is None else f"{value:.1f}"
 
 
 def missing_files(nodes: Sequence[ReportNode]) -> dict[str, str]:
@@ -247,7 +231,7 @@ def run(config: SubmissionConfig, build: BuildContext) -> StageResult:
             name=name,
             path=path,
             manifest=artifact.read_manifest(path),
-            place=config.nodes.get(name) or NodePlacement(section=name),
+            placement=config.nodes.get(name) or NodePlacement(section=name),
         )
         for name, path in build.inputs.items()
     ]
@@ -272,30 +256,22 @@ def run(config: SubmissionConfig, build: BuildContext) -> StageResult:
     missing = missing_files(nodes)
     if missing:
         notes.append(SERVER.format(all=len(FILES), names=", ".join(missing)))
-    reasons = [f"{name}: {reason}." for name, reason in missing.items()]
     if files:
         storage.write_bytes(build.file(ZIP), archive.getvalue())
-    table = glue_table(nodes, least=1)
-    dev_only = [
-        f"{name}: {reason}." for name, reason in missing.items() if tuned(nodes, FILES[name].task)
-    ]
-    tables = (
-        [] if table is None else [{**table.as_json(), "notes": [*table.notes, *dev_only, *notes]}]
-    )
-    text = "" if table is None else table.markdown()
-    text += "\n".join(
-        [
-            "",
-            "## submission.zip",
-            "",
-            *(f"- {file_name}: {entry['node']}" for file_name, entry in files.items()),
-            *(f"- {sentence}" for sentence in reasons),
-            "",
+    table, tables = glue_table(nodes, least=1), list[dict[str, Any]]()
+    if table is not None:
+        dev_only = [
+            f"{name}: {reason}."
+            for name, reason in missing.items()
+            if tuned(nodes, FILES[name].task)
         ]
-    )
-    storage.write_bytes(
-        build.file(TABLE), (text + "".join(f"\n{note}\n" for note in notes)).encode()
-    )
+        tables = [{**table.as_json(), "notes": [*table.notes, *dev_only, *notes]}]
+    items = [f"- {name}: {entry['node']}" for name, entry in files.items()]
+    items += [f"- {name}: {reason}." for name, reason in missing.items()]
+    text = "" if table is None else table.markdown()
+    text += "\n".join(["", "## submission.zip", "", *items, ""])
+    text += "".join(f"\n{note}\n" for note in notes)
+    storage.write_bytes(build.file(TABLE), text.encode())
     summary: dict[str, Any] = {"files": files, "missing": missing, "table": TABLE, "tables": tables}
     return StageResult(
         rows=sum(entry["rows"] for entry in files.values()),
@@ -322,11 +298,11 @@ def _lines(node: ReportNode, file: SubmissionFile) -> list[str]:
     return lines
 
 
-def _fits(said: str, file: SubmissionFile) -> bool:
+def _fits(prediction: str, file: SubmissionFile) -> bool:
     if file.labels is not None:
-        return said in file.labels
+        return prediction in file.labels
     try:
-        return abs(float(said)) < float("inf")
+        return abs(float(prediction)) < float("inf")
     except ValueError:
         return False
 

@@ -55,7 +55,7 @@ class NodeReporter(Reporter):
         record: the status file of the run.
         step: the node.
         listeners: reporters that receive every report.
-        begun: the nodes that attempts of the run have started.
+        started: the nodes that attempts of the run have started.
         stop: event that is set when the node must stop.
     """
 
@@ -64,32 +64,38 @@ class NodeReporter(Reporter):
         record: RunStatusFile,
         step: PlannedNode,
         listeners: Sequence[Reporter],
-        begun: StartedNodes,
+        started: StartedNodes,
         stop: Event,
     ) -> None:
         self._record, self._step, self._listeners = record, step, listeners
-        self._begun, self._stop = begun, stop
+        self._started, self._stop = started, stop
 
     def build_started(self, build_id: str) -> None:
-        self._begun.add(self._step.fingerprint)
-        for listener in self._listeners:
-            listener.build_started(build_id)
+        self._started.add(self._step.fingerprint)
+        self._forward("build_started", build_id)
 
     def progress(
         self, done: float, total: float | None, unit: str, figures: Mapping[str, Any]
     ) -> None:
         self._record.progress(self._step.name, done, total, unit, figures)
-        for listener in self._listeners:
-            listener.progress(done, total, unit, figures)
+        self._forward("progress", done, total, unit, figures)
 
     def metrics(self, values: Mapping[str, Any]) -> None:
-        for listener in self._listeners:
-            listener.metrics(values)
+        self._forward("metrics", values)
+
+    def checkpoint(self, step: int, path: str) -> None:
+        self._forward("checkpoint", step, path)
+
+    def processes(self, ids: Mapping[int, int]) -> None:
+        self._forward("processes", ids)
 
     def shutdown_time(self, seconds: float) -> None:
         self._record.facts(self._step.name, grace_seconds=seconds)
-        for listener in self._listeners:
-            listener.shutdown_time(seconds)
+        self._forward("shutdown_time", seconds)
 
     def stop_asked(self) -> bool:
         return self._stop.is_set()
+
+    def _forward(self, kind: str, *values: Any) -> None:
+        for listener in self._listeners:
+            getattr(listener, kind)(*values)

@@ -95,7 +95,7 @@ class RunSession:
         screen: Console | None = None,
         *,
         run_id: str | None = None,
-        begun_steps: node_reporter.StartedNodes | None = None,
+        started_nodes: node_reporter.StartedNodes | None = None,
         config: configs.RunConfig | CommandConfig | None = None,
     ) -> None:
         """Plan the run.
@@ -104,21 +104,21 @@ class RunSession:
             parameters: what to run.
             screen: console for output; None: stderr's.
             run_id: id shared by retries in other processes; nodes are forced once per id.
-            begun_steps: nodes that earlier attempts in this process have started.
+            started_nodes: nodes that earlier attempts in this process have started.
             config: config to use instead of the one that `parameters` names.
         """
         self.parameters = parameters
         self.config = config or configs.load(parameters.config, parameters.overrides)
         self.command = self.config if isinstance(self.config, CommandConfig) else None
         path = self.directory / node_reporter.DIRECTORY / f"{run_id}.json" if run_id else None
-        self.begun = begun_steps or node_reporter.StartedNodes(path)
+        self.started_nodes = started_nodes or node_reporter.StartedNodes(path)
         self.steps = plan.plan(
             self.config,
             start=parameters.start_from,
             only=parameters.only,
             until=parameters.until,
             force=parameters.force,
-            begun=self.begun.fingerprints,
+            started=self.started_nodes.fingerprints,
         )
         self.screen = screen or terminal.console()
         self.results: dict[str, BuildResult] = {}
@@ -161,7 +161,9 @@ class RunSession:
 
     def remaining(self) -> RunSession:
         """Return a session that builds the rest of this run and forces no node twice."""
-        return RunSession(self.parameters, self.screen, begun_steps=self.begun, config=self.config)
+        return RunSession(
+            self.parameters, self.screen, started_nodes=self.started_nodes, config=self.config
+        )
 
     def __enter__(self) -> RunSession:
         with contextlib.ExitStack() as resources:
@@ -204,13 +206,11 @@ class RunSession:
             return None
         from cloze.flows.tracking.run_logger import MlflowRunLogger
 
-        logger = MlflowRunLogger(plan.runs_directory())
+        logger, name = MlflowRunLogger(plan.runs_directory()), self.config.name
         if self.command:
-            logger.begin_single(f"{self.command.node.stage} {Path(self.config.name).name}")
+            logger.begin_single(f"{self.command.node.stage} {Path(name).name}")
         else:
-            logger.begin(
-                self.config.name, self.config.values, self.config.dump(), run_id=self._run_id
-            )
+            logger.begin(name, self.config.values, self.config.dump(), run_id=self._run_id)
         return logger
 
     def __exit__(
@@ -236,9 +236,8 @@ class RunSession:
 
     def seconds_left(self, name: str) -> float | None:
         """Return the expected remaining seconds of a running node; None if unknown."""
-        seconds: float | None = (
-            self.record.content["nodes"][name].get("seconds_left") if self.record else None
-        )
+        node = self.record.content["nodes"][name] if self.record else {}
+        seconds: float | None = node.get("seconds_left")
         return seconds
 
     @property
@@ -284,9 +283,8 @@ class RunSession:
         state = status_file.CACHED if result.cached else status_file.FINISHED
         self.record.node(step.name, state, metrics=metrics, error=None)
         if not result.cached or len(self.steps) <= MOST_LINES:
-            shows_path = self._is_verbose
-            if self.command is not None:
-                shows_path = not self.command.is_transient
+            command = self.command
+            shows_path = self._is_verbose if command is None else not command.is_transient
             path = f"  [dim]{escape(result.artifact)}[/]" if shows_path else ""
             self.screen.print(terminal.done_line(result, step.name) + path)
         return result
@@ -304,12 +302,13 @@ class RunSession:
             foreign = host_setup.foreign_rank()  # torchrun assigns the GPUs itself
             request = slots.ResourceRequest() if foreign else dataclasses.replace(request, cpus=0)
         self.record.node(step.name, status_file.WAITING, attempt=attempt)
+        run, is_stopping = self.config.name, self._stop.is_set
         with slots.acquire(
             request,
             self.machine,
-            self.config.name,
+            run,
             step.name,
-            self._stop.is_set,
+            is_stopping,
             lambda: self._show_queued(step, also),
         ) as gpu_ids:
             self.record.node(step.name, status_file.RUNNING, why=step.reason)
@@ -319,13 +318,19 @@ class RunSession:
             if execution.cpus and not execution.threads:
                 granted["threads"] = max(1, execution.cpus // execution.processes)
             execution = execution.model_copy(update=granted)
-            with StageDisplay(step.name, self.screen, self._lines) as display:
-                reporter = NodeReporter(self.record, step, (display, also), self.begun, self._stop)
-                if self.records is None:
-                    return plan.build_node(step, execution, reporter)
-                with self.records.node(step, reporter) as logging_reporter:
-                    result = plan.build_node(step, execution, logging_reporter)
-                    self.records.finished(step, result, logging_reporter)
+            with contextlib.ExitStack() as stack:
+                display = StageDisplay(step.name, self.screen, self._lines)
+                listeners = [stack.enter_context(display), also]
+                mlflow_reporter = None
+                if self.records is not None:
+                    mlflow_reporter = stack.enter_context(self.records.node(step))
+                    listeners.append(mlflow_reporter)
+                reporter = NodeReporter(
+                    self.record, step, listeners, self.started_nodes, self._stop
+                )
+                result = plan.build_node(step, execution, reporter)
+                if self.records is not None:
+                    self.records.finished(step, result, mlflow_reporter)
         return result
 
     def _show_queued(self, step: plan.PlannedNode, also: Reporter) -> None:
@@ -339,9 +344,8 @@ class RunSession:
 
     def retry_policy(self, step: plan.PlannedNode) -> retry_policy.RetryPolicy:
         """Return the retry policy of a node, which remembers the failed attempts."""
-        return self._retry_policies.setdefault(
-            step.name, retry_policy.RetryPolicy(step.node.execution)
-        )
+        policy = retry_policy.RetryPolicy(step.node.execution)
+        return self._retry_policies.setdefault(step.name, policy)
 
     def should_retry(self, step: plan.PlannedNode, error: BaseException) -> bool:
         """Check whether a retry of the node may succeed. Call once per failure."""
@@ -392,5 +396,5 @@ def run_plain(session: RunSession) -> Mapping[str, BuildResult]:
     """Run all nodes without Prefect and return their results by name."""
     with session:
         schedule.run_graph(session.steps, session.make, skipped=session.skip, stop=session.stop)
-        session.begun.forget()
+        session.started_nodes.forget()
     return session.results

@@ -21,31 +21,29 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import socket
 import threading
 import time
 import uuid
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from cloze.core import storage
 from cloze.core.artifacts.lock import is_held
-from cloze.core.errors import DataError, did_you_mean
+from cloze.core.errors import DataError, UsageError, did_you_mean
 from cloze.core.secrets import redact
+from cloze.core.stages.execution import DEFAULT_GRACE_SECONDS
 from cloze.flows.graph import estimate
 from cloze.flows.graph.command import command_directories, command_directory
 from cloze.flows.graph.plan import PlannedNode
+from cloze.flows.launch.cancel_requests import wait_or_kill
 
 DIRECTORY = "_status"
-RUNNING, FINISHED, FAILED, CANCELLED, CRASHED = (
-    "running",
-    estimate.FINISHED,
-    "failed",
-    "cancelled",
-    "crashed",
-)
+RUNNING, FINISHED, FAILED = "running", estimate.FINISHED, "failed"
+CANCELLED, CRASHED = "cancelled", "crashed"
 # states of nodes, in addition to running, finished and failed
 WAITING, CACHED, SKIPPED, STOPPED = ("waiting", "cached", "skipped", "stopped")
 QUEUED = "queued"  # node that waits only for cores or GPUs; `why` names the holders
@@ -194,11 +192,6 @@ def _left(begun: tuple[float, float], done: float, total: float | None) -> float
     return round((total - done) * (time.time() - start_time) / (done - start_done), 1)
 
 
-def ask_to_cancel(record: Mapping[str, Any]) -> None:
-    """Mark a run as cancelled, so that its process can tell a cancellation from a kill."""
-    _cancel_mark(Path(record["path"])).touch()
-
-
 def _cancel_mark(path: Path) -> Path:
     return path.with_suffix(".cancel")
 
@@ -315,3 +308,54 @@ def directories(runs: Path) -> Iterator[Path]:
     """Yield the directories of all runs that were ever started, sorted by name."""
     for path in sorted(runs.glob(f"*/{DIRECTORY}")):
         yield path.parent
+
+
+# Cancellation of a run from another process: SIGTERM, grace period, then SIGKILL.
+
+PATIENCE_SECONDS = 15.0  # after the grace period: for the run's process to write its final state
+
+
+def cancel(
+    runs: Path, name: str, report: Callable[[str], None] = lambda line: None
+) -> dict[str, Any]:
+    """Cancel the run `name` and return its last record.
+
+    Args:
+        runs: the directory of all runs.
+        report: callback for progress messages.
+
+    Raises:
+        DataError: the run does not exist, or its process cannot be killed.
+        UsageError: the run is not running, or runs on another host.
+    """
+    record, directory = read(runs, name), str(directory_of(runs, name))
+    pid, host = record["pid"], record["host"]
+    if record["state"] != RUNNING:
+        raise UsageError(
+            f"run {name} does not run (it is {record['state']}); `cloze status {name}` shows it"
+        )
+    if host != socket.gethostname():
+        raise UsageError(
+            f"run {name} runs on {host} (process {pid}); cancel it there, or in Prefect's UI"
+        )
+    grace = _grace(record)
+    _cancel_mark(Path(record["path"])).touch()  # tells the process a cancellation from a kill
+    report(f"process {pid} is asked to end; its trainings have {grace:.0f} s to save a checkpoint")
+    with suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGTERM)
+    seconds, builder = grace + PATIENCE_SECONDS, f"process {pid}"
+    if wait_or_kill(directory, builder, lambda: is_held(directory), pid, seconds, report):
+        mark_crashed(runs)
+    return read(runs, name)
+
+
+def _grace(record: Mapping[str, Any]) -> float:
+    """Return the longest grace period: the config's, those that nodes reported, or the default."""
+    config = record["config"]
+    sections = [config, *(section for section in config.values() if isinstance(section, Mapping))]
+    configured = [(section.get("run") or {}).get("grace_seconds") for section in sections]
+    reported = [node.get("grace_seconds") for node in record.get("nodes", {}).values()]
+    defaults = [] if configured[0] is not None else [DEFAULT_GRACE_SECONDS]
+    return max(
+        float(seconds) for seconds in (*defaults, *configured, *reported) if seconds is not None
+    )

@@ -47,8 +47,9 @@ class Target:
 
     @property
     def nodes(self) -> list[str]:
-        """Nodes of the run whose artifacts these are."""
-        return sorted({node_name(Path(path)) for path in self.paths}) if self.run else []
+        """Nodes of the run whose artifacts these are, or contain these checkpoints."""
+        artifacts = map(containing_artifact, self.paths) if self.run else ()
+        return sorted({node_name(Path(path)) for path in artifacts})
 
     @property
     def path(self) -> str:

@@ -53,17 +53,13 @@ def tags() -> dict[str, str]:
 
 
 def _git(*arguments: str) -> str | None:
+    command = ["git", "-C", str(ROOT), *arguments]
     try:
-        result = subprocess.run(
-            ["git", "-C", str(ROOT), *arguments],
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=GIT_SECONDS,
-        )
-    except (OSError, subprocess.TimeoutExpired):
+        return subprocess.check_output(
+            command, stderr=subprocess.DEVNULL, text=True, timeout=GIT_SECONDS
+        ).strip()
+    except (OSError, subprocess.SubprocessError):
         return None
-    return result.stdout.strip() if result.returncode == 0 else None
 
 
 # Config values that become MLflow parameters, by which runs are compared: few, with equal names in
@@ -75,34 +71,27 @@ NOT_COMPARED = ("name", "run")  # sections that do not change the result
 OPEN = (None, "auto")  # values that the stage chooses; known when it ends
 
 
-def of_node(config: StageConfig, place: Mapping[str, Any]) -> dict[str, str]:
+def of_node(config: StageConfig, axis_values: Mapping[str, Any]) -> dict[str, str]:
     """Return a node's parameters.
 
     Args:
-        place: matrix values of the node, by axis.
+        axis_values: matrix values of the node, by axis.
     """
-    identity = config.fingerprint_fields()
-    plain = {
-        name: value
-        for name, value in config.model_dump(mode="json").items()
-        if value not in OPEN
-        and isinstance(value, (str, int, float))
-        and not isinstance(value, bool)
-    }
-    differing = {name: value for name, value in identity.items() if value not in OPEN}
-    axes = {axis: value for axis, value in place.items() if axis not in plain}
+    fields = config.model_dump(mode="json").items()
+    chosen = {name: value for name, value in fields if value not in OPEN}
+    plain = {name: value for name, value in chosen.items() if type(value) in (str, int, float)}
+    identity = config.fingerprint_fields().items()
+    differing = {name: value for name, value in identity if value not in OPEN}
+    axes = {axis: value for axis, value in axis_values.items() if axis not in plain}
     return _short({**axes, **differing, **plain})
 
 
 def resolved_values(config: StageConfig, summary: Mapping[str, Any]) -> dict[str, str]:
     """Return what the stage chose for values that the config leaves open, such as learning_rate."""
     open_fields = [name for name, value in config.model_dump(mode="json").items() if value in OPEN]
+    chosen = {name: summary.get(name) for name in open_fields}
     return _short(
-        {
-            name: summary[name]
-            for name in open_fields
-            if isinstance(summary.get(name), (str, int, float))
-        }
+        {key: chosen[key] for key in chosen if isinstance(chosen[key], str | int | float)}
     )
 
 
@@ -115,11 +104,9 @@ def _short(values: Mapping[str, Any]) -> dict[str, str]:
     """Return the values as flat text, truncated to MLflow's limits."""
     texts = {}
     for name, value in flatten(values)[:MOST]:
-        text = (
-            value
-            if isinstance(value, str)
-            else json.dumps(to_jsonable_python(value, fallback=str), ensure_ascii=False)
-        )
+        text = value
+        if not isinstance(value, str):
+            text = json.dumps(to_jsonable_python(value, fallback=str), ensure_ascii=False)
         texts[allowed(name)] = text if len(text) <= CHARACTERS else text[: CHARACTERS - 1] + "…"
     return texts
 

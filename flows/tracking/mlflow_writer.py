@@ -1,23 +1,28 @@
-"""Idempotent MLflow calls for each kind of record: a record that is sent twice is stored once."""
+"""Calls to MLflow: the kinds of records, and the registered model. Repeated calls change nothing.
+
+The records' sender retries them. Calls for the registered model, its versions and the champion's
+alias wait for MLflow.
+"""
 
 from __future__ import annotations
 
 import json
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cloze.core.errors import DataError
+from cloze.core.errors import ClozeError, DataError, UsageError
+from cloze.core.secrets import redact
 from cloze.flows.tracking import models, spool_state
 from cloze.flows.tracking.models import Checkpoint
-from cloze.flows.tracking.spool import ATTEMPT, OUR_ID
-from cloze.flows.tracking.spool_state import KIND, TRAINING, experiment_id, one_at_a_time
+from cloze.flows.tracking.spool import ATTEMPT, DIRECTORY, OUR_ID, tracking_uri
+from cloze.flows.tracking.spool_state import KIND, TRAINING, connect, experiment_id, one_at_a_time
 
 if TYPE_CHECKING:
-    from mlflow import MlflowClient
     from mlflow.entities import Run
+    from mlflow.entities.model_registry import ModelVersion
 
 LOCK = "runs.lock"
 NOT_A_MODEL = "cloze.not_a_model"  # tag of a run whose checkpoint MLflow cannot load: the reason
@@ -31,17 +36,9 @@ TAG_CHARACTERS = 8000
 class MlflowWriter:
     """Writer of records to MLflow."""
 
-    def __init__(
-        self, client: MlflowClient, uri: str, experiment: str, directory: Path, model: str
-    ) -> None:
-        """Create a writer.
-
-        Args:
-            directory: directory of the spools.
-            model: registered name for pretrained checkpoints.
-        """
-        self.client, self.uri, self.experiment = client, uri, experiment
-        self.directory, self.model = directory, model
+    def __init__(self, uri: str, directory: Path) -> None:
+        """Connect to MLflow at `uri`; `directory`: the spools' directory."""
+        self.client, self.uri, self.directory = connect(uri), uri, directory
 
     def send(self, record: Mapping[str, Any]) -> None:
         """Send one record.
@@ -57,7 +54,7 @@ class MlflowWriter:
             OPERATIONS[record["op"]](self, self._run(record["run"]), record)
 
     def _experiment(self) -> str:
-        return experiment_id(self.client, self.experiment, self.uri)
+        return experiment_id(self.client, self.uri)
 
     def _run(self, ours: str) -> str:
         """Return MLflow's id of a run that this spool or an earlier one started."""
@@ -127,13 +124,15 @@ class MlflowWriter:
         )
 
     def _file(self, run: str, record: Mapping[str, Any]) -> None:
-        directory = record.get("to") or None
-        _check_inside(directory)
         if Path(record["path"]).is_file():
-            self.client.log_artifact(run, record["path"], directory)
+            self.client.log_artifact(run, record["path"])
 
     def _text(self, run: str, record: Mapping[str, Any]) -> None:
-        _check_inside(record["name"])
+        if not models.is_inside(record["name"]):
+            raise DataError(
+                f"{record['name']!r} leads out of the run's artifacts; use a relative name without"
+                " `..`"
+            )
         self.client.log_text(run, record["text"], record["name"])
 
     def _dataset(self, run: str, record: Mapping[str, Any]) -> None:
@@ -181,7 +180,7 @@ class MlflowWriter:
                 self.client.log_batch(run, metrics=metrics)
             models.version(
                 self.client,
-                models.registered_name(self.model, checkpoint.config()),
+                models.registered_name(checkpoint.config()),
                 model,
                 checkpoint.all_tags,
             )
@@ -221,13 +220,150 @@ def _is_overtaken(run: Run, record: Mapping[str, Any]) -> bool:
     return int(run.data.tags.get(ATTEMPT, 0)) > int(record.get("attempt", 1))
 
 
-def _check_inside(name: str | None) -> None:
-    if name is not None and not models.is_inside(name):
-        raise DataError(
-            f"{name!r} leads out of the run's artifacts; use a relative name without `..`"
+# The registered model. The journal of nightly runs decides who is champion; the alias
+# `models:/cloze@champion` follows.
+
+CHAMPION = "champion"
+
+
+class Registry:
+    """A registered model. Every call raises ClozeError if MLflow does not answer."""
+
+    def __init__(self, runs: Path, uri: str | None = None) -> None:
+        """Connect to MLflow.
+
+        Args:
+            runs: runs directory.
+            uri: server or database. Default: where runs are recorded.
+        """
+        self.name, self.uri = models.registered_name(), uri or tracking_uri(runs)
+        self._directory = runs / DIRECTORY
+        self._client = connect(self.uri)
+
+    def register(
+        self,
+        checkpoint: str,
+        *,
+        fingerprint: str,
+        metrics: Mapping[str, float] | None = None,
+        tags: Mapping[str, str] | None = None,
+        step: int = 0,
+        build: str | None = None,
+    ) -> int:
+        """Return the version with that fingerprint.
+
+        The version is created from the checkpoint if needed. An existing version gets the tags; the
+        metrics are logged in both cases.
+
+        Args:
+            checkpoint: a complete checkpoint directory.
+            metrics: metrics by name (letters, digits and `_-./: `).
+            step: training step of the checkpoint and the metrics.
+            build: build id of the training; its MLflow run gets the metrics, too.
+
+        Raises:
+            DataError: the checkpoint is missing or incomplete.
+            UsageError: MLflow rejects a name or a value.
+        """
+        with self._asking(), one_at_a_time(self._directory, models.LOCK):
+            version = self._find(fingerprint)
+            experiment = experiment_id(self._client, self.uri)
+            if version is None:
+                new_checkpoint = models.Checkpoint(
+                    path=checkpoint,
+                    fingerprint=fingerprint,
+                    build=build or "",
+                    step=step,
+                    tags=dict(tags or {}),
+                )
+                run = self._run(experiment, build) or self._new_run(experiment, new_checkpoint)
+                model = models.logged_model(self._client, experiment, new_checkpoint, run)
+                version = models.version(self._client, self.name, model, new_checkpoint.all_tags)
+            else:
+                for name, value in (tags or {}).items():
+                    self._client.set_model_version_tag(self.name, version.version, name, value)
+            if metrics:
+                self._log_metrics(version, metrics, step)
+            return int(version.version)
+
+    def find(self, fingerprint: str) -> int | None:
+        """Return the newest version with that fingerprint; None: none exists."""
+        with self._asking():
+            version = self._find(fingerprint)
+            return None if version is None else int(version.version)
+
+    def champion(self) -> int | None:
+        """Return the version of the alias; None: the alias does not exist."""
+        from mlflow.exceptions import MlflowException
+
+        with self._asking():
+            try:
+                return int(self._client.get_model_version_by_alias(self.name, CHAMPION).version)
+            except MlflowException as error:
+                if error.error_code in ("RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE"):
+                    return None
+                raise
+
+    def set_champion(self, version: int) -> None:
+        """Set the alias to a version, unless it is set already."""
+        if self.champion() != version:
+            with self._asking():
+                self._client.set_registered_model_alias(self.name, CHAMPION, str(version))
+
+    def _find(self, fingerprint: str) -> ModelVersion | None:
+        """Return the newest version with that fingerprint."""
+        query = f"name = '{self.name}' and tag.`{models.FINGERPRINT}` = '{fingerprint}'"
+        order = ["version_number DESC"]
+        versions = self._client.search_model_versions(query, max_results=1, order_by=order)
+        return versions[0] if versions else None
+
+    def _run(self, experiment: str, build: str | None) -> str | None:
+        """Return the id of a build's MLflow run."""
+        runs = (
+            self._client.search_runs([experiment], f"tags.`{OUR_ID}` = '{build}'", max_results=1)
+            if build
+            else []
         )
+        return str(runs[0].info.run_id) if runs else None
 
+    def _new_run(self, experiment: str, checkpoint: models.Checkpoint) -> str:
+        """Return a run for a checkpoint whose training MLflow does not know; create it once."""
+        run_key = f"registered {checkpoint.key}"
+        existing = self._run(experiment, run_key)
+        if existing is not None:
+            return existing
+        name = f"registered {Path(checkpoint.path).name}"
+        run = self._client.create_run(
+            experiment, tags={**checkpoint.all_tags, OUR_ID: run_key}, run_name=name
+        )
+        self._client.set_terminated(run.info.run_id)
+        return str(run.info.run_id)
 
-def stamp() -> str:
-    """Return the time for the sender's log."""
-    return time.strftime("%H:%M:%S")
+    def _log_metrics(self, version: ModelVersion, metrics: Mapping[str, float], step: int) -> None:
+        from mlflow.entities import Metric
+
+        milliseconds = int(time.time() * 1000)
+        entries = [
+            Metric(name, float(value), milliseconds, step, model_id=version.tags[models.LOGGED])
+            for name, value in metrics.items()
+        ]
+        self._client.log_batch(version.run_id, metrics=entries)
+
+    @contextmanager
+    def _asking(self) -> Iterator[None]:
+        """Convert MLflow's exceptions to errors with a one-sentence message."""
+        from mlflow.exceptions import MlflowException
+
+        try:
+            yield
+        except MlflowException as error:
+            message = (str(error).strip().splitlines() or ["no reason given"])[0]
+            if error.error_code in ("INVALID_PARAMETER_VALUE", "RESOURCE_DOES_NOT_EXIST"):
+                raise UsageError(
+                    f"MLflow rejected a request for the registered model {self.name}: {message}; "
+                    f"check the model's name and version in MLflow"
+                ) from error
+            raise ClozeError(
+                f"MLflow at {redact(self.uri)} did not answer for model {self.name} ({message}); "
+                f"check that the server runs"
+            ) from error

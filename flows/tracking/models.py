@@ -15,6 +15,7 @@ from __future__ import annotations
 import importlib
 import importlib.metadata
 import json
+import os
 import posixpath
 import shutil
 import tempfile
@@ -40,12 +41,8 @@ DATA = "data"
 CONFIG, TRAINING = "config.json", "training/"  # of a checkpoint, see model/checkpoint.py
 NEWEST = "newest"  # alias of the latest version
 MODEL_ID = "cloze.model"  # id of a LoggedModel: build and step
-FINGERPRINT, CHECKPOINT, NODE, STEP = (
-    "cloze.fingerprint",
-    "cloze.checkpoint",
-    "cloze.node",
-    "cloze.step",
-)
+FINGERPRINT, CHECKPOINT = "cloze.fingerprint", "cloze.checkpoint"
+NODE, STEP = "cloze.node", "cloze.step"
 RUN_NAME = "cloze.run_name"  # name of the run that the node belongs to
 LOGGED = "cloze.model_id"  # tag of a version: its LoggedModel's id, which MLflow does not store
 VERSIONS = "mlflow.modelVersions"  # tag of a LoggedModel
@@ -56,30 +53,28 @@ LISTS = ("choices", "vector")  # columns with list values
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Served:
-    """Columns and parameters of `cloze.model.pyfunc` for a head; outputs with their MLflow types.
+    """Columns and parameters of `cloze.model.pyfunc` for a head.
 
-    Without `inputs`, texts come in one unnamed column.
+    Attributes:
+        inputs: names of text columns; empty: one column without a name.
+        outputs: `NAME:TYPE` of each column, with MLflow's types.
+        params: integer parameters and their defaults.
     """
 
     inputs: tuple[str, ...] = ()
-    outputs: Mapping[str, str]
+    outputs: str
     params: Mapping[str, int] = field(default_factory=dict)
 
 
-_LABELS = Served(outputs={"label": "string", "score": "double"})
+_LABELS = Served(outputs="label:string score:double")
+# by head; the first one that the checkpoint has counts
 SERVED = {
     "masked_lm": Served(
-        outputs={
-            "text": "long",
-            "mask": "long",
-            "token": "string",
-            "score": "double",
-            "sequence": "string",
-        },
+        outputs="text:long mask:long token:string score:double sequence:string",
         params={"top_k": 5},
     ),
     "lm": Served(
-        outputs={"text": "string", "continuation": "string", "tokens": "long", "stopped": "string"},
+        outputs="text:string continuation:string tokens:long stopped:string",
         params={"tokens": 40},
     ),
     "classifier": _LABELS,
@@ -87,27 +82,14 @@ SERVED = {
     "choice": Served(inputs=("text", "choices"), outputs=_LABELS.outputs),
     "span": Served(
         inputs=("question", "passage"),
-        outputs={
-            "question": "long",
-            "answer": "string",
-            "score": "double",
-            "start": "long",
-            "end": "long",
-        },
+        outputs="question:long answer:string score:double start:long end:long",
         params={"top_k": 5},
     ),
     "token_classifier": Served(
-        outputs={
-            "text": "long",
-            "entity": "string",
-            "type": "string",
-            "start": "long",
-            "end": "long",
-            "score": "double",
-        }
+        outputs="text:long entity:string type:string start:long end:long score:double"
     ),
-    "embedding": Served(outputs={"vector": "double"}),
-}  # by head; the first one that the checkpoint has counts
+    "embedding": Served(outputs="vector:double"),
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -198,7 +180,7 @@ def _served(config: Mapping[str, Any]) -> Served | None:
     if (heads.get("masked_lm") or {}).get("objectives") == ["clm"]:  # trained left to right only
         spec = SERVED["lm"]
     if spec is _LABELS and "labels" not in task:
-        spec = Served(outputs={"score": "double"})
+        spec = Served(outputs="score:double")
     if spec is not None and task.get("pairs"):
         # pyfunc would drop an unnamed second column
         spec = replace(spec, inputs=("text", "text_pair"))
@@ -215,9 +197,10 @@ def why_not_served(config: Mapping[str, Any]) -> str | None:
     )
 
 
-def registered_name(name: str, config: Mapping[str, Any]) -> str:
-    """Return `NAME` for a pretrained checkpoint, `NAME-TASK` for a fine-tuned one."""
-    task = config.get("task")
+def registered_name(config: Mapping[str, Any] | None = None) -> str:
+    """Return `$CLOZE_REGISTERED_MODEL`, default cloze; for a fine-tuned checkpoint, `NAME-TASK`."""
+    name = os.environ.get("CLOZE_REGISTERED_MODEL") or "cloze"
+    task = config.get("task") if config else None
     return f"{name}-{task['name']}" if task else name
 
 
@@ -310,11 +293,9 @@ def _description(tags: Mapping[str, str]) -> str:
 
 def _model_name(checkpoint: Checkpoint) -> str:
     """Return a model name without `/ : . % " '`, which MLflow rejects."""
-    name = (
-        f"{checkpoint.node or 'checkpoint'}-step-{checkpoint.step}"
-        if checkpoint.step
-        else checkpoint.node or "checkpoint"
-    )
+    name = checkpoint.node or "checkpoint"
+    if checkpoint.step:
+        name += f"-step-{checkpoint.step}"
     return "".join("-" if letter in "/:.%\"'" else letter for letter in name)
 
 
@@ -341,7 +322,7 @@ def _local_directory(location: str) -> Path | None:
     return Path(unquote(parsed.path)) if parsed.scheme in ("", "file") else None
 
 
-def _describe(place: Path, config: Mapping[str, Any], model: LoggedModel) -> None:
+def _describe(directory: Path, config: Mapping[str, Any], model: LoggedModel) -> None:
     """Write MLmodel and the files next to it."""
     with warnings.catch_warnings():  # about MLflow's own type hints
         warnings.simplefilter("ignore")
@@ -364,7 +345,7 @@ def _describe(place: Path, config: Mapping[str, Any], model: LoggedModel) -> Non
         outputs=Schema(
             [
                 ColSpec(Array(DataType.double) if name in LISTS else DataType[kind], name)
-                for name, kind in served.outputs.items()
+                for name, kind in (column.split(":") for column in served.outputs.split())
             ]
         ),
         params=ParamSchema(
@@ -380,7 +361,7 @@ def _describe(place: Path, config: Mapping[str, Any], model: LoggedModel) -> Non
         model_id=model.model_id,
     )
     pyfunc.save_model(
-        str(place),
+        str(directory),
         loader_module=LOADER,
         mlflow_model=mlflow_model,
         signature=signature,
@@ -391,4 +372,4 @@ def _describe(place: Path, config: Mapping[str, Any], model: LoggedModel) -> Non
         metadata={"format": "checkpoint", "step": config.get("step", 0)},
     )
     mlflow_model.flavors[pyfunc.FLAVOR_NAME][pyfunc.DATA] = DATA
-    mlflow_model.save(str(place / "MLmodel"))
+    mlflow_model.save(str(directory / "MLmodel"))

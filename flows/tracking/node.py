@@ -28,37 +28,19 @@ if TYPE_CHECKING:
 
 DATA_STAGES = ("corpus", "dataset")  # datasets in MLflow
 # artifact files that are copied to MLflow
-FILES = (
-    ".html",
-    ".json",
-    ".md",
-    ".png",
-    ".svg",
-    ".tsv",
-)
+FILES = (".html", ".json", ".md", ".png", ".svg", ".tsv")
 FILE_BYTES = 5_000_000
-PROFILE = (
-    "rows",
-    "tokens",
-    "documents",
-    "bytes",
-    "words",
-    "mean_length",
-    "masked_share",
-    "padding_share",
-    "length",
-    "copies",
-)
+# of a data artifact, in its MLflow dataset
+PROFILE = "rows tokens documents bytes words mean_length masked_share padding_share length copies"
 BEST = "best"  # prefix of a summary's best evaluation during training
 CHECKPOINT = "checkpoint"  # key of a summary: path of the artifact's checkpoint
 
 
 class MlflowNodeReporter(Reporter):
-    """Reporter that spools a node's reports and updates a display; a context manager."""
+    """Reporter that spools a node's reports; a context manager."""
 
-    def __init__(self, records: MlflowRunLogger, step: PlannedNode, display: Reporter) -> None:
-        self._records, self._planned, self._display = records, step, display
-        self._spool = records.spool
+    def __init__(self, records: MlflowRunLogger, step: PlannedNode) -> None:
+        self._records, self._planned, self._spool = records, step, records.spool
         self.run: str | None = None  # Cloze's id
         # MLflow's name and digest of the training data
         self._dataset: tuple[str, str] | None = None
@@ -83,7 +65,6 @@ class MlflowNodeReporter(Reporter):
         self._spool.params(self.run, metadata.of_node(planned.node.config, planned.node.values))
         for role, path in planned.inputs.items():
             self._input(role, path)
-        self._display.build_started(build_id)
 
     def _note(self, build_id: str) -> str:
         """Return the run's description, in Markdown."""
@@ -114,19 +95,10 @@ class MlflowNodeReporter(Reporter):
             if manifest.stage == "dataset":
                 self._dataset = dataset
 
-    def progress(
-        self, done: float, total: float | None, unit: str, figures: Mapping[str, Any]
-    ) -> None:
-        self._display.progress(done, total, unit, figures)
-
-    def shutdown_time(self, seconds: float) -> None:
-        self._display.shutdown_time(seconds)
-
     def metrics(self, values: Mapping[str, Any]) -> None:
         if self.run is not None:
             self._last = self._spool.line(self.run, values) or self._last
             self._lines.update(values)
-        self._display.metrics(values)
 
     def checkpoint(self, step: int, path: str, figures: Sequence[Point] = ()) -> None:
         """Record a checkpoint as a model, with the metrics of its step."""
@@ -146,7 +118,6 @@ class MlflowNodeReporter(Reporter):
             )
             points = [point for point in self._last if point[2] == step]
             self._spool.model(self.run, record, [*points, *figures], self._dataset)
-        self._display.checkpoint(step, path)
 
     def processes(self, ids: Mapping[int, int]) -> None:
         self._end_sampler()
@@ -157,10 +128,6 @@ class MlflowNodeReporter(Reporter):
                 lambda figures: self._spool.sample(run, figures),
                 str(Path(self._planned.artifact).parent),
             )
-        self._display.processes(ids)
-
-    def stop_asked(self) -> bool:
-        return self._display.stop_asked()
 
     def result(self, result: BuildResult) -> None:
         """Record the metrics, files, data and checkpoint of the finished artifact."""
@@ -262,4 +229,4 @@ def _is_nested(name: str) -> bool:
 
 def _profile(manifest: Manifest) -> dict[str, Any]:
     figures = {"rows": manifest.rows, "tokens": manifest.tokens, **manifest.summary}
-    return {name: figures[name] for name in PROFILE if figures.get(name)}
+    return {name: figures[name] for name in PROFILE.split() if figures.get(name)}

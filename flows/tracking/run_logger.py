@@ -24,12 +24,11 @@ from pydantic_core import to_jsonable_python
 
 from cloze.core.secrets import redact
 from cloze.core.stages.execute import BuildResult
-from cloze.core.stages.stage import NULL_REPORTER, Reporter
 from cloze.flows.graph import stages
 from cloze.flows.graph.plan import PlannedNode
 from cloze.flows.tracking import metadata
 from cloze.flows.tracking.node import MlflowNodeReporter
-from cloze.flows.tracking.spool import DIRECTORY, EXPERIMENT, FLUSH_SECONDS, Spool, tracking_uri
+from cloze.flows.tracking.spool import DIRECTORY, FLUSH_SECONDS, Spool, tracking_uri
 
 CONFIG, RESOLVED = "config.yaml", "resolved.yaml"
 log = logging.getLogger(__name__)
@@ -66,9 +65,9 @@ class MlflowRunLogger:
     Call `begin`, then `node` for each attempt at a node and `finished` for each result, then `end`.
     """
 
-    def __init__(self, runs: Path, experiment: str = EXPERIMENT) -> None:
+    def __init__(self, runs: Path) -> None:
         """Open a spool in the runs directory `runs`."""
-        self.spool = Spool(runs / DIRECTORY, tracking_uri(runs), experiment)
+        self.spool = Spool(runs / DIRECTORY, tracking_uri(runs))
         self.name = ""
         self._run_id: str | None = None
         self._config: Mapping[str, Any] = {}
@@ -104,9 +103,9 @@ class MlflowRunLogger:
         """Start a single command; its node's run is called `name` and has no parent."""
         self.name, self._is_single = name, True
 
-    def node(self, step: PlannedNode, display: Reporter = NULL_REPORTER) -> MlflowNodeReporter:
-        """Return a node's reporter, a context manager; it passes progress on to `display`."""
-        return MlflowNodeReporter(self, step, display)
+    def node(self, step: PlannedNode) -> MlflowNodeReporter:
+        """Return a node's reporter, a context manager."""
+        return MlflowNodeReporter(self, step)
 
     def finished(
         self, step: PlannedNode, result: BuildResult, record: MlflowNodeReporter | None = None

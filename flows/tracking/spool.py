@@ -6,7 +6,7 @@
     {"op": "tags",    "run": id, "tags": {…}}
     {"op": "metrics", "run": id, "metrics": [[key, value, step, ms], …], "series": "system"
      or absent}
-    {"op": "file",    "run": id, "path": …, "to": directory in the run's artifacts}
+    {"op": "file",    "run": id, "path": …}
     {"op": "text",    "run": id, "name": …, "text": …}
     {"op": "dataset", "run": id, "name": …, "digest": …, "source": …, "profile": {…}, "context": …,
      "tags": {…}}
@@ -52,7 +52,6 @@ from cloze.flows.tracking import spool_state
 from cloze.flows.tracking.models import Checkpoint
 from cloze.flows.tracking.spool_state import URI, count_dead_letters
 
-EXPERIMENT = "cloze"
 DIRECTORY = ".tracking"  # of the spools, below the runs directory
 OUR_ID = "cloze.run"  # tag: Cloze's id of a run
 ATTEMPT = "cloze.attempt"  # tag: number of starts of the run
@@ -75,9 +74,9 @@ def now() -> int:
 class Spool:
     """Writer of records, which starts their sender. No method raises because of the server."""
 
-    def __init__(self, directory: Path, uri: str, experiment: str) -> None:
+    def __init__(self, directory: Path, uri: str) -> None:
         directory.mkdir(parents=True, exist_ok=True)
-        self.directory, self.uri, self.experiment = directory, uri, experiment
+        self.directory, self.uri = directory, uri
         self.path = directory / f"{now()}-{uuid.uuid4().hex[:8]}.jsonl"
         temporary = self.path.with_suffix(".new")  # hidden from other senders until it is locked
         self._stream = open(  # noqa: SIM115
@@ -106,13 +105,7 @@ class Spool:
             return
         with (self.directory / "sender.log").open("ab") as log:
             self._sender = subprocess.Popen(
-                [
-                    sys.executable,
-                    "-m",
-                    "cloze.flows.tracking.spool_sender",
-                    str(self.path),
-                    self.experiment,
-                ],
+                [sys.executable, "-m", "cloze.flows.tracking.spool_sender", str(self.path)],
                 # no argument, which every user can read: the URI may contain a password
                 env={**os.environ, URI: self.uri},
                 stdin=subprocess.PIPE,
@@ -181,9 +174,9 @@ class Spool:
         self._known[run].sample += 1
         self.metrics(run, values, self._known[run].sample, series=spool_state.SAMPLES)
 
-    def file(self, run: str, path: str, to: str = "") -> None:
-        """Log a file to the directory `to` of the run's artifacts."""
-        self._write({"op": "file", "run": run, "path": path, "to": to})
+    def file(self, run: str, path: str) -> None:
+        """Log a file as an artifact of the run."""
+        self._write({"op": "file", "run": run, "path": path})
 
     def text(self, run: str, name: str, text: str) -> None:
         """Log a text as the run's artifact `name`."""
@@ -198,21 +191,15 @@ class Spool:
         source: str,
         context: str,
         profile: Mapping[str, Any] | None = None,
-        tags: Mapping[str, str] | None = None,
     ) -> tuple[str, str]:
         """Log an input of the run, an artifact or a file; return MLflow's name and digest.
 
         The digest has at most 36 characters.
         """
-        record = {
-            "name": name,
-            "digest": fingerprint[:36],
-            "source": source,
-            "profile": dict(profile or {}),
-        }
-        tags = {**(tags or {}), "cloze.fingerprint": fingerprint}
-        self._write({"op": "dataset", "run": run, **record, "context": context, "tags": tags})
-        return name, fingerprint[:36]
+        digest, tags = fingerprint[:36], {"cloze.fingerprint": fingerprint}
+        described = {"name": name, "digest": digest, "source": source, "profile": profile or {}}
+        self._write({"op": "dataset", "run": run, **described, "context": context, "tags": tags})
+        return name, digest
 
     def model(
         self,
@@ -279,7 +266,10 @@ def complete(stream: IO[bytes], directory: Path) -> None:
     stream.truncate()
     records = whole_records(content)
     for run, attempt in reversed(open_runs(records).items()):
-        spool_state.restore(directory, run, records)
+        cursor = spool_state.RunCursor()
+        for record in records:
+            cursor.see(run, record)
+        spool_state.write(directory, run, cursor)
         stream.write(json.dumps(_end(run, "KILLED", attempt)).encode() + b"\n")
     stream.flush()
 
@@ -296,8 +286,7 @@ def _known(directory: Path, run: str) -> spool_state.RunCursor:
         with contextlib.suppress(FileNotFoundError, PermissionError):
             content = path.read_bytes()
             for record in whole_records(content) if run.encode() in content else ():
-                if record.get("run") == run:
-                    cursor.see(record)
+                cursor.see(run, record)
     # read after the spools, because a spool is removed after its cursor was stored
     return spool_state.read(directory, run).with_all_of(cursor)
 

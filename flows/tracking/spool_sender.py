@@ -1,4 +1,4 @@
-"""`python -m cloze.flows.tracking.spool_sender SPOOL EXPERIMENT`: send spooled records to MLflow.
+"""`python -m cloze.flows.tracking.spool_sender SPOOL`: send spooled records to MLflow.
 
 Each run has its own sender. It follows the run's spool until standard input ends, which happens
 when the run ends. It also sends orphans: spools in the directory whose writer and sender are dead.
@@ -29,10 +29,9 @@ from typing import IO, Any
 from cloze.core import storage
 from cloze.core.errors import DataError
 from cloze.core.secrets import redact
-from cloze.flows.tracking.mlflow_writer import METRICS_A_REQUEST, MlflowWriter, stamp
-from cloze.flows.tracking.model_registry import MODEL
+from cloze.flows.tracking.mlflow_writer import METRICS_A_REQUEST, MlflowWriter
 from cloze.flows.tracking.spool import claim, complete
-from cloze.flows.tracking.spool_state import URI, add_dead_letter, connect
+from cloze.flows.tracking.spool_state import URI, add_dead_letter
 
 REFUSALS = frozenset(  # MLflow's error codes that a retry cannot change
     {
@@ -117,7 +116,11 @@ class SpoolSender:
 
     def _set_aside(self, spool: Path, record: Mapping[str, Any], reason: str) -> None:
         add_dead_letter(spool, record, reason)
-        print(f"{stamp()} refused: {reason}", flush=True)
+        _log(f"refused: {reason}")
+
+
+def _log(text: str) -> None:
+    print(f"{time.strftime('%H:%M:%S')} {text}", flush=True)
 
 
 def _refusal(error: Exception) -> str | None:
@@ -178,15 +181,13 @@ def _first_line(error: Exception) -> str:
     return str(redact((str(error).strip().splitlines() or [type(error).__name__])[0]))
 
 
-def follow(own: Path, uri: str, experiment: str, ended: threading.Event) -> int:
+def follow(own: Path, uri: str, ended: threading.Event) -> int:
     """Send a run's spool and orphans until `ended` is set and nothing is left; 0: all has arrived.
 
     Orphans go first, because the run may resume a run of theirs. After the end the run's own spool
     goes first, because the run waits for it.
     """
-    writer = MlflowWriter(
-        connect(uri), uri, experiment, own.parent, os.environ.get("CLOZE_REGISTERED_MODEL") or MODEL
-    )
+    writer = MlflowWriter(uri, own.parent)
     sender, is_down, failed_passes = SpoolSender(writer), False, 0
     with ExitStack() as stack:
         # None: the run died at once, and another sender took it
@@ -207,10 +208,7 @@ def follow(own: Path, uri: str, experiment: str, ended: threading.Event) -> int:
                         if is_last:
                             own_stream = None
                 except Exception as error:  # a failing server delays records, never the run
-                    print(
-                        f"{stamp()} {spool.name}: {type(error).__name__}: {redact(str(error))}",
-                        flush=True,
-                    )
+                    _log(f"{spool.name}: {type(error).__name__}: {redact(str(error))}")
                     has_failed, is_down = True, not writer.is_writable()
                     if is_down:  # the others would fail, too
                         break
@@ -238,7 +236,7 @@ def main() -> int:
         ended.set()
 
     threading.Thread(target=wait_for_end, daemon=True).start()
-    return follow(Path(sys.argv[1]), os.environ[URI], sys.argv[2], ended)
+    return follow(Path(sys.argv[1]), os.environ[URI], ended)
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ import json
 import os
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -25,6 +25,7 @@ TRAINING = "custom_model_development"
 ARTIFACTS = "mlflow-artifacts"
 URI = "MLFLOW_TRACKING_URI"  # environment variable
 SQLITE = "sqlite:///"
+EXPERIMENT = "cloze"
 
 
 def connect(uri: str) -> MlflowClient:
@@ -39,22 +40,19 @@ def connect(uri: str) -> MlflowClient:
     return MlflowClient(tracking_uri=uri, registry_uri=uri)
 
 
-def experiment_id(client: MlflowClient, name: str, uri: str) -> str:
+def experiment_id(client: MlflowClient, uri: str) -> str:
     """Return the experiment's id; create or undelete it, and tag it as model training."""
     from mlflow.exceptions import MlflowException
 
-    experiment = client.get_experiment_by_name(name)
+    experiment = client.get_experiment_by_name(EXPERIMENT)
     if experiment is None:
         try:
-            return str(
-                client.create_experiment(
-                    name, artifact_location=_artifacts(uri), tags={KIND: TRAINING}
-                )
-            )
+            location, tags = _artifacts(uri), {KIND: TRAINING}
+            return str(client.create_experiment(EXPERIMENT, location, tags))
         except MlflowException as error:
             if error.error_code != "RESOURCE_ALREADY_EXISTS":  # another sender was faster
                 raise
-            return str(client.get_experiment_by_name(name).experiment_id)
+            return str(client.get_experiment_by_name(EXPERIMENT).experiment_id)
     if experiment.lifecycle_stage == "deleted":  # MLflow would reject all records
         client.restore_experiment(experiment.experiment_id)
     if KIND not in experiment.tags:
@@ -109,8 +107,10 @@ class RunCursor:
     experiment: str = ""
     mlflow: str = ""
 
-    def see(self, record: Mapping[str, Any]) -> None:
-        """Update the cursor with a record of the run."""
+    def see(self, run: str, record: Mapping[str, Any]) -> None:
+        """Update the cursor with a record, if it is of this run."""
+        if record.get("run") != run:
+            return
         if record["op"] == "start":
             self.attempt = max(self.attempt, record.get("attempt", 1))
         if record["op"] == "metrics":
@@ -142,15 +142,6 @@ def write(directory: Path, run: str, memory: RunCursor) -> None:
 def write_ids(directory: Path, run: str, experiment: str, mlflow: str) -> None:
     """Store MLflow's ids of a run."""
     _change(directory, run, lambda known: replace(known, experiment=experiment, mlflow=mlflow))
-
-
-def restore(directory: Path, run: str, records: Iterable[Mapping[str, Any]]) -> None:
-    """Store the cursor of a killed run from the records of its spool."""
-    cursor = RunCursor()
-    for record in records:
-        if record.get("run") == run:
-            cursor.see(record)
-    write(directory, run, cursor)
 
 
 def page(directory: Path, run: str, server: str) -> str | None:

@@ -31,11 +31,11 @@ def runs_of_home() -> Path:
     return (Path(os.environ.get("CLOZE_HOME") or Path.cwd()) / plan.runs_directory()).resolve()
 
 
-def serve(asked: Mapping[str, int | None], as_json: bool) -> None:
+def serve(requested: Mapping[str, int | None], as_json: bool) -> None:
     """Supervise until Ctrl-C, or print the addresses of the running servers.
 
     Args:
-        asked: ports of `page`, `prefect` and `mlflow`; None: the default port or the next free one.
+        requested: ports of `page`, `prefect` and `mlflow`; None: the default or the next free one.
 
     Raises:
         UsageError: a requested port is taken, or the servers run on another one.
@@ -45,16 +45,18 @@ def serve(asked: Mapping[str, int | None], as_json: bool) -> None:
     if not state.is_running(runs):
         try:
             with lock.locked(str(state.directory(runs))):
-                _supervise(runs, asked, screen, as_json)
+                _supervise(runs, requested, screen, as_json)
             return
         except UsageError:
             if not state.is_running(runs):
                 raise
             # another `cloze ui` started first
-    _attach(runs, asked, screen, as_json)
+    _attach(runs, requested, screen, as_json)
 
 
-def _supervise(runs: Path, asked: Mapping[str, int | None], screen: Console, as_json: bool) -> None:
+def _supervise(
+    runs: Path, requested: Mapping[str, int | None], screen: Console, as_json: bool
+) -> None:
     leftovers = processes.marked_processes(state.directory(runs))
     if leftovers:  # its supervisor was killed; flows save checkpoints
         screen.print(f"ending {len(leftovers)} processes that an earlier `cloze ui` left behind …")
@@ -62,29 +64,33 @@ def _supervise(runs: Path, asked: Mapping[str, int | None], screen: Console, as_
     default_ports = dict(USUAL_PORTS)
     if elsewhere := mlflow_elsewhere(runs):
         del default_ports["mlflow"]
-        if asked["mlflow"] is not None:
+        if requested["mlflow"] is not None:
             raise UsageError(
-                f"--mlflow-port {asked['mlflow']}: runs record to {elsewhere};"
+                f"--mlflow-port {requested['mlflow']}: runs record to {elsewhere};"
                 " unset MLFLOW_TRACKING_URI for a server here"
             )
     ports: dict[str, int] = {}
     # requested ports first
-    for name in sorted(default_ports, key=lambda name: asked[name] is None):
-        ports[name] = choose_port(default_ports[name], asked[name], _option(name), ports.values())
+    for name in sorted(default_ports, key=lambda name: requested[name] is None):
+        ports[name] = choose_port(
+            default_ports[name], requested[name], _option(name), ports.values()
+        )
 
-    def tell(line: str) -> None:
+    def report(line: str) -> None:
         screen.print(f"[dim]{time.strftime('%H:%M:%S')}[/] {escape(line)}", soft_wrap=True)
 
-    def up(now: Mapping[str, Any]) -> None:
+    def on_up(now: Mapping[str, Any]) -> None:
         show(now, screen, as_json)
         screen.print("Ctrl-C ends them.")
 
     screen.print("starting Prefect, MLflow and the dashboard …")
     servers = services(ports["prefect"], ports.get("mlflow"))
-    Supervisor(runs, servers, ports["page"], tell=tell, up=up).run()
+    Supervisor(runs, servers, ports["page"], report=report, on_up=on_up).run()
 
 
-def _attach(runs: Path, asked: Mapping[str, int | None], screen: Console, as_json: bool) -> None:
+def _attach(
+    runs: Path, requested: Mapping[str, int | None], screen: Console, as_json: bool
+) -> None:
     deadline = time.monotonic() + START_SECONDS
     servers = state.running(runs)
     while (
@@ -96,7 +102,7 @@ def _attach(runs: Path, asked: Mapping[str, int | None], screen: Console, as_jso
         servers = state.running(runs)
     if not servers:
         raise UsageError(f"the `cloze ui` of {runs} has just ended; run it again")
-    for name, port in asked.items():
+    for name, port in requested.items():
         if port is not None and not str(servers[name]).endswith(f":{port}"):
             raise UsageError(
                 f"{_option(name)} {port}: these servers run already, at {servers[name]}, in process"

@@ -142,19 +142,19 @@ def environment(runs: Path, prefect_port: int) -> dict[str, str]:
     }
 
 
-def choose_port(usual: int, asked: int | None, option: str, taken: Collection[int] = ()) -> int:
+def choose_port(usual: int, requested: int | None, option: str, taken: Collection[int] = ()) -> int:
     """Return a free port outside `taken`: the requested one, the default, or a later one.
 
     Raises:
         UsageError: the port requested with `option` is not free.
     """
-    if asked is not None:
-        if asked in taken or not is_free(asked):
+    if requested is not None:
+        if requested in taken or not is_free(requested):
             raise UsageError(
-                f"{option} {asked} is taken by another program; name another port, or leave the "
-                f"option out"
+                f"{option} {requested} is taken by another program; name another port, or leave"
+                f" the option out"
             )
-        return asked
+        return requested
     for port in range(usual, min(usual + NEARBY, 65536)):
         if port not in taken and is_free(port):
             return port

@@ -40,8 +40,8 @@ class Supervisor:
 
     Args:
         page_port: port of the dashboard.
-        tell: prints a line in the terminal.
-        up: called once with the state, when every service is up or has failed.
+        report: prints a line in the terminal.
+        on_up: called once with the state, when every service is up or has failed.
     """
 
     def __init__(
@@ -50,10 +50,10 @@ class Supervisor:
         services: tuple[Service, ...],
         page_port: int,
         *,
-        tell: Callable[[str], None],
-        up: Callable[[dict[str, Any]], None],
+        report: Callable[[str], None],
+        on_up: Callable[[dict[str, Any]], None],
     ) -> None:
-        self.runs, self.page_port, self.tell, self.when_up = runs, page_port, tell, up
+        self.runs, self.page_port, self.report, self.on_up = runs, page_port, report, on_up
         self.directory = state.directory(runs)
         ports = {service.name: service.port for service in services}
         self.environment = environment(runs, ports["prefect"] or 0)
@@ -64,7 +64,7 @@ class Supervisor:
         }
         self.deployments: list[str] | None = None  # None: not sent yet
         self.state, self._written = "starting", ""
-        self._asked, self._hurry = threading.Event(), threading.Event()
+        self._stop_requested, self._hurry = threading.Event(), threading.Event()
         self._messages: list[str] = []
 
     def run(self) -> None:
@@ -76,12 +76,12 @@ class Supervisor:
             for work in (self._serve_page, self._check_health, self._talk_to_prefect):
                 threading.Thread(target=work, daemon=True).start()
             deadline = time.monotonic() + START_SECONDS
-            while not self._asked.wait(TICK_SECONDS):
+            while not self._stop_requested.wait(TICK_SECONDS):
                 self._supervise()
                 if self.state == "starting" and (self._is_up() or time.monotonic() > deadline):
                     self.state = "up"
                     self._write()
-                    self.when_up(self.describe())
+                    self.on_up(self.describe())
             self._end()
         finally:
             for child in self.children.values():
@@ -105,9 +105,9 @@ class Supervisor:
         }
 
     def _stop(self, *_: object) -> None:
-        if self._asked.is_set():
+        if self._stop_requested.is_set():
             self._hurry.set()
-        self._asked.set()
+        self._stop_requested.set()
 
     def _supervise(self) -> None:
         for child in self.children.values():
@@ -115,7 +115,7 @@ class Supervisor:
             self._messages += child.messages
             child.messages.clear()
         while self._messages:
-            self.tell(self._messages.pop(0))
+            self.report(self._messages.pop(0))
         self._write()
 
     def _is_up(self) -> bool:
@@ -137,7 +137,7 @@ class Supervisor:
 
     def _check_health(self) -> None:
         seconds = HEALTH_SECONDS
-        while not self._asked.wait(seconds):
+        while not self._stop_requested.wait(seconds):
             for child in self.children.values():
                 child.check_health()
             all_up = all(child.state == "up" for child in self.children.values())
@@ -148,7 +148,7 @@ class Supervisor:
         from cloze.flows.prefect.deploy import deploy
 
         prefect, error = self.children["prefect"], ""
-        while not self._asked.wait(TICK_SECONDS):
+        while not self._stop_requested.wait(TICK_SECONDS):
             if not prefect.has_been_up:
                 continue
             try:
@@ -160,13 +160,13 @@ class Supervisor:
                 if _in_one_line(failed) != error and prefect.state == "up":
                     error = _in_one_line(failed)
                     self._messages.append(f"Prefect: {error}; the next try follows")
-            self._asked.wait(DEPLOY_SECONDS if self.deployments is None else SWEEP_SECONDS)
+            self._stop_requested.wait(DEPLOY_SECONDS if self.deployments is None else SWEEP_SECONDS)
 
     def _end(self) -> None:
         """Cancel flow runs while the servers are up, then end the worker, then the others."""
         self.state = "ending"
         self._write()
-        self.tell(
+        self.report(
             "ending: runs are cancelled and save their checkpoints"
             " (Ctrl-C again ends everything at once) …"
         )

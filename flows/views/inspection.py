@@ -6,6 +6,7 @@ and the `texts` of its tokens.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -17,6 +18,7 @@ from rich.table import Table
 from rich.text import Text
 
 from cloze.core.words import count_words
+from cloze.flows.views.terminal import table_of
 
 Row = Mapping[str, Any]
 MASKED, RANDOM, KEPT = "masked", "random", "kept"  # kinds of predictions
@@ -32,89 +34,80 @@ MEANINGS = {
 
 def render(view: Row) -> RenderableType:
     """Render a row: metadata, text by segment or packed sequence, and the legend of the colours."""
-    facts = Table.grid(padding=(0, 2))
-    facts.add_column(style="bold cyan", no_wrap=True)
-    facts.add_column(overflow="fold")
+    facts = _grid()
     for name, value in _facts(view):
         facts.add_row(name, value)
-    return Group(facts, Text(), *_segments(view), Text(), _legend(view))
+    return Group(facts, Text(), _segments(view), Text(), _legend(view))
 
 
 def _facts(view: Row) -> list[tuple[str, str]]:
-    special = len(view["special"])
+    lengths, predictions = view["lengths"], len(view["predictions"])
     facts = [
         ("row", f"{view['row']:,} of {view['rows']:,}, {view['split']}, recipe {view['recipe']}"),
         ("file", view["file"]),
         ("source", f"document {int(view['document']):#018x}, from its sentence {view['offset']}"),
         (
             "length",
-            f"{view['lengths']['row']} tokens: A {view['lengths']['A']}, B {view['lengths']['B']},"
-            f" special {special}",
+            f"{lengths['row']} tokens: A {lengths['A']}, B {lengths['B']},"
+            f" special {len(view['special'])}",
         ),
         (
             "mask",
-            f"copy {view['copy']} of {view['copies']}: {len(view['predictions'])} predictions, "
-            f"{_share(view)}",
+            f"copy {view['copy']} of {view['copies']}: {predictions} predictions, "
+            f"{predictions / max(1, lengths['row']):.1%} of the tokens",
         ),
     ]
     if view["pair_task"] is not None:
         facts.insert(2, (view["pair_task"].upper(), view["pair_label"] or "no label"))
-    if view["boundaries"] is not None:
-        facts.append(
-            (
-                "packed",
-                f"sequences: {len(view['boundaries'])}, which begin at "
-                f"{', '.join(map(str, view['boundaries']))}",
-            )
-        )
+    starts = view["boundaries"]
+    if starts is not None:
+        first = ", ".join(map(str, starts))
+        facts.append(("packed", f"sequences: {len(starts)}, which begin at {first}"))
     return facts
 
 
-def _share(view: Row) -> str:
-    return f"{len(view['predictions']) / max(1, view['lengths']['row']):.1%} of the tokens"
-
-
-def _segments(view: Row) -> list[RenderableType]:
+def _segments(view: Row) -> RenderableType:
     """Return one paragraph per segment or packed sequence."""
     length = len(view["pieces"])
+    begins = [(0, "segment A")]
     if view["boundaries"] is not None:
         begins = [
-            (position, f"sequence {number + 1}")
-            for number, position in enumerate(view["boundaries"])
+            (start, f"sequence {number}") for number, start in enumerate(view["boundaries"], 1)
         ]
     elif view["segment_start"] < length:
-        begins = [(0, "segment A"), (view["segment_start"], "segment B")]
-    else:
-        begins = [(0, "segment A")]
-    ends = [position for position, _ in begins[1:]] + [length]
-    grid = Table.grid(padding=(0, 2))
-    grid.add_column(style="bold cyan", no_wrap=True)
-    grid.add_column(overflow="fold")
-    for (begin, name), end in zip(begins, ends, strict=True):
+        begins.append((view["segment_start"], "segment B"))
+    grid = _grid()
+    for (begin, name), end in zip(
+        begins, [*(start for start, _ in begins[1:]), length], strict=True
+    ):
         grid.add_row(name, _text(view, begin, end))
-    return [grid]
+    return grid
+
+
+def _grid(**style: Any) -> Table:
+    """Return a borderless table of names and values."""
+    grid = Table.grid(padding=(0, 2))
+    grid.add_column(**(style or {"style": "bold cyan", "no_wrap": True}))
+    grid.add_column(overflow="fold")
+    return grid
 
 
 def _text(view: Row, begin: int, end: int) -> Text:
     predicted = {prediction["position"]: prediction for prediction in view["predictions"]}
     special, text = set(view["special"]), Text()
     for position in range(begin, end):
-        token_text = view["texts"][position]
+        token = view["texts"][position]
         prediction = predicted.get(position)
         if position in special:
-            text.append(
-                f"{'' if position == begin else ' '}{token_text.strip()} ", style="dim magenta"
-            )
+            text.append(f"{'' if position == begin else ' '}{token.strip()} ", "dim magenta")
         elif prediction is None:
-            text.append(token_text)
+            text.append(token)
         else:
-            text.append(token_text[: len(token_text) - len(token_text.lstrip())])
-            arrow = (
-                f"→{prediction['shown'].lstrip(MARKS) or prediction['shown']}"
-                if prediction["kind"] == RANDOM
-                else ""
-            )
-            text.append(f"{token_text.lstrip()}{arrow}", style=STYLES[prediction["kind"]])
+            word, shown = token.lstrip(), prediction["shown"]
+            is_random = prediction["kind"] == RANDOM
+            arrow = f"→{shown.lstrip(MARKS) or shown}" if is_random else ""
+            text.append(token[: len(token) - len(word)])
+            text.append(f"{word}{arrow}", STYLES[prediction["kind"]])
     return text
 
 
@@ -144,39 +137,30 @@ LINES = {  # line of the table -> metric
     "documents that fit in 128": "documents_in_128",
     "documents that fit in 512": "documents_in_512",
 }
-SHARES = {
-    "single_piece_words",
-    "unknown_rate",
-    "unknown_characters",
-    "vocabulary_used",
-    "documents_in_128",
-    "documents_in_512",
-}
+SHARES = set(  # metrics that are shown in percent
+    "single_piece_words unknown_rate unknown_characters vocabulary_used documents_in_128"
+    " documents_in_512".split()
+)
 
 
 def comparison(rows: Sequence[Mapping[str, Any]]) -> Table:
     """Return a comparison of tokenizers from rows of the summary of stage compare-vocab."""
-    first_row = rows[0]
+    text = rows[0]
     title = (
-        f"{first_row['documents']:,} documents, {first_row['words']:,} words, "
-        f"{first_row['bytes']:,} bytes of held-out text"
+        f"{text['documents']:,} documents, {text['words']:,} words, "
+        f"{text['bytes']:,} bytes of held-out text"
     )
-    table = Table(
-        box=None, header_style="bold", title=title, title_justify="left", title_style="dim"
-    )
-    table.add_column("", no_wrap=True)
-    for row in rows:
-        table.add_column(
-            row["tokenizer"].rstrip("/").rsplit("/", 1)[-1], justify="right", overflow="fold"
-        )
-    for line, figure in LINES.items():
-        table.add_row(line, *(_shown(figure, row[figure]) for row in rows))
+    names = [row["tokenizer"].rstrip("/").rsplit("/", 1)[-1] for row in rows]
+    table = table_of(["", *names], right=names, title=title)
+    table.columns[0].no_wrap = True
+    for line, metric in LINES.items():
+        table.add_row(line, *(_shown(metric, row[metric]) for row in rows))
     return table
 
 
-def _shown(figure: str, value: Any) -> str:
-    if figure in SHARES:
-        return f"{100 * value:.3f} %" if figure.startswith("unknown") else f"{100 * value:.1f} %"
+def _shown(metric: str, value: Any) -> str:
+    if metric in SHARES:
+        return f"{100 * value:.{3 if metric.startswith('unknown') else 1}f} %"
     return f"{value:,}" if isinstance(value, int) else str(value)
 
 
@@ -192,120 +176,92 @@ _SIGNS = {"=": "dim", "-": "red strike", "+": "green", "…": "dim"}
 _INVISIBLE = {"\n": "⏎", "\t": "⇥", "\u00a0": "⍽", "\r": "␍"}
 
 
-def page(found: Facts) -> Group:
+def page(document: Facts) -> Group:
     """Return the complete explanation."""
-    sections: list[RenderableType] = [_head(found), *map(_step, found["steps"])]
-    if found["infobox"]:
-        sections.append(_infobox(found["infobox"]))
-    if found["sentences"] or found["dropped_sentences"]:
-        sections.append(_sentences(found))
-    return Group(*sections, _duplicates(found), _end(found))
+    sections: list[RenderableType] = [_head(document), *map(_step, document["steps"])]
+    if document["infobox"]:
+        sections.append(_infobox(document["infobox"]))
+    if document["sentences"] or document["dropped_sentences"]:
+        sections.append(_sentences(document))
+    return Group(*sections, _duplicates(document), _end(document))
 
 
-def _head(found: Facts) -> RenderableType:
-    table = Table.grid(padding=(0, 2))
-    table.add_column(style="dim", justify="right")
-    table.add_column(overflow="fold")
-    character_count = sum(map(len, found["paragraphs"]))
-    table.add_row("id", found["id"])
-    table.add_row("file", found["file"])
-    for name in ("url", "origin", "licence"):
-        if found[name]:
-            table.add_row(name, found[name])
-    table.add_row("raw", f"{found['raw_bytes']:,} bytes")
-    table.add_row(
-        "after the reader",
-        f"{_count(len(found['paragraphs']), 'paragraph')}, {character_count:,} characters",
-    )
-    if found["reader"]:
-        table.add_row(
-            "the reader dropped",
-            ", ".join(
-                f"{reason.replace('_', ' ')} {count:,}" for reason, count in found["reader"].items()
-            ),
-        )
-    excerpts = [Text(_short(paragraph), style="dim") for paragraph in found["paragraphs"][:2]]
+def _head(document: Facts) -> RenderableType:
+    table = _grid(style="dim", justify="right")
+    paragraphs, dropped = document["paragraphs"], document["reader"].items()
+    characters = sum(map(len, paragraphs))
+    rows = {name: document[name] for name in ("id", "file", "url", "origin", "licence")}
+    rows |= {
+        "raw": f"{document['raw_bytes']:,} bytes",
+        "after the reader": f"{_count(len(paragraphs), 'paragraph')}, {characters:,} characters",
+        "the reader dropped": ", ".join(
+            f"{reason.replace('_', ' ')} {count:,}" for reason, count in dropped
+        ),
+    }
+    for name, value in rows.items():
+        if value or name in ("id", "file"):
+            table.add_row(name, value)
+    excerpts = [Text(_short(paragraph), style="dim") for paragraph in paragraphs[:2]]
     return Panel(
         Group(table, Text(""), *excerpts),
-        title=Text(found["title"] or found["id"], style="bold"),
+        title=Text(document["title"] or document["id"], style="bold"),
         title_align="left",
         border_style="cyan",
     )
 
 
+def _section(heading: str, lines: Sequence[RenderableType]) -> RenderableType:
+    """Return indented lines below a ruled heading."""
+    rule = Rule(f"[bold]{heading}", align="left", style="cyan")
+    return Group(rule, Padding(Group(*lines), (0, 0, 0, 2)))
+
+
 def _infobox(fields: Sequence[tuple[str, str, str]]) -> RenderableType:
-    table = Table.grid(padding=(0, 2))
-    table.add_column(style="cyan", overflow="fold")
-    table.add_column(overflow="fold")
+    table = _grid(style="cyan", overflow="fold")
     previous_box = ""
     for box, name, value in fields[:MOST_FIELDS]:
         if box != previous_box:
             table.add_row(Text(box, style="dim"), "")
         table.add_row(Text(name), Text(_short(value)))
         previous_box = box
-    remainder = (
-        [Text(f"… {len(fields) - MOST_FIELDS:,} more fields", style="dim italic")]
-        if len(fields) > MOST_FIELDS
-        else []
-    )
-    return Group(
-        Rule(f"[bold]infobox  {_count(len(fields), 'field')}", align="left", style="cyan"),
-        Padding(Group(table, *remainder), (0, 0, 0, 2)),
-    )
+    heading = f"infobox  {_count(len(fields), 'field')}"
+    return _section(heading, [table, *_rest(len(fields), "more fields", MOST_FIELDS)])
 
 
 def _step(view: Facts) -> RenderableType:
-    before, after = view["paragraphs"]
+    (before, after), (size, new_size) = view["paragraphs"], view["characters"]
+    name, changes, removed = view["name"], view["changes"], view["removed"]
     lines: list[RenderableType] = []
     if view["reason"] is not None:
-        heading = f"{view['name']}  [red]dropped: {view['reason']}[/]"
+        heading = f"{name}  [red]dropped: {view['reason']}[/]"
         if view["detail"]:
             lines.append(Text(_short(view["detail"]), style="yellow"))
-        lines.append(
-            Text(
-                f"{_count(before, 'paragraph')}, {view['characters'][0]:,} characters stood here",
-                style="dim",
-            )
-        )
-    elif not view["changes"] and not view["removed"]:
-        return Rule(
-            f"[bold]{view['name']}[/]  [dim]nothing to do[/]",
-            align="left",
-            style="dim",
-            characters="·",
-        )
+        text = f"{_count(before, 'paragraph')}, {size:,} characters stood here"
+        lines.append(Text(text, style="dim"))
+    elif not changes and not removed:
+        heading = f"[bold]{name}[/]  [dim]nothing to do[/]"
+        return Rule(heading, align="left", style="dim", characters="·")
     else:
-        change_counts = [
-            sum(change["kind"] == kind for change in view["changes"])
-            for kind in ("changed", "removed", "added")
-        ]
-        counts = [
-            f"{count:,} {kind}"
-            for count, kind in zip(change_counts, ("changed", "removed", "added"), strict=True)
-            if count
-        ]
-        removed_characters = view["characters"][0] - view["characters"][1]
-        size = f"  [dim]{before:,} → {after:,} paragraphs, {-removed_characters:+,} characters[/]"
-        heading = f"{view['name']}  {', '.join(counts) or 'lines taken out'}{size}"
-    for reason, text in view["removed"][:MOST]:
-        lines.append(
-            Text.assemble(
-                ("− ", "red"), (f"{reason.replace('_', ' ')}  ", "yellow"), (_short(text), "dim")
-            )
-        )
-    lines += _rest(len(view["removed"]), "more taken out")
-    changes = [
-        change for change in view["changes"] if change["kind"] == "changed" or not view["removed"]
+        by_kind = Counter(change["kind"] for change in changes)
+        kinds = [kind for kind in ("changed", "removed", "added") if by_kind[kind]]
+        counts = ", ".join(f"{by_kind[kind]:,} {kind}" for kind in kinds) or "lines taken out"
+        difference = f"{before:,} → {after:,} paragraphs, {new_size - size:+,} characters"
+        heading = f"{name}  {counts}  [dim]{difference}[/]"
+    lines += [
+        _dropped("− ", reason.replace("_", " "), text, "dim") for reason, text in removed[:MOST]
     ]
+    lines += _rest(len(removed), "more taken out")
+    changes = [change for change in changes if change["kind"] == "changed" or not removed]
     lines += [_change(change) for change in changes[:MOST]]
-    lines += _rest(len(changes), "more changes")
-    return Group(
-        Rule(f"[bold]{heading}", align="left", style="cyan"), Padding(Group(*lines), (0, 0, 0, 2))
-    )
+    return _section(heading, [*lines, *_rest(len(changes), "more changes")])
 
 
-def _rest(count: int, what: str) -> list[RenderableType]:
-    return [Text(f"… {count - MOST:,} {what}", style="dim italic")] if count > MOST else []
+def _dropped(mark: str, reason: str, text: str, style: str = "") -> Text:
+    return Text.assemble((mark, "red"), (f"{reason}  ", "yellow"), (_short(text), style))
+
+
+def _rest(count: int, name: str, shown: int = MOST) -> list[RenderableType]:
+    return [Text(f"… {count - shown:,} {name}", style="dim italic")] if count > shown else []
 
 
 def _change(change: Facts) -> Text:
@@ -320,62 +276,37 @@ def _visible(text: str) -> str:
     """Replace whitespace and invisible characters by visible signs."""
     if not text.isspace() and text.isprintable():
         return text
+    signs = {**_INVISIBLE, " ": "␣"} if text.isspace() else _INVISIBLE
     return "".join(
-        _INVISIBLE.get(
-            letter,
-            "␣"
-            if letter == " " and text.isspace()
-            else letter
-            if letter.isprintable()
-            else f"⟨U+{ord(letter):04X}⟩",
-        )
+        signs.get(letter, letter if letter.isprintable() else f"⟨U+{ord(letter):04X}⟩")
         for letter in text
     )
 
 
-def _sentences(found: Facts) -> RenderableType:
+def _sentences(document: Facts) -> RenderableType:
+    sentences, dropped = document["sentences"], document["dropped_sentences"]
     lines: list[RenderableType] = [
         Text.assemble((f"{number:>3} ", "cyan"), _short(sentence))
-        for number, sentence in enumerate(found["sentences"][:MOST], 1)
+        for number, sentence in enumerate(sentences[:MOST], 1)
     ]
-    lines += _rest(len(found["sentences"]), "more sentences")
-    for reason, sentence in found["dropped_sentences"][:MOST]:
-        lines.append(
-            Text.assemble(("  − ", "red"), (f"{reason}  ", "yellow"), (_short(sentence), "dim"))
-        )
-    lines += _rest(
-        len(found["dropped_sentences"]), "more sentences that something was taken out of"
-    )
-    heading = f"sentences  {len(found['sentences']):,}"
-    return Group(
-        Rule(f"[bold]{heading}", align="left", style="cyan"), Padding(Group(*lines), (0, 0, 0, 2))
-    )
+    lines += _rest(len(sentences), "more sentences")
+    lines += [_dropped("  − ", reason, sentence) for reason, sentence in dropped[:MOST]]
+    lines += _rest(len(dropped), "more sentences that something was taken out of")
+    return _section(f"sentences  {len(sentences):,}", lines)
 
 
-def _duplicates(found: Facts) -> RenderableType:
+def _duplicates(document: Facts) -> RenderableType:
     lines: list[RenderableType] = []
-    if found["duplicate_of"] is not None:
-        lines.append(Text.assemble(("a duplicate of ", "red"), *_duplicate(found["duplicate_of"])))
-    if found["duplicates_in_all"]:
-        lines.append(
-            Text(
-                f"{_count(found['duplicates_in_all'], 'document')} dropped in its favour:",
-                style="green",
-            )
-        )
-        lines += [Text.assemble("  ", *_duplicate(duplicate)) for duplicate in found["duplicates"]]
-        if found["duplicates_in_all"] > len(found["duplicates"]):
-            lines.append(
-                Text(
-                    f"  … {found['duplicates_in_all'] - len(found['duplicates']):,} more",
-                    style="dim italic",
-                )
-            )
-    if not lines:
-        return Text("")
-    return Group(
-        Rule("[bold]duplicates", align="left", style="cyan"), Padding(Group(*lines), (0, 0, 0, 2))
-    )
+    original, total = document["duplicate_of"], document["duplicates_in_all"]
+    shown = document["duplicates"]
+    if original is not None:
+        lines.append(Text.assemble(("a duplicate of ", "red"), *_duplicate(original)))
+    if total:
+        lines.append(Text(f"{_count(total, 'document')} dropped in its favour:", style="green"))
+        lines += [Text.assemble("  ", *_duplicate(duplicate)) for duplicate in shown]
+        if total > len(shown):
+            lines.append(Text(f"  … {total - len(shown):,} more", style="dim italic"))
+    return _section("duplicates", lines) if lines else Text("")
 
 
 def _duplicate(other: Facts) -> list[Any]:
@@ -386,17 +317,16 @@ def _duplicate(other: Facts) -> list[Any]:
     return [(other["title"] or other["id"], "bold"), ("  " + other["id"], "dim"), facts]
 
 
-def _end(found: Facts) -> RenderableType:
-    if found["outcome"] == "kept":
-        word_count = sum(map(count_words, found["sentences"]))
-        verdict = (
-            f"kept  {_count(len(found['sentences']), 'sentence')}, {word_count:,} words, "
-            f"in the split {found['split']}"
+def _end(document: Facts) -> RenderableType:
+    text, colour = f"dropped  {document['outcome']}", "red"
+    if document["outcome"] == "kept":
+        sentences, colour = document["sentences"], "green"
+        words = sum(map(count_words, sentences))
+        text = (
+            f"kept  {_count(len(sentences), 'sentence')}, {words:,} words, "
+            f"in the split {document['split']}"
         )
-        return Panel(Text(verdict, style="bold green"), border_style="green", expand=False)
-    return Panel(
-        Text(f"dropped  {found['outcome']}", style="bold red"), border_style="red", expand=False
-    )
+    return Panel(Text(text, style=f"bold {colour}"), border_style=colour, expand=False)
 
 
 def _count(number: int, name: str) -> str:

@@ -22,9 +22,8 @@ from cloze.core.stages.stage import Reporter
 
 WIDTH = 80
 _OF_ONE = "_loss"  # suffix of one objective's loss
-SHOWN: tuple[
-    tuple[str, str, Callable[[float], str]], ...
-] = (  # by priority: what does not fit is left out
+# metric, label, format; by priority: what does not fit is left out
+SHOWN: tuple[tuple[str, str, Callable[[float], str]], ...] = (
     ("loss", "loss", "{:.3f}".format),
     ("heldout_loss", "held out", "{:.3f}".format),
     ("learning_rate", "lr", "{:.1e}".format),
@@ -57,21 +56,14 @@ def live_figures(values: Mapping[str, Any], most: int) -> str:
 
 def _objectives(values: Mapping[str, Any]) -> dict[str, str]:
     """Return the total loss with the losses of several objectives; empty for a single objective."""
-    losses = {
-        name: value
-        for name, value in values.items()
-        if name.endswith(_OF_ONE) and not name.startswith("heldout_")
-    }
     texts = [
         f"{name.removesuffix(_OF_ONE)} {value:.3f}"
-        for name, value in losses.items()
-        if isinstance(value, float)
+        for name, value in values.items()
+        if name.endswith(_OF_ONE) and not name.startswith("heldout_") and isinstance(value, float)
     ]
-    return (
-        {"loss": "  ".join([f"loss {values['loss']:.3f}", *texts])}
-        if len(texts) > 1 and "loss" in values
-        else {}
-    )
+    if len(texts) < 2 or "loss" not in values:
+        return {}
+    return {"loss": "  ".join([f"loss {values['loss']:.3f}", *texts])}
 
 
 def _parts(values: Mapping[str, Any]) -> Iterator[str]:
@@ -89,69 +81,49 @@ WIDE = 120  # terminal columns for a long bar, the elapsed time and more metrics
 FEW, MORE = 2, 4  # number of metrics on a narrow and on a wide terminal
 # minimum seconds between a training's lines on a non-terminal; evaluations are always shown
 LINES_APART = 10.0
-FRAMES = (
-    "note",
-    "step",
-    "warning",
-)  # text entries, shown without names; notes and warnings get lines of their own
-CHOSEN = (
-    "precision",
-    "device",
-    "engine",
-    "micro_batch",
-)  # shown once, when a training starts
+# text entries, shown without names; notes and warnings get lines of their own
+FRAMES = ("note", "step", "warning")
+# shown once, when a training starts
+CHOSEN = ("precision", "device", "engine", "micro_batch")
 
 
 def _fixed() -> Column:
     return Column(no_wrap=True)
 
 
-class _Rate(ProgressColumn):
-    """Units per second since the stage began."""
-
-    def render(self, task: Task) -> Text:
-        if not task.speed:
-            return Text("")
-        return Text(
-            f"{format_count(task.speed)} {task.fields.get('unit', '')}/s",
-            style="progress.data.speed",
-        )
-
-
-class _Left(ProgressColumn):
-    """Time left, as `12:34` or `1:02:34`."""
-
-    def render(self, task: Task) -> Text:
-        remaining_seconds = task.time_remaining
-        if task.total is None or remaining_seconds is None:
-            return Text("")
-        hours, remainder = divmod(int(remaining_seconds), 3600)
-        text = (
-            f"{hours}:{remainder // 60:02d}:{remainder % 60:02d}"
-            if hours
-            else f"{remainder // 60}:{remainder % 60:02d}"
-        )
-        return Text(f"{text} left", style="progress.remaining")
-
-
-class _Elapsed(ProgressColumn):
-    """Time since the stage began, over all its parts."""
-
-    def render(self, task: Task) -> Text:
-        started = task.fields.get("began", time.monotonic())
-        return Text(
-            str(datetime.timedelta(seconds=int(time.monotonic() - started))),
-            style="progress.elapsed",
-        )
-
-
-class _Figures(ProgressColumn):
-    """Metrics of the stage, cut to the remaining width."""
+class _Column(ProgressColumn):
+    """Column whose text is a function of the task."""
 
     max_refresh = None
 
+    def __init__(self, text: Callable[[Task], str], style: str, fixed: bool = True) -> None:
+        super().__init__(_fixed() if fixed else None)
+        self._text, self._style = text, style
+
     def render(self, task: Task) -> Text:
-        return Text(task.fields.get("note", ""), style="dim", no_wrap=True, overflow="ellipsis")
+        return Text(self._text(task), style=self._style, no_wrap=True, overflow="ellipsis")
+
+
+def _rate(task: Task) -> str:
+    """Return the units per second since the stage began."""
+    unit = task.fields.get("unit", "")
+    return f"{format_count(task.speed)} {unit}/s" if task.speed else ""
+
+
+def _left(task: Task) -> str:
+    """Return the time left, as `12:34 left` or `1:02:34 left`."""
+    seconds = task.time_remaining
+    if task.total is None or seconds is None:
+        return ""
+    hours, remainder = divmod(int(seconds), 3600)
+    minutes = f"{hours}:{remainder // 60:02d}" if hours else f"{remainder // 60}"
+    return f"{minutes}:{remainder % 60:02d} left"
+
+
+def _elapsed(task: Task) -> str:
+    """Return the time since the stage began, over all its parts."""
+    seconds = time.monotonic() - task.fields.get("began", time.monotonic())
+    return str(datetime.timedelta(seconds=int(seconds)))
 
 
 def live_lines(screen: Console) -> Progress:
@@ -161,10 +133,10 @@ def live_lines(screen: Console) -> Progress:
         TextColumn("{task.description}", style="bold cyan", markup=False, table_column=_fixed()),
         BarColumn(bar_width=28 if wide else 10, table_column=_fixed()),
         TextColumn("{task.fields[count]}", markup=False, table_column=_fixed()),
-        _Rate(_fixed()),
-        *([_Elapsed(_fixed())] if wide else []),
-        _Left(_fixed()),
-        _Figures(),
+        _Column(_rate, "progress.data.speed"),
+        *([_Column(_elapsed, "progress.elapsed")] if wide else []),
+        _Column(_left, "progress.remaining"),
+        _Column(lambda task: task.fields.get("note", ""), "dim", fixed=False),
     ]
     return Progress(*columns, console=screen, transient=True, disable=not screen.is_terminal)
 
@@ -180,9 +152,8 @@ class StageDisplay(Reporter):
         self._progress = live_lines(screen) if lines is None else lines
         self._step: Any = None
         self._line_at = float("-inf")  # when the last log entry was shown
-        self._newest = (
-            time.time()
-        )  # time of the newest log entry; entries of earlier sessions are reported again
+        # time of the newest log entry; entries of earlier sessions are reported again
+        self._newest = time.time()
         self._noted = ""  # the last note
 
     def __enter__(self) -> StageDisplay:
@@ -208,27 +179,20 @@ class StageDisplay(Reporter):
         if figures.get("step") != self._step:
             self._step = figures.get("step")
             self._progress.reset(self._task)
-        count = (
-            f"{format_count(done)}/{format_count(total)} {unit}"
-            if total
-            else f"{format_count(done)} {unit}"
-        )
-        note = self._note(figures)
+        of_total = f"/{format_count(total)}" if total else ""
+        count, note = f"{format_count(done)}{of_total} {unit}", self._note(figures)
         self._progress.update(
             self._task, completed=done, total=total, count=count, unit=unit, note=note
         )
         self._notes(figures)
-        warning = figures.get("warning")
-        if warning:
+        if warning := figures.get("warning"):
             self.screen.print(f"[yellow]warning:[/] {escape(str(warning))}")
 
     def metrics(self, values: Mapping[str, Any]) -> None:
         """Print log entries with a held-out loss; on a non-terminal, others every LINES_APART s."""
         now = time.monotonic()
         logged_at = values.get("time", time.time())
-        if (
-            logged_at <= self._newest
-        ):  # already shown: by an earlier session, or before a restart of ranks
+        if logged_at <= self._newest:  # shown by an earlier session, or before a restart of ranks
             return
         self._newest = logged_at
         if "heldout_loss" not in values and (
@@ -246,20 +210,13 @@ class StageDisplay(Reporter):
         for note in (settings if "precision" in figures else "", str(figures.get("note", ""))):
             if note and note != self._noted:
                 self._noted = note
-                self.screen.print(
-                    f"{'' if self._own else f'{self.name}: '}{note}",
-                    style="dim",
-                    markup=False,
-                    highlight=False,
-                )
+                name = "" if self._own else f"{self.name}: "
+                self.screen.print(f"{name}{note}", style="dim", markup=False, highlight=False)
 
     def _note(self, figures: Mapping[str, Any]) -> str:
         limit = MORE if self._wide else FEW
         if training := live_figures(figures, limit):
             return training
-        numbers = [
-            f"{name} {format_number(value)}"
-            for name, value in figures.items()
-            if name not in FRAMES
-        ]
-        return "  ".join([*([str(figures["step"])] if "step" in figures else []), *numbers][:limit])
+        parts = [str(figures["step"])] if "step" in figures else []
+        parts += [f"{key} {format_number(figures[key])}" for key in figures if key not in FRAMES]
+        return "  ".join(parts[:limit])

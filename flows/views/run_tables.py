@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -42,32 +42,20 @@ def rows(steps: Sequence[PlannedNode]) -> list[Row]:
     instances: dict[str, list[PlannedNode]] = {}
     for step in steps:
         instances.setdefault(step.node.section if by_section else step.name, []).append(step)
-    names = {key: _name(found) for key, found in instances.items()}
-    line_of = {step.name: names[key] for key, found in instances.items() for step in found}
-    found = []
-    for key, members in instances.items():
-        inputs = (
-            line_of[parent]
-            for step in members
-            for parent in step.node.depends_on
-            if parent in line_of
-        )
-        found.append(
-            Row(name=names[key], steps=tuple(members), inputs=tuple(dict.fromkeys(inputs)))
-        )
-    return _ordered(found)
+    row_of = {step.name: _name(members) for members in instances.values() for step in members}
+    unordered = []
+    for members in instances.values():
+        parents = (parent for step in members for parent in step.node.depends_on)
+        inputs = dict.fromkeys(row_of[parent] for parent in parents if parent in row_of)
+        unordered.append(Row(name=_name(members), steps=tuple(members), inputs=tuple(inputs)))
+    return _ordered(unordered)
 
 
-def _ordered(found: list[Row]) -> list[Row]:
+def _ordered(waiting: list[Row]) -> list[Row]:
     """Sort rows after those that they need: instances of sections may interleave."""
     placed: dict[str, Row] = {}
-    waiting = list(found)
     while waiting:
-        ready = [
-            row
-            for row in waiting
-            if all(parent in placed or parent == row.name for parent in row.inputs)
-        ] or waiting[:1]
+        ready = [row for row in waiting if {*row.inputs} <= {*placed, row.name}] or waiting[:1]
         placed |= {row.name: row for row in ready}
         waiting = [row for row in waiting if row.name not in placed]
     return list(placed.values())
@@ -78,9 +66,8 @@ def _name(members: Sequence[PlannedNode]) -> str:
     if len(members) == 1:
         return members[0].name
     node = members[0].node
-    label = node.section.partition("@")[2]
-    name_parts = [*([label] if label else []), *(f"{{{axis}}}" for axis in node.values)]
-    return f"{node.stage}@{'-'.join(name_parts)}"
+    parts = [node.section.partition("@")[2], *(f"{{{axis}}}" for axis in node.values)]
+    return f"{node.stage}@{'-'.join(filter(None, parts))}"
 
 
 def tree(steps: Sequence[PlannedNode], estimates: Mapping[str, Estimate], width: int) -> Table:
@@ -92,23 +79,20 @@ def tree(steps: Sequence[PlannedNode], estimates: Mapping[str, Estimate], width:
     for column in (table.columns[0], *table.columns[2:]):
         column.no_wrap = True
     tree_rows = rows(steps)
-    parents = {row.name: _parent(row, tree_rows) for row in tree_rows}
+    order = [row.name for row in tree_rows]
+    ancestors: dict[str | None, set[str]] = {None: set()}  # direct and indirect inputs
     children: dict[str | None, list[Row]] = {}
     for row in tree_rows:
-        children.setdefault(parents[row.name], []).append(row)
-    ancestors = _ancestors(tree_rows)
+        ancestors[row.name] = {*row.inputs}.union(*(ancestors.get(one, ()) for one in row.inputs))
+        children.setdefault(_parent(row, order), []).append(row)
 
     def add(row: Row, lead: str, last: bool, top: bool) -> None:
-        mark = "" if top else "└ " if last else "├ "
-        other_inputs = [
-            name
-            for name in row.inputs
-            if name != parents[row.name] and name not in ancestors.get(parents[row.name] or "", ())
-        ]
+        mark, parent = "" if top else "└ " if last else "├ ", _parent(row, order)
+        known = {parent, *ancestors[parent]}
         table.add_row(
             _branch(lead, mark, row.name, width // 2 - 4),
-            _what(row, other_inputs),
-            *_taken(row, estimates, gpus),
+            _what(row, [name for name in row.inputs if name not in known]),
+            *_cost_cells(row, estimates)[: 4 if gpus else 3],
         )
         row_children = children.get(row.name, [])
         child_lead = lead if top else lead + ("  " if last else "│ ")
@@ -130,70 +114,49 @@ def _branch(lead: str, mark: str, name: str, room: int) -> Text:
     return text
 
 
-def _parent(row: Row, lines: Sequence[Row]) -> str | None:
-    order = [candidate.name for candidate in lines]
+def _parent(row: Row, order: Sequence[str]) -> str | None:
     return max((name for name in row.inputs if name != row.name), key=order.index, default=None)
-
-
-def _ancestors(lines: Sequence[Row]) -> dict[str, set[str]]:
-    """Return the direct and indirect inputs of each row."""
-    ancestors: dict[str, set[str]] = {}
-    for row in lines:
-        ancestors[row.name] = {
-            *row.inputs,
-            *(ancestor for name in row.inputs for ancestor in ancestors.get(name, ())),
-        }
-    return ancestors
 
 
 def _what(row: Row, others: Sequence[str]) -> str:
     pending = [step for step in row.steps if not step.cached]
-    if len(row.steps) == 1:
-        text = f"[yellow]run:[/] {escape(pending[0].reason)}" if pending else "[dim]cached[/]"
+    total, cached = len(row.steps), len(row.steps) - len(pending)
+    reasons = list(dict.fromkeys(step.reason for step in pending))
+    more = f" and {len(reasons) - 1} more reasons" if len(reasons) > 1 else ""
+    why = f"[yellow]run:[/] {escape(reasons[0])}{more}" if pending else "[dim]cached[/]"
+    if pending and cached:
+        text = f"{total} instances: {cached} cached, {len(pending)} {why}"
     else:
-        cached, count = len(row.steps) - len(pending), f"{len(row.steps)} instances"
-        text = f"{count} [dim]cached[/]"
-        if pending and cached:
-            text = f"{count}: {cached} cached, {len(pending)} [yellow]run:[/] {_reasons(pending)}"
-        elif pending:
-            text = f"{count} [yellow]run:[/] {_reasons(pending)}"
+        text = why if total == 1 else f"{total} instances {why}"
     if others:
         names = ", ".join(others)
         text += f" [dim]← {escape(names if len(names) <= MOST_NAMED else f'{len(others)} more')}[/]"
     return text
 
 
-def _reasons(todo: Iterable[PlannedNode]) -> str:
-    reasons = list(dict.fromkeys(step.reason for step in todo))
-    return escape(reasons[0]) + (
-        f" and {len(reasons) - 1} more reasons" if len(reasons) > 1 else ""
+def _cost_cells(row: Row, estimates: Mapping[str, Estimate]) -> list[str]:
+    """Return time, disk, memory and GPU memory of a row's nodes that are not cached."""
+    pending = [estimates[step.name] for step in row.steps if not step.cached]
+    if not pending:
+        return [""] * 4
+    disk, *memories = (
+        [amount for estimate in pending if (amount := getattr(estimate, name))]
+        for name in ("disk_bytes", "memory_bytes", "gpu_memory_bytes")
     )
-
-
-def _taken(row: Row, estimates: Mapping[str, Estimate], gpus: bool) -> list[str]:
-    pending_estimates = [estimates[step.name] for step in row.steps if not step.cached]
-    if not pending_estimates:
-        return [""] * (4 if gpus else 3)
-    amounts = (
-        [estimate.disk_bytes for estimate in pending_estimates],
-        [estimate.memory_bytes for estimate in pending_estimates],
-        [estimate.gpu_memory_bytes for estimate in pending_estimates],
-    )
-    known_amounts = [[value for value in values if value] for values in amounts]
-    size_texts = [
-        format_bytes(sum(known_amounts[0])) if known_amounts[0] else "–",
-        *(format_bytes(max(values)) if values else "–" for values in known_amounts[1:]),
+    amounts = [sum(disk), *(max(memory, default=0) for memory in memories)]
+    return [
+        format_total_seconds(pending),
+        *(format_bytes(amount) if amount else "–" for amount in amounts),
     ]
-    return [seconds_told(pending_estimates), *size_texts[: 3 if gpus else 2]]
 
 
-def seconds_told(found: Sequence[Estimate]) -> str:
+def format_total_seconds(estimates: Sequence[Estimate]) -> str:
     """Return the sum of the estimated seconds as text; "–" if any is unknown."""
-    known_seconds = [estimate.seconds for estimate in found if estimate.seconds is not None]
-    if len(known_seconds) < len(found) or not known_seconds:
+    seconds = [estimate.seconds for estimate in estimates if estimate.seconds is not None]
+    if len(seconds) < len(estimates) or not seconds:
         return "–"
-    mark = ROUGH if any(estimate.basis == "rough" for estimate in found) else ""
-    return f"{mark}{format_duration(sum(known_seconds))}"
+    mark = ROUGH if any(estimate.basis == "rough" for estimate in estimates) else ""
+    return f"{mark}{format_duration(sum(seconds))}"
 
 
 def left_out_lines(left_out: Mapping[str, str]) -> list[str]:
@@ -233,33 +196,24 @@ def show(
     if not pending:
         out.print("Nothing to do.")
         return
-    pending_estimates = [estimates[step.name] for step in pending]
+    costs = [estimates[step.name] for step in pending]
     phrases = [f"{len(pending)} of {len(steps)} nodes would run"]
     if together is not None:
-        phrases.append(
-            f"{seconds_told(pending_estimates)} of work, "
-            f"{format_duration(together)} until all is made"
-        )
-    disk, memory = (
-        sum(estimate.disk_bytes or 0 for estimate in pending_estimates),
-        max((estimate.memory_bytes or 0 for estimate in pending_estimates), default=0),
-    )
-    phrases.append(f"{format_bytes(disk)} of disk, at most {format_bytes(memory)} of memory a node")
+        total = format_duration(together)
+        phrases.append(f"{format_total_seconds(costs)} of work, {total} until all is made")
+    disk = format_bytes(sum(cost.disk_bytes or 0 for cost in costs))
+    memory = format_bytes(max(cost.memory_bytes or 0 for cost in costs))
+    phrases.append(f"{disk} of disk, at most {memory} of memory a node")
     out.print("; ".join(phrases) + ".")
-    unknown = sum(estimate.seconds is None for estimate in pending_estimates)
-    bases = {
-        basis: sum(estimate.basis == basis for estimate in pending_estimates)
-        for basis in ("measured", "scaled", "rough")
-    }
+    bases = Counter("unknown" if cost.seconds is None else cost.basis for cost in costs)
     meanings = {
         "measured": "as measured here",
         "scaled": "scaled from measured runs",
         "rough": f"rough ({ROUGH}): nothing like it was measured yet",
+        "unknown": "not known",
     }
-    phrases = [f"{count} {meanings[basis]}" for basis, count in bases.items() if count]
-    out.print(
-        f"[dim]Times: {', '.join([*phrases, *([f'{unknown} not known'] if unknown else [])])}.[/]"
-    )
+    phrases = [f"{bases[basis]} {text}" for basis, text in meanings.items() if bases[basis]]
+    out.print(f"[dim]Times: {', '.join(phrases)}.[/]")
     for line in estimate_error_lines(last):
         out.print(f"[dim]{line}[/]")
 
@@ -268,20 +222,15 @@ def estimate_error_lines(last: Mapping[str, Any] | None, when: str = "Last time"
     """Yield lines with the error of past estimates, from `estimate_error`."""
     if last is None:
         return
+    expected, took = format_duration(last["expected"]), format_duration(last["took"])
     side = "longer" if last["off"] >= 0 else "shorter"
-    yield (
-        f"{when}: {format_duration(last['expected'])} expected, {format_duration(last['took'])} "
-        f"taken: {abs(last['off']):.0%} {side}."
-    )
+    yield f"{when}: {expected} expected, {took} taken: {abs(last['off']):.0%} {side}."
     for name, quantity in (("memory", "of memory"), ("gpu_memory", "of a GPU's memory")):
-        error = last.get(name)
-        if error:
+        if error := last.get(name):
+            expected, took = format_bytes(error["expected"]), format_bytes(error["took"])
             side = "more" if error["off"] >= 0 else "less"
-            yield (
-                f"{error['node']}: {format_bytes(error['expected'])} {quantity} expected, "
-                f"{format_bytes(error['took'])} taken:"
-                f" {abs(error['off']):.0%} {side}."
-            )
+            change = f"{abs(error['off']):.0%} {side}"
+            yield f"{error['node']}: {expected} {quantity} expected, {took} taken: {change}."
 
 
 # Tables of `cloze status`: one line per run, or one line per node of a run.
@@ -296,21 +245,10 @@ STYLES = {
     "cancelled": "yellow",
 }
 FIGURES = 2  # number of metrics shown for a running node
-TELLING = (
-    "running",
-    "queued",
-    "failed",
-    "crashed",
-    "stopped",
-)  # states with a line of their own
-WORDS = (
-    "note",
-    "step",
-    "warning",
-    "device",
-    "precision",
-    "engine",
-)  # entries that are not measurements
+# states with a line of their own
+DETAILED = ("running", "queued", "failed", "crashed", "stopped")
+# entries that are not measurements
+WORDS = ("note", "step", "warning", "device", "precision", "engine")
 
 
 def state(name: str) -> str:
@@ -354,63 +292,42 @@ def _now(nodes: Mapping[str, Mapping[str, Any]]) -> str:
     )
 
 
-def show_run(out: Console, place: str, found: Mapping[str, Any]) -> None:
+def show_run(out: Console, directory: str, record: Mapping[str, Any]) -> None:
     """Print one line per node."""
-    end_time = found["ended"] or time.time()
+    seconds = (record["ended"] or time.time()) - record["started"]
     out.print(
-        f"[bold]{escape(found['run'])}[/] {state(found['state'])}  started "
-        f"{when(found['started'])}, {format_duration(end_time - found['started'])}"
-        f"  process {found['pid']} on {found['host']}"
+        f"[bold]{escape(record['run'])}[/] {state(record['state'])}  started "
+        f"{when(record['started'])}, {format_duration(seconds)}"
+        f"  process {record['pid']} on {record['host']}"
     )
-    table = table_of(
-        ("node", "state", "took", "left", "what"), right=("took", "left"), title=place, whole=True
-    )
-    nodes = found["nodes"]
-    detailed = [name for name, node in nodes.items() if node["state"] in TELLING]
-    for label, names in group_instances(
-        nodes, {name: node.get("section", name) for name, node in nodes.items()}, detailed
-    ).items():
-        if len(names) > 1:
-            table.add_row(label, *_of_several([nodes[name] for name in names]))
-            continue
-        name, node = label, nodes[names[0]]
-        started = node.get("started")
-        elapsed = format_duration((node.get("ended") or time.time()) - started) if started else ""
-        time_left = (
-            format_duration(node["seconds_left"]) if node.get("seconds_left") is not None else ""
-        )
+    columns = ("node", "state", "took", "left", "what")
+    table = table_of(columns, right=columns[2:4], title=directory, whole=True)
+    nodes = record["nodes"]
+    detailed = [name for name, node in nodes.items() if node["state"] in DETAILED]
+    sections = {name: node.get("section", name) for name, node in nodes.items()}
+    for label, names in group_instances(nodes, sections, detailed).items():
+        members = [nodes[name] for name in names]
+        states = Counter(node["state"] for node in members).most_common()
+        started = [node for node in members if node.get("started")]
+        took = sum((node.get("ended") or time.time()) - node["started"] for node in started)
+        left = members[0].get("seconds_left") if len(members) == 1 else None
+        text = ", ".join(f"{count} {name}" for name, count in states)
         table.add_row(
-            name, state(node["state"]), elapsed, time_left, ellipsized(_node_summary(node))
+            label,
+            state(states[0][0]) if len(states) == 1 else "",
+            format_duration(took) if started else "",
+            "" if left is None else format_duration(left),
+            ellipsized(_node_summary(members[0]) if len(members) == 1 else text),
         )
     out.print(table)
-    for label in estimate_error_lines(estimate_error(found), "Estimates"):
-        out.print(f"[dim]{escape(label)}[/]")
-    for name, node in found["nodes"].items():
+    for line in estimate_error_lines(estimate_error(record), "Estimates"):
+        out.print(f"[dim]{escape(line)}[/]")
+    for name, node in nodes.items():
         if node.get("error") and node["state"] in ("failed", "crashed", "stopped"):
             out.print(f"[red]{escape(name)}:[/] {escape(node['error'])}")
-    if (
-        found.get("error")
-        and found["state"] != "finished"
-        and not any(node.get("error") for node in found["nodes"].values())
-    ):
-        out.print(f"[red]{escape(found['error'])}[/]")
-
-
-def _of_several(nodes: Sequence[Mapping[str, Any]]) -> tuple[str, str, str, Text]:
-    """Return state, total time, empty time left, and the number of nodes in each state."""
-    states = Counter(node["state"] for node in nodes)
-    total_seconds = sum(
-        (node.get("ended") or time.time()) - node["started"]
-        for node in nodes
-        if node.get("started")
-    )
-    counts = ", ".join(f"{count} {name}" for name, count in states.most_common())
-    return (
-        state(states.most_common()[0][0]) if len(states) == 1 else "",
-        format_duration(total_seconds) if total_seconds else "",
-        "",
-        ellipsized(counts),
-    )
+    has_node_error = any(node.get("error") for node in nodes.values())
+    if record.get("error") and record["state"] != "finished" and not has_node_error:
+        out.print(f"[red]{escape(record['error'])}[/]")
 
 
 def _node_summary(node: Mapping[str, Any]) -> str:

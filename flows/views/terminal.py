@@ -145,10 +145,10 @@ def result_table(
     return table
 
 
-def _mean(found: Sequence[BuildResult]) -> str:
+def _mean(results: Sequence[BuildResult]) -> str:
     """Return the mean and the maximum of the artifacts' main metric."""
-    metrics = [item.manifest.summary.get("metrics") or {} for item in found]
-    name = str(found[0].manifest.summary.get("metric") or next(iter(metrics[0]), ""))
+    metrics = [item.manifest.summary.get("metrics") or {} for item in results]
+    name = str(results[0].manifest.summary.get("metric") or next(iter(metrics[0]), ""))
     values = [value for item in metrics if isinstance(value := item.get(name), (int, float))]
     return (
         f"{name} {sum(values) / len(values):.3f} on average, best {max(values):.3f}"

@@ -28,7 +28,7 @@ def drain(spools: Path, uri: str, seconds: float = 120.0) -> None:
     deadline = time.monotonic() + seconds
     while list(spools.glob("*.jsonl")):
         assert time.monotonic() < deadline, (spools / "sender.log").read_text()[-2000:]
-        spool = Spool(spools, uri, "cloze")
+        spool = Spool(spools, uri)
         spool.start_sender()
         spool.close()
         time.sleep(0.1)

@@ -80,10 +80,7 @@ def check(server: Server, run: str, checkpoint: str) -> dict[str, Any]:
     assert (given.dataset.name, given.dataset.digest) == ("dataset", "d" * 36)
     assert {tag.key: tag.value for tag in given.tags}["cloze.fingerprint"] == "d" * 64
     names = {entry.path for entry in client.list_artifacts(found.info.run_id)}
-    assert names == {"note.txt", "cards"}
-    assert {entry.path for entry in client.list_artifacts(found.info.run_id, "cards")} == {
-        "cards/card.html"
-    }
+    assert names == {"note.txt", "card.html"}
     assert found.info.status == "FINISHED"
     return dict(found.data.params)
 
@@ -97,7 +94,7 @@ def test_a_server_that_is_killed_three_times_gets_all_of_it_once(
     card = tmp_path / "card.html"
     card.write_text("<p>card</p>")
     run, started = os.urandom(16).hex(), time.monotonic()
-    spool = Spool(tmp_path / "spools", server.url, "cloze")  # nobody answers yet
+    spool = Spool(tmp_path / "spools", server.url)  # nobody answers yet
     spool.start_sender()
     parent = spool.start_run("pipeline")
     spool.start_run("pretrain", parent, {"cloze.kind": "node"}, run=run)
@@ -120,8 +117,8 @@ def test_a_server_that_is_killed_three_times_gets_all_of_it_once(
     spool.model(
         run, Checkpoint(path=checkpoint, fingerprint="f", build=run, step=7), points, dataset
     )
-    spool.file(run, str(card), "cards")
-    spool.file(run, str(card), "../outside")
+    spool.file(run, str(card))
+    spool.text(run, "../outside", "written")
     spool.text(run, "note.txt", "written")
     server.launch()  # comes up while more comes in
     lines(spool, run, 200, LINES)
@@ -138,7 +135,7 @@ def test_a_server_that_is_killed_three_times_gets_all_of_it_once(
     assert sorted(spool.refused().values()) == [
         1,
         1,
-    ]  # the parameter's name, and the file that would lie outside
+    ]  # the parameter's name, and the text that would lie outside
     assert any("leads out" in reason for reason in spool.refused())
     page = spool_state.page(tmp_path / "spools", run, server.url)
     assert page is not None

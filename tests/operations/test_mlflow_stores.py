@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from cloze.flows.tracking.model_registry import Registry
+from cloze.flows.tracking.mlflow_writer import Registry
 from cloze.flows.tracking.models import Checkpoint
 from cloze.flows.tracking.spool import Spool
 from tests.operations.mlflow_server import Server
@@ -99,7 +99,7 @@ def test_all_of_a_run_arrives_in_postgres_and_s3(
     try:
         monkeypatch.setenv("MLFLOW_TRACKING_URI", server.url)
         checkpoint = write_checkpoint(tmp_path / "checkpoint", tmp_path / "pieces", step=7)
-        spool = Spool(tmp_path / "runs" / ".tracking", server.url, "cloze")
+        spool = Spool(tmp_path / "runs" / ".tracking", server.url)
         run = spool.start_run("pretrain")
         for step in range(1, 2001):
             spool.line(run, {"step": step, "time": 1.0 * step, "loss": 1.0 / step})

@@ -162,7 +162,7 @@ def test_the_alias_in_mlflow_follows_the_journal(
     """
     from mlflow import MlflowClient
 
-    from cloze.flows.tracking.model_registry import Registry
+    from cloze.flows.tracking.mlflow_writer import Registry
 
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{place}/mlflow.db")
     runs = place / "runs"

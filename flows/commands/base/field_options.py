@@ -15,13 +15,15 @@ from cloze.core.config import InputPathMark, field_types
 from cloze.core.humanize import parse_count, parse_duration
 from cloze.core.options import field_docs, import_object
 from cloze.flows.commands.base.options import (
+    EXECUTION,
     OTHER,
     GroupedOption,
     OptionOverride,
+    Place,
     named_values,
     parsing,
+    places,
 )
-from cloze.flows.commands.base.placement import EXECUTION, Place, places
 
 LONGEST_LIST = 10  # longest list of names in a metavar
 

@@ -33,10 +33,10 @@ from cloze.flows.commands.base.options import (
     GroupedCommand,
     GroupedOption,
     OptionOverride,
+    Place,
     complete_targets,
     emit,
 )
-from cloze.flows.commands.base.placement import Place
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

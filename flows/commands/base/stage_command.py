@@ -18,13 +18,15 @@ import click
 from cloze.flows.commands.base.options import (
     INPUTS,
     JSON_HELP,
+    STAGES,
     GroupedCommand,
     GroupedOption,
     OptionOverride,
+    Place,
     complete_targets,
     emit,
+    places,
 )
-from cloze.flows.commands.base.placement import STAGES, Place, places
 
 if TYPE_CHECKING:
     from cloze.core.stages.execute import BuildResult

@@ -18,11 +18,12 @@ from typing import Any
 import yaml
 
 from cloze.core import storage
-from cloze.core.artifacts import checkpoints
 from cloze.core.errors import ClozeError, UsageError
 from cloze.core.stages.execution import Execution
 from cloze.core.stages.worker import JOB, LOGS, Job
 from cloze.flows.launch.agent_launcher import AgentLauncher
+from cloze.flows.launch.cancel_requests import cancel_result
+from cloze.flows.launch.host_setup import COMMAND_SECONDS, run_command
 from cloze.flows.launch.kubernetes.manifest import (
     ARTIFACT,
     Options,
@@ -31,10 +32,9 @@ from cloze.flows.launch.kubernetes.manifest import (
     options,
     train_job,
 )
-from cloze.flows.launch.protocol import AgentGroup, Host, Launcher, LaunchSpec
+from cloze.flows.launch.protocol import AgentGroup, Host, Launcher, LaunchSpec, refuse_hostfile
 
 DIRECTORY = "kubernetes"  # below LOGS: manifests
-SECONDS = 60.0  # timeout of a kubectl command
 LOOK_SECONDS = 5.0  # poll interval of the pods
 KIND = "trainjobs.trainer.kubeflow.org"
 INDEX = "batch.kubernetes.io/job-completion-index"  # label of a pod: its node number
@@ -50,11 +50,7 @@ class KubernetesStarter:
     allocates_gpus = True
 
     def check(self, execution: Execution) -> None:
-        if execution.hostfile is not None:
-            raise UsageError(
-                f"hostfile ({execution.hostfile}) is for --launcher ssh; Kubernetes chooses the "
-                f"hosts itself"
-            )
+        refuse_hostfile(execution, "Kubernetes chooses the hosts itself")
         settings = options(execution)
         if shutil.which("kubectl") is None:
             raise UsageError(
@@ -231,14 +227,14 @@ def living(path: str) -> tuple[str, str] | None:
     return None
 
 
-def cancel(path: str, found: tuple[str, str], report: Callable[[str], None]) -> dict[str, Any]:
+def cancel(path: str, train_job: tuple[str, str], report: Callable[[str], None]) -> dict[str, Any]:
     """Delete a TrainJob that no process follows; return the same as `cancel_requests.cancel`."""
-    name, namespace = found
+    name, namespace = train_job
     patience = (
         Execution.model_validate(
             Job.read(storage.join(path, LOGS, JOB)).execution
         ).scheduler_grace_seconds
-        + SECONDS
+        + COMMAND_SECONDS
     )
     report(f"TrainJob {name} is deleted; its pods have their grace period to save a checkpoint")
     deadline = time.monotonic() + patience
@@ -254,13 +250,12 @@ def cancel(path: str, found: tuple[str, str], report: Callable[[str], None]) -> 
         if time.monotonic() > deadline:
             raise ClozeError(f"the pods of TrainJob {name} do not end; look at them with kubectl")
         time.sleep(LOOK_SECONDS)
-    steps = checkpoints.complete_steps(path)
-    return {"artifact": path, "state": "cancelled", "checkpoint": steps[-1] if steps else None}
+    return cancel_result(path)
 
 
-def _is_gone(asked: subprocess.CompletedProcess[str]) -> bool:
+def _is_gone(result: subprocess.CompletedProcess[str]) -> bool:
     """Check whether kubectl reports that the object does not exist."""
-    return asked.returncode != 0 and ("NotFound" in asked.stderr or "not found" in asked.stderr)
+    return result.returncode != 0 and ("NotFound" in result.stderr or "not found" in result.stderr)
 
 
 def _by_node(pods: Iterable[Mapping[str, Any]]) -> dict[int, Mapping[str, Any]]:
@@ -301,21 +296,15 @@ def _why(pod: Mapping[str, Any]) -> str:
 
 def _end(pod: Mapping[str, Any]) -> tuple[int, str]:
     """Return a pod's exit code, and the reason of its end: OOMKilled, Evicted, …"""
-    status = pod.get("status", {})
-    code, reasons = (
-        1 if _phase(pod) == "Failed" else 0,
-        [str(status[name]) for name in ("reason", "message") if status.get(name)],
-    )
+    status, code = pod.get("status", {}), 1 if _phase(pod) == "Failed" else 0
+    reasons = [status.get("reason"), status.get("message")]
     for container in _statuses(pod):
-        terminated = container.get("state", {}).get("terminated")
-        if terminated:
-            code = int(terminated.get("exitCode", code))
-            reasons += [
-                str(terminated[name])
-                for name in ("reason", "message")
-                if terminated.get(name) and terminated[name] not in ("Error", "Completed")
-            ]
-    return code, ": ".join(reasons)
+        terminated = container.get("state", {}).get("terminated") or {}
+        code = int(terminated.get("exitCode", code))
+        reasons += [terminated.get("reason"), terminated.get("message")]
+    return code, ": ".join(
+        str(reason) for reason in reasons if reason and reason not in ("Error", "Completed")
+    )
 
 
 def _words(stderr: str) -> str:
@@ -325,24 +314,8 @@ def _words(stderr: str) -> str:
     )
 
 
-def _kubectl(*arguments: str, content: str | None = None) -> subprocess.CompletedProcess[str]:
-    """Run kubectl; a timeout counts as a failure."""
-    command = ["kubectl", *arguments]
-    try:
-        return subprocess.run(
-            command,
-            input=content or "",
-            capture_output=True,
-            text=True,
-            timeout=SECONDS,
-            check=False,
-        )
-    except subprocess.TimeoutExpired:
-        return subprocess.CompletedProcess(
-            command, 1, "", f"kubectl did not answer in {SECONDS:.0f} s"
-        )
-    except OSError as error:
-        return subprocess.CompletedProcess(command, 1, "", f"kubectl: {error.strerror}")
+def _kubectl(*arguments: str, content: str = "") -> subprocess.CompletedProcess[str]:
+    return run_command("kubectl", *arguments, content=content)
 
 
 LAUNCHER: Launcher = AgentLauncher(KubernetesStarter())

@@ -13,7 +13,7 @@ import re
 from pathlib import PurePosixPath
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
 
 from cloze.core import storage
 from cloze.core.errors import UsageError, did_you_mean
@@ -34,6 +34,14 @@ AGENT = (
 )
 # repeatable options
 SEVERAL = ("claim", "env", "secret", "node_selector", "toleration", "pull_secret")
+
+
+FORMS = {  # option -> pattern and form of its values
+    "claim": (r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?:/.+", "NAME:/PATH, such as training:/data"),
+    "env": (r"[^=]+=.*", "NAME=VALUE"),
+    "secret": (r"[^=]+=[^/]+/[^/]+", "NAME=SECRET/KEY"),
+    "node_selector": (r"[^=]+=.*", "NAME=VALUE"),
+}
 
 
 class Options(BaseModel):
@@ -79,37 +87,16 @@ class Options(BaseModel):
     queue: str | None = None
     """Local queue of Kueue."""
 
-    @field_validator("claim")
+    @field_validator(*FORMS)
     @classmethod
-    def _claims(cls, claims: tuple[str, ...]) -> tuple[str, ...]:
-        for claim in claims:
-            if not re.fullmatch(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?:/.+", claim):
-                raise ValueError(f"{claim!r} must look like NAME:/PATH, such as training:/data")
-        return claims
-
-    @field_validator("env", "secret", "node_selector")
-    @classmethod
-    def _pairs(cls, pairs: tuple[str, ...]) -> tuple[str, ...]:
-        for pair in pairs:
-            if not pair.partition("=")[0] or "=" not in pair:
-                raise ValueError(f"{pair!r} must look like NAME=VALUE")
-        return pairs
-
-    @field_validator("secret")
-    @classmethod
-    def _secrets(cls, secrets: tuple[str, ...]) -> tuple[str, ...]:
-        for secret in secrets:
-            if not re.fullmatch(r"[^=]+=[^/]+/[^/]+", secret):
-                raise ValueError(f"{secret!r} must look like NAME=SECRET/KEY")
-        return secrets
-
-    @field_validator("env")
-    @classmethod
-    def _not_trainers(cls, pairs: tuple[str, ...]) -> tuple[str, ...]:
-        reserved = next((pair for pair in pairs if pair.startswith("PET_")), None)
-        if reserved:
-            raise ValueError(f"{reserved!r}: Trainer sets the variables PET_… itself")
-        return pairs
+    def _check_form(cls, values: tuple[str, ...], info: ValidationInfo) -> tuple[str, ...]:
+        pattern, form = FORMS[str(info.field_name)]
+        for value in values:
+            if not re.fullmatch(pattern, value, re.DOTALL):
+                raise ValueError(f"{value!r} must look like {form}")
+            if info.field_name == "env" and value.startswith("PET_"):
+                raise ValueError(f"{value!r}: Trainer sets the variables PET_… itself")
+        return values
 
 
 def options(execution: Execution) -> Options:
@@ -230,30 +217,22 @@ def _must_be_seen(path: str, chosen: Options) -> None:
 
 
 def _environment(chosen: Options) -> list[dict[str, Any]]:
-    plain = [
-        {"name": name, "value": value}
-        for name, _, value in (pair.partition("=") for pair in chosen.env)
-    ]
-    secrets = []
+    variables: list[dict[str, Any]] = []
+    for pair in chosen.env:
+        name, _, value = pair.partition("=")
+        variables.append({"name": name, "value": value})
     for pair in chosen.secret:
-        name, _, reference = pair.partition("=")
-        secret_name, _, key = reference.partition("/")
-        secrets.append(
-            {"name": name, "valueFrom": {"secretKeyRef": {"name": secret_name, "key": key}}}
-        )
-    return [*plain, *secrets]
+        name, secret, key = re.split("[=/]", pair, maxsplit=2)
+        reference = {"secretKeyRef": {"name": secret, "key": key}}
+        variables.append({"name": name, "valueFrom": reference})
+    return variables
 
 
 def _resources(launch: LaunchSpec, execution: Execution, chosen: Options) -> dict[str, Any]:
     default_gpus = 0 if execution.device == "cpu" else max(launch.counts)
     gpus = default_gpus if chosen.gpus is None else chosen.gpus
-    amounts: dict[str, str] = {}
-    if chosen.cpu:
-        amounts["cpu"] = chosen.cpu
-    if chosen.memory:
-        amounts["memory"] = chosen.memory
-    if gpus:
-        amounts[chosen.gpu_resource] = str(gpus)
+    sizes = {"cpu": chosen.cpu, "memory": chosen.memory, chosen.gpu_resource: str(gpus or "")}
+    amounts = {name: amount for name, amount in sizes.items() if amount}
     return {"requests": amounts, "limits": amounts} if amounts else {}
 
 
@@ -264,22 +243,17 @@ def _pod(execution: Execution, chosen: Options) -> dict[str, Any]:
     ]
     mounts = [{"name": "shm", "mountPath": "/dev/shm"}]
     for number, claim in enumerate(chosen.claim):
-        claim_name, _, mount_path = claim.partition(":")
-        volumes.append(
-            {"name": f"claim-{number}", "persistentVolumeClaim": {"claimName": claim_name}}
-        )
-        mounts.append({"name": f"claim-{number}", "mountPath": mount_path})
+        volume, (claim_name, _, mount_path) = f"claim-{number}", claim.partition(":")
+        volumes.append({"name": volume, "persistentVolumeClaim": {"claimName": claim_name}})
+        mounts.append({"name": volume, "mountPath": mount_path})
     tolerations = []
     for toleration in chosen.toleration:
         key, separator, value = toleration.partition("=")
-        tolerations.append(
-            {"key": key, "operator": "Equal", "value": value}
-            if separator
-            else {"key": key, "operator": "Exists"}
-        )
+        test = {"operator": "Equal", "value": value} if separator else {"operator": "Exists"}
+        tolerations.append({"key": key, **test})
+    grace_seconds = math.ceil(execution.scheduler_grace_seconds) + GRACE_MARGIN
     spec = {
-        "terminationGracePeriodSeconds": math.ceil(execution.scheduler_grace_seconds)
-        + GRACE_MARGIN,
+        "terminationGracePeriodSeconds": grace_seconds,
         "serviceAccountName": chosen.service_account,
         "nodeSelector": dict(pair.split("=", 1) for pair in chosen.node_selector),
         "tolerations": tolerations,

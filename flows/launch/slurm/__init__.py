@@ -1,5 +1,5 @@
 """Launchers for Slurm: `slurm` submits a batch job, `srun` starts agents inside a job.
 
 `launcher.py` writes and submits the batch script. `job.py` is the coordinator that the script
-becomes. `followed_job.py` follows the job from outside, and `cli.py` calls Slurm's commands.
+becomes. `cli.py` calls Slurm's commands, and follows the job from outside.
 """

@@ -1,16 +1,21 @@
-"""Slurm's command line: submit, query, cancel and requeue jobs. `sacct` is optional."""
+"""Slurm's command line, and a job that is followed from outside. `sacct` is optional."""
 
 from __future__ import annotations
 
 import os
 import re
 import shutil
-import subprocess
+import time
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from cloze.core.errors import ClozeError, UsageError
+from cloze.core import storage
+from cloze.core.errors import BY_EXIT_CODE, ClozeError, UsageError
+from cloze.flows.launch import cancel_requests, event_files
+from cloze.flows.launch.host_setup import run_command
+from cloze.flows.launch.protocol import LaunchRequest, RankEvent
 
-SECONDS = 60.0  # timeout of a command; a busy controller is slow
 POLL_SECONDS = (1.0, 15.0)  # poll interval of the queue: first and longest
 QUEUED = frozenset(
     {"PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SUSPENDED", "STOPPED"}
@@ -77,7 +82,7 @@ def submit(script: str) -> str:
         UnansweredError: Slurm did not confirm the job, but may have accepted it.
         UsageError: Slurm refused the job; the message has the reason.
     """
-    result = _run("sbatch", "--parsable", script)
+    result = run_command("sbatch", "--parsable", script)
     message = _words(result.stderr)
     if result.returncode and _UNANSWERED.search(message):
         raise UnansweredError(message)
@@ -88,7 +93,7 @@ def submit(script: str) -> str:
 
 def named(name: str) -> list[str] | None:
     """Return the ids of unfinished jobs of that name, oldest first; None: no answer from Slurm."""
-    result = _run("squeue", "--noheader", "--states=all", f"--name={name}", "--format=%A|%T")
+    result = run_command("squeue", "--noheader", "--states=all", f"--name={name}", "--format=%A|%T")
     if result.returncode:
         return None
     jobs = [line.strip().partition("|") for line in result.stdout.splitlines() if "|" in line]
@@ -97,7 +102,7 @@ def named(name: str) -> list[str] | None:
 
 def job_status(job: str) -> SlurmJobStatus | None:
     """Return the job's status; None if Slurm does not respond."""
-    result = _run("squeue", "--noheader", "--states=all", f"--jobs={job}", "--format=%T|%r")
+    result = run_command("squeue", "--noheader", "--states=all", f"--jobs={job}", "--format=%T|%r")
     if result.returncode == 0 and "|" in result.stdout:
         state, _, reason = result.stdout.strip().splitlines()[-1].partition("|")
         return SlurmJobStatus(state, "" if reason == "None" else reason)
@@ -110,7 +115,7 @@ def _accounted(job: str) -> str | None:
     """Return the state of a forgotten job from Slurm's accounting, or None."""
     if shutil.which("sacct") is None:
         return None
-    result = _run(
+    result = run_command(
         "sacct", "--noheader", "--allocations", "--parsable2", f"--jobs={job}", "--format=State"
     )
     words = result.stdout.split()
@@ -119,7 +124,7 @@ def _accounted(job: str) -> str | None:
 
 def cancel(job: str) -> None:
     """Cancel a job: dequeue it, or send SIGTERM, and SIGKILL after the cluster's KillWait."""
-    _run("scancel", job)
+    run_command("scancel", job)
 
 
 def requeue(job: str) -> str | None:
@@ -127,10 +132,10 @@ def requeue(job: str) -> str | None:
 
     This ends all processes of the job, including the caller.
     """
-    description = _run("scontrol", "--oneliner", "show", "job", job)
+    description = run_command("scontrol", "--oneliner", "show", "job", job)
     if "JobState=RUNNING" not in description.stdout.split():
         return "it is being ended by Slurm"
-    result = _run("scontrol", "requeue", job)
+    result = run_command("scontrol", "requeue", job)
     return _words(result.stderr) if result.returncode > 0 else None
 
 
@@ -164,7 +169,7 @@ def _fields(line: str) -> list[tuple[str, str]]:
 
 
 def _output(*command: str) -> str:
-    result = _run(*command)
+    result = run_command(*command)
     if result.returncode:
         raise ClozeError(
             f"{' '.join(command)} failed ({_words(result.stderr)}); see whether Slurm's controller "
@@ -182,20 +187,166 @@ def _words(stderr: str) -> str:
     )
 
 
-def _run(*command: str) -> subprocess.CompletedProcess[str]:
-    """Run a Slurm command; a timeout counts as a failure."""
-    try:
-        return subprocess.run(
-            command,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=SECONDS,
-            check=False,
+# A job that is followed through its event files and the queue
+
+# seconds before the time limit, in addition to the grace period: for srun and the script
+MARGIN_SECONDS = 30.0
+FILES_SECONDS = 0.5
+
+
+def start_files(directory: str, job: str) -> list[str]:
+    """Return the event files of a job's starts, in order."""
+    directory = storage.join(directory, job)
+    names = storage.list_files(directory) if storage.exists(directory) else []
+    return [
+        storage.join(directory, start)
+        for start in sorted({name.partition("/")[0].removesuffix(".jsonl") for name in names})
+    ]
+
+
+def start_file(directory: str, job: str, start: int) -> str:
+    """Return the event file of start number `start`, from 0, of a job."""
+    return storage.join(directory, job, f"{start:05d}")
+
+
+class FollowedJob:
+    """A job that is followed from outside; see `protocol.RankGroup`."""
+
+    def __init__(self, work: LaunchRequest, directory: str, job: str) -> None:
+        self.ranks = (0,)
+        self._path, self._directory, self._job = work.build.path, directory, job
+        self._log = storage.join(directory, f"{job}.log")
+        self._start: str | None = None  # event file of the current start
+        self._inbox: event_files.EventReader | None = None
+        self._end: dict[str, Any] | None = None  # last event of the current start
+        self._over = self._stopping = False
+        self._status = SlurmJobStatus("PENDING")
+        self._pause, self._next_poll = POLL_SECONDS[0], 0.0
+        self._waits = ""  # last reported reason for waiting
+
+    @property
+    def finished(self) -> bool:
+        return self._over
+
+    def host(self, rank: int) -> str | None:
+        del rank
+        return None  # the job's own coordinator names hosts
+
+    def events(self, seconds: float) -> Sequence[RankEvent]:
+        """See `protocol.RankGroup.events`. Raises the coordinator's error if the job has ended."""
+        events = self._read()
+        if not events and not self._over:
+            time.sleep(min(seconds, FILES_SECONDS))
+            waiting = self._poll()
+            has_ended = self._status.ended  # taken before the last read, so no event is missed
+            events = [*waiting, *self._read()]
+            if has_ended and not events and not self._over:
+                self._over = True
+                raise self._error()
+        return events
+
+    def _read(self) -> list[RankEvent]:
+        """Return the new events of the job's coordinator."""
+        events: list[RankEvent] = []
+        for event in self._next_events():
+            if "begun" in event:
+                self._end = None
+            elif "outcome" in event:
+                self._over = True
+                events += [(0, event), (0, {"ended": 0, "ours": False})]
+            elif "error" in event:
+                self._end = event  # not final if the job is requeued
+                self._pause, self._next_poll = POLL_SECONDS[0], 0.0
+                events += [(0, event)] if self._stopping else []
+            else:
+                events.append((0, event))
+        return events
+
+    def _next_events(self) -> list[dict[str, Any]]:
+        """Return the next events, of the current start or else of the following one."""
+        events = self._inbox.read() if self._inbox is not None else []
+        if events:
+            return events
+        later = [
+            start
+            for start in start_files(self._directory, self._job)
+            if self._start is None or start > self._start
+        ]
+        if later:
+            self._start, self._inbox = later[0], event_files.EventReader(later[0])
+            return self._inbox.read()
+        return []
+
+    def _poll(self, at_once: bool = False) -> list[RankEvent]:
+        """Poll Slurm with backoff; return a new reason for waiting as an event."""
+        if time.monotonic() < self._next_poll and not at_once:
+            return []
+        status = job_status(self._job)
+        first, longest = POLL_SECONDS
+        self._pause = first if status != self._status else min(1.5 * self._pause, longest)
+        self._next_poll = time.monotonic() + self._pause
+        again = " again" if self._start is not None else ""
+        if status is None:
+            message = f"Slurm does not answer; job {self._job} is followed by its files"
+        elif status.queued:
+            reason = status.reason or status.state.lower()
+            message = f"job {self._job} waits in the queue{again} ({reason})"
+        else:
+            message = ""
+        self._status = status or self._status
+        if message == self._waits:
+            return []
+        self._waits = message
+        return [(None, {"waiting": message})] if message else []
+
+    def _error(self) -> ClozeError:
+        """Return the error of a job that ended without a result."""
+        if self._end is not None and not self._end.get("again"):
+            return BY_EXIT_CODE.get(self._end["exit_code"], ClozeError)(self._end["error"])
+        outcome = {
+            "CANCELLED": "was cancelled",
+            "TIMEOUT": (
+                "reached its time limit before it could stop; raise it with --slurm-option --time=…"
+            ),
+            "OUT_OF_MEMORY": (
+                "used more memory than requested; request more with --slurm-option --mem=…"
+            ),
+        }.get(
+            self._status.state,
+            f"ended as {self._status.state}"
+            + (f" ({self._status.reason})" if self._status.reason else ""),
         )
-    except subprocess.TimeoutExpired:
-        return subprocess.CompletedProcess(
-            command, 1, "", f"{command[0]} did not answer in {SECONDS:.0f} s"
+        when = "" if self._start is not None else " before it started"
+        if self._end is not None:
+            when = f" after it was requeued ({self._end['error']})"
+        return ClozeError(
+            f"Slurm's job {self._job} {outcome}{when}{self._last_line()}; its output is in "
+            f"{self._log}"
         )
-    except OSError as error:
-        return subprocess.CompletedProcess(command, 1, "", f"{command[0]}: {error.strerror}")
+
+    def _last_line(self) -> str:
+        """Return the last line of the job's output."""
+        lines = (
+            storage.read_text(self._log).strip().splitlines() if storage.exists(self._log) else []
+        )
+        return f": {lines[-1]}" if lines else ""
+
+    def stop(self, grace: float) -> None:
+        """See `protocol.RankGroup.stop`. A job that has reported its result ends by itself."""
+        if self._over:
+            return
+        self._stopping = True
+        # prevents requeueing, and works even if this process dies
+        cancel_requests.request_cancel(self._path)
+        self._poll(at_once=True)
+        may_save = grace > 0 and not self._status.queued
+        deadline = time.monotonic() + (grace + MARGIN_SECONDS if may_save else 0.0)
+        while time.monotonic() < deadline and not self._status.ended:
+            time.sleep(POLL_SECONDS[0])
+            self._poll(at_once=True)
+        if not self._status.ended:
+            cancel(self._job)
+        self._over = grace <= 0
+
+    def close(self) -> None:
+        """Do nothing: the job holds no resource of this process."""

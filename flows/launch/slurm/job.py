@@ -27,12 +27,18 @@ from cloze.core.stages.stage import BuildContext, Reporter, SafeReporter, StageR
 from cloze.core.stages.worker import LOGS, Job, PipeReporter, local_directory
 from cloze.flows.launch import cancel_requests, coordinator, event_files, protocol
 from cloze.flows.launch.agent_launcher import AgentLauncher
-from cloze.flows.launch.coordinator import LaunchCoordinator
-from cloze.flows.launch.protocol import AgentGroup, Host, Launcher, LaunchRequest, LaunchSpec
+from cloze.flows.launch.host_setup import last_line
+from cloze.flows.launch.protocol import (
+    AgentGroup,
+    Host,
+    Launcher,
+    LaunchRequest,
+    LaunchSpec,
+    refuse_hostfile,
+)
 from cloze.flows.launch.slurm import cli as slurm_cli
-from cloze.flows.launch.slurm.followed_job import start_file
+from cloze.flows.launch.slurm.cli import start_file
 from cloze.flows.launch.slurm.launcher import WORK
-from cloze.flows.launch.ssh import last_line
 
 END_SECONDS = 20.0  # for srun to end its processes
 # srun numbers the nodes; `exec` lets the agent receive Slurm's signals.
@@ -45,10 +51,7 @@ class SrunStarter:
     allocates_gpus = True
 
     def check(self, execution: Execution) -> None:
-        if execution.hostfile is not None:
-            raise UsageError(
-                f"hostfile ({execution.hostfile}) is for --launcher ssh; a Slurm job has its nodes"
-            )
+        refuse_hostfile(execution, "a Slurm job has its nodes")
         slurm_cli.check()
         available = len(slurm_cli.nodes())
         if execution.nodes > available:
@@ -97,11 +100,9 @@ class _Step:
 
     def exited(self) -> Mapping[int, tuple[int, str]]:
         code = self._process.poll()
-        return (
-            {}
-            if code is None
-            else dict.fromkeys(range(self._launch.nodes), (code, last_line(self._log)))
-        )
+        if code is None:
+            return {}
+        return dict.fromkeys(range(self._launch.nodes), (code, last_line(self._log)))
 
     def stop(self) -> None:
         """End the step: after SIGTERM, srun kills its processes."""
@@ -135,9 +136,9 @@ class _Box(PipeReporter):
         self._out.send([event])
 
 
-def _run(place: str, report: Reporter) -> tuple[StageResult, BuildContext]:
+def _run(directory: str, report: Reporter) -> tuple[StageResult, BuildContext]:
     """Run the stage on the job's nodes."""
-    content = event_files.read_json(storage.join(place, WORK))
+    content = event_files.read_json(storage.join(directory, WORK))
     assert content is not None  # written before the job was submitted
     job, hosts = Job(**content["job"]), slurm_cli.nodes()
     execution = Execution.model_validate(
@@ -166,14 +167,12 @@ def _run(place: str, report: Reporter) -> tuple[StageResult, BuildContext]:
         raise KeyboardInterrupt
     if work.launch:
         start_attempt(job.path, work.launch)  # ends the ranks of an earlier start on a lost host
-    with _alone(place, execution.scheduler_grace_seconds), build.cleanup:
-        return coordinator.run_with_restarts(
-            work, lambda tried: LaunchCoordinator(launcher, tried).run()
-        ), build
+    with _alone(directory, execution.scheduler_grace_seconds), build.cleanup:
+        return coordinator.run_with_restarts(launcher, work), build
 
 
 @contextmanager
-def _alone(place: str, seconds: float) -> Iterator[None]:
+def _alone(directory: str, seconds: float) -> Iterator[None]:
     """Hold the lock of the jobs that train in one directory; wait at most `seconds` for it.
 
     Raises:
@@ -183,7 +182,7 @@ def _alone(place: str, seconds: float) -> Iterator[None]:
     with ExitStack() as stack:
         while True:
             try:
-                stack.enter_context(locked(place))
+                stack.enter_context(locked(directory))
                 break
             except UsageError:
                 if time.monotonic() > deadline:
@@ -191,11 +190,11 @@ def _alone(place: str, seconds: float) -> Iterator[None]:
         yield
 
 
-def _why_not_again(place: str, path: str) -> str | None:
+def _why_not_again(directory: str, path: str) -> str | None:
     """Return why the job must not be requeued: cancelled, or no progress; None: requeue it."""
     if cancel_requests.cancel_requested(path):
         return "it was cancelled"
-    steps, file = checkpoints.complete_steps(path), storage.join(place, IDLE)
+    steps, file = checkpoints.complete_steps(path), storage.join(directory, IDLE)
     newest = steps[-1] if steps else None
     previous = event_files.read_json(file)
     requeues = previous["times"] + 1 if previous is not None and previous["newest"] == newest else 0
@@ -213,31 +212,20 @@ def _interrupt(*_: object) -> NoReturn:
     raise KeyboardInterrupt
 
 
-def main(place: str) -> int:
-    """Run the coordinator of a batch job and return the exit code. Args: place: `_logs/slurm`."""
+def main(directory: str) -> int:
+    """Run the coordinator of a batch job and return the exit code; `directory`: `_logs/slurm`."""
     signal.signal(signal.SIGTERM, _interrupt)
     job_id, start = os.environ["SLURM_JOB_ID"], int(os.environ.get("SLURM_RESTART_COUNT", "0"))
-    report = _Box(start_file(place, job_id, start))
-    report.send(
-        {
-            "begun": {
-                "job": job_id,
-                "start": start,
-                "nodes": os.environ.get("SLURM_JOB_NODELIST", ""),
-            }
-        }
-    )
+    report = _Box(start_file(directory, job_id, start))
+    nodes = os.environ.get("SLURM_JOB_NODELIST", "")
+    report.send({"begun": {"job": job_id, "start": start, "nodes": nodes}})
     try:
-        outcome, build = _run(place, report)
+        outcome, build = _run(directory, report)
     except KeyboardInterrupt:
-        return _stopped(
-            place,
-            report,
-            job_id,
-            ClozeError("it was stopped before it had anything to save; run again"),
-        )
+        stop = ClozeError("it was stopped before it had anything to save; run again")
+        return _stopped(directory, report, job_id, stop)
     except StoppedError as error:
-        return _stopped(place, report, job_id, error)
+        return _stopped(directory, report, job_id, error)
     except Exception as error:
         return _failed(report, error)
     report.send({"outcome": asdict(outcome), "counters": dict(build.counters)})
@@ -251,22 +239,15 @@ def _failed(report: _Box, error: Exception) -> int:
     return int(event["exit_code"])
 
 
-def _stopped(place: str, report: _Box, number: str, error: ClozeError) -> int:
+def _stopped(directory: str, report: _Box, number: str, error: ClozeError) -> int:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a requeue ends this process
     event: dict[str, Any] = {"error": str(error), "exit_code": error.exit_code}
-    reason = _why_not_again(place, str(Path(place).parents[1]))
+    reason = _why_not_again(directory, str(Path(directory).parents[1]))
     report.send({**event, "again": reason is None})
     if reason is None and (reason := slurm_cli.requeue(number)) is not None:
         report.send({**event, "again": False})
-    print(
-        f"{error}; "
-        + (
-            "the job is queued again"
-            if reason is None
-            else f"the job is not queued again: {reason}"
-        ),
-        flush=True,
-    )
+    end = "queued again" if reason is None else f"not queued again: {reason}"
+    print(f"{error}; the job is {end}", flush=True)
     return error.exit_code
 
 

@@ -24,15 +24,15 @@ from collections.abc import Callable
 from typing import Any
 
 from cloze.core import storage
-from cloze.core.artifacts import checkpoints
 from cloze.core.artifacts.checkpoints import start_launch
 from cloze.core.errors import ClozeError, UsageError
 from cloze.core.stages.execution import Execution
 from cloze.core.stages.worker import JOB, LOGS, Job
 from cloze.flows.launch import cancel_requests, event_files
-from cloze.flows.launch.protocol import Launcher, LaunchRequest, RankGroup
+from cloze.flows.launch.cancel_requests import cancel_result
+from cloze.flows.launch.protocol import Launcher, LaunchRequest, RankGroup, refuse_hostfile
 from cloze.flows.launch.slurm import cli as slurm_cli
-from cloze.flows.launch.slurm.followed_job import MARGIN_SECONDS, FollowedJob, start_files
+from cloze.flows.launch.slurm.cli import MARGIN_SECONDS, FollowedJob, start_files
 
 DIRECTORY = "slurm"  # below LOGS
 WORK, SUBMITTED, SCRIPT = "work.json", "submitted.json", "job.sbatch"
@@ -42,10 +42,10 @@ RESERVED = {  # sbatch options set by the launcher -> what to use instead
     "--signal": "--grace-seconds", "--requeue": "nothing: it is always set",
     "--no-requeue": "nothing: the launcher requeues",
     "--output": "nothing: the log is in _logs/slurm", "-o": "nothing: the log is in _logs/slurm",
-    "--error": "nothing: the log is in _logs/slurm",
+    "--error": "nothing: the log is in _logs/slurm", "-e": "nothing: the log is in _logs/slurm",
     "--open-mode": "nothing: it is append", "--array": "a matrix in a run's config",
     "-a": "a matrix in a run's config",
-    "--chdir": "nothing: paths are made absolute",
+    "--chdir": "nothing: paths are made absolute", "-D": "nothing: paths are made absolute",
     "--job-name": "nothing: the launcher finds jobs by name",
     "-J": "nothing: the launcher finds jobs by name",
     "--parsable": "nothing: it is always set", "--wait": "nothing: cloze waits",
@@ -56,14 +56,11 @@ class SlurmLauncher:
     """See `protocol.Launcher`."""
 
     def check(self, execution: Execution) -> None:
-        if execution.hostfile is not None:
-            raise UsageError(
-                f"hostfile ({execution.hostfile}) is for --launcher ssh; Slurm chooses the hosts "
-                f"itself"
-            )
+        refuse_hostfile(execution, "Slurm chooses the hosts itself")
         for option in execution.slurm_options:
-            name = option.partition("=")[0]
-            if not option.startswith("-") or " " in name:
+            # the value of a short option follows at once, as in -N4
+            name = option.partition("=")[0] if option.startswith("--") else option[:2]
+            if not option.startswith("-") or " " in option.partition("=")[0]:
                 raise UsageError(
                     f"slurm_options ({option!r}) must look like --NAME=VALUE, such as "
                     f"--partition=gpu"
@@ -76,27 +73,17 @@ class SlurmLauncher:
 
     def start(self, work: LaunchRequest) -> RankGroup:
         directory = storage.join(work.build.path, LOGS, DIRECTORY)
-        job = _running(directory, work)
-        if job is None:
-            job = _submit(directory, work)
-        return FollowedJob(work, directory, job)
+        # a job that builds, or has already built, this artifact, or else a new one
+        job = _submitted_job(directory, work) or _unrecorded_job(directory, work)
+        return FollowedJob(work, directory, job or _submit(directory, work))
 
 
-def _running(place: str, work: LaunchRequest) -> str | None:
-    """Return the job that builds, or has already built, this artifact; None if there is none.
-
-    Raises:
-        UsageError: a job with other settings still writes there.
-    """
-    return _submitted_job(place, work) or _unrecorded_job(place, work)
-
-
-def _unrecorded_job(place: str, work: LaunchRequest) -> str | None:
+def _unrecorded_job(directory: str, work: LaunchRequest) -> str | None:
     """Return and record a job of this build that Slurm has but `submitted.json` lacks, or None.
 
     A submission, or the submitting process, may be interrupted after Slurm has accepted the job.
     """
-    if not storage.exists(storage.join(place, WORK)):
+    if not storage.exists(storage.join(directory, WORK)):
         return None
     name = job_name(work.job)
     jobs = slurm_cli.named(name)
@@ -107,12 +94,16 @@ def _unrecorded_job(place: str, work: LaunchRequest) -> str | None:
         )
     for later in jobs[1:]:
         slurm_cli.cancel(later)
-    return _record_job(place, work, jobs[0]) if jobs else None
+    return _record_job(directory, work, jobs[0]) if jobs else None
 
 
-def _submitted_job(place: str, work: LaunchRequest) -> str | None:
-    """Return the job in `submitted.json` if it builds, or has already built, this artifact."""
-    submitted = event_files.read_json(storage.join(place, SUBMITTED))
+def _submitted_job(directory: str, work: LaunchRequest) -> str | None:
+    """Return the job in `submitted.json` if it builds, or has already built, this artifact.
+
+    Raises:
+        UsageError: a job with other settings still writes there.
+    """
+    submitted = event_files.read_json(storage.join(directory, SUBMITTED))
     if submitted is None:
         return None
     job, build = str(submitted["job"]), work.build
@@ -129,19 +120,19 @@ def _submitted_job(place: str, work: LaunchRequest) -> str | None:
             f"Slurm's job {job} still trains with other settings in {build.path}; end it first "
             f"(scancel {job})"
         )
-    return job if not status.ended or _has_result(place, job) else None
+    return job if not status.ended or _has_result(directory, job) else None
 
 
-def _has_result(place: str, job: str) -> bool:
+def _has_result(directory: str, job: str) -> bool:
     """Return whether the last event of a job's newest start is a result."""
-    starts = start_files(place, job)
+    starts = start_files(directory, job)
     events = event_files.EventReader(starts[-1]).read() if starts else []
     return bool(events) and "outcome" in events[-1]
 
 
-def _submit(place: str, work: LaunchRequest) -> str:
+def _submit(directory: str, work: LaunchRequest) -> str:
     """Write the job's files, submit the job and return its id."""
-    script = storage.join(place, SCRIPT)
+    script = storage.join(directory, SCRIPT)
     if not storage.is_local(script):
         raise UsageError(
             f"{work.build.path} is not on a file system that the cluster's nodes share, which "
@@ -154,16 +145,16 @@ def _submit(place: str, work: LaunchRequest) -> str:
         "processes": work.processes,
         "launch": start_launch(work.build.path),
     }
-    event_files.write_json(storage.join(place, WORK), description)
-    storage.write_bytes(script, batch_script(work, place).encode())
+    event_files.write_json(storage.join(directory, WORK), description)
+    storage.write_bytes(script, batch_script(work, directory).encode())
     try:
-        return _record_job(place, work, slurm_cli.submit(script))
+        return _record_job(directory, work, slurm_cli.submit(script))
     except UsageError:
-        storage.remove(storage.join(place, WORK))  # there is no job
+        storage.remove(storage.join(directory, WORK))  # there is no job
         raise
     except slurm_cli.UnansweredError as error:
         time.sleep(slurm_cli.POLL_SECONDS[0])
-        if (job := _unrecorded_job(place, work)) is not None:
+        if (job := _unrecorded_job(directory, work)) is not None:
             return job
         raise ClozeError(
             f"Slurm did not confirm the job {job_name(work.job)} ({error}) and does not list it; "
@@ -171,10 +162,10 @@ def _submit(place: str, work: LaunchRequest) -> str:
         ) from error
 
 
-def _record_job(place: str, work: LaunchRequest, job: str) -> str:
+def _record_job(directory: str, work: LaunchRequest, job: str) -> str:
     """Write `submitted.json` and return the job's id."""
     event_files.write_json(
-        storage.join(place, SUBMITTED),
+        storage.join(directory, SUBMITTED),
         {"job": job, "build": work.build.build_id, "fingerprint": work.build.fingerprint},
     )
     return job
@@ -185,7 +176,7 @@ def job_name(job: Job) -> str:
     return f"cloze-{job.stage}-{job.build_id[:16]}"
 
 
-def batch_script(work: LaunchRequest, place: str) -> str:
+def batch_script(work: LaunchRequest, directory: str) -> str:
     """Return the batch script. It becomes the coordinator, so that Slurm's SIGTERM reaches it."""
     execution, stage = work.execution, work.job.stage
     stop_seconds = math.ceil(execution.scheduler_grace_seconds + MARGIN_SECONDS)
@@ -193,7 +184,7 @@ def batch_script(work: LaunchRequest, place: str) -> str:
         f"--job-name={job_name(work.job)}", f"--nodes={execution.nodes}",
         "--dependency=singleton",  # Slurm runs one job per name at a time
         "--ntasks-per-node=1", f"--signal=B:TERM@{stop_seconds}", "--requeue",
-        "--open-mode=append", f"--output={place}/%j.log", *execution.slurm_options,
+        "--open-mode=append", f"--output={directory}/%j.log", *execution.slurm_options,
     ]  # fmt: skip
     python = execution.remote_python or sys.executable
     lines = [
@@ -201,7 +192,7 @@ def batch_script(work: LaunchRequest, place: str) -> str:
         *(f"#SBATCH {shlex.quote(option)}" for option in options),
         f"# {stage} in {work.build.path}: the head of a batch job, on its first node. It stops "
         f"{stop_seconds} s before the time limit.",
-        f"exec {shlex.quote(python)} -m cloze.flows.launch.slurm.job {shlex.quote(place)}",
+        f"exec {shlex.quote(python)} -m cloze.flows.launch.slurm.job {shlex.quote(directory)}",
     ]
     return "\n".join(lines) + "\n"
 
@@ -251,8 +242,7 @@ def cancel(path: str, job: str, report: Callable[[str], None]) -> dict[str, Any]
             slurm_cli.cancel(job)
             deadline = float("inf")
         time.sleep(slurm_cli.POLL_SECONDS[0])
-    steps = checkpoints.complete_steps(path)
-    return {"artifact": path, "state": "cancelled", "checkpoint": steps[-1] if steps else None}
+    return cancel_result(path)
 
 
 LAUNCHER: Launcher = SlurmLauncher()

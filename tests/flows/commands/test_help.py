@@ -16,8 +16,7 @@ from pydantic import BaseModel
 from cloze.core.options import field_docs
 from cloze.core.stages.execution import Execution
 from cloze.flows import cli
-from cloze.flows.commands.base.options import OTHER
-from cloze.flows.commands.base.placement import STAGES, places
+from cloze.flows.commands.base.options import OTHER, STAGES, places
 from cloze.flows.commands.base.stage_command import StageCommand
 from cloze.flows.commands.help_topics import TOPICS
 from cloze.flows.graph import stages
@@ -143,7 +142,7 @@ def test_every_option_of_a_stage_has_a_group() -> None:
         others = [
             one.opts for one in command.get_params(context) if getattr(one, "group", "") == OTHER
         ]
-        assert not others, (name, "add the fields to flows/commands/base/placement.py")
+        assert not others, (name, "add the fields to flows/commands/base/options.py")
 
 
 def test_the_groups_name_fields_that_exist() -> None:

@@ -13,7 +13,7 @@ from click.testing import CliRunner
 
 from cloze.core.artifacts import artifact, claim
 from cloze.core.errors import DataError
-from cloze.flows.commands.artifacts import lineage
+from cloze.flows.commands.services import lineage
 
 
 def finished(path: Path, stage: str, **parents: str) -> Path:

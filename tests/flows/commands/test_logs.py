@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from cloze.flows.cli import main
+from cloze.flows.run.targets import resolve
 
 PLACES = {
     "night/pretrain-aaaaaaaaaaaa": 100,
@@ -57,6 +58,15 @@ def told(what: str, capsys: pytest.CaptureFixture[str]) -> str:
 )
 def test_what_is_meant_is_found(what: str, place: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert told(what, capsys) == place
+
+
+def test_a_checkpoint_belongs_to_the_node_of_its_training(runs: Path) -> None:
+    training = runs / "night" / "pretrain-aaaaaaaaaaaa"
+    checkpoint = training / "checkpoints" / "step-00000008"
+    checkpoint.mkdir(parents=True)
+    (training / "_building.json").write_text("{}")
+    (runs / "night" / "_status").mkdir()
+    assert resolve(str(checkpoint)).nodes == ["pretrain"]
 
 
 def test_what_is_not_there_is_told_with_the_nearest(capsys: pytest.CaptureFixture[str]) -> None:

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from cloze.core.errors import DataError, UsageError
-from cloze.flows.run import cancel, status_file
+from cloze.flows.run import status_file
 
 PROGRAM = """
 import signal, sys
@@ -85,7 +85,7 @@ def ended(pid: int) -> bool:
 def test_a_training_saves_its_checkpoint_and_nobody_is_left(runs: Path) -> None:
     told: list[str] = []
     with running(runs, "slow", 20) as (process, rank):
-        found = cancel.cancel(runs, "toy", told.append)
+        found = status_file.cancel(runs, "toy", told.append)
         assert process.wait(10) == 4
         assert process.stderr is not None
         assert "stopped at step 7, checkpoint saved" in process.stderr.read()
@@ -100,7 +100,7 @@ def test_a_training_saves_its_checkpoint_and_nobody_is_left(runs: Path) -> None:
 def test_a_rank_that_ignores_the_signal_is_killed_after_its_grace(runs: Path) -> None:
     with running(runs, "deaf", 0.5) as (process, rank):
         began = time.monotonic()
-        found = cancel.cancel(runs, "toy")
+        found = status_file.cancel(runs, "toy")
         assert time.monotonic() - began < 10
         assert process.wait(10) == 1
         assert ended(rank)
@@ -110,10 +110,10 @@ def test_a_rank_that_ignores_the_signal_is_killed_after_its_grace(runs: Path) ->
 def test_a_run_that_ignores_the_signal_is_killed_with_all_that_it_started(
     runs: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cancel, "PATIENCE_SECONDS", 2.0)
+    monkeypatch.setattr(status_file, "PATIENCE_SECONDS", 2.0)
     told: list[str] = []
     with running(runs, "deaf", 0, "--ignore") as (process, rank):
-        found = cancel.cancel(runs, "toy", told.append)
+        found = status_file.cancel(runs, "toy", told.append)
         assert process.wait(10) == -9
         assert ended(rank), "the kernel ends the rank with it"
     assert (found["state"], found["nodes"]["toy"]["state"]) == ("crashed", "crashed")
@@ -122,23 +122,24 @@ def test_a_run_that_ignores_the_signal_is_killed_with_all_that_it_started(
 
 def test_what_does_not_run_is_told(runs: Path) -> None:
     with pytest.raises(DataError, match="no run 'toy'"):
-        cancel.cancel(runs, "toy")
+        status_file.cancel(runs, "toy")
     (runs / "toy").mkdir(parents=True)
     told = status_file.RunStatusFile(runs / "toy", "toy", [], {}, {})
     told.end(status_file.FINISHED)
     with pytest.raises(UsageError, match="run toy does not run \\(it is finished\\)"):
-        cancel.cancel(runs, "toy")
+        status_file.cancel(runs, "toy")
 
 
 def test_the_longest_grace_of_any_node_is_waited_for() -> None:
-    assert cancel._grace({"config": {}}) == 25.0
-    assert cancel._grace({"config": {"run": {"grace_seconds": 3}}}) == 3.0
+    assert status_file._grace({"config": {}}) == 25.0
+    assert status_file._grace({"config": {"run": {"grace_seconds": 3}}}) == 3.0
     assert (
-        cancel._grace(
+        status_file._grace(
             {"config": {"run": {"grace_seconds": 3}, "pretrain": {"run": {"grace_seconds": 90}}}}
         )
         == 90.0
     )
     assert (
-        cancel._grace({"config": {"pretrain": {"run": {"grace_seconds": 5}}, "name": "x"}}) == 25.0
+        status_file._grace({"config": {"pretrain": {"run": {"grace_seconds": 5}}, "name": "x"}})
+        == 25.0
     )

@@ -92,11 +92,14 @@ def test_only_needs_its_inputs() -> None:
 
 def test_what_an_earlier_try_has_begun_is_forced_no_more() -> None:
     first, _ = make()
-    assert plan(start=["letters"], begun={first.fingerprint}) == {"letters": "", "count": "forced"}
-    other = plan("letters.size=9", start=["letters"], begun={first.fingerprint})
+    assert plan(start=["letters"], started={first.fingerprint}) == {
+        "letters": "",
+        "count": "forced",
+    }
+    other = plan("letters.size=9", start=["letters"], started={first.fingerprint})
     assert other == {"letters": "forced", "count": "forced"}
     (Path(first.artifact) / "manifest.json").unlink()  # begun and not finished
-    assert plan(force=["letters"], begun={first.fingerprint})["letters"] == "not made yet"
+    assert plan(force=["letters"], started={first.fingerprint})["letters"] == "not made yet"
 
 
 def test_a_stage_without_its_input_is_told() -> None:

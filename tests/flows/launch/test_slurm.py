@@ -277,6 +277,15 @@ def test_what_slurm_refuses_is_told_in_its_words(
             r"slurm_options \(--nodes=3\) is set by the launcher; use --nodes",
         ),
         (
+            {"slurm_options": ("-N4",)},
+            r"slurm_options \(-N4\) is set by the launcher; use --nodes",
+        ),
+        (
+            {"slurm_options": ("-e/tmp/errors",)},
+            r"slurm_options \(-e/tmp/errors\) is set by the launcher",
+        ),
+        ({"slurm_options": ("-D/tmp",)}, r"slurm_options \(-D/tmp\) is set by the launcher"),
+        (
             {"slurm_options": ("partition=gpu",)},
             r"slurm_options \('partition=gpu'\) must look like --NAME=VALUE",
         ),

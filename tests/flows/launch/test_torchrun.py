@@ -109,7 +109,7 @@ def test_torchrun_restarts_a_killed_rank_from_the_newest_checkpoint(tmp_path: Pa
     ranks = [
         one.pid
         for one in psutil.process_iter(["cmdline"])
-        if str(out / "_logs" / "job-rank1.json") in one.info["cmdline"]
+        if str(out / "_logs" / "job-rank1.json") in (one.info["cmdline"] or ())
     ]
     os.kill(ranks[0], signal.SIGKILL)
     _, reported = process.communicate(timeout=280)

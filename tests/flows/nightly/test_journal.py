@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from cloze.core.errors import UsageError
-from cloze.flows.nightly.journal import CHAMPION, NIGHT, REGISTERED, Champion, Journal
+from cloze.flows.nightly.journal import CHAMPION, NIGHT, REGISTERED, Champion, Journal, roll_back
 
 
 def champion(step: int, since: float = 0) -> Champion:
@@ -60,8 +60,8 @@ def test_rollbacks_lead_further_back_each_time(tmp_path: Path) -> None:
     journal = Journal(tmp_path)
     for step in (1, 2, 3):
         journal.append(night(champion(step)))
-    assert journal.rollback("it swears", "me", 30).step == 2
-    assert journal.rollback("by hand", "me", 31).step == 1
+    assert roll_back(journal, "it swears").step == 2
+    assert roll_back(journal, "by hand").step == 1
     now = journal.champion()
     assert now is not None
     assert now.step == 1
@@ -69,9 +69,9 @@ def test_rollbacks_lead_further_back_each_time(tmp_path: Path) -> None:
         3:
     ] == [("rollback", 2, "it swears"), ("rollback", 1, "by hand")]
     with pytest.raises(UsageError, match="no champion before"):
-        journal.rollback("by hand", "me", 32)
+        roll_back(journal, "by hand")
     journal.append(night(champion(4)))
-    assert journal.rollback("by hand", "me", 33).step == 1
+    assert roll_back(journal, "by hand").step == 1
 
 
 def test_a_torn_line_is_passed_over(tmp_path: Path) -> None:
@@ -100,7 +100,7 @@ def test_mlflows_version_is_the_present_champions(tmp_path: Path) -> None:
     assert journal.champion() == champion(3)
     journal.append({"kind": REGISTERED, "time": 2.5, "key": champion(3).key, "version": 4})
     assert journal.version() == 4
-    journal.rollback("by hand", "me", 3.0)
+    roll_back(journal, "by hand")
     assert journal.version() is None
 
 

@@ -17,11 +17,16 @@ from cloze.core import storage
 from cloze.core.artifacts import checkpoints
 from cloze.core.artifacts.fingerprints import input_fingerprint
 from cloze.core.errors import UsageError
-from cloze.flows.nightly import suite, trend
-from cloze.flows.nightly.champion import champion_path, promote, roll_back
-from cloze.flows.nightly.journal import Journal
+from cloze.flows.nightly import suite
+from cloze.flows.nightly.journal import (
+    Journal,
+    champion_path,
+    keep_champion_files,
+    promote,
+    roll_back,
+)
 from cloze.flows.nightly.nightly_run import NightlyRun, nightly_run, preview
-from cloze.flows.nightly.result import remove_old_artifacts
+from cloze.flows.nightly.result import remove_old_artifacts, write_trend
 from cloze.flows.run.session import RunSession
 from cloze.flows.tracking.spool import Spool
 from tests.flows.nightly.test_journal import champion, night
@@ -214,7 +219,7 @@ def test_the_page_tells_of_all_and_escapes_what_it_shows(tmp_path: Path) -> None
             ended=90001.0,
         )
     )
-    page = trend.write(journal, "Europe/Zurich").read_text()
+    page = write_trend(journal, "Europe/Zurich").read_text()
     assert "<script" not in page
     assert page.count("&lt;script&gt;") == 3  # run, reason, failure
     assert "1970-01-02 01:43" in page  # 89,000 s after the epoch, an hour east
@@ -287,6 +292,27 @@ def test_what_was_made_of_the_champion_is_not_made_again_of_its_copy(runs: Path)
             "by hand",
         )
     assert champion_path(journal, champion) is None
+
+
+def test_a_copy_of_the_champion_whose_process_was_killed_early_is_completed(
+    runs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = training(runs / "demo" / "pretrain-aaa", "a" * 64, [10])
+    journal = Journal(runs)
+    with monkeypatch.context() as patch:
+        patch.setattr(shutil, "rmtree", lambda *_, **__: 1 / 0)  # killed after the copy
+        patch.setattr(storage, "write_bytes", lambda *_: 1 / 0)  # or before its claim
+        with pytest.raises(ZeroDivisionError):
+            promote(journal, str(made), "by hand")
+    champion = promote(journal, str(made), "by hand")
+    copies = list((journal.directory / "champions").glob("*/checkpoints/*"))
+    for claim in (journal.directory / "champions").glob("*/_building.json"):
+        claim.unlink()  # as an earlier version left it
+    keep_champion_files(journal, champion)
+    shutil.rmtree(made)
+    copy = champion_path(journal, champion)
+    assert [str(path.resolve()) for path in copies] == [copy]
+    assert input_fingerprint(str(copy)) == champion.key
 
 
 def test_the_journal_is_read_a_few_times_however_many_checkpoints_there_are(runs: Path) -> None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import asdict
 from typing import Any
 
 import pytest
@@ -44,7 +45,7 @@ def node(
         section=section or stage, values=dict(values or {}), inputs=dict(inputs or {})
     )
     return ReportNode(
-        name=name, path=f"/runs/{name}", manifest=manifest, place=place, history=history or []
+        name=name, path=f"/runs/{name}", manifest=manifest, placement=place, history=history or []
     )
 
 
@@ -117,7 +118,7 @@ def test_each_task_and_setting_has_its_own_and_there_is_no_mean_over_them() -> N
 
 def test_one_instance_has_no_deviation() -> None:
     score = scores([node("evaluate", {"metrics": {"accuracy": 0.5}})])["evaluate"]["accuracy"]
-    assert score.as_json() == {
+    assert asdict(score) == {
         "mean": 0.5,
         "std": None,
         "best": 0.5,

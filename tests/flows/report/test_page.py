@@ -54,7 +54,7 @@ def gathered(
         name=name,
         path=f"/runs/{name}",
         manifest=manifest,
-        place=NodePlacement(section=section or stage, **place),
+        placement=NodePlacement(section=section or stage, **place),
         history=history,
     )
 

@@ -5,9 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 from cloze.core.artifacts.artifact import Manifest
-from cloze.flows.report.report_nodes import NodePlacement, ReportNode
+from cloze.flows.report.report_nodes import (
+    NodePlacement,
+    ReportNode,
+    best_setting,
+    best_settings,
+    multitask_versus_single,
+)
 from cloze.flows.report.stage import headline
-from cloze.flows.report.tables import best_setting, best_settings, multitask_versus_single
 
 
 def node(
@@ -32,7 +37,7 @@ def node(
         name=name,
         path=name,
         manifest=manifest,
-        place=NodePlacement(section="finetune", values=values),
+        placement=NodePlacement(section="finetune", values=values),
     )
 
 

@@ -16,7 +16,7 @@ import torch
 import cloze
 from cloze.core.errors import ClozeError, DataError, UsageError
 from cloze.flows.tracking import models
-from cloze.flows.tracking.model_registry import Registry
+from cloze.flows.tracking.mlflow_writer import Registry
 from cloze.model import checkpoint
 from cloze.model.use.classify import TextClassificationPipeline
 from cloze.model.use.fill_mask import FillMaskPipeline
@@ -42,8 +42,11 @@ def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
 
 
 @pytest.fixture
-def registry(store: Path, request: pytest.FixtureRequest) -> Registry:
-    return Registry(store, name=request.node.name)
+def registry(
+    store: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> Registry:
+    monkeypatch.setenv("CLOZE_REGISTERED_MODEL", request.node.name)
+    return Registry(store)
 
 
 def client_of(registry: Registry) -> Any:
@@ -286,7 +289,8 @@ def test_a_checkpoint_of_any_kind_answers_from_the_registry(
         if task
         else write_checkpoint(tmp_path / "c", tmp_path, family=what)
     )
-    registry = Registry(store, name=f"kind-{kind}")
+    monkeypatch.setenv("CLOZE_REGISTERED_MODEL", f"kind-{kind}")
+    registry = Registry(store)
     version = registry.register(path, fingerprint=kind)
     monkeypatch.setenv("MLFLOW_TRACKING_URI", registry.uri)
     model = mlflow.pyfunc.load_model(f"models:/{registry.name}/{version}")

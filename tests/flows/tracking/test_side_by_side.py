@@ -120,7 +120,7 @@ def test_a_run_that_waits_keeps_its_spool_while_another_one_ends(
     """A run that waits for slots has an empty spool: nothing has been written, and it
     is not over.
     """
-    waiting, run = Spool(tmp_path, server.url, "cloze"), unique()
+    waiting, run = Spool(tmp_path, server.url), unique()
     other = Writer(tmp_path, server.url)
     other.do("start", unique())
     assert other.do("close") == []
@@ -141,7 +141,7 @@ def test_the_run_that_ends_first_waits_for_nobody_and_says_nothing_false(
     older, run = Writer(tmp_path, server.url), unique()
     older.do("start", unique())
     time.sleep(1)  # its sender is at work
-    spool = Spool(tmp_path, server.url, "cloze")
+    spool = Spool(tmp_path, server.url)
     spool.start_sender()
     spool.start_run("younger", run=run)
     spool.end_run(run)
@@ -169,7 +169,7 @@ def test_a_spool_that_goes_meanwhile_stops_no_run(
         return iter(found)
 
     monkeypatch.setattr(Path, "glob", glob_then_gone)
-    spool = Spool(tmp_path, "http://127.0.0.1:9", "cloze")
+    spool = Spool(tmp_path, "http://127.0.0.1:9")
     spool.start_run("a run", run="a" * 32)
     spool.path.unlink()
     assert spool.close()
@@ -189,7 +189,7 @@ def test_a_record_that_always_fails_goes_to_the_dead_letters(
     old.kill()
     time.sleep(1)
     server.start()
-    spool = Spool(tmp_path, server.url, "cloze")
+    spool = Spool(tmp_path, server.url)
     spool.start_sender()
     spool.start_run("younger", run=other)
     spool.line(other, line(1))
@@ -209,7 +209,7 @@ def test_a_record_that_always_fails_goes_to_the_dead_letters(
 def test_a_server_that_takes_nothing_refuses_nothing(tmp_path: Path, server: ThreadServer) -> None:
     """Its database is full, or read only: it answers questions, and the records wait."""
     server.client().search_experiments()
-    spool = Spool(tmp_path, server.url, "cloze")
+    spool = Spool(tmp_path, server.url)
     spool.start_sender()
     run = unique()
     spool.start_run("waits", run=run)

@@ -50,7 +50,7 @@ def wait_until_gone(spool: Path) -> None:
 
 
 def fill(directory: Path, uri: str) -> Spool:
-    spool = Spool(directory, uri, "cloze")
+    spool = Spool(directory, uri)
     parent = spool.start_run("demo", tags={"cloze.kind": "pipeline"})
     child = spool.start_run("pretrain", parent)
     spool.params(child, {"model": "bert-tiny", "optimizer": {"lr": 0.1}})
@@ -83,7 +83,7 @@ def test_every_record_arrives_once_even_if_sent_twice(tmp_path: Path, uri: str) 
     # A sender that died after sending and before noting it sends all again.
     again = tmp_path / "again.jsonl"
     again.write_text(copy)
-    later = Spool(tmp_path, uri, "cloze")
+    later = Spool(tmp_path, uri)
     later.start_sender()
     assert later.close(timeout=60)
     wait_until_gone(again)
@@ -93,7 +93,7 @@ def test_every_record_arrives_once_even_if_sent_twice(tmp_path: Path, uri: str) 
 
 @pytest.mark.slow
 def test_a_dead_server_costs_no_time_and_no_record(tmp_path: Path, uri: str) -> None:
-    spool = Spool(tmp_path, "http://127.0.0.1:9", "cloze")  # nobody listens there
+    spool = Spool(tmp_path, "http://127.0.0.1:9")  # nobody listens there
     started = time.monotonic()
     spool.start_sender()
     run = spool.start_run("offline")
@@ -103,7 +103,7 @@ def test_a_dead_server_costs_no_time_and_no_record(tmp_path: Path, uri: str) -> 
     assert time.monotonic() - started < 2
     assert not spool.close(timeout=15)
     assert spool.path.exists()
-    later = Spool(tmp_path, uri, "cloze")
+    later = Spool(tmp_path, uri)
     later.start_sender()
     assert later.close(timeout=60)
     wait_until_gone(spool.path)
@@ -115,7 +115,7 @@ def test_a_refused_record_is_set_aside_and_the_rest_arrives(tmp_path: Path, uri:
     """A metric's name that MLflow does not take, among good ones; a damaged line; a run whose start
     is not known.
     """
-    spool = Spool(tmp_path / "spools", uri, "cloze")
+    spool = Spool(tmp_path / "spools", uri)
     run = spool.start_run("refused")
     spool.metrics(run, {"good": 1.0, "bad\nname": 2.0, "better": 3.0})
     spool._stream.write("{damaged\n")
@@ -147,7 +147,7 @@ def test_a_deleted_experiment_comes_back(tmp_path: Path) -> None:
     own = f"sqlite:///{tmp_path / 'mlflow.db'}"
     client = MlflowClient(tracking_uri=own)
     client.delete_experiment(client.create_experiment("cloze"))
-    spool = Spool(tmp_path / "spools", own, "cloze")
+    spool = Spool(tmp_path / "spools", own)
     spool.end_run(spool.start_run("after"))
     spool.start_sender()
     assert spool.close(timeout=60)
@@ -161,13 +161,13 @@ def test_the_spool_of_a_killed_process_is_completed_and_that_of_a_living_one_is_
     script = (
         "import os, signal, sys\nfrom pathlib import Path\nfrom cloze.flows.tracking.spool import "
         "Spool\n"
-        "spool = Spool(Path(sys.argv[1]), 'sqlite://', 'cloze')\nrun = spool.start_run('demo')\n"
+        "spool = Spool(Path(sys.argv[1]), 'sqlite://')\nrun = spool.start_run('demo')\n"
         "spool.start_run('stage', run)\n"
         'spool._stream.write(\'{"op": "metr\')\nspool._stream.flush()\nos.kill(os.getpid(), '
         "signal.SIGKILL)\n"
     )
     subprocess.run([sys.executable, "-c", script, str(tmp_path)], check=False)
-    living = Spool(tmp_path, "sqlite://", "cloze")
+    living = Spool(tmp_path, "sqlite://")
     living.start_run("still running")
     assert claim(living.path, shared=False) is None
     (killed,) = (path for path in tmp_path.glob("*.jsonl") if path != living.path)
@@ -185,7 +185,7 @@ def test_a_step_is_recorded_once_however_often_it_is_computed(tmp_path: Path) ->
     """A first spool that ends in order, a second one whose process is killed, and a third that gets
     all lines again.
     """
-    first = Spool(tmp_path, "sqlite://", "cloze")
+    first = Spool(tmp_path, "sqlite://")
     run = first.start_run("pretrain", run="a" * 32)
     for step in (1, 2, 2, 3):
         first.line(run, {"step": step, "time": 1.5, "loss": 2.0})
@@ -194,13 +194,13 @@ def test_a_step_is_recorded_once_however_often_it_is_computed(tmp_path: Path) ->
     script = (
         "import os, signal, sys\nfrom pathlib import Path\nfrom cloze.flows.tracking.spool import "
         "Spool\n"
-        "spool = Spool(Path(sys.argv[1]), 'sqlite://', 'cloze')\nrun = spool.start_run('pretrain', "
+        "spool = Spool(Path(sys.argv[1]), 'sqlite://')\nrun = spool.start_run('pretrain', "
         "run='a' * 32)\n"
         "for step in range(1, 6):\n    spool.line(run, {'step': step, 'time': 1.5, 'loss': 2.0})\n"
         "os.kill(os.getpid(), signal.SIGKILL)\n"
     )
     subprocess.run([sys.executable, "-c", script, str(tmp_path)], check=False)
-    third = Spool(tmp_path, "sqlite://", "cloze")
+    third = Spool(tmp_path, "sqlite://")
     third.start_run("pretrain", run=run)
     for step in range(1, 8):
         third.line(run, {"step": step, "time": 1.5, "loss": 2.0})
@@ -218,7 +218,7 @@ def test_a_step_is_recorded_once_however_often_it_is_computed(tmp_path: Path) ->
 
 
 def test_a_run_that_was_started_again_in_one_spool_is_ended(tmp_path: Path) -> None:
-    spool = Spool(tmp_path, "sqlite://", "cloze")
+    spool = Spool(tmp_path, "sqlite://")
     run = spool.start_run("pretrain")
     spool.end_run(run, "FAILED")
     spool.start_run("pretrain", run=run)
@@ -234,7 +234,7 @@ def test_a_run_that_was_started_again_in_one_spool_is_ended(tmp_path: Path) -> N
 def test_a_run_goes_on_where_it_was_begun(tmp_path: Path, uri: str) -> None:
     run = "b" * 32
     for status in ("FAILED", "RUNNING", "FINISHED"):
-        spool = Spool(tmp_path, uri, "cloze")
+        spool = Spool(tmp_path, uri)
         parent = spool.start_run(f"try that is {status}")
         spool.start_run("goes on", parent, run=run)
         if status != "RUNNING":

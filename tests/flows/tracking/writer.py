@@ -16,7 +16,7 @@ def main() -> None:
     """Open a spool in the directory that the first argument names, for the server that the second
     one names.
     """
-    spool = Spool(Path(sys.argv[1]), sys.argv[2], "cloze")
+    spool = Spool(Path(sys.argv[1]), sys.argv[2])
     print(json.dumps(spool.path.name), flush=True)
     for line in sys.stdin:
         verb, *rest = json.loads(line)

@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
+from itertools import pairwise
 
 _Size = Callable[[str], float]
 SWEEPS = 6
@@ -50,32 +51,28 @@ def layout(after: Mapping[str, Sequence[str]], *, box: float, gap: float, thread
         gap: distance between two nodes.
         thread: height that a passing edge takes.
     """
-    parents: dict[str, tuple[str, ...]] = {}
+    known: dict[str, tuple[str, ...]] = {}
     for name, predecessors in after.items():
-        parents[name] = tuple(dict.fromkeys(parent for parent in predecessors if parent in parents))
-    parents, implied = _without_noise(parents)
+        known[name] = tuple(dict.fromkeys(parent for parent in predecessors if parent in known))
+    parents, implied = _without_noise(known)
     layers: dict[str, int] = {}
-    for name, predecessors in parents.items():
-        layers[name] = 1 + max((layers[parent] for parent in predecessors), default=-1)
+    for name, inputs in parents.items():
+        layers[name] = 1 + max((layers[parent] for parent in inputs), default=-1)
     rows: list[list[str]] = [[] for _ in range(max(layers.values(), default=-1) + 1)]
     for name, layer in layers.items():
         rows[layer].append(name)
-    up: dict[str, list[str]] = {
-        name: [] for name in layers
-    }  # neighbours in the previous layer, with passing edges
+    # neighbours in the previous layer, with passing edges
+    up: dict[str, list[str]] = {name: [] for name in layers}
     ways: dict[tuple[str, str], list[str]] = {}
-    for name, predecessors in parents.items():
-        for parent in predecessors:
-            way, previous = [], parent
-            for layer in range(layers[parent] + 1, layers[name]):
-                # one position per source and layer, shared by all its long edges
-                passing = f"\0{parent}\0{layer}"
+    for name, inputs in parents.items():
+        for parent in inputs:
+            # one position per source and layer, shared by all its long edges
+            way = [f"\0{parent}\0{layer}" for layer in range(layers[parent] + 1, layers[name])]
+            for layer, (previous, passing) in enumerate(pairwise([parent, *way]), layers[parent]):
                 if passing not in up:
                     up[passing] = [previous]
-                    rows[layer].append(passing)
-                way.append(passing)
-                previous = passing
-            up[name].append(previous)
+                    rows[layer + 1].append(passing)
+            up[name].append([parent, *way][-1])
             ways[parent, name] = way
     down: dict[str, list[str]] = {name: [] for name in up}
     for name, neighbours in up.items():
@@ -103,12 +100,11 @@ def _without_noise(
     for name, inputs in parents.items():
         indirect = set().union(*(ancestors[parent] for parent in inputs))
         ancestors[name] = indirect | set(inputs)
-        redundant = [parent for parent in inputs if parent in indirect]
         if len(inputs) > IMPLIED_INPUTS:
             drawn[name] = tuple(parent for parent in inputs if parent not in indirect)
         else:
             drawn[name] = inputs
-            implied |= {(parent, name) for parent in redundant}
+            implied |= {(parent, name) for parent in inputs if parent in indirect}
     return drawn, frozenset(implied)
 
 
@@ -147,19 +143,17 @@ def _offsets(row: Sequence[str], size: _Size, gap: float) -> list[float]:
 
 
 def _fitted(
-    row: Sequence[str], wanted: Mapping[str, float], size: _Size, gap: float
+    row: Sequence[str], targets: Mapping[str, float], size: _Size, gap: float
 ) -> dict[str, float]:
-    """Return the heights nearest to the wanted ones that keep the order and the gaps."""
+    """Return the heights nearest to the targets that keep the order and the gaps."""
     offsets = _offsets(row, size, gap)
     pools: list[tuple[float, int]] = []  # mean and count of adjacent pooled nodes
     for name, offset in zip(row, offsets, strict=True):
-        mean, count = wanted[name] - offset, 1
+        mean, count = targets[name] - offset, 1
         while pools and pools[-1][0] > mean:
-            last_mean, last_count = pools.pop()
-            mean, count = (
-                (mean * count + last_mean * last_count) / (count + last_count),
-                count + last_count,
-            )
+            other, size_of_other = pools.pop()
+            mean = (mean * count + other * size_of_other) / (count + size_of_other)
+            count += size_of_other
         pools.append((mean, count))
     bases = [mean for mean, count in pools for _ in range(count)]
     return {name: base + offset for name, base, offset in zip(row, bases, offsets, strict=True)}
@@ -182,64 +176,22 @@ MARK, PADDING = 20.0, 10.0
 MOST_CHARACTERS = 36
 MOST_NODES = 60  # in a larger graph, the nodes of one stage in one layer are one box
 
-# state -> fill, border, mark
-STATES: dict[str, tuple[str, str, str]] = {
-    "waiting": ("#f7f9fb", "#9aa5b1", "·"),
-    "running": ("#e3effb", "#2563a8", "▶"),
-    "finished": ("#e6f4ea", "#2f855a", "✓"),
-    "cached": ("#f0f7f2", "#8bb79d", "="),
-    "failed": ("#fbe9e7", "#b83227", "✕"),
-    "crashed": ("#fbe9e7", "#b83227", "✕"),
-    "skipped": ("#f7f9fb", "#cbd2d9", "⊘"),
-    "stopped": ("#fdf0d5", "#d97706", "■"),
-}
-_WORST_FIRST = (
-    "failed",
-    "crashed",
-    "running",
-    "stopped",
-    "waiting",
-    "skipped",
-    "finished",
-    "cached",
-)
-
-_DARK = {"waiting": ("#1f2730", "#5b6875"), "running": ("#14304f", "#5fa3e6"),
-    "finished": ("#15352a", "#4fb487"),
-         "cached": ("#1a2c26", "#44715c"), "failed": ("#46201c", "#e8756a"), "crashed": ("#46201c",
-         "#e8756a"),
-         "skipped": ("#1f2730", "#3d4852"), "stopped": ("#40300f", "#e0a043")}  # fmt: skip
-STYLE = "@media (prefers-color-scheme: dark) {{ {rules} }}".format(
-    rules=" ".join(
-        [
-            ".graph text { fill: #e4e7eb } .graph .line { fill: #9aa5b1 } .graph path { stroke: "
-            "#5b6875 } .graph .implied { stroke: #323d47 }",
-            *(
-                f".graph .{state} rect {{ fill: {fill}; stroke: {line} }}"
-                for state, (fill, line) in _DARK.items()
-            ),
-        ]
-    )
-)
+FILL, BORDER, MARK_SIGN = "#e6f4ea", "#2f855a", "✓"  # of a finished node
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodePicture:
-    """A node of the picture.
+    """A finished node of the picture.
 
     Attributes:
         stage: stage of the node.
-        state: one of `STATES`; any other is drawn as waiting.
         after: names of the nodes that it takes inputs from.
         line: text below the name, such as the main metric.
-        link: target of a click; None: no link.
     """
 
     stage: str
-    state: str
     after: tuple[str, ...] = ()
     line: str = ""
-    link: str | None = None
 
 
 def graph_svg(nodes: Mapping[str, NodePicture]) -> str:
@@ -249,9 +201,8 @@ def graph_svg(nodes: Mapping[str, NodePicture]) -> str:
         nodes: nodes by name, in topological order; inputs that are not in `nodes` are ignored.
     """
     nodes = _gathered(nodes) if len(nodes) > MOST_NODES else nodes
-    placed = layout(
-        {name: node.after for name, node in nodes.items()}, box=BOX_HEIGHT, gap=GAP, thread=THREAD
-    )
+    after = {name: node.after for name, node in nodes.items()}
+    placed = layout(after, box=BOX_HEIGHT, gap=GAP, thread=THREAD)
     widths: Counter[int] = Counter()
     for name, node in nodes.items():
         widths[placed.layers[name]] = max(widths[placed.layers[name]], round(_width(name, node)))
@@ -260,27 +211,15 @@ def graph_svg(nodes: Mapping[str, NodePicture]) -> str:
         lefts.append(right)
         right += widths[layer] + BETWEEN
     width, height = max(0.0, right - BETWEEN) + MARGIN, placed.height + 2 * MARGIN
-    ways = sorted(
-        placed.ways, key=lambda edge: edge not in placed.implied
-    )  # implied edges are drawn below the others
+    # implied edges are drawn below the others
+    ways = sorted(placed.ways, key=lambda edge: edge not in placed.implied)
     elements = [_edge(edge, placed, lefts, widths) for edge in ways]
-    elements += [
-        _box(
-            name,
-            node,
-            lefts[placed.layers[name]],
-            placed.heights[name],
-            widths[placed.layers[name]],
-        )
-        for name, node in nodes.items()
-    ]
-    states = ", ".join(
-        f"{count} {state}"
-        for state, count in Counter(node.state for node in nodes.values()).items()
-    )
+    for name, node in nodes.items():
+        layer = placed.layers[name]
+        elements.append(_box(name, node, lefts[layer], placed.heights[name], widths[layer]))
     return (
         f'<svg class="graph" xmlns="http://www.w3.org/2000/svg" role="img" '
-        f'aria-label="{escape(f"{len(nodes)} nodes: {states}")}" '
+        f'aria-label="{len(nodes)} nodes" '
         f'width="{width:.0f}" height="{height:.0f}" viewBox="0 0 {width:.0f} {height:.0f}" '
         f'font-family="Inter, Segoe UI, Helvetica, Arial, DejaVu Sans, '
         f'sans-serif">{"".join(elements)}</svg>'
@@ -288,47 +227,29 @@ def graph_svg(nodes: Mapping[str, NodePicture]) -> str:
 
 
 def _gathered(nodes: Mapping[str, NodePicture]) -> dict[str, NodePicture]:
-    """Group a large graph: nodes of one stage in one layer become a box with their worst state."""
+    """Group a large graph: the nodes of one stage in one layer become one box."""
     depth: dict[str, int] = {}
-    for name, node in nodes.items():
-        depth[name] = 1 + max(
-            (depth[parent] for parent in node.after if parent in depth), default=-1
-        )
     groups: dict[tuple[str, int], list[str]] = {}
     for name, node in nodes.items():
+        depth[name] = 1 + max((depth[one] for one in node.after if one in depth), default=-1)
         groups.setdefault((node.stage, depth[name]), []).append(name)
     titles = {
         key: names[0] if len(names) == 1 else f"{key[0]} × {len(names)}"
         for key, names in groups.items()
     }
-    title_counts = Counter(titles.values())
+    counts = Counter(titles.values())
     titles = {
-        key: text if title_counts[text] == 1 else f"{text} ({key[1]})"
-        for key, text in titles.items()
+        key: text if counts[text] == 1 else f"{text} ({key[1]})" for key, text in titles.items()
     }
     title_of = {name: titles[key] for key, names in groups.items() for name in names}
     grouped = {}
-    for key, names in groups.items():
-        states = Counter(nodes[name].state for name in names)
-        after = dict.fromkeys(
-            title_of[parent] for name in names for parent in nodes[name].after if parent in title_of
-        )
-        after.pop(titles[key], None)
-        grouped[titles[key]] = (
-            NodePicture(
-                stage=key[0],
-                state=next((state for state in _WORST_FIRST if states[state]), "waiting"),
-                after=tuple(after),
-                line=", ".join(f"{count} {state}" for state, count in states.most_common()),
-            )
-            if len(names) > 1
-            else NodePicture(
-                stage=key[0],
-                state=nodes[names[0]].state,
-                after=tuple(after),
-                line=nodes[names[0]].line,
-                link=nodes[names[0]].link,
-            )
+    for (stage, layer), names in groups.items():
+        title = titles[stage, layer]
+        after = {title_of[one] for name in names for one in nodes[name].after if one in title_of}
+        grouped[title] = NodePicture(
+            stage=stage,
+            after=tuple(parent for parent in titles.values() if parent in after - {title}),
+            line=nodes[names[0]].line if len(names) == 1 else f"{len(names)} finished",
         )
     return grouped
 
@@ -342,50 +263,37 @@ def _width(name: str, node: NodePicture) -> float:
 
 
 def _box(name: str, node: NodePicture, left: float, middle: float, width: float) -> str:
-    state = node.state if node.state in STATES else "waiting"
-    fill, border, mark = STATES[state]
     top, text_x = MARGIN + middle - BOX_HEIGHT / 2, left + PADDING + MARK
     name_y = top + (18 if node.line else BOX_HEIGHT / 2 + 4.5)
-    box = (
-        f"<title>{escape(f'{name}: {node.state}')}{escape(f' – {node.line}') if node.line else ''}<"
-        f"/title>"
-        f'<rect x="{left:.1f}" y="{top:.1f}" width="{width:.1f}" height="{BOX_HEIGHT:.1f}" rx="7" '
-        f'fill="{fill}" stroke="{border}" stroke-width="1.5"/>'
-        f'<text class="mark" x="{left + PADDING:.1f}" y="{top + BOX_HEIGHT / 2 + 5:.1f}" '
-        f'font-size="14" fill="{border}">{mark}</text>'
-        f'<text x="{text_x:.1f}" y="{name_y:.1f}" font-size="13" font-weight="600" '
-        f'fill="#1f2933">{escape(_cut(name))}</text>'
+    line = (
+        f'<text class="line" x="{text_x:.1f}" y="{top + 34:.1f}" font-size="11" '
+        f'fill="#616e7c">{escape(_cut(node.line))}</text>'
     )
-    if node.line:
-        box += (
-            f'<text class="line" x="{text_x:.1f}" y="{top + 34:.1f}" font-size="11" '
-            f'fill="#616e7c">{escape(_cut(node.line))}</text>'
-        )
-    if node.link:
-        box = f'<a href="{escape(node.link)}">{box}</a>'
-    return f'<g class="{state}">{box}</g>'
+    return (
+        f"<g><title>{escape(f'{name} – {node.line}' if node.line else name)}</title>"
+        f'<rect x="{left:.1f}" y="{top:.1f}" width="{width:.1f}" height="{BOX_HEIGHT:.1f}" rx="7" '
+        f'fill="{FILL}" stroke="{BORDER}" stroke-width="1.5"/>'
+        f'<text class="mark" x="{left + PADDING:.1f}" y="{top + BOX_HEIGHT / 2 + 5:.1f}" '
+        f'font-size="14" fill="{BORDER}">{MARK_SIGN}</text>'
+        f'<text x="{text_x:.1f}" y="{name_y:.1f}" font-size="13" font-weight="600" '
+        f'fill="#1f2933">{escape(_cut(name))}</text>{line if node.line else ""}</g>'
+    )
 
 
 def _edge(
     edge: tuple[str, str], placed: Layout, lefts: list[float], widths: Mapping[int, int]
 ) -> str:
     source, target = edge
-    first_layer, last_layer = placed.layers[source], placed.layers[target]
-    x, y = lefts[first_layer] + widths[first_layer], MARGIN + placed.heights[source]
+    first, last = placed.layers[source], placed.layers[target]
+    x, y = lefts[first] + widths[first], MARGIN + placed.heights[source]
     path = f"M{x:.1f} {y:.1f}"
-    for layer, height in zip(
-        range(first_layer + 1, last_layer + 1),
-        [*placed.ways[edge], placed.heights[target]],
-        strict=True,
-    ):
+    for layer, height in enumerate([*placed.ways[edge], placed.heights[target]], first + 1):
         to_x, to_y = lefts[layer], MARGIN + height
         bend = (x + to_x) / 2
         path += f"C{bend:.1f} {y:.1f} {bend:.1f} {to_y:.1f} {to_x:.1f} {to_y:.1f}"
         x, y = to_x, to_y
-        if layer < last_layer:  # straight through the layer, between its boxes
+        if layer < last:  # straight through the layer, between its boxes
             x += widths[layer]
             path += f"H{x:.1f}"
-    attributes = (
-        'class="implied" stroke="#dde2e7"' if edge in placed.implied else 'stroke="#9aa5b1"'
-    )
-    return f'<path d="{path}" fill="none" {attributes} stroke-width="1.4"/>'
+    colour = 'class="implied" stroke="#dde2e7"' if edge in placed.implied else 'stroke="#9aa5b1"'
+    return f'<path d="{path}" fill="none" {colour} stroke-width="1.4"/>'
