@@ -67,6 +67,7 @@ COMMANDS: dict[str, dict[str, str]] = {
     },
     "Operate": {
         "ui": "Start Prefect, MLflow and the dashboard.",
+        "dashboard": "Serve the dashboard and Prometheus metrics alone.",
         "deploy": "Register the deployments and schedules in Prefect.",
         "doctor": "Check this machine and its servers; --fix repairs.",
         "verify": "Compare artifacts byte by byte with their manifests.",
@@ -86,7 +87,7 @@ MODULES = {
     " plan-training",
     "inference": "fill-mask embed classify tag answer generate score",
     "artifacts": "verify lineage",
-    "services": "ui deploy doctor",
+    "services": "ui dashboard deploy doctor",
     "help_topics": "completion help",
 }
 HIDDEN = ("report", "submission")  # stages that read all nodes of a run; hidden from the help
