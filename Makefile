@@ -14,7 +14,7 @@ test test-fast soak operations: export PYTHONDONTWRITEBYTECODE :=
 export DO_NOT_TRACK := 1
 export MLFLOW_DISABLE_TELEMETRY := true
 
-.PHONY: demo test test-fast soak operations gpu check docs format install dev clean wheel
+.PHONY: demo test test-fast soak operations gpu check docs format install dev clean wheel audit
 
 install: $(VENV)/.installed
 
@@ -72,6 +72,10 @@ docs: $(VENV)/.installed-dev
 # which requires it with everything: `pip install dist/*.whl`.
 wheel: $(VENV)/.installed-dev
 	@$(BIN)/pip wheel --quiet --no-deps --wheel-dir dist . ./infra/cloze-pretraining
+
+# Known vulnerabilities of the pinned versions; it asks PyPI.
+audit: $(VENV)/.installed-dev
+	@$(PIP) pip-audit && $(BIN)/pip-audit -r constraints.txt --no-deps --disable-pip
 
 format: $(VENV)/.installed-dev
 	$(BIN)/ruff format .

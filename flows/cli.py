@@ -67,6 +67,7 @@ COMMANDS: dict[str, dict[str, str]] = {
     },
     "Operate": {
         "ui": "Start Prefect, MLflow and the dashboard.",
+        "dashboard": "Serve the dashboard and Prometheus metrics alone.",
         "deploy": "Register the deployments and schedules in Prefect.",
         "doctor": "Check this machine and its servers; --fix repairs.",
         "verify": "Compare artifacts byte by byte with their manifests.",
@@ -85,7 +86,7 @@ MODULES = {
     "model_stages": "pretrain merge finetune import export evaluate perplexity score-pairs"
     " plan-training",
     "inference": "fill-mask embed classify tag answer generate score",
-    "services": "ui deploy doctor verify lineage",
+    "services": "ui dashboard deploy doctor verify lineage",
     "help_topics": "completion help",
 }
 HIDDEN = ("report", "submission")  # stages that read all nodes of a run; hidden from the help

@@ -221,7 +221,7 @@ def _with_prefect(session: RunSession, requested: bool | None) -> bool:
     if api is None:
         session.explain("Prefect: no server is known (PREFECT_API_URL, `cloze ui`)")
         return requested is True
-    if requested is None and not server_addresses.answers(api):
+    if requested is None and not server_addresses.answers(f"{api}/health"):
         session.screen.print(f"[yellow]Prefect at {api} does not answer;[/] running without it")
         return False
     session.explain(f"Prefect: running as a flow on {api}")

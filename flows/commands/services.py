@@ -1,4 +1,4 @@
-"""Commands for services and artifacts: `deploy`, `doctor`, `ui`, `verify`, `lineage`."""
+"""Commands for services and artifacts: `ui`, `dashboard`, `deploy`, `doctor`, `verify`, …"""
 
 from __future__ import annotations
 
@@ -123,6 +123,37 @@ def ui(
     from cloze.flows.ui.command import serve
 
     serve({"page": dashboard_port, "prefect": prefect_port, "mlflow": mlflow_port}, as_json)
+
+
+@click.command()
+@click.option("--port", type=PORT, default=8090, show_default=True, help="Port to listen on.")
+@click.option(
+    "--host", default="127.0.0.1", show_default=True, help="Address to listen on. It has no login."
+)
+@click.option(
+    "--allowed-hosts",
+    metavar="NAMES",
+    default="",
+    help="Further Host values to accept, comma-separated, such as dashboard:8090.",
+)
+def dashboard(port: int, host: str, allowed_hosts: str) -> None:
+    """Serve the dashboard and Prometheus metrics of a runs directory.
+
+    For teams whose Prefect and MLflow run elsewhere; `cloze ui` serves the same beside its servers.
+    Prometheus reads /metrics. The page shows the runs below CLOZE_RUNS_DIR and changes nothing.
+    """
+    from cloze.core.errors import UsageError, require_packages
+    from cloze.flows.ui import services
+    from cloze.flows.ui.command import runs_of_home
+
+    require_packages("starlette", "prometheus_client")
+    if not services.is_free(port, host):
+        raise UsageError(f"--port {port} of {host} cannot be listened on; name another port")
+    from cloze.flows.ui import dashboard as page
+
+    runs = runs_of_home()
+    click.echo(f"Dashboard of {runs}: {services.address(port, host)}; Ctrl-C ends it.", err=True)
+    page.serve(runs, port, host, [name for name in allowed_hosts.split(",") if name])
 
 
 @click.command()

@@ -19,10 +19,10 @@ from cloze.flows.graph.plan import runs_directory
 from cloze.flows.machine import slots
 from cloze.flows.prefect import sweep
 from cloze.flows.run import status_file
+from cloze.flows.run.server_addresses import answers, why_silent
 from cloze.flows.tracking.spool import DIRECTORY
 from cloze.flows.tracking.spool_state import FILE, count_dead_letters, requeue
 from cloze.flows.ui import processes, state
-from cloze.flows.ui.service_process import answers
 from cloze.flows.ui.services import grace_seconds, without_user
 
 
@@ -51,12 +51,13 @@ def servers() -> Iterator[Finding]:
         address = os.environ.get(variable, "").rstrip("/")
         if address.startswith("http"):
             address = without_user(address)
-            responds = answers(f"{address}{path}")
-            refusal = _refusal(address) if responds and variable == "PREFECT_API_URL" else ""
+            silence = why_silent(f"{address}{path}")
+            is_prefect = silence is None and variable == "PREFECT_API_URL"
+            refusal = _refusal(address) if is_prefect else ""
             yield Finding(
                 check=variable,
-                found=refusal or f"{address} {'answers' if responds else 'does not answer'}",
-                ok=responds and not refusal,
+                found=refusal or f"{address} {silence or 'answers'}",
+                ok=silence is None and not refusal,
                 fix=f"start that server (`cloze ui` starts one here), or unset {variable}",
             )
 

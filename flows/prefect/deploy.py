@@ -39,6 +39,7 @@ from cloze.core.errors import ClozeError, UsageError
 from cloze.flows.prefect.environment import HOME, PREFECT_YAML
 from cloze.flows.prefect.parameters import fields_of
 from cloze.flows.prefect.sweep import read_all
+from cloze.flows.run.server_addresses import TRUST, UNTRUSTED
 
 TAG = "cloze"
 NOTIFY = "CLOZE_NOTIFY"
@@ -255,9 +256,10 @@ def connected(api: str) -> Iterator[SyncPrefectClient]:
                 f"Prefect at {api} rejects the login; set PREFECT_API_AUTH_STRING to "
                 f"user:password, or PREFECT_API_KEY for Prefect Cloud"
             ) from error
-        raise ClozeError(
-            f"Prefect at {api}: {type(error).__name__}: {' '.join(str(error).split())[:300]}"
-        ) from error
+        reason = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
+        if UNTRUSTED in reason:
+            reason = f"its certificate is not trusted; {TRUST}"
+        raise ClozeError(f"Prefect at {api}: {reason}") from error
 
 
 def _asks_for_login(error: BaseException | None) -> bool:

@@ -17,6 +17,8 @@ from cloze.core.artifacts.lock import is_held
 
 SERVERS, STATE = ".servers", "state.json"  # below the runs; locked while `cloze ui` runs
 ANSWER_SECONDS = 3.0
+UNTRUSTED = "CERTIFICATE_VERIFY_FAILED"  # in the messages of OpenSSL
+TRUST = "set SSL_CERT_FILE and REQUESTS_CA_BUNDLE to the file with your CA's certificate"
 
 
 def servers(runs: Path) -> dict[str, Any]:
@@ -46,15 +48,21 @@ def _of_profile() -> str | None:
     return None
 
 
-def answers(api: str) -> bool:
-    """Check that a Prefect server answers at this API."""
+def why_silent(url: str) -> str | None:
+    """Return why no server answers a GET of `url`; None: one answers, also with 401 or 403."""
     try:
-        with urllib.request.urlopen(f"{api}/health", timeout=ANSWER_SECONDS):
-            return True
+        with urllib.request.urlopen(url, timeout=ANSWER_SECONDS):
+            return None
     except urllib.error.HTTPError as error:
-        return error.code in (401, 403)  # the server is up; Prefect's client authenticates
-    except (OSError, ValueError):
-        return False
+        return None if error.code in (401, 403) else f"answers with status {error.code}"
+    except (OSError, ValueError) as error:
+        is_untrusted = UNTRUSTED in str(error)
+        return f"has an untrusted certificate; {TRUST}" if is_untrusted else "does not answer"
+
+
+def answers(url: str) -> bool:
+    """Return whether a server answers a GET of `url`."""
+    return why_silent(url) is None
 
 
 def mlflow(runs: Path) -> str | None:

@@ -15,6 +15,7 @@ The sender waits for a server that is down. Two kinds of records become dead let
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import sys
@@ -121,6 +122,28 @@ class SpoolSender:
 
 def _log(text: str) -> None:
     print(f"{time.strftime('%H:%M:%S')} {text}", flush=True)
+
+
+def unsent(directory: Path) -> tuple[int, float | None]:
+    """Return the size of all unsent records in bytes, and when sending from them stopped.
+
+    The time, in Unix seconds, is the oldest of the spools with unsent records; None: all are sent.
+    """
+    total, stopped = 0, None
+    for spool in directory.glob("*.jsonl"):
+        offset_file = spool.with_suffix(".sent")
+        with contextlib.suppress(OSError, ValueError):  # sent and removed meanwhile
+            sent = int(offset_file.read_text()) if offset_file.exists() else 0
+            size = spool.stat().st_size - sent
+            if size > 0:
+                last = offset_file.stat().st_mtime if sent else _started(spool)
+                total, stopped = total + size, min(last, stopped or last)
+    return total, stopped
+
+
+def _started(spool: Path) -> float:
+    """Return when a spool was created, in Unix seconds; its name starts with the milliseconds."""
+    return int(spool.name.partition("-")[0]) / 1000
 
 
 def _refusal(error: Exception) -> str | None:

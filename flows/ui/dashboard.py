@@ -4,7 +4,7 @@ It reads run records and the state of the servers, and changes nothing. Graphs, 
 are in Prefect. The page is one file, works without scripts, and its template escapes all text. A
 nonce allows its script and its style.
 
-Routes: `/` the page; `/health` answers `ok`.
+Routes: `/` the page; `/metrics` for Prometheus; `/health` answers `ok`.
 """
 
 from __future__ import annotations
@@ -12,11 +12,12 @@ from __future__ import annotations
 import secrets
 import time
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, PlainTextResponse, Response
@@ -27,7 +28,7 @@ from cloze.core.humanize import format_duration, format_metrics, templates_in
 from cloze.flows.machine import slots
 from cloze.flows.nightly.journal import Champion, Journal
 from cloze.flows.run import status_file
-from cloze.flows.ui import state
+from cloze.flows.ui import prometheus, state
 from cloze.flows.ui.loopback_guard import LOOPBACK, LoopbackOnlyMiddleware
 
 TEMPLATES = Path(__file__).parent / "templates"
@@ -39,20 +40,31 @@ HEADERS = {
 }
 
 
-def serve(runs: Path, port: int) -> None:
-    """Serve the dashboard of a runs directory until the process ends."""
+def serve(runs: Path, port: int, host: str = LOOPBACK, allowed: Collection[str] = ()) -> None:
+    """Serve the dashboard of a runs directory until the process ends.
+
+    Args:
+        host: address to listen on.
+        allowed: further `Host` values to accept, such as `dashboard:8090`.
+    """
     import uvicorn
 
     uvicorn.run(
-        application(runs, port), host=LOOPBACK, port=port, log_level="warning", access_log=False
-    )
+        application(runs, port, allowed), host=host, port=port, log_level="warning",
+        access_log=False,
+    )  # fmt: skip
 
 
-def application(runs: Path, port: int) -> ASGIApp:
-    """Return the ASGI application for requests to `port` of this machine."""
+def application(runs: Path, port: int, allowed: Collection[str] = ()) -> ASGIApp:
+    """Return the ASGI application for requests to `port` of this machine, or to `allowed`."""
 
     def health(request: Request) -> Response:
         return PlainTextResponse("ok\n")
+
+    def metrics(request: Request) -> Response:
+        return Response(
+            prometheus.metrics(runs), headers={**HEADERS, "Content-Type": CONTENT_TYPE_LATEST}
+        )
 
     def page(request: Request) -> Response:
         servers = state.running(runs)
@@ -79,9 +91,8 @@ def application(runs: Path, port: int) -> ASGIApp:
         )
         return HTMLResponse(content, headers={**HEADERS, "Content-Security-Policy": policy})
 
-    return LoopbackOnlyMiddleware(
-        Starlette(routes=[Route("/", page), Route("/health", health)]), port
-    )
+    routes = [Route("/", page), Route("/metrics", metrics), Route("/health", health)]
+    return LoopbackOnlyMiddleware(Starlette(routes=routes), port, allowed)
 
 
 def run_rows(runs: Path, prefect: str | None) -> list[dict[str, Any]]:

@@ -7,6 +7,8 @@ than browsers send no `Origin`.
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from starlette.datastructures import Headers
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -26,10 +28,11 @@ def origins(port: int) -> list[str]:
 
 
 class LoopbackOnlyMiddleware:
-    """An ASGI application that passes on only requests for `port` on loopback."""
+    """An ASGI application that passes on only requests for `port` on loopback, or for `allowed`."""
 
-    def __init__(self, app: ASGIApp, port: int) -> None:
-        self.app, self.names, self.origins = app, names(port), origins(port)
+    def __init__(self, app: ASGIApp, port: int, allowed: Collection[str] = ()) -> None:
+        self.app, self.origins = app, origins(port)
+        self.names = names(port) | frozenset(allowed)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] not in ("http", "websocket"):

@@ -9,14 +9,13 @@ import subprocess
 import sys
 import threading
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from cloze.core.processes import PARENT_PID, describe_exit
+from cloze.flows.run.server_addresses import answers
 from cloze.flows.ui import processes
 from cloze.flows.ui.services import Service
 
@@ -139,17 +138,6 @@ class ServiceProcess:
         """End processes that the server left behind; flows of a worker save checkpoints."""
         leftovers = processes.marked_processes(self.log.parent, self.service.name)
         processes.end(leftovers, self.service.grace)
-
-
-def answers(url: str) -> bool:
-    """Return whether a server answers a GET of `url`, including with 401 or 403."""
-    try:
-        with urllib.request.urlopen(url, timeout=2) as response:
-            return bool(response.status == 200)
-    except urllib.error.HTTPError as error:
-        return error.code in (401, 403)
-    except (OSError, ValueError):
-        return False
 
 
 def last_error(log: Path) -> str:

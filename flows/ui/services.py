@@ -55,9 +55,9 @@ class Service:
         return None if self.port is None else address(self.port)
 
 
-def address(port: int) -> str:
+def address(port: int, host: str = LOOPBACK) -> str:
     """Return the URL of a port of this machine."""
-    return f"http://{LOOPBACK}:{port}"
+    return f"http://{host}:{port}"
 
 
 def grace_seconds() -> float:
@@ -161,12 +161,12 @@ def choose_port(usual: int, requested: int | None, option: str, taken: Collectio
     return next(port for port in free_ports(len(taken) + 1) if port not in taken)
 
 
-def is_free(port: int) -> bool:
-    """Return whether a server could listen on this port."""
+def is_free(port: int, host: str = LOOPBACK) -> bool:
+    """Return whether a server could listen on this port of an address of this machine."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            probe.bind((LOOPBACK, port))
+            probe.bind((host, port))
         except OSError:
             return False
         return True

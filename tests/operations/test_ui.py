@@ -22,8 +22,8 @@ import psutil
 import pytest
 
 from cloze.flows.run import status_file
+from cloze.flows.run.server_addresses import answers
 from cloze.flows.ui import processes, state
-from cloze.flows.ui.service_process import answers
 from cloze.flows.ui.services import is_free
 from tests.conftest import REPOSITORY
 from tests.flows.test_cli import cloze
