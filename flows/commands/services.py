@@ -126,7 +126,13 @@ def ui(
 
 
 @click.command()
-@click.option("--port", type=PORT, default=8090, show_default=True, help="Port to listen on.")
+@click.option(
+    "--port",
+    type=click.IntRange(1, 65535),
+    default=8090,
+    show_default=True,
+    help="Port to listen on.",
+)
 @click.option(
     "--host", default="127.0.0.1", show_default=True, help="Address to listen on. It has no login."
 )

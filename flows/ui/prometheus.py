@@ -108,7 +108,7 @@ def _node_metrics(records: Mapping[str, Mapping[str, Any]]) -> Iterator[Metric]:
     total = GaugeMetricFamily(
         "cloze_node_total", "Progress at which the node is complete.", labels=[*labels, "unit"]
     )
-    families: dict[str, Metric] = {
+    families: dict[str, CounterMetricFamily | GaugeMetricFamily] = {
         key: (CounterMetricFamily if figure.is_counter else GaugeMetricFamily)(
             f"cloze_training_{figure.name}", figure.description, labels=labels
         )
