@@ -28,6 +28,7 @@ from cloze.flows.launch.protocol import (
     HostsUnreachableError,
     Launcher,
     LaunchRequest,
+    PreemptedError,
     RankGroup,
     RanksLostError,
 )
@@ -113,32 +114,38 @@ def max_restarts(execution: Execution) -> int:
 def run_with_restarts(launcher: Launcher, work: LaunchRequest) -> StageResult:
     """Run the ranks to their end, and start lost ones again.
 
+    A preemption is no failure: it does not count towards the maximum number of restarts.
+
     Raises:
         ClozeError: the error of the last attempt.
     """
-    attempt, policy = 0, RetryPolicy(work.execution)
+    restarts, preemptions, policy = 0, 0, RetryPolicy(work.execution)
     while True:
         try:
             return LaunchCoordinator(launcher, work).run()
+        except PreemptedError as error:
+            preemptions, seconds = preemptions + 1, FIRST_SECONDS
+            message = f"{error}; started again when there is room, preemption {preemptions}"
         except RanksLostError as error:
-            if attempt == 0 and isinstance(error, HostsUnreachableError):
+            if restarts == 0 and isinstance(error, HostsUnreachableError):
                 raise UsageError(str(error)) from None
-            attempt += 1
+            restarts += 1
             error.step = error.step or 0  # the ranks had not started
-            if attempt > max_restarts(work.execution) or not policy.should_retry(
+            if restarts > max_restarts(work.execution) or not policy.should_retry(
                 error, _gpus(work.execution)
             ):
                 raise
-            seconds, previous_processes = backoff_seconds(attempt, FIRST_SECONDS), work.processes
+            seconds, previous_processes = backoff_seconds(restarts, FIRST_SECONDS), work.processes
             work = _with(work, policy.execution)
             fewer = f" with {work.processes} processes" * (work.processes < previous_processes)
             message = (
-                f"{error}; started again{fewer} in {seconds:.0f} s, restart {attempt} of "
+                f"{error}; started again{fewer} in {seconds:.0f} s, restart {restarts} of "
                 f"{max_restarts(work.execution)}"
             )
-            log.warning("%s", message)
-            work.build.report.progress(0, None, "steps", {"warning": message})
-            _wait(work, seconds)
+        log.warning("%s", message)
+        figures = {"warning": message, "restarts": restarts, "preemptions": preemptions}
+        work.build.report.progress(0, None, "steps", figures)
+        _wait(work, seconds)
 
 
 def _with(work: LaunchRequest, execution: Execution) -> LaunchRequest:

@@ -18,7 +18,13 @@ from cloze.core.stages.stage import BuildContext, StageResult
 from cloze.core.stages.worker import LOGS
 from cloze.flows.launch import event_files
 from cloze.flows.launch.cancel_requests import GRACE
-from cloze.flows.launch.protocol import Event, RankEvent, RankGroup, RanksLostError
+from cloze.flows.launch.protocol import (
+    Event,
+    PreemptedError,
+    RankEvent,
+    RankGroup,
+    RanksLostError,
+)
 
 _LIBRARIES = re.compile(
     r"gloo|nccl|TCPStore|DistNetworkError|DistBackendError|DistStoreError", re.IGNORECASE
@@ -57,6 +63,7 @@ class LaunchState:
         self._codes: dict[int, int] = {}  # rank -> exit code
         self._short: set[int] = set()  # ranks whose hosts were short of memory
         self._hung: tuple[int, str] | None = None  # hanging rank, and its description
+        self._is_preempted = False  # the scheduler gave a host to another job
         self._step = 0  # largest step of all ranks
         self.grace = build.execution.min_grace_seconds
         self._progress: tuple[float, float | None, str] = (0, None, "steps")  # as last reported
@@ -108,6 +115,10 @@ class LaunchState:
         for rank, event in events:
             if rank is None and "waiting" in event:
                 self.build.report.progress(*self._progress, {"note": event["waiting"]})
+            elif rank is None and "preempted" in event:
+                self._is_preempted = True
+            elif rank is None and "figures" in event:
+                self.build.report.progress(*self._progress, event["figures"])
             elif rank is None:
                 self.fault = self.fault or BY_EXIT_CODE.get(event["exit_code"], RanksLostError)(
                     event["fault"]
@@ -176,12 +187,18 @@ class LaunchState:
         """Return the stage's result once all ranks have ended.
 
         Raises:
-            RanksLostError: a rank was killed, or a host is gone.
+            RanksLostError: a rank was killed, or a host is gone; PreemptedError if that was, or
+                a stop was, the scheduler's doing.
             StoppedError: the ranks stopped on request.
             ClozeError: a rank failed; the most specific of several errors. Errors have the step.
         """
         try:
             return self._final_result()
+        except (RanksLostError, StoppedError) as error:
+            error.step = self._step or None
+            if self._is_preempted:
+                raise PreemptedError(f"{self.stage} was preempted: {error}") from None
+            raise
         except ClozeError as error:
             error.step = self._step or None
             raise

@@ -46,6 +46,10 @@ class RanksLostError(ClozeError):
     """Ranks or their hosts are gone for a possibly transient reason; a restart may succeed."""
 
 
+class PreemptedError(RanksLostError):
+    """The scheduler gave the ranks' hosts to another job. This is no failure of the training."""
+
+
 class HostsUnreachableError(RanksLostError):
     """Too few hosts respond. At the first attempt this is a usage error."""
 
@@ -213,6 +217,9 @@ class AgentGroup(Protocol):
 
     def waiting(self) -> str | None:
         """Return why the agents have not started, such as a queued job; None if they should run."""
+
+    def preempted(self) -> bool:
+        """Return whether the scheduler has ended agents to make room for another job."""
 
     def exited(self) -> Mapping[int, tuple[int, str]]:
         """Return exit code and last output line ('' if none) of ended agents, by node number."""

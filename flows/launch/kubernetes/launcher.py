@@ -119,6 +119,16 @@ class _TrainJob:
             f" ({reason})" if reason else ""
         )
 
+    def preempted(self) -> bool:
+        """See `AgentGroup`. Kubernetes marks a pod before it sends SIGTERM."""
+        self._looked = 0.0
+        self._look()
+        return any(
+            condition.get("type") == "DisruptionTarget" and condition.get("status") == "True"
+            for pod in self._pods.values()
+            for condition in _conditions(pod)
+        )
+
     def exited(self) -> Mapping[int, tuple[int, str]]:
         self._look()
         if self._fault is not None:

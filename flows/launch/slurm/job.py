@@ -95,6 +95,9 @@ class _Step:
     def host(self, node: int) -> str:
         return self._launch.hosts[node]
 
+    def preempted(self) -> bool:
+        return False
+
     def waiting(self) -> str | None:
         return None
 

@@ -65,6 +65,9 @@ class _Agents:
     def host(self, node: int) -> str:
         return self.launch.hosts[node]
 
+    def preempted(self) -> bool:
+        return False
+
     def waiting(self) -> str | None:
         return None
 

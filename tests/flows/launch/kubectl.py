@@ -4,7 +4,7 @@ this machine.
 It takes what the launcher writes, if it is a TrainJob by its schema, and starts the container's
 command once a node, with what Trainer's torch plugin sets. Below $CLUSTER: JOB/manifest.json,
 JOB/POD.json of each pod, and what tests lay there: `unschedulable` keeps pods pending, `down` is a
-cluster that does not answer.
+cluster that does not answer, `preempt` says why pods end that are killed now.
 
     python kubectl.py ARGUMENTS OF KUBECTL python kubectl.py pod JOB NODE            a pod: starts
     the command, passes SIGTERM on, keeps the exit code
@@ -112,11 +112,16 @@ def pod(job: Path, node: int) -> int:
         "exitCode": code if code >= 0 else 128 - code,
         "reason": "Completed" if code == 0 else "Error",
     }
-    if code == -signal.SIGKILL:
+    conditions = []
+    if (CLUSTER / "preempt").exists():
+        reason = {"reason": "PreemptionByScheduler", "message": "preempting to accommodate another"}
+        conditions = [{"type": "DisruptionTarget", "status": "True", **reason}]
+    elif code == -signal.SIGKILL:
         ended["reason"] = "OOMKilled"
     tell(
         phase="Failed" if code else "Succeeded",
         containerStatuses=[{"state": {"terminated": ended}}],
+        conditions=conditions,
     )
     return 0
 

@@ -7,11 +7,14 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import signal
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import jsonschema
+import psutil
 import pytest
 import yaml
 
@@ -26,6 +29,7 @@ from tests.conftest import REPOSITORY
 from tests.flows.launch import trainjob_schema
 from tests.flows.launch.test_slurm import Heard, meanwhile
 from tests.flows.toy import STAGE, ToyConfig
+from tests.flows.ui.waiting import until
 
 IMAGE = "image=registry.example/cloze:1"
 EVERYTHING = (
@@ -264,6 +268,50 @@ def test_a_stopped_run_saves_and_leaves_nothing(cluster: Path, tmp_path: Path) -
     meanwhile(heard, lambda: (out / "_pid-1").exists(), heard.stop.set)
     with pytest.raises(StoppedError, match="stopped at step 7, checkpoint saved"):
         run(out, heard, "twice")
+    assert jobs(cluster) == []
+
+
+class Figures(Heard):
+    """Restarts and preemptions, as reported."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.counts: list[tuple[int, int]] = []
+
+    def progress(
+        self, done: float, total: float | None, unit: str, figures: Mapping[str, Any]
+    ) -> None:
+        super().progress(done, total, unit, figures)
+        if "preemptions" in figures:
+            self.counts.append((figures["restarts"], figures["preemptions"]))
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL], ids=["SIGTERM", "SIGKILL"])
+def test_preempted_pods_are_started_again_and_count_as_no_failure(
+    cluster: Path, tmp_path: Path, number: int
+) -> None:
+    """Saved on SIGTERM or killed: no restart is allowed, and it goes on when there is room."""
+    out, heard = tmp_path / "out", Figures()
+
+    def preempt() -> None:
+        (cluster / "preempt").touch()
+        (job,) = jobs(cluster)
+        for file in (cluster / job).glob("pod-*.json"):
+            pod = psutil.Process(json.loads(file.read_text())["pid"])
+            for process in [pod] if number == signal.SIGTERM else pod.children(recursive=True):
+                process.send_signal(number)
+        until(lambda: heard.counts)
+        (cluster / "preempt").unlink()
+        if number == signal.SIGKILL:  # nobody has saved anything, so that it would wait again
+            for rank in (0, 1):
+                (out / f"_again{rank}").touch()
+            (out / "_again").touch()
+
+    thread = meanwhile(heard, lambda: len(list(out.glob("_pid-?"))) == 2, preempt)
+    result = run(out, heard, "twice")
+    thread.join()
+    assert result.manifest.summary == {"rank": 0}
+    assert heard.counts == [(0, 1)]
     assert jobs(cluster) == []
 
 
