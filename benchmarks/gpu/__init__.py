@@ -1,12 +1,12 @@
-"""One command for a machine with a GPU: what must be equal there, then how fast it is. `python -m
-benchmarks.gpu --help`.
+"""One command for a machine with a GPU: equality checks, then speeds.
 
-    checks.py    rows that pass or fail: kernels, layouts, compiled steps, checkpoints, ZeRO,
-    families speed.py     rows with figures: the whole loop, the bare step, transformers, on ragged
-    rows place.py     where rows run, and the data that they read child.py     runs rows in a
-    process of its own parent.py    hands them out, keeps to its minutes, survives what ends a child
+    checks.py    checks: kernels, layouts, compiled steps, checkpoints, ZeRO, families
+    rows.py      the rows, in order
+    speed.py     rows with speeds: the whole loop, the bare step, transformers
+    place.py     where rows run, and the data that they read
+    child.py     runs rows in a process of its own
+    parent.py    starts children, keeps to the time limit, survives a child's death
     table.py     the Markdown
 
-It needs the model room and the pipeline's core alone, on Python 3.11 or later: infra/gpu/README.md
-says which wheels to bring.
+It needs `cloze.model` and `cloze.core` alone; infra/gpu/README.md lists the wheels.
 """

@@ -85,7 +85,7 @@ An artifact:
 
 ENVIRONMENT = """\
 CLOZE_RUNS_DIR        directory of the runs (default: ./runs)
-CLOZE_HOME            directory of Cloze's data and samples
+CLOZE_HOME            working directory of deployed flows (default: that of `cloze deploy`)
 CLOZE_SLOTS_DIR       directory of the locks on cores and GPUs
 CLOZE_CPUS            cores that may be used on this host
 CLOZE_HOST_ADDRESS    address under which other hosts reach this one
@@ -93,6 +93,7 @@ CLOZE_REGISTERED_MODEL  name of the registered model in MLflow (default: cloze)
 CLOZE_NOTIFY          webhook URL, or TYPE/NAME of a Prefect block, for failed runs
 CLOZE_FLINK_CLASSPATH, CLOZE_FLINK_JAVA_OPTS, CLOZE_FLINK_TIMEOUT
                       settings of the embedded Flink
+CLOZE_POOL_SECRET     secret that Beam worker pools and their callers share
 PREFECT_API_URL       API of the Prefect server
 MLFLOW_TRACKING_URI   MLflow server for metrics
 NO_COLOR              switches colours off"""
@@ -105,8 +106,8 @@ EXIT_CODES = """\
 4  stopped on request, with a checkpoint saved"""
 
 JSON = """\
-Every command has --json. Standard output then holds one JSON object; progress and warnings go to
-standard error.
+Every command that reports a result has --json. Standard output then holds one JSON object;
+progress and warnings go to standard error.
 
   stages      artifact, stage, fingerprint, cached, seconds, and the stage's summary
   lists       an object with a plural key: runs, checks, artifacts, nodes, stages, logs

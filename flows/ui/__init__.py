@@ -1,1 +1,1 @@
-"""`cloze ui`: supervises Prefect's server and worker and MLflow's server; serves the dashboard."""
+"""`cloze ui`: Prefect, its worker, MLflow and the dashboard. `cloze dashboard`: that page alone."""

@@ -1,1 +1,1 @@
-"""Model families: one folder and one row of `cloze.model.families.registry` per family."""
+"""Model families: one module and one row of `cloze.model.families.registry` per family."""

@@ -1,4 +1,4 @@
-"""Building blocks of model families.
+"""Building blocks of model families. `batch.py` lists the fields of a batch; read it first.
 
 Shapes: B batch, L length, D model, N heads, H per head, V vocabulary, M masked positions.
 """

@@ -1,10 +1,9 @@
 """The training loop: steps, evaluations, log lines, checkpoints, stopping and resuming.
 
-Every rank runs it; only rank 0 writes and reports. `train_spec.py` defines its input,
-`step_sync.py` prepares steps and synchronizes the ranks, and `step_runner.py` computes them.
-`triggers.py` decides when to log, evaluate and save; `step_results.py` records whether a step was
-applied. Step, log line, evaluation and checkpoint all change one `TrainerState`, and their order
-makes resuming exact.
+Every rank runs it; only rank 0 writes and reports. `train_spec.py` defines its input. `steps.py`
+prepares and computes steps, synchronizes the ranks, and counts applied and skipped steps.
+`triggers.py` decides when to log, evaluate and save. Step, log line, evaluation and checkpoint all
+change one `TrainerState`, and their order makes resuming exact.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ A step is a pure function on a document. It returns the document and what it rem
 drop the document. All reasons are counted. To add a step, write a module with its options and a
 `CleaningStep`, and add a line to STEPS. Two tables are for people: `SETTINGS` in
 `cloze.pipeline.corpus.stage` names the option behind a reason, and `STAGES` in
-`cloze.flows.commands.base.placement` the heading of the option in the help.
+`cloze.flows.commands.base.options` the heading of the option in the help.
 """
 
 from __future__ import annotations
