@@ -143,9 +143,9 @@ def ui(
     help="Further Host values to accept, comma-separated, such as dashboard:8090.",
 )
 def dashboard(port: int, host: str, allowed_hosts: str) -> None:
-    """Serve the dashboard and Prometheus metrics of a runs directory.
+    """Serve the dashboard and Prometheus metrics alone.
 
-    For teams whose Prefect and MLflow run elsewhere; `cloze ui` serves the same beside its servers.
+    For teams whose Prefect and MLflow run elsewhere; `cloze ui` serves the same with its servers.
     Prometheus reads /metrics. The page shows the runs below CLOZE_RUNS_DIR and changes nothing.
     """
     from cloze.core.errors import UsageError, require_packages
