@@ -142,7 +142,8 @@ def ui(
     default="",
     help="Further Host values to accept, comma-separated, such as dashboard:8090.",
 )
-def dashboard(port: int, host: str, allowed_hosts: str) -> None:
+@json_option
+def dashboard(port: int, host: str, allowed_hosts: str, as_json: bool) -> None:
     """Serve the dashboard and Prometheus metrics alone.
 
     For teams whose Prefect and MLflow run elsewhere; `cloze ui` serves the same with its servers.
@@ -157,8 +158,10 @@ def dashboard(port: int, host: str, allowed_hosts: str) -> None:
         raise UsageError(f"--port {port} of {host} cannot be listened on; name another port")
     from cloze.flows.ui import dashboard as page
 
-    runs = runs_of_home()
-    click.echo(f"Dashboard of {runs}: {services.address(port, host)}; Ctrl-C ends it.", err=True)
+    runs, address = runs_of_home(), services.address(port, host)
+    click.echo(f"Dashboard of {runs}: {address}; Ctrl-C ends it.", err=True)
+    if as_json:
+        emit({"page": address, "runs": str(runs)})
     page.serve(runs, port, host, [name for name in allowed_hosts.split(",") if name])
 
 

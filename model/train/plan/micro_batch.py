@@ -149,7 +149,7 @@ def compute_options(
 ) -> ComputeOptions:
     """Return the options that affect memory. Args: averaging: True with EMA."""
     return ComputeOptions(
-        device="cuda" if device.type == "cuda" else "cpu",
+        device="cpu" if device.type == "cpu" else "cuda",
         bf16=precision != "fp32",
         checkpointing=execution.activation_checkpointing,
         offload=engine is not None and engine.offload,

@@ -400,7 +400,7 @@ def test_reading_from_left_to_right_keeps_the_logits_of_every_position(
         activation_bytes(model, 512, causal_share=share, rows=64) for share in (0.0, 1.0)
     )
     assert everywhere - chunked == pytest.approx(of_a_position, rel=0.01)
-    monkeypatch.setattr("cloze.model.train.plan.estimates.in_chunks", lambda *_: False)
+    monkeypatch.setattr("cloze.model.train.plan.estimates.chunks_logits", lambda *_: False)
     masked, mixed, causal = (
         activation_bytes(model, 512, causal_share=share, rows=64) for share in (0.0, 0.5, 1.0)
     )
