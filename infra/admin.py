@@ -2,6 +2,8 @@
 
     migrate             create missing databases; bring all to the schema of this version
     buckets NAME …      create missing buckets
+    deploy              `cloze deploy`; then $CLOZE_POOLS, such as cloze-gpu=full-run,pretraining,
+                        moves deployments to other work pools
     check URL           exit with 0 if http://, tcp:// or docket:// (Prefect's services) answers
     backup DIRECTORY    databases, buckets and runs; while everything runs
     restore DIRECTORY   the same back, while no server or worker runs
@@ -17,6 +19,7 @@ A backup is a directory:
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import socket
@@ -31,6 +34,7 @@ from urllib.parse import urlsplit
 
 DATABASES = ("prefect", "mlflow", "mlflow_auth")
 BUCKETS = ("mlflow", "cloze")
+POOLS = os.environ.get("CLOZE_POOLS", "")
 COMPLETE = "complete.json"
 TIMEOUT = 8.0  # seconds of a check
 
@@ -77,6 +81,27 @@ def buckets(*names: str) -> None:
     for name in names:
         if name not in existing:
             store.create_bucket(Bucket=name)
+
+
+def deploy() -> None:
+    subprocess.run([sys.executable, "-m", "cloze", "deploy"], check=True)
+    from prefect.client.orchestration import get_client
+    from prefect.client.schemas.actions import DeploymentUpdate, WorkPoolCreate
+    from prefect.exceptions import ObjectAlreadyExists
+    from prefect.workers.process import ProcessWorker
+
+    template = ProcessWorker.get_default_base_job_template()
+    with get_client(sync_client=True) as client:
+        for pool, _, names in (item.partition("=") for item in POOLS.split()):
+            with contextlib.suppress(ObjectAlreadyExists):
+                client.create_work_pool(
+                    WorkPoolCreate(name=pool, type="process", base_job_template=template)
+                )
+            for deployment in client.read_deployments():
+                if deployment.name in names.split(","):
+                    update = DeploymentUpdate(work_pool_name=pool)
+                    client.update_deployment(deployment.id, update)
+                    print(f"{deployment.name} runs in the work pool {pool}")
 
 
 def check(url: str) -> None:
@@ -158,7 +183,8 @@ def _runs() -> Path:
 
 if __name__ == "__main__":
     commands = {
-        function.__name__: function for function in (migrate, buckets, check, backup, restore)
+        function.__name__: function
+        for function in (migrate, buckets, deploy, check, backup, restore)
     }
     if len(sys.argv) < 2 or sys.argv[1] not in commands:
         sys.exit(__doc__)

@@ -119,8 +119,8 @@ class LocalServices:
                 return ["sh", str(ENTRYPOINT), sys.executable, *program]
             case "seaweedfs":  # another S3 server on a directory; it asks for no key
                 data = str(self.directory / "volumes" / "store")
-                server = ["-m", "localbucket", data, "--host", self.addresses[name]]
-                return [sys.executable, *server, "--port", STORE_PORT]
+                program = [sys.executable, str(INFRA / "local_store.py"), data]
+                return [*program, self.addresses[name], STORE_PORT]
             case "flink":
                 return [f"{flink_home()}/bin/{words[0]}.sh", "start-foreground"]
             case "prometheus":
@@ -198,7 +198,7 @@ class LocalServices:
         return user
 
     def _prepare_flink(self, name: str, environment: dict[str, str]) -> None:
-        """Write Flink's configuration, as its image does, and the service's hosts file."""
+        """Write Flink's configuration, as its image does, and hosts: here it is all local names."""
         directory, address = self.directory / "config" / name, self.addresses[name]
         shutil.copytree(f"{flink_home()}/conf", directory, dirs_exist_ok=True)
         java = yaml.safe_load((directory / "config.yaml").read_text())["env"]["java"]["opts"]
@@ -211,21 +211,26 @@ class LocalServices:
         }
         (directory / "tmp").mkdir(exist_ok=True)
         (directory / "config.yaml").write_text(yaml.safe_dump(settings, width=10_000))
-        entries = [host.partition(":")[0] for host in self.specs[name].get("extra_hosts", ())]
-        lines = [f"127.0.0.1 localhost {os.uname().nodename}", *(f"{address} {e}" for e in entries)]
-        (directory / "hosts").write_text("\n".join(lines) + "\n")
+        hosts = [entry.partition(":")[0] for entry in self.specs[name].get("extra_hosts", ())]
+        names = " ".join(["localhost", os.uname().nodename, *hosts])
+        (directory / "hosts").write_text(f"{address} {names}\n")
         environment |= {"FLINK_CONF_DIR": str(directory), "FLINK_LOG_DIR": str(directory)}
-        environment["JVM_ARGS"] = f"-Djdk.net.hosts.file={directory}/hosts"
+        environment["JVM_ARGS"] = (
+            f"{environment.get('JVM_ARGS', '')} -Djdk.net.hosts.file={directory}/hosts"
+        )
 
     def make_secrets(self) -> None:
-        """Make the secrets that are missing, readable by their owner only."""
+        """Make the secrets that are missing, in a directory that only their owner may enter.
+
+        The files themselves are readable, since containers read them as another user.
+        """
         directory = self.directory / "secrets"
         directory.mkdir(parents=True, exist_ok=True, mode=0o700)
 
         def write(name: str, text: str) -> None:
             with (
                 contextlib.suppress(FileExistsError),
-                open(directory / name, "x", opener=lambda p, flags: os.open(p, flags, 0o600)) as f,
+                open(directory / name, "x", opener=lambda p, flags: os.open(p, flags, 0o644)) as f,
             ):
                 f.write(text)
 

@@ -1,0 +1,158 @@
+"""The stack of infra/ for real: a whole run while each of its parts is killed; backup and restore."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from cloze.core.artifacts import artifact
+from tests.operations.stack import LocalStack, started
+from tests.pipeline.runners.conftest import flink_classpath, flink_jar  # noqa: F401
+
+pytestmark = [pytest.mark.soak, pytest.mark.timeout(3600)]
+PROFILES = "core,data,gpu"
+STEPS = 300
+TRAINING = {
+    "dataset.mask_copies": 2,
+    "pretrain.steps": STEPS,
+    "run.processes": 2,
+    "run.threads": 1,
+    "run.restarts": 3,
+    "run.checkpoint_every": 20,
+    "finetune.baselines": False,
+}
+
+
+@pytest.fixture(scope="module")
+def stack(flink_jar: str) -> Iterator[LocalStack]:  # noqa: F811
+    with started(flink_jar, PROFILES) as found:
+        yield found
+
+
+class KillTable:
+    """What was killed, when, and what came of it. Printed at the end."""
+
+    def __init__(self, stack: LocalStack) -> None:
+        self.stack, self.rows = stack, list[tuple[str, str, str]]()
+
+    def kill(self, name: str, during: str) -> None:
+        """Kill a service and wait until it is healthy again."""
+        pid = self.stack.kill(name)
+        took = self.stack.wait_until_back(name, pid)
+        self.note(name, during, f"healthy again after {took:.0f} s")
+
+    def note(self, name: str, during: str, result: str) -> None:
+        self.rows.append((name, during, result))
+        print("|", " | ".join(self.rows[-1]), "|", flush=True)
+
+
+def status(stack: LocalStack) -> dict[str, Any]:
+    """The record of the sample's newest start."""
+    records = sorted(
+        (stack.home / "runs" / "sample" / "_status").glob("*.json"), key=os.path.getmtime
+    )
+    content: dict[str, Any] = json.loads(records[-1].read_text())
+    return content
+
+
+def node_runs(stack: LocalStack, node: str, *, finished: bool = False) -> bool:
+    try:
+        state = status(stack)["nodes"][node]["state"]
+    except (OSError, IndexError, KeyError, ValueError):
+        return False
+    return bool(state == "finished" if finished else state == "running")
+
+
+def flink_job_runs(stack: LocalStack) -> bool:
+    address = stack.services()["flink-jobmanager"]["address"]
+    with urllib.request.urlopen(f"http://{address}:8081/jobs/overview", timeout=30) as answer:
+        return any(job["state"] == "RUNNING" for job in json.load(answer)["jobs"])
+
+
+def step_of(stack: LocalStack) -> int:
+    """The last step that the pretraining has logged."""
+    logs = list((stack.home / "runs" / "sample").glob("pretrain-*/metrics.jsonl"))
+    lines = logs[0].read_text().splitlines() if logs else []
+    return max((json.loads(line).get("step", 0) for line in lines), default=0)
+
+
+def reached(stack: LocalStack, step: int) -> Callable[[], bool]:
+    return lambda: step_of(stack) >= step
+
+
+def mlflow_runs(stack: LocalStack, monkeypatch: pytest.MonkeyPatch) -> dict[str, list[Any]]:
+    """MLflow's runs of the sample by name."""
+    from mlflow import MlflowClient
+
+    for name, value in stack.login().items():
+        if name.startswith(("MLFLOW_", "AWS_")):
+            monkeypatch.setenv(name, value)
+    client = MlflowClient(stack.login()["MLFLOW_TRACKING_URI"])
+    runs: dict[str, list[Any]] = {}
+    for experiment in client.search_experiments():
+        for run in client.search_runs([experiment.experiment_id]):
+            runs.setdefault(run.info.run_name, []).append(run)
+    return runs
+
+
+def test_a_run_survives_the_death_of_every_part(
+    stack: LocalStack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is lost, nothing is done twice, and no process is left."""
+    table = KillTable(stack)
+    flink = {
+        "run.runner": "flink",
+        "run.flink_master": f"{stack.services()['flink-jobmanager']['address']}:8081",
+        "run.worker_pool": "worker-pool:50000",
+    }
+    data = stack.trigger("data/data", config="sample", mask_copies=2, workers=2, overrides=flink)
+    stack.until(lambda: flink_job_runs(stack), 400)
+    table.kill("flink-taskmanager-1", "a Flink job of the data stages")
+    table.kill("postgres", "the data stages")
+    table.kill("redis", "the data stages")
+    assert stack.end_of(data) == "COMPLETED"
+
+    whole = stack.trigger("full-run/full-run", config="sample", overrides=TRAINING)
+    stack.until(reached(stack, 20), 400)
+    for number, name in enumerate(("prefect-server", "prefect-services", "mlflow", "store")):
+        stack.until(reached(stack, 20 + 20 * number), 400)
+        table.kill(name, f"pretraining, step {step_of(stack)}")
+    step = step_of(stack)
+    rank = stack.processes("cloze.model.worker")[-1]
+    rank.kill()
+    stack.until(reached(stack, step + 20), 400)
+    table.note("a rank", f"pretraining, step {step}", "its training goes on by itself")
+
+    step, begin = step_of(stack), time.monotonic()
+    table.kill("worker", f"pretraining, step {step}")
+    assert not stack.processes("cloze.model.worker")
+    assert stack.end_of(whole, 400) == "CRASHED"
+    table.note("worker", "its flow run", f"crashed after {time.monotonic() - begin:.0f} s")
+    retry = {"state": {"type": "SCHEDULED", "name": "AwaitingRetry"}, "force": True}
+    assert stack.call(f"/flow_runs/{whole}/set_state", retry)["status"] == "ACCEPT"
+    assert stack.end_of(whole) == "COMPLETED"
+    table.note("worker", "Retry in Prefect", "the run is complete")
+
+    nodes = status(stack)["nodes"]
+    assert {node["state"] for node in nodes.values()} <= {"finished", "cached"}, nodes
+    for node in nodes.values():
+        assert artifact.verify(str(stack.home / node["artifact"])).ok
+    stack.until(lambda: not list((stack.home / "runs" / ".tracking").glob("*.jsonl")), 200)
+    runs = mlflow_runs(stack, monkeypatch)
+    assert all(len(found) == 1 for found in runs.values()), {k: len(v) for k, v in runs.items()}
+    assert all(found[0].info.status == "FINISHED" for found in runs.values())
+    steps = [
+        json.loads(line)["step"]
+        for line in next((stack.home / "runs" / "sample").glob("pretrain-*/metrics.jsonl")).open()
+        if "loss" in line
+    ]
+    assert len(steps) == len(set(steps))
+    assert max(steps) == STEPS
+    assert not stack.processes("prefect.engine")
+    assert not stack.processes("cloze.model.worker")
