@@ -65,23 +65,33 @@ class Child:
         return self.state == "healthy" or (condition == "service_started" and bool(self.process))
 
     def start(self) -> None:
-        user = self.services.prepare(self.name, self.environment)
-        with self.log.open("ab") as log:
-            self.process = subprocess.Popen(
-                [*guarded(user), *self.services.command(self.name)],
-                env=self.environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
-                start_new_session=True, cwd="/" if user else None,
-            )  # fmt: skip
         self.started, self.failures, self.next_check = time.monotonic(), 0, 0.0
-        self.state = "starting" if self.health or self.is_job else "healthy"
+        with self.log.open("ab") as log:
+            try:
+                user = self.services.prepare(self.name, self.environment)
+                self.process = subprocess.Popen(
+                    [*guarded(user), *self.services.command(self.name)],
+                    env=self.environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+                    start_new_session=True, cwd="/" if user else None,
+                )  # fmt: skip
+            except (OSError, subprocess.SubprocessError) as error:
+                log.write(f"cannot start: {error}\n".encode())
+                self._note_end(1)
+            else:
+                self.state = "starting" if self.health or self.is_job else "healthy"
 
     def supervise(self) -> None:
         """Check the health of the process; note its end."""
-        code = self.process.poll() if self.process else None
+        if self.process is None:
+            return
+        code = self.process.poll()
         if code is None:
             self._check_health()
-            return
-        self.end()
+        else:
+            self.end()
+            self._note_end(code)
+
+    def _note_end(self, code: int) -> None:
         if self.is_job:
             self.state = "failed" if code else "done"
             return
@@ -94,7 +104,7 @@ class Child:
 
     def _check_health(self) -> None:
         """Start a check that is due; note the result of one that has ended or takes too long."""
-        if self.process is None or self.health is None or self.is_job:
+        if self.health is None or self.is_job:
             return
         settings, now = self.spec["healthcheck"], time.monotonic()
         if self.check is None and now >= self.next_check:
@@ -118,7 +128,7 @@ class Child:
 
     def end(self) -> None:
         """Kill what the ended process has left behind, as the end of a container does."""
-        self.process = None
+        self.process = self.check = None  # a check is one of its descendants
         for process in psutil.process_iter():
             with contextlib.suppress(psutil.Error, OSError):
                 if process.environ().get(MARK) == self.environment[MARK]:
@@ -251,7 +261,7 @@ class Stack:
         state = self.state()
         for name, service in state.get("services", {}).items():
             ports = ", ".join(
-                f"http://{service['address']}:{port.rsplit(':', 1)[-1]}"
+                f"http{'s' * port.endswith('443')}://{service['address']}:{port.rsplit(':', 1)[-1]}"
                 for port in self.services.specs[name].get("ports", ())
             )
             restarts = f"restarted {service['restarts']} times" if service["restarts"] else ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -93,6 +94,34 @@ def test_the_file_is_valid_by_the_compose_specification(tmp_path: Path) -> None:
             str(INFRA / "compose.yaml")],
         check=True,
     )  # fmt: skip
+
+
+def test_processes_get_addresses_and_paths_of_this_machine(tmp_path: Path) -> None:
+    """The stack without containers replaces names and paths in what it reads from compose.yaml."""
+    code = "import sys; from local_services import LocalServices as L; from pathlib import Path\n"
+    code += (
+        "import json; s = L(Path(sys.argv[1])); n = [n for n in s.of_profiles({'core', 'gpu'})]\n"
+    )
+    code += "print(json.dumps([s.addresses, {i: [s.command(i), s.environment(i)] for i in n}]))"
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, check=True,
+        env={**os.environ, "PYTHONPATH": str(INFRA)},
+    )  # fmt: skip
+    addresses, services = json.loads(done.stdout)
+    assert len(set(addresses.values())) == len(SERVICES) - 2  # Beam's workers share a network
+    for name, (command, environment) in services.items():
+        own = {key: environment[key] for key in SERVICES[name].get("environment", {})}
+        text = " ".join([*command, *own.values()])
+        assert "0.0.0.0" not in text
+        assert not re.search(rf"\b({'|'.join(SERVICES)}):\d", text), text
+        assert not re.search(r"(^|[\s=])/(data|run/secrets|opt/cloze|var/lib/postgresql)", text), (
+            text
+        )
+    assert (
+        services["worker"][1]["PREFECT_API_URL"] == f"http://{addresses['prefect-server']}:4200/api"
+    )
+    assert services["worker"][1]["CLOZE_HOME"] == str(tmp_path / "volumes" / "work")
+    assert "PREFECT_SERVER_API_AUTH_STRING" not in services["prefect-server"][1]
 
 
 def test_the_image_has_no_root_and_no_compiler() -> None:

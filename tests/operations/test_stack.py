@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -17,7 +18,7 @@ from tests.pipeline.runners.conftest import flink_classpath, flink_jar  # noqa: 
 
 pytestmark = [pytest.mark.soak, pytest.mark.timeout(3600)]
 PROFILES = "core,data,gpu"
-STEPS = 300
+STEPS = 1200
 TRAINING = {
     "dataset.mask_copies": 2,
     "pretrain.steps": STEPS,
@@ -119,15 +120,14 @@ def test_a_run_survives_the_death_of_every_part(
     assert stack.end_of(data) == "COMPLETED"
 
     whole = stack.trigger("full-run/full-run", config="sample", overrides=TRAINING)
-    stack.until(reached(stack, 20), 400)
-    for number, name in enumerate(("prefect-server", "prefect-services", "mlflow", "store")):
-        stack.until(reached(stack, 20 + 20 * number), 400)
-        table.kill(name, f"pretraining, step {step_of(stack)}")
+    stack.until(reached(stack, 40), 400)
     step = step_of(stack)
-    rank = stack.processes("cloze.model.worker")[-1]
-    rank.kill()
+    stack.processes("cloze.model.worker")[-1].kill()
     stack.until(reached(stack, step + 20), 400)
-    table.note("a rank", f"pretraining, step {step}", "its training goes on by itself")
+    table.note("a rank", f"pretraining, step {step}", "continued from its checkpoint by itself")
+    for name in ("prefect-server", "prefect-services", "mlflow", "store"):
+        table.kill(name, f"pretraining, step {step_of(stack)}")
+        assert stack.processes("cloze.model.worker")
 
     step, begin = step_of(stack), time.monotonic()
     table.kill("worker", f"pretraining, step {step}")
@@ -156,3 +156,74 @@ def test_a_run_survives_the_death_of_every_part(
     assert max(steps) == STEPS
     assert not stack.processes("prefect.engine")
     assert not stack.processes("cloze.model.worker")
+
+
+def inventory(stack: LocalStack, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """What a restored stack must have again."""
+    ended = {"flow_runs": {"state": {"type": {"any_": ["COMPLETED", "CRASHED"]}}}}
+    flow_runs = stack.call("/flow_runs/filter", ended)
+    nightly = stack.call("/deployments/name/nightly-evaluation/nightly-evaluation")
+    runs = mlflow_runs(stack, monkeypatch)
+    from mlflow import MlflowClient
+
+    client = MlflowClient(stack.login()["MLFLOW_TRACKING_URI"])
+    models = {
+        model.name: {alias: str(version) for alias, version in model.aliases.items()}
+        for model in client.search_registered_models()
+    }
+    (pretraining,) = (found[0] for name, found in runs.items() if "pretrain" in name)
+    files = [file.path for file in client.list_artifacts(pretraining.info.run_id)]
+    return {
+        "flow runs": sorted((run["id"], run["state"]["type"]) for run in flow_runs),
+        "schedules": [
+            (s["slug"], s["schedule"]["cron"], s["active"]) for s in nightly["schedules"]
+        ],
+        "MLflow runs": sorted(found[0].info.run_id for found in runs.values()),
+        "registered models": models,
+        "files of the pretraining in the store": files,
+        "champion": json.loads(stack.cloze("champion", "--json").stdout.splitlines()[-1]),
+    }
+
+
+def test_backup_destroy_restore(stack: LocalStack, monkeypatch: pytest.MonkeyPatch) -> None:
+    """History, champion and schedules are there again."""
+    if not (stack.home / "runs" / "sample" / "report").exists():
+        whole = stack.trigger("full-run/full-run", config="sample", overrides=TRAINING)
+        assert stack.end_of(whole) == "COMPLETED"
+    stack.cloze("champion", "--promote", "runs/sample/pretrain", "--reason", "the first one")
+    before = inventory(stack, monkeypatch)
+    assert before["flow runs"]
+    assert before["MLflow runs"]
+    assert before["champion"]
+    copy = stack.directory / "copy"
+    print(stack.command("backup", str(copy)))
+    stack.command("down")
+    shutil.rmtree(stack.directory / "volumes")
+    print(stack.command("restore", str(copy)))
+    after = inventory(stack, monkeypatch)
+    for name, value in before.items():
+        assert after[name] == value, name
+    assert stack.cloze("verify", "runs/sample/report").returncode == 0
+
+
+def test_doctor_names_what_is_down(stack: LocalStack) -> None:
+    """Redis is kept from starting; the service's name, its log and a remedy are told."""
+    answer = stack.cloze("doctor", "--json", check=False)
+    checks = {row["check"]: row for row in json.loads(answer.stdout.splitlines()[-1])["checks"]}
+    assert checks["redis"]["ok"]
+    assert checks["AWS_ENDPOINT_URL"]["ok"]
+    data = stack.directory / "volumes" / "redis"
+    data.rename(data.with_suffix(".away"))
+    data.write_text("in the way")
+    try:
+        stack.kill("redis")
+        stack.until(lambda: stack.services()["redis"]["restarts"] > 1)
+        answer = stack.cloze("doctor", "--json", check=False)
+        assert answer.returncode == 1
+        checks = {row["check"]: row for row in json.loads(answer.stdout.splitlines()[-1])["checks"]}
+        assert not checks["redis"]["ok"]
+        assert "redis.log" in checks["redis"]["fix"]
+    finally:
+        data.unlink()
+        data.with_suffix(".away").rename(data)
+    stack.wait_until_back("redis", 0)
