@@ -279,10 +279,11 @@ class Stack:
                 sys.exit(f"process {state['pid']} does not end; see {self.directory}/logs")
             time.sleep(TICK_SECONDS)
 
-    def admin(self, *arguments: str) -> None:
+    def admin(self, word: str, directory: str) -> None:
         """Run admin.py in the environment of the service `tools`."""
-        command = self.services.command("tools", ["python", "/opt/cloze/admin.py", *arguments])
-        subprocess.run(command, env=self.services.environment("tools"), check=True)
+        command = self.services.command("tools", ["python", "/opt/cloze/admin.py", word])
+        environment = self.services.environment("tools")
+        subprocess.run([*command, directory], env=environment, check=True)
 
     def restore(self, source: str) -> None:
         """Replace all data by a backup, then start everything."""
