@@ -18,7 +18,7 @@ from tests.pipeline.runners.conftest import flink_classpath, flink_jar  # noqa: 
 
 pytestmark = [pytest.mark.soak, pytest.mark.timeout(3600)]
 PROFILES = "core,data,gpu"
-STEPS = 1200
+STEPS = 2000
 TRAINING = {
     "dataset.mask_copies": 2,
     "pretrain.steps": STEPS,
