@@ -14,7 +14,8 @@ test test-fast soak operations: export PYTHONDONTWRITEBYTECODE :=
 export DO_NOT_TRACK := 1
 export MLFLOW_DISABLE_TELEMETRY := true
 
-.PHONY: demo test test-fast soak operations gpu check docs format install dev clean wheel audit
+.PHONY: demo test test-fast soak operations gpu check docs format install dev clean wheel audit \
+	images secrets up down backup restore stack-up stack-down stack-backup stack-restore
 
 install: $(VENV)/.installed
 
@@ -76,6 +77,47 @@ wheel: $(VENV)/.installed-dev
 # Known vulnerabilities of the pinned versions; it asks PyPI.
 audit: $(VENV)/.installed-dev
 	@$(PIP) pip-audit && $(BIN)/pip-audit -r constraints.txt --no-deps --disable-pip
+
+# A team's stack in containers (docs/operations.md). BACKUP is a directory, absolute or below infra/.
+COMPOSE ?= docker compose
+STACK := $(COMPOSE) --project-directory infra -f infra/compose.yaml
+BACKUP ?= ./backup
+SERVERS := prefect-server prefect-services mlflow worker
+
+images:
+	docker build -f infra/images/Containerfile -t cloze:0.1.0 .
+
+secrets: $(VENV)/.installed
+	@$(BIN)/python infra/stack.py secrets --dir infra
+
+up: secrets
+	$(STACK) up --detach --wait
+
+down:
+	$(STACK) down
+
+backup:
+	BACKUP_DIR=$(BACKUP) $(STACK) run --rm tools python /opt/cloze/admin.py backup /backup
+
+restore:
+	$(STACK) stop $(SERVERS)
+	BACKUP_DIR=$(BACKUP) $(STACK) run --rm tools python /opt/cloze/admin.py restore /backup
+	$(MAKE) up
+
+# The same services as processes of this machine, in the directory DIR.
+DIR ?= stack
+stack-up: $(VENV)/.installed
+	@$(PIP) -e ".[servers,s3]" localbucket==1.2.1
+	@$(BIN)/python infra/stack.py up --dir $(DIR)
+
+stack-down:
+	@$(BIN)/python infra/stack.py down --dir $(DIR)
+
+stack-backup:
+	@$(BIN)/python infra/stack.py backup $(BACKUP) --dir $(DIR)
+
+stack-restore:
+	@$(BIN)/python infra/stack.py restore $(BACKUP) --dir $(DIR)
 
 format: $(VENV)/.installed-dev
 	$(BIN)/ruff format .

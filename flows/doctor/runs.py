@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import time
 from collections.abc import Iterator
@@ -25,6 +26,10 @@ from cloze.flows.tracking.spool_state import FILE, count_dead_letters, requeue
 from cloze.flows.ui import processes, state
 from cloze.flows.ui.services import grace_seconds, without_user
 
+STACK = "CLOZE_STACK"  # variable with the directory of `infra/stack.py`
+# variable with a server's address -> path that answers while the server is up
+SERVERS = {"PREFECT_API_URL": "/health", "MLFLOW_TRACKING_URI": "/health", "AWS_ENDPOINT_URL": "/"}
+
 
 def servers() -> Iterator[Finding]:
     """Check the servers of `cloze ui` and those named in the environment."""
@@ -47,19 +52,48 @@ def servers() -> Iterator[Finding]:
         yield Finding(
             check="servers", found=f"none run for {runs.resolve()}; `cloze ui` starts them"
         )
-    for variable, path in (("PREFECT_API_URL", "/health"), ("MLFLOW_TRACKING_URI", "/health")):
+    for variable, path in SERVERS.items():
         address = os.environ.get(variable, "").rstrip("/")
         if address.startswith("http"):
             address = without_user(address)
             silence = why_silent(f"{address}{path}")
             is_prefect = silence is None and variable == "PREFECT_API_URL"
             refusal = _refusal(address) if is_prefect else ""
+            if is_prefect and why_silent(f"{address}/ready"):
+                refusal = f"{address} answers, but it cannot reach its database"
             yield Finding(
                 check=variable,
                 found=refusal or f"{address} {silence or 'answers'}",
                 ok=silence is None and not refusal,
-                fix=f"start that server (`cloze ui` starts one here), or unset {variable}",
+                fix=(
+                    f"start that server (a team's with `make up` or infra/stack.py, one here with "
+                    f"`cloze ui`), or unset {variable}"
+                ),
             )
+
+
+def stack() -> Iterator[Finding]:
+    """Check the services of `infra/stack.py`, whose directory is in `$CLOZE_STACK`."""
+    directory = os.environ.get(STACK)
+    if not directory:
+        return
+    try:
+        services = json.loads((Path(directory) / "state.json").read_text())["services"]
+    except (OSError, ValueError):
+        fix = f"python infra/stack.py up --dir {directory}"
+        yield Finding(check="stack", found=f"nothing runs in {directory}", ok=False, fix=fix)
+        return
+    for name, service in services.items():
+        restarts = f", restarted {service['restarts']} times" if service["restarts"] else ""
+        yield Finding(
+            check=name,
+            found=f"{service['state']}{restarts}",
+            ok=service["state"] in ("healthy", "starting", "done"),
+            fix=(
+                f"the stack starts it again; if it stays down, read {service['log']}, remove the "
+                f"cause, then python infra/stack.py down --dir {directory}, and up"
+            ),
+        )
 
 
 def _refusal(api: str) -> str:
@@ -182,4 +216,4 @@ def _end(pids: list[int]) -> None:
         processes.end([psutil.Process(pid) for pid in pids], grace_seconds())
 
 
-CHECKS = (servers, orphans, stuck, held_slots, refused_records)
+CHECKS = (servers, stack, orphans, stuck, held_slots, refused_records)

@@ -3,6 +3,7 @@
 # each task manager. For tests, and for people without containers.
 #
 #     infra/flink/cluster.sh start|stop|status DIR
+#     infra/flink/cluster.sh assemble .          # put Flink together and print its directory
 #
 # DIR holds the cluster's configuration, logs and process numbers. What runs is ended by those numbers, and nothing else is touched.
 # Then:  cloze corpus … --runner flink --flink-master localhost:8081 --worker-pool worker-pool:50000 --workers 2
@@ -211,5 +212,9 @@ mkdir -p "$2"
 DIR=$(cd "$2" && pwd)
 case $1 in
 start | stop | status) "$1" ;;
+assemble)
+    assemble
+    echo "$FLINK_DIST"
+    ;;
 *) die "unknown word $1; use start, stop or status" ;;
 esac

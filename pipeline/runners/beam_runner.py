@@ -13,6 +13,7 @@ from typing import Any
 import apache_beam as beam
 from apache_beam.options.pipeline_options import PipelineOptions, StandardOptions
 from apache_beam.runners.portability.fn_api_runner.fn_runner import FnApiRunner
+from apache_beam.runners.portability.fn_api_runner.worker_handlers import ExternalWorkerHandler
 from apache_beam.transforms.environments import ExternalEnvironment
 
 from cloze.core.errors import UsageError
@@ -94,6 +95,9 @@ def run_monitored(pipeline: Any, check: Callable[[], None], name: str) -> BaseEx
 
 
 # Beam's own runner: one worker in this process, or several worker processes.
+
+# Beam sends workers the host's own name, which not every machine or container can resolve.
+ExternalWorkerHandler.host_from_worker = lambda _: "localhost"
 
 
 class LocalBackend(RunnerBackend):

@@ -40,7 +40,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A runs' directory and slots of the test's own."""
     monkeypatch.setenv("CLOZE_RUNS_DIR", str(tmp_path / "runs"))
     monkeypatch.setenv("CLOZE_SLOTS_DIR", str(tmp_path / "slots"))
-    for name in ("PREFECT_API_URL", "MLFLOW_TRACKING_URI"):
+    for name in ("PREFECT_API_URL", "MLFLOW_TRACKING_URI", "AWS_ENDPOINT_URL"):
         monkeypatch.delenv(name, raising=False)
     (tmp_path / "runs").mkdir()
     return tmp_path / "runs"
@@ -265,6 +265,25 @@ def test_servers_that_do_not_answer_are_told_without_their_passwords(
     wrong = [found for found in runs.servers() if not found.ok]
     assert [found.check for found in wrong] == ["PREFECT_API_URL", "MLFLOW_TRACKING_URI"]
     assert wrong[1].found == "http://127.0.0.1:9 does not answer"
+
+
+def test_a_part_of_the_stack_that_is_down_is_named_with_its_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(runs.STACK, raising=False)
+    assert not list(runs.stack())
+    monkeypatch.setenv(runs.STACK, str(tmp_path))
+    (nothing,) = runs.stack()
+    assert not nothing.ok
+    assert f"up --dir {tmp_path}" in nothing.fix
+    services = {
+        name: {"state": state, "restarts": restarts, "log": f"{tmp_path}/logs/{name}.log"}
+        for name, state, restarts in (("redis", "restarting", 3), ("mlflow", "healthy", 0))
+    }
+    (tmp_path / "state.json").write_text(json.dumps({"pid": 1, "services": services}))
+    redis, mlflow = runs.stack()
+    assert (redis.ok, mlflow.ok) == (False, True)
+    assert f"{tmp_path}/logs/redis.log" in redis.fix
 
 
 def test_a_server_that_restarts_again_and_again_is_told_with_its_log(place: Path) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -62,6 +63,17 @@ def test_a_killed_worker_is_named_and_the_next_run_goes_on(tmp_path: Path) -> No
         assert (tmp_path / "notes" / f"done-{name.removeprefix('unit-')}").read_text() == "x"
     ours = set(psutil.Process().children(recursive=True)) - others
     assert not psutil.wait_procs(ours, timeout=10)[1]
+
+
+def test_the_host_s_own_name_need_not_resolve(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in a container without an entry of its own in /etc/hosts."""
+    monkeypatch.setattr(socket, "getfqdn", lambda *_: "no-such-host.invalid")
+    started = build(tmp_path / "out", workers=2)
+    with started.cleanup:
+        made = fan_out(started, "work", numbered(tmp_path / "notes", 4), work, unit_name="units")
+    assert len(made) == 4
 
 
 def test_a_worker_that_hangs_up_leaves_no_traceback(tmp_path: Path) -> None:

@@ -1,0 +1,170 @@
+"""infra/compose.yaml keeps its rules, and the image's steps run."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.conftest import REPOSITORY
+
+INFRA = REPOSITORY / "infra"
+TEXT = (INFRA / "compose.yaml").read_text()
+CONTENT = yaml.safe_load(TEXT)
+SERVICES: dict[str, dict[str, Any]] = CONTENT["services"]
+JOBS = {name for name, service in SERVICES.items() if service.get("restart") == "no"}
+names = pytest.mark.parametrize("name", SERVICES)
+
+
+@names
+def test_a_service_is_pinned_limited_and_belongs_to_a_profile(name: str) -> None:
+    service = SERVICES[name]
+    default = re.fullmatch(r"\$\{[A-Z_]+_?IMAGE:-([^}]+)\}", service["image"])
+    assert default, "its image is an argument, so that it can be set to a digest"
+    assert re.search(r":v?\d+\.\d+", default[1]), default[1]
+    assert service["deploy"]["resources"]["limits"]["memory"]
+    assert set(service["profiles"]) <= {"core", "data", "gpu", "monitoring", "tls", "tools"}
+    assert service["profiles"]
+
+
+@names
+def test_a_long_service_restarts_and_has_a_health_check(name: str) -> None:
+    service = SERVICES[name]
+    assert name in JOBS or (
+        service["restart"] == "unless-stopped" and service["healthcheck"]["test"]
+    )
+
+
+@names
+def test_a_service_waits_for_health(name: str) -> None:
+    for other, dependency in SERVICES[name].get("depends_on", {}).items():
+        condition = dependency["condition"]
+        if other in JOBS:
+            assert condition == "service_completed_successfully"
+        else:
+            shares = SERVICES[name].get("network_mode") == f"service:{other}"
+            assert condition == ("service_started" if shares else "service_healthy")
+
+
+def test_only_loopback_is_published() -> None:
+    for service in SERVICES.values():
+        for port in service.get("ports", ()):
+            assert re.match(r"(127\.0\.0\.1|\$\{PUBLIC_ADDRESS:-127\.0\.0\.1\}):\d+:\d+$", port), (
+                port
+            )
+
+
+def test_secrets_are_files_that_exist_for_their_services_only() -> None:
+    assert all(list(secret) == ["file"] for secret in CONTENT["secrets"].values())
+    for service in SERVICES.values():
+        assert set(service.get("secrets", ())) <= set(CONTENT["secrets"])
+        for key, value in service.get("environment", {}).items():
+            assert "/run/secrets/" in value or not re.search(
+                "PASSWORD|SECRET|TOKEN|AUTH_STRING", key
+            )
+    assert "://cloze:" not in TEXT
+
+
+def test_volumes_have_names() -> None:
+    for service in SERVICES.values():
+        for volume in service.get("volumes", ()):
+            source = volume.split(":")[0]
+            assert source in CONTENT["volumes"] or source.startswith(("./", "${BACKUP_DIR"))
+
+
+def test_the_example_of_env_names_variables_of_the_file_and_no_secret() -> None:
+    lines = (INFRA / ".env.example").read_text().splitlines()
+    variables = {line.lstrip("#").split("=")[0] for line in lines if re.match(r"#?[A-Z_]+=", line)}
+    assert variables - {"COMPOSE_PROFILES"} <= set(re.findall(r"\$\{(\w+)", TEXT))
+    assert not [name for name in variables if re.search("PASSWORD|SECRET|TOKEN", name)]
+
+
+def test_the_file_is_valid_by_the_compose_specification(tmp_path: Path) -> None:
+    pytest.importorskip("check_jsonschema", reason="check-jsonschema is not installed")
+    subprocess.run(
+        [sys.executable, "-m", "check_jsonschema", "--builtin-schema", "vendor.compose-spec",
+            str(INFRA / "compose.yaml")],
+        check=True,
+    )  # fmt: skip
+
+
+def test_processes_get_addresses_and_paths_of_this_machine(tmp_path: Path) -> None:
+    """The stack without containers replaces names and paths in what it reads from compose.yaml."""
+    code = "import sys; from local_services import LocalServices as L; from pathlib import Path\n"
+    code += (
+        "import json; s = L(Path(sys.argv[1])); n = [n for n in s.of_profiles({'core', 'gpu'})]\n"
+    )
+    code += "print(json.dumps([s.addresses, {i: [s.command(i), s.environment(i)] for i in n}]))"
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, check=True,
+        env={**os.environ, "PYTHONPATH": str(INFRA)},
+    )  # fmt: skip
+    addresses, services = json.loads(done.stdout)
+    assert len(set(addresses.values())) == len(SERVICES) - 2  # Beam's workers share a network
+    for name, (command, environment) in services.items():
+        own = {key: environment[key] for key in SERVICES[name].get("environment", {})}
+        text = " ".join([*command, *own.values()])
+        assert "0.0.0.0" not in text
+        assert not re.search(rf"\b({'|'.join(SERVICES)}):\d", text), text
+        assert not re.search(r"(^|[\s=])/(data|run/secrets|opt/cloze|var/lib/postgresql)", text), (
+            text
+        )
+    assert (
+        services["worker"][1]["PREFECT_API_URL"] == f"http://{addresses['prefect-server']}:4200/api"
+    )
+    assert services["worker"][1]["CLOZE_HOME"] == str(tmp_path / "volumes" / "work")
+    assert "PREFECT_SERVER_API_AUTH_STRING" not in services["prefect-server"][1]
+
+
+def test_the_image_has_no_root_and_no_compiler() -> None:
+    last = (INFRA / "images" / "Containerfile").read_text().rpartition("\nFROM ")[2]
+    assert re.search("^USER cloze$", last, re.MULTILINE)
+    assert "HEALTHCHECK" in last
+    assert not re.search(r"g\+\+|gcc|build-essential|-dev\b", last)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(3600)
+def test_the_image_runs_a_preset(tmp_path: Path) -> None:
+    """Built by buildah in a chroot, on a Debian root that mmdebstrap makes: no registry is needed.
+
+    CLOZE_IMAGE_BUILD holds further words for `buildah bud`, such as volumes with wheels and a CA.
+    """
+    lacking = [name for name in ("buildah", "mmdebstrap") if shutil.which(name) is None]
+    if lacking or os.geteuid() != 0:
+        pytest.skip(f"an image is built by root with {', '.join(lacking) or 'buildah'}")
+
+    def run(*words: str) -> str:
+        done = subprocess.run(words, capture_output=True, text=True, check=False, cwd=REPOSITORY)
+        assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+        return done.stdout.strip()
+
+    root = tmp_path / "root.tar"
+    run("mmdebstrap", "--variant=minbase", "--include=ca-certificates", "bookworm", str(root))
+    base = run("buildah", "from", "scratch")
+    run("buildah", "add", base, str(root), "/")
+    run("buildah", "commit", "--rm", base, "localhost/cloze-test-base:12")
+    run(
+        "buildah", "bud", "--format", "docker", "--isolation", "chroot", "--network", "host",
+        "--build-arg", "BASE=localhost/cloze-test-base:12", "--layers",
+        *shlex.split(os.environ.get("CLOZE_IMAGE_BUILD", "")),
+        "-f", "infra/images/Containerfile", "-t", "localhost/cloze-test:1", ".",
+    )  # fmt: skip
+    image = run("buildah", "from", "localhost/cloze-test:1")
+    try:
+        inside = ("buildah", "run", "--isolation", "chroot", "--network", "host", image, "--")
+        assert run(*inside, "id", "-un") == "cloze"
+        assert "g++" not in run(*inside, "sh", "-c", "ls /usr/bin")
+        run(*inside, "test", "-s", "/opt/cloze/sbom.cdx.json")
+        run(*inside, "sh", "/opt/cloze/entrypoint.sh", "cloze", "run", "sample", "--no-prefect")
+    finally:
+        run("buildah", "rm", image)
