@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from operator import itemgetter
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -43,7 +43,7 @@ def masked_objective(
     logits_name: str,
     details: Callable[[Outputs, Batch], dict[str, Detail]] | None = None,
     *,
-    labels: Callable[[Batch], Tensor] = itemgetter("masked_labels"),
+    labels: Literal["masked_labels", "causal_labels"] = "masked_labels",
     reads: Reads = "masked",
 ) -> Objective:
     """Build an objective: cross-entropy at the masked positions, computed in fp32.
@@ -53,8 +53,8 @@ def masked_objective(
     """
     return Objective(
         name=name,
-        targets=lambda batch: labels(batch) != IGNORE_INDEX,
-        loss=lambda outputs, batch: summed_cross_entropy(outputs[logits_name], labels(batch)),
+        targets=lambda batch: batch[labels] != IGNORE_INDEX,
+        loss=lambda outputs, batch: summed_cross_entropy(outputs[logits_name], batch[labels]),
         details=details,
         random_loss=math.log,
         head=head,
@@ -117,9 +117,7 @@ MLM = masked_objective("mlm", "masked_lm", "mlm_logits", masked_details)
 # previous ones. A phase of it before masked language modelling gives a better encoder than masks
 # alone in the same time (Gisserot-Boukhlef et al., "Should We Still Pretrain Encoders with Masked
 # Language Modeling?", 2025). Purely left-to-right models use `lm`.
-CLM = masked_objective(
-    "clm", "masked_lm", "clm_logits", labels=itemgetter("causal_labels"), reads="causal"
-)
+CLM = masked_objective("clm", "masked_lm", "clm_logits", labels="causal_labels", reads="causal")
 
 # Masked next-token prediction: predict a masked token at the position before it, from all other
 # tokens. The same output thus serves left-to-right reading, and a network can train on both

@@ -105,13 +105,14 @@ class GradientNorms:
         """
         if self._squares is None or not math.isfinite(norm):
             return {}
-        squares = self._squares.cpu()
+        sums = self._squares.cpu()
         if self._engine.is_sharded:
-            self._world.all_reduce_tensor(squares)
-        total = float(squares.sum())
+            self._world.all_reduce_tensor(sums)
+        squares = sums.tolist()
+        total = sum(squares)
         # Clipping scaled all gradients by the same factor.
         return {
             f"grad_norm_{name}": float(f"{norm * math.sqrt(square / total):.5g}")
-            for name, square in zip(GROUPS, squares.tolist(), strict=True)
+            for name, square in zip(GROUPS, squares, strict=True)
             if square and math.isfinite(total)
         }

@@ -79,10 +79,10 @@ def test_engines_agree_on_every_family(slow: dict[Case, Row], case: Case) -> Non
         ({"processes": 1}, EngineConfig("torch", 0)),
         ({"zero": 0}, EngineConfig("torch", 0)),
         ({"zero": 2}, EngineConfig("deepspeed", 2)),
-        ({"wanted": "deepspeed"}, EngineConfig("deepspeed", 1)),
-        ({"wanted": "fsdp", "processes": 1}, EngineConfig("fsdp", 3)),
-        ({"wanted": "fsdp", "zero": 2}, EngineConfig("fsdp", 2)),
-        ({"wanted": "deepspeed", "zero": 3, "processes": 1}, EngineConfig("deepspeed", 3)),
+        ({"requested": "deepspeed"}, EngineConfig("deepspeed", 1)),
+        ({"requested": "fsdp", "processes": 1}, EngineConfig("fsdp", 3)),
+        ({"requested": "fsdp", "zero": 2}, EngineConfig("fsdp", 2)),
+        ({"requested": "deepspeed", "zero": 3, "processes": 1}, EngineConfig("deepspeed", 3)),
         (
             {"zero": 1, "processes": 1},
             EngineConfig("torch", 0, "one process has nothing to share out at ZeRO 1"),
@@ -98,7 +98,7 @@ def test_engines_that_shard_run_where_they_are_needed(
     asked: dict[str, Any], found: EngineConfig
 ) -> None:
     values = {
-        "wanted": "auto",
+        "requested": "auto",
         "zero": None,
         "processes": 2,
         "parameters": 110_000_000,
@@ -109,7 +109,7 @@ def test_engines_that_shard_run_where_they_are_needed(
 
 
 @pytest.mark.parametrize(
-    ("wanted", "zero", "sentence"),
+    ("requested", "zero", "sentence"),
     [
         ("torsh", None, "did you mean 'torch'"),
         ("auto", 4, r"zero \(4\) is no ZeRO stage"),
@@ -119,14 +119,14 @@ def test_engines_that_shard_run_where_they_are_needed(
     ],
 )
 def test_what_does_not_fit_together_is_refused(
-    wanted: str, zero: int | None, sentence: str
+    requested: str, zero: int | None, sentence: str
 ) -> None:
     with pytest.raises(UsageError, match=sentence):
-        choose_engine(wanted, zero, 2, 1000, None)
+        choose_engine(requested, zero, 2, 1000, None)
 
 
 GPUS = {
-    "wanted": "auto",
+    "requested": "auto",
     "zero": None,
     "processes": 2,
     "parameters": 1000,
