@@ -174,7 +174,7 @@ def verify(directory: str, *, training: bool = True) -> None:
     name = storage.join(directory, COMPLETE)
     if not storage.exists(name):
         raise DataError(
-            f"{directory} holds no complete checkpoint ({COMPLETE} is missing); use another "
+            f"{directory} has no complete checkpoint ({COMPLETE} is missing); use another "
             f"checkpoint"
         )
     try:
@@ -338,7 +338,7 @@ def _newest(path: str) -> str:
             f"{path} has {len(candidates)} checkpoints, all of them damaged; start again in "
             f"another directory"
         )
-    raise DataError(f"{path} holds no complete checkpoint; {_what_it_is(path)}")
+    raise DataError(f"{path} has no complete checkpoint; {_what_it_is(path)}")
 
 
 def _instead_of(path: str) -> str:

@@ -18,7 +18,7 @@ from typing import Any
 from cloze.core import storage
 from cloze.core.artifacts import artifact, checkpoints, lock
 from cloze.core.artifacts.checkpoints import LaunchFence
-from cloze.core.artifacts.lock import is_held
+from cloze.core.artifacts.lock import is_locked
 from cloze.core.errors import DataError, UsageError
 from cloze.core.stages.execution import Execution
 from cloze.core.stages.worker import JOB, LOGS, Job
@@ -160,7 +160,7 @@ def holder(path: str) -> str | None:
         return builder or None
     is_remote = (match := _HOLDER.search(builder)) is not None and match[2] != socket.gethostname()
     # file systems may hide other hosts' locks
-    return builder if is_remote or is_held(path) else None
+    return builder if is_remote or is_locked(path) else None
 
 
 def _grace(path: str) -> float:

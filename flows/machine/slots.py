@@ -122,7 +122,7 @@ def acquire(
     machine: MachineResources,
     run: str,
     node: str,
-    stop_asked: Callable[[], bool],
+    stop_requested: Callable[[], bool],
     report_waiting: Callable[[], None],
 ) -> Iterator[tuple[str, ...]]:
     """Acquire slots and yield the names of the granted GPUs.
@@ -132,17 +132,17 @@ def acquire(
         machine: the cores and GPUs of this host.
         run: name of the run, for other processes' messages.
         node: name of the node, for other processes' messages.
-        stop_asked: polled while waiting.
+        stop_requested: polled while waiting.
         report_waiting: called once if the slots are not free within 2 seconds.
 
     Raises:
-        KeyboardInterrupt: `stop_asked` returned true.
+        KeyboardInterrupt: `stop_requested` returned true.
     """
     with contextlib.ExitStack() as held:
 
         def take(kind: str, names: Sequence[str], count: int) -> list[str]:
             owner = {"pid": os.getpid(), "host": socket.gethostname(), "run": run, "node": node}
-            return _take(held, kind, names, count, owner, stop_asked, report_waiting)
+            return _take(held, kind, names, count, owner, stop_requested, report_waiting)
 
         gpu_ids = request.gpu_ids
         granted = take(GPU, gpu_ids or machine.gpus, len(gpu_ids) or request.gpus)
@@ -156,7 +156,7 @@ def _take(
     names: Sequence[str],
     count: int,
     owner: Mapping[str, Any],
-    stop_asked: Callable[[], bool],
+    stop_requested: Callable[[], bool],
     report_waiting: Callable[[], None],
 ) -> list[str]:
     if count == 0:
@@ -164,7 +164,7 @@ def _take(
     is_first, is_reported, start = False, False, time.monotonic()
     with contextlib.ExitStack() as queue:
         while True:
-            if stop_asked():
+            if stop_requested():
                 raise KeyboardInterrupt
             is_first = is_first or _locked(queue, f"{kind}-queue") is not None
             locked_slots = _try(held, kind, names, count) if is_first else None

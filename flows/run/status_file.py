@@ -32,7 +32,7 @@ from pathlib import Path
 from typing import Any
 
 from cloze.core import storage
-from cloze.core.artifacts.lock import is_held
+from cloze.core.artifacts.lock import is_locked
 from cloze.core.errors import DataError, UsageError, did_you_mean
 from cloze.core.secrets import redact
 from cloze.core.stages.execution import DEFAULT_GRACE_SECONDS
@@ -296,7 +296,7 @@ def _is_dead(content: Mapping[str, Any], path: Path) -> bool:
     A file system may hide other hosts' locks, so another host's run counts as dead only after a day
     without a write.
     """
-    if content["state"] != RUNNING or is_held(str(path.parent.parent)):
+    if content["state"] != RUNNING or is_locked(str(path.parent.parent)):
         return False
     return (
         content["host"] == socket.gethostname()
@@ -344,7 +344,7 @@ def cancel(
     with suppress(ProcessLookupError):
         os.kill(pid, signal.SIGTERM)
     seconds, builder = grace + PATIENCE_SECONDS, f"process {pid}"
-    if wait_or_kill(directory, builder, lambda: is_held(directory), pid, seconds, report):
+    if wait_or_kill(directory, builder, lambda: is_locked(directory), pid, seconds, report):
         mark_crashed(runs)
     return read(runs, name)
 

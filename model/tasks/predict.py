@@ -58,13 +58,13 @@ def predict(
     objective: TaskObjective,
     samples: Samples,
     world: World,
-    stop_asked: Callable[[], bool] = lambda: False,
+    stop_requested: Callable[[], bool] = lambda: False,
 ) -> list[Any]:
     """Return the answers to all samples, in order, equal on all ranks.
 
     Args:
         objective: objective on `world.device`; its training mode is restored.
-        stop_asked: function that returns True if this rank must stop; called before each batch.
+        stop_requested: function that returns True if this rank must stop; called before each batch.
 
     Raises:
         EvaluationInterrupted: a rank must stop.
@@ -84,7 +84,7 @@ def predict(
 
     def selected(prefetched: Iterable[Batch]) -> Iterator[tuple[Ints, tuple[Tensor, ...]]]:
         for number, indices, batch in zip(numbers, rank_batches, prefetched, strict=True):
-            if world.all_reduce_sum([int(stop_asked())])[0]:
+            if world.all_reduce_sum([int(stop_requested())])[0]:
                 raise EvaluationInterrupted
             device_batch = move(batch, world.device)
             outputs = objective(device_batch)
@@ -114,10 +114,10 @@ def predict_split(
     objective: TaskObjective,
     split: Split,
     world: World,
-    stop_asked: Callable[[], bool] = lambda: False,
+    stop_requested: Callable[[], bool] = lambda: False,
 ) -> Any:
     """Return the task's predictions for a split, as its `decode` gives them; see `predict`."""
-    answers = predict(objective, split.samples, world, stop_asked)
+    answers = predict(objective, split.samples, world, stop_requested)
     return objective.task.decode(answers, split.examples, split.samples)
 
 
@@ -214,9 +214,9 @@ class DevEvaluator:
         return step % self._every == 0
 
     def __call__(
-        self, step: int, position: ScheduleProgress, stop_asked: Callable[[], bool]
+        self, step: int, position: ScheduleProgress, stop_requested: Callable[[], bool]
     ) -> Figures:
-        predictions = predict_split(self._objective, self._dev, self._world, stop_asked)
+        predictions = predict_split(self._objective, self._dev, self._world, stop_requested)
         self._newest = step, predictions
         scores = self._objective.task.score(self._dev.examples, predictions)
         return {f"dev_{name}": value for name, value in scores.items()}

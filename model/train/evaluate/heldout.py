@@ -269,10 +269,12 @@ class HeldoutEvaluator:
         return step % (self.every or self.looks(self.steps or 1).every) == 0
 
     def __call__(
-        self, step: int, position: ScheduleProgress, stop_asked: Callable[[], bool]
+        self, step: int, position: ScheduleProgress, stop_requested: Callable[[], bool]
     ) -> dict[str, float]:
         rows, start = self.rows(step, position), time.perf_counter()
-        metrics = evaluate(self.scoring, replace(self.heldout, rows=rows), self.world, stop_asked)
+        metrics = evaluate(
+            self.scoring, replace(self.heldout, rows=rows), self.world, stop_requested
+        )
         self.row_seconds = (time.perf_counter() - start) / max(1, rows)
         return metrics
 
@@ -300,14 +302,14 @@ def evaluate(
     scoring: PretrainModule,
     heldout: HeldoutSet,
     world: World,
-    stop_asked: Callable[[], bool] = lambda: False,
+    stop_requested: Callable[[], bool] = lambda: False,
     groups: list[tuple[float, float]] | None = None,
 ) -> dict[str, float]:
     """Score the held-out rows.
 
     Args:
         scoring: the trained module; left in training mode.
-        stop_asked: True if this rank was asked to stop; called between batches.
+        stop_requested: True if this rank was asked to stop; called between batches.
         groups: if given, collects (predictions, summed loss) of the first objective for each batch
             of this rank.
 
@@ -322,7 +324,7 @@ def evaluate(
         EvaluationInterrupted: a rank was asked to stop.
     """
     sums = {
-        name: _sums(scoring, dataset, world, stop_asked, groups)
+        name: _sums(scoring, dataset, world, stop_requested, groups)
         for name, dataset in heldout.parts()
         if dataset.rows
     }
@@ -340,7 +342,7 @@ def _sums(
     scoring: PretrainModule,
     heldout: HeldoutSet,
     world: World,
-    stop_asked: Callable[[], bool],
+    stop_requested: Callable[[], bool],
     groups: list[tuple[float, float]] | None,
 ) -> torch.Tensor:
     """Return sums over held-out rows and all ranks, float64 [3, objectives + details].
@@ -361,7 +363,7 @@ def _sums(
         host_batches = (heldout.load(start, stop) for start, stop in heldout.batches(world))
         with prefetch_batches(host_batches, device) as batches:
             for batch in batches:
-                if world.all_reduce_sum([int(stop_asked())])[0]:
+                if world.all_reduce_sum([int(stop_requested())])[0]:
                     raise EvaluationInterrupted
                 target_counts.append(scoring.count_targets(batch))
                 batch_sums = torch.cat(scoring({**move(batch, device), **constants}), dim=1)

@@ -201,7 +201,7 @@ class _TrainingLoop:
         self._save()
         self._wait_for_save()
         if self.world.is_rank_zero:
-            with self.world.fence.held():
+            with self.world.fence.locked():
                 state.prune_finished(training.path, triggers.retained_steps(progress))
         best = triggers.best_step(progress)
         return TrainingResult(

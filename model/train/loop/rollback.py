@@ -131,7 +131,7 @@ def _choose(path: str, last: int, fence: LaunchFence) -> int:
     later: list[str] = []
     for directory in reversed(checkpoints.complete_steps(path)):
         if checkpoints.parse_step(directory) <= last and _good(directory):
-            with fence.held():
+            with fence.locked():
                 for stale in later:
                     checkpoint.clear(stale)  # its step will be saved again; pins do not protect it
             return checkpoints.parse_step(directory)

@@ -67,7 +67,7 @@ class JsonlLog:
         retained = [line for line in lines if _step(line) <= step]
         new_text = "".join(f"{line}\n" for line in retained)  # the last line may lack its newline
         if new_text != old_text:
-            with self._fence.held():
+            with self._fence.locked():
                 storage.write_bytes(self.path, new_text.encode())
         if not self._local:
             self._kept, self._put = new_text.splitlines(keepends=True), len(retained)
@@ -85,7 +85,7 @@ class JsonlLog:
         self._file.parent.mkdir(parents=True, exist_ok=True)
         with (
             naming(self.path),
-            self._fence.held(),
+            self._fence.locked(),
             self._file.open("a", encoding="utf-8") as stream,
         ):
             stream.write(text)

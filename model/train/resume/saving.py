@@ -151,7 +151,7 @@ class CheckpointSaver:
     def _make_room(self, step: int) -> int:
         """Remove the leftovers of an interrupted save."""
         directory = self._directory(step)
-        with self._world.fence.held():
+        with self._world.fence.locked():
             if storage.exists(directory):
                 checkpoint.clear(directory)
         return 0
@@ -254,7 +254,7 @@ class CheckpointSaver:
             contents[name] = (snapshot.trained, {})
         for name, (tensors, shapes) in contents.items():
             digest, size = write_tensors(
-                storage.join(directory, name), tensors, shapes, world.fence.held
+                storage.join(directory, name), tensors, shapes, world.fence.locked
             )
             entries.append(FileEntry(path=name, size=size, sha256=digest))
         storage.fsync_tree(directory)
@@ -265,7 +265,7 @@ class CheckpointSaver:
         if not self._world.is_rank_zero:
             return []
         directory, saved = self._directory(snapshot.step), self._saved
-        with self._world.fence.held():
+        with self._world.fence.locked():
             checkpoint.write_metadata(
                 directory,
                 model=saved.model,

@@ -151,13 +151,15 @@ def test_a_stop_within_an_evaluation_is_made_up_for(
     straight = here(settings, dataset, tmp_path / "straight")
     calls = []
 
-    def asked_later(scoring: Any, heldout: Any, world: Any, stop_asked: Any) -> dict[str, float]:
+    def requested_later(
+        scoring: Any, heldout: Any, world: Any, stop_requested: Any
+    ) -> dict[str, float]:
         calls.append(1)
         if len(calls) == 1:
             raise EvaluationInterrupted
-        return evaluate(scoring, heldout, world, stop_asked)
+        return evaluate(scoring, heldout, world, stop_requested)
 
-    monkeypatch.setattr(module, "evaluate", asked_later)
+    monkeypatch.setattr(module, "evaluate", requested_later)
     assert StopRequest().requested is False
     with pytest.raises(ClozeError, match="stopped after step 3 of 6"):
         here(settings, dataset, tmp_path / "stopped")

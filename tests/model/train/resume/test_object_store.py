@@ -124,7 +124,7 @@ def test_a_reader_and_who_prunes_see_each_other(
     mark.__exit__(None, None, None)
     dead = f"{checkpoints._marks(directory)}of-a-dead-reader"
     storage.write_bytes(dead, b"{}")
-    monkeypatch.setattr(checkpoints, "HELD_SECONDS", -1.0)
+    monkeypatch.setattr(checkpoints, "READER_LEASE_SECONDS", -1.0)
     assert checkpoints.remove(directory) is True
     assert storage.list_files(store.path("run")) == []
     with (
