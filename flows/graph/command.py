@@ -26,7 +26,7 @@ from cloze.flows.graph import stages
 from cloze.flows.graph.nodes import Node
 
 COMMANDS = ".commands"  # in the directory of all runs
-KEPT = 100  # commands whose records are kept
+RETAINED_COMMANDS = 100  # commands whose records are kept
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,7 +104,7 @@ def records_directory(runs: Path, out: str, *, is_transient: bool) -> Iterator[P
             is_transient = True
         if is_transient:
             directory = Path(stack.enter_context(TemporaryDirectory(prefix="cloze-")))
-        for old in command_directories(runs)[:-KEPT]:
+        for old in command_directories(runs)[:-RETAINED_COMMANDS]:
             if not is_locked(str(old)):
                 shutil.rmtree(old, ignore_errors=True)
         yield directory

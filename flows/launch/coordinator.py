@@ -181,7 +181,7 @@ def _wait(work: LaunchRequest, seconds: float) -> None:
 # The coordinator: runs a stage in ranks and returns their progress, result and errors.
 
 PEER_SECONDS = 5.0  # for other ranks to notice a failure
-LOOK_SECONDS = 0.5
+POLL_SECONDS = 0.5
 
 
 def run_in_worker_processes(
@@ -277,7 +277,7 @@ class LaunchCoordinator:
         """Follow the ranks until all ended; return soon after the first failure or last result."""
         deadline: float | None = None
         while not started.finished:
-            state.update(started.events(LOOK_SECONDS))
+            state.update(started.events(POLL_SECONDS))
             self._raise_if_stop_requested()
             if state.hung and not state.failed:
                 return

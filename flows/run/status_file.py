@@ -47,7 +47,7 @@ CANCELLED, CRASHED = "cancelled", "crashed"
 # states of nodes, in addition to running, finished and failed
 WAITING, CACHED, SKIPPED, STOPPED = ("waiting", "cached", "skipped", "stopped")
 QUEUED = "queued"  # node that waits only for cores or GPUs; `why` names the holders
-KEPT = 50  # records per run
+RETAINED_RECORDS = 50  # records per run
 SECONDS = 1.0
 SILENT_SECONDS = 24 * 3600.0  # age at which another host's silent record counts as crashed
 
@@ -105,7 +105,7 @@ class RunStatusFile:
         self._lock = threading.Lock()
         self._written = 0.0
         self.write()
-        for old in records_in(directory)[:-KEPT]:
+        for old in records_in(directory)[:-RETAINED_RECORDS]:
             old.unlink(missing_ok=True)
 
     def write(self) -> None:
@@ -155,12 +155,12 @@ class RunStatusFile:
             "unit": unit,
             "figures": {**node.get("figures", {}), **values},
         }
-        node["seconds_left"] = _left(node["begun"], done, total)
+        node["seconds_left"] = _seconds_left(node["begun"], done, total)
         if time.monotonic() - self._written > SECONDS:
             self.write()
 
     @property
-    def cancel_asked(self) -> bool:
+    def cancel_requested(self) -> bool:
         """Report whether another process has asked to cancel this run."""
         return _cancel_mark(self.path).exists()
 
@@ -185,8 +185,8 @@ def _as_crashed(content: dict[str, Any], ended: float) -> dict[str, Any]:
     return {**content, "state": CRASHED, "ended": ended, "error": error}
 
 
-def _left(begun: tuple[float, float], done: float, total: float | None) -> float | None:
-    start_time, start_done = begun
+def _seconds_left(start: tuple[float, float], done: float, total: float | None) -> float | None:
+    start_time, start_done = start
     if total is None or done <= start_done:
         return None
     return round((total - done) * (time.time() - start_time) / (done - start_done), 1)
@@ -340,7 +340,7 @@ def cancel(
         )
     grace = _grace(record)
     _cancel_mark(Path(record["path"])).touch()  # tells the process a cancellation from a kill
-    report(f"process {pid} is asked to end; its trainings have {grace:.0f} s to save a checkpoint")
+    report(f"requested process {pid} to end; its trainings have {grace:.0f} s to save a checkpoint")
     with suppress(ProcessLookupError):
         os.kill(pid, signal.SIGTERM)
     seconds, builder = grace + PATIENCE_SECONDS, f"process {pid}"

@@ -22,10 +22,10 @@ from cloze.flows.commands.base.options import (
     GroupedCommand,
     GroupedOption,
     OptionOverride,
-    Place,
+    Placement,
     complete_targets,
     emit,
-    places,
+    placements,
 )
 
 if TYPE_CHECKING:
@@ -137,10 +137,10 @@ class StageCommand(GroupedCommand):
                 shell_complete=complete_targets if is_input else None,
             )
         yield from self._input_options(stage)
-        placed = places(self.stage)
+        placed = placements(self.stage)
         if self.stage not in STAGES:  # plugin: all options are common
             for name in stage.config.model_fields:
-                placed.setdefault(name, Place("Config", True))
+                placed.setdefault(name, Placement("Config", True))
         yield from field_options(
             stage.config, OF_CONFIG, placed, self.spelled, lambda name: name not in self.positional
         )

@@ -91,7 +91,7 @@ def submit(script: str) -> str:
     return result.stdout.strip().partition(";")[0]  # with several clusters: ID;CLUSTER
 
 
-def named(name: str) -> list[str] | None:
+def unfinished_jobs(name: str) -> list[str] | None:
     """Return the ids of unfinished jobs of that name, oldest first; None: no answer from Slurm."""
     result = run_command("squeue", "--noheader", "--states=all", f"--name={name}", "--format=%A|%T")
     if result.returncode:
