@@ -304,7 +304,7 @@ def _end_to_end(
 
     def loss_of(batch: Batch) -> Tensor:
         layout = batch["layout"]
-        labels = batch["input_ids"].new_full((1, len(layout.places) + 1), IGNORED)
+        labels = batch["input_ids"].new_full((1, len(layout.flat_positions) + 1), IGNORED)
         filler = batch["masked_labels"] == IGNORED
         places = layout.find(batch["masked_positions"]).masked_fill(filler, labels.shape[1] - 1)
         labels[0, places] = batch["masked_labels"]

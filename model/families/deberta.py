@@ -161,7 +161,7 @@ class DebertaConfig(ModelConfig):
         return len(self.pos_att_type)
 
     @property
-    def weights_beside_layers(self) -> int:
+    def weights_outside_layers(self) -> int:
         """Number of weights outside the layers, with the generator; norms and biases excluded."""
         width, networks = self.hidden_size, 2 if self.pretraining == "rtd" else 1
         tables = self.vocab_size + networks * (2 * self.position_span + self.type_vocab_size)

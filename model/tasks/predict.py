@@ -33,7 +33,7 @@ from cloze.pipeline import tokenizer
 def write_rows(path: str, rows: Sequence[Mapping[str, str]]) -> None:
     """Write rows with equal columns as TSV with a header, without quoting."""
     lines = ["\t".join(rows[0])] if rows else []
-    lines += ["\t".join(map(_one_line, row.values())) for row in rows]
+    lines += ["\t".join(map(_first_line, row.values())) for row in rows]
     storage.write_bytes(path, ("\n".join(lines) + "\n").encode("utf-8"))
 
 
@@ -45,7 +45,7 @@ def read_predictions(path: str) -> list[dict[str, str]]:
     )
 
 
-def _one_line(text: str) -> str:
+def _first_line(text: str) -> str:
     """Replace tabs and line breaks by spaces."""
     return " ".join(text.replace("\t", " ").splitlines())
 
@@ -210,7 +210,7 @@ class DevEvaluator:
         self._every = epoch * (1 if len(dev.samples) <= FEW else max(1, math.ceil(share / BUDGET)))
         self._newest: tuple[int, Any] | None = None
 
-    def due(self, step: int, position: ScheduleProgress) -> bool:
+    def should_evaluate(self, step: int, position: ScheduleProgress) -> bool:
         return step % self._every == 0
 
     def __call__(

@@ -254,19 +254,19 @@ class HeldoutEvaluator:
     best_metric: str = "heldout_loss"
     higher_is_better: bool = False
 
-    def looks(self, steps: int) -> EvaluationSchedule:
+    def schedule(self, steps: int) -> EvaluationSchedule:
         """Return the evaluation schedule for this number of steps."""
         return EvaluationSchedule.within(
             steps, self.batches.samples_before(steps), self.heldout.rows, self.every, self.passes
         )
 
-    def due(self, step: int, position: ScheduleProgress) -> bool:
+    def should_evaluate(self, step: int, position: ScheduleProgress) -> bool:
         if self.steps is None and self.every is None:
             trained = self.batches.samples_before(self._all_steps(step, position))
             return position.crosses(
                 1 + EvaluationSchedule.affordable(trained, self.heldout.rows, self.passes)
             )
-        return step % (self.every or self.looks(self.steps or 1).every) == 0
+        return step % (self.every or self.schedule(self.steps or 1).every) == 0
 
     def __call__(
         self, step: int, position: ScheduleProgress, stop_requested: Callable[[], bool]
@@ -280,7 +280,7 @@ class HeldoutEvaluator:
 
     def rows(self, step: int, position: ScheduleProgress) -> int:
         """Return the number of rows to score after `step` steps."""
-        schedule = self.looks(self._all_steps(step, position))
+        schedule = self.schedule(self._all_steps(step, position))
         return schedule.last if position.last else schedule.rows
 
     def _all_steps(self, step: int, position: ScheduleProgress) -> int:

@@ -205,7 +205,7 @@ class Evaluator(Protocol):
         """True if the greatest value of the metric is the best."""
         ...
 
-    def due(self, step: int, position: ScheduleProgress) -> bool:
+    def should_evaluate(self, step: int, position: ScheduleProgress) -> bool:
         """Return True if step `step` is to be evaluated. The last step always is."""
         ...
 

@@ -48,7 +48,7 @@ class Snapshot:
 
     Attributes:
         state: contents of `state.json`.
-        kept: milestones, which are not pruned.
+        milestones: milestones, which are not pruned.
         weights: this rank's share, by name.
         trained: the trained weights, if `weights` are their EMA; else None.
         optimizer: this rank's tensors and tensor slices.
@@ -58,7 +58,7 @@ class Snapshot:
 
     step: int
     state: bytes
-    kept: frozenset[int]
+    milestones: frozenset[int]
     weights: Mapping[str, Tensor]
     optimizer: Mapping[str, Tensor]
     trained: Mapping[str, Tensor] | None = None
@@ -103,7 +103,7 @@ class CheckpointSaver:
     def save_async(
         self,
         progress: state.TrainerState,
-        kept: frozenset[int],
+        milestones: frozenset[int],
         engine: Engine,
         datasets: Sequence[Mapping[str, Any]] = (),
     ) -> None:
@@ -136,7 +136,7 @@ class CheckpointSaver:
         snapshot = Snapshot(
             step=progress.step,
             state=state.content(progress, self._run),
-            kept=kept,
+            milestones=milestones,
             weights=weights,
             optimizer=optimizer,
             trained=trained,
@@ -284,7 +284,7 @@ class CheckpointSaver:
             storage.fsync_directory(directory)
             storage.fsync_directory(storage.join(self._path, checkpoints.STEPS))
             try:
-                state.prune(self._path, self._keep, snapshot.kept)
+                state.prune(self._path, self._keep, snapshot.milestones)
             except (OSError, ClozeError) as error:
                 log.warning("older checkpoints remain (%s); the next save tries again", error)
         return []

@@ -238,7 +238,7 @@ def test_a_file_that_only_the_fine_tuning_names_counts_in_an_evaluation(tmp_path
     assert (
         EvaluateConfig(task="mnli", data=str(data), split="nonsense")
         .missing()
-        .endswith("MNLI holds no nonsense split")
+        .endswith("MNLI has no nonsense split")
     )
 
 

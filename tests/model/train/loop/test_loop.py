@@ -130,7 +130,7 @@ def test_stopping_and_going_on_changes_no_byte(dataset: str, tmp_path: Path) -> 
     straight = here(settings, dataset, tmp_path / "straight", micro_batch=4)
     here(settings, dataset, tmp_path / "halves", stop_at=4, micro_batch=4)
     halves = here(settings, dataset, tmp_path / "halves", micro_batch=4)
-    assert "going on from checkpoints/step-00000004" in halves.said("note")
+    assert "resuming from checkpoints/step-00000004" in halves.said("note")
     assert digests(halves.checkpoint) == digests(straight.checkpoint)
     told = [
         [strip_timing(line) for line in lines(run / "metrics.jsonl")]

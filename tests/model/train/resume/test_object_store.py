@@ -72,7 +72,7 @@ def test_a_training_in_a_store_is_stopped_resumed_and_read(store: Store, tmp_pat
     storage.write_bytes(part, b"what a kill has left")
     with checkpoints.pinned(storage.join(path, "checkpoints", "step-00000002")):
         assert any(
-            "going on from checkpoints/step-00000003" in note
+            "resuming from checkpoints/step-00000003" in note
             for note in train(dataset, path, stop_at=5)
         )
         assert kept(path) == [2, 4, 5]
