@@ -56,11 +56,11 @@ class MlflowWriter:
     def _experiment(self) -> str:
         return experiment_id(self.client, self.uri)
 
-    def _run(self, ours: str) -> str:
+    def _run(self, our_id: str) -> str:
         """Return MLflow's id of a run that this spool or an earlier one started."""
-        run_id = spool_state.read(self.directory, ours).mlflow
+        run_id = spool_state.read(self.directory, our_id).mlflow
         if not run_id:
-            raise KeyError(ours)
+            raise KeyError(our_id)
         return run_id
 
     def _start(self, record: Mapping[str, Any]) -> None:

@@ -93,7 +93,7 @@ class DebertaConfig(ModelConfig):
     """Activation of the convolution."""
 
     @model_validator(mode="after")
-    def _fits_together(self) -> DebertaConfig:
+    def _check_compatible(self) -> DebertaConfig:
         if len(set(self.pos_att_type)) != len(self.pos_att_type) or not self.pos_att_type:
             raise ValueError(
                 f"pos_att_type ({list(self.pos_att_type)}) must name c2p, p2c, or both, each once"
@@ -301,8 +301,11 @@ def _build_encoder(config: DebertaConfig, embeddings: Embeddings) -> Encoder:
 _ATTENTION = "deberta.encoder.layer.{n}.attention.self"
 _ROWS: list[Row] = [
     *(
-        (ours, theirs.replace(".{p}", "_proj.{p}") if theirs.startswith(_ATTENTION) else theirs)
-        for ours, theirs in bert.encoder_rows("deberta")
+        (
+            cloze_name,
+            hf_name.replace(".{p}", "_proj.{p}") if hf_name.startswith(_ATTENTION) else hf_name,
+        )
+        for cloze_name, hf_name in bert.encoder_rows("deberta")
     ),
     ("encoder.layers.{n}.attention.position_key.{p}", f"{_ATTENTION}.pos_key_proj.{{p}}"),
     ("encoder.layers.{n}.attention.position_query.{p}", f"{_ATTENTION}.pos_query_proj.{{p}}"),

@@ -125,7 +125,7 @@ class MultiTaskSource:
         self._order = functools.lru_cache(maxsize=2)(self._make_order)  # by epoch
 
     def step_batches(self, step: int, rank: int, world_size: int) -> StepBatches:
-        task, task_step = self._whose(step)
+        task, task_step = self._task_at(step)
         return self._parts[task].step_batches(task_step, rank, world_size)
 
     def samples(self, steps: int) -> int:
@@ -137,14 +137,14 @@ class MultiTaskSource:
         )
 
     def row_ids(self, step: int) -> dict[str, list[int]]:
-        task, task_step = self._whose(step)
+        task, task_step = self._task_at(step)
         return {"task": [task], **self._parts[task].row_ids(task_step)}
 
     def blank(self) -> Batch:
         """Return a batch with zero loss and gradient."""
         return self._parts[0].blank()
 
-    def _whose(self, step: int) -> tuple[int, int]:
+    def _task_at(self, step: int) -> tuple[int, int]:
         """Return the task of a step, and the step's number within that task."""
         epoch, step_in_epoch = divmod(step, self.steps_per_epoch)
         order = self._order(epoch)

@@ -282,8 +282,8 @@ def _phase(pod: Mapping[str, Any]) -> str:
     return str(pod.get("status", {}).get("phase", ""))
 
 
-def _conditions(thing: Mapping[str, Any]) -> list[dict[str, Any]]:
-    conditions: list[dict[str, Any]] = thing.get("status", {}).get("conditions") or []
+def _conditions(resource: Mapping[str, Any]) -> list[dict[str, Any]]:
+    conditions: list[dict[str, Any]] = resource.get("status", {}).get("conditions") or []
     return conditions
 
 

@@ -56,7 +56,7 @@ class JsonlLog:
         self._local = storage.is_local(path)
         self._file = Path(storage.filesystem(path)[1])
         self._lines: list[str] | None = None  # lines for the object store, once read
-        self._put = 0  # number of lines in the object store
+        self._written = 0  # number of lines in the object store
 
     def truncate(self, step: int) -> int:
         """Drop every line after `step` and all damaged lines; return their number."""
@@ -70,7 +70,7 @@ class JsonlLog:
             with self._fence.locked():
                 storage.write_bytes(self.path, new_text.encode())
         if not self._local:
-            self._lines, self._put = new_text.splitlines(keepends=True), len(retained)
+            self._lines, self._written = new_text.splitlines(keepends=True), len(retained)
         return len(lines) - len(retained)
 
     def add(self, line: Mapping[str, Any]) -> None:
@@ -108,10 +108,10 @@ class JsonlLog:
             if self._file.exists():
                 with self._file.open("ab") as stream:
                     os.fsync(stream.fileno())
-        elif self._lines is not None and len(self._lines) > self._put:
+        elif self._lines is not None and len(self._lines) > self._written:
             lines = list(self._lines)
             storage.write_bytes(self.path, "".join(lines).encode())
-            self._put = len(lines)
+            self._written = len(lines)
 
     def _text(self) -> str:
         if self._lines is not None:

@@ -38,8 +38,10 @@ class _Signs(dict[str, str | None]):
     """
 
     def __missing__(self, character: str) -> str | None:
-        stays = character.isalnum() or character <= "\x7f" or is_mark(character)
-        self[character] = replacement = "" if character in IGNORABLE else None if stays else " "
+        is_significant = character.isalnum() or character <= "\x7f" or is_mark(character)
+        self[character] = replacement = (
+            "" if character in IGNORABLE else None if is_significant else " "
+        )
         return replacement
 
 

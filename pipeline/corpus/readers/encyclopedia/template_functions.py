@@ -213,9 +213,9 @@ def date_fr(arguments: Arguments, keywords: Keywords) -> str:
     """
     if not arguments:
         return ""
-    is_one_text = " " in arguments[0]
-    words = arguments[0].split() if is_one_text else list(filter(None, arguments[:3]))
-    has_month = len(words) == 3 or (len(words) == 2 and not is_one_text)
+    is_single_text = " " in arguments[0]
+    words = arguments[0].split() if is_single_text else list(filter(None, arguments[:3]))
+    has_month = len(words) == 3 or (len(words) == 2 and not is_single_text)
     if has_month and words[1].isdigit() and 1 <= int(words[1]) <= 12:
         words[1] = _MONTHS_FR[int(words[1]) - 1]
     return " ".join(word for word in words if not word.endswith("-"))
@@ -237,7 +237,7 @@ def date_uk(arguments: Arguments, keywords: Keywords) -> str:
 _PLAIN = re.compile(r"(?<![\d.,])\d{4,}(?![\d.,])|(?<![\d.,])(\d+)\.(\d+)(?![\d.,])")
 _EXPONENT = re.compile(r"-?\d+")
 _ORDINAL = re.compile(r"(\d+|[ivxlcdm]+)(er|ère|re|e|ème|nd|nde)(?:s)?")
-_PLACE = re.compile(r"\d+(?:er|e) [^\W\d].*")
+_DISTRICT = re.compile(r"\d+(?:er|e) [^\W\d].*")
 
 
 def _number_fr(text: str) -> str:
@@ -308,7 +308,7 @@ def by_name(name: str, shown: str, text: str, language: str) -> str | None:
         if ordinal := _ORDINAL.fullmatch(name):
             number, ending = ordinal[1].upper(), ordinal[2]
             return f"{number}{_ENDINGS.get(ending, ending)} {text}".strip()
-        return shown if _PLACE.fullmatch(name) and not text else None
+        return shown if _DISTRICT.fullmatch(name) and not text else None
     if language == "it" and name.startswith("calcio "):
         return shown[len("calcio ") :]
     match = _GERMAN_LANGUAGE.fullmatch(name)

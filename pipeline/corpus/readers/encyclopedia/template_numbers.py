@@ -111,7 +111,7 @@ def convert(arguments: Arguments, keywords: Keywords, language: str = "en") -> s
     suffix = next(
         (argument for argument in arguments if argument[:1] == "-" and argument[1:2].isalpha()), ""
     )
-    tokens = [token for argument in arguments for token in _one_range(argument)]
+    tokens = [token for argument in arguments for token in _split_range(argument)]
     words: list[str] = []
     while tokens and _NUMBER.fullmatch(tokens[0]):
         number, unit_or_range, *tokens = [*tokens, ""]
@@ -143,7 +143,7 @@ def convert(arguments: Arguments, keywords: Keywords, language: str = "en") -> s
     return text + (suffix if keywords.get("adj") == "mid" else "")
 
 
-def _one_range(argument: str) -> list[str]:
+def _split_range(argument: str) -> list[str]:
     """Split `5 x 10` or `5 to 10` in one argument into three parts."""
     match = _INSIDE.fullmatch(argument)
     return [argument] if match is None else list(match.groups())
