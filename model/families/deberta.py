@@ -301,11 +301,8 @@ def _build_encoder(config: DebertaConfig, embeddings: Embeddings) -> Encoder:
 _ATTENTION = "deberta.encoder.layer.{n}.attention.self"
 _ROWS: list[Row] = [
     *(
-        (
-            cloze_name,
-            hf_name.replace(".{p}", "_proj.{p}") if hf_name.startswith(_ATTENTION) else hf_name,
-        )
-        for cloze_name, hf_name in bert.encoder_rows("deberta")
+        (name, hf_name.replace(".{p}", "_proj.{p}") if hf_name.startswith(_ATTENTION) else hf_name)
+        for name, hf_name in bert.encoder_rows("deberta")
     ),
     ("encoder.layers.{n}.attention.position_key.{p}", f"{_ATTENTION}.pos_key_proj.{{p}}"),
     ("encoder.layers.{n}.attention.position_query.{p}", f"{_ATTENTION}.pos_query_proj.{{p}}"),

@@ -272,9 +272,8 @@ class HeldoutEvaluator:
         self, step: int, position: ScheduleProgress, stop_requested: Callable[[], bool]
     ) -> dict[str, float]:
         rows, start = self.rows(step, position), time.perf_counter()
-        metrics = evaluate(
-            self.scoring, replace(self.heldout, rows=rows), self.world, stop_requested
-        )
+        heldout = replace(self.heldout, rows=rows)
+        metrics = evaluate(self.scoring, heldout, self.world, stop_requested)
         self.row_seconds = (time.perf_counter() - start) / max(1, rows)
         return metrics
 
