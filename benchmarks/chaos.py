@@ -97,9 +97,9 @@ class Chaos:
                 flush=True,
             )
             step = self._step(out)
-        _, told = process.communicate()
+        _, output = process.communicate()
         if process.returncode:
-            raise SystemExit(told)
+            raise SystemExit(output)
         return time.monotonic() - began, waited
 
     def link(self, process: subprocess.Popen[str]) -> None:
@@ -212,8 +212,8 @@ def main() -> None:
             chaos = Chaos(there, faulty, shared, options.steps, options.every)
             undisturbed, _ = chaos.run(shared / "undisturbed", ())
             disturbed, waited = chaos.run(shared / "disturbed", tuple(options.faults.split(",")))
-            code, told = there.cloze(*chaos.command(shared / "one"))
-            assert code == 0, told
+            code, output = there.cloze(*chaos.command(shared / "one"))
+            assert code == 0, output
         report(shared, undisturbed, disturbed, waited)
     finally:
         subprocess.run(["umount", "-l", str(shared)], check=False)

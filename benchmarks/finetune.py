@@ -132,32 +132,34 @@ def command(
 ) -> list[str]:
     """What a user would type."""
     if variant.theirs:
-        told = {
+        settings = {
             "theirs": variant.precision,
             "work": work,
             "out": out,
             "seed": seed,
             "epochs": options.epochs,
         }
-        told |= {"batch": options.batch, "learning_rate": options.learning_rate}
+        settings |= {"batch": options.batch, "learning_rate": options.learning_rate}
         named = itertools.chain.from_iterable(
-            (f"--{name.replace('_', '-')}", str(value)) for name, value in told.items()
+            (f"--{name.replace('_', '-')}", str(value)) for name, value in settings.items()
         )
         return [sys.executable, "-m", "benchmarks.finetune", *named]
-    told = {
+    settings = {
         "checkpoint": options.begin,
         "task": "sst2",
         "data": work / "data",
         "out": out,
         "seed": seed,
     }
-    told |= {
+    settings |= {
         "epochs": options.epochs,
         "global-batch": options.batch,
         "learning-rate": options.learning_rate,
     }
-    told |= {"precision": variant.precision, "threads": options.threads}
-    named = itertools.chain.from_iterable((f"--{name}", str(value)) for name, value in told.items())
+    settings |= {"precision": variant.precision, "threads": options.threads}
+    named = itertools.chain.from_iterable(
+        (f"--{name}", str(value)) for name, value in settings.items()
+    )
     return [sys.executable, "-c", CLOZE, "finetune", *named, "--no-baselines", "--json"]
 
 
@@ -184,12 +186,12 @@ def run(variant: Variant, options: argparse.Namespace, work: Path, seed: int) ->
         env=environment,
     )
     peak = _Peak(process.pid)
-    told, errors = process.communicate()
+    output, errors = process.communicate()
     seconds, cpu = time.perf_counter() - began, _children_cpu() - before
     shutil.rmtree(work / "cache", ignore_errors=True)  # a user tokenizes once; here every run does
     if process.returncode:
-        sys.exit(f"{variant.name} failed:\n{told[-1000:]}\n{errors[-2000:]}")
-    line = json.loads(told.strip().splitlines()[-1])
+        sys.exit(f"{variant.name} failed:\n{output[-1000:]}\n{errors[-2000:]}")
+    line = json.loads(output.strip().splitlines()[-1])
     if variant.theirs:
         return Found(
             command=seconds,
@@ -281,8 +283,10 @@ def theirs(options: argparse.Namespace) -> None:
         eval_dataset=found["dev"],
         processing_class=pieces,
         data_collator=transformers.DataCollatorWithPadding(pieces),
-        compute_metrics=lambda told: {
-            "accuracy": float((np.argmax(told.predictions, axis=-1) == told.label_ids).mean())
+        compute_metrics=lambda prediction: {
+            "accuracy": float(
+                (np.argmax(prediction.predictions, axis=-1) == prediction.label_ids).mean()
+            )
         },
         callbacks=[Clock()],
     )

@@ -127,8 +127,8 @@ def make_batches(
             real, config.pad_token_id
         )
         order = torch.rand(rows, length, generator=generator).masked_fill(~real, 2.0).argsort(1)
-        wanted = torch.arange(length) < (lengths[:, None] * RATE).round().clamp(min=1)
-        masked = torch.zeros_like(real).scatter_(1, order, wanted)
+        is_target = torch.arange(length) < (lengths[:, None] * RATE).round().clamp(min=1)
+        masked = torch.zeros_like(real).scatter_(1, order, is_target)
         positions = masked.flatten().nonzero().squeeze(1)
         labels = torch.randint(5, config.vocab_size, positions.shape, generator=generator)
         filler = -len(positions) % 64

@@ -98,17 +98,17 @@ def score(
     paths: list[Path], split: Splitter, limit: int, errors: int = 0
 ) -> tuple[float, float, float]:
     """Return precision, recall and F1 of the borders inside paragraphs; print the first errors."""
-    right = found = wanted = 0
+    right = found = expected = 0
     for text, gold in itertools.chain.from_iterable(paragraphs(path, limit) for path in paths):
         got = borders(split(text))
-        right, found, wanted = right + len(got & gold), found + len(got), wanted + len(gold)
+        right, found, expected = right + len(got & gold), found + len(got), expected + len(gold)
         for border in sorted(got ^ gold)[:errors]:
             letters = [at for at, letter in enumerate(text) if not letter.isspace()]
             at = letters[border]
             kind = "missed" if border in gold else "wrong"
             print(f"  {kind}: …{text[max(0, at - 50) : at]}‖{text[at : at + 30]}…", file=sys.stderr)
             errors -= 1
-    precision, recall = right / max(found, 1), right / max(wanted, 1)
+    precision, recall = right / max(found, 1), right / max(expected, 1)
     return precision, recall, 2 * precision * recall / max(precision + recall, 1e-9)
 
 
@@ -148,11 +148,11 @@ def main() -> None:
         paths = list(group)
         scores = {}
         for name in names:
-            begun = time.process_time()
+            start = time.process_time()
             scores[name] = score(
                 paths, SPLITTERS[name](language), args.sentences, args.errors * (name == "ours")
             )
-            seconds[name] += time.process_time() - begun
+            seconds[name] += time.process_time() - start
         is_best = scores["ours"][2] >= max(f1 for _, _, f1 in scores.values())
         cells = [
             f"{precision:.3f} / {recall:.3f} / **{f1:.3f}**"

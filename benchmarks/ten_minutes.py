@@ -168,9 +168,9 @@ def trained(name: str, options: argparse.Namespace) -> dict[str, Any]:
         config.name,
         "--no-prefect",
     ]
-    told = subprocess.run(command, cwd=out, capture_output=True, text=True, check=False)
-    if told.returncode:
-        raise SystemExit(f"{name}: {told.stderr.strip() or told.stdout.strip()}")
+    completed = subprocess.run(command, cwd=out, capture_output=True, text=True, check=False)
+    if completed.returncode:
+        raise SystemExit(f"{name}: {completed.stderr.strip() or completed.stdout.strip()}")
     return dict(read_manifest(str(out / "runs" / run / list(values)[-1])).summary)
 
 

@@ -82,11 +82,11 @@ def run(name: str, values: Mapping[str, Any], work: Path, tree: Path = REPOSITOR
     config.write_text(yaml.safe_dump({"name": name, **values}, sort_keys=False))
     environment = {**os.environ, "PYTHONPATH": str(tree)}
     command = [*CLOZE, "run", config.name, "--no-prefect"]
-    told = subprocess.run(
+    completed = subprocess.run(
         command, cwd=work, env=environment, capture_output=True, text=True, check=False
     )
-    if told.returncode:
-        sys.exit(f"{name}: {told.stdout[-500:]}\n{told.stderr[-3000:]}")
+    if completed.returncode:
+        sys.exit(f"{name}: {completed.stdout[-500:]}\n{completed.stderr[-3000:]}")
     return work / "runs" / name
 
 

@@ -240,12 +240,12 @@ def main(arguments: list[str] | None = None) -> None:
                     taken = run(
                         sys.executable, HEADINGS, file.name, checkout=str(Path(path).resolve())
                     )
-                    told = (
+                    shown = (
                         f"{name}: of {len(headings):,} headings {taken[0]} are taken for sentences,"
                         f" "
                     )
                     sys.stdout.write(
-                        f"{told}of {len(sentences):,} short sentences {taken[1]} for headings\n"
+                        f"{shown}of {len(sentences):,} short sentences {taken[1]} for headings\n"
                     )
 
 

@@ -107,7 +107,7 @@ def prepare(options: argparse.Namespace, work: Path) -> None:
         np.save(work / "heldout.npy", blocks(options.corpus, options.vocab, "heldout", SCORED))
     for kind in {OURS[name][0] for name in options.ours.split(",")}:
         recipe = ["--recipe", "roberta", *(["--pairing", "packed"] if kind == "packed" else [])]
-        told = [
+        arguments = [
             "--corpus",
             options.corpus,
             "--tokenizer",
@@ -118,17 +118,17 @@ def prepare(options: argparse.Namespace, work: Path) -> None:
             4,
             *recipe,
         ]
-        cloze("dataset", *told, "--out", work / f"dataset-{kind}")
+        cloze("dataset", *arguments, "--out", work / f"dataset-{kind}")
 
 
 def cloze(*words: object) -> float:
     """Run a command of ours; seconds."""
     began = time.perf_counter()
-    told = subprocess.run(
+    completed = subprocess.run(
         [sys.executable, "-c", CLOZE, *map(str, words)], capture_output=True, text=True, check=False
     )
-    if told.returncode:
-        sys.exit(f"cloze {words[0]} failed:\n{told.stdout[-500:]}\n{told.stderr[-2000:]}")
+    if completed.returncode:
+        sys.exit(f"cloze {words[0]} failed:\n{completed.stdout[-500:]}\n{completed.stderr[-2000:]}")
     return time.perf_counter() - began
 
 
@@ -136,7 +136,7 @@ def scored(directory: Path, work: Path) -> float:
     """Mean cross entropy of the model in a Hugging Face directory on the held-out blocks, nats."""
     import transformers
 
-    special = tokenizer.load(json.loads((work / "told.json").read_text())["vocab"]).special
+    special = tokenizer.load(json.loads((work / "settings.json").read_text())["vocab"]).special
     model = transformers.AutoModelForMaskedLM.from_pretrained(directory).eval()
     rows = torch.from_numpy(np.load(work / "heldout.npy"))
     draws = torch.Generator().manual_seed(0)
@@ -168,7 +168,7 @@ def train_theirs(options: argparse.Namespace) -> None:
     work, out = Path(options.work), Path(options.out)
     torch.set_num_threads(options.threads)
     rows = np.load(work / "train.npy", mmap_mode="r")
-    vocab = json.loads((work / "told.json").read_text())["vocab"]
+    vocab = json.loads((work / "settings.json").read_text())["vocab"]
     pieces = transformers.BertTokenizer(vocab)
     shape = {
         "hidden_size": 256,
@@ -224,7 +224,7 @@ def theirs(precision: str, rate: str, options: argparse.Namespace, work: Path) -
         return dict(json.loads((out / "found.json").read_text()))
 
     def command(steps: int) -> list[str]:
-        told = {
+        settings = {
             "train": precision,
             "steps": steps,
             "rates": rate,
@@ -232,14 +232,14 @@ def theirs(precision: str, rate: str, options: argparse.Namespace, work: Path) -
             "out": out,
             "threads": options.threads,
         }
-        named = [word for name, value in told.items() for word in (f"--{name}", str(value))]
+        named = [word for name, value in settings.items() for word in (f"--{name}", str(value))]
         return [sys.executable, "-m", "benchmarks.time_to_loss", *named]
 
     environment = {**os.environ, "OMP_NUM_THREADS": str(options.threads), "HF_HUB_OFFLINE": "1"}
-    told = subprocess.run(
+    output = subprocess.run(
         command(0), env=environment, capture_output=True, text=True, check=True
     ).stdout
-    steps = int((60 * options.minutes - 15) / json.loads(told.strip().splitlines()[-1])["step"])
+    steps = int((60 * options.minutes - 15) / json.loads(output.strip().splitlines()[-1])["step"])
     began = time.perf_counter()
     subprocess.run(command(steps), env=environment, capture_output=True, check=True)
     found = {"seconds": time.perf_counter() - began, "steps": steps, "loss": scored(out, work)}
@@ -256,7 +256,7 @@ def ours(name: str, budget: int, options: argparse.Namespace, work: Path) -> dic
     shutil.rmtree(
         out, ignore_errors=True
     )  # of a try that was cut off: what it made would take no time now
-    told = [
+    arguments = [
         "--dataset",
         work / f"dataset-{kind}",
         "--max-time",
@@ -267,7 +267,7 @@ def ours(name: str, budget: int, options: argparse.Namespace, work: Path) -> dic
         64,
     ]
     seconds = cloze(
-        "pretrain", *told, *words, "--set", "objectives=[mlm]", "--out", out / "pretrain"
+        "pretrain", *arguments, *words, "--set", "objectives=[mlm]", "--out", out / "pretrain"
     )
     cloze("export", out / "pretrain", "--out", out / "hf")
     steps = json.loads((out / "pretrain" / "manifest.json").read_text())["summary"]["steps"]
@@ -300,7 +300,7 @@ def main() -> None:
         parser.error("name --corpus and --vocab")
     work = Path(options.work).resolve()
     work.mkdir(parents=True, exist_ok=True)
-    (work / "told.json").write_text(json.dumps({"vocab": str(Path(options.vocab).resolve())}))
+    (work / "settings.json").write_text(json.dumps({"vocab": str(Path(options.vocab).resolve())}))
     prepare(options, work)
     machine = platform.processor() or platform.machine()
     print(

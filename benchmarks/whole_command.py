@@ -54,7 +54,7 @@ def commands(options: argparse.Namespace, work: Path) -> dict[str, list[object]]
     words = {"--model": "bert-mini", "--global-batch": BATCH, "--learning-rate": 5e-4}
     words |= {"--precision": options.precision, "--threads": 1, "--heldout-rows": 64}
     words |= {"--dataset": work / "dataset", "--set": "objectives=[mlm]"}
-    told = ["--train", options.precision, "--work", work, "--rates", "5e-4", "--threads", 1]
+    arguments = ["--train", options.precision, "--work", work, "--rates", "5e-4", "--threads", 1]
     return {
         "ours": [
             "-c",
@@ -63,13 +63,13 @@ def commands(options: argparse.Namespace, work: Path) -> dict[str, list[object]]
             compiled,
             *(word for pair in words.items() for word in pair),
         ],
-        "theirs": ["-m", "benchmarks.time_to_loss", *told],
+        "theirs": ["-m", "benchmarks.time_to_loss", *arguments],
     }
 
 
 def prepare(vocab: str, work: Path) -> None:
     """Random rows of one shape for both."""
-    (work / "told.json").write_text(json.dumps({"vocab": str(Path(vocab).resolve())}))
+    (work / "settings.json").write_text(json.dumps({"vocab": str(Path(vocab).resolve())}))
     size = len(Path(vocab).read_text(encoding="utf-8").splitlines())
     rows = np.random.default_rng(0).integers(1000, size, (ROWS, LENGTH))
     np.save(work / "train.npy", rows)

@@ -241,7 +241,7 @@ def read_vectors(path: str) -> tuple[U64, I16]:
     if table.column_names != ["key", "vector"] or not pa.types.is_fixed_size_list(
         table.schema.field("vector").type
     ):
-        raise DataError(f"{path} holds no vectors; create them with `cloze embed-corpus`")
+        raise DataError(f"{path} contains no vectors; create them with `cloze embed-corpus`")
     width = table.schema.field("vector").type.list_size
     if not table.num_rows:
         return np.zeros(0, np.uint64), np.zeros((0, width), np.int16)

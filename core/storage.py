@@ -79,9 +79,9 @@ def _with_client_errors(
     """Decorate a function of a path by `_client_errors`."""
 
     @functools.wraps(function)
-    def call(path: str, /, *rest: _P.args, **named: _P.kwargs) -> _R:
+    def call(path: str, /, *arguments: _P.args, **keyword_arguments: _P.kwargs) -> _R:
         with _client_errors(path):
-            return function(path, *rest, **named)
+            return function(path, *arguments, **keyword_arguments)
 
     return call
 

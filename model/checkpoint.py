@@ -174,21 +174,21 @@ def verify(directory: str, *, training: bool = True) -> None:
     name = storage.join(directory, COMPLETE)
     if not storage.exists(name):
         raise DataError(
-            f"{directory} holds no complete checkpoint ({COMPLETE} is missing); use another "
+            f"{directory} has no complete checkpoint ({COMPLETE} is missing); use another "
             f"checkpoint"
         )
     try:
         content = json.loads(storage.read_text(name))
-        found_format = content["format"]
+        format_version = content["format"]
         recorded = {
             str(entry["path"]): (str(entry["sha256"]), int(entry["size"]))
             for entry in content["files"]
         }
     except (ValueError, TypeError, KeyError) as error:
         raise DataError(f"{name} is damaged ({error!r}); use another checkpoint") from error
-    if found_format != FORMAT:
+    if format_version != FORMAT:
         raise DataError(
-            f"{name} has format {found_format}, this program reads {FORMAT}; use the Cloze that "
+            f"{name} has format {format_version}, this program reads {FORMAT}; use the Cloze that "
             f"made it"
         )
     for path, (digest, size) in sorted(recorded.items()):
@@ -197,14 +197,14 @@ def verify(directory: str, *, training: bool = True) -> None:
         file = storage.join(directory, path)
         if not storage.exists(file):
             raise DataError(f"{file} is missing from the checkpoint; use another checkpoint")
-        found_digest, found_size = storage.sha256(file)
-        if found_size != size:
+        actual_digest, actual_size = storage.sha256(file)
+        if actual_size != size:
             raise DataError(
-                f"{file} has {found_size} bytes, {COMPLETE} says {size}; use another checkpoint"
+                f"{file} has {actual_size} bytes, {COMPLETE} says {size}; use another checkpoint"
             )
-        if found_digest != digest:
+        if actual_digest != digest:
             raise DataError(
-                f"{file} has sha256 {found_digest[:12]}…, {COMPLETE} says {digest[:12]}…; use "
+                f"{file} has sha256 {actual_digest[:12]}…, {COMPLETE} says {digest[:12]}…; use "
                 f"another checkpoint"
             )
 
@@ -338,7 +338,7 @@ def _newest(path: str) -> str:
             f"{path} has {len(candidates)} checkpoints, all of them damaged; start again in "
             f"another directory"
         )
-    raise DataError(f"{path} holds no complete checkpoint; {_what_it_is(path)}")
+    raise DataError(f"{path} has no complete checkpoint; {_what_it_is(path)}")
 
 
 def _instead_of(path: str) -> str:
@@ -379,7 +379,7 @@ def copy_files(source: str, target: str) -> None:
     """
     names = storage.list_files(source) if storage.is_dir(source) else []
     if not names:
-        raise DataError(f"{source} holds no tokenizer files; name a tokenizer directory")
+        raise DataError(f"{source} contains no tokenizer files; name a tokenizer directory")
     for name in names:
         with storage.open_input(storage.join(source, name)) as handle:
             storage.write_bytes(storage.join(target, name), handle.read())

@@ -110,8 +110,8 @@ def classify(
                 f"with one"
             )
         endings = [list(choices) for choices in model_input[CHOICES]]
-        chosen = pipeline.choose(texts, endings, 1)
-        rows = [{"label": best["text"], "score": best["score"]} for (best,) in chosen]
+        selected = pipeline.choose(texts, endings, 1)
+        rows = [{"label": best["text"], "score": best["score"]} for (best,) in selected]
     else:
         rows = [best for (best,) in pipeline.classify(texts, pairs, 1)]
     return _frame(rows, "label", "score")

@@ -53,17 +53,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(work: Work, options: argparse.Namespace) -> tuple[str, dict[str, list[Sample]]]:
-    wanted: dict[str, Mapping[str, Any]] = {
+    requested: dict[str, Mapping[str, Any]] = {
         name: {**copies, "recipe": "bert"} for name, copies in COPIES.items()
     }
     for recipe in options.recipes:
         copies = 1 if recipe == "lm" else 10  # which has no masks
-        wanted[f"{recipe}, {copies} {'copy' if copies == 1 else 'copies'}"] = {
+        requested[f"{recipe}, {copies} {'copy' if copies == 1 else 'copies'}"] = {
             "mask_copies": copies,
             "recipe": recipe,
         }
     plans = {
-        name: ("wordpiece", {"length": options.length, **config}) for name, config in wanted.items()
+        name: ("wordpiece", {"length": options.length, **config})
+        for name, config in requested.items()
     }
     if "roberta" in options.recipes:
         plans["roberta, BPE, 10 copies"] = (

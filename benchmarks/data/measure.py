@@ -139,12 +139,12 @@ def run(case: Case) -> Sample:
             f"{complaint[-2000:]}"
         )
     last = said.strip().rpartition("\n")[2]
-    told = (
+    measured = (
         json.loads(last)
         if last.startswith("{")
         else {"wall": wall, "cpu": usage.ru_utime + usage.ru_stime}
     )
-    return Sample(**told, peak=memory.peak / MEGABYTE, anonymous=memory.own / MEGABYTE)
+    return Sample(**measured, peak=memory.peak / MEGABYTE, anonymous=memory.own / MEGABYTE)
 
 
 @dataclass(slots=True)

@@ -72,15 +72,15 @@ def main() -> None:
             "the CPU"
         )
     options.out.mkdir(parents=True, exist_ok=True)
-    told, rows = machine(options.device), list[dict[str, Any]]()
-    (options.out / "rows.jsonl").write_text(json.dumps(told) + "\n")
-    print(", ".join(f"{name} {value}" for name, value in told.items()), flush=True)
+    machine_info, rows = machine(options.device), list[dict[str, Any]]()
+    (options.out / "rows.jsonl").write_text(json.dumps(machine_info) + "\n")
+    print(", ".join(f"{name} {value}" for name, value in machine_info.items()), flush=True)
 
     def written(row: dict[str, Any]) -> None:
         rows.append(row)
         with (options.out / "rows.jsonl").open("a") as stream:
             stream.write(json.dumps(row) + "\n")
-        (options.out / "results.md").write_text(markdown(rows, told))
+        (options.out / "results.md").write_text(markdown(rows, machine_info))
         figures = row.get("figures") or {}
         shown = "  ".join(
             f"{name} {value:.4g}"
@@ -100,15 +100,15 @@ def main() -> None:
             child_of(*where, **dict([DETERMINISTIC])),
             child_of(*where),
         )  # the second as trainings run
-        wanted = [
+        requested = [
             [name for name in names if re.search(options.only, name)]
             for names in (check_names(), speed_names(options.tiny))
         ]
-        checks, speeds = zip(wanted, children, strict=True)
+        checks, speeds = zip(requested, children, strict=True)
         left = 60 * options.minutes - MARGIN - (time.monotonic() - BEGAN)
         run_rows(checks, speeds, left, written, SHORTEST if options.tiny else LONGEST)
     print()
-    print(markdown(rows, told))
+    print(markdown(rows, machine_info))
     failed = [row["row"] for row in rows if row["row"].startswith("check: ") and row["ok"] is False]
     if failed:
         sys.exit(f"{len(failed)} of the checks failed: {', '.join(failed)}")

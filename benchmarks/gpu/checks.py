@@ -91,7 +91,7 @@ def kernels_agree(place: Place) -> Figures:
         )
         with torch.autocast(place.device, dtype=torch.bfloat16, enabled=precision == "bf16"):
             outputs = (
-                tokens.put_back(layer(hidden.flatten(0, 1)[tokens.places], tokens)),
+                tokens.put_back(layer(hidden.flatten(0, 1)[tokens.flat_positions], tokens)),
                 layer(hidden, padded),
             )
         outputs = tuple(output.float() * real[..., None] for output in outputs)

@@ -121,7 +121,7 @@ class _Enough(Exception):
     """There are figures enough."""
 
 
-class _Told(Reporter):
+class _LogReporter(Reporter):
     """Takes log lines until the time is over; nobody needs the training's end, and its save."""
 
     def __init__(self, seconds: float) -> None:
@@ -150,7 +150,7 @@ def _config(case: Case, model: ModelConfig, log_every: int) -> PretrainConfig:
 
 def _loop(case: Case, place: Place, compiled: bool | None) -> dict[str, Any]:
     model, dataset = _material(case, place)
-    told = _Told(place.seconds)
+    reporter = _LogReporter(place.seconds)
     execution = Execution(
         device="cuda" if place.device == "cuda" else "cpu",
         micro_batch=case.rows,
@@ -165,11 +165,11 @@ def _loop(case: Case, place: Place, compiled: bool | None) -> dict[str, Any]:
             inputs={"dataset": dataset},
             execution=execution,
             fingerprint="0" * 64,
-            report=told,
+            report=reporter,
         )
         with contextlib.suppress(_Enough):
             pretraining.run(_config(case, model, 2 if place.tiny else 4), build)
-    lines = told.lines[WARM:]
+    lines = reporter.lines[WARM:]
     found = {  # lines of as many steps each: the mean time of them
         **{
             name: len(lines) / sum(1 / line[name] for line in lines)
@@ -304,7 +304,7 @@ def _end_to_end(
 
     def loss_of(batch: Batch) -> Tensor:
         layout = batch["layout"]
-        labels = batch["input_ids"].new_full((1, len(layout.places) + 1), IGNORED)
+        labels = batch["input_ids"].new_full((1, len(layout.flat_positions) + 1), IGNORED)
         filler = batch["masked_labels"] == IGNORED
         places = layout.find(batch["masked_positions"]).masked_fill(filler, labels.shape[1] - 1)
         labels[0, places] = batch["masked_labels"]

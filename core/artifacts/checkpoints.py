@@ -49,11 +49,11 @@ class LaunchFence:
 
     def check(self) -> None:
         """Raise SupersededError if the token is not the newest."""
-        with self.held():
+        with self.locked():
             pass
 
     @contextlib.contextmanager
-    def held(self) -> Iterator[None]:
+    def locked(self) -> Iterator[None]:
         """Compare the token, and block newer launches during the block, which must be short.
 
         Raises:
@@ -179,8 +179,8 @@ STEPS = "checkpoints"  # below a training's artifact: one step-XXXXXXXX per chec
 COMPLETE = "checkpoint.json"  # in each checkpoint, written last
 REMOVED = "_removed-"  # prefix of a checkpoint that is being removed, no part of the artifact
 DAMAGED = "_damaged-"  # prefix of a damaged checkpoint, kept until the training ends
-HELD = "_held-"  # prefix of a reader's lease in an object store
-RENEW_SECONDS, HELD_SECONDS = 30.0, 180.0  # renewal and expiry of a reader's lease
+READER_LEASE = "_held-"  # prefix of a reader's lease in an object store
+RENEW_SECONDS, READER_LEASE_SECONDS = 30.0, 180.0  # renewal and expiry of a reader's lease
 _PREFIX = "step-"
 
 
@@ -222,19 +222,19 @@ def pinned(path: str) -> Iterator[None]:
         DataError: the checkpoint is missing or incomplete, or is being removed.
     """
     if not storage.is_local(path):
-        with _held_remotely(path):
+        with _pinned_remotely(path):
             yield
         return
     name = os.path.join(storage.filesystem(path)[1], COMPLETE)
     try:
         handle = open(name, "rb")  # noqa: SIM115
     except (FileNotFoundError, NotADirectoryError) as error:
-        raise _gone(path) from error
+        raise _missing_checkpoint(path) from error
     with handle:
         with contextlib.suppress(OSError):  # no locks, so no training runs here
             fcntl.flock(handle, fcntl.LOCK_SH)  # waits for a removal in progress
         if not has_name(handle, name):
-            raise _gone(path)
+            raise _missing_checkpoint(path)
         yield
 
 
@@ -291,7 +291,7 @@ def delete_quarantined(path: str) -> None:
 
 
 @contextlib.contextmanager
-def _held_remotely(path: str) -> Iterator[None]:
+def _pinned_remotely(path: str) -> Iterator[None]:
     """Implement `pinned` for an object store."""
     steps, _, prefix = _marks(path).rpartition("/")
     lease = Lease(steps, prefix, RENEW_SECONDS)
@@ -299,7 +299,7 @@ def _held_remotely(path: str) -> Iterator[None]:
     lease.keep()
     try:
         if not is_checkpoint(path):
-            raise _gone(path)
+            raise _missing_checkpoint(path)
         yield
     finally:
         lease.end()
@@ -322,7 +322,7 @@ def _remove_remotely(path: str) -> bool:
 def _marks(path: str) -> str:
     """Return the path prefix of the leases of readers of the checkpoint at `path`."""
     steps, _, name = path.rstrip("/").rpartition("/")
-    return storage.join(steps, f"{HELD}{name}-")
+    return storage.join(steps, f"{READER_LEASE}{name}-")
 
 
 def _is_read(path: str) -> bool:
@@ -331,22 +331,22 @@ def _is_read(path: str) -> bool:
     leases = others(steps, prefix)
     if not leases:
         return False
-    probe = Lease(steps, f"{HELD}now-", RENEW_SECONDS)
+    probe = Lease(steps, f"{READER_LEASE}now-", RENEW_SECONDS)
     now = probe.put()
     probe.end()
     dead = [
         lease_path
         for lease_path, facts in leases.items()
-        if is_dead(lease_path, facts, now, HELD_SECONDS)
+        if is_dead(lease_path, facts, now, READER_LEASE_SECONDS)
     ]
     for lease_path in dead:
         storage.remove(lease_path)
     return len(dead) < len(leases)
 
 
-def _gone(path: str) -> DataError:
+def _missing_checkpoint(path: str) -> DataError:
     return DataError(
-        f"{path} holds no complete checkpoint ({COMPLETE} is missing): it was never written, or "
+        f"{path} has no complete checkpoint ({COMPLETE} is missing): it was never written, or "
         f"its training has removed it;"
         " name a newer one, or have the training keep it (milestones)"
     )

@@ -85,11 +85,12 @@ def _check(stage: str, out: str, fingerprint: str, *, force: bool) -> Claim | No
         manifest = artifact.read_manifest(out)
         if manifest.stage != stage:
             raise UsageError(
-                f"{out} holds a {manifest.stage} artifact, not a {stage} one; use another directory"
+                f"{out} contains a {manifest.stage} artifact, not a {stage} one; use another "
+                f"directory"
             )
         if not force:
             raise UsageError(
-                f"{out} holds a {stage} artifact made from other settings or inputs (fingerprint"
+                f"{out} contains a {stage} artifact made from other settings or inputs (fingerprint"
                 f" {manifest.fingerprint[:12]}, expected {fingerprint[:12]}); use another "
                 f"directory, or --force to replace it"
             )
@@ -101,12 +102,12 @@ def _check(stage: str, out: str, fingerprint: str, *, force: bool) -> Claim | No
     elif claim.fingerprint != fingerprint:
         if claim.stage != stage:
             raise UsageError(
-                f"{out} holds an unfinished {claim.stage} artifact; use another directory"
+                f"{out} contains an unfinished {claim.stage} artifact; use another directory"
             )
         if claim.fingerprint and storage.exists(storage.join(out, STEPS)) and not force:
             raise UsageError(
-                f"{out} holds checkpoints of a run with other settings; use another directory, or "
-                f"--force to remove them"
+                f"{out} contains checkpoints of a run with other settings; use another directory, "
+                f"or --force to remove them"
             )
     return claim
 
@@ -171,4 +172,4 @@ def _foreign(out: str) -> list[str]:
 
 
 def _foreign_content(out: str, foreign: list[str]) -> UsageError:
-    return UsageError(f"{out} holds other files ({foreign[0]}); use an empty or new directory")
+    return UsageError(f"{out} contains other files ({foreign[0]}); use an empty or new directory")

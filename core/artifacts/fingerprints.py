@@ -279,6 +279,6 @@ def _input_fingerprint(path: str) -> str:
         if not any(component.startswith("_") for component in name.split("/"))
     ]
     if not names:
-        raise DataError(f"{path} is an empty directory; point to one that holds data")
+        raise DataError(f"{path} is an empty directory; use one that contains data")
     hashes = file_fingerprints(storage.join(path, name) for name in names)
     return combine_hashes((name, hashes[storage.join(path, name)]) for name in names)

@@ -198,7 +198,7 @@ def has_name(handle: IO[Any], name: str) -> bool:
         return False
 
 
-def is_held(out: str) -> bool:
+def is_locked(out: str) -> bool:
     """Return whether a process of this machine builds in the local directory `out` now."""
     try:
         with open(os.path.join(storage.filesystem(out)[1], LOCK), encoding="utf-8") as handle:

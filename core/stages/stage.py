@@ -23,7 +23,7 @@ from cloze.core.errors import UsageError
 from cloze.core.stages.execution import CostModel, Execution
 
 BELOW = "/"
-_NAMED = re.compile(r"([A-Za-z0-9_][A-Za-z0-9_.-]*)=(.+)", re.DOTALL)
+_NAMED_REFERENCE = re.compile(r"([A-Za-z0-9_][A-Za-z0-9_.-]*)=(.+)", re.DOTALL)
 
 
 def role_of(key: str) -> str:
@@ -45,7 +45,7 @@ def inputs_of_role(role: str, inputs: Mapping[str, str]) -> dict[str, str]:
 
 def split_name(text: str) -> tuple[str, str]:
     """Split `NAME=PATH` into (name, path); a path alone has the name ''."""
-    match = _NAMED.fullmatch(text)
+    match = _NAMED_REFERENCE.fullmatch(text)
     return (match[1], match[2]) if match else ("", text)
 
 
@@ -110,7 +110,7 @@ class Reporter:
     def shutdown_time(self, seconds: float) -> None:
         """Report the seconds that the stage needs to stop; repeated when the value changes."""
 
-    def stop_asked(self) -> bool:
+    def stop_requested(self) -> bool:
         """Return whether the stage must stop; asked about twice a second while processes run."""
         return False
 
@@ -123,21 +123,21 @@ NULL_REPORTER = Reporter()
 class SafeReporter(Reporter):
     """Forwards reports; a reporter's error is logged once per kind and never stops the stage.
 
-    Predictions must not be lost, and `stop_asked` answers a question: their errors are raised.
+    Predictions must not be lost, and `stop_requested` answers a question: their errors are raised.
     """
 
     def __init__(self, reporter: Reporter) -> None:
         self._reporter = reporter
         self._failed: set[str] = set()
         for kind in vars(Reporter):
-            if not kind.startswith("_") and kind not in ("predictions", "stop_asked"):
+            if not kind.startswith("_") and kind not in ("predictions", "stop_requested"):
                 setattr(self, kind, functools.partial(self._report, kind))
 
     def predictions(self, values: Sequence[Mapping[str, Any]]) -> None:
         self._reporter.predictions(values)
 
-    def stop_asked(self) -> bool:
-        return self._reporter.stop_asked()
+    def stop_requested(self) -> bool:
+        return self._reporter.stop_requested()
 
     def _report(self, kind: str, *values: Any) -> None:
         try:
@@ -145,7 +145,7 @@ class SafeReporter(Reporter):
         except Exception as error:
             if kind not in self._failed:
                 self._failed.add(kind)
-                message = "reporting (%s) failed, the stage goes on: %s: %s"
+                message = "reporting (%s) failed, the stage continues: %s: %s"
                 log.warning(message, kind, type(error).__name__, error)
 
 

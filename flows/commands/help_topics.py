@@ -106,7 +106,7 @@ EXIT_CODES = """\
 4  stopped on request, with a checkpoint saved"""
 
 JSON = """\
-Every command that reports a result has --json. Standard output then holds one JSON object;
+Every command that reports a result has --json. Standard output is then one JSON object;
 progress and warnings go to standard error.
 
   stages      artifact, stage, fingerprint, cached, seconds, and the stage's summary

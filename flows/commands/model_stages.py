@@ -246,8 +246,8 @@ def show(out: Console, plan: Mapping[str, Any]) -> None:
             _hours(alternative["hours"]),
             _hours(alternative["gpu_hours"]),
         ]
-        is_chosen = all(alternative[name] == recommended[name] for name in alternative)
-        table.add_row(*(f"[bold]{cell}[/]" for cell in cells) if is_chosen else cells)
+        is_recommended = all(alternative[name] == recommended[name] for name in alternative)
+        table.add_row(*(f"[bold]{cell}[/]" for cell in cells) if is_recommended else cells)
     out.print(table)
     time = f"{format_duration(3600 * recommended['hours'])} at {recommended['mfu']:.0%} of the peak"
     out.print(f"\n{time}; a checkpoint takes {format_bytes(plan['checkpoint_bytes'])}.\n")

@@ -97,7 +97,7 @@ def _show(finding: Finding) -> None:
         mark = click.style("fixed", fg="green")
     else:
         mark = click.style("bad* " if finding.repair is not None else "bad  ", fg="red")
-    click.echo(f"{mark} {finding.check:<14} {finding.found}")
+    click.echo(f"{mark} {finding.check:<14} {finding.observed}")
     if not finding.ok and not finding.fixed:
         failed = f" ({finding.failed})" if finding.failed else ""
         click.echo(f"{'':<21}→ {finding.fix}{failed}")

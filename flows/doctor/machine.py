@@ -28,7 +28,7 @@ class Finding:
 
     Attributes:
         check: name of the check.
-        found: what the check found.
+        observed: what the check found.
         ok: the finding needs no action.
         fix: remedy if `ok` is false.
         repair: function that applies the remedy; None: the user must apply it.
@@ -37,7 +37,7 @@ class Finding:
     """
 
     check: str
-    found: str
+    observed: str
     ok: bool = True
     fix: str = ""
     repair: Callable[[], object] | None = None
@@ -47,11 +47,11 @@ class Finding:
     @property
     def key(self) -> tuple[str, str]:
         """Identity of the finding when the check runs again."""
-        return self.check, self.found
+        return self.check, self.observed
 
     def row(self) -> dict[str, Any]:
         """Return the finding for `--json`."""
-        row = {"check": self.check, "found": self.found, "ok": self.ok}
+        row = {"check": self.check, "found": self.observed, "ok": self.ok}
         if self.ok:
             return row
         row |= {"fix": self.fix, "can_fix": self.repair is not None, "fixed": self.fixed}
@@ -119,7 +119,7 @@ def python() -> Iterator[Finding]:
     is_supported = (3, 10) <= sys.version_info[:2] <= (3, 13)
     yield Finding(
         check="python",
-        found=platform.python_version(),
+        observed=platform.python_version(),
         ok=is_supported,
         fix="use Python 3.10 to 3.13",
     )
@@ -137,15 +137,15 @@ def packages() -> Iterator[Finding]:
             yield _package(name, metadata.version(name))
         except metadata.PackageNotFoundError:
             if name in optional:
-                yield Finding(check=name, found=f"not installed ({optional[name]})")
+                yield Finding(check=name, observed=f"not installed ({optional[name]})")
             else:
                 fix = f"pip install {_tested_requirements().get(name, name)}"
-                yield Finding(check=name, found="not installed", ok=False, fix=fix)
+                yield Finding(check=name, observed="not installed", ok=False, fix=fix)
     untested = [
         f"{name} {metadata.version(name)} (tested: {tested})" for name, tested in _untested()
     ]
     if untested:
-        yield Finding(check="versions", found=f"not the tested ones: {', '.join(untested)}")
+        yield Finding(check="versions", observed=f"not the tested ones: {', '.join(untested)}")
 
 
 def _is_installed(name: str) -> bool:
@@ -160,9 +160,9 @@ def _package(name: str, version: str) -> Finding:
     for requirement, partner, symptom in BROKEN:
         if requirement.name == name and Version(version) in requirement.specifier:
             fix = f"pip install '{name}<{str(requirement.specifier).removeprefix('>=')}'"
-            found = f"{version}, with {partner}: {symptom}"
-            return Finding(check=name, found=found, ok=False, fix=fix)
-    return Finding(check=name, found=version)
+            observed = f"{version}, with {partner}: {symptom}"
+            return Finding(check=name, observed=observed, ok=False, fix=fix)
+    return Finding(check=name, observed=version)
 
 
 def _tested_requirements() -> dict[str, str]:
@@ -196,7 +196,7 @@ def compiler() -> Iterator[Finding]:
     path = shutil.which("g++") or shutil.which("c++")
     yield Finding(
         check="compiler",
-        found=path or "none: training steps are not compiled; install g++ to compile them",
+        observed=path or "none: training steps are not compiled; install g++ to compile them",
     )
 
 
@@ -208,7 +208,9 @@ def processor() -> Iterator[Finding]:
         flags = []
     fast = [flag for flag in ("amx_bf16", "avx512_bf16") if flag in flags]
     precision = f"bf16 by {', '.join(fast)}" if fast else "no native bf16: fp32"
-    yield Finding(check="processor", found=f"{len(processes.available_cpus())} cores, {precision}")
+    yield Finding(
+        check="processor", observed=f"{len(processes.available_cpus())} cores, {precision}"
+    )
 
 
 def devices() -> Iterator[Finding]:
@@ -219,25 +221,25 @@ def devices() -> Iterator[Finding]:
     if process.returncode:
         last_line = (process.stderr.strip().splitlines() or ["failed"])[-1]
         fix = "reinstall torch for this machine's driver"
-        yield Finding(check="torch imports", found=last_line, ok=False, fix=fix)
+        yield Finding(check="torch imports", observed=last_line, ok=False, fix=fix)
         return
     torch = json.loads(process.stdout.splitlines()[-1])
     names = [f"{name} ({memory / 2**30:.0f} GiB)" for name, memory in torch["gpus"]]
     driver_count = _driver_gpus()
     if len(names) < driver_count and "CUDA_VISIBLE_DEVICES" not in os.environ:
-        found = (
+        observed = (
             f"the driver lists {driver_count} GPUs, torch {torch['version']} "
             f"(CUDA {torch['cuda']}) sees {len(names)}"
         )
         fix = "install a torch that was built for this driver, or a newer driver"
-        yield Finding(check="devices", found=found, ok=False, fix=fix)
+        yield Finding(check="devices", observed=observed, ok=False, fix=fix)
     else:
-        found = ", ".join(names) or "no GPU: training computes on the CPU"
-        yield Finding(check="devices", found=found)
+        observed = ", ".join(names) or "no GPU: training computes on the CPU"
+        yield Finding(check="devices", observed=observed)
     if names:
         is_enough = len(names) == 1 or torch["nccl"] is not None
         fix = "install a torch with NCCL, which training on several GPUs needs"
-        yield Finding(check="nccl", found=torch["nccl"] or "none", ok=is_enough, fix=fix)
+        yield Finding(check="nccl", observed=torch["nccl"] or "none", ok=is_enough, fix=fix)
 
 
 def _driver_gpus() -> int:
@@ -257,11 +259,14 @@ def disk() -> Iterator[Finding]:
     is_enough = free > FREE_BYTES
     fix = f"free some space: artifacts in {runs} without a link belong to earlier configs"
     yield Finding(
-        check="free disk", found=f"{free / 1e9:.0f} GB at {path.resolve()}", ok=is_enough, fix=fix
+        check="free disk",
+        observed=f"{free / 1e9:.0f} GB at {path.resolve()}",
+        ok=is_enough,
+        fix=fix,
     )
     if statistics.f_files and statistics.f_favail < FREE_SHARE_OF_FILES * statistics.f_files:
-        found = f"only {statistics.f_favail:,} more files fit on the disk"
-        yield Finding(check="free files", found=found, ok=False, fix=fix)
+        observed = f"only {statistics.f_favail:,} more files fit on the disk"
+        yield Finding(check="free files", observed=observed, ok=False, fix=fix)
 
 
 CHECKS = (python, packages, compiler, processor, devices, disk)

@@ -44,13 +44,13 @@ def servers() -> Iterator[Finding]:
         is_starting = service["state"] in ("starting", "waiting") and not service["restarts"]
         yield Finding(
             check=service["title"],
-            found=_describe_service(service),
+            observed=_describe_service(service),
             ok=is_up or is_starting,
             fix=fix,
         )
     if not current:
         yield Finding(
-            check="servers", found=f"none run for {runs.resolve()}; `cloze ui` starts them"
+            check="servers", observed=f"none run for {runs.resolve()}; `cloze ui` starts them"
         )
     for variable, path in SERVERS.items():
         address = os.environ.get(variable, "").rstrip("/")
@@ -63,7 +63,7 @@ def servers() -> Iterator[Finding]:
                 refusal = f"{address} answers, but it cannot reach its database"
             yield Finding(
                 check=variable,
-                found=refusal or f"{address} {silence or 'answers'}",
+                observed=refusal or f"{address} {silence or 'answers'}",
                 ok=silence is None and not refusal,
                 fix=(
                     f"start that server (a team's with `make up` or infra/stack.py, one here with "
@@ -81,13 +81,13 @@ def stack() -> Iterator[Finding]:
         services = json.loads((Path(directory) / "state.json").read_text())["services"]
     except (OSError, ValueError):
         fix = f"python infra/stack.py up --dir {directory}"
-        yield Finding(check="stack", found=f"nothing runs in {directory}", ok=False, fix=fix)
+        yield Finding(check="stack", observed=f"nothing runs in {directory}", ok=False, fix=fix)
         return
     for name, service in services.items():
         restarts = f", restarted {service['restarts']} times" if service["restarts"] else ""
         yield Finding(
             check=name,
-            found=f"{service['state']}{restarts}",
+            observed=f"{service['state']}{restarts}",
             ok=service["state"] in ("healthy", "starting", "done"),
             fix=(
                 f"the stack starts it again; if it stays down, read {service['log']}, remove the "
@@ -115,14 +115,14 @@ def stuck() -> Iterator[Finding]:
     for message in sweep.sweep(runs, reachable, mark=False):
         yield Finding(
             check="stuck run",
-            found=message,
+            observed=message,
             ok=False,
             fix="mark it as crashed, to free its slots; then continue with `cloze resume RUN`",
             repair=partial(sweep.sweep, runs, reachable),
         )
 
 
-def held_slots() -> Iterator[Finding]:
+def occupied_slots() -> Iterator[Finding]:
     """List slot holders; a holder whose run is over is stuck."""
     runs = runs_directory()
     by_holder: dict[tuple[int, str, str], list[slots.Holder]] = {}
@@ -134,10 +134,10 @@ def held_slots() -> Iterator[Finding]:
         description = f"{names}: {node} of run {run}, process {pid}, for {age}"
         record = status_file.newest(status_file.directory_of(runs, run))
         is_over = record and record["pid"] == pid and record["state"] != status_file.RUNNING
-        fix = f"the run has ended, but its process still holds the slots; end it (kill {pid})"
+        fix = f"the run has ended, but its process still occupies the slots; end it (kill {pid})"
         yield Finding(
             check="slots",
-            found=description,
+            observed=description,
             ok=not is_over,
             fix=fix,
             repair=partial(_end, [pid]) if is_over else None,
@@ -151,15 +151,15 @@ def orphans() -> Iterator[Finding]:
     for process in _own_processes():
         with suppress(psutil.Error, OSError):
             parent = process.environ().get(PARENT_PID, "")
-            is_gone = parent.isdigit() and not psutil.pid_exists(int(parent))
-            if is_gone and _is_in_namespace(process.pid):
+            is_orphan = parent.isdigit() and not psutil.pid_exists(int(parent))
+            if is_orphan and _is_in_namespace(process.pid):
                 orphaned.setdefault(process.pid, f"the process {parent} of its run is gone")
     for pid, reason in orphaned.items():
         with suppress(psutil.Error):
             command = " ".join(psutil.Process(pid).cmdline())[:60]
             yield Finding(
                 check="orphan",
-                found=f"process {pid} ({command}): {reason}",
+                observed=f"process {pid} ({command}): {reason}",
                 ok=False,
                 fix=f"end it (kill {pid})",
                 repair=partial(_end, [pid]),
@@ -176,7 +176,7 @@ def refused_records() -> Iterator[Finding]:
     more = f" (and {len(other_reasons)} more reasons, in {spools / FILE})" if other_reasons else ""
     yield Finding(
         check="records",
-        found=f"{reasons.total():,} refused by MLflow: {reason}{more}",
+        observed=f"{reasons.total():,} refused by MLflow: {reason}{more}",
         ok=False,
         fix="remove the cause, then send them again with --fix; records that are refused again are"
         " kept",
@@ -216,4 +216,4 @@ def _end(pids: list[int]) -> None:
         processes.end([psutil.Process(pid) for pid in pids], grace_seconds())
 
 
-CHECKS = (servers, stack, orphans, stuck, held_slots, refused_records)
+CHECKS = (servers, stack, orphans, stuck, occupied_slots, refused_records)

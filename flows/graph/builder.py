@@ -21,11 +21,12 @@ from cloze.flows.graph.sections import (
     Section,
     inherit,
     node_name,
-    said_when,
+    parse_when,
     spread_roles,
 )
 
-Chosen = tuple[dict[str, Any], dict[str, InputSource]]  # a node's matrix values and inputs by role
+# matrix values and inputs by role of one node
+InputChoice = tuple[dict[str, Any], dict[str, InputSource]]
 
 
 class InstanceExpander:
@@ -48,7 +49,7 @@ class InstanceExpander:
                     references[role] = None
             references = dict(spread_roles(section, references))
             fields = section.stage.config.model_fields
-            for axes, inputs in self._there(section, references, combination, used_axes):
+            for axes, inputs in self._choices(section, references, combination, used_axes):
                 values = dict(substitute_axes(settings, axes, used_axes.add))
                 for axis in plain_axes(section.matrix) & combination.keys():
                     if axis in fields:
@@ -65,12 +66,16 @@ class InstanceExpander:
                 if node is not None:
                     yield node
 
-    def _there(
-        self, section: Section, texts: Mapping[str, Any], axes: Mapping[str, Any], spoken: set[str]
-    ) -> Iterator[Chosen]:
-        """Yield from `_chosen`; record the node as left out if an input is left out."""
+    def _choices(
+        self,
+        section: Section,
+        texts: Mapping[str, Any],
+        axes: Mapping[str, Any],
+        used_axes: set[str],
+    ) -> Iterator[InputChoice]:
+        """Yield from `_join_inputs`; record the node as left out if an input is left out."""
         try:
-            yield from self._chosen(section, texts, axes, {}, spoken)
+            yield from self._join_inputs(section, texts, axes, {}, used_axes)
         except LeftOutError as error:
             if str(error):  # without a message, the config itself excludes the node
                 self.graph.left_out[node_name(section, axes)] = str(error)
@@ -85,25 +90,25 @@ class InstanceExpander:
             if field in type(self.graph.nodes[origin.node].config).model_fields
         }
 
-    def _chosen(
+    def _join_inputs(
         self,
         section: Section,
         texts: Mapping[str, Any],
         axes: Mapping[str, Any],
-        chosen: Mapping[str, InputSource],
-        spoken: set[str],
-    ) -> Iterator[Chosen]:
+        selected: Mapping[str, InputSource],
+        used_axes: set[str],
+    ) -> Iterator[InputChoice]:
         """Yield every choice of one instance per role whose matrix values agree (a natural join).
 
         Args:
             section: the section whose inputs are chosen.
             texts: references by role; None: the config names none.
             axes: matrix values chosen so far.
-            chosen: input sources chosen so far, by role.
-            spoken: filled with the axes that references use as `{axis}`.
+            selected: input sources chosen so far, by role.
+            used_axes: filled with the axes that references use as `{axis}`.
         """
         if not texts:
-            yield dict(axes), dict(chosen)
+            yield dict(axes), dict(selected)
             return
         # a role that uses `{axis}` is resolved after the role that provides the axis
         role = next(
@@ -113,15 +118,15 @@ class InstanceExpander:
         if role is None:
             role = next(iter(texts))
             raise UsageError(
-                f"{section.name}.{role} ({texts[role]!r}) speaks of an axis that this node has not;"
+                f"{section.name}.{role} ({texts[role]!r}) refers to an axis that this node lacks;"
                 f" use {set(axes) or '{}'}"
             )
         remaining = {other: text for other, text in texts.items() if other != role}
         candidates = list(
-            self.finder.candidates(section, role, substitute_axes(texts[role], axes, spoken.add))
+            self.finder.candidates(section, role, substitute_axes(texts[role], axes, used_axes.add))
         )
         if not candidates:
-            yield from self._chosen(section, remaining, axes, chosen, spoken)
+            yield from self._join_inputs(section, remaining, axes, selected, used_axes)
             return
         matches = [
             (values, origin)
@@ -129,10 +134,10 @@ class InstanceExpander:
             if all(axes.get(axis, value) == value for axis, value in values.items())
         ]
         for values, origin in matches:
-            yield from self._chosen(
-                section, remaining, {**axes, **values}, {**chosen, role: origin}, spoken
+            yield from self._join_inputs(
+                section, remaining, {**axes, **values}, {**selected, role: origin}, used_axes
             )
-        if not matches and not chosen:
+        if not matches and not selected:
             raise self._no_match(section, axes, *candidates[0])
 
     def _no_match(
@@ -191,7 +196,7 @@ class GraphBuilder:
         """
         inherited = {name: inherit(sections, name) for name in sections}
         never = frozenset(
-            name for name, values in inherited.items() if said_when(name, values) == NEVER
+            name for name, values in inherited.items() if parse_when(name, values) == NEVER
         )
         active = {
             name: Section(name, values, run)
@@ -238,7 +243,7 @@ class GraphBuilder:
         placements = {}
         # the stage needs the position of each node
         if GATHERED in section.stage.config.model_fields:
-            placements[GATHERED] = {name: _place(node) for name, node in nodes.items()}
+            placements[GATHERED] = {name: _placement(node) for name, node in nodes.items()}
         new_node = self.graph.add_node(
             section,
             {**section.fields, **placements},
@@ -259,7 +264,7 @@ class GraphBuilder:
                     nodes[producer.name] = replace(producer, config=config)
 
 
-def _place(node: Node) -> dict[str, Any]:
+def _placement(node: Node) -> dict[str, Any]:
     """Return a node's section, its matrix values, and the nodes that it reads by role."""
     inputs = {
         role: f"{source.node}/{source.path}" if source.path else source.node

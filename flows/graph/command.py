@@ -18,7 +18,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from cloze.core import storage
-from cloze.core.artifacts.lock import is_held
+from cloze.core.artifacts.lock import is_locked
 from cloze.core.config import parse_config
 from cloze.core.stages.execution import Execution
 from cloze.core.stages.stage import NULL_REPORTER, BuildContext, Reporter
@@ -26,7 +26,7 @@ from cloze.flows.graph import stages
 from cloze.flows.graph.nodes import Node
 
 COMMANDS = ".commands"  # in the directory of all runs
-KEPT = 100  # commands whose records are kept
+RETAINED_COMMANDS = 100  # commands whose records are kept
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,8 +104,8 @@ def records_directory(runs: Path, out: str, *, is_transient: bool) -> Iterator[P
             is_transient = True
         if is_transient:
             directory = Path(stack.enter_context(TemporaryDirectory(prefix="cloze-")))
-        for old in command_directories(runs)[:-KEPT]:
-            if not is_held(str(old)):
+        for old in command_directories(runs)[:-RETAINED_COMMANDS]:
+            if not is_locked(str(old)):
                 shutil.rmtree(old, ignore_errors=True)
         yield directory
 

@@ -22,7 +22,7 @@ from cloze.flows.data import DATA
 from cloze.flows.graph import stages
 from cloze.flows.graph.builder import GraphBuilder
 from cloze.flows.graph.nodes import Node, stage_of
-from cloze.flows.graph.overrides import is_named, merge, read_yaml
+from cloze.flows.graph.overrides import has_named_points, merge, read_yaml
 from cloze.flows.graph.sections import MATRIX, RUN
 
 PRESETS = Path(__file__).resolve().parent.parent / "presets"
@@ -162,7 +162,7 @@ def read(
             f"{path} is not valid YAML ({' '.join(str(error).split())}); correct the syntax there"
         ) from error
     if not isinstance(values, dict):
-        raise UsageError(f"{path} must hold a mapping of sections, found {type(values).__name__}")
+        raise UsageError(f"{path} must contain a mapping of sections, not {type(values).__name__}")
     return _with_overrides(_resolved(values, base), overrides or {})
 
 
@@ -185,7 +185,7 @@ def _resolved_section(section: Mapping[str, Any], stage: Stage, base: str) -> di
     for role in stage.inputs.keys() & section.keys():
         reference = section[role]
         resolved[role] = (
-            [_resolved_named(item, base) for item in reference]
+            [_resolve_named_reference(item, base) for item in reference]
             if isinstance(reference, list)
             else _resolved_reference(reference, base)
         )
@@ -196,7 +196,7 @@ def _resolved_section(section: Mapping[str, Any], stage: Stage, base: str) -> di
                 name: _resolved_section(fields or {}, stage, base)
                 for name, fields in points.items()
             }
-            if is_named(points)
+            if has_named_points(points)
             else points
             for axis, points in matrix.items()
         }
@@ -214,7 +214,7 @@ def _resolved_reference(reference: Any, base: str) -> Any:
     return reference if "://" in reference else os.path.normpath(os.path.join(base, reference))
 
 
-def _resolved_named(reference: Any, base: str) -> Any:
+def _resolve_named_reference(reference: Any, base: str) -> Any:
     """Make the path in `NAME=PATH` or `PATH` absolute, for a role with several inputs."""
     if not isinstance(reference, str):
         return reference

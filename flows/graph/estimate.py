@@ -33,7 +33,7 @@ from cloze.flows.graph.schedule import resource_request
 from cloze.flows.machine import slots
 
 Basis = Literal["measured", "scaled", "rough"]
-LOOKED_AT = 16  # newest artifacts of a stage that are read
+MAX_ARTIFACTS = 16  # newest artifacts of a stage that are read
 SAME = 0.02  # relative difference below which work counts as equal
 FINISHED = "finished"  # state of a node that was built, in the record of its run
 NEAR = 4.0  # maximum ratio of model sizes for a transfer of throughput
@@ -194,7 +194,7 @@ class MeasuredThroughputs:
                         name = entry.name.partition("@")[0].partition("-")[0]
                         if name in stages.TABLE and not entry.is_symlink():
                             self._directories.setdefault(name, []).append(Path(entry.path))
-        return sorted(self._directories.get(stage, []), key=_changed, reverse=True)[:LOOKED_AT]
+        return sorted(self._directories.get(stage, []), key=_changed, reverse=True)[:MAX_ARTIFACTS]
 
 
 def _distance(throughput: MeasuredThroughput, cost: CostEstimate) -> float:

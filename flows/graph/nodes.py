@@ -16,7 +16,7 @@ from cloze.flows.graph import stages
 
 # of a section; an instance's label also has its axis values, which may have dots
 LABEL = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]*")
-KEPT_STEP = re.compile(r"step-(\d+)")  # in a reference: `pretrain/step-8000`
+STEP_REFERENCE = re.compile(r"step-(\d+)")  # in a reference: `pretrain/step-8000`
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,13 +71,13 @@ def stage_of(section: str) -> str | None:
     return name if name in stages.TABLE and (not separator or LABEL.fullmatch(label)) else None
 
 
-def kept_part(part: str, reference: str) -> str:
+def resolve_subpath(part: str, reference: str) -> str:
     """Return the path below an artifact for `part`, the text after the node name in a reference.
 
     Raises:
         UsageError: the path leads out of the artifact.
     """
-    match = KEPT_STEP.fullmatch(part)
+    match = STEP_REFERENCE.fullmatch(part)
     if match:
         return f"{STEPS}/{step_name(int(match[1]))}"
     if part.startswith("/") or ".." in part.split("/"):

@@ -37,7 +37,7 @@ def read_yaml(text: str) -> Any:
     try:
         json.dumps(values)
     except (TypeError, ValueError) as error:
-        raise yaml.YAMLError(f"it holds what JSON cannot: {error}") from error
+        raise yaml.YAMLError(f"it contains a value that JSON cannot express: {error}") from error
     return values
 
 
@@ -139,7 +139,7 @@ def merge(
             if expanded is None:
                 raise UsageError(
                     f"--set {where}.{key}.{next(iter(nested))} reaches into {where}.{key}, which "
-                    f"holds {current!r}, not a mapping; set the whole of it"
+                    f"is {current!r}, not a mapping; set all of it"
                 )
             current = expanded
         merged[key] = merge(
@@ -173,7 +173,7 @@ def combinations(matrix: Any, where: str) -> Iterator[tuple[dict[str, Any], dict
         )
     axes: list[list[tuple[str, Any, Mapping[str, Any]]]] = []
     for axis, values in matrix.items():
-        if is_named(values):
+        if has_named_points(values):
             points = [(str(axis), name, fields or {}) for name, fields in values.items()]
         elif isinstance(values, Sequence) and not isinstance(values, str):
             points = [(str(axis), value, {}) for value in values]
@@ -185,7 +185,7 @@ def combinations(matrix: Any, where: str) -> Iterator[tuple[dict[str, Any], dict
         slugs = [slug(value, f"{where}.matrix.{axis}") for _, value, _ in points]
         if not points or len(set(slugs)) < len(slugs):
             raise UsageError(
-                f"{where}.matrix.{axis} ({values!r}) must hold at least one value, and each once"
+                f"{where}.matrix.{axis} ({values!r}) must list at least one value, and each once"
             )
         axes.append(points)
     for combination in product(*axes):
@@ -195,7 +195,7 @@ def combinations(matrix: Any, where: str) -> Iterator[tuple[dict[str, Any], dict
         yield {axis: value for axis, value, _ in combination}, fields
 
 
-def is_named(values: Any) -> bool:
+def has_named_points(values: Any) -> bool:
     """Return whether an axis has names with fields, or without any, below each."""
     return isinstance(values, Mapping) and all(
         isinstance(fields, Mapping) or fields is None for fields in values.values()

@@ -136,7 +136,9 @@ def plan(
                     f"before it first"
                 )
     return [
-        replace(step, depends_on=tuple(one for one in step.depends_on if one in only_names))
+        replace(
+            step, depends_on=tuple(parent for parent in step.depends_on if parent in only_names)
+        )
         for name, step in steps.items()
         if name in only_names
     ]
@@ -156,7 +158,7 @@ def _step(
     try:
         fingerprint, parents = stage.lineage(node.config, input_hashes)
     except DataError as error:
-        raise _name_place(error, node, node.name) from error
+        raise _with_location(error, node, node.name) from error
     path = node.out or str(directory / f"{node.name}-{fingerprint[:12]}")
     manifest = _manifest(path)
     reason, resumes_at = "", 0
@@ -211,7 +213,7 @@ def _inputs(
                 try:
                     outside[origin.path] = fingerprints.input_fingerprint(origin.path)
                 except DataError as error:
-                    raise _name_place(error, node, f"{node.section}.{role}") from error
+                    raise _with_location(error, node, f"{node.section}.{role}") from error
             paths[role], hashes[role] = origin.path, outside[origin.path]
             continue
         source = steps[origin.node]
@@ -222,16 +224,16 @@ def _inputs(
         hashes[role] = f"{source.fingerprint}/{origin.path}"
         if source.cached and not storage.exists(paths[role]):
             raise UsageError(
-                f"{node.name} goes on from {origin.path} of {source.name}, which was not kept; use "
-                f"another step, or make it again:"
+                f"{node.name} continues from {origin.path} of {source.name}, which was not kept; "
+                f"use another step, or make it again:"
                 f" --force-node {source.name}"
             )
     return paths, hashes
 
 
-def _name_place(error: DataError, node: Node, place: str) -> DataError:
+def _with_location(error: DataError, node: Node, location: str) -> DataError:
     """Prefix an error with its place in the run's config; a command has no config."""
-    return error if node.out else DataError(f"{place}: {error}")
+    return error if node.out else DataError(f"{location}: {error}")
 
 
 def _manifest(path: str) -> artifact.Manifest | None:

@@ -22,7 +22,7 @@ from cloze.core.errors import UsageError, did_you_mean
 from cloze.core.stages.execution import Execution
 from cloze.core.stages.stage import Stage, assign_input_keys, role_of
 from cloze.flows.graph import stages
-from cloze.flows.graph.nodes import InputSource, Node, kept_part, stage_of
+from cloze.flows.graph.nodes import InputSource, Node, resolve_subpath, stage_of
 from cloze.flows.graph.overrides import merge, slug
 
 MATRIX, RUN, WHEN = "matrix", "run", "when"
@@ -45,7 +45,7 @@ class Section:
                 f"{{processes: 2}}"
             )
         self.run = merge(run, run_values, None, f"{name}.{RUN}")
-        self.when = said_when(name, values)
+        self.when = parse_when(name, values)
         self.roles = {key: value for key, value in values.items() if key in self.stage.inputs}
         self.fields = {
             key: value
@@ -119,7 +119,7 @@ class PartialGraph:
         return node
 
 
-def said_when(name: str, values: Mapping[str, Any]) -> str:
+def parse_when(name: str, values: Mapping[str, Any]) -> str:
     """Return the `when` of a section.
 
     Raises:
@@ -244,7 +244,7 @@ class InputFinder:
         self, section: Section, role: str, node: Node, subpath: str, reference: str
     ) -> InputSource:
         """Return the source in a node; raise UsageError if its stage does not fit the role."""
-        spec, path = section.stage.inputs[role_of(role)], kept_part(subpath, reference)
+        spec, path = section.stage.inputs[role_of(role)], resolve_subpath(subpath, reference)
         kinds = (*spec.kinds, *spec.explicit_kinds)
         if spec.kinds and node.stage not in kinds:
             raise UsageError(

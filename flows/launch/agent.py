@@ -40,7 +40,7 @@ from cloze.flows.launch.protocol import GO, STOP, LaunchSpec, RankEvent
 from cloze.flows.machine import slots
 
 HEARTBEAT_INTERVAL = {True: 2.0, False: 10.0}  # seconds, by whether the directory is local
-LOOK_SECONDS = 0.5
+POLL_SECONDS = 0.5
 HOST = "CLOZE_HOST_ADDRESS"  # this host's name as other hosts resolve it, if different
 STOP_WAIT_SECONDS = 60.0  # wait for the coordinator after a failed rank
 # in addition to the grace period: GPUs may still be held by earlier ranks that save
@@ -59,7 +59,7 @@ class Agent:
         self._seconds = launch.grace_seconds  # default grace period
         self._failed_since: float | None = None
         self._over = threading.Event()
-        self._held = ExitStack()  # slots
+        self._slots = ExitStack()  # slots
 
     def run(self) -> int:
         """Run to the end and return the exit code."""
@@ -84,7 +84,7 @@ class Agent:
         finally:
             if self.ranks is not None:
                 self.ranks.close()
-            self._held.close()
+            self._slots.close()
             self._over.set()
 
     def _address(self) -> str:
@@ -110,7 +110,7 @@ class Agent:
         request = slots.ResourceRequest(gpus=launch.counts[self.node], gpu_ids=launch.gpu_ids)
         deadline = time.monotonic() + BUSY_SECONDS + launch.grace_seconds
         try:
-            granted = self._held.enter_context(
+            granted = self._slots.enter_context(
                 slots.acquire(
                     request, machine, launch.artifact, Job.read(launch.job).stage,
                     lambda: self._grace() is not None or time.monotonic() > deadline,
@@ -121,7 +121,7 @@ class Agent:
             )  # fmt: skip
         except KeyboardInterrupt:
             if self._grace() is not None:
-                return  # asked to stop; no rank will start
+                return  # requested to stop; no rank will start
             raise ClozeError(
                 f"host {self.host} has too few free GPUs for {launch.counts[self.node]} processes: "
                 f"{slots.describe_holders(slots.GPU)};"
@@ -135,7 +135,7 @@ class Agent:
             go = event_files.read_json(self.launch.file(GO))
             if go is not None:
                 return go
-            time.sleep(LOOK_SECONDS)
+            time.sleep(POLL_SECONDS)
         return None
 
     def _run_ranks(self, go: dict[str, Any]) -> None:
@@ -144,7 +144,7 @@ class Agent:
             launch.worker, launch.job, host_setup.distributed_envs(launch, self.node, go), logs
         )
         while not self.ranks.finished:
-            self._forward(self.ranks.events(LOOK_SECONDS))
+            self._forward(self.ranks.events(POLL_SECONDS))
             grace = self._grace()
             if grace is not None:
                 self.ranks.stop(grace)

@@ -39,9 +39,9 @@ from cloze.flows.launch.protocol import (
 # from a reachable host until its agent reports: many hosts load Python from one disk
 AGENT_START_TIMEOUT = 300.0
 STOP_SECONDS = 10.0  # for agents to end, after the ranks' grace period
-LOOK_SECONDS = 0.1
+POLL_SECONDS = 0.1
 FULL_BYTES = 1 << 16  # less free disk space counts as full
-KEPT = 3  # launches whose files are kept
+RETAINED_LAUNCHES = 3  # launches whose files are kept
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,19 +111,19 @@ class AgentRankGroup:
         self._is_released = False  # `go.json` is written
         self._is_preempted = False
         self._waits = ""  # last reported reason for waiting
-        self._held: list[RankEvent] = []  # events received during `stop`
+        self._buffered: list[RankEvent] = []  # events received during `stop`
 
     @property
     def finished(self) -> bool:
-        return not self._held and all(node.over for node in self._nodes)
+        return not self._buffered and all(node.over for node in self._nodes)
 
     def events(self, seconds: float) -> Sequence[RankEvent]:
         deadline = time.monotonic() + seconds
         while True:
-            events, self._held = [*self._held, *self._poll()], []
+            events, self._buffered = [*self._buffered, *self._poll()], []
             if events or self.finished or time.monotonic() >= deadline:
                 return events
-            time.sleep(LOOK_SECONDS)
+            time.sleep(POLL_SECONDS)
 
     def stop(self, grace: float) -> None:
         if not all(node.over for node in self._nodes):
@@ -133,8 +133,8 @@ class AgentRankGroup:
                 self._handle.stop()
             deadline = time.monotonic() + grace + STOP_SECONDS
             while not all(node.over for node in self._nodes) and time.monotonic() < deadline:
-                self._held += self._poll()
-                time.sleep(LOOK_SECONDS)
+                self._buffered += self._poll()
+                time.sleep(POLL_SECONDS)
         self._handle.stop()
 
     def close(self) -> None:
@@ -251,6 +251,6 @@ def _forget_old(path: str) -> None:
     """Delete the files of all but the last launches of an artifact."""
     launches = storage.join(path, LOGS, LAUNCHES)
     files = storage.list_files(launches) if storage.is_dir(launches) else []
-    for name in sorted({file.partition("/")[0] for file in files})[: -KEPT + 1]:
+    for name in sorted({file.partition("/")[0] for file in files})[: -RETAINED_LAUNCHES + 1]:
         with suppress(OSError):
             storage.remove(storage.join(launches, name))

@@ -18,7 +18,7 @@ from typing import Any
 from cloze.core import storage
 from cloze.core.artifacts import artifact, checkpoints, lock
 from cloze.core.artifacts.checkpoints import LaunchFence
-from cloze.core.artifacts.lock import is_held
+from cloze.core.artifacts.lock import is_locked
 from cloze.core.errors import DataError, UsageError
 from cloze.core.stages.execution import Execution
 from cloze.core.stages.worker import JOB, LOGS, Job
@@ -29,7 +29,7 @@ _HOLDER = re.compile(r"process (\d+) on (\S+)")
 
 CANCEL = "cancel.json"
 GRACE = "grace.json"  # shutdown time in seconds that the ranks reported
-LOOK_SECONDS = {True: 0.5, False: 5.0}  # poll interval, by whether the directory is local
+POLL_SECONDS = {True: 0.5, False: 5.0}  # poll interval, by whether the directory is local
 
 
 def request_cancel(path: str) -> None:
@@ -61,7 +61,7 @@ class CancelPoll:
     def __init__(self, path: str) -> None:
         self.fence = LaunchFence()
         self._file = storage.join(path, LOGS, CANCEL)
-        self._seconds = LOOK_SECONDS[storage.is_local(path)]
+        self._seconds = POLL_SECONDS[storage.is_local(path)]
         self._next = time.monotonic() + self._seconds
 
     def __call__(self) -> bool:
@@ -94,7 +94,7 @@ def cancel(path: str, report: Callable[[str], None]) -> dict[str, Any]:
         )
     grace = _grace(path)
     request_cancel(path)
-    report(f"{builder} is asked to end; trainings have {grace:.0f} s to save a checkpoint")
+    report(f"requested {builder} to end; trainings have {grace:.0f} s to save a checkpoint")
     match = _HOLDER.search(builder)
     pid = int(match[1]) if match is not None and match[2] == socket.gethostname() else None
     seconds = grace + PATIENCE_SECONDS
@@ -160,7 +160,7 @@ def holder(path: str) -> str | None:
         return builder or None
     is_remote = (match := _HOLDER.search(builder)) is not None and match[2] != socket.gethostname()
     # file systems may hide other hosts' locks
-    return builder if is_remote or is_held(path) else None
+    return builder if is_remote or is_locked(path) else None
 
 
 def _grace(path: str) -> float:

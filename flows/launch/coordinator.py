@@ -14,7 +14,7 @@ from typing import Any
 
 from cloze.core import storage
 from cloze.core.artifacts.checkpoints import start_attempt, start_launch
-from cloze.core.artifacts.lock import is_held
+from cloze.core.artifacts.lock import is_locked
 from cloze.core.config import StageConfig
 from cloze.core.errors import ClozeError, StoppedError, UsageError
 from cloze.core.stages.execution import Execution
@@ -75,7 +75,9 @@ def living(path: str) -> Detached | None:
 
 def unattended(path: str) -> Detached | None:
     """Return the detached launch at `path` if no process follows it, else None."""
-    followed = is_held(path) if storage.is_local(path) else cancel_requests.holder(path) is not None
+    followed = (
+        is_locked(path) if storage.is_local(path) else cancel_requests.holder(path) is not None
+    )
     return None if followed else living(path)
 
 
@@ -171,7 +173,7 @@ def _wait(work: LaunchRequest, seconds: float) -> None:
     """Wait before a restart. Raises KeyboardInterrupt if the run is asked to stop."""
     deadline, cancel_poll = time.monotonic() + seconds, CancelPoll(work.build.path)
     while time.monotonic() < deadline:
-        if work.build.report.stop_asked() or cancel_poll():
+        if work.build.report.stop_requested() or cancel_poll():
             raise KeyboardInterrupt
         time.sleep(0.2)
 
@@ -179,7 +181,7 @@ def _wait(work: LaunchRequest, seconds: float) -> None:
 # The coordinator: runs a stage in ranks and returns their progress, result and errors.
 
 PEER_SECONDS = 5.0  # for other ranks to notice a failure
-LOOK_SECONDS = 0.5
+POLL_SECONDS = 0.5
 
 
 def run_in_worker_processes(
@@ -275,7 +277,7 @@ class LaunchCoordinator:
         """Follow the ranks until all ended; return soon after the first failure or last result."""
         deadline: float | None = None
         while not started.finished:
-            state.update(started.events(LOOK_SECONDS))
+            state.update(started.events(POLL_SECONDS))
             self._raise_if_stop_requested()
             if state.hung and not state.failed:
                 return
@@ -291,7 +293,7 @@ class LaunchCoordinator:
 
     def _raise_if_stop_requested(self) -> None:
         """Raise KeyboardInterrupt if the run was asked to stop, ClozeError after the time limit."""
-        if self.build.report.stop_asked() or self.cancel_poll():
+        if self.build.report.stop_requested() or self.cancel_poll():
             raise KeyboardInterrupt
         if self.deadline is not None and time.monotonic() > self.deadline:
             raise ClozeError(

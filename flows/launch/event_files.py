@@ -61,7 +61,7 @@ class EventReader:
 
     def __init__(self, path: str) -> None:
         self.path = path
-        self._place = 0  # bytes or objects read so far
+        self._position = 0  # bytes or objects read so far
         self._pending = b""
 
     def read(self) -> list[dict[str, Any]]:
@@ -75,18 +75,18 @@ class EventReader:
         try:
             # opened at each call: NFS checks for new data when a file is opened
             with open(f"{storage.filesystem(self.path)[1]}.jsonl", "rb") as stream:
-                stream.seek(self._place)
+                stream.seek(self._position)
                 content = stream.read()
         except FileNotFoundError:
             return b""
-        self._place += len(content)
+        self._position += len(content)
         return content
 
     def _from_store(self) -> bytes:
         content = b""
-        while storage.exists(name := f"{self.path}/{self._place:08d}.jsonl"):
+        while storage.exists(name := f"{self.path}/{self._position:08d}.jsonl"):
             content += storage.read_text(name).encode()
-            self._place += 1
+            self._position += 1
         return content
 
 

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from cloze.core.processes import HeartbeatReader, RankPhase, RankStatus
 
-LOOK_SECONDS = 1.0
+POLL_SECONDS = 1.0
 ASLEEP_SECONDS = 10.0  # between two checks: the host, or this process, was suspended
 DUMP_SECONDS = 5.0  # for ranks to write their stacks
 ELSEWHERE_SECONDS = 60.0  # for another host to report its rank, if all ranks here wait
@@ -64,17 +64,17 @@ class HangDetector:
         elsewhere: bool,
     ) -> None:
         self._pids, self._watched, self._logs, self._elsewhere = pids, watched, logs, elsewhere
-        self._looked = self._awake = time.monotonic()
+        self._last_check = self._awake = time.monotonic()
         self._before: list[RankStatus] = []
 
     def check(self) -> HangReport | None:
         """Return a rank that hangs in two successive checks. Call every few seconds."""
         now = time.monotonic()
-        if now < self._looked + LOOK_SECONDS:
+        if now < self._last_check + POLL_SECONDS:
             return None
-        if now > self._looked + ASLEEP_SECONDS:
+        if now > self._last_check + ASLEEP_SECONDS:
             self._awake = now
-        self._looked = now
+        self._last_check = now
         beats = [watched.read() for watched in self._watched]
         overdue = [
             beat for beat in beats if beat.limit and now > max(beat.since, self._awake) + beat.limit

@@ -40,11 +40,11 @@ def _code() -> str:
     return digest.hexdigest()[:12]
 
 
-def difference(here: Mapping[str, str], there: Mapping[str, str]) -> tuple[str, str, str] | None:
+def difference(local: Mapping[str, str], remote: Mapping[str, str]) -> tuple[str, str, str] | None:
     """Return the first difference of two identities as (name, here, there); None if equal."""
-    for name in sorted({*here, *there}, key=lambda name: (name == "code", name)):
-        if here.get(name) != there.get(name):
-            return name, here.get(name, "none"), there.get(name, "none")
+    for name in sorted({*local, *remote}, key=lambda name: (name == "code", name)):
+        if local.get(name) != remote.get(name):
+            return name, local.get(name, "none"), remote.get(name, "none")
     return None
 
 
@@ -87,7 +87,14 @@ def check_host(launch: LaunchSpec, node: int, host: str) -> None:
 
 INTERFACE = "GLOO_SOCKET_IFNAME"
 FOREIGN = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
-GIVEN_BY_FOREIGN = ("processes", "nodes", "restarts", "min_processes", "min_nodes", "hostfile")
+FOREIGN_FIELDS = (
+    "processes",
+    "nodes",
+    "restarts",
+    "min_processes",
+    "min_nodes",
+    "hostfile",
+)
 # otherwise restarted ranks of torchrun find the addresses of the dead ones
 UNSHARED = "TORCH_DISABLE_SHARE_RDZV_TCP_STORE"
 _SIOCGIFADDR = 0x8915
@@ -111,7 +118,7 @@ def check_foreign(execution: Execution) -> None:
             f"torchrun --max-restarts reuses the store of the failed ranks; set {UNSHARED}=1 for "
             f"torchrun, or leave it out"
         )
-    for name in ("launcher", *GIVEN_BY_FOREIGN):
+    for name in ("launcher", *FOREIGN_FIELDS):
         value = getattr(execution, name)
         if value != Execution.model_fields[name].default:
             raise UsageError(

@@ -29,7 +29,7 @@ from cloze.flows.launch.protocol import (
 _LIBRARIES = re.compile(
     r"gloo|nccl|TCPStore|DistNetworkError|DistBackendError|DistStoreError", re.IGNORECASE
 )
-_GONE = re.compile(
+_CONNECTION_LOST = re.compile(
     r"connection (?:was )?(?:reset|closed|refused)(?: by (?:remote )?peer)?|connectFullMesh "
     r"failed|broken pipe|timed out|ncclRemoteError",
     re.IGNORECASE,
@@ -135,7 +135,7 @@ class LaunchState:
             elif "grace" in event:
                 self._take_time(float(event["grace"]))
             else:
-                self._hear(rank, event)
+                self._handle_report(rank, event)
         ranks = {rank for rank, _ in events if rank is not None} - stopped_ranks
         failed = sorted(
             filter(self._failure, ranks),
@@ -150,7 +150,7 @@ class LaunchState:
             if code < 0 and code != -signal.SIGTERM and is_silent and not is_abort:
                 self._killed = rank if self._killed is None else self._killed
 
-    def _hear(self, rank: int, event: Event) -> None:
+    def _handle_report(self, rank: int, event: Event) -> None:
         for kind in ("progress", "metrics", "checkpoint", "records"):
             if kind in event:
                 if rank == self.ranks[0]:
@@ -241,19 +241,19 @@ class LaunchState:
             raise StoppedError(self.stopped_sentence())
         if errors:
             rank, event = errors[0]
-            self._raise_if_a_peer_is_gone(rank, event)
+            self._raise_if_peer_lost(rank, event)
             origin = f"rank {rank} on host {host}; " if (host := self.started.host(rank)) else ""
             hint = f" ({origin}log: {self.logs})" if event.get("unexpected") else ""
             raise BY_EXIT_CODE.get(event["exit_code"], RanksLostError)(event["error"] + hint)
         failed = (rank for rank, code in codes.items() if code)
         raise self._death(next(failed) if self.first_failed is None else self.first_failed)
 
-    def _raise_if_a_peer_is_gone(self, rank: int, event: Event) -> None:
+    def _raise_if_peer_lost(self, rank: int, event: Event) -> None:
         """Raise RanksLostError if a network library's error only says that a peer is gone."""
         if (
             event.get("unexpected")
             and _LIBRARIES.search(event["error"])
-            and (match := _GONE.search(event["error"]))
+            and (match := _CONNECTION_LOST.search(event["error"]))
         ):
             raise RanksLostError(
                 f"{self._who(rank)} has lost its connection to another rank ({match[0]}): that "

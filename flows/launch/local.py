@@ -93,7 +93,7 @@ class LocalRanks:
             [process.pid for process in self.processes.values()],
             list(self._watched.values()),
             [self._log(rank) for rank in self.processes],
-            elsewhere=any(int(one["WORLD_SIZE"]) > len(environments) for one in environments),
+            elsewhere=any(int(each["WORLD_SIZE"]) > len(environments) for each in environments),
         )
         self._report.processes({rank: process.pid for rank, process in self.processes.items()})
 

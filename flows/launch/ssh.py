@@ -88,13 +88,13 @@ OPTIONS = (  # an interruption of less than a minute breaks no connection
     "BatchMode=yes", f"ConnectTimeout={CONNECT_SECONDS}", "ServerAliveInterval=15",
     "ServerAliveCountMax=4", "LogLevel=ERROR",
 )  # fmt: skip
-PASSED = (  # environment variables that are passed to other hosts
+FORWARDED = (  # environment variables that are passed to other hosts
     "CLOZE_*", "NCCL_*", "GLOO_*", "UCX_*", "FI_*", "TORCH_*", "PYTORCH_*", "CUDA_LAUNCH_BLOCKING",
     "DS_*", "OMP_*", "MKL_*", "GOMP_*",
     "KMP_*", "GLIBC_TUNABLES", "AWS_*", "GOOGLE_*", "AZURE_*", "MLFLOW_*", "HF_*", "FSSPEC_*",
     "LD_LIBRARY_PATH", "PYTHONPATH", "TMPDIR",
 )  # fmt: skip
-KEPT = (EVENTS_FD, PARENT_PID, "CLOZE_SLOTS_DIR")  # but these are specific to this host
+HOST_SPECIFIC = (EVENTS_FD, PARENT_PID, "CLOZE_SLOTS_DIR")  # but these are specific to this host
 
 
 class SshStarter:
@@ -138,7 +138,7 @@ class _Connections:
         self.launch = launch
         logs = local_directory(launch.artifact) / LOGS
         logs.mkdir(parents=True, exist_ok=True)
-        passed = json.dumps(passed_on(os.environ)).encode() + b"\n"
+        environment = json.dumps(forwarded_environment(os.environ)).encode() + b"\n"
         self._outputs = [logs / f"agent{node}.log" for node in range(launch.nodes)]
         self._clients: list[subprocess.Popen[bytes]] = []
         for node, name in enumerate(launch.hosts):
@@ -153,7 +153,7 @@ class _Connections:
                 )
             self._clients.append(client)
             # a thread, because a host that reads nothing must not block the others
-            threading.Thread(target=_give, args=(client, passed), daemon=True).start()
+            threading.Thread(target=_give, args=(client, environment), daemon=True).start()
 
     def host(self, node: int) -> str:
         return self.launch.hosts[node]
@@ -250,12 +250,13 @@ def agent_command(launch: LaunchSpec, node: int, execution: Execution) -> str:
     return "exec " + shlex.join(["env", *([f"PYTHONPATH={path}"] if path else []), python, *agent])
 
 
-def passed_on(environment: Mapping[str, str]) -> dict[str, str]:
+def forwarded_environment(environment: Mapping[str, str]) -> dict[str, str]:
     """Return the environment variables that are passed to other hosts."""
     return {
         name: value
         for name, value in environment.items()
-        if name not in KEPT and any(fnmatch.fnmatchcase(name, pattern) for pattern in PASSED)
+        if name not in HOST_SPECIFIC
+        and any(fnmatch.fnmatchcase(name, pattern) for pattern in FORWARDED)
     }
 
 

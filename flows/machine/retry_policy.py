@@ -52,7 +52,7 @@ class RetryPolicy:
         """
         if not is_retryable(error):
             return False
-        failure = _place(error)
+        failure = _failure_location(error)
         is_repeated, self._before = failure is not None and failure == self._before, failure
         fewer = self._fewer(error, gpus)
         return fewer or not is_repeated
@@ -81,7 +81,7 @@ class RetryPolicy:
         return target < count
 
 
-def _place(error: BaseException) -> tuple[int, str] | None:
+def _failure_location(error: BaseException) -> tuple[int, str] | None:
     """Return the step and message (without numbers) of a failed training; None for other errors."""
     step = error.step if isinstance(error, ClozeError) else None
     return None if step is None else (step, _NUMBER.sub("", str(error)))

@@ -57,7 +57,7 @@ def _listed() -> dict[str, str]:
 POLL_SECONDS = 0.2
 PATIENCE_SECONDS = 2.0  # before a node is reported as waiting
 CPU, GPU = "cpu", "gpu"
-MOST_NAMED = 4  # slots listed by name for one holder; more are counted
+MAX_LISTED = 4  # slots listed by name for one holder; more are counted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,7 +122,7 @@ def acquire(
     machine: MachineResources,
     run: str,
     node: str,
-    stop_asked: Callable[[], bool],
+    stop_requested: Callable[[], bool],
     report_waiting: Callable[[], None],
 ) -> Iterator[tuple[str, ...]]:
     """Acquire slots and yield the names of the granted GPUs.
@@ -132,17 +132,17 @@ def acquire(
         machine: the cores and GPUs of this host.
         run: name of the run, for other processes' messages.
         node: name of the node, for other processes' messages.
-        stop_asked: polled while waiting.
+        stop_requested: polled while waiting.
         report_waiting: called once if the slots are not free within 2 seconds.
 
     Raises:
-        KeyboardInterrupt: `stop_asked` returned true.
+        KeyboardInterrupt: `stop_requested` returned true.
     """
-    with contextlib.ExitStack() as held:
+    with contextlib.ExitStack() as stack:
 
         def take(kind: str, names: Sequence[str], count: int) -> list[str]:
             owner = {"pid": os.getpid(), "host": socket.gethostname(), "run": run, "node": node}
-            return _take(held, kind, names, count, owner, stop_asked, report_waiting)
+            return _take(stack, kind, names, count, owner, stop_requested, report_waiting)
 
         gpu_ids = request.gpu_ids
         granted = take(GPU, gpu_ids or machine.gpus, len(gpu_ids) or request.gpus)
@@ -151,12 +151,12 @@ def acquire(
 
 
 def _take(
-    held: contextlib.ExitStack,
+    stack: contextlib.ExitStack,
     kind: str,
     names: Sequence[str],
     count: int,
     owner: Mapping[str, Any],
-    stop_asked: Callable[[], bool],
+    stop_requested: Callable[[], bool],
     report_waiting: Callable[[], None],
 ) -> list[str]:
     if count == 0:
@@ -164,10 +164,10 @@ def _take(
     is_first, is_reported, start = False, False, time.monotonic()
     with contextlib.ExitStack() as queue:
         while True:
-            if stop_asked():
+            if stop_requested():
                 raise KeyboardInterrupt
             is_first = is_first or _locked(queue, f"{kind}-queue") is not None
-            locked_slots = _try(held, kind, names, count) if is_first else None
+            locked_slots = _try(stack, kind, names, count) if is_first else None
             if locked_slots is not None:
                 break
             if not is_reported and time.monotonic() - start > PATIENCE_SECONDS:
@@ -183,7 +183,7 @@ def _take(
 
 
 def _try(
-    held: contextlib.ExitStack, kind: str, names: Sequence[str], count: int
+    stack: contextlib.ExitStack, kind: str, names: Sequence[str], count: int
 ) -> list[tuple[str, IO[str]]] | None:
     """Lock `count` of the slots; return None, and lock none, if fewer are free."""
     with contextlib.ExitStack() as attempt:
@@ -194,7 +194,7 @@ def _try(
             if stream is not None:
                 locked_slots.append((name, stream))
             if len(locked_slots) == count:
-                held.push(attempt.pop_all().__exit__)
+                stack.push(attempt.pop_all().__exit__)
                 return locked_slots
     return None
 
@@ -240,7 +240,7 @@ def describe_holders(*kinds: str) -> str:
         if kind in kinds:
             slots_by_holder.setdefault((kind.upper(), holder.run, holder.pid), []).append(name)
     descriptions = [
-        (f"{kind} {', '.join(names)}" if len(names) <= MOST_NAMED else f"{len(names)} {kind}s")
+        (f"{kind} {', '.join(names)}" if len(names) <= MAX_LISTED else f"{len(names)} {kind}s")
         + f" {'is' if len(names) == 1 else 'are'} held by {run} (process {pid})"
         for (kind, run, pid), names in slots_by_holder.items()
     ]

@@ -65,18 +65,18 @@ class CheckpointSelection:
 
     Attributes:
         new: all checkpoints that no earlier run has seen.
-        chosen: new checkpoints to evaluate.
+        selected: new checkpoints to evaluate.
         waiting: checkpoints left for the next run because of the limit.
     """
 
     new: tuple[CheckpointInfo, ...]
-    chosen: tuple[CheckpointInfo, ...]
+    selected: tuple[CheckpointInfo, ...]
     waiting: tuple[CheckpointInfo, ...]
 
     @property
-    def passed(self) -> list[CheckpointInfo]:
+    def skipped(self) -> list[CheckpointInfo]:
         """New checkpoints that were not requested, such as those between milestones."""
-        selected = {item.key for item in (*self.chosen, *self.waiting)}
+        selected = {item.key for item in (*self.selected, *self.waiting)}
         return [item for item in self.new if item.key not in selected]
 
 
@@ -200,7 +200,7 @@ def choose(
     newest = [item for item in requested if item.newest]
     order = [*reversed(newest), *(item for item in requested if not item.newest)]
     return CheckpointSelection(
-        new=tuple(new), chosen=tuple(order[:limit]), waiting=tuple(order[limit:])
+        new=tuple(new), selected=tuple(order[:limit]), waiting=tuple(order[limit:])
     )
 
 
@@ -222,10 +222,12 @@ def parse_since(text: str, now: float, zone: str) -> float:
     if span:
         return now - int(span[1]) * (3600 if span[2] == "h" else 86400)
     try:
-        moment = datetime.datetime.fromisoformat(text)
+        since_time = datetime.datetime.fromisoformat(text)
     except ValueError as error:
         raise UsageError(
             f"since ({text!r}) is not a time; give a date such as 2026-11-20, or a duration such "
             f"as 36h or 7d"
         ) from error
-    return (moment if moment.tzinfo else moment.replace(tzinfo=zoneinfo.ZoneInfo(zone))).timestamp()
+    return (
+        since_time if since_time.tzinfo else since_time.replace(tzinfo=zoneinfo.ZoneInfo(zone))
+    ).timestamp()

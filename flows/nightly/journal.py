@@ -191,7 +191,7 @@ class Journal:
 # The champion's files, kept next to the journal, and MLflow's alias, which follows the journal.
 
 COPIES = "champions"  # subdirectory of the journal's directory
-KEPT = 3  # champions whose files are kept for rollbacks
+RETAINED_CHAMPIONS = 3  # champions whose files are kept for rollbacks
 TRAINING = "training"  # folder of a checkpoint that only resuming needs
 
 
@@ -222,7 +222,9 @@ def keep_champion_files(journal: Journal, champion: Champion) -> None:
         ignored = shutil.ignore_patterns(TRAINING)
         shutil.copytree(champion.checkpoint, temporary, copy_function=_link, ignore=ignored)
         temporary.rename(target)
-    current = {_copy(journal, change.champion) for change in journal.changes()[-KEPT:]} | {target}
+    current = {
+        _copy(journal, change.champion) for change in journal.changes()[-RETAINED_CHAMPIONS:]
+    } | {target}
     copies = (journal.directory / COPIES).resolve()
     for path in [*copies.glob(f"*/{STEPS}/*"), *copies.glob("*")]:
         if not any(path == copy or path in copy.parents for copy in current):

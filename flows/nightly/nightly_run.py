@@ -77,11 +77,11 @@ class NightlyRun:
             stack.enter_context(self.journal.lease())
             for attempt in range(1, PIN_ATTEMPTS + 1):
                 with contextlib.ExitStack() as pins:
-                    chosen = self._pin_selection(pins)
-                    if not self.outcome.gone or attempt == PIN_ATTEMPTS:
+                    selected = self._pin_selection(pins)
+                    if not self.outcome.pruned or attempt == PIN_ATTEMPTS:
                         stack.push(pins.pop_all())
                         break
-            self.set_subjects(chosen)
+            self.set_subjects(selected)
             if self.champion_label is not None:
                 with contextlib.suppress(DataError):  # a user is removing the champion's files
                     stack.enter_context(pinned(self.subjects[self.champion_label][PRETRAIN]))
@@ -93,22 +93,22 @@ class NightlyRun:
 
     def _pin_selection(self, pins: contextlib.ExitStack) -> list[CheckpointInfo]:
         """Select checkpoints again and pin them; return those that still exist."""
-        self.outcome.choice, self.outcome.gone = self.choose(), []
-        chosen = []
-        for item in self.outcome.choice.chosen:
+        self.outcome.choice, self.outcome.pruned = self.choose(), []
+        selected = []
+        for item in self.outcome.choice.selected:
             try:
                 pins.enter_context(pinned(item.path))
-                chosen.append(item)
+                selected.append(item)
             except DataError:
-                self.outcome.gone.append(item)
-        return chosen
+                self.outcome.pruned.append(item)
+        return selected
 
-    def set_subjects(self, chosen: Iterable[CheckpointInfo]) -> None:
+    def set_subjects(self, selected: Iterable[CheckpointInfo]) -> None:
         """Set the suite's subjects: the selected checkpoints, and the champion if it exists."""
         reigning = self.journal.champion()
         self.candidates = {
             discovery.label(item.run, item.step, item.key): item
-            for item in chosen
+            for item in selected
             if reigning is None or item.key != reigning.key
         }
         self.subjects = {
@@ -188,17 +188,19 @@ class NightlyRun:
         nights = self.journal.nights()
         starts = [night["started"] for night in nights if night["results"] or night["failed"]]
         if len(starts) > self.settings.keep_nights:
-            champions = [change.champion for change in self.journal.changes()[-journal.KEPT :]]
+            champions = [
+                change.champion for change in self.journal.changes()[-journal.RETAINED_CHAMPIONS :]
+            ]
             labels = {discovery.label(item.run, item.step, item.key) for item in champions}
             remove_old_artifacts(directory, starts[-self.settings.keep_nights], labels)
 
     def _scores(self, session: RunSession) -> tuple[dict[str, Scores], dict[str, str]]:
         """Return scores and error messages by checkpoint label.
 
-        A checkpoint that was pruned meanwhile is added to `outcome.gone` and is no failure.
+        A checkpoint that was pruned meanwhile is added to `outcome.pruned` and is no failure.
         """
         removed = [label for label, item in self.candidates.items() if not Path(item.path).exists()]
-        self.outcome.gone += [self.candidates.pop(label) for label in removed]
+        self.outcome.pruned += [self.candidates.pop(label) for label in removed]
         failed: dict[str, str] = {}
         for name, error in session.failures.items():
             label = str(session.step(name).node.values.get(AXIS, ""))
@@ -225,7 +227,7 @@ class NightlyRun:
             "why": outcome.why,
             "champion": asdict(promoted) if promoted else None,
             "failed": failed_keys,
-            "gone": [item.key for item in outcome.gone],
+            "gone": [item.key for item in outcome.pruned],
             "errors": len(outcome.errors),
         }
 
@@ -250,14 +252,14 @@ def nightly_run(
     suite: Suite,
     *,
     since: str | None = None,
-    due: float | None = None,
+    scheduled_start: float | None = None,
     run: Callable[[RunSession], object] = run_plain,
     screen: Console | None = None,
 ) -> NightlyResult:
     """Do one nightly run, from discovery to the trend page.
 
     Args:
-        due: scheduled start (Unix seconds). If a successful run started later, this one does
+        scheduled_start: Unix seconds. If a successful run started later, this one does
             nothing, so only one of several missed runs works, and a failed one can be repeated.
         run: runs the session's nodes; it may raise errors that are also in `RunSession.failures`.
 
@@ -266,8 +268,9 @@ def nightly_run(
         StoppedError: interrupted; the next run reuses what is built.
     """
     with NightlyRun(suite, since, screen) as night:
-        if due is not None and any(
-            entry["started"] > due and not entry.get("errors") for entry in night.journal.nights()
+        if scheduled_start is not None and any(
+            entry["started"] > scheduled_start and not entry.get("errors")
+            for entry in night.journal.nights()
         ):
             night.outcome.message = "Nothing to do: a later nightly run has succeeded already"
             night.outcome.champion = night.journal.champion()
@@ -289,7 +292,7 @@ def preview(suite: Suite, since: str | None = None) -> dict[str, Any]:
     """Return what a nightly run would do, for `cloze nightly --dry-run`; changes nothing."""
     night = NightlyRun(suite, since)
     choice, reigning = night.outcome.choice, night.journal.champion()
-    night.set_subjects(choice.chosen)
+    night.set_subjects(choice.selected)
     steps = night.session().steps if night.candidates else []
     return {
         "new": [
@@ -299,9 +302,9 @@ def preview(suite: Suite, since: str | None = None) -> dict[str, Any]:
             }
             for item in choice.new
         ],
-        "chosen": [item.key for item in choice.chosen],
+        "chosen": [item.key for item in choice.selected],
         "waiting": [item.key for item in choice.waiting],
-        "passed": [item.key for item in choice.passed],
+        "passed": [item.key for item in choice.skipped],
         "nodes": [
             {
                 "name": step.name, "stage": step.node.stage, "why": step.reason,

@@ -39,7 +39,7 @@ class NightlyResult:
 
     Attributes:
         evaluated: results as in the journal.
-        gone: checkpoints that their training pruned before they were read.
+        pruned: checkpoints that their training pruned before they were read.
         errors: errors by node.
         warnings: messages for the user.
         message: number of checkpoints by what happened to them.
@@ -47,7 +47,7 @@ class NightlyResult:
 
     choice: CheckpointSelection
     evaluated: list[dict[str, Any]] = field(default_factory=list)
-    gone: list[CheckpointInfo] = field(default_factory=list)
+    pruned: list[CheckpointInfo] = field(default_factory=list)
     errors: dict[str, BaseException] = field(default_factory=dict)
     decision: PromotionDecision | None = None
     candidate: str | None = None
@@ -62,8 +62,8 @@ class NightlyResult:
             "new": len(self.choice.new),
             "evaluated": self.evaluated,
             "waiting": [item.key for item in self.choice.waiting],
-            "passed": len(self.choice.passed),
-            "gone": [item.key for item in self.gone],
+            "passed": len(self.choice.skipped),
+            "gone": [item.key for item in self.pruned],
             "failed": {name: str(error) for name, error in self.errors.items()},
             "candidate": self.candidate,
             "promoted": self.is_promoted,
@@ -93,8 +93,10 @@ class NightlyResult:
         if not self.choice.new:
             return "No new checkpoints"
         counts = {
-            "skipped, neither the newest of their training nor milestones": len(self.choice.passed),
-            "removed by their training before they could be read": len(self.gone),
+            "skipped, neither the newest of their training nor milestones": len(
+                self.choice.skipped
+            ),
+            "removed by their training before they could be read": len(self.pruned),
             "waiting for the next nightly run": len(self.choice.waiting),
             "failed": failed,
         }

@@ -251,7 +251,7 @@ def connected(api: str) -> Iterator[SyncPrefectClient]:
     except ClozeError:
         raise
     except Exception as error:
-        if _asks_for_login(error):
+        if _requires_login(error):
             raise ClozeError(
                 f"Prefect at {api} rejects the login; set PREFECT_API_AUTH_STRING to "
                 f"user:password, or PREFECT_API_KEY for Prefect Cloud"
@@ -262,7 +262,7 @@ def connected(api: str) -> Iterator[SyncPrefectClient]:
         raise ClozeError(f"Prefect at {api}: {reason}") from error
 
 
-def _asks_for_login(error: BaseException | None) -> bool:
+def _requires_login(error: BaseException | None) -> bool:
     """Return whether the error or one of its causes is an HTTP status 401 or 403."""
     while error is not None:
         if getattr(getattr(error, "response", None), "status_code", None) in (401, 403):

@@ -84,8 +84,8 @@ SHOWN = 40  # nodes; in a larger graph, cached nodes get no task run
 def run_name() -> str:
     """Return the config's name and the start time."""
     config = str(flow_run.parameters.get("config", "run")).rpartition("/")[2].removesuffix(".yaml")
-    moment = flow_run.scheduled_start_time or datetime.now()
-    return f"{config} {moment:%m-%d %H:%M:%S}"
+    start_time = flow_run.scheduled_start_time or datetime.now()
+    return f"{config} {start_time:%m-%d %H:%M:%S}"
 
 
 OPTIONS: dict[str, Any] = {  # shared by all flows
@@ -300,7 +300,7 @@ def _graceful_stop(
     try:
         yield
     except BaseException as error:
-        cancel_asked = session.record is not None and session.record.cancel_asked
+        cancel_requested = session.record is not None and session.record.cancel_requested
         session.stop()
         with contextlib.suppress(ValueError):  # not in the main thread
             signal.signal(signal.SIGTERM, signal.SIG_IGN)  # ignore further requests
@@ -314,7 +314,7 @@ def _graceful_stop(
                 message=f"its worker is gone{message and f': {message}'}"
             )
             session.ending = (status_file.CRASHED, str(final_state.message))
-        elif in_terminal or cancel_asked or _is_cancelled():
+        elif in_terminal or cancel_requested or _is_cancelled():
             final_state = Cancelled(message=message or "stopped before a checkpoint; run again")
             session.ending = (status_file.CANCELLED, str(final_state.message))
         else:

@@ -75,11 +75,11 @@ def _evaluate(
         with session:
             run_as_tasks(session, retries)
 
-    due = flow_run.scheduled_start_time
+    scheduled_start = flow_run.scheduled_start_time
     outcome = nightly_run.nightly_run(
         suite.load(config, overrides.nest(values)),
         since=since or None,
-        due=due.timestamp() if due is not None else None,
+        scheduled_start=scheduled_start.timestamp() if scheduled_start is not None else None,
         run=run,
         screen=Console(quiet=True),
     )

@@ -266,7 +266,7 @@ class TaskRunReporter(Reporter):
         return ", ".join(words)
 
 
-class OneLineErrorFilter(logging.Filter):
+class SingleLineErrorFilter(logging.Filter):
     """Filter that redacts secrets in Prefect's logs and drops Cloze errors, which nodes log."""
 
     def filter(self, record: logging.LogRecord) -> bool:
@@ -286,5 +286,5 @@ def install_log_filter() -> None:
     """Add the filter to Prefect's run loggers. Idempotent."""
     for name in ("prefect.flow_runs", "prefect.task_runs"):
         logger = logging.getLogger(name)
-        if not any(isinstance(existing, OneLineErrorFilter) for existing in logger.filters):
-            logger.addFilter(OneLineErrorFilter())
+        if not any(isinstance(existing, SingleLineErrorFilter) for existing in logger.filters):
+            logger.addFilter(SingleLineErrorFilter())

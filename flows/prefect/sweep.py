@@ -63,7 +63,7 @@ def _owners(runs: Path) -> dict[str, Owner]:
     """Return the owner of each flow run, by flow run id, from the records of runs."""
     owners = {}
     for directory in status_file.directories(runs):
-        is_locked = lock.is_held(str(directory))
+        is_locked = lock.is_locked(str(directory))
         for path in status_file.records_in(directory):
             with suppress(KeyError, TypeError):
                 content = status_file.read_file(path)

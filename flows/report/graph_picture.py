@@ -231,7 +231,7 @@ def _gathered(nodes: Mapping[str, NodePicture]) -> dict[str, NodePicture]:
     depth: dict[str, int] = {}
     groups: dict[tuple[str, int], list[str]] = {}
     for name, node in nodes.items():
-        depth[name] = 1 + max((depth[one] for one in node.after if one in depth), default=-1)
+        depth[name] = 1 + max((depth[other] for other in node.after if other in depth), default=-1)
         groups.setdefault((node.stage, depth[name]), []).append(name)
     titles = {
         key: names[0] if len(names) == 1 else f"{key[0]} × {len(names)}"
@@ -245,7 +245,9 @@ def _gathered(nodes: Mapping[str, NodePicture]) -> dict[str, NodePicture]:
     grouped = {}
     for (stage, layer), names in groups.items():
         title = titles[stage, layer]
-        after = {title_of[one] for name in names for one in nodes[name].after if one in title_of}
+        after = {
+            title_of[other] for name in names for other in nodes[name].after if other in title_of
+        }
         grouped[title] = NodePicture(
             stage=stage,
             after=tuple(parent for parent in titles.values() if parent in after - {title}),

@@ -57,7 +57,7 @@ def render(
     for node in nodes:
         packages |= node.manifest.packages
     config = {node.name: node.manifest.config for node in nodes[:MOST_ROWS]}
-    pretrained, tuned, evaluated = (by_stage[one] for one in ("pretrain", "finetune", "evaluate"))
+    pretrained, tuned, evaluated = (by_stage[name] for name in ("pretrain", "finetune", "evaluate"))
     histories = [node.history for node in pretrained if node.history]
     sections = _sections(nodes).items()
     return environment.get_template("report.html").render(

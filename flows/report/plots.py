@@ -19,7 +19,7 @@ INK, MUTED, BLUE, ORANGE = "#1f2933", "#7b8794", "#2563a8", "#d97706"
 GREEN, RED = "#2f855a", "#b83227"
 CYCLE = (BLUE, ORANGE, GREEN, RED, "#7c4dab", "#0f8b8d", "#a8527a", "#6b7280")  # of curves
 FEW = 6  # from this number of curves, only smoothed ones are drawn
-MOST_NAMED = 12  # maximum number of curves in the legend
+MAX_LEGEND_ENTRIES = 12  # maximum number of curves in the legend
 STYLE = {
     "svg.fonttype": "none",
     "svg.hashsalt": "cloze",
@@ -81,7 +81,7 @@ def losses(curves: Sequence[Curve], entropy: float | None) -> str:
                 if len(curves) < FEW:
                     axes.plot(steps, values, color=colour, alpha=0.22, linewidth=0.8)
                 name = "training (smoothed)" if is_single else curve.name
-                label = name if number < MOST_NAMED else None
+                label = name if number < MAX_LEGEND_ENTRIES else None
                 axes.plot(steps, smooth(values), color=colour, linewidth=1.6, label=label)
             if curve.heldout:
                 style: dict[str, Any] = {"color": colour, "markersize": 2.5, "linestyle": ":"}

@@ -44,7 +44,7 @@ from cloze.flows.report.submission import glue_table
 VERSION = 3
 FILE = "report.html"
 MOST_FILLED = 6  # checkpoints that fill masks
-MOST_TOLD = 3  # groups in one line
+MAX_SHOWN_GROUPS = 3  # groups in one line
 PAGE_SECONDS, FILL_SECONDS, FILL_BYTES = 2.0, 7.0, 1 << 30
 
 
@@ -166,14 +166,14 @@ def headline(summary: Mapping[str, Any]) -> str:
         return best_setting(tables) or titles
     descriptions = summary.get("groups") or {}
     phrases = []
-    for group, metrics in list(groups.items())[:MOST_TOLD]:
+    for group, metrics in list(groups.items())[:MAX_SHOWN_GROUPS]:
         # manifest keys are sorted alphabetically, so the group names its main metric
         metric = str((descriptions.get(group) or {}).get("score") or next(iter(metrics)))
         score, detail = metrics[metric], ""
         if len(groups) == 1 and score["n"] > 1:
             detail = f", best {score['best']:.3f} by {score['best_node']}, mean of {score['n']}"
         phrases.append(f"{group} {metric.replace('_', ' ')}{detail} {score['mean']:.3f}")
-    more = f" and {len(groups) - MOST_TOLD} more" if len(groups) > MOST_TOLD else ""
+    more = f" and {len(groups) - MAX_SHOWN_GROUPS} more" if len(groups) > MAX_SHOWN_GROUPS else ""
     return ", ".join(phrases) + more
 
 

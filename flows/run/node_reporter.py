@@ -93,7 +93,7 @@ class NodeReporter(Reporter):
         self._record.facts(self._step.name, grace_seconds=seconds)
         self._forward("shutdown_time", seconds)
 
-    def stop_asked(self) -> bool:
+    def stop_requested(self) -> bool:
         return self._stop.is_set()
 
     def _forward(self, kind: str, *values: Any) -> None:

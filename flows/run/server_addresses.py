@@ -13,7 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from cloze.core.artifacts.lock import is_held
+from cloze.core.artifacts.lock import is_locked
 
 SERVERS, STATE = ".servers", "state.json"  # below the runs; locked while `cloze ui` runs
 ANSWER_SECONDS = 3.0
@@ -24,7 +24,7 @@ TRUST = "set SSL_CERT_FILE and REQUESTS_CA_BUNDLE to the file with your CA's cer
 def servers(runs: Path) -> dict[str, Any]:
     """Return the addresses that `cloze ui` has written; empty if it is not running."""
     with suppress(OSError, ValueError):
-        if is_held(str(runs / SERVERS)):
+        if is_locked(str(runs / SERVERS)):
             state = json.loads((runs / SERVERS / STATE).read_text(encoding="utf-8"))
             return state if isinstance(state, dict) else {}
     return {}

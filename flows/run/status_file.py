@@ -32,7 +32,7 @@ from pathlib import Path
 from typing import Any
 
 from cloze.core import storage
-from cloze.core.artifacts.lock import is_held
+from cloze.core.artifacts.lock import is_locked
 from cloze.core.errors import DataError, UsageError, did_you_mean
 from cloze.core.secrets import redact
 from cloze.core.stages.execution import DEFAULT_GRACE_SECONDS
@@ -47,7 +47,7 @@ CANCELLED, CRASHED = "cancelled", "crashed"
 # states of nodes, in addition to running, finished and failed
 WAITING, CACHED, SKIPPED, STOPPED = ("waiting", "cached", "skipped", "stopped")
 QUEUED = "queued"  # node that waits only for cores or GPUs; `why` names the holders
-KEPT = 50  # records per run
+RETAINED_RECORDS = 50  # records per run
 SECONDS = 1.0
 SILENT_SECONDS = 24 * 3600.0  # age at which another host's silent record counts as crashed
 
@@ -105,7 +105,7 @@ class RunStatusFile:
         self._lock = threading.Lock()
         self._written = 0.0
         self.write()
-        for old in records_in(directory)[:-KEPT]:
+        for old in records_in(directory)[:-RETAINED_RECORDS]:
             old.unlink(missing_ok=True)
 
     def write(self) -> None:
@@ -155,12 +155,12 @@ class RunStatusFile:
             "unit": unit,
             "figures": {**node.get("figures", {}), **values},
         }
-        node["seconds_left"] = _left(node["begun"], done, total)
+        node["seconds_left"] = _seconds_left(node["begun"], done, total)
         if time.monotonic() - self._written > SECONDS:
             self.write()
 
     @property
-    def cancel_asked(self) -> bool:
+    def cancel_requested(self) -> bool:
         """Report whether another process has asked to cancel this run."""
         return _cancel_mark(self.path).exists()
 
@@ -185,8 +185,8 @@ def _as_crashed(content: dict[str, Any], ended: float) -> dict[str, Any]:
     return {**content, "state": CRASHED, "ended": ended, "error": error}
 
 
-def _left(begun: tuple[float, float], done: float, total: float | None) -> float | None:
-    start_time, start_done = begun
+def _seconds_left(start: tuple[float, float], done: float, total: float | None) -> float | None:
+    start_time, start_done = start
     if total is None or done <= start_done:
         return None
     return round((total - done) * (time.time() - start_time) / (done - start_done), 1)
@@ -296,7 +296,7 @@ def _is_dead(content: Mapping[str, Any], path: Path) -> bool:
     A file system may hide other hosts' locks, so another host's run counts as dead only after a day
     without a write.
     """
-    if content["state"] != RUNNING or is_held(str(path.parent.parent)):
+    if content["state"] != RUNNING or is_locked(str(path.parent.parent)):
         return False
     return (
         content["host"] == socket.gethostname()
@@ -340,11 +340,11 @@ def cancel(
         )
     grace = _grace(record)
     _cancel_mark(Path(record["path"])).touch()  # tells the process a cancellation from a kill
-    report(f"process {pid} is asked to end; its trainings have {grace:.0f} s to save a checkpoint")
+    report(f"requested process {pid} to end; its trainings have {grace:.0f} s to save a checkpoint")
     with suppress(ProcessLookupError):
         os.kill(pid, signal.SIGTERM)
     seconds, builder = grace + PATIENCE_SECONDS, f"process {pid}"
-    if wait_or_kill(directory, builder, lambda: is_held(directory), pid, seconds, report):
+    if wait_or_kill(directory, builder, lambda: is_locked(directory), pid, seconds, report):
         mark_crashed(runs)
     return read(runs, name)
 

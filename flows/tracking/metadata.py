@@ -78,8 +78,8 @@ def of_node(config: StageConfig, axis_values: Mapping[str, Any]) -> dict[str, st
         axis_values: matrix values of the node, by axis.
     """
     fields = config.model_dump(mode="json").items()
-    chosen = {name: value for name, value in fields if value not in OPEN}
-    plain = {name: value for name, value in chosen.items() if type(value) in (str, int, float)}
+    closed = {name: value for name, value in fields if value not in OPEN}
+    plain = {name: value for name, value in closed.items() if type(value) in (str, int, float)}
     identity = config.fingerprint_fields().items()
     differing = {name: value for name, value in identity if value not in OPEN}
     axes = {axis: value for axis, value in axis_values.items() if axis not in plain}
@@ -89,9 +89,9 @@ def of_node(config: StageConfig, axis_values: Mapping[str, Any]) -> dict[str, st
 def resolved_values(config: StageConfig, summary: Mapping[str, Any]) -> dict[str, str]:
     """Return what the stage chose for values that the config leaves open, such as learning_rate."""
     open_fields = [name for name, value in config.model_dump(mode="json").items() if value in OPEN]
-    chosen = {name: summary.get(name) for name in open_fields}
+    resolved = {name: summary.get(name) for name in open_fields}
     return _short(
-        {key: chosen[key] for key in chosen if isinstance(chosen[key], str | int | float)}
+        {key: resolved[key] for key in resolved if isinstance(resolved[key], str | int | float)}
     )
 
 

@@ -18,7 +18,7 @@ from cloze.core.secrets import redact
 from cloze.flows.tracking import models, spool_state
 from cloze.flows.tracking.models import Checkpoint
 from cloze.flows.tracking.spool import ATTEMPT, DIRECTORY, OUR_ID, tracking_uri
-from cloze.flows.tracking.spool_state import KIND, TRAINING, connect, experiment_id, one_at_a_time
+from cloze.flows.tracking.spool_state import KIND, TRAINING, connect, exclusive, experiment_id
 
 if TYPE_CHECKING:
     from mlflow.entities import Run
@@ -56,16 +56,16 @@ class MlflowWriter:
     def _experiment(self) -> str:
         return experiment_id(self.client, self.uri)
 
-    def _run(self, ours: str) -> str:
+    def _run(self, our_id: str) -> str:
         """Return MLflow's id of a run that this spool or an earlier one started."""
-        run_id = spool_state.read(self.directory, ours).mlflow
+        run_id = spool_state.read(self.directory, our_id).mlflow
         if not run_id:
-            raise KeyError(ours)
+            raise KeyError(our_id)
         return run_id
 
     def _start(self, record: Mapping[str, Any]) -> None:
         cloze_id = record["run"]
-        with one_at_a_time(self.directory, LOCK):  # two senders may start the same run
+        with exclusive(self.directory, LOCK):  # two senders may start the same run
             experiment = self._experiment()
             tags = {name: str(value)[:TAG_CHARACTERS] for name, value in record["tags"].items()} | {
                 OUR_ID: cloze_id
@@ -161,7 +161,7 @@ class MlflowWriter:
         if reason is not None:
             self.client.set_tag(run, NOT_A_MODEL, reason)
             return
-        with one_at_a_time(self.directory, models.LOCK):
+        with exclusive(self.directory, models.LOCK):
             model = models.logged_model(self.client, self._experiment(), checkpoint, run)
             name, digest = record["dataset"] or (None, None)
             metrics = [
@@ -186,7 +186,7 @@ class MlflowWriter:
             )
 
     def _end(self, run: str, record: Mapping[str, Any]) -> None:
-        with one_at_a_time(self.directory, LOCK):
+        with exclusive(self.directory, LOCK):
             if not _is_overtaken(self.client.get_run(run), record):
                 self.client.set_terminated(run, status=record["status"], end_time=record["time"])
 
@@ -265,7 +265,7 @@ class Registry:
             DataError: the checkpoint is missing or incomplete.
             UsageError: MLflow rejects a name or a value.
         """
-        with self._asking(), one_at_a_time(self._directory, models.LOCK):
+        with self._asking(), exclusive(self._directory, models.LOCK):
             version = self._find(fingerprint)
             experiment = experiment_id(self._client, self.uri)
             if version is None:

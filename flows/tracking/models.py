@@ -135,7 +135,7 @@ class Checkpoint:
         """
         if not (Path(self.path) / COMPLETE).exists():
             raise DataError(
-                f"{self.path} holds no complete checkpoint ({COMPLETE} is missing); it was pruned "
+                f"{self.path} has no complete checkpoint ({COMPLETE} is missing); it was pruned "
                 f"or removed"
             )
         content: dict[str, Any] = json.loads((Path(self.path) / CONFIG).read_text(encoding="utf-8"))

@@ -77,7 +77,7 @@ class MlflowRunLogger:
         self._groups: dict[str, str] = {}  # section -> id of its run
         self._worst: dict[str, str] = {}  # section -> worst status of its nodes
         self._changing = threading.Lock()  # nodes run concurrently
-        self._held: dict[str, float] = {}  # metrics of cached nodes, until a run exists
+        self._pending_metrics: dict[str, float] = {}  # metrics of cached nodes, until a run exists
         if self.spool.has_leftovers():
             self.spool.start_sender()
 
@@ -130,7 +130,7 @@ class MlflowRunLogger:
         figures = stages.figures(step.node.stage, manifest.summary)
         metrics = {metadata.metric_name(step.name, key): value for key, value in figures.items()}
         if self._parent is None:
-            self._held |= metrics
+            self._pending_metrics |= metrics
         else:
             self.spool.metrics(self._parent, metrics)
         report = manifest.summary.get("report")
@@ -181,7 +181,7 @@ class MlflowRunLogger:
                     file,
                     yaml.safe_dump(redacted, sort_keys=False, allow_unicode=True),
                 )
-            self.spool.metrics(self._parent, self._held)
+            self.spool.metrics(self._parent, self._pending_metrics)
         return self._parent
 
     def _group(self, section: str, parent: str) -> str:

@@ -75,7 +75,7 @@ class SpoolSender:
         stream.seek(offset)
         content = stream.read()
         lines = content[: content.rfind(b"\n") + 1]
-        for size, record in _joined(lines.splitlines(keepends=True)):
+        for size, record in _merge_metrics(lines.splitlines(keepends=True)):
             if record is None:
                 self._set_aside(
                     spool, {"line": lines[:size].decode(errors="replace")}, "the line is damaged"
@@ -108,7 +108,7 @@ class SpoolSender:
                 if not is_writable or self._failures[spool, offset] < TRIES:
                     raise
                 reason = _first_line(error)
-            entries = _one_by_one(record)
+            entries = _split_record(record)
             if len(entries) == 1:
                 self._set_aside(spool, record, reason)
                 return
@@ -159,7 +159,7 @@ def _refusal(error: Exception) -> str | None:
     return None
 
 
-def _joined(lines: Iterable[bytes]) -> Iterator[tuple[int, dict[str, Any] | None]]:
+def _merge_metrics(lines: Iterable[bytes]) -> Iterator[tuple[int, dict[str, Any] | None]]:
     """Yield records with their size in bytes; consecutive metrics of a run are merged.
 
     A merged record has at most METRICS_A_REQUEST metrics. A damaged line yields None.
@@ -189,7 +189,7 @@ def _joined(lines: Iterable[bytes]) -> Iterator[tuple[int, dict[str, Any] | None
         yield size, pending
 
 
-def _one_by_one(record: Mapping[str, Any]) -> list[dict[str, Any]]:
+def _split_record(record: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Split a record into one per metric, parameter or tag."""
     if record["op"] == "metrics":
         return [{**record, "metrics": [metric]} for metric in record["metrics"]]

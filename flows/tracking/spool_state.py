@@ -68,7 +68,7 @@ def _artifacts(uri: str) -> str | None:
 
 
 @contextmanager
-def one_at_a_time(directory: Path, name: str) -> Iterator[None]:
+def exclusive(directory: Path, name: str) -> Iterator[None]:
     """Hold a lock among the processes of a spools' directory.
 
     Args:
@@ -158,7 +158,7 @@ def page(directory: Path, run: str, server: str) -> str | None:
 
 
 def _change(directory: Path, run: str, change: Callable[[RunCursor], RunCursor]) -> None:
-    with one_at_a_time(directory, CURSORS_LOCK):
+    with exclusive(directory, CURSORS_LOCK):
         stored = read(directory, run)
         updated = change(stored)
         if updated != stored:
@@ -181,7 +181,7 @@ def add_dead_letter(spool: Path, record: Mapping[str, Any], reason: str) -> None
     path = spool.parent / FILE
     path.parent.mkdir(exist_ok=True)
     entry = {"time": time.time(), "spool": spool.name, "reason": reason, "record": record}
-    with one_at_a_time(spool.parent, REFUSED_LOCK), path.open("a", encoding="utf-8") as stream:
+    with exclusive(spool.parent, REFUSED_LOCK), path.open("a", encoding="utf-8") as stream:
         stream.write(json.dumps(entry) + "\n")
 
 
@@ -194,7 +194,7 @@ def count_dead_letters(directory: Path, spool: str | None = None) -> Counter[str
 
 def requeue(directory: Path) -> int:
     """Move the dead letters into a new spool for the next sender; return their number."""
-    with one_at_a_time(directory, REFUSED_LOCK):
+    with exclusive(directory, REFUSED_LOCK):
         records = [
             json.dumps(entry["record"]) + "\n"
             for entry in _entries(directory)

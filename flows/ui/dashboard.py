@@ -74,7 +74,7 @@ def application(runs: Path, port: int, allowed: Collection[str] = ()) -> ASGIApp
             any(row["state"] == status_file.RUNNING for row in rows) or servers.get("state") != "up"
         )
         environment = templates_in(TEMPLATES)
-        environment.filters |= {"moment": _moment, "figures": format_metrics}
+        environment.filters |= {"moment": _format_time, "figures": format_metrics}
         content = environment.get_template("page.html").render(
             nonce=nonce,
             seconds=REFRESH_SECONDS if busy else IDLE_SECONDS,
@@ -103,26 +103,26 @@ def run_rows(runs: Path, prefect: str | None) -> list[dict[str, Any]]:
     """
     rows = []
     newest = sorted(
-        status_file.all_records(runs).values(), key=lambda found: -float(found["started"])
+        status_file.all_records(runs).values(), key=lambda record: -float(record["started"])
     )
-    for found in newest:
-        nodes = found["nodes"]
+    for record in newest:
+        nodes = record["nodes"]
         errors = [
             f"{name}: {node['error']}"
             for name, node in nodes.items()
             if node.get("error") and node["state"] in (status_file.FAILED, status_file.CRASHED)
         ]
-        flow_run = found.get("prefect") if prefect else None
+        flow_run = record.get("prefect") if prefect else None
         rows.append(
             {
-                "name": found["run"],
-                "state": found["state"],
-                "started": _moment(found["started"]),
-                "took": format_duration((found["ended"] or time.time()) - found["started"]),
+                "name": record["run"],
+                "state": record["state"],
+                "started": _format_time(record["started"]),
+                "took": format_duration((record["ended"] or time.time()) - record["started"]),
                 "done": sum(node["state"] in ("finished", "cached") for node in nodes.values()),
                 "total": len(nodes),
                 "now": [_now(name, node) for name, node in nodes.items() if _is_active(node)],
-                "error": errors[0] if errors else str(found.get("error") or ""),
+                "error": errors[0] if errors else str(record.get("error") or ""),
                 "link": f"{prefect}/runs/flow-run/{flow_run}" if flow_run else None,
             }
         )
@@ -168,5 +168,5 @@ def _champion(runs: Path) -> Champion | None:
     return None
 
 
-def _moment(seconds: float) -> str:
+def _format_time(seconds: float) -> str:
     return time.strftime("%Y-%m-%d %H:%M", time.localtime(seconds))

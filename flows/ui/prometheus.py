@@ -152,10 +152,10 @@ def _spool_metrics(directory: Path) -> Iterator[Metric]:
 
 def _slot_metrics() -> Iterator[Metric]:
     machine = slots.machine()
-    held = Counter(holder.slot.partition("-")[0] for holder in slots.holders())
+    occupied = Counter(holder.slot.partition("-")[0] for holder in slots.holders())
     family = GaugeMetricFamily("cloze_slots", "Cores and GPUs of this host.", labels=["kind"])
     busy = GaugeMetricFamily("cloze_slots_held", "Slots that nodes hold.", labels=["kind"])
     for kind, count in ((slots.CPU, machine.cpus), (slots.GPU, len(machine.gpus))):
         family.add_metric([kind], count)
-        busy.add_metric([kind], held[kind])
+        busy.add_metric([kind], occupied[kind])
     yield from (family, busy)

@@ -142,23 +142,25 @@ def environment(runs: Path, prefect_port: int) -> dict[str, str]:
     }
 
 
-def choose_port(usual: int, requested: int | None, option: str, taken: Collection[int] = ()) -> int:
-    """Return a free port outside `taken`: the requested one, the default, or a later one.
+def choose_port(
+    usual: int, requested: int | None, option: str, used_ports: Collection[int] = ()
+) -> int:
+    """Return a free port outside `used_ports`: the requested one, the default, or a later one.
 
     Raises:
         UsageError: the port requested with `option` is not free.
     """
     if requested is not None:
-        if requested in taken or not is_free(requested):
+        if requested in used_ports or not is_free(requested):
             raise UsageError(
                 f"{option} {requested} is taken by another program; name another port, or leave"
                 f" the option out"
             )
         return requested
     for port in range(usual, min(usual + NEARBY, 65536)):
-        if port not in taken and is_free(port):
+        if port not in used_ports and is_free(port):
             return port
-    return next(port for port in free_ports(len(taken) + 1) if port not in taken)
+    return next(port for port in free_ports(len(used_ports) + 1) if port not in used_ports)
 
 
 def is_free(port: int, host: str = LOOPBACK) -> bool:

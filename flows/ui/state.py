@@ -35,7 +35,7 @@ def write(runs: Path, state: Mapping[str, Any]) -> None:
 
 def is_running(runs: Path) -> bool:
     """Return whether a supervisor of these runs is alive on this machine."""
-    return lock.is_held(str(directory(runs)))
+    return lock.is_locked(str(directory(runs)))
 
 
 def running(runs: Path) -> dict[str, Any]:

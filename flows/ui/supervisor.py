@@ -157,8 +157,8 @@ class Supervisor:
                 self._messages += sweep.sweep(self.runs, self.api)
                 error = ""
             except Exception as failed:  # including a temporary outage of the server
-                if _in_one_line(failed) != error and prefect.state == "up":
-                    error = _in_one_line(failed)
+                if _error_line(failed) != error and prefect.state == "up":
+                    error = _error_line(failed)
                     self._messages.append(f"Prefect: {error}; the next try follows")
             self._stop_requested.wait(DEPLOY_SECONDS if self.deployments is None else SWEEP_SECONDS)
 
@@ -203,6 +203,6 @@ class Supervisor:
             time.sleep(TICK_SECONDS / 2)
 
 
-def _in_one_line(error: Exception) -> str:
+def _error_line(error: Exception) -> str:
     text = " ".join(str(error).split())[:300]
     return text if isinstance(error, ClozeError) else f"{type(error).__name__}: {text}"

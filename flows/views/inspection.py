@@ -21,14 +21,18 @@ from cloze.core.words import count_words
 from cloze.flows.views.terminal import table_of
 
 Row = Mapping[str, Any]
-MASKED, RANDOM, KEPT = "masked", "random", "kept"  # kinds of predictions
+MASKED, RANDOM, UNCHANGED = "masked", "random", "kept"  # kinds of predictions
 
-STYLES = {MASKED: "bold black on yellow", RANDOM: "bold white on red", KEPT: "bold black on green"}
+STYLES = {
+    MASKED: "bold black on yellow",
+    RANDOM: "bold white on red",
+    UNCHANGED: "bold black on green",
+}
 MARKS = "Ġ▁"  # markers of a space in a token
 MEANINGS = {
     MASKED: "the model sees [MASK]",
     RANDOM: "it sees the piece after the arrow",
-    KEPT: "it sees the piece itself",
+    UNCHANGED: "it sees the piece itself",
 }
 
 

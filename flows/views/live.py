@@ -21,7 +21,7 @@ from cloze.core.humanize import format_count, format_number
 from cloze.core.stages.stage import Reporter
 
 WIDTH = 80
-_OF_ONE = "_loss"  # suffix of one objective's loss
+_LOSS_SUFFIX = "_loss"  # suffix of one objective's loss
 # metric, label, format; by priority: what does not fit is left out
 SHOWN: tuple[tuple[str, str, Callable[[float], str]], ...] = (
     ("loss", "loss", "{:.3f}".format),
@@ -57,9 +57,11 @@ def live_figures(values: Mapping[str, Any], most: int) -> str:
 def _objectives(values: Mapping[str, Any]) -> dict[str, str]:
     """Return the total loss with the losses of several objectives; empty for a single objective."""
     texts = [
-        f"{name.removesuffix(_OF_ONE)} {value:.3f}"
+        f"{name.removesuffix(_LOSS_SUFFIX)} {value:.3f}"
         for name, value in values.items()
-        if name.endswith(_OF_ONE) and not name.startswith("heldout_") and isinstance(value, float)
+        if name.endswith(_LOSS_SUFFIX)
+        and not name.startswith("heldout_")
+        and isinstance(value, float)
     ]
     if len(texts) < 2 or "loss" not in values:
         return {}
@@ -84,7 +86,7 @@ LINES_APART = 10.0
 # text entries, shown without names; notes and warnings get lines of their own
 FRAMES = ("note", "step", "warning")
 # shown once, when a training starts
-CHOSEN = ("precision", "device", "engine", "micro_batch")
+RESOLVED_FIELDS = ("precision", "device", "engine", "micro_batch")
 
 
 def _fixed() -> Column:
@@ -206,7 +208,9 @@ class StageDisplay(Reporter):
 
     def _notes(self, figures: Mapping[str, Any]) -> None:
         """Print notes on lines of their own; a repeated note is printed once."""
-        settings = ", ".join(f"{name} {figures[name]}" for name in CHOSEN if name in figures)
+        settings = ", ".join(
+            f"{name} {figures[name]}" for name in RESOLVED_FIELDS if name in figures
+        )
         for note in (settings if "precision" in figures else "", str(figures.get("note", ""))):
             if note and note != self._noted:
                 self._noted = note

@@ -24,7 +24,9 @@ from cloze.flows.graph.plan import PlannedNode
 from cloze.flows.views.terminal import MOST_LINES, ellipsized, group_instances, table_of
 
 ROUGH = "~"  # prefix of estimates without a measurement
-MOST_NAMED = 24  # maximum characters of further inputs' names; beyond that their number is shown
+MAX_INPUTS_WIDTH = (
+    24  # maximum characters of further inputs' names; beyond that their number is shown
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,7 +85,9 @@ def tree(steps: Sequence[PlannedNode], estimates: Mapping[str, Estimate], width:
     ancestors: dict[str | None, set[str]] = {None: set()}  # direct and indirect inputs
     children: dict[str | None, list[Row]] = {}
     for row in tree_rows:
-        ancestors[row.name] = {*row.inputs}.union(*(ancestors.get(one, ()) for one in row.inputs))
+        ancestors[row.name] = {*row.inputs}.union(
+            *(ancestors.get(parent, ()) for parent in row.inputs)
+        )
         children.setdefault(_parent(row, order), []).append(row)
 
     def add(row: Row, lead: str, last: bool, top: bool) -> None:
@@ -130,7 +134,8 @@ def _what(row: Row, others: Sequence[str]) -> str:
         text = why if total == 1 else f"{total} instances {why}"
     if others:
         names = ", ".join(others)
-        text += f" [dim]← {escape(names if len(names) <= MOST_NAMED else f'{len(others)} more')}[/]"
+        shown = names if len(names) <= MAX_INPUTS_WIDTH else f"{len(others)} more"
+        text += f" [dim]← {escape(shown)}[/]"
     return text
 
 
@@ -174,7 +179,7 @@ def show(
     out: Console,
     steps: Sequence[PlannedNode],
     estimates: Mapping[str, Estimate],
-    together: float | None,
+    total_seconds: float | None,
     last: Mapping[str, Any] | None,
     left_out: Mapping[str, str] | None = None,
 ) -> None:
@@ -182,7 +187,7 @@ def show(
 
     Args:
         left_out: reasons by node.
-        together: seconds for the whole run, with independent nodes in parallel.
+        total_seconds: seconds for the whole run, with independent nodes in parallel.
         last: see `cloze.flows.run.status_file.last_estimate_error`.
     """
     out.print(tree(steps, estimates, out.width))
@@ -198,8 +203,8 @@ def show(
         return
     costs = [estimates[step.name] for step in pending]
     phrases = [f"{len(pending)} of {len(steps)} nodes would run"]
-    if together is not None:
-        total = format_duration(together)
+    if total_seconds is not None:
+        total = format_duration(total_seconds)
         phrases.append(f"{format_total_seconds(costs)} of work, {total} until all is made")
     disk = format_bytes(sum(cost.disk_bytes or 0 for cost in costs))
     memory = format_bytes(max(cost.memory_bytes or 0 for cost in costs))

@@ -108,7 +108,7 @@ def sizes(batch: Batch) -> TokenCounts:
             np.int64
         )
     layout = batch.get("layout")
-    positions = len(layout.places) if isinstance(layout, UnpaddedLayout) else real.size
+    positions = len(layout.flat_positions) if isinstance(layout, UnpaddedLayout) else real.size
     return TokenCounts(int(real.sum()), positions, int((lengths**2).sum()))
 
 
@@ -174,7 +174,7 @@ def collate(
         "pair_labels": torch.from_numpy(rows.pair_labels),
     }
     if directions.before:
-        batch["masked_places"] = (masked_positions - 1).clamp(min=0)
+        batch["prediction_positions"] = (masked_positions - 1).clamp(min=0)
     if sequences.packed:
         batch["sequence_first"] = torch.from_numpy(is_first)
     if causal is not None:
@@ -214,7 +214,7 @@ def empty_batch(*, pad: int, directions: AttentionModes = BIDIRECTIONAL) -> Batc
     if directions.causal_share:
         batch["causal_positions"], batch["causal_labels"] = positions, labels
     if directions.before:
-        batch["masked_places"] = positions
+        batch["prediction_positions"] = positions
     return batch
 
 

@@ -196,13 +196,13 @@ def buckets(sequences: Sequences) -> BucketedLayout:
     slots, padding = _slots(token_index, np.arange(tokens), batch * length)
     return BucketedLayout(
         (batch, length),
-        places=_tensor(np.pad(token_index, fills)),
+        flat_positions=_tensor(np.pad(token_index, fills)),
         slots=_tensor(slots),
         padding=_tensor(padding),
         positions=_tensor(np.pad(position, fills)),
         real=_tensor(np.pad(np.ones(tokens, np.bool_), fills)) if fills[1] else None,
         blocks=_tensor(block),
-        found=_tensor(np.pad(indices, fills, constant_values=int(is_real.argmin()))),
+        block_positions=_tensor(np.pad(indices, fills, constant_values=int(is_real.argmin()))),
         groups=tuple(groups),
         causal=None if causal is None else _tensor(causal[: sum(count for count, _ in groups)]),
     )
@@ -226,7 +226,7 @@ def packed(sequences: Sequences) -> PackedLayout:
     )
     return PackedLayout(
         sequences.shape,
-        places=_tensor(token_index),
+        flat_positions=_tensor(token_index),
         slots=_tensor(slots),
         padding=_tensor(padding),
         positions=_tensor(positions),
@@ -241,9 +241,9 @@ def _tensor(array: np.ndarray[Any, Any]) -> Tensor:
 
 
 def _slots(
-    places: I64, numbers: I64, size: int
+    token_index: I64, indices: I64, size: int
 ) -> tuple[I64, np.ndarray[tuple[int], np.dtype[np.bool_]]]:
-    """Return `slots` and `padding` of `UnpaddedLayout` for real tokens `numbers` at `places`."""
+    """Return `slots` and `padding` of `UnpaddedLayout` for tokens `indices` at `token_index`."""
     slots, padding = np.zeros(size, np.int64), np.ones(size, np.bool_)
-    slots[places], padding[places] = numbers, False
+    slots[token_index], padding[token_index] = indices, False
     return slots, padding

@@ -124,7 +124,7 @@ class MixtureSampler:
                 rows[selected] = starts[number] + local
         return rows, copies
 
-    def places(self, samples: int) -> list[int]:
+    def next_samples(self, samples: int) -> list[int]:
         """Return each dataset's next sample number after `samples` samples of the run."""
         return [
             start + count

@@ -137,7 +137,7 @@ class MaskRateSchedule:
     steps: int
     seed: int
 
-    def kept(self, step: int) -> float:
+    def share_at(self, step: int) -> float:
         """Return the share of masks that step `step` (from 0) trains on."""
         return 1.0 - (1.0 - self.last) * min(1.0, max(0.0, (step - self.first) / self.steps))
 
@@ -149,7 +149,7 @@ class MaskRateSchedule:
         """
         owners = np.repeat(np.arange(len(samples)), rows.counts)
         keys = random_keys.fold_in(self.seed, _THINNING, samples)[owners]
-        keep = random_keys.uniform(random_keys.fold_in(keys, rows.positions)) < self.kept(step)
+        keep = random_keys.uniform(random_keys.fold_in(keys, rows.positions)) < self.share_at(step)
         counts = np.bincount(owners[keep], minlength=len(samples)).astype(np.int64)
         return rows.with_masks(rows.positions[keep], rows.replacements[keep], counts)
 

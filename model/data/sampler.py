@@ -83,18 +83,18 @@ class LengthBins:
 
     Attributes:
         counts: int64 [bins], rows per bin.
-        places: int64 [runs], ascending: first number of each run in bin order.
+        run_starts: int64 [runs], ascending: first number of each run in bin order.
         rows: int64 [runs], first row of each run.
     """
 
     counts: I64
-    places: I64
+    run_starts: I64
     rows: I64
 
     def row(self, number: I64) -> I64:
         """Return the rows with these numbers in bin order."""
-        run = np.searchsorted(self.places, number, side="right") - 1
-        return self.rows[run] + (number - self.places[run])
+        run = np.searchsorted(self.run_starts, number, side="right") - 1
+        return self.rows[run] + (number - self.run_starts[run])
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,20 +148,20 @@ class Sampler:
             return permute(position, count, key)
         slot, full_windows = position // self.window, count // self.window
         in_full_window = slot < full_windows
-        chosen = np.where(in_full_window, 0, full_windows)
-        chosen[in_full_window] = permute(
+        windows = np.where(in_full_window, 0, full_windows)
+        windows[in_full_window] = permute(
             slot[in_full_window],
             full_windows[in_full_window],
             random_keys.fold_in(key, _WINDOWS)[in_full_window],
         )
         size = np.where(in_full_window, self.window, count - full_windows * self.window)
         inside = permute(
-            position - slot * self.window, size, random_keys.fold_in(key, _WITHIN, chosen)
+            position - slot * self.window, size, random_keys.fold_in(key, _WITHIN, windows)
         )
         rotation = random_keys.randint_below(random_keys.fold_in(key, _TURN), count).astype(
             np.int64
         )
-        return (chosen * self.window + inside + rotation) % count
+        return (windows * self.window + inside + rotation) % count
 
     def _binned(self, counts: I64, positions: I64, epoch: int) -> I64:
         """Return the numbers in bin order of the rows at `positions` of an epoch.

@@ -271,15 +271,15 @@ class RecordBatchIndex:
         self.begins = np.zeros((sum(counts), BUFFERS), np.int64)
         self.sizes = np.zeros((sum(counts), BUFFERS), np.int64)
         self.group = np.zeros(sum(counts), np.int64)
-        self._is_found = np.zeros(sum(counts), np.bool_)
-        self._found: dict[int, RecordBatch] = {}
+        self._is_loaded = np.zeros(sum(counts), np.bool_)
+        self._loaded: dict[int, RecordBatch] = {}
         # Bytes by record batch, least recently used first.
         self._unpacked: OrderedDict[int, int] = OrderedDict()
         self.unpacked_bytes = 0
 
     def __getitem__(self, batch: int) -> RecordBatch:
         """Return a loaded record batch."""
-        return self._found[batch]
+        return self._loaded[batch]
 
     def find(self, batches: I64) -> None:
         """Load these record batches; decompressed ones stay at least until the next call.
@@ -287,25 +287,25 @@ class RecordBatchIndex:
         Raises:
             DataError: a record batch is damaged.
         """
-        if self._is_found[batches].all() and not self._unpacked:
+        if self._is_loaded[batches].all() and not self._unpacked:
             return
         requested = np.unique(batches).tolist()
         for batch in requested:
-            if not self._is_found[batch]:
+            if not self._is_loaded[batch]:
                 self._find(batch)
             elif batch in self._unpacked:
                 self._unpacked.move_to_end(batch)
         while self.unpacked_bytes > CACHE_BYTES and len(self._unpacked) > len(requested):
             batch, size = self._unpacked.popitem(last=False)
-            del self._found[batch]
-            self._is_found[batch], self.unpacked_bytes = False, self.unpacked_bytes - size
+            del self._loaded[batch]
+            self._is_loaded[batch], self.unpacked_bytes = False, self.unpacked_bytes - size
 
     def _find(self, batch: int) -> None:
         file = int(self.file_of[batch])
         record_batch = self.files[file].record_batch(int(self._number[batch]))
         self.begins[batch], self.sizes[batch] = record_batch.begins, record_batch.sizes
         self.group[batch] = len(self.files) + batch if record_batch.unpacked else file
-        self._found[batch], self._is_found[batch] = record_batch, True
+        self._loaded[batch], self._is_loaded[batch] = record_batch, True
         if record_batch.unpacked:
             self._unpacked[batch] = record_batch.unpacked
             self.unpacked_bytes += record_batch.unpacked
@@ -316,8 +316,8 @@ class RecordBatchIndex:
         for batch, file in enumerate(self.file_of.tolist()):
             self.find(np.array([batch]))
             offsets, begin = (
-                self._found[batch].arrays[ID_OFFSETS],
-                int(self._found[batch].begins[ID_OFFSETS]),
+                self._loaded[batch].arrays[ID_OFFSETS],
+                int(self._loaded[batch].begins[ID_OFFSETS]),
             )
             rows = int(self.files[file].rows[self._number[batch]])
             total += int(offsets[begin + rows]) - int(offsets[begin])
@@ -331,7 +331,7 @@ class RecordBatchIndex:
         maximum = 0
         for batch in range(len(self._number)):
             self.find(np.array([batch]))
-            record_batch = self._found[batch]
+            record_batch = self._loaded[batch]
             rows = int(self.files[int(self.file_of[batch])].rows[self._number[batch]])
             if record_batch.sizes[MASK_OFFSETS] > rows:
                 masks = int(

@@ -151,19 +151,19 @@ class _Reading:
             ].file
             raise DataError(f"{file} is damaged (it has {what}); make the dataset again")
 
-    def _check(self, found: MaskedRows) -> None:
+    def _check(self, rows: MaskedRows) -> None:
         """Raise DataError if a row has an impossible length, id or mask position."""
         info = self.info
         self._require(
-            (found.lengths < 1) | (found.lengths > info.length), "a row whose length cannot be"
+            (rows.lengths < 1) | (rows.lengths > info.length), "a row whose length cannot be"
         )
         message = f"ids beyond the vocabulary of {info.vocab_size}"
-        for values, counts in ((found.ids, found.lengths), (found.replacements, found.counts)):
+        for values, counts in ((rows.ids, rows.lengths), (rows.replacements, rows.counts)):
             if int(values.max(initial=0)) >= info.vocab_size:
                 self._require(_any(values >= info.vocab_size, counts), message)
-        out_of_row = found.positions >= np.repeat(found.lengths, found.counts)
+        out_of_row = rows.positions >= np.repeat(rows.lengths, rows.counts)
         if out_of_row.any():
-            self._require(_any(out_of_row, found.counts), "a mask outside of its row")
+            self._require(_any(out_of_row, rows.counts), "a mask outside of its row")
 
     def _check_boundaries(self, begins: I64, sequences: I64, lengths: I64) -> None:
         self._require(sequences < 1, "a packed row without sequences")
@@ -288,7 +288,7 @@ class ShardedRows:
         counts = np.bincount(self._bin_of, weights=sizes).astype(np.int64)
         return LengthBins(
             counts=counts[counts > 0],
-            places=offsets_of(sizes[order])[:-1],
+            run_starts=offsets_of(sizes[order])[:-1],
             rows=self._starts[:-1][order],
         )
 

@@ -138,26 +138,26 @@ def _build_encoder(config: AlbertConfig, embeddings: Embeddings) -> Encoder:
     return Encoder(embeddings, layers)
 
 
-_OURS, _THEIRS = (
+_CLOZE_NAMES, _HF_NAMES = (
     "encoder.groups.{n}.{m}",
     "albert.encoder.albert_layer_groups.{n}.albert_layers.{m}",
 )
 _KEYS = KeyMap(
     [
         *(
-            (ours, theirs.replace("bert.", "albert.", 1))
-            for ours, theirs in bert.encoder_rows("bert")
-            if "embeddings" in ours
+            (cloze_name, hf_name.replace("bert.", "albert.", 1))
+            for cloze_name, hf_name in bert.encoder_rows("bert")
+            if "embeddings" in cloze_name
         ),
         ("encoder.embeddings.projection.{p}", "albert.encoder.embedding_hidden_mapping_in.{p}"),
-        (f"{_OURS}.attention.query.{{p}}", f"{_THEIRS}.attention.query.{{p}}"),
-        (f"{_OURS}.attention.key.{{p}}", f"{_THEIRS}.attention.key.{{p}}"),
-        (f"{_OURS}.attention.value.{{p}}", f"{_THEIRS}.attention.value.{{p}}"),
-        (f"{_OURS}.attention.output.{{p}}", f"{_THEIRS}.attention.dense.{{p}}"),
-        (f"{_OURS}.attention_norm.{{p}}", f"{_THEIRS}.attention.LayerNorm.{{p}}"),
-        (f"{_OURS}.feed_forward.up.{{p}}", f"{_THEIRS}.ffn.{{p}}"),
-        (f"{_OURS}.feed_forward.down.{{p}}", f"{_THEIRS}.ffn_output.{{p}}"),
-        (f"{_OURS}.feed_forward_norm.{{p}}", f"{_THEIRS}.full_layer_layer_norm.{{p}}"),
+        (f"{_CLOZE_NAMES}.attention.query.{{p}}", f"{_HF_NAMES}.attention.query.{{p}}"),
+        (f"{_CLOZE_NAMES}.attention.key.{{p}}", f"{_HF_NAMES}.attention.key.{{p}}"),
+        (f"{_CLOZE_NAMES}.attention.value.{{p}}", f"{_HF_NAMES}.attention.value.{{p}}"),
+        (f"{_CLOZE_NAMES}.attention.output.{{p}}", f"{_HF_NAMES}.attention.dense.{{p}}"),
+        (f"{_CLOZE_NAMES}.attention_norm.{{p}}", f"{_HF_NAMES}.attention.LayerNorm.{{p}}"),
+        (f"{_CLOZE_NAMES}.feed_forward.up.{{p}}", f"{_HF_NAMES}.ffn.{{p}}"),
+        (f"{_CLOZE_NAMES}.feed_forward.down.{{p}}", f"{_HF_NAMES}.ffn_output.{{p}}"),
+        (f"{_CLOZE_NAMES}.feed_forward_norm.{{p}}", f"{_HF_NAMES}.full_layer_layer_norm.{{p}}"),
         ("pooler.dense.{p}", "albert.pooler.{p}"),
         ("masked_lm.dense.{p}", "predictions.dense.{p}"),
         ("masked_lm.norm.{p}", "predictions.LayerNorm.{p}"),

@@ -128,7 +128,7 @@ class ModelConfig(BaseModel):
         return 4 * self.hidden_size**2 + 2 * self.hidden_size * self.intermediate_size
 
     @property
-    def weights_beside_layers(self) -> int:
+    def weights_outside_layers(self) -> int:
         """Number of weights outside the layers: embeddings, their projection, heads' matrices."""
         tables = (self.vocab_size + self.max_position_embeddings) * self.word_width
         projection = (

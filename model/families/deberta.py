@@ -93,7 +93,7 @@ class DebertaConfig(ModelConfig):
     """Activation of the convolution."""
 
     @model_validator(mode="after")
-    def _fits_together(self) -> DebertaConfig:
+    def _check_compatible(self) -> DebertaConfig:
         if len(set(self.pos_att_type)) != len(self.pos_att_type) or not self.pos_att_type:
             raise ValueError(
                 f"pos_att_type ({list(self.pos_att_type)}) must name c2p, p2c, or both, each once"
@@ -161,7 +161,7 @@ class DebertaConfig(ModelConfig):
         return len(self.pos_att_type)
 
     @property
-    def weights_beside_layers(self) -> int:
+    def weights_outside_layers(self) -> int:
         """Number of weights outside the layers, with the generator; norms and biases excluded."""
         width, networks = self.hidden_size, 2 if self.pretraining == "rtd" else 1
         tables = self.vocab_size + networks * (2 * self.position_span + self.type_vocab_size)
@@ -301,8 +301,8 @@ def _build_encoder(config: DebertaConfig, embeddings: Embeddings) -> Encoder:
 _ATTENTION = "deberta.encoder.layer.{n}.attention.self"
 _ROWS: list[Row] = [
     *(
-        (ours, theirs.replace(".{p}", "_proj.{p}") if theirs.startswith(_ATTENTION) else theirs)
-        for ours, theirs in bert.encoder_rows("deberta")
+        (name, hf_name.replace(".{p}", "_proj.{p}") if hf_name.startswith(_ATTENTION) else hf_name)
+        for name, hf_name in bert.encoder_rows("deberta")
     ),
     ("encoder.layers.{n}.attention.position_key.{p}", f"{_ATTENTION}.pos_key_proj.{{p}}"),
     ("encoder.layers.{n}.attention.position_query.{p}", f"{_ATTENTION}.pos_query_proj.{{p}}"),

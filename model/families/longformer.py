@@ -41,7 +41,7 @@ class LongformerConfig(RobertaConfig):
 
     @field_validator("attention_window")
     @classmethod
-    def _one_a_layer(cls, window: Any, info: ValidationInfo) -> Any:
+    def _window_per_layer(cls, window: Any, info: ValidationInfo) -> Any:
         layers = info.data.get("num_hidden_layers")
         if isinstance(window, tuple) and layers is not None and len(window) != layers:
             raise ValueError(
@@ -51,9 +51,9 @@ class LongformerConfig(RobertaConfig):
         return window
 
     @property
-    def weights_beside_layers(self) -> int:
+    def weights_outside_layers(self) -> int:
         """Number of weights outside the layers, plus the matrices of global tokens."""
-        return super().weights_beside_layers + 3 * self.num_hidden_layers * self.hidden_size**2
+        return super().weights_outside_layers + 3 * self.num_hidden_layers * self.hidden_size**2
 
     def window_of(self, layer: int) -> int:
         windows = self.attention_window

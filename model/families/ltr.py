@@ -59,9 +59,9 @@ def build_pooler(config: LtrConfig) -> Pooler:
 
 
 _HEAD = [
-    (ours.replace("masked_lm.", "lm."), theirs)
-    for ours, theirs in bert.HEAD_ROWS
-    if ours.startswith("masked_lm.")
+    (cloze_name.replace("masked_lm.", "lm."), hf_name)
+    for cloze_name, hf_name in bert.HEAD_ROWS
+    if cloze_name.startswith("masked_lm.")
 ]
 
 HUB = replace(

@@ -87,7 +87,7 @@ class ModernConfig(ModelConfig):
         return 4 * self.hidden_size**2 + 3 * self.hidden_size * self.intermediate_size
 
     @property
-    def weights_beside_layers(self) -> int:
+    def weights_outside_layers(self) -> int:
         # Rotary positions have no table.
         return self.vocab_size * self.word_width + self.hidden_size**2
 

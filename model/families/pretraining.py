@@ -74,16 +74,16 @@ class PretrainingModel(nn.Module):
         positions = self.head_positions(batch)
         if self.predicts_all_positions:
             hidden = self.encode(batch)
-            states = [gather_positions(hidden, chosen) for chosen in positions.values()]
+            states = [gather_positions(hidden, index) for index in positions.values()]
         else:
             head_states = self.encode(batch, torch.cat(list(positions.values())))
-            states = list(torch.split(head_states, [len(chosen) for chosen in positions.values()]))
+            states = list(torch.split(head_states, [len(index) for index in positions.values()]))
         outputs = self.logits(dict(zip(positions, states, strict=True)), batch)
         return {**outputs, "hidden": hidden} if self.predicts_all_positions else outputs
 
     def head_positions(self, batch: Batch) -> dict[str, Tensor]:
         """Return the positions that the heads read, by name: int64, in the flattened B * L."""
-        positions = {"masked": batch.get("masked_places", batch["masked_positions"])}
+        positions = {"masked": batch.get("prediction_positions", batch["masked_positions"])}
         if "causal_positions" in batch:
             positions["causal"] = batch["causal_positions"]
         if self.pair is not None:
@@ -101,17 +101,17 @@ class PretrainingModel(nn.Module):
             outputs["pair_logits"] = self.pair(self.pooler(states["first"][:, None]))
         return outputs
 
-    def encode(self, batch: Batch, wanted: Tensor | None = None) -> Tensor:
+    def encode(self, batch: Batch, positions: Tensor | None = None) -> Tensor:
         """Return hidden states, float [B, L, D], or [P, D] at the wanted flat positions."""
-        return encode(self.encoder, batch["input_ids"], batch, wanted)
+        return encode(self.encoder, batch["input_ids"], batch, positions)
 
 
 def encode(
-    encoder: nn.Module, ids: Tensor, batch: Mapping[str, Any], wanted: Tensor | None = None
+    encoder: nn.Module, ids: Tensor, batch: Mapping[str, Any], positions: Tensor | None = None
 ) -> Tensor:
-    """Run an encoder on a batch with these ids: float [B, L, D], or [P, D] at `wanted`."""
+    """Run an encoder on a batch with these ids: float [B, L, D], or [P, D] at `positions`."""
     hidden: Tensor = encoder(
-        ids, batch.get("attention_mask"), batch["token_type_ids"], batch.get("layout"), wanted
+        ids, batch.get("attention_mask"), batch["token_type_ids"], batch.get("layout"), positions
     )
     return hidden
 
@@ -178,7 +178,7 @@ class SpanModel(PretrainingModel):
 class LongModel(PretrainingModel):
     """Pretraining model; only tokens that the batch names are global (Longformer, section 5)."""
 
-    def encode(self, batch: Batch, wanted: Tensor | None = None) -> Tensor:
+    def encode(self, batch: Batch, positions: Tensor | None = None) -> Tensor:
         ids, real = batch["input_ids"], batch.get("attention_mask")
         is_global, layout = batch.get("global_attention_mask"), batch.get("layout")
         if layout is None and is_global is not None:
@@ -187,7 +187,7 @@ class LongModel(PretrainingModel):
             )
         elif layout is None:
             layout = rows_of(ids, real)
-        return encode(self.encoder, ids, {**batch, "layout": layout}, wanted)
+        return encode(self.encoder, ids, {**batch, "layout": layout}, positions)
 
 
 class DecoderModel(PretrainingModel):
@@ -210,22 +210,22 @@ class DecoderModel(PretrainingModel):
         states = self.encode(batch, batch["masked_positions"])
         return {**self.logits({"masked": states}, batch), "hidden": self.encode(batch)}
 
-    def encode(self, batch: Batch, wanted: Tensor | None = None) -> Tensor:
+    def encode(self, batch: Batch, positions: Tensor | None = None) -> Tensor:
         """Return hidden states [B, L, D], or decoded states [P, D] at the wanted positions."""
-        if self.decoder is None or wanted is None:
-            return super().encode(batch, wanted)
+        if self.decoder is None or positions is None:
+            return super().encode(batch, positions)
         inputs = (
             batch["input_ids"],
             batch.get("attention_mask"),
             batch["token_type_ids"],
             batch.get("layout"),
         )
-        return self.encoder.through(self._decoded, *inputs, wanted)
+        return self.encoder.through(self._decoded, *inputs, positions)
 
-    def _decoded(self, hidden: Tensor, layout: BatchLayout, chosen: Tensor | None) -> Tensor:
+    def _decoded(self, hidden: Tensor, layout: BatchLayout, positions: Tensor | None) -> Tensor:
         assert self.decoder is not None
         decoded: Tensor = self.decoder(
-            self.encoder.layers[-1], self.encoder.below(hidden, layout), layout, chosen
+            self.encoder.layers[-1], self.encoder.below(hidden, layout), layout, positions
         )
         return decoded
 

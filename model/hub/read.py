@@ -293,7 +293,7 @@ def _read_pickle(path: str) -> dict[str, Tensor]:
             content = torch.load(io.BytesIO(handle.read()), map_location="cpu", weights_only=True)
     except Exception as error:  # the restricted reader raises many types
         raise DataError(
-            f"{path} holds more than tensors, or is damaged ({type(error).__name__}); use "
+            f"{path} contains more than tensors, or is damaged ({type(error).__name__}); use "
             f"safetensors"
         ) from error
     if not isinstance(content, dict) or not all(
@@ -311,5 +311,5 @@ def _read_json(path: str) -> dict[str, Any]:
             f"{path} is no JSON ({error}); use a complete Hugging Face directory"
         ) from error
     if not isinstance(content, dict):
-        raise DataError(f"{path} holds no JSON object; use a complete Hugging Face directory")
+        raise DataError(f"{path} contains no JSON object; use a complete Hugging Face directory")
     return content

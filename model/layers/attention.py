@@ -104,14 +104,14 @@ class SelfAttention(nn.Module):
         self.output = Linear(hidden_size, hidden_size, bias=bias)
 
     def forward(
-        self, hidden: Tensor, layout: BatchLayout | None = None, chosen: Tensor | None = None
+        self, hidden: Tensor, layout: BatchLayout | None = None, positions: Tensor | None = None
     ) -> Tensor:
         """Compute attention at all positions or at chosen ones.
 
         Args:
             hidden: float [B, L, D], or [T, D] in a layout without padding.
             layout: batch layout. Default: rows without padding.
-            chosen: int64 [P], flat positions among B * L or T to compute; None: all.
+            positions: int64 [P], flat positions among B * L or T to compute; None: all.
 
         Returns:
             The shape of `hidden`, or [P, D], before any residual.
@@ -124,7 +124,7 @@ class SelfAttention(nn.Module):
         mixed = layout.attend(
             query, key, value, self.pattern, self.dropout if self.training else 0.0
         )
-        output: Tensor = self.output(gather_positions(mixed.flatten(-2), chosen))
+        output: Tensor = self.output(gather_positions(mixed.flatten(-2), positions))
         return drop(output, self.output_dropout) if self.training else output
 
     def project(self, hidden: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -146,6 +146,6 @@ class SelfAttention(nn.Module):
         return torch.unflatten(projected, -1, (self.num_heads, -1))
 
 
-def gather_positions(hidden: Tensor, chosen: Tensor | None) -> Tensor:
+def gather_positions(hidden: Tensor, positions: Tensor | None) -> Tensor:
     """Select states at flat positions, [..., D] to [P, D]; None selects all, unchanged."""
-    return hidden if chosen is None else hidden.flatten(0, -2).index_select(0, chosen)
+    return hidden if positions is None else hidden.flatten(0, -2).index_select(0, positions)

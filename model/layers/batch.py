@@ -58,7 +58,7 @@ class Batch(TypedDict):
     masked_labels: NotRequired[Tensor]
     """int64 [M]: original tokens at `masked_positions`; -100 for filler. Absent: no masks."""
 
-    masked_places: NotRequired[Tensor]
+    prediction_positions: NotRequired[Tensor]
     """int64 [M]: flat positions whose outputs predict the masked tokens, one before each. Objective
     mntp only. Absent: `masked_positions`."""
 

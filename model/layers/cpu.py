@@ -55,12 +55,12 @@ def _keep_factors(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
 
 def _factor_gradients(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
     left, right = ctx.saved_tensors
-    wants_left, wants_right, wants_bias = ctx.needs_input_grad
+    needs_left, needs_right, needs_bias = ctx.needs_input_grad
     rows = gradient.flatten(0, -2)
     return (
-        _product(gradient, right.t(), None) if wants_left else None,
-        _product(rows.t(), left.flatten(0, -2).t(), None) if wants_right else None,
-        rows.sum(dim=0) if wants_bias else None,
+        _product(gradient, right.t(), None) if needs_left else None,
+        _product(rows.t(), left.flatten(0, -2).t(), None) if needs_right else None,
+        rows.sum(dim=0) if needs_bias else None,
     )
 
 

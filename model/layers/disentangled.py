@@ -181,14 +181,14 @@ class DisentangledAttention(SelfAttention):
         self,
         hidden: Tensor,
         layout: BatchLayout | None = None,
-        chosen: Tensor | None = None,
+        positions: Tensor | None = None,
         asking: Tensor | None = None,
     ) -> Tensor:
         """Compute attention at all positions or at chosen ones.
 
         Args:
-            hidden, layout, chosen: as for `SelfAttention.forward`.
-            asking: float [P, D], queries at `chosen` instead of `hidden`.
+            hidden, layout, positions: as for `SelfAttention.forward`.
+            asking: float [P, D], queries at `positions` instead of `hidden`.
 
         Returns:
             As for `SelfAttention.forward`.
@@ -198,19 +198,21 @@ class DisentangledAttention(SelfAttention):
         if asking is None:
             query, key, value = self.project(hidden)
         else:
-            assert chosen is not None
-            key, value = layout.cached((self, "asked"), lambda: self._asked(hidden))
+            assert positions is not None
+            key, value = layout.cached((self, "asked"), lambda: self._key_and_value(hidden))
             states = self.split(self.query(autocast_input(asking)))
-            query = torch.zeros_like(key).flatten(0, -3).index_copy(0, chosen, states).view_as(key)
+            query = (
+                torch.zeros_like(key).flatten(0, -3).index_copy(0, positions, states).view_as(key)
+            )
         query = query * (1 + len(self.terms)) ** -0.5  # in addition to 1 / sqrt(H)
         dropout = self.dropout if self.training else 0.0
         mixed = layout.attend(
             query, key, value, self.pattern, dropout, self._position_scores(layout)
         )
-        output: Tensor = self.output(gather_positions(mixed.flatten(-2), chosen))
+        output: Tensor = self.output(gather_positions(mixed.flatten(-2), positions))
         return output
 
-    def _asked(self, hidden: Tensor) -> tuple[Tensor, Tensor]:
+    def _key_and_value(self, hidden: Tensor) -> tuple[Tensor, Tensor]:
         hidden = autocast_input(hidden)
         return self.split(self.key(hidden)), self.split(self.value(hidden))
 
@@ -298,10 +300,10 @@ class ConvResidual(nn.Module):
         entering: Tensor,
         leaving: Tensor,
         layout: BatchLayout | None,
-        chosen: Tensor | None = None,
+        positions: Tensor | None = None,
     ) -> Tensor:
-        """Return float [..., D] like `entering`, or [P, D] at `chosen`, as `leaving`."""
-        convolved = gather_positions(self.convolution(entering, layout), chosen)
+        """Return float [..., D] like `entering`, or [P, D] at `positions`, as `leaving`."""
+        convolved = gather_positions(self.convolution(entering, layout), positions)
         normed: Tensor = self.norm(leaving + self.activation(self.dropout(convolved)))
         return normed
 
@@ -325,28 +327,28 @@ class DebertaLayer(EncoderLayer):
         self.convolved = convolved
 
     def forward(
-        self, hidden: Tensor, layout: BatchLayout | None = None, chosen: Tensor | None = None
+        self, hidden: Tensor, layout: BatchLayout | None = None, positions: Tensor | None = None
     ) -> Tensor:
         """Compute the layer; see `EncoderLayer.forward`."""
-        attended = super().forward(hidden, layout, chosen)
+        attended = super().forward(hidden, layout, positions)
         if self.convolved is None:
             return attended
-        output: Tensor = self.convolved(hidden, attended, layout, chosen)
+        output: Tensor = self.convolved(hidden, attended, layout, positions)
         return output
 
     def forward_queries(
-        self, hidden: Tensor, layout: BatchLayout, chosen: Tensor, asking: Tensor
+        self, hidden: Tensor, layout: BatchLayout, positions: Tensor, asking: Tensor
     ) -> Tensor:
         """Compute the layer, without a convolution, for given queries at the chosen positions.
 
         Args:
-            hidden, layout, chosen: as for `forward`.
-            asking: float [P, D], queries at `chosen`.
+            hidden, layout, positions: as for `forward`.
+            asking: float [P, D], queries at `positions`.
 
         Returns:
             float [P, D].
         """
-        attended: Tensor = self.attention(hidden, layout, chosen, asking)
+        attended: Tensor = self.attention(hidden, layout, positions, asking)
         return self.finished(asking, attended)
 
 
@@ -366,22 +368,22 @@ class EnhancedMaskDecoder(nn.Module):
         self.position = nn.Embedding(max_positions, hidden_size)
 
     def forward(
-        self, last: DebertaLayer, hidden: Tensor, layout: BatchLayout, chosen: Tensor
+        self, last: DebertaLayer, hidden: Tensor, layout: BatchLayout, positions: Tensor
     ) -> Tensor:
         """Return decoded states, float [P, D].
 
         Args:
             last: last encoder layer.
             hidden: float [..., D], input of `last`.
-            chosen: int64 [P], flat positions.
+            positions: int64 [P], flat positions.
         """
-        positions = layout.positions
+        token_positions = layout.positions
         row_positions = (
-            chosen % hidden.shape[-2]
-            if positions is None
-            else positions.flatten().index_select(0, chosen)
+            positions % hidden.shape[-2]
+            if token_positions is None
+            else token_positions.flatten().index_select(0, positions)
         )
-        states: Tensor = gather_positions(hidden, chosen) + self.position(row_positions)
+        states: Tensor = gather_positions(hidden, positions) + self.position(row_positions)
         for _ in range(DECODER_STEPS):
-            states = last.forward_queries(hidden, layout, chosen, states)
+            states = last.forward_queries(hidden, layout, positions, states)
         return states

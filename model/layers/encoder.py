@@ -98,21 +98,21 @@ class EncoderLayer(nn.Module):
         self.dropout = Dropout(dropout)
 
     def forward(
-        self, hidden: Tensor, layout: BatchLayout | None = None, chosen: Tensor | None = None
+        self, hidden: Tensor, layout: BatchLayout | None = None, positions: Tensor | None = None
     ) -> Tensor:
         """Run the layer for all positions or for chosen ones.
 
-        All positions are keys and values of the attention. With `chosen`, the rest (output
+        All positions are keys and values of the attention. With `positions`, the rest (output
         projection, sums, norms, feed-forward) is computed at the chosen positions only.
 
         Args:
-            hidden, layout, chosen: as for `SelfAttention.forward`.
+            hidden, layout, positions: as for `SelfAttention.forward`.
 
         Returns:
-            The shape of `hidden`, or [P, D] at `chosen`.
+            The shape of `hidden`, or [P, D] at `positions`.
         """
-        attended = self.attention(self.attention_input_norm(hidden), layout, chosen)
-        return self.finished(gather_positions(hidden, chosen), attended)
+        attended = self.attention(self.attention_input_norm(hidden), layout, positions)
+        return self.finished(gather_positions(hidden, positions), attended)
 
     def finished(self, before: Tensor, attended: Tensor) -> Tensor:
         """Run the rest of the layer: `before` is the attention's input, `attended` its output."""
@@ -152,7 +152,7 @@ class Encoder(nn.Module):
         attention_mask: Tensor | None,
         token_type_ids: Tensor,
         layout: BatchLayout | None = None,
-        wanted: Tensor | None = None,
+        positions: Tensor | None = None,
     ) -> Tensor:
         """Return the last layer's states, float [B, L, D] (undefined at padding) or [P, D].
 
@@ -161,10 +161,10 @@ class Encoder(nn.Module):
             attention_mask: bool [B, L], true at tokens, which precede padding; None: everywhere.
             layout: layout of this batch from the collator; it changes results only by rounding.
                 None: `rows`.
-            wanted: int64 [P], flat positions in B * L. Most of the last layer is computed only
+            positions: int64 [P], flat positions in B * L. Most of the last layer is computed only
                 there; their states change only by rounding.
         """
-        return self.through(self.run, input_ids, attention_mask, token_type_ids, layout, wanted)
+        return self.through(self.run, input_ids, attention_mask, token_type_ids, layout, positions)
 
     def through(
         self,
@@ -173,7 +173,7 @@ class Encoder(nn.Module):
         attention_mask: Tensor | None,
         token_type_ids: Tensor,
         layout: BatchLayout | None = None,
-        wanted: Tensor | None = None,
+        positions: Tensor | None = None,
     ) -> Tensor:
         """Run `forward` with `run` instead of the encoder's own layers."""
         layout = self.rows(input_ids, attention_mask) if layout is None else layout.without_cache()
@@ -181,18 +181,18 @@ class Encoder(nn.Module):
             embedded = self.embeddings(
                 layout.take(input_ids), layout.take(token_type_ids), layout.positions
             )
-            if wanted is not None:
-                return run(embedded, layout, layout.find(wanted))
+            if positions is not None:
+                return run(embedded, layout, layout.find(positions))
             return layout.put_back(run(embedded, layout, None))
-        return run(self.embeddings(input_ids, token_type_ids, layout.positions), layout, wanted)
+        return run(self.embeddings(input_ids, token_type_ids, layout.positions), layout, positions)
 
     def rows(self, input_ids: Tensor, attention_mask: Tensor | None) -> PaddedLayout:
         """Return the layout of a batch that comes without one."""
         return rows_of(input_ids, attention_mask)
 
-    def run(self, hidden: Tensor, layout: BatchLayout, chosen: Tensor | None = None) -> Tensor:
-        """Run the layers and the final norm; `chosen` as for the last layer."""
-        hidden = self.layers[-1](self.below(hidden, layout), layout, chosen)
+    def run(self, hidden: Tensor, layout: BatchLayout, positions: Tensor | None = None) -> Tensor:
+        """Run the layers and the final norm; `positions` as for the last layer."""
+        hidden = self.layers[-1](self.below(hidden, layout), layout, positions)
         normed: Tensor = self.norm(hidden)
         return normed
 

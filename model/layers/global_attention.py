@@ -39,12 +39,12 @@ class GlobalAttentionLayout(PaddedLayout):
     Args:
         shape, real, maps: as for `PaddedLayout`.
         everywhere: bool [B, L], true at global tokens.
-        places: int64 [B, G], position of each global token in its row, then filler.
+        global_positions: int64 [B, G], position of each global token in its row, then filler.
         filled: bool [B, G], false at filler.
     """
 
     everywhere: Tensor
-    places: Tensor
+    global_positions: Tensor
     filled: Tensor
 
     @classmethod
@@ -60,7 +60,7 @@ class GlobalAttentionLayout(PaddedLayout):
             shape,
             real,
             everywhere=everywhere,
-            places=torch.zeros(shape[0], 1, dtype=torch.int64, device=device),
+            global_positions=torch.zeros(shape[0], 1, dtype=torch.int64, device=device),
             filled=everywhere[:, :1],
         )
 
@@ -73,9 +73,13 @@ class GlobalAttentionLayout(PaddedLayout):
             everywhere = everywhere & real
         count = everywhere.sum(1)
         maximum = int(count.max()) if count.numel() else 0
-        places = everywhere.to(torch.int8).argsort(dim=1, descending=True, stable=True)[:, :maximum]
+        global_positions = everywhere.to(torch.int8).argsort(dim=1, descending=True, stable=True)[
+            :, :maximum
+        ]
         filled = torch.arange(maximum, device=everywhere.device) < count[:, None]
-        return cls(shape, real, everywhere=everywhere, places=places, filled=filled)
+        return cls(
+            shape, real, everywhere=everywhere, global_positions=global_positions, filled=filled
+        )
 
 
 class GlobalAttention(SelfAttention):
@@ -94,22 +98,22 @@ class GlobalAttention(SelfAttention):
         self.global_value = Linear(hidden_size, hidden_size)
 
     def forward(
-        self, hidden: Tensor, layout: BatchLayout | None = None, chosen: Tensor | None = None
+        self, hidden: Tensor, layout: BatchLayout | None = None, positions: Tensor | None = None
     ) -> Tensor:
         """Compute attention, float [B, L, D] or [P, D].
 
         Args:
             hidden: float [B, L, D].
             layout: `GlobalAttentionLayout`; any other has no global tokens.
-            chosen: as for `SelfAttention`.
+            positions: as for `SelfAttention`.
         """
-        if not isinstance(layout, GlobalAttentionLayout) or not layout.places.shape[1]:
-            return super().forward(hidden, layout, chosen)
+        if not isinstance(layout, GlobalAttentionLayout) or not layout.global_positions.shape[1]:
+            return super().forward(hidden, layout, positions)
         dropout = self.dropout if self.training else 0.0
         hidden = autocast_input(hidden)
         query, key, value = (item.transpose(1, 2) for item in self.project(hidden))
         windowed = _windowed(query, key, value, layout, self.width, dropout)
-        index = layout.places[:, :, None].expand(-1, -1, hidden.shape[-1])
+        index = layout.global_positions[:, :, None].expand(-1, -1, hidden.shape[-1])
         global_queries = self.split(self.global_query(hidden.gather(1, index))).transpose(1, 2)
         keys, values = (
             self.split(item(hidden)).transpose(1, 2)
@@ -126,7 +130,7 @@ class GlobalAttention(SelfAttention):
         mixed = windowed.transpose(1, 2).flatten(2)
         filled = layout.filled[:, :, None]
         mixed = mixed.scatter(1, index, torch.where(filled, global_states, mixed.gather(1, index)))
-        output: Tensor = self.output(gather_positions(mixed, chosen))
+        output: Tensor = self.output(gather_positions(mixed, positions))
         return output
 
 
@@ -143,7 +147,9 @@ def _windowed(
     bias = layout.cached(
         (width, query.dtype, "window"), lambda: _bias(layout, width, chunks, query.dtype)
     )
-    index = layout.places[:, None, :, None].expand(-1, query.shape[1], -1, query.shape[-1])
+    index = layout.global_positions[:, None, :, None].expand(
+        -1, query.shape[1], -1, query.shape[-1]
+    )
     keys, values = (
         torch.cat(
             [
@@ -168,7 +174,7 @@ def _bias(layout: GlobalAttentionLayout, width: int, chunks: int, dtype: torch.d
 def _maps(
     query: Tensor,
     key: Tensor,
-    chosen: Tensor,
+    queries: Tensor,
     keys: Tensor,
     layout: GlobalAttentionLayout,
     pattern: AttentionPattern,
@@ -183,8 +189,10 @@ def _maps(
         visible = visible & layout.real[:, None, :]
         real = additive(layout.real[:, None, None, :], query.dtype)
     maps = attention_maps(query, key, additive(visible[:, None], query.dtype))
-    global_maps = attention_maps(chosen, keys, real)
-    for row, (token_positions, filled) in enumerate(zip(layout.places, layout.filled, strict=True)):
+    global_maps = attention_maps(queries, keys, real)
+    for row, (token_positions, filled) in enumerate(
+        zip(layout.global_positions, layout.filled, strict=True)
+    ):
         maps[row, :, token_positions[filled]] = global_maps[row, :, filled]
     return maps
 

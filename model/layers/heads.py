@@ -36,14 +36,14 @@ class Pooler(nn.Module):
         return self.activation(self.dense(hidden[:, 0]))
 
 
-def mean_state(hidden: Tensor, chosen: Tensor) -> Tensor:
+def mean_state(hidden: Tensor, mask: Tensor) -> Tensor:
     """Return the mean state at chosen positions, float [B, D].
 
     Args:
         hidden: float [B, L, D]; values at other positions are ignored.
-        chosen: bool [B, L], at least one per row.
+        mask: bool [B, L], at least one per row.
     """
-    selected = chosen[:, :, None]
+    selected = mask[:, :, None]
     mean: Tensor = hidden.masked_fill(~selected, 0.0).sum(dim=1) / selected.sum(dim=1)
     return mean
 
@@ -110,15 +110,15 @@ class SpanBoundaryHead(VocabularyHead):
         self.activation = ACTIVATIONS[activation]
         self.bias = nn.Parameter(torch.zeros(vocab_size))
 
-    def forward(self, left: Tensor, right: Tensor, place: Tensor, decoder_weight: Tensor) -> Any:
+    def forward(self, left: Tensor, right: Tensor, offset: Tensor, decoder_weight: Tensor) -> Any:
         """Return logits [M, V].
 
         Args:
             left, right: float [M, D], states at the boundaries.
-            place: int64 [M], position in the span, from 0.
+            offset: int64 [M], position in the span, from 0.
             decoder_weight: float [V, D].
         """
-        position = self.position(place.clamp(max=self.position.num_embeddings - 1))
+        position = self.position(offset.clamp(max=self.position.num_embeddings - 1))
         hidden = self.first_norm(
             self.activation(self.first(torch.cat([left, right, position], dim=-1)))
         )

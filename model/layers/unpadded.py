@@ -21,7 +21,7 @@ class UnpaddedLayout(BatchLayout):
 
     Args:
         shape: (B, L).
-        places: int64 [T], position of each token in the flattened B * L.
+        flat_positions: int64 [T], position of each token in the flattened B * L.
         slots: int64 [B * L], index in T of each position's token; 0 at padding.
         padding: bool [B * L], true at padding.
         positions: int64 [T], see `BatchLayout`.
@@ -29,7 +29,7 @@ class UnpaddedLayout(BatchLayout):
     """
 
     shape: tuple[int, int]
-    places: Tensor
+    flat_positions: Tensor
     slots: Tensor
     padding: Tensor
     positions: Tensor
@@ -37,11 +37,11 @@ class UnpaddedLayout(BatchLayout):
 
     def take(self, values: Tensor) -> Tensor:
         """Select the tokens: [B, L] to [T]."""
-        return values.flatten().index_select(0, self.places)
+        return values.flatten().index_select(0, self.flat_positions)
 
-    def find(self, wanted: Tensor) -> Tensor:
+    def find(self, positions: Tensor) -> Tensor:
         """Return the index in T of flat positions, int64 [P]; 0 for padding."""
-        return self.slots.index_select(0, wanted)
+        return self.slots.index_select(0, positions)
 
     def put_back(self, hidden: Tensor) -> Tensor:
         """Restore the rows: [T, D] to [B, L, D], zeros at padding."""
@@ -59,7 +59,7 @@ class BucketedLayout(UnpaddedLayout):
     Args:
         blocks: int64 [G], index in T at each place of the concatenated group blocks; filler at
             padding.
-        found: int64 [T], place of each token in the blocks; padding for filler.
+        block_positions: int64 [T], place of each token in the blocks; padding for filler.
         groups: (rows, length) of each group, longest first; the products sum up to G.
         causal: bool [sum of the groups' rows], sequences with causal attention in addition to the
             pattern; None: no sequence.
@@ -67,7 +67,7 @@ class BucketedLayout(UnpaddedLayout):
     """
 
     blocks: Tensor
-    found: Tensor
+    block_positions: Tensor
     groups: tuple[tuple[int, int], ...]
     causal: Tensor | None = None
 
@@ -120,7 +120,7 @@ class BucketedLayout(UnpaddedLayout):
         return _gather(torch.cat(mixed), inverse_index, forward_index).view_as(query)
 
     def _by_heads(self, heads: int) -> tuple[Tensor, Tensor]:
-        """Return `blocks` and `found` for single heads, int64 [G * N] and [T * N].
+        """Return `blocks` and `block_positions` for single heads, int64 [G * N] and [T * N].
 
         The heads of a token are consecutive in T; a block's row has all places of one head, then
         the next.
@@ -135,7 +135,7 @@ class BucketedLayout(UnpaddedLayout):
             )
             inverse.append(numbers.transpose(1, 2).reshape(-1, heads))
             start += size
-        return torch.cat(blocks), torch.cat(inverse).index_select(0, self.found).flatten()
+        return torch.cat(blocks), torch.cat(inverse).index_select(0, self.block_positions).flatten()
 
 
 @dataclass(eq=False, kw_only=True)
@@ -216,7 +216,7 @@ class PackedLayout(UnpaddedLayout):
         sequences = self.causal[0]
         causal = torch.arange(len(begins), device=offsets.device) < sequences if sequences else None
         rows = PaddedLayout((len(begins), self.longest), offsets < ends - begins, causal=causal)
-        count = len(self.places)
+        count = len(self.flat_positions)
         number = (
             torch.searchsorted(
                 self.bounds,
@@ -256,11 +256,11 @@ class _PutBack(torch.autograd.Function):
 
     @staticmethod
     def forward(context, hidden: Tensor, layout: UnpaddedLayout) -> Tensor:  # type: ignore[no-untyped-def]
-        context.save_for_backward(layout.places, layout.real)
+        context.save_for_backward(layout.flat_positions, layout.real)
         return hidden.index_select(0, layout.slots).masked_fill_(layout.padding[:, None], 0.0)
 
     @staticmethod
     def backward(context, gradient: Tensor):  # type: ignore[no-untyped-def]
-        places, real = context.saved_tensors
-        input_gradient = gradient.index_select(0, places)
+        flat_positions, real = context.saved_tensors
+        input_gradient = gradient.index_select(0, flat_positions)
         return input_gradient if real is None else input_gradient.mul_(real[:, None]), None

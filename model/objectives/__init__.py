@@ -115,13 +115,13 @@ def objectives(names: Iterable[str]) -> tuple[Objective, ...]:
 def choose(
     model: ModelConfig,
     info: DatasetInfo,
-    wanted: Sequence[str] | None = None,
+    requested: Sequence[str] | None = None,
     teacher: ModelConfig | None = None,
 ) -> tuple[str, ...]:
     """Return the names of the objectives to train on, checked against model, dataset and teacher.
 
     Args:
-        wanted: names from the user; None: the model family's defaults.
+        requested: names from the user; None: the model family's defaults.
 
     Raises:
         UsageError: the model lacks an objective's head, or the dataset's rows do not suit it.
@@ -131,8 +131,8 @@ def choose(
         if teacher is None
         else model.distillation_objectives(teacher)
     )
-    chosen = tuple(wanted) if wanted else defaults
-    for objective in objectives(chosen):
+    selected = tuple(requested) if requested else defaults
+    for objective in objectives(selected):
         if objective.needs_teacher and teacher is None:
             raise UsageError(
                 f"objective ({objective.name}) needs a teacher; name one with --teacher, or leave "
@@ -146,8 +146,8 @@ def choose(
         if objective.pair_recipe is not None:
             _check_pairs(objective.name, objective.pair_recipe, model, info)
         _check_rows(objective, model, info)
-    _check_ways(chosen, model, teacher)
-    return chosen
+    _check_ways(selected, model, teacher)
+    return selected
 
 
 def trained_heads(model: ModelConfig, names: Sequence[str]) -> dict[str, Any]:

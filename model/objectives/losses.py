@@ -101,10 +101,14 @@ def masked_details(outputs: Outputs, batch: Batch) -> dict[str, Detail]:
     sums = {"top5_accuracy": (hits.any(dim=-1).sum(), real.sum())}
     top1_hits = hits[:, 0]
     input_tokens = batch["input_ids"].flatten()[batch["masked_positions"]]
-    is_kept, is_mask = input_tokens == labels, input_tokens == batch["mask_id"]
-    kinds = {"masked": is_mask & ~is_kept, "random": ~is_kept & ~is_mask, "kept": is_kept}
-    for name, chosen in kinds.items():
-        sums[f"{name}_accuracy"] = ((top1_hits & chosen).sum(), (real & chosen).sum())
+    is_unchanged, is_mask = input_tokens == labels, input_tokens == batch["mask_id"]
+    kinds = {
+        "masked": is_mask & ~is_unchanged,
+        "random": ~is_unchanged & ~is_mask,
+        "kept": is_unchanged,
+    }
+    for name, mask in kinds.items():
+        sums[f"{name}_accuracy"] = ((top1_hits & mask).sum(), (real & mask).sum())
     if "bands" in batch:
         sums |= losses_by_band(torch.cat(losses), labels, batch["bands"])
     return sums

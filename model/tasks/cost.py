@@ -22,7 +22,7 @@ from cloze.model.train.plan.cost import (
     device_of,
     execution_memory,
     pass_cost,
-    pass_pace,
+    pass_throughput,
     source_model,
 )
 
@@ -50,7 +50,7 @@ def measure_forward(
     weights, tokens = facts.get("parameters"), facts.get("tokens")
     if not weights or not tokens:
         return None
-    return pass_pace(
+    return pass_throughput(
         facts,
         weights=float(weights),
         tokens=float(tokens) * copies,
@@ -124,7 +124,7 @@ def _measure_finetuning(facts: Metadata) -> MeasuredThroughput | None:
     passes = float(facts.get("epochs") or config.get("epochs", 1))
     passes *= BASELINE if config.get("baselines", True) else 1
     weights = facts["files_bytes"] / estimates.WEIGHT_BYTES
-    return pass_pace(facts, weights=weights, tokens=float(facts["tokens"]) * passes)
+    return pass_throughput(facts, weights=weights, tokens=float(facts["tokens"]) * passes)
 
 
 def _estimate_evaluation(

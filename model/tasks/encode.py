@@ -54,19 +54,22 @@ class TextSamples:
     def lengths(self) -> Ints:
         return np.array([len(sequence) for sequence in self.sequences], dtype=np.int64)
 
-    def batch(self, chosen: Sequence[int] | Ints, layout: LayoutKind = "rows") -> Batch:
+    def batch(self, indices: Sequence[int] | Ints, layout: LayoutKind = "rows") -> Batch:
         """Return the batch of these samples, padded to the longest.
 
         It has `targets`, and `second_text`, bool [B, L], true at B.
         """
-        lengths = np.array([len(self.sequences[i]) for i in chosen], dtype=np.int64)
-        ids = np.full((len(chosen), lengths.max()), self.pad, dtype=np.int64)
-        for row, i in enumerate(chosen):
+        lengths = np.array([len(self.sequences[i]) for i in indices], dtype=np.int64)
+        ids = np.full((len(indices), lengths.max()), self.pad, dtype=np.int64)
+        for row, i in enumerate(indices):
             ids[row, : lengths[row]] = self.sequences[i]
         positions = np.arange(ids.shape[1])
         real = positions < lengths[:, None]
-        second = (positions >= self.second[chosen][:, None]) & real
-        arrays = {SECOND: second, **{name: target[chosen] for name, target in self.targets.items()}}
+        second = (positions >= self.second[indices][:, None]) & real
+        arrays = {
+            SECOND: second,
+            **{name: target[indices] for name, target in self.targets.items()},
+        }
         fields = {name: torch.from_numpy(array) for name, array in arrays.items()}
         batch: Batch = {
             "input_ids": torch.from_numpy(ids),
@@ -214,15 +217,15 @@ class WordSamples(TextSamples):
     first: tuple[Ints, ...]
     labels: tuple[Ints, ...] | None
 
-    def batch(self, chosen: Sequence[int] | Ints, layout: LayoutKind = "rows") -> Batch:
+    def batch(self, indices: Sequence[int] | Ints, layout: LayoutKind = "rows") -> Batch:
         """Return `TextSamples.batch` with `first_pieces`, bool [B, L].
 
         With known labels, also `labels`, int64 [B, L], IGNORE_INDEX elsewhere.
         """
-        batch = TextSamples.batch(self, chosen, layout)
+        batch = TextSamples.batch(self, indices, layout)
         shape = tuple(batch["input_ids"].shape)
         first, labels = np.zeros(shape, bool), np.full(shape, IGNORE_INDEX, np.int64)
-        for row, i in enumerate(chosen):
+        for row, i in enumerate(indices):
             first[row, self.first[i]] = True
             if self.labels is not None:
                 labels[row, self.first[i]] = self.labels[i]

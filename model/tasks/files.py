@@ -58,7 +58,7 @@ def missing_split(path: str, options: TaskOptions, splits: Iterable[str]) -> str
         return f"{path} does not exist"
     directory = storage.join(path, options.folder) if options.folder else path
     missing = (split for split in splits if not dict(_files(path, options, split)))
-    return next((f"{directory} holds no {split} split" for split in missing), "")
+    return next((f"{directory} has no {split} split" for split in missing), "")
 
 
 def split_bytes(path: str | None, options: TaskOptions, split: str) -> int | None:
@@ -167,7 +167,7 @@ def corpus_shards(path: str) -> list[str]:
     names = fnmatch.filter(storage.list_files(path), "corpus-*.arrow")
     if not names:
         raise DataError(
-            f"{path} holds no corpus (no file corpus-*.arrow); name the artifact that `cloze "
+            f"{path} contains no corpus (no file corpus-*.arrow); name the artifact that `cloze "
             f"corpus` made"
         )
     return sorted(names)

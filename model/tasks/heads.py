@@ -378,7 +378,7 @@ def trained_network(
     unused = {name for name in state if name.startswith("pooler.") and name not in expected}
     state = {name: weight for name, weight in state.items() if name not in unused}
     for name in sorted(expected.keys() ^ state.keys()):
-        verb = "lacks" if name in expected else "holds"
+        verb = "lacks" if name in expected else "has"
         raise DataError(
             f"{where} {verb} {name}, unlike a model for the task {task.name}; name one that `cloze "
             f"finetune` made"

@@ -62,7 +62,7 @@ def interval(
 
 def mean_interval(values: Floats, seed: int, resamples: int) -> list[float]:
     """Return the bootstrap interval of the mean of one value per example."""
-    return interval(lambda chosen: float(values[chosen].mean()), len(values), seed, resamples)
+    return interval(lambda indices: float(values[indices].mean()), len(values), seed, resamples)
 
 
 # Classification.
@@ -131,8 +131,8 @@ def classification_intervals(
     classes = int(max(labels.max(initial=0), predictions.max(initial=0))) + 1
     cells = labels * classes + predictions
 
-    def compute(metric: ClassMetric, chosen: Ints) -> float:
-        counts = np.bincount(cells[chosen])
+    def compute(metric: ClassMetric, indices: Ints) -> float:
+        counts = np.bincount(cells[indices])
         occurring = np.flatnonzero(counts)
         return metric(occurring // classes, occurring % classes, counts[occurring])
 
@@ -185,8 +185,8 @@ def regression_intervals(
 ) -> dict[str, list[float]]:
     """Return the bootstrap interval of each metric."""
 
-    def compute(metric: RegressionMetric, chosen: Ints) -> float:
-        return metric(scores[chosen], predictions[chosen])
+    def compute(metric: RegressionMetric, indices: Ints) -> float:
+        return metric(scores[indices], predictions[indices])
 
     return {
         name: interval(partial(compute, REGRESSION[name]), len(scores), seed, resamples)
@@ -246,8 +246,8 @@ def tagging_f1_interval(gold: Tags, predicted: Tags, seed: int, resamples: int) 
         true, guessed = set(entities(reference)), set(entities(prediction))
         counts[i] = len(true & guessed), len(true) + len(guessed)
 
-    def f1(chosen: Ints) -> float:
-        matched, total = counts[chosen].sum(axis=0)
+    def f1(indices: Ints) -> float:
+        matched, total = counts[indices].sum(axis=0)
         return float(2.0 * matched / total) if total else 0.0
 
     return interval(f1, len(gold), seed, resamples)

@@ -33,7 +33,7 @@ from cloze.pipeline import tokenizer
 def write_rows(path: str, rows: Sequence[Mapping[str, str]]) -> None:
     """Write rows with equal columns as TSV with a header, without quoting."""
     lines = ["\t".join(rows[0])] if rows else []
-    lines += ["\t".join(map(_one_line, row.values())) for row in rows]
+    lines += ["\t".join(map(_first_line, row.values())) for row in rows]
     storage.write_bytes(path, ("\n".join(lines) + "\n").encode("utf-8"))
 
 
@@ -45,7 +45,7 @@ def read_predictions(path: str) -> list[dict[str, str]]:
     )
 
 
-def _one_line(text: str) -> str:
+def _first_line(text: str) -> str:
     """Replace tabs and line breaks by spaces."""
     return " ".join(text.replace("\t", " ").splitlines())
 
@@ -58,13 +58,13 @@ def predict(
     objective: TaskObjective,
     samples: Samples,
     world: World,
-    stop_asked: Callable[[], bool] = lambda: False,
+    stop_requested: Callable[[], bool] = lambda: False,
 ) -> list[Any]:
     """Return the answers to all samples, in order, equal on all ranks.
 
     Args:
         objective: objective on `world.device`; its training mode is restored.
-        stop_asked: function that returns True if this rank must stop; called before each batch.
+        stop_requested: function that returns True if this rank must stop; called before each batch.
 
     Raises:
         EvaluationInterrupted: a rank must stop.
@@ -84,7 +84,7 @@ def predict(
 
     def selected(prefetched: Iterable[Batch]) -> Iterator[tuple[Ints, tuple[Tensor, ...]]]:
         for number, indices, batch in zip(numbers, rank_batches, prefetched, strict=True):
-            if world.all_reduce_sum([int(stop_asked())])[0]:
+            if world.all_reduce_sum([int(stop_requested())])[0]:
                 raise EvaluationInterrupted
             device_batch = move(batch, world.device)
             outputs = objective(device_batch)
@@ -114,10 +114,10 @@ def predict_split(
     objective: TaskObjective,
     split: Split,
     world: World,
-    stop_asked: Callable[[], bool] = lambda: False,
+    stop_requested: Callable[[], bool] = lambda: False,
 ) -> Any:
     """Return the task's predictions for a split, as its `decode` gives them; see `predict`."""
-    answers = predict(objective, split.samples, world, stop_asked)
+    answers = predict(objective, split.samples, world, stop_requested)
     return objective.task.decode(answers, split.examples, split.samples)
 
 
@@ -210,13 +210,13 @@ class DevEvaluator:
         self._every = epoch * (1 if len(dev.samples) <= FEW else max(1, math.ceil(share / BUDGET)))
         self._newest: tuple[int, Any] | None = None
 
-    def due(self, step: int, position: ScheduleProgress) -> bool:
+    def should_evaluate(self, step: int, position: ScheduleProgress) -> bool:
         return step % self._every == 0
 
     def __call__(
-        self, step: int, position: ScheduleProgress, stop_asked: Callable[[], bool]
+        self, step: int, position: ScheduleProgress, stop_requested: Callable[[], bool]
     ) -> Figures:
-        predictions = predict_split(self._objective, self._dev, self._world, stop_asked)
+        predictions = predict_split(self._objective, self._dev, self._world, stop_requested)
         self._newest = step, predictions
         scores = self._objective.task.score(self._dev.examples, predictions)
         return {f"dev_{name}": value for name, value in scores.items()}

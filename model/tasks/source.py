@@ -34,7 +34,7 @@ class EpochSource:
         batch_size: samples per step, over all ranks.
         micro_batch: maximum samples per forward pass.
         layout: layout of the batches, see `cloze.model.data.layouts`.
-        chosen: sample numbers; None: all.
+        indices: sample numbers; None: all.
     """
 
     def __init__(
@@ -45,17 +45,17 @@ class EpochSource:
         seed: int,
         micro_batch: int,
         layout: LayoutKind = "rows",
-        chosen: Ints | None = None,
+        indices: Ints | None = None,
     ) -> None:
         self._samples, self._lengths = samples, samples.lengths
-        self._numbers = np.arange(len(samples)) if chosen is None else chosen
+        self._numbers = np.arange(len(samples)) if indices is None else indices
         self._batch_size, self._seed, self._micro_batch = batch_size, seed, micro_batch
         self._layout: LayoutKind = layout
         self._order = functools.lru_cache(maxsize=2)(self._make_order)  # by epoch
         self.steps_per_epoch = -(-len(self._numbers) // batch_size)
 
     def step_batches(self, step: int, rank: int, world_size: int) -> StepBatches:
-        indices, first_sample = self._chosen(step)
+        indices, first_sample = self._step_samples(step)
         count = -(-len(indices) // (world_size * self._micro_batch))
         ranges = micro_batch_ranges(0, len(indices), rank, world_size, count)
         return StepBatches(
@@ -73,19 +73,19 @@ class EpochSource:
         )
 
     def row_ids(self, step: int) -> dict[str, list[int]]:
-        return {"rows": self._chosen(step)[0].tolist()}
+        return {"rows": self._step_samples(step)[0].tolist()}
 
     def blank(self) -> Batch:
         """Return a batch with zero loss and gradient."""
         batch = self._samples.batch(self._numbers[:1], self._layout)
         return extend(batch, {BLANK: torch.ones(())})
 
-    def _batch(self, chosen: Ints, begin: int, end: int) -> Batch:
+    def _batch(self, indices: Ints, begin: int, end: int) -> Batch:
         if begin == end:
             return self.blank()
-        return part_of(self._samples, chosen, begin, end, self._layout)
+        return part_of(self._samples, indices, begin, end, self._layout)
 
-    def _chosen(self, step: int) -> tuple[Ints, int]:
+    def _step_samples(self, step: int) -> tuple[Ints, int]:
         """Return the samples of a step, and the number of the first one in the run."""
         epoch, step_in_epoch = divmod(step, self.steps_per_epoch)
         batches, begins = self._order(epoch)
@@ -125,7 +125,7 @@ class MultiTaskSource:
         self._order = functools.lru_cache(maxsize=2)(self._make_order)  # by epoch
 
     def step_batches(self, step: int, rank: int, world_size: int) -> StepBatches:
-        task, task_step = self._whose(step)
+        task, task_step = self._task_at(step)
         return self._parts[task].step_batches(task_step, rank, world_size)
 
     def samples(self, steps: int) -> int:
@@ -137,14 +137,14 @@ class MultiTaskSource:
         )
 
     def row_ids(self, step: int) -> dict[str, list[int]]:
-        task, task_step = self._whose(step)
+        task, task_step = self._task_at(step)
         return {"task": [task], **self._parts[task].row_ids(task_step)}
 
     def blank(self) -> Batch:
         """Return a batch with zero loss and gradient."""
         return self._parts[0].blank()
 
-    def _whose(self, step: int) -> tuple[int, int]:
+    def _task_at(self, step: int) -> tuple[int, int]:
         """Return the task of a step, and the step's number within that task."""
         epoch, step_in_epoch = divmod(step, self.steps_per_epoch)
         order = self._order(epoch)
@@ -185,7 +185,7 @@ def source_of(
         return epochs(seed=seed)
     seeds = random_keys.fold_in(seed, _MIXED, np.arange(len(groups))) >> np.uint64(1)
     sources = [
-        epochs(seed=int(own_seed), chosen=group)
+        epochs(seed=int(own_seed), indices=group)
         for own_seed, group in zip(seeds, groups, strict=True)
     ]
     return MultiTaskSource(sources, [len(group) for group in groups], power, seed)

@@ -69,7 +69,7 @@ class Samples(Protocol):
     def dropped_counts(self) -> Mapping[str, int]: ...
     def __len__(self) -> int: ...
 
-    def batch(self, chosen: Sequence[int] | Ints, layout: LayoutKind) -> Batch:
+    def batch(self, indices: Sequence[int] | Ints, layout: LayoutKind) -> Batch:
         """Return the batch of these samples on the CPU, with the known inputs of the loss.
 
         Args:
@@ -82,16 +82,16 @@ class Samples(Protocol):
 class Related(Protocol):
     """Samples that are compared with others of their step, such as in-batch negatives."""
 
-    def part(self, chosen: Ints, begin: int, end: int, layout: LayoutKind) -> Batch:
-        """Return the batch of `chosen[begin:end]`, not empty, of a step with samples `chosen`."""
+    def part(self, indices: Ints, begin: int, end: int, layout: LayoutKind) -> Batch:
+        """Return the batch of `chosen[begin:end]`, not empty, of a step with samples `indices`."""
         ...
 
 
-def part_of(samples: Samples, chosen: Ints, begin: int, end: int, layout: LayoutKind) -> Batch:
+def part_of(samples: Samples, indices: Ints, begin: int, end: int, layout: LayoutKind) -> Batch:
     """Return the batch of `chosen[begin:end]` of a step, from `Related.part` or `Samples.batch`."""
     if isinstance(samples, Related):
-        return samples.part(chosen, begin, end, layout)
-    return samples.batch(chosen[begin:end], layout)
+        return samples.part(indices, begin, end, layout)
+    return samples.batch(indices[begin:end], layout)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

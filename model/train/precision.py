@@ -55,12 +55,12 @@ def resolve_for_run(
         return resolve(requested, device)
     if requested not in ("auto", recorded):
         raise UsageError(
-            f"precision ({requested}) is not that of the checkpoint to go on from ({recorded}); "
+            f"precision ({requested}) is not that of the checkpoint to resume ({recorded}); "
             f"leave it at auto or {recorded}, or train in another directory"
         )
     if recorded == "bf16" and not native_bf16(device):
         notes.append(
-            "going on in bf16, as the checkpoint was made, although this machine only emulates it"
+            "continuing in bf16, as the checkpoint was made, although this machine only emulates it"
         )
     return next((precision for precision in DTYPES if precision == recorded), "fp32")
 

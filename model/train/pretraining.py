@@ -38,13 +38,13 @@ def run(config: PretrainConfig, build: BuildContext) -> StageResult:
             )
         setup = prepare(config, build, world)
         finished = train(setup.training, build, world, stop, setup.resumed, build.report)
-        memory = memory_taken(world, build.execution.nodes)
+        memory = measure_memory(world, build.execution.nodes)
         if world.is_rank_zero:
             build.report.progress(finished.progress.step, finished.progress.step, "steps", memory)
         return _outcome(setup, finished, build, world) if world.is_rank_zero else StageResult()
 
 
-def memory_taken(world: World, nodes: int) -> dict[str, int]:
+def measure_memory(world: World, nodes: int) -> dict[str, int]:
     """Return peak memory: of a machine's ranks together, and of one GPU; all ranks must call it.
 
     The names are those of `cloze.core.stages.execution.CostEstimate`.
@@ -118,7 +118,7 @@ def _outcome(
 
 def _scored(setup: PretrainSetup, steps: int) -> int:
     """Return the number of held-out rows of the last evaluation."""
-    return setup.measure.looks(steps - setup.training.data.start_position.step).last
+    return setup.measure.schedule(steps - setup.training.data.start_position.step).last
 
 
 def _baselines(setup: PretrainSetup) -> dict[str, Any]:

@@ -208,7 +208,7 @@ def _measure(
         passes=1 if config.ema is None else 2,
     )
     if config.last_step is not None:
-        schedule = evaluator.looks(config.last_step)
+        schedule = evaluator.schedule(config.last_step)
         if min(schedule.rows, schedule.last) < heldout.rows:
             job.notes.append(
                 f"evaluations score {schedule.rows} of {heldout.rows} held-out rows, every "

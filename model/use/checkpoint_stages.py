@@ -40,13 +40,13 @@ def merge_checkpoints(config: MergeConfig, build: BuildContext) -> StageResult:
         DataError: a checkpoint is damaged.
     """
     with contextlib.ExitStack() as stack:
-        chosen = select_checkpoints(build.inputs["checkpoint"], config.last or LAST, config.steps)
-        for path in chosen:
+        selected = select_checkpoints(build.inputs["checkpoint"], config.last or LAST, config.steps)
+        for path in selected:
             stack.enter_context(checkpoints.pinned(path))
             checkpoint.verify(path, training=False)
-        weights = shares(len(chosen), config.decay)
-        newest = checkpoint.load_metadata(chosen[-1])
-        state = mean(chosen, weights)
+        weights = shares(len(selected), config.decay)
+        newest = checkpoint.load_metadata(selected[-1])
+        state = mean(selected, weights)
         checkpoint.save_weights(
             build.file(CHECKPOINT),
             model=newest.model,
@@ -62,7 +62,7 @@ def merge_checkpoints(config: MergeConfig, build: BuildContext) -> StageResult:
     return StageResult(
         summary={
             "checkpoint": CHECKPOINT,
-            "merged": [checkpoints.parse_step(path) for path in chosen],
+            "merged": [checkpoints.parse_step(path) for path in selected],
             "weights": [round(weight, 6) for weight in weights],
             "parameters": sum(tensor.numel() for tensor in state.values()),
         }

@@ -177,7 +177,7 @@ class MergeConfig(StageConfig):
     mean."""
 
     @model_validator(mode="after")
-    def _one_way(self) -> MergeConfig:
+    def _check_exclusive(self) -> MergeConfig:
         if self.steps and self.last is not None:
             raise ValueError(
                 "last and steps exclude each other: both say which checkpoints; give one of them"

@@ -158,7 +158,7 @@ class Embed(Verb[str]):
             normalize=config.normalize,
             max_length=config.max_length,
         )
-        self._npy, self._kept = config.npy, list[Vectors]()
+        self._npy, self._buffer = config.npy, list[Vectors]()
 
     def read(self, request: Request) -> str:
         text = request.text("text")
@@ -169,7 +169,7 @@ class Embed(Verb[str]):
     def answer(self, group: Sequence[str]) -> list[dict[str, Any]]:
         vectors = self._embedder.embed(group)
         if self._npy is not None:
-            self._kept.append(vectors)
+            self._buffer.append(vectors)
             return [{} for _ in group]
         return [
             {"text": text, "embedding": vector.tolist()}
@@ -180,7 +180,7 @@ class Embed(Verb[str]):
         embedder = self._embedder
         if self._npy is not None:
             content, nothing = io.BytesIO(), np.zeros((0, embedder.size), np.float32)
-            np.save(content, np.concatenate([nothing, *self._kept]))
+            np.save(content, np.concatenate([nothing, *self._buffer]))
             storage.write_bytes(self._npy, content.getvalue())
         return {
             "size": embedder.size,

@@ -102,9 +102,9 @@ class FillMaskPipeline:
         answers: list[list[list[Candidate]]] = [[] for _ in questions]
         order = sorted(range(len(questions)), key=lambda number: -len(questions[number].ids))
         for begin in range(0, len(order), BATCH):
-            chosen = order[begin : begin + BATCH]
-            candidates = iter(self._candidates([questions[number] for number in chosen], top_k))
-            for number in chosen:
+            rows = order[begin : begin + BATCH]
+            candidates = iter(self._candidates([questions[number] for number in rows], top_k))
+            for number in rows:
                 answers[number] = [next(candidates) for _ in questions[number].masks]
         return answers
 

@@ -296,12 +296,12 @@ class SentenceScorer:
         """Raise the error that `scored` would raise for this text."""
         self._check(text, len(self.pieces.encode_batch([text])[0]), "")
 
-    def _check(self, text: str, count: int, place: str) -> None:
+    def _check(self, text: str, count: int, location: str) -> None:
         if not count:
-            raise DataError(f"{place}the text {text[:60]!r} has no words in it; leave it out")
+            raise DataError(f"{location}the text {text[:60]!r} has no words in it; leave it out")
         if count + 2 > self.longest:
             raise DataError(
-                f"{place}the text {text[:60]!r} has {count + 2} pieces, the model reads "
+                f"{location}the text {text[:60]!r} has {count + 2} pieces, the model reads "
                 f"{self.longest}; shorten it"
             )
 

@@ -147,7 +147,7 @@ def read_requests(path: str, config: VerbConfig, first: str) -> Iterator[Request
             yield Request(index=number - 1, fields=fields, where=where)
     if not any_request:
         raise DataError(
-            f"{called} holds no lines (only blank ones at most); give it one {first} a line"
+            f"{called} has no lines (only blank ones at most); give it one {first} a line"
         )
 
 
@@ -200,7 +200,7 @@ def _object(text: str, where: str) -> dict[str, Any]:
         raise DataError(f"{where} is no JSON ({error}); write one object a line") from None
     if not isinstance(content, dict):
         raise DataError(
-            f"{where} holds no JSON object ({shortened(text)}); write one object a line"
+            f"{where} contains no JSON object ({shortened(text)}); write one object a line"
         )
     return content
 

@@ -215,7 +215,7 @@ def ahead(
     documents = int(text / DOCUMENT)
     compared = (
         execution.dedup_in_memory_documents
-        if beyond_one_process(execution, documents)
+        if uses_distributed_shuffle(execution, documents)
         else documents
     )
     return CostEstimate(
@@ -230,7 +230,7 @@ def ahead(
     )
 
 
-def beyond_one_process(execution: Execution, documents: int) -> bool:
+def uses_distributed_shuffle(execution: Execution, documents: int) -> bool:
     """Return True if this number of documents is deduplicated by a distributed shuffle.
 
     Beam's local runner would hold the whole shuffle in one process.
@@ -248,7 +248,7 @@ def _compared(execution: Execution, documents: int) -> str:
         return ""
     where = (
         f"the shuffle of runner {execution.runner}"
-        if beyond_one_process(execution, documents)
+        if uses_distributed_shuffle(execution, documents)
         else "one process"
     )
     limit = "runner local always does so" if local else f"dedup_in_memory_documents is {most:,}"

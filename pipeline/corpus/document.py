@@ -47,13 +47,13 @@ UNMARKED = "\u0e01-\u0eff\u0f40-\u0fbc\u1000-\u109f\u1780-\u17ff"
 """Scripts without end marks: Thai and Lao always; Tibetan, Burmese and Khmer at line ends."""
 
 _UNMARKED = re.compile(f"[{UNMARKED}]")
-_LOOKED_AT = 120  # characters
+_SAMPLE_CHARACTERS = 120  # characters
 
 
 def is_unmarked(text: str) -> bool:
     """Return True if most of the first 120 characters are of a script without end marks."""
-    return not text.isascii() and len(_UNMARKED.findall(text[:_LOOKED_AT])) * 2 > min(
-        len(text), _LOOKED_AT
+    return not text.isascii() and len(_UNMARKED.findall(text[:_SAMPLE_CHARACTERS])) * 2 > min(
+        len(text), _SAMPLE_CHARACTERS
     )
 
 

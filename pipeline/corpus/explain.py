@@ -225,7 +225,7 @@ def explain(config: CorpusConfig, title: str, report: Reporter = NULL_REPORTER) 
             key = random_keys.document_key(raw.id)
             explanation.split = HELDOUT if is_heldout(key, config.heldout_fraction) else TRAIN
             if config.dedup != "none":
-                _look_for_duplicates(config, slices, prepared, directory, explanation, report)
+                _find_duplicates(config, slices, prepared, directory, explanation, report)
     return explanation
 
 
@@ -328,7 +328,7 @@ def _run_steps(
     return result.document is not None
 
 
-def _look_for_duplicates(
+def _find_duplicates(
     config: CorpusConfig,
     slices: Sequence[PlannedSlice],
     prepared: Mapping[str, Any],

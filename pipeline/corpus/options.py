@@ -125,7 +125,7 @@ class MixtureOptions(CorpusOptions):
         return number
 
     @model_validator(mode="after")
-    def _one_weighing(self) -> Self:
+    def _check_weights(self) -> Self:
         if self.mixture and self.mixture_temperature != 1:
             raise ValueError(
                 "mixture (explicit weights) and mixture_temperature (weights by size) are mutually "

@@ -11,7 +11,7 @@ from cloze.core import storage
 from cloze.core.errors import DataError
 from cloze.core.humanize import format_count
 from cloze.core.stages.stage import BuildContext, Stage, StageResult
-from cloze.pipeline.corpus.config import COSTS, CorpusConfig, beyond_one_process
+from cloze.pipeline.corpus.config import COSTS, CorpusConfig, uses_distributed_shuffle
 from cloze.pipeline.corpus.read.sources import SliceGroup, group_slices, plan_reading
 from cloze.pipeline.corpus.steps.chain import prepare_steps
 
@@ -55,13 +55,13 @@ def counted(counters: Counter[str] | dict[str, int], prefix: str) -> dict[str, i
     }
 
 
-def most_dropped(dropped: Mapping[str, int], kept: int) -> str:
+def most_dropped(dropped: Mapping[str, int], retained: int) -> str:
     """Return a warning if one reason drops more than half of the documents; else ""."""
     texts = {
         reason: count for reason, count in dropped.items() if reason.startswith(tuple(SETTINGS))
     }
     reason, count = max(texts.items(), key=lambda pair: pair[1], default=("", 0))
-    total = kept + sum(texts.values())
+    total = retained + sum(texts.values())
     if count <= MOST * total:
         return ""
     setting = next(value for name, value in SETTINGS.items() if reason.startswith(name))
@@ -247,7 +247,7 @@ def _write(
         mix=config if config.mixes else None,
         kinds=kinds,
     )
-    if beyond_one_process(build.execution, sum(documents)):
+    if uses_distributed_shuffle(build.execution, sum(documents)):
         from cloze.pipeline.corpus.duplicates.distributed import plan_by_shuffle
 
         corpus_plan = plan_by_shuffle(build, references, documents, request)

@@ -129,8 +129,8 @@ class BaseDataset:
         manifest = artifact.read_manifest(path)
         if manifest.stage != "dataset":
             raise UsageError(
-                f"{path} holds a {manifest.stage} artifact, not a dataset; --append takes one that "
-                f"`cloze dataset` made"
+                f"{path} contains a {manifest.stage} artifact, not a dataset; --append takes one "
+                f"that `cloze dataset` made"
             )
         if manifest.version != version:
             raise UsageError(

@@ -124,7 +124,7 @@ def plan_ranges(bucket_rows: I64, sizes: I64) -> list[ShuffleRange]:
 
 # Second step of the stage: merge one key range of all intermediate files.
 
-TOGETHER = 64  # files read between two releases of their pages
+FILES_PER_PASS = 64  # files read between two releases of their pages
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,9 +254,11 @@ def _buckets(
     )
     for bucket in range(key_range.end - key_range.first if remaining else 0):
         tables: list[pa.Table] = []
-        for start in range(0, len(parts), TOGETHER):
+        for start in range(0, len(parts), FILES_PER_PASS):
             tables += _copied(
-                parts[start : start + TOGETHER], borders[start : start + TOGETHER], bucket
+                parts[start : start + FILES_PER_PASS],
+                borders[start : start + FILES_PER_PASS],
+                bucket,
             )
         if not tables:
             continue

@@ -19,7 +19,7 @@ from cloze.pipeline.dataset.pairings.registry import label_names
 from cloze.pipeline.dataset.schema import DatasetInfo, ShardLayout
 
 TOKENIZER = "tokenizer"
-MASKED, RANDOM, KEPT = "masked", "random", "kept"
+MASKED, RANDOM, UNCHANGED = "masked", "random", "kept"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,7 +126,7 @@ def _files(path: str, split: str) -> tuple[list[str], str]:
     ]
     if not names:
         raise DataError(
-            f"{path} holds no shards of the split {split} ({split}-*.arrow); name a dataset that "
+            f"{path} has no shards of the split {split} ({split}-*.arrow); name a dataset that "
             f"`cloze dataset` made"
         )
     return [storage.join(path, name) for name in names], split
@@ -187,7 +187,7 @@ def _predictions(
     predictions = []
     for position, shown in zip(mask["positions"], mask["input_ids"], strict=True):
         original = ids[position]
-        kind = MASKED if shown == mask_id else KEPT if shown == original else RANDOM
+        kind = MASKED if shown == mask_id else UNCHANGED if shown == original else RANDOM
         predictions.append(
             Prediction(
                 position=position,

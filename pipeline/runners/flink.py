@@ -45,7 +45,7 @@ def find_java() -> str:
     home = os.environ.get("JAVA_HOME")
     program = shutil.which("java", path=str(Path(home) / "bin") if home else None)
     if program is None:
-        cause = f"JAVA_HOME ({home}) holds no bin/java" if home else "no `java` is in PATH"
+        cause = f"JAVA_HOME ({home}) has no bin/java" if home else "no `java` is in PATH"
         raise UsageError(
             f"runner flink needs Java 11 or later, and {cause}; install a Java runtime, or set "
             f"JAVA_HOME to one"
@@ -274,7 +274,7 @@ def _ended(code: int, output: str, log: Path) -> ClozeError:
         )
     if "ClassNotFoundException" in output and DRIVER.rpartition(".")[2] in output:
         return UsageError(
-            f"{CLASSPATH} holds no Beam Flink job server ({fault}); set it to a jar or directory "
+            f"{CLASSPATH} has no Beam Flink job server ({fault}); set it to a jar or directory "
             f"with one"
         )
     return ClozeError(

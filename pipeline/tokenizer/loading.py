@@ -77,7 +77,9 @@ def find(path: str) -> TokenizerFiles:
     if not storage.is_dir(path):
         return _file(path)
     if claim.is_unfinished(path):
-        raise DataError(f"{path} holds an unfinished artifact; run the stage that makes it again")
+        raise DataError(
+            f"{path} contains an unfinished artifact; run the stage that makes it again"
+        )
     files = _find_in_directory(path)
     config = storage.join(path, CONFIG)
     return replace(files, config=config) if storage.exists(config) else files
@@ -132,7 +134,7 @@ def _file(path: str) -> TokenizerFiles:
     if candidates:
         missing = posixpath.basename(candidates[0])
     raise DataError(
-        f"{path} holds tokens without merges; put the tokenizer's {missing} into its directory"
+        f"{path} has tokens without merges; put the tokenizer's {missing} into its directory"
     )
 
 
@@ -310,7 +312,7 @@ def _json(path: str) -> dict[str, Any]:
         raise DataError(f"{path} is not JSON ({error}); correct or remove it") from error
     if not isinstance(content, dict):
         kind = type(content).__name__
-        raise DataError(f"{path} holds a {kind}, not an object; correct or remove it")
+        raise DataError(f"{path} contains a {kind}, not an object; correct or remove it")
     return content
 
 

@@ -83,9 +83,7 @@ class Tokenizer:
         """
         vocab: dict[str, int] = backend.get_vocab(with_added_tokens=True)
         if not vocab:
-            raise DataError(
-                f"{name} holds an empty vocabulary; point to a tokenizer that has pieces"
-            )
+            raise DataError(f"{name} has an empty vocabulary; point to a tokenizer that has pieces")
         role_tokens = {}
         for role, names in SPECIAL_NAMES.items():
             present = [token for token in names if token in vocab]

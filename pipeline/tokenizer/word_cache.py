@@ -28,7 +28,7 @@ MAX_CHARACTERS = 1 << 23  # of all cached words; at most about 75 MB with their 
 # Normalizers that work on single characters and the marks after them, and so never across a space.
 LOCAL = {"BertNormalizer", "NFC", "NFD", "NFKC", "NFKD", "StripAccents", "Lowercase"}
 # the local normalizers that neither create nor remove white space
-KEEPS_BLANKS = {"NFC", "NFD", "Lowercase"}
+BLANK_PRESERVING = {"NFC", "NFD", "Lowercase"}
 
 
 # How a tokenizer's text can be split at spaces:
@@ -64,7 +64,7 @@ def word_split_rule(description: Mapping[str, Any]) -> WordSplit | None:
     splitters = list(flatten_sequence(description.get("pre_tokenizer")))
     kinds = [step["type"] for step in splitters]
     if kinds == ["ByteLevel"] and splitters[0].get("use_regex", True):
-        return "blanks" if all(step["type"] in KEEPS_BLANKS for step in normalizers) else None
+        return "blanks" if all(step["type"] in BLANK_PRESERVING for step in normalizers) else None
     if kinds == ["WhitespaceSplit", "Metaspace"] and splitters[1]["prepend_scheme"] in (
         "always",
         "never",

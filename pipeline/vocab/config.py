@@ -71,7 +71,7 @@ class VocabConfig(_TrainerOptions):
         return kind
 
     @model_validator(mode="after")
-    def _one_way(self) -> VocabConfig:
+    def _check_exclusive(self) -> VocabConfig:
         if self.import_path and self.extend_path:
             raise ValueError(
                 "import_path and extend_path exclude each other; use extend_path to import a "

@@ -280,17 +280,17 @@ def train_unigram(
     return albert_backend([*special, *learned], 1, lowercase, strip_accents)
 
 
-def _training_words(words: Counter[str], kept: set[str]) -> list[tuple[str, int]]:
+def _training_words(words: Counter[str], retained: set[str]) -> list[tuple[str, int]]:
     """Return SentencePiece's input in fixed order: words, split at dropped characters, and counts.
 
     Every kept character occurs at least once, so that it gets a token.
     """
-    segments: Counter[str] = Counter(dict.fromkeys(kept, 1))
+    segments: Counter[str] = Counter(dict.fromkeys(retained, 1))
     for word, count in words.items():
         covered = (
             word
-            if kept.issuperset(word)
-            else "".join(character if character in kept else " " for character in word)
+            if retained.issuperset(word)
+            else "".join(character if character in retained else " " for character in word)
         )
         for segment in covered.split():
             if len(segment) <= LONGEST:

@@ -117,7 +117,7 @@ def test_a_refusal_writes_nothing(tmp_path: Path) -> None:
     (tmp_path / "theirs").mkdir(mode=0o755)
     (tmp_path / "theirs" / "thesis.tex").write_text("precious")
     before = (tmp_path / "theirs").stat().st_mtime_ns
-    with pytest.raises(UsageError, match=r"holds other files \(thesis.tex\)"):
+    with pytest.raises(UsageError, match=r"contains other files \(thesis.tex\)"):
         execute(STAGE, Config(), {}, str(tmp_path / "theirs"), force=True)
     assert (tmp_path / "theirs").stat().st_mtime_ns == before
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from cloze.core.artifacts.lock import LOCK, is_held, locked
+from cloze.core.artifacts.lock import LOCK, is_locked, locked
 from cloze.core.errors import UsageError
 
 FORK = multiprocessing.get_context("fork")
@@ -59,9 +59,9 @@ def test_never_two_holders_although_the_lock_file_comes_and_goes(tmp_path: Path)
 
 def test_who_holds_it_is_told_and_a_failure_leaves_no_file(tmp_path: Path) -> None:
     out = str(tmp_path / "out")
-    assert not is_held(out)
+    assert not is_locked(out)
     with pytest.raises(ZeroDivisionError), locked(out):
-        assert is_held(out)
+        assert is_locked(out)
         with (
             pytest.raises(
                 UsageError,
@@ -70,9 +70,9 @@ def test_who_holds_it_is_told_and_a_failure_leaves_no_file(tmp_path: Path) -> No
             locked(out),
         ):
             pass
-        assert is_held(out)
+        assert is_locked(out)
         raise ZeroDivisionError
-    assert not is_held(out)
+    assert not is_locked(out)
     assert os.listdir(out) == []
 
 

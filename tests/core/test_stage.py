@@ -104,7 +104,7 @@ def test_foreign_directory_is_refused(tmp_path: Path) -> None:
         execute(TOY, ToyConfig(), {}, str(tmp_path / "file"))
     other = Stage(name="other", version=1, config=ToyConfig, run=run)
     execute(TOY, ToyConfig(), {}, str(tmp_path / "a"))
-    with pytest.raises(UsageError, match="holds a toy artifact"):
+    with pytest.raises(UsageError, match="contains a toy artifact"):
         execute(other, ToyConfig(), {}, str(tmp_path / "a"), force=True)
 
 

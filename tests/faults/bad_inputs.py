@@ -201,7 +201,7 @@ BAD = {
     "an empty dump": Bad("wikipedia", _file("a.xml", b""), 3, "holds no page"),
     "an empty parquet": Bad("parquet", _file("a.parquet", b""), 3, "cannot be read"),
     "an empty folder": Bad("text", lambda at: at / "made" if (at / "made").mkdir() is None else at,
-    3, "holds no file of source text"),
+    3, "contains no file of source text"),
     # Names and what lies in folders
     "names with blanks, line breaks and a dash": Bad("text", _folder(("a b.txt", RUSSIAN.encode()),
     ("c\nd.txt", GERMAN.encode()), ("-x.txt", b"Short.")), 0, settings={"minimum_words": 1,

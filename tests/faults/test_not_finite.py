@@ -53,8 +53,8 @@ def test_it_goes_back_once_and_passes_over_the_rows(
 ) -> None:
     run = here(SETTINGS, dataset, tmp_path / "run", **EVERY)
     warned = run.said("warning")
-    assert "WENT BACK TO STEP 4: 3 steps in a row up to step 8" in warned
-    assert "passes over the rows of steps 5 to 8" in warned
+    assert "rolled back to step 4: 3 steps in a row up to step 8" in warned
+    assert "skips the rows of steps 5 to 8" in warned
     found = progress(run)
     assert (found.step, found.updates, found.passed, found.samples) == (
         14,
@@ -139,7 +139,7 @@ def test_weights_that_are_not_finite_are_no_checkpoint(
 
     monkeypatch.setattr(TorchEngine, "step", spoils)
     run = here(SETTINGS, dataset, tmp_path / "run", **EVERY)
-    assert "WENT BACK TO STEP 4" in run.said("warning")
+    assert "rolled back to step 4" in run.said("warning")
     assert progress(run).passed == [[4, 4]]
     assert all(
         torch.isfinite(tensor).all()
@@ -173,7 +173,7 @@ def test_ranks_go_back_together(
         **STAGES[stage],
         micro_batch=4,
     )
-    assert any(said.startswith("WENT BACK TO STEP 4") for said in listener.said)
+    assert any(said.startswith("rolled back to step 4") for said in listener.said)
     (newest,) = (tmp_path / "run").glob("checkpoints/step-*")
     found = state.read(str(newest))
     assert (found.progress.step, found.progress.updates, found.progress.passed) == (

@@ -112,5 +112,5 @@ def test_a_checkpoint_that_vanishes_is_said_and_never_half_read(
         shutil.rmtree(directory)  # by hand: nothing holds that back
         with pytest.raises(DataError, match="is missing"):
             checkpoint.verify(str(directory))
-    with pytest.raises(DataError, match="holds no complete checkpoint"):
+    with pytest.raises(DataError, match="has no complete checkpoint"):
         checkpoint.load(str(run))

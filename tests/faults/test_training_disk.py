@@ -47,7 +47,7 @@ def test_a_full_disk_leaves_the_older_checkpoint(
     checkpoint.verify(str(left))
     (small_disk.path / "filler").unlink()
     again = here(SETTINGS, dataset, small_disk.path / "run", **EVERY)
-    assert "going on from checkpoints/step-00000002" in again.said("note")
+    assert "resuming from checkpoints/step-00000002" in again.said("note")
     assert digests(again.checkpoint) == digests(straight.checkpoint)
 
 

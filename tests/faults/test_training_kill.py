@@ -81,7 +81,7 @@ def test_killed_at_any_moment_of_a_checkpoint(
     for left in complete:
         checkpoint.verify(left)
     again = here(SETTINGS, dataset, tmp_path / "run", checkpoint_every=2, keep_checkpoints=1)
-    assert "going on from checkpoints/step-0000000" in again.said("note")
+    assert "resuming from checkpoints/step-0000000" in again.said("note")
     assert digests(again.checkpoint) == straight
     assert [path.name for path in (tmp_path / "run" / "checkpoints").iterdir()] == ["step-00000006"]
     assert [line["step"] for line in lines(tmp_path / "run" / "metrics.jsonl")] == [1, 2, 3, 4, 6]
@@ -103,7 +103,7 @@ def test_kill_9_of_the_real_worker(dataset: str, tmp_path: Path) -> None:
         time.sleep(0.005)
     warm.kill(process)
     resumed = here(settings, dataset, tmp_path / "killed", checkpoint_every=50)
-    assert "going on from checkpoints/step-" in resumed.said("note")
+    assert "resuming from checkpoints/step-" in resumed.said("note")
     assert resumed.reports[-1][0] == 120
     assert digests(resumed.checkpoint) == digests(expected)
 
@@ -163,7 +163,7 @@ def test_a_damaged_checkpoint_is_named_and_the_older_one_used(
     notes = again.said("note")
     assert "DAMAGED CHECKPOINT PASSED OVER" in notes
     assert "step-00000004" in notes
-    assert "going on from checkpoints/step-00000002" in notes
+    assert "resuming from checkpoints/step-00000002" in notes
     assert digests(again.checkpoint) == straight
     assert [path.name for path in (tmp_path / "run" / "checkpoints").iterdir()] == ["step-00000006"]
 
@@ -188,7 +188,7 @@ def test_what_was_never_completed_is_no_checkpoint(
     here(SETTINGS, dataset, tmp_path / "run", stop_at=4, checkpoint_every=2, keep_checkpoints=3)
     _lose_the_end(tmp_path / "run" / "checkpoints" / "step-00000004")
     again = here(SETTINGS, dataset, tmp_path / "run", stop_at=4, keep_checkpoints=1)
-    assert "going on from checkpoints/step-00000002" in again.said("note")
+    assert "resuming from checkpoints/step-00000002" in again.said("note")
     _lose_the_end(tmp_path / "run" / "checkpoints" / "step-00000004")
     again = here(SETTINGS, dataset, tmp_path / "run")
     assert (

@@ -462,7 +462,7 @@ def test_a_training_that_was_superseded_stops_and_leaves_what_is_there(
     assert saved == [2, 4]
     monkeypatch.setenv(checkpoints.TOKEN, newer[0].token)
     again = here(settings, dataset, run, **how)
-    assert "going on from checkpoints/step-00000004" in again.said("note")
+    assert "resuming from checkpoints/step-00000004" in again.said("note")
     assert digests(again.checkpoint) == digests(straight.checkpoint)
     steps = [line["step"] for line in map(dict, again.metrics)]
     assert steps == list(range(1, 9))

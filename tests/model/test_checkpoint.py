@@ -101,7 +101,7 @@ def test_a_damaged_list_of_files_is_named(directory: Path) -> None:
 
 def test_without_its_last_file_it_is_no_checkpoint(directory: Path) -> None:
     (directory / "checkpoint.json").unlink()
-    with pytest.raises(DataError, match="holds no complete checkpoint"):
+    with pytest.raises(DataError, match="has no complete checkpoint"):
         checkpoint.load(str(directory))
     with pytest.raises(DataError, match=r"checkpoint\.json is missing"):
         checkpoint.verify(str(directory))
@@ -110,7 +110,7 @@ def test_without_its_last_file_it_is_no_checkpoint(directory: Path) -> None:
 def test_a_path_to_nothing_is_an_error_and_never_step_0(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="does not exist"):
         checkpoint.resolve(str(tmp_path / "nothing"))
-    with pytest.raises(DataError, match="holds no complete checkpoint"):
+    with pytest.raises(DataError, match="has no complete checkpoint"):
         checkpoint.resolve(str(tmp_path))
 
 

@@ -19,10 +19,10 @@ from cloze.flows.commands.base.options import (
     OTHER,
     GroupedOption,
     OptionOverride,
-    Place,
+    Placement,
     named_values,
     parsing,
-    places,
+    placements,
 )
 
 LONGEST_LIST = 10  # longest list of names in a metavar
@@ -139,7 +139,7 @@ UNITS = {"_seconds": 1.0, "_minutes": 60.0}
 def field_options(
     model: type[BaseModel],
     prefix: str,
-    placed: Mapping[str, Place],
+    placed: Mapping[str, Placement],
     spelled: Mapping[str, OptionOverride],
     has_option: Callable[[str], bool] = lambda name: True,
     *,
@@ -175,7 +175,7 @@ def field_options(
         if settings.get("is_flag"):
             has_no = overriding or default is not False or bool(_fillers(model))
             switch = f"/--no-{spelling.name.removeprefix('--')}" if has_no else ""
-        placement = placed.get(name, Place(OTHER, False))
+        placement = placed.get(name, Placement(OTHER, False))
         yield GroupedOption(
             [f"{spelling.name}{switch}", f"{prefix}{name}"],
             group=placement.group,
@@ -196,7 +196,7 @@ def execution_options(
     from cloze.core.stages.execution import Execution
 
     yield from field_options(
-        Execution, prefix, places(stage, EXECUTION), {}, has_option, overriding=not stage
+        Execution, prefix, placements(stage, EXECUTION), {}, has_option, overriding=not stage
     )
 
 

@@ -33,7 +33,7 @@ from cloze.flows.commands.base.options import (
     GroupedCommand,
     GroupedOption,
     OptionOverride,
-    Place,
+    Placement,
     complete_targets,
     emit,
 )
@@ -123,9 +123,11 @@ class InferenceCommand(GroupedCommand):
             self._is_complete = True
             config = stages.stage(self.stage).config
             fields = [name for name in config.model_fields if name not in REQUEST_FIELDS]
-            places = {name: Place("Options", True) for name in fields}
+            placements = {name: Placement("Options", True) for name in fields}
             spelled = {"words": OptionOverride("--pretokenized")}
-            self.params += field_options(config, OF_CONFIG, places, spelled, fields.__contains__)
+            self.params += field_options(
+                config, OF_CONFIG, placements, spelled, fields.__contains__
+            )
         return super().get_params(ctx)
 
     def invoke(self, ctx: click.Context) -> Any:

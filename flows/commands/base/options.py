@@ -244,14 +244,17 @@ def split_commas(texts: tuple[str, ...]) -> Iterator[str]:
 # then demands a row.
 
 
-class Place(NamedTuple):
+class Placement(NamedTuple):
     """Heading of an option; `common`: shown by plain `--help`."""
 
     group: str
     common: bool
 
 
-ON_ONE_DEVICE = {"Processes and device": "*device *gpu_ids threads", "Failures": "timeout_minutes"}
+SINGLE_DEVICE_FIELDS = {
+    "Processes and device": "*device *gpu_ids threads",
+    "Failures": "timeout_minutes",
+}
 
 EXECUTION = {
     "Logging and evaluation": "profile_steps",
@@ -317,7 +320,7 @@ STAGES: dict[str, Mapping[str, str]] = {
         "Memory and speed": "*precision grad_reduce_dtype",
         "Failures": "max_skipped",
     },
-    "merge": {"Checkpoints": "*last *steps *decay", **ON_ONE_DEVICE},
+    "merge": {"Checkpoints": "*last *steps *decay", **SINGLE_DEVICE_FIELDS},
     "finetune": {
         "Task and data": "*task *data *max_length *limit_per_class class_weights"
         " task_sampling_power",
@@ -331,26 +334,30 @@ STAGES: dict[str, Mapping[str, str]] = {
     "evaluate": {
         "Task and data": "*task *data *split *resamples seed",
         "Memory and speed": "*precision",
-        **ON_ONE_DEVICE,
+        **SINGLE_DEVICE_FIELDS,
     },
-    "perplexity": {"Rows": "*rows *batch_size", "Memory and speed": "*precision", **ON_ONE_DEVICE},
+    "perplexity": {
+        "Rows": "*rows *batch_size",
+        "Memory and speed": "*precision",
+        **SINGLE_DEVICE_FIELDS,
+    },
     "score": {
         "Pairs": "*data *columns *limit",
         "Scoring": "*mask *normalize resamples seed",
         "Memory and speed": "*precision",
-        **ON_ONE_DEVICE,
+        **SINGLE_DEVICE_FIELDS,
     },
-    "import": {"Model": "*family *positions *trust_pickle", **ON_ONE_DEVICE},
-    "export": {**ON_ONE_DEVICE},
+    "import": {"Model": "*family *positions *trust_pickle", **SINGLE_DEVICE_FIELDS},
+    "export": {**SINGLE_DEVICE_FIELDS},
     "report": {"Contents": "*masked *top_k"},
 }
 
 
-def places(stage: str, more: Mapping[str, str] = EXECUTION) -> dict[str, Place]:
+def placements(stage: str, more: Mapping[str, str] = EXECUTION) -> dict[str, Placement]:
     """Return the place of each field of a stage and of `more`, in the order of `--help`."""
-    by_field: dict[str, Place] = {}
+    by_field: dict[str, Placement] = {}
     for table in (STAGES.get(stage, {}), more):
         for group, names in table.items():
             for name in names.split():
-                by_field.setdefault(name.removeprefix("*"), Place(group, name.startswith("*")))
+                by_field.setdefault(name.removeprefix("*"), Placement(group, name.startswith("*")))
     return by_field

@@ -22,10 +22,10 @@ from cloze.flows.commands.base.options import (
     GroupedCommand,
     GroupedOption,
     OptionOverride,
-    Place,
+    Placement,
     complete_targets,
     emit,
-    places,
+    placements,
 )
 
 if TYPE_CHECKING:
@@ -40,8 +40,8 @@ BEAM = frozenset(
 )
 # fields of Execution that only a run of several nodes uses
 RUN_ONLY_FIELDS = frozenset({"cpus", "oversubscribe", "retries", "retry_seconds"})
-OF_ANY_PROCESS = frozenset({"threads", "timeout_minutes"})
-OF_ONE_GPU = OF_ANY_PROCESS | {"device", "gpu_ids"}
+PROCESS_OPTIONS = frozenset({"threads", "timeout_minutes"})
+SINGLE_GPU_OPTIONS = PROCESS_OPTIONS | {"device", "gpu_ids"}
 
 
 def execution_fields(stage: Stage) -> frozenset[str]:
@@ -53,7 +53,7 @@ def execution_fields(stage: Stage) -> frozenset[str]:
     if stage.worker == "cloze.pipeline":
         return BEAM
     if not stage.parallel:
-        return OF_ONE_GPU if stage.on_gpu else OF_ANY_PROCESS
+        return SINGLE_GPU_OPTIONS if stage.on_gpu else PROCESS_OPTIONS
     return frozenset(Execution.model_fields) - BEAM - RUN_ONLY_FIELDS - stage.unread
 
 
@@ -137,10 +137,10 @@ class StageCommand(GroupedCommand):
                 shell_complete=complete_targets if is_input else None,
             )
         yield from self._input_options(stage)
-        placed = places(self.stage)
+        placed = placements(self.stage)
         if self.stage not in STAGES:  # plugin: all options are common
             for name in stage.config.model_fields:
-                placed.setdefault(name, Place("Config", True))
+                placed.setdefault(name, Placement("Config", True))
         yield from field_options(
             stage.config, OF_CONFIG, placed, self.spelled, lambda name: name not in self.positional
         )

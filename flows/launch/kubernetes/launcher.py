@@ -35,7 +35,7 @@ from cloze.flows.launch.kubernetes.manifest import (
 from cloze.flows.launch.protocol import AgentGroup, Host, Launcher, LaunchSpec, refuse_hostfile
 
 DIRECTORY = "kubernetes"  # below LOGS: manifests
-LOOK_SECONDS = 5.0  # poll interval of the pods
+POLL_SECONDS = 5.0  # poll interval of the pods
 KIND = "trainjobs.trainer.kubeflow.org"
 INDEX = "batch.kubernetes.io/job-completion-index"  # label of a pod: its node number
 ENDED = ("Complete", "Failed")  # conditions of a TrainJob that has ended
@@ -88,9 +88,9 @@ class KubernetesStarter:
 class _TrainJob:
     """See `protocol.AgentGroup`."""
 
-    def __init__(self, launch: LaunchSpec, execution: Execution, chosen: Options) -> None:
-        self.name, self._launch, self._chosen = name_of(launch), launch, chosen
-        manifest = train_job(self.name, launch, execution, chosen)
+    def __init__(self, launch: LaunchSpec, execution: Execution, options: Options) -> None:
+        self.name, self._launch, self._options = name_of(launch), launch, options
+        manifest = train_job(self.name, launch, execution, options)
         path = storage.join(launch.artifact, LOGS, DIRECTORY, f"{self.name}.yaml")
         storage.write_bytes(path, yaml.safe_dump(manifest, sort_keys=False).encode())
         # a dead coordinator's TrainJob would train in the same directory
@@ -101,7 +101,7 @@ class _TrainJob:
                 f"Kubernetes does not take the TrainJob ({_words(result.stderr)}); it is in {path}"
             )
         self._deleted = self._warned = False
-        self._looked = 0.0
+        self._last_poll = 0.0
         self._pods: dict[int, Mapping[str, Any]] = {}  # by node number
         self._fault: str | None = None  # error of the whole TrainJob
 
@@ -110,7 +110,7 @@ class _TrainJob:
         return str(pod["metadata"]["name"]) if pod else f"{self.name}-{node}"
 
     def waiting(self) -> str | None:
-        self._look()
+        self._poll()
         running = sum(_phase(pod) == "Running" for pod in self._pods.values())
         if running == self._launch.nodes:
             return None
@@ -121,8 +121,8 @@ class _TrainJob:
 
     def preempted(self) -> bool:
         """See `AgentGroup`. Kubernetes marks a pod before it sends SIGTERM."""
-        self._looked = 0.0
-        self._look()
+        self._last_poll = 0.0
+        self._poll()
         return any(
             condition.get("type") == "DisruptionTarget" and condition.get("status") == "True"
             for pod in self._pods.values()
@@ -130,7 +130,7 @@ class _TrainJob:
         )
 
     def exited(self) -> Mapping[int, tuple[int, str]]:
-        self._look()
+        self._poll()
         if self._fault is not None:
             return dict.fromkeys(range(self._launch.nodes), (1, self._fault))
         return {
@@ -143,26 +143,26 @@ class _TrainJob:
         """Delete the TrainJob: pods get SIGTERM and their grace period. Retries until accepted."""
         if self._deleted:
             return
-        result = _delete(self.name, self._chosen.namespace)
+        result = _delete(self.name, self._options.namespace)
         self._deleted = result.returncode == 0
         if not self._deleted and not self._warned:
             self._warned = True
             log.warning(
                 "TrainJob %s could not be deleted (%s), its pods keep their GPUs; delete it: "
                 "kubectl delete %s %s --namespace=%s",
-                self.name, _words(result.stderr), KIND, self.name, self._chosen.namespace,
+                self.name, _words(result.stderr), KIND, self.name, self._options.namespace,
             )  # fmt: skip
 
-    def _look(self) -> None:
+    def _poll(self) -> None:
         """Poll the cluster, rate-limited; without an answer the last status stays."""
-        if self._deleted or time.monotonic() < self._looked + LOOK_SECONDS:
+        if self._deleted or time.monotonic() < self._last_poll + POLL_SECONDS:
             return
-        self._looked = time.monotonic()
+        self._last_poll = time.monotonic()
         job = _kubectl(
-            "get", KIND, self.name, f"--namespace={self._chosen.namespace}", "--output=json"
+            "get", KIND, self.name, f"--namespace={self._options.namespace}", "--output=json"
         )
         if job.returncode:
-            if _is_gone(job):
+            if _is_deleted(job):
                 self._fault = (
                     f"cloze: TrainJob {self.name} was deleted in the cluster; run again to continue"
                 )
@@ -172,7 +172,7 @@ class _TrainJob:
             for condition in _conditions(json.loads(job.stdout))
             if condition.get("type") == "Failed" and condition.get("status") == "True"
         ]
-        if (pods := _pods(self.name, self._chosen.namespace)) is not None:
+        if (pods := _pods(self.name, self._options.namespace)) is not None:
             self._pods = _by_node(pods)
         if failures and not self._pods:
             self._fault = (
@@ -185,7 +185,7 @@ class _TrainJob:
         result = _kubectl(
             "delete",
             KIND,
-            f"--namespace={self._chosen.namespace}",
+            f"--namespace={self._options.namespace}",
             f"--selector={selector}",
             "--ignore-not-found",
             "--wait=true",
@@ -228,7 +228,7 @@ def living(path: str) -> tuple[str, str] | None:
                 for condition in _conditions(json.loads(job.stdout))
             ):
                 return name, namespace
-        elif not _is_gone(job):
+        elif not _is_deleted(job):
             raise ClozeError(
                 f"the cluster does not say whether TrainJob {name} still trains in {path} "
                 f"({_words(job.stderr)}); run this "
@@ -248,22 +248,22 @@ def cancel(path: str, train_job: tuple[str, str], report: Callable[[str], None])
     )
     report(f"TrainJob {name} is deleted; its pods have their grace period to save a checkpoint")
     deadline = time.monotonic() + patience
-    while not _is_gone(_kubectl("get", KIND, name, f"--namespace={namespace}", "--output=name")):
+    while not _is_deleted(_kubectl("get", KIND, name, f"--namespace={namespace}", "--output=name")):
         result = _delete(name, namespace)
         if time.monotonic() > deadline:
             raise ClozeError(
                 f"TrainJob {name} cannot be deleted ({_words(result.stderr)}); look at it with "
                 f"kubectl"
             )
-        time.sleep(LOOK_SECONDS)
+        time.sleep(POLL_SECONDS)
     while _pods(name, namespace) != []:
         if time.monotonic() > deadline:
             raise ClozeError(f"the pods of TrainJob {name} do not end; look at them with kubectl")
-        time.sleep(LOOK_SECONDS)
+        time.sleep(POLL_SECONDS)
     return cancel_result(path)
 
 
-def _is_gone(result: subprocess.CompletedProcess[str]) -> bool:
+def _is_deleted(result: subprocess.CompletedProcess[str]) -> bool:
     """Check whether kubectl reports that the object does not exist."""
     return result.returncode != 0 and ("NotFound" in result.stderr or "not found" in result.stderr)
 
@@ -282,8 +282,8 @@ def _phase(pod: Mapping[str, Any]) -> str:
     return str(pod.get("status", {}).get("phase", ""))
 
 
-def _conditions(thing: Mapping[str, Any]) -> list[dict[str, Any]]:
-    conditions: list[dict[str, Any]] = thing.get("status", {}).get("conditions") or []
+def _conditions(resource: Mapping[str, Any]) -> list[dict[str, Any]]:
+    conditions: list[dict[str, Any]] = resource.get("status", {}).get("conditions") or []
     return conditions
 
 

@@ -156,7 +156,7 @@ def name_of(launch: LaunchSpec) -> str:
 
 
 def train_job(
-    name: str, launch: LaunchSpec, execution: Execution, chosen: Options
+    name: str, launch: LaunchSpec, execution: Execution, options: Options
 ) -> dict[str, Any]:
     """Return the manifest of a TrainJob.
 
@@ -164,21 +164,21 @@ def train_job(
         UsageError: the pods would not see the artifact's directory.
     """
     path = launch.artifact
-    _must_be_seen(path, chosen)
+    _must_be_seen(path, options)
     trainer = {
-        "image": chosen.image,
-        "command": ["sh", "-c", AGENT, chosen.python, launch.directory, name],
+        "image": options.image,
+        "command": ["sh", "-c", AGENT, options.python, launch.directory, name],
         "numNodes": launch.nodes,
         "numProcPerNode": max(launch.counts),
-        "env": _environment(chosen),
-        "resourcesPerNode": _resources(launch, execution, chosen),
+        "env": _environment(options),
+        "resourcesPerNode": _resources(launch, execution, options),
     }
     labels = {"app.kubernetes.io/name": "cloze", ARTIFACT: artifact_label(path)}
-    if chosen.queue:
-        labels["kueue.x-k8s.io/queue-name"] = chosen.queue
+    if options.queue:
+        labels["kueue.x-k8s.io/queue-name"] = options.queue
     pod = {
         "replicatedJobs": [
-            {"name": NODE, "template": {"spec": {"template": {"spec": _pod(execution, chosen)}}}}
+            {"name": NODE, "template": {"spec": {"template": {"spec": _pod(execution, options)}}}}
         ]
     }
     return {
@@ -186,7 +186,7 @@ def train_job(
         "kind": "TrainJob",
         "metadata": {
             "name": name,
-            "namespace": chosen.namespace,
+            "namespace": options.namespace,
             "labels": labels,
             "annotations": {"cloze.dev/directory": path},
         },
@@ -194,7 +194,7 @@ def train_job(
             "runtimeRef": {
                 "apiGroup": API.partition("/")[0],
                 "kind": "ClusterTrainingRuntime",
-                "name": chosen.runtime,
+                "name": options.runtime,
             },
             "trainer": {field: value for field, value in trainer.items() if value},
             "runtimePatches": [
@@ -204,10 +204,10 @@ def train_job(
     }
 
 
-def _must_be_seen(path: str, chosen: Options) -> None:
+def _must_be_seen(path: str, options: Options) -> None:
     if not storage.is_local(path):
         return
-    mounts = [claim.partition(":")[2] for claim in chosen.claim]
+    mounts = [claim.partition(":")[2] for claim in options.claim]
     if not any(PurePosixPath(path).is_relative_to(mount) for mount in mounts):
         location = f"is on no claim ({', '.join(mounts)})" if mounts else "is on this host's disk"
         raise UsageError(
@@ -216,48 +216,48 @@ def _must_be_seen(path: str, chosen: Options) -> None:
         )
 
 
-def _environment(chosen: Options) -> list[dict[str, Any]]:
+def _environment(options: Options) -> list[dict[str, Any]]:
     variables: list[dict[str, Any]] = []
-    for pair in chosen.env:
+    for pair in options.env:
         name, _, value = pair.partition("=")
         variables.append({"name": name, "value": value})
-    for pair in chosen.secret:
+    for pair in options.secret:
         name, secret, key = re.split("[=/]", pair, maxsplit=2)
         reference = {"secretKeyRef": {"name": secret, "key": key}}
         variables.append({"name": name, "valueFrom": reference})
     return variables
 
 
-def _resources(launch: LaunchSpec, execution: Execution, chosen: Options) -> dict[str, Any]:
+def _resources(launch: LaunchSpec, execution: Execution, options: Options) -> dict[str, Any]:
     default_gpus = 0 if execution.device == "cpu" else max(launch.counts)
-    gpus = default_gpus if chosen.gpus is None else chosen.gpus
-    sizes = {"cpu": chosen.cpu, "memory": chosen.memory, chosen.gpu_resource: str(gpus or "")}
+    gpus = default_gpus if options.gpus is None else options.gpus
+    sizes = {"cpu": options.cpu, "memory": options.memory, options.gpu_resource: str(gpus or "")}
     amounts = {name: amount for name, amount in sizes.items() if amount}
     return {"requests": amounts, "limits": amounts} if amounts else {}
 
 
-def _pod(execution: Execution, chosen: Options) -> dict[str, Any]:
+def _pod(execution: Execution, options: Options) -> dict[str, Any]:
     """Return the patch of the runtime's pod spec."""
     volumes: list[dict[str, Any]] = [
-        {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": chosen.shared_memory}}
+        {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": options.shared_memory}}
     ]
     mounts = [{"name": "shm", "mountPath": "/dev/shm"}]
-    for number, claim in enumerate(chosen.claim):
+    for number, claim in enumerate(options.claim):
         volume, (claim_name, _, mount_path) = f"claim-{number}", claim.partition(":")
         volumes.append({"name": volume, "persistentVolumeClaim": {"claimName": claim_name}})
         mounts.append({"name": volume, "mountPath": mount_path})
     tolerations = []
-    for toleration in chosen.toleration:
+    for toleration in options.toleration:
         key, separator, value = toleration.partition("=")
         test = {"operator": "Equal", "value": value} if separator else {"operator": "Exists"}
         tolerations.append({"key": key, **test})
     grace_seconds = math.ceil(execution.scheduler_grace_seconds) + GRACE_MARGIN
     spec = {
         "terminationGracePeriodSeconds": grace_seconds,
-        "serviceAccountName": chosen.service_account,
-        "nodeSelector": dict(pair.split("=", 1) for pair in chosen.node_selector),
+        "serviceAccountName": options.service_account,
+        "nodeSelector": dict(pair.split("=", 1) for pair in options.node_selector),
         "tolerations": tolerations,
-        "imagePullSecrets": [{"name": secret} for secret in chosen.pull_secret],
+        "imagePullSecrets": [{"name": secret} for secret in options.pull_secret],
         "volumes": volumes,
         "containers": [{"name": NODE, "volumeMounts": mounts}],
     }

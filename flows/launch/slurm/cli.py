@@ -91,7 +91,7 @@ def submit(script: str) -> str:
     return result.stdout.strip().partition(";")[0]  # with several clusters: ID;CLUSTER
 
 
-def named(name: str) -> list[str] | None:
+def unfinished_jobs(name: str) -> list[str] | None:
     """Return the ids of unfinished jobs of that name, oldest first; None: no answer from Slurm."""
     result = run_command("squeue", "--noheader", "--states=all", f"--name={name}", "--format=%A|%T")
     if result.returncode:
@@ -219,7 +219,7 @@ class FollowedJob:
         self._start: str | None = None  # event file of the current start
         self._inbox: event_files.EventReader | None = None
         self._end: dict[str, Any] | None = None  # last event of the current start
-        self._over = self._stopping = self._was_begun = False
+        self._over = self._stopping = self._was_started = False
         self._starts = {"restarts": 0, "preemptions": 0}  # starts after the first, by cause
         self._status = SlurmJobStatus("PENDING")
         self._pause, self._next_poll = POLL_SECONDS[0], 0.0
@@ -251,11 +251,11 @@ class FollowedJob:
         events: list[RankEvent] = []
         for event in self._next_events():
             if "begun" in event:
-                if self._was_begun:  # by the scheduler's SIGTERM, or without a word
+                if self._was_started:  # by the scheduler's SIGTERM, or without a word
                     kind = "restarts" if self._end is None else "preemptions"
                     self._starts[kind] += 1
                     events.append((None, {"figures": dict(self._starts)}))
-                self._was_begun, self._end = True, None
+                self._was_started, self._end = True, None
             elif "outcome" in event:
                 self._over = True
                 events += [(0, event), (0, {"ended": 0, "ours": False})]

@@ -86,7 +86,7 @@ def _unrecorded_job(directory: str, work: LaunchRequest) -> str | None:
     if not storage.exists(storage.join(directory, WORK)):
         return None
     name = job_name(work.job)
-    jobs = slurm_cli.named(name)
+    jobs = slurm_cli.unfinished_jobs(name)
     if jobs is None:
         raise ClozeError(
             f"Slurm does not say whether a job {name} trains in {work.build.path}; run again when "
@@ -211,7 +211,7 @@ def living(path: str) -> str | None:
         return None
     submitted = event_files.read_json(storage.join(directory, SUBMITTED))
     status = None if submitted is None else slurm_cli.job_status(str(submitted["job"]))
-    jobs = slurm_cli.named(job_name(Job(**work["job"])))
+    jobs = slurm_cli.unfinished_jobs(job_name(Job(**work["job"])))
     if jobs is None or (submitted is not None and status is None):
         raise ClozeError(
             f"Slurm does not say whether a job still trains in {path}; run this on a host where "
@@ -230,7 +230,7 @@ def cancel(path: str, job: str, report: Callable[[str], None]) -> dict[str, Any]
         report(f"Slurm's job {job} waits in the queue and is cancelled")
         slurm_cli.cancel(job)
     else:
-        report(f"Slurm's job {job} is asked to stop and may save a checkpoint")
+        report(f"requested Slurm's job {job} to stop; it may save a checkpoint")
     work = event_files.read_json(storage.join(path, LOGS, DIRECTORY, WORK))
     assert work is not None  # written before the job was submitted
     execution = Execution.model_validate(work["job"]["execution"])

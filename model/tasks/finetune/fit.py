@@ -255,7 +255,7 @@ def prepare(
         enable_activation_checkpointing(network)
     # Parameters are counted before an engine shards them.
     parameters = sum(parameter.numel() for parameter in network.parameters())
-    checkpoint_count = execution.keep_checkpoints + config.keeps_best
+    checkpoint_count = execution.keep_checkpoints + config.selects_best
     world.decide_on_rank_zero(lambda: micro_batch.check_disk(path, parameters, checkpoint_count))
     engine = engines.choose_engine(
         execution.engine,
@@ -271,8 +271,8 @@ def prepare(
         check_frozen(setup.train.samples)
     compiled = _compiled(setup, resumed.run.compiled if resumed else None, engine)
     objective = TaskObjective(task, network, precision, world.device, compiled=compiled)
-    one_sample = setup.train.samples.batch(np.zeros(1, np.int64), objective.layout)
-    unused = freeze_unused(objective, one_sample)
+    sample_batch = setup.train.samples.batch(np.zeros(1, np.int64), objective.layout)
+    unused = freeze_unused(objective, sample_batch)
     if isinstance(network, FrozenNetwork):
         unused = [name for name in unused if not name.startswith("encoder.")]
     if unused:
@@ -314,7 +314,7 @@ def prepare(
             accumulation=plan.accumulation,
             compiled=compiled,
         ),
-        checkpoints=CheckpointSpec(metadata=setup.saved, keep_best=config.keeps_best),
+        checkpoints=CheckpointSpec(metadata=setup.saved, keep_best=config.selects_best),
         logging=LoggingSpec(interval=min(MOST_STEPS, max(setup.steps // LINES, 1)), notes=notes),
         evaluator=evaluator,
         patience=config.patience,

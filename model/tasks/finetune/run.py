@@ -71,7 +71,7 @@ def run(config: FinetuneConfig, build: BuildContext) -> StageResult:
         main = fit(setup, setup.start.state, build.path, _Part(build.report, "", 0, total))
         tuned = setup.with_tuned_options(main.predictions)
         if world.is_rank_zero:
-            with world.fence.held():
+            with world.fence.locked():
                 _save(tuned, main)
         metrics = score(tuned, main)
         if config.baselines:

@@ -153,7 +153,7 @@ class FinetuneConfig(StageConfig):
         return self
 
     @model_validator(mode="after")
-    def _several_only_together(self) -> FinetuneConfig:
+    def _check_multitask(self) -> FinetuneConfig:
         if self.tasks and self.task != MULTITASK:
             raise ValueError(f"tasks names several, task is {self.task}; use task: {MULTITASK}")
         if self.task == MULTITASK and not self.tasks:
@@ -192,7 +192,7 @@ class FinetuneConfig(StageConfig):
         return self.learning_rate or (usual if self.frozen is None else FROZEN_RATE)
 
     @property
-    def keeps_best(self) -> bool:
+    def selects_best(self) -> bool:
         """True if the best step's weights are saved."""
         return self.select_checkpoint == "best" or (
             self.select_checkpoint is None and self.patience is not None

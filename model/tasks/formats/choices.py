@@ -59,7 +59,7 @@ class Choices:
 class _Row:
     """Example as in the file."""
 
-    place: str
+    location: str
     context: str
     endings: Sequence[str]
     answer: str | None
@@ -83,7 +83,7 @@ def read_choices(path: str, split: str, options: ChoiceOptions, expected_files: 
         source, dropped = split_table.table.path, dict(split_table.table.dropped)
     for row in rows:
         _check(row)
-    check_ids([row.id for row in rows if row.id is not None], [row.place for row in rows])
+    check_ids([row.id for row in rows if row.id is not None], [row.location for row in rows])
     if options.folds:
         rows = [
             rows[i]
@@ -107,19 +107,19 @@ def read_choices(path: str, split: str, options: ChoiceOptions, expected_files: 
 def _rows(split_table: SplitTable, endings: Sequence[str | int]) -> Iterator[_Row]:
     """Iterate over the rows of a table; endings are one column each, or lists in one column."""
     indices = split_table.table.indices(endings)
-    for place, texts, values in split_table.rows():
+    for location, texts, values in split_table.rows():
         cells = [values[index] for index in indices]
         if len(indices) == 1:
             if not isinstance(cells[0], list):
                 raise DataError(
-                    f"{place}: {endings[0]} is not a list of endings; name the columns with --set "
-                    f"options.endings=…"
+                    f"{location}: {endings[0]} is not a list of endings; name the columns with "
+                    f"--set options.endings=…"
                 )
             cells = cells[0]
         prefix = f"{texts[START]} " if texts.get(START) else ""
-        own_endings = [as_text(cell, place, "ending") for cell in cells]
+        own_endings = [as_text(cell, location, "ending") for cell in cells]
         yield _Row(
-            place=place,
+            location=location,
             context=texts[CONTEXT],
             endings=[prefix + ending if ending.strip() else "" for ending in own_endings],
             answer=texts.get(LABEL),
@@ -144,7 +144,7 @@ def _passages(directory: str) -> Iterator[_Row]:
         ):
             filled = question if GAP in question else f"{question} {GAP}"
             yield _Row(
-                place=f"{path}, question {i + 1}",
+                location=f"{path}, question {i + 1}",
                 context=passage["article"],
                 endings=[filled.replace(GAP, o) if o.strip() else "" for o in options],
                 answer=None if answers is None else answers[i],
@@ -178,13 +178,13 @@ def _texts(values: Any) -> bool:
 
 def _check(row: _Row) -> None:
     if not row.context.strip():
-        raise DataError(f"{row.place}: the context is empty; remove the example")
+        raise DataError(f"{row.location}: the context is empty; remove the example")
     if len(row.endings) < FEWEST:
-        raise DataError(f"{row.place}: {len(row.endings)} endings; at least two are needed")
+        raise DataError(f"{row.location}: {len(row.endings)} endings; at least two are needed")
     for number, ending in enumerate(row.endings, start=1):
         if not ending.strip():
             raise DataError(
-                f"{row.place}: ending {number} is missing; write it, or remove the example"
+                f"{row.location}: ending {number} is missing; write it, or remove the example"
             )
 
 
@@ -192,7 +192,7 @@ def _label(row: _Row, names: Sequence[str]) -> int:
     allowed = names[: len(row.endings)]
     if row.answer not in allowed:
         raise DataError(
-            f"{row.place}: label {row.answer!r} is not one of {', '.join(allowed)}; correct it, or "
-            f"set options.labels"
+            f"{row.location}: label {row.answer!r} is not one of {', '.join(allowed)}; correct it, "
+            f"or set options.labels"
         )
     return allowed.index(row.answer)

@@ -98,7 +98,7 @@ class TaggedWords:
         label_names: all tags of the model, in BIO, numbered in this order; empty if unknown.
         misplaced: number of tags that are invalid in the scheme; they were read as conlleval does.
         lines: columns of each line of the file; () for a blank line. Empty without a file.
-        places: line number of each word, from 0.
+        line_numbers: line number of each word, from 0.
         separator: column separator of the file.
         where: source for messages.
     """
@@ -109,7 +109,7 @@ class TaggedWords:
     label_names: tuple[str, ...] = ()
     misplaced: int = 0
     lines: Sequence[Sequence[str]] = ()
-    places: Sequence[Sequence[int]] = ()
+    line_numbers: Sequence[Sequence[int]] = ()
     separator: str = " "
     dropped: Mapping[str, int] = field(default_factory=dict)
     where: str = ""
@@ -140,16 +140,18 @@ class TaggedWords:
             for word, tag in enumerate(tags):
                 if tag != OUTSIDE and tag[2:] not in known_types:
                     raise DataError(
-                        f"{self.place(sentence, word)}: the tag's type {tag[2:]!r} is unknown "
+                        f"{self.location(sentence, word)}: the tag's type {tag[2:]!r} is unknown "
                         f"to the model (it has {', '.join(types) or 'none'}); use a file with the "
                         f"types of the training, or ignore its tags with --set "
                         f"options.columns.tag=null"
                     )
 
-    def place(self, sentence: int, word: int) -> str:
+    def location(self, sentence: int, word: int) -> str:
         """Return the file and line of a word, for messages."""
         return (
-            f"{self.where}, line {self.places[sentence][word] + 1}" if self.places else self.where
+            f"{self.where}, line {self.line_numbers[sentence][word] + 1}"
+            if self.line_numbers
+            else self.where
         )
 
     def rows(self, tags: Sequence[Sequence[str]]) -> Iterator[str]:
@@ -170,7 +172,7 @@ class TaggedWords:
             return
         by_line = {
             line_number: tag
-            for line_numbers, line_tags in zip(self.places, converted, strict=True)
+            for line_numbers, line_tags in zip(self.line_numbers, converted, strict=True)
             for line_number, tag in zip(line_numbers, line_tags, strict=True)
         }
         for number, columns in enumerate(self.lines):
@@ -217,7 +219,7 @@ def read_columns(
     examples = TaggedWords(
         words=[[lines[number][word_column] for number in numbers] for numbers in sentences],
         lines=lines,
-        places=sentences,
+        line_numbers=sentences,
         separator=separator,
         where=file,
     )
@@ -254,13 +256,13 @@ def _column(options: TaggingOptions, role: str, default: int, width: int, file: 
 
 
 def _with_tags(examples: TaggedWords, column: int) -> TaggedWords:
-    tags = [[examples.lines[number][column] for number in own] for own in examples.places]
+    tags = [[examples.lines[number][column] for number in own] for own in examples.line_numbers]
     for sentence, sentence_tags in enumerate(tags):
         for word, tag in enumerate(sentence_tags):
             if not TAG.fullmatch(tag):
                 raise DataError(
-                    f"{examples.place(sentence, word)}: {tag!r} is not a tag (O, B-, I-, E- or S-, "
-                    f"and a type); correct the line, or set the tag column with --set "
+                    f"{examples.location(sentence, word)}: {tag!r} is not a tag (O, B-, I-, E- or "
+                    f"S-, and a type); correct the line, or set the tag column with --set "
                     f"options.columns.tag=NUMBER (null: no tags)"
                 )
     spans = [entities(sentence_tags) for sentence_tags in tags]

@@ -36,12 +36,12 @@ def text_lines(path: str) -> Iterator[tuple[int, str]]:
             yield number, _decode(content, f"{path}, line {number}")
 
 
-def _decode(content: bytes, place: str) -> str:
+def _decode(content: bytes, location: str) -> str:
     try:
         return content.decode("utf-8")
     except UnicodeDecodeError as error:
         raise DataError(
-            f"{place}: byte {error.start + 1} is not UTF-8; convert the file to UTF-8"
+            f"{location}: byte {error.start + 1} is not UTF-8; convert the file to UTF-8"
         ) from error
 
 

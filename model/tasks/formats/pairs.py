@@ -252,5 +252,5 @@ def _files(path: str) -> Sequence[str]:
         if files:
             return files
     raise DataError(
-        f"{path} holds no minimal pairs (no {', '.join(SUFFIXES)}); name a directory that does"
+        f"{path} contains no minimal pairs (no {', '.join(SUFFIXES)}); name a directory that does"
     )

@@ -77,12 +77,12 @@ def read_squad(path: str, *, unanswerable: bool) -> SquadExamples:
     passages: list[str] = []
     questions: dict[str, _Question] = {}
     relocated, has_answers = 0, False
-    for paragraph, place in _paragraphs(path):
-        context = _field(paragraph, "context", str, place)
+    for paragraph, source in _paragraphs(path):
+        context = _field(paragraph, "context", str, source)
         if passages[-1:] != [context]:
             passages.append(context)
-        for number, entry in enumerate(_field(paragraph, "qas", list, place), start=1):
-            identity = str(_field(entry, "id", (str, int), f"{place}, question {number}"))
+        for number, entry in enumerate(_field(paragraph, "qas", list, source), start=1):
+            identity = str(_field(entry, "id", (str, int), f"{source}, question {number}"))
             location = f"{path}, question {identity!r}"
             if identity in questions:
                 raise DataError(f"{location} occurs twice; use distinct ids")
@@ -97,14 +97,16 @@ def read_squad(path: str, *, unanswerable: bool) -> SquadExamples:
             )
     if not questions:
         raise DataError(f"{path} has no questions; use a file of SQuAD's form that has some")
-    chosen = _answered(path, questions, unanswerable) if has_answers else questions
-    dropped = len(questions) - len(chosen)
+    answerable = _answered(path, questions, unanswerable) if has_answers else questions
+    dropped = len(questions) - len(answerable)
     return SquadExamples(
-        ids=list(chosen),
-        questions=[question.text for question in chosen.values()],
+        ids=list(answerable),
+        questions=[question.text for question in answerable.values()],
         passages=passages,
-        passage_of=[question.passage for question in chosen.values()],
-        answers=[question.answers or () for question in chosen.values()] if has_answers else None,
+        passage_of=[question.passage for question in answerable.values()],
+        answers=[question.answers or () for question in answerable.values()]
+        if has_answers
+        else None,
         dropped={"unanswerable": dropped} if dropped else {},
         relocated=relocated,
         where=path,
@@ -122,15 +124,15 @@ class _Question(NamedTuple):
 def _paragraphs(path: str) -> Iterator[tuple[Any, str]]:
     """Iterate over a file's paragraphs and their place; a lone question is a paragraph too."""
     for number, article in enumerate(_field(read_json(path), "data", list, path), start=1):
-        place = f"{path}, article {number}"
+        source = f"{path}, article {number}"
         if isinstance(article, dict):
             title = article.get("title")
-            place += f" ({_short(title)!r})" if isinstance(title, str) else ""
+            source += f" ({_short(title)!r})" if isinstance(title, str) else ""
             if "paragraphs" not in article and "context" in article:
-                yield {"context": article["context"], "qas": [article]}, place
+                yield {"context": article["context"], "qas": [article]}, source
                 continue
-        for index, paragraph in enumerate(_field(article, "paragraphs", list, place), start=1):
-            yield paragraph, f"{place}, paragraph {index}"
+        for index, paragraph in enumerate(_field(article, "paragraphs", list, source), start=1):
+            yield paragraph, f"{source}, paragraph {index}"
 
 
 def _answered(
@@ -143,17 +145,17 @@ def _answered(
                 f"{path}, question {identity!r} has no answers, unlike others; add them, or "
                 f"is_impossible"
             )
-    chosen = {name: own for name, own in questions.items() if own.answers or unanswerable}
-    if not chosen:
+    answerable = {name: own for name, own in questions.items() if own.answers or unanswerable}
+    if not answerable:
         raise DataError(
             f"{path} has unanswerable questions only; use the task squad2, or set "
             f"options.unanswerable"
         )
-    return chosen
+    return answerable
 
 
 def _answers(
-    entry: Mapping[str, Any], context: str, place: str
+    entry: Mapping[str, Any], context: str, source: str
 ) -> list[tuple[Answer, bool]] | None:
     """Return the answers to a question, and whether each is not at its answer_start.
 
@@ -163,39 +165,39 @@ def _answers(
     impossible = entry.get("is_impossible", False)
     if not isinstance(impossible, bool):
         raise DataError(
-            f"{place}: is_impossible ({impossible!r}) must be true or false; correct the file"
+            f"{source}: is_impossible ({impossible!r}) must be true or false; correct the file"
         )
     if impossible:
         return []
     if entry.get("answers") is None:
         return None
-    answers = _field(entry, "answers", (list, dict), place)
+    answers = _field(entry, "answers", (list, dict), source)
     if isinstance(answers, dict):
         texts, starts = (
-            _field(answers, name, list, f"{place}, answers") for name in ("text", "answer_start")
+            _field(answers, name, list, f"{source}, answers") for name in ("text", "answer_start")
         )
         if len(texts) != len(starts):
             raise DataError(
-                f"{place}: {len(texts)} texts of answers and {len(starts)} of answer_start; "
+                f"{source}: {len(texts)} texts of answers and {len(starts)} of answer_start; "
                 f"correct the file"
             )
         answers = [
             {"text": text, "answer_start": start} for text, start in zip(texts, starts, strict=True)
         ]
     return [
-        _answer(answer, context, f"{place}, answer {number}")
+        _answer(answer, context, f"{source}, answer {number}")
         for number, answer in enumerate(answers, start=1)
     ]
 
 
-def _answer(answer: Any, context: str, place: str) -> tuple[Answer, bool]:
-    text, start = _field(answer, "text", str, place), _field(answer, "answer_start", int, place)
+def _answer(answer: Any, context: str, source: str) -> tuple[Answer, bool]:
+    text, start = _field(answer, "text", str, source), _field(answer, "answer_start", int, source)
     if not text.strip():
-        raise DataError(f"{place}: the text is empty; remove the answer")
+        raise DataError(f"{source}: the text is empty; remove the answer")
     actual_start = _nearest(context, text, start)
     if actual_start is None:
         raise DataError(
-            f"{place}: {_short(text)!r} is not at answer_start ({start}) in its passage of "
+            f"{source}: {_short(text)!r} is not at answer_start ({start}) in its passage of "
             f"{len(context)} characters, nor within {NEAR} characters of it; correct answer_start"
         )
     indent = len(text) - len(text.lstrip())
@@ -210,24 +212,24 @@ def counts(examples: SquadExamples) -> dict[str, int]:
     return {name: counter[name] for name in ("answerable", "unanswerable")}
 
 
-def _field(record: Any, name: str, kind: type | tuple[type, ...], place: str) -> Any:
+def _field(record: Any, name: str, kind: type | tuple[type, ...], source: str) -> Any:
     """Return a field of a JSON object, checked to have the type `kind`."""
     if not isinstance(record, dict):
         raise DataError(
-            f"{place} is {type(record).__name__} where SQuAD's form has an object; name a file of "
+            f"{source} is {type(record).__name__} where SQuAD's form has an object; name a file of "
             f"that form"
         )
     if name not in record:
         raise DataError(
-            f"{place} has no {name!r} (it has {', '.join(map(str, record)) or 'nothing'}); it must "
-            f"be of SQuAD's form"
+            f"{source} has no {name!r} (it has {', '.join(map(str, record)) or 'nothing'}); it "
+            f"must be of SQuAD's form"
         )
     value = record[name]
     if not isinstance(value, kind) or isinstance(value, bool):
         kinds = kind if isinstance(kind, tuple) else (kind,)
         expected = " or ".join(kind.__name__ for kind in kinds)
         raise DataError(
-            f"{place}: {name} is {type(value).__name__} and must be {expected}; correct the file"
+            f"{source}: {name} is {type(value).__name__} and must be {expected}; correct the file"
         )
     return value
 

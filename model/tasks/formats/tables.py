@@ -63,10 +63,10 @@ class Table:
         for column in columns:
             index = self.index(column)
             if index is None:
-                place, scope = (", line 1", "in the header ") if self.header else ("", "")
+                location, scope = (", line 1", "in the header ") if self.header else ("", "")
                 existing = ", ".join(self.columns) if self.named else f"{len(self.columns)} columns"
                 raise DataError(
-                    f"{self.path}{place}: no column {column!r} {scope}({existing}); name its "
+                    f"{self.path}{location}: no column {column!r} {scope}({existing}); name its "
                     f"columns {', '.join(map(str, columns))}, or name the columns with --set "
                     f"'options={{columns: {{…}}}}'{remedy}"
                 )
@@ -124,15 +124,15 @@ def _from_lines(path: str, lines: Iterator[Line], header: bool, drop: bool) -> T
                 empty_lines.append(line)
                 continue
             for line_number, cells in [*empty_lines, line]:
-                place = f"{path}, line {line_number}"
+                location = f"{path}, line {line_number}"
                 if len(cells) == width:
                     count += 1
-                    yield place, cells
+                    yield location, cells
                 elif drop:
                     dropped[IRREGULAR] += 1
                 else:
                     raise DataError(
-                        f"{place}: {len(cells)} columns, but "
+                        f"{location}: {len(cells)} columns, but "
                         f"{'the header' if header else 'the first line'} has {width}; separate "
                         f"columns by one tab, or omit such lines with --set options.irregular=drop"
                     )
@@ -187,7 +187,7 @@ def _from_arrow(path: str, kind: str) -> Table:
     return Table(path=path, columns=tuple(table.column_names), rows=rows)
 
 
-def as_text(value: Any, place: str, column: str | int) -> str:
+def as_text(value: Any, location: str, column: str | int) -> str:
     """Convert a value to text; None becomes an empty text.
 
     Raises:
@@ -201,7 +201,9 @@ def as_text(value: Any, place: str, column: str | int) -> str:
         return str(value).lower()
     if isinstance(value, (list, Mapping)):
         kind = "a list" if isinstance(value, list) else "an object"
-        raise DataError(f"{place}: the {column} is {kind} instead of a text; name another column")
+        raise DataError(
+            f"{location}: the {column} is {kind} instead of a text; name another column"
+        )
     return str(value)
 
 
@@ -222,12 +224,12 @@ class SplitTable:
 
     def rows(self) -> Iterator[tuple[str, dict[str, str], Sequence[Any]]]:
         """Iterate over rows as (file and line, text by role, all values)."""
-        for place, values in self.table.rows:
+        for location, values in self.table.rows:
             texts = {
-                role: as_text(values[index], place, self.columns[role])
+                role: as_text(values[index], location, self.columns[role])
                 for role, index in self.indices.items()
             }
-            yield place, texts, values
+            yield location, texts, values
 
 
 def describe_columns(options: TableOptions, roles: Sequence[str] = (TEXT, PAIR, LABEL)) -> str:
@@ -279,20 +281,20 @@ def open_split(
     return SplitTable(table=table, columns=names, indices=indices)
 
 
-def check_ids(ids: Sequence[str] | None, places: Sequence[str]) -> None:
+def check_ids(ids: Sequence[str] | None, locations: Sequence[str]) -> None:
     """Check that ids are unique.
 
     Raises:
         DataError: an id is duplicate; the message names both places.
     """
     earlier: dict[str, str] = {}
-    for value, place in zip(ids or (), places, strict=False):
+    for value, location in zip(ids or (), locations, strict=False):
         if value in earlier:
             raise DataError(
-                f"{place}: duplicate id {value!r}, see {earlier[value].rpartition(', ')[2]}; use "
-                f"distinct ids"
+                f"{location}: duplicate id {value!r}, see {earlier[value].rpartition(', ')[2]}; "
+                f"use distinct ids"
             )
-        earlier[value] = place
+        earlier[value] = location
 
 
 def read_texts_by_column(
@@ -311,15 +313,15 @@ def read_texts_by_column(
     table = open_table(path, TableOptions())
     indices = dict(zip(columns, table.indices(columns), strict=True))
     indices |= {name: index for name in optional if (index := table.index(name)) is not None}
-    for place, values in table.rows:
+    for location, values in table.rows:
         row = {
-            name: as_text(values[index], place, name)
+            name: as_text(values[index], location, name)
             for name, index in indices.items()
             if values[index] is not None
         }
         for name in columns:
             if not row.get(name, "").strip():
-                raise DataError(f"{place}: the {name} is empty; remove the line")
+                raise DataError(f"{location}: the {name} is empty; remove the line")
             if "\0" in row[name]:
-                raise DataError(f"{place}: the {name} has a NUL in it; remove it")
-        yield place, row
+                raise DataError(f"{location}: the {name} has a NUL in it; remove it")
+        yield location, row

@@ -38,7 +38,7 @@ class TextExamples:
     Attributes:
         text_pairs: second text of each example, for tasks on pairs.
         ids: ids of the examples, if the file has any.
-        places: file and line of each example, for messages; empty if unknown.
+        locations: file and line of each example, for messages; empty if unknown.
         dropped: number of examples dropped on purpose, by reason.
         where: source for messages.
     """
@@ -46,7 +46,7 @@ class TextExamples:
     texts: Sequence[str]
     text_pairs: Sequence[str] | None = None
     ids: Sequence[str] | None = None
-    places: Sequence[str] = ()
+    locations: Sequence[str] = ()
     dropped: Mapping[str, int] = field(default_factory=dict)
     where: str = ""
 
@@ -56,7 +56,7 @@ class TextExamples:
     def select(self: T, indices: Sequence[int], *per_example: str) -> T:
         """Return the examples at `indices`; `per_example`: further fields with one entry each."""
         changes: dict[str, Any] = {}
-        for name in ("texts", "text_pairs", "ids", "places", *per_example):
+        for name in ("texts", "text_pairs", "ids", "locations", *per_example):
             values = getattr(self, name)
             if values:
                 changes[name] = [values[i] for i in indices]
@@ -79,38 +79,38 @@ def read_rows(
     split_table = open_split(path, split, options, TEXT, PAIR, expected_files)
     table, columns = split_table.table, split_table.columns
     values: dict[str, list[str]] = {role: [] for role in columns}
-    places: list[str] = []
-    for place, row, _ in split_table.rows():
+    locations: list[str] = []
+    for location, row, _ in split_table.rows():
         if options.unlabelled and row.get(LABEL) in options.unlabelled:
             table.dropped[UNLABELLED] += 1
             continue
         for role in (TEXT, PAIR):
             if options.empty == "refuse" and role in row and not row[role].strip():
-                raise DataError(f"{place}: the {columns[role]} is empty; remove the example")
+                raise DataError(f"{location}: the {columns[role]} is empty; remove the example")
         for role, value in row.items():
             values[role].append(value)
-        places.append(place)
-    check_ids(values.get(ID), places)
+        locations.append(location)
+    check_ids(values.get(ID), locations)
     answers = values.get(LABEL)
     if answers is not None and split not in MUST_LABEL and set(answers) <= {"", NO_LABEL}:
         answers = None
-    for place, answer in zip(places, answers or (), strict=False):
+    for location, answer in zip(locations, answers or (), strict=False):
         if not answer.strip():
             raise DataError(
-                f"{place}: the {columns[LABEL]} is empty; add it, or remove the example"
+                f"{location}: the {columns[LABEL]} is empty; add it, or remove the example"
             )
     examples = TextExamples(
         texts=values[TEXT],
         text_pairs=values.get(PAIR),
         ids=values.get(ID),
-        places=places,
+        locations=locations,
         dropped=dict(table.dropped),
         where=table.path,
     )
     if not options.folds:
         return examples, answers
-    chosen = fold_indices(examples.texts, split, options.folds, options.fold)
-    return examples.select(chosen), answers and [answers[i] for i in chosen]
+    selected = fold_indices(examples.texts, split, options.folds, options.fold)
+    return examples.select(selected), answers and [answers[i] for i in selected]
 
 
 # Labelled texts, for classification.
@@ -188,10 +188,10 @@ class LabelledTexts(TextExamples):
         unknown = sorted({self.label_names[label] for label in self.labels} - label_numbers.keys())
         if unknown:
             example = self.labels.index(self.label_names.index(unknown[0]))
+            location = self.locations[example] if self.locations else self.where
             raise DataError(
-                f"{self.places[example] if self.places else self.where}: label {unknown[0]!r} is "
-                f"unknown to the model, which has {', '.join(names)}; use the data of the model's "
-                f"own task"
+                f"{location}: label {unknown[0]!r} is unknown to the model, which has "
+                f"{', '.join(names)}; use the data of the model's own task"
             )
         labels = [label_numbers[self.label_names[label]] for label in self.labels]
         return dataclasses.replace(self, labels=labels, label_names=names)
@@ -206,10 +206,10 @@ def read_texts(path: str, split: str, options: TextOptions, expected_files: str)
     examples, answers = read_rows(path, split, options, expected_files)
     names = options.labels or tuple(sorted(set(answers or ())))
     label_numbers = {name: i for i, name in enumerate(names)}
-    for place, answer in zip(examples.places, answers or (), strict=False):
+    for location, answer in zip(examples.locations, answers or (), strict=False):
         if answer not in label_numbers:
             raise DataError(
-                f"{place}: label {answer!r} is not one of {', '.join(names)}; correct the line"
+                f"{location}: label {answer!r} is not one of {', '.join(names)}; correct the line"
             )
     return LabelledTexts(
         **_shared_fields(examples),
@@ -246,25 +246,25 @@ def read_scored(
     """
     examples, answers = read_rows(path, split, options, expected_files)
     numbers = [
-        _parse_score(answer, place, options)
-        for answer, place in zip(answers or (), examples.places, strict=False)
+        _parse_score(answer, location, options)
+        for answer, location in zip(answers or (), examples.locations, strict=False)
     ]
     scores = None if answers is None else np.array(numbers, dtype=np.float64)
     return ScoredTexts(**_shared_fields(examples), scores=scores)
 
 
-def _parse_score(text: str, place: str, options: RegressionOptions) -> float:
+def _parse_score(text: str, location: str, options: RegressionOptions) -> float:
     try:
         value = float(text)
     except ValueError:
         value = math.nan
     if not math.isfinite(value):
-        raise DataError(f"{place}: score {text!r} is not a number; correct the line")
+        raise DataError(f"{location}: score {text!r} is not a number; correct the line")
     low = -math.inf if options.lowest is None else options.lowest
     high = math.inf if options.highest is None else options.highest
     if not low <= value <= high:
         raise DataError(
-            f"{place}: score {text} is not between {low:g} and {high:g}; correct the line, or "
+            f"{location}: score {text} is not between {low:g} and {high:g}; correct the line, or "
             f"change options.lowest and options.highest"
         )
     return value

@@ -30,7 +30,7 @@ from cloze.pipeline.tokenizer.tokenizer import Tokenizer
 
 HEAD = "choice"
 # Batch entry: index of the logits of an example's endings, int64 [B, K], -1 for none.
-PLACES = "endings"
+ENDINGS = "endings"
 # Tokens of question and option to keep when truncating the context: `max_qa_length` of ALBERT's
 # run_race.py.
 LONGEST_ENDING = 128
@@ -63,16 +63,16 @@ class ChoiceSamples:
         totals = offsets_of(self.sequences.lengths)[offsets_of(self.counts)]
         return np.diff(totals)
 
-    def batch(self, chosen: Sequence[int] | Ints, layout: LayoutKind = "rows") -> Batch:
-        """Return a `TextSamples` batch of all sequences, [sum of K, L], `PLACES` and targets."""
-        numbers = np.asarray(chosen, dtype=np.int64)
+    def batch(self, indices: Sequence[int] | Ints, layout: LayoutKind = "rows") -> Batch:
+        """Return a `TextSamples` batch of all sequences, [sum of K, L], `ENDINGS` and targets."""
+        numbers = np.asarray(indices, dtype=np.int64)
         counts = self.counts[numbers]
         sequence_numbers = ranges(offsets_of(self.counts)[:-1][numbers], counts)
         columns = np.arange(counts.max())
         logit_indices = np.where(
             columns < counts[:, None], offsets_of(counts)[:-1, None] + columns, -1
         )
-        arrays = {PLACES: logit_indices} | {
+        arrays = {ENDINGS: logit_indices} | {
             name: target[numbers] for name, target in self.targets.items()
         }
         fields = {name: torch.from_numpy(array) for name, array in arrays.items()}
@@ -192,7 +192,7 @@ class Choice(Task[Choices, Probabilities]):
 
 def _by_example(outputs: Tensor, batch: Mapping[str, Any]) -> Tensor:
     """Map logits [sum of K, 1] to [B, K], with minus infinity for missing endings."""
-    indices = batch[PLACES]
+    indices = batch[ENDINGS]
     return outputs.squeeze(-1)[indices.clamp(min=0)].masked_fill(indices < 0, -torch.inf)
 
 

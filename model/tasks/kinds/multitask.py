@@ -89,19 +89,19 @@ class MultiTaskSamples:
         ends = np.cumsum([len(samples) for samples in self.parts.values()])
         return np.split(np.arange(ends[-1]), ends[:-1])
 
-    def batch(self, chosen: Sequence[int] | Ints, layout: LayoutKind) -> Batch:
+    def batch(self, indices: Sequence[int] | Ints, layout: LayoutKind) -> Batch:
         """Return a batch of one task, with the entry that names the task."""
-        return self.part(np.asarray(chosen), 0, len(chosen), layout)
+        return self.part(np.asarray(indices), 0, len(indices), layout)
 
-    def part(self, chosen: Ints, begin: int, end: int, layout: LayoutKind) -> Batch:
+    def part(self, indices: Ints, begin: int, end: int, layout: LayoutKind) -> Batch:
         """Return the batch of `part_of` for one task, with the entry that names the task."""
         offset = 0
         for name, samples in self.parts.items():
-            if chosen[0] < offset + len(samples):
-                batch = part_of(samples, chosen - offset, begin, end, layout)
+            if indices[0] < offset + len(samples):
+                batch = part_of(samples, indices - offset, begin, end, layout)
                 return extend(batch, {f"{OF}{name}": torch.ones(())})
             offset += len(samples)
-        raise IndexError(f"there is no sample {chosen[0]}")
+        raise IndexError(f"there is no sample {indices[0]}")
 
 
 class MultiTaskNetwork(nn.Module):
@@ -158,7 +158,7 @@ class MultiTask(Task[MultiTaskExamples, dict[str, Any]]):
     options: MultiTaskOptions
     metrics = ("mean",)
     predictions = "predictions"
-    files = "a directory that holds the tasks' directories"
+    files = "a directory that contains the tasks' directories"
 
     def __init__(self, name: str, options: TaskOptions, metrics: tuple[str, ...] = ()) -> None:
         super().__init__(name, options, metrics)

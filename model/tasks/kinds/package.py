@@ -136,7 +136,7 @@ def _split(path: str) -> dict[str, tuple[_Document, ...]]:
             training_sentences.update(map(_normal, sentences))
     if not documents:
         raise DataError(
-            f"{path} holds no held-out documents of source {SOURCE}; make the corpus with "
+            f"{path} has no held-out documents of source {SOURCE}; make the corpus with "
             f"--source {SOURCE}=PACKAGES and a heldout_fraction above 0"
         )
     documents.sort(key=lambda document: document.id)
@@ -149,7 +149,7 @@ def _split(path: str) -> dict[str, tuple[_Document, ...]]:
     train_labels = {document.label for document in train}
     if len(train_labels) < 2:
         raise DataError(
-            f"{path} holds held-out sentences of {len(train_labels)} packages with two documents "
+            f"{path} has held-out sentences of {len(train_labels)} packages with two documents "
             f"or more, out of {', '.join(sorted(by_label))}; name more packages, or raise "
             f"heldout_fraction"
         )

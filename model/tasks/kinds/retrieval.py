@@ -122,12 +122,12 @@ class PairSamples:
     def truncated(self) -> int:
         return self.texts.truncated
 
-    def batch(self, chosen: Sequence[int] | Ints, layout: LayoutKind) -> Batch:
+    def batch(self, indices: Sequence[int] | Ints, layout: LayoutKind) -> Batch:
         """Return the batch of these pairs, see `part`."""
-        return self.part(np.asarray(chosen, np.int64), 0, len(chosen), layout)
+        return self.part(np.asarray(indices, np.int64), 0, len(indices), layout)
 
-    def part(self, chosen: Ints, begin: int, end: int, layout: LayoutKind) -> Batch:
-        """Return the batch of pairs `chosen[begin:end]` of a step with pairs `chosen`.
+    def part(self, indices: Ints, begin: int, end: int, layout: LayoutKind) -> Batch:
+        """Return the batch of pairs `chosen[begin:end]` of a step with pairs `indices`.
 
         Returns:
             batch: `TextSamples.batch` of Q queries, then P distinct passages, with these entries.
@@ -137,13 +137,13 @@ class PairSamples:
             backward: bool [Q, Q], true if query j (row) is compared with the passage of query i;
                 symmetric loss only.
         """
-        group_count = -(-len(chosen) // self.group)
-        bounds = [shard_range(0, len(chosen), index, group_count) for index in range(group_count)]
+        group_count = -(-len(indices) // self.group)
+        bounds = [shard_range(0, len(indices), index, group_count) for index in range(group_count)]
         spans = [(first, last) for first, last in bounds if first < end and last > begin]
         groups_begin, groups_end = spans[0][0], spans[-1][1]
         queries = range(groups_begin, groups_end) if self.symmetric else range(begin, end)
         group = np.repeat(np.arange(len(spans)), [last - first for first, last in spans])
-        pairs = self.pairs[chosen[groups_begin:groups_end]]
+        pairs = self.pairs[indices[groups_begin:groups_end]]
         passages, columns = np.unique(pairs[:, 1], return_inverse=True)
         member = np.zeros((len(spans), len(passages)), np.bool_)
         member[group, columns] = True
@@ -210,8 +210,8 @@ class SplitEmbeddings:
     queries: Vectors
     passages: Vectors
 
-    def scores(self, chosen: slice) -> Vectors:
-        scores: Vectors = self.queries[chosen] @ self.passages.T
+    def scores(self, indices: slice) -> Vectors:
+        scores: Vectors = self.queries[indices] @ self.passages.T
         return scores
 
 
@@ -298,7 +298,9 @@ class Retrieval(Task[QueryPassages, SplitEmbeddings]):
         vectorizer = TfidfVectorizer(sublinear_tf=True, tokenizer=words, token_pattern=None)
         passages = vectorizer.fit_transform(examples.passages).astype(np.float32)
         queries = vectorizer.transform(examples.queries).astype(np.float32)
-        by_query = self._by_query(examples, lambda chosen: (queries[chosen] @ passages.T).toarray())
+        by_query = self._by_query(
+            examples, lambda indices: (queries[indices] @ passages.T).toarray()
+        )
         return {"tfidf": float(by_query[self.metrics[0]].mean())}
 
     def dataset_statistics(self, examples: QueryPassages) -> dict[str, Any]:

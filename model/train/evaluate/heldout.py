@@ -254,31 +254,32 @@ class HeldoutEvaluator:
     best_metric: str = "heldout_loss"
     higher_is_better: bool = False
 
-    def looks(self, steps: int) -> EvaluationSchedule:
+    def schedule(self, steps: int) -> EvaluationSchedule:
         """Return the evaluation schedule for this number of steps."""
         return EvaluationSchedule.within(
             steps, self.batches.samples_before(steps), self.heldout.rows, self.every, self.passes
         )
 
-    def due(self, step: int, position: ScheduleProgress) -> bool:
+    def should_evaluate(self, step: int, position: ScheduleProgress) -> bool:
         if self.steps is None and self.every is None:
             trained = self.batches.samples_before(self._all_steps(step, position))
             return position.crosses(
                 1 + EvaluationSchedule.affordable(trained, self.heldout.rows, self.passes)
             )
-        return step % (self.every or self.looks(self.steps or 1).every) == 0
+        return step % (self.every or self.schedule(self.steps or 1).every) == 0
 
     def __call__(
-        self, step: int, position: ScheduleProgress, stop_asked: Callable[[], bool]
+        self, step: int, position: ScheduleProgress, stop_requested: Callable[[], bool]
     ) -> dict[str, float]:
         rows, start = self.rows(step, position), time.perf_counter()
-        metrics = evaluate(self.scoring, replace(self.heldout, rows=rows), self.world, stop_asked)
+        heldout = replace(self.heldout, rows=rows)
+        metrics = evaluate(self.scoring, heldout, self.world, stop_requested)
         self.row_seconds = (time.perf_counter() - start) / max(1, rows)
         return metrics
 
     def rows(self, step: int, position: ScheduleProgress) -> int:
         """Return the number of rows to score after `step` steps."""
-        schedule = self.looks(self._all_steps(step, position))
+        schedule = self.schedule(self._all_steps(step, position))
         return schedule.last if position.last else schedule.rows
 
     def _all_steps(self, step: int, position: ScheduleProgress) -> int:
@@ -300,14 +301,14 @@ def evaluate(
     scoring: PretrainModule,
     heldout: HeldoutSet,
     world: World,
-    stop_asked: Callable[[], bool] = lambda: False,
+    stop_requested: Callable[[], bool] = lambda: False,
     groups: list[tuple[float, float]] | None = None,
 ) -> dict[str, float]:
     """Score the held-out rows.
 
     Args:
         scoring: the trained module; left in training mode.
-        stop_asked: True if this rank was asked to stop; called between batches.
+        stop_requested: True if this rank was asked to stop; called between batches.
         groups: if given, collects (predictions, summed loss) of the first objective for each batch
             of this rank.
 
@@ -322,7 +323,7 @@ def evaluate(
         EvaluationInterrupted: a rank was asked to stop.
     """
     sums = {
-        name: _sums(scoring, dataset, world, stop_asked, groups)
+        name: _sums(scoring, dataset, world, stop_requested, groups)
         for name, dataset in heldout.parts()
         if dataset.rows
     }
@@ -340,7 +341,7 @@ def _sums(
     scoring: PretrainModule,
     heldout: HeldoutSet,
     world: World,
-    stop_asked: Callable[[], bool],
+    stop_requested: Callable[[], bool],
     groups: list[tuple[float, float]] | None,
 ) -> torch.Tensor:
     """Return sums over held-out rows and all ranks, float64 [3, objectives + details].
@@ -361,7 +362,7 @@ def _sums(
         host_batches = (heldout.load(start, stop) for start, stop in heldout.batches(world))
         with prefetch_batches(host_batches, device) as batches:
             for batch in batches:
-                if world.all_reduce_sum([int(stop_asked())])[0]:
+                if world.all_reduce_sum([int(stop_requested())])[0]:
                     raise EvaluationInterrupted
                 target_counts.append(scoring.count_targets(batch))
                 batch_sums = torch.cat(scoring({**move(batch, device), **constants}), dim=1)

@@ -293,9 +293,9 @@ class MixtureCounter:
             tuple(data.fingerprints), tuple(data.fingerprints.values()), sampler, start_position
         )
 
-    def places(self, samples: int) -> dict[str, int]:
+    def next_samples(self, samples: int) -> dict[str, int]:
         """Return dataset fingerprint -> its next sample, if the run's next is `samples`."""
-        return dict(zip(self.prints, self.sampler.places(samples), strict=True))
+        return dict(zip(self.prints, self.sampler.next_samples(samples), strict=True))
 
     def figures(self, samples: int, tokens: Sequence[int]) -> dict[str, float]:
         """Return the log metrics. Args: tokens: tokens of each dataset in this phase."""
@@ -307,8 +307,8 @@ class MixtureCounter:
 
     def summary(self, samples: int, tokens: Sequence[int]) -> list[dict[str, Any]]:
         """Return `name`, `share`, `rows`, `tokens` and `epochs` of each dataset."""
-        positions = self.sampler.places(samples)
-        start_positions = self.sampler.places(self.start_position.sample)
+        positions = self.sampler.next_samples(samples)
+        start_positions = self.sampler.next_samples(self.start_position.sample)
         token_counts = tokens or [0] * len(self.names)
         return [
             {

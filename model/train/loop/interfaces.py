@@ -205,18 +205,18 @@ class Evaluator(Protocol):
         """True if the greatest value of the metric is the best."""
         ...
 
-    def due(self, step: int, position: ScheduleProgress) -> bool:
+    def should_evaluate(self, step: int, position: ScheduleProgress) -> bool:
         """Return True if step `step` is to be evaluated. The last step always is."""
         ...
 
     def __call__(
-        self, step: int, position: ScheduleProgress, stop_asked: Callable[[], bool]
+        self, step: int, position: ScheduleProgress, stop_requested: Callable[[], bool]
     ) -> dict[str, float]:
         """Return the metrics after `step` steps, by name; all ranks call it and get the same.
 
         `TrainModule` is in training mode before and after.
 
         Raises:
-            EvaluationInterrupted: `stop_asked` was true on a rank, and the ranks agreed to stop.
+            EvaluationInterrupted: `stop_requested` was true on one rank; all ranks agreed to stop.
         """
         ...

@@ -148,7 +148,7 @@ class _TrainingLoop:
             self.saved_step = step
         dropped = self.reporter.resume(step, progress.pending is not None)
         if own:
-            notes.append(f"going on from {state.step_path(step)}")
+            notes.append(f"resuming from {state.step_path(step)}")
         elif resumed is not None:
             notes.append(f"a new phase after step {step} of {resumed.path}")
         if dropped and not own:
@@ -201,7 +201,7 @@ class _TrainingLoop:
         self._save()
         self._wait_for_save()
         if self.world.is_rank_zero:
-            with self.world.fence.held():
+            with self.world.fence.locked():
                 state.prune_finished(training.path, triggers.retained_steps(progress))
         best = triggers.best_step(progress)
         return TrainingResult(
@@ -350,7 +350,7 @@ class _TrainingLoop:
             progress.samples = self.source.samples(progress.step)
             progress.places, datasets = {}, list[Mapping[str, Any]]()
             if (mixture := self.training.data.mixture) is not None:
-                progress.places = mixture.places(progress.samples)
+                progress.places = mixture.next_samples(progress.samples)
                 datasets += mixture.summary(progress.samples, progress.by_source)
             self.saver.save_async(
                 progress, self.triggers.retained_steps(progress), self.runner.engine, datasets

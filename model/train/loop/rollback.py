@@ -37,15 +37,17 @@ class SkippingSource:
     """A `BatchSource` that skips steps.
 
     Attributes:
-        passed: (step, count) pairs: from that step (from 0) on, `count` more steps of the source
-            are skipped.
+        skipped_ranges: (step, count) pairs: from that step (from 0) on, `count` more steps of
+            the source are skipped.
     """
 
     source: BatchSource
-    passed: Sequence[Sequence[int]]
+    skipped_ranges: Sequence[Sequence[int]]
 
     def _shifted(self, step: int) -> int:
-        return step + sum(count for first_skipped, count in self.passed if step >= first_skipped)
+        return step + sum(
+            count for first_skipped, count in self.skipped_ranges if step >= first_skipped
+        )
 
     def step_batches(self, step: int, rank: int, world_size: int) -> StepBatches:
         return self.source.step_batches(self._shifted(step), rank, world_size)
@@ -106,7 +108,7 @@ def roll_back(
             f"{failure}), and there is no good checkpoint before them to go back to; {remedy}"
         )
     restored = state.read(storage.join(training.path, state.step_path(good_step)))
-    passed = [*restored.progress.passed, [good_step, request.step - good_step]]
+    skipped_ranges = [*restored.progress.passed, [good_step, request.step - good_step]]
     # A resume truncates the log after its step, so a line at the restored step is kept.
     skips.truncate(good_step)
     if not any(line["step"] == good_step and "passed_over" in line for line in skips.read()):
@@ -119,11 +121,11 @@ def roll_back(
             }
         )
     message = (
-        f"WENT BACK TO STEP {good_step}: {failure}); training goes on from there and passes over "
+        f"rolled back to step {good_step}: {failure}); training continues from there and skips "
         f"the rows of steps {good_step + 1} to {request.step}; if it happens again, it ends: "
         f"{remedy}"
     )
-    return replace(restored, progress=replace(restored.progress, passed=passed)), message
+    return replace(restored, progress=replace(restored.progress, passed=skipped_ranges)), message
 
 
 def _choose(path: str, last: int, fence: LaunchFence) -> int:
@@ -131,7 +133,7 @@ def _choose(path: str, last: int, fence: LaunchFence) -> int:
     later: list[str] = []
     for directory in reversed(checkpoints.complete_steps(path)):
         if checkpoints.parse_step(directory) <= last and _good(directory):
-            with fence.held():
+            with fence.locked():
                 for stale in later:
                     checkpoint.clear(stale)  # its step will be saved again; pins do not protect it
             return checkpoints.parse_step(directory)

@@ -53,9 +53,9 @@ class StepTriggers:
     def should_log(self, step: int, position: ScheduleProgress) -> bool:
         """Return True for steps with a log line: by interval, first, last, or evaluated."""
         interval = self._training.logging.interval
-        due = position.crosses(LINES) if interval is None else step % interval == 0
+        at_interval = position.crosses(LINES) if interval is None else step % interval == 0
         return (
-            due
+            at_interval
             or position.last
             or step == self._training.data.start_position.step + 1
             or self.should_evaluate(step, position)
@@ -66,15 +66,17 @@ class StepTriggers:
         evaluator = self._training.evaluator
         # Milestone checkpoints have metrics, too.
         required = position.last or step in self._training.checkpoints.milestones
-        return evaluator is not None and (required or evaluator.due(step, position))
+        return evaluator is not None and (required or evaluator.should_evaluate(step, position))
 
     def should_save(self, progress: TrainerState) -> bool:
         """Return True if the current step gets a checkpoint by number, or as the best so far."""
         step, interval = progress.step, self._execution.checkpoint_every
         # During skipped steps a save could prune the checkpoint for a rollback.
-        due = bool(interval and step % interval == 0) and not progress.skipped_in_a_row
+        at_interval = bool(interval and step % interval == 0) and not progress.skipped_in_a_row
         keep = step in self._training.checkpoints.milestones or step in progress.kept
-        return (step != self.last(progress) and (keep or due)) or self.best_step(progress) == step
+        return (step != self.last(progress) and (keep or at_interval)) or self.best_step(
+            progress
+        ) == step
 
     def ends_tenth(self, step: int, position: ScheduleProgress) -> bool:
         """Return True at the end of a last tenth of this training, whose checkpoint is kept."""

@@ -55,8 +55,8 @@ class JsonlLog:
         self.path, self._writes, self._fence = path, world.is_rank_zero, world.fence
         self._local = storage.is_local(path)
         self._file = Path(storage.filesystem(path)[1])
-        self._kept: list[str] | None = None  # lines for the object store, once read
-        self._put = 0  # number of lines in the object store
+        self._lines: list[str] | None = None  # lines for the object store, once read
+        self._written = 0  # number of lines in the object store
 
     def truncate(self, step: int) -> int:
         """Drop every line after `step` and all damaged lines; return their number."""
@@ -67,10 +67,10 @@ class JsonlLog:
         retained = [line for line in lines if _step(line) <= step]
         new_text = "".join(f"{line}\n" for line in retained)  # the last line may lack its newline
         if new_text != old_text:
-            with self._fence.held():
+            with self._fence.locked():
                 storage.write_bytes(self.path, new_text.encode())
         if not self._local:
-            self._kept, self._put = new_text.splitlines(keepends=True), len(retained)
+            self._lines, self._written = new_text.splitlines(keepends=True), len(retained)
         return len(lines) - len(retained)
 
     def add(self, line: Mapping[str, Any]) -> None:
@@ -78,14 +78,14 @@ class JsonlLog:
             return
         text = json.dumps(line) + "\n"
         if not self._local:
-            if self._kept is None:
-                self._kept = self._text().splitlines(keepends=True)
-            self._kept.append(text)
+            if self._lines is None:
+                self._lines = self._text().splitlines(keepends=True)
+            self._lines.append(text)
             return
         self._file.parent.mkdir(parents=True, exist_ok=True)
         with (
             naming(self.path),
-            self._fence.held(),
+            self._fence.locked(),
             self._file.open("a", encoding="utf-8") as stream,
         ):
             stream.write(text)
@@ -108,14 +108,14 @@ class JsonlLog:
             if self._file.exists():
                 with self._file.open("ab") as stream:
                     os.fsync(stream.fileno())
-        elif self._kept is not None and len(self._kept) > self._put:
-            lines = list(self._kept)
+        elif self._lines is not None and len(self._lines) > self._written:
+            lines = list(self._lines)
             storage.write_bytes(self.path, "".join(lines).encode())
-            self._put = len(lines)
+            self._written = len(lines)
 
     def _text(self) -> str:
-        if self._kept is not None:
-            return "".join(self._kept)
+        if self._lines is not None:
+            return "".join(self._lines)
         if not storage.exists(self.path):
             return ""
         with storage.open_input(self.path) as stream:

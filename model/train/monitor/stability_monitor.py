@@ -148,7 +148,7 @@ class StabilityMonitor:
             yield (
                 f"the loss rose to {loss:.2f} up to step {line['step']}, from about "
                 f"{expected:.2f}: a spike. Where it does not come back"
-                " within some hundred steps, go on from an earlier checkpoint with a lower "
+                " within some hundred steps, resume from an earlier checkpoint with a lower "
                 "learning_rate or grad_clip, or beta2 .98"
             )
 

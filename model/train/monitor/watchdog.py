@@ -116,23 +116,23 @@ class ShutdownTimeEstimator:
         self._report = report if world.is_rank_zero else None
         self._save = STATE_BYTES * size / DISK_SPEED
         self._step = self._reported = 0.0
-        self._tell()
+        self._report_time()
 
     def observe_save(self, seconds: float) -> None:
         """Record the duration of a checkpoint."""
         self._save = max(self._save, SAVES * seconds)
-        self._tell()
+        self._report_time()
 
     def observe_step(self, seconds: float) -> None:
         """Record the duration of steps."""
         self._step = seconds
-        self._tell()
+        self._report_time()
 
     @property
     def seconds(self) -> float:
         return BEGIN_SECONDS + self._save + STEPS * self._step
 
-    def _tell(self) -> None:
+    def _report_time(self) -> None:
         if self._report is not None and self.seconds > 1.1 * self._reported:
             self._reported = round(self.seconds, 1)
             self._report.shutdown_time(self._reported)

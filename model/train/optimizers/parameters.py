@@ -88,7 +88,7 @@ def layerwise_lr_multipliers(names: Iterable[str], decay: float) -> Callable[[st
     return rate
 
 
-_PLACE = re.compile(r"(?:^|\.)encoder\.(?:(embeddings)\.|(?:layers|groups)\.\d+\.)")
+_SECTION = re.compile(r"(?:^|\.)encoder\.(?:(embeddings)\.|(?:layers|groups)\.\d+\.)")
 
 
 def parameter_role(name: str, parameter: Tensor) -> str:
@@ -97,7 +97,7 @@ def parameter_role(name: str, parameter: Tensor) -> str:
     `embeddings`: tables, their norm and projection; `hidden`: a layer's matrix; `others`: the
     layers' vectors, and the heads.
     """
-    match = _PLACE.search(name)
+    match = _SECTION.search(name)
     if match is None:
         return "others"
     if match[1]:

@@ -1,7 +1,7 @@
 """Cost estimates of stages that run a model: operations, checkpoints, and memory. No torch.
 
 Pretraining is estimated by `cloze.model.train.plan.estimates`, all other stages by passes over
-tokens (`pass_cost`, `pass_pace`): 6 operations per weight and token, 2 in a forward pass.
+tokens (`pass_cost`, `pass_throughput`): 6 operations per weight and token, 2 in a forward pass.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from cloze.model.families.registry import model_config
 from cloze.model.train.config import PretrainConfig
 from cloze.model.train.engines import STAGES
 from cloze.model.train.plan import estimates
-from cloze.model.train.plan.estimates import BESIDE, WEIGHT_BYTES, ComputeOptions
+from cloze.model.train.plan.estimates import OVERHEAD_OPERATIONS, WEIGHT_BYTES, ComputeOptions
 
 # Seconds for torch, the process group, the model, and the last checkpoint's hash.
 START = {"cpu": 12.0, "cuda": 25.0}
@@ -94,7 +94,7 @@ def pass_cost(
     )
 
 
-def pass_pace(
+def pass_throughput(
     facts: Metadata, *, weights: float, tokens: float, forward: bool = False, width: int = 1
 ) -> MeasuredThroughput:
     """Return the measured operations per second of a stage that `pass_cost` estimates."""
@@ -110,7 +110,7 @@ def pass_pace(
 
 
 def _pass_operations(weights: float, tokens: float, kind: str, forward: bool) -> float:
-    return (6.0 * weights + BESIDE[kind]) * tokens * (FORWARD if forward else 1.0)
+    return (6.0 * weights + OVERHEAD_OPERATIONS[kind]) * tokens * (FORWARD if forward else 1.0)
 
 
 def execution_memory(
@@ -192,7 +192,7 @@ def ahead(
     model = _trained(config.model, source, int(data.get("vocab_size") or USUAL_VOCABULARY))
     if model is None:
         weights, memory_bytes = int((source or {}).get("parameters") or 0), (0, 0)
-        work = 6.0 * weights + BESIDE[kind]
+        work = 6.0 * weights + OVERHEAD_OPERATIONS[kind]
     else:
         weights = estimates.approximate_parameters(model)
         work = estimates.step_flops(model, mean_length, kind)
@@ -248,7 +248,7 @@ def afterwards(facts: Metadata) -> MeasuredThroughput | None:
     config: Mapping[str, Any] = facts["config"]
     if not tokens:
         return None
-    work = 6.0 * weights + BESIDE[kind]
+    work = 6.0 * weights + OVERHEAD_OPERATIONS[kind]
     if config.get("model"):
         model = _trained(model_config(config["model"]), None, int(facts.get("vocab_size") or 0))
         assert model is not None

@@ -23,7 +23,7 @@ MASK_SHARE = 0.16  # approximate share of positions that are predicted
 # Operations per token besides the matrices (embeddings, norms, optimizer, loading, kernel
 # launches), which slow small models down. On the CPU from BERT-tiny's 44,000 and BERT-mini's 18,000
 # tokens/s on two cores of a Xeon with AMX (benchmarks/README.md); on a GPU a guess.
-BESIDE = {"cpu": 1.2e7, "cuda": 5.0e7}
+OVERHEAD_OPERATIONS = {"cpu": 1.2e7, "cuda": 5.0e7}
 CPU_TOKENS = 4096  # a micro-batch of 32 x 128: larger ones cost memory and gain nothing on a CPU
 MARGIN = 0.9  # share of the memory to plan with: allocators round up, batches differ
 PREDICTIONS = 64  # masked positions of a batch are padded to a multiple (`cloze.model.data.batch`)
@@ -48,7 +48,7 @@ def checkpoint_bytes(weights: int, averaging: bool = False) -> int:
 
 def approximate_parameters(model: ModelConfig) -> int:
     """Estimate the weights of encoder and heads to a few per cent, ignoring tied embeddings."""
-    main_weights = model.distinct_layers * model.layer_weights + model.weights_beside_layers
+    main_weights = model.distinct_layers * model.layer_weights + model.weights_outside_layers
     return main_weights + sum(
         auxiliary.distinct_layers * auxiliary.layer_weights for auxiliary in model.auxiliary_models
     )
@@ -84,7 +84,7 @@ def _attended(model: ModelConfig, length: float) -> float:
 
 def step_flops(model: ModelConfig, length: float, kind: str) -> float:
     """Return `flops_per_token` plus the overhead per token on `cpu` or `cuda`."""
-    return flops_per_token(model, length) + BESIDE[kind]
+    return flops_per_token(model, length) + OVERHEAD_OPERATIONS[kind]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -249,7 +249,7 @@ def state_bytes(model: ModelConfig, ranks: int, zero: int, how: ComputeOptions) 
     if how.fsdp:
         layer = WEIGHT_BYTES * model.layer_weights
         # What is gathered at once for the whole module: weights, their gradient, a copy to send.
-        root = float(WEIGHT_BYTES * model.weights_beside_layers + layer)
+        root = float(WEIGHT_BYTES * model.weights_outside_layers + layer)
         # A CPU's heap keeps what layers free.
         freed = zero == 3 and how.device == "cuda"
         gathered = min(weight_bytes, root + 2.0 * layer) if freed else weight_bytes

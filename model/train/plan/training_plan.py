@@ -186,7 +186,7 @@ def _ways(setting: Setting, hours: float) -> Iterator[dict[str, Any]]:
             accumulation = -(-setting.rows // fitting)
             rows = -(-setting.rows // accumulation)
             memory = setting.memory(rows, zero, checkpointing)
-            taken = hours * (RECOMPUTED if checkpointing else 1.0)
+            total_hours = hours * (RECOMPUTED if checkpointing else 1.0)
             yield {
                 "zero": zero,
                 "activation_checkpointing": checkpointing,
@@ -196,8 +196,8 @@ def _ways(setting: Setting, hours: float) -> Iterator[dict[str, Any]]:
                     name: round(value)
                     for name, value in {**asdict(memory), "total": memory.total}.items()
                 },
-                "hours": taken,
-                "gpu_hours": taken * setting.ranks if on_gpus else 0.0,
+                "hours": total_hours,
+                "gpu_hours": total_hours * setting.ranks if on_gpus else 0.0,
             }
 
 

@@ -40,7 +40,7 @@ def check_inputs(inputs: Mapping[str, str]) -> None:
     if "continue" in inputs and "checkpoint" in inputs:
         raise UsageError(
             f"continue ({inputs['continue']}) and checkpoint ({inputs['checkpoint']}) exclude each "
-            f"other: continue goes on with optimizer and step numbers, checkpoint starts again "
+            f"other: continue keeps the optimizer and the step numbers, checkpoint starts again "
             f"from the weights; leave one out"
         )
 
@@ -63,7 +63,7 @@ def load_trunk(path: str, world: World, build: BuildContext) -> state.ResumeStat
     directory = build.cleanup.enter_context(checkpoint.resolve_pinned(path))
     if not storage.exists(storage.join(directory, checkpoint.TRAINING)):
         raise UsageError(
-            f"continue ({path}) holds weights without a training's state; begin a new training "
+            f"continue ({path}) has weights without a training's state; start a new training "
             f"from them with checkpoint"
         )
     world.decide_on_rank_zero(lambda: _verified(directory))
@@ -124,7 +124,7 @@ def optimizer(trunk: state.ResumeState, requested: str | None) -> str:
     if requested not in (None, previous):
         raise UsageError(
             f"optimizer ({requested}) is not that of {trunk.path} ({previous}), whose state it "
-            f"cannot go on with; leave it out, or begin a new training from the weights with "
+            f"cannot continue with; leave it out, or start a new training from the weights with "
             f"checkpoint"
         )
     return previous

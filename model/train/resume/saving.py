@@ -48,7 +48,7 @@ class Snapshot:
 
     Attributes:
         state: contents of `state.json`.
-        kept: milestones, which are not pruned.
+        milestones: milestones, which are not pruned.
         weights: this rank's share, by name.
         trained: the trained weights, if `weights` are their EMA; else None.
         optimizer: this rank's tensors and tensor slices.
@@ -58,7 +58,7 @@ class Snapshot:
 
     step: int
     state: bytes
-    kept: frozenset[int]
+    milestones: frozenset[int]
     weights: Mapping[str, Tensor]
     optimizer: Mapping[str, Tensor]
     trained: Mapping[str, Tensor] | None = None
@@ -103,7 +103,7 @@ class CheckpointSaver:
     def save_async(
         self,
         progress: state.TrainerState,
-        kept: frozenset[int],
+        milestones: frozenset[int],
         engine: Engine,
         datasets: Sequence[Mapping[str, Any]] = (),
     ) -> None:
@@ -136,7 +136,7 @@ class CheckpointSaver:
         snapshot = Snapshot(
             step=progress.step,
             state=state.content(progress, self._run),
-            kept=kept,
+            milestones=milestones,
             weights=weights,
             optimizer=optimizer,
             trained=trained,
@@ -151,7 +151,7 @@ class CheckpointSaver:
     def _make_room(self, step: int) -> int:
         """Remove the leftovers of an interrupted save."""
         directory = self._directory(step)
-        with self._world.fence.held():
+        with self._world.fence.locked():
             if storage.exists(directory):
                 checkpoint.clear(directory)
         return 0
@@ -254,7 +254,7 @@ class CheckpointSaver:
             contents[name] = (snapshot.trained, {})
         for name, (tensors, shapes) in contents.items():
             digest, size = write_tensors(
-                storage.join(directory, name), tensors, shapes, world.fence.held
+                storage.join(directory, name), tensors, shapes, world.fence.locked
             )
             entries.append(FileEntry(path=name, size=size, sha256=digest))
         storage.fsync_tree(directory)
@@ -265,7 +265,7 @@ class CheckpointSaver:
         if not self._world.is_rank_zero:
             return []
         directory, saved = self._directory(snapshot.step), self._saved
-        with self._world.fence.held():
+        with self._world.fence.locked():
             checkpoint.write_metadata(
                 directory,
                 model=saved.model,
@@ -284,7 +284,7 @@ class CheckpointSaver:
             storage.fsync_directory(directory)
             storage.fsync_directory(storage.join(self._path, checkpoints.STEPS))
             try:
-                state.prune(self._path, self._keep, snapshot.kept)
+                state.prune(self._path, self._keep, snapshot.milestones)
             except (OSError, ClozeError) as error:
                 log.warning("older checkpoints remain (%s); the next save tries again", error)
         return []

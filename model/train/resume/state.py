@@ -209,7 +209,7 @@ def newest(path: str, fingerprint: str, notes: list[str], fence: LaunchFence) ->
                 f"{directory} belongs to a run with other settings or data (fingerprint "
                 f"{saved_fingerprint[:12]}, expected {fingerprint[:12]}); use another directory"
             )
-        with fence.held():
+        with fence.locked():
             for damaged in candidates[: candidates.index(directory)]:
                 checkpoints.quarantine(damaged)
             checkpoints.remove_leftovers(path)
@@ -221,7 +221,7 @@ def newest(path: str, fingerprint: str, notes: list[str], fence: LaunchFence) ->
             f" ({candidates[0].rpartition('/')[2]} is the newest); restore one, or remove the "
             f"directory to start again from step 0"
         )
-    with fence.held():
+    with fence.locked():
         checkpoints.remove_leftovers(path)
     return None
 

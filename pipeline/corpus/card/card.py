@@ -48,13 +48,13 @@ def collect(
         counters: counters of the stage.
         parts: paths of the intermediate files without endings.
     """
-    kept = add_up(shards)
-    sources = _sources(groups, results, plan, kept["sources"])
+    retained = add_up(shards)
+    sources = _sources(groups, results, plan, retained["sources"])
     totals = {
         name: sum(source[name] for source in sources)
         for name in ("documents", "sentences", "words", "characters", "bytes")
     }
-    sampled = sum(kept["languages"].values())
+    sampled = sum(retained["languages"].values())
     return {
         "format": FORMAT,
         "totals": {
@@ -66,21 +66,21 @@ def collect(
             "shards": plan.shards,
         },
         "sources": _shares(sources, config, plan),
-        "origins": _origins(kept["origins"], results),
+        "origins": _origins(retained["origins"], results),
         "licences": [
             {
                 "licence": licence or UNKNOWN,
                 **{name: figures[name] for name in ("documents", "words", "bytes")},
             }
             for (licence,), figures in sorted(
-                added(kept["origins"], "licence").items(),
-                key=lambda one: (-one[1]["words"], one[0]),
+                added(retained["origins"], "licence").items(),
+                key=lambda entry: (-entry[1]["words"], entry[0]),
             )
         ],
         "mixture": plan.mixed,
         "histograms": {
-            "document_words": {"limits": list(DOCUMENT_BINS), "counts": kept["documents"]},
-            "sentence_words": {"limits": list(SENTENCE_BINS), "counts": kept["sentences"]},
+            "document_words": {"limits": list(DOCUMENT_BINS), "counts": retained["documents"]},
+            "sentence_words": {"limits": list(SENTENCE_BINS), "counts": retained["sentences"]},
         },
         "dropped": _most_first(counters, "dropped/"),
         "dropped_lines": _most_first(counters, "dropped_lines/"),
@@ -104,11 +104,12 @@ def collect(
         "languages": {
             "sampled": sampled,
             "shares": {
-                language: round(count / sampled, 4) for language, count in kept["languages"].items()
+                language: round(count / sampled, 4)
+                for language, count in retained["languages"].items()
             },
         },
-        "infoboxes": kept["infoboxes"],
-        "samples": kept["samples"],
+        "infoboxes": retained["infoboxes"],
+        "samples": retained["samples"],
         "settings": config.model_dump(mode="json", exclude=set(config.path_fields())),
     }
 
@@ -126,7 +127,7 @@ def _sources(
     groups: Sequence[SliceGroup],
     results: Sequence[Mapping[str, Any]],
     plan: CorpusPlan,
-    kept: Mapping[str, Mapping[str, int]],
+    retained: Mapping[str, Mapping[str, int]],
 ) -> list[dict[str, Any]]:
     rows: dict[str, dict[str, Any]] = {}
     files: dict[str, set[str]] = {}
@@ -153,7 +154,7 @@ def _sources(
         rows[kind]["duplicates"] += count
     nothing = dict.fromkeys(("documents", "sentences", "words", "characters", "bytes"), 0)
     return [
-        {**row, "files": len(files[kind]), **kept.get(kind, nothing)}
+        {**row, "files": len(files[kind]), **retained.get(kind, nothing)}
         for kind, row in sorted(rows.items())
     ]
 
@@ -242,11 +243,11 @@ def _duplicates(config: CorpusConfig, plan: CorpusPlan, parts: tuple[str, ...]) 
 def _pairs(config: CorpusConfig, plan: CorpusPlan, parts: tuple[str, ...]) -> list[dict[str, Any]]:
     """Return example pairs of duplicate and kept document, with their exact similarity."""
     pairs = []
-    for reason, duplicate, of in plan.chosen:
-        places = [np.array(values, dtype=np.int32) for values in zip(duplicate, of, strict=True)]
+    for reason, duplicate, of in plan.examples:
+        positions = [np.array(values, dtype=np.int32) for values in zip(duplicate, of, strict=True)]
         texts = []
         shown = []
-        for document in read_selected(parts, PART, *places).to_pylist():
+        for document in read_selected(parts, PART, *positions).to_pylist():
             texts.append(text_of(document["sentences"], document["paragraphs"]))
             shown.append(
                 {

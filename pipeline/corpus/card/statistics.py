@@ -79,7 +79,7 @@ def measure(batch: pa.RecordBatch, total: int) -> dict[str, Any]:
     return {
         "origins": [
             dict(zip(("kind", "origin", "licence"), group, strict=True))
-            | {name: found[number] for name, found in sums.items()}
+            | {name: per_row[number] for name, per_row in sums.items()}
             for group, number in groups.items()
         ],
         "documents": _histogram(words, DOCUMENT_BINS),
@@ -150,15 +150,15 @@ def _lowest(
 ) -> tuple[I64, random_keys.U64]:
     """Return the documents whose hash is below `count` of `total`, and the hashes."""
     ranks = random_keys.fold_in(salt, batch["key"].to_numpy())
-    chosen = np.flatnonzero(random_keys.uniform(ranks) * max(total, 1) < count)
-    return chosen, ranks[chosen]
+    rows = np.flatnonzero(random_keys.uniform(ranks) * max(total, 1) < count)
+    return rows, ranks[rows]
 
 
 def _samples(batch: pa.RecordBatch, total: int) -> list[dict[str, Any]]:
-    chosen, ranks = _lowest(batch, _SAMPLE, 8 * SAMPLES, total)
+    rows, ranks = _lowest(batch, _SAMPLE, 8 * SAMPLES, total)
     best = np.argsort(ranks, kind="stable")[:SAMPLES]
     samples = []
-    for row, rank in zip(chosen[best].tolist(), ranks[best].tolist(), strict=True):
+    for row, rank in zip(rows[best].tolist(), ranks[best].tolist(), strict=True):
         document = batch.slice(row, 1).to_pylist()[0]
         text = ""
         for number, sentence in enumerate(document["sentences"]):

@@ -229,10 +229,14 @@ def plan_by_shuffle(
     files = [_file(directory, CANDIDATES, number) for number in range(blocks)]
     with local_columns(request.plan_file) as columns:
         columns.gather(files)
-        found = find_duplicates(columns, request.minhash, request.exact, request.threshold)
+        local_duplicates = find_duplicates(
+            columns, request.minhash, request.exact, request.threshold
+        )
         rows = columns.load("row").astype(np.int64)
         numbers = rows + np.repeat(begins, np.diff(columns.begins))
-        duplicates = Duplicates(numbers[found.numbers], found.reason, numbers[found.of])
+        duplicates = Duplicates(
+            numbers[local_duplicates.numbers], local_duplicates.reason, numbers[local_duplicates.of]
+        )
     names = ["key", "bytes", "heldout", *(["words", "language"] if request.mix else [])]
     with local_columns(request.plan_file) as columns:
         columns.gather(references, names=names)

@@ -42,7 +42,7 @@ from cloze.pipeline.corpus.write.mixing import (
 )
 from cloze.pipeline.corpus.write.shards import write_by_shard
 
-KEPT, DUPLICATE_ID, EXACT, NEAR = range(4)
+RETAINED, DUPLICATE_ID, EXACT, NEAR = range(4)
 REASONS = ("", "duplicate_id", "exact_duplicate", "near_duplicate")
 
 _BLOCK = 1 << 18
@@ -98,10 +98,10 @@ def find_duplicates(
     drop(*later_occurrences(columns.ranked("key", by_rank)), DUPLICATE_ID)
     if exact:
         high, low = (columns.ranked(name, by_rank) for name in ("exact_high", "exact_low"))
-        drop(*exact_duplicates(high, low, reason == KEPT), EXACT)
+        drop(*exact_duplicates(high, low, reason == RETAINED), EXACT)
         del high, low
     if minhash is not None:
-        alive = reason == KEPT
+        alive = reason == RETAINED
         if threshold:
             sketches = columns.mapped("sketch")
             label = verified_duplicates(
@@ -119,7 +119,7 @@ def find_duplicates(
         of[near] = label[near]
     of = of[of]  # resolve chains: a repeated id may point to a document that is itself a duplicate
     of = of[of]
-    dropped = np.flatnonzero(reason != KEPT)
+    dropped = np.flatnonzero(reason != RETAINED)
     dropped = dropped[np.argsort(by_rank[dropped])]
     return Duplicates(by_rank[dropped], reason[dropped], by_rank[of[dropped]])
 
@@ -169,7 +169,7 @@ class CorpusPlan:
         groups: number of documents with dropped duplicates.
         largest: largest number of dropped duplicates of one document.
         mixed: groups of `MixtureSelection`.
-        chosen: examples: (reason, position of the duplicate, position of the kept document); a
+        examples: (reason, position of the duplicate, position of the kept document); a
             position is (part, batch, row).
     """
 
@@ -181,7 +181,7 @@ class CorpusPlan:
     pairs: Counter[tuple[str, str, str]]
     groups: int
     largest: int
-    chosen: list[tuple[str, tuple[int, ...], tuple[int, ...]]]
+    examples: list[tuple[str, tuple[int, ...], tuple[int, ...]]]
     mixed: list[dict[str, Any]] = field(default_factory=list)
 
 
@@ -215,22 +215,22 @@ def write_plan(
         request: parameters of the plan.
     """
     key, size, heldout = (columns.mapped(name) for name in ("key", "bytes", "heldout"))
-    kept: Bools = np.ones(columns.count, dtype=bool)
-    kept[duplicates.numbers] = False
+    retained: Bools = np.ones(columns.count, dtype=bool)
+    retained[duplicates.numbers] = False
     figures = _figures(columns, duplicates, request.kinds)
     numbers: I64 | None = None  # of the chosen documents; None: all kept ones
     if request.mix is not None:
-        mixture = _mixed(columns, np.flatnonzero(kept), request.mix, request.kinds)
+        mixture = _mixed(columns, np.flatnonzero(retained), request.mix, request.kinds)
         numbers, copies = mixture.numbers, mixture.copies
         figures["dropped"] += mixture.dropped
         figures["mixed"] = mixture.groups
-    chosen: Bools | I64 = kept if numbers is None else numbers
-    text_bytes = int(size[chosen].sum(dtype=np.int64))
+    selected: Bools | I64 = retained if numbers is None else numbers
+    text_bytes = int(size[selected].sum(dtype=np.int64))
     shards = max(1, math.ceil(text_bytes / request.shard_bytes))
 
-    def kept_batches() -> Iterator[pa.RecordBatch]:
+    def retained_batches() -> Iterator[pa.RecordBatch]:
         if numbers is None:
-            for rows in rows_by_shard(key, shards, kept):
+            for rows in rows_by_shard(key, shards, retained):
                 yield _batch(PLAN, *columns.where(rows), np.zeros(rows.size, np.int32))
         else:
             for rows in rows_by_shard(copied_key(key[numbers], copies), shards):
@@ -238,38 +238,38 @@ def write_plan(
 
     def dropped_batches() -> Iterator[pa.RecordBatch]:
         for rows in rows_by_shard(key[duplicates.numbers], shards):
-            places = columns.where(duplicates.numbers[rows])
+            positions = columns.where(duplicates.numbers[rows])
             originals = columns.where(duplicates.of[rows])
-            yield _batch(DUPLICATES, *places, duplicates.reason[rows], *originals)
+            yield _batch(DUPLICATES, *positions, duplicates.reason[rows], *originals)
 
-    write_by_shard(request.plan_file, PLAN, kept_batches())
+    write_by_shard(request.plan_file, PLAN, retained_batches())
     if request.duplicates_file is not None:
         write_by_shard(request.duplicates_file, DUPLICATES, dropped_batches())
     return CorpusPlan(
         shards=shards,
-        documents=int(np.count_nonzero(kept) if numbers is None else numbers.size),
+        documents=int(np.count_nonzero(retained) if numbers is None else numbers.size),
         bytes=text_bytes,
-        heldout=int(np.count_nonzero(heldout[chosen])),
-        chosen=_chosen(columns, duplicates, key, request.examples),
+        heldout=int(np.count_nonzero(heldout[selected])),
+        examples=_example_pairs(columns, duplicates, key, request.examples),
         **figures,
     )
 
 
 def _mixed(
-    columns: SignatureColumns, kept: I64, mix: MixtureOptions, kinds: Sequence[str]
+    columns: SignatureColumns, retained: I64, mix: MixtureOptions, kinds: Sequence[str]
 ) -> MixtureSelection:
     """Choose among the kept documents; the numbers of the selection are those of documents."""
-    key, words, heldout = (columns.mapped(name)[kept] for name in ("key", "words", "heldout"))
+    key, words, heldout = (columns.mapped(name)[retained] for name in ("key", "words", "heldout"))
     if mix.mixture_by == "source":
         names = sorted(set(kinds))
-        groups = _kind_numbers(columns, kinds, kept)
+        groups = _kind_numbers(columns, kinds, retained)
     else:
-        codes, groups = np.unique(columns.mapped("language")[kept], return_inverse=True)
+        codes, groups = np.unique(columns.mapped("language")[retained], return_inverse=True)
         names = [language_name(int(code)) for code in codes]
     selection = sample_mixture(
         key, words.astype(np.int64), heldout, groups.astype(np.int64), names, mix
     )
-    return replace(selection, numbers=kept[selection.numbers])
+    return replace(selection, numbers=retained[selection.numbers])
 
 
 def _kind_numbers(columns: SignatureColumns, kinds: Sequence[str], numbers: I64) -> I64:
@@ -279,13 +279,15 @@ def _kind_numbers(columns: SignatureColumns, kinds: Sequence[str], numbers: I64)
     return of_part[np.searchsorted(columns.begins, numbers, side="right") - 1]
 
 
-def rows_by_shard(keys: random_keys.U64, shards: int, chosen: Bools | None = None) -> Iterator[I64]:
+def rows_by_shard(
+    keys: random_keys.U64, shards: int, selected: Bools | None = None
+) -> Iterator[I64]:
     """Yield the rows of each shard, sorted by key, int64 [rows].
 
     Args:
         keys: uint64 [n], key of each row; shards are ranges of a hash of it.
         shards: number of shards. As many are sorted at a time as hold about `_SORTED` rows.
-        chosen: bool [n], rows to assign. Default: all.
+        selected: bool [n], rows to assign. Default: all.
     """
     step = max(1, shards * _SORTED // max(1, keys.size))
     for first in range(0, shards, step):
@@ -293,7 +295,7 @@ def rows_by_shard(keys: random_keys.U64, shards: int, chosen: Bools | None = Non
         row_blocks, shard_blocks = [np.zeros(0, np.int64)], [np.zeros(0, np.int32)]
         for begin in range(0, keys.size, _BLOCK):
             block = np.arange(begin, min(begin + _BLOCK, keys.size))
-            block = block if chosen is None else block[chosen[block]]
+            block = block if selected is None else block[selected[block]]
             shard = shard_of(shard_position(keys[block]), shards).astype(np.int32)
             inside = (shard >= first) & (shard < last)
             row_blocks.append(block[inside])
@@ -317,16 +319,16 @@ def _figures(
 ) -> dict[str, Any]:
     """Return the fields of `CorpusPlan` about duplicates, without the examples."""
     names = sorted(set(kinds))
-    duplicate_kinds, kept_kinds = (
+    duplicate_kinds, original_kinds = (
         _kind_numbers(columns, kinds, numbers) for numbers in (duplicates.numbers, duplicates.of)
     )
     pairs: Counter[tuple[str, str, str]] = Counter()
     dropped: Counter[str] = Counter()
-    combined = (duplicate_kinds * len(names) + kept_kinds) * len(REASONS) + duplicates.reason
+    combined = (duplicate_kinds * len(names) + original_kinds) * len(REASONS) + duplicates.reason
     for value, count in zip(*np.unique(combined, return_counts=True), strict=True):
         rest, why = divmod(int(value), len(REASONS))
-        duplicate_kind, kept_kind = divmod(rest, len(names))
-        pairs[names[duplicate_kind], names[kept_kind], REASONS[why]] = int(count)
+        duplicate_kind, original_kind = divmod(rest, len(names))
+        pairs[names[duplicate_kind], names[original_kind], REASONS[why]] = int(count)
         dropped[REASONS[why]] += int(count)
     sizes = np.unique(duplicates.of, return_counts=True)[1]
     return {
@@ -337,7 +339,7 @@ def _figures(
     }
 
 
-def _chosen(
+def _example_pairs(
     columns: SignatureColumns, duplicates: Duplicates, key: random_keys.U64, examples: int
 ) -> list[tuple[str, tuple[int, ...], tuple[int, ...]]]:
     """Return example pairs of each kind: the duplicates with the smallest keys."""
@@ -345,19 +347,19 @@ def _chosen(
     def position(number: int) -> tuple[int, ...]:
         return tuple(int(column[0]) for column in columns.where(np.array([number])))
 
-    chosen = []
+    pairs = []
     dropped_key = key[duplicates.numbers]
     for why in (NEAR, EXACT):
         rows = np.flatnonzero(duplicates.reason == why)
         for row in rows[np.argsort(dropped_key[rows], kind="stable")[:examples]].tolist():
             pair = position(duplicates.numbers[row]), position(duplicates.of[row])
-            chosen.append((REASONS[why], *pair))
-    return chosen
+            pairs.append((REASONS[why], *pair))
+    return pairs
 
 
 @contextmanager
 def local_columns(path: str) -> Iterator[SignatureColumns]:
     """Give columns in a temporary directory, next to `path` if that is local."""
-    beside = os.path.dirname(storage.filesystem(path)[1]) if storage.is_local(path) else None
-    with tempfile.TemporaryDirectory(prefix="cloze-plan-", dir=beside) as directory:
+    parent = os.path.dirname(storage.filesystem(path)[1]) if storage.is_local(path) else None
+    with tempfile.TemporaryDirectory(prefix="cloze-plan-", dir=parent) as directory:
         yield SignatureColumns(directory)

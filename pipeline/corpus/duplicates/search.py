@@ -25,7 +25,7 @@ Bools = npt.NDArray[np.bool_]
 
 _PAIRS = 1 << 16  # pairs of sketches compared at a time
 _ROUNDS = 1000  # afterwards, undecided documents are kept
-_HELD = 1 << 20  # undecided documents whose bands all fit in memory
+_IN_MEMORY_DOCUMENTS = 1 << 20  # undecided documents whose bands all fit in memory
 
 
 def later_occurrences(column: random_keys.U64, alive: Bools | None = None) -> tuple[I64, I64]:
@@ -39,11 +39,11 @@ def later_occurrences(column: random_keys.U64, alive: Bools | None = None) -> tu
         (later, first), int64 [k] each: numbers of the later documents, and for each the first
         document with its value.
     """
-    chosen = None if alive is None or alive.all() else np.flatnonzero(alive)
-    values = column if chosen is None else column[chosen]
+    selected = None if alive is None or alive.all() else np.flatnonzero(alive)
+    values = column if selected is None else column[selected]
     order = np.argsort(values, kind="stable")
     later, first = _tails(values[order], order)
-    return (later, first) if chosen is None else (chosen[later], chosen[first])
+    return (later, first) if selected is None else (selected[later], selected[first])
 
 
 def _tails(values: random_keys.U64, order: I64) -> tuple[I64, I64]:
@@ -151,7 +151,7 @@ def verified_duplicates(
         undecided, leads = undecided[shared], ~blocked[shared]
         if band_columns is not None:
             band_columns = band_columns[shared]
-        elif undecided.size <= _HELD:
+        elif undecided.size <= _IN_MEMORY_DOCUMENTS:
             band_columns = np.stack(
                 [_column(band, number, undecided, of.size) for number in range(bands)], axis=1
             )
@@ -162,8 +162,8 @@ def verified_duplicates(
                 if band_columns is None
                 else band_columns[:, number]
             )
-            chosen = leads[first] & (leader[later] != first)
-            later, first = later[chosen], first[chosen]
+            selected = leads[first] & (leader[later] != first)
+            later, first = later[selected], first[selected]
             alike = _alike(sketches, undecided[later], undecided[first], threshold)
             np.minimum.at(leader, later[alike], first[alike])
         dropped = leader < undecided.size

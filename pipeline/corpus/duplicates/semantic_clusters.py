@@ -81,30 +81,35 @@ def find_similar(vectors: I16, threshold: float) -> tuple[I32, F32]:
     """
     count = len(vectors)
     of, best = np.arange(count, dtype=np.int32), np.full(count, -1.0, np.float32)
-    kept_rows = np.zeros(0, np.int32)
+    retained_rows = np.zeros(0, np.int32)
     for begin in range(0, count, _COMPARED):
         rows = vectors[begin : begin + _COMPARED].astype(np.float32)
         nearest = np.arange(begin, begin + len(rows), dtype=np.int32)
-        for first in range(0, len(kept_rows), _COMPARED):
-            chosen = kept_rows[first : first + _COMPARED]
-            products = cosines(rows, vectors[chosen].astype(np.float32))
+        for first in range(0, len(retained_rows), _COMPARED):
+            compared = retained_rows[first : first + _COMPARED]
+            products = cosines(rows, vectors[compared].astype(np.float32))
             column, value = products.argmax(axis=1), products.max(axis=1)
             better = value > best[begin : begin + len(rows)]
-            nearest[better] = chosen[column[better]]
+            nearest[better] = compared[column[better]]
             best[begin : begin + len(rows)][better] = value[better]
         inside = cosines(rows, rows)
-        kept: list[int] = []
+        retained: list[int] = []
         for row in range(len(rows)):
-            if kept:
-                row_products = inside[row, kept]
+            if retained:
+                row_products = inside[row, retained]
                 highest = int(row_products.argmax())
                 if row_products[highest] > best[begin + row]:
-                    best[begin + row], nearest[row] = row_products[highest], begin + kept[highest]
+                    best[begin + row], nearest[row] = (
+                        row_products[highest],
+                        begin + retained[highest],
+                    )
             if best[begin + row] >= threshold - _ROUNDING:
                 of[begin + row] = nearest[row]
             else:
-                kept.append(row)
-        kept_rows = np.concatenate([kept_rows, begin + np.array(kept, np.int32)]).astype(np.int32)
+                retained.append(row)
+        retained_rows = np.concatenate(
+            [retained_rows, begin + np.array(retained, np.int32)]
+        ).astype(np.int32)
     return of, best
 
 

@@ -58,12 +58,12 @@ ASSIGNED = pa.schema([("key", pa.uint64()), ("bytes", pa.int64()), ("cluster", p
 MEMBERS = pa.schema(
     [("key", pa.uint64()), ("cluster", pa.int32()), ("shard", pa.int32()), ("row", pa.int32())]
 )
-FOUND = pa.schema(
+PAIRS = pa.schema(
     [("key", pa.uint64()), ("of", pa.uint64()), ("cosine", pa.float32())]
     + [(name, pa.int32()) for name in ("shard", "row", "of_shard", "of_row")]
 )
 DUPLICATES = pa.schema(
-    [pa.field(name, FOUND.field(name).type, nullable=False) for name in ("key", "of", "cosine")]
+    [pa.field(name, PAIRS.field(name).type, nullable=False) for name in ("key", "of", "cosine")]
 )
 LIMITS = (0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.92, 0.94, 0.96, 0.98, 0.99)
 
@@ -138,10 +138,10 @@ class FindSimilar:
             originals, best[begin:end] = find_similar(vectors[begin:end], self.threshold)
             of[begin:end] = begin + originals
         dropped = np.flatnonzero(of != np.arange(len(of)))
-        kept = of[dropped]
-        pairs = (key[dropped], key[kept], best[dropped])
-        positions = (shard[dropped], row[dropped], shard[kept], row[kept])
-        write_arrow(unit["out"], FOUND, [batch_of(FOUND, *pairs, *positions)])
+        pair_keys = of[dropped]
+        pairs = (key[dropped], key[pair_keys], best[dropped])
+        positions = (shard[dropped], row[dropped], shard[pair_keys], row[pair_keys])
+        write_arrow(unit["out"], PAIRS, [batch_of(PAIRS, *pairs, *positions)])
         return {"documents": len(dropped), "cosines": counted(best, LIMITS)}
 
     def _gather(self, shard: npt.NDArray[np.int32], row: npt.NDArray[np.int32]) -> I16:
@@ -157,7 +157,7 @@ class FindSimilar:
 
 
 @dataclass(frozen=True, kw_only=True)
-class WriteKept:
+class WriteDeduplicated:
     """Write a shard without the duplicates.
 
     Unit: {"number": shard number, "corpus": shard, "out": file}.
@@ -224,12 +224,12 @@ def deduplicate(config: SemDedupConfig, build: BuildContext) -> StageResult:
         members=members, vectors=tuple(vectors), mean=mean_values, threshold=config.similarity
     )
     comparisons = fan_out(build, "compare", _named(units), find, unit_name="parts")
-    dropped = pa.concat_tables([FOUND.empty_table(), *map(read_arrow, pair_files)])
+    dropped = pa.concat_tables([PAIRS.empty_table(), *map(read_arrow, pair_files)])
     dropped = dropped.sort_by([("shard", "ascending"), ("key", "ascending")])
-    kept = documents - dropped.num_rows
-    if not kept:
+    retained = documents - dropped.num_rows
+    if not retained:
         raise DataError(
-            f"{build.inputs['corpus']} holds no document; give `cloze corpus` more text"
+            f"{build.inputs['corpus']} contains no document; give `cloze corpus` more text"
         )
 
     duplicates = build.file(DUPLICATES_FILE)
@@ -244,10 +244,10 @@ def deduplicate(config: SemDedupConfig, build: BuildContext) -> StageResult:
         {"number": number, "corpus": corpus.file(name), "out": build.file(name)}
         for number, name in enumerate(corpus.names)
     ]
-    write = WriteKept(duplicates=duplicates, documents=kept)
+    write = WriteDeduplicated(duplicates=duplicates, documents=retained)
     written = fan_out(build, "write", _named(units), write, unit_name="bytes", weights=weights)
     build.counters["read/documents"] += documents
-    build.counters["kept/documents"] += kept
+    build.counters["kept/documents"] += retained
     build.counters[f"dropped/{REASON}"] += dropped.num_rows
     figures = {
         "cosine": config.similarity,
@@ -265,7 +265,7 @@ def deduplicate(config: SemDedupConfig, build: BuildContext) -> StageResult:
         build.file(FIGURES), (json.dumps(figures, indent=1, ensure_ascii=False) + "\n").encode()
     )
     summary = _summary(corpus, figures, written) | {"size": centres.shape[1]}
-    return StageResult(rows=kept, summary=summary)
+    return StageResult(rows=retained, summary=summary)
 
 
 def _files(directory: str, name: str, count: int) -> list[str]:
@@ -287,7 +287,7 @@ def _vectors(corpus: CorpusShards, build: BuildContext) -> list[str]:
     fingerprint = artifact.read_manifest(build.inputs["corpus"]).fingerprint
     if manifest.stage != "vectors" or manifest.parents.get("corpus") != fingerprint:
         raise DataError(
-            f"{path} holds no vectors of the corpus in {corpus.path}; make them: cloze "
+            f"{path} has no vectors of the corpus in {corpus.path}; make them: cloze "
             f"embed-corpus --corpus {corpus.path} --checkpoint …"
         )
     return [storage.join(path, arrow.vectors_file_name(name)) for name in corpus.names]
@@ -300,10 +300,10 @@ def _sample(files: Sequence[str], config: SemDedupConfig) -> tuple[I16, int]:
     documents = len(all_ranks)
     sample_ranks = all_ranks[: sample_for(documents, config.clusters or clusters_for(documents))]
     limit = sample_ranks[-1] if len(sample_ranks) else np.uint64(0)
-    chosen = [np.flatnonzero(array <= limit) for array in ranks]
-    sample = [arrow.read_vectors(file)[1][rows] for file, rows in zip(files, chosen, strict=True)]
+    sampled = [np.flatnonzero(array <= limit) for array in ranks]
+    sample = [arrow.read_vectors(file)[1][rows] for file, rows in zip(files, sampled, strict=True)]
     order = np.argsort(
-        np.concatenate([array[rows] for array, rows in zip(ranks, chosen, strict=True)]),
+        np.concatenate([array[rows] for array, rows in zip(ranks, sampled, strict=True)]),
         kind="stable",
     )
     return np.concatenate(sample)[order], documents
@@ -337,14 +337,14 @@ def _write_members(assigned: Sequence[str], path: str) -> int:
 def _examples(corpus: CorpusShards, dropped: pa.Table) -> list[dict[str, Any]]:
     """Return random pairs of dropped and kept documents, by decreasing cosine."""
     ranks = random_keys.fold_in(_EXAMPLE, dropped["key"].to_numpy())
-    chosen = dropped.take(pa.array(np.argsort(ranks, kind="stable")[:EXAMPLES]))
+    selected = dropped.take(pa.array(np.argsort(ranks, kind="stable")[:EXAMPLES]))
     examples = [
         {
             "cosine": round(row["cosine"], 4),
             "dropped": _describe(corpus, row["shard"], row["row"]),
             "kept": _describe(corpus, row["of_shard"], row["of_row"]),
         }
-        for row in chosen.to_pylist()
+        for row in selected.to_pylist()
     ]
     return sorted(examples, key=lambda example: -example["cosine"])
 

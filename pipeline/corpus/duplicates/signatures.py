@@ -38,9 +38,11 @@ class _Signs(dict[str, str | None]):
     """
 
     def __missing__(self, character: str) -> str | None:
-        stays = character.isalnum() or character <= "\x7f" or is_mark(character)
-        self[character] = found = "" if character in IGNORABLE else None if stays else " "
-        return found
+        is_significant = character.isalnum() or character <= "\x7f" or is_mark(character)
+        self[character] = replacement = (
+            "" if character in IGNORABLE else None if is_significant else " "
+        )
+        return replacement
 
 
 _SIGNS = _Signs()
@@ -70,9 +72,9 @@ def _single_spaced(data: bytes) -> bytes:
     """Return the words separated by single spaces, without spaces at the ends."""
     letters = np.frombuffer(data, dtype=np.uint8)
     inked = letters != _SPACE
-    kept = inked.copy()
-    kept[1:] |= inked[:-1]
-    words: bytes = letters[kept].tobytes()
+    mask = inked.copy()
+    mask[1:] |= inked[:-1]
+    words: bytes = letters[mask].tobytes()
     return words.rstrip(b" ")
 
 

@@ -261,11 +261,9 @@ class PartReader:
         pieces = [pa.RecordBatch.from_pylist([], schema=arrow_schema)]
         for begin, end in _runs(part[order]):
             for first, last in _runs(batch[order[begin:end]]):
-                chosen = order[begin + first : begin + last]
+                rows = order[begin + first : begin + last]
                 pieces.append(
-                    self.batch(int(part[chosen[0]]), int(batch[chosen[0]])).take(
-                        pa.array(row[chosen])
-                    )
+                    self.batch(int(part[rows[0]]), int(batch[rows[0]])).take(pa.array(row[rows]))
                 )
         return pa.Table.from_batches(pieces).combine_chunks().take(pa.array(np.argsort(order)))
 

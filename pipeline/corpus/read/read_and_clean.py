@@ -89,8 +89,8 @@ class SortedBatches:
         del chunks
         rows = max(1, int(len(order) * BATCH_BYTES / max(size, 1)))
         for begin in range(0, len(order), rows):
-            chosen = order[begin : begin + rows]
-            yield compact_batch(table.take(pa.array(chosen)), self.schema)
+            indices = order[begin : begin + rows]
+            yield compact_batch(table.take(pa.array(indices)), self.schema)
 
 
 class IntermediateWriter:
@@ -364,22 +364,22 @@ class RejectedExamples:
     """Up to three dropped documents and lines per reason, chosen by hash, independent of order."""
 
     def __init__(self) -> None:
-        self._chosen: dict[tuple[str, str], list[tuple[int, str, str]]] = {}
+        self._examples: dict[tuple[str, str], list[tuple[int, str, str]]] = {}
 
     def offer(self, scope: str, reason: str, document: Document, text: str) -> None:
         """Keep the text if its hash is among the smallest."""
         text = text[:EXAMPLE_CHARACTERS]
         rank = -random_keys.document_key(f"{document.id}\0{text}")
-        chosen = self._chosen.setdefault((scope, reason), [])
-        if len(chosen) < EXAMPLES:
-            heapq.heappush(chosen, (rank, document.title or document.id, text))
-        elif rank > chosen[0][0]:
-            heapq.heapreplace(chosen, (rank, document.title or document.id, text))
+        examples = self._examples.setdefault((scope, reason), [])
+        if len(examples) < EXAMPLES:
+            heapq.heappush(examples, (rank, document.title or document.id, text))
+        elif rank > examples[0][0]:
+            heapq.heapreplace(examples, (rank, document.title or document.id, text))
 
     def as_json(self) -> list[list[Any]]:
         """Return [scope, reason, hash, title, text] per example."""
         return [
             [*name, -rank, title, text]
-            for name, chosen in sorted(self._chosen.items())
-            for rank, title, text in sorted(chosen)
+            for name, examples in sorted(self._examples.items())
+            for rank, title, text in sorted(examples)
         ]

@@ -147,7 +147,7 @@ class Source(BaseModel):
 
     @field_validator("name", "url")
     @classmethod
-    def _one_line(cls, text: str) -> str:
+    def _check_single_line(cls, text: str) -> str:
         return " ".join(text.split())
 
     @field_validator("fields")

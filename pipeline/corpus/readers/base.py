@@ -244,8 +244,8 @@ class FileReader:
         names = [name for name in storage.list_files(path) if self._is_readable(name)]
         if not names:
             raise DataError(
-                f"{path} holds no file of source {self.kind} ({', '.join(self.patterns)}); set the "
-                f"path to a directory with such files"
+                f"{path} contains no file of source {self.kind} ({', '.join(self.patterns)}); set "
+                f"the path to a directory with such files"
             )
         return self._cut_all((name, storage.join(path, name)) for name in names)
 
@@ -346,7 +346,7 @@ _KINDS: Sequence[tuple[str, str, re.Pattern[bytes]]] = (
     *((f"packed by {name}", "", FORMATS[ending].magic) for ending, name in _PACKERS.items()),
 )
 _PART_ADVICE = "put it back between <mediawiki> and </mediawiki> for source wikipedia"
-_TAR_ADVICE = "take its text out first, or, if it holds pages in HTML, name it as source html"
+_TAR_ADVICE = "take its text out first, or, if it contains pages in HTML, name it as source html"
 _ADVICE = {"a part of a MediaWiki dump": _PART_ADVICE, "a tar archive": _TAR_ADVICE}
 
 

@@ -78,7 +78,7 @@ class DocstringsReader(FileReader):
             files = self.files(file_slice)
             if not files:
                 raise DataError(
-                    f"package {name} ({root}) holds no Python file; remove it from source "
+                    f"package {name} ({root}) contains no Python file; remove it from source "
                     f"docstrings"
                 )
             size = sum(Path(file).stat().st_size for _, file in files)
@@ -160,7 +160,7 @@ def _locate(name: str) -> tuple[str, str]:
         root = root / component if (root / component).is_dir() else root / f"{component}.py"
     if not root.exists():
         raise DataError(
-            f"package {package!r} holds no module {'.'.join(submodules)!r} that can be read; "
+            f"package {package!r} has no module {'.'.join(submodules)!r} that can be read; "
             f"check the path of source docstrings"
         )
     return ".".join([package, *submodules]), str(root)

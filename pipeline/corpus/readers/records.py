@@ -164,7 +164,7 @@ def _listed(available: Iterable[str]) -> str:
 MOST_ARRAY_BYTES = 256 << 20
 _ARRAY = re.compile(rb"\s*\[\s*\{")
 _CONTINUES = (b"{", b"[", b",", b":")  # end of a line whose JSON continues on the next
-_ONE_A_LINE = "write one object a line (jq -c . FILE, or jq -c '.[]' FILE for an array)"
+_LINE_ADVICE = "write one object a line (jq -c . FILE, or jq -c '.[]' FILE for an array)"
 _CHUNK = 1 << 20
 
 
@@ -218,7 +218,7 @@ def _read_lines(
                     "json_over_lines",
                     "the file is JSON over several lines, and not one object a line",
                     offset=line.offset,
-                    remedy=_ONE_A_LINE,
+                    remedy=_LINE_ADVICE,
                 )
                 break
             reason, fault = _fault(line.data, str(error))
@@ -243,7 +243,7 @@ def _elements(source: ByteSource, tally: ReadCounters) -> list[Any] | ByteSource
         return []
     if len(data) > MOST_ARRAY_BYTES:
         message = f"the file is one JSON array of more than {MOST_ARRAY_BYTES >> 20} MiB"
-        tally.record_damage("long_array", message, remedy=_ONE_A_LINE)
+        tally.record_damage("long_array", message, remedy=_LINE_ADVICE)
         return []
     try:
         elements: list[Any] = orjson.loads(data)

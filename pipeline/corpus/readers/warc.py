@@ -183,7 +183,7 @@ def _attach_content(record: Any, size: int, limit: int) -> int:
 
 _TYPES = frozenset({"response", "resource", "conversion"})
 _HTML = frozenset({"text/html", "application/xhtml+xml", "application/vnd.wap.xhtml+xml"})
-_LOOKS_HTML = re.compile(
+_HTML_START = re.compile(
     rb"\s*(?:<!--.{0,500}?-->\s*)?<(?:!doctype html|html|head|body)\b", re.IGNORECASE | re.DOTALL
 )
 _CHARSET = re.compile(r"charset\s*=\s*[\"']?\s*([\w.:-]{1,40})", re.IGNORECASE)
@@ -282,7 +282,7 @@ def _content(record: Any, kind: str, limit: int) -> tuple[str, str, bytes] | str
     media_type = content_type.partition(";")[0].strip().lower()
     if not media_type and kind == "conversion":
         media_type = "text/plain"
-    elif not media_type and _LOOKS_HTML.match(data):
+    elif not media_type and _HTML_START.match(data):
         media_type = "text/html"
     if media_type in _HTML and len(data) > _LONGEST_HTML:
         return "too_long"

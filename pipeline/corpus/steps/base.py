@@ -97,24 +97,24 @@ def drop_if(reason_of: Callable[[Document], str | None]) -> StepFunction:
 
 def remove_paragraphs(document: Document, reason_of: Callable[[str], str | None]) -> CleaningResult:
     """Remove the paragraphs for which `reason_of` returns a reason; it gets them in order."""
-    kept: list[str] = []
+    retained: list[str] = []
     removed: list[RemovedText] = []
     for text in document.paragraphs:
         reason = reason_of(text)
         if reason is None:
-            kept.append(text)
+            retained.append(text)
         else:
             removed.append(RemovedText(reason, text))
     if not removed:
         return CleaningResult(document)
-    return CleaningResult(replace(document, paragraphs=tuple(kept)), None, tuple(removed))
+    return CleaningResult(replace(document, paragraphs=tuple(retained)), None, tuple(removed))
 
 
 def restrict_to_sources(sources: Iterable[str], function: StepFunction) -> StepFunction:
     """Restrict a step to documents of these kinds of sources; without kinds it applies to all."""
-    chosen = frozenset(sources)
-    if not chosen:
+    selected = frozenset(sources)
+    if not selected:
         return function
     return lambda document: (
-        function(document) if document.source in chosen else CleaningResult(document)
+        function(document) if document.source in selected else CleaningResult(document)
     )

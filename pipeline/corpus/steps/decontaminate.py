@@ -51,7 +51,7 @@ _NO_TASKS = re.compile(
     r"sha256|md5)$"
 )
 _TAG = re.compile(r"^(O|[BIESLU]-\S+)$")
-_LOOKED_AT = 200  # lines, to detect CoNLL
+_SAMPLE_LINES = 200  # lines, to detect CoNLL
 
 
 def task_files(path: str) -> list[tuple[str, str]]:
@@ -75,7 +75,7 @@ def task_files(path: str) -> list[tuple[str, str]]:
     ]
     if not names:
         raise DataError(
-            f"{path} holds no task file; point corpus.decontaminate to files such as dev.tsv or "
+            f"{path} contains no task file; point corpus.decontaminate to files such as dev.tsv or "
             f"test.jsonl"
         )
     return [(posixpath.join(base, name), storage.join(path, name)) for name in names]
@@ -179,7 +179,7 @@ def _is_tagged(text: str) -> bool:
     """Return True if at least 90 % of the lines are columns that end in a tag such as B-PER."""
     rows = [
         line.split()
-        for line in text.split("\n", _LOOKED_AT)[:_LOOKED_AT]
+        for line in text.split("\n", _SAMPLE_LINES)[:_SAMPLE_LINES]
         if line.strip() and not line.startswith("-DOCSTART-")
     ]
     return bool(rows) and sum(
@@ -240,7 +240,7 @@ class DecontaminateOptions(MinimumOptions):
 
     @field_validator("decontaminate", mode="before")
     @classmethod
-    def _one_or_many(cls, value: Any) -> Any:
+    def _as_list(cls, value: Any) -> Any:
         return (value,) if isinstance(value, str) else value
 
     def task_files(self) -> list[tuple[str, str, str]]:
@@ -305,7 +305,7 @@ def _prepare(options: DecontaminateOptions, directory: str) -> dict[str, str] | 
     index = TaskIndex.build(texts, options.decontaminate_words, options.decontaminate_minimum_words)
     if not len(index):
         raise DataError(
-            f"corpus.decontaminate ({', '.join(options.decontaminate)}) holds no text of "
+            f"corpus.decontaminate ({', '.join(options.decontaminate)}) contains no text of "
             f"{options.decontaminate_minimum_words} words or"
             " more; name other files, or lower corpus.decontaminate_minimum_words"
         )

@@ -379,7 +379,7 @@ def make_redactor(options: PersonalDataOptions) -> Callable[[Document, str], tup
 
     def masked(document: Document, text: str) -> tuple[Document, str]:
         language = document.language or fallback
-        title, shown = (mask_text(one, tokens, language)[0] for one in (document.title, text))
+        title, shown = (mask_text(part, tokens, language)[0] for part in (document.title, text))
         return replace(document, id=_mask_id(document.id, tokens, language), title=title), shown
 
     return masked if tokens else lambda document, text: (document, text)

@@ -199,7 +199,7 @@ _QUESTION = re.compile(r"(?<![\w'’-])[a-z][a-z'’]*\s?\?\s+$")
 _ANSWERED = re.compile(r"(?:s?he|said|asked|cried|replied|and|or|nor|but|for)\b")
 _SHORT_SENTENCE = 20  # characters
 # A bracket after a title's own end mark, and its sentence.
-_TITLE_GOES_ON = re.compile(r"\([^()]{0,59}[^().!?]\)(?:,? [a-z]|[,;:]|\.?$)")
+_TITLE_CONTINUES = re.compile(r"\([^()]{0,59}[^().!?]\)(?:,? [a-z]|[,;:]|\.?$)")
 
 
 def _words(table: dict[str, str], language: str) -> frozenset[str]:
@@ -216,7 +216,7 @@ class SentenceRules:
     has_ordinals: bool
     openers: frozenset[str]
 
-    def goes_on(self, text: str, begin: int, position: int, has_case: bool) -> bool:
+    def continues(self, text: str, begin: int, position: int, has_case: bool) -> bool:
         """Return True if the sentence from `begin` continues at `position`, after an end mark.
 
         Args:
@@ -263,14 +263,14 @@ class SentenceRules:
 class EnglishRules:
     """English rules on whether a sentence continues, in addition to sentencex."""
 
-    def goes_on(self, text: str, begin: int, position: int, has_case: bool) -> bool:
-        """Return True if the sentence continues; see `SentenceRules.goes_on`."""
+    def continues(self, text: str, begin: int, position: int, has_case: bool) -> bool:
+        """Return True if the sentence continues; see `SentenceRules.continues`."""
         first = text[position]
         if first.isupper():
             return False
         if has_case and first.islower() and self._runs_on(text, begin, position):
             return True
-        if first == "(" and _TITLE_GOES_ON.match(text, position):  # Who's Afraid? (film) is
+        if first == "(" and _TITLE_CONTINUES.match(text, position):  # Who's Afraid? (film) is
             return True
         return bool(_CONTINUES.match(first)) and bool(
             _ENGLISH_LEADS_ON.search(text, max(begin, position - _NEAR), position)

@@ -188,7 +188,7 @@ def _border(
         return 0
     if text[end - 1] == "." and end > 1 and _UNSTOPPED.match(text, end - 2):
         return 0
-    return 0 if rules.goes_on(text, begin, position, has_case) else position
+    return 0 if rules.continues(text, begin, position, has_case) else position
 
 
 def _unspaced_border(text: str, end: int) -> int:

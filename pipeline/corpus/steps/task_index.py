@@ -84,17 +84,17 @@ class TaskIndex:
         run = WordSequence(normalize_words(text))
         for length, (hashes, numbers) in self.tables.items():
             grams = run.ngrams(length)
-            passed = np.flatnonzero(
+            candidates = np.flatnonzero(
                 self._sieves[length][(grams >> np.uint64(64 - _SIEVE_BITS)).astype(np.int64)]
             )
-            if passed.size:
-                positions = np.searchsorted(hashes, grams[passed])
+            if candidates.size:
+                positions = np.searchsorted(hashes, grams[candidates])
                 positions[positions == hashes.size] = 0
-                hits = np.flatnonzero(hashes[positions] == grams[passed])
+                hits = np.flatnonzero(hashes[positions] == grams[candidates])
                 if hits.size:
                     first = int(hits[0])
                     return self.names[numbers[positions[first]]], run.text(
-                        int(passed[first]), length
+                        int(candidates[first]), length
                     )
         return None
 

@@ -21,7 +21,7 @@ from cloze.core.ragged import I64
 from cloze.pipeline.corpus.options import MixtureOptions
 
 _ORDER, _COPY = 0x4D495854, 0x434F5059
-NOT_TAKEN, NOT_WEIGHED = "over_budget", "not_in_mixture"
+OVER_BUDGET, NOT_IN_MIXTURE = "over_budget", "not_in_mixture"
 UNKNOWN = "unknown"
 FILLING = 1000  # documents to try after the first one that exceeds the budget
 
@@ -99,27 +99,29 @@ def sample_mixture(
     targets = _target_words({number: int(available[number]) for number in weighed}, names, options)
     ranks = random_keys.fold_in(_ORDER, keys)
     numbers, copies, summaries = [], [], []
-    dropped = Counter({NOT_WEIGHED: int((~np.isin(groups, weighed)).sum())})
+    dropped = Counter({NOT_IN_MIXTURE: int((~np.isin(groups, weighed)).sum())})
     for number in weighed:
         own = np.flatnonzero(groups == number)
         own = own[np.lexsort((keys[own], ranks[own]))]
-        trained, held = own[train[own]], own[heldout[own]]
+        trained, heldout_rows = own[train[own]], own[heldout[own]]
         whole, rest = divmod(targets[number], max(1, int(available[number])))
         again = trained[_prefix(words[trained], rest)]
         share = 1.0 if whole else rest / max(1, int(available[number]))
-        held = held[random_keys.uniform(ranks[held]) < share]
+        heldout_rows = heldout_rows[random_keys.uniform(ranks[heldout_rows]) < share]
         repeated = [np.full(trained.size, copy) for copy in range(whole)]
-        numbers += [*([trained] * whole), again, held]
-        copies += [*repeated, np.full(again.size, whole), np.zeros(held.size, np.int64)]
-        taken = whole * int(available[number]) + int(words[again].sum())
-        dropped[NOT_TAKEN] += int(own.size - (trained.size if whole else again.size) - held.size)
+        numbers += [*([trained] * whole), again, heldout_rows]
+        copies += [*repeated, np.full(again.size, whole), np.zeros(heldout_rows.size, np.int64)]
+        sampled_words = whole * int(available[number]) + int(words[again].sum())
+        dropped[OVER_BUDGET] += int(
+            own.size - (trained.size if whole else again.size) - heldout_rows.size
+        )
         summaries.append(
             {
                 "name": names[number],
                 "available_words": int(available[number]),
-                "words": taken,
+                "words": sampled_words,
                 "documents": whole * trained.size + again.size,
-                "epochs": round(taken / max(1, int(available[number])), 4),
+                "epochs": round(sampled_words / max(1, int(available[number])), 4),
             }
         )
     total_words = max(1, sum(summary["words"] for summary in summaries))

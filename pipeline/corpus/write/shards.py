@@ -57,7 +57,7 @@ class CorpusShards:
         files = sorted((entry.path, entry.size) for entry in shards)  # without rejected/
         if manifest.stage not in STAGES or not files:
             raise DataError(
-                f"{path} holds a {manifest.stage} artifact with {len(files)} Arrow files, not a "
+                f"{path} contains a {manifest.stage} artifact with {len(files)} Arrow files, not a "
                 f"corpus; name one that `cloze corpus` made"
             )
         return cls(
@@ -117,9 +117,9 @@ def fill_missing_columns(table: pa.Table) -> pa.Table:
     return pa.table(columns, schema=CORPUS)
 
 
-def texts(table: pa.Table, chosen: npt.NDArray[np.bool_]) -> Texts:
+def texts(table: pa.Table, selected: npt.NDArray[np.bool_]) -> Texts:
     """Return the chosen documents of a shard."""
-    picked = table.filter(pa.array(chosen))
+    picked = table.filter(pa.array(selected))
     sentences = picked["sentences"].combine_chunks()
     return Texts(
         keys=picked["key"].to_numpy(),
@@ -146,8 +146,8 @@ def text_bytes(table: pa.Table) -> I64:
 
 def in_split(table: pa.Table, split: str) -> npt.NDArray[np.bool_]:
     """Return which documents are in `split`, bool [D]."""
-    chosen: npt.NDArray[np.bool_] = pc.equal(table["split"], split).to_numpy()
-    return chosen
+    selected: npt.NDArray[np.bool_] = pc.equal(table["split"], split).to_numpy()
+    return selected
 
 
 # Plan files with one record batch per shard, divided into files of 1,024 shards.
@@ -167,10 +167,10 @@ def write_by_shard(path: str, arrow_schema: pa.Schema, batches: Iterable[pa.Reco
         first = next(rest, None)
         if first is None and piece:
             return
-        held = itertools.chain(
+        file_batches = itertools.chain(
             () if first is None else (first,), itertools.islice(rest, SHARDS - 1)
         )
-        write_arrow(piece_file(path, piece), arrow_schema, held)
+        write_arrow(piece_file(path, piece), arrow_schema, file_batches)
 
 
 def read_of_shard(path: str, shard: int) -> dict[str, npt.NDArray[Any]]:

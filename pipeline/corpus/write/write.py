@@ -105,10 +105,10 @@ class WriteShards:
 
     def _write(self, number: int, reader: PartReader) -> dict[str, Any]:
         """Write a shard; return its statistics."""
-        chosen = read_of_shard(self.plan, number)
-        table = reader.take(PART, chosen["part"], chosen["batch"], chosen["row"])
+        rows = read_of_shard(self.plan, number)
+        table = reader.take(PART, rows["part"], rows["batch"], rows["row"])
         reader.pass_shard(number)
-        table = _renamed(table, chosen["copy"].astype(np.int64))
+        table = _renamed(table, rows["copy"].astype(np.int64))
         batch = compact_batch(table, CORPUS)
         write_arrow(
             storage.join(self.directory, corpus_shard_name(number, self.shards)), CORPUS, [batch]

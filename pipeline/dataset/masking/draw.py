@@ -100,21 +100,21 @@ def _draw_block(
 ) -> tuple[npt.NDArray[np.uint16], npt.NDArray[Any], I64]:
     candidates = MaskCandidates.of(rows, table, config)
     keys = random.fold_in(rows.keys[:, None], USE_MASK, copies[None, :])
-    chosen = rule(candidates, _budget(candidates, keys), keys)
-    index = candidates.index[chosen.index]
-    row_starts = np.repeat(rows.offsets[:-1], chosen.counts.reshape(len(rows), -1).sum(axis=1))
+    selection = rule(candidates, _budget(candidates, keys), keys)
+    index = candidates.index[selection.index]
+    row_starts = np.repeat(rows.offsets[:-1], selection.counts.reshape(len(rows), -1).sum(axis=1))
     positions = index - row_starts
     return (
         positions.astype(np.uint16),
         _replace(
             rows.input_ids[index],
             positions,
-            chosen,
+            selection,
             config,
             table,
-            np.repeat(keys.reshape(-1), chosen.counts),
+            np.repeat(keys.reshape(-1), selection.counts),
         ),
-        chosen.counts,
+        selection.counts,
     )
 
 
@@ -138,13 +138,13 @@ def _budget(candidates: MaskCandidates, keys: U64) -> I64:
 def _replace(
     original: npt.NDArray[Any],
     positions: I64,
-    chosen: MaskSelection,
+    selection: MaskSelection,
     config: MaskConfig,
     table: TokenProperties,
     keys: U64,
 ) -> npt.NDArray[Any]:
     """Return the id shown at each chosen position: [MASK], a random token, or the original."""
-    unit = positions if chosen.unit is None else chosen.unit
+    unit = positions if selection.unit is None else selection.unit
     span = int(max(unit.max(initial=0), positions.max(initial=0))) + 1
     # outside the numbers that rules use, so that keys never collide
     by_position = random.splitmix64(np.arange(span) + USE_MASK)

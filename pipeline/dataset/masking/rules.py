@@ -24,7 +24,7 @@ from cloze.core.ragged import I64
 from cloze.core.random_keys import U64
 from cloze.pipeline.dataset.masking.candidates import MaskCandidates, MaskSelection
 from cloze.pipeline.dataset.masking.registry import NgramOptions, SpanOptions
-from cloze.pipeline.dataset.masking.unit_placement import UnitSpec, place_units
+from cloze.pipeline.dataset.masking.unit_placement import UnitSpec, mask_units
 
 
 def choose_tokens(candidates: MaskCandidates, budget: I64, keys: U64) -> MaskSelection:
@@ -44,7 +44,7 @@ def choose_tokens(candidates: MaskCandidates, budget: I64, keys: U64) -> MaskSel
     # Floyd's j in the first step; plus one in each further step
     ranked_first = ranked_counts - budgets[order]
     cells = order * width
-    chosen = np.zeros(rows * copies * width, np.bool_)
+    selected = np.zeros(rows * copies * width, np.bool_)
     steps = int(budgets.max(initial=0))
     by_step = random.splitmix64(np.arange(steps))
     # masks whose budget exceeds the step
@@ -55,10 +55,10 @@ def choose_tokens(candidates: MaskCandidates, budget: I64, keys: U64) -> MaskSel
             random.splitmix64(ranked_keys[:active_count] ^ by_step[step]), last + 1
         ).astype(np.int64)
         mask_cells = cells[:active_count]
-        is_chosen = chosen[mask_cells + drawn]
-        chosen[mask_cells + np.where(is_chosen, last, drawn)] = True
+        is_selected = selected[mask_cells + drawn]
+        selected[mask_cells + np.where(is_selected, last, drawn)] = True
     shift = np.repeat(candidates.offsets[:-1], copies) - np.arange(rows * copies) * width
-    return MaskSelection(index=np.flatnonzero(chosen) + np.repeat(shift, budgets), counts=budgets)
+    return MaskSelection(index=np.flatnonzero(selected) + np.repeat(shift, budgets), counts=budgets)
 
 
 def choose_words(candidates: MaskCandidates, budget: I64, keys: U64) -> MaskSelection:
@@ -84,7 +84,7 @@ def choose_ngrams(candidates: MaskCandidates, budget: I64, keys: U64) -> MaskSel
 
 def _choose(candidates: MaskCandidates, budget: I64, keys: U64, longest: int) -> MaskSelection:
     # A word drawn again draws the same n, so it fails or is taken already: equivalent to a shuffle.
-    return place_units(candidates, budget, keys, UnitSpec(weights=1 / np.arange(1, longest + 1)))
+    return mask_units(candidates, budget, keys, UnitSpec(weights=1 / np.arange(1, longest + 1)))
 
 
 def choose_spans(candidates: MaskCandidates, budget: I64, keys: U64) -> MaskSelection:
@@ -99,7 +99,7 @@ def choose_spans(candidates: MaskCandidates, budget: I64, keys: U64) -> MaskSele
     options = candidates.config
     assert isinstance(options, SpanOptions)
     weights = length_weights(options.span_p, options.max_span)
-    return place_units(candidates, budget, keys, UnitSpec(weights=weights, are_spans=True))
+    return mask_units(candidates, budget, keys, UnitSpec(weights=weights, are_spans=True))
 
 
 def length_weights(p: float, longest: int) -> npt.NDArray[np.float64]:

@@ -168,7 +168,7 @@ class PlacementCandidates:
     shift: U64
 
 
-def place_units(
+def mask_units(
     candidates: MaskCandidates, budget: I64, keys: U64, units: UnitSpec
 ) -> MaskSelection:
     """Place units in every mask until its budget is used up.

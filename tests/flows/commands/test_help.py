@@ -16,7 +16,7 @@ from pydantic import BaseModel
 from cloze.core.options import field_docs
 from cloze.core.stages.execution import Execution
 from cloze.flows import cli
-from cloze.flows.commands.base.options import OTHER, STAGES, places
+from cloze.flows.commands.base.options import OTHER, STAGES, placements
 from cloze.flows.commands.base.stage_command import StageCommand
 from cloze.flows.commands.help_topics import TOPICS
 from cloze.flows.graph import stages
@@ -148,7 +148,7 @@ def test_every_option_of_a_stage_has_a_group() -> None:
 def test_the_groups_name_fields_that_exist() -> None:
     for name in STAGES:
         fields = stages.stage(name).config.model_fields.keys() | Execution.model_fields.keys()
-        assert places(name).keys() <= fields, name
+        assert placements(name).keys() <= fields, name
 
 
 def test_a_repeatable_option_says_so() -> None:

@@ -84,10 +84,12 @@ def test_what_is_mended_is_what_the_check_finds_no_more() -> None:
     wrong = {"a", "b", "c"}
 
     def check() -> Iterator[Finding]:
-        yield Finding(check="fine", found="fine")
+        yield Finding(check="fine", observed="fine")
         for name in sorted(wrong):
             mends = {"a": lambda: wrong.discard("a"), "b": lambda: None}
-            yield Finding(check=name, found="bad", ok=False, fix="mend it", repair=mends.get(name))
+            yield Finding(
+                check=name, observed="bad", ok=False, fix="mend it", repair=mends.get(name)
+            )
 
     assert [(found.check, found.fixed) for found in run_check(check, fix=False)] == [
         ("fine", False),
@@ -109,7 +111,7 @@ def test_a_mending_that_fails_says_why() -> None:
         raise OSError("the disk is full")
 
     (found,) = run_check(
-        lambda: [Finding(check="a", found="bad", ok=False, fix="mend it", repair=fail)], fix=True
+        lambda: [Finding(check="a", observed="bad", ok=False, fix="mend it", repair=fail)], fix=True
     )
     assert (found.fixed, found.failed, found.row()["failed"]) == (
         False,
@@ -132,9 +134,9 @@ def test_versions_that_install_and_do_not_work_are_told(
     )
     (wrong,) = [found for found in machine.packages() if not found.ok]
     assert (wrong.check, wrong.fix) == (package, f"pip install '{fix}'")
-    assert "Prefect's server" in wrong.found
+    assert "Prefect's server" in wrong.observed
     assert any(
-        found.check == "versions" and f"{package} {version} (tested: " in found.found
+        found.check == "versions" and f"{package} {version} (tested: " in found.observed
         for found in machine.packages()
     )
 
@@ -161,13 +163,13 @@ def test_no_compiler_is_no_fault(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setenv("PATH", str(tmp_path))
     (found,) = machine.compiler()
     assert found.ok
-    assert found.found.startswith("none")
+    assert found.observed.startswith("none")
 
 
 def test_what_torch_computes_on_is_told() -> None:
     found = {finding.check: finding for finding in machine.devices()}
     assert found["devices"].ok
-    assert ("nccl" in found) == ("no GPU" not in found["devices"].found)
+    assert ("nccl" in found) == ("no GPU" not in found["devices"].observed)
 
 
 def test_a_run_whose_process_is_gone_is_marked(place: Path, gone: int) -> None:
@@ -177,7 +179,7 @@ def test_a_run_whose_process_is_gone_is_marked(place: Path, gone: int) -> None:
     )
     with lock.locked(str(place / "goes")):
         (found,) = run_check(runs.stuck, fix=False)
-        assert (found.ok, found.found) == (False, "run stuck: its process is gone")
+        assert (found.ok, found.observed) == (False, "run stuck: its process is gone")
         assert json.loads(stuck.read_text())["state"] == "running"
         (found,) = run_check(runs.stuck, fix=True)
         assert found.fixed
@@ -213,14 +215,14 @@ def test_an_orphan_is_found_and_ended_and_others_are_left_alone(
         mine = {orphan, child, stranger, left}
 
         def found() -> set[int]:
-            return mine.intersection(int(finding.found.split()[1]) for finding in runs.orphans())
+            return mine.intersection(int(finding.observed.split()[1]) for finding in runs.orphans())
 
         assert found() == {orphan, left}
         with lock.locked(str(state.directory(place))):  # the supervisor lives
             assert found() == {orphan}
         # Only these are ended: other tests of this machine may have orphans of their own just now.
         for finding in runs.orphans():
-            if int(finding.found.split()[1]) in mine:
+            if int(finding.observed.split()[1]) in mine:
                 assert finding.repair is not None
                 finding.repair()
         assert (tmp_path / "orphan" / "saved").exists()
@@ -240,16 +242,16 @@ def test_slots_are_shown_and_one_that_a_finished_run_holds_is_freed(place: Path)
     try:
         assert holder.stdout is not None
         assert holder.stdout.readline() == "held\n"
-        (found,) = run_check(runs.held_slots, fix=True)
+        (found,) = run_check(runs.occupied_slots, fix=True)
         assert found.ok
-        assert found.found.startswith(
+        assert found.observed.startswith(
             f"cpu-0, cpu-1: pretrain of run over, process {holder.pid}, for "
         )
         write_record(place, "over", "finished", holder.pid)
-        (found,) = run_check(runs.held_slots, fix=True)
+        (found,) = run_check(runs.occupied_slots, fix=True)
         assert found.fixed
         assert holder.wait(10) is not None
-        assert run_check(runs.held_slots, fix=False) == []
+        assert run_check(runs.occupied_slots, fix=False) == []
     finally:
         holder.kill()
         holder.wait()
@@ -264,7 +266,7 @@ def test_servers_that_do_not_answer_are_told_without_their_passwords(
     monkeypatch.setenv("PREFECT_API_URL", "http://127.0.0.1:9/api")
     wrong = [found for found in runs.servers() if not found.ok]
     assert [found.check for found in wrong] == ["PREFECT_API_URL", "MLFLOW_TRACKING_URI"]
-    assert wrong[1].found == "http://127.0.0.1:9 does not answer"
+    assert wrong[1].observed == "http://127.0.0.1:9 does not answer"
 
 
 def test_a_part_of_the_stack_that_is_down_is_named_with_its_log(
@@ -307,7 +309,7 @@ def test_a_server_that_restarts_again_and_again_is_told_with_its_log(place: Path
         )
         told = {found.check: found for found in runs.servers()}
     assert (told["MLflow"].ok, told["B"].ok) == (False, True)
-    assert "restarted 4 times; last: ended with exit code 1 (no)" in told["MLflow"].found
+    assert "restarted 4 times; last: ended with exit code 1 (no)" in told["MLflow"].observed
     assert "/x/mlflow.log" in told["MLflow"].fix
 
 

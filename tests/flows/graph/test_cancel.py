@@ -93,7 +93,7 @@ def test_a_training_saves_its_checkpoint_and_nobody_is_left(runs: Path) -> None:
     assert (found["state"], found["nodes"]["toy"]["state"]) == ("cancelled", "stopped")
     assert "checkpoint saved" in found["nodes"]["toy"]["error"]
     assert told == [
-        f"process {found['pid']} is asked to end; its trainings have 20 s to save a checkpoint"
+        f"requested process {found['pid']} to end; its trainings have 20 s to save a checkpoint"
     ]
 
 

@@ -152,7 +152,7 @@ def test_an_artifact_s_directory_that_would_hold_the_runs_holds_no_record(
 
 @pytest.mark.usefixtures("toys")
 def test_only_the_newest_commands_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(command, "KEPT", 2)
+    monkeypatch.setattr(command, "RETAINED_COMMANDS", 2)
     for name in ("one", "two", "three", "two", "four"):
         assert cli.main(["letters", "--out", name]) == 0
     assert set(status_file.command_records(tmp_path / "runs")) == {"two", "four"}

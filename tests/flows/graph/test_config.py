@@ -65,7 +65,7 @@ def test_paths_of_a_file_begin_beside_it_and_those_typed_where_one_stands(
         ("letters: {sise: 3}", [], "did you mean 'size'"),
         ("letters: 3", [], r"config section letters \(3\) must be a mapping"),
         ("run: {}", [], "names no stage"),
-        ("- a", [], "must hold a mapping"),
+        ("- a", [], "must contain a mapping"),
         ("letters: {", [], "not valid YAML"),
     ],
 )

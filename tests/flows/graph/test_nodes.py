@@ -6,7 +6,7 @@ import pytest
 
 from cloze.core.errors import UsageError
 from cloze.flows.graph.config import RunConfig
-from cloze.flows.graph.nodes import kept_part, select_nodes, stage_of, with_descendants
+from cloze.flows.graph.nodes import resolve_subpath, select_nodes, stage_of, with_descendants
 
 CONFIG = {
     "corpus": {"sources": [{"kind": "books", "path": "books"}]},
@@ -75,10 +75,10 @@ def test_what_follows_is_all_that_needs_it_near_and_far(config: RunConfig) -> No
     [("step-8000", "checkpoints/step-00008000"), ("checkpoint", "checkpoint"), ("", "")],
 )
 def test_a_kept_step_is_a_checkpoint(part: str, path: str) -> None:
-    assert kept_part(part, f"pretrain/{part}") == path
+    assert resolve_subpath(part, f"pretrain/{part}") == path
 
 
 @pytest.mark.parametrize("part", ["../other", "a/../../b", "/etc/passwd"])
 def test_no_reference_leads_out_of_its_node(part: str) -> None:
     with pytest.raises(UsageError, match="leads out of its node"):
-        kept_part(part, f"pretrain/{part}")
+        resolve_subpath(part, f"pretrain/{part}")

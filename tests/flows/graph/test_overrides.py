@@ -73,7 +73,7 @@ def test_a_value_replaces_and_a_key_does_not() -> None:
 
 
 def test_a_key_below_a_plain_value_is_told() -> None:
-    with pytest.raises(UsageError, match="letters.size, which holds 3, not a mapping"):
+    with pytest.raises(UsageError, match="letters.size, which is 3, not a mapping"):
         merge({"size": 3}, parse(["size.more=1"], "x"), LettersConfig, "letters")
 
 

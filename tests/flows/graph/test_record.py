@@ -193,7 +193,7 @@ with locked({str(directory)!r}):
 def test_the_newest_is_read_the_oldest_go_and_a_torn_one_is_passed_over(
     directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(status_file, "KEPT", 3)
+    monkeypatch.setattr(status_file, "RETAINED_RECORDS", 3)
     ids = []
     for _ in range(5):
         told = begun(directory, "a")

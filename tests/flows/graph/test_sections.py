@@ -265,7 +265,7 @@ def test_where_the_gathered_nodes_stand_is_told_and_counts_for_nothing() -> None
                 "pretrain": {"continue": "pretrain@x/step-{at}"},
                 "pretrain_at_x": {"continue": False},
             },
-            "speaks of an axis|no node",
+            "refers to an axis|no node",
         ),
         ({"report": {"matrix": {"seed": [1]}}}, "gathers all nodes"),
         (

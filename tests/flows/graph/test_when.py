@@ -91,7 +91,7 @@ def test_an_evaluation_is_left_out_where_its_split_is_not_there(tmp_path: Path) 
         "evaluate@sst2-2",
     ]
     assert found.left_out == {
-        f"evaluate@other-{seed}": f"{tmp_path}/other holds no test split" for seed in (1, 2)
+        f"evaluate@other-{seed}": f"{tmp_path}/other has no test split" for seed in (1, 2)
     }
 
 

@@ -68,7 +68,7 @@ def test_secrets_and_settings_reach_the_hosts_but_what_is_this_ones_own() -> Non
         "CLOZE_EVENTS_FD": "5",
         "CLOZE_RUNS_DIR": "r",
     }
-    assert ssh.passed_on(there) == {
+    assert ssh.forwarded_environment(there) == {
         "AWS_SECRET_ACCESS_KEY": "s",
         "NCCL_DEBUG": "INFO",
         "CLOZE_RUNS_DIR": "r",

@@ -230,7 +230,7 @@ def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("PATH", f"{programs}:{os.environ['PATH']}")
     monkeypatch.setenv("PYTHONPATH", str(REPOSITORY))
     monkeypatch.setenv("CLUSTER", str(place))
-    monkeypatch.setattr("cloze.flows.launch.kubernetes.launcher.LOOK_SECONDS", 0.5)
+    monkeypatch.setattr("cloze.flows.launch.kubernetes.launcher.POLL_SECONDS", 0.5)
     return place
 
 

@@ -176,7 +176,7 @@ def test_a_fault_in_reporting_is_told_once_and_stops_nothing(
     assert not run(tmp_path / "a", report=listener).cached
     assert len(listener.events) == 7  # each is tried
     assert [record.message for record in caplog.records] == [
-        f"reporting ({kind}) failed, the stage goes on: OSError: the disk is full"
+        f"reporting ({kind}) failed, the stage continues: OSError: the disk is full"
         for kind in ("build_started", "progress", "metrics")
     ]
 
@@ -238,7 +238,7 @@ class Stopping(Reporter):
     ) -> None:
         self.asked = True
 
-    def stop_asked(self) -> bool:
+    def stop_requested(self) -> bool:
         return self.asked
 
 

@@ -70,7 +70,7 @@ class Heard(Reporter):
     def metrics(self, values: Mapping[str, Any]) -> None:
         self.metrics_seen.append(values)
 
-    def stop_asked(self) -> bool:
+    def stop_requested(self) -> bool:
         return self.stop.is_set()
 
 

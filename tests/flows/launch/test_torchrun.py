@@ -115,7 +115,7 @@ def test_torchrun_restarts_a_killed_rank_from_the_newest_checkpoint(tmp_path: Pa
     _, reported = process.communicate(timeout=280)
     assert process.returncode == 0, reported
     assert "rank 1 was killed (SIGKILL" in " ".join(reported.split())
-    assert "going on from checkpoints/step-" in reported
+    assert "resuming from checkpoints/step-" in reported
     assert cloze(*pretrain(dataset, 60, tmp_path / "processes"), "--processes", "2").returncode == 0
     assert content(out) == content(tmp_path / "processes")
 

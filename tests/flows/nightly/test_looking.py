@@ -113,14 +113,14 @@ ONE = [found("a" * 64, 10), found("a" * 64, 20, milestone=True), found("a" * 64,
 )
 def test_which_checkpoints(checkpoints: tuple[str, ...], steps: list[int]) -> None:
     choice = choose(ONE, set(), checkpoints=checkpoints)
-    assert [item.step for item in choice.chosen] == steps
-    assert len(choice.passed) == 3 - len(steps)
+    assert [item.step for item in choice.selected] == steps
+    assert len(choice.skipped) == 3 - len(steps)
 
 
 def test_what_was_seen_is_not_new_unless_it_is_asked_for_by_time() -> None:
     seen = {item.key for item in ONE}
     assert choose(ONE, seen).new == ()
-    assert [item.step for item in choose(ONE, seen, since=15).chosen] == [30, 20]
+    assert [item.step for item in choose(ONE, seen, since=15).selected] == [30, 20]
     assert choose(ONE, set(), since=31).new == ()
 
 
@@ -133,13 +133,13 @@ def test_a_night_has_its_fill_and_the_rest_waits() -> None:
         ),
     ]
     choice = choose(many, set(), checkpoints=("all",), limit=3)
-    assert [item.run for item in choice.chosen] == [
+    assert [item.run for item in choice.selected] == [
         "c",
         "b",
         "demo",
     ]  # the newest of each training first
     assert [item.step for item in choice.waiting] == [10, 20]  # then what has waited longest
-    assert choice.passed == []
+    assert choice.skipped == []
 
 
 def test_labels_can_be_parts_of_names_and_stay() -> None:

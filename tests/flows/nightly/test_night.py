@@ -62,7 +62,7 @@ def test_a_night_holds_what_it_reads_and_nothing_else(runs: Path) -> None:
     )
     places = {step: str(steps / f"step-{step:08d}") for step in (10, 20, 30)}
     with NightlyRun(suite.load()) as held:
-        assert [item.step for item in held.outcome.choice.chosen] == [30, 10]
+        assert [item.step for item in held.outcome.choice.selected] == [30, 10]
         assert {step: checkpoints.remove(place) for step, place in places.items()} == {
             10: False,
             20: True,
@@ -74,10 +74,10 @@ def test_a_night_holds_what_it_reads_and_nothing_else(runs: Path) -> None:
 def test_what_is_removed_before_it_is_held_is_no_failure(runs: Path) -> None:
     made = training(runs / "demo" / "pretrain-aaa", "a" * 64, [10, 20])
     tonight = NightlyRun(suite.load())
-    assert [item.step for item in tonight.outcome.choice.chosen] == [20]
+    assert [item.step for item in tonight.outcome.choice.selected] == [20]
     shutil.rmtree(made / "checkpoints" / "step-00000020")
     with tonight:
-        assert [item.step for item in tonight.outcome.choice.chosen] == [10]  # it looks again
+        assert [item.step for item in tonight.outcome.choice.selected] == [10]  # it looks again
     shutil.rmtree(made)
     assert nightly_run(suite.load(), run=never).message == "No new checkpoints"
 
@@ -92,7 +92,7 @@ def test_a_checkpoint_removed_while_the_suite_runs_is_reported_and_no_failure(ru
 
     outcome = nightly_run(suite.load(), run=run)
     assert outcome.errors == {}
-    assert [item.step for item in outcome.gone] == [20]
+    assert [item.step for item in outcome.pruned] == [20]
     assert "removed by their training" in outcome.message
 
 
@@ -113,18 +113,21 @@ def test_what_fails_is_tried_again_three_nights_then_given_up(runs: Path) -> Non
 
 def test_of_several_missed_nights_one_is_caught_up_with(runs: Path) -> None:
     training(runs / "demo" / "pretrain-aaa", "a" * 64, [20])
-    due = NightlyRun(suite.load()).started - 86400
+    scheduled_start = NightlyRun(suite.load()).started - 86400
 
     def fail(session: RunSession) -> None:
         session.failures |= {session.steps[0].name: RuntimeError()}
 
-    assert nightly_run(suite.load(), due=due - 86400, run=fail).errors
+    assert nightly_run(suite.load(), scheduled_start=scheduled_start - 86400, run=fail).errors
     assert nightly_run(
-        suite.load(), due=due - 86400, run=fail
+        suite.load(), scheduled_start=scheduled_start - 86400, run=fail
     ).errors  # tried again: the first one did not do it
-    assert nightly_run(suite.load(), due=due, run=lambda session: None).errors == {}
+    assert (
+        nightly_run(suite.load(), scheduled_start=scheduled_start, run=lambda session: None).errors
+        == {}
+    )
     training(runs / "demo" / "pretrain-bbb", "b" * 64, [20])  # a training that goes on all the time
-    late = nightly_run(suite.load(), due=due, run=never)
+    late = nightly_run(suite.load(), scheduled_start=scheduled_start, run=never)
     assert late.message.startswith("Nothing to do")
     assert preview(suite.load())["chosen"]
 

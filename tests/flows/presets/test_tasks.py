@@ -46,8 +46,8 @@ def test_glue_leaves_out_what_is_not_at_hand(tmp_path: Path, load: Load) -> None
         "cola", "sst2", "mrpc", "stsb", "qnli", "rte", "wnli",
     }  # fmt: skip
     assert "evaluate@rte-1" not in config.nodes
-    assert config.left_out["evaluate@rte-1"] == f"{data}/RTE holds no test split"
-    assert config.left_out["finetune@mnli-2"] == f"{data}/MNLI holds no train split"
+    assert config.left_out["evaluate@rte-1"] == f"{data}/RTE has no test split"
+    assert config.left_out["finetune@mnli-2"] == f"{data}/MNLI has no train split"
     assert config.left_out["evaluate@more-mnli-ax"] == "needs finetune@mnli-1, which is left out"
 
 

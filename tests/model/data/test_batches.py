@@ -221,7 +221,13 @@ def test_a_batch_moves_with_its_layout(dataset: str, kind: LayoutKind) -> None:
     assert all(moved[name].device.type == "meta" for name in batch if name != "layout")
     if kind == "packed":
         layout = moved["layout"]
-        tensors = (layout.places, layout.slots, layout.padding, layout.positions, layout.bounds)
+        tensors = (
+            layout.flat_positions,
+            layout.slots,
+            layout.padding,
+            layout.positions,
+            layout.bounds,
+        )
         assert {tensor.device.type for tensor in tensors} == {"meta"}
         assert layout.longest == batch["layout"].longest
 

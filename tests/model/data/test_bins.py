@@ -213,7 +213,7 @@ def test_unpacked_batches_are_few(
         assert np.array_equal(one.replacements, other.replacements)
     one = shards.take(np.array([0]), np.array([0]))
     assert shards.blocks.unpacked_bytes < 60_000
-    assert len(shards.blocks._found) < len(shards.blocks.begins)
+    assert len(shards.blocks._loaded) < len(shards.blocks.begins)
     assert (
         shards.most_predictions()
         == plain.most_predictions()

@@ -105,7 +105,7 @@ def test_every_epoch_of_each_dataset_is_its_own_shuffled_order(
         alone = sampler.locate(np.arange(begin, begin + mine.sum()))
         assert np.array_equal(rows[mine] - start, alone[0])
         assert np.array_equal(copies[mine], alone[1])
-        assert mixed.places(len(samples))[number] == begin + mine.sum()
+        assert mixed.next_samples(len(samples))[number] == begin + mine.sum()
 
 
 def test_rows_of_one_length_stay_together() -> None:

@@ -171,7 +171,7 @@ def test_a_directory_with_a_pickle_alone_is_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="a pickle, which can run code"):
         import_directory(str(directory), str(tmp_path / "out"))
     with pytest.raises(
-        DataError, match="holds more than tensors, or is damaged"
+        DataError, match="contains more than tensors, or is damaged"
     ):  # it is no pickle at all
         import_directory(str(directory), str(tmp_path / "out"), trust_pickle=True)
     (directory / "pytorch_model.bin").unlink()
@@ -212,7 +212,7 @@ def test_a_trusted_pickle_gives_tensors_and_runs_nothing(tmp_path: Path) -> None
             return (Path.touch, (tmp_path / "executed",))
 
     torch.save({**state, "bert.payload": Payload()}, directory / "pytorch_model.bin")
-    with pytest.raises(DataError, match="holds more than tensors"):
+    with pytest.raises(DataError, match="contains more than tensors"):
         import_directory(str(directory), str(tmp_path / "out"), trust_pickle=True)
     assert not (tmp_path / "executed").exists()
 

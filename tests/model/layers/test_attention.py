@@ -167,7 +167,7 @@ def test_every_layout_and_pattern_agree_with_the_definition(
     if not isinstance(layout, UnpaddedLayout):
         found = layer(hidden, layout)
     else:
-        found = layout.put_back(layer(hidden.flatten(0, 1)[layout.places], layout))
+        found = layout.put_back(layer(hidden.flatten(0, 1)[layout.flat_positions], layout))
         assert not found[~real].any()
     expected = reference(layer, hidden, real, starts)
     torch.testing.assert_close(found[real], expected[real], atol=1e-6, rtol=1e-5)
@@ -223,7 +223,7 @@ def test_what_the_gpu_kernel_is_told_is_what_the_rows_say(
     with torch.no_grad():
         tokens, rows = lying(real, starts, "packed"), lying(real, starts, "padded")
         assert isinstance(tokens, UnpaddedLayout)
-        found = tokens.put_back(layer(hidden.flatten(0, 1)[tokens.places], tokens))
+        found = tokens.put_back(layer(hidden.flatten(0, 1)[tokens.flat_positions], tokens))
         torch.testing.assert_close(found[real], layer(hidden, rows)[real], atol=1e-5, rtol=1e-5)
 
 
@@ -245,7 +245,7 @@ def test_the_gpu_kernel_agrees_with_rows(window: int | None) -> None:
     assert isinstance(tokens, UnpaddedLayout)
     real = real.cuda()
     with torch.autocast("cuda", dtype=torch.bfloat16):
-        found = tokens.put_back(layer(hidden.flatten(0, 1)[tokens.places], tokens))
+        found = tokens.put_back(layer(hidden.flatten(0, 1)[tokens.flat_positions], tokens))
         expected = layer(hidden, rows)
     torch.testing.assert_close(found[real], expected[real], atol=3e-2, rtol=3e-2)
     first = torch.autograd.grad(found[real].float().square().sum(), hidden, retain_graph=True)[0]

@@ -160,12 +160,12 @@ def test_every_real_token_is_there_once(packed_rows: bool) -> None:
     sequences = sequences_of(batch)
     expected = real.flatten().nonzero().squeeze(1)
     for tokens in (buckets(sequences), packed(sequences)):
-        kept = tokens.places if tokens.real is None else tokens.places[tokens.real]
+        kept = tokens.flat_positions if tokens.real is None else tokens.flat_positions[tokens.real]
         assert kept.sort().values.equal(expected)
         assert tokens.take(real)[slice(None) if tokens.real is None else tokens.real].all()
         back = tokens.put_back(tokens.take(batch["input_ids"]).float()[:, None])
         assert back.squeeze(2).long().equal(batch["input_ids"] * real)
-        assert tokens.places[tokens.find(expected)].equal(expected)
+        assert tokens.flat_positions[tokens.find(expected)].equal(expected)
         first = sequences.first if packed_rows else 31 * torch.arange(20).numpy()
         assert (tokens.positions[tokens.find(torch.from_numpy(first))] == 0).all()
 
@@ -177,9 +177,9 @@ def test_buckets_have_few_shapes_and_little_padding() -> None:
         lengths = generator.integers(1, 129, 32)
         tokens = buckets(Sequences.alone(lengths, 128))
         shapes |= set(tokens.groups)
-        numbers.add(len(tokens.places))
+        numbers.add(len(tokens.flat_positions))
         assert len(tokens.groups) == BUCKETS
-        assert lengths.sum() < len(tokens.places) <= lengths.sum() + 128
+        assert lengths.sum() < len(tokens.flat_positions) <= lengths.sum() + 128
         assert len(tokens.blocks) < 1.5 * lengths.sum()  # padded: about 2
     assert len(shapes) <= 8  # eight rows, by multiples of 16
     assert all(number % 128 == 0 for number in numbers)

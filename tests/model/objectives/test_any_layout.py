@@ -70,7 +70,7 @@ def uneven(
     )
     batch["masked_labels"] = torch.cat([batch["masked_labels"], torch.full((FILLER,), -100)])
     if "mntp" in names:
-        batch["masked_places"] = (batch["masked_positions"] - 1).clamp(min=0)
+        batch["prediction_positions"] = (batch["masked_positions"] - 1).clamp(min=0)
     return batch, causal
 
 

@@ -154,7 +154,7 @@ def test_a_patient_training_that_is_stopped_ends_alike(
 
 def test_the_best_can_be_kept_without_patience_and_the_last_with_it() -> None:
     assert [
-        FinetuneConfig(select_checkpoint=keep, patience=patience).keeps_best
+        FinetuneConfig(select_checkpoint=keep, patience=patience).selects_best
         for keep, patience in [
             (None, None),
             ("best", None),
@@ -238,7 +238,7 @@ def test_a_file_that_only_the_fine_tuning_names_counts_in_an_evaluation(tmp_path
     assert (
         EvaluateConfig(task="mnli", data=str(data), split="nonsense")
         .missing()
-        .endswith("MNLI holds no nonsense split")
+        .endswith("MNLI has no nonsense split")
     )
 
 

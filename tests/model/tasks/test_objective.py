@@ -124,7 +124,7 @@ def test_scores_on_the_way_are_bounded_by_the_data_alone(
             return Split(examples=split(pieces).examples, samples=samples)
 
         measure = DevEvaluator(objective(shape), lying(train), lying(dev), ALONE, epoch=10)
-        return next(step for step in range(1, 10_000) if measure.due(step, MOMENT))
+        return next(step for step in range(1, 10_000) if measure.should_evaluate(step, MOMENT))
 
     assert every(100, FEW) == 10  # a small split is scored after each epoch
     assert every(15 * 2000, 2000) == 10

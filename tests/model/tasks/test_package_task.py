@@ -168,7 +168,7 @@ def test_a_package_with_one_document_can_be_in_neither_split(tmp_path):
 
 
 def test_corpora_that_cannot_give_the_task_are_refused(tmp_path):
-    with pytest.raises(DataError, match="holds no corpus"):
+    with pytest.raises(DataError, match="contains no corpus"):
         load_task("package").read(str(tmp_path), "train", None)
     train_only = [(name, "train", sentences) for name, _, sentences in _documents()]
     with pytest.raises(DataError, match="no held-out documents of source docstrings"):

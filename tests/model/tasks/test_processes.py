@@ -73,7 +73,7 @@ def test_killed_past_a_checkpoint_the_same_command_goes_on_to_the_same_bytes(
         command(pretrained, sentiment, killed), check=True, capture_output=True, text=True
     )
     assert (
-        f"going on from checkpoints/{checkpoints.step_name(saved.step)}"
+        f"resuming from checkpoints/{checkpoints.step_name(saved.step)}"
         in (killed / "_logs" / "rank0.log").read_text()
     )
     assert done.returncode == 0

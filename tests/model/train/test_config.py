@@ -154,7 +154,7 @@ def test_evaluations_of_a_budget_take_a_twentieth_of_it_too(
         moment = ScheduleProgress(
             done=start + (step - 1) * size, step_size=known, total=1.0, last=step == steps
         )
-        if moment.last or measure.due(step, moment):
+        if moment.last or measure.should_evaluate(step, moment):
             taken.append(measure.rows(step, moment))
     assert sum(taken) * FORWARD_COST <= max(
         1.2 * SHARE * steps * batch, 2 * FEWEST_ROWS * FORWARD_COST

@@ -369,7 +369,7 @@ def test_what_cannot_be_scored(directory: str, tmp_path: Path) -> None:
         scored(directory, tmp_path / "out")
     with pytest.raises(UsageError, match="no masked_lm or lm head"):
         SentenceScorer(write_classifier(tmp_path / "classifier", tmp_path / "scratch"))
-    with pytest.raises(DataError, match="holds no minimal pairs"):
+    with pytest.raises(DataError, match="contains no minimal pairs"):
         (tmp_path / "empty").mkdir()
         read_minimal_pairs(str(tmp_path / "empty"))
     with pytest.raises(DataError, match="does not exist"):

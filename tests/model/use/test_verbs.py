@@ -85,7 +85,7 @@ def test_a_jsonl_line_is_the_fields_and_its_id_comes_back(tmp_path: Path) -> Non
         (b'{"text": 3}', True, "has a 'text' that is no text (3)"),
         (rb'{"text": "\ud800"}', True, "\\ud800 is half a character"),
         (b'{"text": "a"', True, "is no JSON"),
-        (b'["a"]', True, "holds no JSON object"),
+        (b'["a"]', True, "contains no JSON object"),
         (b"a" * (LONGEST + (1 << 17)), False, "is longer than"),
     ],
 )
@@ -107,7 +107,7 @@ def test_nothing_to_answer_is_told(tmp_path: Path, content: bytes | None) -> Non
     if content is not None:
         path.write_bytes(content)
     with pytest.raises(
-        DataError, match="holds no lines" if content is not None else "does not exist"
+        DataError, match="has no lines" if content is not None else "does not exist"
     ):
         told(path)
     with pytest.raises(DataError, match="is a directory"):

@@ -194,7 +194,7 @@ def test_text_of_tasks_takes_paragraphs_where_that_is_wanted(tmp_path):
     assert result.manifest.counters["dropped_lines/contaminated"] == 1
     assert result.manifest.rows == 2
     assert not any("question" in sentence for row in rows(result) for sentence in row["sentences"])
-    with pytest.raises(DataError, match="holds no text of 8 words or more"):
+    with pytest.raises(DataError, match="contains no text of 8 words or more"):
         (tmp_path / "short.txt").write_text("Too few words.\n")
         make(tmp_path / "other", f"jsonl={source}", decontaminate=str(tmp_path / "short.txt"))
 

@@ -308,7 +308,7 @@ def test_damage_is_quarantined_on_request(tmp_path, samples):
             "<mediawiki><page><title>A</title><id>1</id><text>#REDIRECT [[B]]</text></page></"
             "mediawiki>"
         )}, "none is left .redirect 1"),
-        ("books", {"a.pdf": "x"}, "holds no file of source books"),
+        ("books", {"a.pdf": "x"}, "contains no file of source books"),
         ("books", {"a.txt": ""}, "the file is empty"),
         ("books", {"a.txt": "Too short."}, "none is left .too_short 1"),
         ("books", {}, "does not exist"),

@@ -188,7 +188,7 @@ def test_what_is_not_there(
 def test_what_is_no_dataset(inputs: tuple[str, str], tmp_path: Path) -> None:
     with pytest.raises(DataError, match="does not exist"):
         read_row(str(tmp_path / "nothing"), 0)
-    with pytest.raises(DataError, match="holds no shards"):
+    with pytest.raises(DataError, match="has no shards"):
         read_row(inputs[0], 0)
     with pytest.raises(DataError, match="is no Cloze dataset shard"):
         read_row(str(next(Path(inputs[0]).glob("*.arrow"))), 0)

@@ -34,7 +34,7 @@ def test_no_java(samples: Path, tmp_path: Path) -> None:
     code, output = corpus(samples, tmp_path / "out", JAVA_HOME=str(tmp_path))
     assert code == 2
     assert (
-        f"runner flink needs Java 11 or later, and JAVA_HOME ({tmp_path}) holds no bin/java; "
+        f"runner flink needs Java 11 or later, and JAVA_HOME ({tmp_path}) has no bin/java; "
         f"install a Java runtime"
     ) in output
 
@@ -72,7 +72,7 @@ def test_a_job_server_that_ends_at_once(
     (tmp_path / "a.jar").write_bytes(b"PK\x05\x06" + bytes(18))
     code, output = corpus(samples, tmp_path / "out", CLOZE_FLINK_CLASSPATH=str(tmp_path / "a.jar"))
     assert code == 2
-    assert "CLOZE_FLINK_CLASSPATH holds no Beam Flink job server" in output
+    assert "CLOZE_FLINK_CLASSPATH has no Beam Flink job server" in output
 
 
 @pytest.mark.usefixtures("flink")

@@ -156,7 +156,7 @@ def broken(directory: Path, roberta: Path, kind: str) -> Path:
 @pytest.mark.parametrize(
     ("kind", "says"),
     [
-        ("alone", "holds tokens without merges; put the tokenizer's merges.txt into"),
+        ("alone", "has tokens without merges; put the tokenizer's merges.txt into"),
         ("directory alone", "merges.txt does not exist"),
         ("odd name", "name the vocabulary vocab.json"),
         ("foreign merges", r"line 2 \('zz qq'\) is no merge of two tokens"),

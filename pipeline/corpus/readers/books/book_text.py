@@ -160,21 +160,21 @@ def _blocks(text: str) -> list[_Block]:
     if not lengths:
         return []
     if lengths[len(lengths) * 9 // 10] > _LONG_LINES:
-        return list(_split_blocks(lines, one_per_line=True))
-    blocks = list(_split_blocks(lines, one_per_line=False))
+        return list(_split_blocks(lines, line_per_paragraph=True))
+    blocks = list(_split_blocks(lines, line_per_paragraph=False))
     if len(blocks) * 25 < len(lengths):  # hardly a blank line
         width = lengths[len(lengths) * 99 // 100]
         blocks = [paragraph for block in blocks for paragraph in _unwrapped(block, width)]
     return blocks
 
 
-def _split_blocks(lines: list[str], *, one_per_line: bool) -> Iterator[_Block]:
+def _split_blocks(lines: list[str], *, line_per_paragraph: bool) -> Iterator[_Block]:
     """Yield the lines between blank lines as one block, or each as a block."""
     open_lines: list[str] = []
     gap = block_gap = 0
     for line in [*lines, ""]:
         is_blank = not line.strip()
-        if open_lines and (is_blank or one_per_line):
+        if open_lines and (is_blank or line_per_paragraph):
             yield _Block(tuple(open_lines), block_gap)
             open_lines = []
         if is_blank:

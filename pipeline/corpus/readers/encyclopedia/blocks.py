@@ -68,14 +68,14 @@ class SectionFilter:
 
     Args:
         dropped: lower-case headings of sections to drop, including subsections.
-        kept: lower-case headings; if any, only these sections are read. "" is the lead.
+        retained: lower-case headings; if any, only these sections are read. "" is the lead.
     """
 
-    def __init__(self, dropped: frozenset[str], kept: frozenset[str]) -> None:
-        self._dropped, self._kept = dropped, kept
+    def __init__(self, dropped: frozenset[str], retained: frozenset[str]) -> None:
+        self._dropped, self._retained = dropped, retained
         self._skipped = _NONE  # level of the heading whose section is dropped
         # level of the heading whose section is kept
-        self._open = 0 if not kept or "" in kept else _NONE
+        self._open = 0 if not retained or "" in retained else _NONE
 
     @property
     def is_read(self) -> bool:
@@ -87,8 +87,8 @@ class SectionFilter:
         name = name.strip(" :").lower()
         if level <= self._skipped:
             self._skipped = level if name in self._dropped else _NONE
-        if self._kept and (level <= self._open or self._open in (0, _NONE)):
-            self._open = level if name in self._kept else _NONE
+        if self._retained and (level <= self._open or self._open in (0, _NONE)):
+            self._open = level if name in self._retained else _NONE
 
 
 def lowered(names: Iterable[str]) -> frozenset[str]:

@@ -39,7 +39,7 @@ _QUOTED = re.compile(
     rf"[\"“«‘](?<![^\s(\[;,{GAP}].)"
     rf"(?:(?<=\")\s*{GAP}\s*\"|(?<=“)\s*{GAP}\s*”|(?<=«)\s*{GAP}\s*»|(?<=‘)\s*{GAP}\s*’)(?!\w)"
 )
-_SPOKEN_OF = re.compile(
+_PRONOUNCED = re.compile(
     rf"\b(?:pronounced|pronunciations?|spoken|sounds?|phonemes?|vowels?|consonants?|written|as|is|"
     rf"are|of|by|the|an?|to|between|like|with|than|for)"
     rf"((?:\s|:|,)*[\"“/]?){PHONES}",
@@ -78,19 +78,19 @@ def _closed(text: str) -> str:
             if text == previous:
                 break
     if PHONES in text:
-        text = _SPOKEN_OF.sub(lambda match: match[0][:-1] + HOLE_TEMPLATE, text)
+        text = _PRONOUNCED.sub(lambda match: match[0][:-1] + HOLE_TEMPLATE, text)
         text = text.replace(PHONES, GAP)
     if GAP not in text:
         return text
     # Else the patterns below would rescan a long run from each gap.
-    text = _RUN.sub(_one_gap, text)
+    text = _RUN.sub(_merge_gap, text)
     if '"' in text or "“" in text or "«" in text or "‘" in text:
         text = _QUOTED.sub(GAP, text)
     text = _BETWEEN.sub(lambda match: match[2] if match[2] in ".!?" else match[1], text)
     return _spaced(_BEFORE.sub("", text) if _MARK_BEHIND.search(text) else text)
 
 
-def _one_gap(match: re.Match[str]) -> str:
+def _merge_gap(match: re.Match[str]) -> str:
     return f"{GAP} " if match[0].strip(GAP) else GAP
 
 

@@ -163,7 +163,7 @@ class Dump:
     ) -> None:
         self._source, self._tally, self._limit = source, tally, limit
         self._has_end = last
-        self._has_begun = fragment
+        self._has_started = fragment
         # Buffered bytes, and their offset in the decompressed dump.
         self._buffer, self._offset = b"", 0
         self._is_refused = False
@@ -192,7 +192,7 @@ class Dump:
                 break
             tail = (tail + data[-64:])[-64:]
             self._buffer = self._buffer + data if self._buffer else data
-            if not self._has_begun and not self._begin():
+            if not self._has_started and not self._begin():
                 if self._is_refused:
                     return
                 continue
@@ -209,7 +209,7 @@ class Dump:
             self._refuse(fault)
             return False
         self.site = read_site(header)
-        self._has_begun = True
+        self._has_started = True
         return True
 
     def _refuse(self, sentence: str) -> None:
@@ -274,7 +274,7 @@ class Dump:
         return parser.page if final else None
 
     def _finish(self, tail: bytes) -> Iterator[Page]:
-        if not self._has_begun:
+        if not self._has_started:
             self._check_header()
             return
         if self._open is not None:

@@ -189,7 +189,7 @@ _LINE = re.compile(rf"\n\s*\n|\n(?=[ \t]*[*#:;{MARK}])")
 _ITEM = re.compile(r"^(?!#[0-9a-fA-F]{3,8}$)[*#:;]+\s*")  # but not a colour
 _MARKED = re.compile(r"^[•·]\s*")
 _SIGNED = re.compile(r"[-–]\d")
-_SAYS = re.compile(rf"\w|{A_HOLE.pattern}")
+_HAS_CONTENT = re.compile(rf"\w|{A_HOLE.pattern}")
 _OPENS, _CONTINUES = ("(", "[", ",", ";"), ("(", "[", ",", ";", ":")
 _DEEPEST = 3  # maximum nesting of boxes
 _MOST_UNCLOSED = 8  # boxes without an end; each scans the rest of the page
@@ -218,7 +218,7 @@ def add_field(box: str, name: str, lines: list[str], page: ExtractedPage) -> Non
     """
     name = " ".join(plain(name.replace("_", " ")).split()).strip(" :•·")
     value = ""
-    for line in filter(_SAYS.search, lines):
+    for line in filter(_HAS_CONTENT.search, lines):
         if value:
             value += " " if line.startswith(_OPENS) or value.endswith(_CONTINUES) else LINES
         value += line

@@ -16,7 +16,7 @@ from cloze.pipeline.corpus.readers.encyclopedia.mediawiki_names import (
     GERMAN_NAMES,
     read_table,
 )
-from cloze.pipeline.corpus.readers.encyclopedia.template_numbers import Arguments, Named
+from cloze.pipeline.corpus.readers.encyclopedia.template_numbers import Arguments, Keywords
 
 
 def first(arguments: Arguments) -> str:
@@ -24,10 +24,10 @@ def first(arguments: Arguments) -> str:
     return next((argument for argument in arguments if argument), "")
 
 
-def labelled(code: str, text: str, named: Named) -> str:
+def labelled(code: str, text: str, keywords: Keywords) -> str:
     """Render `{{lang-fr|île}}` as `French: île`."""
     label = ENGLISH_NAMES.get(code)
-    is_labelled = text and label and named.get("label") not in ("no", "none")
+    is_labelled = text and label and keywords.get("label") not in ("no", "none")
     return f"{label}: {text}" if is_labelled else text
 
 
@@ -41,24 +41,24 @@ def _harvard(arguments: Arguments) -> tuple[str, str]:
     return ", ".join(authors[:-1]) + (" & " if len(authors) > 1 else "") + authors[-1], year
 
 
-def harvard_text(arguments: Arguments, named: Named) -> str:
+def harvard_text(arguments: Arguments, keywords: Keywords) -> str:
     """Render `{{harvtxt|Smith|Jones|1999}}` as `Smith & Jones (1999)`."""
     names, year = _harvard(arguments)
     return f"{names} ({year})" if year else names
 
 
-def harvard_bare(arguments: Arguments, named: Named) -> str:
+def harvard_bare(arguments: Arguments, keywords: Keywords) -> str:
     """Render `{{harvnb|Smith|Jones|1999}}` as `Smith & Jones 1999`."""
     return " ".join(filter(None, _harvard(arguments)))
 
 
-def audio(arguments: Arguments, named: Named) -> str:
+def audio(arguments: Arguments, keywords: Keywords) -> str:
     """Render `{{Audio|x.ogg|Alabama}}` as its label; without one it is a button."""
     label = "".join(arguments[1:2])
     return "" if label.lower() in ("listen", "help", "pronunciation", "audio") else label
 
 
-def nihongo(arguments: Arguments, named: Named) -> str:
+def nihongo(arguments: Arguments, keywords: Keywords) -> str:
     """Render `{{nihongo|Aikido|合気道|aikidō}}` as `Aikido (合気道, aikidō)`."""
     name, *others = [*arguments, "", "", "", ""][:5]
     details = ", ".join(filter(None, others[:3]))
@@ -68,36 +68,36 @@ def nihongo(arguments: Arguments, named: Named) -> str:
 _CHINESE = read_table("chinese labels")
 
 
-def chinese(arguments: Arguments, named: Named) -> str:
+def chinese(arguments: Arguments, keywords: Keywords) -> str:
     """Render `{{zh|c=中文|p=Zhōngwén}}` as `Chinese: 中文; pinyin: Zhōngwén`."""
     renderings: dict[str, str] = {}
     for key, label in _CHINESE.items():
-        if text := named.get(key):
+        if text := keywords.get(key):
             quoted = f"'{text}'" if label == "literally" else text
             renderings.setdefault(label, f"{label}: {quoted}")
     return "; ".join(renderings.values())
 
 
-def tag(arguments: Arguments, named: Named) -> str:
+def tag(arguments: Arguments, keywords: Keywords) -> str:
     """Render `{{tag|exec}}` as `<exec>...</exec>`, or as opening, closing or single tag."""
     if not arguments or not arguments[0]:
         return ""
     name = arguments[0]
-    kind = (arguments[1] if len(arguments) > 1 else named.get("type", "pair")).lower()[:1]
-    attributes = f" {named['attribs']}" if named.get("attribs") else ""
+    kind = (arguments[1] if len(arguments) > 1 else keywords.get("type", "pair")).lower()[:1]
+    attributes = f" {keywords['attribs']}" if keywords.get("attribs") else ""
     opening = f"<{name}{attributes}>"
-    pair = f"{opening}{named.get('content', '...')}</{name}>"
+    pair = f"{opening}{keywords.get('content', '...')}</{name}>"
     single = f"<{name}{attributes} />"
     renderings = {"o": opening, "c": f"</{name}>", "s": single, "e": single}
     return escape_literals(renderings.get(kind, pair))
 
 
-def template_name(arguments: Arguments, named: Named) -> str:
+def template_name(arguments: Arguments, keywords: Keywords) -> str:
     """Render `{{tl|convert}}` as `{{convert}}`."""
     return escape_literals("{{" + "|".join(arguments) + "}}") if arguments else ""
 
 
-def verse(arguments: Arguments, named: Named) -> str:
+def verse(arguments: Arguments, keywords: Keywords) -> str:
     """Render `{{bibleverse||Mark|3:25|KJV}}` as `Mark 3:25`."""
     words = [argument for argument in arguments if argument]
     if len(words) > 1 and words[0].isdigit() and not words[1][:1].isdigit():
@@ -108,32 +108,34 @@ def verse(arguments: Arguments, named: Named) -> str:
 _SIGNS = read_table("music signs")
 
 
-def music(arguments: Arguments, named: Named) -> str:
+def music(arguments: Arguments, keywords: Keywords) -> str:
     """Render `{{music|sharp}}` as `♯`."""
     return _SIGNS.get(arguments[0].lower(), arguments[0]) if arguments else ""
 
 
-def spoken(arguments: Arguments, named: Named) -> str:
+def spoken(arguments: Arguments, keywords: Keywords) -> str:
     """Render `{{IPA|/a/}}` as text, and `{{IPA|de|ˈalbɛʁt|lang}}` as a removable pronunciation."""
     return PHONES if len(arguments) > 1 else first(arguments)
 
 
-def foreign(arguments: Arguments, named: Named) -> str:
+def foreign(arguments: Arguments, keywords: Keywords) -> str:
     """Render `{{langx|de|Neuland}}` as `German: Neuland`."""
     code, text, *_ = [*arguments, "", ""]
-    return labelled(code.partition("-")[0], text, named)
+    return labelled(code.partition("-")[0], text, keywords)
 
 
-def marriage(arguments: Arguments, named: Named) -> str:
+def marriage(arguments: Arguments, keywords: Keywords) -> str:
     """Render `{{marriage|Mary Todd|1842|1865}}` as `Mary Todd (m. 1842–1865)`."""
     spouse, *other_arguments = [*arguments, ""]
     years = [word for word in other_arguments if "=" not in word and any(map(str.isdigit, word))]
     return f"{spouse} (m. {'–'.join(years[:2])})" if spouse and years else spouse
 
 
-def height(arguments: Arguments, named: Named) -> str:
+def height(arguments: Arguments, keywords: Keywords) -> str:
     """Render `{{height|ft=6|in=6}}` as `6 ft 6 in`."""
-    measures = (f"{named[unit]} {unit}" for unit in ("m", "cm", "ft", "in") if named.get(unit))
+    measures = (
+        f"{keywords[unit]} {unit}" for unit in ("m", "cm", "ft", "in") if keywords.get(unit)
+    )
     return " ".join(measures) or HOLE_TEMPLATE
 
 
@@ -151,7 +153,7 @@ def _nth(number: str) -> str:
     return f"{number}{'er' if number == 'I' else 'e'}"
 
 
-def century(arguments: Arguments, named: Named, word: str = "") -> str:
+def century(arguments: Arguments, keywords: Keywords, word: str = "") -> str:
     """Render `{{s|XIX}}` and `{{s-|XIX|e}}` as `XIXe siècle`.
 
     In Russian, the template of this name keeps words on one line.
@@ -164,19 +166,19 @@ def _two_centuries(arguments: Arguments) -> list[str]:
     return [_nth(argument) for argument in arguments if _ROMAN.fullmatch(argument)][:2]
 
 
-def centuries(arguments: Arguments, named: Named, word: str = "") -> str:
+def centuries(arguments: Arguments, keywords: Keywords, word: str = "") -> str:
     """Render `{{s2|XIX|e|XX|e}}` as `XIXe et XXe siècles`."""
     centuries = _two_centuries(arguments)
     if len(centuries) < 2:
-        return century(arguments, named, word.replace("siècles", "siècle"))
+        return century(arguments, keywords, word.replace("siècles", "siècle"))
     return f"{centuries[0]} et {centuries[1]} {word}"
 
 
-def period(arguments: Arguments, named: Named, word: str = "") -> str:
+def period(arguments: Arguments, keywords: Keywords, word: str = "") -> str:
     """Render `{{sp|XVIII|-|XXI}}` as `XVIIIe – XXIe siècle`."""
     centuries = _two_centuries(arguments)
     if len(centuries) < 2:
-        return century(arguments, named, word)
+        return century(arguments, keywords, word)
     words = [
         text for text in arguments if text not in ("", "e", "er") and not _ROMAN.fullmatch(text)
     ]
@@ -184,42 +186,42 @@ def period(arguments: Arguments, named: Named, word: str = "") -> str:
     return f"{centuries[0]} {separator} {centuries[1]} {word}"
 
 
-def century_es(arguments: Arguments, named: Named) -> str:
+def century_es(arguments: Arguments, keywords: Keywords) -> str:
     """Render `{{siglo|XIX||s}}` as `siglo XIX`, `{{siglo|VII|a}}` as `VII a. C.`."""
     number = first(arguments)
     prefix = {"s": "siglo ", "S": "Siglo "}.get("".join(arguments[2:3])[:1], "")
     return f"{prefix}{number}{' a. C.' if 'a' in arguments[1:2] else ''}" if number else ""
 
 
-def century_ca(arguments: Arguments, named: Named) -> str:
+def century_ca(arguments: Arguments, keywords: Keywords) -> str:
     """Render `{{segle|XIII|s}}` as `segle XIII`, `{{segle|IV|-}}` as `segle IV aC`."""
     number = first(arguments)
     return f"segle {number}{' aC' if '-' in arguments[1:] else ''}" if number else ""
 
 
-def century_pt(arguments: Arguments, named: Named) -> str:
+def century_pt(arguments: Arguments, keywords: Keywords) -> str:
     """Render `{{séc|XIX}}` as `século XIX`, `{{séc|I|AC}}` as `século I a.C.`."""
     number = first(arguments)
     is_bc = "a.C." in arguments[1:] or "AC" in arguments[1:]
     return f"século {number}{' a.C.' if is_bc else ''}" if number else ""
 
 
-def date_fr(arguments: Arguments, named: Named) -> str:
+def date_fr(arguments: Arguments, keywords: Keywords) -> str:
     """Render `{{date|14|juillet|1789|en France}}` or `{{date|14 juillet 1789|…}}`.
 
     Parts that end with a minus are hidden.
     """
     if not arguments:
         return ""
-    is_one_text = " " in arguments[0]
-    words = arguments[0].split() if is_one_text else list(filter(None, arguments[:3]))
-    has_month = len(words) == 3 or (len(words) == 2 and not is_one_text)
+    is_single_text = " " in arguments[0]
+    words = arguments[0].split() if is_single_text else list(filter(None, arguments[:3]))
+    has_month = len(words) == 3 or (len(words) == 2 and not is_single_text)
     if has_month and words[1].isdigit() and 1 <= int(words[1]) <= 12:
         words[1] = _MONTHS_FR[int(words[1]) - 1]
     return " ".join(word for word in words if not word.endswith("-"))
 
 
-def date_uk(arguments: Arguments, named: Named) -> str:
+def date_uk(arguments: Arguments, keywords: Keywords) -> str:
     """Render `{{ДН|27|1|1839}}` as `27 січня 1839`.
 
     `{{ДН|27|1|1839|15}}` is `15 (27) січня 1839`.
@@ -235,7 +237,7 @@ def date_uk(arguments: Arguments, named: Named) -> str:
 _PLAIN = re.compile(r"(?<![\d.,])\d{4,}(?![\d.,])|(?<![\d.,])(\d+)\.(\d+)(?![\d.,])")
 _EXPONENT = re.compile(r"-?\d+")
 _ORDINAL = re.compile(r"(\d+|[ivxlcdm]+)(er|ère|re|e|ème|nd|nde)(?:s)?")
-_PLACE = re.compile(r"\d+(?:er|e) [^\W\d].*")
+_DISTRICT = re.compile(r"\d+(?:er|e) [^\W\d].*")
 
 
 def _number_fr(text: str) -> str:
@@ -250,18 +252,18 @@ def _number_fr(text: str) -> str:
     return _PLAIN.sub(written, text)
 
 
-def unit_fr(arguments: Arguments, named: Named) -> str:
+def unit_fr(arguments: Arguments, keywords: Keywords) -> str:
     """Render `{{unité|1930|km|2}}`: the number, then units without powers."""
-    return unit_es([*map(_number_fr, arguments[:1]), *arguments[1:]], named)
+    return unit_es([*map(_number_fr, arguments[:1]), *arguments[1:]], keywords)
 
 
-def unit_es(arguments: Arguments, named: Named) -> str:
+def unit_es(arguments: Arguments, keywords: Keywords) -> str:
     """Render `{{unidad|5|km|2}}` as `5 km`."""
     units = (word for word in arguments[1:] if word and not _EXPONENT.fullmatch(word))
     return " ".join([*arguments[:1], *units])
 
 
-def aside(arguments: Arguments, named: Named) -> str:
+def aside(arguments: Arguments, keywords: Keywords) -> str:
     """Render `{{incise|tout juste âgée}}` as `— tout juste âgée —`.
 
     With `stop` or `fin`, at the end of a sentence, the second dash is omitted.
@@ -273,12 +275,12 @@ def aside(arguments: Arguments, named: Named) -> str:
     return f"— {text}" if is_last else f"— {text} —"
 
 
-def ruler(arguments: Arguments, named: Named) -> str:
+def ruler(arguments: Arguments, keywords: Keywords) -> str:
     """Render `{{souverain2|Guillaume IV (roi du Royaume-Uni)}}` as `Guillaume IV`."""
     return re.sub(r"\s*\(.*\)$", "", first(arguments))
 
 
-def formula(arguments: Arguments, named: Named) -> str:
+def formula(arguments: Arguments, keywords: Keywords) -> str:
     """Render `{{fchim|H|2|O}}` as `H2O`."""
     is_labelled = len(arguments) > 1 and not arguments[1].isdigit()
     return "".join(arguments[1:] if is_labelled else arguments)
@@ -306,7 +308,7 @@ def by_name(name: str, shown: str, text: str, language: str) -> str | None:
         if ordinal := _ORDINAL.fullmatch(name):
             number, ending = ordinal[1].upper(), ordinal[2]
             return f"{number}{_ENDINGS.get(ending, ending)} {text}".strip()
-        return shown if _PLACE.fullmatch(name) and not text else None
+        return shown if _DISTRICT.fullmatch(name) and not text else None
     if language == "it" and name.startswith("calcio "):
         return shown[len("calcio ") :]
     match = _GERMAN_LANGUAGE.fullmatch(name)

@@ -11,7 +11,7 @@ from cloze.pipeline.corpus.document import HOLE_TEMPLATE
 from cloze.pipeline.corpus.readers.encyclopedia.mediawiki_names import read_table
 
 Arguments = list[str]
-Named = dict[str, str]
+Keywords = dict[str, str]
 
 _MONTHS = (
     "January February March April May June July August September October November December".split()
@@ -100,7 +100,7 @@ def _unit(name: str, language: str = "en") -> str:
     return _UNITS.get(name) or _UNITS.get(name.lower(), name.replace("_", " "))
 
 
-def convert(arguments: Arguments, named: Named, language: str = "en") -> str:
+def convert(arguments: Arguments, keywords: Keywords, language: str = "en") -> str:
     """Render `{{convert|12|to|15|km|mi}}` as `12 to 15 km`.
 
     `{{convert|6|ft|2|in|m}}` is `6 ft 2 in`. Values are those of the author. Between two numbers
@@ -111,7 +111,7 @@ def convert(arguments: Arguments, named: Named, language: str = "en") -> str:
     suffix = next(
         (argument for argument in arguments if argument[:1] == "-" and argument[1:2].isalpha()), ""
     )
-    tokens = [token for argument in arguments for token in _one_range(argument)]
+    tokens = [token for argument in arguments for token in _split_range(argument)]
     words: list[str] = []
     while tokens and _NUMBER.fullmatch(tokens[0]):
         number, unit_or_range, *tokens = [*tokens, ""]
@@ -140,10 +140,10 @@ def convert(arguments: Arguments, named: Named, language: str = "en") -> str:
     if not words or not words[-1]:
         return words[0] if len(words) == 2 else HOLE_TEMPLATE
     text = re.sub(r" (?=,)", "", re.sub(r" ?– ?", "–", " ".join(words)))
-    return text + (suffix if named.get("adj") == "mid" else "")
+    return text + (suffix if keywords.get("adj") == "mid" else "")
 
 
-def _one_range(argument: str) -> list[str]:
+def _split_range(argument: str) -> list[str]:
     """Split `5 x 10` or `5 to 10` in one argument into three parts."""
     match = _INSIDE.fullmatch(argument)
     return [argument] if match is None else list(match.groups())
@@ -156,7 +156,7 @@ def _month(text: str) -> str:
     return _MONTHS[_MONTH_NUMBERS[text.lower()] - 1] if text.lower() in _MONTH_NUMBERS else ""
 
 
-def date(arguments: Arguments, named: Named) -> str:
+def date(arguments: Arguments, keywords: Keywords) -> str:
     """Render year, month and day as `5 May 2016`; other arguments are joined unchanged."""
     values = [argument for argument in arguments[:3] if argument]
     if (
@@ -169,17 +169,20 @@ def date(arguments: Arguments, named: Named) -> str:
     if len(values) == 1:
         return values[0]
     day = [str(int(values[2]))] if len(values) > 2 else []
-    if day and named.get("mf", "").lower().startswith("y"):
+    if day and keywords.get("mf", "").lower().startswith("y"):
         return f"{_month(values[1])} {day[0]}, {values[0]}"
     return " ".join([*day, _month(values[1]), values[0]])
 
 
-def as_of(arguments: Arguments, named: Named) -> str:
+def as_of(arguments: Arguments, keywords: Keywords) -> str:
     """Render `{{as of|2012|June}}` as `As of June 2012`."""
-    date_options = {"mf": "y" if named.get("df", "").lower() == "us" else "", **named}
-    opening = "Since" if named.get("since") else "As of"
-    text = named.get("alt") or f"{opening} {date(arguments, date_options)}{named.get('post', '')}"
-    lower_case = named.get("lc") or named.get("lc_text")
+    date_options = {"mf": "y" if keywords.get("df", "").lower() == "us" else "", **keywords}
+    opening = "Since" if keywords.get("since") else "As of"
+    text = (
+        keywords.get("alt")
+        or f"{opening} {date(arguments, date_options)}{keywords.get('post', '')}"
+    )
+    lower_case = keywords.get("lc") or keywords.get("lc_text")
     return (
         text[0].lower() + text[1:]
         if lower_case and lower_case.lower() not in ("n", "no", "off")
@@ -187,7 +190,7 @@ def as_of(arguments: Arguments, named: Named) -> str:
     )
 
 
-def fraction(arguments: Arguments, named: Named) -> str:
+def fraction(arguments: Arguments, keywords: Keywords) -> str:
     """Render `{{frac|3|1|2}}` as `3 1/2`, `{{frac|8}}` as `1/8`."""
     if len(arguments) == 3:
         return f"{arguments[0]} {arguments[1]}/{arguments[2]}"
@@ -196,24 +199,24 @@ def fraction(arguments: Arguments, named: Named) -> str:
     return f"1/{arguments[0]}" if arguments else ""
 
 
-def value(arguments: Arguments, named: Named) -> str:
+def value(arguments: Arguments, keywords: Keywords) -> str:
     """Render `{{val|4.5|0.2|e=6|u=m}}` as `4.5 ± 0.2 × 10^6 m`."""
     if not arguments:
         return ""
     uncertainty = ""
     if len(arguments) > 1 and _NUMBER.fullmatch(arguments[1]):
         uncertainty = f" ± {group_digits(arguments[1])}"
-    exponent = f" × 10^{named['e']}" if named.get("e") else ""
-    unit = named.get("u") or named.get("ul") or ""
-    per = named.get("up") or named.get("upl")
-    prefix, suffix = named.get("p") or "", named.get("s") or ""
+    exponent = f" × 10^{keywords['e']}" if keywords.get("e") else ""
+    unit = keywords.get("u") or keywords.get("ul") or ""
+    per = keywords.get("up") or keywords.get("upl")
+    prefix, suffix = keywords.get("p") or "", keywords.get("s") or ""
     number = spell_number(arguments[0])
     return (
         f"{prefix}{number}{uncertainty}{exponent}{suffix} {unit}{'/' + per if per else ''}".strip()
     )
 
 
-def ordinal(arguments: Arguments, named: Named) -> str:
+def ordinal(arguments: Arguments, keywords: Keywords) -> str:
     """Render `{{ordinal|22}}` as `22nd`."""
     if not arguments or not arguments[0].isdigit():
         return ""
@@ -229,31 +232,31 @@ _SCALES = {
 }
 
 
-def money(arguments: Arguments, named: Named, symbol: str) -> str:
+def money(arguments: Arguments, keywords: Keywords, symbol: str) -> str:
     """Render `{{US$|1500}}` as `US$1,500`."""
     amount = spell_number(arguments[0]) if arguments else ""
     scale = _SCALES.get(arguments[1].lower(), "") if len(arguments) > 1 else ""
     return f"{symbol}{amount}{scale}" if amount else symbol
 
 
-def currency(arguments: Arguments, named: Named) -> str:
+def currency(arguments: Arguments, keywords: Keywords) -> str:
     """Render `{{currency|1000|GBP}}` as `£1,000`."""
-    code = named.get("type") or named.get("currency") or "usd"
+    code = keywords.get("type") or keywords.get("currency") or "usd"
     if len(arguments) > 1:
         code = arguments[1]
-    amount = spell_number(named.get("amount") or "".join(arguments[:1]))
+    amount = spell_number(keywords.get("amount") or "".join(arguments[:1]))
     symbol = _CURRENCIES.get(code.lower(), f"{code.upper()} ")
     return f"{symbol}{amount}" if amount else HOLE_TEMPLATE
 
 
-def price(arguments: Arguments, named: Named) -> str:
+def price(arguments: Arguments, keywords: Keywords) -> str:
     """Render `{{Format price|3160384}}` with separators; the argument may be a placeholder."""
     return spell_number(arguments[0]) if arguments else ""
 
 
-def coordinates(arguments: Arguments, named: Named) -> str:
+def coordinates(arguments: Arguments, keywords: Keywords) -> str:
     """Render `{{coord|30|12|N|74|7|W}}` as `30°12′N 74°7′W`; title-only coordinates as ""."""
-    display = named.get("display", "inline").lower()
+    display = keywords.get("display", "inline").lower()
     if "inline" not in display and "i" not in display.split(","):
         return ""
     coordinates: list[str] = []
@@ -272,7 +275,7 @@ def coordinates(arguments: Arguments, named: Named) -> str:
     return f"{numbers[0]}, {numbers[1]}" if not coordinates and len(numbers) == 2 else ""
 
 
-def gauge(arguments: Arguments, named: Named) -> str:
+def gauge(arguments: Arguments, keywords: Keywords) -> str:
     """Render `{{RailGauge|1435mm}}` and `{{track gauge}}` as `1,435 mm`."""
     text = arguments[0] if arguments else ""
     metric = re.fullmatch(r"(\d+) ?mm", text)
@@ -284,11 +287,11 @@ def gauge(arguments: Arguments, named: Named) -> str:
     return "standard" if text == "sg" else HOLE_TEMPLATE
 
 
-def density(arguments: Arguments, named: Named) -> str:
+def density(arguments: Arguments, keywords: Keywords) -> str:
     """Render `{{pop density|3645257|640081.87|km2|sqmi|prec=1}}` as `5.7/km²`."""
     try:
         people, area = (float(argument.replace(",", "")) for argument in arguments[:2])
-        density = f"{people / area:.{int(named.get('prec', '0'))}f}"
+        density = f"{people / area:.{int(keywords.get('prec', '0'))}f}"
     except (ValueError, ZeroDivisionError):
         return HOLE_TEMPLATE
     return f"{group_digits(density)}/{_unit(arguments[2])}" if len(arguments) > 2 else HOLE_TEMPLATE

@@ -22,7 +22,7 @@ from cloze.pipeline.corpus.readers.encyclopedia.mediawiki_names import ENGLISH_N
 from cloze.pipeline.corpus.readers.encyclopedia.template_functions import by_name, first, labelled
 from cloze.pipeline.corpus.readers.encyclopedia.template_numbers import (
     Arguments,
-    Named,
+    Keywords,
     convert,
     group_digits,
 )
@@ -32,7 +32,7 @@ Rule = Callable[..., str]
 
 _DATA = Path(__file__).with_name("templates.txt")
 _SECTION = re.compile(r"\[([a-z-]+|\*)\]")
-_SILENT, _SPOKEN = "!silent", "!phones"
+_SILENT, _PRONUNCIATION = "!silent", "!phones"
 
 # Families of names, in any language, whose removal loses no words.
 _BEGINNINGS = re.compile(
@@ -92,32 +92,32 @@ def render(content: str, language: str = "en", before: str = "") -> str:
         if text is not None:
             return text
     arguments: Arguments = []
-    named: Named = {}
+    keywords: Keywords = {}
     for argument in parameters:
         key, equals, value = argument.partition("=")
         if equals and _NAMED.fullmatch(key):
-            named[key.strip().lower()] = value.strip()
+            keywords[key.strip().lower()] = value.strip()
         else:
             arguments.append(argument.strip())
     for key in ("1", "2", "3"):  # positional arguments whose values contain an equals sign
-        if key in named and len(arguments) == int(key) - 1:
-            arguments.append(named[key])
+        if key in keywords and len(arguments) == int(key) - 1:
+            arguments.append(keywords[key])
     if rule is not None:
-        return rule(arguments, named) or GAP
+        return rule(arguments, keywords) or GAP
     if match := _LANGUAGE.fullmatch(name):
         text = first(arguments[:1])
-        return (labelled(match[1], text, named) if language == "en" else text) or GAP
+        return (labelled(match[1], text, keywords) if language == "en" else text) or GAP
     if is_silent(name, parameters) or "\n" in content.strip():  # a box spans several lines
         return GAP
-    return _by_shape(name, head.strip(), arguments, named, before)
+    return _by_shape(name, head.strip(), arguments, keywords, before)
 
 
-def _by_shape(name: str, shown: str, arguments: Arguments, named: Named, before: str) -> str:
+def _by_shape(name: str, shown: str, arguments: Arguments, keywords: Keywords, before: str) -> str:
     """Return the text for an unknown template, as far as its arguments tell."""
     follows_word = before in (",", ";") or (before.isalnum() and not is_unspaced(before))
     if before in _ENDS or before == GAP:
         return HOLE_TEMPLATE  # after a sentence, where placeholders are removed
-    if not arguments and not named:
+    if not arguments and not keywords:
         if not _PLAIN_WORD.search(name) and not any(map(str.isdigit, name)):
             return GAP  # a mark
         return GAP if follows_word and not shown.isupper() else HOLE_TEMPLATE
@@ -130,7 +130,7 @@ def _by_shape(name: str, shown: str, arguments: Arguments, named: Named, before:
     is_word = _PLAIN_WORD.search(first_text) is not None
     if len(texts) == 1 and not is_word:
         return GAP if follows_word else HOLE_TEMPLATE  # number of a note, or without a unit
-    if len(texts) == 1 and not (named and follows_word):
+    if len(texts) == 1 and not (keywords and follows_word):
         return first_text
     if len(texts) == 2 and _is_language(first_text):
         return second_text
@@ -174,7 +174,7 @@ def is_silent(name: str, rest: Sequence[str]) -> bool:
 
 def is_pronunciation(name: str) -> bool:
     """Return True if a template of this lower-case name shows a pronunciation."""
-    return PHONETIC.fullmatch(name) is not None or _pattern(name, "en") == _SPOKEN
+    return PHONETIC.fullmatch(name) is not None or _pattern(name, "en") == _PRONUNCIATION
 
 
 def _look_up(head: str, language: str) -> tuple[str, str | None, Rule | str | None]:
@@ -238,14 +238,16 @@ def _compile(pattern: str, language: str) -> Rule | str:
     """Return the function of a pattern in one language, or its text if it is constant."""
     if pattern == _SILENT:
         return GAP
-    if pattern == _SPOKEN:
+    if pattern == _PRONUNCIATION:
         return PHONES
     if pattern.startswith("!"):
         name, _, text = pattern[1:].partition(" ")
         function: Rule = getattr(template_functions, name, None) or getattr(template_numbers, name)
         if function is convert:
             return functools.partial(convert, language=language)
-        return (lambda arguments, named: function(arguments, named, text)) if text else function
+        return (
+            (lambda arguments, keywords: function(arguments, keywords, text)) if text else function
+        )
     if pattern == "{1}":
         return _first
     if "{" not in pattern:
@@ -254,8 +256,8 @@ def _compile(pattern: str, language: str) -> Rule | str:
     segments = _split_pattern(pattern)
     has_slots = any(kind == "slot" for kind, _ in segments)
 
-    def rule(arguments: Arguments, named: Named) -> str:
-        text, is_empty = _fill(segments, arguments, named, language)
+    def rule(arguments: Arguments, keywords: Keywords) -> str:
+        text, is_empty = _fill(segments, arguments, keywords, language)
         return "" if is_empty and has_slots else text
 
     return rule
@@ -277,7 +279,9 @@ def _split_pattern(pattern: str) -> _Parts:
     return [*segments, ("text", pattern[position:])]
 
 
-def _fill(parts: _Parts, arguments: Arguments, named: Named, language: str) -> tuple[str, bool]:
+def _fill(
+    parts: _Parts, arguments: Arguments, keywords: Keywords, language: str
+) -> tuple[str, bool]:
     """Return the text of a pattern, and whether its slots outside optional pieces are all empty."""
     pieces: list[str] = []
     is_empty = True
@@ -285,32 +289,32 @@ def _fill(parts: _Parts, arguments: Arguments, named: Named, language: str) -> t
         if kind == "text":
             pieces.append(segment)
         elif kind == "slot":
-            pieces.append(_value(segment, arguments, named, language))
+            pieces.append(_value(segment, arguments, keywords, language))
             is_empty &= not pieces[-1]
         else:
-            text, is_unfilled = _fill(segment, arguments, named, language)
+            text, is_unfilled = _fill(segment, arguments, keywords, language)
             pieces.append("" if is_unfilled else text)
     return "".join(pieces), is_empty
 
 
-def _first(arguments: Arguments, named: Named) -> str:
-    return named.get("1", arguments[0] if arguments else "")
+def _first(arguments: Arguments, keywords: Keywords) -> str:
+    return keywords.get("1", arguments[0] if arguments else "")
 
 
-def _value(slot: str, arguments: Arguments, named: Named, language: str) -> str:
+def _value(slot: str, arguments: Arguments, keywords: Keywords, language: str) -> str:
     """Return the value of a slot such as `2/first:number` for the given arguments."""
     choices, colon, modifier = slot.partition(":")
     for choice in choices.split("/"):
         if choice == "all":
             return (modifier if colon else " ").join(filter(None, arguments))
         if choice.isdigit():
-            text = named.get(
+            text = keywords.get(
                 choice, arguments[int(choice) - 1] if int(choice) <= len(arguments) else ""
             )
         elif choice in ("first", "last"):
             text = first(arguments if choice == "first" else arguments[::-1])
         else:
-            text = choice.strip('"') if choice.startswith('"') else named.get(choice, "")
+            text = choice.strip('"') if choice.startswith('"') else keywords.get(choice, "")
         if text:
             return group_digits(text, language) if modifier == "number" else text
     return ""

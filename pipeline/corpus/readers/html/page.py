@@ -124,7 +124,8 @@ class _TreeWalk:
         self._sections = SectionFilter(rules.dropped_sections, rules.kept_sections)
         self.pieces: list[str] = []  # of the open paragraph, item or heading
         self._items: list[_Item] = []  # open, nested
-        self._spoken: set[str] = set()  # ids of template outputs that only give a pronunciation
+        # ids of template outputs that only give a pronunciation
+        self._pronunciations: set[str] = set()
 
     def walk(self, top: Any) -> ExtractedPage:
         """Walk over the tree; return the page."""
@@ -177,13 +178,13 @@ class _TreeWalk:
     def _role(self, element: Any) -> str:
         about = element.get("about")
         if about is not None:
-            if about in self._spoken:
+            if about in self._pronunciations:
                 return "dropped"
             data = element.get("data-mw")
             if data is not None and '"template"' in data:
                 names = [name.strip().lower().replace("_", " ") for name in _TEMPLATE.findall(data)]
                 if names and all(is_pronunciation(name) for name in names):
-                    self._spoken.add(about)
+                    self._pronunciations.add(about)
                     return "phones"
                 if names == ["ipa"] and '"2":{' not in data:
                     return "text"  # what the sentence is about

@@ -87,7 +87,7 @@ def apply_c4(document: Document, *, language: str = "en", end_marks: bool = True
     marks = (
         None if not end_marks else END_MARKS if language == "en" else (*END_MARKS, *OTHER_END_MARKS)
     )
-    kept: list[str] = []
+    retained: list[str] = []
     removed: list[RemovedText] = []
     for paragraph in document.paragraphs:
         if len(paragraph) > MAXIMUM_WORD and max(map(len, split_words(paragraph))) > MAXIMUM_WORD:
@@ -106,12 +106,12 @@ def apply_c4(document: Document, *, language: str = "en", end_marks: bool = True
             elif any(phrase in lower for phrase in POLICY):
                 reason = "c4_policy"
         if reason is None:
-            kept.append(line)
+            retained.append(line)
         else:
             removed.append(RemovedText(reason, paragraph))
-    if not _has_sentences(kept, language):
+    if not _has_sentences(retained, language):
         return CleaningResult(None, "c4_few_sentences", tuple(removed))
-    return CleaningResult(replace(document, paragraphs=tuple(kept)), None, tuple(removed))
+    return CleaningResult(replace(document, paragraphs=tuple(retained)), None, tuple(removed))
 
 
 def _has_sentences(lines: Iterable[str], language: str) -> bool:

@@ -208,15 +208,15 @@ def _ngram_reason(words: list[str]) -> str | None:
     lengths = np.fromiter(map(len, words), np.int64, len(words))
     ends = np.concatenate(([0], np.cumsum(lengths)))
     characters = int(ends[-1])
-    places = np.arange(ids.size)  # starts of n-grams that occur more than once
+    starts = np.arange(ids.size)  # starts of n-grams that occur more than once
     classes = ids  # [places] number of the n-gram at each place
     for n in range(2, max(MAXIMUM_DUPLICATE) + 1):
-        inside = places + n <= ids.size
-        places, classes = places[inside], classes[inside]
-        if not places.size:
+        inside = starts + n <= ids.size
+        starts, classes = starts[inside], classes[inside]
+        if not starts.size:
             return None
         _, first, inverse, counts = np.unique(
-            classes * ids.size + ids[places + n - 1],
+            classes * ids.size + ids[starts + n - 1],
             return_index=True,
             return_inverse=True,
             return_counts=True,
@@ -226,36 +226,36 @@ def _ngram_reason(words: list[str]) -> str | None:
             limit = MAXIMUM_TOP[n] * characters
             top = int(counts.max())
             at_top = counts[inverse] == top
-            sizes = ends[places + n] - ends[places]
+            sizes = ends[starts + n] - ends[starts]
             # an upper bound, because occurrences may overlap
             if top > 1 and top * int(sizes[at_top].max()) > limit:
-                most = _most(places[at_top], inverse[at_top], sizes[at_top], n, lengths)
+                most = _most(starts[at_top], inverse[at_top], sizes[at_top], n, lengths)
                 if most > limit:
                     return f"gopher_top_{n}gram"
         if n in MAXIMUM_DUPLICATE:
-            copy = first[inverse] != np.arange(places.size)
-            if _covered(places[copy], n, lengths) > MAXIMUM_DUPLICATE[n] * characters:
+            copy = first[inverse] != np.arange(starts.size)
+            if _covered(starts[copy], n, lengths) > MAXIMUM_DUPLICATE[n] * characters:
                 return f"gopher_duplicate_{n}gram"
-        places, classes = places[repeated], inverse[repeated]
+        starts, classes = starts[repeated], inverse[repeated]
     return None
 
 
-def _most(places: I64, classes: I64, sizes: I64, n: int, lengths: I64) -> int:
+def _most(starts: I64, classes: I64, sizes: I64, n: int, lengths: I64) -> int:
     """Return the characters covered by the longest of several equally common n-grams."""
     import numpy as np
 
-    return _covered(places[classes == classes[np.argmax(sizes)]], n, lengths)
+    return _covered(starts[classes == classes[np.argmax(sizes)]], n, lengths)
 
 
-def _covered(places: I64, n: int, lengths: I64) -> int:
-    """Return the number of characters in the n-grams at `places`, each counted once."""
+def _covered(starts: I64, n: int, lengths: I64) -> int:
+    """Return the number of characters in the n-grams at `starts`, each counted once."""
     import numpy as np
 
-    if not places.size:
+    if not starts.size:
         return 0
     steps = np.zeros(lengths.size + 1, dtype=np.int64)
-    np.add.at(steps, places, 1)
-    np.subtract.at(steps, places + n, 1)
+    np.add.at(steps, starts, 1)
+    np.subtract.at(steps, starts + n, 1)
     return int(lengths[np.cumsum(steps[:-1]) > 0].sum())
 
 

@@ -73,11 +73,11 @@ def identify(text: str) -> tuple[str, float]:
     without letters is `und` with probability 1.
     """
     for characters in (FIRST_SAMPLE, SAMPLE):
-        looked = _NOISE.sub(" ", sample(text, characters))
-        if _LETTER.search(looked) is None:
+        sampled = _NOISE.sub(" ", sample(text, characters))
+        if _LETTER.search(sampled) is None:
             name, probability = UNKNOWN, 1.0
         else:
-            name, probability = _identifier().classify(looked)
+            name, probability = _identifier().classify(sampled)
         # The last bits of the library's single-precision sums depend on the processor.
         probability = round(float(probability), 3)
         if (probability >= CERTAIN and name != UNKNOWN) or len(text) <= characters:

@@ -98,7 +98,7 @@ def test_rows_that_are_read_from_left_to_right_have_no_masks_and_name_what_comes
     assert set((mixed["masked_positions"][masked] // 32).tolist()) == set(
         np.flatnonzero(~causal).tolist()
     )
-    assert mixed["masked_places"][masked].equal(mixed["masked_positions"][masked] - 1)
+    assert mixed["prediction_positions"][masked].equal(mixed["masked_positions"][masked] - 1)
 
 
 def test_no_sequence_of_a_packed_row_names_the_next_ones_first_token(tmp_path: Path) -> None:

@@ -50,14 +50,20 @@ def test_a_batch_that_does_not_grow_is_the_same_throughout() -> None:
 
 def test_masks_thin_out_in_a_straight_line(dataset: str) -> None:
     thinning = MaskRateSchedule(last=0.5, first=100, steps=1000, seed=3)
-    assert [thinning.kept(step) for step in (0, 100, 600, 1100, 2000)] == [1.0, 1.0, 0.75, 0.5, 0.5]
+    assert [thinning.share_at(step) for step in (0, 100, 600, 1100, 2000)] == [
+        1.0,
+        1.0,
+        0.75,
+        0.5,
+        0.5,
+    ]
     shards = ShardedRows(dataset)
     samples = np.arange(5000)
     rows = shards.take(samples % 96, samples % 2)
     for step in (0, 600, 1100):
         thin = thinning.subsample(rows, samples, step)
         assert len(thin.positions) / len(rows.positions) == pytest.approx(
-            thinning.kept(step), abs=0.01
+            thinning.share_at(step), abs=0.01
         )
         assert int(thin.counts.sum()) == len(thin.positions) == len(thin.replacements)
     everything = {tuple(item) for item in _masks(rows, samples)}

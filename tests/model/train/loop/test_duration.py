@@ -177,7 +177,7 @@ def test_a_budget_that_was_killed_repeats_its_steps(dataset: str, tmp_path: Path
     processes, log = worker(work, 2)
     assert [process.wait(120) for process in processes] == [0, 0], log.read_text()
     after = lines(metrics)
-    assert "going on from" in log.read_text()
+    assert "resuming from" in log.read_text()
     assert len(after) > len(before)
     assert [_exact(line) for line in after[: len(before)]] == [_exact(line) for line in before]
     assert after[-1]["step"] == last

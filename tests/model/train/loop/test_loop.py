@@ -130,7 +130,7 @@ def test_stopping_and_going_on_changes_no_byte(dataset: str, tmp_path: Path) -> 
     straight = here(settings, dataset, tmp_path / "straight", micro_batch=4)
     here(settings, dataset, tmp_path / "halves", stop_at=4, micro_batch=4)
     halves = here(settings, dataset, tmp_path / "halves", micro_batch=4)
-    assert "going on from checkpoints/step-00000004" in halves.said("note")
+    assert "resuming from checkpoints/step-00000004" in halves.said("note")
     assert digests(halves.checkpoint) == digests(straight.checkpoint)
     told = [
         [strip_timing(line) for line in lines(run / "metrics.jsonl")]
@@ -151,13 +151,15 @@ def test_a_stop_within_an_evaluation_is_made_up_for(
     straight = here(settings, dataset, tmp_path / "straight")
     calls = []
 
-    def asked_later(scoring: Any, heldout: Any, world: Any, stop_asked: Any) -> dict[str, float]:
+    def requested_later(
+        scoring: Any, heldout: Any, world: Any, stop_requested: Any
+    ) -> dict[str, float]:
         calls.append(1)
         if len(calls) == 1:
             raise EvaluationInterrupted
-        return evaluate(scoring, heldout, world, stop_asked)
+        return evaluate(scoring, heldout, world, stop_requested)
 
-    monkeypatch.setattr(module, "evaluate", asked_later)
+    monkeypatch.setattr(module, "evaluate", requested_later)
     assert StopRequest().requested is False
     with pytest.raises(ClozeError, match="stopped after step 3 of 6"):
         here(settings, dataset, tmp_path / "stopped")

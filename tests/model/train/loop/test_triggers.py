@@ -19,7 +19,7 @@ class EveryTenth:
 
     asked = 0
 
-    def due(self, step: int, moment: ScheduleProgress) -> bool:
+    def should_evaluate(self, step: int, moment: ScheduleProgress) -> bool:
         self.asked += 1
         return step % 10 == 0
 
@@ -37,22 +37,24 @@ def due_of(measure: EveryTenth, patience: int, steps: int) -> StepTriggers:
 
 def test_patience_is_asked_in_constant_time() -> None:
     measure, steps = EveryTenth(), 3000
-    due = due_of(measure, 1000, steps)
+    should_evaluate = due_of(measure, 1000, steps)
     for step in range(7, steps):
-        assert not due.should_stop(TrainerState(step=step, best={"step": 7.0}))
+        assert not should_evaluate.should_stop(TrainerState(step=step, best={"step": 7.0}))
     assert measure.asked <= 2 * steps
 
 
 def test_training_ends_after_so_many_evaluations_without_a_better_one() -> None:
-    due = due_of(EveryTenth(), 3, 1000)
+    should_evaluate = due_of(EveryTenth(), 3, 1000)
     over = [
         step
         for step in range(20, 100)
-        if due.should_stop(TrainerState(step=step, best={"step": 20.0}))
+        if should_evaluate.should_stop(TrainerState(step=step, best={"step": 20.0}))
     ]
     assert over[0] == 50
-    assert not due.should_stop(TrainerState(step=51, best={"step": 50.0}))  # a better one since
-    assert due.should_stop(TrainerState(step=80, best={"step": 50.0}))
+    assert not should_evaluate.should_stop(
+        TrainerState(step=51, best={"step": 50.0})
+    )  # a better one since
+    assert should_evaluate.should_stop(TrainerState(step=80, best={"step": 50.0}))
     again = due_of(EveryTenth(), 3, 1000)  # resumed
     assert not again.should_stop(TrainerState(step=79, best={"step": 50.0}))
     assert again.should_stop(TrainerState(step=80, best={"step": 50.0}))

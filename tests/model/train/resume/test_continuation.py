@@ -137,7 +137,7 @@ def test_killed_in_its_middle_a_phase_on_longer_rows_goes_on(
         time.sleep(0.005)
     warm.kill(process)
     resumed = here(settings, str(data / "long"), tmp_path / "killed", more=begin)
-    assert "going on from checkpoints/step-000000" in resumed.said("note")
+    assert "resuming from checkpoints/step-000000" in resumed.said("note")
     assert last(tmp_path / "killed") == last(tmp_path / "straight")
     assert logged(tmp_path / "killed") == logged(tmp_path / "straight")
     assert [line["step"] for line in logged(tmp_path / "killed")] == list(range(11, 71))
@@ -341,7 +341,7 @@ def test_what_cannot_go_on_is_one_sentence(
     )
     checkpoint.finalize(str(bare))
     refused(
-        "holds weights without a training's state; begin a new training from them with checkpoint",
+        "has weights without a training's state; start a new training from them with checkpoint",
         path=bare,
     )
     shutil.copytree(trunk / "checkpoints", tmp_path / "unfinished" / "checkpoints")
@@ -350,7 +350,7 @@ def test_what_cannot_go_on_is_one_sentence(
     )
     monkeypatch.setitem(optimizers.OPTIMIZERS, "other", optimizers.OPTIMIZERS["adamw"])
     refused(
-        r"optimizer \(other\) is not that of .* \(adamw\), whose state it cannot go on with; "
+        r"optimizer \(other\) is not that of .* \(adamw\), whose state it cannot continue with; "
         r"leave it out",
         optimizer="other",
     )

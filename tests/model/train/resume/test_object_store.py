@@ -72,7 +72,7 @@ def test_a_training_in_a_store_is_stopped_resumed_and_read(store: Store, tmp_pat
     storage.write_bytes(part, b"what a kill has left")
     with checkpoints.pinned(storage.join(path, "checkpoints", "step-00000002")):
         assert any(
-            "going on from checkpoints/step-00000003" in note
+            "resuming from checkpoints/step-00000003" in note
             for note in train(dataset, path, stop_at=5)
         )
         assert kept(path) == [2, 4, 5]
@@ -124,7 +124,7 @@ def test_a_reader_and_who_prunes_see_each_other(
     mark.__exit__(None, None, None)
     dead = f"{checkpoints._marks(directory)}of-a-dead-reader"
     storage.write_bytes(dead, b"{}")
-    monkeypatch.setattr(checkpoints, "HELD_SECONDS", -1.0)
+    monkeypatch.setattr(checkpoints, "READER_LEASE_SECONDS", -1.0)
     assert checkpoints.remove(directory) is True
     assert storage.list_files(store.path("run")) == []
     with (

@@ -166,7 +166,7 @@ def test_files_of_a_directory(tmp_path):
     ]
     assert [name for name, _ in task_files(str(tmp_path / "task" / "dev.tsv"))] == ["dev.tsv"]
     (tmp_path / "none").mkdir()
-    for path, words in (("none", "holds no task file"), ("nowhere", "does not exist")):
+    for path, words in (("none", "contains no task file"), ("nowhere", "does not exist")):
         with pytest.raises(DataError, match=words):
             task_files(str(tmp_path / path))
 

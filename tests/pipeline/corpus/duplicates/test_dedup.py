@@ -228,7 +228,7 @@ def test_similar_duplicates_without_holding_the_bands(monkeypatch):
         0.5,
     )
     held = search.verified_duplicates(*arguments)
-    monkeypatch.setattr(search, "_HELD", 0)
+    monkeypatch.setattr(search, "_IN_MEMORY_DOCUMENTS", 0)
     monkeypatch.setattr(search, "_PAIRS", 7)
     assert search.verified_duplicates(*arguments).tolist() == held.tolist()
     assert 0 < (held != np.arange(400)).sum() < 400

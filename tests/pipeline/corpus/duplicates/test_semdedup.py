@@ -265,7 +265,7 @@ def test_without_their_mean_vectors_are_as_those_that_had_none(tmp_path: Path) -
 def test_vectors_of_another_corpus(tmp_path: Path) -> None:
     corpus, other = _corpus(tmp_path / "corpus"), _corpus(tmp_path / "other", count=50)
     vectors = _vectors(tmp_path / "vectors", other)
-    with pytest.raises(DataError, match="holds no vectors of the corpus in"):
+    with pytest.raises(DataError, match="has no vectors of the corpus in"):
         _made(tmp_path / "out", corpus, vectors)
 
 

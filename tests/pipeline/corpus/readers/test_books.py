@@ -295,7 +295,9 @@ def test_an_epub_that_is_none(tmp_path, data):
 
 def test_a_directory_without_books(tmp_path):
     (tmp_path / "a.pdf").write_bytes(b"x")
-    with pytest.raises(DataError, match=r"holds no file of source books \(\*\.txt, .*\*\.epub\)"):
+    with pytest.raises(
+        DataError, match=r"contains no file of source books \(\*\.txt, .*\*\.epub\)"
+    ):
         reader.slices(str(tmp_path))
 
 

@@ -214,14 +214,14 @@ def test_prose_of_a_real_package():
 
 @pytest.mark.parametrize("name", ["no_such_package_here", "numpy.no_such_module", " , "])
 def test_what_is_not_installed(name):
-    with pytest.raises(DataError, match=r"not installed|holds no module|names no package"):
+    with pytest.raises(DataError, match=r"not installed|has no module|names no package"):
         reader.slices(name)
 
 
 def test_a_directory_that_is_none(tmp_path):
     with pytest.raises(DataError, match="no directory"):
         reader.slices(str(tmp_path / "x"))
-    with pytest.raises(DataError, match="holds no Python file"):
+    with pytest.raises(DataError, match="contains no Python file"):
         reader.slices(str(tmp_path))
 
 

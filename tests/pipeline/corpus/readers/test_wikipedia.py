@@ -127,7 +127,7 @@ def test_an_empty_dump_is_told(tmp_path, content):
 def test_missing(tmp_path):
     with pytest.raises(DataError, match=r"missing\.xml does not exist"):
         reader.slices(str(tmp_path / "missing.xml"))
-    with pytest.raises(DataError, match="holds no file of source wikipedia"):
+    with pytest.raises(DataError, match="contains no file of source wikipedia"):
         reader.slices(str(tmp_path))
 
 
