@@ -190,6 +190,9 @@ class BatchSizeSchedule:
         return samples
 
 
+ROUNDING = 1e-9  # a share of a part: sums of step sizes are not exact
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScheduleProgress:
     """The position of a step in the schedule.
@@ -213,9 +216,11 @@ class ScheduleProgress:
 
     def crosses(self, parts: int) -> bool:
         """Return True if the step completes one of `parts` equal parts of the schedule."""
-        return int((self.done + self.step_size) * parts / self.total) > int(
-            self.done * parts / self.total
-        )
+
+        def completed(done: float) -> int:
+            return int(done * parts / self.total + ROUNDING)
+
+        return completed(self.done + self.step_size) > completed(self.done)
 
 
 class Duration(abc.ABC):

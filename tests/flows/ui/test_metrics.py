@@ -65,7 +65,7 @@ def test_a_running_node_has_its_figures_and_an_ended_one_has_none(tmp_path: Path
 
 
 def test_the_spool_counts_what_mlflow_has_not_received(tmp_path: Path) -> None:
-    spool = Spool(tmp_path / DIRECTORY, "http://127.0.0.1:1", "cloze")
+    spool = Spool(tmp_path / DIRECTORY, "http://127.0.0.1:1")
     spool.start_run("a")
     size = spool.path.stat().st_size
     found = samples(prometheus.metrics(tmp_path))
