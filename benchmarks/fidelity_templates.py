@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.fidelity import pages_in
-from cloze.pipeline.corpus.document import A_HOLE
+from cloze.pipeline.corpus.document import PLACEHOLDER_PATTERN
 from cloze.pipeline.corpus.readers.encyclopedia.wikitext import WikitextParser
 from cloze.pipeline.corpus.readers.html import archive, page
 from cloze.pipeline.corpus.readers.html.element_roles import role
@@ -116,7 +116,12 @@ def _paragraph(group: Iterable[Any]) -> Any:
 
 
 def _plain(text: str) -> str:
-    return A_HOLE.sub("…", text).removeprefix(_BEFORE.strip()).removesuffix(_BEHIND.strip()).strip()
+    return (
+        PLACEHOLDER_PATTERN.sub("…", text)
+        .removeprefix(_BEFORE.strip())
+        .removesuffix(_BEHIND.strip())
+        .strip()
+    )
 
 
 def table_of(found: dict[tuple[str, str], Uses]) -> str:

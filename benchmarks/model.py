@@ -61,7 +61,7 @@ from cloze.model.train.optimizers.parameters import (
     parameter_groups,
 )
 from cloze.model.train.precision import DTYPES, Precision, autocast, native_bf16
-from cloze.model.train.setup import recipe, step_duration
+from cloze.model.train.setup import hyperparameters, step_duration
 
 RATE = 0.15625  # of the positions are predicted: 20 of 128
 SHORTEST = 8  # tokens of a sequence, where rows are not all full of one
@@ -190,7 +190,7 @@ def make_step(variant: Variant, config: PretrainConfig, device: str) -> Step:
     else:
         module, loss_of = _ours(variant, config.model, model, device)
     module.to(device).train()
-    settled = recipe(config, variant.precision, step_duration(config))
+    settled = hyperparameters(config, variant.precision, step_duration(config))
     optimizer = adamw(parameter_groups(module, settled), settled)
 
     def step(batch: Batch) -> float:

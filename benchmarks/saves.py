@@ -46,7 +46,7 @@ from cloze.model.train.loop.train_spec import CheckpointMetadata
 from cloze.model.train.precision import resolve
 from cloze.model.train.resume.saving import CheckpointSaver
 from cloze.model.train.resume.state import RunInfo, TrainerState
-from cloze.model.train.setup import recipe, step_duration
+from cloze.model.train.setup import hyperparameters, step_duration
 from tests.model.datasets import write_dataset
 from tests.model.train.ranks import start
 
@@ -69,7 +69,7 @@ def steps(values: dict[str, Any], world: World, dataset: str) -> tuple[Any, Any,
     engine = create_engine(
         choice,
         scoring,
-        recipe(config, precision, step_duration(config)),
+        hyperparameters(config, precision, step_duration(config)),
         world,
         micro_batch=mine,
         accumulation=1,

@@ -22,7 +22,7 @@ from cloze.model.train.evaluate.scoring import PretrainModule
 from cloze.model.train.optimizers.adam import adamw
 from cloze.model.train.optimizers.parameters import parameter_groups
 from cloze.model.train.precision import Precision
-from cloze.model.train.setup import recipe, step_duration
+from cloze.model.train.setup import hyperparameters, step_duration
 
 Step = Callable[[Batch], None]
 
@@ -36,7 +36,7 @@ def ours(
 ) -> Step:
     """A step of our engine, of `config.global_batch` rows over all ranks."""
     scoring = _scoring(config, precision, compiled)
-    settled = recipe(config, precision, step_duration(config))
+    settled = hyperparameters(config, precision, step_duration(config))
     engine = create_engine(
         choice,
         scoring,
@@ -60,7 +60,7 @@ def plain(
     where there are several ranks.
     """
     scoring = _scoring(config, precision, compiled)
-    settled = recipe(config, precision, step_duration(config))
+    settled = hyperparameters(config, precision, step_duration(config))
     optimizer = adamw(parameter_groups(scoring.model, settled), settled)
     wrapped = torch.nn.parallel.DistributedDataParallel(scoring) if world.size > 1 else scoring
 

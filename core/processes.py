@@ -73,7 +73,7 @@ def _request_death_signal() -> None:
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
-def set_parent_death_signal() -> Callable[[], None] | None:
+def parent_death_preexec_fn() -> Callable[[], None] | None:
     """Return a `preexec_fn` that kills a child with its parent; for single-threaded parents."""
     return _request_death_signal if sys.platform.startswith("linux") else None
 
@@ -223,7 +223,7 @@ class RankPhase(enum.IntEnum):
     COMPUTING = 2
     EXCHANGE = 3  # waits for the other ranks
     LOGGING = 4
-    ASIDE = 5  # evaluates or saves
+    EVALUATING_OR_SAVING = 5  # evaluates or saves
 
     @property
     def description(self) -> str:
@@ -234,7 +234,7 @@ class RankPhase(enum.IntEnum):
             RankPhase.COMPUTING: "computing",
             RankPhase.EXCHANGE: "waiting for the other ranks",
             RankPhase.LOGGING: "writing its log line",
-            RankPhase.ASIDE: "measuring or saving",
+            RankPhase.EVALUATING_OR_SAVING: "measuring or saving",
         }[self]
 
 
@@ -282,8 +282,11 @@ class HeartbeatWriter:
 
     @contextlib.contextmanager
     def phase(self, phase: RankPhase) -> Iterator[None]:
-        """Set the phase for the block, then restore the previous one; `ASIDE` has no time limit."""
-        previous, is_unlimited = self._phase, phase is RankPhase.ASIDE
+        """Set the phase for the block, then restore the previous one.
+
+        `EVALUATING_OR_SAVING` has no time limit.
+        """
+        previous, is_unlimited = self._phase, phase is RankPhase.EVALUATING_OR_SAVING
         self._unlimited += is_unlimited
         self.set_phase(phase)
         try:

@@ -32,7 +32,7 @@ COMMANDS: dict[str, dict[str, str]] = {
     "Prepare data": {
         "fetch": "Download a text collection, such as simplewiki.",
         "corpus": "Clean, filter and deduplicate raw text into a corpus.",
-        "explain": "Show what each corpus step does to one document.",
+        "explain": "Show why a document was kept or dropped, by step.",
         "train-filter": "Train a quality filter from good and bad documents.",
         "embed-corpus": "Compute an embedding for each document of a corpus.",
         "semdedup": "Remove semantic duplicates from a corpus.",

@@ -44,7 +44,7 @@ from cloze.model.train.optimizers import OPTIMIZERS
 from cloze.model.train.optimizers.adam import adamw
 from cloze.model.train.optimizers.parameters import parameter_groups
 from cloze.model.train.precision import Precision
-from cloze.model.train.setup import recipe, step_duration
+from cloze.model.train.setup import hyperparameters, step_duration
 from tests.model.datasets import lines
 from tests.model.train.ranks import STILL, Here, config, digests, here
 from tests.tiny_models import tiny_config
@@ -224,7 +224,7 @@ def every_family_steps(place: Place) -> Figures:
         scoring, batch = _scoring(place, family, _precision(place))
         loss, _ = scoring(batch, _counts(scoring, batch))
         loss.backward()
-        settled = recipe(config(), "fp32", step_duration(config()))
+        settled = hyperparameters(config(), "fp32", step_duration(config()))
         adamw(parameter_groups(scoring.model, settled), settled).step()
         chance = scoring.chance(VOCABULARY)
         found = losses[family] = float(loss)
@@ -310,7 +310,7 @@ def a_step_waits_for_nothing(place: Place) -> Figures:
         choices.append((EngineConfig("fsdp", 3), "adamw"))
     for choice, optimizer in choices:
         settings = config(optimizer=optimizer)
-        settled = recipe(settings, _precision(place), step_duration(settings))
+        settled = hyperparameters(settings, _precision(place), step_duration(settings))
         scoring, batch = _scoring(place, "bert", settled.precision)
         engine = create_engine(choice, scoring, settled, world, micro_batch=ROWS, accumulation=1)
         counts = _counts(scoring, batch)

@@ -49,7 +49,7 @@ from cloze.model.train.monitor.throughput import mfu_meter
 from cloze.model.train.optimizers.adam import adamw
 from cloze.model.train.optimizers.parameters import freeze_unused, parameter_groups
 from cloze.model.train.precision import DTYPES, Precision, autocast, resolve
-from cloze.model.train.setup import recipe, step_duration
+from cloze.model.train.setup import hyperparameters, step_duration
 
 Step = Callable[[Sequence[Batch]], None]
 WAYS = ("loop", "plain", "bare", "theirs", "flash")
@@ -335,7 +335,7 @@ def _step(
 ) -> Step:
     """Forward, backward, clipping and the update; the device is never asked."""
     config = _config(case, model, 1)
-    settled = recipe(config, precision, step_duration(config))
+    settled = hyperparameters(config, precision, step_duration(config))
     optimizer = adamw(parameter_groups(module, settled), settled)
     parameters = [parameter for parameter in module.parameters() if parameter.requires_grad]
 

@@ -146,7 +146,7 @@ def note_temporary(out: str, names: tuple[str, ...]) -> None:
         _write(out, replace(claim, temporary=names))
 
 
-def spoil(out: str, stage: str) -> None:
+def invalidate(out: str, stage: str) -> None:
     """Make the next attempt start from scratch: the inputs changed during this build."""
     _write(out, Claim(stage))
 

@@ -166,7 +166,7 @@ def _check_inputs_unchanged(
         change = fingerprints.difference(seen, external)
         if change is None and len(external) < len(now):  # `out` is inside the directory of an input
             return
-        claim.spoil(out, stage.name)
+        claim.invalidate(out, stage.name)
         change = change or "an input changed while it was read"
         raise DataError(f"{change}; wait until the inputs are complete, and run again")
 

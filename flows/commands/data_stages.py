@@ -119,7 +119,7 @@ def explain(
     columns: dict[str, str] | None,
     metadata: list[tuple[str, str, str]] | None,
 ) -> None:
-    """Show what each corpus step does to one document.
+    """Show why a document was kept or dropped, by step.
 
     TITLE is the title or the id of a document in the sources. Nothing is written.
     """

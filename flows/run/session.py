@@ -34,7 +34,7 @@ from cloze.flows.run.node_reporter import NodeReporter
 from cloze.flows.tracking.spool_state import URI
 from cloze.flows.views import terminal
 from cloze.flows.views.live import StageDisplay, live_lines
-from cloze.flows.views.terminal import MOST_LINES
+from cloze.flows.views.terminal import MAX_LINES
 
 if TYPE_CHECKING:  # commands without MLflow start faster
     from cloze.flows.tracking.run_logger import MlflowRunLogger
@@ -282,7 +282,7 @@ class RunSession:
         metrics = dict(result.manifest.summary.get("metrics") or {})
         state = status_file.CACHED if result.cached else status_file.FINISHED
         self.record.node(step.name, state, metrics=metrics, error=None)
-        if not result.cached or len(self.steps) <= MOST_LINES:
+        if not result.cached or len(self.steps) <= MAX_LINES:
             command = self.command
             shows_path = self._is_verbose if command is None else not command.is_transient
             path = f"  [dim]{escape(result.artifact)}[/]" if shows_path else ""

@@ -21,7 +21,7 @@ from rich.text import Text
 from cloze.core.humanize import format_bytes, format_count, format_duration, labelled
 from cloze.flows.graph.estimate import Estimate, estimate_error
 from cloze.flows.graph.plan import PlannedNode
-from cloze.flows.views.terminal import MOST_LINES, ellipsized, group_instances, table_of
+from cloze.flows.views.terminal import MAX_LINES, ellipsized, group_instances, table_of
 
 ROUGH = "~"  # prefix of estimates without a measurement
 MAX_INPUTS_WIDTH = (
@@ -40,7 +40,7 @@ class Row:
 
 def rows(steps: Sequence[PlannedNode]) -> list[Row]:
     """Return the plan's lines; each follows the lines that it needs."""
-    by_section = len(steps) > MOST_LINES
+    by_section = len(steps) > MAX_LINES
     instances: dict[str, list[PlannedNode]] = {}
     for step in steps:
         instances.setdefault(step.node.section if by_section else step.name, []).append(step)

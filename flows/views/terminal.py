@@ -16,7 +16,7 @@ from cloze.core.humanize import format_duration
 from cloze.core.stages.execute import BuildResult
 from cloze.flows.graph.stages import headline
 
-MOST_LINES = 40  # nodes with a line each
+MAX_LINES = 40  # nodes with a line each
 FEWEST = 3  # minimum number of instances that share a line
 
 
@@ -31,7 +31,7 @@ def group_instances(
     """
     all_names, separate = list(names), set(apart)
     lines: dict[str, list[str]] = {}
-    if len(all_names) <= MOST_LINES:
+    if len(all_names) <= MAX_LINES:
         return {name: [name] for name in all_names}
     by_section: dict[str, list[str]] = {}
     for name in all_names:

@@ -81,7 +81,7 @@ def _outcome(
         or last_record.get("tokens_per_second"),
         "checkpoint": finished.checkpoint,
         "milestones": dict(finished.milestones),
-        "precision": training.recipe.precision,
+        "precision": training.hyperparameters.precision,
         "compiled": training.execution.compiled,
         "device": str(world.device.type),
         "world_size": world.size,
@@ -89,8 +89,8 @@ def _outcome(
         "zero": training.execution.engine.zero,
         "micro_batch": training.execution.micro_batch,
         "accumulation": training.execution.accumulation,
-        "optimizer": training.recipe.optimizer,
-        "learning_rate": training.recipe.learning_rate,
+        "optimizer": training.hyperparameters.optimizer,
+        "learning_rate": training.hyperparameters.learning_rate,
         "parameters": setup.parameters,
         "vocab_size": training.checkpoints.metadata.model.vocab_size,
         "peak_flops": None
@@ -109,7 +109,7 @@ def _outcome(
             }
         ),
         "skipped_steps": progress.skipped,
-        **({} if training.recipe.ema is None else {"ema": training.recipe.ema}),
+        **({} if training.hyperparameters.ema is None else {"ema": training.hyperparameters.ema}),
     }
     return StageResult(
         rows=samples, tokens=progress.tokens - start_position.tokens, summary=summary

@@ -110,7 +110,7 @@ def prepare(config: PretrainConfig, build: BuildContext, world: World) -> Pretra
     training = TrainSpec(
         path=build.path,
         config=config.model_dump(mode="json"),
-        recipe=recipe(config, precision, duration, start_position),
+        hyperparameters=hyperparameters(config, precision, duration, start_position),
         trained=model.scoring,
         data=DataSpec(
             source=source,
@@ -291,7 +291,7 @@ def step_duration(config: PretrainConfig, start_position: StartPosition = START)
     return StepDuration(steps=start_position.step + config.last_step, first=first, span=span)
 
 
-def recipe(
+def hyperparameters(
     config: PretrainConfig,
     precision: Precision,
     duration: Duration,

@@ -21,7 +21,7 @@ from cloze.core.stages.execution import (
     Metadata,
     subtract_startup,
 )
-from cloze.pipeline.corpus.options import MAXIMUM_REJECTED_SHARE, DedupOptions, MixtureOptions
+from cloze.pipeline.corpus.options import MAXIMUM_UNREADABLE_SHARE, DedupOptions, MixtureOptions
 from cloze.pipeline.corpus.read.sources import (
     ListedSlice,
     Source,
@@ -63,12 +63,12 @@ class CorpusConfig(_Options):
     shard_bytes: int = Field(default=4 << 20, ge=1 << 10, le=1 << 30)
     """Approximate bytes of text per shard."""
 
-    max_rejected_share: float | None = Field(default=None, ge=0, le=1)
+    max_unreadable_share: float | None = Field(default=None, ge=0, le=1)
     """Abort if more than this share of files, pages and lines is unreadable. Default: 0.5, or 1
     with --on-error quarantine."""
 
-    keep_rejected: bool = False
-    """Write dropped documents and the reasons to OUT/rejected."""
+    keep_dropped: bool = False
+    """Write dropped documents and the reasons to OUT/dropped."""
 
     _listed: tuple[ListedSlice, ...] | None = PrivateAttr(None)
 
@@ -78,10 +78,10 @@ class CorpusConfig(_Options):
         return self
 
     @property
-    def rejected_share(self) -> float:
-        """Return `max_rejected_share`, or its default."""
-        default = MAXIMUM_REJECTED_SHARE if self.on_error == "stop" else 1.0
-        return default if self.max_rejected_share is None else self.max_rejected_share
+    def unreadable_share(self) -> float:
+        """Return `max_unreadable_share`, or its default."""
+        default = MAXIMUM_UNREADABLE_SHARE if self.on_error == "stop" else 1.0
+        return default if self.max_unreadable_share is None else self.max_unreadable_share
 
     @staticmethod
     def with_columns(

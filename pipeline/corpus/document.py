@@ -63,7 +63,7 @@ PLACEHOLDER = "\ue0ff"
 HOLE_TEMPLATE = "\ue0fe"
 HOLE_LIST = "\ue0fd"
 HOLES = {PLACEHOLDER: "formula", HOLE_TEMPLATE: "template", HOLE_LIST: "lead_in"}
-A_HOLE = re.compile(f"[{''.join(HOLES)}]")
+PLACEHOLDER_PATTERN = re.compile(f"[{''.join(HOLES)}]")
 
 _ASCII_PRINTABLE = bytes(range(0x20, 0x7F))
 

@@ -248,7 +248,7 @@ def _find(
             not name_or_id.startswith(f"{planned.slice.kind}/{planned.slice.name}/")
         ),
     ):
-        counters = _Watching(planned, config.on_error == "stop", config.rejected_share)
+        counters = _Watching(planned, config.on_error == "stop", config.unreadable_share)
         for document in read_documents(config, counters):
             if document.title.strip().casefold() == lowered or document.id == name_or_id:
                 explanation = Explanation(
@@ -339,7 +339,7 @@ def _find_duplicates(
     """Read all sources and record the duplicates of the document in `explanation`."""
     read = ReadSliceGroup(
         parts=directory,
-        config=config.model_copy(update={"keep_rejected": False}),
+        config=config.model_copy(update={"keep_dropped": False}),
         prepared=prepared,
     )
     groups = group_slices(slices)

@@ -24,7 +24,7 @@ AUTO = "auto"
 MAXIMUM_DOCUMENT_BYTES = 64 << 20
 
 # If more of a file is unreadable, its format is not what the source claims.
-MAXIMUM_REJECTED_SHARE = 0.5
+MAXIMUM_UNREADABLE_SHARE = 0.5
 
 
 class CorpusOptions(StageConfig):

@@ -82,19 +82,19 @@ def check_readable(config: CorpusConfig, results: Results) -> None:
     """Check that the unreadable share is within the limit.
 
     Raises:
-        DataError: more than `config.rejected_share` of files, pages and lines is unreadable.
+        DataError: more than `config.unreadable_share` of files, pages and lines is unreadable.
     """
     counters = sum((Counter(result["counters"]) for result in results), Counter[str]())
     bad = counted(counters, "quarantined/")
     refused, documents = sum(bad.values()), counters["read/documents"]
     share = refused / max(1, refused + documents)
-    if share > config.rejected_share:
+    if share > config.unreadable_share:
         first = next(entry for result in results for entry in result["unreadable"])
         raise DataError(
             f"{refused:,} of {refused + documents:,} files, pages and lines could not be read "
             f"({_by_count(bad)}; the first: {first['file']}: {first['sentence']}), more than "
-            f"corpus.max_rejected_share ({config.rejected_share:g}). Repair or remove the files "
-            f"listed in {UNREADABLE}, or raise the limit"
+            f"corpus.max_unreadable_share ({config.unreadable_share:g}). Repair or remove the "
+            f"files listed in {UNREADABLE}, or raise the limit"
         )
 
 
@@ -224,22 +224,22 @@ def _write(
     """
     from cloze.pipeline.corpus.duplicates.plan import CorpusPlanRequest, plan
     from cloze.pipeline.corpus.write.write import (
-        WriteRejected,
+        WriteDropped,
         WriteShards,
-        index_rejected,
+        index_dropped,
         shard_ranges,
     )
     from cloze.pipeline.runners.fan_out import fan_out
 
     plan_file, duplicates, index = (
         storage.join(build.scratch, f"{name}.arrow")
-        for name in ("plan", "duplicates", "rejected-index")
+        for name in ("plan", "duplicates", "dropped-index")
     )
     references = [f"{path}.refs.arrow" for path in parts]
     request = CorpusPlanRequest(
         shard_bytes=config.shard_bytes,
         plan_file=plan_file,
-        duplicates_file=duplicates if config.keep_rejected else None,
+        duplicates_file=duplicates if config.keep_dropped else None,
         minhash=config.minhash(),
         exact=config.dedup != "none",
         threshold=config.dedup_similarity,
@@ -269,19 +269,19 @@ def _write(
     )
     results = fan_out(build, "write", units, write, unit_name="shards", weights=weights)
     shard_statistics = [shard for result in results for shard in result["shards"]]
-    if config.keep_rejected:
-        index_rejected(parts, corpus_plan.shards, index)
-        rejects = WriteRejected(
+    if config.keep_dropped:
+        index_dropped(parts, corpus_plan.shards, index)
+        rejects = WriteDropped(
             parts=parts,
             index=index,
             duplicates=duplicates,
             directory=build.path,
             shards=corpus_plan.shards,
         )
-        rejected_results = fan_out(
-            build, "rejected", units, rejects, unit_name="shards", weights=weights
+        dropped_results = fan_out(
+            build, "dropped", units, rejects, unit_name="shards", weights=weights
         )
-        build.counters["rejected/rows"] += sum(result["rows"] for result in rejected_results)
+        build.counters["dropped_texts/rows"] += sum(result["rows"] for result in dropped_results)
     return corpus_plan, shard_statistics
 
 

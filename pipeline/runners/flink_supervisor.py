@@ -28,7 +28,7 @@ OVER = ("FINISHED", "CANCELED", "FAILED")
 
 
 def main(spec: dict[str, Any]) -> int:
-    from cloze.core.processes import set_parent_death_signal
+    from cloze.core.processes import parent_death_preexec_fn
 
     # meant for the stage, which then closes the pipe
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -40,7 +40,7 @@ def main(spec: dict[str, Any]) -> int:
             stdout=log,
             stderr=subprocess.STDOUT,
             cwd=spec["directory"],
-            preexec_fn=set_parent_death_signal(),
+            preexec_fn=parent_death_preexec_fn(),
         )
     try:
         while process.poll() is None:

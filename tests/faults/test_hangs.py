@@ -161,7 +161,7 @@ def test_a_pulse_is_seen_from_outside() -> None:
         RankPhase.COMPUTING,
         60.0,
     )
-    with pulse.phase(RankPhase.ASIDE), pulse.phase(RankPhase.EXCHANGE):
+    with pulse.phase(RankPhase.EVALUATING_OR_SAVING), pulse.phase(RankPhase.EXCHANGE):
         assert (watched.read().phase, watched.read().limit) == (
             RankPhase.EXCHANGE,
             0.0,

@@ -268,7 +268,7 @@ EXECUTION = {
 
 STAGES: dict[str, Mapping[str, str]] = {
     "corpus": {
-        "Sources": "*sources *on_error *licences max_rejected_share maximum_document_bytes",
+        "Sources": "*sources *on_error *licences max_unreadable_share maximum_document_bytes",
         "Size and mixture": "*max_words *mixture mixture_by mixture_temperature mixture_epochs",
         "Language": "*language *keep_languages language_probability",
         "Quality rules": "*preset web_sources *minimum_characters *minimum_words"
@@ -285,7 +285,7 @@ STAGES: dict[str, Mapping[str, str]] = {
         "Source formats": "extractor blank_line_documents"
         " dropped_sections kept_sections"
         " disambiguation_templates tables infobox math other_wikis",
-        "Output": "*heldout_fraction *keep_rejected shard_bytes",
+        "Output": "*heldout_fraction *keep_dropped shard_bytes",
     },
     "filter": {"Documents": "*good *bad *language", "Model": "*kind bits"},
     "vectors": {

@@ -215,12 +215,12 @@ def fit(
         weights: initial encoder and pooler; empty: random weights.
 
     Raises:
-        Stopped: SIGTERM or SIGINT came to any rank; a checkpoint is saved.
+        StoppedError: SIGTERM or SIGINT came to any rank; a checkpoint is saved.
         DataError: the checkpoints below `path` are damaged.
         ClozeError: the disk is full, or too many steps in a row had no finite gradient.
     """
     training, resumed = prepare(setup, weights, path)
-    evaluator, precision = training.evaluator, training.recipe.precision
+    evaluator, precision = training.evaluator, training.hyperparameters.precision
     assert isinstance(evaluator, DevEvaluator)
     finished = train(training, setup.build, setup.world, setup.stop, resumed, report)
     step, best = finished.progress.step, finished.progress.best
@@ -292,7 +292,7 @@ def prepare(
     training = TrainSpec(
         path=path,
         config=config.model_dump(mode="json"),
-        recipe=TrainingHyperparameters(
+        hyperparameters=TrainingHyperparameters(
             duration=StepDuration(steps=setup.steps, span=setup.steps),
             learning_rate=setup.learning_rate,
             schedule=Schedule(warmup=math.ceil(setup.steps * config.warmup_share)),

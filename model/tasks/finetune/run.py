@@ -55,7 +55,7 @@ def run(config: FinetuneConfig, build: BuildContext) -> StageResult:
         The result on rank 0, an empty one on the others.
 
     Raises:
-        Stopped: SIGTERM or SIGINT came to any rank; a checkpoint is saved.
+        StoppedError: SIGTERM or SIGINT came to any rank; a checkpoint is saved.
         UsageError: an input of the task is missing, or config and machine do not fit.
         DataError: checkpoint or data is missing or damaged.
         ClozeError: the disk is full, or too many steps in a row had no finite gradient.

@@ -1,5 +1,5 @@
 """The training loop: batches, steps, triggers and rollback.
 
-A `TrainSpec` (recipe, model, batch source) enters; log entries and checkpoints leave. Read
+A `TrainSpec` (hyperparameters, model, batch source) enters; log entries and checkpoints leave. Read
 `loop.py` first.
 """

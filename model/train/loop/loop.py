@@ -125,7 +125,7 @@ class _TrainingLoop:
             saved=training.checkpoints.metadata,
             run=_run_info(training, build),
             keep=execution.keep_checkpoints,
-            averages=training.recipe.ema is not None,
+            averages=training.hyperparameters.ema is not None,
             sync=self.reporter.sync,
         )
         self.saved_step: int | None = None  # step of the newest checkpoint
@@ -164,7 +164,7 @@ class _TrainingLoop:
         zero = f" ZeRO {execution.engine.zero}" if execution.engine.zero else ""
         self.reporter.report_progress(
             {
-                "precision": self.training.recipe.precision,
+                "precision": self.training.hyperparameters.precision,
                 "device": str(self.world.device),
                 "processes": ranks,
                 "engine": execution.engine.name + zero,
@@ -215,7 +215,11 @@ class _TrainingLoop:
 
     def _steps(self) -> None:
         """Run all steps to the last one, or until patience ends the training."""
-        progress, duration, pulse = self.progress, self.training.recipe.duration, self.world.pulse
+        progress, duration, pulse = (
+            self.progress,
+            self.training.hyperparameters.duration,
+            self.world.pulse,
+        )
         requests = LocalRequests(
             stop=lambda: self.stop.requested or self.saver.failed,
             save=self.triggers.save_timer_expired,
@@ -256,10 +260,10 @@ class _TrainingLoop:
         self, work: PreparedStep, synced: SyncedStep, position: ScheduleProgress
     ) -> dict[str, Any] | None:
         """Run one step and return the first part of its log line, if it gets one."""
-        recipe, progress = self.training.recipe, self.progress
+        hyperparameters, progress = self.training.hyperparameters, self.progress
         logs = self.triggers.should_log(progress.step + 1, position)
         pending = self.runner.run(
-            progress.step, work, synced, recipe.learning_rate_at(position), collect=logs
+            progress.step, work, synced, hyperparameters.learning_rate_at(position), collect=logs
         )
         progress.step, progress.tokens = progress.step + 1, progress.tokens + synced.tokens
         before = progress.by_source or [0] * len(synced.by_source)
@@ -274,7 +278,7 @@ class _TrainingLoop:
             "step": progress.step,
             **self.results.window.means(self.world),
             **self.runner.gradients.metrics(pending.norm.value),
-            **recipe.learning_rates_at(position),
+            **hyperparameters.learning_rates_at(position),
             "tokens": progress.tokens,
             "skipped": progress.skipped,
             **({} if pending.scale is None else {"loss_scale": pending.scale.value}),
@@ -322,7 +326,7 @@ class _TrainingLoop:
         evaluator, progress = self.training.evaluator, self.progress
         assert evaluator is not None
         line |= evaluator(progress.step, position, lambda: self.stop.requested)
-        if self.training.recipe.ema is not None:
+        if self.training.hyperparameters.ema is not None:
             with self.runner.engine.ema_weights():
                 metrics = evaluator(progress.step, position, lambda: self.stop.requested)
             line |= {
@@ -387,7 +391,7 @@ def _run_info(training: TrainSpec, build: BuildContext) -> state.RunInfo:
         fingerprint=build.fingerprint,
         build=build.build_id,
         config=training.config,
-        precision=training.recipe.precision,
+        precision=training.hyperparameters.precision,
         compiled=training.execution.compiled,
         engine=engine.name,
         zero=engine.zero,

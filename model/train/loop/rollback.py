@@ -90,7 +90,9 @@ def roll_back(
         f"{request.count} steps in a row up to step {request.step} had a gradient that is not "
         f"finite, or left weights that are not (their rows are in {skips.path}"
     )
-    remedy = f"lower learning_rate ({training.recipe.learning_rate:g}), or use precision fp32"
+    remedy = (
+        f"lower learning_rate ({training.hyperparameters.learning_rate:g}), or use precision fp32"
+    )
     source = SkippingSource(training.data.source, progress.passed)
     if progress.passed:
         rows = sorted(set(source.row_ids(request.step - 1).get("rows", [])))

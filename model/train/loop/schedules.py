@@ -20,15 +20,15 @@ from cloze.core.errors import UsageError
 ONE_CYCLE_RISE, ONE_CYCLE_START = 0.3, 1 / 25  # as `torch.optim.lr_scheduler.OneCycleLR`
 
 # Schedule length of a time budget: the number of steps is unknown at the start.
-WHOLE = 1_000_000_000
-UNMEASURED = WHOLE // 1000  # size of a step before the number of steps is fixed
+BUDGET_UNITS = 1_000_000_000
+UNMEASURED = BUDGET_UNITS // 1000  # size of a step before the number of steps is fixed
 FEWEST, MOST = 10, 50  # limits on the number of measured steps
 MEASURING = 0.05  # share of the budget spent on measuring, between these limits
 OVERHEAD = 1.05  # factor on the measured steps for evaluations and checkpoints
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shape:
+class CurveParameters:
     """Parameters of a schedule's curve.
 
     Attributes:
@@ -45,43 +45,43 @@ class ScheduleKind:
     """A learning-rate schedule.
 
     Attributes:
-        factor: (share done after the warm-up, in [0, 1); the shape) -> multiplier on the peak.
-        reads_decay: True if it reads `Shape.decay`.
-        rises: True if a linear warm-up precedes it; False: its own rise takes `warmup`.
+        factor: (share done after the warm-up, in [0, 1); the curve) -> multiplier on the peak.
+        reads_decay: True if it reads `CurveParameters.decay`.
+        linear_warmup: True if a linear warm-up precedes it; False: its own curve rises.
         needs_warmup: True if it is undefined without a warm-up.
     """
 
-    factor: Callable[[float, Shape], float]
+    factor: Callable[[float, CurveParameters], float]
     reads_decay: bool = False
-    rises: bool = True
+    linear_warmup: bool = True
     needs_warmup: bool = False
 
 
-def linear(progress: float, shape: Shape) -> float:
+def linear(progress: float, curve: CurveParameters) -> float:
     """Decay linearly to 0 (google-research/bert, optimization.py)."""
     return 1.0 - progress
 
 
-def constant(progress: float, shape: Shape) -> float:
+def constant(progress: float, curve: CurveParameters) -> float:
     """Keep the peak to the end."""
     return 1.0
 
 
-def cosine(progress: float, shape: Shape) -> float:
+def cosine(progress: float, curve: CurveParameters) -> float:
     """Decay to 0 along half a cosine (Loshchilov and Hutter, "SGDR", 2017, equation 5)."""
     return 0.5 * (1.0 + math.cos(math.pi * progress))
 
 
-def inverse_sqrt(progress: float, shape: Shape) -> float:
+def inverse_sqrt(progress: float, curve: CurveParameters) -> float:
     """Decay with one over the square root of the progress since the start, never to 0.
 
     At twice the warm-up the rate is the peak over the square root of two (Vaswani et al., 2017,
     section 5.3; fairseq's `inverse_sqrt`).
     """
-    return math.sqrt(shape.warmup / (shape.warmup + progress * (1.0 - shape.warmup)))
+    return math.sqrt(curve.warmup / (curve.warmup + progress * (1.0 - curve.warmup)))
 
 
-def sqrt(progress: float, shape: Shape) -> float:
+def sqrt(progress: float, curve: CurveParameters) -> float:
     """Decay as one minus the square root of the progress: the decay of `wsd` as a phase of its own.
 
     Hägele et al., "Scaling Laws and Compute-Optimal Training Beyond Fixed Training Durations",
@@ -90,21 +90,21 @@ def sqrt(progress: float, shape: Shape) -> float:
     return 1.0 - math.sqrt(progress)
 
 
-def wsd(progress: float, shape: Shape) -> float:
+def wsd(progress: float, curve: CurveParameters) -> float:
     """Keep the peak, then decay like `sqrt` over the last `decay` (Hägele et al., 2024)."""
     # Share of the whole schedule, like the decay.
-    overall_progress = shape.warmup + progress * (1.0 - shape.warmup)
-    decay_progress = 1.0 - (1.0 - overall_progress) / min(shape.decay, 1.0 - shape.warmup)
+    overall_progress = curve.warmup + progress * (1.0 - curve.warmup)
+    decay_progress = 1.0 - (1.0 - overall_progress) / min(curve.decay, 1.0 - curve.warmup)
     return 1.0 if decay_progress <= 0.0 else 1.0 - math.sqrt(min(decay_progress, 1.0))
 
 
-def one_cycle(progress: float, shape: Shape) -> float:
+def one_cycle(progress: float, curve: CurveParameters) -> float:
     """Rise along half a cosine to the peak, then decay along half a cosine to 0.
 
     Smith and Topin, "Super-Convergence", 2018. As in torch, the rise starts at a 25th of the peak,
     and takes three tenths of the schedule if no warm-up is set.
     """
-    rise = shape.warmup or ONE_CYCLE_RISE
+    rise = curve.warmup or ONE_CYCLE_RISE
     if progress < rise:
         rise_factor = 0.5 * (1.0 - math.cos(math.pi * progress / rise))
         return ONE_CYCLE_START + (1.0 - ONE_CYCLE_START) * rise_factor
@@ -118,7 +118,7 @@ SCHEDULES: dict[str, ScheduleKind] = {
     "inverse-sqrt": ScheduleKind(factor=inverse_sqrt, needs_warmup=True),
     "sqrt": ScheduleKind(factor=sqrt),
     "wsd": ScheduleKind(factor=wsd, reads_decay=True),
-    "one-cycle": ScheduleKind(factor=one_cycle, rises=False),
+    "one-cycle": ScheduleKind(factor=one_cycle, linear_warmup=False),
 }
 
 
@@ -129,7 +129,7 @@ class Schedule:
     Attributes:
         name: key of `SCHEDULES`.
         warmup: length of the linear warm-up, in the unit of the training's progress.
-        decay: see `Shape`.
+        decay: see `CurveParameters`.
         final: share of the peak at the end. Default: 0.
     """
 
@@ -147,12 +147,12 @@ class Schedule:
             size: progress of this step. The warm-up counts it as done, so no step has a rate of 0.
         """
         kind = SCHEDULES[self.name]
-        if kind.rises and done < self.warmup:
+        if kind.linear_warmup and done < self.warmup:
             return min(1.0, (done + size) / self.warmup)
-        warmup = self.warmup if kind.rises else 0.0
+        warmup = self.warmup if kind.linear_warmup else 0.0
         progress = (done - warmup) / max(size, whole - warmup)
-        shape = Shape(warmup=self.warmup / max(size, whole), decay=self.decay)
-        factor = kind.factor(min(progress, 1.0), shape)
+        curve = CurveParameters(warmup=self.warmup / max(size, whole), decay=self.decay)
+        factor = kind.factor(min(progress, 1.0), curve)
         return factor if not self.final else self.final + (1.0 - self.final) * factor
 
 
@@ -334,7 +334,7 @@ class TimeBudget(Duration):
     closing: Callable[[float], float]
     clock: Callable[[], float] = field(default_factory=lambda: process_clock())
     steps: None = None
-    total: float = WHOLE
+    total: float = BUDGET_UNITS
     _times: list[float] = field(default_factory=list)
     _last: int = 0
 
@@ -379,11 +379,14 @@ class TimeBudget(Duration):
         self, step: int, tokens: int = 0, size: int = 0, budget: Sequence[int] = ()
     ) -> ScheduleProgress:
         if not budget:
-            return ScheduleProgress(done=0, step_size=UNMEASURED, total=WHOLE, last=False)
+            return ScheduleProgress(done=0, step_size=UNMEASURED, total=BUDGET_UNITS, last=False)
         first, last = budget
-        step_size = WHOLE / max(1, last - first)
+        step_size = BUDGET_UNITS / max(1, last - first)
         return ScheduleProgress(
-            done=(step - first) * step_size, step_size=step_size, total=WHOLE, last=step + 1 == last
+            done=(step - first) * step_size,
+            step_size=step_size,
+            total=BUDGET_UNITS,
+            last=step + 1 == last,
         )
 
 

@@ -93,7 +93,7 @@ def prepare(
     training: TrainSpec, source: BatchSource, world: World, first: int
 ) -> Iterator[PreparedStep]:
     """Yield every step from `first` on; runs in the prefetch thread."""
-    total_steps = training.recipe.duration.steps
+    total_steps = training.hyperparameters.duration.steps
     for step in count(first) if total_steps is None else range(first, total_steps):
         work = source.step_batches(step, world.rank, world.size)
         batches = [item.batch for item in work.micro_batches]
@@ -176,11 +176,11 @@ class StepRunner:
     """
 
     def __init__(self, training: TrainSpec, world: World) -> None:
-        self._recipe, self._device = training.recipe, world.device
+        self._hyperparameters, self._device = training.hyperparameters, world.device
         self.engine = create_engine(
             training.execution.engine,
             training.trained,
-            training.recipe,
+            training.hyperparameters,
             world,
             micro_batch=training.execution.micro_batch,
             accumulation=training.execution.accumulation,
@@ -190,7 +190,7 @@ class StepRunner:
     def load(self, resumed: ResumeState) -> None:
         """Load weights, EMA, optimizer state and loss scale of a checkpoint."""
         self.engine.load_weights(resumed.weights)
-        if self._recipe.ema is not None and resumed.average is not None:
+        if self._hyperparameters.ema is not None and resumed.average is not None:
             self.engine.load_ema(resumed.average)
         self.engine.load_optimizer_state(resumed.optimizer, resumed.progress.updates)
         for tensors in (resumed.weights, resumed.optimizer, resumed.average):
@@ -212,12 +212,14 @@ class StepRunner:
             rate: learning rate.
             collect: True to collect gradient norms.
         """
-        recipe, device = self._recipe, self._device
+        hyperparameters, device = self._hyperparameters, self._device
         counts = to_device_async([max(1, total) for total in synced.counts], torch.float32, device)
         figures = torch.zeros(2, len(synced.counts), dtype=torch.float64, device=device)
         micro_batches = work.batches.micro_batches
         for number, item in enumerate(micro_batches):
-            torch.manual_seed(int(random_keys.fold_in(recipe.seed, _DROPOUT, step, item.first)))
+            torch.manual_seed(
+                int(random_keys.fold_in(hyperparameters.seed, _DROPOUT, step, item.first))
+            )
             figures += self.engine.backward(
                 move(item.batch, device), counts, last=number + 1 == len(micro_batches)
             )
@@ -225,8 +227,8 @@ class StepRunner:
         scale = None if scaler is None else AsyncScalar(scaler.value)
         with self.gradients.collect(collect):
             norm = AsyncScalar(self.engine.step(rate))
-        if recipe.ema is not None:
-            self.engine.update_ema(ema_decay_at(recipe.ema, step))
+        if hyperparameters.ema is not None:
+            self.engine.update_ema(ema_decay_at(hyperparameters.ema, step))
         return PendingStep(step + 1, norm, figures, counts, scale)
 
 
@@ -292,5 +294,5 @@ class StepResults:
         self._reporter.message(
             f"step {step} was skipped: its gradient is not finite (rows in {SKIPPED})", "warning"
         )
-        if progress.skipped_in_a_row >= self._training.recipe.max_skipped:
+        if progress.skipped_in_a_row >= self._training.hyperparameters.max_skipped:
             raise RollbackRequired(step, progress.skipped_in_a_row)

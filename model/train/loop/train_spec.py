@@ -178,7 +178,7 @@ class TrainSpec:
 
     path: str
     config: Mapping[str, Any]
-    recipe: TrainingHyperparameters
+    hyperparameters: TrainingHyperparameters
     trained: TrainModule
     data: DataSpec
     execution: ExecutionSpec

@@ -28,11 +28,13 @@ class StepTriggers:
 
     def progress_at(self, step: int) -> ScheduleProgress:
         """Return the schedule progress of a step, for a training with a known number of steps."""
-        return self._training.recipe.duration.progress_at(step - 1, 0, 0, ())
+        return self._training.hyperparameters.duration.progress_at(step - 1, 0, 0, ())
 
     def last(self, progress: TrainerState) -> int | None:
         """Return the number of the last step, or None while it is unknown."""
-        return self._training.recipe.duration.last(progress.step, progress.tokens, progress.budget)
+        return self._training.hyperparameters.duration.last(
+            progress.step, progress.tokens, progress.budget
+        )
 
     def should_stop(self, progress: TrainerState) -> bool:
         """Return True after the last step, or when patience is exhausted."""
@@ -81,7 +83,7 @@ class StepTriggers:
     def ends_tenth(self, step: int, position: ScheduleProgress) -> bool:
         """Return True at the end of a last tenth of this training, whose checkpoint is kept."""
         duration, start_position = (
-            self._training.recipe.duration,
+            self._training.hyperparameters.duration,
             self._training.data.start_position.step,
         )
         if duration.steps is not None:  # the schedule may be longer than this training

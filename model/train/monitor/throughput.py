@@ -39,7 +39,10 @@ from cloze.model.train.precision import Precision
 
 Part = Literal["data", "forward", "backward", "communication", "optimizer", "save", "evaluation"]
 PARTS: tuple[Part, ...] = get_args(Part)
-ASIDE: tuple[Part, ...] = ("save", "evaluation")  # include all sections nested in them
+EVALUATING_OR_SAVING: tuple[Part, ...] = (
+    "save",
+    "evaluation",
+)  # include all sections nested in them
 # Sections of the host that a GPU's computation can hide.
 HIDDEN: tuple[Part, ...] = ("data", "communication")
 OTHER = "other"
@@ -77,9 +80,9 @@ class TimeBreakdown:
             on_device: True if a GPU does the work: events then measure it instead of the host's
                 clock.
         """
-        if self._open and self._open[-1] in ASIDE:
+        if self._open and self._open[-1] in EVALUATING_OR_SAVING:
             name = self._open[-1]
-        marked = on_device and self._events and name not in ASIDE
+        marked = on_device and self._events and name not in EVALUATING_OR_SAVING
         self._count()
         self._open.append(name)
         if marked:
@@ -121,7 +124,7 @@ class TimeBreakdown:
             return {**self._host, "wall": wall}
         self._drain()
         computed: dict[str, float] = {
-            name: self._device[name] + (self._host[name] if name in ASIDE else 0.0)
+            name: self._device[name] + (self._host[name] if name in EVALUATING_OR_SAVING else 0.0)
             for name in PARTS
         }
         idle = max(0.0, wall - sum(computed.values()))
@@ -258,5 +261,5 @@ class _Interval:
     def speed(self, now: dict[str, float]) -> tuple[float, float]:
         """Return tokens per second of step time, and the share of it spent waiting for data."""
         elapsed = {name: seconds - self._since[name] for name, seconds in now.items()}
-        seconds = max(elapsed["wall"] - sum(elapsed[name] for name in ASIDE), 1e-9)
+        seconds = max(elapsed["wall"] - sum(elapsed[name] for name in EVALUATING_OR_SAVING), 1e-9)
         return self._tokens / seconds, min(1.0, max(0.0, elapsed["data"] / seconds))

@@ -82,7 +82,7 @@ class StepTimer:
         """Exclude the block from the step's time limit, as it may take any time."""
         start = time.monotonic()
         try:
-            with self._pulse.phase(RankPhase.ASIDE), self._timeline.section(section):
+            with self._pulse.phase(RankPhase.EVALUATING_OR_SAVING), self._timeline.section(section):
                 yield
         finally:
             if self._began is not None:

@@ -47,10 +47,10 @@ class OptimizerSpec:
     """An optimizer.
 
     Attributes:
-        build: maps parameter groups (`optimizers.parameters.parameter_groups`) and recipe to the
-            optimizer. If its attribute `found_inf`, a tensor, is 1, a step must change nothing, as
-            in torch's fused optimizers. The host then need not ask a GPU whether the gradient is
-            finite.
+        build: maps parameter groups (`optimizers.parameters.parameter_groups`) and hyperparameters
+            to the optimizer. If its attribute `found_inf`, a tensor, is 1, a step must change
+            nothing, as in torch's fused optimizers. The host then need not ask a GPU whether the
+            gradient is finite.
         state: names of the state tensors with the parameter's shape; a scalar `step` exists in
             addition.
         matrix_state: names of the state tensors of the layers' matrices, if these are treated

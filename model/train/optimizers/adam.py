@@ -26,14 +26,16 @@ from cloze.model.train.optimizers.parameters import (
 )
 
 
-def adamw(groups: list[dict[str, Any]], recipe: TrainingHyperparameters) -> torch.optim.Optimizer:
+def adamw(
+    groups: list[dict[str, Any]], hyperparameters: TrainingHyperparameters
+) -> torch.optim.Optimizer:
     """Build torch's fused AdamW, with the bias correction that BERT's Adam lacks."""
     return torch.optim.AdamW(
         groups,
-        lr=recipe.learning_rate,
-        betas=recipe.betas,
-        eps=recipe.eps,
-        weight_decay=recipe.weight_decay,
+        lr=hyperparameters.learning_rate,
+        betas=hyperparameters.betas,
+        eps=hyperparameters.eps,
+        weight_decay=hyperparameters.weight_decay,
         fused=True,
     )
 
@@ -76,8 +78,14 @@ class TensorwiseAdam(torch.optim.Optimizer, abc.ABC):
     columns: int
     found_inf: Tensor | None = None
 
-    def __init__(self, groups: list[dict[str, Any]], recipe: TrainingHyperparameters) -> None:
-        defaults = {"lr": recipe.learning_rate, "betas": recipe.betas, "eps": recipe.eps}
+    def __init__(
+        self, groups: list[dict[str, Any]], hyperparameters: TrainingHyperparameters
+    ) -> None:
+        defaults = {
+            "lr": hyperparameters.learning_rate,
+            "betas": hyperparameters.betas,
+            "eps": hyperparameters.eps,
+        }
         super().__init__(groups, defaults)
         self.shards: dict[Tensor, FlatShard] = {}
 

@@ -253,10 +253,14 @@ class Muon(torch.optim.Optimizer):
 
     found_inf: Tensor | None = None
 
-    def __init__(self, groups: list[dict[str, Any]], recipe: TrainingHyperparameters) -> None:
-        super().__init__(groups, {"lr": recipe.learning_rate})
-        self._dtype = DTYPES[recipe.precision]
-        self._others = adamw([group for group in self.param_groups if not group["hidden"]], recipe)
+    def __init__(
+        self, groups: list[dict[str, Any]], hyperparameters: TrainingHyperparameters
+    ) -> None:
+        super().__init__(groups, {"lr": hyperparameters.learning_rate})
+        self._dtype = DTYPES[hyperparameters.precision]
+        self._others = adamw(
+            [group for group in self.param_groups if not group["hidden"]], hyperparameters
+        )
         self._others.state = self.state  # shared state, and the same groups
         self.ranks = (0, 1)
         self.shards: dict[Tensor, FlatShard] = {}

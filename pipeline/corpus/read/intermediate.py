@@ -55,7 +55,7 @@ PART = pa.schema(
 )
 """Schema of documents in intermediate files, without dictionaries: batches cannot share one."""
 
-REJECTED = pa.schema(
+DROPPED_SCHEMA = pa.schema(
     _required(
         ("key", pa.uint64()),  # of the document
         ("id", pa.string()),
@@ -67,7 +67,7 @@ REJECTED = pa.schema(
         ("detail", pa.string()),  # id of the kept document, or the words of a task
         ("text", pa.string()),
     ),
-    metadata={"cloze.rejected": "1"},
+    metadata={"cloze.dropped": "1"},
 )
 
 I64 = npt.NDArray[np.int64]

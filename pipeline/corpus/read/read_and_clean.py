@@ -23,8 +23,8 @@ from cloze.pipeline.corpus.duplicates.signatures import signature
 from cloze.pipeline.corpus.options import MinHash
 from cloze.pipeline.corpus.provenance import Origin, licence_name
 from cloze.pipeline.corpus.read.intermediate import (
+    DROPPED_SCHEMA,
     PART,
-    REJECTED,
     compact_batch,
     shard_position,
     signatures_schema,
@@ -94,25 +94,28 @@ class SortedBatches:
 
 
 class IntermediateWriter:
-    """Writer of the documents, signatures and rejected texts of one group of slices.
+    """Writer of the documents, signatures and dropped texts of one group of slices.
 
     The files are written atomically.
     """
 
-    def __init__(self, path: str, references: pa.Schema, keep_rejected: bool) -> None:
+    def __init__(self, path: str, references: pa.Schema, keep_dropped: bool) -> None:
         self._stack = contextlib.ExitStack()
         self._names = {f"{path}.arrow": PART, f"{path}.refs.arrow": references}
         self._references = references
-        self._rejects = f"{path}.rejected.arrow" if keep_rejected else None
+        self._dropped_path = f"{path}.dropped.arrow" if keep_dropped else None
         self._runs = SortedBatches(
             pa.schema([*PART, *(field for field in references if field.name != "key")])
         )
-        self._rejected = SortedBatches(REJECTED)
+        self._dropped_texts = SortedBatches(DROPPED_SCHEMA)
         self._files: list[Any] = []
         self.documents = self.bytes = 0
 
     def __enter__(self) -> IntermediateWriter:
-        names = {**self._names, **({self._rejects: REJECTED} if self._rejects else {})}
+        names = {
+            **self._names,
+            **({self._dropped_path: DROPPED_SCHEMA} if self._dropped_path else {}),
+        }
         for name, arrow_schema in names.items():
             handle = self._stack.enter_context(storage.atomic_output(name))
             self._files.append(self._stack.enter_context(pa.ipc.new_file(handle, arrow_schema)))
@@ -124,7 +127,7 @@ class IntermediateWriter:
     def finish(self) -> None:
         """Write the buffered rows."""
         self._write(self._runs.close())
-        self._write_rejected(self._rejected.close())
+        self._write_dropped(self._dropped_texts.close())
 
     def add(self, row: dict[str, Any]) -> None:
         self.documents += 1
@@ -132,7 +135,7 @@ class IntermediateWriter:
         self._write(self._runs.add(row, row["bytes"]))
 
     def reject(self, row: dict[str, Any]) -> None:
-        self._write_rejected(self._rejected.add(row, len(row["text"])))
+        self._write_dropped(self._dropped_texts.add(row, len(row["text"])))
 
     def _write(self, batches: Iterator[pa.RecordBatch]) -> None:
         for batch in batches:
@@ -140,7 +143,7 @@ class IntermediateWriter:
                 columns = [batch[name] for name in arrow_schema.names]
                 file.write_batch(pa.RecordBatch.from_arrays(columns, schema=arrow_schema))
 
-    def _write_rejected(self, batches: Iterator[pa.RecordBatch]) -> None:
+    def _write_dropped(self, batches: Iterator[pa.RecordBatch]) -> None:
         for batch in batches:
             self._files[2].write_batch(batch)
 
@@ -225,22 +228,22 @@ class ReadSliceGroup:
 
         Returns:
             counters, documents, bytes of text, unreadable places, matches by task, examples of
-            rejected text, and origins.
+            dropped text, and origins.
         """
         config = self.config
         minhash = config.minhash()
         references = signatures_schema(minhash, config.dedup_similarity > 0, config.mixes)
         steps = build_steps(config, self.prepared)
         with IntermediateWriter(
-            storage.join(self.parts, unit["name"]), references, config.keep_rejected
+            storage.join(self.parts, unit["name"]), references, config.keep_dropped
         ) as writer:
-            dropped = _Dropped(writer if config.keep_rejected else None, make_redactor(config))
+            dropped = _Dropped(writer if config.keep_dropped else None, make_redactor(config))
             origins: set[Origin] = set()
             slice_counters = [
                 ReadCounters(
                     slice=Slice.from_json(planned),
                     stop=config.on_error == "stop",
-                    allowed=config.rejected_share,
+                    allowed=config.unreadable_share,
                 )
                 for planned in unit["slices"]
             ]
@@ -270,7 +273,7 @@ class _Dropped:
     """Counter and recorder of what the cleaning steps drop.
 
     Args:
-        writer: receives the rejected texts; None: they are not written.
+        writer: receives the dropped texts; None: they are not written.
         redact: redacts a document and its text for output.
     """
 
@@ -281,7 +284,7 @@ class _Dropped:
     ) -> None:
         self._writer, self._redact = writer, redact
         self.tasks: Counter[str] = Counter()
-        self.examples = RejectedExamples()
+        self.examples = DroppedExamples()
 
     def begin(self, raw: Document, counters: ReadCounters) -> None:
         """Set the raw document that is observed next, and the counters of its slice."""
@@ -360,7 +363,7 @@ def _row(
     return row
 
 
-class RejectedExamples:
+class DroppedExamples:
     """Up to three dropped documents and lines per reason, chosen by hash, independent of order."""
 
     def __init__(self) -> None:

@@ -17,7 +17,7 @@ from typing import Any
 from cloze.core import storage
 from cloze.core.errors import DataError
 from cloze.pipeline.corpus.document import Document
-from cloze.pipeline.corpus.options import MAXIMUM_REJECTED_SHARE, CorpusOptions
+from cloze.pipeline.corpus.options import MAXIMUM_UNREADABLE_SHARE, CorpusOptions
 from cloze.pipeline.corpus.provenance import NOTHING_KNOWN, Origin
 from cloze.pipeline.corpus.readers.streams import FORMATS
 
@@ -96,7 +96,7 @@ class ReadCounters:
 
     slice: Slice
     stop: bool = True
-    allowed: float = MAXIMUM_REJECTED_SHARE
+    allowed: float = MAXIMUM_UNREADABLE_SHARE
     counters: Counter[str] = field(default_factory=Counter)
     unreadable: list[UnreadableItem] = field(default_factory=list)
     _refused: int = 0
@@ -160,7 +160,7 @@ class ReadCounters:
             raise DataError(
                 f"{self.slice.path}: {self._refused:,} of its first {total:,} pages and lines "
                 f"could not be read (the first: {self.unreadable[0].sentence}), more than "
-                f"corpus.max_rejected_share ({self.allowed:g}) allows; check that the file is of "
+                f"corpus.max_unreadable_share ({self.allowed:g}) allows; check that the file is of "
                 f"source {self.slice.kind}, raise the limit, or set corpus.on_error to quarantine"
             )
 

@@ -2,9 +2,10 @@
 
 A step is a pure function on a document. It returns the document and what it removed, or a reason to
 drop the document. All reasons are counted. To add a step, write a module with its options and a
-`CleaningStep`, and add a line to STEPS. Two tables are for people: `SETTINGS` in
-`cloze.pipeline.corpus.stage` names the option behind a reason, and `STAGES` in
-`cloze.flows.commands.base.options` the heading of the option in the help.
+`CleaningStep`, and add a line to STEPS before `sentences`, which splits what the others leave. Each
+option also needs a heading in the help: `STAGES` in `cloze.flows.commands.base.options`. Two more
+tables are for people: `SETTINGS` in `cloze.pipeline.corpus.stage` names the option behind a reason,
+and `MEANINGS` in `cloze.pipeline.corpus.card.card` says what the reason means.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ STEPS = {
     "blocked_words": "cloze.pipeline.corpus.steps.filters.blocked_words:STEP",
     "personal_data": "cloze.pipeline.corpus.steps.personal_data:STEP",
     "decontaminate": "cloze.pipeline.corpus.steps.decontaminate:STEP",
+    # stays last
     "sentences": "cloze.pipeline.corpus.steps.sentences:STEP",
 }
 
@@ -41,6 +43,7 @@ Observer = Callable[[str, Document, CleaningResult], None]
 
 
 def _kinds() -> dict[str, CleaningStep]:
+    assert next(reversed(STEPS)) == "sentences", "a step behind it would lose the sentences"
     return {name: import_object(reference) for name, reference in STEPS.items()}
 
 

@@ -1,7 +1,7 @@
 """Rules, by language, on whether a sentence continues after an end mark.
 
 The tables list abbreviations without the final period. For English they supplement sentencex.
-TITLES precede a name or another word in any case: no sentence ends after them. LEADS_ON precede a
+NEVER_FINAL_ABBREVIATIONS precede a name or another word in any case: no sentence ends after them. ABBREVIATIONS_BEFORE_NUMBERS precede a
 number, a bracket or a small letter: there no sentence ends, but before a capital one may.
 """
 
@@ -11,7 +11,7 @@ import functools
 import re
 from dataclasses import dataclass
 
-TITLES = {
+NEVER_FINAL_ABBREVIATIONS = {
     "de": "bzgl bspw evtl ggf inkl insb i.d.R o.ä vgl z.Hd Hr Hrn Fr Frl Prof Dr Ing Dipl Mag St Str "
     "geb gest Abt Abs "
     "Bd Hrsg zzgl Mio Mrd u.a v.a s.a d.h z.B i.A griech lat engl frz ital span russ poln österr "
@@ -98,7 +98,7 @@ TITLES = {
     ),
     "pa": "ਡਾ ਪ੍ਰੋ ਸ੍ਰੀ ਸ਼੍ਰੀ ਈ.ਪੂ ਕਿ.ਮੀ ਰੁ ਨੰ ਏ ਬੀ ਸੀ ਡੀ ਐਫ ਜੀ ਐਚ ਆਈ ਜੇ ਕੇ ਐਲ ਐਮ ਐਨ ਪੀ ਆਰ ਐਸ ਟੀ",
 }
-LEADS_ON = {
+ABBREVIATIONS_BEFORE_NUMBERS = {
     "bg": "г гг в вв хил млн млрд лв км м кг см т др",
     "cs": "tis mil mld hod min km kg ks",
     "id": "no vol hal",
@@ -119,7 +119,7 @@ ORDINALS = frozenset("de da no fi cs sk sl hr sr bs hu pl et lv is tr lb".split(
 
 # German capitalizes the noun after an ordinal, so a sentence ends there only before a word that
 # often begins one.
-OPENERS = {
+SENTENCE_STARTERS = {
     "de": "Der Die Das Den Dem Des Ein Eine Einen Einem Einer Er Sie Es Wir Ich Ihr Man Dies Diese "
     "Dieser Dieses Diesem "
     "Diesen Jede Jeder Alle Viele Einige Andere "
@@ -296,10 +296,12 @@ def sentence_rules(language: str) -> SentenceRules | EnglishRules:
     """Return the rules of a language (ISO 639)."""
     if language == "en":
         return EnglishRules()
-    language = language if language in TITLES else RELATED.get(language, language)
+    language = (
+        language if language in NEVER_FINAL_ABBREVIATIONS else RELATED.get(language, language)
+    )
     return SentenceRules(
-        titles=_words(TITLES, language),
-        leads_on=_words(LEADS_ON, language),
+        titles=_words(NEVER_FINAL_ABBREVIATIONS, language),
+        leads_on=_words(ABBREVIATIONS_BEFORE_NUMBERS, language),
         has_ordinals=language in ORDINALS,
-        openers=frozenset(OPENERS.get(language, ())),
+        openers=frozenset(SENTENCE_STARTERS.get(language, ())),
     )

@@ -15,11 +15,11 @@ import re
 from collections.abc import Iterable
 
 from cloze.pipeline.corpus.document import (
-    A_HOLE,
     ELLIPSIS,
     HOLES,
     LATIN,
     OTHER_SCRIPTS,
+    PLACEHOLDER_PATTERN,
     UNMARKED,
     Document,
     has_hole,
@@ -250,8 +250,10 @@ def split(paragraphs: Iterable[str], language: str = "en") -> Sentences:
     for paragraph in paragraphs:
         sentences = split_paragraph(paragraph, language)
         if has_hole(paragraph):
-            dropped += [sentence for sentence in sentences if A_HOLE.search(sentence)]
-            sentences = [sentence for sentence in sentences if not A_HOLE.search(sentence)]
+            dropped += [sentence for sentence in sentences if PLACEHOLDER_PATTERN.search(sentence)]
+            sentences = [
+                sentence for sentence in sentences if not PLACEHOLDER_PATTERN.search(sentence)
+            ]
         if sentences:
             starts.append(len(texts))
             texts += sentences
@@ -260,8 +262,8 @@ def split(paragraphs: Iterable[str], language: str = "en") -> Sentences:
 
 def _removed(sentence: str) -> RemovedText:
     """Return a sentence with placeholders shown as `[…]`, counted by its first placeholder."""
-    hole = A_HOLE.search(sentence)
-    return RemovedText(HOLES[hole[0]] if hole else "", A_HOLE.sub("[…]", sentence))
+    hole = PLACEHOLDER_PATTERN.search(sentence)
+    return RemovedText(HOLES[hole[0]] if hole else "", PLACEHOLDER_PATTERN.sub("[…]", sentence))
 
 
 def _build(options: CorpusOptions) -> StepFunction:

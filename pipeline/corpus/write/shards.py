@@ -54,7 +54,7 @@ class CorpusShards:
             for entry in manifest.files
             if entry.path.startswith("corpus-") and entry.path.endswith(".arrow")
         )
-        files = sorted((entry.path, entry.size) for entry in shards)  # without rejected/
+        files = sorted((entry.path, entry.size) for entry in shards)  # without dropped/
         if manifest.stage not in STAGES or not files:
             raise DataError(
                 f"{path} contains a {manifest.stage} artifact with {len(files)} Arrow files, not a "

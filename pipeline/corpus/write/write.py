@@ -2,7 +2,7 @@
 
 A unit writes consecutive shards, because every unit opens every intermediate file and neighbouring
 shards share batches. The number of units is bounded, so the files are read only a few times,
-whatever the corpus size. With `keep_rejected`, a second file per shard has the dropped texts.
+whatever the corpus size. With `keep_dropped`, a second file per shard has the dropped texts.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from cloze.pipeline.corpus.document import join_sentences
 from cloze.pipeline.corpus.duplicates.plan import REASONS
 from cloze.pipeline.corpus.read.intermediate import (
     CORPUS,
+    DROPPED_SCHEMA,
     PART,
-    REJECTED,
     IntermediateFile,
     PartReader,
     compact_batch,
@@ -37,10 +37,10 @@ from cloze.pipeline.corpus.read.read_and_clean import BATCH_BYTES, RUN_BYTES
 from cloze.pipeline.corpus.write.mixing import copied_id, copied_key
 from cloze.pipeline.corpus.write.shards import read_of_shard
 
-REJECTED_DIRECTORY = "rejected"
+DROPPED_DIRECTORY = "dropped"
 MOST_UNITS, LEAST_UNITS = 128, 16
 
-REJECTED_INDEX = pa.schema(
+DROPPED_INDEX = pa.schema(
     [pa.field(name, pa.int32(), nullable=False) for name in ("part", "batch", "first", "last")]
 )
 
@@ -49,13 +49,13 @@ def corpus_shard_name(number: int, shards: int) -> str:
     return shard_name("corpus", number, shards)
 
 
-def rejected_name(number: int, shards: int) -> str:
-    return storage.join(REJECTED_DIRECTORY, shard_name("rejected", number, shards))
+def dropped_name(number: int, shards: int) -> str:
+    return storage.join(DROPPED_DIRECTORY, shard_name("dropped", number, shards))
 
 
-def rejected_file(part: str) -> str:
-    """Return the file of rejected texts that belongs to an intermediate file."""
-    return f"{part}.rejected.arrow"
+def dropped_file(part: str) -> str:
+    """Return the file of dropped texts that belongs to an intermediate file."""
+    return f"{part}.dropped.arrow"
 
 
 def shard_ranges(shards: int, part_bytes: Sequence[int], *, ranged: bool) -> list[tuple[int, int]]:
@@ -130,8 +130,8 @@ def _renamed(table: pa.Table, copies: npt.NDArray[np.int64]) -> pa.Table:
     return table.set_column(1, PART.field("id"), pa.array(names, pa.string()))
 
 
-def index_rejected(parts: Sequence[str], shards: int, path: str) -> None:
-    """Write which shards each batch of rejected texts has rows for.
+def index_dropped(parts: Sequence[str], shards: int, path: str) -> None:
+    """Write which shards each batch of dropped texts has rows for.
 
     Batches are sorted by position, so the first and last row suffice. A shard's writer then opens
     only the batches it needs.
@@ -139,11 +139,11 @@ def index_rejected(parts: Sequence[str], shards: int, path: str) -> None:
     Args:
         parts: as in `WriteShards`.
         shards: number of shards.
-        path: the index, schema REJECTED_INDEX, a row per batch.
+        path: the index, schema DROPPED_INDEX, a row per batch.
     """
     rows: list[tuple[int, int, int, int]] = []
     for number, part in enumerate(parts):
-        with IntermediateFile(rejected_file(part)) as file:
+        with IntermediateFile(dropped_file(part)) as file:
             for batch_number in range(file.batches):
                 keys = file.batch(batch_number)["key"].to_numpy()
                 first, last = shard_of(shard_position(keys[[0, -1]]), shards).tolist()
@@ -152,16 +152,16 @@ def index_rejected(parts: Sequence[str], shards: int, path: str) -> None:
         pa.array(column, pa.int32())
         for column in (zip(*rows, strict=True) if rows else ([], [], [], []))
     ]
-    write_arrow(path, REJECTED_INDEX, [pa.RecordBatch.from_arrays(columns, schema=REJECTED_INDEX)])
+    write_arrow(path, DROPPED_INDEX, [pa.RecordBatch.from_arrays(columns, schema=DROPPED_INDEX)])
 
 
 @dataclass(frozen=True, kw_only=True)
-class WriteRejected:
-    """Write the rejected texts of consecutive shards: dropped by cleaning, or as duplicates.
+class WriteDropped:
+    """Write the dropped texts of consecutive shards: dropped by cleaning, or as duplicates.
 
     Attributes:
         parts, directory, shards: as in `WriteShards`.
-        index: file written by `index_rejected`.
+        index: file written by `index_dropped`.
         duplicates: first file of duplicates, schema DUPLICATES, a batch per shard.
     """
 
@@ -174,10 +174,10 @@ class WriteRejected:
     def __call__(self, unit: dict[str, int]) -> dict[str, Any]:
         """Write the shards from `first` to `end` of `unit`; return the number of rows."""
         index = read_arrow(self.index)
-        rejected = [rejected_file(part) for part in self.parts]
+        files = [dropped_file(part) for part in self.parts]
         with (
             PartReader(part_files(self.parts), self.shards) as parts,
-            PartReader(rejected, self.shards) as dropped,
+            PartReader(files, self.shards) as dropped,
         ):
             return {
                 "rows": sum(
@@ -187,23 +187,23 @@ class WriteRejected:
             }
 
     def _write(self, number: int, index: pa.Table, parts: PartReader, dropped: PartReader) -> int:
-        """Write the rejected texts of a shard; return the number of rows."""
+        """Write the dropped texts of a shard; return the number of rows."""
         pieces = [*self._read(number, index, dropped), self._duplicates(number, parts)]
         for reader in (parts, dropped):
             reader.pass_shard(number)
-        table = pa.concat_tables([REJECTED.empty_table(), *pieces]).combine_chunks()
+        table = pa.concat_tables([DROPPED_SCHEMA.empty_table(), *pieces]).combine_chunks()
         # lines of one document keep their order; for equal ids the text decides
         order = [
             (name, "ascending") for name in ("key", "scope", "step", "reason", "text", "detail")
         ]
-        batch = compact_batch(table.take(pa.compute.sort_indices(table, order)), REJECTED)
+        batch = compact_batch(table.take(pa.compute.sort_indices(table, order)), DROPPED_SCHEMA)
         write_arrow(
-            storage.join(self.directory, rejected_name(number, self.shards)), REJECTED, [batch]
+            storage.join(self.directory, dropped_name(number, self.shards)), DROPPED_SCHEMA, [batch]
         )
         return int(batch.num_rows)
 
     def _read(self, number: int, index: pa.Table, dropped: PartReader) -> Iterator[pa.Table]:
-        part, batches, first, last = (index[name].to_numpy() for name in REJECTED_INDEX.names)
+        part, batches, first, last = (index[name].to_numpy() for name in DROPPED_INDEX.names)
         for at in np.flatnonzero((first <= number) & (number <= last)).tolist():
             batch = dropped.batch(int(part[at]), int(batches[at]))
             rows = np.flatnonzero(
@@ -231,4 +231,4 @@ class WriteRejected:
                 documents, originals, dropped["reason"].tolist(), strict=True
             )
         ]
-        return pa.Table.from_pylist(rows, schema=REJECTED)
+        return pa.Table.from_pylist(rows, schema=DROPPED_SCHEMA)

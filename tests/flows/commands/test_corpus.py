@@ -52,13 +52,13 @@ def test_every_option_reaches_the_stage(capsys, source, tmp_path):
     assert code == 0
     manifest = artifact.read_manifest(str(out))
     config = manifest.config
-    assert (config["language"], config["dedup"], config["keep_rejected"], config["on_error"]) == (
+    assert (config["language"], config["dedup"], config["keep_dropped"], config["on_error"]) == (
         "de",
         "exact",
         True,
         "quarantine",
     )
-    assert (config["max_rejected_share"], config["minimum_words"], config["decontaminate"]) == (
+    assert (config["max_unreadable_share"], config["minimum_words"], config["decontaminate"]) == (
         0.5,
         2,
         [str(task)],

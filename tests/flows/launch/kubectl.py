@@ -25,7 +25,7 @@ from typing import Any
 
 import jsonschema
 
-from cloze.core.processes import set_parent_death_signal
+from cloze.core.processes import parent_death_preexec_fn
 from tests.flows.launch.trainjob_schema import TRAIN_JOB
 
 CLUSTER = Path(os.environ.get("CLUSTER", "/nonexistent"))
@@ -103,7 +103,7 @@ def pod(job: Path, node: int) -> int:
         trainer["command"],
         env={**os.environ, **plain, **ranks},
         start_new_session=True,
-        preexec_fn=set_parent_death_signal(),
+        preexec_fn=parent_death_preexec_fn(),
     )
     signal.signal(signal.SIGTERM, lambda *_: container.terminate())
     tell(phase="Running")

@@ -104,7 +104,7 @@ def pretrain(config: PretrainConfig, inputs: dict[str, str], out: Path, world: W
     """Set up, take a step, evaluate."""
     build = BuildContext(path=str(out), inputs=inputs, execution=Execution(), fingerprint="f" * 64)
     setup = prepare(config, build, world)
-    take_a_step(setup.scoring, setup.source, setup.training.recipe, world)
+    take_a_step(setup.scoring, setup.source, setup.training.hyperparameters, world)
     evaluate(setup.scoring, setup.heldout, world)
 
 
@@ -167,9 +167,9 @@ def finetune(config: FinetuneConfig, path: str, out: Path, world: World) -> None
     )
     setup = finetune_run.prepare(config, build, world, StopRequest())
     training, _ = fit.prepare(setup, setup.start.state, build.path)
-    take_a_step(training.trained, training.data.source, training.recipe, world)
+    take_a_step(training.trained, training.data.source, training.hyperparameters, world)
     assert training.evaluator is not None
-    moment = training.recipe.duration.progress_at(1, 0, ())
+    moment = training.hyperparameters.duration.progress_at(1, 0, ())
     assert training.evaluator(1, moment, lambda: False)
 
 

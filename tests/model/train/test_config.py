@@ -31,7 +31,7 @@ from cloze.model.train.evaluate.heldout import (
 from cloze.model.train.loop.schedules import BatchSizeSchedule, ScheduleProgress
 from cloze.model.train.optimizers.parameters import parameter_groups
 from cloze.model.train.plan import micro_batch
-from cloze.model.train.setup import recipe, step_duration
+from cloze.model.train.setup import hyperparameters, step_duration
 from cloze.model.train.stage import STAGE
 
 CPU = torch.device("cpu")
@@ -180,7 +180,9 @@ def test_decay_is_on_matrices_alone() -> None:
 
     model = new_model(model_config("bert-tiny", vocab_size=50))
     config = PretrainConfig()
-    decayed, others = parameter_groups(model, recipe(config, "fp32", step_duration(config)))
+    decayed, others = parameter_groups(
+        model, hyperparameters(config, "fp32", step_duration(config))
+    )
     names = {id(parameter): name for name, parameter in model.named_parameters()}
     assert (decayed["weight_decay"], others["weight_decay"]) == (0.01, 0.0)
     assert all("bias" in names[id(p)] or "norm" in names[id(p)] for p in others["params"])

@@ -148,11 +148,11 @@ def test_it_says_what_the_stage_does(source, tmp_path, name):
     if settings.get("decontaminate"):
         settings["decontaminate"] = [str(task)]
     result = make(
-        tmp_path / "out", f"jsonl={path}", keep_rejected=True, heldout_fraction=0.4, **settings
+        tmp_path / "out", f"jsonl={path}", keep_dropped=True, heldout_fraction=0.4, **settings
     )
     kept = {row["title"]: row for row in rows(result)}
     dropped = {
-        row["title"]: row for row in rows(result, "rejected/*.arrow") if row["scope"] == "document"
+        row["title"]: row for row in rows(result, "dropped/*.arrow") if row["scope"] == "document"
     }
     for title in ("Whole", "Longer", "Short", "Alone", "Asked", *MORE):
         found = explain(config(path, heldout_fraction=0.4, **settings), title)

@@ -64,7 +64,7 @@ def _dump(path: Path, streams: int = 12) -> None:
 def test_a_dump_cut_by_its_index_gives_the_same_bytes(tmp_path, monkeypatch):
     _dump(tmp_path)
     source = f"wikipedia={tmp_path}/x-multistream.xml.bz2"
-    whole = make(tmp_path / "whole", source, shard_bytes=2048, keep_rejected=True)
+    whole = make(tmp_path / "whole", source, shard_bytes=2048, keep_dropped=True)
     monkeypatch.setattr(dump, "SLICE_BYTES", 600)
     monkeypatch.setattr(sources, "GROUP_BYTES", 0)
     monkeypatch.setattr(shards, "SHARDS", 3)  # the plan in pieces
@@ -73,7 +73,7 @@ def test_a_dump_cut_by_its_index_gives_the_same_bytes(tmp_path, monkeypatch):
     )
     assert (len(slices) > 3, repeated) == (True, 0)
     assert len({one.part for one in slices}) == len(slices)
-    cut = make(tmp_path / "cut", source, shard_bytes=2048, keep_rejected=True)
+    cut = make(tmp_path / "cut", source, shard_bytes=2048, keep_dropped=True)
     assert whole.manifest.rows >= 20
     assert cut.manifest.fingerprint == whole.manifest.fingerprint
     assert cut.manifest.content_sha256 == whole.manifest.content_sha256
@@ -115,15 +115,15 @@ def test_small_files_share_a_part_and_their_number_shows_in_nothing(tmp_path, mo
     assert sorted(one.slice.name for both in together for one in both.slices) == sorted(
         one.slice.name for one in slices
     )
-    shared = make(tmp_path / "shared", *given, shard_bytes=2048, keep_rejected=True)
+    shared = make(tmp_path / "shared", *given, shard_bytes=2048, keep_dropped=True)
     monkeypatch.setattr(sources, "GROUP_BYTES", 3000)
     cut = group_slices(slices)
     assert 4 < len(cut) < len(slices)
     assert len({one.part for one in cut}) == len(cut)
-    some = make(tmp_path / "some", *given, shard_bytes=2048, keep_rejected=True)
+    some = make(tmp_path / "some", *given, shard_bytes=2048, keep_dropped=True)
     monkeypatch.setattr(sources, "GROUP_BYTES", 0)
     assert [one.slices for one in group_slices(slices)] == [(one,) for one in slices]
-    alone = make(tmp_path / "alone", *given, shard_bytes=2048, keep_rejected=True)
+    alone = make(tmp_path / "alone", *given, shard_bytes=2048, keep_dropped=True)
     cards = [
         json.loads((tmp_path / name / "card.json").read_text())
         for name in ("shared", "some", "alone")
@@ -370,8 +370,8 @@ def test_an_object_store_gives_the_same_bytes(tmp_path):
     source = write_jsonl(
         tmp_path / "a.jsonl", *(prose(n) for n in range(12)), prose(1) + "\n\nOne line more."
     )
-    here = make(tmp_path / "here", f"jsonl={source}", shard_bytes=4096, keep_rejected=True)
+    here = make(tmp_path / "here", f"jsonl={source}", shard_bytes=4096, keep_dropped=True)
     place_ = "memory://corpus-parts/there"
-    there = make(place_, f"jsonl={source}", shard_bytes=4096, keep_rejected=True)
+    there = make(place_, f"jsonl={source}", shard_bytes=4096, keep_dropped=True)
     assert there.manifest.content_sha256 == here.manifest.content_sha256
     fsspec.filesystem("memory").rm("/corpus-parts", recursive=True)

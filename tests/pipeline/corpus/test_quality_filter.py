@@ -98,7 +98,7 @@ def test_a_corpus_without_what_is_unlike(texts, linear, tmp_path):
         tmp_path / "filtered",
         source,
         quality_filter=linear.artifact,
-        keep_rejected=True,
+        keep_dropped=True,
         heldout_fraction=0,
     )
     dropped = made.manifest.summary["dropped"]["low_quality"]

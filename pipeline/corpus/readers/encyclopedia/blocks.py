@@ -10,12 +10,12 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from cloze.pipeline.corpus.document import (
-    A_HOLE,
     HOLE_LIST,
     HOLE_TEMPLATE,
     LATIN,
     OTHER_SCRIPTS,
     PLACEHOLDER,
+    PLACEHOLDER_PATTERN,
     UNMARKED,
     InfoboxField,
     has_hole,
@@ -171,9 +171,9 @@ class Blocks:
         """Add a paragraph."""
         self._close_list()
         text = plain(text)
-        if not _LETTER.search(text) and not A_HOLE.search(text):
+        if not _LETTER.search(text) and not PLACEHOLDER_PATTERN.search(text):
             return
-        if self._open and A_HOLE.search(self._open[-1]) and _CONTINUES.match(text):
+        if self._open and PLACEHOLDER_PATTERN.search(self._open[-1]) and _CONTINUES.match(text):
             # a formula on a separate line
             text = f"{self._open} {text}"
         else:
@@ -204,7 +204,7 @@ class Blocks:
             text = f"{self._term.rstrip(': ')}: {text}" if defines else text
             self._term, indented = "", False
         text = plain(text)
-        if _LETTER.search(text) or A_HOLE.search(text):
+        if _LETTER.search(text) or PLACEHOLDER_PATTERN.search(text):
             self._items.append(text)
             self._indented &= indented
 
@@ -272,7 +272,7 @@ class Blocks:
             return
         if (
             reads_as_prose(text)
-            or A_HOLE.search(text[-1:])
+            or PLACEHOLDER_PATTERN.search(text[-1:])
             or (len(text.split(maxsplit=3)) > 3 and _LEADS.search(text))
             or (self._english and reads_as_statement(text))
         ):

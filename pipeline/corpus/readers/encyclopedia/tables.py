@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from cloze.pipeline.corpus.document import A_HOLE, InfoboxField
+from cloze.pipeline.corpus.document import PLACEHOLDER_PATTERN, InfoboxField
 from cloze.pipeline.corpus.readers.encyclopedia.blocks import ExtractedPage, plain
 from cloze.pipeline.corpus.readers.encyclopedia.elements import escape_literals, unescape_literals
 
@@ -37,23 +37,23 @@ class Cell:
     rows: int = 1
 
 
-def render_table(content: str, form: Form) -> list[str]:
+def table_from_wikitext(content: str, form: Form) -> list[str]:
     """Return the lines of a table; none for layout tables (without a heading row, or one column).
 
     Args:
         content: text between `{|` and `|}`, with links and templates resolved.
         form: `prose` for `Year: 1990; Population: 5,000.`, `markdown` for `| 1990 | 5,000 |`.
     """
-    return format_table(*_cells(content), form)
+    return table_from_cells(*_cells(content), form)
 
 
-def format_table(caption: str, raw: list[list[Cell]], form: Form) -> list[str]:
+def table_from_cells(caption: str, raw: list[list[Cell]], form: Form) -> list[str]:
     """Return the lines of a table; none for layout tables.
 
     Args:
         caption: caption of the table; may be empty.
         raw: rows of the source, each cell once.
-        form: as in `render_table`.
+        form: as in `table_from_wikitext`.
     """
     grid = _spread([row for row in raw if row])
     header = next((row for row in grid if len(row) > 1 and all(cell.head for cell in row)), None)
@@ -189,7 +189,7 @@ _LINE = re.compile(rf"\n\s*\n|\n(?=[ \t]*[*#:;{MARK}])")
 _ITEM = re.compile(r"^(?!#[0-9a-fA-F]{3,8}$)[*#:;]+\s*")  # but not a colour
 _MARKED = re.compile(r"^[•·]\s*")
 _SIGNED = re.compile(r"[-–]\d")
-_HAS_CONTENT = re.compile(rf"\w|{A_HOLE.pattern}")
+_HAS_CONTENT = re.compile(rf"\w|{PLACEHOLDER_PATTERN.pattern}")
 _OPENS, _CONTINUES = ("(", "[", ",", ";"), ("(", "[", ",", ";", ":")
 _DEEPEST = 3  # maximum nesting of boxes
 _MOST_UNCLOSED = 8  # boxes without an end; each scans the rest of the page
@@ -224,7 +224,7 @@ def add_field(box: str, name: str, lines: list[str], page: ExtractedPage) -> Non
         value += line
     if not name or not value or _LAYOUT.fullmatch(name) or _SETTING.fullmatch(value):
         return
-    if A_HOLE.search(value):
+    if PLACEHOLDER_PATTERN.search(value):
         page.dropped[REASON] += 1
     else:
         page.infobox.append(InfoboxField(box, name, value))

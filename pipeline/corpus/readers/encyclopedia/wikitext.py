@@ -246,7 +246,11 @@ class WikitextParser(ArticleRules):
         return templates.render(content, self.language, before)
 
     def _table(self, content: str, before: str) -> str:
-        rows = tables.render_table(content, self.kept_tables) if self.kept_tables != "drop" else []
+        rows = (
+            tables.table_from_wikitext(content, self.kept_tables)
+            if self.kept_tables != "drop"
+            else []
+        )
         return "".join(f"\n{tables.MARK}{row}" for row in rows or [""]) + "\n"
 
     def _paragraphs(self, text: str) -> ExtractedPage:

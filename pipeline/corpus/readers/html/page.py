@@ -293,7 +293,7 @@ class _TreeWalk:
         lines: list[str] = []
         if self._rules.kept_tables != "drop":
             caption, rows = cells(element, self._rules.line)
-            lines = tables.format_table(escape_literals(caption), rows, self._rules.kept_tables)
+            lines = tables.table_from_cells(escape_literals(caption), rows, self._rules.kept_tables)
         self._blocks.close_term()
         for line in lines:
             self._blocks.add_line(line)

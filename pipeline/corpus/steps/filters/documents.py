@@ -11,7 +11,7 @@ from typing_extensions import Self
 
 from cloze.core.config import InputPath
 from cloze.core.words import TSHEG, count_words, mark_codes, width
-from cloze.pipeline.corpus.document import A_HOLE, Document, has_hole
+from cloze.pipeline.corpus.document import PLACEHOLDER_PATTERN, Document, has_hole
 from cloze.pipeline.corpus.options import CorpusOptions
 from cloze.pipeline.corpus.provenance import licence_name, license_matches
 from cloze.pipeline.corpus.steps.base import (
@@ -153,7 +153,7 @@ def letter_share(text: str) -> float:
     if not text.isascii():  # non-ASCII characters separately
         octets = np.frombuffer(data, dtype=np.uint8)
         others = octets[octets >= 0x80].tobytes().decode("utf-8", "surrogatepass")
-        characters -= len(A_HOLE.findall(others)) if has_hole(others) else 0
+        characters -= len(PLACEHOLDER_PATTERN.findall(others)) if has_hole(others) else 0
         kinds = _kinds()[
             np.frombuffer(others.encode("utf-32-le", "surrogatepass"), dtype=np.uint32)
         ]

@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 
 from pydantic import Field
 
-from cloze.pipeline.corpus.document import A_HOLE, Document
+from cloze.pipeline.corpus.document import PLACEHOLDER_PATTERN, Document
 from cloze.pipeline.corpus.options import AUTO, CorpusOptions
 from cloze.pipeline.corpus.steps.base import (
     CleaningResult,
@@ -30,7 +30,7 @@ CERTAIN = 0.99
 _WINDOWS = 3
 UNKNOWN = "und"  # ISO 639: undetermined
 _LETTER = re.compile(r"[^\W\d_]")
-_NOISE = re.compile(r"https?://\S+|www\.\S+|\S+@\S+|[\d_]+|" + A_HOLE.pattern)
+_NOISE = re.compile(r"https?://\S+|www\.\S+|\S+@\S+|[\d_]+|" + PLACEHOLDER_PATTERN.pattern)
 _NAMES = {"nb": "no", "zxx": UNKNOWN}
 
 

@@ -22,7 +22,7 @@ from tests.model.datasets import write_dataset
 from tests.model.layers.test_device_questions import QUESTIONS
 from tests.model.train.ranks import STILL, config, here
 
-ASIDE = {"_finish_line", "_save", "means"}  # log lines, measurements and checkpoints
+EVALUATING_OR_SAVING = {"_finish_line", "_save", "means"}  # log lines, measurements and checkpoints
 
 
 class Asked(TorchDispatchMode):
@@ -46,7 +46,7 @@ class Asked(TorchDispatchMode):
                 if "/model/" in frame.filename and "/tests/" not in frame.filename
             ]
             names = {frame.name for frame in ours}
-            if "_steps" in names and not names & ASIDE:
+            if "_steps" in names and not names & EVALUATING_OR_SAVING:
                 self.who[f"{Path(ours[-1].filename).name} {ours[-1].name}"] += 1
         return func(*args, **(kwargs or {}))
 

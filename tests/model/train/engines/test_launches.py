@@ -22,7 +22,7 @@ from cloze.model.train.distributed import World
 from cloze.model.train.engines import EngineConfig, create_engine
 from cloze.model.train.engines.torch import TorchEngine
 from cloze.model.train.evaluate.scoring import PretrainModule
-from cloze.model.train.setup import recipe, step_duration
+from cloze.model.train.setup import hyperparameters, step_duration
 from tests.model.layouts import laid
 from tests.model.stand_in import META, stand_in
 from tests.model.train.ranks import config
@@ -80,7 +80,7 @@ def create(
     settings = config(precision=precision, **changes)
     names = model.default_objectives("nsp" if "pair" in model.heads else None)
     scoring = PretrainModule(new_model(model), names, settings.precision)  # type: ignore[arg-type]
-    plan = recipe(settings, settings.precision, step_duration(settings))  # type: ignore[arg-type]
+    plan = hyperparameters(settings, settings.precision, step_duration(settings))  # type: ignore[arg-type]
     engine = create_engine(
         EngineConfig("torch", 0), scoring, plan, World(0, 1, device), micro_batch=6, accumulation=1
     )

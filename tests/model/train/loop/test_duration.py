@@ -15,7 +15,7 @@ import pytest
 from cloze.core.artifacts.checkpoints import COMPLETE
 from cloze.core.errors import UsageError
 from cloze.model.train.loop.schedules import (
-    WHOLE,
+    BUDGET_UNITS,
     Schedule,
     StepDuration,
     TimeBudget,
@@ -93,10 +93,10 @@ def test_the_course_of_a_budget_begins_when_its_steps_are_known_and_follows_them
     warm-up.
     """
     pace = TimeBudget(seconds=100.0, cold=1, closing=lambda step: 0.0)
-    schedule = Schedule(warmup=0.1 * WHOLE)
+    schedule = Schedule(warmup=0.1 * BUDGET_UNITS)
     before = pace.progress_at(3)
     assert (before.done, before.last) == (0, False)
-    assert schedule.factor(before.done, WHOLE, before.step_size) == pytest.approx(0.01)
+    assert schedule.factor(before.done, BUDGET_UNITS, before.step_size) == pytest.approx(0.01)
     budget = [4, 104]
     by_steps = Schedule(warmup=10)
     for step in range(4, 104):
@@ -121,7 +121,7 @@ def test_a_budget_that_starting_takes_up_is_refused_or_has_one_step() -> None:
     only = nearly.progress_at(0, 0, 0, [0, 1])
     assert (only.done, only.last) == (0, True)
     assert (
-        Schedule(warmup=0.1 * WHOLE).factor(only.done, WHOLE, only.step_size) == 1.0
+        Schedule(warmup=0.1 * BUDGET_UNITS).factor(only.done, BUDGET_UNITS, only.step_size) == 1.0
     )  # and is not of rate 0
 
 

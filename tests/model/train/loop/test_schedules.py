@@ -14,7 +14,7 @@ from cloze.core.humanize import parse_duration
 from cloze.model.train.config import PretrainConfig
 from cloze.model.train.loop.schedules import SCHEDULES, Schedule
 
-RISING = [name for name in sorted(SCHEDULES) if SCHEDULES[name].rises]
+RISING = [name for name in sorted(SCHEDULES) if SCHEDULES[name].linear_warmup]
 
 
 def course(name: str, steps: int, warmup: float = 0, **shape: float) -> list[float]:
@@ -51,7 +51,7 @@ def test_any_unit_will_do(
     found = schedule.factor(share * whole, whole, 1e-9 * whole)
     assert found == pytest.approx(shares.factor(share, 1.0, 1e-9), abs=1e-6)
     assert -1e-9 <= found <= 1 + 1e-9
-    if share > warmup and SCHEDULES[name].rises:
+    if share > warmup and SCHEDULES[name].linear_warmup:
         assert found >= final - 1e-9
 
 
@@ -84,7 +84,7 @@ def test_the_warm_up_is_a_share_of_what_it_is_counted_in() -> None:
     )  # tokens know no 10,000 steps
     assert (
         PretrainConfig(steps=200, schedule="one-cycle").lr_schedule(200).warmup == 0
-    )  # it rises by itself
+    )  # it linear_warmup by itself
     assert (
         PretrainConfig(steps=5, schedule="inverse-sqrt").lr_schedule(5).warmup == 1
     )  # it falls from where that ends

@@ -26,7 +26,7 @@ class EveryTenth:
 
 def due_of(measure: EveryTenth, patience: int, steps: int) -> StepTriggers:
     training: Any = SimpleNamespace(
-        recipe=SimpleNamespace(duration=StepDuration(steps=steps, span=steps)),
+        hyperparameters=SimpleNamespace(duration=StepDuration(steps=steps, span=steps)),
         checkpoints=SimpleNamespace(milestones=frozenset()),
         evaluator=measure,
         patience=patience,

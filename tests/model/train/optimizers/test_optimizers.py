@@ -29,7 +29,7 @@ from cloze.model.train.optimizers.parameters import (
     set_learning_rate,
     squares,
 )
-from cloze.model.train.setup import recipe, step_duration
+from cloze.model.train.setup import hyperparameters, step_duration
 from tests.model.train.engine_cases import CHANGES
 from tests.model.train.ranks import TINY
 
@@ -324,7 +324,7 @@ def test_places_have_rates_of_their_own() -> None:
         steps=10,
     )
     pace = step_duration(given)
-    settings = recipe(given, "fp32", pace)
+    settings = hyperparameters(given, "fp32", pace)
     rates = {
         id(one): group["rate"]
         for group in parameter_groups(model, settings)
@@ -341,7 +341,7 @@ def test_places_have_rates_of_their_own() -> None:
         "learning_rate_hidden": pytest.approx(1e-3),
     }
     usual = PretrainConfig()
-    assert recipe(usual, "fp32", step_duration(usual)).learning_rates_at(
+    assert hyperparameters(usual, "fp32", step_duration(usual)).learning_rates_at(
         pace.progress_at(0, 0, 0, (0, 0))
     ).keys() == {"learning_rate"}
 

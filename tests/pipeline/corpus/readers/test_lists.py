@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import pytest
 
-from cloze.pipeline.corpus.document import A_HOLE
+from cloze.pipeline.corpus.document import PLACEHOLDER_PATTERN
 from cloze.pipeline.corpus.readers.encyclopedia.wikitext import WikitextParser
 from cloze.pipeline.corpus.readers.prose import ends_as_sentence, reads_as_prose, reads_as_statement
 from cloze.pipeline.corpus.steps.sentences import split, split_paragraph
@@ -77,7 +77,7 @@ def test_a_list_is_whole_or_gone(wikitext, expected):
 def test_what_goes_is_counted():
     found = MARKUP.extract(NAMES)
     assert found.dropped == {"list_item": 3}
-    assert [A_HOLE.sub("…", text) for text in found.paragraphs] == [
+    assert [PLACEHOLDER_PATTERN.sub("…", text) for text in found.paragraphs] == [
         "It grew. Its members were: …",
         "It ended.",
     ]

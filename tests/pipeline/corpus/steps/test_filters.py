@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cloze.core.words import count_words, is_mark, split_words
-from cloze.pipeline.corpus.document import A_HOLE, Document
+from cloze.pipeline.corpus.document import PLACEHOLDER_PATTERN, Document
 from cloze.pipeline.corpus.steps.chain import TextConfig, build_steps, run_steps
 from cloze.pipeline.corpus.steps.filters.documents import (
     _BLANK,
@@ -69,7 +69,7 @@ def test_words_are_counted_over_paragraphs():
 
 @given(st.text())
 def test_letter_share_is_that_of_the_definition(text):
-    visible = "".join(A_HOLE.sub("", text).split())
+    visible = "".join(PLACEHOLDER_PATTERN.sub("", text).split())
     visible = "".join(
         letter
         for letter in visible

@@ -204,7 +204,7 @@ def test_nothing_of_it_stands_in_the_artifact_and_the_card_counts_it(tmp_path):
         f"jsonl={source}",
         mask_personal_data=("email", "phone", "card"),
         personal_data_allowed=2,
-        keep_rejected=True,
+        keep_dropped=True,
         minimum_letters=0.0,
     )
     everything = b"".join(
@@ -249,7 +249,7 @@ def test_neither_address_nor_id_tells_who_it_was(tmp_path):
         tmp_path / "out",
         f"jsonl={tmp_path}/a.jsonl",
         mask_personal_data=("email",),
-        keep_rejected=True,
+        keep_dropped=True,
     )
     found = rows(result)
     assert [row["url"] for row in found] == ["https://x.org/list?u=<email>&p=1"] * 2

@@ -19,12 +19,12 @@ from cloze.pipeline.corpus.config import CorpusConfig
 from cloze.pipeline.corpus.document import Document, sanitize_document
 from cloze.pipeline.corpus.duplicates import signatures
 from cloze.pipeline.corpus.read import read_and_clean
-from cloze.pipeline.corpus.read.intermediate import REJECTED, IntermediateFile, PartReader
+from cloze.pipeline.corpus.read.intermediate import DROPPED_SCHEMA, IntermediateFile, PartReader
 from cloze.pipeline.corpus.read.read_and_clean import ReadSliceGroup
 from cloze.pipeline.corpus.read.sources import group_slices, plan_reading
 from cloze.pipeline.corpus.stage import STAGE
 from cloze.pipeline.corpus.write.shards import CorpusShards
-from cloze.pipeline.corpus.write.write import WriteRejected, index_rejected
+from cloze.pipeline.corpus.write.write import WriteDropped, index_dropped
 from tests.pipeline.corpus.corpora import make, prose, rows, write_jsonl
 
 
@@ -51,8 +51,8 @@ def mixed(samples, tmp_path_factory):
     settings = {"decontaminate": [str(base / "task.txt")], "shard_bytes": 16384}
     return {
         "plain": make(base / "plain", *sources, **settings),
-        "kept": make(base / "kept", *sources, keep_rejected=True, **settings),
-        "two": make(base / "two", *reversed(sources), keep_rejected=True, workers=2, **settings),
+        "kept": make(base / "kept", *sources, keep_dropped=True, **settings),
+        "two": make(base / "two", *reversed(sources), keep_dropped=True, workers=2, **settings),
     }
 
 
@@ -78,9 +78,9 @@ def test_read_is_kept_and_dropped(mixed):
         }  # one of each is in the samples
 
 
-def test_rejected_text_is_kept_with_its_reason(mixed):
+def test_dropped_text_is_kept_with_its_reason(mixed):
     result = mixed["kept"]
-    found = rows(result, "rejected/*.arrow")
+    found = rows(result, "dropped/*.arrow")
     counters = result.manifest.counters
     by_reason = Counter(row["reason"] for row in found if row["scope"] == "document")
     for reason in ("exact_duplicate", "near_duplicate", "too_short", "not_prose", "contaminated"):
@@ -100,10 +100,10 @@ def test_rejected_text_is_kept_with_its_reason(mixed):
     assert texts["contaminated"]["step"] == "decontaminate"
 
 
-def test_rejected_text_is_in_the_manifest_and_nobody_reads_it(mixed):
+def test_dropped_text_is_in_the_manifest_and_nobody_reads_it(mixed):
     result = mixed["kept"]
     names = {entry.path for entry in result.manifest.files}
-    assert any(name.startswith("rejected/rejected-00000-of-") for name in names)
+    assert any(name.startswith("dropped/dropped-00000-of-") for name in names)
     assert artifact.verify(result.artifact).ok
     assert all(name.startswith("corpus-") for name in CorpusShards.open(result.artifact).names)
     shards = {path.name: path.read_bytes() for path in Path(result.artifact).glob("corpus-*.arrow")}
@@ -111,13 +111,13 @@ def test_rejected_text_is_in_the_manifest_and_nobody_reads_it(mixed):
         path.name: path.read_bytes()
         for path in Path(mixed["plain"].artifact).glob("corpus-*.arrow")
     }
-    assert not (Path(mixed["plain"].artifact) / "rejected").exists()
+    assert not (Path(mixed["plain"].artifact) / "dropped").exists()
     assert pa.ipc.open_file(
-        next((Path(result.artifact) / "rejected").glob("*.arrow"))
-    ).schema.equals(REJECTED, check_metadata=True)
+        next((Path(result.artifact) / "dropped").glob("*.arrow"))
+    ).schema.equals(DROPPED_SCHEMA, check_metadata=True)
 
 
-def test_rejected_text_is_the_same_bytes_in_any_order(mixed):
+def test_dropped_text_is_the_same_bytes_in_any_order(mixed):
     assert mixed["two"].manifest.content_sha256 == mixed["kept"].manifest.content_sha256
     for name in ("card.html", "card.json"):
         assert (Path(mixed["two"].artifact) / name).read_bytes() == (
@@ -136,27 +136,27 @@ def test_a_shard_reads_its_own_batches_of_dropped_text_alone(tmp_path, monkeypat
 
     def batch(self, number):
         found = read(self, number)
-        if found.schema.equals(REJECTED):
+        if found.schema.equals(DROPPED_SCHEMA):
             opened[id(self), number] += 1
         return found
 
-    made = make(tmp_path / "all", f"jsonl={source}", keep_rejected=True, shard_bytes=2048)
+    made = make(tmp_path / "all", f"jsonl={source}", keep_dropped=True, shard_bytes=2048)
     parts = tuple(
         sorted(
-            str(path).removesuffix(".rejected.arrow") for path in tmp_path.rglob("*.rejected.arrow")
+            str(path).removesuffix(".dropped.arrow") for path in tmp_path.rglob("*.dropped.arrow")
         )
     )
     assert parts == ()  # the stage leaves no scratch behind
     shards = made.manifest.summary["shards"]
-    config = CorpusConfig(sources=[{"kind": "jsonl", "path": str(source)}], keep_rejected=True)
+    config = CorpusConfig(sources=[{"kind": "jsonl", "path": str(source)}], keep_dropped=True)
     (one,) = group_slices(plan_reading(config.listed())[0])
     ReadSliceGroup(parts=str(tmp_path), config=config, prepared={})({**one.unit(), "name": "p"})
-    with IntermediateFile(f"{tmp_path}/p.rejected.arrow") as file:
+    with IntermediateFile(f"{tmp_path}/p.dropped.arrow") as file:
         batches = file.batches
     assert (shards > 8, batches > 8) == (True, True)
-    index_rejected([f"{tmp_path}/p"], shards, str(tmp_path / "index.arrow"))
+    index_dropped([f"{tmp_path}/p"], shards, str(tmp_path / "index.arrow"))
     monkeypatch.setattr(IntermediateFile, "batch", batch)
-    write = WriteRejected(
+    write = WriteDropped(
         parts=(f"{tmp_path}/p",),
         index=str(tmp_path / "index.arrow"),
         duplicates="",
@@ -164,7 +164,7 @@ def test_a_shard_reads_its_own_batches_of_dropped_text_alone(tmp_path, monkeypat
         shards=shards,
     )
     index, found = read_arrow(write.index), []
-    with PartReader([f"{tmp_path}/p.rejected.arrow"], shards) as dropped:
+    with PartReader([f"{tmp_path}/p.dropped.arrow"], shards) as dropped:
         for shard in range(shards):
             found += [
                 row for table in write._read(shard, index, dropped) for row in table.to_pylist()
@@ -173,7 +173,7 @@ def test_a_shard_reads_its_own_batches_of_dropped_text_alone(tmp_path, monkeypat
     assert sum(opened.values()) == batches  # all in one range of shards: each once
     assert len(found) == 200
     assert {row["id"] for row in found} == {
-        row["id"] for row in rows(made, "rejected/*.arrow") if row["step"] != "dedup"
+        row["id"] for row in rows(made, "dropped/*.arrow") if row["step"] != "dedup"
     }
 
 
@@ -243,13 +243,13 @@ def test_a_double_of_held_out_text_is_not_trained_on(tmp_path):
 )
 def test_a_limit_on_what_cannot_be_read(tmp_path, limit, stops):
     source = write_jsonl(tmp_path / "a.jsonl", *(prose(n) for n in range(6)), bad=2)
-    arguments = {"on_error": "quarantine", "max_rejected_share": limit}
+    arguments = {"on_error": "quarantine", "max_unreadable_share": limit}
     if not stops:
         result = make(tmp_path / "out", f"jsonl={source}", **arguments)
         assert sum(result.manifest.summary["quarantined"].values()) == 2
         return
     with pytest.raises(
-        DataError, match=r"2 of 8 files, pages and lines could not be read .*max_rejected_share"
+        DataError, match=r"2 of 8 files, pages and lines could not be read .*max_unreadable_share"
     ) as error:
         make(tmp_path / "out", f"jsonl={source}", **arguments)
     assert error.value.exit_code == 3
@@ -264,9 +264,9 @@ def test_what_is_no_unicode_is_written_all_the_same(tmp_path):
     (tmp_path / "a").mkdir()
     for name, text in (("b\udce9.txt", prose(1)), ("c\udce9.txt", "Too short.")):
         (tmp_path / "a" / name).write_text(text)
-    result = make(tmp_path / "out", f"text={tmp_path / 'a'}", keep_rejected=True)
+    result = make(tmp_path / "out", f"text={tmp_path / 'a'}", keep_dropped=True)
     assert [row["id"] for row in rows(result)] == ["text/b\\xe9.txt"]
-    assert [row["id"] for row in rows(result, "rejected/*.arrow")] == ["text/c\\xe9.txt"]
+    assert [row["id"] for row in rows(result, "dropped/*.arrow")] == ["text/c\\xe9.txt"]
     document = Document(
         id="a\udce9", source="text", title="A\ud800", paragraphs=("It ended \udfff here.", "Well.")
     )
@@ -288,14 +288,14 @@ def test_two_dumps_of_one_wiki(shared_data, tmp_path):
     result = make(
         tmp_path / "out",
         *(f"wikipedia={dumps / f'{name}.xml.bz2'}" for name in names),
-        keep_rejected=True,
+        keep_dropped=True,
     )
-    rejected = [row for row in rows(result, "rejected/*.arrow") if row["step"] == "dedup"]
-    gone = {row["id"]: row["detail"] for row in rejected}
-    texts = {row["id"]: row["text"] for row in rejected} | {
+    dropped = [row for row in rows(result, "dropped/*.arrow") if row["step"] == "dedup"]
+    gone = {row["id"]: row["detail"] for row in dropped}
+    texts = {row["id"]: row["text"] for row in dropped} | {
         row["id"]: " ".join(row["sentences"]) for row in rows(result)
     }
-    articles = {row["id"]: row["title"] for row in [*rejected, *rows(result)]}
+    articles = {row["id"]: row["title"] for row in [*dropped, *rows(result)]}
     old, new = ({title: id_ for id_, title in articles.items() if name in id_} for name in names)
     both = sorted(old.keys() & new.keys())
     merged = {title for title in both if old[title] in gone or new[title] in gone}
@@ -352,7 +352,7 @@ def test_a_file_that_is_mostly_something_else_ends_the_stage_early(tmp_path, goo
     if good:  # who knows what the file is says so
         assert (
             make(
-                tmp_path / "all", f"jsonl={tmp_path}/a.jsonl", max_rejected_share=1.0
+                tmp_path / "all", f"jsonl={tmp_path}/a.jsonl", max_unreadable_share=1.0
             ).manifest.rows
             == 5
         )
