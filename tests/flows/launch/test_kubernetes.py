@@ -265,7 +265,7 @@ def test_two_pods_make_it_and_are_deleted(cluster: Path, tmp_path: Path) -> None
 
 def test_a_stopped_run_saves_and_leaves_nothing(cluster: Path, tmp_path: Path) -> None:
     out, heard = tmp_path / "out", Heard()
-    meanwhile(heard, lambda: (out / "_pid-1").exists(), heard.stop.set)
+    meanwhile(heard, lambda: len(list(out.glob("_pid-?"))) == 2, heard.stop.set)
     with pytest.raises(StoppedError, match="stopped at step 7, checkpoint saved"):
         run(out, heard, "twice")
     assert jobs(cluster) == []
@@ -324,7 +324,7 @@ def test_a_train_job_that_somebody_deletes_is_told(cluster: Path, tmp_path: Path
                 os.kill(json.loads(file.read_text())["pid"], 9)
             os.rename(cluster / job, tmp_path / job)
 
-    meanwhile(heard, lambda: (out / "_pid-1").exists(), delete)
+    meanwhile(heard, lambda: len(list(out.glob("_pid-?"))) == 2, delete)
     with pytest.raises(
         ClozeError,
         match=r"TrainJob cloze-out-\w+ was deleted in the cluster; run again to continue",

@@ -133,7 +133,7 @@ def test_a_stopped_run_ends_its_job_and_is_gone_on_with(
     cluster: slurm_cluster.Slurm, tmp_path: Path
 ) -> None:
     out, heard = tmp_path / "out", Heard()
-    meanwhile(heard, lambda: (out / "_pid-1").exists(), heard.stop.set)
+    meanwhile(heard, lambda: len(list(out.glob("_pid-?"))) == 2, heard.stop.set)
     with pytest.raises(StoppedError, match="stopped at step 7, checkpoint saved"):
         run(out, heard, "twice")
     first = job_of(out)
@@ -156,7 +156,7 @@ def test_a_job_whose_time_is_over_is_queued_again(
         cluster.until(lambda: any("waits in the queue again" in note for note in heard.notes))
         cluster.hasten(job_of(out))
 
-    thread = meanwhile(heard, lambda: (out / "_pid-1").exists(), end_of_time)
+    thread = meanwhile(heard, lambda: len(list(out.glob("_pid-?"))) == 2, end_of_time)
     run(out, heard, "twice")
     thread.join()
     job = job_of(out)
@@ -179,7 +179,7 @@ def test_a_job_that_is_taken_out_of_the_queue_again_is_no_stop(
         cluster.until(lambda: any("waits in the queue again" in note for note in heard.notes))
         cluster.run("scancel", job_of(out))
 
-    meanwhile(heard, lambda: (out / "_pid-1").exists(), queue_and_cancel)
+    meanwhile(heard, lambda: len(list(out.glob("_pid-?"))) == 2, queue_and_cancel)
     with pytest.raises(
         ClozeError, match=r"was cancelled when it had been queued again \(stopped at step 7"
     ) as caught:
@@ -196,7 +196,7 @@ def left_alone(cluster: slurm_cluster.Slurm, out: Path) -> str:
     killed = subprocess.Popen(
         [sys.executable, "-c", script, str(out)], cwd=REPOSITORY, start_new_session=True
     )
-    cluster.until(lambda: (out / "_pid-1").exists())
+    cluster.until(lambda: len(list(out.glob("_pid-?"))) == 2)
     os.killpg(killed.pid, signal.SIGKILL)
     killed.wait()
     return job_of(out)
