@@ -30,6 +30,9 @@ from cloze.model.train.compile_policy import (
     decide_on_gpu,
     fill_ratio,
     given_decision,
+    read_times,
+    times_path,
+    write_times,
 )
 from cloze.model.train.distributed import World
 from cloze.model.train.evaluate.scoring import PretrainModule
@@ -77,6 +80,11 @@ def timed(times: StepTimes | None, **work: Any) -> CompileDecision:
     return decide_by_time(estimate, MODEL, "bf16", World(0, 1, CPU), measure)
 
 
+@pytest.fixture(autouse=True)
+def _no_times(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
 @pytest.mark.parametrize("times", [GAIN, LOSS])
 def test_saved_seconds_must_exceed_the_compile_time(times: StepTimes) -> None:
     """By steps and by seconds; what compiling saves grows with the training."""
@@ -86,16 +94,68 @@ def test_saved_seconds_must_exceed_the_compile_time(times: StepTimes) -> None:
         by_steps = compare(WorkEstimate(micro_batches=total / times.plain, positions=1), times)
         by_seconds = compare(WorkEstimate(seconds=total, positions=1), times)
         assert by_steps.compiled == by_seconds.compiled == wanted
-        assert "as measured" in by_steps.reason
+        assert "measured on this machine" in by_steps.reason
     assert wanted == (times is GAIN)
 
 
-def test_a_long_training_measures_and_a_short_one_does_not() -> None:
-    assert timed(None, seconds=300) == CompileDecision(False)
-    assert timed(None, micro_batches=20) == CompileDecision(False)
+def test_a_long_training_measures_once_and_later_ones_decide_by_its_times() -> None:
+    assert timed(None, seconds=300) == CompileDecision(
+        False, "no times of such steps on this machine, and the training is too short to measure"
+    )
     long = 1.01 * MEASURES * compile_policy.compiling_seconds(MODEL)
     assert timed(GAIN, seconds=long).compiled
-    assert not timed(LOSS, seconds=1e5).compiled, "a machine that compiling slows trains plain"
+    assert timed(None, seconds=300).compiled, "five minutes save 60 s by 30 s of compiling"
+    assert timed(None, seconds=3600).compiled
+    assert not timed(None, seconds=180).compiled, "three minutes save 36 s by 30 s"
+
+
+def test_a_machine_that_compiling_slows_trains_plain() -> None:
+    assert not timed(LOSS, seconds=1e5).compiled
+    assert not timed(None, seconds=1e6).compiled
+
+
+def test_short_trainings_do_not_look_at_times() -> None:
+    """So what they compute never depends on what ran before on a machine."""
+    path = times_path(MODEL, "bf16", 4096)
+    write_times(path, StepTimes(plain=1.0, compiled=0.01, compiling=0.1))
+    assert timed(None, seconds=600).compiled
+    assert timed(None, seconds=100) == CompileDecision(False)
+    assert timed(None, micro_batches=20) == CompileDecision(False)
+
+
+def test_times_are_kept_by_machine_and_kind_of_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    path = times_path(MODEL, "bf16", 4096)
+    assert read_times(path) is None
+    write_times(path, GAIN)
+    write_times(path, LOSS)  # over the older ones
+    assert read_times(times_path(MODEL, "bf16", 4096)) == LOSS
+    assert [file.name for file in path.parent.iterdir()] == [path.name], "nothing half written"
+    larger = model_config("bert-small", vocab_size=1000)
+    others = {times_path(MODEL, "fp32", 4096), times_path(MODEL, "bf16", 2048)}
+    others.add(times_path(larger, "bf16", 4096))
+    with monkeypatch.context() as changed:
+        changed.setattr(torch, "get_num_threads", lambda: 64)
+        others.add(times_path(MODEL, "bf16", 4096))
+    with monkeypatch.context() as changed:
+        changed.setattr(compile_policy, "cpu_kind", lambda: "another CPU")
+        others.add(times_path(MODEL, "bf16", 4096))
+    assert len(others | {path}) == 6
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"{", b"[]", b"{}", b'{"plain": 1, "compiled": 1}', b"\xff"]
+    + [b'{"plain": %s, "compiled": 1, "compiling": 1}' % value for value in (b"0", b'"1"', b"NaN")],
+)
+def test_damaged_times_are_none(content: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "times.json"
+    path.write_bytes(content)
+    assert read_times(path) is None
+
+
+def test_times_that_cannot_be_written_stop_no_training(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", "/proc/nowhere")
+    assert timed(GAIN, seconds=1e5).compiled
 
 
 @pytest.mark.slow  # torch.compile runs a C++ compiler
@@ -103,6 +163,7 @@ def test_a_long_training_measures_and_a_short_one_does_not() -> None:
 def test_measuring_changes_no_bit_and_a_resume_keeps_the_choice(
     rows: ShardedRows, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(compile_policy, "SHORTEST", 0.0)
     monkeypatch.setattr(compile_policy, "MEASURES", 0.0)
     settings = config(steps=4, model={"num_hidden_layers": 1})
 
@@ -116,17 +177,18 @@ def test_measuring_changes_no_bit_and_a_resume_keeps_the_choice(
     measured = run("measured")  # so short a training does not repay compiling
     assert "not compiled: expected to save" in measured.said("note")
     assert not chosen(measured)
+    (path,) = (tmp_path / "cache" / "cloze" / "step-times").iterdir()
+    assert read_times(path) is not None
     plain = run("plain", compile=False)
     assert digests(measured.checkpoint) == digests(plain.checkpoint)
 
-    gains = StepTimes(plain=1.0, compiled=0.1, compiling=0.0)
-    monkeypatch.setattr(compile_policy, "measure_steps", lambda *_: gains)
+    write_times(path, StepTimes(plain=1.0, compiled=0.1, compiling=0.0))
     whole = run("whole")
     assert chosen(whole)
     run("resumed", stop_at=2)
-    monkeypatch.setattr(compile_policy, "measure_steps", lambda *_: LOSS)
+    write_times(path, LOSS)
     resumed = run("resumed")
-    assert chosen(resumed), "whatever is measured since"
+    assert chosen(resumed), "whatever the machine has measured since"
     assert digests(resumed.checkpoint) == digests(whole.checkpoint)
     assert not chosen(run("later"))
 
