@@ -22,7 +22,7 @@ from cloze.core.stages.execution import Execution
 from cloze.core.stages.stage import Stage
 from cloze.flows.cli import COMMANDS
 from cloze.flows.cli import cloze as command_group
-from cloze.flows.commands.base.options import places
+from cloze.flows.commands.base.options import placements
 from cloze.flows.graph.stages import TABLE
 from cloze.flows.nightly.suite import NightSettings
 
@@ -86,7 +86,7 @@ def _stage_section(name: str, stage: Stage) -> Iterator[str]:
 def _fields_by_group(section: str, config: type[BaseModel]) -> Iterator[str]:
     """Yield one table per group of `--help`, then the tables of nested configs."""
     docs = field_docs(config)
-    known = places(section)
+    known = placements(section)
     groups: dict[str, list[str]] = {}
     for field in sorted(config.model_fields, key=lambda field: _rank(field, list(known))):
         group = known[field].group if field in known else "Other fields"

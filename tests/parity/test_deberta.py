@@ -21,7 +21,7 @@ from cloze.model.families.models import load_backbone
 from cloze.model.hub.read import import_directory, read_directory
 from cloze.model.hub.stages import EXPORT, ExportConfig
 from cloze.model.layers.disentangled import log_buckets
-from cloze.model.train.setup import recipe, step_duration
+from cloze.model.train.setup import hyperparameters, step_duration
 from tests.model.datasets import lines, write_dataset
 from tests.model.train.ranks import STILL, config, here
 from tests.parity.families import FORWARD, Case, their_inputs, their_labels, transformers
@@ -70,7 +70,9 @@ def test_a_hundred_steps_lose_the_same(tmp_path: Path) -> None:
         ).loss
         return loss
 
-    assert recipe(settings, "fp32", step_duration(settings)).grad_clip == settings.grad_clip
+    assert (
+        hyperparameters(settings, "fp32", step_duration(settings)).grad_clip == settings.grad_clip
+    )
     reference = losses(theirs, loss_of, settings, batches)
     assert len(trained) == STEPS
     assert trained[-1] < trained[0] - 0.1

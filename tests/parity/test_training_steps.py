@@ -22,7 +22,7 @@ from cloze.model.objectives import objectives, total_loss
 from cloze.model.train.build_model import _WEIGHTS
 from cloze.model.train.optimizers.adam import adamw
 from cloze.model.train.optimizers.parameters import parameter_groups
-from cloze.model.train.setup import recipe, step_duration
+from cloze.model.train.setup import hyperparameters, step_duration
 from tests.model.datasets import lines, write_dataset
 from tests.model.train.ranks import STILL, config, here
 from tests.parity.families import their_inputs, their_labels, transformers
@@ -35,7 +35,7 @@ def losses(
 ) -> list[float]:
     """The loop that anybody would write."""
     model.train()
-    settled = recipe(settings, "fp32", step_duration(settings))
+    settled = hyperparameters(settings, "fp32", step_duration(settings))
     optimizer = adamw(parameter_groups(model, settled), settled)
     found = []
     for step, batch in enumerate(batches):

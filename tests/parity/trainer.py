@@ -26,7 +26,7 @@ from cloze.model.hub.write import write_directory
 from cloze.model.layers.batch import Batch
 from cloze.model.tasks.finetune.stage import FinetuneConfig
 from cloze.model.tasks.heads import new_network
-from cloze.model.tasks.kinds.choice import PLACES
+from cloze.model.tasks.kinds.choice import ENDINGS
 from cloze.model.tasks.source import EpochSource
 from cloze.model.tasks.table import load_task
 from cloze.model.tasks.task import encoded
@@ -123,7 +123,7 @@ def _beginning(
         inputs = their_inputs(model, item.batch)
         if "choice" in heads:  # [B, K, L]
             inputs = {
-                name: tensor.unflatten(0, item.batch[PLACES].shape)
+                name: tensor.unflatten(0, item.batch[ENDINGS].shape)
                 for name, tensor in inputs.items()
             }
         batches.append({**inputs, **labels(item.batch)})

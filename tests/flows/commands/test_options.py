@@ -311,7 +311,7 @@ def test_a_stage_that_gathers_nodes_is_no_command_without_them(
     ("name", "option", "default"),
     [
         ("corpus", "--minimum-words", "[default: 30"),
-        ("corpus", "--[no-]keep-rejected", "[default: off"),
+        ("corpus", "--[no-]keep-dropped", "[default: off"),
         ("dataset", "--length", "[default: 128"),
         ("dataset", "--swap-prob", "[default: 0.5"),
         ("finetune", "--[no-]baselines", "[default: on"),

@@ -9,7 +9,6 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -271,27 +270,12 @@ def test_a_stopped_run_saves_and_leaves_nothing(cluster: Path, tmp_path: Path) -
     assert jobs(cluster) == []
 
 
-class Figures(Heard):
-    """Restarts and preemptions, as reported."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.counts: list[tuple[int, int]] = []
-
-    def progress(
-        self, done: float, total: float | None, unit: str, figures: Mapping[str, Any]
-    ) -> None:
-        super().progress(done, total, unit, figures)
-        if "preemptions" in figures:
-            self.counts.append((figures["restarts"], figures["preemptions"]))
-
-
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL], ids=["SIGTERM", "SIGKILL"])
 def test_preempted_pods_are_started_again_and_count_as_no_failure(
     cluster: Path, tmp_path: Path, number: int
 ) -> None:
     """Saved on SIGTERM or killed: no restart is allowed, and it goes on when there is room."""
-    out, heard = tmp_path / "out", Figures()
+    out, heard = tmp_path / "out", Heard()
 
     def preempt() -> None:
         (cluster / "preempt").touch()
@@ -300,7 +284,7 @@ def test_preempted_pods_are_started_again_and_count_as_no_failure(
             pod = psutil.Process(json.loads(file.read_text())["pid"])
             for process in [pod] if number == signal.SIGTERM else pod.children(recursive=True):
                 process.send_signal(number)
-        until(lambda: heard.counts)
+        until(lambda: heard.starts)
         (cluster / "preempt").unlink()
         if number == signal.SIGKILL:  # nobody has saved anything, so that it would wait again
             for rank in (0, 1):
@@ -311,7 +295,7 @@ def test_preempted_pods_are_started_again_and_count_as_no_failure(
     result = run(out, heard, "twice")
     thread.join()
     assert result.manifest.summary == {"rank": 0}
-    assert heard.counts == [(0, 1)]
+    assert heard.starts == [(0, 1)]
     assert jobs(cluster) == []
 
 

@@ -57,6 +57,7 @@ class Heard(Reporter):
         self.stop = threading.Event()
         self.notes: list[str] = []
         self.steps: list[float] = []
+        self.starts: list[tuple[int, int]] = []  # restarts and preemptions
         self.metrics_seen: list[Mapping[str, Any]] = []
 
     def progress(
@@ -64,6 +65,8 @@ class Heard(Reporter):
     ) -> None:
         if "note" in figures:
             self.notes.append(figures["note"])
+        elif "preemptions" in figures:
+            self.starts.append((figures["restarts"], figures["preemptions"]))
         elif total is not None:
             self.steps.append(done)
 
@@ -162,6 +165,7 @@ def test_a_job_whose_time_is_over_is_queued_again(
     job = job_of(out)
     assert f"job {job} waits in the queue again (BeginTime)" in heard.notes
     assert heard.steps == [1, 1, 2, 3]
+    assert heard.starts == [(0, 1)], "the scheduler's doing, no failure"
     assert cluster.field(job, "Restarts") == "1"
     assert "the job is queued again" in (out / "_logs" / "slurm" / f"{job}.log").read_text()
 
@@ -264,7 +268,7 @@ def test_what_slurm_refuses_is_told_in_its_words(
 ) -> None:
     with pytest.raises(
         UsageError,
-        match=(r"Slurm rejects the job \(.*nvalid partition.*\); see --slurm-option and `sinfo`"),
+        match=(r"Slurm rejects the job \(.*nvalid partition.*\); check --slurm-option and `sinfo`"),
     ):
         run(tmp_path / "out", Heard(), options=("--partition=nowhere",))
 
