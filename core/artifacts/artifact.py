@@ -180,6 +180,7 @@ class Claim:
     build: str = ""
     temporary: tuple[str, ...] = ()  # removed after the build, relative to the directory
     token: str = ""  # of this attempt: see `claim.Fence`
+    version: str = ""  # of the stage: an upgrade may change it
 
 
 def read_claim(path: str) -> Claim | None:
@@ -195,9 +196,8 @@ def read_claim(path: str) -> Claim | None:
         return None
     except (ValueError, TypeError) as error:
         raise DataError(f"{name} is damaged; remove its directory") from error
-    texts = {
-        name: str(content.get(name) or "") for name in ("stage", "fingerprint", "build", "token")
-    }
+    names = ("stage", "fingerprint", "build", "token", "version")
+    texts = {name: str(content.get(name) or "") for name in names}
     return Claim(**texts, temporary=tuple(map(str, content.get("temporary") or ())))
 
 

@@ -70,7 +70,23 @@ def check_not_foreign(out: str) -> None:
         raise _foreign_content(out, foreign)
 
 
-def _check(stage: str, out: str, fingerprint: str, *, force: bool) -> Claim | None:
+def check_version(claim: Claim | None, out: str, version: str) -> None:
+    """Refuse to continue a build that another version of its stage began.
+
+    Raises:
+        UsageError: the claim names another version.
+    """
+    if claim is not None and claim.version not in ("", version):
+        raise UsageError(
+            f"{out} was begun by another version of Cloze (version {claim.version} of the stage "
+            f"{claim.stage}, this one has {version}); finish it with that version, use another "
+            f"directory, or --force to start again in this one"
+        )
+
+
+def _check(
+    stage: str, out: str, fingerprint: str, *, force: bool, version: str = ""
+) -> Claim | None:
     """Check that `stage` may build in `out`, which this process has locked; change nothing.
 
     Returns:
@@ -105,6 +121,7 @@ def _check(stage: str, out: str, fingerprint: str, *, force: bool) -> Claim | No
                 f"{out} contains an unfinished {claim.stage} artifact; use another directory"
             )
         if claim.fingerprint and storage.exists(storage.join(out, STEPS)) and not force:
+            check_version(claim, out, version)
             raise UsageError(
                 f"{out} contains checkpoints of a run with other settings; use another directory, "
                 f"or --force to remove them"
@@ -112,10 +129,15 @@ def _check(stage: str, out: str, fingerprint: str, *, force: bool) -> Claim | No
     return claim
 
 
-def claim_directory(stage: str, out: str, fingerprint: str, *, force: bool) -> Claim:
+def claim_directory(
+    stage: str, out: str, fingerprint: str, *, force: bool, version: str = ""
+) -> Claim:
     """Claim `out`, which this process has locked, for a build.
 
     An interrupted build of the same artifact continues; everything else in `out` is removed.
+
+    Args:
+        version: version of the stage.
 
     Returns:
         The claim, with a new token and the build id of the continued build, or else a new id.
@@ -123,7 +145,7 @@ def claim_directory(stage: str, out: str, fingerprint: str, *, force: bool) -> C
     Raises:
         UsageError: the content is foreign, or may be replaced only with `force`.
     """
-    previous = _check(stage, out, fingerprint, force=force)
+    previous = _check(stage, out, fingerprint, force=force, version=version)
     build = uuid.uuid4().hex
     if previous is not None and previous.fingerprint == fingerprint:
         build = previous.build or build
@@ -134,7 +156,7 @@ def claim_directory(stage: str, out: str, fingerprint: str, *, force: bool) -> C
         for name in {name.split("/", 1)[0] for name in storage.list_files(out)} - {LOCK, BUILDING}:
             storage.remove(storage.join(out, name))
     storage.make_dirs(out)
-    claim = Claim(stage, fingerprint, build, token=uuid.uuid4().hex)
+    claim = Claim(stage, fingerprint, build, token=uuid.uuid4().hex, version=version)
     _write(out, claim)
     return claim
 

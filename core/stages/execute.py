@@ -87,7 +87,9 @@ def execute(
             # another process may have finished it meanwhile
             finished = None if force else _finished(out, fingerprint)
             if finished is None:
-                claimed = claim.claim_directory(stage.name, out, fingerprint, force=force)
+                claimed = claim.claim_directory(
+                    stage.name, out, fingerprint, force=force, version=str(stage.version)
+                )
                 build = BuildContext(
                     path=storage.absolute(out),
                     # workers may have another working directory

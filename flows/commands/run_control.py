@@ -303,9 +303,10 @@ def _with_secrets(
 
 def _resume_training(path: str, changes: Mapping[str, Any], as_json: bool) -> None:
     from cloze.core import storage
-    from cloze.core.artifacts import artifact
+    from cloze.core.artifacts import artifact, claim
     from cloze.core.errors import DataError
     from cloze.core.stages.worker import JOB, LOGS, Job
+    from cloze.flows.graph import stages
 
     job_file = storage.join(path, LOGS, JOB)
     job = Job.read(job_file) if storage.exists(job_file) else None
@@ -320,6 +321,7 @@ def _resume_training(path: str, changes: Mapping[str, Any], as_json: bool) -> No
             f"{path} has no training to continue ({LOGS}/{JOB} is missing); start one with"
             " `cloze pretrain`"
         )
+    claim.check_version(claim.read(path), path, str(stages.stage(job.stage).version))
     execution = {**job.execution, **changes}
     if "processes" in changes and "gpu_ids" not in changes:
         execution.pop("gpu_ids", None)  # those that were free at the earlier start

@@ -127,3 +127,19 @@ def test_tries_at_one_artifact_have_one_build_id(tmp_path: Path) -> None:
     first = claim.claim_directory("toy", out, "f1", force=False).build
     assert claim.claim_directory("toy", out, "f1", force=False).build == first
     assert claim.claim_directory("toy", out, "f2", force=False).build != first
+
+
+def test_a_build_that_another_version_began_is_refused_with_what_to_do(tmp_path: Path) -> None:
+    out = str(tmp_path / "out")
+    claim.claim_directory("pretrain", out, "f1", force=False, version="3")
+    storage.write_bytes(f"{out}/checkpoints/step-00000005/manifest.json", b"{}")
+    with pytest.raises(
+        UsageError, match=r"begun by another version.*stage pretrain, this one has 4"
+    ):
+        claim.claim_directory("pretrain", out, "f2", force=False, version="4")
+    with pytest.raises(UsageError, match="finish it with that version"):
+        claim.check_version(claim.read(out), out, "4")
+    claim.check_version(claim.read(out), out, "3")
+    claim.check_version(None, out, "4")
+    with pytest.raises(UsageError, match="checkpoints of a run with other settings"):
+        claim.claim_directory("pretrain", out, "f2", force=False, version="3")
