@@ -8,24 +8,17 @@ from __future__ import annotations
 
 import ast
 import functools
-import importlib
 import inspect
 import itertools
 import sys
 from collections.abc import Iterable, Iterator, Mapping
+from pkgutil import resolve_name
 from types import new_class
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
 from cloze.core.errors import UsageError, did_you_mean
-
-
-def import_object(reference: str) -> Any:
-    """Import the object that `module:name` refers to, or the module if no name is given."""
-    module_name, _, name = reference.partition(":")
-    module = importlib.import_module(module_name)
-    return getattr(module, name) if name else module
 
 
 def find_entry(table: Mapping[str, str], name: str, what: str) -> Any:
@@ -39,7 +32,7 @@ def find_entry(table: Mapping[str, str], name: str, what: str) -> Any:
     """
     if name not in table:
         raise UsageError(f"{what} ({name!r}) is unknown; {did_you_mean(name, table)}")
-    return import_object(table[name])
+    return resolve_name(table[name])
 
 
 # Options that rows of a table define, and configs that combine them.
@@ -53,7 +46,7 @@ class Options(BaseModel):
 
 def options_class(options: type[Options] | str) -> type[Options]:
     """Return the options of a row: the class itself, or the one that `module:class` refers to."""
-    loaded: type[Options] = import_object(options) if isinstance(options, str) else options
+    loaded: type[Options] = resolve_name(options) if isinstance(options, str) else options
     return loaded
 
 

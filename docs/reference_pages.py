@@ -10,6 +10,7 @@ import re
 import types
 import typing
 from collections.abc import Iterator
+from pkgutil import resolve_name
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 import click
@@ -17,7 +18,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
-from cloze.core.options import field_docs, import_object
+from cloze.core.options import field_docs
 from cloze.core.stages.execution import Execution
 from cloze.core.stages.stage import Stage
 from cloze.flows.cli import COMMANDS
@@ -53,7 +54,7 @@ def config_page() -> str:
         "([A run of several nodes](../how-to/runs.md)).",
     ]
     for name, reference in TABLE.items():
-        lines += ["", *_stage_section(name, import_object(reference))]
+        lines += ["", *_stage_section(name, resolve_name(reference))]
     lines += [
         *("", "## `run`", ""),
         "How nodes are executed: processes, devices, retries. No field of `run` changes a result",

@@ -3,11 +3,12 @@
 import importlib.util
 import re
 from pathlib import Path
+from pkgutil import resolve_name
 from types import ModuleType
 
 import pytest
 
-from cloze.core.options import field_docs, import_object
+from cloze.core.options import field_docs
 from cloze.flows.cli import command_names
 from cloze.flows.graph.stages import TABLE
 
@@ -28,7 +29,7 @@ def test_the_config_page_has_every_stage_and_every_field(pages: ModuleType) -> N
     sections = dict(re.findall(r"^## `(\w+)`\n(.*?)(?=^## |\Z)", pages.config_page(), re.M | re.S))
     assert list(sections) == [*TABLE, "run", "night"]
     for name, reference in TABLE.items():
-        config = import_object(reference).config
+        config = resolve_name(reference).config
         for field in config.model_fields:
             row = re.search(rf"^\| `{field}` \|(.*)\|$", sections[name], re.M)
             assert row, f"{name}.{field}"

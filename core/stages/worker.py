@@ -24,12 +24,12 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import Any
 
 from cloze.core import errors, storage
 from cloze.core.artifacts.fingerprints import cache_directory
 from cloze.core.errors import UsageError
-from cloze.core.options import import_object
 from cloze.core.processes import die_with_parent
 from cloze.core.secrets import holds_secret
 from cloze.core.stages.execution import Execution
@@ -116,7 +116,7 @@ def run(job: Job, package: str, events: PipeReporter) -> tuple[StageResult, Coun
             f"stage ({job.reference}) is outside the package {package}; run it by the worker of "
             f"its own package"
         )
-    stage: Stage = import_object(job.reference)
+    stage: Stage = resolve_name(job.reference)
     build = BuildContext(
         path=job.path,
         inputs=job.inputs,

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pkgutil import resolve_name
 from typing import Any
 
 import click
 from click.shell_completion import get_completion_class
 
 from cloze.core.errors import UsageError, did_you_mean
-from cloze.core.options import import_object
 from cloze.flows.commands.base.options import HELP_ALL, complete_from, emit, json_option
 
 
 def _models() -> str:
     """Return a table of the model presets and their sizes."""
-    presets = import_object("cloze.model.families.registry:presets")
+    presets = resolve_name("cloze.model.families.registry:presets")
     rows: list[tuple[str, ...]] = [("preset", "family", "layers", "width", "heads", "length")]
     for name, config in presets().items():
         sizes = (
@@ -29,7 +29,7 @@ def _models() -> str:
 
 
 def _tasks() -> str:
-    tasks = import_object("cloze.model.tasks.table:TASKS")
+    tasks = resolve_name("cloze.model.tasks.table:TASKS")
     return _columns([("task", "kind"), *((name, task.kind) for name, task in tasks.items())])
 
 

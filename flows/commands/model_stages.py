@@ -210,12 +210,13 @@ def plan_training(as_json: bool, **values: Any) -> None:
 
     PRESET is a model preset. The plan prints each of its assumptions.
     """
+    from pkgutil import resolve_name
+
     from rich.console import Console
 
-    from cloze.core.options import import_object
     from cloze.flows.machine import slots
 
-    plan = import_object(PLANNER)(slots.machine().cpus, **values)
+    plan = resolve_name(PLANNER)(slots.machine().cpus, **values)
     if as_json:
         emit(plan)
     else:

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
+from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any
 
 from cloze.core.errors import UsageError, did_you_mean
-from cloze.core.options import import_object
 
 if TYPE_CHECKING:
     from cloze.core.artifacts.artifact import Manifest
@@ -61,7 +61,7 @@ def stage(name: str) -> Stage:
     reference = TABLE.get(name) or TOOLS.get(name)
     if reference is None:
         raise UsageError(f"unknown stage {name!r}; {did_you_mean(name, TABLE)}")
-    definition: Stage = import_object(reference)
+    definition: Stage = resolve_name(reference)
     if definition.worker is None:
         return definition
     # a heavy import, and this module is imported at every start
@@ -73,7 +73,7 @@ def stage(name: str) -> Stage:
 def headline(manifest: Manifest) -> str:
     """Return the main metrics of an artifact as text, as formatted by its stage."""
     reference = TABLE.get(manifest.stage) or TOOLS.get(manifest.stage)
-    definition: Stage | None = import_object(reference) if reference else None
+    definition: Stage | None = resolve_name(reference) if reference else None
     return definition.headline(manifest.summary) if definition else ""
 
 

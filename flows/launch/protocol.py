@@ -24,12 +24,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from pkgutil import resolve_name
 from typing import Any, Protocol
 
 from cloze.core import storage
 from cloze.core.artifacts.checkpoints import LaunchFence
 from cloze.core.errors import ClozeError, UsageError, did_you_mean
-from cloze.core.options import import_object
 from cloze.core.stages.execution import Execution
 from cloze.core.stages.stage import BuildContext
 from cloze.core.stages.worker import Job
@@ -284,5 +284,5 @@ def launcher(name: str) -> Launcher:
     """
     if name not in LAUNCHERS:
         raise UsageError(f"launcher ({name}) is not known; {did_you_mean(name, LAUNCHERS)}")
-    entry: Launcher = import_object(LAUNCHERS[name])
+    entry: Launcher = resolve_name(LAUNCHERS[name])
     return entry

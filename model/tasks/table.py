@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any
 
 from cloze.core.config import parse_config
 from cloze.core.errors import UsageError, did_you_mean
-from cloze.core.options import import_object
 from cloze.model.tasks.options import (
     MULTITASK,
     ChoiceOptions,
@@ -301,5 +301,5 @@ def load_task(name: str, given: Mapping[str, Any] | None = None) -> Task[Any, An
         UsageError: the task or an option is unknown; the message suggests the nearest name.
     """
     options, row = task_options(name, given or {}), TASKS[name]
-    task: Task[Any, Any] = import_object(KINDS[row.kind].build)(name, options, row.metrics)
+    task: Task[Any, Any] = resolve_name(KINDS[row.kind].build)(name, options, row.metrics)
     return task

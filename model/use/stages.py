@@ -9,10 +9,10 @@ import os
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
+from pkgutil import resolve_name
 
 from cloze.core.config import StageConfig
 from cloze.core.humanize import format_metrics, format_number
-from cloze.core.options import import_object
 from cloze.core.stages.execution import (
     TRAINING_FIELDS,
     CostEstimate,
@@ -117,7 +117,7 @@ VECTORS_COSTS = CostModel(
 
 def _run(reference: str) -> Callable[[StageConfig, BuildContext], StageResult]:
     """Return a stage's function that imports `module:name` when it runs."""
-    return lambda config, build: import_object(reference)(config, build)
+    return lambda config, build: resolve_name(reference)(config, build)
 
 
 # Averages the weights of a pretraining's last checkpoints (Izmailov et al. 2018; as mmBERT and

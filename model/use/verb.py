@@ -34,11 +34,11 @@ import json
 import select
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pkgutil import resolve_name
 from typing import IO, Any, Generic, TypeVar
 
 from cloze.core import storage
 from cloze.core.errors import ClozeError, DataError, UsageError
-from cloze.core.options import import_object
 from cloze.core.stages.stage import BuildContext, InputSpec, Stage, StageResult
 from cloze.model.tasks.formats.lines import load_json
 from cloze.model.use import configs
@@ -299,7 +299,7 @@ def predictor_stage(name: str, config: type[VerbConfig], opens: str, first: str 
     """
 
     def run(config: VerbConfig, build: BuildContext) -> StageResult:
-        return serve(import_object(opens)(build.inputs["checkpoint"], config), config, first, build)
+        return serve(resolve_name(opens)(build.inputs["checkpoint"], config), config, first, build)
 
     return Stage(
         name=name,

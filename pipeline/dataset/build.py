@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from pkgutil import resolve_name
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,6 @@ from cloze.core import storage
 from cloze.core.arrow import write_arrow
 from cloze.core.artifacts.artifact import HELDOUT, SPLITS, TRAIN, shard_name
 from cloze.core.errors import DataError
-from cloze.core.options import import_object
 from cloze.core.stages.stage import BuildContext, StageResult
 from cloze.pipeline.corpus.write.shards import CorpusShards, in_split, read_shard, texts
 from cloze.pipeline.dataset import append
@@ -191,7 +191,7 @@ class BuildRows:
         documents = tokenize(
             text.keys, text.sentences, text.counts, tokenizer, id_dtype(tokenizer.vocab_size)
         )
-        pairing = import_object(PAIRINGS[self.config.pairing].function)
+        pairing = resolve_name(PAIRINGS[self.config.pairing].function)
         segments: Segments = pairing(documents, self.config)
         block = assemble(documents, segments, self.config.seed, tokenizer.special)
         batch = block.to_arrow()

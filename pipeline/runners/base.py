@@ -5,10 +5,10 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import ExitStack
+from pkgutil import resolve_name
 from typing import Any
 
 from cloze.core.errors import ClozeError, UsageError
-from cloze.core.options import import_object
 from cloze.core.stages.stage import BuildContext
 from cloze.core.stages.worker import LOGS, local_directory
 
@@ -89,6 +89,6 @@ def _create_backend(build: BuildContext) -> RunnerBackend:
             f"{build.path} is not visible to the workers of runner {build.execution.runner}; use a "
             f"path that all workers can read and write"
         )
-    create = import_object(BACKENDS.get(runner, ANY_OTHER))
+    create = resolve_name(BACKENDS.get(runner, ANY_OTHER))
     backend: RunnerBackend = create(build.execution, local_directory(build.path) / LOGS)
     return backend

@@ -103,7 +103,8 @@ def _measure(
 
 
 def _train(config: VocabConfig, build: BuildContext, sample: Sample | None) -> Tokenizer:
-    from cloze.core.options import import_object
+    from pkgutil import resolve_name
+
     from cloze.pipeline.tokenizer.tokenizer import Tokenizer
 
     if sample is None:
@@ -112,7 +113,7 @@ def _train(config: VocabConfig, build: BuildContext, sample: Sample | None) -> T
             f"import a tokenizer"
         )
     trainer = TRAINERS[config.kind]
-    trained = import_object(trainer.function)(
+    trained = resolve_name(trainer.function)(
         sample.texts_with_progress(build.report),
         config,
         size=config.size or trainer.size,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import types
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pkgutil import resolve_name
 from typing import Any, Literal, Union, get_args, get_origin
 
 import annotated_types
@@ -13,7 +14,7 @@ from pydantic import BaseModel
 
 from cloze.core.config import InputPathMark, field_types
 from cloze.core.humanize import parse_count, parse_duration
-from cloze.core.options import field_docs, import_object
+from cloze.core.options import field_docs
 from cloze.flows.commands.base.options import (
     EXECUTION,
     OTHER,
@@ -83,7 +84,7 @@ class NameOf(click.ParamType[str]):
 
     @property
     def names(self) -> Iterable[str]:
-        table = import_object(self.reference)
+        table = resolve_name(self.reference)
         return list(table() if callable(table) else table)
 
     def get_metavar(self, param: click.Parameter, ctx: click.Context) -> str:

@@ -12,10 +12,10 @@ Imports no torch. DeepSpeed, which takes seconds to import, is imported by its e
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from pkgutil import resolve_name
 from typing import TYPE_CHECKING
 
 from cloze.core.errors import UsageError, did_you_mean
-from cloze.core.options import import_object
 
 if TYPE_CHECKING:
     from cloze.model.train.distributed import World
@@ -147,7 +147,7 @@ def create_engine(
         micro_batch: maximum number of samples per micro-batch.
         accumulation: maximum number of micro-batches per step.
     """
-    engine: Engine = import_object(ENGINES[choice.name])(
+    engine: Engine = resolve_name(ENGINES[choice.name])(
         trained, recipe, world, choice, micro_batch=micro_batch, accumulation=accumulation
     )
     return engine

@@ -12,10 +12,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any, Literal
 
 from cloze.core.errors import did_you_mean
-from cloze.core.options import import_object
 
 if TYPE_CHECKING:
     from torch.optim import Optimizer
@@ -70,5 +70,5 @@ class OptimizerSpec:
 
 def optimizer_kind(name: str) -> OptimizerSpec:
     """Import and return the optimizer with this name."""
-    spec: OptimizerSpec = import_object(OPTIMIZERS[name])
+    spec: OptimizerSpec = resolve_name(OPTIMIZERS[name])
     return spec

@@ -6,10 +6,10 @@ are shared; encyclopedia/, html/, books/ and the other modules read one format e
 
 from __future__ import annotations
 
+from pkgutil import resolve_name
 from typing import TYPE_CHECKING
 
 from cloze.core.errors import UsageError, did_you_mean
-from cloze.core.options import import_object
 
 if TYPE_CHECKING:
     from cloze.pipeline.corpus.readers.base import FileReader
@@ -37,5 +37,5 @@ def find_reader(kind: str) -> FileReader:
     """
     if kind not in READERS:
         raise UsageError(f"unknown source kind {kind!r}; {did_you_mean(kind, READERS)}")
-    reader: FileReader = import_object(READERS[kind])
+    reader: FileReader = resolve_name(READERS[kind])
     return reader

@@ -11,9 +11,10 @@ and `MEANINGS` in `cloze.pipeline.corpus.card.card` says what the reason means.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any
 
-from cloze.core.options import import_object, merge_option_classes
+from cloze.core.options import merge_option_classes
 from cloze.pipeline.corpus.document import Document
 from cloze.pipeline.corpus.steps.base import CleaningResult, CleaningStep, StepFunction
 
@@ -44,7 +45,7 @@ Observer = Callable[[str, Document, CleaningResult], None]
 
 def _kinds() -> dict[str, CleaningStep]:
     assert next(reversed(STEPS)) == "sentences", "a step behind it would lose the sentences"
-    return {name: import_object(reference) for name, reference in STEPS.items()}
+    return {name: resolve_name(reference) for name, reference in STEPS.items()}
 
 
 if TYPE_CHECKING:

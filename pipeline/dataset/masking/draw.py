@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pkgutil import resolve_name
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from cloze.core import random_keys as random
-from cloze.core.options import import_object
 from cloze.core.ragged import I64
 from cloze.core.random_keys import U64
 from cloze.pipeline.dataset.masking.candidates import (
@@ -67,7 +67,7 @@ def sample_masks(
         ValueError: `random_from` is corpus, and the table has no counts.
     """
     numbers = np.asarray(copies, np.uint64).reshape(-1)
-    rule: Rule = import_object(RULES[config.rule].function)
+    rule: Rule = resolve_name(RULES[config.rule].function)
     drawn = [
         _draw_block(block, config, table, numbers, rule) for block in _blocks(rows, len(numbers))
     ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+from pkgutil import resolve_name
 from typing import Any
 
 import pytest
@@ -11,7 +12,6 @@ from pydantic import BaseModel
 
 from cloze.core.config import NoFingerprint
 from cloze.core.errors import UsageError
-from cloze.core.options import import_object
 from cloze.flows.graph import stages
 from tests import stage_defaults
 
@@ -19,10 +19,10 @@ from tests import stage_defaults
 @pytest.mark.parametrize("name", [*stages.TABLE, *stages.TOOLS])
 def test_a_stage_is_known_by_its_own_name_and_run_by_its_own_package(name: str) -> None:
     reference = (stages.TABLE | stages.TOOLS)[name]
-    stage = import_object(reference)
+    stage = resolve_name(reference)
     assert stage.name == name
     assert stage.worker in (None, ".".join(reference.split(".")[:2]))
-    import_object(f"{stage.worker}.worker") if stage.worker else None
+    resolve_name(f"{stage.worker}.worker") if stage.worker else None
 
 
 def test_an_unknown_stage_is_told_with_the_nearest() -> None:

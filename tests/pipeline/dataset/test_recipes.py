@@ -5,13 +5,13 @@ tokenizer.
 from __future__ import annotations
 
 from pathlib import Path
+from pkgutil import resolve_name
 
 import numpy as np
 import pyarrow as pa
 import pytest
 import tokenizers
 
-from cloze.core.options import import_object as load_function
 from cloze.pipeline.dataset import schema
 from cloze.pipeline.dataset.build import BuildRows
 from cloze.pipeline.dataset.config import ExampleConfig
@@ -53,7 +53,7 @@ def examples(
     documents = tokenize(
         keys, [sentence for document in text for sentence in document], counts, tokenizer, ids
     )
-    segments = load_function(PAIRINGS[config.pairing].function)(documents, config)
+    segments = resolve_name(PAIRINGS[config.pairing].function)(documents, config)
     block = assemble(documents, segments, config.seed, tokenizer.special)
     table = TokenProperties.of(
         tokenizer, np.bincount(documents.tokens, minlength=tokenizer.vocab_size)

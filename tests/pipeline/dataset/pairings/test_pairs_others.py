@@ -4,13 +4,14 @@ different number.
 
 from __future__ import annotations
 
+from pkgutil import resolve_name
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cloze.core import random_keys
-from cloze.core.options import import_object
 from cloze.pipeline.dataset.config import ExampleConfig
 from cloze.pipeline.dataset.pairings.registry import PAIRINGS
 from cloze.pipeline.dataset.pairings.segments import (
@@ -62,7 +63,7 @@ def test_every_token_is_accounted_for(pairing, sizes, seed, length, short):
     """
     documents = make_documents(sizes)
     config = ExampleConfig(length=length, short_seq_prob=short, seed=seed)
-    segments: Segments = import_object(PAIRINGS[pairing].function)(documents, config)
+    segments: Segments = resolve_name(PAIRINGS[pairing].function)(documents, config)
     assert (
         segments.lengths.sum() - segments.random_next_tokens.sum() + segments.truncated.sum()
         == len(documents.tokens)
@@ -236,7 +237,7 @@ def test_one_electra_row_in_ten_is_a_single_segment():
 @pytest.mark.parametrize("pairing", sorted(PAIRINGS))
 def test_no_documents_give_no_rows(pairing):
     documents = make_documents([])
-    segments = import_object(PAIRINGS[pairing].function)(
+    segments = resolve_name(PAIRINGS[pairing].function)(
         documents, ExampleConfig(length=32, short_seq_prob=0.1, seed=9)
     )
     block = assemble(documents, segments, 9, SPECIAL)
@@ -247,7 +248,7 @@ def test_no_documents_give_no_rows(pairing):
 @pytest.mark.parametrize("pairing", sorted(PAIRINGS))
 def test_the_seed_is_all_that_changes_rows(pairing):
     documents = make_documents([[10, 20, 15] * 10, [30, 8] * 12])
-    function = import_object(PAIRINGS[pairing].function)
+    function = resolve_name(PAIRINGS[pairing].function)
     one, again, other = (
         assemble(
             documents,
