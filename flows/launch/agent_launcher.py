@@ -109,7 +109,7 @@ class AgentRankGroup:
             for number, name in enumerate(self.launch.hosts)
         ]
         self._is_released = False  # `go.json` is written
-        self._is_preempted = False
+        self._ended = 0  # number of nodes that are over
         self._waits = ""  # last reported reason for waiting
         self._buffered: list[RankEvent] = []  # events received during `stop`
 
@@ -174,9 +174,10 @@ class AgentRankGroup:
                     events.append(self._lose(node, f"its agent ended without a message{cause}"))
             elif not node.over:
                 self._check_alive(node, events)
-        if not self._is_preempted and any(node.over for node in self._nodes):
-            self._is_preempted = self._handle.preempted()
-            events += [(None, {"preempted": True})] * self._is_preempted
+        ended = sum(node.over for node in self._nodes)
+        if ended > self._ended:  # only then: it asks the scheduler
+            self._ended = ended
+            events += [(None, {"preempted": True})] * self._handle.preempted()
         if not self._is_released and all(node.ready for node in self._nodes):
             self._is_released = True
             self._release()

@@ -194,13 +194,10 @@ class LaunchState:
         """
         try:
             return self._final_result()
-        except (RanksLostError, StoppedError) as error:
-            error.step = self._step or None
-            if self._is_preempted:
-                raise PreemptedError(f"{self.stage} was preempted: {error}") from None
-            raise
         except ClozeError as error:
             error.step = self._step or None
+            if self._is_preempted and isinstance(error, (RanksLostError, StoppedError)):
+                raise PreemptedError(f"{self.stage} was preempted: {error}") from None
             raise
 
     def _final_result(self) -> StageResult:

@@ -1,9 +1,8 @@
 """The training loop: steps, evaluations, log lines, checkpoints, stopping and resuming.
 
-Every rank runs it; only rank 0 writes and reports. `train_spec.py` defines its input. `steps.py`
-prepares and computes steps, synchronizes the ranks, and counts applied and skipped steps.
-`triggers.py` decides when to log, evaluate and save. Step, log line, evaluation and checkpoint all
-change one `TrainerState`, and their order makes resuming exact.
+Every rank runs it; only rank 0 writes and reports. `train_spec.py` defines its input, `steps.py`
+computes steps and synchronizes the ranks, `triggers.py` decides when to log, evaluate and save.
+Everything changes one `TrainerState`, and the order of the changes makes resuming exact.
 """
 
 from __future__ import annotations
