@@ -11,7 +11,7 @@ from cloze.core.config import StageConfig
 from cloze.core.errors import UsageError, did_you_mean
 from cloze.core.stages.stage import role_of
 from cloze.flows.graph.nodes import InputSource, Node
-from cloze.flows.graph.overrides import combinations, plain_axes, substitute_axes
+from cloze.flows.graph.overrides import combinations, merge, plain_axes, substitute_axes
 from cloze.flows.graph.sections import (
     AVAILABLE,
     NEVER,
@@ -39,7 +39,7 @@ class InstanceExpander:
         """Make the nodes of a section."""
         for combination, point_fields in combinations(section.matrix, section.name):
             used_axes: set[str] = set()
-            settings = {**section.fields, **point_fields}
+            settings = merge(section.fields, point_fields, section.stage.config, section.name)
             roles = {
                 role: settings.pop(role) for role in list(settings) if role in section.stage.inputs
             }

@@ -2,6 +2,9 @@
 
 Relative paths in a file are relative to that file; in a preset, `samples/…` is Cloze's sample data.
 Paths in overrides are relative to the working directory.
+
+    extends   another config file, relative to this one, whose sections this file overrides
+    sizes     overrides by name, such as those of a small machine; `size` names the ones that apply
 """
 
 from __future__ import annotations
@@ -29,6 +32,7 @@ PRESETS = Path(__file__).resolve().parent.parent / "presets"
 NAME = "name"
 _RUN_NAME = re.compile(r"[^\W_][\w.-]*")
 TOKENIZER = "tokenizer"  # path of an existing vocabulary, instead of the vocab stage
+EXTENDS, SIZES, SIZE = "extends", "sizes", "size"
 
 
 class RunConfig:
@@ -87,7 +91,7 @@ class RunConfig:
 
 
 def _check_sections(values: Mapping[str, Any]) -> None:
-    known = {*stages.TABLE, RUN, NAME, TOKENIZER}
+    known = {*stages.TABLE, RUN, NAME, TOKENIZER, SIZE}
     for key in values:
         if key not in known and stage_of(str(key)) is None:
             stage, separator, label = str(key).partition("@")
@@ -108,8 +112,14 @@ def _section(values: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     return section
 
 
+def preset_paths() -> dict[str, Path]:
+    """Return the presets by name: those of the directory, and the papers' tables."""
+    paths = [*PRESETS.glob("*.yaml"), *PRESETS.glob("tables/*.yaml")]
+    return {path.stem: path for path in sorted(paths, key=lambda path: path.stem)}
+
+
 def preset_names() -> list[str]:
-    return sorted(path.stem for path in PRESETS.glob("*.yaml"))
+    return list(preset_paths())
 
 
 def samples_directory() -> Path:
@@ -145,7 +155,7 @@ def read(
     Raises:
         UsageError: no such file or preset, or invalid YAML.
     """
-    config_paths = {**{name: PRESETS / f"{name}.yaml" for name in preset_names()}, **(more or {})}
+    config_paths = {**preset_paths(), **(more or {})}
     if reference in config_paths:
         path, base = config_paths[reference], samples_directory().parent
     elif Path(reference).is_file():
@@ -155,15 +165,51 @@ def read(
             f"{reference!r} is neither a config file nor a preset; "
             f"{did_you_mean(reference, config_paths)}"
         )
+    overrides = dict(overrides or {})
+    values = _with_size(_read_file(path, base), overrides.pop(SIZE, None), reference)
+    return _with_overrides(values, overrides)
+
+
+def _read_file(path: Path, base: Path) -> dict[str, Any]:
+    """Return the values of a YAML file over those that it extends, with absolute paths."""
     try:
         values = read_yaml(path.read_text(encoding="utf-8")) or {}
+    except OSError as error:
+        raise UsageError(f"{path} is not readable ({error.strerror}); name another file") from error
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise UsageError(
             f"{path} is not valid YAML ({' '.join(str(error).split())}); correct the syntax there"
         ) from error
     if not isinstance(values, dict):
         raise UsageError(f"{path} must contain a mapping of sections, not {type(values).__name__}")
-    return _with_overrides(_resolved(values, base), overrides or {})
+    extended = values.pop(EXTENDS, None)
+    sizes = values.pop(SIZES, None) or {}
+    values = _resolved(values, base)
+    sizes = {name: _resolved(sections or {}, base) for name, sections in sizes.items()}
+    if extended is None:
+        return {**values, SIZES: sizes} if sizes else values
+    below = _read_file(path.parent / str(extended), base)
+    common = below.pop(SIZES, {})
+    sizes = {
+        name: _with_overrides(common.get(name, {}), sizes.get(name, {}))
+        for name in {**common, **sizes}
+    }
+    return {**_with_overrides(below, values), SIZES: sizes}
+
+
+def _with_size(values: dict[str, Any], size: str | None, reference: str) -> dict[str, Any]:
+    """Return the values with the overrides of a size, by default of the one that they name.
+
+    Raises:
+        UsageError: the config has no such size.
+    """
+    sizes = values.pop(SIZES, {})
+    size = values.pop(SIZE, None) if size is None else size
+    if size is None:
+        return values
+    if size not in sizes:
+        raise UsageError(f"{reference} has no size {size!r}; {did_you_mean(str(size), sizes)}")
+    return _with_overrides(values, sizes[size])
 
 
 def _resolved(values: Mapping[str, Any], base: Path) -> dict[str, Any]:

@@ -48,7 +48,7 @@ def parse(settings: Iterable[str], example: str, sections: bool = False) -> dict
         settings: the strings.
         example: valid example, for the error message.
         sections: require a section in each key, such as `pretrain.steps`. Exceptions: `name`,
-            `tokenizer`, and switching a section, as in `finetune=false`.
+            `tokenizer`, `size`, and switching a section, as in `finetune=false`.
 
     Raises:
         UsageError: no `=`, an empty key, or a value that is not valid YAML.
@@ -68,7 +68,7 @@ def parse(settings: Iterable[str], example: str, sections: bool = False) -> dict
         if (
             sections
             and "." not in key
-            and key not in ("name", "tokenizer")
+            and key not in ("name", "tokenizer", "size")
             and not isinstance(value, bool)
         ):
             raise UsageError(f"--set {setting!r} must look like {example}")

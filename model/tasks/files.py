@@ -56,7 +56,7 @@ def missing_split(path: str, options: TaskOptions, splits: Iterable[str]) -> str
         return ""
     if not storage.exists(path):
         return f"{path} does not exist"
-    directory = storage.join(path, options.folder) if options.folder else path
+    directory = directories(path, options)[0]
     missing = (split for split in splits if not dict(_files(path, options, split)))
     return next((f"{directory} has no {split} split" for split in missing), "")
 
@@ -104,8 +104,12 @@ def _files(path: str, options: TaskOptions, split: str) -> Iterator[tuple[str, s
 
 
 def directories(path: str, options: TaskOptions) -> list[str]:
-    """Return the directories of a task's files: its folder below `path`, then `path`."""
-    return [storage.join(path, options.folder), path] if options.folder else [path]
+    """Return the directories of a task's files, in order of preference.
+
+    A folder such as `glue/CoLA` is below `path`, or its last part is, or it is `path`.
+    """
+    parts = options.folder.split("/") if options.folder else []
+    return [*(storage.join(path, *parts[i:]) for i in range(len(parts))), path]
 
 
 def split_file(
