@@ -29,6 +29,7 @@ from cloze.core.stages.execution import (
 )
 from cloze.core.stages.stage import BuildContext, Stage, StageResult
 from cloze.flows.graph.command import run_inference
+from cloze.flows.report.paper_table import PaperTable, paper_tables
 from cloze.flows.report.report_nodes import (
     NodePlacement,
     ReportNode,
@@ -39,7 +40,6 @@ from cloze.flows.report.report_nodes import (
     multitask_versus_single,
     scores,
 )
-from cloze.flows.report.submission import glue_table
 
 VERSION = 3
 FILE = "report.html"
@@ -64,6 +64,9 @@ class ReportConfig(StageConfig):
     top_k: int = Field(default=5, ge=1)
     """Candidates per [MASK]."""
 
+    table: PaperTable | None = None
+    """A paper's table, whose figures are shown beside the run's."""
+
     nodes: NoFingerprint[dict[str, NodePlacement]] = Field(default_factory=dict, exclude=True)
     """Position of each gathered node in the graph, filled in by the run."""
 
@@ -76,7 +79,8 @@ def run(config: ReportConfig, build: BuildContext) -> StageResult:
         scores: group -> metric -> `mean`, `std` (None for one instance), `best`, `best_node`, `n`.
         groups: section, task and matrix values of each group, and the axes of its mean (`over`).
         masks: filled sentences by `node`.
-        tables: settings of a grid by score, and multi-task against single-task training, if any.
+        tables: a paper's table, settings of a grid by score, and multi-task against single-task
+            training, if any.
     """
     from cloze.flows.report.page import render
 
@@ -88,15 +92,10 @@ def run(config: ReportConfig, build: BuildContext) -> StageResult:
         masks += _filled(node, config)
     build.report.progress(0, 1, "parts", {"step": "page"})
     group_scores = scores(nodes)
-    comparison, glue = multitask_versus_single(nodes), glue_table(nodes)
-    score_tables = [*best_settings(nodes), *([comparison] if comparison else [])]
-    page = render(
-        nodes,
-        group_scores,
-        masks,
-        len(encoders) - MOST_FILLED,
-        [*([glue] if glue else []), *score_tables],
-    )
+    comparison = multitask_versus_single(nodes)
+    score_tables = paper_tables(config.table, nodes) if config.table else best_settings(nodes)
+    score_tables += [comparison] if comparison else []
+    page = render(nodes, group_scores, masks, len(encoders) - MOST_FILLED, score_tables)
     storage.write_bytes(build.file(FILE), page.encode())
     score_rows = {
         group: {metric: asdict(score) for metric, score in metrics.items()}

@@ -1,4 +1,4 @@
-"""GLUE submission: the official files, and a table with the results of the BERT paper.
+"""GLUE submission: the official files of the models that are best on dev.
 
 Files, header and label names: Wang et al. 2019, "GLUE: A Multi-Task Benchmark and Analysis Platform
 for Natural Language Understanding", and the sample submission of gluebenchmark.com: TSV with the
@@ -31,11 +31,8 @@ from cloze.core.stages.execution import (
 )
 from cloze.core.stages.stage import BuildContext, Stage, StageResult
 from cloze.flows.report.report_nodes import (
-    BASELINES,
     NodePlacement,
     ReportNode,
-    SummaryTable,
-    scores_of,
 )
 
 ENTAILMENT = ("entailment", "not_entailment")
@@ -73,38 +70,6 @@ FILES: dict[str, SubmissionFile] = {
     "WNLI.tsv": SubmissionFile("wnli", ("test",), BINARY, 146),
     "AX.tsv": SubmissionFile("mnli", ("ax",), THREE_WAYS, 1104),
 }
-TASKS = tuple(dict.fromkeys(file.task for file in FILES.values()))
-
-# Devlin et al. 2019, "BERT: Pre-training of Deep Bidirectional Transformers for Language
-# Understanding": hundredths of (base, large). Test: table 1, scored by GLUE's server (F1 for QQP
-# and MRPC, Spearman's correlation for STS-B, accuracy for the others except CoLA). Without WNLI.
-TEST: Mapping[tuple[str, str], tuple[float, float]] = {
-    ("cola", "matthews"): (52.1, 60.5),
-    ("sst2", "accuracy"): (93.5, 94.9),
-    ("mrpc", "f1"): (88.9, 89.3),
-    ("stsb", "spearman"): (85.8, 86.5),
-    ("qqp", "f1"): (71.2, 72.1),
-    ("mnli", "accuracy"): (84.6, 86.7),
-    ("mnli, mismatched", "accuracy"): (83.4, 85.9),
-    ("qnli", "accuracy"): (90.5, 92.7),
-    ("rte", "accuracy"): (66.4, 70.1),
-}
-# Dev: table 6, rows 12-768-12 and 24-1024-16, means of five restarts. QNLI: table 5, base only.
-DEV: Mapping[tuple[str, str], tuple[float, float | None]] = {
-    ("mnli", "accuracy"): (84.4, 86.6),
-    ("mrpc", "accuracy"): (86.7, 87.8),
-    ("sst2", "accuracy"): (92.9, 93.7),
-    ("qnli", "accuracy"): (88.4, None),
-}
-CITED = (
-    "BERT: Devlin et al. 2019, test: table 1 (GLUE's server); dev: table 6 (accuracy, means of "
-    "five restarts), QNLI: table 5."
-)
-
-
-# Table of GLUE scores on dev, and the choice of the submitted models.
-
-MISMATCHED = "dev_mismatched"
 
 
 def tuned(nodes: Iterable[ReportNode], task: str) -> list[ReportNode]:
@@ -142,48 +107,6 @@ def best_submission(
     return max(candidates, key=lambda pair: score(pair[0]), default=None)
 
 
-def glue_table(nodes: Sequence[ReportNode], least: int = 2) -> SummaryTable | None:
-    """Return the GLUE scores in hundredths; None: the run has fewer than `least` GLUE tasks."""
-    present = [task for task in TASKS if tuned(nodes, task)]
-    if len(present) < least:
-        return None
-    rows: list[Sequence[str]] = []
-    for task in present:
-        rows += _rows(task, tuned(nodes, task))
-        mismatched = [
-            node
-            for node in nodes
-            if node.stage == "evaluate"
-            and node.manifest.summary.get("task") == task
-            and node.manifest.summary.get("split") == MISMATCHED
-        ]
-        rows += _rows(f"{task}, mismatched", mismatched)
-    absent = [task for task in TASKS if task not in present]
-    notes = [f"Not in this run: {', '.join(absent)}."] if absent else []
-    return SummaryTable(
-        title="GLUE, dev",
-        columns="task,metric,mean,best,node,base dev,base test,large dev,large test".split(","),
-        rows=rows,
-        notes=(*notes, CITED),
-    )
-
-
-def _rows(name: str, nodes: Sequence[ReportNode]) -> list[Sequence[str]]:
-    """Return a row per metric; `name` is the task as in `TEST` and `DEV`."""
-    rows: list[Sequence[str]] = []
-    for metric, metric_score in scores_of(nodes).items():
-        if metric in BASELINES:
-            continue
-        dev, test = DEV.get((name, metric), (None, None)), TEST.get((name, metric), (None, None))
-        spread = "" if metric_score.std is None else f" ± {100 * metric_score.std:.1f}"
-        mean = f"{100 * metric_score.mean:.1f}{spread} (n {metric_score.n})"
-        published = dev[0], test[0], dev[1], test[1]
-        paper = ("" if value is None else f"{value:.1f}" for value in published)
-        best, node = f"{100 * metric_score.best:.1f}", metric_score.best_node.partition("@")[2]
-        rows.append((name, metric, mean, best, node, *paper))
-    return rows
-
-
 def missing_files(nodes: Sequence[ReportNode]) -> dict[str, str]:
     """Return the submission files that this run has no predictions for, with the reason."""
     reasons = {}
@@ -198,10 +121,10 @@ def missing_files(nodes: Sequence[ReportNode]) -> dict[str, str]:
     return reasons
 
 
-# Stage `submission`: `submission.zip` for gluebenchmark.com, and the table of scores.
+# Stage `submission`: `submission.zip` for gluebenchmark.com, and what is in it.
 
-VERSION = 1
-ZIP, TABLE = "submission.zip", "table.md"
+VERSION = 2
+ZIP, CONTENTS = "submission.zip", "contents.md"
 STAMP = (1980, 1, 1, 0, 0, 0)  # date of all files: equal predictions give equal bytes
 SERVER = (
     "gluebenchmark.com refuses an archive in which one of its {all} files is missing. Take the "
@@ -218,7 +141,7 @@ class SubmissionConfig(StageConfig):
 
 
 def run(config: SubmissionConfig, build: BuildContext) -> StageResult:
-    """Write the archive and the table from the artifacts among `build.inputs`.
+    """Write the archive and its list of contents from the artifacts among `build.inputs`.
 
     The summary's `files` name the model of each file; `missing` has the reason for each missing
     file.
@@ -258,21 +181,11 @@ def run(config: SubmissionConfig, build: BuildContext) -> StageResult:
         notes.append(SERVER.format(all=len(FILES), names=", ".join(missing)))
     if files:
         storage.write_bytes(build.file(ZIP), archive.getvalue())
-    table, tables = glue_table(nodes, least=1), list[dict[str, Any]]()
-    if table is not None:
-        dev_only = [
-            f"{name}: {reason}."
-            for name, reason in missing.items()
-            if tuned(nodes, FILES[name].task)
-        ]
-        tables = [{**table.as_json(), "notes": [*table.notes, *dev_only, *notes]}]
     items = [f"- {name}: {entry['node']}" for name, entry in files.items()]
     items += [f"- {name}: {reason}." for name, reason in missing.items()]
-    text = "" if table is None else table.markdown()
-    text += "\n".join(["", "## submission.zip", "", *items, ""])
-    text += "".join(f"\n{note}\n" for note in notes)
-    storage.write_bytes(build.file(TABLE), text.encode())
-    summary: dict[str, Any] = {"files": files, "missing": missing, "table": TABLE, "tables": tables}
+    text = "\n".join(["## submission.zip", "", *items, "", *(f"\n{note}" for note in notes)])
+    storage.write_bytes(build.file(CONTENTS), f"{text}\n".encode())
+    summary: dict[str, Any] = {"files": files, "missing": missing, "contents": CONTENTS}
     return StageResult(
         rows=sum(entry["rows"] for entry in files.values()),
         summary=summary | ({"submission": ZIP} if files else {}),
@@ -347,7 +260,7 @@ STAGE = Stage(
     config=SubmissionConfig,
     run=run,
     reads_all_nodes=True,
-    outputs=("submission", "table"),
+    outputs=("submission", "contents"),
     headline=headline,
     cost_model=CostModel(estimate=_ahead, measure=_afterwards),
 )

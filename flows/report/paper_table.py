@@ -1,0 +1,308 @@
+"""A paper's table in a run's report: the run's scores with the published figures beside them.
+
+A preset of `flows/presets/tables/` has the table in its section `report`: rows and columns select
+the run's nodes by their matrix values, and name the figures that the paper has there.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from cloze.core.humanize import format_count
+from cloze.flows.report.report_nodes import (
+    ReportNode,
+    SummaryTable,
+    last_pretrainings,
+    lower_is_better,
+)
+
+EVALUATE, FINETUNE, PRETRAIN = "evaluate", "finetune", "pretrain"
+NEAR = 1.1  # a run's size within this factor of the paper's counts as equal
+MISSING = "–"
+
+
+class _Spec(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class TableRow(_Spec):
+    """A row: a system of the paper, of the run, or of both."""
+
+    label: str = ""
+    """Name in the paper. Default: the row's key."""
+
+    nodes: dict[str, Any] = Field(default_factory=dict)
+    """Nodes of the row: matrix values, `section`, `stage`, `split`. Default: {row: KEY}, where the
+    row of a node without that axis is its section's label."""
+
+    published: dict[str, float] = Field(default_factory=dict)
+    """Figures of the paper by column."""
+
+    seen: dict[str, float] = Field(default_factory=dict)
+    """Where they differ from the table's: `parameters` and `tokens` of the paper's model."""
+
+
+class TableColumn(_Spec):
+    """A column: a task, or another measure of a row."""
+
+    label: str = ""
+    """Name in the paper. Default: the column's key."""
+
+    nodes: dict[str, Any] = Field(default_factory=dict)
+    """Nodes of the column, as for a row. Default: {task: KEY}. Without stage and split: the
+    fine-tunings, scored on dev."""
+
+    metric: str = ""
+    """Metric. Default: the task's main metric."""
+
+    mean_of: tuple[str, ...] = ()
+    """Columns whose mean this column is, for rows that have all of them."""
+
+
+class PaperTable(_Spec):
+    """A table of a paper."""
+
+    source: str
+    """Paper and number of the table, such as "Devlin et al. 2019, table 5"."""
+
+    rows: dict[str, TableRow]
+    columns: dict[str, TableColumn]
+
+    reference: str = ""
+    """Row that the others are compared with, by seed; empty: no table of differences."""
+
+    seen: dict[str, float] = Field(default_factory=dict)
+    """Size of the paper's models: `parameters`, and `tokens` read in pretraining."""
+
+    differs: tuple[str, ...] = ()
+    """What differs from the paper at every size, a sentence each."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cell:
+    """Scores of a row in a column by seed, in the paper's unit, and the published figure."""
+
+    by_seed: Mapping[str, float]
+    published: float | None
+
+    @property
+    def mean(self) -> float | None:
+        return statistics.fmean(self.by_seed.values()) if self.by_seed else None
+
+    def text(self, sign: str = "") -> str:
+        """Return mean, deviation and n, with the published figure in brackets."""
+        published = "" if self.published is None else f"[{self.published:{sign}.1f}]"
+        if self.mean is None:
+            return published or MISSING
+        values = list(self.by_seed.values())
+        spread = f" ± {statistics.stdev(values):.1f} (n {len(values)})" if len(values) > 1 else ""
+        return f"{self.mean:{sign}.1f}{spread} {published}".rstrip()
+
+
+def paper_tables(table: PaperTable, nodes: Sequence[ReportNode]) -> list[SummaryTable]:
+    """Return the table, the differences from its reference row, and the rows' costs."""
+    cells = {row: dict(_cells(table, row, spec, nodes)) for row, spec in table.rows.items()}
+    labels = {name: column.label or name for name, column in table.columns.items()}
+    used = [name for name in labels if any(cells[row][name].text() != MISSING for row in cells)]
+    rows = [
+        [table.rows[row].label or row, *(cells[row][name].text() for name in used)] for row in cells
+    ]
+    notes = [
+        f"In brackets: {table.source}. Mean ± the sample's standard deviation over seeds, in the "
+        f"paper's unit.",
+        *comparability(table, nodes),
+        *table.differs,
+    ]
+    columns = ["", *(labels[name] for name in used)]
+    tables = [SummaryTable(title=table.source, columns=columns, rows=rows, notes=notes)]
+    if differences := _differences(table, cells, used):
+        tables.append(
+            SummaryTable(
+                title=f"Difference from {table.rows[table.reference].label or table.reference}",
+                columns=columns,
+                rows=differences,
+                notes=["Mean and deviation of the differences between runs with the same seed."],
+            )
+        )
+    if costs := _costs(table, nodes):
+        tables.append(costs)
+    return tables
+
+
+def _cells(
+    table: PaperTable, row: str, spec: TableRow, nodes: Sequence[ReportNode]
+) -> Iterator[tuple[str, Cell]]:
+    cells: dict[str, Cell] = {}
+    members = _members(table, row, nodes)
+    for name, column in table.columns.items():
+        published = spec.published.get(name)
+        if column.mean_of:
+            by_seed = _mean_by_seed([cells[part].by_seed for part in column.mean_of])
+            cells[name] = Cell(by_seed=by_seed, published=published)
+        else:
+            selector = column.nodes or {"task": name}
+            scored = [node for node in members if _matches(node, selector, column)]
+            by_seed = {_seed(node): value for node in scored for value in _score(node, column)}
+            cells[name] = Cell(by_seed=by_seed, published=published)
+        yield name, cells[name]
+
+
+def _members(table: PaperTable, row: str, nodes: Sequence[ReportNode]) -> list[ReportNode]:
+    selector = table.rows[row].nodes or {"row": row}
+    return [node for node in nodes if _selects(selector, _properties(node))]
+
+
+def _properties(node: ReportNode) -> dict[str, Any]:
+    """Return what rows and columns select a node by."""
+    summary, values = node.manifest.summary, node.placement.values
+    label = node.placement.section.partition("@")[2]
+    return {
+        "section": node.placement.section,
+        "stage": node.stage,
+        "split": summary.get("split") or "dev",
+        "task": node.task,
+        "row": label,
+        **values,
+    }
+
+
+def _selects(selector: Mapping[str, Any], properties: Mapping[str, Any]) -> bool:
+    return all(str(properties.get(key)) == str(value) for key, value in selector.items())
+
+
+def _matches(node: ReportNode, selector: Mapping[str, Any], column: TableColumn) -> bool:
+    stage = selector.get("stage") or (EVALUATE if "split" in selector else FINETUNE)
+    by_section = "section" in selector and "stage" not in selector
+    return (by_section or node.stage == stage) and _selects(selector, _properties(node))
+
+
+def _score(node: ReportNode, column: TableColumn) -> Iterator[float]:
+    """Yield the node's score in the paper's unit: hundredths, or as it is if lower is better."""
+    scores = node.scores
+    metric = column.metric or next(iter(scores), "")
+    if metric in scores:
+        yield scores[metric] * (1 if lower_is_better(metric) else 100)
+
+
+def _seed(node: ReportNode) -> str:
+    return str(node.placement.values.get("seed", ""))
+
+
+def _mean_by_seed(parts: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    common = [seed for seed in parts[0] if all(seed in part for part in parts)] if parts else []
+    return {seed: statistics.fmean(part[seed] for part in parts) for seed in common}
+
+
+def _differences(
+    table: PaperTable, cells: Mapping[str, Mapping[str, Cell]], used: Sequence[str]
+) -> list[list[str]]:
+    """Return a row of differences from the reference row for each other row that the run has."""
+    if not table.reference:
+        return []
+    reference, rows = cells[table.reference], []
+    for row, own in cells.items():
+        texts = [_difference(own[name], reference[name]).text("+") for name in used]
+        if row != table.reference and any("n " in text or " " in text for text in texts):
+            rows.append([table.rows[row].label or row, *texts])
+    return rows
+
+
+def _difference(cell: Cell, reference: Cell) -> Cell:
+    published = None
+    if cell.published is not None and reference.published is not None:
+        published = cell.published - reference.published
+    common = cell.by_seed.keys() & reference.by_seed.keys()
+    by_seed = {seed: cell.by_seed[seed] - reference.by_seed[seed] for seed in sorted(common)}
+    return Cell(by_seed=by_seed, published=published)
+
+
+# What the rows cost, and how far from the paper's they are.
+
+
+def pretrainings(members: Sequence[ReportNode], nodes: Sequence[ReportNode]) -> list[ReportNode]:
+    """Return the pretrainings that a row's nodes come from, with all phases, earliest first."""
+    by_name = {node.name: node for node in nodes}
+    needed, pending = set[str](), [node.name for node in members]
+    while pending:
+        name = pending.pop()
+        if name in by_name and name not in needed:
+            needed.add(name)
+            pending += by_name[name].after
+    return [node for node in nodes if node.name in needed and node.stage == PRETRAIN]
+
+
+def comparability(table: PaperTable, nodes: Sequence[ReportNode]) -> list[str]:
+    """Return a sentence about the sizes in which the run's pretrainings differ from the paper's."""
+    differing: dict[str, str] = {}
+    for row, spec in table.rows.items():
+        phases = pretrainings(_members(table, row, nodes), nodes)
+        if not phases:
+            continue
+        own = {
+            "parameters": float(last_pretrainings(phases)[-1].manifest.summary["parameters"]),
+            "tokens": sum(float(node.manifest.summary["tokens"]) for node in phases),
+        }
+        for name, theirs in {**table.seen, **spec.seen}.items():
+            if not 1 / NEAR < own[name] / theirs < NEAR:
+                text = f"{format_count(own[name])} {name} ({format_count(theirs)})"
+                differing.setdefault(name, f"{text} in {spec.label or row}")
+    if not differing:
+        return []
+    return [
+        f"Not comparable in size with the paper's figures, which are in parentheses: "
+        f"{'; '.join(differing.values())}. What can be compared are the signs of differences."
+    ]
+
+
+# heading, key in summaries, of phases: summed or the last one's
+COSTS = (
+    ("parameters", "parameters", False),
+    ("words seen", "words_seen", True),
+    ("training FLOPs", "training_flops", True),
+    ("device hours", "device_hours", True),
+    ("kWh", "kwh", True),
+)
+INFERENCE = (("ms an example", "latency_ms"), ("peak memory", "peak_memory_bytes"))
+
+
+def _costs(table: PaperTable, nodes: Sequence[ReportNode]) -> SummaryTable | None:
+    """Return what each row of the run cost in pretraining, and costs in use."""
+    rows: list[list[str]] = []
+    for row, spec in table.rows.items():
+        members = _members(table, row, nodes)
+        phases = pretrainings(members, nodes)
+        if not members or not phases:
+            continue
+        texts = [
+            _amount([node.manifest.summary.get(key) for node in phases], summed)
+            for _, key, summed in COSTS
+        ]
+        used = [node.manifest.summary for node in members]
+        texts += [
+            _amount([summary[key] for summary in used if key in summary][:1], summed=False)
+            for _, key in INFERENCE
+        ]
+        rows.append([spec.label or row, *texts])
+    headings = [heading for heading, *_ in (*COSTS, *INFERENCE)]
+    used = [i for i in range(len(headings)) if any(row[i + 1] != MISSING for row in rows)]
+    if not used:
+        return None
+    return SummaryTable(
+        title="Cost of each row",
+        columns=["", *(headings[i] for i in used)],
+        rows=[[row[0], *(row[i + 1] for i in used)] for row in rows],
+        notes=["Of the pretraining, all phases; use is measured on the machine of the evaluation."],
+    )
+
+
+def _amount(values: Sequence[Any], summed: bool) -> str:
+    numbers = [float(value) for value in values if value is not None]
+    if not numbers or len(numbers) < len(values):
+        return MISSING
+    number = sum(numbers) if summed else numbers[-1]
+    return format_count(number) if number >= 1000 else f"{number:.3g}"
