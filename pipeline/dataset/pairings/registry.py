@@ -17,11 +17,11 @@ from cloze.core.options import Options
 
 
 class NspOptions(Options):
-    """Options of the pairings `nsp` and `segment-pair`."""
+    """Options of the pairings `nsp`, `segment-pair` and `sentence-pair`."""
 
     random_next_prob: float = Field(default=0.5, ge=0, le=1)
-    """With pairings nsp and segment-pair: share of rows whose second segment is random text (BERT:
-    0.5)."""
+    """With pairings nsp, segment-pair and sentence-pair: share of rows whose second segment is
+    random text (BERT: 0.5)."""
 
 
 class SopOptions(Options):
@@ -54,6 +54,7 @@ _CONTINUOUS = "cloze.pipeline.dataset.pairings.continuous"
 PAIRINGS = {
     "nsp": Pairing(f"{_PAIRS}:next_sentence", task="nsp", options=NspOptions),
     "segment-pair": Pairing(f"{_PAIRS}:segment_pairs", options=NspOptions),
+    "sentence-pair": Pairing(f"{_PAIRS}:sentence_pairs", task="nsp", options=NspOptions),
     "sop": Pairing(
         f"{_PAIRS}:sentence_order", task="sop", options=SopOptions, labels=("in_order", "swapped")
     ),

@@ -1,4 +1,4 @@
-"""Pairings of two segments: next sentence, sentence order, and ELECTRA's.
+"""Pairings of two segments: next sentence, sentence pairs, sentence order, and ELECTRA's.
 
 Next sentence prediction follows `create_instances_from_document` in google-research/bert's
 create_pretraining_data.py. Sentences are gathered until they reach the target length; a random
@@ -42,13 +42,22 @@ if TYPE_CHECKING:
     from cloze.pipeline.dataset.config import ExampleConfig
 
 NEXT, RANDOM = 0, 1
+UNLIMITED = 1 << 40  # tokens or sentences that no segment reaches
 
 
 def next_sentence(documents: TokenizedDocuments, config: ExampleConfig) -> Segments:
     """Build rows with next-sentence labels; every sentence is in exactly one row's own text."""
-    rows = np.array(_next_sentence_rows(documents, config), np.int64).reshape(-1, 5)
-    label = rows[:, 4]
-    return Segments.of_pairs(documents, config, rows[:, :4], label, is_random=label == RANDOM)
+    targets = target_lengths(documents, config, config.max_tokens)
+    return _next_sentence_pairs(documents, config, targets, UNLIMITED)
+
+
+def sentence_pairs(documents: TokenizedDocuments, config: ExampleConfig) -> Segments:
+    """Build the rows of `next_sentence` from segments of one sentence each: SENTENCE-PAIR+NSP.
+
+    Liu et al. 2019, section 4.2. Rows are much shorter than the row length, so RoBERTa's batches
+    have more rows. `short_seq_prob` has no effect, because a pair is not filled up to a length.
+    """
+    return _next_sentence_pairs(documents, config, np.full(len(documents), UNLIMITED), 1)
 
 
 def segment_pairs(documents: TokenizedDocuments, config: ExampleConfig) -> Segments:
@@ -61,13 +70,19 @@ def segment_pairs(documents: TokenizedDocuments, config: ExampleConfig) -> Segme
     return replace(segments, pair_label=np.full(len(segments), NO_LABEL, np.int8))
 
 
-def _next_sentence_rows(
-    documents: TokenizedDocuments, config: ExampleConfig
-) -> list[tuple[int, int, int, int, int]]:
-    """Return every row as sentence ranges and label: (A first, A end, B first, B end, label).
+def _next_sentence_pairs(
+    documents: TokenizedDocuments, config: ExampleConfig, targets: I64, max_sentences: int
+) -> Segments:
+    """Build labelled rows: a segment A, and B from the following text or another document.
 
     A loop in plain numbers, because each row begins where the previous one ended. All random
     numbers of a row are drawn in advance, from the key of its first sentence.
+
+    Args:
+        documents: the documents.
+        config: length, seed and share of random rows.
+        targets: int64 [D], target tokens of each document's rows.
+        max_sentences: maximum sentences of a segment, 1 or UNLIMITED.
     """
     assert isinstance(config, NspOptions)
     row_key = sentence_keys(documents, config.seed)
@@ -77,13 +92,13 @@ def _next_sentence_rows(
     )
     borders = documents.sentence_offsets.tolist()
     document_starts = documents.document_offsets.tolist()
-    targets = target_lengths(documents, config, config.max_tokens).tolist()
     other_count = len(documents) - 1
-    rows = []
-    for number, target in enumerate(targets):
+    rows = []  # first sentence and end of A, and of B, and the label
+    for number, target in enumerate(targets.tolist()):
         first, end = document_starts[number], document_starts[number + 1]
         while first < end:
-            chunk_end = bisect_left(borders, borders[first] + target, first + 1, end)
+            last = min(first + 2 * max_sentences, end)
+            chunk_end = bisect_left(borders, borders[first] + target, first + 1, last)
             followers = chunk_end - first - 1
             a_end = first + 1 + int(middle_draw[first] * followers)
             if other_count and (not followers or coin_draw[first] < config.random_next_prob):
@@ -92,13 +107,16 @@ def _next_sentence_rows(
                 other_first, other_end = document_starts[other], document_starts[other + 1]
                 b_first = other_first + int(start_draw[first] * (other_end - other_first))
                 target_end = borders[b_first] + target - (borders[a_end] - borders[first])
-                b_end = bisect_left(borders, target_end, b_first + 1, other_end)
+                b_last = min(b_first + max_sentences, other_end)
+                b_end = bisect_left(borders, target_end, b_first + 1, b_last)
                 rows.append((first, a_end, b_first, b_end, RANDOM))
                 first = a_end  # the text after A returns to the next row
             else:
                 rows.append((first, a_end, a_end, chunk_end, NEXT if followers else NO_LABEL))
                 first = chunk_end
-    return rows
+    table = np.array(rows, np.int64).reshape(-1, 5)
+    label = table[:, 4]
+    return Segments.of_pairs(documents, config, table[:, :4], label, is_random=label == RANDOM)
 
 
 def _chunks(documents: TokenizedDocuments, targets: I64) -> tuple[I64, I64]:
@@ -146,7 +164,6 @@ def sentence_order(documents: TokenizedDocuments, config: ExampleConfig) -> Segm
 # ELECTRA's rows: one or two adjacent segments, without labels.
 
 SHORTEST = 5
-WHOLE = 1 << 40  # a target that the first segment never reaches
 
 
 def electra(documents: TokenizedDocuments, config: ExampleConfig) -> Segments:
@@ -162,7 +179,7 @@ def electra(documents: TokenizedDocuments, config: ExampleConfig) -> Segments:
         SHORTEST + np.floor(drawn * span).astype(np.int64),
         config.length,
     )
-    halves = np.where(single < config.single_segment_prob, WHOLE, (targets - 3) // 2)
+    halves = np.where(single < config.single_segment_prob, UNLIMITED, (targets - 3) // 2)
     first, end = _chunks(documents, targets)
     borders = documents.sentence_offsets
     half = borders[first] + halves[first]

@@ -186,6 +186,18 @@ def test_by_hand(small, recipe):
     assert shown(block, masks, 1, small) == expected
 
 
+def test_sentence_pairs_by_hand(small):
+    """Each row has two sentences; a document's last one, if it is left over, gets a random one."""
+    config = ExampleConfig(pairing="sentence-pair", length=24, seed=5, mask_copies=1)
+    _, block, masks = examples(STORY, small, config.model_copy(update={"masking": "none"}))
+    assert shown(block, masks, 1, small) == [
+        "0 [CLS] the cat sat on the mat . [SEP] | it was un ##happy . [SEP]",
+        "1 [CLS] a dog ran home . [SEP] | it was un ##happy . [SEP]",
+        "1 [CLS] it ate all the cake . [SEP] | the cat sat on the mat . [SEP]",
+        "1 [CLS] then it slept . [SEP] | a dog ran home . [SEP]",
+    ]
+
+
 # recipe: pairing, rule, rate, budget, [MASK], random, from, short, copies, cap at 128, cap at 512
 VALUES = {
     "bert": ("nsp", "token", 0.15, "bert", 0.8, 0.1, "vocabulary", 0.1, 10, 20, 78),

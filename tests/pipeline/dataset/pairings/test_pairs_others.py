@@ -17,8 +17,10 @@ from cloze.pipeline.dataset.pairings.registry import PAIRINGS
 from cloze.pipeline.dataset.pairings.segments import (
     NO_LABEL,
     USE_COIN,
+    USE_DOCUMENT,
     USE_SHORT,
     USE_SINGLE,
+    USE_START,
     USE_TARGET,
     Segments,
     TokenizedDocuments,
@@ -26,16 +28,19 @@ from cloze.pipeline.dataset.pairings.segments import (
 )
 from cloze.pipeline.dataset.pairings.sentence_pairs import (
     IN_ORDER,
+    NEXT,
+    RANDOM,
     SHORTEST,
     SWAPPED,
     electra,
     next_sentence,
     segment_pairs,
     sentence_order,
+    sentence_pairs,
 )
 from cloze.pipeline.dataset.rows import assemble
 from cloze.pipeline.tokenizer.special import SpecialTokens
-from tests.pipeline.dataset.pairings.documents import columns, corpora, make_documents
+from tests.pipeline.dataset.pairings.documents import FIRST_TOKEN, columns, corpora, make_documents
 
 SPECIAL = SpecialTokens(pad=0, unk=1, cls=2, sep=3, mask=4)
 
@@ -143,6 +148,71 @@ def test_pairs_without_labels_are_the_same_rows():
     assert set(without.pair_label.tolist()) == {NO_LABEL}
     block = assemble(documents, without, 1, SPECIAL)
     assert (block.segment_start < block.lengths).all()  # two segments still
+
+
+def sentence_by_sentence(
+    documents: TokenizedDocuments, config: ExampleConfig
+) -> list[tuple[int, int | None, int]]:
+    """Numbers of the sentences A and B and the label of each row, by the words of the paper."""
+    row_key = sentence_keys(documents, config.seed)
+    draw = {
+        use: random_keys.uniform(random_keys.fold_in(row_key, use)).tolist()
+        for use in (USE_COIN, USE_DOCUMENT, USE_START)
+    }
+    bounds = documents.document_offsets.tolist()
+    texts = [list(range(low, high)) for low, high in zip(bounds, bounds[1:], strict=False)]
+    pairs = []
+    for number, text in enumerate(texts):
+        others = [other for other in texts if other is not texts[number]]
+        left = list(text)
+        while left:
+            a = left.pop(0)
+            if others and (not left or draw[USE_COIN][a] < config.random_next_prob):
+                other = others[int(draw[USE_DOCUMENT][a] * len(others))]
+                pairs.append((a, other[int(draw[USE_START][a] * len(other))], RANDOM))
+            elif left:
+                pairs.append((a, left.pop(0), NEXT))
+            else:
+                pairs.append((a, None, NO_LABEL))
+    return pairs
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    sizes=corpora,
+    seed=st.integers(0, 2**64 - 1),
+    length=st.integers(8, 700),
+    short=st.sampled_from([0.0, 0.1, 1.0]),
+)
+def test_sentence_pairs_are_two_natural_sentences(sizes, seed, length, short):
+    documents = make_documents(sizes, seed)
+    config = ExampleConfig(length=length, short_seq_prob=short, seed=seed)
+    segments = sentence_pairs(documents, config)
+    expected = sentence_by_sentence(documents, config)
+    assert segments.pair_label.tolist() == [label for _, _, label in expected]
+    borders = documents.sentence_offsets.tolist()
+    for row, (a, b, _) in enumerate(expected):
+        whole = [
+            list(range(borders[each], borders[each + 1])) for each in (a, b) if each is not None
+        ]
+        found = [
+            [token - FIRST_TOKEN for token in text] for text in texts_of(documents, segments, row)
+        ]
+        if sum(map(len, whole)) <= config.max_tokens:
+            assert found == whole
+        else:
+            assert sum(map(len, found)) == config.max_tokens
+            assert all(set(part) <= set(text) for part, text in zip(found, whole, strict=True))
+
+
+def test_half_of_the_sentence_pairs_are_random():
+    documents = make_documents([[12 + (5 * i + j) % 30 for j in range(61)] for i in range(120)])
+    config = ExampleConfig(length=512, seed=3)
+    label = sentence_pairs(documents, config).pair_label
+    assert abs((label == RANDOM).mean() - 0.5) < 0.02
+    segments = sentence_pairs(documents, config.model_copy(update={"random_next_prob": 0.0}))
+    # of 61 sentences the last one is left over
+    assert (segments.pair_label == RANDOM).sum() == len(documents)
 
 
 def test_how_often_b_is_random_can_be_set():
