@@ -37,8 +37,8 @@ class TableRow(_Spec):
     """Name in the paper. Default: the row's key."""
 
     nodes: dict[str, Any] = Field(default_factory=dict)
-    """Nodes of the row: matrix values, `section`, `stage`, `split`. Default: {row: KEY}, where the
-    row of a node without that axis is its section's label."""
+    """Nodes of the row: matrix values, `section`, `stage`, `split`, each with a value or a list of
+    them. Default: {row: KEY}, where the row of a node without that axis is its section's label."""
 
     published: dict[str, float] = Field(default_factory=dict)
     """Figures of the paper by column."""
@@ -172,7 +172,10 @@ def _properties(node: ReportNode) -> dict[str, Any]:
 
 
 def _selects(selector: Mapping[str, Any], properties: Mapping[str, Any]) -> bool:
-    return all(str(properties.get(key)) == str(value) for key, value in selector.items())
+    return all(
+        str(properties.get(key)) in map(str, value if isinstance(value, list) else [value])
+        for key, value in selector.items()
+    )
 
 
 def _matches(node: ReportNode, selector: Mapping[str, Any], column: TableColumn) -> bool:
@@ -207,7 +210,7 @@ def _differences(
     reference, rows = cells[table.reference], []
     for row, own in cells.items():
         texts = [_difference(own[name], reference[name]).text("+") for name in used]
-        if row != table.reference and any("n " in text or " " in text for text in texts):
+        if row != table.reference and any(own[name].by_seed for name in used):
             rows.append([table.rows[row].label or row, *texts])
     return rows
 

@@ -226,7 +226,7 @@ def _shift(node: ReportNode, ends: Mapping[str, float]) -> float:
     return float(int(step)) if step.isdigit() else ends.get(name, 0.0)
 
 
-# Tables in summaries of stages: for the terminal, Markdown and the report's page
+# Tables in summaries of stages: for the terminal and the report's page
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -242,17 +242,6 @@ class SummaryTable:
         rows = [list(row) for row in self.rows]
         columns, notes = list(self.columns), list(self.notes)
         return {"title": self.title, "columns": columns, "rows": rows, "notes": notes}
-
-    def markdown(self) -> str:
-        """Return the table with title and notes in GitHub's Markdown."""
-        ruler = ["---", *("---:" for _ in self.columns[1:])]
-        rows = [_line(cells) for cells in (self.columns, ruler, *self.rows)]
-        notes = [line for note in self.notes for line in ("", note)]
-        return "\n".join([f"## {self.title}", "", *rows, *notes]) + "\n"
-
-
-def _line(cells: Sequence[str]) -> str:
-    return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"
 
 
 # Settings of a grid by mean on dev, and multi-task training compared with single tasks.

@@ -33,6 +33,7 @@ from cloze.core.stages.stage import BuildContext, Stage, StageResult
 from cloze.flows.report.report_nodes import (
     NodePlacement,
     ReportNode,
+    SummaryTable,
 )
 
 ENTAILMENT = ("entailment", "not_entailment")
@@ -124,7 +125,7 @@ def missing_files(nodes: Sequence[ReportNode]) -> dict[str, str]:
 # Stage `submission`: `submission.zip` for gluebenchmark.com, and what is in it.
 
 VERSION = 2
-ZIP, CONTENTS = "submission.zip", "contents.md"
+ZIP = "submission.zip"
 STAMP = (1980, 1, 1, 0, 0, 0)  # date of all files: equal predictions give equal bytes
 SERVER = (
     "gluebenchmark.com refuses an archive in which one of its {all} files is missing. Take the "
@@ -141,7 +142,7 @@ class SubmissionConfig(StageConfig):
 
 
 def run(config: SubmissionConfig, build: BuildContext) -> StageResult:
-    """Write the archive and its list of contents from the artifacts among `build.inputs`.
+    """Write the archive from the artifacts among `build.inputs`.
 
     The summary's `files` name the model of each file; `missing` has the reason for each missing
     file.
@@ -181,11 +182,16 @@ def run(config: SubmissionConfig, build: BuildContext) -> StageResult:
         notes.append(SERVER.format(all=len(FILES), names=", ".join(missing)))
     if files:
         storage.write_bytes(build.file(ZIP), archive.getvalue())
-    items = [f"- {name}: {entry['node']}" for name, entry in files.items()]
-    items += [f"- {name}: {reason}." for name, reason in missing.items()]
-    text = "\n".join(["## submission.zip", "", *items, "", *(f"\n{note}" for note in notes)])
-    storage.write_bytes(build.file(CONTENTS), f"{text}\n".encode())
-    summary: dict[str, Any] = {"files": files, "missing": missing, "contents": CONTENTS}
+    table = SummaryTable(
+        title=ZIP,
+        columns=("file", "model"),
+        rows=[
+            *((name, str(entry["node"])) for name, entry in files.items()),
+            *((name, reason) for name, reason in missing.items()),
+        ],
+        notes=notes,
+    )
+    summary = {"files": files, "missing": missing, "tables": [table.as_json()]}
     return StageResult(
         rows=sum(entry["rows"] for entry in files.values()),
         summary=summary | ({"submission": ZIP} if files else {}),
@@ -260,7 +266,7 @@ STAGE = Stage(
     config=SubmissionConfig,
     run=run,
     reads_all_nodes=True,
-    outputs=("submission", "contents"),
+    outputs=("submission",),
     headline=headline,
     cost_model=CostModel(estimate=_ahead, measure=_afterwards),
 )

@@ -77,9 +77,11 @@ def test_glue_makes_the_whole_submission(tmp_path: Path, encoder: str) -> None:
             lines = found.read(name).decode().splitlines()
             assert lines[0] == "index\tprediction"
             assert [line.split("\t")[0] for line in lines[1:]] == [str(i) for i in range(TEST_ROWS)]
-    assert "GLUE, dev" in screen
+    assert "Devlin et al. 2019, table 1" in screen
     assert "left_out" not in told
-    assert "GLUE, dev" in Path(made["report"]["report"]).read_text(encoding="utf-8")
+    assert "Devlin et al. 2019, table 1" in Path(made["report"]["report"]).read_text(
+        encoding="utf-8"
+    )
 
 
 @pytest.mark.soak

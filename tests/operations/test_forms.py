@@ -165,8 +165,8 @@ CASES = {
         ("processes", "-1", "greater than or equal to 1"),
     ),
     "ablation": Case(
-        lambda form: (form.choose("Preset", "ablation-table6"), form.fill(seed=0))[1],
-        {"config": "ablation-table6", "seed": 0},
+        lambda form: (form.choose("Preset", "bert-table6"), form.fill(seed=0))[1],
+        {"config": "bert-table6", "seed": 0},
         ("seed", "-1", "greater than or equal to 0"),
     ),
     "nightly-evaluation": Case(

@@ -1,18 +1,18 @@
-"""Presets of BERT's ablations: the rows of a table differ in what the table says, and in nothing
-else.
-"""
+"""Presets of papers' tables: rows differ in what the table says, and in nothing else."""
 
 from __future__ import annotations
+
+import pytest
 
 from tests.flows.presets.reading import Load, inputs, rows, values
 
 
 def test_table_5_differs_in_its_examples_and_its_last_rows_in_the_model(load: Load) -> None:
     """Devlin et al. 2019, table 5."""
-    nodes = load("ablation-table5").nodes
+    nodes = load("bert-table5").nodes
     data, trained = rows(nodes, "dataset"), rows(nodes, "pretrain")
     assert {row: values(node, "pairing", "masking", "mask_copies") for row, node in data.items()} == {
-        "bert": ["nsp", "token", 10], "no-nsp": ["segment-pair", "token", 10],
+        "bert": ["nsp", "token", 4], "no-nsp": ["segment-pair", "token", 4],
         "ltr": ["segment-pair", "none", 1],
     }  # fmt: skip
     assert {row: inputs(node) for row, node in trained.items()} == {
@@ -23,41 +23,43 @@ def test_table_5_differs_in_its_examples_and_its_last_rows_in_the_model(load: Lo
     assert trained["ltr"].config.model_copy(update={"model": None}) == trained[
         "bert"
     ].config.model_copy(update={"model": None})
-    tuned = rows(nodes, "finetune")
-    assert {row: inputs(node)["checkpoint"] for row, node in tuned.items()} == {
+    tuned = [node for node in nodes.values() if node.stage == "finetune"]
+    assert {node.values.get("row", "ltr-bilstm"): inputs(node)["checkpoint"] for node in tuned} == {
         "bert": "pretrain@bert", "no-nsp": "pretrain@no-nsp", "ltr": "pretrain@ltr",
         "ltr-bilstm": "pretrain@ltr",
     }  # fmt: skip
-    assert [row for row, node in tuned.items() if values(node, "bilstm")[0]] == ["ltr-bilstm"]
-    assert {row: inputs(node)["checkpoint"] for row, node in rows(nodes, "evaluate").items()} == {
-        row: f"finetune@{row}" for row in tuned
-    }
+    assert {node.section for node in tuned if values(node, "bilstm")[0]} == {"finetune@ltr-bilstm"}
+    assert {node.values["task"] for node in tuned} == {"mnli", "qnli", "mrpc", "sst2", "squad"}
     assert not any(node.config.warnings() for node in data.values())  # type: ignore[attr-defined]
 
 
-def test_table_6_differs_in_the_model_s_size_alone(load: Load) -> None:
-    """Devlin et al. 2019, table 6; widths are a sixth of the paper's."""
-    trained = rows(load("ablation-table6").nodes, "pretrain")
-    sizes = {
-        row: values(node, "model")[0].model_dump(
-            include={"num_hidden_layers", "hidden_size", "num_attention_heads", "intermediate_size"}
-        )
-        for row, node in trained.items()
+def test_table_5_of_the_paper_s_size_has_both_phases_in_each_row(load: Load) -> None:
+    nodes = load("bert-table5", "size=paper", "corpus.sources=[{kind: text, path: T}]").nodes
+    for row in ("bert", "no-nsp", "ltr"):
+        phase = nodes[f"pretrain@512-{row}"]
+        assert inputs(phase) == {"continue": f"pretrain@{row}", "dataset": f"dataset@512-{row}"}
+        assert inputs(nodes[f"finetune@mnli-1-{row}"])["checkpoint"] == phase.name
+        assert values(nodes[f"pretrain@{row}"], "steps", "schedule_steps") == [900_000, 1_000_000]
+    assert nodes["pretrain@512-ltr"].config.model.num_hidden_layers == 12  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("size", ["tiny", "paper"])
+def test_table_6_differs_in_the_model_s_size_alone(load: Load, size: str) -> None:
+    """Devlin et al. 2019, table 6; widths of the tiny rows are a sixth of the paper's."""
+    nodes = load("bert-table6", f"size={size}", "corpus.sources=[{kind: text, path: T}]").nodes
+    trained = {
+        str(node.values["row"]): node for node in nodes.values() if node.section == "pretrain"
     }
-    assert list(sizes) == [
-        "3-768-12",
-        "6-768-3",
-        "6-768-12",
-        "12-768-12",
-        "12-1024-16",
-        "24-1024-16",
-    ]
-    for row, size in sizes.items():
+    assert list(trained) == [
+        "3-768-12", "6-768-3", "6-768-12", "12-768-12", "12-1024-16", "24-1024-16",
+    ]  # fmt: skip
+    for row, node in trained.items():
+        model = values(node, "model")[0]
         layers, width, heads = map(int, row.split("-"))
-        assert size["num_hidden_layers"] == layers
-        assert size["hidden_size"] == {768: 128, 1024: 192}[width]
-        assert size["num_attention_heads"] == max(1, round(heads / 6))
-        assert size["intermediate_size"] == 4 * size["hidden_size"]
+        if size == "tiny":
+            width, heads = {768: 128, 1024: 192}[width], max(1, round(heads / 6))
+        assert (model.num_hidden_layers, model.hidden_size) == (layers, width), row
+        assert (model.num_attention_heads, model.intermediate_size) == (heads, 4 * width), row
     rest = [node.config.model_copy(update={"model": None}) for node in trained.values()]
     assert all(config == rest[0] for config in rest)
 
@@ -66,7 +68,7 @@ def test_table_8_differs_in_what_masks_become(load: Load) -> None:
     """Devlin et al. 2019, table 8; rows are named by the shares of [MASK], the same piece, and a
     random one.
     """
-    nodes = load("ablation-table8").nodes
+    nodes = load("bert-table8").nodes
     data = rows(nodes, "dataset")
     assert list(data) == ["80-10-10", "100-0-0", "80-0-20", "80-20-0", "0-20-80", "0-0-100"]
     for row, node in data.items():
@@ -82,6 +84,11 @@ def test_table_8_differs_in_what_masks_become(load: Load) -> None:
 
 
 def test_bert_is_the_same_in_both_tables(load: Load) -> None:
-    first, second = load("ablation-table5").nodes, load("ablation-table8").nodes
-    for stage in ("dataset", "pretrain", "finetune", "evaluate"):
-        assert first[f"{stage}@bert"].config == second[f"{stage}@80-10-10"].config
+    """Table 8's tiny encoders have four layers, as its features are of the last four."""
+    first, second = load("bert-table5").nodes, load("bert-table8").nodes
+    assert first["dataset@bert"].config == second["dataset@80-10-10"].config
+    small = second["pretrain@80-10-10"].config
+    assert values(second["pretrain@80-10-10"], "model")[0].num_hidden_layers == 4
+    assert small.model_copy(update={"model": None}) == first["pretrain@bert"].config.model_copy(
+        update={"model": None}
+    )

@@ -1,0 +1,134 @@
+"""A paper's table beside a run's scores, over hand-made manifests."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from cloze.core.artifacts.artifact import Manifest
+from cloze.flows.graph import config as configs
+from cloze.flows.graph.overrides import parse
+from cloze.flows.report.paper_table import PaperTable, paper_tables
+from cloze.flows.report.report_nodes import NodePlacement, ReportNode
+from tests.flows.presets.reading import SOURCES
+
+TABLE = PaperTable.model_validate(
+    {
+        "source": "Somebody 2020, table 1",
+        "reference": "base",
+        "seen": {"parameters": 1e8},
+        "columns": {
+            "sst2": {"label": "SST-2", "metric": "accuracy"},
+            "mrpc": {},
+            "test": {"nodes": {"task": "sst2", "split": "test"}},
+            "perplexity": {"metric": "heldout_perplexity", "nodes": {"stage": "pretrain"}},
+            "average": {"mean_of": ["sst2", "mrpc"]},
+        },
+        "rows": {
+            "base": {"label": "Base", "published": {"sst2": 92.0, "average": 90.0}},
+            "other": {"published": {"sst2": 90.5}},
+            "elsewhere": {"published": {"mrpc": 70.0}},
+        },
+    }
+)
+
+
+def node(
+    stage: str, row: str, summary: dict[str, Any], inputs: dict[str, str] | None = None, **axes: Any
+) -> ReportNode:
+    values = {"row": row, **axes}
+    name = "-".join([f"{stage}@{row}", *map(str, axes.values())])
+    return ReportNode(
+        name=name,
+        path=name,
+        manifest=Manifest(
+            stage=stage,
+            version=1,
+            fingerprint=name,
+            parents={},
+            config={},
+            files=(),
+            summary=summary,
+        ),
+        placement=NodePlacement(section=stage, values=values, inputs=inputs or {}),
+    )
+
+
+def run_nodes() -> list[ReportNode]:
+    pretrained = [
+        node("pretrain", row, {
+            "parameters": 4e6, "tokens": 1e7, "heldout_perplexity": perplexity,
+            "training_flops": 2.4e14,
+        })
+        for row, perplexity in (("base", 12.5), ("other", 14.0))
+    ]  # fmt: skip
+    scores = {("base", 1): 0.80, ("base", 2): 0.84, ("other", 1): 0.79, ("other", 2): 0.81}
+    tuned = [
+        node(
+            "finetune", row,
+            {"task": task, "metric": "accuracy",
+             "metrics": {"accuracy": score + (0.1 if task == "mrpc" else 0.0), "majority": 0.5}},
+            {"checkpoint": f"pretrain@{row}"}, task=task, seed=seed,
+        )
+        for (row, seed), score in scores.items()
+        for task in ("sst2", "mrpc")
+    ]  # fmt: skip
+    evaluated = node(
+        "evaluate", "base",
+        {"task": "sst2", "metric": "accuracy", "metrics": {"accuracy": 0.7}, "split": "test"},
+        {"checkpoint": "finetune@base-sst2-1"}, task="sst2", seed=1,
+    )  # fmt: skip
+    return [*pretrained, *tuned, evaluated]
+
+
+def test_cells_have_mean_deviation_and_number_and_the_published_figure() -> None:
+    table, differences, costs = paper_tables(TABLE, run_nodes())
+    assert list(table.columns) == ["", "SST-2", "mrpc", "test", "perplexity", "average"]
+    assert [list(row) for row in table.rows] == [
+        ["Base", "82.0 ± 2.8 (n 2) [92.0]", "92.0 ± 2.8 (n 2)", "70.0", "12.5",
+         "87.0 ± 2.8 (n 2) [90.0]"],
+        ["other", "80.0 ± 1.4 (n 2) [90.5]", "90.0 ± 1.4 (n 2)", "–", "14.0", "85.0 ± 1.4 (n 2)"],
+        ["elsewhere", "–", "[70.0]", "–", "–", "–"],
+    ]  # fmt: skip
+    assert differences.title == "Difference from Base"
+    assert [list(row) for row in differences.rows] == [
+        ["other", "-2.0 ± 1.4 (n 2) [-1.5]", "-2.0 ± 1.4 (n 2)", "–", "+1.5", "-2.0 ± 1.4 (n 2)"]
+    ]
+    assert list(costs.columns) == ["", "parameters", "training FLOPs"]
+    assert [list(row) for row in costs.rows] == [["Base", "4M", "240T"], ["other", "4M", "240T"]]
+    assert "4M parameters (100M) in Base" in table.notes[1]
+
+
+def test_a_run_of_the_paper_s_size_is_comparable() -> None:
+    nodes = run_nodes()
+    for trained in nodes[:2]:
+        trained.manifest.summary["parameters"] = 1.05e8
+    assert not any("Not comparable" in note for note in paper_tables(TABLE, nodes)[0].notes)
+
+
+@pytest.mark.parametrize(
+    "name", [name for name, path in configs.preset_paths().items() if path.parent.name == "tables"]
+)
+@pytest.mark.parametrize("size", ["tiny", "paper"])
+def test_rows_and_columns_of_every_preset_are_nodes_of_its_run(
+    name: str, size: str, tmp_path: Any
+) -> None:
+    """Each row of a table is of the run or has published figures, each figure has a column."""
+    settings = [f"size={size}", SOURCES, "finetune.when=always", "finetune.data=null"]
+    graph = configs.load(name, parse(settings, "section.key=value", sections=True))
+    report = graph.nodes["report"].config
+    table = report.table  # type: ignore[attr-defined]
+    run_rows = {
+        str(node.values.get("row", node.section.partition("@")[2])) for node in graph.nodes.values()
+    }
+    tasks = {str(node.values.get("task", "")) for node in graph.nodes.values()}
+    for row, spec in table.rows.items():
+        assert row in run_rows or spec.nodes or spec.published, row
+        assert spec.published.keys() <= table.columns.keys(), row
+    assert table.reference in {"", *table.rows}
+    if size == "tiny":
+        return
+    for column, its in table.columns.items():
+        published = any(column in spec.published for spec in table.rows.values())
+        assert its.nodes or its.mean_of or column in tasks or not published, column
