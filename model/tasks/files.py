@@ -5,6 +5,7 @@ from __future__ import annotations
 import fnmatch
 import json
 import os
+import posixpath
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
@@ -56,7 +57,8 @@ def missing_split(path: str, options: TaskOptions, splits: Iterable[str]) -> str
         return ""
     if not storage.exists(path):
         return f"{path} does not exist"
-    directory = directories(path, options)[0]
+    candidates = directories(path, options)
+    directory = next(item for item in candidates if storage.exists(posixpath.dirname(item)))
     missing = (split for split in splits if not dict(_files(path, options, split)))
     return next((f"{directory} has no {split} split" for split in missing), "")
 

@@ -87,7 +87,11 @@ def _glue(
 ) -> TaskSpec:
     """Return a task in GLUE's files; columns: text, then pair unless it is on texts, and label."""
     roles = ("text", "label") if len(columns) == 2 else ("text", "pair", "label")
-    options = {"folder": f"glue/{folder}", "columns": dict(zip(roles, columns, strict=True)), **options}
+    options = {
+        "folder": f"glue/{folder}",
+        "columns": dict(zip(roles, columns, strict=True)),
+        **options,
+    }
     if labels:
         options["labels"] = labels
     return TaskSpec(kind=kind, metrics=metrics, options={"splits": {"test": _INDEXED}, **options})

@@ -6,10 +6,12 @@ import pytest
 
 from tests.flows.presets.reading import Load, inputs, rows, values
 
+EVERYTHING = ("finetune.when=always", "finetune.data=null")  # tasks without files too
+
 
 def test_table_5_differs_in_its_examples_and_its_last_rows_in_the_model(load: Load) -> None:
     """Devlin et al. 2019, table 5."""
-    nodes = load("bert-table5").nodes
+    nodes = load("bert-table5", *EVERYTHING).nodes
     data, trained = rows(nodes, "dataset"), rows(nodes, "pretrain")
     assert {row: values(node, "pairing", "masking", "mask_copies") for row, node in data.items()} == {
         "bert": ["nsp", "token", 4], "no-nsp": ["segment-pair", "token", 4],
@@ -34,7 +36,9 @@ def test_table_5_differs_in_its_examples_and_its_last_rows_in_the_model(load: Lo
 
 
 def test_table_5_of_the_paper_s_size_has_both_phases_in_each_row(load: Load) -> None:
-    nodes = load("bert-table5", "size=paper", "corpus.sources=[{kind: text, path: T}]").nodes
+    nodes = load(
+        "bert-table5", "size=paper", "corpus.sources=[{kind: text, path: T}]", *EVERYTHING
+    ).nodes
     for row in ("bert", "no-nsp", "ltr"):
         phase = nodes[f"pretrain@512-{row}"]
         assert inputs(phase) == {"continue": f"pretrain@{row}", "dataset": f"dataset@512-{row}"}
