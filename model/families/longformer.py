@@ -140,8 +140,8 @@ GLOBAL_ROWS: list[Row] = [
 ]
 # What transformers does instead, by head (modeling_longformer.py).
 _GLOBAL = {
-    "span": "makes all of the question global",
-    "choice": "makes all of the ending global",
+    "span": "finds the global question by a [SEP] id that exports do not name",
+    "choice": "makes the ending global and the first token not",
     "token_classifier": "makes no token global",
     "embedding": "makes no token global",
 }
@@ -169,8 +169,8 @@ HUB = replace(
     },
     refused={
         head: (
-            f"transformers' class {why}, Cloze's model the first token alone; predict with Cloze, "
-            f"or export a roberta model"
+            f"transformers' class {why}, unlike Cloze's model; predict with Cloze, or export a "
+            f"roberta model"
         )
         for head, why in _GLOBAL.items()
     },

@@ -23,7 +23,7 @@ from cloze.model.layers.attention import gather_positions
 from cloze.model.layers.batch import Batch, overlay, unmask
 from cloze.model.layers.disentangled import EnhancedMaskDecoder
 from cloze.model.layers.encoder import Encoder, rows_of
-from cloze.model.layers.global_attention import GlobalAttentionLayout
+from cloze.model.layers.global_attention import GlobalAttentionLayout, LongEncoder
 from cloze.model.layers.heads import MaskedLMHead, ReplacedTokenHead, SpanBoundaryHead
 from cloze.model.layers.layout import BatchLayout
 
@@ -110,9 +110,12 @@ def encode(
     encoder: nn.Module, ids: Tensor, batch: Mapping[str, Any], positions: Tensor | None = None
 ) -> Tensor:
     """Run an encoder on a batch with these ids: float [B, L, D], or [P, D] at `positions`."""
-    hidden: Tensor = encoder(
-        ids, batch.get("attention_mask"), batch["token_type_ids"], batch.get("layout"), positions
-    )
+    real, layout = batch.get("attention_mask"), batch.get("layout")
+    is_global = batch.get("global_attention_mask")
+    if layout is None and is_global is not None and isinstance(encoder, LongEncoder):
+        shape = (ids.shape[0], ids.shape[1])
+        layout = GlobalAttentionLayout.with_global_tokens(shape, real, is_global.bool())
+    hidden: Tensor = encoder(ids, real, batch["token_type_ids"], layout, positions)
     return hidden
 
 
@@ -179,15 +182,9 @@ class LongModel(PretrainingModel):
     """Pretraining model; only tokens that the batch names are global (Longformer, section 5)."""
 
     def encode(self, batch: Batch, positions: Tensor | None = None) -> Tensor:
-        ids, real = batch["input_ids"], batch.get("attention_mask")
-        is_global, layout = batch.get("global_attention_mask"), batch.get("layout")
-        if layout is None and is_global is not None:
-            layout = GlobalAttentionLayout.with_global_tokens(
-                (ids.shape[0], ids.shape[1]), real, is_global.bool()
-            )
-        elif layout is None:
-            layout = rows_of(ids, real)
-        return encode(self.encoder, ids, {**batch, "layout": layout}, positions)
+        if batch.get("layout") is None and batch.get("global_attention_mask") is None:
+            batch = {**batch, "layout": rows_of(batch["input_ids"], batch.get("attention_mask"))}
+        return super().encode(batch, positions)
 
 
 class DecoderModel(PretrainingModel):

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any
 
@@ -37,6 +38,8 @@ class TextSamples:
         typed: true if tokens of B have token type 1.
         targets: inputs of the loss by their name in a batch; one row per sample.
         dropped_counts: number of answers that no sample can give, by reason.
+        global_tokens: int64 [n, 2], tokens [begin, end) of each sequence that are global in a
+            Longformer, beside the first one; None: the first one alone.
     """
 
     sequences: tuple[npt.NDArray[np.int32], ...]
@@ -46,6 +49,7 @@ class TextSamples:
     typed: bool = True
     targets: Mapping[str, npt.NDArray[Any]] = field(default_factory=dict)
     dropped_counts: Mapping[str, int] = field(default_factory=dict)
+    global_tokens: Ints | None = None
 
     def __len__(self) -> int:
         return len(self.sequences)
@@ -57,7 +61,8 @@ class TextSamples:
     def batch(self, indices: Sequence[int] | Ints, layout: LayoutKind = "rows") -> Batch:
         """Return the batch of these samples, padded to the longest.
 
-        It has `targets`, and `second_text`, bool [B, L], true at B.
+        It has `targets`; `second_text`, bool [B, L], true at B; and `global_attention_mask` if the
+        task names global tokens.
         """
         lengths = np.array([len(self.sequences[i]) for i in indices], dtype=np.int64)
         ids = np.full((len(indices), lengths.max()), self.pad, dtype=np.int64)
@@ -70,6 +75,10 @@ class TextSamples:
             SECOND: second,
             **{name: target[indices] for name, target in self.targets.items()},
         }
+        if self.global_tokens is not None:
+            begin, end = self.global_tokens[indices].T[:, :, None]
+            named = (positions >= begin) & (positions < end)
+            arrays["global_attention_mask"] = ((positions == 0) | named) & real
         fields = {name: torch.from_numpy(array) for name, array in arrays.items()}
         batch: Batch = {
             "input_ids": torch.from_numpy(ids),
@@ -194,7 +203,7 @@ class WordWindow:
 
     Attributes:
         sentence: sentence number.
-        words: range of words, end exclusive.
+        words: range of words, end exclusive; it exceeds the sentence if it shows others.
         own: range of words that this window predicts, end exclusive.
     """
 
@@ -238,30 +247,44 @@ def encode_words(
     tokenizer: Tokenizer,
     max_length: int,
     labels: Sequence[Ints] | None = None,
+    documents: Sequence[int] = (),
 ) -> WordSamples:
     """Split sentences into windows of at most `max_length` tokens, special tokens included.
 
     Args:
         labels: labels of each sentence, one per word.
+        documents: number of each document's first sentence, from 0; windows are filled up with
+            the words around them in the document. Empty: with none.
     """
     room = max_length - 2
     # A word has at most half of a window, so that the window has room for another word.
     max_word_tokens = max(room // 2, 1)
     cls, sep = tokenizer.special.cls, tokenizer.special.sep
     sequences, windows, first, own_labels, truncated = [], list[WordWindow](), [], [], 0
-    for number, word_tokens in enumerate(_pieces(sentences, tokenizer)):
+    texts = [*(documents or range(len(sentences))), len(sentences)]
+    tokens_of = iter(_pieces(sentences, tokenizer, texts[:-1]))
+    for text in itertools.starmap(range, pairwise(texts)):  # the sentences of one text
+        word_tokens = [tokens for _ in text for tokens in next(tokens_of)]
         shortened = [tokens[:max_word_tokens] for tokens in word_tokens]
-        truncated += any(len(tokens) > max_word_tokens for tokens in word_tokens)
         sizes = np.array([len(tokens) for tokens in shortened], dtype=np.int64)
-        for window in cut(number, sizes, room):
-            (begin, end), (own_begin, own_end) = window.words, window.own
-            starts = np.cumsum(sizes[begin:end]) - sizes[begin:end] + 1
-            ids = [cls, *(token for tokens in shortened[begin:end] for token in tokens), sep]
-            sequences.append(np.array(ids, dtype=np.int32))
-            windows.append(window)
-            first.append(starts[own_begin - begin : own_end - begin])
-            if labels is not None:
-                own_labels.append(np.asarray(labels[number][own_begin:own_end], dtype=np.int64))
+        offset = 0  # of the sentence in its text, in words
+        for number in text:
+            stop = offset + len(sentences[number])
+            truncated += any(len(tokens) > max_word_tokens for tokens in word_tokens[offset:stop])
+            for window in cut(number, sizes[offset:stop], room):
+                begin, end = (offset + word for word in window.words)
+                if documents:
+                    begin, end = widen(sizes, begin, end, room)
+                    window = replace(window, words=(begin - offset, end - offset))
+                own_begin, own_end = window.own
+                starts = np.cumsum(sizes[begin:end]) - sizes[begin:end] + 1
+                ids = [cls, *(token for tokens in shortened[begin:end] for token in tokens), sep]
+                sequences.append(np.array(ids, dtype=np.int32))
+                windows.append(window)
+                first.append(starts[offset + own_begin - begin : offset + own_end - begin])
+                if labels is not None:
+                    own_labels.append(np.asarray(labels[number][own_begin:own_end], np.int64))
+            offset = stop
     return WordSamples(
         sequences=tuple(sequences),
         second=np.array([len(sequence) for sequence in sequences], dtype=np.int64),
@@ -298,14 +321,35 @@ def cut(sentence: int, sizes: Ints, room: int) -> list[WordWindow]:
     ]
 
 
+def widen(sizes: Ints, begin: int, end: int, room: int) -> tuple[int, int]:
+    """Return words [begin, end) with as many neighbours as fit into `room`, evenly on both sides.
+
+    A side that has fewer leaves its room to the other.
+
+    Args:
+        sizes: tokens of each word of the text, at least one.
+    """
+    spare = room - int(sizes[begin:end].sum())
+    before = np.cumsum(sizes[max(begin - spare, 0) : begin][::-1])
+    after = np.cumsum(sizes[end : end + spare])
+    most = max(spare // 2, spare - int(after[-1:].sum()))
+    left = int(np.searchsorted(before, most, side="right"))
+    most = spare - int(before[:left][-1:].sum())
+    return begin - left, end + int(np.searchsorted(after, most, side="right"))
+
+
 def _pieces(
-    sentences: Sequence[Sequence[str]], tokenizer: Tokenizer
+    sentences: Sequence[Sequence[str]], tokenizer: Tokenizer, texts: Sequence[int]
 ) -> list[list[npt.NDArray[np.uint32]]]:
-    """Return the tokens of every word, at least one; words after the first follow a space."""
+    """Return the tokens of every word, at least one; words after a text's first follow a space.
+
+    Args:
+        texts: number of each text's first sentence.
+    """
     words = [word for sentence in sentences for word in sentence]
     bounds = np.cumsum([0, *(len(sentence) for sentence in sentences)])
     follows_space = np.ones(len(words), dtype=np.bool_)
-    follows_space[bounds[:-1]] = False
+    follows_space[bounds[np.asarray(texts, dtype=np.int64)]] = False
     ids, offsets = tokenizer.encode_flat(words, follows_space)
     unknown = np.array([tokenizer.special.unk], dtype=np.uint32)
     word_ids = [

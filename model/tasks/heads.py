@@ -272,9 +272,7 @@ class FrozenNetwork(nn.Module):
             modules[number].register_forward_hook(partial(keep, number)) for number in self.layers
         ]
         try:
-            last_state = self.encoder(
-                batch["input_ids"], batch["attention_mask"], batch["token_type_ids"]
-            )
+            last_state = encode(self.encoder, batch["input_ids"], {**batch, "layout": None})
         finally:
             for hook in hooks:
                 hook.remove()

@@ -121,23 +121,37 @@ def confusion_matrix(labels: Ints, predictions: Ints, classes: int) -> Ints:
 
 
 def classification_intervals(
-    names: Sequence[str], labels: Ints, predictions: Ints, seed: int, resamples: int = 1000
+    names: Sequence[str],
+    labels: Ints,
+    predictions: Ints,
+    seed: int,
+    resamples: int = 1000,
+    groups: Ints | None = None,
 ) -> dict[str, list[float]]:
     """Return the bootstrap interval of each metric.
 
     Each metric is computed from a resample's confusion matrix, with the counts as weights. The
     result is exact, at a cost that does not grow with the number of examples.
+
+    Args:
+        groups: int64 [n], number of each example's group, such as a word's sentence; groups are
+            resampled as a whole. None: each example alone.
     """
     classes = int(max(labels.max(initial=0), predictions.max(initial=0))) + 1
     cells = labels * classes + predictions
+    size = len(labels) if groups is None else int(groups.max(initial=-1)) + 1
 
     def compute(metric: ClassMetric, indices: Ints) -> float:
-        counts = np.bincount(cells[indices])
+        if groups is None:
+            counts = np.bincount(cells[indices])
+        else:
+            drawn = np.bincount(indices, minlength=size)
+            counts = np.bincount(cells, drawn[groups]).astype(np.int64)
         occurring = np.flatnonzero(counts)
         return metric(occurring // classes, occurring % classes, counts[occurring])
 
     return {
-        name: interval(partial(compute, CLASSIFICATION[name]), len(labels), seed, resamples)
+        name: interval(partial(compute, CLASSIFICATION[name]), size, seed, resamples)
         for name in names
     }
 

@@ -188,6 +188,14 @@ class TaggingOptions(TaskOptions):
     """Column number of each role (word, tag) from 0; negative: from the end. Default: word 0, tag
     -1. A tag of null: the file has no tags."""
 
+    scheme: Literal["entities", "plain"] = "entities"
+    """Meaning of the tags: entities (BIO, IOB1, BIOES or BILOU, recognized by the tags), or plain
+    labels of single words, such as parts of speech."""
+
+    context: Literal["sentence", "document"] = "sentence"
+    """What a window shows: the sentence, or also the words around it, as many as fit, within the
+    document (BERT, section 5.3)."""
+
 
 class SpanOptions(TaskOptions):
     """Options of question answering; defaults are those of google-research/bert, `run_squad.py`."""

@@ -101,6 +101,31 @@ def _squad_files(version: str) -> dict[str, tuple[str, str]]:
     return {name: (f"{name}-{version}.json", f"{name}.json") for name in ("train", "dev", "test")}
 
 
+def _words(folder: str, metrics: tuple[str, ...] = (), **options: Any) -> TaskSpec:
+    """Return a tagging task in column files as SciBERT's and BioBERT's repositories have them."""
+    files = {
+        "train": ("train.txt", "train.tsv", "train.conll2003"),
+        "dev": ("dev.txt", "devel.tsv", "dev.conll2003"),
+        "test": ("test.txt", "test.tsv"),
+    }
+    options = {"folder": folder, "files": files, **options}
+    return TaskSpec(kind="tagging", metrics=metrics, options=options)
+
+
+def _mrqa(name: str) -> TaskSpec:
+    """Return a task in MRQA's files, downloaded into the directories train and dev."""
+    files = {split: (f"{split}/{name}.jsonl.gz",) for split in ("train", "dev")}
+    return TaskSpec(kind="spans", options={"folder": "mrqa", "files": files})
+
+
+_CONLL2003: Mapping[str, Any] = {
+    "folder": "conll2003",
+    "files": {
+        "train": ("eng.train", "train.txt"),
+        "dev": ("eng.testa", "valid.txt", "dev.txt"),
+        "test": ("eng.testb", "test.txt"),
+    },
+}
 _PAIR = ("sentence1", "sentence2", "label")
 _BINARY = ("0", "1")
 _ENTAILED = ("entailment", "not_entailment")
@@ -227,17 +252,7 @@ TASKS: dict[str, TaskSpec] = {
         },
     ),
     # named entities
-    "conll2003": TaskSpec(  # Tjong Kim Sang and De Meulder 2003
-        kind="tagging",
-        options={
-            "folder": "conll2003",
-            "files": {
-                "train": ("eng.train", "train.txt"),
-                "dev": ("eng.testa", "valid.txt", "dev.txt"),
-                "test": ("eng.testb", "test.txt"),
-            },
-        },
-    ),
+    "conll2003": TaskSpec(kind="tagging", options=_CONLL2003),  # Sang and De Meulder 2003
     "wnut17": TaskSpec(  # Derczynski et al. 2017
         kind="tagging",
         options={
@@ -249,6 +264,44 @@ TASKS: dict[str, TaskSpec] = {
             },
         },
     ),
+    "bc5cdr": _words("bc5cdr"),  # Li et al. 2016, chemicals and diseases alike (SciBERT)
+    "bc5cdr-chem": _words("BC5CDR-chem"),  # BLURB's, as the next two
+    "bc5cdr-disease": _words("BC5CDR-disease"),
+    "bc2gm": _words("BC2GM"),  # Smith et al. 2008
+    "ncbi-disease": _words("NCBI-disease"),  # Dogan et al. 2014
+    "jnlpba": _words(  # Collier and Kim 2004
+        "JNLPBA",
+        files={
+            "train": ("train.txt", "train.tsv", "Genia4ERtask1.iob2"),
+            "dev": ("dev.txt", "devel.tsv"),
+            "test": ("test.txt", "test.tsv", "Genia4EReval1.iob2"),
+        },
+    ),
+    # other labels of words: PICO elements, scored by word (Nye et al. 2018), parts of speech, and
+    # chunks
+    "ebm-pico": _words("ebmnlp", ("macro_f1", "accuracy"), scheme="plain"),
+    "conll2003-pos": TaskSpec(
+        kind="tagging", options={**_CONLL2003, "columns": {"tag": 1}, "scheme": "plain"}
+    ),
+    "conll2003-chunk": TaskSpec(kind="tagging", options={**_CONLL2003, "columns": {"tag": 2}}),
+    "ud-pos": TaskSpec(  # Universal Dependencies (Nivre et al. 2020); other treebanks by `files`
+        kind="tagging",
+        options={
+            "folder": "UD_English-EWT",
+            "files": {
+                split: (f"en_ewt-ud-{split}.conllu", f"{split}.conllu")
+                for split in ("train", "dev", "test")
+            },
+            "columns": {"word": 1, "tag": 3},
+            "scheme": "plain",
+        },
+    ),
+    # MRQA (Fisch et al. 2019), such as BERT's TriviaQA before SQuAD
+    "triviaqa": _mrqa("TriviaQA-web"),
+    "newsqa": _mrqa("NewsQA"),
+    "searchqa": _mrqa("SearchQA"),
+    "hotpotqa": _mrqa("HotpotQA"),
+    "naturalqa": _mrqa("NaturalQuestions"),
     # SQuAD (Rajpurkar et al. 2016, 2018)
     "squad": TaskSpec(kind="spans", options={"folder": "squad", "files": _squad_files("v1.1")}),
     "squad2": TaskSpec(

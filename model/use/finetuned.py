@@ -17,12 +17,15 @@ import unicodedata
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
 from cloze.core.errors import UsageError
 from cloze.core.words import IDEOGRAPHS
-from cloze.model.tasks.formats.columns import TaggedWords, entities
+from cloze.model.tasks.formats.columns import TaggedWords
 from cloze.model.tasks.formats.squad import SquadExamples
 from cloze.model.tasks.kinds.spans import Spans
-from cloze.model.tasks.kinds.tagging import Tagging, Tags
+from cloze.model.tasks.kinds.tagging import Tagging
 from cloze.model.tasks.predict import FinetunedModel
 from cloze.model.use.configs import AnswerConfig, TagConfig
 from cloze.model.use.verb import Request, Verb
@@ -209,6 +212,7 @@ class TokenClassificationPipeline(FinetunedModel):
                 f"task {self.task.name} of {path} tags no words; name a checkpoint of conll2003, "
                 f"wnut17 or tagging"
             )
+        self._tagging = self.task
 
     def tag(self, text: str, *, words: bool = False) -> list[Entity]:
         """Return the entities of a text, see `tag_batch`."""
@@ -222,7 +226,8 @@ class TokenClassificationPipeline(FinetunedModel):
 
         Returns:
             For each text, dicts of "text"; "type", such as PER; "start" and "end", characters, end
-            exclusive; "score", the mean probability of its words' tags.
+            exclusive; "score", the mean probability of its words' tags. With plain labels every
+            word is an entity, and its label the type.
         """
         spans = [(between_spaces if words else words_of)(text) for text in texts]
         filled = [number for number, text_spans in enumerate(spans) if text_spans]
@@ -233,7 +238,9 @@ class TokenClassificationPipeline(FinetunedModel):
             ]
             predictions = self.predictions(TaggedWords(words=sentences, where="texts"))
             for row, number in enumerate(filled):
-                results[number] = _entities(texts[number], spans[number], predictions, row)
+                found = self._tagging.entities(predictions.tags[row])
+                scores = predictions.scores[row]
+                results[number] = _entities(texts[number], spans[number], found, scores)
         return results
 
 
@@ -253,14 +260,19 @@ class Tag(Verb[str]):
         return {"truncated": self._tagger.truncated}
 
 
-def _entities(text: str, spans: Sequence[Span], predictions: Tags, row: int) -> list[Entity]:
+def _entities(
+    text: str,
+    spans: Sequence[Span],
+    found: Sequence[tuple[str, int, int]],
+    scores: npt.NDArray[np.float32],
+) -> list[Entity]:
     return [
         {
             "text": text[spans[first][0] : spans[last][1]],
             "type": kind,
             "start": spans[first][0],
             "end": spans[last][1],
-            "score": float(predictions.scores[row][first : last + 1].mean()),
+            "score": float(scores[first : last + 1].mean()),
         }
-        for kind, first, last in entities(predictions.tags[row])
+        for kind, first, last in found
     ]

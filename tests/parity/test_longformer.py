@@ -8,16 +8,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import tokenizers
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from cloze.core.errors import UsageError
 from cloze.core.stages.execute import execute
 from cloze.model import checkpoint
 from cloze.model.families.longformer import convert
-from cloze.model.families.models import load_model
+from cloze.model.families.models import Backbone, load_model
 from cloze.model.hub.read import import_directory
 from cloze.model.hub.stages import EXPORT, ExportConfig
+from cloze.model.tasks.formats.squad import SquadExamples
+from cloze.model.tasks.table import load_task
+from cloze.pipeline.tokenizer.tokenizer import Tokenizer
 from tests.parity.families import (
     FORWARD,
     GRADIENTS,
@@ -29,6 +33,7 @@ from tests.parity.families import (
 )
 from tests.tiny_models import tiny_config, tiny_model, write_checkpoint
 
+WORDS = ("who", "where", "did", "the", "cat", "dog", "sit", "sat", "ran", "on", "mat", "and")
 CASE = Case(family="longformer", changes={"attention_window": [4, 8], "pad_token_id": 3})
 
 
@@ -185,3 +190,49 @@ def test_maps_are_what_the_layer_attends_to() -> None:
         assert (found[0, :, 0, real[0]] > 0).all()
     assert (maps[0][0, :, 10, [3, 7, 13]] == 0).all()
     assert (maps[0][0, :, 10, [0, 8, 12]] > 0).all()
+
+
+# Global tokens of tasks: the kind says which (Beltagy et al., sections 5 and 6).
+
+
+def pieces() -> Tokenizer:
+    """A tokenizer with RoBERTa's frame, <s> A </s></s> B </s>, and the padding of `CASE`."""
+    names = ["<s>", "</s>", "<unk>", "<pad>", "<mask>", *WORDS]
+    backend = tokenizers.Tokenizer(
+        tokenizers.models.WordLevel({name: i for i, name in enumerate(names)}, unk_token="<unk>")
+    )
+    backend.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    backend.post_processor = tokenizers.processors.RobertaProcessing(("</s>", 1), ("<s>", 0))
+    return Tokenizer.of(backend, "words")
+
+
+def test_questions_are_global_as_in_their_question_answering() -> None:
+    """Logits are those of a class that finds the question itself, by the first </s>."""
+    words, language_model = pieces(), CASE.theirs()
+    config = language_model.config
+    config.sep_token_id = words.special.sep
+    torch.manual_seed(3)
+    theirs = transformers.LongformerForQuestionAnswering(config).eval()
+    theirs.longformer.load_state_dict(language_model.longformer.state_dict(), strict=False)
+    task = load_task("squad", {"stride": 3, "answer_length": 2})
+    examples = SquadExamples(
+        ids=["1", "2"],
+        questions=["who sat", "where did the cat sit"],
+        passages=["the cat sat on the mat and the dog ran on the mat", "the mat"],
+        passage_of=[0, 1],
+        answers=None,
+    )
+    samples = task.encode(examples, words, 16)
+    assert len(samples) > 2
+    batch = samples.batch(range(len(samples)))
+    backbone = Backbone(encoder=CASE.ours(language_model).encoder, pooler=nn.Identity())
+    ours = task.network(backbone, CASE.config, {}, 0.0).eval()
+    ours.get_submodule("span").load_state_dict(theirs.qa_outputs.state_dict())
+    real = batch["attention_mask"]
+    with torch.inference_mode():
+        found = ours(batch)
+        expected = theirs(input_ids=batch["input_ids"], attention_mask=real.long())
+        first_alone = ours({**batch, "global_attention_mask": None})
+    logits = torch.stack([expected.start_logits, expected.end_logits], dim=-1)
+    torch.testing.assert_close(found[real], logits[real], **FORWARD)
+    assert (found - first_alone)[real].abs().max() > 0.01

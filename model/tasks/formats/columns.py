@@ -1,9 +1,9 @@
-"""Tagged words: files in columns, and the tag schemes BIO, IOB1 and BIOES.
+"""Tagged words: files in columns, CoNLL-U, and the tag schemes BIO, IOB1, BIOES and BILOU.
 
 Entities are those of conlleval (CoNLL-2000) in every scheme, even for invalid sequences: an I- or
 E- without a preceding entity of its type begins one, and a change of type ends one. The rule is
 seqeval's `get_entities`. Tags are converted between schemes via entities, which repairs invalid
-tags as conlleval counts them.
+tags as conlleval counts them. Plain labels, such as parts of speech, stay as they are.
 """
 
 from __future__ import annotations
@@ -23,18 +23,21 @@ from cloze.model.tasks.files import split_file
 from cloze.model.tasks.formats.lines import text_lines
 from cloze.model.tasks.options import TaggingOptions
 
-Scheme = Literal["BIO", "IOB1", "BIOES"]
+Scheme = Literal["BIO", "IOB1", "BIOES", "BILOU", "plain"]
 Entity = tuple[str, int, int]  # type, first word, last word
 
 OUTSIDE = "O"
-TAG = re.compile(r"O|[BIES]-.+", re.DOTALL)
+TAG = re.compile(r"O|[BIESLU](-.+)?", re.DOTALL)
+_BIOES = {"L": "E", "U": "S"}  # prefixes of BILOU
+UNTYPED = "-_"  # type of tags without one, as in BioBERT's files: B, I and O
 
 
 def entities(tags: Sequence[str]) -> list[Entity]:
     """Return the entities of a sentence, in order."""
     if all(tag == OUTSIDE for tag in tags):  # most sentences, if entities are rare
         return []
-    return [(str(kind), int(first), int(last)) for kind, first, last in get_entities(list(tags))]
+    bioes = [_BIOES.get(tag[0], tag[0]) + tag[1:] for tag in tags]
+    return [(str(kind), int(first), int(last)) for kind, first, last in get_entities(bioes)]
 
 
 def tags_from_entities(spans: Iterable[Entity], words: int, scheme: Scheme) -> list[str]:
@@ -46,8 +49,9 @@ def tags_from_entities(spans: Iterable[Entity], words: int, scheme: Scheme) -> l
         tags[first : last + 1] = [f"I-{kind}"] * (last + 1 - first)
         if scheme != "IOB1" or neighbours:
             tags[first] = f"B-{kind}"
-        if scheme == "BIOES":
-            tags[last] = f"S-{kind}" if first == last else f"E-{kind}"
+        if scheme in ("BIOES", "BILOU"):
+            single, end = "SE" if scheme == "BIOES" else "UL"
+            tags[last] = f"{single if first == last else end}-{kind}"
         previous = kind, first, last
     return tags
 
@@ -73,8 +77,11 @@ def detect_scheme(sentences: Sequence[Sequence[str]], spans: Sequence[Sequence[E
     Args:
         spans: entities of each sentence.
     """
-    if any(tag[0] in "ES" for tags in sentences for tag in tags):
+    prefixes = {tag[0] for tags in sentences for tag in tags}
+    if prefixes & set("ES"):
         return "BIOES"
+    if prefixes & set("LU"):
+        return "BILOU"
     schemes: tuple[Scheme, ...] = ("BIO", "IOB1")
     return min(schemes, key=lambda scheme: count_invalid_tags(sentences, spans, scheme))
 
@@ -82,8 +89,10 @@ def detect_scheme(sentences: Sequence[Sequence[str]], spans: Sequence[Sequence[E
 # Files of CoNLL's shared tasks: one word per line, blank lines between sentences, columns separated
 # by tabs or spaces.
 
-DOCUMENT = "-DOCSTART-"
-SUFFIXES = (".txt", ".conll", ".tsv", ".iob", ".bio")
+# First column of a line that begins a document: CoNLL-2003, JNLPBA, CoNLL-U.
+DOCUMENT = re.compile(r"-DOCSTART-( .*)?|###MEDLINE:\d+|# newdoc\b.*", re.DOTALL)
+CONLLU = ".conllu"
+SUFFIXES = (".txt", ".conll", ".tsv", ".iob", ".bio", CONLLU)
 BLANKS = re.compile("[ \t]+")  # no other spaces: U+00A0, for example, may be part of a word
 
 
@@ -93,9 +102,11 @@ class TaggedWords:
 
     Attributes:
         words: words of each sentence, at least one.
-        tags: tags of each sentence in BIO; None for a file without tags.
+        tags: tags of each sentence, in BIO or plain; None for a file without tags.
         scheme: scheme of the file; None without tags.
-        label_names: all tags of the model, in BIO, numbered in this order; empty if unknown.
+        label_names: all tags of the model, in BIO or plain, numbered in this order; empty if
+            unknown.
+        documents: number of each document's first sentence; empty if unknown.
         misplaced: number of tags that are invalid in the scheme; they were read as conlleval does.
         lines: columns of each line of the file; () for a blank line. Empty without a file.
         line_numbers: line number of each word, from 0.
@@ -107,6 +118,7 @@ class TaggedWords:
     tags: Sequence[Sequence[str]] | None = None
     scheme: Scheme | None = None
     label_names: tuple[str, ...] = ()
+    documents: Sequence[int] = ()
     misplaced: int = 0
     lines: Sequence[Sequence[str]] = ()
     line_numbers: Sequence[Sequence[int]] = ()
@@ -122,29 +134,38 @@ class TaggedWords:
         return self.tags is not None
 
     def types(self) -> dict[str, int]:
-        """Count the entities of each type, sorted by type."""
+        """Count the entities of each type, or the words of each plain label, sorted by name."""
+        tags = itertools.chain.from_iterable(self.tags or ())
+        if self.scheme == "plain":
+            return dict(sorted(Counter(tags).items()))
         # Every entity has exactly one B- tag.
-        counts = Counter(
-            tag[2:] for tags in self.tags or () for tag in tags if tag.startswith("B-")
-        )
-        return dict(sorted(counts.items()))
+        return dict(sorted(Counter(tag[2:] for tag in tags if tag.startswith("B-")).items()))
 
-    def check(self, types: Sequence[str]) -> None:
-        """Check that all entities have one of these types.
+    def labels(self) -> list[str]:
+        """Return the labels of a model for these words: those that occur, or BIO of all types."""
+        if self.scheme == "plain":
+            return list(self.types())
+        return [OUTSIDE, *(f"{prefix}-{kind}" for kind in self.types() for prefix in "BI")]
+
+    def check(self, labels: Sequence[str]) -> None:
+        """Check that all tags are among a model's labels.
 
         Raises:
-            DataError: another type occurs; the message names file and line.
+            DataError: another type or plain label occurs; the message names file and line.
         """
-        known_types = set(types)
+        known = set(labels)
         for sentence, tags in enumerate(self.tags or ()):
             for word, tag in enumerate(tags):
-                if tag != OUTSIDE and tag[2:] not in known_types:
-                    raise DataError(
-                        f"{self.location(sentence, word)}: the tag's type {tag[2:]!r} is unknown "
-                        f"to the model (it has {', '.join(types) or 'none'}); use a file with the "
-                        f"types of the training, or ignore its tags with --set "
-                        f"options.columns.tag=null"
-                    )
+                if tag in known:
+                    continue
+                plain = self.scheme == "plain"
+                what = f"label {tag!r}" if plain else f"tag's type {tag[2:]!r}"
+                types = labels if plain else [name[2:] for name in labels if name[:2] == "B-"]
+                raise DataError(
+                    f"{self.location(sentence, word)}: the {what} is unknown to the model (it has "
+                    f"{', '.join(types) or 'none'}); use a file with the types of the training, or "
+                    f"ignore its tags with --set options.columns.tag=null"
+                )
 
     def location(self, sentence: int, word: int) -> str:
         """Return the file and line of a word, for messages."""
@@ -157,14 +178,18 @@ class TaggedWords:
     def rows(self, tags: Sequence[Sequence[str]]) -> Iterator[str]:
         """Iterate over the file's lines with an additional column of predicted tags, for conlleval.
 
+        Comments stay as they are; other lines without a word get O, or _ with plain labels.
+
         Args:
-            tags: predicted tags of each sentence, in BIO.
+            tags: predicted tags of each sentence, in BIO or plain.
         """
         scheme = self.scheme or "BIO"
-        converted = [
-            own if scheme == "BIO" else tags_from_entities(entities(own), len(own), scheme)
-            for own in tags
-        ]
+        converted = list(tags)
+        if scheme != "plain":
+            typed = converted
+            if scheme != "BIO":
+                typed = [tags_from_entities(entities(own), len(own), scheme) for own in tags]
+            converted = [[tag.removesuffix(UNTYPED) for tag in own] for own in typed]
         if not self.lines:
             for words, predicted in zip(self.words, converted, strict=True):
                 yield from map(self.separator.join, zip(words, predicted, strict=True))
@@ -175,8 +200,11 @@ class TaggedWords:
             for line_numbers, line_tags in zip(self.line_numbers, converted, strict=True)
             for line_number, tag in zip(line_numbers, line_tags, strict=True)
         }
+        missing = "_" if scheme == "plain" else OUTSIDE
         for number, columns in enumerate(self.lines):
-            yield self.separator.join([*columns, by_line.get(number, OUTSIDE)]) if columns else ""
+            is_comment = number not in by_line and "".join(columns[:1]).startswith("#")
+            added = () if is_comment or not columns else (by_line.get(number, missing),)
+            yield self.separator.join([*columns, *added])
 
 
 def read_columns(
@@ -190,22 +218,33 @@ def read_columns(
 
     Raises:
         DataError: the file is missing or malformed, or a tag is not in the scheme; the message
-            names file and line.
+            names file and line. With context `document`: the file marks no documents.
     """
     file = split_file(path, split, options, SUFFIXES, expected_files)
     separator, lines = _lines(file)
     sentences: list[list[int]] = []  # line numbers
+    documents: list[int] = []
     new_sentence = True
     for number, columns in enumerate(lines):
-        if not columns or columns[0] == DOCUMENT:
+        is_document = bool(columns) and DOCUMENT.fullmatch(columns[0]) is not None
+        if is_document:
+            documents.append(len(sentences))
+        if is_document or not columns:
             new_sentence = True
             continue
+        if file.endswith(CONLLU) and not columns[0].isdigit():
+            continue  # a comment, a token of several words, or an empty node
         if new_sentence:
             sentences.append([])
             new_sentence = False
         sentences[-1].append(number)
     if not sentences:
         raise DataError(f"{file} has no sentences; it must have a word and its tag per line")
+    if options.context == "document" and not documents:
+        raise DataError(
+            f"{file} marks no documents (by lines such as -DOCSTART-), which the context (document)"
+            f" needs; use --set options.context=sentence"
+        )
     width = len(lines[sentences[0][0]])
     word_column = _column(options, "word", 0, width, file)
     for number in itertools.chain.from_iterable(sentences):
@@ -220,6 +259,7 @@ def read_columns(
         words=[[lines[number][word_column] for number in numbers] for numbers in sentences],
         lines=lines,
         line_numbers=sentences,
+        documents=sorted({0, *documents} - {len(sentences)}) if documents else (),
         separator=separator,
         where=file,
     )
@@ -227,16 +267,25 @@ def read_columns(
     if tag is None or tag >= width:  # the file has no tags
         return examples
     tag_column = _column(options, "tag", -1, width, file)
-    return examples if tag_column == word_column else _with_tags(examples, tag_column)
+    if tag_column == word_column:
+        return examples
+    tags = [[lines[number][tag_column] for number in numbers] for numbers in sentences]
+    if options.scheme == "plain":
+        return dataclasses.replace(examples, tags=tags, scheme="plain")
+    return _with_entities(examples, tags)
 
 
 def _lines(name: str) -> tuple[str, list[tuple[str, ...]]]:
-    """Return the separator, a tab if the first text line has one, and the columns of every line."""
-    separator, lines = "", list[tuple[str, ...]]()
+    """Return the separator, a tab if the first word's line has one, and the columns of all lines.
+
+    CoNLL-U has tabs, also after comments that have none.
+    """
+    separator, lines = "\t" if name.endswith(CONLLU) else "", list[tuple[str, ...]]()
     for _, line in text_lines(name):
         stripped = line.strip(" \t")
         if stripped:
-            separator = separator or ("\t" if "\t" in line else " ")
+            if not separator and not DOCUMENT.fullmatch(BLANKS.split(stripped)[0]):
+                separator = "\t" if "\t" in line else " "
             columns = line.split("\t") if separator == "\t" else BLANKS.split(stripped)
             lines.append(tuple(columns))
         else:
@@ -255,16 +304,18 @@ def _column(options: TaggingOptions, role: str, default: int, width: int, file: 
     return column % width
 
 
-def _with_tags(examples: TaggedWords, column: int) -> TaggedWords:
-    tags = [[examples.lines[number][column] for number in own] for own in examples.line_numbers]
+def _with_entities(examples: TaggedWords, tags: Sequence[Sequence[str]]) -> TaggedWords:
+    """Return the examples with the entities of the file's tags."""
     for sentence, sentence_tags in enumerate(tags):
         for word, tag in enumerate(sentence_tags):
             if not TAG.fullmatch(tag):
                 raise DataError(
                     f"{examples.location(sentence, word)}: {tag!r} is not a tag (O, B-, I-, E- or "
-                    f"S-, and a type); correct the line, or set the tag column with --set "
-                    f"options.columns.tag=NUMBER (null: no tags)"
+                    f"S-, and a type); correct the line, set the tag column with --set "
+                    f"options.columns.tag=NUMBER (null: no tags), or say that tags are labels of "
+                    f"words with options.scheme=plain"
                 )
+    tags = [[tag + UNTYPED if tag in "BIESLU" else tag for tag in own] for own in tags]
     spans = [entities(sentence_tags) for sentence_tags in tags]
     scheme = detect_scheme(tags, spans)
     return dataclasses.replace(

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import csv
+import gzip
 import json
+import zlib
 from collections.abc import Iterator
-from typing import Any
+from typing import IO, Any
 
 from cloze.core import storage
 from cloze.core.errors import DataError
@@ -19,13 +21,14 @@ Line = tuple[int, list[str]]  # line number from 1, and values
 def text_lines(path: str) -> Iterator[tuple[int, str]]:
     """Iterate over the numbered lines of a UTF-8 file, without their ends (LF or CRLF).
 
-    Only LF ends a line: U+2028 and vertical tabs are part of the text.
+    Only LF ends a line: U+2028 and vertical tabs are part of the text. A file `.gz` is unpacked.
 
     Raises:
-        DataError: the file is missing, or a line is not UTF-8 or has a NUL.
+        DataError: the file is missing or damaged, or a line is not UTF-8 or has a NUL.
     """
     with storage.open_input(path) as handle:
-        for number, line in enumerate(handle, start=1):
+        lines = _unpacked(handle, path) if path.endswith(".gz") else handle
+        for number, line in enumerate(lines, start=1):
             content = line.removeprefix(BOM) if number == 1 else line
             if b"\0" in content:
                 raise DataError(
@@ -34,6 +37,14 @@ def text_lines(path: str) -> Iterator[tuple[int, str]]:
                 )
             content = content.removesuffix(b"\n").removesuffix(b"\r")
             yield number, _decode(content, f"{path}, line {number}")
+
+
+def _unpacked(handle: IO[bytes], path: str) -> Iterator[bytes]:
+    """Iterate over the lines of a gzip file."""
+    try:
+        yield from gzip.GzipFile(fileobj=handle)
+    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+        raise DataError(f"{path} is no complete gzip file ({error}); get it again") from error
 
 
 def _decode(content: bytes, location: str) -> str:

@@ -1,4 +1,6 @@
-"""JSON format of SQuAD, version 1.1 or 2.0 (Rajpurkar et al. 2016, 2018).
+"""Formats of questions on passages: JSON of SQuAD, JSON lines of MRQA.
+
+SQuAD, version 1.1 or 2.0 (Rajpurkar et al. 2016, 2018):
 
     {"data": [{"title": …, "paragraphs": [{"context": …, "qas": [{"id": …, "question": …,
         "answers": [{"text": …, "answer_start": …}], "is_impossible": …}]}]}]}
@@ -6,6 +8,13 @@
 An entry of `data` may also be one question with its `context`. `answers` may be an object of lists,
 `text` and `answer_start`, as in exported tables. A question without answers is unanswerable, as
 in the official scorer of 2.0; a file without any answers is a file to predict.
+
+MRQA (Fisch et al. 2019), `.jsonl` or `.jsonl.gz`, with one passage per line after a header:
+
+    {"context": …, "qas": [{"qid": …, "question": …, "answers": [ALIAS, …],
+        "detected_answers": [{"text": …, "char_spans": [[FIRST, LAST], …]}]}]}
+
+Detected answers are trained on; all aliases count in scores.
 """
 
 from __future__ import annotations
@@ -16,10 +25,11 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from cloze.core.errors import DataError
-from cloze.model.tasks.formats.lines import read_json
+from cloze.model.tasks.formats.lines import json_lines, read_json
 
 # Characters: maximum distance at which a misplaced answer is searched around its answer_start.
 NEAR = 100
+MRQA = (".jsonl", ".jsonl.gz")
 
 
 class Answer(NamedTuple):
@@ -39,6 +49,7 @@ class SquadExamples:
         passage_of: number of each question's passage.
         answers: reference answers of each question, empty if unanswerable; None for a split without
             answers.
+        aliases: texts that count as right, where they differ from `answers`, as in MRQA.
         dropped: number of questions dropped on purpose, by reason.
         relocated: number of answers near their answer_start, but not at it.
         where: source for messages.
@@ -49,6 +60,7 @@ class SquadExamples:
     passages: Sequence[str]
     passage_of: Sequence[int]
     answers: Sequence[tuple[Answer, ...]] | None
+    aliases: Sequence[tuple[str, ...]] | None = None
     dropped: Mapping[str, int] = field(default_factory=dict)
     relocated: int = 0
     where: str = ""
@@ -60,9 +72,15 @@ class SquadExamples:
     def labelled(self) -> bool:
         return self.answers is not None
 
+    def references(self) -> list[list[str]]:
+        """Return the texts that count as right for each question, of a split with answers."""
+        if self.aliases is not None:
+            return [list(texts) for texts in self.aliases]
+        return [[answer.text for answer in answers] for answers in self.answers or ()]
+
 
 def read_squad(path: str, *, unanswerable: bool) -> SquadExamples:
-    """Read the questions of a file.
+    """Read the questions of a file in the form of SQuAD, or of MRQA by its name.
 
     If an answer is not at its `answer_start`, the nearest occurrence is used, at most `NEAR`
     characters away, and counted.
@@ -93,7 +111,10 @@ def read_squad(path: str, *, unanswerable: bool) -> SquadExamples:
             has_answers |= bool(answers) or entry.get("is_impossible") is True
             relocated += sum(moved for _, moved in answers or ())
             questions[identity] = _Question(
-                text, len(passages) - 1, None if answers is None else tuple(a for a, _ in answers)
+                text,
+                len(passages) - 1,
+                None if answers is None else tuple(a for a, _ in answers),
+                entry["aliases"] if path.endswith(MRQA) else (),
             )
     if not questions:
         raise DataError(f"{path} has no questions; use a file of SQuAD's form that has some")
@@ -107,6 +128,9 @@ def read_squad(path: str, *, unanswerable: bool) -> SquadExamples:
         answers=[question.answers or () for question in answerable.values()]
         if has_answers
         else None,
+        aliases=[question.aliases for question in answerable.values()]
+        if path.endswith(MRQA)
+        else None,
         dropped={"unanswerable": dropped} if dropped else {},
         relocated=relocated,
         where=path,
@@ -114,15 +138,19 @@ def read_squad(path: str, *, unanswerable: bool) -> SquadExamples:
 
 
 class _Question(NamedTuple):
-    """Question, number of its passage, and its answers; None without the field `answers`."""
+    """Question, number of its passage, its answers (None without the field), and aliases."""
 
     text: str
     passage: int
     answers: tuple[Answer, ...] | None
+    aliases: tuple[str, ...]
 
 
 def _paragraphs(path: str) -> Iterator[tuple[Any, str]]:
     """Iterate over a file's paragraphs and their place; a lone question is a paragraph too."""
+    if path.endswith(MRQA):
+        yield from _mrqa_paragraphs(path)
+        return
     for number, article in enumerate(_field(read_json(path), "data", list, path), start=1):
         source = f"{path}, article {number}"
         if isinstance(article, dict):
@@ -133,6 +161,46 @@ def _paragraphs(path: str) -> Iterator[tuple[Any, str]]:
                 continue
         for index, paragraph in enumerate(_field(article, "paragraphs", list, source), start=1):
             yield paragraph, f"{source}, paragraph {index}"
+
+
+def _mrqa_paragraphs(path: str) -> Iterator[tuple[Any, str]]:
+    """Iterate over the passages of an MRQA file as paragraphs of SQuAD, with `aliases`."""
+    for number, record in json_lines(path):
+        source = f"{path}, line {number}"
+        if "header" in record:
+            continue
+        context = _field(record, "context", str, source)
+        questions = _field(record, "qas", list, source)
+        yield (
+            {"context": context, "qas": [_mrqa(own, context, source) for own in questions]},
+            source,
+        )
+
+
+def _mrqa(entry: Any, context: str, source: str) -> dict[str, Any]:
+    """Convert a question of MRQA; texts are the passage's, whose case may differ."""
+    identity = _field(entry, "qid", str, source)
+    source = f"{source}, question {identity!r}"
+    question = {"id": identity, "question": _field(entry, "question", str, source), "aliases": ()}
+    if "detected_answers" not in entry:  # to be predicted
+        return question
+    spans = [
+        span
+        for answer in _field(entry, "detected_answers", list, source)
+        for span in _field(answer, "char_spans", list, source)
+    ]
+    for span in spans:
+        if not (isinstance(span, list) and [*map(type, span)] == [int, int]) or not (
+            0 <= span[0] <= span[1] < len(context)
+        ):
+            raise DataError(
+                f"{source}: the char_span {span} is not [FIRST, LAST] in its passage of "
+                f"{len(context)} characters; correct the file"
+            )
+    answers = [{"text": context[a : b + 1], "answer_start": a} for a, b in spans]
+    aliases = tuple(map(str, _field(entry, "answers", list, source)))
+    texts = tuple(answer["text"] for answer in answers)
+    return {**question, "answers": answers, "aliases": aliases or texts}
 
 
 def _answered(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -123,8 +123,11 @@ class Choice(Task[Choices, Probabilities]):
                 truncated[index] |= len(shortened) < len(ending)
                 first_texts[index], endings[index] = context[: room - len(shortened)], shortened
         targets = {} if examples.labels is None else {"labels": _labels(examples)}
+        sequences = framed(first_texts, endings, tokenizer, max_length)
+        # The ending, with its question, is global in a Longformer (Beltagy et al. 2020, section 6).
+        global_tokens = np.stack([sequences.second, sequences.lengths], axis=1)
         return ChoiceSamples(
-            sequences=framed(first_texts, endings, tokenizer, max_length),
+            sequences=replace(sequences, global_tokens=global_tokens),
             counts=counts,
             truncated=len(np.unique(numbers[truncated])),
             targets=targets,

@@ -133,6 +133,8 @@ def encode_questions(
             numbers.append((number, window.begin, *bounds, start, end))
     columns = np.array(numbers, dtype=np.int64).reshape(-1, 8)
     targets = {BOUNDS: columns[:, 2:6]}
+    # The question is global in a Longformer, [CLS] included (Beltagy et al. 2020, section 6).
+    questions_end = columns[:, 2] - len(frame.separator)
     if examples.answers is not None:
         targets |= {STARTS: columns[:, 6], ENDS: columns[:, 7]}
     return Windows(
@@ -143,6 +145,7 @@ def encode_questions(
         typed=frame.typed,
         targets=targets,
         dropped_counts=dict(+lost),
+        global_tokens=np.stack([0 * questions_end, questions_end], axis=1),
         question=columns[:, 0],
         begin=columns[:, 1],
         offsets=[offsets for _, offsets in passages],

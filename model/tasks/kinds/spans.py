@@ -24,7 +24,7 @@ from cloze.core.errors import UsageError
 from cloze.model.families.config import ModelConfig
 from cloze.model.families.models import Backbone
 from cloze.model.tasks.files import split_file
-from cloze.model.tasks.formats.squad import SquadExamples, counts, read_squad
+from cloze.model.tasks.formats.squad import MRQA, SquadExamples, counts, read_squad
 from cloze.model.tasks.heads import TokenClassifier
 from cloze.model.tasks.kinds.span_windows import BOUNDS, ENDS, STARTS, Windows, encode_questions
 from cloze.model.tasks.metrics import Flags, Floats, best_threshold, mean_interval, question_scores
@@ -232,11 +232,13 @@ class Spans(Task[SquadExamples, Predictions]):
     def __init__(self, name: str, options: TaskOptions, metrics: tuple[str, ...] = ()) -> None:
         super().__init__(name, options, metrics)
         file_names = [names[0] for names in options.files.values()] or ["train.json", "dev.json"]
-        self.files = f"a directory with {' and '.join(file_names[:2])}, in SQuAD's JSON"
+        self.files = (
+            f"a directory with {' and '.join(file_names[:2])}, in the JSON of SQuAD or MRQA"
+        )
 
     def read(self, path: str, split: str, limit_per_class: int | None) -> SquadExamples:
         self.refuse_limit(limit_per_class, ", which has no classes")
-        name = split_file(path, split, self.options, (".json",), self.files)
+        name = split_file(path, split, self.options, (".json", *MRQA), self.files)
         return read_squad(name, unanswerable=self.options.unanswerable)
 
     def metadata(self, train: SquadExamples) -> TaskMetadata:
@@ -351,8 +353,7 @@ class Spans(Task[SquadExamples, Predictions]):
 
     def _scores(self, examples: SquadExamples, texts: Sequence[str]) -> tuple[Floats, Floats]:
         assert examples.answers is not None
-        answers = [[answer.text for answer in references] for references in examples.answers]
-        return question_scores(texts, answers, unanswerable=self.options.unanswerable)
+        return question_scores(texts, examples.references(), unanswerable=self.options.unanswerable)
 
     def _best(self, examples: SquadExamples, predictions: Predictions) -> Figures:
         """Return the best metrics over all thresholds, with evaluate-v2.0.py's names."""

@@ -18,18 +18,28 @@ from cloze.model.families.models import Backbone
 from cloze.model.layers.batch import IGNORE_INDEX
 from cloze.model.tasks import metrics
 from cloze.model.tasks.encode import FIRST, WordSamples, encode_words
-from cloze.model.tasks.formats.columns import OUTSIDE, TaggedWords, read_columns
+from cloze.model.tasks.formats.columns import (
+    OUTSIDE,
+    Entity,
+    TaggedWords,
+    entities,
+    read_columns,
+)
 from cloze.model.tasks.heads import TokenClassifier
 from cloze.model.tasks.options import TaggingOptions, TaskOptions
-from cloze.model.tasks.task import Figures, Loss, Samples, Task, TaskMetadata
+from cloze.model.tasks.task import Figures, Ints, Loss, Samples, Task, TaskMetadata
 from cloze.pipeline.tokenizer.tokenizer import Tokenizer
 
 HEAD = "token_classifier"
+PLAIN = ("accuracy", "macro_f1")  # metrics of plain labels, over words
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tags:
-    """Predictions: tags of each sentence's words, in BIO, and their probabilities, fp32 [words]."""
+    """Predictions: tags of each sentence's words, and their probabilities, fp32 [words].
+
+    Tags are in BIO, or plain labels.
+    """
 
     tags: list[list[str]]
     scores: list[npt.NDArray[np.float32]]
@@ -39,7 +49,8 @@ class Tagging(Task[TaggedWords, Tags]):
     """Linear layer on the state of each word's first token (Devlin et al. 2019, 5.3).
 
     Trained by cross-entropy. Words get their most probable tag, without a transition model, as in
-    the paper. The labels are a B- and an I- tag for every type in the training files.
+    the paper. The labels are a B- and an I- tag for every type in the training files, or their
+    plain labels.
     """
 
     options: TaggingOptions
@@ -48,6 +59,9 @@ class Tagging(Task[TaggedWords, Tags]):
 
     def __init__(self, name: str, options: TaskOptions, metrics: tuple[str, ...] = ()) -> None:
         super().__init__(name, options, metrics)
+        self._plain = self.options.scheme == "plain"
+        if self._plain and not metrics:
+            self.metrics = PLAIN
         file_names = [options.files.get(split, (f"{split}.txt",))[0] for split in ("train", "dev")]
         self.files = (
             f"a directory with {' and '.join(file_names)} (a word and its tag a line, a blank line "
@@ -59,15 +73,14 @@ class Tagging(Task[TaggedWords, Tags]):
         return read_columns(path, split, self.options, self.files)
 
     def metadata(self, train: TaggedWords) -> TaskMetadata:
-        labels = [OUTSIDE, *(f"{prefix}-{kind}" for kind in train.types() for prefix in "BI")]
-        return {"labels": labels, "scheme": train.scheme}
+        return {"labels": train.labels(), "scheme": train.scheme}
 
     def heads(self, metadata: TaskMetadata) -> dict[str, Any]:
         return {HEAD: {"num_labels": len(metadata["labels"])}}
 
     def align_labels(self, examples: TaggedWords, metadata: TaskMetadata) -> TaggedWords:
         names = tuple(str(name) for name in metadata["labels"])
-        examples.check([name[2:] for name in names if name.startswith("B-")])
+        examples.check(names)
         scheme = examples.scheme or metadata.get("scheme")
         return dataclasses.replace(examples, scheme=scheme, label_names=names)
 
@@ -76,7 +89,8 @@ class Tagging(Task[TaggedWords, Tags]):
         if examples.tags is not None:
             tag_numbers = {name: i for i, name in enumerate(examples.label_names)}
             labels = [np.array([tag_numbers[tag] for tag in tags]) for tags in examples.tags]
-        return encode_words(examples.words, tokenizer, max_length, labels)
+        documents = examples.documents if self.options.context == "document" else ()
+        return encode_words(examples.words, tokenizer, max_length, labels, documents)
 
     def network(
         self, backbone: Backbone, config: ModelConfig, metadata: TaskMetadata, dropout: float
@@ -115,21 +129,36 @@ class Tagging(Task[TaggedWords, Tags]):
 
     def score(self, examples: TaggedWords, predictions: Tags) -> Figures:
         assert examples.tags is not None
+        if self._plain:
+            return metrics.scores(self.metrics, *_numbers(examples.tags, predictions.tags)[:2])
         scores = metrics.tagging_scores(examples.tags, predictions.tags)
         return {name: scores[name] for name in self.metrics}
+
+    def entities(self, tags: Sequence[str]) -> list[Entity]:
+        """Return the entities of a sentence's tags; with plain labels every word is one."""
+        if self._plain:
+            return [(tag, number, number) for number, tag in enumerate(tags)]
+        return entities(tags)
 
     def dataset_statistics(self, examples: TaggedWords) -> dict[str, Any]:
         return {
             "words": sum(map(len, examples.words)),
             "scheme": examples.scheme,
             "misplaced_tags": examples.misplaced,
-            "entities": examples.types(),
+            "labels" if self._plain else "entities": examples.types(),
         }
 
     def detailed_metrics(
         self, examples: TaggedWords, predictions: Tags, *, seed: int, resamples: int
     ) -> dict[str, Any]:
         assert examples.tags is not None
+        if self._plain:
+            labels, predicted, sentences = _numbers(examples.tags, predictions.tags)
+            return {
+                "interval": metrics.classification_intervals(
+                    self.metrics, labels, predicted, seed, resamples, sentences
+                )
+            }
         return {
             "interval": {
                 "f1": metrics.tagging_f1_interval(examples.tags, predictions.tags, seed, resamples)
@@ -141,3 +170,11 @@ class Tagging(Task[TaggedWords, Tags]):
         """Write the file's lines with an additional column of predicted tags, in its scheme."""
         lines = "".join(f"{line}\n" for line in examples.rows(predictions.tags))
         storage.write_bytes(storage.join(directory, self.predictions), lines.encode("utf-8"))
+
+
+def _numbers(gold: metrics.Tags, predicted: metrics.Tags) -> tuple[Ints, Ints, Ints]:
+    """Return the numbers of the words' labels and predictions, and of their sentences."""
+    words = [[tag for tags in side for tag in tags] for side in (gold, predicted)]
+    number = {name: i for i, name in enumerate(sorted({*words[0], *words[1]}))}
+    labels, predictions = (np.array([number[tag] for tag in side], np.int64) for side in words)
+    return labels, predictions, np.repeat(np.arange(len(gold)), [len(tags) for tags in gold])
