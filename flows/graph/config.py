@@ -239,7 +239,7 @@ def _resolved_section(section: Mapping[str, Any], stage: Stage, base: str) -> di
     if isinstance(matrix, Mapping):
         resolved[MATRIX] = {
             axis: {
-                name: _resolved_section(fields or {}, stage, base)
+                name: fields and _resolved_section(fields, stage, base)
                 for name, fields in points.items()
             }
             if has_named_points(points)

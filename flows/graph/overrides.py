@@ -174,7 +174,11 @@ def combinations(matrix: Any, where: str) -> Iterator[tuple[dict[str, Any], dict
     axes: list[list[tuple[str, Any, Mapping[str, Any]]]] = []
     for axis, values in matrix.items():
         if has_named_points(values):
-            points = [(str(axis), name, fields or {}) for name, fields in values.items()]
+            points = [
+                (str(axis), name, fields or {})
+                for name, fields in values.items()
+                if fields is not False
+            ]
         elif isinstance(values, Sequence) and not isinstance(values, str):
             points = [(str(axis), value, {}) for value in values]
         else:
@@ -196,9 +200,12 @@ def combinations(matrix: Any, where: str) -> Iterator[tuple[dict[str, Any], dict
 
 
 def has_named_points(values: Any) -> bool:
-    """Return whether an axis has names with fields, or without any, below each."""
+    """Return whether an axis has names with fields, or without any, below each.
+
+    A name that is false is left out, so that overrides can remove it.
+    """
     return isinstance(values, Mapping) and all(
-        isinstance(fields, Mapping) or fields is None for fields in values.values()
+        isinstance(fields, Mapping) or fields in (None, False) for fields in values.values()
     )
 
 

@@ -67,6 +67,14 @@ def test_words_are_as_one_types_them() -> None:
     ]
 
 
+def test_a_name_that_is_false_is_left_out() -> None:
+    matrix = {"rate": {"low": {"learning_rate": 1e-4}, "high": False, "usual": None}}
+    assert [axes for axes, _ in combinations(matrix, "pretrain")] == [
+        {"rate": "low"},
+        {"rate": "usual"},
+    ]
+
+
 def test_an_axis_is_replaced_at_any_depth_and_keeps_its_type_alone() -> None:
     heard: list[str] = []
     value = {
