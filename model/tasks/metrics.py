@@ -142,11 +142,8 @@ def classification_intervals(
     size = len(labels) if groups is None else int(groups.max(initial=-1)) + 1
 
     def compute(metric: ClassMetric, indices: Ints) -> float:
-        if groups is None:
-            counts = np.bincount(cells[indices])
-        else:
-            drawn = np.bincount(indices, minlength=size)
-            counts = np.bincount(cells, drawn[groups]).astype(np.int64)
+        drawn = np.bincount(indices, minlength=size)
+        counts = np.bincount(cells, drawn if groups is None else drawn[groups]).astype(np.int64)
         occurring = np.flatnonzero(counts)
         return metric(occurring // classes, occurring % classes, counts[occurring])
 

@@ -148,12 +148,18 @@ class TaggedWords:
         return [OUTSIDE, *(f"{prefix}-{kind}" for kind in self.types() for prefix in "BI")]
 
     def check(self, labels: Sequence[str]) -> None:
-        """Check that all tags are among a model's labels.
+        """Check that all tags are among a model's labels; of plain labels that some are.
+
+        Words with a plain label that the training had not count as errors of the model: small
+        treebanks have such labels.
 
         Raises:
-            DataError: another type or plain label occurs; the message names file and line.
+            DataError: another type occurs, or only other plain labels; the message names file and
+                line.
         """
         known = set(labels)
+        if self.scheme == "plain" and known & self.types().keys():
+            return
         for sentence, tags in enumerate(self.tags or ()):
             for word, tag in enumerate(tags):
                 if tag in known:

@@ -88,7 +88,10 @@ class Tagging(Task[TaggedWords, Tags]):
         labels = None
         if examples.tags is not None:
             tag_numbers = {name: i for i, name in enumerate(examples.label_names)}
-            labels = [np.array([tag_numbers[tag] for tag in tags]) for tags in examples.tags]
+            labels = [
+                np.array([tag_numbers.get(tag, IGNORE_INDEX) for tag in tags])
+                for tags in examples.tags
+            ]
         documents = examples.documents if self.options.context == "document" else ()
         return encode_words(examples.words, tokenizer, max_length, labels, documents)
 

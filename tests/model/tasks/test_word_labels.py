@@ -11,8 +11,10 @@ import numpy as np
 import pytest
 
 from cloze.core.errors import DataError
+from cloze.model.layers.batch import IGNORE_INDEX
 from cloze.model.tasks.encode import FIRST, encode_words, widen
 from cloze.model.tasks.formats.columns import TaggedWords
+from cloze.model.tasks.kinds.tagging import Tags
 from cloze.model.tasks.metrics import classification_intervals, tagging_scores
 from cloze.model.tasks.table import load_task
 from cloze.model.use.finetuned import TokenClassificationPipeline
@@ -118,12 +120,19 @@ def test_documents_are_marked_as_each_corpus_does(tmp_path: Path) -> None:
     assert read.labels() == ["I-INT", "I-PAR", "O"]
 
 
-def test_unknown_labels_are_refused(tmp_path: Path) -> None:
+def test_unknown_labels_are_errors_of_the_model_and_other_tag_sets_are_refused(
+    tmp_path: Path, pieces: Tokenizer
+) -> None:
     (tmp_path / "dev.txt").write_text("a DET\nb NOUN\n", encoding="utf-8")
     task = load_task("tagging", {"scheme": "plain"})
     read = task.read(str(tmp_path), "dev", None)
-    with pytest.raises(DataError, match=r"line 2: the label 'NOUN' is unknown to the model"):
-        task.align_labels(read, {"labels": ["DET"], "scheme": "plain"})
+    with pytest.raises(DataError, match=r"line 1: the label 'DET' is unknown to the model"):
+        task.align_labels(read, {"labels": ["DT"], "scheme": "plain"})
+    known = task.align_labels(read, {"labels": ["DET"], "scheme": "plain"})
+    batch = task.encode(known, pieces, 8).batch([0])  # a label of a small treebank's dev split
+    assert batch["labels"][batch[FIRST]].tolist() == [0, IGNORE_INDEX]
+    predicted = Tags(tags=[["DET", "DET"]], scores=[np.ones(2, np.float32)])
+    assert task.score(known, predicted)["accuracy"] == 0.5
 
 
 def test_intervals_of_words_resample_sentences() -> None:
