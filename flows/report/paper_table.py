@@ -267,10 +267,11 @@ COSTS = (
     ("parameters", "parameters", False),
     ("words seen", "words_seen", True),
     ("training FLOPs", "training_flops", True),
-    ("device hours", "device_hours", True),
+    ("GPU-hours", "gpu_hours", True),
+    ("CPU-hours", "cpu_hours", True),
     ("kWh", "kwh", True),
 )
-INFERENCE = (("ms an example", "latency_ms"), ("peak memory", "peak_memory_bytes"))
+INFERENCE = (("ms an example", "latency_ms"), ("memory in use", "memory_bytes"))
 
 
 def _costs(table: PaperTable, nodes: Sequence[ReportNode]) -> SummaryTable | None:
@@ -285,20 +286,20 @@ def _costs(table: PaperTable, nodes: Sequence[ReportNode]) -> SummaryTable | Non
             _amount([node.manifest.summary.get(key) for node in phases], summed)
             for _, key, summed in COSTS
         ]
-        used = [node.manifest.summary for node in members]
+        summaries = [node.manifest.summary for node in members]
         texts += [
-            _amount([summary[key] for summary in used if key in summary][:1], summed=False)
+            _amount([summary[key] for summary in summaries if key in summary][:1], summed=False)
             for _, key in INFERENCE
         ]
         rows.append([spec.label or row, *texts])
     headings = [heading for heading, *_ in (*COSTS, *INFERENCE)]
-    used = [i for i in range(len(headings)) if any(row[i + 1] != MISSING for row in rows)]
-    if not used:
+    shown = [i for i in range(len(headings)) if any(row[i + 1] != MISSING for row in rows)]
+    if not shown:
         return None
     return SummaryTable(
         title="Cost of each row",
-        columns=["", *(headings[i] for i in used)],
-        rows=[[row[0], *(row[i + 1] for i in used)] for row in rows],
+        columns=["", *(headings[i] for i in shown)],
+        rows=[[row[0], *(row[i + 1] for i in shown)] for row in rows],
         notes=["Of the pretraining, all phases; use is measured on the machine of the evaluation."],
     )
 
