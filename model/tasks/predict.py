@@ -5,9 +5,11 @@ from __future__ import annotations
 import csv
 import io
 import math
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, distributed
 
@@ -121,6 +123,9 @@ def predict_split(
     return objective.task.decode(answers, split.examples, split.samples)
 
 
+TIMED_SEQUENCES, TIMING_SECONDS = 50, 2.0  # of `FinetunedModel.latencies`
+
+
 class FinetunedModel:
     """Fine-tuned checkpoint of any task, in memory.
 
@@ -134,6 +139,7 @@ class FinetunedModel:
         task: task with the options of its training.
         metadata: task metadata from the checkpoint.
         truncated: number of examples truncated so far.
+        parameters: number of weights.
 
     Raises:
         UsageError: the checkpoint was not fine-tuned, or on several tasks and none is named.
@@ -166,6 +172,7 @@ class FinetunedModel:
             self.task, network.to(self._world.device), precision, self._world.device
         )
         self.truncated = 0
+        self.parameters = sum(parameter.numel() for parameter in network.parameters())
 
     def encode(self, examples: Examples) -> Split:
         """Encode examples for the network; count the truncated ones."""
@@ -178,6 +185,38 @@ class FinetunedModel:
     def predict(self, split: Split) -> Any:
         """Return the task's predictions for encoded examples."""
         return predict_split(self._objective, split, self._world)
+
+    @torch.no_grad()
+    def latencies(self, split: Split) -> list[float]:
+        """Time sequences of a split one at a time, from token ids to the answer on the host.
+
+        Every sequence first runs once without being timed, because a CPU builds a kernel for each
+        new length. Both passes together take about `TIMING_SECONDS`.
+
+        Returns:
+            Seconds of each timed sequence, at most `TIMED_SEQUENCES`, spread over the split.
+        """
+        samples, objective = split.samples, self._objective
+        objective.eval()
+
+        def run(index: int) -> float:
+            begin = time.perf_counter()
+            batch = samples.batch(np.array([index]), objective.layout)
+            device_batch = move(batch, self._world.device)
+            outputs = objective.task.select_outputs(objective(device_batch), device_batch)
+            for tensor in (outputs,) if isinstance(outputs, Tensor) else outputs:
+                tensor.cpu()
+            return time.perf_counter() - begin
+
+        count = min(TIMED_SEQUENCES, len(samples))
+        indices = np.linspace(0, len(samples) - 1, count).astype(int).tolist()
+        spent, warm = 0.0, list[int]()
+        for index in indices:
+            if spent > TIMING_SECONDS / 2 and len(warm) >= 3:
+                break
+            spent += run(index)
+            warm.append(index)
+        return [run(index) for index in warm]
 
     def predictions(self, examples: Examples) -> Any:
         """Return the task's predictions for examples."""

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import partial
 
-from cloze.core.stages.stage import BuildContext
+from cloze.core.artifacts import artifact
+from cloze.core.stages.stage import BuildContext, inputs_of_role
 from cloze.model.data.layouts import layout_for
 from cloze.model.objectives import trained_heads
 from cloze.model.train.build_model import (
@@ -50,7 +52,7 @@ from cloze.model.train.monitor.stability_monitor import StabilityMonitor, high_l
 from cloze.model.train.monitor.throughput import mfu_meter
 from cloze.model.train.optimizers import DEFAULT_OPTIMIZER
 from cloze.model.train.plan import micro_batch
-from cloze.model.train.plan.estimates import checkpoint_bytes
+from cloze.model.train.plan.estimates import checkpoint_bytes, flops_per_token
 from cloze.model.train.precision import DTYPES, Precision, resolve_for_run
 from cloze.model.train.resume import continuation, state
 
@@ -134,6 +136,8 @@ def prepare(config: PretrainConfig, build: BuildContext, world: World) -> Pretra
         logging=LoggingSpec(
             interval=config.log_interval,
             mfu_meter=meter,
+            flops_per_token=partial(flops_per_token, start.model),
+            words_per_token=_words_per_token(build),
             check_line=_alarms(start, model.scoring, heldout).check,
             notes=job.notes,
             warnings=() if rate_warning is None else (rate_warning,),
@@ -150,6 +154,15 @@ def prepare(config: PretrainConfig, build: BuildContext, world: World) -> Pretra
         resumed=start.resumed,
         parameters=model.parameters,
     )
+
+
+def _words_per_token(build: BuildContext) -> list[float]:
+    """Return the words per token of each dataset's rows, NaN if its manifest does not know them."""
+    summaries = (
+        artifact.read_manifest(path).summary
+        for path in inputs_of_role("dataset", build.inputs).values()
+    )
+    return [float(summary.get("words_per_token") or math.nan) for summary in summaries]
 
 
 def _source(

@@ -73,6 +73,7 @@ STAGE = Stage(
     unhashed_files=(
         "metrics.jsonl",
         "skipped.jsonl",
+        "cost.jsonl",
         "checkpoints/*/checkpoint.json",
         "checkpoints/*/training/state.json",
     ),

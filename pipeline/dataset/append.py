@@ -201,6 +201,8 @@ def _generation(name: str) -> int:
 def add_counts(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
     """Add the summary values of the old and the new shards."""
     total = {name: old[name] + new[name] for name in ADDED}
+    words = old.get("words"), new["words"]
+    total["words"] = None if None in words else sum(words)
     total["pair_labels"] = {
         name: old["pair_labels"][name] + count for name, count in new["pair_labels"].items()
     }

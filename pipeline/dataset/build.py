@@ -98,7 +98,9 @@ def build_dataset(config: DatasetConfig, build: BuildContext, version: int) -> S
     check_disk_space(build.path, directory, config, id_dtype(tokenizer.vocab_size).itemsize)
     written = fan_out(build, "shards", units, write_shard, unit_name="rows", weights=weights)
     new = _new_counts(info, rows, written[:train_shards], documents, build.counters)
-    return _summarize(config, info, build, new, base, sum(result["known"] for result in results))
+    known = sum(result["known"] for result in results)
+    new["words"] = None if known else corpus.words
+    return _summarize(config, info, build, new, base, known)
 
 
 def _dataset_info(config: DatasetConfig, tokenizer: Tokenizer) -> DatasetInfo:
@@ -297,12 +299,23 @@ def _summarize(
         "padding_share": round(1 - total["row_tokens"] / (row_count * info.length), 6),
         "vocab_size": info.vocab_size,
         **token_shares(build.counters),
+        "words_per_token": _words_per_token(total, build.counters),
         **appended,
         "warnings": warnings(config, build.counters, total["rows"] + total["heldout_rows"]),
     }
     for warning in summary["warnings"]:
         build.report.progress(row_count, row_count, "rows", {"step": "shards", "warning": warning})
     return StageResult(rows=total["rows"], tokens=total["tokens"], summary=summary)
+
+
+def _words_per_token(total: Mapping[str, Any], counters: Mapping[str, int]) -> float | None:
+    """Return the mean words per token of a row, special tokens included; None: unknown."""
+    rows = total["rows"] + total["heldout_rows"]
+    text_tokens = (counters[f"{TOKENS}in_rows"] + counters[TOKENS + AGAIN]) / rows
+    if total["words"] is None:
+        return None
+    words = total["words"] / counters[f"{TOKENS}read"] * text_tokens
+    return round(words / (total["row_tokens"] / total["rows"]), 6)
 
 
 def token_shares(counters: Mapping[str, int]) -> dict[str, Any]:

@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+import torch
+
+from cloze.core.processes import peak_memory
 from cloze.core.stages.stage import BuildContext, StageResult
+from cloze.model import hardware
 from cloze.model.tasks.evaluate.stage import EvaluateConfig
 from cloze.model.tasks.files import METRICS, write_json
 from cloze.model.tasks.predict import FinetunedModel
@@ -38,7 +45,10 @@ def run(config: EvaluateConfig, build: BuildContext) -> StageResult:
     split = model.encode(task.read(source, config.split, model.metadata.get("limit_per_class")))
     examples, samples = split.examples, split.samples
     build.report.progress(0, len(examples), "examples", {})
+    latencies = model.latencies(split)
+    begin = time.perf_counter()
     predictions = model.predict(split)
+    speed = len(examples) / (time.perf_counter() - begin)
     build.report.progress(len(examples), len(examples), "examples", {})
     task.write_predictions(build.path, examples, predictions)
     content: dict[str, Any] = {
@@ -62,4 +72,39 @@ def run(config: EvaluateConfig, build: BuildContext) -> StageResult:
     split.count_dropped(build, config.split)
     summary = {key: content[key] for key in SUMMARY if key in content}
     summary |= {"predictions": task.predictions, "precision": precision}
+    summary["inference"] = {
+        "parameters": model.parameters,
+        **inference_cost(latencies, speed, world.device),
+        "precision": precision,
+    }
     return StageResult(rows=len(examples), tokens=int(samples.lengths.sum()), summary=summary)
+
+
+def inference_cost(
+    latencies: Sequence[float], speed: float, device: torch.device
+) -> dict[str, Any]:
+    """Return latency, speed and memory, with the device that they hold for.
+
+    Args:
+        latencies: seconds of sequences that ran one at a time.
+        speed: examples per second of the whole split in batches.
+
+    Returns:
+        `latency_ms`, the median, and `latency_p99_ms` of `latency_sequences` sequences;
+        `examples_per_second`; `memory_bytes`, the process's peak; `gpu_memory_bytes`, a GPU's peak;
+        `device`, `device_name` and `threads`.
+    """
+    median, high = np.quantile(latencies, [0.5, 0.99]).tolist() if latencies else (None, None)
+    on_gpu = device.type == "cuda"
+    cpu = hardware.cpu_info().get("model name", "")
+    return {
+        "latency_ms": median and round(1e3 * median, 3),
+        "latency_p99_ms": high and round(1e3 * high, 3),
+        "latency_sequences": len(latencies),
+        "examples_per_second": round(speed, 1),
+        "memory_bytes": peak_memory(),
+        **({"gpu_memory_bytes": torch.cuda.max_memory_allocated(device)} if on_gpu else {}),
+        "device": device.type,
+        "device_name": torch.cuda.get_device_name(device) if on_gpu else cpu,
+        "threads": torch.get_num_threads(),
+    }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,7 @@ from cloze.model.layers.encoder import compile_layers, enable_activation_checkpo
 from cloze.model.tasks.encode import groups_of
 from cloze.model.tasks.finetune.stage import FinetuneConfig
 from cloze.model.tasks.heads import FrozenNetwork, check_frozen, new_network, trained_network
-from cloze.model.tasks.predict import DevEvaluator, predict_split
+from cloze.model.tasks.predict import FORWARD, DevEvaluator, predict_split
 from cloze.model.tasks.source import TaskObjective, source_of
 from cloze.model.tasks.table import load_task, merge_options
 from cloze.model.tasks.task import Split, Task, TaskMetadata
@@ -42,6 +43,7 @@ from cloze.model.train.loop.train_spec import (
 )
 from cloze.model.train.optimizers.parameters import freeze_unused, layerwise_lr_multipliers
 from cloze.model.train.plan import micro_batch
+from cloze.model.train.plan.estimates import encoder_flops_per_token
 from cloze.model.train.precision import Precision, resolve_for_run
 from cloze.model.train.resume import state
 from cloze.pipeline import tokenizer
@@ -315,11 +317,20 @@ def prepare(
             compiled=compiled,
         ),
         checkpoints=CheckpointSpec(metadata=setup.saved, keep_best=config.selects_best),
-        logging=LoggingSpec(interval=min(MOST_STEPS, max(setup.steps // LINES, 1)), notes=notes),
+        logging=LoggingSpec(
+            interval=min(MOST_STEPS, max(setup.steps // LINES, 1)),
+            notes=notes,
+            flops_per_token=partial(_flops_per_token, model, config.frozen is not None),
+        ),
         evaluator=evaluator,
         patience=config.patience,
     )
     return training, resumed
+
+
+def _flops_per_token(model: ModelConfig, is_frozen: bool, attended: float) -> float:
+    """Return the encoder's operations per token of a step; a frozen one has no backward pass."""
+    return encoder_flops_per_token(model, attended) * (FORWARD if is_frozen else 1.0)
 
 
 def _compiled(setup: FinetuneSetup, recorded: bool | None, engine: engines.EngineConfig) -> bool:

@@ -259,7 +259,7 @@ STAGE = Stage(
         "corpus": InputSpec(kinds=("corpus", "semdedup")),
         "vocab": InputSpec(kinds=("vocab",)),
     },
-    unhashed_files=("metrics.jsonl", "skipped.jsonl", "from_scratch.jsonl"),
+    unhashed_files=("metrics.jsonl", "skipped.jsonl", "cost.jsonl", "from_scratch.jsonl"),
     worker="cloze.model",
     on_gpu=True,
     parallel=True,

@@ -41,6 +41,7 @@ from cloze.model.train.loop.steps import (
 )
 from cloze.model.train.loop.train_spec import TrainSpec
 from cloze.model.train.loop.triggers import StepTriggers
+from cloze.model.train.monitor.cost import CostMeter, cost_metrics
 from cloze.model.train.monitor.log import TrainingReporter, memory
 from cloze.model.train.monitor.profiler import Profiler
 from cloze.model.train.monitor.throughput import Throughput
@@ -63,7 +64,8 @@ class TrainingResult:
         checkpoint: path of the last checkpoint, relative to `TrainSpec.path`.
         best: path of the best step's checkpoint, relative to `TrainSpec.path`; None: not kept.
         milestones: step -> path of a permanently kept checkpoint.
-        session: speed and time shares, see `Throughput.session` and `CheckpointSaver.metrics`.
+        session: speed, time shares and cost, see `Throughput.session`, `CheckpointSaver.metrics`
+            and `cost_metrics`.
     """
 
     progress: state.TrainerState
@@ -145,6 +147,12 @@ class _TrainingLoop:
         if own:
             self.results.restore(progress)
             self.saved_step = step
+        self.cost = CostMeter(
+            self.world,
+            logging.flops_per_token,
+            logging.words_per_token,
+            self.reporter.costs_at(step) if own else {},
+        )
         dropped = self.reporter.resume(step, progress.pending is not None)
         if own:
             notes.append(f"resuming from {state.step_path(step)}")
@@ -209,7 +217,11 @@ class _TrainingLoop:
             checkpoint=state.step_path(progress.step),
             best=None if best is None else state.step_path(best),
             milestones=state.milestone_checkpoints(training.path, training.checkpoints.milestones),
-            session={**self.throughput.session(), **self.saver.metrics()},
+            session={
+                **self.throughput.session(),
+                **self.saver.metrics(),
+                **cost_metrics(self.cost.totals()),
+            },
         )
 
     def _steps(self) -> None:
@@ -243,6 +255,7 @@ class _TrainingLoop:
                 if self.triggers.ends_tenth(progress.step, position):
                     progress.kept.append(progress.step)
                 self.throughput.step(synced.tokens, work.sizes)
+                self.cost.add(synced.tokens, synced.by_source, work.sizes)
                 if record is not None:
                     with pulse.phase(RankPhase.LOGGING):
                         self._finish_line({**record, **self.throughput.line()}, position)
@@ -351,6 +364,7 @@ class _TrainingLoop:
             progress.window = self.results.window.state(self.world)
             progress.loss_scale = self.runner.loss_scale_state()
             progress.samples = self.source.samples(progress.step)
+            self.reporter.costs.add({"step": progress.step, **self.cost.totals()})
             progress.places, datasets = {}, list[Mapping[str, Any]]()
             if (mixture := self.training.data.mixture) is not None:
                 progress.places = mixture.next_samples(progress.samples)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -152,12 +153,16 @@ class LoggingSpec:
         interval: steps between log lines; None: at each hundredth of the schedule. The first, the
             last and evaluated steps always get one.
         mfu_meter: None: MFU is not reported.
+        flops_per_token: mean attended tokens -> model FLOPs per token of a step.
+        words_per_token: words per real token of each dataset; NaN: unknown.
         check_line: maps a log line to warnings.
         notes, warnings, figures: reported at the start, in addition to the loop's own.
     """
 
     interval: int | None = 1
     mfu_meter: MfuMeter | None = None
+    flops_per_token: Callable[[float], float] = lambda attended: math.nan
+    words_per_token: Sequence[float] = (math.nan,)
     check_line: Callable[[Mapping[str, Any]], Sequence[str]] | None = None
     notes: Sequence[str] = field(default_factory=tuple)
     warnings: Sequence[str] = field(default_factory=tuple)

@@ -1,9 +1,10 @@
-"""The log of a training: metrics since the last line, two files, and reports.
+"""The log of a training: metrics since the last line, three files, and reports.
 
   metrics.jsonl   one JSON object per logged step
   skipped.jsonl   one per step skipped for a non-finite gradient, with the step's rows
+  cost.jsonl      one per checkpoint, with the totals of `cloze.model.train.monitor.cost`
 
-A resume truncates both to its step, so no step is missing or repeated.
+A resume truncates them to its step, so no step is missing or repeated.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from cloze.model.train.distributed import World
 from cloze.model.train.loop.train_spec import TrainSpec
 from cloze.model.train.resume import state
 
-METRICS, SKIPPED = "metrics.jsonl", "skipped.jsonl"
+METRICS, SKIPPED, COST = "metrics.jsonl", "skipped.jsonl", "cost.jsonl"
 GB = 1e9
 REPORT_SECONDS = 1.0
 
@@ -207,6 +208,7 @@ class TrainingReporter:
         self._first = world.is_rank_zero
         self.metrics = JsonlLog(storage.join(training.path, METRICS), world)
         self.skipped_steps = JsonlLog(storage.join(training.path, SKIPPED), world)
+        self.costs = JsonlLog(storage.join(training.path, COST), world)
         self._reported_at = 0.0  # time of the last progress report
 
     def resume(self, step: int, pending: bool) -> int:
@@ -216,6 +218,7 @@ class TrainingReporter:
         """
         dropped = self.metrics.truncate(step - pending)
         self.skipped_steps.truncate(step)
+        self.costs.truncate(step)
         if self._first:
             for record in self.metrics.read():  # a kill may have come between a line and its report
                 self._report.metrics(record)
@@ -228,6 +231,11 @@ class TrainingReporter:
                     checkpoints.parse_step(path), storage.join(self._training.path, path)
                 )
         return dropped
+
+    def costs_at(self, step: int) -> dict[str, Any] | None:
+        """Return the newest line of cost.jsonl for a checkpoint; None: there is none."""
+        lines = reversed(self.costs.read())
+        return next((line for line in lines if line["step"] == step), None)
 
     def report_progress(self, figures: Mapping[str, Any]) -> None:
         """Report the progress, with additional metrics or messages."""
@@ -263,7 +271,7 @@ class TrainingReporter:
 
     def sync(self) -> None:
         """Flush the log files to disk."""
-        for file in (self.metrics, self.skipped_steps):
+        for file in (self.metrics, self.skipped_steps, self.costs):
             file.sync()
 
     def _alarms(self, line: Mapping[str, Any]) -> Sequence[str]:

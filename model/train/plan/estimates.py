@@ -63,17 +63,25 @@ def active_parameters(model: ModelConfig) -> int:
 def flops_per_token(model: ModelConfig, length: float) -> float:
     """Return the operations per token of a training step, for rows of `length` tokens.
 
-    Six per weight of the matrices (Kaplan et al., "Scaling Laws for Neural Language Models", 2020,
-    section 2.1); 12 L D per layer for attention scores and sums over L attended tokens, and as many
-    for each of the two products with relative positions; and the logits of predicted positions.
+    The layers of all networks, and the logits of predicted positions.
     """
     predicted = 1.0 if "lm" in model.heads else MASK_SHARE
     layer_flops = sum(
-        encoder.num_hidden_layers * 6.0 * encoder.layer_weights
-        + 12.0 * (1 + encoder.position_terms) * encoder.hidden_size * _attended(encoder, length)
-        for encoder in (model, *model.auxiliary_models)
+        encoder_flops_per_token(encoder, length) for encoder in (model, *model.auxiliary_models)
     )
     return layer_flops + 6.0 * predicted * model.vocab_size * model.word_width
+
+
+def encoder_flops_per_token(encoder: ModelConfig, length: float) -> float:
+    """Return the operations per token of a training step in the layers of one network.
+
+    Six per weight of the matrices (Kaplan et al., "Scaling Laws for Neural Language Models", 2020,
+    section 2.1); 12 L D per layer for attention scores and sums over L attended tokens, and as many
+    for each of the two products with relative positions.
+    """
+    attention = 12.0 * (1 + encoder.position_terms) * encoder.hidden_size
+    weights = encoder.num_hidden_layers * 6.0 * encoder.layer_weights
+    return weights + attention * _attended(encoder, length)
 
 
 def _attended(model: ModelConfig, length: float) -> float:

@@ -35,11 +35,13 @@ class CorpusShards:
         path: its directory.
         names: shard file names, sorted.
         sizes: bytes per shard.
+        words: words of all documents; None: unknown.
     """
 
     path: str
     names: tuple[str, ...]
     sizes: tuple[int, ...]
+    words: int | None = None
 
     @classmethod
     def open(cls, path: str) -> CorpusShards:
@@ -64,6 +66,7 @@ class CorpusShards:
             path=path,
             names=tuple(name for name, _ in files),
             sizes=tuple(size for _, size in files),
+            words=manifest.summary.get("words"),
         )
 
     def file(self, name: str) -> str:

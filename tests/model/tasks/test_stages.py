@@ -20,6 +20,7 @@ from cloze.model.tasks.finetune.stage import FinetuneConfig
 from cloze.model.tasks.heads import new_network
 from cloze.model.tasks.predict import read_predictions
 from cloze.model.tasks.table import load_task
+from cloze.model.train.plan.estimates import encoder_flops_per_token
 from tests.model.tasks.stages import Listener, evaluate, finetune, settings
 
 STEPS = 8 * 15  # of `settings` on `sentiment`
@@ -125,6 +126,32 @@ def test_evaluation_repeats_the_dev_score_exactly(tuned, sentiment, tmp_path):
     assert (matrix[0][0] + matrix[1][1]) / 70 == result["metrics"]["accuracy"]
     low, high = result["interval"]["accuracy"]
     assert low <= result["metrics"]["accuracy"] <= high
+
+
+def test_an_evaluation_measures_inference_on_this_machine(tuned, sentiment, tmp_path):
+    out, _, _ = tuned
+    result = evaluate(out, tmp_path / "eval", data=str(sentiment)).as_json()
+    cost = result["inference"]
+    weights = checkpoint.load(str(out)).state.values()
+    assert cost["parameters"] == sum(tensor.numel() for tensor in weights)
+    assert 0 < cost["latency_ms"] <= cost["latency_p99_ms"]
+    assert 3 <= cost["latency_sequences"] <= 50
+    assert cost["examples_per_second"] > 0
+    assert cost["memory_bytes"] > 1e8
+    assert (cost["device"], cost["threads"], cost["precision"]) == ("cpu", 1, "fp32")
+    # times are no part of the files, which stay the same
+    assert "inference" not in json.loads((tmp_path / "eval" / "metrics.json").read_text())
+
+
+def test_a_fine_tuning_says_what_it_cost(tuned):
+    out, finetuned, _ = tuned
+    summary = finetuned.as_json()
+    model = checkpoint.load(str(out)).model
+    passes = summary["epochs"] * finetuned.manifest.tokens
+    least, most = (passes * encoder_flops_per_token(model, length) for length in (2, 32))
+    assert least < summary["training_flops"] < most
+    assert summary["cpu_hours"] > 0
+    assert "words_seen" not in summary
 
 
 def test_a_split_without_labels_gets_predictions_and_no_score(tuned, sentiment, tmp_path):

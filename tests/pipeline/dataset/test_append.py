@@ -19,6 +19,7 @@ from cloze.flows.cli import main
 from cloze.model.data.batch import collate
 from cloze.model.data.shards import ShardedRows
 from cloze.model.data.shards import verify as verify_shards
+from cloze.pipeline.dataset.append import add_counts
 from cloze.pipeline.dataset.row_view import read_row
 from tests.pipeline.corpus.corpora import made_documents, write_corpus
 from tests.pipeline.dataset.datasets import make, rows, tables, write_vocab
@@ -108,9 +109,18 @@ def test_the_summary_is_that_of_all_rows(old: BuildResult, bigger: BuildResult) 
         sum(summary["pair_labels"].values()) == sum(summary["length_histogram"]) == len(everything)
     )
     assert summary["tokens"] == bigger.manifest.counters["tokens/read"]
+    assert summary["words_per_token"] is None  # the corpora do not say how many words they have
     sizes = [len(table) for table in tables(bigger)]
     assert max(sizes[4:]) - min(sizes[4:]) <= 1
     assert 0.5 < np.mean(sizes[4:]) / np.mean(sizes[:4]) < 2
+
+
+def test_words_are_added_if_both_are_known(old: BuildResult) -> None:
+    counts = old.manifest.summary
+    new = {**counts, "words": 5}
+    assert add_counts({**counts, "words": 7}, new)["words"] == 12
+    unknown = {name: value for name, value in counts.items() if name != "words"}
+    assert add_counts(unknown, new)["words"] is None
 
 
 def test_lineage_names_both(old: BuildResult, bigger: BuildResult, new_corpus: str) -> None:

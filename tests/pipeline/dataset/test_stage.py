@@ -8,6 +8,7 @@ import json
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +20,7 @@ from hypothesis import strategies as st
 from cloze.core import random_keys
 from cloze.core.artifacts import artifact
 from cloze.core.errors import DataError
+from cloze.core.words import count_words
 from cloze.pipeline.dataset import merge
 from cloze.pipeline.dataset.masking.candidates import (
     MaskConfig,
@@ -91,6 +93,21 @@ def test_shards_are_balanced_and_typed(made):
     )
     assert info.tokenizer == load(str(Path(made.artifact) / "tokenizer")).fingerprint
     assert shards[0].schema.field("input_ids").type == pa.list_(pa.uint16())
+
+
+def test_words_per_token_of_rows(vocab, tmp_path):
+    corpus = made_corpus(tmp_path / "corpus")
+    words = sum(count_words(sentence) for _, text in made_documents() for sentence in text)
+    manifest = artifact.read_manifest(corpus)
+    artifact.write_manifest(corpus, replace(manifest, summary={"words": words}))
+    result = make(corpus, vocab, tmp_path / "made")
+    rows = [row["input_ids"] for table in tables(result) for row in table.to_pylist()]
+    special = load(vocab).special.ids
+    text_tokens = sum(token not in special for ids in rows for token in ids)
+    summary = result.manifest.summary
+    assert summary["words"] == words
+    expected = words / summary["tokens"] * text_tokens / sum(map(len, rows))
+    assert summary["words_per_token"] == pytest.approx(expected, rel=0.02)
 
 
 def test_rows_hold_the_text_and_masks_can_be_drawn_again(made, corpus, vocab):
