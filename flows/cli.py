@@ -52,6 +52,7 @@ COMMANDS: dict[str, dict[str, str]] = {
     "Evaluate": {
         "evaluate": "Score a fine-tuned checkpoint on labelled data.",
         "perplexity": "Compute a checkpoint's loss on held-out rows.",
+        "likelihood": "Compute a checkpoint's bits per byte of held-out texts.",
         "score-pairs": "Score minimal pairs, such as those of BLiMP.",
         "nightly": "Evaluate new checkpoints against the champion.",
         "champion": "Show the champion and its history, or roll it back.",
@@ -83,8 +84,8 @@ MODULES = {
     "nightly": "nightly champion",
     "data_stages": "corpus explain train-filter embed-corpus semdedup vocab compare-vocab dataset"
     " inspect",
-    "model_stages": "pretrain merge finetune import export evaluate perplexity score-pairs"
-    " plan-training",
+    "model_stages": "pretrain merge finetune import export evaluate perplexity likelihood"
+    " score-pairs plan-training",
     "inference": "fill-mask embed classify tag answer generate score",
     "services": "ui dashboard deploy doctor verify lineage",
     "help_topics": "completion help",

@@ -114,6 +114,14 @@ PERPLEXITY = StageCommand(
     "perplexity", stage="perplexity", help="Compute a checkpoint's loss on held-out rows."
 )
 
+LIKELIHOOD = StageCommand(
+    "likelihood",
+    stage="likelihood",
+    help="Compute a checkpoint's bits per byte of held-out texts.\n\nUnlike the perplexity, it"
+    " compares models with different vocabularies.",
+    inputs={"corpus": ("--corpus", "Corpus artifact, whose held-out sentences are sampled.")},
+)
+
 
 @click.command(
     cls=StageCommand,

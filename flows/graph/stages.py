@@ -30,6 +30,7 @@ TABLE: dict[str, str] = {
     "evaluate": "cloze.model.tasks.evaluate.stage:STAGE",
     "perplexity": "cloze.model.use.stages:PERPLEXITY",
     "score": "cloze.model.use.stages:SCORE",
+    "likelihood": "cloze.model.use.stages:LIKELIHOOD",
     "submission": "cloze.flows.report.submission:STAGE",
     "report": "cloze.flows.report.stage:STAGE",
 }

@@ -16,7 +16,7 @@ REPLICATES = ("seed",)  # axes of replicates: mean and deviation are over them
 # Baselines of a fine-tuning in its first metric: constant predictions, and the model from random
 # weights.
 BASELINES = ("majority", "constant", "chance", "from_scratch")
-LOWER_IS_BETTER = ("loss", "perplexity", "entropy")
+LOWER_IS_BETTER = ("loss", "perplexity", "entropy", "bits_per_byte")
 PRETRAINED = ("heldout_loss", "heldout_accuracy", "heldout_perplexity")  # scores of a pretraining
 
 

@@ -1,4 +1,5 @@
-"""Configs of the inference commands, and of the stages merge, perplexity, score and vectors.
+"""Configs of the inference commands, and of the stages merge, perplexity, score, likelihood and
+vectors.
 
 No torch: the command line imports this module at every start.
 """
@@ -148,6 +149,29 @@ class ScoreConfig(StageConfig):
 
     seed: int = Field(default=1, ge=0, lt=1 << 63)
     """Seed of the bootstrap."""
+
+
+class LikelihoodConfig(StageConfig):
+    """Options of the stage likelihood."""
+
+    texts: InputPath | None = None
+    """File with a text per line, instead of a corpus's held-out sentences."""
+
+    limit: int = Field(default=512, ge=1)
+    """Maximum number of texts; a random sample, equal for all models."""
+
+    mask: Literal["word-l2r", "token", "causal"] = "word-l2r"
+    """Mask for a predicted token: word-l2r (with the rest of its word), token (itself; favours
+    vocabularies of short tokens), or causal (predict left to right)."""
+
+    precision: Literal["fp32", "bf16"] = "fp32"
+    """Precision of the encoder."""
+
+    resamples: int = Field(default=1000, ge=1)
+    """Number of bootstrap resamples for the confidence interval."""
+
+    seed: int = Field(default=1, ge=0, lt=1 << 63)
+    """Seed of the sample and of the bootstrap."""
 
 
 class PerplexityConfig(StageConfig):

@@ -79,26 +79,29 @@ def masks(starts: Bools, mask: Mask) -> Bools:
 
 
 def mask_sentences(
-    sentences: Sequence[npt.NDArray[np.int32]], word_start: Bools, mask_id: int, mask: Mask | None
+    sentences: Sequence[npt.NDArray[np.int32]],
+    word_starts: Sequence[Bools],
+    mask_id: int,
+    mask: Mask | None,
 ) -> MaskedCopies:
     """Return the masked copies of sentences.
 
     Args:
         sentences: int32 [L_i] each, with one special token at each end.
-        word_start: bool [V], tokens that begin a word; the first of a sentence always does.
+        word_starts: bool [L_i - 2] each, tokens that begin a word; the first one always does.
         mask: None for left-to-right models: one unmasked copy, position t predicts token t + 1.
     """
     numbers: dict[bytes, int] = {}  # by content, in order
     copies: list[int] = []
     positions, labels = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
-    for ids in sentences:
+    for ids, word_start in zip(sentences, word_starts, strict=True):
         inner_positions = np.arange(1, len(ids) - 1)
         labels.append(ids[inner_positions].astype(np.int64))
         if mask is None:
             rows = ids[None].repeat(len(inner_positions), axis=0)
             positions.append(inner_positions - 1)
         else:
-            starts = word_start[ids[inner_positions]]
+            starts = word_start.copy()
             starts[:1] = True
             rows = ids[None].repeat(len(inner_positions), axis=0)
             rows[:, 1:-1][masks(starts, mask)] = mask_id
@@ -207,6 +210,7 @@ class SentenceScorer:
 
     Attributes:
         left_to_right: scores are left to right.
+        longest: maximum tokens per text, special tokens included.
         device, precision: of the computation.
         parameters: number of weights.
 
@@ -277,13 +281,14 @@ class SentenceScorer:
         encoded = self.pieces.encode_batch(distinct)
         for text, inner in zip(distinct, encoded, strict=True):
             self._check(text, len(inner), f"{where(first_index[text])}: " if where else "")
-        cls, sep = self.pieces.special.cls, self.pieces.special.sep
-        framed = [np.array([cls, *inner, sep], np.int32) for inner in encoded]
         scored: dict[str, ScoredSentence] = {}
         progress(0, len(distinct))
         for begin in range(0, len(distinct), SENTENCES):
             batch = slice(begin, begin + SENTENCES)
-            answers = self._answers(framed[batch])
+            tokens = [np.array(inner, np.int32) for inner in encoded[batch]]
+            answers = self.log_probabilities(
+                tokens, [self.pieces.word_start[inner] for inner in tokens]
+            )
             for text, inner, log_probabilities in zip(
                 distinct[batch], encoded[batch], answers, strict=True
             ):
@@ -305,10 +310,21 @@ class SentenceScorer:
                 f"{self.longest}; shorten it"
             )
 
-    def _answers(self, sentences: Sequence[npt.NDArray[np.int32]]) -> list[Floats]:
-        """Return the log-probabilities of each sentence's inner tokens."""
+    def log_probabilities(
+        self, sentences: Sequence[npt.NDArray[np.int32]], word_starts: Sequence[Bools]
+    ) -> list[Floats]:
+        """Return the log-probability of each token in nats, float64 [n_i].
+
+        Args:
+            sentences: int32 [n_i] each, without special tokens, at most `longest - 2`.
+            word_starts: bool [n_i] each, tokens that begin a word.
+        """
         special = self.pieces.special
-        copies = mask_sentences(sentences, self.pieces.word_start, special.mask, self._mask)
+        framed = [
+            np.concatenate(([special.cls], tokens, [special.sep])).astype(np.int32)
+            for tokens in sentences
+        ]
+        copies = mask_sentences(framed, word_starts, special.mask, self._mask)
         if self._before and not self.left_to_right:
             copies = copies._replace(position=copies.position - 1)
         log_probabilities = np.zeros(len(copies.label))
@@ -324,7 +340,7 @@ class SentenceScorer:
             )
             for predictions, (answers,) in read_async(results):
                 log_probabilities[predictions] = answers
-        bounds = np.cumsum([0, *(len(sentence) - 2 for sentence in sentences)])
+        bounds = np.cumsum([0, *map(len, sentences)])
         return [log_probabilities[begin:end] for begin, end in itertools.pairwise(bounds.tolist())]
 
     def _batch(self, part: ScoringBatch) -> _TokenBatch:

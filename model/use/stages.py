@@ -1,4 +1,5 @@
-"""The stages that read a pretrained checkpoint: merge, perplexity, score and vectors.
+"""The stages that read a pretrained checkpoint: merge, perplexity, score, likelihood and
+vectors.
 
 The command line imports this module; torch is imported when a stage runs.
 """
@@ -25,7 +26,13 @@ from cloze.core.stages.stage import BuildContext, InputSpec, Stage, StageResult
 from cloze.model.tasks.cost import measure_forward, previous_tokens
 from cloze.model.train.plan import estimates
 from cloze.model.train.plan.cost import device_of, pass_cost, source_model
-from cloze.model.use.configs import MergeConfig, PerplexityConfig, ScoreConfig, VectorsConfig
+from cloze.model.use.configs import (
+    LikelihoodConfig,
+    MergeConfig,
+    PerplexityConfig,
+    ScoreConfig,
+    VectorsConfig,
+)
 
 # Cost models of score and vectors: forward passes over sentences and documents.
 
@@ -166,6 +173,25 @@ SCORE = Stage(
     on_gpu=True,
     headline=lambda summary: format_metrics(summary["metrics"]),
     cost_model=SCORE_COSTS,
+    comparison_metrics=("metrics",),
+)
+
+# Computes bits per byte of held-out texts, which compares models with different vocabularies.
+# Files: `metrics.json` and `texts.jsonl` (bits and bytes of each text).
+LIKELIHOOD = Stage(
+    name="likelihood",
+    version=1,
+    config=LikelihoodConfig,
+    run=_run("cloze.model.use.likelihood:run"),
+    inputs={
+        "checkpoint": InputSpec(kinds=("pretrain",), explicit_kinds=("merge",), required=True),
+        "corpus": InputSpec(kinds=("corpus", "semdedup")),
+    },
+    worker="cloze.model",
+    on_gpu=True,
+    headline=lambda summary: (
+        f"{summary['metrics']['bits_per_byte']:.3f} bits per byte of {summary['texts']:,} texts"
+    ),
     comparison_metrics=("metrics",),
 )
 

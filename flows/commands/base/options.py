@@ -341,6 +341,12 @@ STAGES: dict[str, Mapping[str, str]] = {
         "Memory and speed": "*precision",
         **SINGLE_DEVICE_FIELDS,
     },
+    "likelihood": {
+        "Texts": "*texts *limit",
+        "Scoring": "*mask resamples seed",
+        "Memory and speed": "*precision",
+        **SINGLE_DEVICE_FIELDS,
+    },
     "score": {
         "Pairs": "*data *columns *limit",
         "Scoring": "*mask *normalize resamples seed",

@@ -162,7 +162,7 @@ def test_every_piece_is_asked_for_once_at_its_place_and_copies_are_never_repeate
 ) -> None:
     word_start = np.array([True] * 8 + [False, False])
     rows = [np.array([2, *inner, 3], np.int32) for inner in sentences]
-    asked = mask_sentences(rows, word_start, 4, mask)
+    asked = mask_sentences(rows, [word_start[row[1:-1]] for row in rows], 4, mask)
     assert len({copy.tobytes() for copy in asked.copies}) == len(asked.copies)
     assert asked.label.tolist() == [token for inner in sentences for token in inner]
     seen = []
