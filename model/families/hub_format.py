@@ -373,8 +373,9 @@ def _labels(heads: Iterable[str], task: Mapping[str, Any]) -> dict[str, Any]:
         return {}
     labels = [str(label) for label in task.get("labels") or ()]
     names = labels or ["LABEL_0"]
+    problem = task.get("problem_type") if labels else "regression"
     return {
-        **({} if labels else {"problem_type": "regression"}),
+        **({"problem_type": problem} if problem else {}),
         "id2label": {str(number): label for number, label in enumerate(names)},
         "label2id": {label: number for number, label in enumerate(names)},
     }

@@ -29,6 +29,7 @@ _TASKS = {
     "token_classifier": "tagging",
     "choice": "choice",
 }
+MULTI_LABEL = "multi_label_classification"  # `problem_type`
 PICKLE = "pytorch_model.bin"  # name in transformers before safetensors
 
 
@@ -235,9 +236,11 @@ def _task(
     task: dict[str, Any] = {"name": _TASKS[head], "max_length": longest}
     if head == "classifier" and count == 1:
         return {**task, "name": "regression"}
-    single_label = config.get("problem_type") in (None, "single_label_classification")
-    if head == "classifier" and not single_label:
-        # Several labels or numbers per text: no such task exists, but the encoder can be used.
+    problem = config.get("problem_type")
+    if head == "classifier" and problem == MULTI_LABEL:
+        task |= {"name": "multilabel", "problem_type": problem}
+    elif head == "classifier" and problem not in (None, "single_label_classification"):
+        # Several numbers per text: no such task exists, but the encoder can be used.
         task["name"] = "imported"
     if head not in LABELLED:
         return task

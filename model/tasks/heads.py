@@ -128,12 +128,14 @@ class TokenClassifier(nn.Module):
         self._head = head
         self.add_module(head, Linear(hidden_size, outputs))
 
+    def states(self, batch: Mapping[str, Any]) -> Tensor:
+        """Return the states that are classified, float [B, L, D]."""
+        hidden = encode(self.encoder, batch["input_ids"], batch)
+        return cast(Transform, self.pooler).transform(hidden) if self._transforms else hidden
+
     def forward(self, batch: Mapping[str, Any]) -> Tensor:
         """Return logits, fp32 [B, L, outputs], for a batch of `TextSamples`."""
-        hidden = encode(self.encoder, batch["input_ids"], batch)
-        if self._transforms:
-            hidden = cast(Transform, self.pooler).transform(hidden)
-        logits: Tensor = self.get_submodule(self._head)(self.dropout(hidden))
+        logits: Tensor = self.get_submodule(self._head)(self.dropout(self.states(batch)))
         return logits.float()
 
 

@@ -2,13 +2,13 @@
 
     intervals       any metric, over resampled examples
     classification  scikit-learn: accuracy, F1, Matthews' correlation
+    relations       F1 without the negative class, as TACRED and SemEval-2010
     regression      scipy: correlations, as GLUE for STS-B
     tagging         seqeval: entities with exact extent and type, as in conlleval
     SQuAD           `evaluate-v1.1.py`, `evaluate-v2.0.py`
-    ranking         nDCG and recall at a depth, with ties averaged
 
-A metric is 0 where it is undefined. scikit-learn, scipy and seqeval take a second to import, so
-only the functions that call them do.
+Those of ranking are in `cloze.model.tasks.ranking_metrics`. A metric is 0 where it is undefined.
+scikit-learn, scipy and seqeval take a second to import, so only the functions that call them do.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from __future__ import annotations
 import re
 import string
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Protocol
 
@@ -106,10 +106,38 @@ def matthews(labels: Ints, predictions: Ints, counts: Ints | None = None) -> flo
     return float(matthews_corrcoef(labels, predictions, sample_weight=counts))
 
 
+def micro_f1(labels: Ints, predictions: Ints, counts: Ints | None = None) -> float:
+    """Return micro F1 of all classes but 0, the negative one, as TACRED (Zhang et al. 2017)."""
+    return _grouped_f1(labels, predictions, lambda classes: np.minimum(classes, 1), counts)
+
+
+def directed_f1(labels: Ints, predictions: Ints, counts: Ints | None = None) -> float:
+    """Return the official score of SemEval-2010's task 8: mean F1 of relations in two directions.
+
+    Class 0, Other, is excluded. Classes 2 k - 1 and 2 k are the directions of relation k; a right
+    relation in the wrong direction is an error. The mean is over relations that occur.
+    """
+    return _grouped_f1(labels, predictions, lambda classes: (classes + 1) // 2, counts)
+
+
+def _grouped_f1(
+    labels: Ints, predictions: Ints, group: Callable[[Ints], Ints], counts: Ints | None
+) -> float:
+    """Return the mean F1 of the groups of classes that occur; group 0 is excluded."""
+    weights = np.ones_like(labels) if counts is None else counts
+    sides = np.concatenate([group(labels), group(predictions)])
+    total = np.bincount(sides, np.concatenate([weights, weights]))[1:]
+    correct = np.bincount(group(labels), weights * (labels == predictions), len(total) + 1)[1:]
+    occurs = total > 0
+    return float((2.0 * correct[occurs] / total[occurs]).mean()) if occurs.any() else 0.0
+
+
 CLASSIFICATION: Mapping[str, ClassMetric] = {
     "accuracy": accuracy,
     "f1": f1,
     "macro_f1": macro_f1,
+    "micro_f1": micro_f1,
+    "directed_f1": directed_f1,
     "matthews": matthews,
 }
 
@@ -342,57 +370,3 @@ def best_threshold(scores: Floats, odds: Floats, has_answer: Flags) -> tuple[flo
     totals[1:][equals_next] = -np.inf
     best = int(np.argmax(totals))
     return float(totals[best] / len(scores)), float(ranked[best - 1] if best else ranked[0] - 1.0)
-
-
-# Ranking. A tie counts as the mean over all orders of the tied passages (McSherry and Najork 2008),
-# so equal scores gain nothing from file order. scikit-learn's `ndcg_score` does the same, but needs
-# dense tables of all queries and passages.
-
-BLOCK = 1 << 24  # scores in memory at once
-
-
-def query_blocks(queries: int, passages: int) -> Iterator[slice]:
-    """Iterate over blocks of queries whose scores fit in memory."""
-    size = max(1, BLOCK // max(passages, 1))
-    return (slice(begin, min(begin + size, queries)) for begin in range(0, queries, size))
-
-
-def relevant_ranks(scores: Vectors, relevant: Ints) -> tuple[Ints, Ints]:
-    """Return the rank of a relevant passage for each query.
-
-    Args:
-        scores: float32 [n, P].
-        relevant: int64 [n], passage numbers.
-
-    Returns:
-        Number of passages with higher scores, and with equal scores, itself included; int64 [n]
-        each.
-    """
-    relevant_scores = scores[np.arange(len(scores)), relevant][:, None]
-    return (scores > relevant_scores).sum(axis=1), (scores == relevant_scores).sum(axis=1)
-
-
-def ndcg(above: Ints, tied: Ints, query: Ints, queries: int, depth: int) -> Floats:
-    """Return nDCG at `depth` of each query, gains 0 or 1 (Järvelin and Kekäläinen 2002).
-
-    Args:
-        above, tied: int64 [n], results of `relevant_ranks` for each pair of query and passage.
-        query: int64 [n], query number; each query has a pair.
-
-    Returns:
-        float64 [queries].
-    """
-    discounts = np.concatenate([[0.0], np.cumsum(1.0 / np.log2(np.arange(2, depth + 2)))])
-    gains = discounts[np.minimum(above + tied, depth)] - discounts[np.minimum(above, depth)]
-    ideal = discounts[np.minimum(np.bincount(query, minlength=queries), depth)]
-    return np.asarray(np.bincount(query, gains / tied, minlength=queries) / ideal)
-
-
-def recall(above: Ints, tied: Ints, query: Ints, queries: int, depth: int) -> Floats:
-    """Return the share of each query's relevant passages in the first `depth`: float64 [queries].
-
-    Arguments as for `ndcg`.
-    """
-    retrieved = np.clip((depth - above) / tied, 0.0, 1.0)
-    relevant = np.bincount(query, minlength=queries)
-    return np.asarray(np.bincount(query, retrieved, minlength=queries) / relevant)

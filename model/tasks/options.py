@@ -6,9 +6,11 @@ stored in the fine-tuned checkpoint, so that evaluations read and decode in the 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import BeforeValidator, Field, field_validator, model_validator
 from typing_extensions import Self
 
 from cloze.core.config import InputPath, StageConfig
@@ -21,6 +23,10 @@ def _several(value: object) -> object:
 
 Names = Annotated[tuple[str, ...], BeforeValidator(_several)]
 Columns = Annotated[tuple[str | int, ...], BeforeValidator(_several)]
+# Tables, and files of one task that are read as tables (`cloze.model.tasks.formats.official`).
+Table = Literal["tsv", "csv", "jsonl", "parquet", "arrow"]
+Official = Literal["trees", "semeval2010", "tacred", "wic", "multirc"]
+Format = Table | Official
 FrozenLayers = Literal[
     "embeddings", "second-to-last", "last", "sum-last-four", "concat-last-four", "sum-all"
 ]
@@ -60,6 +66,9 @@ class SplitOptions(StageConfig):
     header: bool | None = None
     """Header setting of this split, if it differs from the table's."""
 
+    where: dict[str, str] | None = None
+    """Row filter of this split, if it differs from the table's; {}: all rows."""
+
 
 class TableOptions(TaskOptions):
     """Options of examples in tables: TSV, CSV, JSON lines, Parquet, Arrow."""
@@ -71,8 +80,17 @@ class TableOptions(TaskOptions):
     header: bool = True
     """First line of a TSV or CSV file has the column names."""
 
-    format: Literal["", "tsv", "csv", "jsonl", "parquet", "arrow"] = ""
+    format: Format | Literal[""] = ""
     """Format of the files. Empty: by the file name's extension."""
+
+    suffixes: dict[str, Format] = Field(default_factory=dict)
+    """Formats of further extensions, such as {.txt: tsv}."""
+
+    where: dict[str, str] = Field(default_factory=dict)
+    """Rows to read: the value of each of these columns, such as {language: de}."""
+
+    values: dict[str, dict[str, str]] = Field(default_factory=dict)
+    """Replacements of values by role, such as {label: {contradictory: contradiction}}."""
 
     delimiter: str = ""
     """Column delimiter. Empty: a tab in TSV, a comma in CSV."""
@@ -120,6 +138,40 @@ class TextOptions(SentenceOptions):
 
     labels: tuple[str, ...] = ()
     """All labels as written in the files. Empty: those of the train split in alphabetical order."""
+
+
+class MultiLabelOptions(TextOptions):
+    """Options of multi-label classification: texts or pairs of texts with any number of labels."""
+
+    label_columns: Columns = ()
+    """Columns of 0 and 1, one per label. Empty: the label column has lists of labels."""
+
+    threshold: float = Field(default=0.5, gt=0, lt=1)
+    """Probability above which a label is predicted."""
+
+
+class RelationOptions(TextOptions):
+    """Options of relation classification: two entities, marked by <e1>…</e1> and <e2>…</e2>."""
+
+    markers: Annotated[tuple[str, ...], Field(min_length=4, max_length=4)] = ("@", "@", "#", "#")
+    """Tokens before and after the first entity, and before and after the second one. Also unused
+    tokens of the vocabulary, such as [unused1]."""
+
+    typed: bool = False
+    """Write the entity's type after its opening marker; types are in the tags: <e1:PERSON>."""
+
+    delimiters: Annotated[tuple[str, ...], Field(max_length=4)] = ()
+    """Four delimiters of the entities in the file instead of tags, such as <<, >>, [[, ]]."""
+
+    negative: str = ""
+    """Label for no relation, excluded from micro F1."""
+
+    @field_validator("delimiters")
+    @classmethod
+    def _none_or_four(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        if len(value) not in (0, 4) or not all(value):
+            raise ValueError("must be four texts: before and after each of the two entities")
+        return value
 
 
 class RetrievalOptions(TaskOptions):
@@ -176,9 +228,9 @@ class ChoiceOptions(TableOptions):
     """Text to truncate: the longer one of context and ending (SWAG), or always the context
     (RACE)."""
 
-    layout: Literal["table", "race"] = "table"
-    """Layout of the data: a table with an example per row, or RACE's directory of passages and
-    questions."""
+    layout: Literal["table", "race", "wsc"] = "table"
+    """Layout of the data: a table with an example per row, RACE's directory of passages and
+    questions, or SuperGLUE's WSC, a candidate per row."""
 
 
 class TaggingOptions(TaskOptions):
@@ -218,6 +270,24 @@ class SpanOptions(TaskOptions):
     null_threshold: float | None = None
     """Logit difference above which a question has no answer. Default: the best value on the dev
     split."""
+
+
+# Row of the task table.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskSpec:
+    """Task.
+
+    Attributes:
+        kind: name in `cloze.model.tasks.table.KINDS`.
+        metrics: metrics, the task's score first; empty: the kind's.
+        options: options for its files.
+    """
+
+    kind: str
+    metrics: tuple[str, ...] = ()
+    options: Mapping[str, Any] = field(default_factory=dict)
 
 
 # Multi-task training.

@@ -1,14 +1,14 @@
 """The table of tasks and the table of task kinds. No torch: the command line imports it.
 
-A task of a known kind is one row: its files and metrics. A new kind is a module in
-`model/tasks/kinds/` with a subclass of `cloze.model.tasks.task.Task`, an options class, and a row
-of `KINDS`.
+A task of a known kind is one row: its files and metrics; `cloze.model.tasks.text_tasks` has the
+rows of tasks on texts. A new kind is a module in `model/tasks/kinds/` with a subclass of
+`cloze.model.tasks.task.Task`, an options class, and a row of `KINDS`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any
 
@@ -17,14 +17,18 @@ from cloze.core.errors import UsageError, did_you_mean
 from cloze.model.tasks.options import (
     MULTITASK,
     ChoiceOptions,
+    MultiLabelOptions,
     MultiTaskOptions,
     RegressionOptions,
+    RelationOptions,
     RetrievalOptions,
     SpanOptions,
     TaggingOptions,
     TaskOptions,
+    TaskSpec,
     TextOptions,
 )
+from cloze.model.tasks.text_tasks import RELATION_TASKS, SUPERGLUE, TEXT_TASKS, superglue
 
 if TYPE_CHECKING:
     from cloze.model.tasks.task import Task
@@ -45,23 +49,11 @@ class TaskKind:
     max_length: int = 128
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TaskSpec:
-    """Task.
-
-    Attributes:
-        kind: name in `KINDS`.
-        metrics: metrics, the task's score first; empty: the kind's.
-        options: options for its files.
-    """
-
-    kind: str
-    metrics: tuple[str, ...] = ()
-    options: Mapping[str, Any] = field(default_factory=dict)
-
-
 KINDS: dict[str, TaskKind] = {
     "classification": TaskKind("cloze.model.tasks.kinds.texts:Classification", TextOptions),
+    "multilabel": TaskKind("cloze.model.tasks.kinds.multilabel:MultiLabel", MultiLabelOptions),
+    "answers": TaskKind("cloze.model.tasks.kinds.answers:Answers", TextOptions),
+    "relation": TaskKind("cloze.model.tasks.kinds.relation:Relation", RelationOptions),
     "regression": TaskKind("cloze.model.tasks.kinds.texts:Regression", RegressionOptions),
     "choice": TaskKind("cloze.model.tasks.kinds.choice:Choice", ChoiceOptions),
     "package": TaskKind("cloze.model.tasks.kinds.package:Package", TaskOptions),
@@ -72,29 +64,6 @@ KINDS: dict[str, TaskKind] = {
     "tagging": TaskKind("cloze.model.tasks.kinds.tagging:Tagging", TaggingOptions),
     "spans": TaskKind("cloze.model.tasks.kinds.spans:Spans", SpanOptions, max_length=384),
 }
-
-# Id column of GLUE's test files, needed for submissions.
-_INDEXED: Mapping[str, Any] = {"columns": {"id": "index"}}
-
-
-def _glue(
-    folder: str,
-    metrics: tuple[str, ...],
-    columns: Sequence[str | int],
-    labels: tuple[str, ...] = (),
-    kind: str = "classification",
-    **options: Any,
-) -> TaskSpec:
-    """Return a task in GLUE's files; columns: text, then pair unless it is on texts, and label."""
-    roles = ("text", "label") if len(columns) == 2 else ("text", "pair", "label")
-    options = {
-        "folder": f"glue/{folder}",
-        "columns": dict(zip(roles, columns, strict=True)),
-        **options,
-    }
-    if labels:
-        options["labels"] = labels
-    return TaskSpec(kind=kind, metrics=metrics, options={"splits": {"test": _INDEXED}, **options})
 
 
 def _squad_files(version: str) -> dict[str, tuple[str, str]]:
@@ -126,92 +95,10 @@ _CONLL2003: Mapping[str, Any] = {
         "test": ("eng.testb", "test.txt"),
     },
 }
-_PAIR = ("sentence1", "sentence2", "label")
-_BINARY = ("0", "1")
-_ENTAILED = ("entailment", "not_entailment")
 
 TASKS: dict[str, TaskSpec] = {
-    # GLUE (Wang et al. 2019, table 1), in the files of its archive
-    "sst2": _glue("SST-2", ("accuracy",), ("sentence", "label"), _BINARY),
-    "cola": _glue(
-        "CoLA",
-        ("matthews", "accuracy"),
-        (3, 1),
-        _BINARY,
-        header=False,
-        splits={
-            "test": {
-                "header": True,
-                "columns": {"text": "sentence", "label": "label", "id": "index"},
-            }
-        },
-    ),
-    "mrpc": _glue(
-        "MRPC",
-        ("f1", "accuracy"),
-        ("#1 String", "#2 String", "Quality"),
-        _BINARY,
-        files={"test": ("test.tsv", "msr_paraphrase_test.txt")},
-        format="tsv",
-    ),
-    "qqp": _glue(
-        "QQP",
-        ("f1", "accuracy"),
-        ("question1", "question2", "is_duplicate"),
-        _BINARY,
-        irregular="drop",  # train.tsv has some questions that are broken over two lines
-        empty="keep",  # some questions are empty
-        splits={"test": {"columns": {"id": "id"}}},
-    ),
-    "mnli": _glue(
-        "MNLI",
-        ("accuracy", "matthews"),  # the second one is that of the diagnostic set
-        ("sentence1", "sentence2", "gold_label"),
-        ("entailment", "neutral", "contradiction"),
-        unlabelled=("-",),  # in the corpus' own files: the annotators disagree
-        empty="keep",
-        files={
-            "dev": ("dev_matched.tsv",),
-            "test": ("test_matched.tsv",),
-            "ax": (
-                *("diagnostic.tsv", "AX.tsv", "diagnostic/diagnostic.tsv"),
-                *("AX/AX.tsv", "AX/diagnostic.tsv"),
-            ),
-            "ax_full": (
-                *("diagnostic-full.tsv", "diagnostic/diagnostic-full.tsv"),
-                "AX/diagnostic-full.tsv",
-            ),
-        },
-        splits={
-            **dict.fromkeys(("test", "test_matched", "test_mismatched", "ax"), _INDEXED),
-            "ax_full": {"columns": {"text": "Premise", "pair": "Hypothesis", "label": "Label"}},
-        },
-    ),
-    "qnli": _glue("QNLI", ("accuracy",), ("question", "sentence", "label"), _ENTAILED),
-    "rte": _glue("RTE", ("accuracy",), _PAIR, _ENTAILED),
-    "wnli": _glue("WNLI", ("accuracy",), _PAIR, _BINARY),
-    "stsb": _glue(
-        "STS-B",
-        ("pearson", "spearman"),
-        ("sentence1", "sentence2", "score"),
-        kind="regression",
-        lowest=0.0,
-        highest=5.0,
-    ),
-    # citation intent (Cohan et al. 2019), in JSON lines as in SciBERT's repository
-    "scicite": TaskSpec(
-        kind="classification",
-        metrics=("macro_f1", "accuracy"),
-        options={
-            "folder": "scicite",
-            "columns": {"text": "text", "label": "label"},
-            "format": "jsonl",
-            "files": {
-                split: (f"{split}.txt", f"{split}.jsonl") for split in ("train", "dev", "test")
-            },
-            "labels": ("background", "method", "result"),
-        },
-    ),
+    **TEXT_TASKS,
+    **RELATION_TASKS,
     # multiple choice
     "swag": TaskSpec(  # Zellers et al. 2018
         kind="choice",
@@ -250,6 +137,38 @@ TASKS: dict[str, TaskSpec] = {
                 for part in ("", "_middle", "_high")
             },
         },
+    ),
+    "copa": superglue(  # "The premise" [SEP] "because an alternative"
+        "choice",
+        "COPA",
+        ("accuracy",),
+        {"context": "premise", "start": "question", "label": "label", "id": "idx"},
+        endings=("choice1", "choice2"),
+        values={"start": {"cause": "because", "effect": "so"}},
+    ),
+    "arct": TaskSpec(  # Habernal et al. 2018: "The claim" [SEP] "the reason a warrant"
+        kind="choice",
+        options={
+            "folder": "arct",
+            "format": "tsv",
+            "columns": {
+                "context": "claim",
+                "start": "reason",
+                "label": "correctLabelW0orW1",
+                "id": "#id",
+            },
+            "endings": ("warrant0", "warrant1"),
+            "files": {
+                split: (f"{split}.tsv", f"{split}-full.txt") for split in ("train", "dev", "test")
+            },
+        },
+    ),
+    # Winograd schemas as choices, as RoBERTa reads WNLI (Liu et al. 2019, 5.1; fairseq's
+    # examples/roberta/wsc): cross-entropy over candidates. Here a linear layer scores the text with
+    # a candidate in place of the pronoun, instead of the language model; candidates are those of
+    # the file, instead of all noun phrases.
+    "wsc": TaskSpec(
+        kind="choice", options={"folder": "superglue/WSC", "layout": "wsc", "files": SUPERGLUE}
     ),
     # named entities
     "conll2003": TaskSpec(kind="tagging", options=_CONLL2003),  # Sang and De Meulder 2003
@@ -320,6 +239,8 @@ TASKS: dict[str, TaskSpec] = {
     MULTITASK: TaskSpec(kind="multitask"),
     # user files
     "classification": TaskSpec(kind="classification", metrics=("accuracy", "macro_f1")),
+    "multilabel": TaskSpec(kind="multilabel"),
+    "relation": TaskSpec(kind="relation"),
     "regression": TaskSpec(kind="regression"),
     "choice": TaskSpec(kind="choice"),
     "tagging": TaskSpec(kind="tagging"),

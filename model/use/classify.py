@@ -15,6 +15,7 @@ from cloze.model.tasks.formats.choices import FEWEST, Choices
 from cloze.model.tasks.formats.tables import PAIR
 from cloze.model.tasks.formats.texts import LabelledTexts, ScoredTexts
 from cloze.model.tasks.kinds.choice import Choice
+from cloze.model.tasks.kinds.multilabel import LabelSets, MultiLabel
 from cloze.model.tasks.kinds.texts import Classification, Regression
 from cloze.model.tasks.options import TableOptions, TaskOptions
 from cloze.model.tasks.predict import FinetunedModel
@@ -41,8 +42,12 @@ class TextClassificationPipeline(FinetunedModel):
     def __init__(self, path: str) -> None:
         super().__init__(path)
         self.path, task = path, self.task
-        types = {"labels": Classification, "scores": Regression, "choices": Choice}
-        matches = [name for name, task_type in types.items() if isinstance(task, task_type)]
+        types: dict[str, tuple[type, ...]] = {
+            "labels": (Classification, MultiLabel),
+            "scores": (Regression,),
+            "choices": (Choice,),
+        }
+        matches = [name for name, own in types.items() if isinstance(task, own)]
         if not matches:
             raise UsageError(
                 f"task {task.name} of {path} gives no labels to texts; use `cloze evaluate`"
@@ -68,7 +73,8 @@ class TextClassificationPipeline(FinetunedModel):
         if not texts:
             return []
         names = tuple(str(name) for name in self.metadata["labels"])
-        examples = LabelledTexts(texts=texts, text_pairs=pairs, labels=None, label_names=names)
+        kind = LabelSets if isinstance(self.task, MultiLabel) else LabelledTexts
+        examples = kind(texts=texts, text_pairs=pairs, labels=None, label_names=names)
         return [
             [{"label": names[index], "score": float(row[index])} for index in _best(row, top_k)]
             for row in self.predictions(examples)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -9,10 +10,11 @@ from typing import Any
 from cloze.core import storage
 from cloze.core.errors import DataError
 from cloze.model.tasks.files import fold_indices, split_file
-from cloze.model.tasks.formats.lines import read_json
+from cloze.model.tasks.formats.lines import json_lines, read_json
 from cloze.model.tasks.formats.tables import (
     ID,
     LABEL,
+    MUST_LABEL,
     NO_LABEL,
     SplitTable,
     as_text,
@@ -77,6 +79,9 @@ def read_choices(path: str, split: str, options: ChoiceOptions, expected_files: 
     if options.layout == "race":
         source = split_file(path, split, options, ("",), expected_files)
         rows = list(_passages(source))
+    elif options.layout == "wsc":
+        source = split_file(path, split, options, (".jsonl",), expected_files)
+        rows, dropped = _pronouns(source)
     else:
         split_table = open_split(path, split, options, CONTEXT, START, expected_files)
         rows = list(_rows(split_table, options.endings))
@@ -84,7 +89,7 @@ def read_choices(path: str, split: str, options: ChoiceOptions, expected_files: 
     for row in rows:
         _check(row)
     check_ids([row.id for row in rows if row.id is not None], [row.location for row in rows])
-    if options.folds:
+    if options.folds and split in MUST_LABEL:
         rows = [
             rows[i]
             for i in fold_indices([row.context for row in rows], split, options.folds, options.fold)
@@ -92,7 +97,7 @@ def read_choices(path: str, split: str, options: ChoiceOptions, expected_files: 
     ids = [row.id for row in rows if row.id is not None]
     max_endings = max((len(row.endings) for row in rows), default=0)
     label_names = options.labels or tuple(str(number) for number in range(max_endings))
-    labelled = split in ("train", "dev") or not {row.answer for row in rows} <= {None, "", NO_LABEL}
+    labelled = split in MUST_LABEL or not {row.answer for row in rows} <= {None, "", NO_LABEL}
     return Choices(
         contexts=[row.context for row in rows],
         endings=[row.endings for row in rows],
@@ -170,6 +175,42 @@ def _passage(path: str) -> dict[str, Any]:
             f"{path}: questions must be texts, and options lists of texts; correct the file"
         )
     return passage
+
+
+def _pronouns(path: str) -> tuple[list[_Row], dict[str, int]]:
+    """Read SuperGLUE's WSC: one row per candidate for a pronoun, true or false.
+
+    An example has all candidates of the file for one pronoun; the endings are the text with each of
+    them in place of the pronoun. Pronouns without a choice, or without a right candidate, are
+    dropped and counted.
+    """
+    groups: dict[tuple[str, int], list[tuple[str, str, str | None]]] = {}
+    for number, row in json_lines(path):
+        location = f"{path}, line {number}"
+        try:
+            text, target = row["text"], row["target"]
+            place, pronoun, candidate = (
+                target[key] for key in ("span2_index", "span2_text", "span1_text")
+            )
+            words = text.split()
+            words[place] = words[place].replace(pronoun, candidate, 1)
+        except (KeyError, IndexError, TypeError, AttributeError) as error:
+            raise DataError(
+                f"{location}: not an example of SuperGLUE's WSC ({error}); use its file"
+            ) from error
+        answer = None if "label" not in row else as_text(row["label"], location, LABEL)
+        groups.setdefault((text, place), []).append((location, " ".join(words), answer))
+    rows, dropped = [], Counter[str]()
+    for (text, _), candidates in groups.items():
+        locations, endings, answers = zip(*candidates, strict=True)
+        if len(candidates) < FEWEST:
+            dropped["one_candidate"] += 1
+        elif None not in answers and answers.count("true") != 1:
+            dropped["not_one_right_candidate"] += 1
+        else:
+            answer = None if None in answers else str(answers.index("true"))
+            rows.append(_Row(location=locations[0], context=text, endings=endings, answer=answer))
+    return rows, dropped
 
 
 def _texts(values: Any) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any
@@ -12,6 +12,7 @@ from cloze.core import storage
 from cloze.core.errors import DataError, first_line
 from cloze.model.tasks.files import split_file
 from cloze.model.tasks.formats.lines import Line, csv_lines, json_lines, tsv_lines
+from cloze.model.tasks.formats.official import OFFICIAL, Record
 from cloze.model.tasks.options import SplitOptions, TableOptions
 
 SUFFIXES = {
@@ -87,7 +88,8 @@ def open_table(
         DataError: the file is missing, empty or malformed. Malformed rows raise it while iterating;
             the message names file and line.
     """
-    suffixes = (name for suffix, name in SUFFIXES.items() if path.lower().endswith(suffix))
+    formats = {**SUFFIXES, **options.suffixes}
+    suffixes = (name for suffix, name in formats.items() if path.lower().endswith(suffix))
     kind: str = options.format or next(suffixes, "")
     if not kind:
         raise DataError(
@@ -98,7 +100,12 @@ def open_table(
         return _from_lines(path, tsv_lines(path, options.delimiter or "\t"), header, drop)
     if kind == "csv":
         return _from_lines(path, csv_lines(path, options.delimiter or ","), header, drop)
-    return _from_objects(path) if kind == "jsonl" else _from_arrow(path, kind)
+    if kind in OFFICIAL:
+        return _from_records(path, OFFICIAL[kind](path))
+    if kind == "jsonl":
+        objects = json_lines(path)
+        return _from_records(path, ((f"{path}, line {number}", own) for number, own in objects))
+    return _from_arrow(path, kind)
 
 
 def _from_lines(path: str, lines: Iterator[Line], header: bool, drop: bool) -> Table:
@@ -145,16 +152,15 @@ def _from_lines(path: str, lines: Iterator[Line], header: bool, drop: bool) -> T
     )
 
 
-def _from_objects(path: str) -> Table:
-    objects = json_lines(path)
-    first_object = next(objects, None)
-    if first_object is None:
-        raise DataError(f"{path} is empty; it must contain a JSON object per line")
-    names = tuple(first_object[1])
+def _from_records(path: str, records: Iterator[Record]) -> Table:
+    first = next(records, None)
+    if first is None:
+        raise DataError(f"{path} is empty; it must contain examples")
+    names = tuple(first[1])
     # Missing values are None; the reader of a column checks them.
     rows = (
-        (f"{path}, line {number}", [values.get(name) for name in names])
-        for number, values in chain([first_object], objects)
+        (location, [values.get(name) for name in names])
+        for location, values in chain([first], records)
     )
     return Table(path=path, columns=names, rows=rows)
 
@@ -216,19 +222,31 @@ NO_LABEL = "-1"  # marks a missing label in test splits of Hugging Face's hub
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SplitTable:
-    """Table of a split, with the column and its index by role, for the roles that exist."""
+    """Table of a split, with the column and its index by role, for the roles that exist.
+
+    Attributes:
+        where: value that a row must have, by column index.
+        values: replacements of values, by role.
+    """
 
     table: Table
     columns: Mapping[str, str | int]
     indices: Mapping[str, int]
+    where: Mapping[int, str] = field(default_factory=dict)
+    values: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
     def rows(self) -> Iterator[tuple[str, dict[str, str], Sequence[Any]]]:
         """Iterate over rows as (file and line, text by role, all values)."""
         for location, values in self.table.rows:
+            if any(as_text(values[i], location, i) != wanted for i, wanted in self.where.items()):
+                continue
             texts = {
                 role: as_text(values[index], location, self.columns[role])
                 for role, index in self.indices.items()
             }
+            for role, replacements in self.values.items():
+                if role in texts:
+                    texts[role] = replacements.get(texts[role], texts[role])
             yield location, texts, values
 
 
@@ -244,7 +262,13 @@ def describe_columns(options: TableOptions, roles: Sequence[str] = (TEXT, PAIR, 
 
 
 def open_split(
-    path: str, split: str, options: TableOptions, role: str, optional: str, expected_files: str
+    path: str,
+    split: str,
+    options: TableOptions,
+    role: str,
+    optional: str,
+    expected_files: str,
+    prepare: Callable[[Table], Table] = lambda table: table,
 ) -> SplitTable:
     """Open the table of a split; splits other than train and dev may have no answers.
 
@@ -253,11 +277,12 @@ def open_split(
         role: required role, in addition to `label`.
         optional: role that is read, like `id`, if the options name its column.
         expected_files: description of the expected files, for messages.
+        prepare: function that returns the table with other columns.
 
     Raises:
         DataError: the file or a column is missing.
     """
-    if options.folds and split not in MUST_LABEL:
+    if options.folds and split not in (*MUST_LABEL, *options.files):
         raise DataError(
             f"{path} has no split {split!r}: its one file is cut into {options.folds} folds; use "
             f"dev or train"
@@ -268,7 +293,7 @@ def open_split(
     # Each line of a test file needs a prediction.
     drop = options.irregular == "drop" and not split.startswith("test")
     header = options.header if own.header is None else own.header
-    table = open_table(file, options, header=header, drop=drop)
+    table = prepare(open_table(file, options, header=header, drop=drop))
     roles = [role, optional] if optional in columns else [role]
     has_label = table.index(columns.get(LABEL, LABEL)) is not None
     if has_label or split in MUST_LABEL:
@@ -278,7 +303,14 @@ def open_split(
     indices = dict(zip(names, table.indices(list(names.values()), remedy), strict=True))
     if ID in columns and (index := table.index(columns[ID])) is not None:
         names[ID], indices[ID] = columns[ID], index
-    return SplitTable(table=table, columns=names, indices=indices)
+    wanted = options.where if own.where is None else own.where
+    return SplitTable(
+        table=table,
+        columns=names,
+        indices=indices,
+        where=dict(zip(table.indices(list(wanted)), wanted.values(), strict=True)),
+        values=options.values,
+    )
 
 
 def check_ids(ids: Sequence[str] | None, locations: Sequence[str]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -22,6 +22,7 @@ from cloze.model.tasks.formats.tables import (
     NO_LABEL,
     PAIR,
     TEXT,
+    Table,
     check_ids,
     open_split,
 )
@@ -53,6 +54,11 @@ class TextExamples:
     def __len__(self) -> int:
         return len(self.texts)
 
+    @property
+    def labelled(self) -> bool:
+        """False; a subclass has answers."""
+        return False
+
     def select(self: T, indices: Sequence[int], *per_example: str) -> T:
         """Return the examples at `indices`; `per_example`: further fields with one entry each."""
         changes: dict[str, Any] = {}
@@ -64,19 +70,24 @@ class TextExamples:
 
 
 def read_rows(
-    path: str, split: str, options: TableOptions, expected_files: str
+    path: str,
+    split: str,
+    options: TableOptions,
+    expected_files: str,
+    prepare: Callable[[Table], Table] = lambda table: table,
 ) -> tuple[TextExamples, Sequence[str] | None]:
     """Read the texts of one split, and the answers of the file; None if the split has none.
 
     Args:
         path: task directory, its parent, or the split's file.
         expected_files: description of the expected files, for messages.
+        prepare: function that returns the table with other columns.
 
     Raises:
         DataError: the file is missing or malformed, a text is empty, an answer missing, or an id is
             duplicate; the message names file and line.
     """
-    split_table = open_split(path, split, options, TEXT, PAIR, expected_files)
+    split_table = open_split(path, split, options, TEXT, PAIR, expected_files, prepare)
     table, columns = split_table.table, split_table.columns
     values: dict[str, list[str]] = {role: [] for role in columns}
     locations: list[str] = []
@@ -107,7 +118,7 @@ def read_rows(
         dropped=dict(table.dropped),
         where=table.path,
     )
-    if not options.folds:
+    if not options.folds or split not in MUST_LABEL:
         return examples, answers
     selected = fold_indices(examples.texts, split, options.folds, options.fold)
     return examples.select(selected), answers and [answers[i] for i in selected]
@@ -212,13 +223,14 @@ def read_texts(path: str, split: str, options: TextOptions, expected_files: str)
                 f"{location}: label {answer!r} is not one of {', '.join(names)}; correct the line"
             )
     return LabelledTexts(
-        **_shared_fields(examples),
+        **shared_fields(examples),
         labels=None if answers is None else [label_numbers[answer] for answer in answers],
         label_names=names,
     )
 
 
-def _shared_fields(examples: TextExamples) -> dict[str, Any]:
+def shared_fields(examples: TextExamples) -> dict[str, Any]:
+    """Return the fields of `TextExamples` by name, for a subclass with further ones."""
     return {item.name: getattr(examples, item.name) for item in dataclasses.fields(TextExamples)}
 
 
@@ -250,7 +262,7 @@ def read_scored(
         for answer, location in zip(answers or (), examples.locations, strict=False)
     ]
     scores = None if answers is None else np.array(numbers, dtype=np.float64)
-    return ScoredTexts(**_shared_fields(examples), scores=scores)
+    return ScoredTexts(**shared_fields(examples), scores=scores)
 
 
 def _parse_score(text: str, location: str, options: RegressionOptions) -> float:

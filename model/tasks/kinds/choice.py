@@ -94,6 +94,8 @@ class Choice(Task[Choices, Probabilities]):
         if self.options.layout == "race":
             self.files = "a directory with train, dev and test, of passages in JSON (*.txt)"
             self.max_length = 512
+        elif self.options.layout == "wsc":
+            self.files = "a directory with train.jsonl and val.jsonl of SuperGLUE's WSC"
         else:
             self.files = describe_columns(self.options, ("context", "start", "label"))
 

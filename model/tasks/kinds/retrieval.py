@@ -29,17 +29,9 @@ from cloze.model.layers.batch import Batch, extend
 from cloze.model.layers.heads import mean_state
 from cloze.model.tasks.encode import TextSamples, encode
 from cloze.model.tasks.formats.pairs import QueryPassages, read_pairs
-from cloze.model.tasks.metrics import (
-    Floats,
-    Ints,
-    Vectors,
-    mean_interval,
-    ndcg,
-    query_blocks,
-    recall,
-    relevant_ranks,
-)
+from cloze.model.tasks.metrics import Floats, Ints, Vectors, mean_interval
 from cloze.model.tasks.options import RetrievalOptions, TaskOptions
+from cloze.model.tasks.ranking_metrics import ndcg, query_blocks, recall, relevant_ranks
 from cloze.model.tasks.task import Figures, Loss, Samples, Task, TaskMetadata
 from cloze.pipeline.tokenizer.tokenizer import Tokenizer
 

@@ -25,11 +25,17 @@ from cloze.model.tasks.formats.tables import describe_columns
 from cloze.model.tasks.formats.texts import (
     LabelledTexts,
     ScoredTexts,
+    TextExamples,
     read_scored,
     read_texts,
 )
 from cloze.model.tasks.heads import SequenceClassifier
-from cloze.model.tasks.options import RegressionOptions, TaskOptions, TextOptions
+from cloze.model.tasks.options import (
+    RegressionOptions,
+    SentenceOptions,
+    TaskOptions,
+    TextOptions,
+)
 from cloze.model.tasks.predict import write_rows
 from cloze.model.tasks.task import Figures, Loss, Samples, Task, TaskMetadata
 from cloze.pipeline.tokenizer.tokenizer import Tokenizer
@@ -39,18 +45,18 @@ FEATURES = "pair_features"  # key in task options and task metadata
 WEIGHTS = "weights"  # batch entry: float32 [B]
 NEAR = 0.5  # maximum error of a score that counts as correct in the training log
 
-T = TypeVar("T", LabelledTexts, ScoredTexts)
+T = TypeVar("T", bound=TextExamples)
 P = TypeVar("P")
 Numbers = npt.NDArray[np.float64]  # [n]
 Probabilities = npt.NDArray[np.float32]  # [n, labels]
 
 
-class _TextTask(Task[T, P]):
-    """Common parts of classification and regression."""
+class TextTask(Task[T, P]):
+    """Common parts of the kinds whose answers are labels or numbers of texts."""
 
     def __init__(self, name: str, options: TaskOptions, metrics: tuple[str, ...] = ()) -> None:
         super().__init__(name, options, metrics)
-        if isinstance(options, TextOptions | RegressionOptions):
+        if isinstance(options, SentenceOptions):
             self.files = describe_columns(options)
 
     def text_metadata(self, train: T) -> dict[str, Any]:
@@ -107,7 +113,7 @@ def _head(metadata: TaskMetadata) -> str:
     return PAIR_HEAD if metadata.get(FEATURES) else HEAD
 
 
-class Classification(_TextTask[LabelledTexts, Probabilities]):
+class Classification(TextTask[LabelledTexts, Probabilities]):
     """One label per example, trained by cross-entropy; metrics: `metrics.CLASSIFICATION`."""
 
     options: TextOptions
@@ -134,10 +140,17 @@ class Classification(_TextTask[LabelledTexts, Probabilities]):
         return examples.relabelled([str(name) for name in metadata["labels"]])
 
     def encode(self, examples: LabelledTexts, tokenizer: Tokenizer, max_length: int) -> TextSamples:
-        targets = {} if examples.labels is None else {"labels": _labels(examples)}
+        targets = self.targets(examples)
+        return encode(examples.texts, examples.text_pairs, tokenizer, max_length, targets)
+
+    def targets(self, examples: LabelledTexts) -> dict[str, npt.NDArray[Any]]:
+        """Return the inputs of the loss: `labels`, int64 [n], and `WEIGHTS`, if known."""
+        targets: dict[str, npt.NDArray[Any]] = {}
+        if examples.labels is not None:
+            targets["labels"] = _labels(examples)
         if examples.weights is not None:
             targets[WEIGHTS] = np.array(examples.weights, dtype=np.float32)
-        return encode(examples.texts, examples.text_pairs, tokenizer, max_length, targets)
+        return targets
 
     def count(self, batch: Mapping[str, Any]) -> int:
         return len(batch["labels"])
@@ -176,10 +189,11 @@ class Classification(_TextTask[LabelledTexts, Probabilities]):
     ) -> dict[str, Any]:
         labels, predicted = _labels(examples), predictions.argmax(axis=1)
         names = list(examples.label_names)
+        class_metrics = [name for name in self.metrics if name in metrics.CLASSIFICATION]
         matrix = metrics.confusion_matrix(labels, predicted, len(names))
         return {
             "interval": metrics.classification_intervals(
-                self.metrics, labels, predicted, seed, resamples
+                class_metrics, labels, predicted, seed, resamples
             ),
             "confusion": {"labels": names, "rows_true": matrix.tolist()},
         }
@@ -202,7 +216,7 @@ def _labels(examples: LabelledTexts) -> npt.NDArray[np.int64]:
     return np.array(examples.labels, dtype=np.int64)
 
 
-class Regression(_TextTask[ScoredTexts, Numbers]):
+class Regression(TextTask[ScoredTexts, Numbers]):
     """A number per example, trained by mean squared error as in Hugging Face.
 
     Scores stay in the file's unit, and predictions are not clipped: metrics are correlations, those

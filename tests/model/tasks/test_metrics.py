@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sklearn.metrics import f1_score
 
 from cloze.model.tasks import metrics
 from cloze.model.tasks.metrics import interval
@@ -71,15 +72,34 @@ def test_one_class_and_unseen_classes_are_scored_without_a_warning():
         "accuracy": 1,
         "f1": 1,
         "macro_f1": 1,
+        "micro_f1": 1,
+        "directed_f1": 1,
         "matthews": 0,
     }
     assert metrics.scores(tuple(metrics.CLASSIFICATION), ones, twos) == {
         "accuracy": 0,
         "f1": 0,
         "macro_f1": 0,
+        "micro_f1": 0,
+        "directed_f1": 0,
         "matthews": 0,
     }
     assert metrics.f1(twos, twos) == 0.0
+
+
+@given(pairs)
+@settings(max_examples=60, deadline=None)
+def test_relations_are_scored_without_the_negative_class(drawn):
+    """TACRED's micro F1, and SemEval-2010's F1 of relations whose direction counts."""
+    labels, found = drawn
+    micro = f1_score(labels, found, labels=[1, 2, 3], average="micro", zero_division=0)
+    assert metrics.micro_f1(labels, found) == pytest.approx(micro)
+    both = []
+    for classes in ((1, 2), (3, 4)):
+        right = ((labels == found) & np.isin(labels, classes)).sum()
+        total = np.isin(labels, classes).sum() + np.isin(found, classes).sum()
+        both += [2 * right / total] if total else []
+    assert metrics.directed_f1(labels, found) == pytest.approx(np.mean(both) if both else 0)
 
 
 def test_metrics_of_nothing_are_zero():

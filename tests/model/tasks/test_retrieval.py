@@ -30,8 +30,8 @@ from cloze.model.tasks.kinds.retrieval import (
     SplitEmbeddings,
     contrastive_loss,
 )
-from cloze.model.tasks.metrics import ndcg, recall, relevant_ranks
 from cloze.model.tasks.options import RetrievalOptions
+from cloze.model.tasks.ranking_metrics import ndcg, recall, relevant_ranks
 from cloze.model.tasks.source import EpochSource
 from cloze.model.tasks.table import load_task
 from cloze.pipeline.tokenizer.tokenizer import Tokenizer
