@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from cloze.core.errors import DataError
 from cloze.model.tasks.encode import TextSamples, encode
-from cloze.model.tasks.formats.tables import LABEL, MUST_LABEL, Row, Table, as_text
+from cloze.model.tasks.formats.tables import LABEL, MUST_LABEL, Table, as_text
 from cloze.model.tasks.formats.texts import TextExamples, read_rows, shared_fields
 from cloze.model.tasks.kinds.texts import Probabilities, TextTask
 from cloze.model.tasks.metrics import Flags, Ints, interval
@@ -29,6 +29,7 @@ from cloze.model.tasks.task import Figures, Loss, Samples, TaskMetadata
 from cloze.pipeline.tokenizer.tokenizer import Tokenizer
 
 PROBLEM = "multi_label_classification"  # Hugging Face's `problem_type`
+LISTS = "labels as JSON"  # name of an added column
 ON, OFF = ("1", "1.0", "true"), ("", "0", "0.0", "false")  # values of a label's column
 
 
@@ -79,52 +80,41 @@ def read_label_sets(
             is not 0 or 1; and as for `read_rows`.
     """
 
+    sources = options.label_columns or (options.columns.get(LABEL, LABEL),)
+
     def with_lists(table: Table) -> Table:
-        """Return the table with the labels of each row as a JSON list in the label column."""
-        name = str(options.columns.get(LABEL, LABEL))
-        if options.label_columns:
-            if split not in MUST_LABEL and table.index(options.label_columns[0]) is None:
-                return table
-            indices, columns = table.indices(options.label_columns), (*table.columns, name)
-        elif (index := table.index(options.columns.get(LABEL, LABEL))) is not None:
-            indices, columns = [index], table.columns
-        else:
+        """Return the table with a column of the labels of each row, as a JSON list."""
+        if split not in MUST_LABEL and table.index(sources[0]) is None:
             return table
+        indices = table.indices(sources)
+        rows = (
+            (location, [*values, json.dumps(own_labels(location, [values[i] for i in indices]))])
+            for location, values in table.rows
+        )
+        return dataclasses.replace(table, columns=(*table.columns, LISTS), rows=rows)
 
-        def rows() -> Iterator[Row]:
-            for location, values in table.rows:
-                cells = [values[i] for i in indices]
-                if options.label_columns:
-                    own = _set_labels(location, cells, options.label_columns)
-                    yield location, [*values, json.dumps(own)]
-                    continue
-                if not isinstance(cells[0], list):
-                    raise DataError(
-                        f"{location}: the {name} is not a list of labels; write one, or name a "
-                        f"column of 0 and 1 for each label with --set options.label_columns=…"
-                    )
-                own = [as_text(label, location, name) for label in cells[0]]
-                changed = list(values)
-                changed[indices[0]] = json.dumps(own)
-                yield location, changed
+    def own_labels(location: str, cells: Sequence[Any]) -> list[str]:
+        if options.label_columns:
+            texts = list(map(partial(as_text, location=location, column="label"), cells))
+            if wrong := set(texts) - {*ON, *OFF}:
+                raise DataError(f"{location}: {min(wrong)!r} is not 0 or 1; correct the line")
+            return [str(name) for name, text in zip(sources, texts, strict=True) if text in ON]
+        if not isinstance(cells[0], list):
+            raise DataError(
+                f"{location}: the {sources[0]} is not a list of labels; write one, or name a "
+                f"column of 0 and 1 for each label with --set options.label_columns=…"
+            )
+        return [as_text(label, location, sources[0]) for label in cells[0]]
 
-        return dataclasses.replace(table, columns=columns, rows=rows())
-
-    examples, answers = read_rows(path, split, options, expected_files, with_lists)
+    columns = {**options.columns, LABEL: LISTS}
+    examples, answers = read_rows(
+        path, split, options.model_copy(update={"columns": columns}), expected_files, with_lists
+    )
     labels = None if answers is None else [list[str](json.loads(answer)) for answer in answers]
     names = options.labels or tuple(map(str, options.label_columns))
     names = names or tuple(sorted({label for own in labels or () for label in own}))
     sets = LabelSets(**shared_fields(examples), labels=labels, label_names=names)
     return sets.relabelled(names)
-
-
-def _set_labels(location: str, cells: Sequence[Any], columns: Sequence[str | int]) -> list[str]:
-    """Return the columns whose cell is 1."""
-    texts = [as_text(cell, location, column) for cell, column in zip(cells, columns, strict=True)]
-    for text, column in zip(texts, columns, strict=True):
-        if text not in (*ON, *OFF):
-            raise DataError(f"{location}: {column} is {text!r}, not 0 or 1; correct the line")
-    return [str(column) for text, column in zip(texts, columns, strict=True) if text in ON]
 
 
 LABEL_SETS = ("micro_f1", "macro_f1")

@@ -32,7 +32,7 @@ from cloze.model.tasks.formats.texts import LabelledTexts
 from cloze.model.tasks.heads import TokenClassifier
 from cloze.model.tasks.kinds.texts import Classification
 from cloze.model.tasks.options import RelationOptions, TaskOptions
-from cloze.model.tasks.task import Ints, TaskMetadata
+from cloze.model.tasks.task import TaskMetadata
 from cloze.pipeline.tokenizer.tokenizer import Tokenizer
 
 HEAD = "relation"
@@ -64,6 +64,20 @@ class _Marked:
     tokens: Sequence[int]
     fixed: Sequence[int]
     starts: Mapping[str, int]
+
+    def shortened(self, count: int) -> _Marked:
+        """Return the text with the `count` tokens nearest to a marker."""
+        positions = np.arange(len(self.tokens))
+        distances = positions
+        if self.fixed:
+            distances = np.abs(positions[:, None] - np.array(self.fixed)).min(axis=1)
+        kept = np.sort(np.argsort(distances, kind="stable")[:count]).tolist()
+        places = {position: place for place, position in enumerate(kept)}
+        return _Marked(
+            tokens=[self.tokens[position] for position in kept],
+            fixed=[places[position] for position in self.fixed if position in places],
+            starts={name: places[start] for name, start in self.starts.items() if start in places},
+        )
 
 
 class Relation(Classification):
@@ -117,38 +131,29 @@ class Relation(Classification):
         An example whose markers do not fit is counted as lost, and read at [CLS] instead.
         """
         _check_tags(examples)
-        first = self._marked(examples.texts, tokenizer)
-        other = (
-            None if examples.text_pairs is None else self._marked(examples.text_pairs, tokenizer)
-        )
-        room = max_length - (2 if other is None else tokenizer.pair_frame.size)
-        sides: list[list[Sequence[int]]] = [[], []]
-        places: list[dict[str, tuple[int, int]]] = []  # side and position, by entity
+        pair = () if examples.text_pairs is None else (examples.text_pairs,)
+        texts = [self._marked(own, tokenizer) for own in (examples.texts, *pair)]  # by side
+        room = max_length - (tokenizer.pair_frame.size if pair else 2)
         truncated = lost = 0
-        for i in range(len(examples)):
-            own = [first[i]] if other is None else [first[i], other[i]]
-            counts = truncate(len(own[0].tokens), len(own[1].tokens) if other else 0, room)
-            kept = [_nearest(text, count) for text, count in zip(own, counts, strict=False)]
-            truncated += any(len(k) < len(t.tokens) for k, t in zip(kept, own, strict=True))
-            lost += any(len(np.setdiff1d(t.fixed, k)) for k, t in zip(kept, own, strict=True))
-            found = {}
-            for side, (text, positions) in enumerate(zip(own, kept, strict=True)):
-                sides[side].append([text.tokens[position] for position in positions])
-                for entity, start in text.starts.items():
-                    if start in positions:
-                        found[entity] = side, int(np.searchsorted(positions, start))
-            places.append(found)
-        samples = framed(
-            sides[0],
-            None if other is None else sides[1],
-            tokenizer,
-            max_length,
-            self.targets(examples),
-        )
+        for i, own in enumerate(zip(*texts, strict=True)):
+            lengths = [len(text.tokens) for text in own]
+            counts = truncate(lengths[0], sum(lengths[1:]), room)
+            for side, (text, count) in enumerate(zip(own, counts, strict=False)):
+                texts[side][i] = text.shortened(count)
+            truncated += sum(lengths) > room
+            lost += any(
+                len(texts[side][i].fixed) < len(text.fixed) for side, text in enumerate(own)
+            )
+        tokens = [[text.tokens for text in side] for side in texts]
+        other = tokens[1] if pair else None
+        samples = framed(tokens[0], other, tokenizer, max_length, self.targets(examples))
         marks = np.zeros((len(examples), 2), dtype=np.int64)
-        for i, found in enumerate(places):
-            for entity, (side, position) in found.items():
-                marks[i, int(entity) - 1] = position + (samples.second[i] if side else 1)
+        for side, begins in zip(
+            texts, (np.ones_like(samples.second), samples.second), strict=False
+        ):
+            for i, text in enumerate(side):
+                for entity, start in text.starts.items():
+                    marks[i, int(entity) - 1] = begins[i] + start
         return dataclasses.replace(
             samples,
             targets={**samples.targets, MARKS: marks},
@@ -208,15 +213,6 @@ class Relation(Classification):
                     f"such as [unused1] or punctuation marks"
                 )
         return markers
-
-
-def _nearest(text: _Marked, count: int) -> Ints:
-    """Return the positions of the `count` tokens nearest to a marker, ascending: int64 [count]."""
-    positions = np.arange(len(text.tokens))
-    if count >= len(positions) or not text.fixed:
-        return positions[:count]
-    distances = np.abs(positions[:, None] - np.array(text.fixed)).min(axis=1)
-    return np.sort(np.argsort(distances, kind="stable")[:count])
 
 
 def _check_tags(examples: LabelledTexts) -> None:

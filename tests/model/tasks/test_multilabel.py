@@ -43,7 +43,7 @@ def test_labels_are_lists_or_columns_of_0_and_1(tmp_path: Path) -> None:
     ("lines", "options", "said"),
     [
         (["text,label", "x,a"], {}, "line 2: the label is not a list of labels"),
-        (["text,a", "x,2"], {"label_columns": "a"}, "line 2: a is '2', not 0 or 1"),
+        (["text,a", "x,2"], {"label_columns": "a"}, "line 2: '2' is not 0 or 1"),
         (["text,b", "x,2"], {"label_columns": "a"}, "line 1: no column 'a'"),
     ],
 )
