@@ -127,7 +127,10 @@ LIKELIHOOD = StageCommand(
     cls=StageCommand,
     stage="evaluate",
     inputs={
-        "checkpoint": ("--checkpoint", "Fine-tuned checkpoint, or its artifact."),
+        "checkpoint": (
+            "--checkpoint",
+            "Fine-tuned checkpoint, or its artifact; several are an ensemble. Repeatable.",
+        ),
         "corpus": CORPUS,
     },
     transient=True,

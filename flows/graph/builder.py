@@ -122,22 +122,26 @@ class InstanceExpander:
                 f" use {set(axes) or '{}'}"
             )
         remaining = {other: text for other, text in texts.items() if other != role}
-        candidates = list(
-            self.finder.candidates(section, role, substitute_axes(texts[role], axes, used_axes.add))
-        )
+        reference = substitute_axes(texts[role], axes, used_axes.add)
+        if matches := self.finder.matches(section, role, reference):
+            yield from self._join_inputs(
+                section, {**remaining, **matches}, axes, selected, used_axes
+            )
+            return
+        candidates = list(self.finder.candidates(section, role, reference))
         if not candidates:
             yield from self._join_inputs(section, remaining, axes, selected, used_axes)
             return
-        matches = [
+        joined = [
             (values, origin)
             for values, origin in candidates
             if all(axes.get(axis, value) == value for axis, value in values.items())
         ]
-        for values, origin in matches:
+        for values, origin in joined:
             yield from self._join_inputs(
                 section, remaining, {**axes, **values}, {**selected, role: origin}, used_axes
             )
-        if not matches and not selected:
+        if not joined and not selected:
             raise self._no_match(section, axes, *candidates[0])
 
     def _no_match(

@@ -1,7 +1,7 @@
 """Sections of a run's config, the graph while it is built, and the lookup of inputs.
 
-A key of a section is a field of the stage's config, an input role (a list, if the role takes
-several), or one of:
+A key of a section is a field of the stage's config, an input role (a list, or a pattern such as
+`finetune@sst2-*`, if the role takes several), or one of:
 
     matrix    axes; each combination of their values makes an instance
     run       execution settings of these nodes, over those of the run
@@ -15,12 +15,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
 from typing import Any
 
 from cloze.core.config import parse_config
 from cloze.core.errors import UsageError, did_you_mean
 from cloze.core.stages.execution import Execution
-from cloze.core.stages.stage import Stage, assign_input_keys, role_of
+from cloze.core.stages.stage import BELOW, Stage, assign_input_keys, role_of
 from cloze.flows.graph import stages
 from cloze.flows.graph.nodes import InputSource, Node, resolve_subpath, stage_of
 from cloze.flows.graph.overrides import merge, slug
@@ -225,6 +226,29 @@ class InputFinder:
             )
         yield {}, InputSource(path=reference)
 
+    def matches(self, section: Section, role: str, reference: Any) -> dict[str, str]:
+        """Return the nodes that match a pattern, by input key; nothing if it is no pattern.
+
+        Raises:
+            LeftOutError: all matching nodes are left out.
+            UsageError: no node matches.
+        """
+        pattern, stem = str(reference), role_of(role)
+        if "*" not in pattern or "/" in pattern or not section.stage.inputs[stem].multiple:
+            return {}
+        self._instance(pattern)
+        names = [name for name in self.graph.nodes if fnmatchcase(name, pattern)]
+        if not names:
+            if any(fnmatchcase(name, pattern) for name in self.graph.left_out):
+                raise LeftOutError(f"needs {pattern}, which is left out")
+            raise UsageError(
+                f"{section.name}.{role} ({pattern!r}) matches no node of this run; "
+                f"{did_you_mean(pattern, self.graph.nodes)}"
+            )
+        if role != stem:  # one of a list
+            return {f"{stem}{BELOW}{_usual_name(name)}": name for name in names}
+        return assign_input_keys(stem, names, _usual_name)
+
     def _some(self, name: str) -> list[Node]:
         """Return the nodes of a section; raise LeftOutError if there is none."""
         nodes = self.instances(name)
@@ -236,7 +260,7 @@ class InputFinder:
         """Make the nodes of the name's stage, and return the node of that name, or None."""
         stage = name.partition("@")[0]
         for section in self.graph.sections.values():
-            if section.stage_name == stage and section.name not in self.graph.pending:
+            if fnmatchcase(section.stage_name, stage) and section.name not in self.graph.pending:
                 self.instances(section.name)
         return self.graph.nodes.get(name)
 

@@ -13,6 +13,7 @@ from cloze.core.stages.execution import (
     MeasuredThroughput,
     Metadata,
 )
+from cloze.core.stages.stage import role_of
 from cloze.model import hardware
 from cloze.model.tasks.files import split_bytes
 from cloze.model.tasks.options import TaskOptions
@@ -137,7 +138,11 @@ def _estimate_evaluation(
     """Estimate a forward pass over the split."""
     return pass_cost(
         tokens=_tokens(config.reads(), config.split, config.data, before),
-        weights=int(inputs["checkpoint"].get("parameters") or 0),
+        weights=sum(
+            int(facts.get("parameters") or 0)
+            for key, facts in inputs.items()
+            if role_of(key) == "checkpoint"
+        ),
         device=device_of(execution, computer),
         computer=computer,
         forward=True,

@@ -23,7 +23,7 @@ from cloze.model.tasks.heads import trained_network
 from cloze.model.tasks.kinds.multitask import select_task
 from cloze.model.tasks.source import TaskObjective
 from cloze.model.tasks.table import load_task, merge_options
-from cloze.model.tasks.task import Examples, Figures, Ints, Samples, Split, encoded
+from cloze.model.tasks.task import Examples, Figures, Ints, Member, Samples, Split, encoded
 from cloze.model.train.distributed import World
 from cloze.model.train.engines.device_scalars import read_async
 from cloze.model.train.loop.interfaces import EvaluationInterrupted
@@ -61,17 +61,19 @@ def predict(
     samples: Samples,
     world: World,
     stop_requested: Callable[[], bool] = lambda: False,
+    select: Callable[[Any, Batch], Tensor | tuple[Tensor, ...]] | None = None,
 ) -> list[Any]:
     """Return the answers to all samples, in order, equal on all ranks.
 
     Args:
         objective: objective on `world.device`; its training mode is restored.
         stop_requested: function that returns True if this rank must stop; called before each batch.
+        select: function that returns the answers of a batch. Default: the task's `select_outputs`.
 
     Raises:
         EvaluationInterrupted: a rank must stop.
     """
-    training = objective.training
+    training, select = objective.training, select or objective.task.select_outputs
     lengths = samples.lengths
     positions = CPU_POSITIONS if world.device.type == "cpu" else GPU_POSITIONS
     batches = [
@@ -91,7 +93,7 @@ def predict(
             device_batch = move(batch, world.device)
             outputs = objective(device_batch)
             if number < len(batches):
-                tensors = objective.task.select_outputs(outputs, device_batch)
+                tensors = select(outputs, device_batch)
                 yield indices, (tensors,) if isinstance(tensors, Tensor) else tensors
 
     objective.eval()
@@ -218,9 +220,43 @@ class FinetunedModel:
             warm.append(index)
         return [run(index) for index in warm]
 
+    def member(self, examples: Examples) -> Member:
+        """Return this model's outputs for examples, as a member of an ensemble."""
+        samples, select = self.encode(examples).samples, self.task.member_outputs
+        answers = predict(self._objective, samples, self._world, select=select)
+        return Member(answers=answers, samples=samples)
+
     def predictions(self, examples: Examples) -> Any:
         """Return the task's predictions for examples."""
         return self.predict(self.encode(examples))
+
+
+def predict_ensemble(
+    first: FinetunedModel, others: Iterable[FinetunedModel], examples: Examples
+) -> Any:
+    """Return the predictions of an ensemble; see `Task.combine`.
+
+    The models may differ in vocabulary if the task's predictions are per example or per word. They
+    are decoded with the options of the first one, such as its `null_threshold`.
+
+    Args:
+        others: the other models; each one is released before the next one is loaded.
+
+    Raises:
+        UsageError: a model has another task or other labels than the first.
+    """
+    members = [first.member(examples)]
+    for model in others:
+        for key in ("name", "labels"):
+            own, expected = model.metadata.get(key), first.metadata.get(key)
+            if own != expected:
+                raise UsageError(
+                    f"checkpoint names models with the {key} {expected} and {own}, whose outputs "
+                    f"have no common mean; name models that were fine-tuned on one task and labels"
+                )
+        members.append(model.member(examples))
+    aligned = first.task.align_labels(examples, first.metadata)
+    return first.task.combine(members, aligned)
 
 
 # Evaluation on the dev split, during and after training.

@@ -13,7 +13,7 @@ from __future__ import annotations
 import abc
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, Literal, Protocol, TypeVar, runtime_checkable
+from typing import Any, Generic, Literal, Protocol, TypeVar, cast, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -92,6 +92,25 @@ def part_of(samples: Samples, indices: Ints, begin: int, end: int, layout: Layou
     if isinstance(samples, Related):
         return samples.part(indices, begin, end, layout)
     return samples.batch(indices[begin:end], layout)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Member:
+    """Outputs of one model of an ensemble.
+
+    Attributes:
+        answers: each sample's row of `Task.member_outputs`, as numpy arrays.
+        samples: the split in this model's tokens.
+    """
+
+    answers: Sequence[Any]
+    samples: Samples
+
+
+def mean_array(arrays: Sequence[npt.NDArray[Any]]) -> npt.NDArray[Any]:
+    """Return the mean of arrays of one shape, in their dtype; the mean of equal arrays is exact."""
+    mean = np.mean(arrays, axis=0, dtype=np.float64)
+    return np.asarray(mean, dtype=arrays[0].dtype)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -221,6 +240,26 @@ class Task(abc.ABC, Generic[E, P]):
             answers: each sample's row of `select_outputs`, as numpy arrays; a tuple of rows if it
                 returns a tuple.
         """
+
+    def member_outputs(self, outputs: Any, batch: Mapping[str, Any]) -> Tensor | tuple[Tensor, ...]:
+        """Return the outputs that `combine` needs, on the device, with one row per sample.
+
+        Raises:
+            UsageError: the outputs of this kind have no mean.
+        """
+        raise UsageError(
+            f"checkpoint names several models, but outputs of task {self.name} cannot be averaged; "
+            f"name one checkpoint"
+        )
+
+    def combine(self, members: Sequence[Member], examples: E) -> P:
+        """Return the predictions of an ensemble: the mean of its members' predictions.
+
+        Raises:
+            UsageError: the members' samples cannot be compared.
+        """
+        decoded = [self.decode(member.answers, examples, member.samples) for member in members]
+        return cast(P, mean_array(cast("list[npt.NDArray[Any]]", decoded)))
 
     @abc.abstractmethod
     def score(self, examples: E, predictions: P) -> Figures:

@@ -1,4 +1,4 @@
-"""Evaluation of a fine-tuned checkpoint: read a split, predict, score."""
+"""Evaluation of a fine-tuned checkpoint, or of an ensemble: read a split, predict, score."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import numpy as np
 import torch
 
 from cloze.core.processes import peak_memory
-from cloze.core.stages.stage import BuildContext, StageResult
+from cloze.core.stages.stage import BuildContext, StageResult, inputs_of_role
 from cloze.model import hardware
 from cloze.model.tasks.evaluate.stage import EvaluateConfig
 from cloze.model.tasks.files import METRICS, write_json
-from cloze.model.tasks.predict import FinetunedModel
+from cloze.model.tasks.predict import FinetunedModel, predict_ensemble
 from cloze.model.tasks.task import task_source
 from cloze.model.train.distributed import init_distributed
 from cloze.model.train.precision import resolve
@@ -26,28 +26,35 @@ SUMMARY = ("task", "metric", "split", "examples", "metrics", "interval")
 def run(config: EvaluateConfig, build: BuildContext) -> StageResult:
     """Score the checkpoint on one split; without labels, only predict.
 
+    Several checkpoints are an ensemble: see `Task.combine`.
+
     Raises:
-        UsageError: the checkpoint was not fine-tuned, or the task's data is missing.
+        UsageError: a checkpoint was not fine-tuned, the task's data is missing, or several
+            checkpoints differ in task or labels.
         DataError: checkpoint or data is missing or damaged, or has an answer that the model cannot
             give.
     """
     world = init_distributed(build.execution)
     precision = resolve(config.precision, world.device)
-    model = FinetunedModel(
-        build.inputs["checkpoint"],
-        task=config.task,
-        options=config.options,
-        world=world,
-        precision=precision,
+    paths = inputs_of_role("checkpoint", build.inputs)
+    models = (
+        FinetunedModel(
+            path, task=config.task, options=config.options, world=world, precision=precision
+        )
+        for path in paths.values()
     )
+    model = next(models)
     task = model.task
     source = task_source(task, config.data, build.inputs.get("corpus"))
     split = model.encode(task.read(source, config.split, model.metadata.get("limit_per_class")))
     examples, samples = split.examples, split.samples
     build.report.progress(0, len(examples), "examples", {})
-    latencies = model.latencies(split)
+    latencies = model.latencies(split) if len(paths) == 1 else []
     begin = time.perf_counter()
-    predictions = model.predict(split)
+    if len(paths) == 1:
+        predictions = model.predict(split)
+    else:
+        predictions = predict_ensemble(model, models, examples)
     speed = len(examples) / (time.perf_counter() - begin)
     build.report.progress(len(examples), len(examples), "examples", {})
     task.write_predictions(build.path, examples, predictions)
@@ -72,11 +79,14 @@ def run(config: EvaluateConfig, build: BuildContext) -> StageResult:
     split.count_dropped(build, config.split)
     summary = {key: content[key] for key in SUMMARY if key in content}
     summary |= {"predictions": task.predictions, "precision": precision}
-    summary["inference"] = {
-        "parameters": model.parameters,
-        **inference_cost(latencies, speed, world.device),
-        "precision": precision,
-    }
+    if len(paths) == 1:
+        summary["inference"] = {
+            "parameters": model.parameters,
+            **inference_cost(latencies, speed, world.device),
+            "precision": precision,
+        }
+    else:
+        summary["members"] = list(paths)
     return StageResult(rows=len(examples), tokens=int(samples.lengths.sum()), summary=summary)
 
 

@@ -1,4 +1,4 @@
-"""The stage evaluate: a fine-tuned checkpoint and a split -> metrics and predictions."""
+"""The stage evaluate: fine-tuned checkpoints and a split -> metrics and predictions."""
 
 from __future__ import annotations
 
@@ -19,6 +19,9 @@ VERSION = 3
 
 class EvaluateConfig(StageConfig):
     """Options of evaluate; task options and lengths are those of the fine-tuning.
+
+    Several checkpoints of one task are an ensemble, which averages their probabilities, numbers or
+    span logits.
 
     All of `data` counts in the fingerprint, as the checkpoint's options may name the files.
     """
@@ -75,7 +78,10 @@ STAGE = Stage(
     run=run,
     inputs={
         "checkpoint": InputSpec(
-            kinds=("finetune",), required=True, inherited_fields=("data", "task", "options")
+            kinds=("finetune",),
+            required=True,
+            multiple=True,
+            inherited_fields=("data", "task", "options"),
         ),
         "corpus": InputSpec(kinds=("corpus", "semdedup")),
     },

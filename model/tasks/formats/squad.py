@@ -24,6 +24,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+import numpy as np
+import numpy.typing as npt
+
 from cloze.core.errors import DataError
 from cloze.model.tasks.formats.lines import json_lines, read_json
 
@@ -77,6 +80,12 @@ class SquadExamples:
         if self.aliases is not None:
             return [list(texts) for texts in self.aliases]
         return [[answer.text for answer in answers] for answers in self.answers or ()]
+
+    @property
+    def answerable(self) -> npt.NDArray[np.bool_]:
+        """True at the questions with an answer, bool [n]; the split has answers."""
+        assert self.answers is not None
+        return np.array([bool(answers) for answers in self.answers], dtype=np.bool_)
 
 
 def read_squad(path: str, *, unanswerable: bool) -> SquadExamples:

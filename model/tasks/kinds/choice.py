@@ -25,7 +25,16 @@ from cloze.model.tasks.formats.tables import describe_columns
 from cloze.model.tasks.heads import SequenceClassifier
 from cloze.model.tasks.options import ChoiceOptions, TaskOptions
 from cloze.model.tasks.predict import write_rows
-from cloze.model.tasks.task import Figures, Ints, Loss, Samples, Task, TaskMetadata
+from cloze.model.tasks.task import (
+    Figures,
+    Ints,
+    Loss,
+    Member,
+    Samples,
+    Task,
+    TaskMetadata,
+    mean_array,
+)
 from cloze.pipeline.tokenizer.tokenizer import Tokenizer
 
 HEAD = "choice"
@@ -156,6 +165,13 @@ class Choice(Task[Choices, Probabilities]):
 
     def decode(self, answers: Sequence[Any], examples: Choices, samples: Samples) -> Probabilities:
         return [row[: len(own)] for row, own in zip(answers, examples.endings, strict=True)]
+
+    def member_outputs(self, outputs: Tensor, batch: Mapping[str, Any]) -> Tensor:
+        return self.select_outputs(outputs, batch)
+
+    def combine(self, members: Sequence[Member], examples: Choices) -> Probabilities:
+        decoded = (self.decode(member.answers, examples, member.samples) for member in members)
+        return [mean_array(rows) for rows in zip(*decoded, strict=True)]
 
     def score(self, examples: Choices, predictions: Probabilities) -> Figures:
         return metrics.scores(self.metrics, _labels(examples), _best(predictions))

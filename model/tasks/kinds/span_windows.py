@@ -17,10 +17,11 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from cloze.core.errors import UsageError
 from cloze.model.tasks.encode import TextSamples
 from cloze.model.tasks.formats.squad import Answer, SquadExamples
 from cloze.model.tasks.options import SpanOptions
-from cloze.model.tasks.task import Ints
+from cloze.model.tasks.task import Ints, Samples
 from cloze.pipeline.tokenizer.tokenizer import Tokenizer
 
 BOUNDS, STARTS, ENDS = "bounds", "start_positions", "end_positions"  # batch entries
@@ -57,6 +58,18 @@ class Windows(TextSamples):
     question: Ints
     begin: Ints
     offsets: Sequence[Ints]
+
+    def check_equal(self, others: Sequence[Samples]) -> None:
+        """Raise UsageError if another model of an ensemble reads other windows or tokens."""
+        for other in others:
+            assert isinstance(other, Windows)
+            if len(other) != len(self) or not all(
+                map(np.array_equal, other.sequences, self.sequences)
+            ):
+                raise UsageError(
+                    "the models of checkpoint read the questions in different windows of tokens, "
+                    "whose logits have no mean; name models with one vocabulary and max_length"
+                )
 
 
 # Questions on one passage share their windows, and so do passages of one length.

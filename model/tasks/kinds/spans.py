@@ -27,9 +27,17 @@ from cloze.model.tasks.files import split_file
 from cloze.model.tasks.formats.squad import MRQA, SquadExamples, counts, read_squad
 from cloze.model.tasks.heads import TokenClassifier
 from cloze.model.tasks.kinds.span_windows import BOUNDS, ENDS, STARTS, Windows, encode_questions
-from cloze.model.tasks.metrics import Flags, Floats, best_threshold, mean_interval, question_scores
+from cloze.model.tasks.metrics import Floats, best_threshold, mean_interval, question_scores
 from cloze.model.tasks.options import SpanOptions, TaskOptions
-from cloze.model.tasks.task import Figures, Loss, Samples, Task, TaskMetadata
+from cloze.model.tasks.task import (
+    Figures,
+    Loss,
+    Member,
+    Samples,
+    Task,
+    TaskMetadata,
+    mean_array,
+)
 from cloze.pipeline.tokenizer.tokenizer import Tokenizer
 
 PREDICTIONS, N_BEST, NULL_ODDS = "predictions.json", "nbest_predictions.json", "null_odds.json"
@@ -286,6 +294,27 @@ class Spans(Task[SquadExamples, Predictions]):
         windows = [finite_spans(rows) for rows in answers]
         return merge_windows(windows, examples, samples, self.options.n_best)
 
+    def member_outputs(self, outputs: Tensor, batch: Mapping[str, Any]) -> Tensor:
+        """Return the start and end logits of all positions, fp32 [B, L, 2]."""
+        return outputs
+
+    def combine(self, members: Sequence[Member], examples: SquadExamples) -> Predictions:
+        """Return the best spans by the mean of the members' start and end logits.
+
+        Raises:
+            UsageError: the members read the questions in different windows.
+        """
+        samples, *others = (member.samples for member in members)
+        assert isinstance(samples, Windows)
+        samples.check_equal(others)
+        bounds = torch.from_numpy(samples.targets[BOUNDS])
+        answers = []
+        for number, logits in enumerate(zip(*(member.answers for member in members), strict=True)):
+            mean = torch.from_numpy(mean_array(logits))[None]
+            rows = self.select_outputs(mean, {BOUNDS: bounds[number : number + 1]})
+            answers.append([row[0].numpy() for row in rows])
+        return self.decode(answers, examples, samples)
+
     def texts(self, predictions: Predictions) -> list[str]:
         """Return the answer texts; empty for "no answer"."""
         if not self.options.unanswerable:
@@ -311,7 +340,7 @@ class Spans(Task[SquadExamples, Predictions]):
         exact, f1 = self._scores(examples, self.texts(predictions))
         figures = {"f1": _mean(f1), "exact_match": _mean(exact)}
         if self.options.unanswerable:
-            answerable = _has_answer(examples)
+            answerable = examples.answerable
             for name, selected in (("HasAns", answerable), ("NoAns", ~answerable)):
                 if selected.any():
                     figures |= {
@@ -358,19 +387,13 @@ class Spans(Task[SquadExamples, Predictions]):
     def _best(self, examples: SquadExamples, predictions: Predictions) -> Figures:
         """Return the best metrics over all thresholds, with evaluate-v2.0.py's names."""
         exact, f1 = self._scores(examples, [prediction.text for prediction in predictions])
-        answerable = _has_answer(examples)
         odds = np.array([prediction.null_odds for prediction in predictions])
         figures: Figures = {}
         for name, scores in (("exact", exact), ("f1", f1)):
             figures[f"best_{name}"], figures[f"best_{name}_thresh"] = best_threshold(
-                scores, odds, answerable
+                scores, odds, examples.answerable
             )
         return figures
-
-
-def _has_answer(examples: SquadExamples) -> Flags:
-    assert examples.answers is not None
-    return np.array([bool(answers) for answers in examples.answers], dtype=np.bool_)
 
 
 def _mean(values: Floats) -> float:

@@ -27,7 +27,16 @@ from cloze.model.tasks.formats.columns import (
 )
 from cloze.model.tasks.heads import TokenClassifier
 from cloze.model.tasks.options import TaggingOptions, TaskOptions
-from cloze.model.tasks.task import Figures, Ints, Loss, Samples, Task, TaskMetadata
+from cloze.model.tasks.task import (
+    Figures,
+    Ints,
+    Loss,
+    Member,
+    Samples,
+    Task,
+    TaskMetadata,
+    mean_array,
+)
 from cloze.pipeline.tokenizer.tokenizer import Tokenizer
 
 HEAD = "token_classifier"
@@ -130,6 +139,20 @@ class Tagging(Task[TaggedWords, Tags]):
             scores[window.sentence][begin:end] = probabilities[first_tokens]
         return Tags(tags=tags, scores=scores)
 
+    def member_outputs(self, outputs: Tensor, batch: Mapping[str, Any]) -> Tensor:
+        """Return the probabilities of all tags at all positions, fp32 [B, L, labels]."""
+        return torch.softmax(outputs, dim=-1)
+
+    def combine(self, members: Sequence[Member], examples: TaggedWords) -> Tags:
+        """Return each word's most probable tag by the mean of the members' probabilities."""
+        by_member = [_by_sentence(member, examples) for member in members]
+        means = [mean_array(sentences) for sentences in zip(*by_member, strict=True)]
+        names = examples.label_names
+        return Tags(
+            tags=[[names[number] for number in mean.argmax(axis=1)] for mean in means],
+            scores=[mean.max(axis=1) for mean in means],
+        )
+
     def score(self, examples: TaggedWords, predictions: Tags) -> Figures:
         assert examples.tags is not None
         if self._plain:
@@ -173,6 +196,19 @@ class Tagging(Task[TaggedWords, Tags]):
         """Write the file's lines with an additional column of predicted tags, in its scheme."""
         lines = "".join(f"{line}\n" for line in examples.rows(predictions.tags))
         storage.write_bytes(storage.join(directory, self.predictions), lines.encode("utf-8"))
+
+
+def _by_sentence(member: Member, examples: TaggedWords) -> list[npt.NDArray[np.float32]]:
+    """Return the tag probabilities of each sentence's words, [words, labels] each."""
+    samples, labels = member.samples, len(examples.label_names)
+    assert isinstance(samples, WordSamples)
+    sentences = [np.zeros((len(words), labels), dtype=np.float32) for words in examples.words]
+    for window, first_tokens, probabilities in zip(
+        samples.windows, samples.first, member.answers, strict=True
+    ):
+        begin, end = window.own
+        sentences[window.sentence][begin:end] = probabilities[first_tokens]
+    return sentences
 
 
 def _numbers(gold: metrics.Tags, predicted: metrics.Tags) -> tuple[Ints, Ints, Ints]:

@@ -8,7 +8,7 @@ pair's texts (`cloze.model.tasks.heads.pair_features`).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -94,6 +94,9 @@ class TextTask(Task[T, P]):
             _head(metadata),
             bool(metadata.get(FEATURES)),
         )
+
+    def member_outputs(self, outputs: Tensor, batch: Mapping[str, Any]) -> Tensor:
+        return cast(Tensor, self.select_outputs(outputs, batch))
 
     def write_table(
         self, directory: str, examples: T, columns: Mapping[str, Sequence[str]]

@@ -36,6 +36,7 @@ SEVERAL_MEANINGS = {  # option names with other values elsewhere
     "--precision": "fp16 only in pretraining",
     "--split": "of a dataset, or of a task",
     "--dataset": "several in pretraining",
+    "--checkpoint": "several in evaluations",
     "--normalize": "of scores, or of vectors",
 }
 
