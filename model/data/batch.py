@@ -158,7 +158,7 @@ def collate(
     masked = np.repeat(np.arange(count) * length, rows.counts) + rows.positions
     labels = flat_ids[masked]
     flat_ids[masked] = rows.replacements
-    masked_positions, masked_labels = _filled(
+    masked_positions, masked_labels = filled(
         masked, labels, None if fixed_predictions is None else count * fixed_predictions
     )
     sequences = Sequences.of(rows, length, causal)
@@ -179,15 +179,19 @@ def collate(
         batch["sequence_first"] = torch.from_numpy(is_first)
     if causal is not None:
         targets = np.flatnonzero(real & causal[:, None] & ~is_first)
-        batch["causal_positions"], batch["causal_labels"] = _filled(targets - 1, flat_ids[targets])
+        batch["causal_positions"], batch["causal_labels"] = filled(targets - 1, flat_ids[targets])
     batch_layout = make_layout(layout, sequences)
     if batch_layout is not None:
         batch["layout"] = batch_layout
     return batch
 
 
-def _filled(positions: I64, labels: I64, size: int | None = None) -> tuple[Tensor, Tensor]:
-    """Pad positions with 0 and labels with -100 to `size`, or a multiple of `PREDICTIONS`."""
+def filled(positions: I64, labels: I64, size: int | None = None) -> tuple[Tensor, Tensor]:
+    """Pad positions with 0 and labels with -100 to `size`, or a multiple of `PREDICTIONS`.
+
+    Args:
+        positions, labels: int64 [M].
+    """
     if size is None:
         size = max(1, -(-len(positions) // PREDICTIONS)) * PREDICTIONS
     filler = max(0, size - len(positions))

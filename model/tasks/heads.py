@@ -374,8 +374,9 @@ def trained_network(
     """
     network = task_network(task, new_backbone(config), config, metadata, 0.0)
     expected = network.state_dict()
-    # A pooler may be another task's of the same training.
-    unused = {name for name in state if name.startswith("pooler.") and name not in expected}
+    # A pooler may be another task's of the same training; an auxiliary head only trains.
+    optional = ("pooler.", "auxiliary.")
+    unused = {name for name in state if name.startswith(optional) and name not in expected}
     state = {name: weight for name, weight in state.items() if name not in unused}
     for name in sorted(expected.keys() ^ state.keys()):
         verb = "lacks" if name in expected else "has"

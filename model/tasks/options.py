@@ -307,6 +307,9 @@ class SubTask(StageConfig):
     options: dict[str, Any] = Field(default_factory=dict)
     """Task options that differ from the registered ones."""
 
+    weight: float = Field(default=1.0, gt=0)
+    """Weight of the task's loss."""
+
 
 class MultiTaskOptions(TaskOptions):
     """Options of multi-task training."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Sequence
 from itertools import accumulate
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -19,6 +19,9 @@ from cloze.model.tasks.task import Ints, Samples, Task, part_of
 from cloze.model.train.loop.interfaces import MicroBatch, StepBatches, TrainModule
 from cloze.model.train.plan.micro_batch import micro_batch_ranges
 from cloze.model.train.precision import DTYPES, Precision, autocast
+
+if TYPE_CHECKING:
+    from cloze.model.tasks.auxiliary import Auxiliary
 
 BLANK = "blank"  # batch entry: the batch has weight 0
 _MIXED = 2  # random stream, distinct from those of `training_batches`
@@ -206,6 +209,7 @@ class TaskObjective(TrainModule):
         precision: precision of the forward pass.
         device: device of the training.
         compiled: True if the layers of the encoder are compiled.
+        auxiliary: objective whose loss is added; its batches have its `inputs`.
     """
 
     names = ("train",)
@@ -218,20 +222,34 @@ class TaskObjective(TrainModule):
         device: torch.device,
         *,
         compiled: bool = False,
+        auxiliary: Auxiliary | None = None,
     ) -> None:
         super().__init__()
         self.model = model
+        self._auxiliary = auxiliary
+        if auxiliary is not None:
+            self.names = (*self.names, auxiliary.objective.name)
         self.task, self._precision = task, precision
         self.layout: LayoutKind = layout_for([model], device, DTYPES[precision], compiled=compiled)
 
     def count_targets(self, batch: Batch) -> list[int]:
-        return [0 if BLANK in batch else self.task.count(batch)]
+        counts = [self.task.count(batch)]
+        if self._auxiliary is not None:
+            counts.append(self._auxiliary.objective.count(batch))
+        return [0 if BLANK in batch else count for count in counts]
 
     def loss(self, batch: Batch, counts: Tensor) -> tuple[Tensor, Tensor]:
         loss = self.task.loss(self.predict(batch), batch)
         weight = 0.0 if BLANK in batch else 1.0
         figures = torch.stack([loss.total.detach().double(), loss.correct.double()])[:, None]
-        return weight * loss.total / counts[0], weight * figures
+        total = weight * loss.total / counts[0]
+        if self._auxiliary is not None:
+            with autocast(self._precision, batch["input_ids"].device.type):
+                own = self._auxiliary.score(batch)
+            total = total + self._auxiliary.weight * weight * own.total / counts[1]
+            column = torch.stack([own.total.detach().double(), own.correct.double()])[:, None]
+            figures = torch.cat([figures, column], dim=1)
+        return total, weight * figures
 
     def predict(self, batch: Batch) -> Any:
         """Return the network's outputs."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -18,14 +18,16 @@ from cloze.model import checkpoint
 from cloze.model.checkpoint import LoadedCheckpoint
 from cloze.model.families.config import ModelConfig
 from cloze.model.families.registry import model_config
+from cloze.model.layers.batch import Batch
 from cloze.model.layers.encoder import compile_layers, enable_activation_checkpointing
+from cloze.model.tasks.auxiliary import AuxiliarySource, add_auxiliary, without_auxiliary
 from cloze.model.tasks.encode import groups_of
 from cloze.model.tasks.finetune.stage import FinetuneConfig
 from cloze.model.tasks.heads import FrozenNetwork, check_frozen, new_network, trained_network
 from cloze.model.tasks.predict import FORWARD, DevEvaluator, predict_split
 from cloze.model.tasks.source import TaskObjective, source_of
 from cloze.model.tasks.table import load_task, merge_options
-from cloze.model.tasks.task import Split, Task, TaskMetadata
+from cloze.model.tasks.task import Ints, Split, Task, TaskMetadata
 from cloze.model.train import engines
 from cloze.model.train.compile_policy import requested_or_recorded
 from cloze.model.train.distributed import StopRequest, World
@@ -229,10 +231,10 @@ def fit(
     if finished.best is None or best is None or best["step"] == step:
         predictions = evaluator.predictions(step)
         last = storage.join(path, finished.checkpoint)
-        weights = checkpoint.weights(last) if setup.world.is_rank_zero else {}
+        weights = without_auxiliary(checkpoint.weights(last)) if setup.world.is_rank_zero else {}
     else:
         step = int(best["step"])
-        weights = checkpoint.weights(storage.join(path, finished.best))
+        weights = without_auxiliary(checkpoint.weights(storage.join(path, finished.best)))
         device = setup.world.device
         network = trained_network(setup.task, setup.start.model, weights, setup.metadata, path)
         objective = TaskObjective(setup.task, network.to(device), precision, device)
@@ -253,6 +255,9 @@ def prepare(
         config.precision, resumed.run.precision if resumed else None, world.device, notes
     )
     network = new_network(task, model, weights or None, setup.metadata, config.dropout, config.seed)
+    auxiliary = add_auxiliary(
+        network, config.auxiliary, model, weights, setup.start.tokenizer, config.seed
+    )
     if execution.activation_checkpointing:
         enable_activation_checkpointing(network)
     # Parameters are counted before an engine shards them.
@@ -272,14 +277,22 @@ def prepare(
     if isinstance(network, FrozenNetwork):
         check_frozen(setup.train.samples)
     compiled = _compiled(setup, resumed.run.compiled if resumed else None, engine)
-    objective = TaskObjective(task, network, precision, world.device, compiled=compiled)
-    sample_batch = setup.train.samples.batch(np.zeros(1, np.int64), objective.layout)
+    objective = TaskObjective(
+        task, network, precision, world.device, compiled=compiled, auxiliary=auxiliary
+    )
+
+    def batch_of(indices: Ints) -> Batch:
+        """Return a batch for a trial on the CPU."""
+        batch = setup.train.samples.batch(indices, objective.layout)
+        return batch if auxiliary is None else auxiliary.inputs(batch, 0)
+
+    sample_batch = batch_of(np.zeros(1, np.int64))
     unused = freeze_unused(objective, sample_batch)
     if isinstance(network, FrozenNetwork):
         unused = [name for name in unused if not name.startswith("encoder.")]
     if unused:
         notes.append(f"not trained, as the task does not use them: {', '.join(unused)}")
-    plan = _plan(setup, objective, engine, precision, path, notes)
+    plan = _plan(setup, objective, engine, precision, path, notes, batch_of)
     if compiled:
         compile_layers(network)
     source = source_of(
@@ -309,7 +322,7 @@ def prepare(
             rates={"embeddings": config.embedding_lr_multiplier},
         ),
         trained=objective,
-        data=DataSpec(source=source),
+        data=DataSpec(source=AuxiliarySource(source, auxiliary) if auxiliary else source),
         execution=ExecutionSpec(
             engine=engine,
             micro_batch=plan.micro_batch,
@@ -357,6 +370,7 @@ def _plan(
     precision: Precision,
     path: str,
     notes: list[str],
+    batch_of: Callable[[Ints], Batch],
 ) -> micro_batch.BatchPlan:
     """Split the batch into micro-batches: as requested, by estimate, or by trial."""
     samples, execution, world = setup.train.samples, setup.build.execution, setup.world
@@ -372,7 +386,7 @@ def _plan(
     trial = micro_batch.MicroBatchTrial(
         module=objective,
         loss=objective.loss,
-        batch=lambda rows: samples.batch(np.resize(longest, rows), objective.layout),
+        batch=lambda rows: batch_of(np.resize(longest, rows)),
         length=max_tokens,
         model=model,
         zero=engine.zero,

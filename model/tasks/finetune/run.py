@@ -24,6 +24,7 @@ RECIPE = (
     *("epochs", "global_batch", "optimizer", "layer_decay", "embedding_lr_multiplier"),
     *("warmup_share", "weight_decay", "grad_clip", "seed"),
 )
+UNUSUAL = ("auxiliary",)  # config fields in metrics.json if they are set
 
 
 class _Part(Reporter):
@@ -175,6 +176,7 @@ def _result(setup: FinetuneSetup, main: FinetuneResult, metrics: Figures) -> Sta
         "split": "dev",
         "truncated": {name: split.samples.truncated for name, split in splits.items()},
         "recipe": {name: getattr(config, name) for name in RECIPE}
+        | {name: getattr(config, name) for name in UNUSUAL if name in config.fingerprint_fields()}
         | {"learning_rate": setup.learning_rate},
         "best": main.best,
     }

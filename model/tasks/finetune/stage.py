@@ -6,7 +6,7 @@ The command line imports this module at every start; it imports only pydantic an
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
@@ -52,6 +52,12 @@ class FinetuneConfig(StageConfig):
 
     task_sampling_power: float = Field(default=1.0, ge=0, le=1)
     """With task multitask: exponent of the task size in sampling. 1: by size; 0: uniform."""
+
+    auxiliary: dict[Literal["mlm", "lm"], Annotated[float, Field(gt=0)]] = Field(
+        default_factory=dict
+    )
+    """Language modelling on the task's texts, by the checkpoint's pretraining head, with the weight
+    of its loss: {mlm: 0.1}, or {lm: 0.5} for left-to-right models (GPT)."""
 
     epochs: int = Field(default=3, ge=1)
     """Passes over the train split."""
@@ -178,6 +184,15 @@ class FinetuneConfig(StageConfig):
         return self
 
     @model_validator(mode="after")
+    def _one_auxiliary(self) -> FinetuneConfig:
+        if len(self.auxiliary) > 1 or (self.auxiliary and self.frozen is not None):
+            raise ValueError(
+                f"auxiliary ({self.auxiliary}) takes one objective, and an encoder that is not "
+                f"frozen; leave out the other"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _model_only_from_scratch(self) -> FinetuneConfig:
         if self.model is not None and not self.from_scratch:
             raise ValueError(
@@ -229,9 +244,12 @@ class FinetuneConfig(StageConfig):
         }
         if not self.tasks:
             return hashes
-        records = [
+        records: list[object] = [
             (field, task, options, hashes.get(field)) for field, task, _, options in self._read()
         ]
+        records += [
+            (name, task.weight) for name, task in self.tasks.items() if task.weight != 1
+        ]  # only these, so that a new field changes no fingerprint
         return {"tasks": fingerprints.combine_hashes([("", canonical_json(records))])}
 
     def missing(self) -> str:

@@ -241,8 +241,10 @@ class MultiTask(Task[MultiTaskExamples, dict[str, Any]]):
 
     def loss(self, outputs: Any, batch: Mapping[str, Any]) -> Loss:
         task_outputs, zero = outputs
-        loss = self.parts[_task_of(batch)].loss(task_outputs, batch)
-        return Loss(total=loss.total + zero, correct=loss.correct)
+        name = _task_of(batch)
+        loss = self.parts[name].loss(task_outputs, batch)
+        weight = self.options.tasks[name].weight
+        return Loss(total=weight * loss.total + zero, correct=loss.correct)
 
     def select_outputs(self, outputs: Any, batch: Mapping[str, Any]) -> Tensor | tuple[Tensor, ...]:
         return self.parts[_task_of(batch)].select_outputs(outputs[0], batch)
