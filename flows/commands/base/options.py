@@ -325,8 +325,8 @@ STAGES: dict[str, Mapping[str, str]] = {
         "Task and data": "*task *data *max_length *limit_per_class class_weights"
         " task_sampling_power",
         "Model": "dropout pooling frozen lstm_size lstm_layers bilstm",
-        "Optimization": "*epochs *global_batch *learning_rate *warmup_share optimizer layer_decay"
-        " embedding_lr_multiplier weight_decay"
+        "Optimization": "*epochs *global_batch *learning_rate *warmup_share schedule decay_share"
+        " optimizer layer_decay embedding_lr_multiplier unfreeze_layers weight_decay"
         " grad_clip *seed",
         "Selection and baselines": "*patience *select_checkpoint *baselines from_scratch model",
         "Memory and speed": "*precision",

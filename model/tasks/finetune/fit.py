@@ -42,8 +42,13 @@ from cloze.model.train.loop.train_spec import (
     TrainingHyperparameters,
     TrainSpec,
     constant_rate,
+    first_step,
 )
-from cloze.model.train.optimizers.parameters import freeze_unused, layerwise_lr_multipliers
+from cloze.model.train.optimizers.parameters import (
+    freeze_unused,
+    gradual_unfreezing,
+    layerwise_lr_multipliers,
+)
 from cloze.model.train.plan import micro_batch
 from cloze.model.train.plan.estimates import encoder_flops_per_token
 from cloze.model.train.precision import Precision, resolve_for_run
@@ -310,7 +315,11 @@ def prepare(
         hyperparameters=TrainingHyperparameters(
             duration=StepDuration(steps=setup.steps, span=setup.steps),
             learning_rate=setup.learning_rate,
-            schedule=Schedule(warmup=math.ceil(setup.steps * config.warmup_share)),
+            schedule=Schedule(
+                name=config.schedule,
+                warmup=math.ceil(setup.steps * config.warmup_share),
+                decay=config.decay_share,
+            ),
             seed=config.seed,
             precision=precision,
             optimizer=config.optimizer,
@@ -320,6 +329,11 @@ def prepare(
             if config.layer_decay == 1
             else layerwise_lr_multipliers(network.state_dict(), config.layer_decay),
             rates={"embeddings": config.embedding_lr_multiplier},
+            first_step=gradual_unfreezing(
+                network.state_dict(), config.unfreeze_layers, source.steps_per_epoch
+            )
+            if config.unfreeze_layers
+            else first_step,
         ),
         trained=objective,
         data=DataSpec(source=AuxiliarySource(source, auxiliary) if auxiliary else source),

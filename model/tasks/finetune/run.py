@@ -24,7 +24,12 @@ RECIPE = (
     *("epochs", "global_batch", "optimizer", "layer_decay", "embedding_lr_multiplier"),
     *("warmup_share", "weight_decay", "grad_clip", "seed"),
 )
-UNUSUAL = ("auxiliary",)  # config fields in metrics.json if they are set
+UNUSUAL = (
+    "auxiliary",
+    "unfreeze_layers",
+    "schedule",
+    "decay_share",
+)  # config fields in metrics.json if they are set
 
 
 class _Part(Reporter):

@@ -20,6 +20,7 @@ from cloze.model.tasks.cost import FINETUNE_COSTS
 from cloze.model.tasks.files import data_fingerprint, missing_split
 from cloze.model.tasks.options import MULTITASK, FrozenLayers, SubTask, TaskOptions
 from cloze.model.tasks.table import TASKS, task_options
+from cloze.model.train.loop.schedules import SCHEDULES
 from cloze.model.train.optimizers import known_optimizer
 
 VERSION = 4
@@ -77,8 +78,18 @@ class FinetuneConfig(StageConfig):
     embedding_lr_multiplier: float = Field(default=1.0, gt=0)
     """Learning-rate multiplier of the embeddings."""
 
+    unfreeze_layers: int | None = Field(default=None, ge=1)
+    """Gradual unfreezing: the first epoch trains the head, each later one this many layers more,
+    from the top (ULMFiT: 1). Default: all layers from the start."""
+
     warmup_share: float = Field(default=0.1, ge=0, lt=1)
-    """Share of the steps with linear warmup; linear decay to 0 follows."""
+    """Share of the steps with linear warmup; the schedule's decay follows."""
+
+    schedule: str = "linear"
+    """Decay of the learning rate after warmup."""
+
+    decay_share: float = Field(default=0.2, gt=0, le=1)
+    """Share of the steps used by the final decay of wsd."""
 
     weight_decay: float = Field(default=0.01, ge=0)
     """Decoupled weight decay of weight matrices; biases and norms have none."""
@@ -141,6 +152,13 @@ class FinetuneConfig(StageConfig):
     def _known_optimizer(cls, value: str) -> str:
         return known_optimizer(value)
 
+    @field_validator("schedule")
+    @classmethod
+    def _known_schedule(cls, value: str) -> str:
+        if value not in SCHEDULES:
+            raise ValueError(f"there is no such schedule; {did_you_mean(value, SCHEDULES)}")
+        return value
+
     @field_validator("task")
     @classmethod
     def _known_task(cls, value: str) -> str:
@@ -184,7 +202,17 @@ class FinetuneConfig(StageConfig):
         return self
 
     @model_validator(mode="after")
-    def _one_auxiliary(self) -> FinetuneConfig:
+    def _check_training(self) -> FinetuneConfig:
+        if SCHEDULES[self.schedule].needs_warmup and not self.warmup_share:
+            raise ValueError(
+                f"schedule {self.schedule} begins to fall where the warm-up ends, and there is "
+                f"none; set warmup_share above 0"
+            )
+        if self.unfreeze_layers and self.frozen is not None:
+            raise ValueError(
+                f"unfreeze_layers ({self.unfreeze_layers}) is not for a frozen encoder; leave out "
+                f"one of them"
+            )
         if len(self.auxiliary) > 1 or (self.auxiliary and self.frozen is not None):
             raise ValueError(
                 f"auxiliary ({self.auxiliary}) takes one objective, and an encoder that is not "

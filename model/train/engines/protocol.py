@@ -62,8 +62,11 @@ class Engine(Protocol):
         """
         ...
 
-    def step(self, learning_rate: float) -> Tensor:
+    def step(self, learning_rate: float, step: int | None = None) -> Tensor:
         """Update the weights by the reduced gradient if it is finite, and reset the gradient.
+
+        Args:
+            step: number of the step, from 0; see `set_learning_rate`.
 
         Returns:
             The gradient norm before clipping: a scalar, equal on all ranks, possibly still being

@@ -79,12 +79,12 @@ class TorchEngine:
         detached: Tensor = figures.detach()
         return detached
 
-    def step(self, learning_rate: float) -> Tensor:
+    def step(self, learning_rate: float, step: int | None = None) -> Tensor:
         with self._world.timeline.section("optimizer", on_device=True):
-            return self._step(learning_rate)
+            return self._step(learning_rate, step)
 
-    def _step(self, learning_rate: float) -> Tensor:
-        set_learning_rate(self.optimizer, learning_rate)
+    def _step(self, learning_rate: float, step: int | None) -> Tensor:
+        set_learning_rate(self.optimizer, learning_rate, step)
         parameters = self._parameters
         if self.loss_scaler is not None:
             gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]

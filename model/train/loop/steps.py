@@ -226,7 +226,7 @@ class StepRunner:
         scaler = self.engine.loss_scaler
         scale = None if scaler is None else AsyncScalar(scaler.value)
         with self.gradients.collect(collect):
-            norm = AsyncScalar(self.engine.step(rate))
+            norm = AsyncScalar(self.engine.step(rate, step))
         if hyperparameters.ema is not None:
             self.engine.update_ema(ema_decay_at(hyperparameters.ema, step))
         return PendingStep(step + 1, norm, figures, counts, scale)

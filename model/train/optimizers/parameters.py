@@ -63,6 +63,11 @@ def freeze_unused(trained: TrainModule, batch: Batch) -> list[str]:
 _BLOCK = re.compile(r"encoder\.(?:layers|groups)\.(\d+)\.")
 
 
+def _count_layers(names: Iterable[str]) -> int:
+    """Return the number of layers of the parameters with these names."""
+    return 1 + max((int(match[1]) for match in map(_BLOCK.match, names) if match), default=-1)
+
+
 def layerwise_lr_multipliers(names: Iterable[str], decay: float) -> Callable[[str], float]:
     """Return a function from parameter name to learning-rate multiplier, for layer-wise decay.
 
@@ -73,9 +78,7 @@ def layerwise_lr_multipliers(names: Iterable[str], decay: float) -> Callable[[st
     Args:
         names: names of all parameters of the network.
     """
-    layer_count = 1 + max(
-        (int(match[1]) for match in map(_BLOCK.match, names) if match), default=-1
-    )
+    layer_count = _count_layers(names)
 
     def rate(name: str) -> float:
         match = _BLOCK.match(name)
@@ -86,6 +89,31 @@ def layerwise_lr_multipliers(names: Iterable[str], decay: float) -> Callable[[st
         return decay if name.startswith(("encoder.", "pooler.")) else 1.0
 
     return rate
+
+
+def gradual_unfreezing(names: Iterable[str], layers: int, epoch: int) -> Callable[[str], int]:
+    """Return a function from parameter name to the first step that trains it, from 0.
+
+    The first epoch trains heads and pooler; each later one adds the next `layers` layers from the
+    top, and at last the embeddings (ULMFiT: Howard and Ruder, 2018, section 3.3, with one layer).
+
+    Args:
+        names: names of all parameters of the network.
+        epoch: steps per epoch.
+    """
+    layer_count = _count_layers(names)
+
+    def first_step(name: str) -> int:
+        match = _BLOCK.match(name)
+        if match:
+            depth = layer_count - int(match[1])
+        elif name.startswith("encoder.embeddings."):
+            depth = layer_count + 1
+        else:  # a norm after the last layer belongs to that layer
+            depth = int(name.startswith("encoder."))
+        return epoch * math.ceil(depth / layers)
+
+    return first_step
 
 
 _SECTION = re.compile(r"(?:^|\.)encoder\.(?:(embeddings)\.|(?:layers|groups)\.\d+\.)")
@@ -112,12 +140,13 @@ def parameter_groups(model: nn.Module, recipe: TrainingHyperparameters) -> list[
 
         weight_decay  weight decay
         rate          learning-rate multiplier
+        first_step    first step that trains it, see `unfreeze`
         matrices      True for matrices and tables, False for vectors
         hidden        number of matrices stacked in each parameter, if the optimizer treats the
                       layers' matrices separately; else 0
     """
     separate_hidden = optimizer_kind(recipe.optimizer).matrix_state is not None
-    groups: dict[tuple[bool, float, int], dict[str, Any]] = {}
+    groups: dict[tuple[bool, float, int, int], dict[str, Any]] = {}
     for decays in (True, False):
         for name, parameter in trained_parameters(model):
             if (parameter.ndim > 1) is decays:
@@ -129,10 +158,12 @@ def parameter_groups(model: nn.Module, recipe: TrainingHyperparameters) -> list[
                     "params": [],
                     "weight_decay": decay,
                     "rate": rate,
+                    "first_step": (first_step := recipe.first_step(name)),
                     "matrices": decays,
                     "hidden": hidden,
                 }
-                groups.setdefault((decays, rate, hidden), values)["params"].append(parameter)
+                key = decays, rate, hidden, first_step
+                groups.setdefault(key, values)["params"].append(parameter)
     return list(groups.values())
 
 
@@ -155,10 +186,18 @@ def optimizer_states(
             yield name, parameter, key
 
 
-def set_learning_rate(optimizer: torch.optim.Optimizer, learning_rate: float) -> None:
-    """Set each group's learning rate to `learning_rate` times the group's `rate`."""
+def set_learning_rate(
+    optimizer: torch.optim.Optimizer, learning_rate: float, step: int | None = None
+) -> None:
+    """Set each group's learning rate to `learning_rate` times the group's `rate`.
+
+    Args:
+        step: number of the step, from 0; the rate of a group before its `first_step` is 0, so that
+            its weights stay, while its moments follow the gradient. None: no group is frozen.
+    """
     for group in optimizer.param_groups:
-        group["lr"] = learning_rate * group["rate"]
+        is_frozen = step is not None and step < group["first_step"]
+        group["lr"] = 0.0 if is_frozen else learning_rate * group["rate"]
 
 
 def gradient_norm(parameters: list[nn.Parameter]) -> Tensor:

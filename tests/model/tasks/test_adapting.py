@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
 
 from cloze.core.errors import StoppedError
 from cloze.core.stages.execute import BuildResult
@@ -17,10 +18,11 @@ from cloze.model.families.models import new_backbone
 from cloze.model.families.registry import FAMILIES
 from cloze.model.tasks.cost import BYTES_A_PIECE, _tokens
 from cloze.model.tasks.evaluate.stage import EvaluateConfig
-from cloze.model.tasks.finetune.stage import FinetuneConfig
+from cloze.model.tasks.finetune.stage import STAGE, FinetuneConfig
 from cloze.model.tasks.predict import read_predictions
 from cloze.model.tasks.table import KINDS, TASKS, load_task
-from cloze.model.train.optimizers.parameters import layerwise_lr_multipliers
+from cloze.model.train.loop.schedules import Schedule
+from cloze.model.train.optimizers.parameters import gradual_unfreezing, layerwise_lr_multipliers
 from tests.glue_files import write_glue
 from tests.model.tasks.stages import Listener, evaluate, finetune, settings
 from tests.tiny_models import tiny_config
@@ -97,6 +99,56 @@ def test_the_embeddings_move_least_and_a_stopped_training_goes_on_exactly(
     assert moved(quick, embeddings) > 2 * moved(plain, embeddings)
     matrix = "encoder.layers.0.feed_forward.up.weight"
     assert moved(quick, matrix) < 1.5 * moved(plain, matrix)
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "muon"])
+def test_layers_are_unfrozen_from_the_top_one_more_each_epoch(
+    tmp_path: Path, pretrained: str, sentiment: Path, optimizer: str
+) -> None:
+    start = checkpoint.load(pretrained).state
+    words, layer = "encoder.embeddings.word.weight", "encoder.layers.0.feed_forward.up.weight"
+    norm = "encoder.layers.0.attention_norm.bias"
+    more = {"unfreeze_layers": 1, "optimizer": optimizer, "baselines": False}
+    for epochs, trained in ((1, set()), (2, {layer, norm}), (3, {words, layer, norm})):
+        config = settings(sentiment, epochs=epochs, **more)
+        state = weights(finetune(config, pretrained, tmp_path / f"{epochs}"))
+        assert {
+            name for name in (words, layer, norm) if not state[name].equal(start[name])
+        } == trained
+        assert not state["pooler.dense.weight"].equal(start["pooler.dense.weight"])
+    with pytest.raises(StoppedError):  # in the second epoch
+        finetune(config, pretrained, tmp_path / "parts", report=Listener(stop_at=20))
+    assert weights(finetune(config, pretrained, tmp_path / "parts"))[words].equal(state[words])
+
+
+def test_groups_open_by_depth() -> None:
+    names = [f"encoder.layers.{layer}.x.weight" for layer in range(5)]
+    names += ["encoder.embeddings.x", "encoder.norm.x", "pooler.x", "classifier.x"]
+    first = gradual_unfreezing(names, 2, 10)
+    assert [first(name) for name in names] == [30, 20, 20, 10, 10, 30, 10, 0, 0]
+
+
+def test_a_schedule_is_pretrainings_and_the_usual_one_is_linear(
+    tmp_path: Path, pretrained: str, sentiment: Path
+) -> None:
+    rates = {}
+    for name in ("linear", "cosine", "wsd"):
+        log = Listener()
+        config = settings(sentiment, epochs=2, schedule=name, baselines=False)
+        finetune(config, pretrained, tmp_path / name, report=log)
+        rates[name] = [line["learning_rate"] for line in log.lines]
+        schedule = Schedule(name=name, warmup=3)
+        assert rates[name] == [pytest.approx(3e-3 * schedule.factor(n, 30)) for n in range(30)]
+    usual = settings(sentiment, epochs=2, baselines=False)
+    assert STAGE.fingerprint(usual, {}) == STAGE.fingerprint(
+        settings(sentiment, epochs=2, baselines=False, schedule="linear"), {}
+    )
+    with pytest.raises(ValidationError, match="no such schedule"):
+        FinetuneConfig(schedule="cosinus")
+    with pytest.raises(ValidationError, match="set warmup_share above 0"):
+        FinetuneConfig(schedule="inverse-sqrt", warmup_share=0)
+    with pytest.raises(ValidationError, match="not for a frozen encoder"):
+        FinetuneConfig(unfreeze_layers=1, frozen="last")
 
 
 PATIENT = {"epochs": 12, "patience": 2, "learning_rate": 1e-2, "baselines": False}
