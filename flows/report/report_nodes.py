@@ -244,7 +244,8 @@ class SummaryTable:
         return {"title": self.title, "columns": columns, "rows": rows, "notes": notes}
 
 
-# Settings of a grid by mean on dev, and multi-task training compared with single tasks.
+# Settings of a grid by mean on dev, multi-task training compared with single tasks, and tests on
+# other tasks than the trained one.
 
 MULTITASK = "multitask"
 MOST = 12  # maximum number of settings shown per task
@@ -354,5 +355,28 @@ def multitask_versus_single(nodes: Sequence[ReportNode]) -> SummaryTable | None:
         title="Several tasks at once and each alone, dev",
         columns=("multitask", "task", "metric", "alone", "at once", "difference"),
         rows=rows,
+        notes=("Mean ± the sample's standard deviation over seeds.",),
+    )
+
+
+def cross_tests(nodes: Sequence[ReportNode]) -> SummaryTable | None:
+    """Return the main scores by trained task (rows) and tested task (columns).
+
+    None: no evaluation names a task with `test_on`.
+    """
+    cells: dict[tuple[str, str], list[ReportNode]] = {}
+    for node in nodes:
+        trained = node.manifest.summary.get("trained_on")
+        if trained is not None and node.scores:
+            tested = f"{node.task} {node.manifest.summary['split']}, {next(iter(node.scores))}"
+            cells.setdefault((str(trained), tested), []).append(node)
+    if not cells:
+        return None
+    rows, columns = (dict.fromkeys(key[axis] for key in cells) for axis in (0, 1))
+    text = {key: next(iter(scores_of(own).values())).format for key, own in cells.items()}
+    return SummaryTable(
+        title="Trained on one task, tested on another",
+        columns=("trained on", *columns),
+        rows=[(row, *(text.get((row, column), "") for column in columns)) for row in rows],
         notes=("Mean ± the sample's standard deviation over seeds.",),
     )

@@ -35,6 +35,7 @@ from cloze.flows.report.report_nodes import (
     ReportNode,
     best_setting,
     best_settings,
+    cross_tests,
     describe_groups,
     last_pretrainings,
     multitask_versus_single,
@@ -79,8 +80,8 @@ def run(config: ReportConfig, build: BuildContext) -> StageResult:
         scores: group -> metric -> `mean`, `std` (None for one instance), `best`, `best_node`, `n`.
         groups: section, task and matrix values of each group, and the axes of its mean (`over`).
         masks: filled sentences by `node`.
-        tables: a paper's table, settings of a grid by score, and multi-task against single-task
-            training, if any.
+        tables: a paper's table, settings of a grid by score, multi-task against single-task
+            training, and tests on other tasks, if any.
     """
     from cloze.flows.report.page import render
 
@@ -92,9 +93,8 @@ def run(config: ReportConfig, build: BuildContext) -> StageResult:
         masks += _filled(node, config)
     build.report.progress(0, 1, "parts", {"step": "page"})
     group_scores = scores(nodes)
-    comparison = multitask_versus_single(nodes)
     score_tables = paper_tables(config.table, nodes) if config.table else best_settings(nodes)
-    score_tables += [comparison] if comparison else []
+    score_tables += filter(None, (multitask_versus_single(nodes), cross_tests(nodes)))
     page = render(nodes, group_scores, masks, len(encoders) - MOST_FILLED, score_tables)
     storage.write_bytes(build.file(FILE), page.encode())
     score_rows = {

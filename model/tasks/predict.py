@@ -22,7 +22,7 @@ from cloze.model.tasks.encode import CPU_POSITIONS, GPU_POSITIONS, evaluation_ba
 from cloze.model.tasks.heads import trained_network
 from cloze.model.tasks.kinds.multitask import select_task
 from cloze.model.tasks.source import TaskObjective
-from cloze.model.tasks.table import load_task, merge_options
+from cloze.model.tasks.table import TASKS, load_task, merge_options
 from cloze.model.tasks.task import Examples, Figures, Ints, Member, Samples, Split, encoded
 from cloze.model.train.distributed import World
 from cloze.model.train.engines.device_scalars import read_async
@@ -134,7 +134,9 @@ class FinetunedModel:
     Args:
         path: checkpoint, or an artifact that contains one.
         task: name of one of several tasks; None: the only one.
-        options: task options that differ from those of the training.
+        options: task options that differ from those of the training, or from those of `test_on`.
+        test_on: task of the same kind whose examples are predicted; None: the model's own.
+        label_map: new names for labels of the model and the examples; equal names are one label.
         world: ranks and device. Default: this process and the CPU.
 
     Attributes:
@@ -144,7 +146,8 @@ class FinetunedModel:
         parameters: number of weights.
 
     Raises:
-        UsageError: the checkpoint was not fine-tuned, or on several tasks and none is named.
+        UsageError: the checkpoint was not fine-tuned, or on several tasks and none is named;
+            `test_on` is of another kind, or the kind has no labels to map.
         DataError: the checkpoint is missing or damaged.
     """
 
@@ -154,6 +157,8 @@ class FinetunedModel:
         *,
         task: str | None = None,
         options: Mapping[str, Any] | None = None,
+        test_on: str | None = None,
+        label_map: Mapping[str, str] | None = None,
         world: World | None = None,
         precision: Precision = "fp32",
     ) -> None:
@@ -167,8 +172,24 @@ class FinetunedModel:
             )
         self._world = world or World(rank=0, size=1, device=torch.device("cpu"))
         self.metadata, state = select_task(loaded.task, loaded.state, task, path)
-        own_options = merge_options(self.metadata.get("options"), options or {})
-        self.task = load_task(str(self.metadata["name"]), own_options)
+        name = str(self.metadata["name"])
+        if test_on in (None, name):
+            own_options = merge_options(self.metadata.get("options"), options or {})
+            self.task = load_task(name, own_options)
+        else:
+            self.task = load_task(str(test_on), options)
+        kind = TASKS[name].kind
+        if TASKS[self.task.name].kind != kind:
+            raise UsageError(
+                f"test_on ({test_on}) is a task of another kind than {name}, the task of {path}; "
+                f"name one of the kind {kind}"
+            )
+        if label_map:
+            if kind != "classification":
+                raise UsageError(
+                    f"label_map means nothing to task {name}, whose kind is {kind}; leave it out"
+                )
+            self.metadata = {**self.metadata, "label_map": label_map}
         network = trained_network(self.task, loaded.model, state, self.metadata, loaded.path)
         self._objective = TaskObjective(
             self.task, network.to(self._world.device), precision, self._world.device

@@ -131,6 +131,7 @@ TABLES = {  # tables of a field's valid names
     "random_from": NameOf("cloze.pipeline.dataset.masking.registry:RANDOM_FROM"),
     "kind": NameOf("cloze.pipeline.vocab.trainers:TRAINERS"),
     "task": NameOf("cloze.model.tasks.table:TASKS"),
+    "test_on": NameOf("cloze.model.tasks.table:TASKS"),
     "model": NameOf("cloze.model.families.registry:presets", "PRESET"),
     "family": NameOf("cloze.model.families.registry:FAMILIES"),
 }

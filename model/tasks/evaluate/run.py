@@ -39,7 +39,13 @@ def run(config: EvaluateConfig, build: BuildContext) -> StageResult:
     paths = inputs_of_role("checkpoint", build.inputs)
     models = (
         FinetunedModel(
-            path, task=config.task, options=config.options, world=world, precision=precision
+            path,
+            task=config.task,
+            options=config.options,
+            test_on=config.test_on,
+            label_map=config.label_map,
+            world=world,
+            precision=precision,
         )
         for path in paths.values()
     )
@@ -87,6 +93,8 @@ def run(config: EvaluateConfig, build: BuildContext) -> StageResult:
         }
     else:
         summary["members"] = list(paths)
+    if config.test_on is not None:
+        summary["trained_on"] = model.metadata["name"]
     return StageResult(rows=len(examples), tokens=int(samples.lengths.sum()), summary=summary)
 
 

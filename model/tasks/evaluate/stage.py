@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from cloze.core.config import InputPath, StageConfig
+from cloze.core.errors import did_you_mean
 from cloze.core.humanize import format_metrics
 from cloze.core.stages.stage import BuildContext, InputSpec, Stage, StageResult
 from cloze.model.tasks.cost import EVALUATE_COSTS
@@ -34,8 +35,17 @@ class EvaluateConfig(StageConfig):
     """Task of the checkpoint; needed if it was fine-tuned on several. Default: the checkpoint's
     only task."""
 
+    test_on: str | None = None
+    """Another task whose data to score on, of the same kind: rte for a model of mnli. Default: the
+    checkpoint's own task."""
+
+    label_map: dict[str, str] = Field(default_factory=dict)
+    """New names for labels, of the model and of the data; labels with one name are one label:
+    {neutral: not_entailment, contradiction: not_entailment}."""
+
     options: dict[str, Any] = Field(default_factory=dict)
-    """Task options that differ from those of the fine-tuning."""
+    """Task options that differ from those of the fine-tuning; with test_on, from those of that
+    task."""
 
     split: str = Field(default="dev", min_length=1)
     """Split to score: train, dev, test, or another split of the task. A split without labels is
@@ -50,16 +60,23 @@ class EvaluateConfig(StageConfig):
     precision: Literal["auto", "fp32", "bf16"] = "auto"
     """Precision of matrix products, over fp32 weights. auto: bf16 if the hardware has it."""
 
+    @field_validator("test_on")
+    @classmethod
+    def _known_task(cls, value: str | None) -> str | None:
+        if value is not None and value not in TASKS:
+            raise ValueError(f"no such task; {did_you_mean(value, TASKS)}")
+        return value
+
     def reads(self) -> list[tuple[str, TaskOptions, str | None]]:
         """Return name, options and data of the task; the checkpoint has what is missing."""
-        known = self.task in TASKS
-        options = task_options(str(self.task), self.options) if known else TaskOptions()
-        return [(self.task or "", options, self.data)]
+        task = self.test_on or self.task or ""
+        options = task_options(task, self.options) if task in TASKS else TaskOptions()
+        return [(task, options, self.data)]
 
     def missing(self) -> str:
         """Return a clause about missing files of the split; empty if all exist."""
-        ((_, options, data),) = self.reads()
-        if self.task not in TASKS or data is None:
+        ((task, options, data),) = self.reads()
+        if task not in TASKS or data is None:
             return super().missing()
         return missing_split(data, options, (self.split,))
 

@@ -135,11 +135,13 @@ class LabelledTexts(TextExamples):
         labels: indices into `label_names`; None for a split without labels.
         label_names: labels as in the files.
         weights: training weight of each example, 1 on average; None: equal weights.
+        outputs: label number of each output of the model; None: output i is label i.
     """
 
     labels: Sequence[int] | None
     label_names: tuple[str, ...]
     weights: Sequence[float] | None = None
+    outputs: Sequence[int] | None = None
 
     @property
     def labelled(self) -> bool:
@@ -186,15 +188,36 @@ class LabelledTexts(TextExamples):
         weight = {label: len(self) / (len(counts) * count) for label, count in counts.items()}
         return dataclasses.replace(self, weights=[weight[label] for label in self.labels or ()])
 
-    def relabelled(self, label_names: Sequence[str]) -> LabelledTexts:
+    def relabelled(
+        self, label_names: Sequence[str], renamed: Mapping[str, str] | None = None
+    ) -> LabelledTexts:
         """Return the examples with the model's label numbers.
+
+        Args:
+            label_names: labels of the model's outputs.
+            renamed: new names for labels of the model and of the examples.
 
         Raises:
             DataError: the model does not know a label.
         """
-        names = tuple(label_names)
-        if self.labels is None or names == self.label_names:
-            return dataclasses.replace(self, label_names=names)
+        if renamed:
+            outputs, files = (
+                [renamed.get(name, name) for name in own] for own in (label_names, self.label_names)
+            )
+            file_names = list(dict.fromkeys(files))
+            # The data's order: metrics such as F1 are of its second label.
+            known = (name for name in file_names if name in outputs)
+            names = list(dict.fromkeys([*known, *outputs]))
+            examples = dataclasses.replace(
+                self,
+                labels=self.labels and [file_names.index(files[label]) for label in self.labels],
+                label_names=tuple(file_names),
+                outputs=[names.index(name) for name in outputs],
+            )
+            return examples.relabelled(names)
+        names = list(label_names)
+        if self.labels is None or tuple(names) == self.label_names:
+            return dataclasses.replace(self, label_names=tuple(names))
         label_numbers = {name: i for i, name in enumerate(names)}
         unknown = sorted({self.label_names[label] for label in self.labels} - label_numbers.keys())
         if unknown:
@@ -202,10 +225,11 @@ class LabelledTexts(TextExamples):
             location = self.locations[example] if self.locations else self.where
             raise DataError(
                 f"{location}: label {unknown[0]!r} is unknown to the model, which has "
-                f"{', '.join(names)}; use the data of the model's own task"
+                f"{', '.join(names)}; use the data of the model's own task, or map the labels with "
+                f"label_map"
             )
         labels = [label_numbers[self.label_names[label]] for label in self.labels]
-        return dataclasses.replace(self, labels=labels, label_names=names)
+        return dataclasses.replace(self, labels=labels, label_names=tuple(names))
 
 
 def read_texts(path: str, split: str, options: TextOptions, expected_files: str) -> LabelledTexts:

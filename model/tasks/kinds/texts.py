@@ -140,7 +140,8 @@ class Classification(TextTask[LabelledTexts, Probabilities]):
         return train.balanced()
 
     def align_labels(self, examples: LabelledTexts, metadata: TaskMetadata) -> LabelledTexts:
-        return examples.relabelled([str(name) for name in metadata["labels"]])
+        names = [str(name) for name in metadata["labels"]]
+        return examples.relabelled(names, metadata.get("label_map") or {})
 
     def encode(self, examples: LabelledTexts, tokenizer: Tokenizer, max_length: int) -> TextSamples:
         targets = self.targets(examples)
@@ -172,7 +173,12 @@ class Classification(TextTask[LabelledTexts, Probabilities]):
     def decode(
         self, answers: Sequence[Any], examples: LabelledTexts, samples: Samples
     ) -> Probabilities:
-        return np.array(answers, dtype=np.float32).reshape(len(answers), len(examples.label_names))
+        """Return each label's probability; outputs of the model with one label add up."""
+        labels = len(examples.label_names)
+        if examples.outputs is None:
+            return np.array(answers, dtype=np.float32).reshape(len(answers), labels)
+        by_output = np.array(answers, dtype=np.float32).reshape(-1, len(examples.outputs))
+        return by_output @ np.eye(labels, dtype=np.float32)[list(examples.outputs)]
 
     def score(self, examples: LabelledTexts, predictions: Probabilities) -> Figures:
         return metrics.scores(self.metrics, _labels(examples), predictions.argmax(axis=1))

@@ -16,6 +16,7 @@ WITHOUT_TEXT = {  # presets whose text the user brings
     "modernbert-base", "roberta-base", "roberta-large", "spanbert-large",
 }  # fmt: skip
 OF_A_CHECKPOINT = {
+    "cross-test",
     "glue",
     "grid",
     "multitask",

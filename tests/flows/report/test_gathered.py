@@ -15,6 +15,7 @@ from cloze.core.artifacts.artifact import Manifest
 from cloze.flows.report.report_nodes import (
     NodePlacement,
     ReportNode,
+    cross_tests,
     curves,
     describe_groups,
     last_pretrainings,
@@ -185,3 +186,26 @@ def test_phases_stand_one_after_another_on_one_axis() -> None:
     assert [step for step, _ in again.train] == [10]
     assert second.heldout == ((6, 6.0),)
     assert first.objective == "mlm"
+
+
+def test_a_test_on_another_task_is_a_cell_of_a_square() -> None:
+    cells = {("mnli", "rte"): (0.6, 0.8), ("mnli", "mnli"): (0.9,), ("rte", "rte"): (0.7,)}
+    nodes = [
+        node(
+            f"evaluate@{tested}-{trained}-{seed}",
+            {
+                "trained_on": trained,
+                "task": tested,
+                "split": "dev",
+                "metric": "accuracy",
+                "metrics": {"accuracy": score},
+            },
+        )
+        for (trained, tested), scores_of_seeds in cells.items()
+        for seed, score in enumerate(scores_of_seeds)
+    ]
+    table = cross_tests(nodes)
+    assert table is not None
+    assert table.columns == ("trained on", "rte dev, accuracy", "mnli dev, accuracy")
+    assert table.rows == [("mnli", "0.700 ± 0.141", "0.900"), ("rte", "0.700", "")]
+    assert cross_tests([tuned("rte", 1, 0.5, "evaluate")]) is None
