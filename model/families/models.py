@@ -26,8 +26,8 @@ from cloze.model.layers.heads import MaskedLMHead, Pooler, initialize
 class Transform(Protocol):
     """Pooler whose layers also precede heads on every position."""
 
-    def transform(self, hidden: Tensor) -> Tensor:
-        """Map float [..., D] to float [..., D]."""
+    def transform(self, hidden: Tensor, attention_mask: Tensor | None = None) -> Tensor:
+        """Map hidden, float [B, L, D], with attention_mask, bool [B, L], to float [B, L, D]."""
         ...
 
 

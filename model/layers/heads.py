@@ -192,7 +192,7 @@ class PredictionHead(nn.Module):
         self.norm = norm
         self._mean = mean
 
-    def transform(self, hidden: Tensor) -> Tensor:
+    def transform(self, hidden: Tensor, attention_mask: Tensor | None = None) -> Tensor:
         """Map float [..., D] to float [..., D]."""
         transformed: Tensor = self.norm(self.activation(self.dense(hidden)))
         return transformed
@@ -230,7 +230,7 @@ class LastPooler(Pooler):
 
 
 class LstmPooler(Pooler):
-    """Pooler on the first state of a bidirectional LSTM over the row.
+    """Bidirectional LSTM over the row; a vector of the row is pooled from its first state.
 
     Args:
         hidden_size: D; each direction has D / 2.
@@ -242,7 +242,8 @@ class LstmPooler(Pooler):
         super().__init__(hidden_size)
         self.lstm = nn.LSTM(hidden_size, hidden_size // 2, batch_first=True, bidirectional=True)
 
-    def forward(self, hidden: Tensor, attention_mask: Tensor | None = None) -> Tensor:
+    def transform(self, hidden: Tensor, attention_mask: Tensor | None = None) -> Tensor:
+        """Map hidden, float [B, L, D], to the LSTM's states, float [B, L, D], 0 at padding."""
         rows, length = hidden.shape[:2]
         lengths = torch.full((rows,), length)
         if attention_mask is not None:
@@ -250,8 +251,11 @@ class LstmPooler(Pooler):
         packed = pack_padded_sequence(
             hidden.float(), lengths, batch_first=True, enforce_sorted=False
         )
-        states, _ = pad_packed_sequence(self.lstm(packed)[0], batch_first=True)
-        return super().forward(states.to(hidden.dtype))
+        states, _ = pad_packed_sequence(self.lstm(packed)[0], batch_first=True, total_length=length)
+        return states.to(hidden.dtype)
+
+    def forward(self, hidden: Tensor, attention_mask: Tensor | None = None) -> Tensor:
+        return super().forward(self.transform(hidden, attention_mask))
 
 
 class LastState(nn.Module):

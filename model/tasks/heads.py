@@ -109,8 +109,8 @@ class SequenceClassifier(nn.Module):
 class TokenClassifier(nn.Module):
     """Encoder, dropout and a linear layer per position (Devlin et al. 2019, figure 4c, d).
 
-    For tags and span ends. A pooler that is a `Transform` is applied to every position, as in
-    ModernBERT.
+    For tags and span ends. A pooler that is a `Transform` is applied to every position: the dense
+    layer of ModernBERT, or a BiLSTM.
 
     Args:
         head: name of the linear layer in a checkpoint's `heads`.
@@ -131,7 +131,9 @@ class TokenClassifier(nn.Module):
     def states(self, batch: Mapping[str, Any]) -> Tensor:
         """Return the states that are classified, float [B, L, D]."""
         hidden = encode(self.encoder, batch["input_ids"], batch)
-        return cast(Transform, self.pooler).transform(hidden) if self._transforms else hidden
+        if not self._transforms:
+            return hidden
+        return cast(Transform, self.pooler).transform(hidden, batch["attention_mask"])
 
     def forward(self, batch: Mapping[str, Any]) -> Tensor:
         """Return logits, fp32 [B, L, outputs], for a batch of `TextSamples`."""

@@ -21,6 +21,7 @@ from cloze.model.families.pretraining import spans
 from cloze.model.families.registry import FAMILIES, model_config
 from cloze.model.layers.batch import overlay, unmask
 from cloze.model.objectives import choose, objectives, total_loss
+from cloze.model.tasks.heads import TokenClassifier
 from cloze.model.train.evaluate.scoring import PretrainModule
 from tests.model.layouts import laid
 from tests.tiny_models import dataset_info, tiny_batch, tiny_config, tiny_model, write_tokenizer
@@ -268,6 +269,22 @@ def test_left_to_right_pools_where_the_row_has_been_read(bilstm: bool) -> None:
     before = vector(ids, mask)
     torch.testing.assert_close(vector(ids[:, :4], mask[:, :4]), before)
     assert not torch.allclose(vector(torch.tensor([[2, 7, 8, 11, 0, 0]]), mask), before)
+
+
+@pytest.mark.parametrize("bilstm", [False, True])
+def test_a_bilstm_lets_a_word_s_label_depend_on_later_words(bilstm: bool) -> None:
+    """Devlin et al. 2019, table 5: the BiLSTM precedes heads on every position, too."""
+    torch.manual_seed(0)
+    config = tiny_config(family="ltr", bilstm=bilstm)
+    network = TokenClassifier(new_backbone(config), config.hidden_size, 3, 0.0, "head").eval()
+    ids, mask = torch.tensor([[2, 7, 8, 9, 0]]), torch.tensor([[True, True, True, True, False]])
+    batch = {"input_ids": ids, "attention_mask": mask, "token_type_ids": 0 * ids}
+    before = network(batch)
+    assert before.shape == (1, 5, 3)
+    after = network({**batch, "input_ids": torch.tensor([[2, 7, 8, 11, 0]])})
+    assert torch.allclose(after[0, :3], before[0, :3]) != bilstm
+    shorter = network({name: value[:, :4] for name, value in batch.items()})
+    torch.testing.assert_close(shorter, before[:, :4])
 
 
 def test_electra_replaces_masks_alone_and_labels_what_differs() -> None:
