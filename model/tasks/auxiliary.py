@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Literal, cast
 
 import numpy as np
 import torch
@@ -22,6 +23,7 @@ from cloze.model.families.config import ModelConfig
 from cloze.model.families.models import new_model
 from cloze.model.layers.batch import Batch, extend
 from cloze.model.layers.cross_entropy import enable_lazy_logits
+from cloze.model.layers.encoder import Encoder
 from cloze.model.objectives import LossSum, Objective, objectives
 from cloze.model.tasks.source import EpochSource, MultiTaskSource
 from cloze.model.train.loop.interfaces import StepBatches
@@ -68,7 +70,7 @@ class Auxiliary:
         )
         masks = sample_masks(rows, MaskConfig(), self.tokens, [step])
         starts = np.repeat(np.arange(len(ids)) * length, np.diff(masks.offsets))
-        positions = starts + masks.positions
+        positions = (starts + masks.positions).astype(np.int64)
         masked_ids = ids.copy()
         masked_ids.reshape(-1)[positions] = masks.input_ids
         masked_positions, labels = filled(positions, ids.reshape(-1)[positions])
@@ -107,7 +109,7 @@ class AuxiliarySource:
 
 def add_auxiliary(
     network: nn.Module,
-    wanted: Mapping[str, float],
+    wanted: Mapping[Literal["mlm", "lm"], float],
     config: ModelConfig,
     state: Mapping[str, Tensor],
     vocabulary: str,
@@ -135,7 +137,7 @@ def add_auxiliary(
         )
     torch.manual_seed(int(random_keys.fold_in(seed, _WEIGHTS)))
     model = new_model(config)
-    model.pair = None  # type: ignore[assignment]
+    model.pair = None
     # A pooler that transforms every position is part of the head, as in ModernBERT.
     parts = {
         part: module
@@ -155,7 +157,7 @@ def add_auxiliary(
                 f"keeps no pretraining head; name a pretrained checkpoint"
             )
         module.load_state_dict(own)
-    model.encoder = network.get_submodule("encoder")
+    model.encoder = cast(Encoder, network.get_submodule("encoder"))
     enable_lazy_logits(model)
     if hasattr(model, "predicts_all_positions"):
         model.predicts_all_positions = False

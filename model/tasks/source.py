@@ -212,7 +212,7 @@ class TaskObjective(TrainModule):
         auxiliary: objective whose loss is added; its batches have its `inputs`.
     """
 
-    names = ("train",)
+    names: tuple[str, ...] = ("train",)
 
     def __init__(
         self,

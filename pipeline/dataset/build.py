@@ -315,7 +315,8 @@ def _words_per_token(total: Mapping[str, Any], counters: Mapping[str, int]) -> f
     if total["words"] is None:
         return None
     words = total["words"] / counters[f"{TOKENS}read"] * text_tokens
-    return round(words / (total["row_tokens"] / total["rows"]), 6)
+    share: float = words * total["rows"] / total["row_tokens"]
+    return round(share, 6)
 
 
 def token_shares(counters: Mapping[str, int]) -> dict[str, Any]:

@@ -10,8 +10,9 @@ from cloze.core.artifacts import checkpoints
 from cloze.core.stages.stage import BuildContext, Reporter, StageResult
 from cloze.model import checkpoint
 from cloze.model.tasks.files import METRICS, write_json
-from cloze.model.tasks.finetune.fit import FinetuneResult, FinetuneSetup, fit, starting_point
+from cloze.model.tasks.finetune.fit import FinetuneResult, FinetuneSetup, fit
 from cloze.model.tasks.finetune.stage import SPLITS, FinetuneConfig
+from cloze.model.tasks.finetune.start import starting_point
 from cloze.model.tasks.options import Frozen
 from cloze.model.tasks.table import load_task
 from cloze.model.tasks.task import Figures, check_labelled, encoded, task_source

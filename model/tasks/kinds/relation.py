@@ -138,11 +138,11 @@ class Relation(Classification):
         for i, own in enumerate(zip(*texts, strict=True)):
             lengths = [len(text.tokens) for text in own]
             counts = truncate(lengths[0], sum(lengths[1:]), room)
-            for side, (text, count) in enumerate(zip(own, counts, strict=False)):
-                texts[side][i] = text.shortened(count)
+            for number, (text, count) in enumerate(zip(own, counts, strict=False)):
+                texts[number][i] = text.shortened(count)
             truncated += sum(lengths) > room
             lost += any(
-                len(texts[side][i].fixed) < len(text.fixed) for side, text in enumerate(own)
+                len(texts[number][i].fixed) < len(text.fixed) for number, text in enumerate(own)
             )
         tokens = [[text.tokens for text in side] for side in texts]
         other = tokens[1] if pair else None
