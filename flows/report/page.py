@@ -40,6 +40,7 @@ def render(
     masks: Sequence[Mapping[str, Any]],
     unfilled: int = 0,
     summary_tables: Sequence[SummaryTable] = (),
+    figure: str = "",
 ) -> str:
     """Return the page as HTML.
 
@@ -49,6 +50,7 @@ def render(
         masks: entries with `node`, `text` and `candidates` (token, score, sequence).
         unfilled: number of checkpoints whose filled masks are not shown.
         summary_tables: further tables.
+        figure: `<svg>` element below these tables; empty: none.
     """
     environment = templates_in(TEMPLATES)
     environment.filters |= {"si": format_count, "seconds": format_duration}
@@ -70,6 +72,7 @@ def render(
         throughput=plots.throughput(histories[0]) if histories and len(pretrained) == 1 else "",
         tables=[_table(section, members) for section, members in sections if len(members) > 1],
         summary_tables=summary_tables,
+        figure=figure,
         task=_task(tuned[0]) if len(tuned) == 1 else "",
         evaluated=evaluated[0].manifest.summary if len(evaluated) == 1 else None,
         graph=_picture(nodes),

@@ -11,11 +11,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from cloze.core.errors import did_you_mean
 from cloze.core.humanize import format_count
 from cloze.flows.report.report_nodes import (
     ReportNode,
+    RowPoints,
     SummaryTable,
     last_pretrainings,
     lower_is_better,
@@ -58,10 +60,25 @@ class TableColumn(_Spec):
     fine-tunings, scored on dev."""
 
     metric: str = ""
-    """Metric. Default: the task's main metric."""
+    """Metric, or of a pretraining a number of its summary. Default: the task's main metric."""
 
     mean_of: tuple[str, ...] = ()
-    """Columns whose mean this column is, for rows that have all of them."""
+    """Columns whose mean this column is, for rows that have all of them. A repeated name weighs
+    as often."""
+
+    digits: int = Field(default=1, ge=0)
+    """Decimal places."""
+
+
+class TableFigure(_Spec):
+    """A figure of one column: a dot for each seed, and each row's mean."""
+
+    y: str
+    """Column."""
+
+    x: str = "row"
+    """row, or a number in the summaries of the pretrainings such as training_flops, summed over a
+    row's phases. Rows without the number are left out."""
 
 
 class PaperTable(_Spec):
@@ -82,6 +99,24 @@ class PaperTable(_Spec):
     differs: tuple[str, ...] = ()
     """What differs from the paper at every size, a sentence each."""
 
+    figure: TableFigure | None = None
+    """Figure below the tables."""
+
+    @model_validator(mode="after")
+    def _names_exist(self) -> PaperTable:
+        named = [*(part for column in self.columns.values() for part in column.mean_of)]
+        named += [] if self.figure is None else [self.figure.y]
+        if unknown := [name for name in named if name not in self.columns]:
+            raise ValueError(
+                f"{unknown[0]!r} is no column; {did_you_mean(unknown[0], self.columns)}"
+            )
+        if self.reference and self.reference not in self.rows:
+            raise ValueError(
+                f"reference ({self.reference!r}) is no row; "
+                f"{did_you_mean(self.reference, self.rows)}"
+            )
+        return self
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cell:
@@ -89,6 +124,7 @@ class Cell:
 
     by_seed: Mapping[str, float]
     published: float | None
+    digits: int = 1
 
     @property
     def mean(self) -> float | None:
@@ -96,12 +132,15 @@ class Cell:
 
     def text(self, sign: str = "") -> str:
         """Return mean, deviation and n, with the published figure in brackets."""
-        published = "" if self.published is None else f"[{self.published:{sign}.1f}]"
+        form = f"{sign}.{self.digits}f"
+        published = "" if self.published is None else f"[{self.published:{form}}]"
         if self.mean is None:
             return published or MISSING
         values = list(self.by_seed.values())
-        spread = f" ± {statistics.stdev(values):.1f} (n {len(values)})" if len(values) > 1 else ""
-        return f"{self.mean:{sign}.1f}{spread} {published}".rstrip()
+        spread = ""
+        if len(values) > 1:
+            spread = f" ± {statistics.stdev(values):.{self.digits}f} (n {len(values)})"
+        return f"{self.mean:{form}}{spread} {published}".rstrip()
 
 
 def paper_tables(table: PaperTable, nodes: Sequence[ReportNode]) -> list[SummaryTable]:
@@ -112,9 +151,10 @@ def paper_tables(table: PaperTable, nodes: Sequence[ReportNode]) -> list[Summary
     rows = [
         [table.rows[row].label or row, *(cells[row][name].text() for name in used)] for row in cells
     ]
+    in_brackets = f"In brackets: {table.source}. "
     notes = [
-        f"In brackets: {table.source}. Mean ± the sample's standard deviation over seeds, in the "
-        f"paper's unit.",
+        f"{in_brackets if any(row.published for row in table.rows.values()) else ''}"
+        f"Mean ± the sample's standard deviation over seeds, in the paper's unit.",
         *comparability(table, nodes),
         *table.differs,
     ]
@@ -143,12 +183,11 @@ def _cells(
         published = spec.published.get(name)
         if column.mean_of:
             by_seed = _mean_by_seed([cells[part].by_seed for part in column.mean_of])
-            cells[name] = Cell(by_seed=by_seed, published=published)
         else:
             selector = column.nodes or {"task": name}
             scored = [node for node in members if _matches(node, selector, column)]
             by_seed = {_seed(node): value for node in scored for value in _score(node, column)}
-            cells[name] = Cell(by_seed=by_seed, published=published)
+        cells[name] = Cell(by_seed=by_seed, published=published, digits=column.digits)
         yield name, cells[name]
 
 
@@ -187,6 +226,9 @@ def _matches(node: ReportNode, selector: Mapping[str, Any], column: TableColumn)
 def _score(node: ReportNode, column: TableColumn) -> Iterator[float]:
     """Yield the node's score in the paper's unit: hundredths, or as it is if lower is better."""
     scores = node.scores
+    value = node.manifest.summary.get(column.metric) if node.stage == PRETRAIN else None
+    if isinstance(value, (int, float)):
+        scores = {**scores, column.metric: float(value)}
     metric = column.metric or next(iter(scores), "")
     if metric in scores:
         yield scores[metric] * (1 if lower_is_better(metric) else 100)
@@ -221,7 +263,28 @@ def _difference(cell: Cell, reference: Cell) -> Cell:
         published = cell.published - reference.published
     common = cell.by_seed.keys() & reference.by_seed.keys()
     by_seed = {seed: cell.by_seed[seed] - reference.by_seed[seed] for seed in sorted(common)}
-    return Cell(by_seed=by_seed, published=published)
+    return Cell(by_seed=by_seed, published=published, digits=cell.digits)
+
+
+def figure_points(table: PaperTable, nodes: Sequence[ReportNode]) -> list[RowPoints]:
+    """Return the dots of the table's figure; empty: no figure, or no row has its numbers."""
+    if table.figure is None:
+        return []
+    points = []
+    for row, spec in table.rows.items():
+        cell = dict(_cells(table, row, spec, nodes))[table.figure.y]
+        x = _position(table.figure.x, pretrainings(_members(table, row, nodes), nodes))
+        if cell.by_seed and (x is not None or table.figure.x == "row"):
+            values = tuple(cell.by_seed.values())
+            points.append(RowPoints(label=spec.label or row, x=x, values=values))
+    return points
+
+
+def _position(name: str, phases: Sequence[ReportNode]) -> float | None:
+    numbers = [node.manifest.summary.get(name) for node in phases]
+    if not numbers or any(number is None for number in numbers):
+        return None
+    return sum(float(number) for number in numbers if number is not None)
 
 
 # What the rows cost, and how far from the paper's they are.
@@ -286,9 +349,9 @@ def _costs(table: PaperTable, nodes: Sequence[ReportNode]) -> SummaryTable | Non
             _amount([node.manifest.summary.get(key) for node in phases], summed)
             for _, key, summed in COSTS
         ]
-        summaries = [node.manifest.summary for node in members]
+        inferences = [node.manifest.summary.get("inference") or {} for node in members]
         texts += [
-            _amount([summary[key] for summary in summaries if key in summary][:1], summed=False)
+            _amount([of[key] for of in inferences if of.get(key)][:1], summed=False)
             for _, key in INFERENCE
         ]
         rows.append([spec.label or row, *texts])

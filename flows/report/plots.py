@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import re
 from collections.abc import Mapping, Sequence
+from textwrap import fill
 from typing import Any
 
 import matplotlib as mpl
@@ -13,7 +14,7 @@ mpl.use("svg")
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from cloze.flows.report.report_nodes import Curve
+from cloze.flows.report.report_nodes import Curve, RowPoints
 
 INK, MUTED, BLUE, ORANGE = "#1f2933", "#7b8794", "#2563a8", "#d97706"
 GREEN, RED = "#2f855a", "#b83227"
@@ -126,6 +127,31 @@ def lengths(counts: Sequence[int], length: int) -> str:
         axes.set_xlim(0, length)
         axes.set_xlabel("tokens a row")
         axes.set_ylabel("rows")
+        return svg(figure)
+
+
+def points(rows: Sequence[RowPoints], x_label: str, y_label: str) -> str:
+    """Plot a dot for each score and a dash at each row's mean, over the rows or over log(x)."""
+    with mpl.rc_context(STYLE):
+        figure, axes = _figure(3.1)
+        for number, row in enumerate(rows):
+            colour = CYCLE[number % len(CYCLE)]
+            x = number if row.x is None else row.x
+            dots = {"color": colour, "markersize": 4, "alpha": 0.55, "linestyle": "none"}
+            axes.plot([x] * len(row.values), row.values, marker="o", **dots)
+            mean = sum(row.values) / len(row.values)
+            axes.plot([x], [mean], marker="_", markersize=16, color=colour, markeredgewidth=2)
+            if row.x is not None:
+                place = {"textcoords": "offset points", "xytext": (10, 3), "fontsize": 8}
+                axes.annotate(row.label, (x, mean), color=colour, **place)
+        if any(row.x is None for row in rows):
+            axes.set_xticks(range(len(rows)), [fill(row.label, 16) for row in rows])
+            axes.set_xlim(-0.6, len(rows) - 0.4)
+        else:
+            axes.set_xscale("log")
+            axes.margins(x=0.15)
+            axes.set_xlabel(x_label)
+        axes.set_ylabel(y_label)
         return svg(figure)
 
 

@@ -226,6 +226,15 @@ def _shift(node: ReportNode, ends: Mapping[str, float]) -> float:
     return float(int(step)) if step.isdigit() else ends.get(name, 0.0)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowPoints:
+    """Scores of a table's row: one for each seed; `x`: position, None if rows are categories."""
+
+    label: str
+    x: float | None
+    values: Sequence[float]
+
+
 # Tables in summaries of stages: for the terminal and the report's page
 
 

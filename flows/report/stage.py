@@ -29,7 +29,7 @@ from cloze.core.stages.execution import (
 )
 from cloze.core.stages.stage import BuildContext, Stage, StageResult
 from cloze.flows.graph.command import run_inference
-from cloze.flows.report.paper_table import PaperTable, paper_tables
+from cloze.flows.report.paper_table import PaperTable, figure_points, paper_tables
 from cloze.flows.report.report_nodes import (
     NodePlacement,
     ReportNode,
@@ -95,7 +95,8 @@ def run(config: ReportConfig, build: BuildContext) -> StageResult:
     group_scores = scores(nodes)
     score_tables = paper_tables(config.table, nodes) if config.table else best_settings(nodes)
     score_tables += filter(None, (multitask_versus_single(nodes), cross_tests(nodes)))
-    page = render(nodes, group_scores, masks, len(encoders) - MOST_FILLED, score_tables)
+    figure = _figure(config.table, nodes) if config.table else ""
+    page = render(nodes, group_scores, masks, len(encoders) - MOST_FILLED, score_tables, figure)
     storage.write_bytes(build.file(FILE), page.encode())
     score_rows = {
         group: {metric: asdict(score) for metric, score in metrics.items()}
@@ -111,6 +112,15 @@ def run(config: ReportConfig, build: BuildContext) -> StageResult:
             **tables,
         }
     )
+
+
+def _figure(table: PaperTable, nodes: list[ReportNode]) -> str:
+    from cloze.flows.report import plots
+
+    if table.figure is None or not (rows := figure_points(table, nodes)):
+        return ""
+    label = table.columns[table.figure.y].label or table.figure.y
+    return plots.points(rows, table.figure.x.replace("_", " "), label)
 
 
 def _gathered(name: str, path: str, config: ReportConfig) -> ReportNode:

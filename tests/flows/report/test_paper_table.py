@@ -5,11 +5,20 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
 
 from cloze.core.artifacts.artifact import Manifest
 from cloze.flows.graph import config as configs
 from cloze.flows.graph.overrides import parse
-from cloze.flows.report.paper_table import PaperTable, paper_tables
+from cloze.flows.report import plots
+from cloze.flows.report.paper_table import (
+    PaperTable,
+    TableColumn,
+    TableFigure,
+    TableRow,
+    figure_points,
+    paper_tables,
+)
 from cloze.flows.report.report_nodes import NodePlacement, ReportNode
 from tests.flows.presets.reading import SOURCES
 
@@ -100,6 +109,54 @@ def test_cells_have_mean_deviation_and_number_and_the_published_figure() -> None
     assert "4M parameters (100M) in Base" in table.notes[1]
 
 
+def _means(table: PaperTable) -> set[str]:
+    return {name for name, column in table.columns.items() if column.mean_of}
+
+
+def test_a_column_reads_numbers_of_a_pretraining_and_has_its_own_digits() -> None:
+    table = TABLE.model_copy(
+        update={
+            "columns": {
+                "nsp": TableColumn(
+                    metric="heldout_nsp_accuracy", nodes={"stage": "pretrain"}, digits=2
+                )
+            },
+            "rows": {"base": TableRow(published={"nsp": 0.97})},
+            "reference": "",
+        }
+    )
+    nodes = run_nodes()
+    nodes[0].manifest.summary["heldout_nsp_accuracy"] = 0.85
+    assert list(paper_tables(table, nodes)[0].rows[0]) == ["base", "85.00 [0.97]"]
+
+
+def test_a_figure_has_the_scores_by_seed_over_rows_or_a_number_of_the_pretrainings() -> None:
+    nodes = run_nodes()
+    over_rows = TABLE.model_copy(update={"figure": TableFigure(y="sst2")})
+    points = figure_points(over_rows, nodes)
+    assert [(row.label, row.x, row.values) for row in points] == [
+        ("Base", None, (80.0, 84.0)), ("other", None, (79.0, 81.0)),
+    ]  # fmt: skip
+    over_flops = TABLE.model_copy(update={"figure": TableFigure(x="training_flops", y="sst2")})
+    nodes[0].manifest.summary["training_flops"] = None
+    assert [(row.label, row.x) for row in figure_points(over_flops, nodes)] == [("other", 2.4e14)]
+    assert figure_points(TABLE, nodes) == []
+    for rows, x_label in ((points, "row"), (figure_points(over_flops, nodes), "training FLOPs")):
+        drawn = plots.points(rows, x_label, "SST-2")
+        assert drawn.startswith("<svg")
+        assert "other" in drawn
+    assert "training FLOPs" in drawn
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"figure": {"y": "sst"}}, {"reference": "bas"}, {"columns": {"a": {"mean_of": ["b"]}}}],
+)
+def test_names_of_columns_and_rows_must_exist(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError, match="is no (column|row)"):
+        PaperTable.model_validate({**TABLE.model_dump(), **wrong})
+
+
 def test_a_run_of_the_paper_s_size_is_comparable() -> None:
     nodes = run_nodes()
     for trained in nodes[:2]:
@@ -115,7 +172,9 @@ def test_rows_and_columns_of_every_preset_are_nodes_of_its_run(
     name: str, size: str, tmp_path: Any
 ) -> None:
     """Each row of a table is of the run or has published figures, each figure has a column."""
-    settings = [f"size={size}", SOURCES, "finetune.when=always", "finetune.data=null"]
+    settings = [f"size={size}", "finetune.when=always", "finetune.data=null"]
+    if configs.read(name, {"size": size})["corpus"] is not False:  # fine-tunings need a checkpoint
+        settings.append(SOURCES)
     graph = configs.load(name, parse(settings, "section.key=value", sections=True))
     report = graph.nodes["report"].config
     table = report.table  # type: ignore[attr-defined]
@@ -123,6 +182,7 @@ def test_rows_and_columns_of_every_preset_are_nodes_of_its_run(
         str(node.values.get("row", node.section.partition("@")[2])) for node in graph.nodes.values()
     }
     tasks = {str(node.values.get("task", "")) for node in graph.nodes.values()}
+    assert table.figure is None or size == "tiny" or table.figure.y in {*tasks, *_means(table)}
     for row, spec in table.rows.items():
         assert row in run_rows or spec.nodes or spec.published, row
         assert spec.published.keys() <= table.columns.keys(), row
