@@ -96,3 +96,67 @@ def test_bert_is_the_same_in_both_tables(load: Load) -> None:
     assert small.model_copy(update={"model": None}) == first["pretrain@bert"].config.model_copy(
         update={"model": None}
     )
+
+
+PAPER = ("size=paper", "corpus.sources=[{kind: text, path: T}]")
+# of each table: the stage whose rows differ, and the fields that may
+DIFFERING = {
+    "albert-table2": ("pretrain", {"model"}), "albert-table3": ("pretrain", {"model"}),
+    "albert-table4": ("pretrain", {"model"}), "albert-table6": ("pretrain", {"model", "steps"}),
+    "albert-table7": ("corpus", set()), "albert-table8": ("pretrain", {"model"}),
+    "roberta-table3": ("pretrain", {"global_batch", "steps", "learning_rate"}),
+    "roberta-table4": ("pretrain", {"steps"}), "mask-rate": ("dataset", {"mask_rate", "max_predictions"}),
+    "electra-table1": ("pretrain", {"model", "steps", "objectives"}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", DIFFERING)
+def test_rows_of_a_table_differ_in_what_it_is_about(load: Load, name: str) -> None:
+    stage, fields = DIFFERING[name]
+    nodes = rows(load(name, *PAPER).nodes, stage)
+    configs = [node.config.model_dump(exclude=fields) for node in nodes.values()]
+    assert len(configs) > 1
+    assert all(config == configs[0] for config in configs)
+    whole = [node.config.model_dump_json() for node in nodes.values()]
+    assert len(set(whole)) > 1 or not fields
+
+
+def test_albert_shares_what_its_tables_say(load: Load) -> None:
+    """Lan et al. 2020, tables 3 and 4."""
+    sizes = rows(load("albert-table3", *PAPER).nodes, "pretrain")
+    assert {row: values(node, "model")[0].embedding_size for row, node in sizes.items()} == {
+        f"{sharing}-{size}": size for sharing in ("own", "shared") for size in (64, 128, 256, 768)
+    }
+    shared = rows(load("albert-table4", *PAPER).nodes, "pretrain")
+    names = {"all": "all", "attention": "attention", "ffn": "feed-forward", "none": "none"}
+    for row, node in shared.items():
+        name, _, size = row.rpartition("-")
+        model = values(node, "model")[0]
+        assert (model.shared, model.embedding_size) == (names[name], int(size))
+
+
+def test_albert_s_pair_losses(load: Load) -> None:
+    """Lan et al. 2020, table 5."""
+    nodes = load("albert-table5", *PAPER).nodes
+    assert {row: values(node, "pairing")[0] for row, node in rows(nodes, "dataset").items()} == {
+        "none": "segment-pair", "nsp": "nsp", "sop": "sop",
+    }  # fmt: skip
+
+
+def test_the_ways_to_a_domain_differ_in_text_vocabulary_and_start(load: Load) -> None:
+    nodes = load("domain-ways", "finetune.when=always", "finetune.data=null").nodes
+    data = {name: inputs(node) for name, node in nodes.items() if node.stage == "dataset"}
+    assert data == {
+        "dataset": {"corpus": "corpus", "vocab": "vocab"},
+        "dataset@general": {"corpus": "corpus@general", "vocab": "vocab@general"},
+        "dataset@continued": {"corpus": "corpus", "vocab": "vocab@general"},
+    }
+    trained = {name: inputs(node) for name, node in nodes.items() if node.stage == "pretrain"}
+    assert trained == {
+        "pretrain": {"dataset": "dataset"},
+        "pretrain@general": {"dataset": "dataset@general"},
+        "pretrain@continued": {"dataset": "dataset@continued", "checkpoint": "pretrain@general"},
+    }
+    assert {inputs(node)["checkpoint"] for node in nodes.values() if node.stage == "finetune"} == {
+        *trained
+    }

@@ -26,7 +26,9 @@ def test_every_preset_is_a_graph_under_its_own_name(name: str, load: Load) -> No
     "name", sorted(set(configs.preset_names()) - WITHOUT_TEXT - OF_A_CHECKPOINT)
 )
 def test_presets_with_text_name_files_that_are_there(name: str, load: Load) -> None:
-    for source in load(name).nodes["corpus"].config.sources:  # type: ignore[attr-defined]
+    corpora = [node.config for node in load(name).nodes.values() if node.stage == "corpus"]
+    assert corpora
+    for source in (source for config in corpora for source in config.sources):  # type: ignore[attr-defined]
         assert source.kind == "docstrings" or Path(source.path).exists()
 
 
