@@ -218,9 +218,10 @@ def _selects(selector: Mapping[str, Any], properties: Mapping[str, Any]) -> bool
 
 
 def _matches(node: ReportNode, selector: Mapping[str, Any], column: TableColumn) -> bool:
-    stage = selector.get("stage") or (EVALUATE if "split" in selector else FINETUNE)
-    by_section = "section" in selector and "stage" not in selector
-    return (by_section or node.stage == stage) and _selects(selector, _properties(node))
+    default = {"stage": EVALUATE if "split" in selector else FINETUNE}
+    if "section" in selector:
+        default = {}
+    return _selects({**default, **selector}, _properties(node))
 
 
 def _score(node: ReportNode, column: TableColumn) -> Iterator[float]:
