@@ -232,6 +232,11 @@ class TaskObjective(TrainModule):
         self.task, self._precision = task, precision
         self.layout: LayoutKind = layout_for([model], device, DTYPES[precision], compiled=compiled)
 
+    def trial_batch(self, samples: Samples, indices: Ints) -> Batch:
+        """Return a batch of samples, on the CPU, as the first step would have it."""
+        batch = samples.batch(indices, self.layout)
+        return batch if self._auxiliary is None else self._auxiliary.inputs(batch, 0)
+
     def count_targets(self, batch: Batch) -> list[int]:
         counts = [self.task.count(batch)]
         if self._auxiliary is not None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -17,7 +17,6 @@ from cloze.core.stages.stage import BuildContext, Reporter
 from cloze.model import checkpoint
 from cloze.model.checkpoint import LoadedCheckpoint
 from cloze.model.families.config import ModelConfig
-from cloze.model.layers.batch import Batch
 from cloze.model.layers.encoder import compile_layers, enable_activation_checkpointing
 from cloze.model.tasks.auxiliary import AuxiliarySource, add_auxiliary, without_auxiliary
 from cloze.model.tasks.encode import groups_of
@@ -26,7 +25,7 @@ from cloze.model.tasks.heads import FrozenNetwork, check_frozen, new_network, tr
 from cloze.model.tasks.predict import FORWARD, DevEvaluator, predict_split
 from cloze.model.tasks.source import TaskObjective, source_of
 from cloze.model.tasks.table import load_task, merge_options
-from cloze.model.tasks.task import Ints, Split, Task, TaskMetadata
+from cloze.model.tasks.task import Split, Task, TaskMetadata
 from cloze.model.train import engines
 from cloze.model.train.compile_policy import requested_or_recorded
 from cloze.model.train.distributed import StopRequest, World
@@ -40,8 +39,6 @@ from cloze.model.train.loop.train_spec import (
     LoggingSpec,
     TrainingHyperparameters,
     TrainSpec,
-    constant_rate,
-    first_step,
 )
 from cloze.model.train.optimizers.parameters import (
     freeze_unused,
@@ -201,19 +198,13 @@ def prepare(
     objective = TaskObjective(
         task, network, precision, world.device, compiled=compiled, auxiliary=auxiliary
     )
-
-    def batch_of(indices: Ints) -> Batch:
-        """Return a batch for a trial on the CPU."""
-        batch = setup.train.samples.batch(indices, objective.layout)
-        return batch if auxiliary is None else auxiliary.inputs(batch, 0)
-
-    sample_batch = batch_of(np.zeros(1, np.int64))
+    sample_batch = objective.trial_batch(setup.train.samples, np.zeros(1, np.int64))
     unused = freeze_unused(objective, sample_batch)
     if isinstance(network, FrozenNetwork):
         unused = [name for name in unused if not name.startswith("encoder.")]
     if unused:
         notes.append(f"not trained, as the task does not use them: {', '.join(unused)}")
-    plan = _plan(setup, objective, engine, precision, path, notes, batch_of)
+    plan = _plan(setup, objective, engine, precision, path, notes)
     if compiled:
         compile_layers(network)
     source = source_of(
@@ -241,15 +232,11 @@ def prepare(
             optimizer=config.optimizer,
             weight_decay=config.weight_decay,
             grad_clip=config.grad_clip,
-            rate=constant_rate
-            if config.layer_decay == 1
-            else layerwise_lr_multipliers(network.state_dict(), config.layer_decay),
+            rate=layerwise_lr_multipliers(network.state_dict(), config.layer_decay),
             rates={"embeddings": config.embedding_lr_multiplier},
             first_step=gradual_unfreezing(
                 network.state_dict(), config.unfreeze_layers, source.steps_per_epoch
-            )
-            if config.unfreeze_layers
-            else first_step,
+            ),
         ),
         trained=objective,
         data=DataSpec(source=AuxiliarySource(source, auxiliary) if auxiliary else source),
@@ -300,7 +287,6 @@ def _plan(
     precision: Precision,
     path: str,
     notes: list[str],
-    batch_of: Callable[[Ints], Batch],
 ) -> micro_batch.BatchPlan:
     """Split the batch into micro-batches: as requested, by estimate, or by trial."""
     samples, execution, world = setup.train.samples, setup.build.execution, setup.world
@@ -316,7 +302,7 @@ def _plan(
     trial = micro_batch.MicroBatchTrial(
         module=objective,
         loss=objective.loss,
-        batch=lambda rows: batch_of(np.resize(longest, rows)),
+        batch=lambda rows: objective.trial_batch(samples, np.resize(longest, rows)),
         length=max_tokens,
         model=model,
         zero=engine.zero,

@@ -39,7 +39,7 @@ def constant_rate(name: str) -> float:
     return 1.0
 
 
-def first_step(name: str) -> int:
+def from_start(name: str) -> int:
     """Return 0: every parameter is trained from the first step on."""
     return 0
 
@@ -74,7 +74,7 @@ class TrainingHyperparameters:
     precision: Precision
     rate: Callable[[str], float] = constant_rate
     rates: Mapping[str, float] = field(default_factory=dict)
-    first_step: Callable[[str], int] = first_step
+    first_step: Callable[[str], int] = from_start
     grad_reduce_dtype: Precision = "fp32"
     optimizer: str = "adamw"
     betas: tuple[float, float] = (0.9, 0.999)

@@ -17,7 +17,7 @@ from torch import Tensor, distributed, nn
 from cloze.model.layers.batch import Batch
 from cloze.model.tensors import LazyTensors
 from cloze.model.train.loop.interfaces import TrainModule
-from cloze.model.train.loop.train_spec import TrainingHyperparameters
+from cloze.model.train.loop.train_spec import TrainingHyperparameters, from_start
 from cloze.model.train.optimizers import OptimizerSpec, optimizer_kind
 
 # Values summed in fp32 at once: over the 23 million of a word table, a CPU's norm is off by 0.1 to
@@ -91,7 +91,9 @@ def layerwise_lr_multipliers(names: Iterable[str], decay: float) -> Callable[[st
     return rate
 
 
-def gradual_unfreezing(names: Iterable[str], layers: int, epoch: int) -> Callable[[str], int]:
+def gradual_unfreezing(
+    names: Iterable[str], layers: int | None, epoch: int
+) -> Callable[[str], int]:
     """Return a function from parameter name to the first step that trains it, from 0.
 
     The first epoch trains heads and pooler; each later one adds the next `layers` layers from the
@@ -99,8 +101,11 @@ def gradual_unfreezing(names: Iterable[str], layers: int, epoch: int) -> Callabl
 
     Args:
         names: names of all parameters of the network.
+        layers: layers that each epoch adds; None: all from the start.
         epoch: steps per epoch.
     """
+    if layers is None:
+        return from_start
     layer_count = _count_layers(names)
 
     def first_step(name: str) -> int:
