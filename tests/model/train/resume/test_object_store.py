@@ -84,7 +84,7 @@ def test_a_training_in_a_store_is_stopped_resumed_and_read(store: Store, tmp_pat
         for name in storage.list_files(path)
         if "/" not in name or name.startswith("checkpoints/_")
     ]
-    assert found == ["metrics.jsonl"]
+    assert found == ["cost.jsonl", "metrics.jsonl"]
     loaded = checkpoint.load(path)
     checkpoint.verify(loaded.path)
     expected = digests(straight.checkpoint)
