@@ -130,37 +130,42 @@ class Cell:
     def mean(self) -> float | None:
         return statistics.fmean(self.by_seed.values()) if self.by_seed else None
 
-    def text(self, sign: str = "") -> str:
-        """Return mean, deviation and n, with the published figure in brackets."""
+    def text(self, seeds: int, sign: str = "") -> str:
+        """Return mean and deviation, n if it is not `seeds`, and the published figure in brackets.
+
+        Args:
+            seeds: the table's usual number of seeds.
+            sign: "+" for a difference.
+        """
         form = f"{sign}.{self.digits}f"
         published = "" if self.published is None else f"[{self.published:{form}}]"
         if self.mean is None:
             return published or MISSING
         values = list(self.by_seed.values())
-        spread = ""
-        if len(values) > 1:
-            spread = f" ± {statistics.stdev(values):.{self.digits}f} (n {len(values)})"
-        return f"{self.mean:{form}}{spread} {published}".rstrip()
+        spread = f" ± {statistics.stdev(values):.{self.digits}f}" if len(values) > 1 else ""
+        number = f" (n {len(values)})" if len(values) not in (1, seeds) else ""
+        return f"{self.mean:{form}}{spread}{number} {published}".rstrip()
 
 
 def paper_tables(table: PaperTable, nodes: Sequence[ReportNode]) -> list[SummaryTable]:
     """Return the table, the differences from its reference row, and the rows' costs."""
     cells = {row: dict(_cells(table, row, spec, nodes)) for row, spec in table.rows.items()}
     labels = {name: column.label or name for name, column in table.columns.items()}
-    used = [name for name in labels if any(cells[row][name].text() != MISSING for row in cells)]
-    rows = [
-        [table.rows[row].label or row, *(cells[row][name].text() for name in used)] for row in cells
-    ]
+    seeds = max((len(cell.by_seed) for row in cells.values() for cell in row.values()), default=0)
+    texts = {row: {name: cell.text(seeds) for name, cell in cells[row].items()} for row in cells}
+    used = [name for name in labels if any(texts[row][name] != MISSING for row in cells)]
+    rows = [[table.rows[row].label or row, *(texts[row][name] for name in used)] for row in cells]
+    spread = f"Mean ± the sample's standard deviation over {seeds} seeds"
     in_brackets = f"In brackets: {table.source}. "
     notes = [
         f"{in_brackets if any(row.published for row in table.rows.values()) else ''}"
-        f"Mean ± the sample's standard deviation over seeds, in the paper's unit.",
+        f"{spread if seeds > 1 else 'Scores of one seed'}, in the paper's unit.",
         *comparability(table, nodes),
         *table.differs,
     ]
     columns = ["", *(labels[name] for name in used)]
     tables = [SummaryTable(title=table.source, columns=columns, rows=rows, notes=notes)]
-    if differences := _differences(table, cells, used):
+    if differences := _differences(table, cells, used, seeds):
         tables.append(
             SummaryTable(
                 title=f"Difference from {table.rows[table.reference].label or table.reference}",
@@ -245,14 +250,14 @@ def _mean_by_seed(parts: Sequence[Mapping[str, float]]) -> dict[str, float]:
 
 
 def _differences(
-    table: PaperTable, cells: Mapping[str, Mapping[str, Cell]], used: Sequence[str]
+    table: PaperTable, cells: Mapping[str, Mapping[str, Cell]], used: Sequence[str], seeds: int
 ) -> list[list[str]]:
     """Return a row of differences from the reference row for each other row that the run has."""
     if not table.reference:
         return []
     reference, rows = cells[table.reference], []
     for row, own in cells.items():
-        texts = [_difference(own[name], reference[name]).text("+") for name in used]
+        texts = [_difference(own[name], reference[name]).text(seeds, "+") for name in used]
         if row != table.reference and any(own[name].by_seed for name in used):
             rows.append([table.rows[row].label or row, *texts])
     return rows

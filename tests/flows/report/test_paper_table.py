@@ -95,14 +95,14 @@ def test_cells_have_mean_deviation_and_number_and_the_published_figure() -> None
     table, differences, costs = paper_tables(TABLE, run_nodes())
     assert list(table.columns) == ["", "SST-2", "mrpc", "test", "perplexity", "average"]
     assert [list(row) for row in table.rows] == [
-        ["Base", "82.0 ± 2.8 (n 2) [92.0]", "92.0 ± 2.8 (n 2)", "70.0", "12.5",
-         "87.0 ± 2.8 (n 2) [90.0]"],
-        ["other", "80.0 ± 1.4 (n 2) [90.5]", "90.0 ± 1.4 (n 2)", "–", "14.0", "85.0 ± 1.4 (n 2)"],
+        ["Base", "82.0 ± 2.8 [92.0]", "92.0 ± 2.8", "70.0", "12.5",
+         "87.0 ± 2.8 [90.0]"],
+        ["other", "80.0 ± 1.4 [90.5]", "90.0 ± 1.4", "–", "14.0", "85.0 ± 1.4"],
         ["elsewhere", "–", "[70.0]", "–", "–", "–"],
     ]  # fmt: skip
     assert differences.title == "Difference from Base"
     assert [list(row) for row in differences.rows] == [
-        ["other", "-2.0 ± 1.4 (n 2) [-1.5]", "-2.0 ± 1.4 (n 2)", "–", "+1.5", "-2.0 ± 1.4 (n 2)"]
+        ["other", "-2.0 ± 1.4 [-1.5]", "-2.0 ± 1.4", "–", "+1.5", "-2.0 ± 1.4"]
     ]
     assert list(costs.columns) == ["", "parameters", "training FLOPs"]
     assert [list(row) for row in costs.rows] == [["Base", "4M", "240T"], ["other", "4M", "240T"]]
