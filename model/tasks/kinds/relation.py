@@ -148,10 +148,9 @@ class Relation(Classification):
         other = tokens[1] if pair else None
         samples = framed(tokens[0], other, tokenizer, max_length, self.targets(examples))
         marks = np.zeros((len(examples), 2), dtype=np.int64)
-        for side, begins in zip(
-            texts, (np.ones_like(samples.second), samples.second), strict=False
-        ):
-            for i, text in enumerate(side):
+        begins_by_side = (np.ones_like(samples.second), samples.second)
+        for marked, begins in zip(texts, begins_by_side, strict=False):
+            for i, text in enumerate(marked):
                 for entity, start in text.starts.items():
                     marks[i, int(entity) - 1] = begins[i] + start
         return dataclasses.replace(
