@@ -317,7 +317,8 @@ def comparability(table: PaperTable, nodes: Sequence[ReportNode]) -> list[str]:
             continue
         own = {
             "parameters": float(last_pretrainings(phases)[-1].manifest.summary["parameters"]),
-            "tokens": sum(float(node.manifest.summary["tokens"]) for node in phases),
+            # a summary's tokens also count those of the phases before it
+            "tokens": float(sum(node.manifest.tokens for node in phases)),
         }
         for name, theirs in {**table.seen, **spec.seen}.items():
             if not 1 / NEAR < own[name] / theirs < NEAR:
@@ -340,7 +341,11 @@ COSTS = (
     ("CPU-hours", "cpu_hours", True),
     ("kWh", "kwh", True),
 )
-INFERENCE = (("ms an example", "latency_ms"), ("memory in use", "memory_bytes"))
+INFERENCE = (
+    ("ms an example", "latency_ms"),
+    ("examples per second", "examples_per_second"),
+    ("memory in use", "memory_bytes"),
+)
 
 
 def _costs(table: PaperTable, nodes: Sequence[ReportNode]) -> SummaryTable | None:

@@ -160,9 +160,9 @@ class LikelihoodConfig(StageConfig):
     limit: int = Field(default=512, ge=1)
     """Maximum number of texts; a random sample, equal for all models."""
 
-    mask: Literal["word-l2r", "token", "causal"] = "word-l2r"
-    """Mask for a predicted token: word-l2r (with the rest of its word), token (itself; favours
-    vocabularies of short tokens), or causal (predict left to right)."""
+    mask: Literal["token", "whole-word", "word-l2r", "causal"] = "word-l2r"
+    """Mask for a predicted token: token (itself; favours vocabularies of short tokens), whole-word,
+    word-l2r (with the rest of its word), or causal (predict left to right)."""
 
     precision: Literal["fp32", "bf16"] = "fp32"
     """Precision of the encoder."""

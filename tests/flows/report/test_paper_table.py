@@ -58,6 +58,7 @@ def node(
             parents={},
             config={},
             files=(),
+            tokens=int(summary.get("tokens", 0)),
             summary=summary,
         ),
         placement=NodePlacement(section=stage, values=values, inputs=inputs or {}),
@@ -85,7 +86,8 @@ def run_nodes() -> list[ReportNode]:
     ]  # fmt: skip
     evaluated = node(
         "evaluate", "base",
-        {"task": "sst2", "metric": "accuracy", "metrics": {"accuracy": 0.7}, "split": "test"},
+        {"task": "sst2", "metric": "accuracy", "metrics": {"accuracy": 0.7}, "split": "test",
+         "inference": {"latency_ms": 3.5, "examples_per_second": 410.0, "memory_bytes": 2e9}},
         {"checkpoint": "finetune@base-sst2-1"}, task="sst2", seed=1,
     )  # fmt: skip
     return [*pretrained, *tuned, evaluated]
@@ -104,8 +106,12 @@ def test_cells_have_mean_deviation_and_number_and_the_published_figure() -> None
     assert [list(row) for row in differences.rows] == [
         ["other", "-2.0 ± 1.4 [-1.5]", "-2.0 ± 1.4", "–", "+1.5", "-2.0 ± 1.4"]
     ]
-    assert list(costs.columns) == ["", "parameters", "training FLOPs"]
-    assert [list(row) for row in costs.rows] == [["Base", "4M", "240T"], ["other", "4M", "240T"]]
+    assert list(costs.columns) == [
+        "", "parameters", "training FLOPs", "ms an example", "examples per second", "memory in use"
+    ]  # fmt: skip
+    assert [list(row) for row in costs.rows] == [
+        ["Base", "4M", "240T", "3.5", "410", "2G"], ["other", "4M", "240T", "–", "–", "–"]
+    ]  # fmt: skip
     assert "4M parameters (100M) in Base" in table.notes[1]
 
 
