@@ -66,7 +66,7 @@ class ReportConfig(StageConfig):
     """Candidates per [MASK]."""
 
     table: PaperTable | None = None
-    """A paper's table, whose figures are shown beside the run's."""
+    """A paper's table: rows and columns of the run, with the published figures."""
 
     nodes: NoFingerprint[dict[str, NodePlacement]] = Field(default_factory=dict, exclude=True)
     """Position of each gathered node in the graph, filled in by the run."""

@@ -245,8 +245,8 @@ class TaggingOptions(TaskOptions):
     labels of single words, such as parts of speech."""
 
     context: Literal["sentence", "document"] = "sentence"
-    """What a window shows: the sentence, or also the words around it, as many as fit, within the
-    document (BERT, section 5.3)."""
+    """Words of a window: the sentence, or also those around it in the document, as many as fit
+    (BERT, section 5.3)."""
 
 
 class SpanOptions(TaskOptions):

@@ -332,7 +332,7 @@ STAGES: dict[str, Mapping[str, str]] = {
         "Memory and speed": "*precision",
     },
     "evaluate": {
-        "Task and data": "*task *data *split test_on *resamples seed",
+        "Task and data": "*task *data *split test_on label_map *resamples seed",
         "Memory and speed": "*precision",
         **SINGLE_DEVICE_FIELDS,
     },

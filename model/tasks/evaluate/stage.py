@@ -41,7 +41,7 @@ class EvaluateConfig(StageConfig):
 
     label_map: dict[str, str] = Field(default_factory=dict)
     """New names for labels, of the model and of the data; labels with one name are one label:
-    {neutral: not_entailment, contradiction: not_entailment}."""
+    {neutral: not_entailment, contradiction: not_entailment}. Repeatable."""
 
     options: dict[str, Any] = Field(default_factory=dict)
     """Task options that differ from those of the fine-tuning; with test_on, from those of that
