@@ -137,12 +137,21 @@ def points(rows: Sequence[RowPoints], x_label: str, y_label: str) -> str:
         for number, row in enumerate(rows):
             colour = CYCLE[number % len(CYCLE)]
             x = number if row.x is None else row.x
-            dots = {"color": colour, "markersize": 4, "alpha": 0.55, "linestyle": "none"}
+            dots: dict[str, Any] = {
+                "color": colour,
+                "markersize": 4,
+                "alpha": 0.55,
+                "linestyle": "none",
+            }
             axes.plot([x] * len(row.values), row.values, marker="o", **dots)
             mean = sum(row.values) / len(row.values)
             axes.plot([x], [mean], marker="_", markersize=16, color=colour, markeredgewidth=2)
             if row.x is not None:
-                place = {"textcoords": "offset points", "xytext": (10, 3), "fontsize": 8}
+                place: dict[str, Any] = {
+                    "textcoords": "offset points",
+                    "xytext": (10, 3),
+                    "fontsize": 8,
+                }
                 axes.annotate(row.label, (x, mean), color=colour, **place)
         if any(row.x is None for row in rows):
             axes.set_xticks(range(len(rows)), [fill(row.label, 16) for row in rows])

@@ -29,7 +29,7 @@ from cloze.core.stages.execution import (
 )
 from cloze.core.stages.stage import BuildContext, Stage, StageResult
 from cloze.flows.graph.command import run_inference
-from cloze.flows.report.paper_table import PaperTable, figure_points, paper_tables
+from cloze.flows.report.paper_table import COSTS, PaperTable, figure_points, paper_tables
 from cloze.flows.report.report_nodes import (
     NodePlacement,
     ReportNode,
@@ -120,7 +120,8 @@ def _figure(table: PaperTable, nodes: list[ReportNode]) -> str:
     if table.figure is None or not (rows := figure_points(table, nodes)):
         return ""
     label = table.columns[table.figure.y].label or table.figure.y
-    return plots.points(rows, table.figure.x.replace("_", " "), label)
+    headings = {key: heading for heading, key, _ in COSTS}
+    return plots.points(rows, headings.get(table.figure.x, table.figure.x), label)
 
 
 def _gathered(name: str, path: str, config: ReportConfig) -> ReportNode:
