@@ -108,6 +108,7 @@ EXPORT = StageCommand(
     stage="export",
     positional=("checkpoint",),
     help="Convert a checkpoint into a Hugging Face model, and check that its outputs stay equal.",
+    spelled={"export_as": OptionOverride("--as")},
 )
 
 PERPLEXITY = StageCommand(

@@ -12,12 +12,15 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from cloze.core.errors import ClozeError
 from cloze.model.checkpoint import LoadedCheckpoint
 from cloze.model.families.config import ModelConfig
 from cloze.model.families.hub_format import EMBEDDING, POOLED, HubFormat, hub_of, task_head
 from cloze.model.families.models import Transform, load_backbone, load_model
+from cloze.pipeline import tokenizer
 
 TOLERANCE = 1e-5  # relative to the largest logit, or to 1 if all are smaller: fp32 has 7 digits
+PAIR = ("The first text.", "And another.")
 LENGTHS = (64, 37, 11, 3)  # tokens of the compared rows, limited to the model's maximum
 
 
@@ -69,6 +72,28 @@ def probe(model: ModelConfig) -> dict[str, Tensor]:
         "token_type_ids": in_second_half.long() * (model.type_vocab_size > 1),
         "masked_positions": real.flatten().nonzero().squeeze(1),
     }
+
+
+def check_pair(loaded: LoadedCheckpoint, directory: str) -> None:
+    """Check that transformers' tokenizer frames a pair of texts as the model was trained.
+
+    Raises:
+        ClozeError: it gives other tokens, or token types that the model does not have.
+    """
+    import transformers
+
+    pieces = tokenizer.load(loaded.tokenizer)
+    first, second = pieces.encode_batch(PAIR)
+    special, separator = pieces.special, pieces.pair_frame.separator
+    expected = [special.cls, *first, *separator, *second, special.sep]
+    encoded = transformers.AutoTokenizer.from_pretrained(directory, local_files_only=True)(*PAIR)
+    found, types = list(encoded["input_ids"]), max(encoded.get("token_type_ids", [0]))
+    if found != expected or types >= max(1, loaded.model.type_vocab_size):
+        raise ClozeError(
+            f"{directory} makes the tokens {found} of types up to {types} from the pair {PAIR}; "
+            f"the model has {loaded.model.type_vocab_size} types and learned from {expected}; "
+            f"please report this"
+        )
 
 
 @torch.inference_mode()

@@ -11,6 +11,8 @@ The command line imports this module; torch is imported when a stage runs.
 
 from __future__ import annotations
 
+from typing import Literal
+
 from pydantic import Field, field_validator
 
 from cloze.core.config import StageConfig
@@ -22,7 +24,12 @@ CHECKPOINT = "checkpoint"
 
 
 class ExportConfig(StageConfig):
-    """Options of the stage export: none, the checkpoint has all settings."""
+    """Options of the stage export; the checkpoint has all other settings."""
+
+    export_as: Literal["masked-lm", "pretraining", "encoder", "sentence-transformers"] | None = None
+    """Form of the export: a model of the masked LM (a SPLADE in SparseEncoder), one that also names
+    the sentence-pair head or discriminator, the encoder without heads, or with mean pooling.
+    Default: the class of the checkpoint's heads."""
 
 
 class ImportConfig(StageConfig):
@@ -49,7 +56,7 @@ class ImportConfig(StageConfig):
 def _export(config: ExportConfig, build: BuildContext) -> StageResult:
     from cloze.model.hub.write import export
 
-    return export(build)
+    return export(build, config.export_as)
 
 
 def _import(config: ImportConfig, build: BuildContext) -> StageResult:

@@ -3,24 +3,30 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 from cloze.core import storage
-from cloze.core.errors import ClozeError
+from cloze.core.errors import ClozeError, UsageError
 from cloze.core.stages.stage import BuildContext, StageResult
 from cloze.model.checkpoint import CONFIG, WEIGHTS, LoadedCheckpoint, copy_files, load_input
-from cloze.model.families.hub_format import hub_of
+from cloze.model.families.hub_format import EMBEDDING, hub_of
 from cloze.model.hub.card import model_card
-from cloze.model.hub.parity import TOLERANCE, compare_with_transformers
+from cloze.model.hub.parity import TOLERANCE, check_pair, compare_with_transformers
 from cloze.model.hub.read import read_directory
 from cloze.model.tensors import write_tensors
 from cloze.pipeline import tokenizer
 
 TOKENIZER_CONFIG = "tokenizer_config.json"
+ENCODER, MASKED_LM, PRETRAINING = "encoder", "masked-lm", "pretraining"
+SENTENCE_TRANSFORMERS = "sentence-transformers"
 
 
-def export(build: BuildContext) -> StageResult:
+def export(build: BuildContext, export_as: str | None = None) -> StageResult:
     """Export the input checkpoint to `build.path`.
+
+    Args:
+        export_as: see `ExportConfig`.
 
     Returns:
         summary: `directory`; `architecture`; `parameters`; `max_logit_difference` from
@@ -28,10 +34,11 @@ def export(build: BuildContext) -> StageResult:
 
     Raises:
         DataError: the checkpoint is missing or damaged, or has no Hugging Face form.
-        ClozeError: the written directory does not read back, or gives other logits.
+        UsageError: the checkpoint lacks the heads that `export_as` needs.
+        ClozeError: the written directory does not read back, or gives other logits or tokens.
     """
-    loaded = load_input(build, build.inputs["checkpoint"])
-    config = write_directory(loaded, build.path)
+    loaded = in_form(load_input(build, build.inputs["checkpoint"]), export_as)
+    config = write_directory(loaded, build.path, export_as)
     check_reload(loaded, build.path)
     difference = (
         compare_with_transformers(loaded, build.path) if storage.is_local(build.path) else None
@@ -41,6 +48,8 @@ def export(build: BuildContext) -> StageResult:
             f"{build.path} gives logits that differ by {difference.absolute:.2e} from the "
             f"checkpoint's; please report this"
         )
+    if difference is not None:
+        check_pair(loaded, build.path)
     summary = {
         "directory": build.path,
         "architecture": config["architectures"][0],
@@ -53,10 +62,43 @@ def export(build: BuildContext) -> StageResult:
     return StageResult(summary=summary)
 
 
-def write_directory(loaded: LoadedCheckpoint, directory: str) -> dict[str, list[str]]:
-    """Write the checkpoint as a Hugging Face directory; return the content of its config.json."""
+def in_form(loaded: LoadedCheckpoint, export_as: str | None) -> LoadedCheckpoint:
+    """Return the checkpoint with the heads that `export_as` keeps.
+
+    Raises:
+        UsageError: the checkpoint has no such heads.
+    """
+    if export_as in (MASKED_LM, PRETRAINING):
+        hub = hub_of(loaded.model.family)
+        architecture = hub.architecture(loaded.heads)
+        fits = architecture.endswith(("ForMaskedLM", "ForPreTraining"))
+        if not fits or (export_as == MASKED_LM and "masked_lm" in hub.unexported):
+            raise UsageError(
+                f"--as {export_as} needs other heads than those of the checkpoint "
+                f"({', '.join(loaded.heads)}: {architecture}); use --as encoder, or leave it out"
+            )
+        return loaded
+    if export_as is None or (EMBEDDING in loaded.heads and export_as == SENTENCE_TRANSFORMERS):
+        return loaded
+    # The pooling of `cloze embed`.
+    pooling = {"pooling": "mean", "normalize": False} if export_as == SENTENCE_TRANSFORMERS else {}
+    encoder = {name: value for name, value in loaded.state.items() if name.startswith("encoder.")}
+    return replace(loaded, heads={EMBEDDING: pooling}, task=None, state=encoder)
+
+
+def write_directory(
+    loaded: LoadedCheckpoint, directory: str, export_as: str | None = None
+) -> dict[str, list[str]]:
+    """Write the checkpoint as a Hugging Face directory; return the content of its config.json.
+
+    Args:
+        loaded: the checkpoint, see `in_form`.
+        export_as: see `ExportConfig`.
+    """
     hub = hub_of(loaded.model.family)
     config = hub.to_config(loaded.model, loaded.heads, loaded.task)
+    if export_as == PRETRAINING:
+        config["architectures"] = [hub.architecture(loaded.heads)]
     write_tensors(storage.join(directory, WEIGHTS), hub.to_state(loaded.state, loaded.heads))
     copy_files(loaded.tokenizer, directory)
     name = storage.join(directory, TOKENIZER_CONFIG)
@@ -70,7 +112,7 @@ def write_directory(loaded: LoadedCheckpoint, directory: str) -> dict[str, list[
     card = model_card(loaded, config["architectures"][0])
     storage.write_bytes(storage.join(directory, "README.md"), card.encode())
     _write_json(storage.join(directory, CONFIG), config)
-    if "embedding" in loaded.heads:
+    if loaded.heads.get(EMBEDDING):
         _write_sentence_transformers(loaded, directory)
     if "lm" in loaded.heads:
         _write_generation_config(loaded, directory)
@@ -78,7 +120,7 @@ def write_directory(loaded: LoadedCheckpoint, directory: str) -> dict[str, list[
 
 
 def _write_sentence_transformers(loaded: LoadedCheckpoint, directory: str) -> None:
-    """Write the files with which sentence-transformers (2 to 5) opens an embedding model.
+    """Write the files with which sentence-transformers (2 to 6) opens an embedding model.
 
     modules.json: transformer, pooling and normalization.
     sentence_bert_config.json: maximum input length.

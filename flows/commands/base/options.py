@@ -354,7 +354,7 @@ STAGES: dict[str, Mapping[str, str]] = {
         **SINGLE_DEVICE_FIELDS,
     },
     "import": {"Model": "*family *positions *trust_pickle", **SINGLE_DEVICE_FIELDS},
-    "export": {**SINGLE_DEVICE_FIELDS},
+    "export": {"Form": "*export_as", **SINGLE_DEVICE_FIELDS},
     "report": {"Contents": "*masked *top_k"},
 }
 
