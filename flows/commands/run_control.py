@@ -38,6 +38,7 @@ def status(target: str | None, as_json: bool) -> None:
     """
     from rich.console import Console
 
+    from cloze.core.artifacts.lineage import containing_artifact
     from cloze.flows.graph.plan import runs_directory
     from cloze.flows.run import status_file, targets
     from cloze.flows.views import run_tables
@@ -45,7 +46,7 @@ def status(target: str | None, as_json: bool) -> None:
     runs, out = runs_directory(), Console(highlight=False)
     if target is not None:
         resolved = targets.resolve(target)
-        name = resolved.run or targets.containing_artifact(resolved.path)
+        name = resolved.run or containing_artifact(resolved.path)
         record = status_file.read(runs, name)
         if resolved.node:
             nodes = record["nodes"]
@@ -106,12 +107,13 @@ def logs(target: str, lines: int, as_json: bool) -> None:
 
 def _newest_logs(text: str) -> Path:
     """Return the artifact with the newest log, of those that a TARGET names."""
+    from cloze.core.artifacts.lineage import containing_artifact
     from cloze.core.errors import DataError
     from cloze.core.stages.worker import LOGS, local_directory
     from cloze.flows.run import targets
 
     directories = [
-        local_directory(targets.containing_artifact(path))
+        local_directory(containing_artifact(path))
         for path in targets.resolve(text, in_any_run=True).paths
     ]
     log_files = [log for directory in directories for log in (directory / LOGS).glob("*.log")]
@@ -156,13 +158,14 @@ def cancel(target: str, as_json: bool) -> None:
     or a node, started by any launcher on any machine. `cloze resume TARGET` continues a run or a
     training; the same command again continues any other stage.
     """
+    from cloze.core.artifacts.lineage import containing_artifact
     from cloze.flows.run import targets
 
     resolved = targets.resolve(target)
     if resolved.is_run:
         _cancel_run(resolved.run, as_json, f"Continue with `cloze resume {resolved.run}`.")
     else:
-        _cancel_artifact(targets.containing_artifact(resolved.path), as_json)
+        _cancel_artifact(containing_artifact(resolved.path), as_json)
 
 
 def _cancel_artifact(path: str, as_json: bool) -> None:
@@ -241,6 +244,7 @@ def resume(target: str, prefect: bool | None, as_json: bool, **options: Any) -> 
     directory of a training, which continues from its newest checkpoint. Options change the recorded
     settings; --processes without --launcher, --hostfile or --nodes means this machine alone.
     """
+    from cloze.core.artifacts.lineage import containing_artifact
     from cloze.flows.run import targets
 
     changes = {
@@ -254,7 +258,7 @@ def resume(target: str, prefect: bool | None, as_json: bool, **options: Any) -> 
     if resolved.is_run:
         _resume_run(resolved.run, changes, prefect, as_json)
     else:
-        _resume_training(targets.containing_artifact(resolved.path), changes, as_json)
+        _resume_training(containing_artifact(resolved.path), changes, as_json)
 
 
 def _resume_run(name: str, changes: Mapping[str, Any], prefect: bool | None, as_json: bool) -> None:

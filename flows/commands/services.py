@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +16,7 @@ from cloze.flows.commands.base.options import Command, complete_targets, emit, j
 
 if TYPE_CHECKING:
     from cloze.core.artifacts.artifact import Verification
+    from cloze.core.artifacts.lineage import NearbyArtifacts
     from cloze.flows.doctor.machine import Finding
 
 
@@ -193,46 +194,12 @@ def lineage_tree(fingerprint: str, path: str) -> dict[str, Any]:
         fingerprint: fingerprint of the artifact or part.
         path: current or former path; ancestors are searched near it.
     """
-    return _ancestors(fingerprint, _NearbyArtifacts(Path(path)))
+    from cloze.core.artifacts.lineage import NearbyArtifacts
+
+    return _ancestors(fingerprint, NearbyArtifacts(Path(path)))
 
 
-class _NearbyArtifacts:
-    """Finished and unfinished artifacts near a path by fingerprint; distant ones are read last."""
-
-    def __init__(self, path: Path) -> None:
-        self._unread, self._paths = _directories_around(path), dict[str, str]()
-
-    def find(self, fingerprint: str) -> str | None:
-        from cloze.core.artifacts import fingerprints
-        from cloze.core.errors import DataError
-
-        while fingerprint not in self._paths:
-            directory = next(self._unread, None)
-            if directory is None:
-                return None
-            with contextlib.suppress(DataError):  # a manifest.json of another program
-                self._paths.setdefault(
-                    fingerprints.artifact_fingerprint(str(directory)), str(directory)
-                )
-        return self._paths[fingerprint]
-
-
-def _directories_around(path: Path) -> Iterator[Path]:
-    """Yield the artifact that contains `path`, then artifacts next to it, then others nearby."""
-    from cloze.core.artifacts.artifact import BUILDING, MANIFEST
-    from cloze.flows.run import targets
-
-    owner = Path(targets.containing_artifact(str(path)))
-    yield owner
-    grandparent = owner.parent.parent
-    for start, pattern in ((owner.parent, "*"), (grandparent, "*"), (grandparent, "*/*")):
-        for name in (MANIFEST, BUILDING):
-            for file in sorted(start.glob(f"{pattern}/{name}")):
-                if not file.parent.is_symlink():
-                    yield file.parent
-
-
-def _ancestors(fingerprint: str, nearby: _NearbyArtifacts) -> dict[str, Any]:
+def _ancestors(fingerprint: str, nearby: NearbyArtifacts) -> dict[str, Any]:
     """Return the metadata of the artifact, or part, with that fingerprint, and of all ancestors."""
     from cloze.core.artifacts import artifact, claim, fingerprints
 
@@ -310,6 +277,7 @@ def verify(ctx: click.Context, target: str, threads: int | None, as_json: bool) 
     from rich import progress as bars
 
     from cloze.core.artifacts import artifact
+    from cloze.core.artifacts.lineage import containing_artifact
     from cloze.flows.graph.plan import runs_directory
     from cloze.flows.run import targets
     from cloze.flows.views import terminal
@@ -320,7 +288,7 @@ def verify(ctx: click.Context, target: str, threads: int | None, as_json: bool) 
     elif resolved.run:  # a node or section; it may also have unfinished artifacts
         paths = list(filter(artifact.is_artifact, resolved.paths)) or [resolved.path]
     else:
-        paths = artifact.find_artifacts(targets.containing_artifact(resolved.path))
+        paths = artifact.find_artifacts(containing_artifact(resolved.path))
     sizes = [sum(entry.size for entry in artifact.read_manifest(path).files) for path in paths]
     results: dict[str, Verification] = {}
     columns = (

@@ -8,14 +8,11 @@ W/pretrain/checkpoints/…    checkpoint
 
 from __future__ import annotations
 
-import posixpath
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from cloze.core import storage
-from cloze.core.artifacts.artifact import BUILDING, MANIFEST
-from cloze.core.artifacts.fingerprints import DEEPEST_PART
+from cloze.core.artifacts.lineage import containing_artifact
 from cloze.core.errors import DataError, UsageError, did_you_mean
 from cloze.flows.graph import stages
 from cloze.flows.graph.command import command_directory
@@ -113,18 +110,6 @@ def resolve_path(text: str) -> str:
         return resolve(text).path
     except DataError:
         return text
-
-
-def containing_artifact(path: str) -> str:
-    """Return the artifact, finished or not, that contains `path`; default: `path` itself."""
-    candidate = path.rstrip("/")
-    for _ in range(DEEPEST_PART + 1):
-        if any(storage.exists(storage.join(candidate, name)) for name in (MANIFEST, BUILDING)):
-            return candidate
-        candidate = posixpath.dirname(candidate)
-        if not candidate:
-            break
-    return path
 
 
 def node_name(directory: Path) -> str:

@@ -97,10 +97,11 @@ def _import(config: ImportConfig, build: BuildContext) -> StageResult:
 
 EXPORT = Stage(
     name="export",
-    version=2,  # 2: model_input_names; ForMaskedLM in place of ForPreTraining; cards
+    version=3,  # 2: model_input_names, ForMaskedLM; 3: cards with text, training, scores
     config=ExportConfig,
     run=_export,
     inputs={"checkpoint": InputSpec(required=True)},
+    unhashed_files=("README.md",),
     worker="cloze.model",
 )
 IMPORT = Stage(

@@ -4,17 +4,21 @@ right.
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
+from cloze.core.artifacts.artifact import Manifest, write_manifest
 from cloze.model import checkpoint
 from cloze.model.families.hub_format import exportable
-from cloze.model.hub.write import write_directory
+from cloze.model.hub.write import in_form, write_directory
 from tests.model.use.test_embed import write_tuned
 from tests.parity.pretrained import write_pretrained
+from tests.tiny_models import write_classifier
 
 transformers = pytest.importorskip("transformers", reason="the cards' code needs transformers")
 
@@ -22,8 +26,9 @@ ENCODERS = {"electra": "feature-extraction"}
 GENERATORS = {"gpt2": "text-generation", "ltr": "text-generation"}
 
 
-def front_matter(card: str) -> dict[str, str]:
-    return dict(line.split(": ", 1) for line in card.split("---")[1].strip().splitlines())
+def front_matter(card: str) -> dict[str, Any]:
+    header: dict[str, Any] = yaml.safe_load(card.split("---")[1])
+    return header
 
 
 def run_code(card: str, directory: Path) -> dict[str, Any]:
@@ -44,6 +49,8 @@ def test_pretrained(family: str, kind: str, tmp_path: Path) -> None:
     assert front_matter(card)["pipeline_tag"] == expected
     if expected == "fill-mask":  # SPLADE and the like look for this class by its name
         assert written["architectures"][0].endswith("ForMaskedLM")
+        mask = transformers.AutoTokenizer.from_pretrained(str(hub)).mask_token
+        assert front_matter(card)["mask_token"] == mask
     if family == "gpt2":
         return  # forty new tokens do not fit into the tiny model
     run_code(card, hub)
@@ -58,3 +65,94 @@ def test_vectors(tmp_path: Path) -> None:
     assert told["library_name"] == "sentence-transformers"
     pytest.importorskip("sentence_transformers")
     run_code(card, hub)
+
+
+def manifest(path: Path, stage: str, fingerprint: str, **values: Any) -> str:
+    """An artifact of one file, as far as a card reads it."""
+    path.mkdir(parents=True, exist_ok=True)
+    made = Manifest(
+        stage=stage,
+        version=1,
+        fingerprint=fingerprint,
+        files=(),
+        **{"parents": {}, "config": {}, **values},
+    )
+    write_manifest(str(path), made)
+    return str(path)
+
+
+def write_lineage(runs: Path, licences: tuple[str, ...]) -> str:
+    """A corpus, a dataset, a pretraining, and two fine-tunings of other seeds; return the first."""
+    corpus = Path(manifest(runs / "corpus", "corpus", "c" * 64))
+    counts = {"documents": 3, "words": 1000, "bytes": 6000}
+    card = {
+        "totals": {"documents": 3 * len(licences)},
+        "languages": {"shares": {"en": 0.995, "de": 0.005}},
+        "licences": [{"licence": name, **counts} for name in licences],
+        "origins": [
+            {"kind": "books", "name": f"shelf | {name}", "url": "https://example.org", "date": ""}
+            | {"licence": "" if name == "unknown" else name, **counts}
+            for name in licences
+        ],
+    }
+    (corpus / "card.json").write_text(json.dumps(card))
+    parents = {"corpus": "c" * 64}
+    manifest(runs / "dataset", "dataset", "d" * 64, parents=parents, rows=7, tokens=5000)
+    trained: dict[str, Any] = {"config": {"seed": 1, "schedule": "linear", "tokens": None}}
+    trained["summary"] = {"tokens": 123456, "words_seen": 98765, "cpu_hours": 0.5}
+    manifest(runs / "pretrain", "pretrain", "e" * 64, parents={"dataset": "d" * 64}, **trained)
+    for seed, accuracy in enumerate((0.75, 0.5), 1):
+        tuned = runs / f"finetune@{seed}"
+        write_classifier(tuned / "checkpoint", runs / "scratch")
+        metrics = {"accuracy": accuracy, "confusion": [[1, 2]]}
+        manifest(
+            tuned,
+            "finetune",
+            f"{seed}" * 64,
+            parents={"checkpoint": f"{'e' * 64}/checkpoints/step-00000005", "data": "9" * 64},
+            config={"seed": seed, "epochs": 2},
+            summary={"task": "sst2", "metrics": metrics, "checkpoint": "checkpoint"},
+        )
+    return str(runs / "finetune@1" / "checkpoint")
+
+
+@pytest.mark.parametrize(
+    ("licences", "expected"),
+    [
+        (("CC-BY-SA-4.0",), "cc-by-sa-4.0"),
+        (("CC-BY-SA-4.0", "MIT"), "other"),
+        (("MIT", "unknown"), None),
+    ],
+)
+def test_text_training_and_scores(
+    licences: tuple[str, ...], expected: str | None, tmp_path: Path
+) -> None:
+    path, hub = write_lineage(tmp_path / "runs", licences), tmp_path / "hub"
+    write_directory(checkpoint.load(path), str(hub))
+    card = (hub / "README.md").read_text()
+    header = front_matter(card)
+    assert header.get("license") == expected
+    assert header["language"] == ["en"]
+    assert "| shelf \\| MIT |" in card or "MIT" not in licences
+    assert "| Words seen | 98,765 |" in card
+    assert "dataset `dddddddddddd`" in card
+    assert ("licence of 3 of 6 documents is unknown" in card) == ("unknown" in licences)
+    hub_cards = pytest.importorskip("huggingface_hub")
+    scores = hub_cards.ModelCard(card).data.eval_results  # checks the form of model-index
+    assert [(score.dataset_name, score.metric_name, score.metric_value) for score in scores] == [
+        ("sst2", "accuracy, seed 1", 0.75),
+        ("sst2", "accuracy, seed 2", 0.5),
+    ]
+
+
+def test_the_kind_decides_library_and_tag(tmp_path: Path) -> None:
+    path = write_classifier(tmp_path / "c", tmp_path / "scratch")
+    for export_as, library, tag in (
+        (None, "transformers", "text-classification"),
+        ("encoder", "transformers", "feature-extraction"),
+        ("sentence-transformers", "sentence-transformers", "sentence-similarity"),
+    ):
+        hub = tmp_path / str(export_as)
+        write_directory(in_form(checkpoint.load(path), export_as), str(hub), export_as)
+        header = front_matter((hub / "README.md").read_text())
+        assert (header["library_name"], header["pipeline_tag"]) == (library, tag)

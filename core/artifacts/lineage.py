@@ -1,0 +1,76 @@
+"""Artifacts that an artifact was made from: found by fingerprint, in directories near it."""
+
+from __future__ import annotations
+
+import contextlib
+import posixpath
+from collections.abc import Iterator
+from pathlib import Path
+
+from cloze.core import storage
+from cloze.core.artifacts import artifact, fingerprints
+from cloze.core.artifacts.artifact import BUILDING, MANIFEST, Manifest
+from cloze.core.errors import DataError
+
+
+def containing_artifact(path: str) -> str:
+    """Return the artifact, finished or not, that contains `path`; default: `path` itself."""
+    candidate = path.rstrip("/")
+    for _ in range(fingerprints.DEEPEST_PART + 1):
+        if any(storage.exists(storage.join(candidate, name)) for name in (MANIFEST, BUILDING)):
+            return candidate
+        candidate = posixpath.dirname(candidate)
+        if not candidate:
+            break
+    return path
+
+
+class NearbyArtifacts:
+    """Finished and unfinished artifacts near a path by fingerprint; distant ones are read last."""
+
+    def __init__(self, path: Path) -> None:
+        self._unread, self._paths = _directories_around(path), dict[str, str]()
+
+    def find(self, fingerprint: str) -> str | None:
+        """Return the directory of the artifact; None: it is not near."""
+        while fingerprint not in self._paths:
+            directory = next(self._unread, None)
+            if directory is None:
+                return None
+            with contextlib.suppress(DataError):  # a manifest.json of another program
+                self._paths.setdefault(
+                    fingerprints.artifact_fingerprint(str(directory)), str(directory)
+                )
+        return self._paths[fingerprint]
+
+
+def _directories_around(path: Path) -> Iterator[Path]:
+    """Yield the artifact that contains `path`, then artifacts next to it, then others nearby."""
+    owner = Path(containing_artifact(str(path)))
+    yield owner
+    grandparent = owner.parent.parent
+    for start, pattern in ((owner.parent, "*"), (grandparent, "*"), (grandparent, "*/*")):
+        for name in (MANIFEST, BUILDING):
+            for file in sorted(start.glob(f"{pattern}/{name}")):
+                if not file.parent.is_symlink():
+                    yield file.parent
+
+
+def finished_ancestors(path: str) -> dict[str, Manifest]:
+    """Return the finished artifact that contains the local `path`, and those it was made from.
+
+    Returns:
+        Manifests by directory, the nearest first; without artifacts that are not near.
+    """
+    owner = storage.absolute(containing_artifact(path))
+    nearby, found = NearbyArtifacts(Path(owner)), dict[str, Manifest]()
+    waiting = [owner] if artifact.is_artifact(owner) else []
+    while waiting:
+        directory = waiting.pop(0)
+        if directory in found:
+            continue
+        found[directory] = artifact.read_manifest(directory)
+        parents = map(fingerprints.artifact_fingerprint_of, found[directory].parents.values())
+        near = map(nearby.find, parents)
+        waiting += [parent for parent in near if parent and artifact.is_artifact(parent)]
+    return found
