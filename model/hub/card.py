@@ -125,19 +125,15 @@ def model_card(loaded: LoadedCheckpoint, architecture: str) -> str:
     artifacts that the checkpoint was made from, as far as they are near it.
     """
     lineage = finished_ancestors(loaded.path) if storage.is_local(loaded.path) else {}
-    corpora = [
-        json.loads(storage.read_text(storage.join(path, CORPUS_CARD)))
-        for path in lineage
-        if storage.exists(storage.join(path, CORPUS_CARD))
-    ]
+    corpora = corpus_cards(lineage)
     model = loaded.model
     tag, use = _use(loaded, architecture)
-    languages = _languages(corpora)
+    languages = languages_of(corpora)
     header: dict[str, Any] = {
         "library_name": "transformers",
         "pipeline_tag": tag,
         **({"language": languages} if languages else {}),
-        **_licence(corpora),
+        **licence_of(corpora),
         "tags": [model.family, "cloze"],
     }
     if loaded.heads.get(EMBEDDING):
@@ -155,11 +151,17 @@ def model_card(loaded: LoadedCheckpoint, architecture: str) -> str:
         _table(("", ""), _facts(loaded, architecture).items()),
         use,
         *_training(lineage),
-        *_text(lineage, corpora),
+        *text_sections(lineage, corpora),
         "## Limits",
         "\n".join(f"- {limit}" for limit in _limits(loaded, languages, corpora, bool(results))),
     ]
     return "\n\n".join(sections) + "\n"
+
+
+def corpus_cards(lineage: Mapping[str, Manifest]) -> list[dict[str, Any]]:
+    """Return the content of `card.json` of each corpus among the artifacts."""
+    paths = (storage.join(directory, CORPUS_CARD) for directory in lineage)
+    return [json.loads(storage.read_text(path)) for path in paths if storage.exists(path)]
 
 
 def _use(loaded: LoadedCheckpoint, architecture: str) -> tuple[str, str]:
@@ -210,7 +212,9 @@ def _training(lineage: Mapping[str, Manifest]) -> Iterator[str]:
             yield _table(("", ""), [("Artifact", f"`{manifest.fingerprint[:12]}`"), *rows])
 
 
-def _text(lineage: Mapping[str, Manifest], corpora: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+def text_sections(
+    lineage: Mapping[str, Manifest], corpora: Sequence[Mapping[str, Any]]
+) -> Iterator[str]:
     """Yield the section of the training text: datasets, and documents by origin."""
     datasets = [manifest for manifest in lineage.values() if manifest.stage == "dataset"]
     if not datasets and not corpora:
@@ -240,7 +244,7 @@ def _text(lineage: Mapping[str, Manifest], corpora: Sequence[Mapping[str, Any]])
         yield f"And {len(origins) - len(rows)} smaller origins."
 
 
-def _licence(corpora: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+def licence_of(corpora: Sequence[Mapping[str, Any]]) -> dict[str, str]:
     """Return the header's licence: that of all documents, if there is one and it is known."""
     names = {entry["licence"] for corpus in corpora for entry in corpus["licences"]}
     if not names or UNKNOWN in names:
@@ -250,7 +254,8 @@ def _licence(corpora: Sequence[Mapping[str, Any]]) -> dict[str, str]:
     return {"license": "other", "license_name": "see-training-text"}
 
 
-def _languages(corpora: Sequence[Mapping[str, Any]]) -> list[str]:
+def languages_of(corpora: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return the codes of the languages of at least 1 % of the documents, the most first."""
     shares = Counter[str]()
     for corpus in corpora:
         shares.update(corpus["languages"]["shares"])

@@ -26,10 +26,13 @@ CHECKPOINT = "checkpoint"
 class ExportConfig(StageConfig):
     """Options of the stage export; the checkpoint has all other settings."""
 
-    export_as: Literal["masked-lm", "pretraining", "encoder", "sentence-transformers"] | None = None
+    export_as: (
+        Literal["masked-lm", "pretraining", "encoder", "sentence-transformers", "croissant"] | None
+    ) = None
     """Form of the export: a model of the masked LM (a SPLADE in SparseEncoder), one that also names
-    the sentence-pair head or discriminator, the encoder without heads, or with mean pooling.
-    Default: the class of the checkpoint's heads."""
+    the sentence-pair head or discriminator, the encoder without heads, or with mean pooling;
+    croissant: the files of a corpus or dataset with metadata. Default: the class of the
+    checkpoint's heads."""
 
 
 class ImportConfig(StageConfig):
@@ -54,6 +57,10 @@ class ImportConfig(StageConfig):
 
 
 def _export(config: ExportConfig, build: BuildContext) -> StageResult:
+    if config.export_as == "croissant":
+        from cloze.model.hub.croissant import export_data
+
+        return export_data(build)
     from cloze.model.hub.write import export
 
     return export(build, config.export_as)
@@ -101,7 +108,7 @@ EXPORT = Stage(
     config=ExportConfig,
     run=_export,
     inputs={"checkpoint": InputSpec(required=True)},
-    unhashed_files=("README.md",),
+    unhashed_files=("README.md", "croissant.json"),
     worker="cloze.model",
 )
 IMPORT = Stage(

@@ -74,8 +74,7 @@ def manifest(path: Path, stage: str, fingerprint: str, **values: Any) -> str:
         stage=stage,
         version=1,
         fingerprint=fingerprint,
-        files=(),
-        **{"parents": {}, "config": {}, **values},
+        **{"parents": {}, "config": {}, "files": (), **values},
     )
     write_manifest(str(path), made)
     return str(path)
