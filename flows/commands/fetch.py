@@ -1,140 +1,58 @@
-"""Command `fetch`: downloads of public text, resumed after an interruption, and checked.
+"""Command `fetch`: public text and task data, downloaded, checked and unpacked.
 
-A download grows as `NAME.part`. The server's validator (ETag or Last-Modified) is stored next to
-it, so that a resumed download never mixes two versions. Size and, if published, hash are checked
-before the final rename.
+Checksums are those that the publisher, or the catalogue named in the row, gives. A file without one
+is checked by its format. `fetched.json` records the sha256 of every file and the licence.
 """
 
 from __future__ import annotations
 
 import functools
-import hashlib
-import http.client
-import os
+import gzip
+import json
+import posixpath
 import re
-import urllib.error
-import urllib.request
-from collections.abc import Callable
+import shutil
+import zipfile
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 import click
 
-from cloze.core.errors import ClozeError, DataError, UsageError, did_you_mean
+from cloze.core.errors import DataError, UsageError, did_you_mean
+from cloze.flows.commands.base.field_options import Count
 from cloze.flows.commands.base.options import complete_from, emit, json_option
+from cloze.flows.commands.downloads import CHUNK_BYTES, Remote, download, file_hash, read_text
 
 if TYPE_CHECKING:
     from cloze.flows.views.live import StageDisplay
 
-CHUNK_BYTES = 1 << 18
-TIMEOUT_SECONDS = 30
-AGENT = "cloze/0.1 (corpus download)"
-
-Progress = Callable[[int, int | None], None]  # bytes so far, total bytes if known
+FETCHED = "fetched.json"
 
 
-@dataclass(frozen=True, slots=True)
-class Remote:
-    """File to download. `check` raises `DataError` if the finished download is incomplete."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Collection:
+    """Files that are fetched together.
 
-    url: str
-    name: str
-    sha1: str | None = None
-    check: Callable[[Path], None] | None = None
-
-
-def _unreachable(url: str, error: Exception) -> ClozeError:
-    reason = getattr(error, "reason", None) or error
-    return ClozeError(
-        f"{url} is unreachable ({reason}); check the internet connection, or name another server"
-        " with --mirror"
-    )
-
-
-def _read_text(url: str) -> str:
-    """Return the body of a small ASCII page."""
-    request = urllib.request.Request(url, headers={"User-Agent": AGENT})
-    try:
-        with urllib.request.urlopen(request, timeout=TIMEOUT_SECONDS) as response:
-            return str(response.read().decode("ascii", "replace"))
-    except (OSError, http.client.HTTPException) as error:
-        raise _unreachable(url, error) from error
-
-
-def download(remote: Remote, directory: Path, progress: Progress) -> Path:
-    """Download `remote` into `directory` and return its path; a finished file is kept.
-
-    Raises:
-        ClozeError: the server is unreachable, or the connection broke (partial data are kept).
-        DataError: size or hash is wrong (the data are deleted).
+    Attributes:
+        licence: of the texts; SPDX name where there is one.
+        remotes: (mirror, number of shards) -> files.
+        member: path in a zip archive -> path below the directory; None: not unpacked. Archives are
+            removed after that.
+        finish: called with the directory after all downloads.
     """
-    target = directory / remote.name
-    if target.exists():
-        return target
-    directory.mkdir(parents=True, exist_ok=True)
-    part_file = directory / f"{remote.name}.part"
-    validator_file = directory / f"{remote.name}.part.etag"
-    validator = validator_file.read_text() if validator_file.exists() else ""
-    # without a validator, the server's file may have changed since
-    offset = part_file.stat().st_size if validator and part_file.exists() else 0
-    headers = {"User-Agent": AGENT}
-    if offset:
-        headers |= {"Range": f"bytes={offset}-", "If-Range": validator}
-    request = urllib.request.Request(remote.url, headers=headers)
-    try:
-        with urllib.request.urlopen(request, timeout=TIMEOUT_SECONDS) as response:
-            is_resumed = response.status == 206
-            size = offset if is_resumed else 0
-            length = response.headers.get("Content-Length")
-            total = int(length) + size if length else None
-            validator = response.headers.get("ETag") or response.headers.get("Last-Modified") or ""
-            with part_file.open("ab" if is_resumed else "wb") as stream:
-                validator_file.write_text(validator)  # after the truncation of an older part
-                while chunk := response.read(CHUNK_BYTES):
-                    stream.write(chunk)
-                    size += len(chunk)
-                    progress(size, total)
-                stream.flush()
-                os.fsync(stream.fileno())
-    except urllib.error.HTTPError as error:
-        if error.code != 416:  # 416: the part is already the complete file
-            raise ClozeError(
-                f"{remote.url} responded with {error.code} {error.reason}; try again later, or"
-                " name another server with --mirror"
-            ) from error
-        size, total = offset, offset
-    except (OSError, http.client.HTTPException) as error:
-        raise _unreachable(remote.url, error) from error
-    if total is not None and size < total:
-        raise ClozeError(
-            f"{remote.url} broke off at {size:,} of {total:,} bytes; run the same command again to"
-            " continue"
-        )
-    try:
-        _check(remote, part_file)
-    except DataError:
-        part_file.unlink()
-        validator_file.unlink(missing_ok=True)
-        raise
-    os.replace(part_file, target)
-    validator_file.unlink(missing_ok=True)
-    return target
+
+    licence: str
+    remotes: Callable[[str | None, int], Iterable[Remote]]
+    member: Callable[[str], str | None] = lambda name: name
+    finish: Callable[[Path], None] = lambda directory: None
 
 
-def _check(remote: Remote, path: Path) -> None:
-    if remote.sha1 is not None:
-        digest = hashlib.sha1()
-        with path.open("rb") as stream:
-            while chunk := stream.read(CHUNK_BYTES):
-                digest.update(chunk)
-        if digest.hexdigest() != remote.sha1:
-            raise DataError(
-                f"{remote.url} has sha1 {digest.hexdigest()}, its publisher says {remote.sha1};"
-                " download it again"
-            )
-    if remote.check is not None:
-        remote.check(path)
+def at_mirror(url: str, mirror: str | None) -> str:
+    """Return the address on a mirror, which has the same path."""
+    return f"{mirror.rstrip('/')}{urlsplit(url).path}" if mirror else url
 
 
 WIKIMEDIA = "https://dumps.wikimedia.org"
@@ -143,8 +61,8 @@ DUMP_SUFFIX = "pages-articles-multistream.xml.bz2"
 
 def wiki_dump(wiki: str, mirror: str | None) -> list[Remote]:
     """Return the newest dump of a wiki such as `simplewiki`, with its published sha1."""
-    base = f"{(mirror or WIKIMEDIA).rstrip('/')}/{wiki}/latest"
-    sums = _read_text(f"{base}/{wiki}-latest-sha1sums.txt")
+    base = at_mirror(f"{WIKIMEDIA}/{wiki}/latest", mirror)
+    sums = read_text(f"{base}/{wiki}-latest-sha1sums.txt")
     pattern = rf"^([0-9a-f]{{40}})\s+{wiki}-\w+-{re.escape(DUMP_SUFFIX)}$"
     match = re.search(pattern, sums, re.MULTILINE)
     if match is None:
@@ -168,7 +86,7 @@ BOOKS = (
 
 def books(mirror: str | None) -> list[Remote]:
     """Return books from Project Gutenberg as plain text."""
-    base = f"{(mirror or GUTENBERG).rstrip('/')}/cache/epub"
+    base = at_mirror(f"{GUTENBERG}/cache/epub", mirror)
     return [
         Remote(f"{base}/{number}/pg{number}.txt", f"pg{number}.txt", check=_is_book)
         for number in BOOKS
@@ -184,11 +102,229 @@ def _is_book(path: Path) -> None:
         )
 
 
-COLLECTIONS: dict[str, Callable[[str | None], list[Remote]]] = {
-    "simplewiki": lambda mirror: wiki_dump("simplewiki", mirror),
-    "enwiki": lambda mirror: wiki_dump("enwiki", mirror),
-    "gutenberg": books,
+# Task data. Sizes and sha256 from the catalogues of tensorflow-datasets (url_checksums/) and of
+# Hugging Face datasets (dataset_infos.json), which agree where both have a file.
+
+GLUE = "https://dl.fbaipublicfiles.com/glue/data"
+PARAPHRASES = "https://dl.fbaipublicfiles.com/senteval/senteval_data"
+SQUAD = "https://rajpurkar.github.io/SQuAD-explorer/dataset"
+PUBLISHED: Mapping[str, Mapping[str, tuple[int | None, str | None]]] = {
+    "glue": {
+        f"{GLUE}/CoLA.zip": (
+            376_971,
+            "f212fcd832b8f7b435fb991f101abf89f96b933ab400603bf198960dfc32cbff",
+        ),
+        f"{GLUE}/SST-2.zip": (
+            7_439_277,
+            "d67e16fb55739c1b32cdce9877596db1c127dc322d93c082281f64057c16deaa",
+        ),
+        f"{GLUE}/QQP-clean.zip": (
+            41_696_084,
+            "40e7c862c04eb26ee04b67fd900e76c45c6ba8e6d8fab4f8f1f8072a1a3fbae0",
+        ),
+        f"{GLUE}/STS-B.zip": (
+            802_872,
+            "e60a6393de5a8b5b9bac5020a1554b54e3691f9d600b775bd131e613ac179c85",
+        ),
+        f"{GLUE}/MNLI.zip": (
+            312_783_507,
+            "e7c1d896d26ed6caf700110645df426cc2d8ebf02a5ab743d5a5c68ac1c83633",
+        ),
+        f"{GLUE}/QNLIv2.zip": (
+            10_627_589,
+            "e634e78627a29adaecd4f955359b22bf5e70f2cbd93b493f2d624138a0c0e5f5",
+        ),
+        f"{GLUE}/RTE.zip": (
+            697_150,
+            "6bf86de103ecd335f3441bd43574d23fef87ecc695977a63b82d5efb206556ee",
+        ),
+        f"{GLUE}/WNLI.zip": (
+            28_999,
+            "ae0e8e4d16f4d46d4a0a566ec7ecceccfd3fbfaa4a7a4b4e02848c0f2561ac46",
+        ),
+        f"{GLUE}/mrpc_dev_ids.tsv": (
+            6_222,
+            "971d7767d81b997fd9060ade0ec23c4fc31cbb226a55d1bd4a1bac474eb81dc7",
+        ),
+        f"{PARAPHRASES}/msr_paraphrase_train.txt": (
+            1_047_044,
+            "60a9b09084528f0673eedee2b69cb941920f0b8cd0eeccefc464a98768457f89",
+        ),
+        f"{PARAPHRASES}/msr_paraphrase_test.txt": (
+            441_275,
+            "a04e271090879aaba6423d65b94950c089298587d9c084bf9cd7439bd785f784",
+        ),
+    },
+    "squad": {
+        f"{SQUAD}/train-v1.1.json": (
+            30_288_272,
+            "3527663986b8295af4f7fcdff1ba1ff3f72d07d61a20f487cb238a6ef92fd955",
+        ),
+        f"{SQUAD}/dev-v1.1.json": (
+            4_854_279,
+            "95aa6a52d5d6a735563366753ca50492a658031da74f301ac5238b03966972c9",
+        ),
+        f"{SQUAD}/train-v2.0.json": (
+            42_123_633,
+            "68dcfbb971bd3e96d5b46c7177b16c1a4e7d4bdef19fb204502738552dede002",
+        ),
+        f"{SQUAD}/dev-v2.0.json": (
+            4_370_528,
+            "80a5225e94905956a6446d296ca1093975c4d3b3260f1d6c8f68bc2ab77182d8",
+        ),
+    },
+    "snli": {
+        "https://nlp.stanford.edu/projects/snli/snli_1.0.zip": (
+            94_550_081,
+            "afb3d70a5af5d8de0d9d81e2637e0fb8c22d1235c2749d83125ca43dab0dbd3e",
+        ),
+    },
+    "xnli": {
+        "https://cims.nyu.edu/~sbowman/xnli/XNLI-1.0.zip": (
+            17_865_352,
+            "4ba1d5e1afdb7161f0f23c66dc787802ccfa8a25a3ddd3b165a35e50df346ab1",
+        ),
+    },
+    "blimp": {
+        "https://raw.githubusercontent.com/alexwarstadt/blimp/master/BLiMP.zip": (None, None)
+    },
 }
+C4 = "https://huggingface.co/datasets/allenai/c4/resolve/main/en/c4-train.{:05d}-of-01024.json.gz"
+OPENWEBTEXT = (
+    "https://huggingface.co/datasets/Skylion007/openwebtext/resolve/refs%2Fconvert%2Fparquet/"
+    "plain_text/train/{:04d}.parquet"
+)
+
+
+def published(collection: str, mirror: str | None, shards: int) -> list[Remote]:
+    """Return the files of a row of `PUBLISHED`."""
+    del shards
+    return [
+        Remote(
+            at_mirror(url, mirror),
+            posixpath.basename(url),
+            size=size,
+            sha256=digest,
+            check=_is_whole,
+        )
+        for url, (size, digest) in PUBLISHED[collection].items()
+    ]
+
+
+def numbered(template: str, mirror: str | None, shards: int) -> list[Remote]:
+    """Return the first shards of a text collection."""
+    urls = [template.format(number) for number in range(shards)]
+    return [
+        Remote(at_mirror(url, mirror), posixpath.basename(url), check=_is_whole) for url in urls
+    ]
+
+
+def _is_whole(path: Path) -> None:
+    """Check a file by its format: a zip archive, gzip, Parquet; others have a checksum."""
+    name = path.name.removesuffix(".part")
+    try:
+        if name.endswith(".zip"):
+            with zipfile.ZipFile(path) as archive:
+                fault = archive.testzip()
+        elif name.endswith(".gz"):
+            with gzip.open(path) as stream:
+                fault = None
+                while stream.read(CHUNK_BYTES):
+                    pass
+        elif name.endswith(".parquet"):
+            content = path.read_bytes()
+            fault = None if content[:4] == content[-4:] == b"PAR1" else "its frame"
+        else:
+            return
+    except (zipfile.BadZipFile, OSError, EOFError) as error:
+        raise DataError(f"{name} is damaged ({error}); download it again") from error
+    if fault is not None:
+        raise DataError(f"{name} is damaged ({fault}); download it again")
+
+
+def nli_member(name: str) -> str | None:
+    """Return `train.jsonl` for `snli_1.0/snli_1.0_train.jsonl`, and so on; None for other files."""
+    match = re.fullmatch(r"[\w.-]+/\w+(?:\.0)?[._](train|dev|test)\.jsonl", name)
+    return f"{match[1]}.jsonl" if match else None
+
+
+def paraphrases(directory: Path) -> None:
+    """Write GLUE's MRPC: Microsoft's files, with the dev split that GLUE took out of training."""
+    ids = directory / "mrpc_dev_ids.tsv"
+    if not ids.exists():
+        return
+    dev_ids = {tuple(line.split("\t")) for line in ids.read_text().splitlines()}
+    header, *rows = _lines(directory / "msr_paraphrase_train.txt")
+    dev = [row for row in rows if tuple(row.split("\t")[1:3]) in dev_ids]
+    train = [row for row in rows if tuple(row.split("\t")[1:3]) not in dev_ids]
+    test_header, *test = _lines(directory / "msr_paraphrase_test.txt")
+    numbered_test = [f"{i}\t{row.partition(chr(9))[2]}" for i, row in enumerate(test)]
+    test_header = f"index\t{test_header.partition(chr(9))[2]}"
+    target = directory / "MRPC"
+    target.mkdir(exist_ok=True)
+    for split, lines in (
+        ("train", [header, *train]),
+        ("dev", [header, *dev]),
+        ("test", [test_header, *numbered_test]),
+    ):
+        text = "".join(f"{line}\n" for line in lines)
+        (target / f"{split}.tsv").write_text(text, encoding="utf-8")
+
+
+def _lines(path: Path) -> list[str]:
+    return path.read_text(encoding="utf-8-sig").splitlines()
+
+
+def _task(name: str, licence: str, **settings: Any) -> Collection:
+    remotes = functools.partial(published, name)
+    return Collection(licence=licence, remotes=remotes, **settings)
+
+
+COLLECTIONS: dict[str, Collection] = {
+    "simplewiki": Collection(
+        licence="CC-BY-SA-4.0", remotes=lambda mirror, shards: wiki_dump("simplewiki", mirror)
+    ),
+    "enwiki": Collection(
+        licence="CC-BY-SA-4.0", remotes=lambda mirror, shards: wiki_dump("enwiki", mirror)
+    ),
+    "gutenberg": Collection(
+        licence="public domain in the USA", remotes=lambda mirror, shards: books(mirror)
+    ),
+    "c4": Collection(licence="ODC-By-1.0", remotes=functools.partial(numbered, C4)),
+    "openwebtext": Collection(
+        licence="CC0-1.0 (the packaging)", remotes=functools.partial(numbered, OPENWEBTEXT)
+    ),
+    "glue": _task("glue", "of each task, see gluebenchmark.com", finish=paraphrases),
+    "squad": _task("squad", "CC-BY-SA-4.0"),
+    "snli": _task("snli", "CC-BY-SA-4.0", member=nli_member),
+    "xnli": _task("xnli", "CC-BY-NC-4.0", member=nli_member),
+    "blimp": _task(
+        "blimp",
+        "CC-BY-4.0",
+        member=lambda name: posixpath.basename(name) if name.endswith(".jsonl") else None,
+    ),
+}
+
+
+def unpack(archive: Path, directory: Path, member: Callable[[str], str | None]) -> None:
+    """Unpack a zip archive and remove it.
+
+    Raises:
+        DataError: a member would lie outside of the directory.
+    """
+    with zipfile.ZipFile(archive) as content:
+        for info in content.infolist():
+            is_hidden = any(part.startswith((".", "__MACOSX")) for part in info.filename.split("/"))
+            name = None if info.is_dir() or is_hidden else member(info.filename)
+            if name is None:
+                continue
+            target = directory / name
+            if not target.resolve().is_relative_to(directory.resolve()):
+                raise DataError(f"{archive} has a member outside of it ({name}); do not use it")
+            target.parent.mkdir(parents=True, exist_ok=True)
+            with content.open(info) as source, target.open("wb") as output:
+                shutil.copyfileobj(source, output, CHUNK_BYTES)
+    archive.unlink()
 
 
 @click.command()
@@ -201,11 +337,23 @@ COLLECTIONS: dict[str, Callable[[str | None], list[Remote]]] = {
     help="Directory to write to. Default: ./data/COLLECTION.",
 )
 @click.option("--mirror", metavar="URL", help="URL of a mirror with the same layout.")
+@click.option(
+    "--shards",
+    type=Count(min=1),
+    default=1,
+    show_default=True,
+    metavar="N",
+    help="First shards of c4 (of 1,024) or openwebtext (of 80).",
+)
 @json_option
-def fetch(collection: str, directory: str | None, mirror: str | None, as_json: bool) -> None:
-    """Download a text collection, such as simplewiki.
+def fetch(
+    collection: str, directory: str | None, mirror: str | None, shards: int, as_json: bool
+) -> None:
+    """Download a text collection, such as simplewiki, or task data, such as glue.
 
-    COLLECTION is simplewiki, enwiki or gutenberg. An interrupted download continues.
+    COLLECTION is simplewiki, enwiki, gutenberg, c4 or openwebtext; glue, squad, snli, xnli or
+    blimp. An interrupted download continues. Archives are unpacked where `--data` of finetune and
+    score-pairs finds them.
     """
     from cloze.flows.views import terminal
     from cloze.flows.views.live import StageDisplay
@@ -214,16 +362,32 @@ def fetch(collection: str, directory: str | None, mirror: str | None, as_json: b
         raise UsageError(
             f"unknown collection {collection!r}; {did_you_mean(collection, COLLECTIONS)}"
         )
+    row = COLLECTIONS[collection]
     target = Path(directory or Path("data") / collection)
-    files = []
-    for remote in COLLECTIONS[collection](mirror):
+    record_file = target / FETCHED
+    record: dict[str, Any] = {"collection": collection, "licence": row.licence, "files": {}}
+    if record_file.exists():
+        record["files"] = json.loads(record_file.read_text())["files"]
+    for remote in row.remotes(mirror, shards):
+        if remote.name in record["files"] and remote.name.endswith(".zip"):  # unpacked, removed
+            continue
         with StageDisplay(remote.name, terminal.console()) as display:
             progress = functools.partial(_show_bytes, display)
-            files.append(str(download(remote, target, progress)))
+            path = download(remote, target, progress)
+        record["files"][remote.name] = {
+            "url": remote.url,
+            "bytes": path.stat().st_size,
+            "sha256": file_hash(path, "sha256"),
+        }
+        if path.suffix == ".zip":
+            unpack(path, target, row.member)
+        record_file.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+    row.finish(target)
+    files = [str(target / name) for name in record["files"] if (target / name).exists()]
     if as_json:
-        emit({"collection": collection, "directory": str(target), "files": files})
+        emit({**record, "directory": str(target), "files": files})
     else:
-        click.echo(f"{len(files)} file(s) in {target}")
+        click.echo(f"{len(record['files'])} file(s) in {target}; licence: {row.licence}")
 
 
 def _show_bytes(display: StageDisplay, done: int, total: int | None) -> None:

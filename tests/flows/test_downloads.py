@@ -6,8 +6,11 @@ from __future__ import annotations
 
 import hashlib
 import http.server
+import io
+import json
 import re
 import threading
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,7 +18,9 @@ from typing import Any
 import pytest
 
 from cloze.core.errors import ClozeError, DataError
-from cloze.flows.commands import fetch as downloads
+from cloze.flows.commands import downloads, fetch
+from cloze.model.tasks.files import missing_split
+from cloze.model.tasks.table import task_options
 from tests.flows.test_cli import cloze
 
 BODY = bytes(range(256)) * 2000
@@ -88,7 +93,7 @@ def nothing(done: int, total: int | None) -> None:
 
 
 def test_resumes_where_it_broke_off(server: Server, tmp_path: Path) -> None:
-    (remote,) = downloads.wiki_dump("simplewiki", mirror(server))
+    (remote,) = fetch.wiki_dump("simplewiki", mirror(server))
     server.cut = 100_000
     with pytest.raises(ClozeError, match="broke off at 100,000 of 512,000 bytes"):
         downloads.download(remote, tmp_path, nothing)
@@ -100,7 +105,7 @@ def test_resumes_where_it_broke_off(server: Server, tmp_path: Path) -> None:
 
 
 def test_a_new_version_starts_from_the_beginning(server: Server, tmp_path: Path) -> None:
-    (remote,) = downloads.wiki_dump("simplewiki", mirror(server))
+    (remote,) = fetch.wiki_dump("simplewiki", mirror(server))
     server.cut, server.body = 100_000, b"old" * 170_000
     with pytest.raises(ClozeError):
         downloads.download(remote, tmp_path, nothing)
@@ -110,7 +115,7 @@ def test_a_new_version_starts_from_the_beginning(server: Server, tmp_path: Path)
 
 
 def test_a_wrong_hash_is_refused(server: Server, tmp_path: Path) -> None:
-    (remote,) = downloads.wiki_dump("simplewiki", mirror(server))
+    (remote,) = fetch.wiki_dump("simplewiki", mirror(server))
     server.body = BODY[:-1] + b"!"
     with pytest.raises(DataError, match="its publisher says"):
         downloads.download(remote, tmp_path, nothing)
@@ -130,3 +135,155 @@ def test_command_line(server: Server, tmp_path: Path) -> None:
     assert done.stderr.count("\n") == 1
     done = cloze("fetch", "simpelwiki")
     assert (done.returncode, "did you mean 'simplewiki'" in done.stderr) == (2, True)
+
+
+class Files(http.server.BaseHTTPRequestHandler):
+    """GET of `server.files`, by path."""
+
+    server: Any
+
+    def do_GET(self) -> None:
+        self.server.asked.append(self.path)
+        body = self.server.files.get(self.path)
+        self.send_response(404 if body is None else 200)
+        self.send_header("Content-Length", str(len(body or b"")))
+        self.end_headers()
+        self.wfile.write(body or b"")
+
+    def log_message(self, *_: Any) -> None:
+        pass
+
+
+@pytest.fixture
+def files() -> Iterator[Any]:
+    found: Any = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Files)
+    found.files, found.asked = {}, []
+    threading.Thread(target=found.serve_forever, daemon=True).start()
+    yield found
+    found.shutdown()
+    found.server_close()
+
+
+def archive(**members: str) -> bytes:
+    stream = io.BytesIO()
+    with zipfile.ZipFile(stream, "w") as content:
+        for name, text in members.items():
+            content.writestr(name, text)
+    return stream.getvalue()
+
+
+def publish(files: Any, monkeypatch: pytest.MonkeyPatch, name: str, **contents: bytes) -> None:
+    """Serve the files of a row under its own addresses, with the checksums of these contents."""
+    row = {}
+    for url in fetch.PUBLISHED[name]:
+        content = contents[url.rpartition("/")[2]]
+        files.files[f"/{url.split('/', 3)[3]}"] = content
+        row[url] = (len(content), hashlib.sha256(content).hexdigest())
+    monkeypatch.setattr(fetch, "PUBLISHED", {**fetch.PUBLISHED, name: row})
+
+
+def invoke(*arguments: Any) -> dict[str, Any]:
+    from click.testing import CliRunner
+
+    done = CliRunner().invoke(fetch.fetch, [*map(str, arguments), "--json"])
+    if done.exception is not None:
+        raise done.exception
+    answer: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return answer
+
+
+ROW, HEAD = "1\t10\t20\tA text.\tA text.\n", "Quality\t#1 ID\t#2 ID\t#1 String\t#2 String\n"
+GLUE_FILES = {
+    **{
+        f"{name}.zip": archive(
+            **{f"{folder}/train.tsv": "x\n", f"{folder}/dev{ending}.tsv": "x\n"},
+            **{f"__MACOSX/{folder}/._train.tsv": "x"},
+        )
+        for name, folder, ending in (
+            ("CoLA", "CoLA", ""),
+            ("SST-2", "SST-2", ""),
+            ("QQP-clean", "QQP", ""),
+            ("STS-B", "STS-B", ""),
+            ("MNLI", "MNLI", "_matched"),
+            ("QNLIv2", "QNLI", ""),
+            ("RTE", "RTE", ""),
+            ("WNLI", "WNLI", ""),
+        )
+    },
+    "mrpc_dev_ids.tsv": b"10\t20\n",
+    "msr_paraphrase_train.txt": f"\ufeff{HEAD}{ROW}{ROW.replace('10', '30')}".encode(),
+    "msr_paraphrase_test.txt": f"\ufeff{HEAD}{ROW}".encode(),
+}
+
+
+def test_glue_lies_where_the_tasks_look(
+    files: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    publish(files, monkeypatch, "glue", **GLUE_FILES)
+    data = tmp_path / "data"
+    answer = invoke("glue", "--mirror", mirror(files), "--out", data / "glue")
+    assert answer["licence"].startswith("of each task")
+    for name in ("cola", "sst2", "mrpc", "qqp", "stsb", "mnli", "qnli", "rte", "wnli"):
+        assert missing_split(str(data), task_options(name, {}), ("train", "dev")) == "", name
+    assert (data / "glue/MRPC/dev.tsv").read_text() == HEAD + ROW
+    assert (data / "glue/MRPC/train.tsv").read_text() == HEAD + ROW.replace("10", "30")
+    assert (data / "glue/MRPC/test.tsv").read_text().splitlines()[1].startswith("0\t10\t20")
+    record = json.loads((data / "glue" / "fetched.json").read_text())
+    content = GLUE_FILES["CoLA.zip"]
+    assert record["files"]["CoLA.zip"]["sha256"] == hashlib.sha256(content).hexdigest()
+    files.asked.clear()
+    invoke("glue", "--mirror", mirror(files), "--out", data / "glue")  # nothing is fetched again
+    assert files.asked == []
+
+
+def test_archives_that_are_not_as_published_are_refused(
+    files: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    publish(files, monkeypatch, "snli", **{"snli_1.0.zip": archive(**{"snli_1.0/x": "y"})})
+    files.files = {path: content + b"!" for path, content in files.files.items()}
+    with pytest.raises(DataError, match="bytes, its publisher says"):
+        invoke("snli", "--mirror", mirror(files), "--out", tmp_path)
+    files.files["/alexwarstadt/blimp/master/BLiMP.zip"] = b"no archive"
+    with pytest.raises(DataError, match=r"BLiMP\.zip is damaged"):
+        invoke("blimp", "--mirror", mirror(files), "--out", tmp_path)
+    outside = tmp_path / "outside.zip"
+    outside.write_bytes(archive(**{"evil.tsv": "x"}))
+    with pytest.raises(DataError, match="outside of it"):
+        fetch.unpack(outside, tmp_path / "inside", lambda name: "../evil.tsv")
+    assert not (tmp_path / "evil.tsv").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "member", "expected"),
+    [
+        ("snli", "snli_1.0/snli_1.0_train.jsonl", "train.jsonl"),
+        ("snli", "snli_1.0/snli_1.0_train.txt", None),
+        ("xnli", "XNLI-1.0/xnli.dev.jsonl", "dev.jsonl"),
+        ("blimp", "data/wh_island.jsonl", "wh_island.jsonl"),
+    ],
+)
+def test_members_become_splits(name: str, member: str, expected: str | None) -> None:
+    assert fetch.COLLECTIONS[name].member(member) == expected
+
+
+def test_shards_and_minimal_pairs_by_the_command_line(files: Any, tmp_path: Path) -> None:
+    import gzip
+
+    text = gzip.compress(b'{"text": "A page."}\n')
+    for number in range(2):
+        files.files[
+            f"/datasets/allenai/c4/resolve/main/en/c4-train.0000{number}-of-01024.json.gz"
+        ] = text
+    out = tmp_path / "c4"
+    done = cloze("fetch", "c4", "--shards", 2, "--mirror", mirror(files), "--out", out, "--json")
+    assert done.returncode == 0
+    assert [Path(file).name for file in done.json["files"]] == [
+        "c4-train.00000-of-01024.json.gz",
+        "c4-train.00001-of-01024.json.gz",
+    ]
+    pairs = archive(**{"BLiMP/data/wh_island.jsonl": "{}\n"})
+    files.files["/alexwarstadt/blimp/master/BLiMP.zip"] = pairs
+    blimp = tmp_path / "blimp"
+    done = cloze("fetch", "blimp", "--mirror", mirror(files), "--out", blimp)
+    assert (done.returncode, "licence: CC-BY-4.0" in done.stdout) == (0, True)
+    assert sorted(path.name for path in blimp.iterdir()) == ["fetched.json", "wh_island.jsonl"]
