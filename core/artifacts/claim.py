@@ -74,13 +74,13 @@ def check_version(claim: Claim | None, out: str, version: str) -> None:
     """Refuse to continue a build that another version of its stage began.
 
     Raises:
-        UsageError: the claim names another version.
+        UsageError: the claim names another version, or none, as those before 0.1.0.
     """
-    if claim is not None and claim.version not in ("", version):
+    if claim is not None and claim.fingerprint and claim.version != version:
         raise UsageError(
-            f"{out} was begun by another version of Cloze (version {claim.version} of the stage "
-            f"{claim.stage}, this one has {version}); finish it with that version, use another "
-            f"directory, or --force to start again in this one"
+            f"{out} was begun by another version of Cloze (version {claim.version or 'unknown'} of "
+            f"the stage {claim.stage}, this one has {version}); finish it with that version, use "
+            f"another directory, or --force to start again in this one"
         )
 
 

@@ -30,6 +30,7 @@ from cloze.flows.graph.config import RunConfig
 from cloze.flows.graph.nodes import Node, select_nodes, with_ancestors, with_descendants
 
 FORCED = "forced"
+STARTS_OVER = "starts over: "
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -169,6 +170,8 @@ def _step(
     elif manifest is None or manifest.fingerprint != fingerprint:
         rebuilt = [parent for parent in node.depends_on if steps[parent].reason]
         reason = _why(previous, node.config, stage.version, parents, rebuilt)
+        if not node.out and (previous is None or previous.version != stage.version):
+            reason = _abandons(directory, node, stage.version, path) or reason
     return PlannedNode(
         node=node,
         inputs=inputs,
@@ -199,6 +202,23 @@ def _saved_step(directory: str, fingerprint: str) -> int:
         return 0
     steps = checkpoints.complete_steps(directory)
     return checkpoints.parse_step(steps[-1]) if steps else 0
+
+
+def _abandons(directory: Path, node: Node, version: int, own: str) -> str:
+    """Return a reason that names the training of `node` that another version of Cloze began.
+
+    Empty if the run's directory has none. A changed stage has another fingerprint, so its training
+    starts in the directory `own` and leaves the unfinished one as it is.
+    """
+    for path in map(str, sorted(directory.glob(f"{node.name}-{'[0-9a-f]' * 12}"))):
+        build = claim.read(path) if path != own and claim.is_unfinished(path) else None
+        steps = checkpoints.complete_steps(path)
+        if build and build.stage == node.stage and build.version != str(version) and steps:
+            return (
+                f"{STARTS_OVER}another version of Cloze began {Path(path).name}; to keep its "
+                f"{checkpoints.parse_step(steps[-1]):,} steps, finish it with that version"
+            )
+    return ""
 
 
 def _inputs(
@@ -290,6 +310,8 @@ def build_node(
         execution: execution settings, if they differ from the node's.
         report: reporter for progress.
     """
+    if step.reason.startswith(STARTS_OVER):
+        report.progress(0, None, "", {"warning": step.reason})
     result = execute(
         stages.stage(step.node.stage),
         step.node.config,

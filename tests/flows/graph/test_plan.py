@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from cloze.core import storage
+from cloze.core.artifacts import claim
 from cloze.core.errors import UsageError
+from cloze.core.stages.stage import Reporter
 from cloze.flows.graph import config as configs
 from cloze.flows.graph import plan as planning
 from cloze.flows.graph.overrides import parse
@@ -60,6 +64,35 @@ def test_a_raised_version_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     make()
     monkeypatch.setattr(toy_run, "LETTERS", dataclasses.replace(toy_run.LETTERS, version=2))
     assert plan() == {"letters": "stage version 1 became 2", "count": "letters changed"}
+
+
+class Warnings(Reporter):
+    """Keeps the warnings."""
+
+    def __init__(self) -> None:
+        self.warnings: list[str] = []
+
+    def progress(
+        self, done: float, total: float | None, unit: str, figures: Mapping[str, Any]
+    ) -> None:
+        self.warnings += [figures["warning"]] if "warning" in figures else []
+
+
+def test_a_training_that_another_version_began_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It starts over in a directory of its own; the plan and the start say how to keep it."""
+    began, _ = planning.plan(load())
+    claim.claim_directory("letters", began.artifact, began.fingerprint, force=False, version="1")
+    storage.write_bytes(f"{began.artifact}/checkpoints/step-00001200/checkpoint.json", b"{}")
+    assert plan()["letters"] == "continues from step 1,200"
+    monkeypatch.setattr(toy_run, "LETTERS", dataclasses.replace(toy_run.LETTERS, version=2))
+    letters, _ = planning.plan(load())
+    assert Path(began.artifact).name in letters.reason
+    assert "keep its 1,200 steps, finish it with that version" in letters.reason
+    reporter = Warnings()
+    planning.build_node(letters, report=reporter)
+    assert reporter.warnings == [letters.reason]
+    assert plan()["letters"] == ""
+    assert plan("letters.size=5")["letters"] == "size 4 became 5"
 
 
 def test_another_file_behind_the_same_path_is_told(tmp_path: Path) -> None:
