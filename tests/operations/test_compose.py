@@ -97,12 +97,51 @@ def test_the_file_is_valid_by_the_compose_specification(tmp_path: Path) -> None:
     )  # fmt: skip
 
 
+def docker_compose() -> list[str] | None:
+    """Words of a command, Docker Compose 2 or later; None: this machine has none."""
+    for words in (["docker", "compose"], ["docker-compose"]):
+        done = shutil.which(words[0]) and subprocess.run(
+            [*words, "version", "--short"], capture_output=True, text=True, check=False
+        )
+        if done and re.match(r"v?([2-9]|\d\d)\.", done.stdout):
+            return words
+    return None
+
+
+@pytest.mark.parametrize("profiles", ["core", "data", "core,gpu", "monitoring", "core,tls,tools"])
+def test_docker_compose_reads_what_the_stack_without_containers_reads(profiles: str) -> None:
+    """Commands, environments and health checks; here no daemon is asked."""
+    if (command := docker_compose()) is None:
+        pytest.skip("Docker Compose 2 is not installed")
+    done = subprocess.run(
+        [*command, "--project-directory", str(INFRA), "-f", str(INFRA / "compose.yaml"),
+            "--env-file", os.devnull, "config", "--format", "json"],
+        env={"PATH": os.environ["PATH"], "HOME": "/nonexistent", "COMPOSE_PROFILES": profiles},
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    code = "import json, local_services as l, pathlib; s = l.LocalServices(pathlib.Path('x')).specs"
+    specs = subprocess.run(
+        [sys.executable, "-c", f"{code}; print(json.dumps(s))"], check=True,
+        env={"PATH": os.environ["PATH"], "PYTHONPATH": str(INFRA)}, capture_output=True, text=True,
+    )  # fmt: skip
+    local = json.loads(specs.stdout)
+    services = json.loads(done.stdout)["services"]
+    wanted = {n for n, s in SERVICES.items() if set(s["profiles"]) & set(profiles.split(","))}
+    assert set(services) == wanted
+    for name, service in services.items():
+        given = local[name].get("command")
+        assert service["command"] == ([given] if isinstance(given, str) else given)
+        assert (service.get("environment") or {}) == local[name].get("environment", {})
+        test = service.get("healthcheck", {}).get("test")
+        assert test == local[name].get("healthcheck", {}).get("test")
+
+
 def test_processes_get_addresses_and_paths_of_this_machine(tmp_path: Path) -> None:
     """The stack without containers replaces names and paths in what it reads from compose.yaml."""
-    code = "import sys; from local_services import LocalServices as L; from pathlib import Path\n"
-    code += (
-        "import json; s = L(Path(sys.argv[1])); n = [n for n in s.of_profiles({'core', 'gpu'})]\n"
-    )
+    code = "import json, sys; from local_services import LEFT_OUT, LocalServices\n"
+    code += "from pathlib import Path; s = LocalServices(Path(sys.argv[1]))\n"
+    code += "n = set(s.of_profiles({'core', 'gpu', 'monitoring', 'tls'})) - {*LEFT_OUT}\n"
     code += "print(json.dumps([s.addresses, {i: [s.command(i), s.environment(i)] for i in n}]))"
     done = subprocess.run(
         [sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, check=True,
