@@ -48,6 +48,7 @@ COMMANDS: dict[str, dict[str, str]] = {
         "finetune": "Fine-tune a pretrained encoder on a task.",
         "import": "Convert a Hugging Face model into a checkpoint.",
         "export": "Convert a checkpoint into a Hugging Face model.",
+        "push": "Upload an export to a Hub.",
     },
     "Evaluate": {
         "evaluate": "Score a fine-tuned checkpoint on labelled data.",
@@ -84,8 +85,9 @@ MODULES = {
     "nightly": "nightly champion",
     "data_stages": "corpus explain train-filter embed-corpus semdedup vocab compare-vocab dataset"
     " inspect",
-    "model_stages": "pretrain merge finetune import export evaluate perplexity likelihood"
-    " score-pairs plan-training",
+    "model_stages": "pretrain merge finetune export evaluate perplexity likelihood score-pairs"
+    " plan-training",
+    "hub": "import push",
     "inference": "fill-mask embed classify tag answer generate score",
     "services": "ui dashboard deploy doctor verify lineage",
     "help_topics": "completion help",

@@ -96,13 +96,6 @@ FINETUNE = StageCommand(
     },
 )
 
-IMPORT = StageCommand(
-    "import",
-    stage="import",
-    positional=("directory",),
-    help="Convert a Hugging Face model into a checkpoint.\n\nDIRECTORY is the model's directory.",
-)
-
 EXPORT = StageCommand(
     "export",
     stage="export",

@@ -15,7 +15,7 @@ from typing import Literal
 
 from pydantic import Field, field_validator
 
-from cloze.core.config import StageConfig
+from cloze.core.config import NoFingerprint, StageConfig
 from cloze.core.errors import did_you_mean
 from cloze.core.stages.stage import BuildContext, InputSpec, Stage, StageResult
 from cloze.model.families.registry import FAMILIES
@@ -34,6 +34,9 @@ class ExportConfig(StageConfig):
     croissant: the files of a corpus or dataset with metadata. Default: the class of the
     checkpoint's heads."""
 
+    revisions: bool = False
+    """Also export the milestones of a pretraining, one directory each below revisions/."""
+
 
 class ImportConfig(StageConfig):
     """Options of the stage import."""
@@ -47,6 +50,9 @@ class ImportConfig(StageConfig):
     trust_pickle: bool = False
     """Read weights from a pickle file if there are no others; only tensors are loaded, no code is
     run."""
+
+    source: NoFingerprint[str] = ""
+    """Repository and commit that the directory was downloaded from; recorded."""
 
     @field_validator("family")
     @classmethod
@@ -63,7 +69,7 @@ def _export(config: ExportConfig, build: BuildContext) -> StageResult:
         return export_data(build)
     from cloze.model.hub.write import export
 
-    return export(build, config.export_as)
+    return export(build, config.export_as, revisions=config.revisions)
 
 
 def _import(config: ImportConfig, build: BuildContext) -> StageResult:
@@ -108,7 +114,7 @@ EXPORT = Stage(
     config=ExportConfig,
     run=_export,
     inputs={"checkpoint": InputSpec(required=True)},
-    unhashed_files=("README.md", "croissant.json"),
+    unhashed_files=("README.md", "*/README.md", "croissant.json"),
     worker="cloze.model",
 )
 IMPORT = Stage(

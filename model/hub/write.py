@@ -7,7 +7,9 @@ from dataclasses import replace
 from typing import Any
 
 from cloze.core import storage
+from cloze.core.artifacts import artifact
 from cloze.core.errors import ClozeError, UsageError
+from cloze.core.humanize import format_count
 from cloze.core.stages.stage import BuildContext, StageResult
 from cloze.model.checkpoint import CONFIG, WEIGHTS, LoadedCheckpoint, copy_files, load_input
 from cloze.model.families.hub_format import EMBEDDING, hub_of
@@ -20,46 +22,80 @@ from cloze.pipeline import tokenizer
 TOKENIZER_CONFIG = "tokenizer_config.json"
 ENCODER, MASKED_LM, PRETRAINING = "encoder", "masked-lm", "pretraining"
 SENTENCE_TRANSFORMERS = "sentence-transformers"
+REVISIONS = "revisions"
 
 
-def export(build: BuildContext, export_as: str | None = None) -> StageResult:
+def export(
+    build: BuildContext, export_as: str | None = None, *, revisions: bool = False
+) -> StageResult:
     """Export the input checkpoint to `build.path`.
 
     Args:
         export_as: see `ExportConfig`.
+        revisions: also export the milestones of the pretraining, below `revisions/`.
 
     Returns:
         summary: `directory`; `architecture`; `parameters`; `max_logit_difference` from
-            transformers, None if transformers is not installed.
+            transformers, None if transformers is not installed; `revisions`, directory by name.
 
     Raises:
         DataError: the checkpoint is missing or damaged, or has no Hugging Face form.
-        UsageError: the checkpoint lacks the heads that `export_as` needs.
+        UsageError: the checkpoint lacks the heads that `export_as` needs, or there are no
+            milestones.
         ClozeError: the written directory does not read back, or gives other logits or tokens.
     """
-    loaded = in_form(load_input(build, build.inputs["checkpoint"]), export_as)
-    config = write_directory(loaded, build.path, export_as)
-    check_reload(loaded, build.path)
+    source = build.inputs["checkpoint"]
+    milestones = _milestones(source) if revisions else {}
+    summary = _export_checkpoint(load_input(build, source), build.path, export_as)
+    for name, path in milestones.items():
+        _export_checkpoint(load_input(build, path), build.file(REVISIONS, name), export_as)
+    if milestones:
+        summary["revisions"] = {name: f"{REVISIONS}/{name}" for name in milestones}
+    return StageResult(summary=summary)
+
+
+def _milestones(source: str) -> dict[str, str]:
+    """Return the milestone checkpoints of a finished pretraining by revision name.
+
+    Raises:
+        UsageError: `source` is none, or has no milestones.
+    """
+    summary = artifact.read_manifest(source).summary if artifact.is_artifact(source) else {}
+    names = {f"step-{step}": path for step, path in (summary.get("milestones") or {}).items()}
+    for words, path in (summary.get("milestone_words") or {}).items():
+        names[f"words-{format_count(int(words))}"] = path
+    if not names:
+        raise UsageError(
+            f"--revisions needs a finished pretraining with milestones ({source} has none); train "
+            f"with --milestones or --milestone-words"
+        )
+    return {name: storage.join(source, path) for name, path in names.items()}
+
+
+def _export_checkpoint(
+    checkpoint: LoadedCheckpoint, directory: str, export_as: str | None
+) -> dict[str, Any]:
+    """Write and check one directory; return its summary."""
+    loaded = in_form(checkpoint, export_as)
+    config = write_directory(loaded, directory, export_as)
+    check_reload(loaded, directory)
     difference = (
-        compare_with_transformers(loaded, build.path) if storage.is_local(build.path) else None
+        compare_with_transformers(loaded, directory) if storage.is_local(directory) else None
     )
     if difference is not None and not difference.relative <= TOLERANCE:
         raise ClozeError(
-            f"{build.path} gives logits that differ by {difference.absolute:.2e} from the "
+            f"{directory} gives logits that differ by {difference.absolute:.2e} from the "
             f"checkpoint's; please report this"
         )
     if difference is not None:
-        check_pair(loaded, build.path)
-    summary = {
-        "directory": build.path,
+        check_pair(loaded, directory)
+    exported = hub_of(loaded.model.family).exported(loaded.state, loaded.heads)
+    return {
+        "directory": directory,
         "architecture": config["architectures"][0],
-        "parameters": sum(
-            tensor.numel()
-            for tensor in hub_of(loaded.model.family).exported(loaded.state, loaded.heads).values()
-        ),
+        "parameters": sum(tensor.numel() for tensor in exported.values()),
         "max_logit_difference": None if difference is None else difference.absolute,
     }
-    return StageResult(summary=summary)
 
 
 def in_form(loaded: LoadedCheckpoint, export_as: str | None) -> LoadedCheckpoint:

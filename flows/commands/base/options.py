@@ -353,8 +353,8 @@ STAGES: dict[str, Mapping[str, str]] = {
         "Memory and speed": "*precision",
         **SINGLE_DEVICE_FIELDS,
     },
-    "import": {"Model": "*family *positions *trust_pickle", **SINGLE_DEVICE_FIELDS},
-    "export": {"Form": "*export_as", **SINGLE_DEVICE_FIELDS},
+    "import": {"Model": "*family *positions *trust_pickle source", **SINGLE_DEVICE_FIELDS},
+    "export": {"Form": "*export_as *revisions", **SINGLE_DEVICE_FIELDS},
     "report": {"Contents": "*masked *top_k"},
 }
 
