@@ -18,6 +18,7 @@ from cloze.core.errors import ClozeError, DataError, UsageError
 from cloze.flows.tracking import models
 from cloze.flows.tracking.mlflow_writer import Registry
 from cloze.model import checkpoint
+from cloze.model.families.registry import FAMILIES
 from cloze.model.use.classify import TextClassificationPipeline
 from cloze.model.use.fill_mask import FillMaskPipeline
 from tests.model.use.test_classify import tuned
@@ -301,6 +302,26 @@ def test_a_checkpoint_of_any_kind_answers_from_the_registry(
         pytest.approx(expected, abs=1e-5) if kind == "number" else expected
     )  # it was asked for two at once
     assert list(found.columns) == model.metadata.signature.outputs.input_names()
+
+
+@pytest.mark.filterwarnings("ignore:.*Any type hint is inferred:UserWarning")
+def test_every_pretrained_encoder_fills_masks_from_the_registry(
+    store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import mlflow
+
+    monkeypatch.setenv("CLOZE_REGISTERED_MODEL", "pretrained")
+    registry = Registry(store)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", registry.uri)
+    for family in FAMILIES:
+        if family in ("gpt2", "ltr"):  # these continue texts, see above
+            continue
+        path = write_checkpoint(tmp_path / family, tmp_path, family=family)
+        version = registry.register(path, fingerprint=family)
+        model = mlflow.pyfunc.load_model(f"models:/{registry.name}/{version}")
+        found = model.predict(["the [MASK] sat."])["token"].tolist()
+        expected = FillMaskPipeline(path).fill("the [MASK] sat.", 5)[0]
+        assert found == [candidate["token"] for candidate in expected], family
 
 
 def test_a_checkpoint_of_several_tasks_is_no_model_and_says_why(
