@@ -153,6 +153,10 @@ class PretrainConfig(StageConfig):
     milestones: NoFingerprint[tuple[Annotated[int, Field(ge=1)], ...]] = ()
     """Step whose checkpoint is saved and kept permanently, counted over all phases. Repeatable."""
 
+    milestone_words: NoFingerprint[tuple[Annotated[int, Field(ge=1)], ...]] = ()
+    """Number of words read, over all phases, after which a checkpoint is saved and kept
+    permanently, such as 10M. Repeatable."""
+
     keep_for_merge: NoFingerprint[int] = Field(default=3, ge=1, le=TENTHS)
     """Checkpoints kept for `cloze merge` at the end: the last one, and those at the last tenths of
     the run."""

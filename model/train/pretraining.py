@@ -12,6 +12,7 @@ from cloze.model.train.config import PretrainConfig
 from cloze.model.train.distributed import StopRequest, World, init_distributed
 from cloze.model.train.evaluate.heldout import target_count_rows, unigram_baselines
 from cloze.model.train.loop.loop import TrainingResult, train
+from cloze.model.train.resume import state
 from cloze.model.train.setup import PretrainSetup, prepare
 
 # In every summary, even without held-out rows.
@@ -65,6 +66,9 @@ def _outcome(
     build.counters["steps/skipped"] += progress.skipped - start_position.skipped
     build.counters["steps/applied"] += progress.updates - start_position.updates
     samples = setup.source.samples(progress.step) - start_position.sample
+    words = state.checkpoints_at_tokens(
+        training.path, training.checkpoints.milestone_tokens, start_position.tokens
+    )
     summary = {
         "steps": progress.step,
         "begun_at": start_position.step,
@@ -81,6 +85,7 @@ def _outcome(
         or last_record.get("tokens_per_second"),
         "checkpoint": finished.checkpoint,
         "milestones": dict(finished.milestones),
+        **({} if not words else {"milestone_words": words}),
         "precision": training.hyperparameters.precision,
         "compiled": training.execution.compiled,
         "device": str(world.device.type),

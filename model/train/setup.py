@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from cloze.core.artifacts import artifact
+from cloze.core.errors import UsageError
 from cloze.core.stages.stage import BuildContext, inputs_of_role
 from cloze.model.data.layouts import layout_for
 from cloze.model.objectives import trained_heads
@@ -131,6 +132,7 @@ def prepare(config: PretrainConfig, build: BuildContext, world: World) -> Pretra
                 model=start.model, heads=heads, tokenizer=job.data.tokenizer, dataset=job.info
             ),
             milestones=frozenset(config.milestones),
+            milestone_tokens=_milestone_tokens(config, build),
             keep_for_merge=config.keep_for_merge,
         ),
         logging=LoggingSpec(
@@ -163,6 +165,23 @@ def _words_per_token(build: BuildContext) -> list[float]:
         for path in inputs_of_role("dataset", build.inputs).values()
     )
     return [float(summary.get("words_per_token") or math.nan) for summary in summaries]
+
+
+def _milestone_tokens(config: PretrainConfig, build: BuildContext) -> dict[int, float]:
+    """Return the milestones in words as numbers of tokens.
+
+    Raises:
+        UsageError: the words of the dataset are not known, or there are several datasets.
+    """
+    if not config.milestone_words:
+        return {}
+    shares = _words_per_token(build)
+    if len(shares) != 1 or math.isnan(shares[0]):
+        raise UsageError(
+            f"milestone_words ({config.milestone_words[0]:,}) needs one dataset that knows its "
+            f"words (found {shares} words per token); use milestones, or make the dataset again"
+        )
+    return {words: words / shares[0] for words in config.milestone_words}
 
 
 def _source(
@@ -236,6 +255,7 @@ def _check_disk(job: SetupJob, start: Start, parameters: int) -> None:
     config, build, start_position = start.config, job.build, start.start_position
     last_step = start_position.step + config.last_step if config.last_step else math.inf
     milestones = sum(start_position.step < step <= last_step for step in config.milestones)
+    milestones += len(config.milestone_words)
     checkpoints = build.execution.keep_checkpoints + config.keep_for_merge - 1 + milestones
     averaged = config.ema is not None
     job.world.decide_on_rank_zero(

@@ -316,7 +316,7 @@ STAGES: dict[str, Mapping[str, str]] = {
         "Learning-rate schedule": "*schedule *warmup_steps warmup_share decay_share"
         " min_lr_ratio schedule_steps",
         "Logging and evaluation": "*evaluate_every heldout_rows log_every",
-        "Checkpoints": "milestones keep_for_merge",
+        "Checkpoints": "milestones milestone_words keep_for_merge",
         "Memory and speed": "*precision grad_reduce_dtype",
         "Failures": "max_skipped",
     },

@@ -252,7 +252,7 @@ class _TrainingLoop:
                 )
                 with pulse.phase(RankPhase.COMPUTING):
                     record = self._step(work, synced, position)
-                if self.triggers.ends_tenth(progress.step, position):
+                if self.triggers.should_keep(progress, synced.tokens, position):
                     progress.kept.append(progress.step)
                 self.throughput.step(synced.tokens, work.sizes)
                 self.cost.add(synced.tokens, synced.by_source, work.sizes)

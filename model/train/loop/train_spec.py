@@ -141,6 +141,8 @@ class CheckpointSpec:
     Attributes:
         metadata: contents besides the weights.
         milestones: steps whose checkpoints are kept permanently.
+        milestone_tokens: words -> real tokens over all phases that have as many words; the
+            checkpoint of the step that reaches them is kept permanently.
         keep_for_merge: checkpoints kept in addition: the last, and those at the last tenths before
             it.
         keep_best: True to save and keep the checkpoint of the best evaluated step.
@@ -148,6 +150,7 @@ class CheckpointSpec:
 
     metadata: CheckpointMetadata
     milestones: frozenset[int] = frozenset()
+    milestone_tokens: Mapping[int, float] = field(default_factory=dict)
     keep_for_merge: int = 1
     keep_best: bool = False
 

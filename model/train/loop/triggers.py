@@ -98,6 +98,17 @@ class StepTriggers:
         )
         return in_last_tenths and position.crosses(TENTHS) and not position.last
 
+    def should_keep(self, progress: TrainerState, tokens: int, position: ScheduleProgress) -> bool:
+        """Return True if the step's checkpoint is kept: it reaches words, or ends a last tenth.
+
+        Args:
+            tokens: real tokens of the step.
+        """
+        milestones = self._training.checkpoints.milestone_tokens.values()
+        before = progress.tokens - tokens
+        reaches_words = any(before < milestone <= progress.tokens for milestone in milestones)
+        return reaches_words or self.ends_tenth(progress.step, position)
+
     def best_step(self, progress: TrainerState) -> int | None:
         """Return the best step so far, if its checkpoint is kept; else None."""
         return (

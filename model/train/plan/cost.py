@@ -217,7 +217,10 @@ def ahead(
         tokens = config.batches.samples_before(config.last_step) * mean_length
     steps = round(tokens / (config.global_batch * mean_length))
     checkpoint_count = (
-        execution.keep_checkpoints + config.keep_for_merge - 1 + len(config.milestones)
+        execution.keep_checkpoints
+        + config.keep_for_merge
+        - 1
+        + len(config.milestones + config.milestone_words)
     )
     return CostEstimate(
         work=work * tokens,

@@ -183,6 +183,33 @@ def milestone_checkpoints(path: str, milestones: frozenset[int]) -> dict[str, st
     return {str(step): step_path(step) for step in steps if step in milestones}
 
 
+def checkpoints_at_tokens(
+    path: str, milestones: Mapping[int, float], before: int
+) -> dict[str, str]:
+    """Return the first existing checkpoint that reaches each number of tokens.
+
+    Args:
+        path: directory of the training.
+        milestones: key -> real tokens over all phases.
+        before: tokens of earlier phases, whose checkpoints are elsewhere.
+
+    Returns:
+        Key -> checkpoint, relative to `path`.
+    """
+    if not milestones:
+        return {}
+    tokens = {
+        checkpoints.parse_step(directory): _read_state(directory)["tokens"]
+        for directory in checkpoints.complete_steps(path)
+    }
+    steps = {
+        key: [step for step in sorted(tokens) if tokens[step] >= milestone]
+        for key, milestone in sorted(milestones.items())
+        if milestone > before
+    }
+    return {str(key): step_path(found[0]) for key, found in steps.items() if found}
+
+
 def newest(path: str, fingerprint: str, notes: list[str], fence: LaunchFence) -> str | None:
     """Return the newest undamaged checkpoint of this run, or None.
 

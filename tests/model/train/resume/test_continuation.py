@@ -243,6 +243,32 @@ def test_a_branch_begins_its_own_log_window(data: Path, trunk: Path, tmp_path: P
     assert runs[0][2]["step"] > 4
 
 
+def test_milestones_in_words(data: Path, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="needs one dataset that knows its words"):
+        pretrain(data / "short", tmp_path / "none", steps=2, milestone_words=(10,))
+    pretrain(data / "short", tmp_path / "plain", steps=6)
+    tokens = [line["tokens"] for line in logged(tmp_path / "plain")]
+    shutil.copytree(data / "short", tmp_path / "counted")
+    manifest = tmp_path / "counted" / "manifest.json"
+    content = json.loads(manifest.read_text())
+    content["summary"]["words_per_token"] = 0.5
+    manifest.write_text(json.dumps(content))
+    words = (tokens[1] // 2, tokens[3] // 2 - 1, 10**9)
+    settings = {"milestone_words": words, "keep_for_merge": 1, "steps": 6}
+    execution = {"keep_checkpoints": 1}
+    run = pretrain(tmp_path / "counted", tmp_path / "run", execution=execution, **settings)
+    assert kept(tmp_path / "run") == [2, 4, 6]
+    assert run.manifest.summary["milestone_words"] == {
+        str(words[0]): "checkpoints/step-00000002",
+        str(words[1]): "checkpoints/step-00000004",
+    }
+    assert logged(tmp_path / "run") == logged(tmp_path / "plain")
+    more = {"continue": str(tmp_path / "run")}
+    settings = {"milestone_words": (*words, tokens[5]), "keep_for_merge": 1, "steps": 20}
+    phase = pretrain(tmp_path / "counted", tmp_path / "phase", more, **settings)
+    assert list(phase.manifest.summary["milestone_words"]) == [str(tokens[5])]
+
+
 def test_milestones_are_saved_between_other_checkpoints_and_survive_them(
     data: Path, tmp_path: Path
 ) -> None:
