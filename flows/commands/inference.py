@@ -19,6 +19,7 @@ from cloze.flows.commands.base.inference_command import (
     InferenceCommand,
     Request,
     input_values,
+    progress_line,
 )
 from cloze.flows.commands.base.options import emit
 
@@ -86,9 +87,13 @@ def embed(request: Request, options: Mapping[str, Any]) -> None:
     from cloze.flows.graph.command import run_inference
     from cloze.flows.views import terminal
 
-    with input_values(replace(request, out=None), "text") as values:
+    with (
+        input_values(replace(request, out=None), "text") as values,
+        progress_line("embed") as report,
+    ):
         values = {**options, "common": {}, "npy": storage.absolute(request.out), **values}
-        summary = run_inference("embed", values, request.checkpoint, lambda answers: None)
+        checkpoint = request.checkpoint
+        summary = run_inference("embed", values, checkpoint, lambda answers: None, report)
     if request.as_json:
         emit({"out": request.out, **summary})
     else:

@@ -144,6 +144,7 @@ def run_inference(
     values: Mapping[str, Any],
     checkpoint: str,
     receive: Callable[[Sequence[Mapping[str, Any]]], object],
+    report: Reporter = NULL_REPORTER,
 ) -> dict[str, Any]:
     """Run the inference stage `name` on a checkpoint and return its summary.
 
@@ -154,10 +155,16 @@ def run_inference(
         values: config values of the stage.
         checkpoint: path of the checkpoint.
         receive: called with each batch of predictions; an exception ends the stage.
+        report: reporter for progress.
     """
 
     class Receiving(Reporter):
         def predictions(self, values: Sequence[Mapping[str, Any]]) -> None:
             receive(values)
+
+        def progress(
+            self, done: float, total: float | None, unit: str, figures: Mapping[str, Any]
+        ) -> None:
+            report.progress(done, total, unit, figures)
 
     return run_tool(name, values, {"checkpoint": checkpoint}, Receiving())

@@ -277,6 +277,10 @@ class Prefetch(Generic[Item]):
     def __enter__(self) -> Prefetch[Item]:
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def close(self) -> None:
+        """End the thread after the item that it reads; does not wait for it."""
         self._closed.set()
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
         self._thread.join()

@@ -137,7 +137,8 @@ class FinetunedModel:
         options: task options that differ from those of the training, or from those of `test_on`.
         test_on: task of the same kind whose examples are predicted; None: the model's own.
         label_map: new names for labels of the model and the examples; equal names are one label.
-        world: ranks and device. Default: this process and the CPU.
+        world: ranks and device. Default: this process and `device`.
+        device: device of a single process. Default: the CPU.
 
     Attributes:
         task: task with the options of its training.
@@ -160,6 +161,7 @@ class FinetunedModel:
         test_on: str | None = None,
         label_map: Mapping[str, str] | None = None,
         world: World | None = None,
+        device: torch.device | None = None,
         precision: Precision = "fp32",
     ) -> None:
         with checkpoint.resolve_pinned(path) as directory:
@@ -170,7 +172,7 @@ class FinetunedModel:
                 f"{path} was pretrained, not fine-tuned (it names no task); run `cloze finetune` "
                 f"on it first"
             )
-        self._world = world or World(rank=0, size=1, device=torch.device("cpu"))
+        self._world = world or World(rank=0, size=1, device=device or torch.device("cpu"))
         self.metadata, state = select_task(loaded.task, loaded.state, task, path)
         name = str(self.metadata["name"])
         if test_on in (None, name):

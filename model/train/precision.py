@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from typing import Literal
+from typing import Literal, TypedDict
 
 import torch
 
@@ -33,6 +33,19 @@ def resolve(requested: RequestedPrecision, device: torch.device) -> Precision:
     if requested == "auto":
         return "bf16" if native_bf16(device) else "fp32"
     return requested
+
+
+class Placement(TypedDict):
+    """Where and how a model computes: keyword arguments of the inference pipelines."""
+
+    device: torch.device
+    precision: Precision
+
+
+def placement(device: str, precision: RequestedPrecision) -> Placement:
+    """Resolve the options `device` and `precision`; raises as `resolve_device`."""
+    resolved = resolve_device(device)
+    return Placement(device=resolved, precision=resolve(precision, resolved))
 
 
 def resolve_for_run(

@@ -6,7 +6,7 @@ A request has `text`; `pair` for tasks on pairs; `choices`, a list of endings, f
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -19,8 +19,14 @@ from cloze.model.tasks.kinds.multilabel import LabelSets, MultiLabel
 from cloze.model.tasks.kinds.texts import Classification, Regression
 from cloze.model.tasks.options import TableOptions, TaskOptions
 from cloze.model.tasks.predict import FinetunedModel
+from cloze.model.tasks.task import Split
+from cloze.model.train.precision import Placement, placement
 from cloze.model.use.configs import ClassifyConfig
-from cloze.model.use.verb import Request, Verb
+from cloze.model.use.request import Request
+from cloze.model.use.verb import Verb
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 METHODS = {"labels": "classify", "scores": "score", "choices": "choose"}  # by kind of answer
 Ranked = list[dict[str, Any]]  # {"label": str, "score": probability}, best first
@@ -39,8 +45,8 @@ class TextClassificationPipeline(FinetunedModel):
         DataError: the checkpoint is missing or damaged.
     """
 
-    def __init__(self, path: str) -> None:
-        super().__init__(path)
+    def __init__(self, path: str, **placement: Unpack[Placement]) -> None:
+        super().__init__(path, **placement)
         self.path, task = path, self.task
         types: dict[str, tuple[type, ...]] = {
             "labels": (Classification, MultiLabel),
@@ -70,23 +76,13 @@ class TextClassificationPipeline(FinetunedModel):
             UsageError: the task gives no labels, or pairs are missing or unexpected.
         """
         self._check("labels", texts, pairs)
-        if not texts:
-            return []
-        names = tuple(str(name) for name in self.metadata["labels"])
-        kind = LabelSets if isinstance(self.task, MultiLabel) else LabelledTexts
-        examples = kind(texts=texts, text_pairs=pairs, labels=None, label_names=names)
-        return [
-            [{"label": names[index], "score": float(row[index])} for index in _best(row, top_k)]
-            for row in self.predictions(examples)
-        ]
+        return self.ranked(self.encode_texts(texts, pairs), top_k) if texts else []
 
     def score(self, texts: Sequence[str], pairs: Sequence[str] | None = None) -> list[float]:
         """Return each text's score in the unit of the training data; raises as `classify`."""
         self._check("scores", texts, pairs)
-        if not texts:
-            return []
-        examples = ScoredTexts(texts=texts, text_pairs=pairs, scores=None)
-        return [float(number) for number in self.predictions(examples)]
+        ranked = self.ranked(self.encode_texts(texts, pairs)) if texts else []
+        return [best["score"] for (best,) in ranked]
 
     def choose(
         self, contexts: Sequence[str], choices: Sequence[Sequence[str]], top_k: int | None = None
@@ -106,15 +102,43 @@ class TextClassificationPipeline(FinetunedModel):
         self._check("choices", contexts, None)
         if len(choices) != len(contexts) or any(len(endings) < FEWEST for endings in choices):
             raise UsageError("each text needs two or more choices")
-        if not contexts:
-            return []
-        examples = Choices(contexts=contexts, endings=choices, labels=None, label_names=())
-        return [
-            [
-                {"choice": int(index), "text": endings[index], "score": float(row[index])}
-                for index in _best(row, top_k)
+        return self.ranked(self.encode_texts(contexts, None, choices), top_k) if contexts else []
+
+    def encode_texts(
+        self,
+        texts: Sequence[str],
+        pairs: Sequence[str] | None = None,
+        choices: Sequence[Sequence[str]] = (),
+    ) -> Split:
+        """Tokenize texts, of which there is at least one, for `ranked`."""
+        if self.answers == "scores":
+            return self.encode(ScoredTexts(texts=texts, text_pairs=pairs, scores=None))
+        if self.answers == "choices":
+            return self.encode(
+                Choices(contexts=texts, endings=choices, labels=None, label_names=())
+            )
+        names = tuple(str(name) for name in self.metadata["labels"])
+        kind = LabelSets if isinstance(self.task, MultiLabel) else LabelledTexts
+        return self.encode(kind(texts=texts, text_pairs=pairs, labels=None, label_names=names))
+
+    def ranked(self, split: Split, top_k: int | None = None) -> list[Ranked]:
+        """Return what `classify` or `choose` return, or one {"score": number} per text."""
+        rows, examples = self.predict(split), split.examples
+        if self.answers == "scores":
+            return [[{"score": float(number)}] for number in rows]
+        if isinstance(examples, Choices):
+            return [
+                [
+                    {"choice": int(index), "text": endings[index], "score": float(row[index])}
+                    for index in _best(row, top_k)
+                ]
+                for row, endings in zip(rows, examples.endings, strict=True)
             ]
-            for row, endings in zip(self.predictions(examples), choices, strict=True)
+        assert isinstance(examples, LabelledTexts | LabelSets)
+        names = examples.label_names
+        return [
+            [{"label": names[index], "score": float(row[index])} for index in _best(row, top_k)]
+            for row in rows
         ]
 
     def _check(self, answers: str, texts: Sequence[str], pairs: Sequence[str] | None) -> None:
@@ -150,7 +174,9 @@ class Classify(Verb[_Input]):
     """Predictor of classify: best label or choice and all `predictions`, or a score."""
 
     def __init__(self, checkpoint: str, config: ClassifyConfig) -> None:
-        self._classifier, self._top_k = TextClassificationPipeline(checkpoint), config.top_k
+        where = placement(config.device, config.precision)
+        self._classifier = TextClassificationPipeline(checkpoint, **where)
+        self._top_k = config.top_k
 
     def read(self, request: Request) -> _Input:
         text, pair = request.text("text"), request.optional("pair")
@@ -180,26 +206,32 @@ class Classify(Verb[_Input]):
             )
         return _Input(text, pair, choices or ())
 
-    def answer(self, group: Sequence[_Input]) -> list[dict[str, Any]]:
-        """Answer requests; those with and without pairs are separated."""
-        with_pairs = [request.pair is not None for request in group]
-        if any(with_pairs) and not all(with_pairs):
-            answers = {
-                paired: iter(
-                    self.answer([item for item in group if (item.pair is not None) == paired])
-                )
-                for paired in (False, True)
-            }
-            return [next(answers[paired]) for paired in with_pairs]
-        texts, classifier = [request.text for request in group], self._classifier
-        pairs = [request.pair for request in group if request.pair is not None] or None
-        if classifier.answers == "scores":
-            return [{"score": score} for score in classifier.score(texts, pairs)]
-        if classifier.answers == "choices":
-            ranked = classifier.choose(texts, [request.choices for request in group], self._top_k)
-        else:
-            ranked = classifier.classify(texts, pairs, self._top_k)
-        return [{**best[0], "predictions": best} for best in ranked]
+    def encode(self, group: Sequence[_Input]) -> list[tuple[list[int], Split]]:
+        """Tokenize requests, those with a pair apart: numbers of requests, and their split."""
+        encoded = []
+        for paired in (False, True):
+            indices = [i for i, item in enumerate(group) if (item.pair is not None) == paired]
+            if indices:
+                items = [group[i] for i in indices]
+                pairs = [item.pair for item in items if item.pair is not None] or None
+                choices = [item.choices for item in items]
+                texts = [item.text for item in items]
+                encoded.append((indices, self._classifier.encode_texts(texts, pairs, choices)))
+        return encoded
+
+    def answer(self, encoded: Sequence[tuple[list[int], Split]]) -> list[dict[str, Any]]:
+        answers = {
+            index: best
+            for indices, split in encoded
+            for index, best in zip(
+                indices, self._classifier.ranked(split, self._top_k), strict=True
+            )
+        }
+        if self._classifier.answers == "scores":
+            return [answers[index][0] for index in range(len(answers))]
+        return [
+            {**answers[index][0], "predictions": answers[index]} for index in range(len(answers))
+        ]
 
     def finish(self) -> dict[str, Any]:
         return {"truncated": self._classifier.truncated}

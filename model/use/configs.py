@@ -31,6 +31,12 @@ class VerbConfig(StageConfig):
     common: dict[str, Any] = Field(default_factory=dict)
     """Fields of every request that does not set them itself."""
 
+    device: Literal["auto", "cpu", "cuda"] = "cpu"
+    """Device to compute on. auto: a GPU if there is one."""
+
+    precision: Literal["auto", "fp32", "bf16"] = "fp32"
+    """Precision of matrix products, over fp32 weights. auto: bf16 if the hardware has it."""
+
     @model_validator(mode="after")
     def _something(self) -> VerbConfig:
         if not self.requests and self.file is None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-import io
 import itertools
 import json
+import os
+import shutil
+import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
@@ -29,9 +31,10 @@ from cloze.model.tasks.kinds.retrieval import BiEncoder, Pooling
 from cloze.model.tasks.task import Ints
 from cloze.model.train.distributed import init_distributed
 from cloze.model.train.engines.device_scalars import read_async
-from cloze.model.train.precision import DTYPES, Precision, autocast, resolve
+from cloze.model.train.precision import DTYPES, Precision, autocast, placement, resolve
 from cloze.model.use.configs import EmbedConfig, VectorsConfig
-from cloze.model.use.verb import Request, Verb
+from cloze.model.use.request import Request
+from cloze.model.use.verb import Verb
 from cloze.pipeline import tokenizer
 
 Vectors = npt.NDArray[np.float32]
@@ -111,13 +114,22 @@ class EmbeddingPipeline:
         Raises:
             DataError: a text has no words.
         """
-        embeddings, done = np.zeros((len(texts), self.size), np.float32), 0
-        progress(0, len(texts))
+        return self.embed_encoded(self._encoded(texts), len(texts), progress)
+
+    def embed_encoded(
+        self,
+        encoded: Iterable[tuple[int, TextSamples]],
+        count: int,
+        progress: Callable[[int, int], None] = lambda done, total: None,
+    ) -> Vectors:
+        """Return the embeddings of `count` texts; each part begins with the number of its first."""
+        embeddings, done = np.zeros((count, self.size), np.float32), 0
+        progress(0, count)
         with (
             torch.inference_mode(),
             autocast(self._precision, self._device.type),
-            Prefetch(self._encoded(texts), depth=1) as encoded,
-            Prefetch(self._batches(encoded)) as batches,
+            Prefetch(encoded, depth=1) as samples,
+            Prefetch(self._batches(samples)) as batches,
         ):
             results = (
                 (indices, [self._network.embed(move(batch, self._device))])  # type: ignore[operator]
@@ -126,7 +138,7 @@ class EmbeddingPipeline:
             for indices, (vectors,) in read_async(results):
                 embeddings[indices] = vectors
                 done += len(indices)
-                progress(done, len(texts))
+                progress(done, count)
         return embeddings
 
     def _encoded(self, texts: Sequence[str]) -> Iterator[tuple[int, TextSamples]]:
@@ -136,10 +148,14 @@ class EmbeddingPipeline:
             empty = next((number for number, text in enumerate(chunk) if not text.strip()), None)
             if empty is not None:
                 raise DataError(f"text {begin + empty + 1} is empty; leave it out")
-            samples = encode(chunk, None, self._pieces, self.max_length)
-            self.truncated += samples.truncated
-            self.pieces += int(samples.lengths.sum())
-            yield begin, samples
+            yield begin, self.encode(chunk)
+
+    def encode(self, texts: Sequence[str]) -> TextSamples:
+        """Tokenize texts; count tokens and truncated texts."""
+        samples = encode(texts, None, self._pieces, self.max_length)
+        self.truncated += samples.truncated
+        self.pieces += int(samples.lengths.sum())
+        return samples
 
     def _batches(self, encoded: Iterable[tuple[int, TextSamples]]) -> Iterator[tuple[Ints, Batch]]:
         positions = CPU_TOKENS if self._device.type == "cpu" else GPU_TOKENS
@@ -157,8 +173,9 @@ class Embed(Verb[str]):
             pooling=config.pooling,
             normalize=config.normalize,
             max_length=config.max_length,
+            **placement(config.device, config.precision),
         )
-        self._npy, self._buffer = config.npy, list[Vectors]()
+        self._file = config.npy and _VectorFile(config.npy, self._embedder.size)
 
     def read(self, request: Request) -> str:
         text = request.text("text")
@@ -166,28 +183,54 @@ class Embed(Verb[str]):
             raise request.error("is empty; write something")
         return text
 
-    def answer(self, group: Sequence[str]) -> list[dict[str, Any]]:
-        vectors = self._embedder.embed(group)
-        if self._npy is not None:
-            self._buffer.append(vectors)
-            return [{} for _ in group]
+    def encode(self, group: Sequence[str]) -> tuple[Sequence[str], TextSamples]:
+        return group, self._embedder.encode(group)
+
+    def answer(self, encoded: tuple[Sequence[str], TextSamples]) -> list[dict[str, Any]]:
+        texts, samples = encoded
+        vectors = self._embedder.embed_encoded([(0, samples)], len(texts))
+        if self._file:
+            self._file.append(vectors)
+            return [{} for _ in texts]
         return [
             {"text": text, "embedding": vector.tolist()}
-            for text, vector in zip(group, vectors, strict=True)
+            for text, vector in zip(texts, vectors, strict=True)
         ]
 
     def finish(self) -> dict[str, Any]:
         embedder = self._embedder
-        if self._npy is not None:
-            content, nothing = io.BytesIO(), np.zeros((0, embedder.size), np.float32)
-            np.save(content, np.concatenate([nothing, *self._buffer]))
-            storage.write_bytes(self._npy, content.getvalue())
+        if self._file:
+            self._file.close()
         return {
             "size": embedder.size,
             "pooling": embedder.pooling,
             "normalize": embedder.normalize,
             "truncated": embedder.truncated,
         }
+
+
+class _VectorFile:
+    """NumPy file of float32 [n, D] that grows by rows; `path` appears when it is closed."""
+
+    def __init__(self, path: str, size: int) -> None:
+        directory = None
+        if storage.is_local(path):
+            directory = os.path.dirname(storage.filesystem(path)[1])
+            os.makedirs(directory, exist_ok=True)
+        self._path, self._size, self._count = path, size, 0
+        self._rows = tempfile.TemporaryFile(dir=directory)  # noqa: SIM115, closed with the process
+
+    def append(self, vectors: Vectors) -> None:
+        self._rows.write(np.ascontiguousarray(vectors, "<f4").data)
+        self._count += len(vectors)
+
+    def close(self) -> None:
+        shape = {"descr": "<f4", "fortran_order": False, "shape": (self._count, self._size)}
+        self._rows.seek(0)
+        with storage.atomic_output(self._path) as target:
+            np.lib.format.write_array_header_1_0(target, shape)
+            shutil.copyfileobj(self._rows, target)
+        self._rows.close()
 
 
 # The stage vectors: embeddings of a corpus, shard by shard.

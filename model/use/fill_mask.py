@@ -11,10 +11,13 @@ import torch
 
 from cloze.core.errors import UsageError
 from cloze.model.checkpoint import load, resolve_pinned
+from cloze.model.data.batch import move
 from cloze.model.families.config import prediction_objectives
 from cloze.model.families.models import load_model
+from cloze.model.train.precision import Precision, autocast, placement
 from cloze.model.use.configs import FillMaskConfig
-from cloze.model.use.verb import Request, Verb, shortened
+from cloze.model.use.request import Request, shortened
+from cloze.model.use.verb import Verb
 from cloze.pipeline import tokenizer
 
 Candidate = dict[str, str | float]
@@ -35,12 +38,22 @@ class Question:
 class FillMaskPipeline:
     """Masked-language-model checkpoint in memory.
 
+    Args:
+        checkpoint: checkpoint, or an artifact that contains one.
+        device, precision: of the computation. Default: the CPU, fp32.
+
     Raises:
         UsageError: the checkpoint cannot fill masks.
         DataError: the checkpoint is missing or damaged.
     """
 
-    def __init__(self, checkpoint: str) -> None:
+    def __init__(
+        self,
+        checkpoint: str,
+        *,
+        device: torch.device | None = None,
+        precision: Precision = "fp32",
+    ) -> None:
         with resolve_pinned(checkpoint) as directory:
             loaded = load(directory)
             self.pieces = tokenizer.load(loaded.tokenizer)
@@ -60,7 +73,8 @@ class FillMaskPipeline:
         self._before = int("mntp" in names)
         self.mask_token = str(self.pieces.backend.id_to_token(self.pieces.special.mask))
         self.longest = loaded.model.max_position_embeddings
-        self.model = load_model(loaded.model, loaded.state)
+        self._device, self._precision = device or torch.device("cpu"), precision
+        self.model = load_model(loaded.model, loaded.state).to(self._device)
 
     def fill(self, text: str, top_k: int) -> list[list[Candidate]]:
         """Return the `top_k` most probable tokens for each mask of a text.
@@ -126,8 +140,9 @@ class FillMaskPipeline:
             "token_type_ids": torch.zeros(ids.shape, dtype=torch.int64),
             "masked_positions": torch.tensor(masks),
         }
-        with torch.inference_mode():
-            probabilities = self.model(batch)["mlm_logits"].float().softmax(dim=-1)
+        with torch.inference_mode(), autocast(self._precision, self._device.type):
+            logits = self.model(move(batch, self._device))["mlm_logits"]
+            probabilities = logits.float().softmax(dim=-1)
             best = probabilities.topk(min(top_k, probabilities.shape[-1]), dim=-1)
         top_tokens = zip(best.values.tolist(), best.indices.tolist(), strict=True)
         origins = (
@@ -157,16 +172,16 @@ class FillMask(Verb[Question]):
     """Predictor of fill-mask: `predictions` of each text, see `FillMaskPipeline.fill`."""
 
     def __init__(self, checkpoint: str, config: FillMaskConfig) -> None:
-        self._filler, self._top_k = FillMaskPipeline(checkpoint), config.top_k
+        where = placement(config.device, config.precision)
+        self._filler, self._top_k = FillMaskPipeline(checkpoint, **where), config.top_k
 
     def read(self, request: Request) -> Question:
         with request.blamed():
             return self._filler.question(request.text("text"))
 
-    def answer(self, group: Sequence[Question]) -> list[dict[str, Any]]:
-        return [
-            {"predictions": predictions} for predictions in self._filler.answer(group, self._top_k)
-        ]
+    def answer(self, encoded: Sequence[Question]) -> list[dict[str, Any]]:
+        answers = self._filler.answer(encoded, self._top_k)
+        return [{"predictions": predictions} for predictions in answers]
 
 
 def fill_in(text: str, mask_token: str, number: int, word: str) -> str:

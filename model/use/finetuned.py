@@ -15,7 +15,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -27,8 +27,14 @@ from cloze.model.tasks.formats.squad import SquadExamples
 from cloze.model.tasks.kinds.spans import Spans
 from cloze.model.tasks.kinds.tagging import Tagging
 from cloze.model.tasks.predict import FinetunedModel
+from cloze.model.tasks.task import Split
+from cloze.model.train.precision import Placement, placement
 from cloze.model.use.configs import AnswerConfig, TagConfig
-from cloze.model.use.verb import Request, Verb
+from cloze.model.use.request import Request
+from cloze.model.use.verb import Verb
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 # The command answer.
 
@@ -44,8 +50,8 @@ class QuestionAnsweringPipeline(FinetunedModel):
         DataError: the checkpoint is missing or damaged.
     """
 
-    def __init__(self, path: str) -> None:
-        super().__init__(path)
+    def __init__(self, path: str, **placement: Unpack[Placement]) -> None:
+        super().__init__(path, **placement)
         if not isinstance(self.task, Spans):
             raise UsageError(
                 f"task {self.task.name} of {path} answers no questions; name a checkpoint of a "
@@ -78,8 +84,10 @@ class QuestionAnsweringPipeline(FinetunedModel):
         Raises:
             UsageError: a question is empty.
         """
-        if not questions:
-            return []
+        return self.ranked(self.encode_questions(questions), top_k) if questions else []
+
+    def encode_questions(self, questions: Sequence[tuple[str, str]]) -> Split:
+        """Tokenize questions and passages for `ranked`; raises as `answer_batch`."""
         for number, (question, _) in enumerate(questions, start=1):
             if not question.strip():
                 raise UsageError(f"question {number} is empty; write one")
@@ -92,6 +100,10 @@ class QuestionAnsweringPipeline(FinetunedModel):
             passage_of=[passage_index[passage] for _, passage in questions],
             answers=None,
         )
+        return self.encode(examples)
+
+    def ranked(self, split: Split, top_k: int = 5) -> list[list[Answer]]:
+        """Return what `answer_batch` returns for the questions of `encode_questions`."""
         return [
             [
                 {"answer": "", "score": score, "start": None, "end": None}
@@ -100,7 +112,7 @@ class QuestionAnsweringPipeline(FinetunedModel):
                 for rank, (span, score) in enumerate(prediction.ranked(self._threshold))
                 if rank < top_k or span is None
             ]
-            for prediction in self.predictions(examples)
+            for prediction in self.predict(split)
         ]
 
 
@@ -108,7 +120,9 @@ class AnswerPredictor(Verb[tuple[str, str]]):
     """Predictor of answer: the best answer of each request, and all answers in `predictions`."""
 
     def __init__(self, checkpoint: str, config: AnswerConfig) -> None:
-        self._answerer, self._top_k = QuestionAnsweringPipeline(checkpoint), config.top_k
+        where = placement(config.device, config.precision)
+        self._answerer = QuestionAnsweringPipeline(checkpoint, **where)
+        self._top_k = config.top_k
 
     def read(self, request: Request) -> tuple[str, str]:
         texts = request.text("question"), request.text("passage")
@@ -117,10 +131,13 @@ class AnswerPredictor(Verb[tuple[str, str]]):
                 raise request.error(f"has an empty {name!r}; write something")
         return texts
 
-    def answer(self, group: Sequence[tuple[str, str]]) -> list[dict[str, Any]]:
+    def encode(self, group: Sequence[tuple[str, str]]) -> Split:
+        return self._answerer.encode_questions(group)
+
+    def answer(self, encoded: Split) -> list[dict[str, Any]]:
         return [
             {**ranked[0], "predictions": ranked}
-            for ranked in self._answerer.answer_batch(group, self._top_k)
+            for ranked in self._answerer.ranked(encoded, self._top_k)
         ]
 
     def finish(self) -> dict[str, Any]:
@@ -197,6 +214,14 @@ def _is_mark(letter: str) -> bool:
 Entity = dict[str, Any]  # {"text", "type", "start", "end", "score"}
 
 
+class EncodedTexts(NamedTuple):
+    """Texts, the spans of their words, and the split of the texts with words, if there is one."""
+
+    texts: Sequence[str]
+    spans: Sequence[Sequence[Span]]
+    split: Split | None
+
+
 class TokenClassificationPipeline(FinetunedModel):
     """Checkpoint of a tagging task, in memory.
 
@@ -205,8 +230,8 @@ class TokenClassificationPipeline(FinetunedModel):
         DataError: the checkpoint is missing or damaged.
     """
 
-    def __init__(self, path: str) -> None:
-        super().__init__(path)
+    def __init__(self, path: str, **placement: Unpack[Placement]) -> None:
+        super().__init__(path, **placement)
         if not isinstance(self.task, Tagging):
             raise UsageError(
                 f"task {self.task.name} of {path} tags no words; name a checkpoint of conll2003, "
@@ -229,18 +254,29 @@ class TokenClassificationPipeline(FinetunedModel):
             exclusive; "score", the mean probability of its words' tags. With plain labels every
             word is an entity, and its label the type.
         """
+        return self.entities(self.encode_texts(texts, words=words))
+
+    def encode_texts(self, texts: Sequence[str], *, words: bool = False) -> EncodedTexts:
+        """Split texts into words and tokenize them, for `entities`."""
         spans = [(between_spaces if words else words_of)(text) for text in texts]
-        filled = [number for number, text_spans in enumerate(spans) if text_spans]
-        results: list[list[Entity]] = [[] for _ in texts]
-        if filled:
-            sentences = [
-                [texts[number][start:end] for start, end in spans[number]] for number in filled
-            ]
-            predictions = self.predictions(TaggedWords(words=sentences, where="texts"))
+        sentences = [
+            [text[start:end] for start, end in text_spans]
+            for text, text_spans in zip(texts, spans, strict=True)
+            if text_spans
+        ]
+        split = self.encode(TaggedWords(words=sentences, where="texts")) if sentences else None
+        return EncodedTexts(texts, spans, split)
+
+    def entities(self, encoded: EncodedTexts) -> list[list[Entity]]:
+        """Return what `tag_batch` returns for the texts of `encode_texts`."""
+        results: list[list[Entity]] = [[] for _ in encoded.texts]
+        if encoded.split is not None:
+            predictions = self.predict(encoded.split)
+            filled = [number for number, spans in enumerate(encoded.spans) if spans]
             for row, number in enumerate(filled):
                 found = self._tagging.entities(predictions.tags[row])
-                scores = predictions.scores[row]
-                results[number] = _entities(texts[number], spans[number], found, scores)
+                text, spans = encoded.texts[number], encoded.spans[number]
+                results[number] = _entities(text, spans, found, predictions.scores[row])
         return results
 
 
@@ -248,13 +284,18 @@ class Tag(Verb[str]):
     """Predictor of tag: the `entities` of each text."""
 
     def __init__(self, checkpoint: str, config: TagConfig) -> None:
-        self._tagger, self._words = TokenClassificationPipeline(checkpoint), config.words
+        where = placement(config.device, config.precision)
+        self._tagger = TokenClassificationPipeline(checkpoint, **where)
+        self._words = config.words
 
     def read(self, request: Request) -> str:
         return request.text("text")
 
-    def answer(self, group: Sequence[str]) -> list[dict[str, Any]]:
-        return [{"entities": tagged} for tagged in self._tagger.tag_batch(group, words=self._words)]
+    def encode(self, group: Sequence[str]) -> EncodedTexts:
+        return self._tagger.encode_texts(group, words=self._words)
+
+    def answer(self, encoded: EncodedTexts) -> list[dict[str, Any]]:
+        return [{"entities": entities} for entities in self._tagger.entities(encoded)]
 
     def finish(self) -> dict[str, Any]:
         return {"truncated": self._tagger.truncated}

@@ -17,8 +17,10 @@ from cloze.model import checkpoint
 from cloze.model.families.config import prediction_objectives
 from cloze.model.families.models import load_model
 from cloze.model.layers.layout import KVCache
+from cloze.model.train.precision import Precision, autocast, placement
 from cloze.model.use.configs import GenerateConfig
-from cloze.model.use.verb import Request, Verb, shortened
+from cloze.model.use.request import Request, shortened
+from cloze.model.use.verb import Verb
 from cloze.pipeline import tokenizer
 
 TOKENS = 8192  # tokens per batch, generated ones included; their keys and values are in memory
@@ -87,21 +89,28 @@ class _Row:
 
 
 class TextGenerationPipeline:
-    """Text-generation checkpoint on the CPU in fp32.
+    """Text-generation checkpoint in memory.
+
+    Args:
+        path: checkpoint, or an artifact that contains one.
+        device, precision: of the computation. Default: the CPU, fp32.
 
     Raises:
         UsageError: the checkpoint does not predict left to right.
         DataError: the checkpoint is missing or damaged.
     """
 
-    def __init__(self, path: str) -> None:
+    def __init__(
+        self, path: str, *, device: torch.device | None = None, precision: Precision = "fp32"
+    ) -> None:
         with checkpoint.resolve_pinned(path) as directory:
             loaded = checkpoint.load(directory)
             self.pieces = tokenizer.load(loaded.tokenizer)
         names = prediction_objectives(loaded.heads)
         if not {"lm", "clm"} & set(names):
             raise UsageError(_refusal(path, loaded.heads))
-        network: Any = load_model(loaded.model, loaded.state)
+        self._device, self._precision = device or torch.device("cpu"), precision
+        network: Any = load_model(loaded.model, loaded.state).to(self._device)
         self.longest = loaded.model.max_position_embeddings
         self._encoder: nn.Module = network.encoder
         self._head: nn.Module = network.lm if "lm" in names else network.masked_lm
@@ -200,11 +209,15 @@ class TextGenerationPipeline:
             row.stopped = "model"
 
     def _logits(self, ids: Tensor, layout: KVCache, last: Tensor) -> Tensor:
-        """Return logits, float [B, V], after token `last`, int64 [B], of the new ids [B, l]."""
-        indices = torch.arange(len(ids)) * ids.shape[1] + last
-        states = self._encoder(ids, None, torch.zeros_like(ids), layout, indices)
-        logits: Tensor = self._head(states, self._encoder.get_parameter("embeddings.word.weight"))
-        return logits
+        """Return logits, float32 [B, V], after token `last`, int64 [B], of the new ids [B, l]."""
+        indices = (torch.arange(len(ids)) * ids.shape[1] + last).to(self._device)
+        ids = ids.to(self._device)
+        layout.advance(layout.positions.to(self._device), layout.max_distance)
+        with autocast(self._precision, self._device.type):
+            states = self._encoder(ids, None, torch.zeros_like(ids), layout, indices)
+            words = self._encoder.get_parameter("embeddings.word.weight")
+            logits: Tensor = self._head(states, words)
+        return logits.float().cpu()
 
     def _continuation(self, row: _Row) -> Continuation:
         def decode(ids: Sequence[int]) -> str:
@@ -255,7 +268,8 @@ class Generate(Verb[str]):
 
     def __init__(self, checkpoint: str, config: GenerateConfig) -> None:
         self._choice, self._config = sampling_params(config), config
-        self._generator = TextGenerationPipeline(checkpoint)
+        where = placement(config.device, config.precision)
+        self._generator = TextGenerationPipeline(checkpoint, **where)
 
     def read(self, request: Request) -> str:
         text = request.text("text")
@@ -263,13 +277,13 @@ class Generate(Verb[str]):
             self._generator.question(text)
         return text
 
-    def answer(self, group: Sequence[str]) -> list[dict[str, Any]]:
+    def answer(self, encoded: Sequence[str]) -> list[dict[str, Any]]:
         generated = self._generator.generate(
-            group, tokens=self._config.tokens, samples=self._config.samples, choice=self._choice
+            encoded, tokens=self._config.tokens, samples=self._config.samples, choice=self._choice
         )
         return [
             {"text": text, "continuations": [continuation_json(own) for own in continuations]}
-            for text, continuations in zip(group, generated, strict=True)
+            for text, continuations in zip(encoded, generated, strict=True)
         ]
 
 

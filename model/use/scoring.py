@@ -16,10 +16,11 @@ from cloze.core.stages.stage import BuildContext, StageResult
 from cloze.model.tasks.files import METRICS, write_json
 from cloze.model.tasks.formats.pairs import read_minimal_pairs
 from cloze.model.train.distributed import init_distributed
-from cloze.model.train.precision import resolve
+from cloze.model.train.precision import placement, resolve
 from cloze.model.use.configs import ScoreConfig, ScoreTextsConfig
+from cloze.model.use.request import Request
 from cloze.model.use.scorer import SentenceScorer
-from cloze.model.use.verb import Request, Verb
+from cloze.model.use.verb import Verb
 
 PAIRS = "pairs.jsonl"
 TASK = "minimal-pairs"
@@ -101,7 +102,8 @@ class ScoreTexts(Verb[str]):
     """Predictor of score: each sentence's score and its tokens' log-probabilities, in nats."""
 
     def __init__(self, checkpoint: str, config: ScoreTextsConfig) -> None:
-        self._scorer = SentenceScorer(checkpoint, mask=config.mask)
+        where = placement(config.device, config.precision)
+        self._scorer = SentenceScorer(checkpoint, mask=config.mask, **where)
         self._normalize = config.normalize
 
     def read(self, request: Request) -> str:
@@ -110,7 +112,7 @@ class ScoreTexts(Verb[str]):
             self._scorer.check(text)
         return text
 
-    def answer(self, group: Sequence[str]) -> list[dict[str, Any]]:
+    def answer(self, encoded: Sequence[str]) -> list[dict[str, Any]]:
         return [
             {
                 "text": text,
@@ -118,7 +120,7 @@ class ScoreTexts(Verb[str]):
                 "pieces": list(scored.pieces),
                 "log_probabilities": scored.log_probabilities.tolist(),
             }
-            for text, scored in zip(group, self._scorer.scored(group), strict=True)
+            for text, scored in zip(encoded, self._scorer.scored(encoded), strict=True)
         ]
 
 

@@ -10,14 +10,15 @@ model, and sends answers back. To add one:
         def __init__(self, checkpoint: str, config: ShoutConfig) -> None: ...
         def read(self, request: Request) -> str:  # raises the errors of a request
             return request.text("text")
-        def answer(self, group: Sequence[str]) -> Sequence[dict[str, Any]]:
-            return [dict(text=text, loud=text.upper()) for text in group]
+        def answer(self, encoded: Sequence[str]) -> Sequence[dict[str, Any]]:
+            return [dict(text=text, loud=text.upper()) for text in encoded]
 
-2. Its options in `model/use/configs.py`, its stage at the end of this module, without torch.
+2. Its options in `model/use/configs.py`, its row and stage at the end of this module, no torch.
 
     class ShoutConfig(VerbConfig):
         times: int = Field(default=1, ge=1)
-    SHOUT = predictor_stage("shout", ShoutConfig, "cloze.model.use.shout:Shouting")
+    PREDICTORS["shout"] = Predictor(ShoutConfig, "cloze.model.use.shout:Shouting")
+    SHOUT = _stage("shout", "shout")
 
 3. A command in `flows/commands/inference.py`, of class `InferenceCommand`, which adds CHECKPOINT,
 input options, --out and --json; `show` formats an answer for people.
@@ -28,192 +29,23 @@ input options, --out and --json; `show` formats an answer for people.
 from __future__ import annotations
 
 import abc
-import contextlib
 import itertools
-import json
-import select
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+import os
+from collections.abc import Iterable, Iterator, Sequence
 from pkgutil import resolve_name
-from typing import IO, Any, Generic, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from cloze.core import storage
-from cloze.core.errors import ClozeError, DataError, UsageError
+from cloze.core.errors import ClozeError, UsageError, did_you_mean
 from cloze.core.stages.stage import BuildContext, InputSpec, Stage, StageResult
-from cloze.model.tasks.formats.lines import load_json
 from cloze.model.use import configs
 from cloze.model.use.configs import VerbConfig
-
-# Requests, from the command line, a file or a pipe. A line of a plain file is one field of a
-# request. A line of a JSONL file is an object with the command's fields; `id` is returned with the
-# answer, other keys are ignored. Blank lines are skipped. The `index` of an answer is its line
-# number, from 0.
-
-LONGEST = 1 << 24  # maximum bytes of a line
-_CHUNK = 1 << 16
-_SHOWN = 60  # maximum characters of a text in a message
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
-    """Request to an inference command.
-
-    Attributes:
-        index: number, from 0, of the text on the command line or of the line in the file.
-        fields: fields of the command by name.
-        where: name in messages: `reviews.txt, line 7`, or the text itself.
-        typed: given on the command line, not in a file.
-    """
-
-    index: int
-    fields: Mapping[str, Any]
-    where: str
-    typed: bool = False
-
-    def text(self, name: str) -> str:
-        """Return a text field.
-
-        Raises:
-            UsageError, DataError: the field is missing or no text.
-        """
-        value = self.fields.get(name)
-        if value is None:
-            raise self.error(
-                f"has no {name!r} (it has {', '.join(sorted(self.fields)) or 'nothing'}); add it"
-            )
-        if not isinstance(value, str):
-            raise self.error(
-                f"has a {name!r} that is no text ({shortened(json.dumps(value))}); write it as a "
-                f"string"
-            )
-        if "\0" in value:
-            raise self.error(f"has a NUL character in {name!r}; remove it")
-        if any("\ud800" <= letter <= "\udfff" for letter in value):
-            raise self.error(f"has half a character in {name!r} (it is no UTF-8); remove it")
-        return value
-
-    def optional(self, name: str) -> str | None:
-        """Return a text field, or None if it is missing. Raises as `text`."""
-        return None if self.fields.get(name) is None else self.text(name)
-
-    @contextlib.contextmanager
-    def blamed(self) -> Iterator[None]:
-        """Add the file's line to errors, as DataError; errors of typed requests are unchanged."""
-        try:
-            yield
-        except ClozeError as error:
-            if self.typed or str(error).startswith(self.where):
-                raise
-            raise DataError(f"{self.where}: {error}") from None
-
-    def error(self, what: str) -> ClozeError:
-        """Return the error for this request; `what` is a verb phrase and, after `;`, the remedy."""
-        return (UsageError if self.typed else DataError)(f"{self.where} {what}")
-
-
-def typed_requests(config: VerbConfig, first: str) -> Iterator[Request]:
-    """Iterate over requests of the command line; `first` as for `read_requests`."""
-    for number, arguments in enumerate(config.requests):
-        where = f"the {first} {shortened(str(arguments.get(first)))!r}"
-        yield Request(index=number, fields={**config.common, **arguments}, where=where, typed=True)
-
-
-def read_requests(path: str, config: VerbConfig, first: str) -> Iterator[Request | None]:
-    """Iterate over requests of a file; yields None while a pipe has no more lines.
-
-    Args:
-        config: says how the lines are read.
-        first: field in a plain line.
-
-    Raises:
-        DataError: the file is missing or blank, or a line is no UTF-8, too long, or no JSON object.
-    """
-    any_request, number, called = False, 0, config.called or path
-    for line in _lines(path, called):
-        if line is None:
-            yield None
-            continue
-        number += 1
-        where = f"{called}, line {number}"
-        try:
-            text = line.removesuffix(b"\r").decode().removeprefix("\ufeff")
-        except UnicodeDecodeError as error:
-            raise DataError(
-                f"{where} is no UTF-8 (byte {error.object[error.start]:#04x}); convert the file"
-            ) from None
-        if text.strip():
-            any_request = True
-            fields = {**config.common, **(_object(text, where) if config.jsonl else {first: text})}
-            yield Request(index=number - 1, fields=fields, where=where)
-    if not any_request:
-        raise DataError(
-            f"{called} has no lines (only blank ones at most); give it one {first} a line"
-        )
-
-
-def _lines(path: str, called: str) -> Iterator[bytes | None]:
-    """Iterate over lines without their ends; at most about `LONGEST` bytes are in memory."""
-    with _opened(path, called) as handle:
-        pieces: list[bytes] = []  # parts of a line without its end
-        number = 1
-        while chunk := handle.read(_CHUNK):
-            for index, piece in enumerate(chunk.split(b"\n")):
-                if index:
-                    yield b"".join(pieces)
-                    pieces, number = [], number + 1
-                pieces.append(piece)
-            if len(pieces) * _CHUNK > LONGEST and sum(map(len, pieces)) > LONGEST:
-                raise DataError(
-                    f"{called}, line {number} is longer than {LONGEST:,} bytes; name a file of "
-                    f"lines"
-                )
-            if not _ready(handle):
-                yield None
-        if any(pieces):
-            yield b"".join(pieces)
-
-
-def _opened(path: str, called: str) -> IO[bytes]:
-    if not storage.is_local(path):
-        return storage.open_input(path)
-    try:  # unbuffered: a pipe returns available bytes without waiting
-        return open(storage.filesystem(path)[1], "rb", buffering=0)
-    except (FileNotFoundError, IsADirectoryError) as error:
-        problem = "does not exist" if isinstance(error, FileNotFoundError) else "is a directory"
-        raise DataError(
-            f"{called} {problem}; name a file of lines, or - for standard input"
-        ) from None
-
-
-def _ready(handle: IO[bytes]) -> bool:
-    """Return True if reading does not block."""
-    try:
-        return bool(select.select([handle], [], [], 0)[0])
-    except (OSError, ValueError):  # a file of an object store has no descriptor
-        return True
-
-
-def _object(text: str, where: str) -> dict[str, Any]:
-    try:
-        content = load_json(text)
-    except json.JSONDecodeError as error:
-        raise DataError(f"{where} is no JSON ({error}); write one object a line") from None
-    if not isinstance(content, dict):
-        raise DataError(
-            f"{where} contains no JSON object ({shortened(text)}); write one object a line"
-        )
-    return content
-
-
-def shortened(text: str) -> str:
-    """Shorten a text for messages."""
-    return text if len(text) <= _SHOWN else text[: _SHOWN - 3] + "…"
-
-
-# Commands.
+from cloze.model.use.request import Request, read_requests, typed_requests
 
 VERSION = 1
-GROUP = 256  # maximum requests per call of `answer`, enough to batch by length
+# Maximum requests and characters of a window: enough to sort by length, and bounded memory.
+GROUP, CHARACTERS = 1024, 1 << 22
+SENT = 64  # answers per event
 
 T = TypeVar("T")
 
@@ -230,17 +62,35 @@ class Verb(abc.ABC, Generic[T]):
                 answered (see `Request.error`).
         """
 
+    def encode(self, group: Sequence[T]) -> Any:
+        """Return the input of `answer` for at most `GROUP` requests; a thread calls it ahead.
+
+        Tokenize here: it takes place while the model computes. Default: the requests.
+        """
+        return group
+
     @abc.abstractmethod
-    def answer(self, group: Sequence[T]) -> Sequence[dict[str, Any]]:
-        """Return one JSON object per request, in order, for at most `GROUP` requests."""
+    def answer(self, encoded: Any) -> Sequence[dict[str, Any]]:
+        """Return one JSON object per request, in order, for the result of `encode`."""
 
     def finish(self) -> dict[str, Any]:
         """Return additional fields of the summary; called after the last request."""
         return {}
 
 
+class EncodedGroup(NamedTuple):
+    """Requests with what `Verb.encode` returned; `fault` is the error of the next request."""
+
+    requests: Sequence[Request]
+    encoded: Any
+    fault: ClozeError | None
+
+
 def serve(verb: Verb[Any], config: VerbConfig, first: str, build: BuildContext) -> StageResult:
     """Answer all requests of the config, those before a faulty request included.
+
+    Reports progress in bytes of the file. A thread reads and tokenizes the next group of requests
+    while the model computes.
 
     Args:
         first: field in a line of a plain file.
@@ -254,34 +104,73 @@ def serve(verb: Verb[Any], config: VerbConfig, first: str, build: BuildContext) 
     requests: Iterator[Request | None] = typed_requests(config, first)
     if config.file is not None:
         requests = itertools.chain(requests, read_requests(config.file, config, first))
-    answered = 0
-    for group, fault in _groups(verb, requests):
-        if group:
-            answers = verb.answer([item for _, item in group])
-            pairs = zip(group, answers, strict=True)
-            build.report.predictions([_framed(request, answer) for (request, _), answer in pairs])
-            answered += len(group)
-        if fault is not None:
-            raise fault
+    answered, size = 0, None if config.file is None else _size(config.file)
+    for group, answers in answer_requests(verb, requests):
+        pairs = zip(group, answers, strict=True)
+        framed = [_framed(request, answer) for request, answer in pairs]
+        for begin in range(0, len(framed), SENT):
+            build.report.predictions(framed[begin : begin + SENT])
+        answered += len(group)
+        if config.file is not None:
+            build.report.progress(group[-1].end, size, "bytes", {"answered": answered})
     return StageResult(rows=answered, summary={"answered": answered, **verb.finish()})
 
 
-def _groups(
-    verb: Verb[Any], source: Iterator[Request | None]
-) -> Iterator[tuple[list[tuple[Request, Any]], ClozeError | None]]:
+def answer_requests(
+    verb: Verb[Any], requests: Iterable[Request | None]
+) -> Iterator[tuple[Sequence[Request], Sequence[dict[str, Any]]]]:
+    """Iterate over groups of requests with their answers, in order.
+
+    Args:
+        requests: requests; None closes a group.
+
+    Raises:
+        UsageError, DataError: as for `Verb.read`; requests before the faulty one are answered.
+    """
+    from cloze.model.data.batch import Prefetch  # torch
+
+    groups = Prefetch(_encoded_groups(verb, requests), depth=1)
+    try:
+        for group in groups:
+            if group.requests:
+                yield group.requests, verb.answer(group.encoded)
+            if group.fault is not None:
+                raise group.fault
+    finally:
+        groups.close()  # the thread may wait for a line, so nobody waits for it
+
+
+def _encoded_groups(verb: Verb[Any], source: Iterable[Request | None]) -> Iterator[EncodedGroup]:
     """Iterate over groups of requests, the last with the error of the request after it."""
     group: list[tuple[Request, Any]] = []
     fault: ClozeError | None = None
+    characters = 0
+
+    def close() -> EncodedGroup:
+        encoded = verb.encode([item for _, item in group]) if group else None
+        return EncodedGroup([request for request, _ in group], encoded, fault)
+
     try:
         for request in source:
             if request is not None:
                 group.append((request, verb.read(request)))
-            if group and (request is None or len(group) == GROUP):
-                yield group, None
-                group = []
+                characters += sum(
+                    len(text) for text in request.fields.values() if isinstance(text, str)
+                )
+            if group and (request is None or len(group) == GROUP or characters > CHARACTERS):
+                yield close()
+                group, characters = [], 0
     except ClozeError as error:
         fault = error
-    yield group, fault
+    yield close()
+
+
+def _size(path: str) -> int | None:
+    """Return the bytes of a regular local file; None: unknown, as for a pipe."""
+    if not storage.is_local(path):
+        return None
+    local = storage.filesystem(path)[1]
+    return os.path.getsize(local) if os.path.isfile(local) else None
 
 
 def _framed(request: Request, answer: dict[str, Any]) -> dict[str, Any]:
@@ -289,38 +178,61 @@ def _framed(request: Request, answer: dict[str, Any]) -> dict[str, Any]:
     return {"index": request.index, **identifier, **answer}
 
 
-def predictor_stage(name: str, config: type[VerbConfig], opens: str, first: str = "text") -> Stage:
-    """Return the stage of an inference command.
+class Predictor(NamedTuple):
+    """Entry of a verb: config class, `module:name` of its `Verb` class, field of a plain line."""
 
-    Args:
-        config: config class.
-        opens: `module:name` of a function of checkpoint path and config that returns a `Verb`.
-        first: field in a line of a plain file.
+    config: type[VerbConfig]
+    opens: str
+    first: str = "text"
+
+
+# By the name of the command.
+PREDICTORS = {
+    "answer": Predictor(
+        configs.AnswerConfig, "cloze.model.use.finetuned:AnswerPredictor", "question"
+    ),
+    "classify": Predictor(configs.ClassifyConfig, "cloze.model.use.classify:Classify"),
+    "tag": Predictor(configs.TagConfig, "cloze.model.use.finetuned:Tag"),
+    "fill-mask": Predictor(configs.FillMaskConfig, "cloze.model.use.fill_mask:FillMask"),
+    "generate": Predictor(configs.GenerateConfig, "cloze.model.use.generate:Generate"),
+    "embed": Predictor(configs.EmbedConfig, "cloze.model.use.embed:Embed"),
+    "score": Predictor(configs.ScoreTextsConfig, "cloze.model.use.scoring:ScoreTexts"),
+}
+
+
+def find_verb(name: str) -> Predictor:
+    """Return the entry of a verb, such as fill-mask.
+
+    Raises:
+        UsageError: no verb has that name.
     """
+    if name not in PREDICTORS:
+        raise UsageError(f"unknown verb {name!r}; {did_you_mean(name, PREDICTORS)}")
+    return PREDICTORS[name]
 
+
+def open_verb(name: str, checkpoint: str, config: VerbConfig) -> Verb[Any]:
+    """Load a checkpoint for a verb; raises what its class raises."""
+    verb: Verb[Any] = resolve_name(PREDICTORS[name].opens)(checkpoint, config)
+    return verb
+
+
+def _stage(verb: str, name: str) -> Stage:
     def run(config: VerbConfig, build: BuildContext) -> StageResult:
-        return serve(resolve_name(opens)(build.inputs["checkpoint"], config), config, first, build)
+        opened = open_verb(verb, build.inputs["checkpoint"], config)
+        return serve(opened, config, PREDICTORS[verb].first, build)
 
     return Stage(
         name=name,
         version=VERSION,
-        config=config,
+        config=PREDICTORS[verb].config,
         run=run,
         inputs={"checkpoint": InputSpec(required=True)},
         worker="cloze.model",
     )
 
 
-ANSWER = predictor_stage(
-    "answer", configs.AnswerConfig, "cloze.model.use.finetuned:AnswerPredictor", first="question"
+ANSWER, CLASSIFY, TAG, FILL_MASK, GENERATE, EMBED = (
+    _stage(name, name) for name in ("answer", "classify", "tag", "fill-mask", "generate", "embed")
 )
-CLASSIFY = predictor_stage("classify", configs.ClassifyConfig, "cloze.model.use.classify:Classify")
-TAG = predictor_stage("tag", configs.TagConfig, "cloze.model.use.finetuned:Tag")
-FILL_MASK = predictor_stage(
-    "fill-mask", configs.FillMaskConfig, "cloze.model.use.fill_mask:FillMask"
-)
-GENERATE = predictor_stage("generate", configs.GenerateConfig, "cloze.model.use.generate:Generate")
-EMBED = predictor_stage("embed", configs.EmbedConfig, "cloze.model.use.embed:Embed")
-SCORE_TEXTS = predictor_stage(
-    "score-texts", configs.ScoreTextsConfig, "cloze.model.use.scoring:ScoreTexts"
-)
+SCORE_TEXTS = _stage("score", "score-texts")

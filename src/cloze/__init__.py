@@ -6,15 +6,19 @@
     model.fill_mask("The capital of France is [MASK].")
 
 `load` reads the artifacts of `cloze pretrain`, `cloze finetune` and `cloze import`. The methods
-that a checkpoint supports depend on its training; the others raise a `UsageError`. Models run on
-the CPU in fp32. The weights are loaded at the first use.
+that a checkpoint supports depend on its training; the others raise a `UsageError`. The weights are
+loaded at the first use.
+
+    model = cloze.load("W/sst2", device="auto", precision="auto")
+    for answer in model.batch("classify", open("reviews.txt")):
+        ...
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal
 
 from cloze.core import storage
 from cloze.core.errors import ClozeError, DataError, UsageError
@@ -23,6 +27,7 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
+    from cloze.model.train.precision import Placement
     from cloze.model.use.classify import TextClassificationPipeline
     from cloze.model.use.embed import EmbeddingPipeline
     from cloze.model.use.fill_mask import FillMaskPipeline
@@ -33,7 +38,12 @@ if TYPE_CHECKING:
 __all__ = ["Checkpoint", "ClozeError", "DataError", "UsageError", "load"]
 
 
-def load(path: str) -> Checkpoint:
+def load(
+    path: str,
+    *,
+    device: Literal["auto", "cpu", "cuda"] = "cpu",
+    precision: Literal["auto", "fp32", "bf16"] = "fp32",
+) -> Checkpoint:
     """Return the checkpoint at `path`.
 
     Examples:
@@ -46,6 +56,8 @@ def load(path: str) -> Checkpoint:
 
     Args:
         path: an artifact of pretrain, finetune or import, or a checkpoint directory in an artifact.
+        device: device to compute on; auto: a GPU if there is one.
+        precision: precision of matrix products; auto: bf16 if the hardware has it.
 
     Raises:
         DataError: no checkpoint exists at `path`, or the checkpoint is incomplete.
@@ -53,15 +65,22 @@ def load(path: str) -> Checkpoint:
     from cloze.model import checkpoint
 
     checkpoint.resolve(path)
-    return Checkpoint(path)
+    return Checkpoint(path, device, precision)
 
 
 class Checkpoint:
     """A checkpoint and its inference methods, returned by `load`."""
 
-    def __init__(self, path: str) -> None:
+    def __init__(
+        self,
+        path: str,
+        device: Literal["auto", "cpu", "cuda"] = "cpu",
+        precision: Literal["auto", "fp32", "bf16"] = "fp32",
+    ) -> None:
         self._told = path
         self._path = storage.absolute(path)
+        self._device: Literal["auto", "cpu", "cuda"] = device
+        self._precision: Literal["auto", "fp32", "bf16"] = precision
 
     def __repr__(self) -> str:
         return f"Checkpoint({self._told!r})"
@@ -262,44 +281,89 @@ class Checkpoint:
             "log_probabilities": scored.log_probabilities.tolist(),
         }
 
+    def batch(
+        self, verb: str, requests: Iterable[str | Mapping[str, Any]], **options: Any
+    ) -> Iterator[dict[str, Any]]:
+        """Answer any number of requests like the command `verb`, in their order.
+
+        Requests are read ahead, tokenized in a thread, sorted by length and computed in batches;
+        memory does not grow with their number.
+
+        Examples:
+            >>> answers = load("W/sst2").batch("classify", ["the cat sat.", "a dog ran."], top_k=1)
+            >>> [answer["label"] in ("negative", "positive") for answer in answers]
+            [True, True]
+
+        Args:
+            verb: answer, classify, embed, fill-mask, generate, score or tag.
+            requests: texts, or the fields of a request by name, such as `text` and `pair`.
+            options: options of the command, in Python's spelling.
+
+        Returns:
+            The objects that the command prints with `--json`, without `index`.
+
+        Raises:
+            UsageError: the checkpoint does not support the verb, or cannot answer a request.
+            DataError: the text is empty or too long.
+        """
+        from cloze.core.config import parse_config
+        from cloze.model.use import verb as verbs
+        from cloze.model.use.request import request_of
+
+        config, _, first = verbs.find_verb(verb)
+        values = {"device": self._device, "precision": self._precision, **options, "file": "-"}
+        predictor = verbs.open_verb(verb, self._path, parse_config(config, values, verb))
+        numbered = (
+            request_of(fields if isinstance(fields, Mapping) else {first: fields}, number)
+            for number, fields in enumerate(requests)
+        )
+        for _, answers in verbs.answer_requests(predictor, numbered):
+            yield from answers
+
+    @functools.cached_property
+    def _placement(self) -> Placement:
+        from cloze.model.train.precision import placement
+
+        return placement(self._device, self._precision)
+
     @functools.cached_property
     def _filler(self) -> FillMaskPipeline:
         from cloze.model.use.fill_mask import FillMaskPipeline
 
-        return FillMaskPipeline(self._path)
+        return FillMaskPipeline(self._path, **self._placement)
 
     @functools.cached_property
     def _generator(self) -> TextGenerationPipeline:
         from cloze.model.use.generate import TextGenerationPipeline
 
-        return TextGenerationPipeline(self._path)
+        return TextGenerationPipeline(self._path, **self._placement)
 
     @functools.cached_property
     def _answerer(self) -> QuestionAnsweringPipeline:
         from cloze.model.use.finetuned import QuestionAnsweringPipeline
 
-        return QuestionAnsweringPipeline(self._path)
+        return QuestionAnsweringPipeline(self._path, **self._placement)
 
     @functools.cached_property
     def _classifier(self) -> TextClassificationPipeline:
         from cloze.model.use.classify import TextClassificationPipeline
 
-        return TextClassificationPipeline(self._path)
+        return TextClassificationPipeline(self._path, **self._placement)
 
     @functools.cached_property
     def _tagger(self) -> TokenClassificationPipeline:
         from cloze.model.use.finetuned import TokenClassificationPipeline
 
-        return TokenClassificationPipeline(self._path)
+        return TokenClassificationPipeline(self._path, **self._placement)
 
     @functools.cached_property
     def _embedder(self) -> EmbeddingPipeline:
         from cloze.model.use.embed import EmbeddingPipeline
 
-        return EmbeddingPipeline(self._path)
+        return EmbeddingPipeline(self._path, **self._placement)
 
     @functools.cached_property
     def _scorer(self) -> SentenceScorer:
         from cloze.model.use.scorer import SentenceScorer
 
-        return SentenceScorer(self._path)
+        return SentenceScorer(self._path, **self._placement)

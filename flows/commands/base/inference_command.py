@@ -41,6 +41,8 @@ from cloze.flows.commands.base.options import (
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
+    from cloze.core.stages.stage import Reporter
+
 Answer = Mapping[str, Any]  # `index`, and the fields of the command
 
 STDIN = "-"
@@ -178,8 +180,9 @@ class InferenceCommand(GroupedCommand):
                 receive = answers.extend
             else:
                 receive = functools.partial(_show, self.show)
+            report = stack.enter_context(progress_line(self.stage, hidden=not as_lines))
             try:
-                summary = run_inference(self.stage, values, request.checkpoint, receive)
+                summary = run_inference(self.stage, values, request.checkpoint, receive, report)
             except KeyboardInterrupt:  # inference cannot be resumed
                 click.get_current_context().exit(1)
         if request.out is not None and request.as_json:
@@ -189,6 +192,25 @@ class InferenceCommand(GroupedCommand):
             terminal.console().print(note, markup=False, soft_wrap=True)
         elif request.as_json and not as_lines:
             emit(self.gather(answers))
+
+
+@contextlib.contextmanager
+def progress_line(stage: str, hidden: bool = False) -> Iterator[Reporter]:
+    """Yield a reporter that shows progress on standard error, if both outputs are no terminal.
+
+    Args:
+        hidden: show nothing: the terminal gets the predictions.
+    """
+    from cloze.core.stages.stage import NULL_REPORTER
+    from cloze.flows.views import terminal
+    from cloze.flows.views.live import StageDisplay
+
+    screen = terminal.console()
+    if hidden or screen.quiet or not screen.is_terminal or sys.stdout.isatty():
+        yield NULL_REPORTER
+        return
+    with StageDisplay(stage, screen) as display:
+        yield display
 
 
 @contextlib.contextmanager

@@ -19,7 +19,7 @@ from cloze.model import checkpoint
 from cloze.model.pyfunc import _load_pyfunc
 from cloze.model.use.classify import Classify, TextClassificationPipeline
 from cloze.model.use.configs import ClassifyConfig
-from cloze.model.use.verb import Request
+from cloze.model.use.request import Request
 from tests.tiny_models import (
     tiny_config,
     tiny_model,
@@ -75,9 +75,8 @@ def answered(
 ) -> list[dict[str, Any]]:
     """What the verb says in this process."""
     verb = Classify(path, ClassifyConfig(file="x", top_k=top_k))
-    return verb.answer(
-        [verb.read(Request(index=0, fields=fields, where="x, line 1")) for fields in asked]
-    )
+    read = [verb.read(Request(index=0, fields=fields, where="x, line 1")) for fields in asked]
+    return verb.answer(verb.encode(read))
 
 
 def told(*arguments: str) -> list[dict[str, Any]]:

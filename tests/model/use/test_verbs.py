@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import pty
 import signal
 import subprocess
+import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
+import cloze
 from cloze.core.errors import DataError, UsageError
 from cloze.core.stages.execution import Execution
 from cloze.core.stages.stage import BuildContext, Reporter
 from cloze.flows.cli import main
 from cloze.model.use.configs import VerbConfig
-from cloze.model.use.verb import GROUP, LONGEST, Request, Verb, read_requests, serve
+from cloze.model.use.request import LONGEST, Request, read_requests
+from cloze.model.use.verb import CHARACTERS, GROUP, Verb, serve
 from tests import warm
 from tests.tiny_models import write_checkpoint
 
@@ -43,6 +49,11 @@ class Listener(Reporter):
 
     def __init__(self) -> None:
         self.found: list[dict[str, Any]] = []
+        self.done: list[tuple[float, float | None, int]] = []
+
+    def progress(self, done: float, total: float | None, unit: str, figures: Any) -> None:
+        assert unit == "bytes"
+        self.done.append((done, total, figures["answered"]))
 
     def predictions(self, values: Any) -> None:
         self.found += values
@@ -223,3 +234,89 @@ def test_what_cannot_be_meant_is_refused(
     assert main(["fill-mask", "/nowhere", *arguments]) == 2
     assert sentence in capsys.readouterr().err
     assert os.path.getsize("texts") == 9
+
+
+class Overlapping(Shouting):
+    """Answers a group only once the next one is encoded."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.encoded: list[threading.Event] = [threading.Event() for _ in range(3)]
+
+    def encode(self, group: Sequence[str]) -> Sequence[str]:
+        next(event for event in self.encoded if not event.is_set()).set()
+        return group
+
+    def answer(self, encoded: Sequence[str]) -> Sequence[dict[str, Any]]:
+        following = self.encoded[min(len(self.groups) + 1, 2)]
+        assert following.wait(60)
+        return super().answer(encoded)
+
+
+def test_the_next_group_is_encoded_while_the_model_computes(tmp_path: Path) -> None:
+    path, listener = tmp_path / "texts", Listener()
+    path.write_bytes(b"text\n" * (2 * GROUP + 1))
+    assert answered(listener, Overlapping(), file=str(path)) == {"answered": 2 * GROUP + 1}
+    size = path.stat().st_size
+    assert listener.done == [
+        (5 * GROUP, size, GROUP),
+        (10 * GROUP, size, 2 * GROUP),
+        (size, size, 2 * GROUP + 1),
+    ]
+
+
+def test_a_group_of_long_texts_is_smaller(tmp_path: Path) -> None:
+    path, verb = tmp_path / "texts", Shouting()
+    path.write_bytes((b"a" * (CHARACTERS // 4) + b"\n") * 10)
+    answered(Listener(), verb, file=str(path))
+    assert verb.groups == [5, 5]
+
+
+def test_progress_is_shown_on_a_terminal_alone(pretrained: str, tmp_path: Path) -> None:
+    """A pseudo-terminal as standard error shows the bar; standard output has the answers alone."""
+    file = tmp_path / "in"
+    file.write_text("the [MASK] sat\n" * 3)
+    command = [warm.python(), "-c", warm.ENTRY, "fill-mask", pretrained, "--file", str(file)]
+    ours, theirs = pty.openpty()
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=theirs, text=True) as process:
+        os.close(theirs)
+        shown = b""
+        with contextlib.suppress(OSError):  # the other end is closed
+            while chunk := os.read(ours, 1 << 16):
+                shown += chunk
+        assert process.stdout is not None
+        assert [json.loads(line)["index"] for line in process.stdout] == [0, 1, 2]
+    os.close(ours)
+    assert b"fill-mask" in shown
+    assert b"bytes" in shown
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="the machine has a GPU")
+def test_device_and_precision_are_options(
+    pretrained: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["fill-mask", pretrained, "the [MASK]", "--device", "cuda"]) == 2
+    assert "device (cuda) is not available" in capsys.readouterr().err
+    best = []
+    for precision in ("fp32", "bf16"):
+        options = ["--device", "auto", "--precision", precision, "--json"]
+        assert main(["fill-mask", pretrained, "the [MASK] sat", *options]) == 0
+        best.append(json.loads(capsys.readouterr().out)["predictions"][0][0]["score"])
+    assert best[1] == pytest.approx(best[0], rel=0.05)
+    assert best[1] != best[0]
+
+
+def test_python_answers_any_number_of_requests(pretrained: str) -> None:
+    model = cloze.load(pretrained, device="auto", precision="fp32")
+    texts = [f"the [MASK] sat on {word}" for word in ("a mat", "the cat in the park", "paris")]
+    answers = list(model.batch("fill-mask", iter(texts), top_k=2))
+    for text, answer in zip(texts, answers, strict=True):
+        tokens = [[best["token"] for best in mask] for mask in answer["predictions"]]
+        alone = model.fill_mask(text, 2)
+        assert tokens == [[best["token"] for best in mask] for mask in alone]
+    (row,) = model.batch("score", [{"text": "the cat"}])
+    assert row["score"] == pytest.approx(model.score("the cat")["score"], rel=1e-5)
+    with pytest.raises(UsageError, match="'say'; use one of"):
+        next(model.batch("say", ["the"]))
+    with pytest.raises(UsageError, match="request 1 has no 'text'"):
+        list(model.batch("score", ["the cat", {"txt": "a"}]))
