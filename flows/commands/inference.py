@@ -67,10 +67,14 @@ FILL_MASK = InferenceCommand(
 
 
 def _show_vector(answer: Answer) -> RenderableType:
-    """Return the first numbers of a vector, and the text."""
-    vector = answer["embedding"]
-    ellipsis = " …" if len(vector) > SHOWN else ""
-    return f"{' '.join(f'{number:.3f}' for number in vector[:SHOWN])}{ellipsis}  {answer['text']}"
+    """Return the first numbers of a vector and the text, in a line; or a line per word."""
+    lines = []
+    for row in answer.get("words", (answer,)):
+        vector = row["embedding"]
+        ellipsis = " …" if len(vector) > SHOWN else ""
+        numbers = " ".join(f"{number:.3f}" for number in vector[:SHOWN])
+        lines.append(f"{numbers}{ellipsis}  {row['text']}")
+    return "\n".join(lines)
 
 
 @click.command("embed", cls=InferenceCommand, text="Text to embed.", show=_show_vector)
@@ -112,7 +116,23 @@ def _show_labels(answer: Answer) -> RenderableType:
         label = str(prediction.get("text", prediction.get("label")))
         style = "bold" if number == 0 else ""
         table.add_row(f"{prediction['score']:.3f}", Text(label, style=style))
-    return table
+    return table if "explanation" not in answer else _show_explanation(table, answer["explanation"])
+
+
+def _show_explanation(table: Table, explanation: Mapping[str, Any]) -> RenderableType:
+    """Return the labels, and the tokens: green ones speak for the first label, red ones against."""
+    from rich.console import Group
+    from rich.text import Text
+
+    tokens = explanation["tokens"]
+    largest = max((abs(token["score"]) for token in tokens), default=1.0) or 1.0
+    line = Text()
+    for token in tokens:
+        share = token["score"] / largest
+        color = "green" if share > 0 else "red"
+        style = f"bold {color}" if abs(share) > 0.5 else color if abs(share) > 0.1 else "dim"
+        line.append(f"{token['text']} ", style=style)
+    return Group(table, line)
 
 
 @click.command("classify", cls=InferenceCommand, text="Text to classify.", show=_show_labels)

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor, distributed
 
@@ -30,6 +31,7 @@ from cloze.model.train.loop.interfaces import EvaluationInterrupted
 from cloze.model.train.loop.schedules import ScheduleProgress
 from cloze.model.train.precision import Precision
 from cloze.pipeline import tokenizer
+from cloze.pipeline.tokenizer.tokenizer import Tokenizer
 
 
 def write_rows(path: str, rows: Sequence[Mapping[str, str]]) -> None:
@@ -199,6 +201,19 @@ class FinetunedModel:
         self.truncated = 0
         self.parameters = sum(parameter.numel() for parameter in network.parameters())
 
+    @property
+    def network(self) -> torch.nn.Module:
+        """Network of the task: batches to outputs."""
+        return self._objective.model
+
+    @property
+    def device(self) -> torch.device:
+        return self._world.device
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        return self._tokenizer
+
     def encode(self, examples: Examples) -> Split:
         """Encode examples for the network; count the truncated ones."""
         split = encoded(
@@ -248,6 +263,13 @@ class FinetunedModel:
         samples, select = self.encode(examples).samples, self.task.member_outputs
         answers = predict(self._objective, samples, self._world, select=select)
         return Member(answers=answers, samples=samples)
+
+    def outputs(self, split: Split) -> npt.NDArray[np.float32]:
+        """Return the network's outputs for encoded examples, such as logits [n, labels]."""
+        kept = predict(
+            self._objective, split.samples, self._world, select=lambda outputs, batch: outputs
+        )
+        return np.array(kept, dtype=np.float32)
 
     def predictions(self, examples: Examples) -> Any:
         """Return the task's predictions for examples."""

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from cloze.core.errors import UsageError
 from cloze.model.tasks.formats.choices import FEWEST, Choices
@@ -22,6 +23,7 @@ from cloze.model.tasks.predict import FinetunedModel
 from cloze.model.tasks.task import Split
 from cloze.model.train.precision import Placement, placement
 from cloze.model.use.configs import ClassifyConfig
+from cloze.model.use.explain import explain
 from cloze.model.use.request import Request
 from cloze.model.use.verb import Verb
 
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 METHODS = {"labels": "classify", "scores": "score", "choices": "choose"}  # by kind of answer
+Floats = npt.NDArray[np.float32]
 Ranked = list[dict[str, Any]]  # {"label": str, "score": probability}, best first
 
 
@@ -141,6 +144,22 @@ class TextClassificationPipeline(FinetunedModel):
             for row in rows
         ]
 
+    def entailment(self, texts: Sequence[str], pairs: Sequence[str]) -> Floats:
+        """Return how much each text entails its second text: logits, float32 [n].
+
+        Raises:
+            UsageError: the task has no label `entailment`, or reads no pairs.
+        """
+        self._check("labels", texts, pairs)
+        names = [str(name).lower() for name in self.metadata["labels"]]
+        if "entailment" not in names:
+            raise UsageError(
+                f"task {self.task.name} of {self.path} has no label entailment (it has"
+                f" {', '.join(names)}); name a model that was fine-tuned on mnli or rte"
+            )
+        logits: Floats = self.outputs(self.encode_texts(texts, pairs))[:, names.index("entailment")]
+        return logits
+
     def _check(self, answers: str, texts: Sequence[str], pairs: Sequence[str] | None) -> None:
         name = self.task.name
         if self.answers != answers:
@@ -176,7 +195,9 @@ class Classify(Verb[_Input]):
     def __init__(self, checkpoint: str, config: ClassifyConfig) -> None:
         where = placement(config.device, config.precision)
         self._classifier = TextClassificationPipeline(checkpoint, **where)
-        self._top_k = config.top_k
+        self._top_k, self._explain = config.top_k, config.explain
+        if config.explain and self._classifier.answers == "choices":
+            raise UsageError(f"explain needs labels or a score, and {checkpoint} chooses endings")
 
     def read(self, request: Request) -> _Input:
         text, pair = request.text("text"), request.optional("pair")
@@ -220,6 +241,12 @@ class Classify(Verb[_Input]):
         return encoded
 
     def answer(self, encoded: Sequence[tuple[list[int], Split]]) -> list[dict[str, Any]]:
+        explanations = {
+            index: explain(self._classifier, split, number)
+            for indices, split in encoded
+            for number, index in enumerate(indices)
+            if self._explain
+        }
         answers = {
             index: best
             for indices, split in encoded
@@ -227,14 +254,58 @@ class Classify(Verb[_Input]):
                 indices, self._classifier.ranked(split, self._top_k), strict=True
             )
         }
-        if self._classifier.answers == "scores":
-            return [answers[index][0] for index in range(len(answers))]
-        return [
-            {**answers[index][0], "predictions": answers[index]} for index in range(len(answers))
-        ]
+        rows = []
+        for index in range(len(answers)):
+            best = answers[index]
+            many = {} if self._classifier.answers == "scores" else {"predictions": best}
+            added = {"explanation": explanations[index]} if self._explain else {}
+            rows.append({**best[0], **many, **added})
+        return rows
 
     def finish(self) -> dict[str, Any]:
         return {"truncated": self._classifier.truncated}
+
+
+class ZeroShot(Verb[str]):
+    """Predictor of classify with labels that the model has not been trained on.
+
+    A text is classified by a model of natural-language inference: the label whose hypothesis the
+    text entails most (Yin et al., "Benchmarking Zero-shot Text Classification", 2019). The scores
+    are the softmax of the logits of entailment over the labels.
+    """
+
+    def __init__(self, checkpoint: str, config: ClassifyConfig) -> None:
+        where = placement(config.device, config.precision)
+        self._classifier = TextClassificationPipeline(checkpoint, **where)
+        self._top_k, self._labels = config.top_k, config.label_names
+        self._hypotheses = [config.hypothesis.replace("{}", label) for label in self._labels]
+        self._classifier.entailment(["A"], ["A"])  # refuses a model without entailment
+
+    def read(self, request: Request) -> str:
+        text = request.text("text")
+        if not text.strip() or request.fields.get("pair") is not None:
+            raise request.error("needs a 'text' and no 'pair' (--labels makes the pairs)")
+        return text
+
+    def answer(self, encoded: Sequence[str]) -> list[dict[str, Any]]:
+        texts = [text for text in encoded for _ in self._labels]
+        logits = self._classifier.entailment(texts, self._hypotheses * len(encoded))
+        rows = logits.astype(np.float64).reshape(len(encoded), len(self._labels))
+        weights = np.exp(rows - rows.max(axis=1, keepdims=True))
+        scores = weights / weights.sum(axis=1, keepdims=True)
+        ranked = [
+            [{"label": self._labels[i], "score": float(row[i])} for i in _best(row, self._top_k)]
+            for row in scores
+        ]
+        return [{**best[0], "predictions": best} for best in ranked]
+
+    def finish(self) -> dict[str, Any]:
+        return {"truncated": self._classifier.truncated}
+
+
+def open_classifier(checkpoint: str, config: ClassifyConfig) -> Verb[Any]:
+    """Return the predictor of classify for these options."""
+    return (Classify if config.labels is None else ZeroShot)(checkpoint, config)
 
 
 def _pairs_of(options: TaskOptions) -> bool | None:

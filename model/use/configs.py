@@ -60,6 +60,31 @@ class ClassifyConfig(VerbConfig):
     top_k: int | None = Field(default=None, ge=1)
     """Number of labels, best first. Default: all."""
 
+    labels: str | None = None
+    """Labels to choose from without training on them, comma-separated, such as politics,sports;
+    for a model that was fine-tuned on inference (mnli, rte)."""
+
+    hypothesis: str = "This text is about {}."
+    """With --labels: sentence that the text entails if the label in {} is right."""
+
+    explain: bool = False
+    """Attribute the prediction to the tokens, by integrated gradients."""
+
+    @model_validator(mode="after")
+    def _check_labels(self) -> ClassifyConfig:
+        if self.labels is not None and len(self.label_names) < 2:
+            raise ValueError(f"labels ({self.labels}) must be two or more, separated by commas")
+        if "{}" not in self.hypothesis:
+            raise ValueError(f"hypothesis ({self.hypothesis}) has no {{}}; write it for the label")
+        if self.explain and self.labels is not None:
+            raise ValueError(f"explain and labels ({self.labels}) exclude each other; give one")
+        return self
+
+    @property
+    def label_names(self) -> list[str]:
+        """The labels of zero-shot classification."""
+        return [name.strip() for name in (self.labels or "").split(",") if name.strip()]
+
 
 class TagConfig(VerbConfig):
     """Options of tag. A request has `text`."""
@@ -114,6 +139,20 @@ class EmbedConfig(VerbConfig):
 
     npy: str | None = None
     """File for all vectors, float32 [n, D] in NumPy format; the answers are then empty."""
+
+    word_vectors: bool = False
+    """One vector per word, the mean of its tokens in context, instead of one per text."""
+
+    layers: tuple[int, ...] = ()
+    """Layer to take, from 0 (embeddings); -1 is the last. Repeatable: their mean. Default: -1."""
+
+    @model_validator(mode="after")
+    def _check_words(self) -> EmbedConfig:
+        if self.word_vectors and self.npy is not None:
+            raise ValueError("word_vectors and an .npy file exclude each other; write JSON lines")
+        if self.word_vectors and self.pooling is not None:
+            raise ValueError(f"word_vectors and pooling ({self.pooling}) exclude each other")
+        return self
 
 
 class ScoreTextsConfig(VerbConfig):

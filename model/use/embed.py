@@ -22,10 +22,12 @@ from cloze.core.errors import DataError, UsageError
 from cloze.core.stages.stage import BuildContext, StageResult
 from cloze.model import checkpoint
 from cloze.model.data.batch import Prefetch, move, pin
-from cloze.model.data.layouts import layout_for
+from cloze.model.data.layouts import LayoutKind, layout_for
 from cloze.model.families.models import load_backbone
+from cloze.model.families.pretraining import encode as encode_batch
 from cloze.model.layers.batch import Batch
-from cloze.model.tasks.encode import TextSamples, encode, evaluation_batches
+from cloze.model.layers.encoder import Encoder
+from cloze.model.tasks.encode import TextSamples, encode, evaluation_batches, framed
 from cloze.model.tasks.files import corpus_shards
 from cloze.model.tasks.kinds.retrieval import BiEncoder, Pooling
 from cloze.model.tasks.task import Ints
@@ -33,8 +35,10 @@ from cloze.model.train.distributed import init_distributed
 from cloze.model.train.engines.device_scalars import read_async
 from cloze.model.train.precision import DTYPES, Precision, autocast, placement, resolve
 from cloze.model.use.configs import EmbedConfig, VectorsConfig
+from cloze.model.use.finetuned import Span, words_of
 from cloze.model.use.request import Request
 from cloze.model.use.verb import Verb
+from cloze.model.use.word_vectors import LayerMean, word_means, words_of_tokens
 from cloze.pipeline import tokenizer
 
 Vectors = npt.NDArray[np.float32]
@@ -53,6 +57,7 @@ class EmbeddingPipeline:
         normalize: scale vectors to length 1; None: the checkpoint's own, else no.
         max_length: maximum tokens per text, special tokens included; None: that of fine-tuning,
             else the model's.
+        layers: layers whose mean state replaces the last one's, see `LayerMean`.
 
     Attributes:
         size: D, width of the vectors.
@@ -71,6 +76,7 @@ class EmbeddingPipeline:
         pooling: Pooling | None = None,
         normalize: bool | None = None,
         max_length: int | None = None,
+        layers: Sequence[int] = (),
         precision: Precision = "fp32",
         device: torch.device | None = None,
     ) -> None:
@@ -96,12 +102,16 @@ class EmbeddingPipeline:
                 f"mean or first"
             )
         encoder, pooler = load_backbone(loaded.model, loaded.state)
+        if layers:
+            assert isinstance(encoder, Encoder)
+            encoder = LayerMean(encoder, layers)
         self._device, self._precision = device or torch.device("cpu"), precision
         self._network: nn.Module = (
             BiEncoder(encoder, pooler, self.pooling, self.normalize).to(self._device).eval()
         )
         self.parameters = sum(weight.numel() for weight in self._network.parameters())
-        self._layout = layout_for([self._network], self._device, DTYPES[precision])
+        layout = layout_for([self._network], self._device, DTYPES[precision])
+        self._layout: LayoutKind = "rows" if layers else layout
 
     def embed(
         self, texts: Sequence[str], progress: Callable[[int, int], None] = lambda done, total: None
@@ -141,6 +151,31 @@ class EmbeddingPipeline:
                 progress(done, count)
         return embeddings
 
+    def embed_words(self, texts: Sequence[str]) -> list[list[tuple[Span, Vectors]]]:
+        """Return the words of each text and their vectors, float32 [D]: means of their tokens.
+
+        Words are those of the command tag. A word beyond `max_length` has no vector.
+        """
+        spans = [words_of(text) for text in texts]
+        encoded = self._pieces.encode_with_offsets(texts)
+        samples = framed([ids for ids, _ in encoded], None, self._pieces, self.max_length)
+        self.truncated += samples.truncated
+        found: list[list[tuple[Span, Vectors]]] = [[] for _ in texts]
+        with torch.inference_mode(), autocast(self._precision, self._device.type):
+            for indices, batch in self._batches([(0, samples)]):
+                batch = move(batch, self._device)
+                hidden = encode_batch(self._network.encoder, batch["input_ids"], batch).float()
+                for row, index in enumerate(indices.tolist()):
+                    length = int(samples.lengths[index]) - 2
+                    words = words_of_tokens(spans[index], encoded[index][1][:length])
+                    count = int(words.max(initial=-1)) + 1
+                    tokens = torch.from_numpy(words).to(self._device)
+                    means = word_means(hidden[row, 1 : length + 1], tokens, count)
+                    if self.normalize:
+                        means = nn.functional.normalize(means, dim=-1)
+                    found[index] = list(zip(spans[index], means.cpu().numpy(), strict=False))
+        return found
+
     def _encoded(self, texts: Sequence[str]) -> Iterator[tuple[int, TextSamples]]:
         """Tokenize `TEXTS` texts at a time; each result begins with the number of its first."""
         for begin in range(0, len(texts), TEXTS):
@@ -173,8 +208,10 @@ class Embed(Verb[str]):
             pooling=config.pooling,
             normalize=config.normalize,
             max_length=config.max_length,
+            layers=config.layers,
             **placement(config.device, config.precision),
         )
+        self._words = config.word_vectors
         self._file = config.npy and _VectorFile(config.npy, self._embedder.size)
 
     def read(self, request: Request) -> str:
@@ -183,11 +220,23 @@ class Embed(Verb[str]):
             raise request.error("is empty; write something")
         return text
 
-    def encode(self, group: Sequence[str]) -> tuple[Sequence[str], TextSamples]:
-        return group, self._embedder.encode(group)
+    def encode(self, group: Sequence[str]) -> tuple[Sequence[str], TextSamples | None]:
+        return group, None if self._words else self._embedder.encode(group)
 
-    def answer(self, encoded: tuple[Sequence[str], TextSamples]) -> list[dict[str, Any]]:
+    def answer(self, encoded: tuple[Sequence[str], TextSamples | None]) -> list[dict[str, Any]]:
         texts, samples = encoded
+        if samples is None:
+            return [
+                {
+                    "text": text,
+                    "words": [
+                        {"text": text[start:end], "start": start, "end": end,
+                         "embedding": vector.tolist()}
+                        for (start, end), vector in words
+                    ],
+                }
+                for text, words in zip(texts, self._embedder.embed_words(texts), strict=True)
+            ]  # fmt: skip
         vectors = self._embedder.embed_encoded([(0, samples)], len(texts))
         if self._file:
             self._file.append(vectors)

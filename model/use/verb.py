@@ -179,7 +179,10 @@ def _framed(request: Request, answer: dict[str, Any]) -> dict[str, Any]:
 
 
 class Predictor(NamedTuple):
-    """Entry of a verb: config class, `module:name` of its `Verb` class, field of a plain line."""
+    """Entry of a verb: config class, field of a plain line, and `opens`.
+
+    `opens` is the `module:name` of a function of checkpoint and config that returns a `Verb`.
+    """
 
     config: type[VerbConfig]
     opens: str
@@ -191,7 +194,7 @@ PREDICTORS = {
     "answer": Predictor(
         configs.AnswerConfig, "cloze.model.use.finetuned:AnswerPredictor", "question"
     ),
-    "classify": Predictor(configs.ClassifyConfig, "cloze.model.use.classify:Classify"),
+    "classify": Predictor(configs.ClassifyConfig, "cloze.model.use.classify:open_classifier"),
     "tag": Predictor(configs.TagConfig, "cloze.model.use.finetuned:Tag"),
     "fill-mask": Predictor(configs.FillMaskConfig, "cloze.model.use.fill_mask:FillMask"),
     "generate": Predictor(configs.GenerateConfig, "cloze.model.use.generate:Generate"),

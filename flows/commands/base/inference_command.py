@@ -126,7 +126,11 @@ class InferenceCommand(GroupedCommand):
             config = stages.stage(self.stage).config
             fields = [name for name in config.model_fields if name not in REQUEST_FIELDS]
             placements = {name: Placement("Options", True) for name in fields}
-            spelled = {"words": OptionOverride("--pretokenized")}
+            spelled = {
+                "words": OptionOverride("--pretokenized"),
+                "word_vectors": OptionOverride("--words"),
+                "layers": OptionOverride("--layers"),
+            }
             self.params += field_options(
                 config, OF_CONFIG, placements, spelled, fields.__contains__
             )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -9,11 +10,13 @@ import numpy as np
 import pytest
 import torch
 
+import cloze
 from cloze.core.errors import DataError, UsageError
 from cloze.core.stages.execution import Execution
 from cloze.core.stages.stage import BuildContext
 from cloze.model import checkpoint
 from cloze.model.families.models import load_backbone
+from cloze.model.hub.write import write_directory
 from cloze.model.use.configs import EmbedConfig
 from cloze.model.use.embed import EmbeddingPipeline
 from cloze.model.use.verb import EMBED
@@ -119,3 +122,30 @@ def test_what_cannot_be_embedded(directory: str, tmp_path: Path) -> None:
     with pytest.raises(DataError, match="text 2 is empty"):
         EmbeddingPipeline(directory).embed(["a", " "])
     assert EmbeddingPipeline(directory).embed([]).shape == (0, 16)
+
+
+def test_words_in_context_are_means_of_their_tokens_in_the_chosen_layers(tmp_path: Path) -> None:
+    """The vectors are those of transformers' hidden states."""
+    from transformers import AutoModel, AutoTokenizer
+
+    path = write_checkpoint(tmp_path / "checkpoint", tmp_path / "scratch")
+    write_directory(checkpoint.load(path), str(tmp_path / "hf"))
+    pieces = AutoTokenizer.from_pretrained(str(tmp_path / "hf"))
+    network = AutoModel.from_pretrained(str(tmp_path / "hf")).eval()
+    texts = ["the cats walked.", "paris is the capital"]
+    for layers in ((), (0,), (1, -1)):
+        answers = cloze.load(path).batch("embed", texts, word_vectors=True, layers=layers)
+        for text, answer in zip(texts, answers, strict=True):
+            assert [word["text"] for word in answer["words"]] == re.findall(r"\w+|\.", text)
+            encoded = pieces(text, return_tensors="pt")
+            with torch.no_grad():
+                hidden = network(**encoded, output_hidden_states=True).hidden_states
+            states = torch.stack([hidden[layer] for layer in layers or (-1,)]).mean(dim=0)[0]
+            for number, word in enumerate(answer["words"]):
+                tokens = [i for i, owner in enumerate(encoded.word_ids()) if owner == number]
+                expected = states[tokens].mean(dim=0).tolist()
+                assert word["embedding"] == pytest.approx(expected, abs=1e-5)
+    (whole,) = cloze.load(path).batch("embed", texts[:1], layers=[0])
+    assert len(whole["embedding"]) == 16
+    with pytest.raises(UsageError, match=r"layer \(3\) does not exist"):
+        next(cloze.load(path).batch("embed", texts, layers=[3]))

@@ -1,0 +1,76 @@
+"""Vectors of words in context, and states of chosen layers, for the command embed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from cloze.core.errors import UsageError
+from cloze.model.layers.encoder import Encoder
+
+
+class LayerMean(nn.Module):
+    """An encoder whose states are the mean of those of several layers; takes padded rows.
+
+    Args:
+        encoder: encoder of n layers.
+        layers: layers, from 0 (the embeddings) to n (the last one, with the final norm), or from
+            the end: -1 is the last one.
+
+    Raises:
+        UsageError: a layer does not exist.
+    """
+
+    def __init__(self, encoder: Encoder, layers: Sequence[int]) -> None:
+        super().__init__()
+        self.encoder, count = encoder, len(encoder.layers)
+        for number in layers:
+            if not -count - 1 <= number <= count:
+                raise UsageError(f"layer ({number}) does not exist; the last one is {count}")
+        self._layers = [number % (count + 1) for number in layers]
+        self._states: dict[int, Tensor] = {}
+        for number, module in enumerate((encoder.embeddings, *encoder.layers)):
+            if number in self._layers and number < count:
+                module.register_forward_hook(self._keeper(number))
+
+    def _keeper(self, number: int) -> Any:
+        def keep(module: nn.Module, arguments: Any, output: Tensor) -> None:
+            self._states[number] = output
+
+        return keep
+
+    def forward(self, *arguments: Any) -> Tensor:
+        """Return the mean of the layers' states, float [B, L, D]; arguments as for `Encoder`."""
+        last: Tensor = self.encoder(*arguments)
+        states = [self._states.get(number, last) for number in self._layers]
+        self._states.clear()
+        return torch.stack(states).mean(dim=0)
+
+
+def words_of_tokens(
+    words: Sequence[tuple[int, int]], spans: np.ndarray[Any, Any]
+) -> np.ndarray[Any, Any]:
+    """Return the word of each token, int64 [tokens].
+
+    Args:
+        words: characters of each word, in order.
+        spans: int64 [tokens, 2], characters of each token.
+    """
+    starts = np.array([start for start, _ in words], dtype=np.int64)
+    return np.searchsorted(starts, spans[:, 0], side="right") - 1
+
+
+def word_means(states: Tensor, words: Tensor, count: int) -> Tensor:
+    """Return the mean state of each word's tokens, float [count, D]; words without tokens: 0.
+
+    Args:
+        states: float [tokens, D].
+        words: int64 [tokens], word of each token.
+    """
+    sums = states.new_zeros(count, states.shape[1]).index_add_(0, words, states)
+    sizes = torch.bincount(words, minlength=count).clamp(min=1)
+    return sums / sizes[:, None]
