@@ -66,6 +66,7 @@ COMMANDS: dict[str, dict[str, str]] = {
         "answer": "Answer questions from a passage.",
         "generate": "Continue texts with a causal language model.",
         "score": "Compute the log-probability of sentences.",
+        "serve": "Serve models over HTTP, with a page to try them.",
     },
     "Operate": {
         "ui": "Start Prefect, MLflow and the dashboard.",

@@ -46,6 +46,7 @@ TOOLS: dict[str, str] = {
     "generate": "cloze.model.use.verb:GENERATE",
     "score-texts": "cloze.model.use.verb:SCORE_TEXTS",
     "embed": "cloze.model.use.verb:EMBED",
+    "serve": "cloze.model.use.serving:SERVE",
     "filter": "cloze.pipeline.corpus.quality_filter_stage:STAGE",
     "explain": "cloze.pipeline.corpus.explain_stage:STAGE",
     "compare-vocab": "cloze.pipeline.vocab.stage:COMPARE",

@@ -1,0 +1,126 @@
+"""The command `serve`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from cloze.flows.commands.base.options import Command, complete_targets
+
+VERBS = ("answer", "classify", "embed", "fill-mask", "generate", "score", "tag")
+
+
+# Limits: type, default, help.
+LIMITS: dict[str, tuple[click.ParamType, float, str]] = {
+    "max-batch": (click.IntRange(1, 4096), 32, "Maximum inputs per batch."),
+    "max-wait-ms": (
+        click.FloatRange(0, 10_000),
+        5,
+        "Time that an input waits for others of its batch, in milliseconds.",
+    ),
+    "max-queue": (
+        click.IntRange(1),
+        1024,
+        "Inputs that may wait per model; further requests get 429.",
+    ),
+    "max-items": (click.IntRange(1), 64, "Maximum inputs per request."),
+    "max-characters": (click.IntRange(1), 100_000, "Maximum characters per text."),
+    "max-body": (click.IntRange(1), 1 << 20, "Maximum bytes per request."),
+    "max-connections": (click.IntRange(1), 4096, "Maximum connections; further ones get 503."),
+    "timeout": (click.FloatRange(0.1, 3600), 30, "Maximum time of a request, in seconds."),
+    "poll": (
+        click.FloatRange(0.1, 3600),
+        10,
+        "Time between looks at the alias of a registered model, in seconds.",
+    ),
+}
+
+
+def _limit_options(command: Command) -> Command:
+    for name, (kind, default, text) in reversed(LIMITS.items()):
+        command = click.option(
+            f"--{name}", type=kind, default=default, show_default=True, help=text
+        )(command)
+    return command
+
+
+@click.command()
+@click.argument("models", nargs=-1, required=True, shell_complete=complete_targets)
+@click.option(
+    "--host", default="127.0.0.1", show_default=True, help="Address to listen on. It has no login."
+)
+@click.option(
+    "--port", type=click.IntRange(1, 65535), default=8000, show_default=True, help="Port."
+)
+@click.option(
+    "--allowed-hosts",
+    metavar="NAMES",
+    default="",
+    help="Further Host values to accept, comma-separated, such as models:8000.",
+)
+@click.option(
+    "--verb",
+    "verbs",
+    multiple=True,
+    metavar="NAME=VERB",
+    help=f"Verb of a model: {', '.join(VERBS)}. Default: by its training. Repeatable.",
+)
+@click.option(
+    "--device",
+    type=click.Choice(("auto", "cpu", "cuda")),
+    default="cpu",
+    show_default=True,
+    help="Device to compute on.",
+)
+@click.option(
+    "--precision",
+    type=click.Choice(("auto", "fp32", "bf16")),
+    default="fp32",
+    show_default=True,
+    help="Precision of matrix products.",
+)
+@_limit_options
+def serve(models: tuple[str, ...], verbs: tuple[str, ...], **options: Any) -> None:
+    """Serve models over HTTP.
+
+    A model is [NAME=]CHECKPOINT: an artifact, RUN/NODE, or models:/NAME@ALIAS of MLflow's registry,
+    whose alias is followed. POST /models/NAME/VERB answers what `cloze VERB` does; / is a page to
+    try it. SIGTERM ends the server once it has answered.
+    """
+    from cloze.core.errors import UsageError, require_packages
+    from cloze.flows.ui import services
+    from cloze.flows.ui.command import runs_of_home
+
+    require_packages("fastapi", "uvicorn", "prometheus_client")
+    host, port = options["host"], options["port"]
+    if not services.is_free(port, host):
+        raise UsageError(f"--port {port} of {host} cannot be listened on; name another port")
+    by_name = dict(item.partition("=")[::2] for item in verbs)
+    for name, verb in by_name.items():
+        if verb not in VERBS:
+            raise UsageError(f"--verb {name}={verb} is no verb; use NAME= and {', '.join(VERBS)}")
+    from cloze.flows.serve.served_model import Limits
+    from cloze.flows.serve.server import serve as run
+
+    click.echo(f"Models at {services.address(port, host)}; Ctrl-C ends the server.", err=True)
+    run(
+        models,
+        runs_of_home(),
+        host=host,
+        port=port,
+        allowed=[name for name in options["allowed_hosts"].split(",") if name],
+        limits=Limits(
+            max_batch=options["max_batch"],
+            max_wait=options["max_wait_ms"] / 1000,
+            max_queue=options["max_queue"],
+            timeout=options["timeout"],
+            poll=options["poll"],
+        ),
+        config={"device": options["device"], "precision": options["precision"]},
+        verbs=by_name,
+        **{
+            name: options[name]
+            for name in ("max_items", "max_characters", "max_body", "max_connections")
+        },
+    )

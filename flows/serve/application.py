@@ -1,0 +1,286 @@
+"""The HTTP application of `cloze serve`.
+
+    POST /models/NAME/VERB    {"inputs": [{"text": "…"}]} -> {"model", "version", "predictions"}
+    GET  /models              names, verbs, versions, readiness and examples
+    GET  /health, /ready      200 while the process lives; 200 while all models have a worker
+    GET  /metrics             Prometheus
+    GET  /openapi.json        schema with examples
+    /                         a form to try the models; works without scripts
+
+Statuses: 404 no such model or verb; 408, 413, 422 the request is too slow, too long or faulty; 429
+the queue is full; 503 the model has no worker, or lost it with the request; 504 no answer in time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import secrets
+import time
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs
+
+from fastapi import Body, FastAPI, HTTPException
+from fastapi.exceptions import RequestValidationError
+from pydantic import BaseModel, ConfigDict, Field
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response
+from starlette.types import ASGIApp
+
+from cloze.core.humanize import templates_in
+from cloze.flows.serve.http_limits import LimitsMiddleware
+from cloze.flows.serve.metrics import ServingMetrics
+from cloze.flows.serve.served_model import NotReadyError, QueueFullError, ServedModel
+from cloze.flows.serve.worker_process import WorkerLostError
+from cloze.flows.ui.loopback_guard import LoopbackOnlyMiddleware
+
+TEMPLATES = Path(__file__).parent / "templates"
+RETRY_SECONDS = 1
+SENTENCE = "The cat sat on the mat."
+# By verb, for the schema.
+EXAMPLES: dict[str, dict[str, Any]] = {
+    "answer": {"question": "Where is the cat?", "passage": "The cat is in Paris."},
+    "classify": {"text": "A charming film."},
+    "fill-mask": {"text": "The capital of France is [MASK]."},
+    "tag": {"text": "Ada Lovelace met Charles Babbage in London."},
+    "embed": {"text": SENTENCE},
+    "generate": {"text": "The cat"},
+    "score": {"text": SENTENCE},
+}
+
+
+class Input(BaseModel):
+    """One input; which fields it needs depends on the verb and the task."""
+
+    model_config = ConfigDict(extra="forbid")
+    text: str | None = None
+    pair: str | None = None
+    choices: list[str] | None = None
+    question: str | None = None
+    passage: str | None = None
+
+
+class Inputs(BaseModel):
+    """Body of a request."""
+
+    model_config = ConfigDict(extra="forbid")
+    inputs: list[Input] = Field(min_length=1)
+
+
+class Predictions(BaseModel):
+    """Answers in the order of the inputs, as `cloze VERB --json` prints them."""
+
+    model: str
+    version: str
+    predictions: list[dict[str, Any]]
+
+
+def application(
+    models: Mapping[str, ServedModel],
+    metrics: ServingMetrics,
+    *,
+    port: int,
+    allowed: Collection[str] = (),
+    max_items: int,
+    max_characters: int,
+    max_body: int,
+    body_seconds: float,
+) -> ASGIApp:
+    """Return the ASGI application.
+
+    Args:
+        port, allowed: accepted `Host` values, see `LoopbackOnlyMiddleware`.
+        max_items: inputs per request.
+        max_characters: characters per text.
+        max_body: bytes per request.
+        body_seconds: time to send a request, and to read an answer.
+    """
+    app = FastAPI(
+        title="Cloze",
+        description="Models of `cloze serve`.",
+        docs_url=None,
+        redoc_url=None,
+    )
+
+    def find(name: str, verb: str) -> ServedModel:
+        model = models.get(name)
+        if model is None:
+            raise HTTPException(404, f"no model is called {name!r}; use {', '.join(models)}")
+        if model.is_ready and model.info["verb"] != verb:
+            raise HTTPException(404, f"model {name} answers {model.info['verb']}, not {verb}")
+        return model
+
+    async def ask(name: str, verb: str, inputs: Sequence[dict[str, Any]]) -> dict[str, Any]:
+        begin, status = time.monotonic(), 200
+        label = name if name in models else ""
+        try:
+            model = find(name, verb)
+            _check(inputs, max_items, max_characters)
+            version = model.version
+            answers = await _answers(model, inputs)
+            return {"model": name, "version": version, "predictions": answers}
+        except HTTPException as error:
+            status = error.status_code
+            raise
+        finally:
+            metrics.requests.labels(label, str(status)).inc()
+            metrics.seconds.labels(label).observe(time.monotonic() - begin)
+
+    def add_route(verb: str) -> None:
+        # a value, because FastAPI cannot evaluate an annotation that names a local variable
+        example: Any = {"summary": verb, "value": {"inputs": [EXAMPLES[verb]]}}
+        from_body = Body(openapi_examples={verb: example})
+
+        @app.post(f"/models/{{name}}/{verb}", response_model=Predictions, name=verb, tags=[verb])
+        async def endpoint(name: str, body: Inputs = from_body) -> Any:
+            inputs = [item.model_dump(exclude_none=True) for item in body.inputs]
+            return await ask(name, verb, inputs)
+
+    for verb in EXAMPLES:
+        add_route(verb)
+
+    @app.exception_handler(RequestValidationError)
+    async def refuse(request: Request, error: RequestValidationError) -> Response:
+        """Name the fields; FastAPI's own answer repeats the input, which may be no text."""
+        metrics.requests.labels("", "422").inc()
+        detail = [
+            {"field": ".".join(map(str, fault["loc"])), "error": fault["msg"]}
+            for fault in error.errors()
+        ]
+        return JSONResponse({"detail": detail}, 422)
+
+    @app.get("/models", tags=["server"])
+    def list_models() -> list[dict[str, Any]]:
+        return [
+            {"name": name, "version": model.version, "ready": model.is_ready, **model.info}
+            for name, model in models.items()
+        ]
+
+    @app.get("/health", tags=["server"], response_class=PlainTextResponse)
+    def health() -> str:
+        return "ok\n"
+
+    @app.get("/ready", tags=["server"])
+    def ready() -> Response:
+        states = {name: model.is_ready for name, model in models.items()}
+        return JSONResponse(states, 200 if all(states.values()) else 503)
+
+    @app.get("/metrics", tags=["server"], response_class=PlainTextResponse)
+    def prometheus() -> Response:
+        for name, model in models.items():
+            metrics.queue.labels(name).set(model.queued)
+            metrics.ready.labels(name).set(model.is_ready)
+        return PlainTextResponse(metrics.text())
+
+    @app.get("/", include_in_schema=False)
+    def page() -> Response:
+        return _page(models, {}, None, None)
+
+    @app.post("/", include_in_schema=False)
+    async def try_model(request: Request) -> Response:
+        body = (await request.body()).decode(errors="replace")
+        form = {key: values[0] for key, values in parse_qs(body).items()}
+        model, fields = models.get(form.get("model", "")), _fields_of(form)
+        if model is None or not model.is_ready:
+            return _page(models, form, None, "This model is not ready; try again in a moment.")
+        try:
+            answer = await ask(model.name, model.info["verb"], [fields])
+        except HTTPException as error:
+            details: Any = error.detail
+            sentence = details if isinstance(details, str) else details[0]["error"]
+            return _page(models, form, None, sentence)
+        return _page(models, form, answer["predictions"][0], None)
+
+    limited = LimitsMiddleware(app, max_body, body_seconds)
+    return LoopbackOnlyMiddleware(limited, port, allowed)
+
+
+def _check(inputs: Sequence[Mapping[str, Any]], max_items: int, max_characters: int) -> None:
+    if len(inputs) > max_items:
+        raise HTTPException(413, f"{len(inputs)} inputs are more than {max_items}; send fewer")
+    for number, fields in enumerate(inputs):
+        for name, value in fields.items():
+            size = sum(map(len, value)) if isinstance(value, list) else len(value)
+            if size > max_characters:
+                raise HTTPException(
+                    413,
+                    f"{name!r} of input {number} has {size:,} characters, more than"
+                    f" {max_characters:,}; shorten it",
+                )
+
+
+async def _answers(model: ServedModel, inputs: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return the model's answers.
+
+    Raises:
+        HTTPException: 422 an input is faulty; 429, 503, 504 as the module says.
+    """
+    try:
+        answers = await model.answer(inputs)
+    except QueueFullError as error:
+        raise HTTPException(429, str(error), {"Retry-After": str(RETRY_SECONDS)}) from None
+    except (NotReadyError, WorkerLostError) as error:
+        raise HTTPException(503, str(error), {"Retry-After": str(RETRY_SECONDS)}) from None
+    except asyncio.TimeoutError:
+        raise HTTPException(504, f"model {model.name} did not answer in time") from None
+    errors = [
+        {"input": number, "error": answer["error"]}
+        for number, answer in enumerate(answers)
+        if "error" in answer
+    ]
+    if errors:
+        raise HTTPException(422, errors)
+    return answers
+
+
+def _fields_of(form: Mapping[str, str]) -> dict[str, Any]:
+    """Return the fields of a submitted form; empty ones are left out."""
+    fields: dict[str, Any] = {
+        name: form[name] for name in ("text", "pair", "question", "passage") if form.get(name)
+    }
+    if form.get("choices"):
+        fields["choices"] = [line for line in form["choices"].splitlines() if line.strip()]
+    return fields
+
+
+def _page(
+    models: Mapping[str, ServedModel],
+    form: Mapping[str, str],
+    answer: Mapping[str, Any] | None,
+    error: str | None,
+) -> Response:
+    """Return the page: a form per model, filled with what was sent or with the model's example."""
+    nonce = secrets.token_urlsafe(16)
+    rows = []
+    for name, model in models.items():
+        sent = form if form.get("model") == name else {}
+        example = {
+            field: "\n".join(value) if isinstance(value, list) else value
+            for field, value in model.info.get("example", {}).items()
+        }
+        fields = {field: sent.get(field, value) for field, value in example.items()}
+        rows.append({"model": model, "fields": fields, "sent": bool(sent)})
+    content = (
+        templates_in(TEMPLATES)
+        .get_template("try.html")
+        .render(
+            nonce=nonce,
+            rows=rows,
+            answer=None if answer is None else json.dumps(answer, indent=2, ensure_ascii=False),
+            error=error,
+        )
+    )
+    policy = (
+        f"default-src 'none'; style-src 'nonce-{nonce}'; img-src data:; base-uri 'none'; "
+        "form-action 'self'; frame-ancestors 'none'"
+    )
+    headers = {
+        "Content-Security-Policy": policy,
+        "X-Content-Type-Options": "nosniff",
+        # no-referrer would make a browser send `Origin: null` with the form, which is refused
+        "Referrer-Policy": "same-origin",
+        "Cache-Control": "no-store",
+    }
+    return HTMLResponse(content, headers=headers)

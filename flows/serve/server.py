@@ -1,0 +1,127 @@
+"""The process of `cloze serve`: starts the models, listens, and stops without losing a request."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import resource
+import signal
+import tempfile
+from collections.abc import Collection, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import uvicorn
+
+from cloze.core.errors import UsageError
+from cloze.flows.serve import sources
+from cloze.flows.serve.application import application
+from cloze.flows.serve.http_limits import TimedProtocol
+from cloze.flows.serve.metrics import ServingMetrics
+from cloze.flows.serve.served_model import Limits, ServedModel
+
+BACKLOG = 2048  # connections that the kernel holds
+GRACE_SECONDS = 5.0  # beyond the time-out of a request
+
+
+class _Server(uvicorn.Server):
+    """A server whose owner handles the signals."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+def serve(
+    arguments: Collection[str],
+    runs: Path,
+    *,
+    host: str,
+    port: int,
+    allowed: Collection[str],
+    limits: Limits,
+    config: Mapping[str, Any],
+    verbs: Mapping[str, str],
+    max_items: int,
+    max_characters: int,
+    max_body: int,
+    max_connections: int,
+) -> None:
+    """Serve models until SIGTERM or SIGINT; requests in progress are answered first.
+
+    Args:
+        arguments: `[NAME=]SOURCE` of each model.
+        runs: runs directory, which knows MLflow's address.
+        config: values of `ServingConfig`, for all models.
+        verbs: verb by name of the model, instead of that of its heads.
+
+    Raises:
+        UsageError, DataError: a model cannot be loaded.
+    """
+    parsed = [sources.parse(argument) for argument in arguments]
+    names = [name for name, _ in parsed]
+    for name in names:
+        if names.count(name) > 1:
+            raise UsageError(f"two models are called {name}; write NAME={dict(parsed)[name]}")
+    for name in verbs.keys() - set(names):
+        raise UsageError(f"--verb names model {name}; the models are {', '.join(names)}")
+    _raise_file_limit()
+    logging.getLogger("cloze").setLevel(logging.INFO)
+    metrics = ServingMetrics()
+
+    async def run(directory: Path) -> None:
+        models = {
+            name: ServedModel(
+                name,
+                sources.resolver(source, runs, directory / "downloads"),
+                {**config, "verb": verbs.get(name)},
+                limits,
+                directory,
+                metrics,
+                follows=sources.follows(source),
+            )
+            for name, source in parsed
+        }
+        app = application(
+            models, metrics, port=port, allowed=allowed, max_items=max_items,
+            max_characters=max_characters, max_body=max_body, body_seconds=limits.timeout,
+        )  # fmt: skip
+        server = _Server(
+            uvicorn.Config(
+                app, host=host, port=port, http=TimedProtocol, ws="none", lifespan="off",
+                log_level="warning", access_log=False, backlog=BACKLOG,
+                limit_concurrency=max_connections,
+                timeout_graceful_shutdown=int(limits.timeout + GRACE_SECONDS),
+            )
+        )  # fmt: skip
+        await _run(server, models.values())
+
+    with tempfile.TemporaryDirectory(prefix="cloze-serve-") as directory:
+        asyncio.run(run(Path(directory)))
+
+
+async def _run(server: uvicorn.Server, models: Collection[ServedModel]) -> None:
+    """Run until a signal, or until a model cannot be loaded."""
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, setattr, server, "should_exit", True)
+    listening = asyncio.create_task(server.serve())
+    starting = asyncio.gather(*(model.start() for model in models))
+    try:
+        await asyncio.wait({listening, starting}, return_when=asyncio.FIRST_COMPLETED)
+        if starting.done():
+            starting.result()
+        await listening
+    finally:
+        starting.cancel()
+        server.should_exit = True
+        await asyncio.gather(starting, listening, return_exceptions=True)
+        await asyncio.gather(*(model.close() for model in models), return_exceptions=True)
+
+
+def _raise_file_limit() -> None:
+    """Allow as many connections as the system lets this process have."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.suppress(ValueError, OSError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(hard, 65536)), hard))

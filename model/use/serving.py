@@ -1,0 +1,168 @@
+"""Worker of `cloze serve`: batches of requests come in, answers go out.
+
+A worker holds one checkpoint for one verb. It reads a JSON object per line:
+
+    {"batch": 7, "requests": [{"text": "…"}, …]}
+
+and sends records: first `{"ready": {…}}`, then one per batch, in order:
+
+    {"batch": 7, "answers": [{…}, {"error": "…"}, …]}
+
+A thread reads and tokenizes the next batch while the model computes.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Literal
+
+from cloze.core import storage
+from cloze.core.config import StageConfig
+from cloze.core.errors import ClozeError, UsageError
+from cloze.core.stages.stage import BuildContext, InputSpec, Stage, StageResult
+from cloze.model.use.request import request_of
+from cloze.model.use.verb import PREDICTORS, Verb, open_verb
+
+# The verb of a checkpoint by its heads; the first head that the checkpoint has counts.
+VERB_OF_HEAD = {
+    "masked_lm": "fill-mask",
+    "lm": "generate",
+    "classifier": "classify",
+    "pair_classifier": "classify",
+    "choice": "classify",
+    "span": "answer",
+    "token_classifier": "tag",
+    "embedding": "embed",
+}
+# Requests to warm up with, by verb; the first one that the checkpoint accepts is the example.
+EXAMPLES: dict[str, list[dict[str, Any]]] = {
+    "classify": [
+        {"text": "A charming film."},
+        {"text": "A cat sits.", "pair": "An animal sits."},
+        {"text": "She opens the book.", "choices": ["She reads it.", "She eats it."]},
+    ],
+    "answer": [{"question": "Where is the cat?", "passage": "The cat is in Paris."}],
+    "fill-mask": [{"text": "The capital of France is [MASK]."}],
+    "tag": [{"text": "Ada Lovelace met Charles Babbage in London."}],
+}
+TEXT_EXAMPLES = [{"text": "The cat sat on the mat."}]  # of the other verbs
+
+
+class ServingConfig(StageConfig):
+    """Config of a serving worker."""
+
+    verb: str | None = None
+    """Verb that answers. Default: by the checkpoint's heads."""
+
+    source: str = "/dev/stdin"
+    """File or pipe with a batch per line."""
+
+    device: Literal["auto", "cpu", "cuda"] = "cpu"
+    """Device to compute on. auto: a GPU if there is one."""
+
+    precision: Literal["auto", "fp32", "bf16"] = "fp32"
+    """Precision of matrix products, over fp32 weights. auto: bf16 if the hardware has it."""
+
+
+def run(config: ServingConfig, build: BuildContext) -> StageResult:
+    """Load the checkpoint, answer an example, report `ready`, and answer batches until the end.
+
+    Raises:
+        UsageError: the checkpoint does not support the verb, or no verb supports its heads.
+        DataError: the checkpoint is missing or damaged.
+    """
+    from cloze.model.data.batch import Prefetch  # torch
+
+    checkpoint = build.inputs["checkpoint"]
+    name = config.verb or verb_of(checkpoint)
+    verb_config = PREDICTORS[name].config(
+        file=config.source, device=config.device, precision=config.precision
+    )
+    verb = open_verb(name, checkpoint, verb_config)
+    ready = {"verb": name, "example": _warm_up(verb, EXAMPLES.get(name, TEXT_EXAMPLES))}
+    build.report.predictions([{"ready": ready}])
+    batches = Prefetch(_encoded_batches(verb, config.source), depth=1)
+    for number, items, errors, encoded in batches:
+        answers = {**errors, **dict(zip(items, _answers(verb, items, encoded), strict=True))}
+        ordered = [answers[index] for index in sorted(answers)]
+        build.report.predictions([{"batch": number, "answers": ordered}])
+    return StageResult()
+
+
+def verb_of(path: str) -> str:
+    """Return the verb of a checkpoint.
+
+    Raises:
+        UsageError: no verb supports its heads.
+    """
+    from cloze.model import checkpoint
+    from cloze.model.families.config import prediction_objectives
+
+    directory = checkpoint.resolve(path)
+    heads = json.loads(storage.read_text(storage.join(directory, checkpoint.CONFIG)))["heads"]
+    if set(prediction_objectives(heads)) == {"clm"}:  # a masked_lm head, trained left to right
+        return "generate"
+    for head, verb in VERB_OF_HEAD.items():
+        if head in heads:
+            return verb
+    raise UsageError(f"{path} has no head that a verb answers with ({', '.join(heads)})")
+
+
+Items = Mapping[int, Any]  # what `Verb.read` returned, by number of the request in its batch
+Errors = Mapping[int, dict[str, Any]]
+
+
+def _encoded_batches(verb: Verb[Any], source: str) -> Iterator[tuple[int, Items, Errors, Any]]:
+    """Iterate over batches: number, requests, errors of faulty requests, encoded requests."""
+    with open(source, "rb") as lines:
+        for line in lines:
+            batch = json.loads(line)
+            items, errors = dict[int, Any](), dict[int, dict[str, Any]]()
+            for index, fields in enumerate(batch["requests"]):
+                try:
+                    items[index] = verb.read(request_of(fields, index))
+                except ClozeError as error:
+                    errors[index] = {"error": str(error)}
+            yield batch["batch"], items, errors, _encoded(verb, list(items.values()))
+
+
+def _encoded(verb: Verb[Any], items: Sequence[Any]) -> Any:
+    """Return the encoded requests; None: one of them has an error, or there are none."""
+    try:
+        return verb.encode(items) if items else None
+    except ClozeError:
+        return None
+
+
+def _answers(verb: Verb[Any], items: Items, encoded: Any) -> list[dict[str, Any]]:
+    """Answer the requests of a batch, one by one if a request in it has an error."""
+    if not items:
+        return []
+    try:
+        return list(verb.answer(verb.encode(list(items.values())) if encoded is None else encoded))
+    except ClozeError as error:
+        if len(items) == 1:
+            return [{"error": str(error)}]
+        return [answer for i, item in items.items() for answer in _answers(verb, {i: item}, None)]
+
+
+def _warm_up(verb: Verb[Any], examples: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Answer the first example that the checkpoint accepts, and return its fields."""
+    for fields in examples:
+        try:
+            verb.answer(verb.encode([verb.read(request_of(fields, 0))]))
+        except ClozeError:
+            continue
+        return fields
+    return examples[0]
+
+
+SERVE = Stage(
+    name="serve",
+    version=1,
+    config=ServingConfig,
+    run=run,
+    inputs={"checkpoint": InputSpec(required=True)},
+    worker="cloze.model",
+)
