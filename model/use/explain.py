@@ -9,6 +9,7 @@ Gauss-Legendre quadrature.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,7 +19,7 @@ from torch import Tensor, nn
 
 from cloze.model.data.batch import move
 from cloze.model.tasks.encode import TextSamples
-from cloze.model.tasks.formats.texts import LabelledTexts, ScoredTexts
+from cloze.model.tasks.formats.texts import TextExamples
 from cloze.model.tasks.task import Split
 from cloze.pipeline.tokenizer.tokenizer import Tokenizer
 
@@ -59,7 +60,7 @@ def explain(model: FinetunedModel, split: Split, number: int) -> dict[str, Any]:
     """
     samples, examples = split.samples, split.examples
     assert isinstance(samples, TextSamples)
-    assert isinstance(examples, LabelledTexts | ScoredTexts)
+    assert isinstance(examples, TextExamples)
     network, device, pieces = model.network, model.device, model.tokenizer
     ids = torch.from_numpy(samples.sequences[number].astype(np.int64))
     special = torch.isin(ids, torch.tensor(sorted({*pieces.special.ids} - {pieces.special.unk})))
@@ -89,7 +90,7 @@ def explain(model: FinetunedModel, split: Split, number: int) -> dict[str, Any]:
             scores += (torch.from_numpy(weights[part] / 2)[:, None] * change).sum(dim=0)
     finally:
         handle.remove()
-    names = examples.label_names if isinstance(examples, LabelledTexts) else None
+    names: Sequence[str] | None = getattr(examples, "label_names", None)
     pair = None if examples.text_pairs is None else examples.text_pairs[number]
     return {
         "label": None if names is None else names[label],
