@@ -19,8 +19,8 @@ from tests.flows.ui.waiting import until
 from tests.operations.mlflow_server import Server
 from tests.operations.servers import Operations
 
-SERVICES = ("prefect", "mlflow", "runs")
-NAMES = tuple(f"{service}.cloze.test" for service in SERVICES)
+NAME = "cloze.test"
+LISTENS = {"prefect": 4443, "mlflow": 5443, "dashboard": 8443}  # ports of infra/proxy/nginx.conf
 CLIENT = 'mount --bind "$0" /etc/hosts && exec "$@"'  # in a mount namespace of its own
 needs_root_and_nginx = pytest.mark.skipif(
     os.geteuid() != 0 or shutil.which("nginx") is None or shutil.which("unshare") is None,
@@ -36,54 +36,55 @@ def openssl(place: Path, *arguments: str) -> str:
 
 
 def make_certificates(place: Path) -> None:
-    """A CA (ca.crt) and a certificate of its own for the three names (server.crt, server.key)."""
+    """A CA (ca.crt), and a certificate of its own for the name (server.crt, server.key)."""
     key = ("-newkey", "rsa:2048", "-nodes", "-keyout")
     openssl(
         place, "req", "-x509", *key, "ca.key", "-out", "ca.crt", "-days", "2", "-subj",
         "/CN=Team CA", "-addext", "keyUsage=critical,keyCertSign",
     )  # fmt: skip
-    openssl(place, "req", *key, "server.key", "-out", "server.csr", "-subj", "/CN=cloze.test")
-    names = ",".join(f"DNS:{name}" for name in NAMES)
-    (place / "names").write_text(f"subjectAltName={names}\nauthorityKeyIdentifier=keyid\n")
+    openssl(place, "req", *key, "server.key", "-out", "server.csr", "-subj", f"/CN={NAME}")
+    (place / "names").write_text(f"subjectAltName=DNS:{NAME}\nauthorityKeyIdentifier=keyid\n")
     openssl(
         place, "x509", "-req", "-in", "server.csr", "-CA", "ca.crt", "-CAkey", "ca.key",
         "-CAcreateserial", "-out", "server.crt", "-days", "2", "-extfile", "names",
     )  # fmt: skip
-    (place / "htpasswd").write_text(f"operator:{openssl(place, 'passwd', '-apr1', 'secret')}")
 
 
 class Site:
-    """The three servers behind nginx; `cloze` runs where their names lead to this machine."""
+    """The three servers behind nginx; `cloze` runs where their name leads to this machine."""
 
     def __init__(self, place: Path) -> None:
         self.place = place
         make_certificates(place)
-        self.mlflow_port, self.page_port, self.port, http = free_ports(4)
+        page_port, *ports = free_ports(4)
+        self.ports = dict(zip(LISTENS, ports, strict=True))
         self.operations = Operations(place / "home", PREFECT_SERVER_API_AUTH_STRING="user:word")
         self.processes: list[subprocess.Popen[bytes]] = []
         self.mlflow = Server(place)
-        names = (f"mlflow.cloze.test:{self.port}", f"127.0.0.1:{self.mlflow.port}")
+        names = (f"{NAME}:{self.ports['mlflow']}", f"127.0.0.1:{self.mlflow.port}")
         os.environ["MLFLOW_SERVER_ALLOWED_HOSTS"] = ",".join(names)
         self.mlflow.start()
         del os.environ["MLFLOW_SERVER_ALLOWED_HOSTS"]
         self._start(
-            sys.executable, "-m", "cloze", "dashboard", "--port", str(self.page_port),
+            sys.executable, "-m", "cloze", "dashboard", "--port", str(page_port),
             CLOZE_RUNS_DIR=str(self.operations.runs),
         )  # fmt: skip
         prefect_port = self.operations.api.removesuffix("/api").rpartition(":")[2]
         config = (REPOSITORY / "infra/proxy/nginx.conf").read_text()
         for old, new in (
-            ("/etc/cloze/tls", str(place)), ("/run/nginx.pid", str(place / "nginx.pid")),
-            ("access_log off", f"access_log off; error_log {place}/nginx.log"),
-            ("listen 443", f"listen 127.0.0.1:{self.port}"), ("listen 80 ", f"listen {http} "),
-            (":4200", f":{prefect_port}"), ("127.0.0.1:5000", f"127.0.0.1:{self.mlflow.port}"),
-            (":8090", f":{self.page_port}"),
-        ):  # fmt: skip
+            ("/tmp/", f"{place}/"),  # first: `place` may be below it
+            ("/run/secrets/tls_certificate", str(place / "server.crt")),
+            ("/run/secrets/tls_key", str(place / "server.key")),
+            ("prefect-server:4200", f"127.0.0.1:{prefect_port}"),
+            ("mlflow:5000", f"127.0.0.1:{self.mlflow.port}"),
+            ("dashboard:8090", f"127.0.0.1:{page_port}"),
+            *((f"0.0.0.0:{LISTENS[name]}", f"127.0.0.1:{self.ports[name]}") for name in LISTENS),
+        ):
             assert old in config
             config = config.replace(old, new)
         (place / "nginx.conf").write_text(config)
         self._start("nginx", "-c", str(place / "nginx.conf"), "-g", "daemon off; user root;")
-        hosts = Path("/etc/hosts").read_text() + f"\n127.0.0.1 {' '.join(NAMES)}\n"
+        hosts = Path("/etc/hosts").read_text() + f"\n127.0.0.1 {NAME}\n"
         (place / "hosts").write_text(hosts)
 
     def _start(self, *command: str, **environment: str) -> None:
@@ -95,10 +96,10 @@ class Site:
         )  # fmt: skip
 
     def url(self, service: str) -> str:
-        return f"https://{service}.cloze.test:{self.port}"
+        return f"https://{NAME}:{self.ports[service]}"
 
     def client(self, *command: str, **environment: str) -> subprocess.CompletedProcess[str]:
-        """A program where the names are known, the CA is not unless `environment` says so."""
+        """A program where the name is known, the CA is not unless `environment` says so."""
         return subprocess.run(
             ["unshare", "--mount", "sh", "-c", CLIENT, str(self.place / "hosts"), *command],
             cwd=self.place, capture_output=True, text=True, check=False,
@@ -117,11 +118,11 @@ class Site:
         trust = {"SSL_CERT_FILE": authority, "REQUESTS_CA_BUNDLE": authority} if trusts else {}
         return self.client(sys.executable, "-m", "cloze", *arguments, **trust)
 
-    def status(self, service: str, *options: str) -> str:
-        """HTTP status of the first page."""
+    def status(self, service: str, page: str = "/", *options: str) -> str:
+        """HTTP status of a page."""
         return self.client(
             "curl", "-s", "-o", "/dev/null", "-w", "%{http_code}", "--cacert", "ca.crt", *options,
-            self.url(service),
+            self.url(service) + page,
         ).stdout  # fmt: skip
 
     def close(self) -> None:
@@ -136,7 +137,7 @@ class Site:
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     site = Site(tmp_path_factory.mktemp("tls"))
     try:
-        until(lambda: site.status("runs") == "401", 60)
+        until(lambda: site.status("dashboard") == "401", 60)
         yield site
     finally:
         site.close()
@@ -174,10 +175,9 @@ def test_a_run_reaches_prefect_and_mlflow_by_tls(site: Site) -> None:
 @needs_root_and_nginx
 def test_no_server_is_open_without_a_login_but_mlflow(site: Site) -> None:
     """MLflow's own login is its `basic-auth` app, which the stack starts it with."""
-    assert site.status("runs") == "401"
-    assert site.status("runs", "-u", "operator:secret") == "200"
-    refused = site.client("curl", "-s", "--cacert", "ca.crt", f"{site.url('prefect')}/api/flows/")
-    assert "Unauthorized" in refused.stdout
-    stranger = f"https://other.cloze.test:{site.port}"
-    resolve = ("--resolve", f"other.cloze.test:{site.port}:127.0.0.1")
-    assert site.client("curl", "-sk", *resolve, stranger).returncode == 52  # an empty answer
+    for service, page in (("dashboard", "/metrics"), ("prefect", "/api/flows/")):
+        assert site.status(service, page) == "401"
+        assert site.status(service, page, "-u", "user:other") == "401"
+    assert site.status("dashboard", "/metrics", "-u", "user:word") == "200"
+    headers = site.client("curl", "-sI", "--cacert", "ca.crt", site.url("dashboard")).stdout
+    assert 'www-authenticate: basic realm="cloze"' in headers.lower(), "browsers ask for a login"
