@@ -82,7 +82,6 @@ audit: $(VENV)/.installed-dev
 COMPOSE ?= docker compose
 STACK := $(COMPOSE) --project-directory infra -f infra/compose.yaml
 BACKUP ?= ./backup
-SERVERS := prefect-server prefect-services mlflow worker
 
 images:
 	docker build -f infra/images/Containerfile -t cloze:0.1.0 .
@@ -100,7 +99,7 @@ backup:
 	BACKUP_DIR=$(BACKUP) $(STACK) run --rm tools python /opt/cloze/admin.py backup /backup
 
 restore:
-	$(STACK) stop $(SERVERS)
+	$(STACK) down
 	BACKUP_DIR=$(BACKUP) $(STACK) run --rm tools python /opt/cloze/admin.py restore /backup
 	$(MAKE) up
 

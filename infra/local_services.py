@@ -28,6 +28,7 @@ MARK = "CLOZE_STACK_SERVICE"  # DIR:NAME, inherited by all descendants of a serv
 # prefixes of variables that services do not inherit from the shell
 NOT_INHERITED = ("PREFECT_", "MLFLOW_", "AWS_", "PG", "FSSPEC_", "CLOZE_HOME", "CLOZE_RUNS")
 STORE_PORT = "8333"
+LEFT_OUT = ("grafana",)  # no package of Debian or PyPI takes the part of these images
 
 
 def interpolate(value: Any) -> Any:
@@ -151,7 +152,6 @@ class LocalServices:
             "PATH": ":".join([*postgres, inherited["PATH"], "/usr/sbin"]),
             "PYTHONPATH": f"{INFRA.parent / 'src'}:{inherited.get('PYTHONPATH', '')}",
             "SECRETS_DIR": str(self.directory / "secrets" / name),
-            "CLOZE_SLOTS_DIR": str(self.directory / "volumes" / "slots"),
             MARK: f"{self.directory}:{name}",
             **{key: self.translate(str(value), name) for key, value in own.items()},
         }
@@ -247,7 +247,7 @@ class LocalServices:
         """Write `env.sh`: addresses and logins for a shell."""
         environment = self.environment("tools")
         self.prepare("tools", environment)
-        names = [*self.specs["tools"]["environment"], "SECRETS_DIR", "CLOZE_SLOTS_DIR"]
+        names = [*self.specs["tools"]["environment"], "SECRETS_DIR"]
         lines = [
             f"export {n}='{environment[n]}'" for n in names if n not in ("HOME", "PREFECT_HOME")
         ]

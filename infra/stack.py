@@ -31,7 +31,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-from local_services import MARK, LocalServices, guarded
+from local_services import LEFT_OUT, MARK, LocalServices, guarded
 
 START_SECONDS, STOP_SECONDS, TICK_SECONDS, LONGEST_PAUSE = 400.0, 120.0, 0.2, 30.0
 
@@ -210,11 +210,13 @@ class Stack:
     """The commands.
 
     Args:
-        names: services to start.
+        names: services to start; those of LEFT_OUT are not.
     """
 
     def __init__(self, directory: Path, names: list[str]) -> None:
-        self.services, self.names = LocalServices(directory), names
+        self.services = LocalServices(directory)
+        self.names = [name for name in names if name not in LEFT_OUT]
+        self.left_out = [name for name in names if name in LEFT_OUT]
         self.directory = self.services.directory
 
     def state(self) -> dict[str, Any]:
@@ -252,6 +254,8 @@ class Stack:
                 sys.exit(f"not up; see {self.directory}/logs")
             time.sleep(TICK_SECONDS)
         self.status()
+        for name in self.left_out:
+            print(f"{name} is left out: no package of Debian or PyPI has it; it runs in containers")
         print(f"In your shell: . {self.directory}/env.sh")
 
     def _rows(self) -> dict[str, Any]:

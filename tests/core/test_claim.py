@@ -141,7 +141,8 @@ def test_a_build_that_another_version_began_is_refused_with_what_to_do(tmp_path:
         claim.check_version(claim.read(out), out, "4")
     claim.check_version(claim.read(out), out, "3")
     claim.check_version(None, out, "4")
-    claim.claim_directory("pretrain", f"{out}/old", "f1", force=False)  # as development versions did
+    # a development version recorded no version
+    claim.claim_directory("pretrain", f"{out}/old", "f1", force=False)
     with pytest.raises(UsageError, match="version unknown of the stage pretrain"):
         claim.check_version(claim.read(f"{out}/old"), out, "4")
     with pytest.raises(UsageError, match="checkpoints of a run with other settings"):
