@@ -6,13 +6,13 @@ from typing import Any
 
 import click
 
-from cloze.flows.commands.base.options import Command, complete_targets
+from cloze.flows.commands.base.options import Command, complete_targets, emit, json_option
 
 VERBS = ("answer", "classify", "embed", "fill-mask", "generate", "score", "tag")
 
 
 # Limits: type, default, help.
-LIMITS: dict[str, tuple[click.ParamType, float, str]] = {
+LIMITS: dict[str, tuple[Any, float, str]] = {
     "max-batch": (click.IntRange(1, 4096), 32, "Maximum inputs per batch."),
     "max-wait-ms": (
         click.FloatRange(0, 10_000),
@@ -81,8 +81,9 @@ def _limit_options(command: Command) -> Command:
     help="Precision of matrix products.",
 )
 @_limit_options
-def serve(models: tuple[str, ...], verbs: tuple[str, ...], **options: Any) -> None:
-    """Serve models over HTTP.
+@json_option
+def serve(models: tuple[str, ...], verbs: tuple[str, ...], as_json: bool, **options: Any) -> None:
+    """Serve models over HTTP, with a page to try them.
 
     A model is [NAME=]CHECKPOINT: an artifact, RUN/NODE, or models:/NAME@ALIAS of MLflow's registry,
     whose alias is followed. POST /models/NAME/VERB answers what `cloze VERB` does; / is a page to
@@ -103,7 +104,10 @@ def serve(models: tuple[str, ...], verbs: tuple[str, ...], **options: Any) -> No
     from cloze.flows.serve.served_model import Limits
     from cloze.flows.serve.server import serve as run
 
-    click.echo(f"Models at {services.address(port, host)}; Ctrl-C ends the server.", err=True)
+    address = services.address(port, host)
+    click.echo(f"Models at {address}; Ctrl-C ends the server.", err=True)
+    if as_json:
+        emit({"address": address, "models": list(models)})
     run(
         models,
         runs_of_home(),

@@ -109,7 +109,8 @@ async def _run(server: uvicorn.Server, models: Collection[ServedModel]) -> None:
     listening = asyncio.create_task(server.serve())
     starting = asyncio.gather(*(model.start() for model in models))
     try:
-        await asyncio.wait({listening, starting}, return_when=asyncio.FIRST_COMPLETED)
+        first: set[asyncio.Future[Any]] = {listening, starting}
+        await asyncio.wait(first, return_when=asyncio.FIRST_COMPLETED)
         if starting.done():
             starting.result()
         await listening

@@ -65,7 +65,8 @@ def _registered(match: re.Match[str], runs: Path, downloads: Path) -> tuple[str,
     """
     from mlflow.exceptions import MlflowException
 
-    from cloze.flows.tracking.mlflow_writer import connect, tracking_uri
+    from cloze.flows.tracking.spool import tracking_uri
+    from cloze.flows.tracking.spool_state import connect
 
     name, version = match["name"], match["version"]
     try:

@@ -35,7 +35,7 @@ def resolve(requested: RequestedPrecision, device: torch.device) -> Precision:
     return requested
 
 
-class Placement(TypedDict):
+class Placement(TypedDict, total=False):
     """Where and how a model computes: keyword arguments of the inference pipelines."""
 
     device: torch.device

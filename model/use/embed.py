@@ -161,10 +161,11 @@ class EmbeddingPipeline:
         samples = framed([ids for ids, _ in encoded], None, self._pieces, self.max_length)
         self.truncated += samples.truncated
         found: list[list[tuple[Span, Vectors]]] = [[] for _ in texts]
+        encoder = self._network.get_submodule("encoder")
         with torch.inference_mode(), autocast(self._precision, self._device.type):
             for indices, batch in self._batches([(0, samples)]):
                 batch = move(batch, self._device)
-                hidden = encode_batch(self._network.encoder, batch["input_ids"], batch).float()
+                hidden = encode_batch(encoder, batch["input_ids"], batch).float()
                 for row, index in enumerate(indices.tolist()):
                     length = int(samples.lengths[index]) - 2
                     words = words_of_tokens(spans[index], encoded[index][1][:length])
