@@ -144,8 +144,8 @@ class EmbedConfig(VerbConfig):
     """One vector per word, the mean of its tokens in context, instead of one per text."""
 
     layers: tuple[int, ...] = ()
-    """Layer whose states are averaged, from 0 (embeddings) or from the end. Repeatable. Default: -1,
-    the last."""
+    """Layer whose states are averaged, from 0 (embeddings) or from the end. Repeatable.
+    Default: -1, the last."""
 
     @model_validator(mode="after")
     def _check_words(self) -> EmbedConfig:
