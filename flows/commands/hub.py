@@ -57,7 +57,7 @@ def import_model(arguments: StageArguments) -> None:
             )
         )
         arguments.inputs["directory"] = str(path)
-        arguments.config["source"] = (
+        arguments.config["repository"] = (
             f"{match[1]}@{Path(path).name}"  # a snapshot's name is its commit
         )
     run_stage(arguments)

@@ -29,10 +29,9 @@ class ExportConfig(StageConfig):
     export_as: (
         Literal["masked-lm", "pretraining", "encoder", "sentence-transformers", "croissant"] | None
     ) = None
-    """Form of the export: a model of the masked LM (a SPLADE in SparseEncoder), one that also names
-    the sentence-pair head or discriminator, the encoder without heads, or with mean pooling;
-    croissant: the files of a corpus or dataset with metadata. Default: the class of the
-    checkpoint's heads."""
+    """Form of the export: masked LM (a SPLADE in SparseEncoder), pretraining class, encoder alone,
+    with mean pooling, or data with Croissant metadata. Default: the class of the checkpoint's
+    heads."""
 
     revisions: bool = False
     """Also export the milestones of a pretraining, one directory each below revisions/."""
@@ -51,8 +50,8 @@ class ImportConfig(StageConfig):
     """Read weights from a pickle file if there are no others; only tensors are loaded, no code is
     run."""
 
-    source: NoFingerprint[str] = ""
-    """Repository and commit that the directory was downloaded from; recorded."""
+    repository: NoFingerprint[str] = ""
+    """Repository and commit that the directory comes from, for the manifest."""
 
     @field_validator("family")
     @classmethod

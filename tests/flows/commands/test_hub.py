@@ -151,7 +151,7 @@ def test_revisions_there_and_back(hub: Any, tmp_path: Path) -> None:
     after = checkpoint.load(str(out)).state
     assert all(after[name].equal(tensor) for name, tensor in before.items())
     manifest = read_manifest(str(out))
-    assert manifest.config["source"] == f"org/model@{hub.branches['words-1M']}"
+    assert manifest.config["repository"] == f"org/model@{hub.branches['words-1M']}"
     assert manifest.parents["directory"]  # the hash of the files
 
 
