@@ -64,7 +64,7 @@ def _limit_options(command: Command) -> Command:
     "verbs",
     multiple=True,
     metavar="NAME=VERB",
-    help=f"Verb of a model: {', '.join(VERBS)}. Default: by its training. Repeatable.",
+    help=f"Verb of a model: {', '.join(VERBS)}. Repeatable. Default: by its training.",
 )
 @click.option(
     "--device",
