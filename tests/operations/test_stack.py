@@ -105,6 +105,23 @@ def mlflow_runs(stack: LocalStack, monkeypatch: pytest.MonkeyPatch) -> dict[str,
     return runs
 
 
+@pytest.mark.skipif(shutil.which("prometheus") is None, reason="apt-get install prometheus")
+def test_prometheus_scrapes_the_dashboard_and_reads_the_alerts() -> None:
+    with started("", "monitoring") as stack:
+        root = f"http://{stack.services()['prometheus']['address']}:9090/api/v1"
+
+        def get(path: str) -> Any:
+            with urllib.request.urlopen(f"{root}/{path}", timeout=30) as answer:
+                return json.load(answer)["data"]
+
+        stack.until(lambda: [t["health"] for t in get("targets")["activeTargets"]] == ["up"])
+        assert get("query?query=cloze_runs")["result"]
+        (group,) = get("rules")["groups"]
+        assert len(group["rules"]) == 3
+        assert {rule["health"] for rule in group["rules"]} <= {"ok", "unknown"}, group
+        assert "grafana is left out" in stack.command("up")
+
+
 def test_a_run_survives_the_death_of_every_part(
     stack: LocalStack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
