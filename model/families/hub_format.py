@@ -389,10 +389,8 @@ def hub_of(family: str) -> HubFormat:
     """
     hub: HubFormat | None = getattr(family_module(family), "HUB", None)
     if hub is None:
-        raise UsageError(
-            f"family ({family!r}) has no Hugging Face form; choose from "
-            f"{', '.join(sorted(exportable()))}"
-        )
+        known = ", ".join(sorted(exportable()))
+        raise UsageError(f"family ({family!r}) has no Hugging Face form; choose from {known}")
     return hub
 
 

@@ -11,7 +11,8 @@ from cloze.core.stages.stage import BuildContext, StageResult
 from cloze.model.train.config import PretrainConfig
 from cloze.model.train.distributed import StopRequest, World, init_distributed
 from cloze.model.train.evaluate.heldout import target_count_rows, unigram_baselines
-from cloze.model.train.loop.loop import TrainingResult, train
+from cloze.model.train.loop.loop import train
+from cloze.model.train.loop.train_spec import TrainingResult
 from cloze.model.train.resume import state
 from cloze.model.train.setup import PretrainSetup, prepare
 

@@ -129,8 +129,8 @@ def test_weights_that_are_not_finite_are_no_checkpoint(
     """
     update, calls = TorchEngine.step, [0]
 
-    def spoils(self: TorchEngine, learning_rate: float) -> torch.Tensor:
-        norm = update(self, learning_rate)
+    def spoils(self: TorchEngine, learning_rate: float, step: int | None = None) -> torch.Tensor:
+        norm = update(self, learning_rate, step)
         calls[0] += 1
         if calls[0] == 8:
             with torch.no_grad():

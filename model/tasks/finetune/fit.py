@@ -29,7 +29,7 @@ from cloze.model.tasks.task import Split, Task, TaskMetadata
 from cloze.model.train import engines
 from cloze.model.train.compile_policy import requested_or_recorded
 from cloze.model.train.distributed import StopRequest, World
-from cloze.model.train.loop.loop import TrainingResult, train
+from cloze.model.train.loop.loop import train
 from cloze.model.train.loop.schedules import Schedule, StepDuration
 from cloze.model.train.loop.train_spec import (
     CheckpointMetadata,
@@ -38,6 +38,7 @@ from cloze.model.train.loop.train_spec import (
     ExecutionSpec,
     LoggingSpec,
     TrainingHyperparameters,
+    TrainingResult,
     TrainSpec,
 )
 from cloze.model.train.optimizers.parameters import (

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
 
 import torch
@@ -39,7 +39,7 @@ from cloze.model.train.loop.steps import (
     prepare,
     sync_steps,
 )
-from cloze.model.train.loop.train_spec import TrainSpec
+from cloze.model.train.loop.train_spec import TrainingResult, TrainSpec
 from cloze.model.train.loop.triggers import StepTriggers
 from cloze.model.train.monitor.cost import CostMeter, cost_metrics
 from cloze.model.train.monitor.log import TrainingReporter, memory
@@ -52,28 +52,6 @@ from cloze.model.train.resume.saving import CheckpointSaver
 POSITION = "position"
 # Prefix of evaluation metrics; those of the EMA begin with `heldout_ema_`.
 HELDOUT = "heldout_"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TrainingResult:
-    """The result of a finished training.
-
-    Attributes:
-        progress: steps, tokens, skipped steps, first loss, best evaluation.
-        last: the last log line.
-        checkpoint: path of the last checkpoint, relative to `TrainSpec.path`.
-        best: path of the best step's checkpoint, relative to `TrainSpec.path`; None: not kept.
-        milestones: step -> path of a permanently kept checkpoint.
-        session: speed, time shares and cost, see `Throughput.session`, `CheckpointSaver.metrics`
-            and `cost_metrics`.
-    """
-
-    progress: state.TrainerState
-    last: Mapping[str, Any]
-    checkpoint: str
-    best: str | None
-    milestones: Mapping[str, str]
-    session: Mapping[str, float | None]
 
 
 def train(

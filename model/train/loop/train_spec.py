@@ -1,4 +1,4 @@
-"""The input of the training loop: hyperparameters, data, execution, checkpoints and logging."""
+"""Input and result of the training loop: hyperparameters, data, execution, checkpoints, logging."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from cloze.model.train.loop.interfaces import (
 from cloze.model.train.loop.schedules import Duration, Schedule, ScheduleProgress
 from cloze.model.train.monitor.throughput import MfuMeter
 from cloze.model.train.precision import Precision
+from cloze.model.train.resume import state
 from cloze.pipeline.dataset.schema import DatasetInfo
 
 
@@ -201,3 +202,25 @@ class TrainSpec:
     logging: LoggingSpec = field(default_factory=LoggingSpec)
     evaluator: Evaluator | None = None
     patience: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingResult:
+    """The result of a finished training.
+
+    Attributes:
+        progress: steps, tokens, skipped steps, first loss, best evaluation.
+        last: the last log line.
+        checkpoint: path of the last checkpoint, relative to `TrainSpec.path`.
+        best: path of the best step's checkpoint, relative to `TrainSpec.path`; None: not kept.
+        milestones: step -> path of a permanently kept checkpoint.
+        session: speed, time shares and cost, see `Throughput.session`, `CheckpointSaver.metrics`
+            and `cost_metrics`.
+    """
+
+    progress: state.TrainerState
+    last: Mapping[str, Any]
+    checkpoint: str
+    best: str | None
+    milestones: Mapping[str, str]
+    session: Mapping[str, float | None]
