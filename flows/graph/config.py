@@ -170,8 +170,14 @@ def read(
     return _with_overrides(values, overrides)
 
 
-def _read_file(path: Path, base: Path) -> dict[str, Any]:
-    """Return the values of a YAML file over those that it extends, with absolute paths."""
+def _read_file(path: Path, base: Path, above: tuple[Path, ...] = ()) -> dict[str, Any]:
+    """Return the values of a YAML file over those that it extends, with absolute paths.
+
+    Args:
+        above: files that extend this one.
+    """
+    if path.resolve() in above:
+        raise UsageError(f"{path} extends itself; name another file in {EXTENDS}")
     try:
         values = read_yaml(path.read_text(encoding="utf-8")) or {}
     except OSError as error:
@@ -188,7 +194,7 @@ def _read_file(path: Path, base: Path) -> dict[str, Any]:
     sizes = {name: _resolved(sections or {}, base) for name, sections in sizes.items()}
     if extended is None:
         return {**values, SIZES: sizes} if sizes else values
-    below = _read_file(path.parent / str(extended), base)
+    below = _read_file(path.parent / str(extended), base, (*above, path.resolve()))
     common = below.pop(SIZES, {})
     sizes = {
         name: _with_overrides(common.get(name, {}), sizes.get(name, {}))

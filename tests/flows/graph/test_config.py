@@ -89,3 +89,10 @@ def test_a_key_below_the_model_of_a_preset_keeps_the_preset() -> None:
         128,
         2,
     )
+
+
+def test_a_file_that_extends_itself_is_refused(tmp_path: Path) -> None:
+    for name, other in (("a", "b"), ("b", "a")):
+        (tmp_path / f"{name}.yaml").write_text(f"extends: {other}.yaml\nname: {name}\n")
+    with pytest.raises(UsageError, match=r"a\.yaml extends itself; name another file in extends"):
+        configs.load(str(tmp_path / "a.yaml"))
