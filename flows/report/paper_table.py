@@ -279,18 +279,11 @@ def figure_points(table: PaperTable, nodes: Sequence[ReportNode]) -> list[RowPoi
     points = []
     for row, spec in table.rows.items():
         cell = dict(_cells(table, row, spec, nodes))[table.figure.y]
-        x = _position(table.figure.x, pretrainings(_members(table, row, nodes), nodes))
+        x = _over_phases(pretrainings(_members(table, row, nodes), nodes), table.figure.x)
         if cell.by_seed and (x is not None or table.figure.x == "row"):
             values = tuple(cell.by_seed.values())
             points.append(RowPoints(label=spec.label or row, x=x, values=values))
     return points
-
-
-def _position(name: str, phases: Sequence[ReportNode]) -> float | None:
-    numbers = [node.manifest.summary.get(name) for node in phases]
-    if not numbers or any(number is None for number in numbers):
-        return None
-    return sum(float(number) for number in numbers if number is not None)
 
 
 # What the rows cost, and how far from the paper's they are.
@@ -306,6 +299,14 @@ def pretrainings(members: Sequence[ReportNode], nodes: Sequence[ReportNode]) -> 
             needed.add(name)
             pending += by_name[name].after
     return [node for node in nodes if node.name in needed and node.stage == PRETRAIN]
+
+
+def _over_phases(phases: Sequence[ReportNode], key: str) -> float | None:
+    """Return a number of the summaries, summed over phases; None: a phase does not have it."""
+    numbers: list[Any] = [node.manifest.summary.get(key) for node in phases]
+    if not numbers or None in numbers:
+        return None
+    return sum(map(float, numbers))
 
 
 def comparability(table: PaperTable, nodes: Sequence[ReportNode]) -> list[str]:
@@ -332,14 +333,13 @@ def comparability(table: PaperTable, nodes: Sequence[ReportNode]) -> list[str]:
     ]
 
 
-# heading, key in summaries, of phases: summed or the last one's
+# heading and key in summaries; of pretrainings, summed over phases
 COSTS = (
-    ("parameters", "parameters", False),
-    ("words seen", "words_seen", True),
-    ("training FLOPs", "training_flops", True),
-    ("GPU-hours", "gpu_hours", True),
-    ("CPU-hours", "cpu_hours", True),
-    ("kWh", "kwh", True),
+    ("words seen", "words_seen"),
+    ("training FLOPs", "training_flops"),
+    ("GPU-hours", "gpu_hours"),
+    ("CPU-hours", "cpu_hours"),
+    ("kWh", "kwh"),
 )
 INFERENCE = (
     ("ms an example", "latency_ms"),
@@ -356,17 +356,14 @@ def _costs(table: PaperTable, nodes: Sequence[ReportNode]) -> SummaryTable | Non
         phases = pretrainings(members, nodes)
         if not members or not phases:
             continue
-        texts = [
-            _amount([node.manifest.summary.get(key) for node in phases], summed)
-            for _, key, summed in COSTS
-        ]
         inferences = [node.manifest.summary.get("inference") or {} for node in members]
-        texts += [
-            _amount([of[key] for of in inferences if of.get(key)][:1], summed=False)
-            for _, key in INFERENCE
+        amounts = [
+            phases[-1].manifest.summary.get("parameters"),
+            *(_over_phases(phases, key) for _, key in COSTS),
+            *(next((of[key] for of in inferences if of.get(key)), None) for _, key in INFERENCE),
         ]
-        rows.append([spec.label or row, *texts])
-    headings = [heading for heading, *_ in (*COSTS, *INFERENCE)]
+        rows.append([spec.label or row, *map(_amount, amounts)])
+    headings = ["parameters", *(heading for heading, _ in (*COSTS, *INFERENCE))]
     shown = [i for i in range(len(headings)) if any(row[i + 1] != MISSING for row in rows)]
     if not shown:
         return None
@@ -378,9 +375,7 @@ def _costs(table: PaperTable, nodes: Sequence[ReportNode]) -> SummaryTable | Non
     )
 
 
-def _amount(values: Sequence[Any], summed: bool) -> str:
-    numbers = [float(value) for value in values if value is not None]
-    if not numbers or len(numbers) < len(values):
+def _amount(number: float | None) -> str:
+    if number is None:
         return MISSING
-    number = sum(numbers) if summed else numbers[-1]
     return format_count(number) if number >= 1000 else f"{number:.3g}"

@@ -120,7 +120,7 @@ def _figure(table: PaperTable, nodes: list[ReportNode]) -> str:
     if table.figure is None or not (rows := figure_points(table, nodes)):
         return ""
     label = table.columns[table.figure.y].label or table.figure.y
-    headings = {key: heading for heading, key, _ in COSTS}
+    headings = {key: heading for heading, key in COSTS}
     return plots.points(rows, headings.get(table.figure.x, table.figure.x), label)
 
 
