@@ -1,0 +1,3 @@
+"""Looking inside checkpoints: attention maps, heads, layers and probes; and pruning by what was
+learned.
+"""
