@@ -46,6 +46,7 @@ COMMANDS: dict[str, dict[str, str]] = {
         "pretrain": "Pretrain an encoder on one or more datasets.",
         "merge": "Average the last checkpoints of a pretraining.",
         "finetune": "Fine-tune a pretrained encoder on a task.",
+        "prune": "Remove layers, attention heads or weights of a checkpoint.",
         "import": "Convert a Hugging Face model into a checkpoint.",
         "export": "Convert a checkpoint into a Hugging Face model.",
         "push": "Upload an export to a Hub.",
@@ -86,8 +87,8 @@ MODULES = {
     "nightly": "nightly champion",
     "data_stages": "corpus explain train-filter embed-corpus semdedup vocab compare-vocab dataset"
     " inspect",
-    "model_stages": "pretrain merge finetune export evaluate perplexity likelihood score-pairs"
-    " plan-training",
+    "model_stages": "pretrain merge finetune prune export evaluate perplexity likelihood"
+    " score-pairs plan-training",
     "hub": "import push",
     "inference": "fill-mask embed classify tag answer generate score",
     "services": "ui dashboard deploy doctor verify lineage",

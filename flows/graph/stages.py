@@ -27,6 +27,7 @@ TABLE: dict[str, str] = {
     "pretrain": "cloze.model.train.stage:STAGE",
     "merge": "cloze.model.use.stages:MERGE",
     "finetune": "cloze.model.tasks.finetune.stage:STAGE",
+    "prune": "cloze.model.analyze.prune_stage:STAGE",
     "evaluate": "cloze.model.tasks.evaluate.stage:STAGE",
     "perplexity": "cloze.model.use.stages:PERPLEXITY",
     "score": "cloze.model.use.stages:SCORE",

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 class AlbertConfig(ModelConfig):
     """ALBERT (Lan et al., 2020, section 3; google-research/albert for the other defaults)."""
 
+    supports_pruned_heads: ClassVar[bool] = False  # layers share their heads
     default_vocab_size: ClassVar[int] = 30_000
     default_batch_size: ClassVar[int] = 4096  # section 4.1
 

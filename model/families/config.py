@@ -33,6 +33,9 @@ class ModelConfig(BaseModel):
     supports_compile: ClassVar[bool] = True
     """torch.compile captures a whole training step and speeds it up."""
 
+    supports_pruned_heads: ClassVar[bool] = True
+    """Layers of the class may differ in their number of heads, see `heads_by_layer`."""
+
     supports_causal: ClassVar[bool] = True
     """Masked language models of the class can also run with causal attention."""
 
@@ -63,6 +66,10 @@ class ModelConfig(BaseModel):
 
     num_attention_heads: Size = 12
     """Attention heads per layer, N; must divide hidden_size."""
+
+    heads_by_layer: tuple[Size, ...] = ()
+    """Attention heads of each layer, if `cloze prune` has removed some; the width of a head stays.
+    Empty: num_attention_heads everywhere."""
 
     intermediate_size: Size = 3072
     """Inner width of the feed-forward block."""
@@ -103,6 +110,21 @@ class ModelConfig(BaseModel):
             )
         return heads
 
+    @field_validator("heads_by_layer")
+    @classmethod
+    def _heads_of_every_layer(cls, heads: tuple[int, ...], info: ValidationInfo) -> tuple[int, ...]:
+        layers, most = info.data.get("num_hidden_layers"), info.data.get("num_attention_heads")
+        if heads and not cls.supports_pruned_heads:
+            raise ValueError(
+                f"models of this family ({cls.__name__}) have equal layers; leave it out"
+            )
+        if heads and (len(heads) != layers or max(heads) > (most or 0)):
+            raise ValueError(
+                f"heads_by_layer ({list(heads)}) must have a number of at most {most} for each of "
+                f"the {layers} layers"
+            )
+        return heads
+
     @classmethod
     def of_size(cls, num_hidden_layers: int, hidden_size: int, **changes: Any) -> ModelConfig:
         """Return a config with heads of width 64 and a feed-forward width of 4 D.
@@ -122,10 +144,21 @@ class ModelConfig(BaseModel):
         """Width of one attention head, H."""
         return self.hidden_size // self.num_attention_heads
 
+    def heads_of(self, layer: int) -> int:
+        """Return the number of attention heads in layer `layer`, from 0."""
+        return self.heads_by_layer[layer] if self.heads_by_layer else self.num_attention_heads
+
+    @property
+    def attention_width(self) -> int:
+        """Width of all heads of a layer, the mean over layers; D unless heads were removed."""
+        heads = sum(map(self.heads_of, range(self.num_hidden_layers)))
+        return heads * self.head_size // self.num_hidden_layers
+
     @property
     def layer_weights(self) -> int:
         """Number of weights in the matrices of one layer."""
-        return 4 * self.hidden_size**2 + 2 * self.hidden_size * self.intermediate_size
+        matrices = 3 if self.gated else 2
+        return self.hidden_size * (4 * self.attention_width + matrices * self.intermediate_size)
 
     @property
     def weights_outside_layers(self) -> int:

@@ -42,6 +42,7 @@ class DebertaConfig(ModelConfig):
 
     supports_compile: ClassVar[bool] = False  # not measured
     supports_causal: ClassVar[bool] = False
+    supports_pruned_heads: ClassVar[bool] = False  # they share projections of positions
     default_vocab_size: ClassVar[int] = 128_100
     default_batch_size: ClassVar[int] = 8192  # DeBERTaV3, Table 8: base; 2,048 in version 2
 

@@ -28,7 +28,7 @@ class LongformerConfig(RobertaConfig):
     """Longformer (Beltagy et al., 2020, section 5, Table 12): longformer-base-4096."""
 
     supports_causal: ClassVar[bool] = False
-
+    supports_pruned_heads: ClassVar[bool] = False  # global tokens have projections of their own
     default_batch_size: ClassVar[int] = 64  # section 5
 
     family: UnionTag[Literal["longformer"]] = "longformer"  # type: ignore[assignment]

@@ -240,8 +240,8 @@ def encoder(
         projection=None if size == config.hidden_size else Linear(size, config.hidden_size),
     )
     layers = [
-        layer(config, pre_norm=pre_norm, causal=causal, fused=fused)
-        for _ in range(config.num_hidden_layers)
+        layer(config, number=number, pre_norm=pre_norm, causal=causal, fused=fused)
+        for number in range(config.num_hidden_layers)
     ]
     return Encoder(table, layers, norm(config) if pre_norm else nn.Identity())
 
@@ -250,6 +250,7 @@ def layer(
     config: ModelConfig,
     attention: nn.Module | None = None,
     *,
+    number: int = 0,
     pre_norm: bool = False,
     causal: bool = False,
     fused: bool = False,
@@ -260,13 +261,15 @@ def layer(
 
     Args:
         attention: default: self-attention.
+        number: position of the layer, from 0.
         pre_norm, causal, fused: as for `encoder`.
         kind: class of the layer.
         options: further arguments of this class.
     """
     attention = attention or SelfAttention(
         config.hidden_size,
-        config.num_attention_heads,
+        config.heads_of(number),
+        head_size=config.head_size,
         dropout=config.attention_dropout,
         causal=causal,
         fused=fused,

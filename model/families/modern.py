@@ -82,11 +82,6 @@ class ModernConfig(ModelConfig):
         return self.attention_dropout if dropout is None else dropout
 
     @property
-    def layer_weights(self) -> int:
-        # The feed-forward block is gated.
-        return 4 * self.hidden_size**2 + 3 * self.hidden_size * self.intermediate_size
-
-    @property
     def weights_outside_layers(self) -> int:
         # Rotary positions have no table.
         return self.vocab_size * self.word_width + self.hidden_size**2
@@ -152,7 +147,8 @@ def _build_layer(config: ModernConfig, number: int) -> EncoderLayer:
     is_global = config.is_global(number)
     attention = SelfAttention(
         config.hidden_size,
-        config.num_attention_heads,
+        config.heads_of(number),
+        head_size=config.head_size,
         dropout=config.attention_dropout,
         output_dropout=config.output_dropout,
         bias=False,

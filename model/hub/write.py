@@ -13,6 +13,7 @@ from cloze.core.humanize import format_count
 from cloze.core.stages.stage import BuildContext, StageResult
 from cloze.model.checkpoint import CONFIG, WEIGHTS, LoadedCheckpoint, copy_files, load_input
 from cloze.model.families.hub_format import EMBEDDING, hub_of
+from cloze.model.families.smaller import with_all_heads
 from cloze.model.hub.card import model_card
 from cloze.model.hub.parity import TOLERANCE, check_pair, compare_with_transformers
 from cloze.model.hub.read import read_directory
@@ -77,6 +78,8 @@ def _export_checkpoint(
 ) -> dict[str, Any]:
     """Write and check one directory; return its summary."""
     loaded = in_form(checkpoint, export_as)
+    model, state = with_all_heads(loaded.model, loaded.state)  # transformers has no other form
+    loaded = replace(loaded, model=model, state=state)
     config = write_directory(loaded, directory, export_as)
     check_reload(loaded, directory)
     difference = (

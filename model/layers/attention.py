@@ -58,13 +58,14 @@ class SelfAttention(nn.Module):
     """Multi-head self-attention: query, key and value projections, attention, output projection.
 
     Args:
-        hidden_size: D, a multiple of `num_heads`.
+        hidden_size: D.
         num_heads: N.
+        head_size: H. Default: D / N.
         dropout: dropout of the attention probabilities.
         output_dropout: dropout of the output projection's result.
         bias: use biases in the projections.
-        fused: store query, key and value as one matrix, `qkv` [3D, D], as the family's checkpoints
-            do.
+        fused: store query, key and value as one matrix, `qkv` [3 N H, D], as the family's
+            checkpoints do.
         window: maximum distance of visible tokens.
         causal: hide later tokens.
         rotary: rotates queries and keys by their positions.
@@ -78,6 +79,7 @@ class SelfAttention(nn.Module):
         hidden_size: int,
         num_heads: int,
         *,
+        head_size: int | None = None,
         dropout: float,
         output_dropout: float = 0.0,
         bias: bool = True,
@@ -88,20 +90,21 @@ class SelfAttention(nn.Module):
     ) -> None:
         super().__init__()
         self.num_heads = num_heads
-        self.head_size = hidden_size // num_heads
+        self.head_size = head_size or hidden_size // num_heads
         self.dropout = dropout
         self.output_dropout = output_dropout
         self.pattern = AttentionPattern(window=window, causal=causal)
         self.rotary = rotary
         self.fused = fused
         self.stacked = {"qkv": 3} if fused else {}
+        width = num_heads * self.head_size
         if fused:
-            self.qkv = Linear(hidden_size, 3 * hidden_size, bias=bias)
+            self.qkv = Linear(hidden_size, 3 * width, bias=bias)
         else:
-            self.query = Linear(hidden_size, hidden_size, bias=bias)
-            self.key = Linear(hidden_size, hidden_size, bias=bias)
-            self.value = Linear(hidden_size, hidden_size, bias=bias)
-        self.output = Linear(hidden_size, hidden_size, bias=bias)
+            self.query = Linear(hidden_size, width, bias=bias)
+            self.key = Linear(hidden_size, width, bias=bias)
+            self.value = Linear(hidden_size, width, bias=bias)
+        self.output = Linear(width, hidden_size, bias=bias)
 
     def forward(
         self, hidden: Tensor, layout: BatchLayout | None = None, positions: Tensor | None = None
@@ -142,7 +145,7 @@ class SelfAttention(nn.Module):
         return self.split(query), self.split(key), self.split(value)
 
     def split(self, projected: Tensor) -> Tensor:
-        """Split heads: [..., D] to [..., N, H]."""
+        """Split heads: [..., N H] to [..., N, H]."""
         return torch.unflatten(projected, -1, (self.num_heads, -1))
 
 

@@ -65,7 +65,9 @@ STAGE = Stage(
     run=run,
     inputs={
         "dataset": InputSpec(kinds=("dataset",), required=True, multiple=True),
-        "checkpoint": InputSpec(kinds=("pretrain",), explicit_kinds=("merge",), explicit_only=True),
+        "checkpoint": InputSpec(
+            kinds=("pretrain",), explicit_kinds=("merge", "prune"), explicit_only=True
+        ),
         "continue": InputSpec(kinds=("pretrain",), explicit_only=True),
         "teacher": InputSpec(kinds=("pretrain",), explicit_only=True),
     },

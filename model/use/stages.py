@@ -150,7 +150,9 @@ PERPLEXITY = Stage(
     config=PerplexityConfig,
     run=_run("cloze.model.use.checkpoint_stages:compute_perplexity"),
     inputs={
-        "checkpoint": InputSpec(kinds=("pretrain",), explicit_kinds=("merge",), required=True),
+        "checkpoint": InputSpec(
+            kinds=("pretrain",), explicit_kinds=("merge", "prune"), required=True
+        ),
         "dataset": InputSpec(kinds=("dataset",), required=True),
     },
     worker="cloze.model",
@@ -168,7 +170,11 @@ SCORE = Stage(
     version=2,  # 2: scores in fp32 unless bf16 is requested
     config=ScoreConfig,
     run=_run("cloze.model.use.scoring:run"),
-    inputs={"checkpoint": InputSpec(kinds=("pretrain",), explicit_kinds=("merge",), required=True)},
+    inputs={
+        "checkpoint": InputSpec(
+            kinds=("pretrain",), explicit_kinds=("merge", "prune"), required=True
+        )
+    },
     worker="cloze.model",
     on_gpu=True,
     headline=lambda summary: format_metrics(summary["metrics"]),
@@ -184,7 +190,9 @@ LIKELIHOOD = Stage(
     config=LikelihoodConfig,
     run=_run("cloze.model.use.likelihood:run"),
     inputs={
-        "checkpoint": InputSpec(kinds=("pretrain",), explicit_kinds=("merge",), required=True),
+        "checkpoint": InputSpec(
+            kinds=("pretrain",), explicit_kinds=("merge", "prune"), required=True
+        ),
         "corpus": InputSpec(kinds=("corpus", "semdedup")),
     },
     worker="cloze.model",
@@ -206,7 +214,7 @@ VECTORS = Stage(
     inputs={
         "corpus": InputSpec(kinds=("corpus",), required=True),
         "checkpoint": InputSpec(
-            kinds=("pretrain",), explicit_kinds=("finetune", "merge"), required=True
+            kinds=("pretrain",), explicit_kinds=("finetune", "merge", "prune"), required=True
         ),
     },
     worker="cloze.model",

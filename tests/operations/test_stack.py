@@ -152,7 +152,9 @@ def test_a_run_survives_the_death_of_every_part(
     step, begin = step_of(stack), time.monotonic()
     table.kill("worker", f"pretraining, step {step}")
     assert not stack.processes("cloze.model.worker")
-    assert stack.end_of(whole, 400) == "CRASHED"
+    # 90 s, and up to six minutes more: Prefect's queue redelivers late what was in work when Redis
+    # or its services died, such as the evaluation of automations
+    assert stack.end_of(whole, 700) == "CRASHED"
     table.note("worker", "its flow run", f"crashed after {time.monotonic() - begin:.0f} s")
     retry = {"state": {"type": "SCHEDULED", "name": "AwaitingRetry"}, "force": True}
     assert stack.call(f"/flow_runs/{whole}/set_state", retry)["status"] == "ACCEPT"

@@ -327,9 +327,14 @@ STAGES: dict[str, Mapping[str, str]] = {
         "Model": "dropout pooling frozen lstm_size lstm_layers bilstm",
         "Optimization": "*epochs *global_batch *learning_rate *warmup_share schedule decay_share"
         " optimizer layer_decay embedding_lr_multiplier unfreeze_layers weight_decay"
-        " grad_clip *seed",
+        " grad_clip reinitialize_layers keep_zeros *seed",
         "Selection and baselines": "*patience *select_checkpoint *baselines from_scratch model",
         "Memory and speed": "*precision",
+    },
+    "prune": {
+        "What to keep": "*keep_heads *heads_by *keep_layers *layers_from *sparsity",
+        "Choice of heads": "*data examples epochs seed",
+        **SINGLE_DEVICE_FIELDS,
     },
     "evaluate": {
         "Task and data": "*task *data *split test_on label_map *resamples seed",

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from torch import Tensor
+from torch import Tensor, nn
 
 from cloze.core import storage
 from cloze.core.errors import UsageError
@@ -17,6 +17,7 @@ from cloze.core.stages.stage import BuildContext, Reporter
 from cloze.model import checkpoint
 from cloze.model.checkpoint import LoadedCheckpoint
 from cloze.model.families.config import ModelConfig
+from cloze.model.families.smaller import is_layer_matrix
 from cloze.model.layers.encoder import compile_layers, enable_activation_checkpointing
 from cloze.model.tasks.auxiliary import AuxiliarySource, add_auxiliary, without_auxiliary
 from cloze.model.tasks.encode import groups_of
@@ -191,6 +192,8 @@ def prepare(
         micro_batch.device_memory(world.device),
         offload=execution.offload,
     )
+    if config.keep_zeros:
+        keep_zeros(network, config.optimizer, engine)
     if engine.reason:
         notes.append(f"engine {engine.name}: {engine.reason}")
     if isinstance(network, FrozenNetwork):
@@ -257,6 +260,27 @@ def prepare(
         patience=config.patience,
     )
     return training, resumed
+
+
+def keep_zeros(network: nn.Module, optimizer: str, engine: engines.EngineConfig) -> None:
+    """Make the gradient zero where a weight of a layer's matrix is; it then stays zero.
+
+    Raises:
+        UsageError: optimizer or engine would change such a weight.
+    """
+    if optimizer == "muon" or engine.name != "torch":
+        raise UsageError(
+            f"keep_zeros (true) is for elementwise optimizers and the engine torch, not for "
+            f"{optimizer} and {engine.name}; use --optimizer adamw --engine torch"
+        )
+    for name, weight in network.named_parameters():
+        if is_layer_matrix(name, weight) and not bool(weight.all()):
+            mask = weight.detach() != 0
+            weight.register_hook(partial(_masked, mask))  # type: ignore[no-untyped-call]
+
+
+def _masked(mask: Tensor, gradient: Tensor) -> Tensor:
+    return gradient * mask.to(gradient.device)
 
 
 def _flops_per_token(model: ModelConfig, is_frozen: bool, attended: float) -> float:

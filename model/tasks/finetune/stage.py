@@ -141,6 +141,13 @@ class FinetuneConfig(StageConfig):
     bilstm: bool = False
     """Add a BiLSTM on top of a left-to-right encoder (BERT, table 5)."""
 
+    reinitialize_layers: int | None = Field(default=None, ge=1)
+    """Start with random weights in this many layers, from the top, and in the pooler (Zhang et al.
+    2021)."""
+
+    keep_zeros: bool = False
+    """Keep zero the weights of layers that are zero, as `cloze prune --sparsity` leaves them."""
+
     from_scratch: bool = False
     """Start from random weights instead of the checkpoint's."""
 
@@ -301,7 +308,7 @@ STAGE = Stage(
     config=FinetuneConfig,
     run=run,
     inputs={  # no checkpoint is needed with from_scratch and model
-        "checkpoint": InputSpec(kinds=("pretrain",), explicit_kinds=("finetune", "merge")),
+        "checkpoint": InputSpec(kinds=("pretrain",), explicit_kinds=("finetune", "merge", "prune")),
         "corpus": InputSpec(kinds=("corpus", "semdedup")),
         "vocab": InputSpec(kinds=("vocab",)),
     },

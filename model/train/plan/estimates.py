@@ -79,7 +79,7 @@ def encoder_flops_per_token(encoder: ModelConfig, length: float) -> float:
     section 2.1); 12 L D per layer for attention scores and sums over L attended tokens, and as many
     for each of the two products with relative positions.
     """
-    attention = 12.0 * (1 + encoder.position_terms) * encoder.hidden_size
+    attention = 12.0 * (1 + encoder.position_terms) * encoder.attention_width
     weights = encoder.num_hidden_layers * 6.0 * encoder.layer_weights
     return weights + attention * _attended(encoder, length)
 

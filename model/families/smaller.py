@@ -1,0 +1,132 @@
+"""Models without some of their layers or attention heads: config and weights.
+
+Weights are named as in a checkpoint. Layers and heads are counted from 0.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeVar
+
+import torch
+from torch import Tensor
+
+from cloze.core.errors import UsageError
+from cloze.model.families.config import ModelConfig
+
+Config = TypeVar("Config", bound=ModelConfig)
+Weights = dict[str, Tensor]
+LAYER = re.compile(r"encoder\.layers\.(\d+)(\..*)")
+HEADS = re.compile(r"encoder\.layers\.(\d+)\.attention\.(query|key|value|qkv|output)\.(\w+)")
+
+
+def is_layer_matrix(name: str, tensor: Tensor) -> bool:
+    """Return True for the weight matrices of an encoder's layers, which `sparsity` thins out."""
+    return name.startswith("encoder.") and tensor.dim() == 2 and ".embeddings." not in name
+
+
+def keep_layers(
+    config: Config, state: Mapping[str, Tensor], layers: Sequence[int]
+) -> tuple[Config, Weights]:
+    """Return config and weights with these layers only.
+
+    Args:
+        layers: layers to keep, ascending.
+
+    Raises:
+        UsageError: the family's layers are not independent.
+    """
+    if config.distinct_layers != config.num_hidden_layers or config.family == "albert":
+        raise UsageError(
+            f"layers of {config.family} models share weights and cannot be dropped; use another "
+            f"model"
+        )
+    changes = {
+        "num_hidden_layers": len(layers),
+        "heads_by_layer": tuple(map(config.heads_of, layers)) if config.heads_by_layer else (),
+    }
+    smaller = config.model_copy(update=changes)
+    kept, weights = {}, [dict[str, Tensor]() for _ in range(config.num_hidden_layers)]
+    for name, tensor in state.items():
+        match = LAYER.fullmatch(name)
+        if match is None:
+            kept[name] = tensor
+        else:
+            weights[int(match[1])][match[2]] = tensor
+    for position, layer in enumerate(layers):
+        has_window = smaller.window_of(position) == config.window_of(layer)
+        if not has_window or weights[position].keys() != weights[layer].keys():
+            raise UsageError(
+                f"layer {layer} of this {config.family} model cannot become layer {position}, "
+                f"whose structure differs; keep other layers"
+            )
+        kept |= {f"encoder.layers.{position}{end}": own for end, own in weights[layer].items()}
+    return smaller, kept
+
+
+def keep_heads(
+    config: Config, state: Mapping[str, Tensor], heads: Sequence[Sequence[int]]
+) -> tuple[Config, Weights]:
+    """Return config and weights with these attention heads only.
+
+    Args:
+        heads: heads to keep in each layer, ascending, at least one.
+
+    Raises:
+        UsageError: the family's layers cannot differ in their heads.
+    """
+    if not config.supports_pruned_heads:
+        raise UsageError(
+            f"attention heads of {config.family} models cannot be removed; use --keep-layers or "
+            f"--sparsity, or another model"
+        )
+    counts = [len(kept) for kept in heads]
+    whole = all(count == config.num_attention_heads for count in counts)
+    smaller = config.model_copy(update={"heads_by_layer": () if whole else tuple(counts)})
+    rows = [
+        torch.cat([torch.arange(config.head_size) + head * config.head_size for head in kept])
+        for kept in heads
+    ]
+
+    def selected(layer: int, blocks: Tensor, dimension: int) -> Tensor:
+        return blocks.index_select(dimension, rows[layer].to(blocks.device))
+
+    return smaller, _over_heads(state, selected)
+
+
+def with_all_heads(config: Config, state: Mapping[str, Tensor]) -> tuple[Config, Weights]:
+    """Return an equivalent model with `num_attention_heads` heads in every layer.
+
+    The added heads are zero, so they add nothing to the output.
+    """
+    if not config.heads_by_layer:
+        return config, dict(state)
+    width = config.num_attention_heads * config.head_size
+
+    def widened(layer: int, blocks: Tensor, dimension: int) -> Tensor:
+        shape = list(blocks.shape)
+        shape[dimension] = width - shape[dimension]
+        return torch.cat([blocks, blocks.new_zeros(shape)], dim=dimension)
+
+    return config.model_copy(update={"heads_by_layer": ()}), _over_heads(state, widened)
+
+
+def _over_heads(
+    state: Mapping[str, Tensor], change: Callable[[int, Tensor, int], Tensor]
+) -> Weights:
+    """Apply `change(layer, tensor, dimension)` along the heads' dimension of attention weights."""
+    changed = dict(state)
+    for name, tensor in state.items():
+        match = HEADS.fullmatch(name)
+        if match is None or match.groups()[1:] == ("output", "bias"):
+            continue
+        layer, kind = int(match[1]), match[2]
+        if kind == "output":
+            changed[name] = change(layer, tensor, 1)
+        elif kind == "qkv":  # query, key and value, one below the other
+            blocks = torch.unflatten(tensor, 0, (3, -1))
+            changed[name] = change(layer, blocks, 1).flatten(0, 1)
+        else:
+            changed[name] = change(layer, tensor, 0)
+    return changed
