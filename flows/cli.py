@@ -74,6 +74,7 @@ COMMANDS: dict[str, dict[str, str]] = {
         "dashboard": "Serve the dashboard and Prometheus metrics alone.",
         "deploy": "Register the deployments and schedules in Prefect.",
         "doctor": "Check this machine and its servers; --fix repairs.",
+        "clean": "Show all artifacts by size; remove what nothing needs.",
         "verify": "Compare artifacts byte by byte with their manifests.",
         "lineage": "Show what an artifact was made from.",
         "completion": "Print the completion script of bash, zsh or fish.",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import platform
 import shutil
@@ -18,8 +19,10 @@ from packaging.requirements import Requirement
 from packaging.version import Version
 
 from cloze.core import processes
+from cloze.core.humanize import format_bytes
 from cloze.flows.data import DATA
 from cloze.flows.graph.plan import runs_directory
+from cloze.flows.run import retention
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,7 +105,7 @@ BROKEN = (
     (Requirement("fastapi>=0.155"), "prefect", "Prefect's server does not start"),
     (Requirement("sqlalchemy>=2.1"), "prefect", "Prefect's server fails at its first write"),
 )
-FREE_BYTES = 5 << 30
+FREE_BYTES, FULL_DAYS = 5 << 30, 7.0
 FREE_SHARE_OF_FILES = 0.02
 _TORCH = """
 import json, torch
@@ -256,14 +259,14 @@ def disk() -> Iterator[Finding]:
     runs = runs_directory()
     path = runs if runs.exists() else Path.cwd()
     free, statistics = shutil.disk_usage(path).free, os.statvfs(path)
-    is_enough = free > FREE_BYTES
-    fix = f"free some space: artifacts in {runs} without a link belong to earlier configs"
-    yield Finding(
-        check="free disk",
-        observed=f"{free / 1e9:.0f} GB at {path.resolve()}",
-        ok=is_enough,
-        fix=fix,
-    )
+    written = retention.bytes_per_day(retention.survey(runs))
+    days = free / written if written else math.inf
+    observed = f"{free / 1e9:.0f} GB at {path.resolve()}"
+    if days < FULL_DAYS:
+        observed += f", full in {days:.1f} days at this week's {format_bytes(written)} a day"
+    fix = "see what fills the disk with `cloze clean`, and remove it with --delete"
+    is_enough = free > FREE_BYTES and days >= FULL_DAYS
+    yield Finding(check="free disk", observed=observed, ok=is_enough, fix=fix)
     if statistics.f_files and statistics.f_favail < FREE_SHARE_OF_FILES * statistics.f_files:
         observed = f"only {statistics.f_favail:,} more files fit on the disk"
         yield Finding(check="free files", observed=observed, ok=False, fix=fix)

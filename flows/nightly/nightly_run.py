@@ -27,6 +27,7 @@ from cloze.flows.nightly.journal import NIGHT, Champion, Journal
 from cloze.flows.nightly.promotion_gate import PromotionDecision
 from cloze.flows.nightly.result import NightlyResult, log_to_mlflow, remove_old_artifacts
 from cloze.flows.nightly.suite import AXIS, PRETRAIN, Suite
+from cloze.flows.run import retention
 from cloze.flows.run.session import RunParameters, RunSession, run_plain
 from cloze.flows.views import terminal
 
@@ -155,6 +156,8 @@ class NightlyRun:
         if session is not None:
             log_to_mlflow(self.runs, self.started, outcome)
             self._remove_old_artifacts(session.directory)
+        if self.settings.clean_after_days is not None:
+            self._remove_unneeded(self.settings.clean_after_days)
         return outcome
 
     def _promote(
@@ -193,6 +196,13 @@ class NightlyRun:
             ]
             labels = {discovery.label(item.run, item.step, item.key) for item in champions}
             remove_old_artifacts(directory, starts[-self.settings.keep_nights], labels)
+
+    def _remove_unneeded(self, days: float) -> None:
+        """Remove what no run needs, as `cloze clean --delete --unused-days DAYS` does."""
+        champions = journal.champion_checkpoints(self.runs)
+        for stored in retention.survey(self.runs, champions, unused_days=days):
+            if not stored.needed_for:
+                retention.remove(stored)
 
     def _scores(self, session: RunSession) -> tuple[dict[str, Scores], dict[str, str]]:
         """Return scores and error messages by checkpoint label.

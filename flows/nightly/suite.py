@@ -56,6 +56,10 @@ class NightSettings(BaseModel):
     """Number of nights whose fine-tuned models are kept. Scores and the models of the last
     champions are always kept."""
 
+    clean_after_days: float | None = Field(default=None, gt=0)
+    """At the end of a night, remove artifacts of all runs that nothing needs and that were unused
+    for this many days, as `cloze clean` does. Default: never."""
+
     timezone: str = "UTC"
     """Time zone of the trend page and of dates in --since."""
 

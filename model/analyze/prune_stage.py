@@ -80,7 +80,10 @@ STAGE = Stage(
     run=_run,
     inputs={
         "checkpoint": InputSpec(
-            kinds=("finetune",), explicit_kinds=("pretrain", "merge", "prune"), required=True
+            kinds=("finetune",),
+            explicit_kinds=("pretrain", "merge", "prune"),
+            required=True,
+            inherited_fields=("data",),
         ),
         "rewind": InputSpec(kinds=("pretrain",), explicit_kinds=("merge",), explicit_only=True),
     },

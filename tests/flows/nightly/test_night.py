@@ -55,6 +55,19 @@ def test_without_a_checkpoint_there_is_no_work_and_it_says_so(runs: Path) -> Non
     assert "no champion yet" in Path(outcome.trend).read_text()
 
 
+def test_a_night_removes_what_no_run_needs(runs: Path) -> None:
+    old = training(runs / "demo" / "pretrain-aaa", "a" * 64, [10])
+    (runs / "demo" / "_status").mkdir()
+    nightly_run(suite.load("night", {"night": {"clean_after_days": 7}}), run=lambda session: None)
+    assert old.exists()  # it was written just now
+    for mark in old.glob("*.json"):
+        os.utime(mark, (1.0, 1.0))
+    nightly_run(suite.load(), run=lambda session: None)
+    assert old.exists()
+    nightly_run(suite.load("night", {"night": {"clean_after_days": 7}}), run=lambda session: None)
+    assert not old.exists()
+
+
 def test_a_night_holds_what_it_reads_and_nothing_else(runs: Path) -> None:
     steps = (
         training(runs / "demo" / "pretrain-aaa", "a" * 64, [10, 20, 30], milestones=(10,))

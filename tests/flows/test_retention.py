@@ -1,0 +1,138 @@
+"""`cloze clean`: what is kept and why, what goes, and what is never touched."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cloze.core.artifacts.lock import locked
+from cloze.flows import cli
+from cloze.flows.doctor import machine
+from cloze.flows.nightly.journal import CHAMPION, Journal
+from cloze.flows.run import retention
+from tests.flows.nightly.test_journal import champion
+
+
+@pytest.fixture
+def runs(toy_config: str, tmp_path: Path) -> Path:
+    """Run `toy` with 4 letters, then with 5, and run `other` with 4, whose letters are its own."""
+    for name, size in (("toy", 4), ("toy", 5), ("other", 4)):
+        settings = ["--set", f"name={name}", "--set", f"letters.size={size}"]
+        assert cli.main(["run", toy_config, "--no-prefect", *settings]) == 0
+    return tmp_path / "runs"
+
+
+def clean(capsys: pytest.CaptureFixture[str], *options: str, code: int = 0) -> dict[str, Any]:
+    capsys.readouterr()
+    assert cli.main(["clean", "--json", *options]) == code
+    content: dict[str, Any] = json.loads(capsys.readouterr().out.splitlines()[-1])
+    return content
+
+
+def unneeded(answer: dict[str, Any]) -> list[str]:
+    return sorted(row["artifact"] for row in answer["artifacts"] if not row["needed_for"])
+
+
+def test_superseded_results_go(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    shown = clean(capsys)
+    assert len(unneeded(shown)) == 2
+    assert all("/toy/" in path for path in unneeded(shown))
+    named = [row for row in shown["artifacts"] if row["needed_for"]]
+    assert sorted(reason for row in named for reason in row["needed_for"] if "-" not in reason) == [
+        "other/count", "other/letters", "toy/count", "toy/letters"
+    ]  # fmt: skip
+    assert all(Path(path).exists() for path in unneeded(shown))  # nothing changed yet
+    current = {path: path.resolve() for path in runs.glob("*/[lc]*") if path.is_symlink()}
+    done = clean(capsys, "--delete")
+    assert sorted(row["artifact"] for row in done["artifacts"] if row["removed"]) == unneeded(shown)
+    assert not any(Path(path).exists() for path in unneeded(shown))
+    assert {path: path.resolve() for path in runs.glob("*/[lc]*") if path.is_symlink()} == current
+    assert clean(capsys, "--delete")["artifacts"] == clean(capsys)["artifacts"]
+    assert len(clean(capsys)["artifacts"]) == 4
+
+
+def test_a_discarded_run(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    clean(capsys, "toy", "--delete")
+    assert not (runs / "toy").exists()
+    assert (runs / "other" / "count").exists()
+    assert clean(capsys, "nothing", code=2)["error"]["message"].startswith("no run 'nothing'")
+
+
+def test_inputs_of_what_is_kept(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (runs / "toy" / "letters").unlink()
+    rows = clean(capsys, "other")["artifacts"]
+    needed = [row for row in rows if row["needed_for"]]
+    (letters,) = (row for row in needed if "/letters-" in row["artifact"])
+    (count,) = (row for row in needed if "/count-" in row["artifact"])
+    assert count["needed_for"] == ["toy/count"]
+    assert letters["needed_for"] == ["/".join(Path(count["artifact"]).parts[-2:])]
+    assert len(rows) == 6
+
+
+def test_builds_champions_age_and_foreign_files(
+    runs: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    second, first = unneeded(clean(capsys))  # counts, and the letters that were counted
+    with locked(first):
+        (row,) = (row for row in clean(capsys, "--delete")["artifacts"] if row["artifact"] == first)
+        assert row["needed_for"] == ["a build in progress"]
+        stored = next(s for s in retention.survey(runs) if str(s.path) == first)
+        assert not retention.remove(stored)  # which began after the survey
+    assert Path(first).exists()
+    assert not Path(second).exists()
+    (Path(first) / "notes.txt").write_text("mine")
+    assert unneeded(clean(capsys)) == []
+    (Path(first) / "notes.txt").unlink()
+    assert unneeded(clean(capsys, "--unused-days", "1")) == []
+    old = time.time() - 2 * retention.DAY
+    os.utime(Path(first) / "manifest.json", (old, old))
+    for record in (runs / "toy" / "_status").glob("*.json"):
+        content = json.loads(record.read_text())
+        record.write_text(json.dumps({**content, "started": content["started"] - 2 * 86400}))
+    assert unneeded(clean(capsys, "--unused-days", "1")) == [first]
+    step = Path(first) / "checkpoints" / "step-00000001"
+    step.mkdir(parents=True)
+    (step / "checkpoint.json").write_text("{}")
+    journal = Journal(runs)
+    best = champion(1)
+    journal.append(
+        {"kind": CHAMPION, "time": 1.0, "champion": {**asdict(best), "checkpoint": str(step)}}
+    )
+    rows = clean(capsys, "--unused-days", "1")["artifacts"]
+    (reasons,) = (row["needed_for"] for row in rows if row["artifact"] == first)
+    assert "the champion" in reasons
+
+
+def test_a_removal_that_was_killed(
+    runs: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(retention.shutil, "rmtree", lambda *_, **__: None)
+    assert not any(row["removed"] for row in clean(capsys, "--delete")["artifacts"])
+    monkeypatch.undo()
+    monkeypatch.setenv("CLOZE_RUNS_DIR", str(runs))
+    left = unneeded(clean(capsys))
+    assert len(left) == 2  # no artifacts any more, and still known
+    assert not any((Path(path) / "manifest.json").exists() for path in left)
+    clean(capsys, "--delete")
+    assert not any(Path(path).exists() for path in left)
+
+
+def test_doctor_sees_a_full_disk_coming(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert next(machine.disk()).ok
+    monkeypatch.setattr(retention, "bytes_per_day", lambda found: 1e15)
+    finding = next(machine.disk())
+    assert not finding.ok
+    assert "full in 0.0 days at this week's" in finding.observed
+    assert "cloze clean" in finding.fix
+
+
+def test_bytes_per_day(runs: Path) -> None:
+    found = retention.survey(runs)
+    assert retention.bytes_per_day(found, 2.0) == sum(stored.size for stored in found) / 2
+    assert sum(stored.size for stored in found) >= 6 * 4096
