@@ -20,6 +20,7 @@ OF_A_CHECKPOINT = {
     "glue",
     "grid",
     "multitask",
+    "pruning",
     "transfer",
 }  # presets that begin with a checkpoint and a directory of tasks
 
