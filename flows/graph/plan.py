@@ -30,7 +30,6 @@ from cloze.flows.graph.config import RunConfig
 from cloze.flows.graph.nodes import Node, select_nodes, with_ancestors, with_descendants
 
 FORCED = "forced"
-STARTS_OVER = "starts over: "
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +46,7 @@ class PlannedNode:
         reason: why the node will run; empty if it is cached.
         previous: manifest of the node's last artifact in this run's directory.
         resumes_at: checkpoint step from which an unfinished training continues; 0: none.
+        starts_over: an unfinished training, which another version of Cloze began, is left behind.
     """
 
     node: Node
@@ -58,6 +58,7 @@ class PlannedNode:
     reason: str
     previous: Manifest | None = None
     resumes_at: int = 0
+    starts_over: bool = False
 
     @property
     def name(self) -> str:
@@ -162,7 +163,7 @@ def _step(
         raise _with_location(error, node, node.name) from error
     path = node.out or str(directory / f"{node.name}-{fingerprint[:12]}")
     manifest = _manifest(path)
-    reason, resumes_at = "", 0
+    reason, resumes_at, abandoned = "", 0, ""
     if forced and fingerprint not in started:
         reason = FORCED
     elif resumes_at := _saved_step(path, fingerprint):
@@ -171,7 +172,8 @@ def _step(
         rebuilt = [parent for parent in node.depends_on if steps[parent].reason]
         reason = _why(previous, node.config, stage.version, parents, rebuilt)
         if not node.out and (previous is None or previous.version != stage.version):
-            reason = _abandons(directory, node, stage.version, path) or reason
+            abandoned = _abandons(directory, node, stage.version, path)
+            reason = abandoned or reason
     return PlannedNode(
         node=node,
         inputs=inputs,
@@ -182,6 +184,7 @@ def _step(
         reason=reason,
         previous=previous,
         resumes_at=resumes_at,
+        starts_over=bool(abandoned),
     )
 
 
@@ -215,7 +218,7 @@ def _abandons(directory: Path, node: Node, version: int, own: str) -> str:
         steps = checkpoints.complete_steps(path)
         if build and build.stage == node.stage and build.version != str(version) and steps:
             return (
-                f"{STARTS_OVER}another version of Cloze began {Path(path).name}; to keep its "
+                f"starts over: another version of Cloze began {Path(path).name}; to keep its "
                 f"{checkpoints.parse_step(steps[-1]):,} steps, finish it with that version"
             )
     return ""
@@ -310,7 +313,7 @@ def build_node(
         execution: execution settings, if they differ from the node's.
         report: reporter for progress.
     """
-    if step.reason.startswith(STARTS_OVER):
+    if step.starts_over:
         report.progress(0, None, "", {"warning": step.reason})
     result = execute(
         stages.stage(step.node.stage),

@@ -1,8 +1,9 @@
 """Artifacts of a runs directory: what each one is needed for, and removal of the others.
 
-An artifact is kept if a run in progress builds or reads it, if it has a champion's checkpoint, if
-it is the current result of a named run (its link points at it), or if a kept artifact was made from
-it. All others are results of earlier configs, or builds that nobody finished.
+An artifact is kept if a run in progress builds or reads it, if a failed or cancelled run continues
+it, if it has a champion's checkpoint, if it is the current result of a named run (its link points
+at it), or if a kept artifact was made from it. All others are results of earlier configs, finished
+or not.
 """
 
 from __future__ import annotations
@@ -80,14 +81,16 @@ def survey(
     for path in champions:
         need(path, "the champion")
     for directory in status_file.directories(runs):
-        record = status_file.newest(directory) or {}
-        if record.get("state") == status_file.RUNNING:
-            for node in record["nodes"].values():
-                need(node["artifact"], f"{directory.name}, in progress")
-        if directory.name not in discarded:
-            for link in sorted(directory.iterdir()):
-                if link.is_symlink():
-                    need(link, f"{directory.name}/{link.name}")
+        record = status_file.newest(directory) or {"state": "", "nodes": {}}
+        is_running = record["state"] == status_file.RUNNING
+        if directory.name in discarded and not is_running:
+            continue
+        for name, node in record["nodes"].items():
+            if is_running or node["state"] not in (status_file.FINISHED, status_file.CACHED):
+                need(node["artifact"], f"`cloze resume {directory.name}` ({name})")
+        for link in sorted(directory.iterdir()):
+            if link.is_symlink():
+                need(link, f"{directory.name}/{link.name}")
     for out, record in status_file.command_records(runs).items():
         if Path(out).exists():
             for path in record["config"].get("inputs", {}).values():

@@ -64,6 +64,23 @@ def test_a_discarded_run(runs: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert clean(capsys, "nothing", code=2)["error"]["message"].startswith("no run 'nothing'")
 
 
+def test_what_a_failed_run_continues(
+    runs: Path, tmp_path: Path, toy_config: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """An unfinished build stays until its run has another config; its inputs are cached anyway."""
+    fault = tmp_path / "fault"
+    for size, code in ((4, 1), (6, 0)):
+        fault.write_text("")
+        settings = ["--set", "name=other", "--set", f"letters.size={size}"]
+        broken = ["--set", f"count.fault={fault}"] if code else []
+        assert cli.main(["run", toy_config, "--no-prefect", *settings, *broken]) == code
+        rows = clean(capsys)["artifacts"]
+        unfinished = [row for row in rows if (Path(row["artifact"]) / "_building.json").exists()]
+        assert [row["needed_for"] for row in unfinished] == [
+            ["`cloze resume other` (count)"] if code else []
+        ]
+
+
 def test_inputs_of_what_is_kept(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (runs / "toy" / "letters").unlink()
     rows = clean(capsys, "other")["artifacts"]
