@@ -189,8 +189,8 @@ WIDEST = 4096
 
 
 def vectors_file_name(shard: str) -> str:
-    """Return the name of the vectors file of a corpus shard."""
-    return f"vectors-{shard.removeprefix('corpus-')}"
+    """Return the name of the vectors file of a shard of a corpus or an index."""
+    return f"vectors-{shard.removeprefix('corpus-').removeprefix('passages-')}"
 
 
 def vectors_schema(width: int) -> pa.Schema:

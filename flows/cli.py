@@ -35,6 +35,7 @@ COMMANDS: dict[str, dict[str, str]] = {
         "explain": "Show why a document was kept or dropped, by step.",
         "train-filter": "Train a quality filter from good and bad documents.",
         "embed-corpus": "Compute an embedding for each document of a corpus.",
+        "index": "Cut a corpus into passages, and index their words.",
         "semdedup": "Remove semantic duplicates from a corpus.",
         "vocab": "Train, import or extend a tokenizer vocabulary.",
         "compare-vocab": "Compare tokenizers on held-out text.",
@@ -64,7 +65,8 @@ COMMANDS: dict[str, dict[str, str]] = {
         "embed": "Compute the embeddings of texts.",
         "classify": "Classify texts with a fine-tuned checkpoint.",
         "tag": "Find the entities in texts.",
-        "answer": "Answer questions from a passage.",
+        "answer": "Answer questions from a passage, or from a corpus.",
+        "search": "Find passages of a corpus, with their sources.",
         "generate": "Continue texts with a causal language model.",
         "score": "Compute the log-probability of sentences.",
         "serve": "Serve models over HTTP, with a page to try them.",
@@ -86,12 +88,12 @@ MODULES = {
     "run": "run plan",
     "run_control": "status logs cancel resume",
     "nightly": "nightly champion",
-    "data_stages": "corpus explain train-filter embed-corpus semdedup vocab compare-vocab dataset"
-    " inspect",
+    "data_stages": "corpus explain train-filter embed-corpus index semdedup vocab compare-vocab"
+    " dataset inspect",
     "model_stages": "pretrain merge finetune prune export evaluate perplexity likelihood"
     " score-pairs plan-training",
     "hub": "import push",
-    "inference": "fill-mask embed classify tag answer generate score",
+    "inference": "fill-mask embed classify tag answer search generate score",
     "services": "ui dashboard deploy doctor verify lineage",
     "help_topics": "completion help",
 }

@@ -17,11 +17,12 @@ from cloze.core import storage
 from cloze.core.errors import UsageError
 from cloze.model import checkpoint
 from cloze.model.families.config import prediction_objectives
+from cloze.model.use.answer import QuestionAnsweringPipeline
 from cloze.model.use.classify import TextClassificationPipeline
 from cloze.model.use.embed import EmbeddingPipeline
 from cloze.model.use.fill_mask import FillMaskPipeline
-from cloze.model.use.finetuned import QuestionAnsweringPipeline, TokenClassificationPipeline
 from cloze.model.use.generate import SamplingParams, TextGenerationPipeline, continuation_json
+from cloze.model.use.tag import TokenClassificationPipeline
 
 if TYPE_CHECKING:
     import pandas

@@ -202,8 +202,19 @@ def _show_answers(answer: Answer) -> RenderableType:
         text = " ".join(prediction["answer"].split())
         span = f"{prediction['start']}-{prediction['end']}"
         style = "bold" if number == 0 else ""
-        table.add_row(score, Text(text, style=style), Text(span, style="dim"))
+        table.add_row(
+            score, Text(text, style=style), Text(_source(prediction) or span, style="dim")
+        )
     return table
+
+
+def _source(prediction: Answer) -> str:
+    """Return title, address and licence of the passage of an answer; empty without a corpus."""
+    passage = prediction.get("passage")
+    if passage is None:
+        return ""
+    names = passage["title"], passage["url"] or passage["document"], passage["licence"]
+    return ", ".join(filter(None, names))
 
 
 @click.command(
@@ -226,7 +237,7 @@ def _show_answers(answer: Answer) -> RenderableType:
 def answer(
     request: Request, options: Mapping[str, Any], passage: str | None, passage_file: str | None
 ) -> None:
-    """Answer questions from a passage.
+    """Answer questions from a passage, or from a corpus.
 
     Each answer has its probability among the printed ones, and its characters in the passage. A
     model that was trained on unanswerable questions (squad2) may print "(no answer)".
@@ -240,6 +251,10 @@ def answer(
             "--passage-file - reads the passage from standard input; give the questions with"
             " --question or --file"
         )
+    if options.get("corpus"):
+        from cloze.flows.run.targets import resolve_path
+
+        options = {**options, "corpus": resolve_path(options["corpus"])}
     text = passage if passage_file is None else _read_passage(passage_file)
     answer.predict(request, options, {} if text is None else {"passage": text})
 
@@ -265,6 +280,30 @@ def _read_passage(path: str) -> str:
     if not text.strip():
         raise DataError(f"{name} is empty; give the text of the passage")
     return text
+
+
+def _show_passages(answer: Answer) -> RenderableType:
+    """Return each passage after its score, title and source."""
+    from rich.console import Group
+    from rich.text import Text
+
+    lines: list[Text] = []
+    for row in answer["results"]:
+        source = ", ".join(filter(None, (row["url"] or row["document"], row["licence"])))
+        lines.append(Text.assemble(f"{row['score']:.3f}  ", (row["title"], "bold"), f"  {source}"))
+        lines.append(Text(f"{row['text']}\n", style="dim"))
+    return Group(*lines or [Text("nothing found", style="dim")])
+
+
+SEARCH = InferenceCommand(
+    "search",
+    target="index",
+    field="query",
+    help="Find passages of a corpus, with their sources.\n\nINDEX is made by `cloze index`, or has"
+    " the vectors of its passages: `cloze embed-corpus --corpus INDEX`.",
+    text="Query.",
+    show=_show_passages,
+)
 
 
 def _show_continuations(answer: Answer) -> RenderableType:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 # The stages of a run, in order.
 TABLE: dict[str, str] = {
     "corpus": "cloze.pipeline.corpus.stage:STAGE",
+    "index": "cloze.pipeline.index.stage:STAGE",
     "vectors": "cloze.model.use.stages:VECTORS",
     "semdedup": "cloze.pipeline.corpus.duplicates.semantic_stage:STAGE",
     "vocab": "cloze.pipeline.vocab.stage:STAGE",
@@ -47,6 +48,7 @@ TOOLS: dict[str, str] = {
     "generate": "cloze.model.use.verb:GENERATE",
     "score-texts": "cloze.model.use.verb:SCORE_TEXTS",
     "embed": "cloze.model.use.verb:EMBED",
+    "search": "cloze.model.use.verb:SEARCH",
     "serve": "cloze.model.use.serving:SERVE",
     "filter": "cloze.pipeline.corpus.quality_filter_stage:STAGE",
     "explain": "cloze.pipeline.corpus.explain_stage:STAGE",

@@ -165,12 +165,15 @@ def fold_indices(texts: Sequence[str], split: str, folds: int, fold: int) -> lis
 
 
 def corpus_shards(path: str) -> list[str]:
-    """Return the names of a corpus artifact's shards, sorted.
+    """Return the names of the shards of a corpus, or of an index's passages, sorted.
 
     Raises:
         DataError: `path` has no corpus.
     """
-    names = fnmatch.filter(storage.list_files(path), "corpus-*.arrow")
+    files = storage.list_files(path)
+    names = [
+        name for kind in ("corpus", "passages") for name in fnmatch.filter(files, f"{kind}-*.arrow")
+    ]
     if not names:
         raise DataError(
             f"{path} contains no corpus (no file corpus-*.arrow); name the artifact that `cloze "

@@ -53,6 +53,23 @@ class AnswerConfig(VerbConfig):
     top_k: int = Field(default=5, ge=1)
     """Number of answers, best first."""
 
+    corpus: InputPath | None = None
+    """Index, or vectors of its passages: find the passages of a question there (`cloze search`)."""
+
+    passages: int = Field(default=10, ge=1)
+    """With --corpus: number of passages that are read."""
+
+
+class SearchConfig(VerbConfig):
+    """Options of search. A request has `query`."""
+
+    by: Literal["bm25", "dense", "both"] | None = None
+    """Words (bm25), vectors (dense), or both, by reciprocal rank fusion. Default: both if there are
+    vectors."""
+
+    top_k: int = Field(default=5, ge=1)
+    """Number of passages, best first."""
+
 
 class ClassifyConfig(VerbConfig):
     """Options of classify; a request has `text`, and `pair` or `choices` if the task needs it."""

@@ -35,8 +35,8 @@ from cloze.model.train.distributed import init_distributed
 from cloze.model.train.engines.device_scalars import read_async
 from cloze.model.train.precision import DTYPES, Precision, autocast, placement, resolve
 from cloze.model.use.configs import EmbedConfig, VectorsConfig
-from cloze.model.use.finetuned import Span, words_of
 from cloze.model.use.request import Request
+from cloze.model.use.tag import Span, words_of
 from cloze.model.use.verb import Verb
 from cloze.model.use.word_vectors import LayerMean, word_means, words_of_tokens
 from cloze.pipeline import tokenizer

@@ -212,7 +212,7 @@ VECTORS = Stage(
     config=VectorsConfig,
     run=_run("cloze.model.use.embed:run"),
     inputs={
-        "corpus": InputSpec(kinds=("corpus",), required=True),
+        "corpus": InputSpec(kinds=("corpus",), explicit_kinds=("index",), required=True),
         "checkpoint": InputSpec(
             kinds=("pretrain",), explicit_kinds=("finetune", "merge", "prune"), required=True
         ),

@@ -191,14 +191,13 @@ class Predictor(NamedTuple):
 
 # By the name of the command.
 PREDICTORS = {
-    "answer": Predictor(
-        configs.AnswerConfig, "cloze.model.use.finetuned:AnswerPredictor", "question"
-    ),
+    "answer": Predictor(configs.AnswerConfig, "cloze.model.use.answer:AnswerPredictor", "question"),
     "classify": Predictor(configs.ClassifyConfig, "cloze.model.use.classify:open_classifier"),
-    "tag": Predictor(configs.TagConfig, "cloze.model.use.finetuned:Tag"),
+    "tag": Predictor(configs.TagConfig, "cloze.model.use.tag:Tag"),
     "fill-mask": Predictor(configs.FillMaskConfig, "cloze.model.use.fill_mask:FillMask"),
     "generate": Predictor(configs.GenerateConfig, "cloze.model.use.generate:Generate"),
     "embed": Predictor(configs.EmbedConfig, "cloze.model.use.embed:Embed"),
+    "search": Predictor(configs.SearchConfig, "cloze.model.use.search:Search", "query"),
     "score": Predictor(configs.ScoreTextsConfig, "cloze.model.use.scoring:ScoreTexts"),
 }
 
@@ -235,7 +234,8 @@ def _stage(verb: str, name: str) -> Stage:
     )
 
 
-ANSWER, CLASSIFY, TAG, FILL_MASK, GENERATE, EMBED = (
-    _stage(name, name) for name in ("answer", "classify", "tag", "fill-mask", "generate", "embed")
+ANSWER, CLASSIFY, TAG, FILL_MASK, GENERATE, EMBED, SEARCH = (
+    _stage(name, name)
+    for name in ("answer", "classify", "tag", "fill-mask", "generate", "embed", "search")
 )
 SCORE_TEXTS = _stage("score", "score-texts")

@@ -28,12 +28,13 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from cloze.model.train.precision import Placement
+    from cloze.model.use.answer import QuestionAnsweringPipeline
     from cloze.model.use.classify import TextClassificationPipeline
     from cloze.model.use.embed import EmbeddingPipeline
     from cloze.model.use.fill_mask import FillMaskPipeline
-    from cloze.model.use.finetuned import QuestionAnsweringPipeline, TokenClassificationPipeline
     from cloze.model.use.generate import TextGenerationPipeline
     from cloze.model.use.scorer import SentenceScorer
+    from cloze.model.use.tag import TokenClassificationPipeline
 
 __all__ = ["Checkpoint", "ClozeError", "DataError", "UsageError", "load"]
 
@@ -340,7 +341,7 @@ class Checkpoint:
 
     @functools.cached_property
     def _answerer(self) -> QuestionAnsweringPipeline:
-        from cloze.model.use.finetuned import QuestionAnsweringPipeline
+        from cloze.model.use.answer import QuestionAnsweringPipeline
 
         return QuestionAnsweringPipeline(self._path, **self._placement)
 
@@ -352,7 +353,7 @@ class Checkpoint:
 
     @functools.cached_property
     def _tagger(self) -> TokenClassificationPipeline:
-        from cloze.model.use.finetuned import TokenClassificationPipeline
+        from cloze.model.use.tag import TokenClassificationPipeline
 
         return TokenClassificationPipeline(self._path, **self._placement)
 

@@ -74,6 +74,7 @@ class InferenceCommand(GroupedCommand):
         stage: inference stage; default: named like the command.
         text: help text of the input option.
         field: name of the input option, and of the field that a line of a plain file contains.
+        target: what the first argument names.
         show: renders a prediction for people.
         gather: makes the `--json` object for texts on the command line; default: the only
             prediction, or {"predictions": [...]}.
@@ -87,6 +88,7 @@ class InferenceCommand(GroupedCommand):
         stage: str | None = None,
         text: str = "Input text.",
         field: str = "text",
+        target: str = "checkpoint",
         gather: Callable[[Sequence[Answer]], Mapping[str, Any]] | None = None,
         **settings: Any,
     ) -> None:
@@ -95,7 +97,7 @@ class InferenceCommand(GroupedCommand):
         self.stage, self.field = stage or name, field
         self.show, self.gather = show, gather or _join_predictions
         self.params += [
-            click.Argument(["checkpoint"], shell_complete=complete_targets),
+            click.Argument(["checkpoint"], metavar=target.upper(), shell_complete=complete_targets),
             click.Argument(["more"], nargs=-1, metavar=f"[{field.upper()}]..."),
             GroupedOption(
                 [f"--{field}", "texts"], multiple=True, metavar="TEXT", help=f"{text} Repeatable."

@@ -292,6 +292,7 @@ STAGES: dict[str, Mapping[str, str]] = {
         "Vectors": "*pooling *max_length *windows",
         "Memory and speed": "*precision *micro_batch engine",
     },
+    "index": {"Passages": "*passage_words"},
     "semdedup": {"Deduplication": "*similarity *center clusters rounds"},
     "vocab": {
         "Training": "*kind *size *lowercase strip_accents min_frequency limit_alphabet"

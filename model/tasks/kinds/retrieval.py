@@ -19,7 +19,6 @@ import torch
 from torch import Tensor, nn
 
 from cloze.core import storage
-from cloze.core.words import word_pattern
 from cloze.model.data.layouts import LayoutKind
 from cloze.model.data.sampler import shard_range
 from cloze.model.families import pretraining
@@ -33,6 +32,7 @@ from cloze.model.tasks.metrics import Floats, Ints, Vectors, mean_interval
 from cloze.model.tasks.options import RetrievalOptions, TaskOptions
 from cloze.model.tasks.ranking_metrics import ndcg, query_blocks, recall, relevant_ranks
 from cloze.model.tasks.task import Figures, Loss, Samples, Task, TaskMetadata
+from cloze.pipeline.index.passages import PassageIndex
 from cloze.pipeline.tokenizer.tokenizer import Tokenizer
 
 Pooling = Literal["mean", "first", "pooler"]
@@ -283,17 +283,13 @@ class Retrieval(Task[QueryPassages, SplitEmbeddings]):
         return {name: float(by_query[name].mean()) for name in self.metrics}
 
     def baselines(self, examples: QueryPassages) -> Figures:
-        """Return `tfidf`: the score of scikit-learn's TF-IDF over the passages' words."""
-        from sklearn.feature_extraction.text import TfidfVectorizer
-
-        words = word_pattern().findall
-        vectorizer = TfidfVectorizer(sublinear_tf=True, tokenizer=words, token_pattern=None)
-        passages = vectorizer.fit_transform(examples.passages).astype(np.float32)
-        queries = vectorizer.transform(examples.queries).astype(np.float32)
+        """Return `bm25`: the score of BM25 over the passages' words."""
+        index = PassageIndex.of_texts(examples.passages)
         by_query = self._by_query(
-            examples, lambda indices: (queries[indices] @ passages.T).toarray()
+            examples,
+            lambda indices: np.stack([index.scores(query) for query in examples.queries[indices]]),
         )
-        return {"tfidf": float(by_query[self.metrics[0]].mean())}
+        return {"bm25": float(by_query[self.metrics[0]].mean())}
 
     def dataset_statistics(self, examples: QueryPassages) -> dict[str, Any]:
         return {"queries": len(examples.queries), "passages": len(examples.passages)}

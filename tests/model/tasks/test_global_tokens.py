@@ -17,7 +17,7 @@ from cloze.model.tasks.formats.choices import Choices
 from cloze.model.tasks.heads import task_network
 from cloze.model.tasks.options import Frozen
 from cloze.model.tasks.table import load_task
-from cloze.model.use.finetuned import QuestionAnsweringPipeline
+from cloze.model.use.answer import QuestionAnsweringPipeline
 from cloze.pipeline.tokenizer.tokenizer import Tokenizer
 from tests.model.tasks.stages import evaluate, finetune, settings
 from tests.model.tasks.test_families import pretrained_of

@@ -215,7 +215,7 @@ def test_a_tuned_encoder_finds_passages_and_evaluates_as_it_was_tuned(
     result = finetune(config, pretrained, tmp_path / "out")
     metrics = result.manifest.summary["metrics"]
     assert metrics["recall_at_10"] > 0.6  # chance is 1/6
-    assert metrics.keys() == {"ndcg_at_10", "recall_at_1", "recall_at_10", "tfidf", "from_scratch"}
+    assert metrics.keys() == {"ndcg_at_10", "recall_at_1", "recall_at_10", "bm25", "from_scratch"}
     evaluated = evaluate(tmp_path / "out", tmp_path / "eval", data=str(tmp_path))
     assert evaluated.manifest.summary["metrics"] == {
         name: metrics[name] for name in ("ndcg_at_10", "recall_at_1", "recall_at_10")

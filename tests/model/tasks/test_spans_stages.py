@@ -13,7 +13,7 @@ import pytest
 
 from cloze.core.errors import DataError, UsageError
 from cloze.model import checkpoint
-from cloze.model.use.finetuned import QuestionAnsweringPipeline
+from cloze.model.use.answer import QuestionAnsweringPipeline
 from tests.model.tasks.conftest import BAD, GOOD, NEUTRAL
 from tests.model.tasks.stages import evaluate, finetune, settings
 

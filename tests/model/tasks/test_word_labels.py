@@ -17,7 +17,7 @@ from cloze.model.tasks.formats.columns import TaggedWords
 from cloze.model.tasks.kinds.tagging import Tags
 from cloze.model.tasks.metrics import classification_intervals, tagging_scores
 from cloze.model.tasks.table import load_task
-from cloze.model.use.finetuned import TokenClassificationPipeline
+from cloze.model.use.tag import TokenClassificationPipeline
 from cloze.pipeline.tokenizer.tokenizer import Tokenizer
 from tests.model.tasks.conftest import BAD, GOOD
 from tests.model.tasks.stages import evaluate, finetune, settings

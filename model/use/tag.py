@@ -1,9 +1,6 @@
-"""Fine-tuned checkpoints in memory, and the commands answer and tag; `classify.py` has the third.
+"""Fine-tuned checkpoints that tag words, and the command tag.
 
-answer: a request has `question` and `passage`; the answers are ranked spans of the passage or "no
-answer".
-
-tag: named entities in plain text, with a word splitter similar to CoNLL's. Words are separated by
+Named entities in plain text, with a word splitter similar to CoNLL's. Words are separated by
 spaces; punctuation at their ends is split off: `(Baghdad).` has four words. Punctuation inside
 stays (`AC-DC`, `3,000.5`, `1996-08-22`), and so does the final stop of `U.N.`. English `'s` and
 `n't` are words (`Chelsea's`), `@` and `#` before a name are not (`@paulwalk`). Each character of a
@@ -23,128 +20,16 @@ import numpy.typing as npt
 from cloze.core.errors import UsageError
 from cloze.core.words import IDEOGRAPHS
 from cloze.model.tasks.formats.columns import TaggedWords
-from cloze.model.tasks.formats.squad import SquadExamples
-from cloze.model.tasks.kinds.spans import Spans
 from cloze.model.tasks.kinds.tagging import Tagging
 from cloze.model.tasks.predict import FinetunedModel
 from cloze.model.tasks.task import Split
 from cloze.model.train.precision import Placement, placement
-from cloze.model.use.configs import AnswerConfig, TagConfig
+from cloze.model.use.configs import TagConfig
 from cloze.model.use.request import Request
 from cloze.model.use.verb import Verb
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
-
-# The command answer.
-
-# {"answer": str, "score": probability, "start": int, "end": int}, see `answer_batch`.
-Answer = dict[str, Any]
-
-
-class QuestionAnsweringPipeline(FinetunedModel):
-    """Question-answering checkpoint in memory.
-
-    Raises:
-        UsageError: the checkpoint was not fine-tuned, or its task is no question answering.
-        DataError: the checkpoint is missing or damaged.
-    """
-
-    def __init__(self, path: str, **placement: Unpack[Placement]) -> None:
-        super().__init__(path, **placement)
-        if not isinstance(self.task, Spans):
-            raise UsageError(
-                f"task {self.task.name} of {path} answers no questions; name a checkpoint of a "
-                f"task such as squad"
-            )
-        options = self.task.options
-        self._threshold = (options.null_threshold or 0.0) if options.unanswerable else None
-
-    def answer(self, question: str, passage: str, top_k: int = 5) -> list[Answer]:
-        """Return the best answers to one question, see `answer_batch`."""
-        return self.answer_batch([(question, passage)], top_k)[0]
-
-    def answer_batch(
-        self, questions: Sequence[tuple[str, str]], top_k: int = 5
-    ) -> list[list[Answer]]:
-        """Return the best answers to each question, most probable first.
-
-        Args:
-            questions: pairs (question, passage); passages may have any length, equal ones are
-                read once.
-            top_k: number of answers, at least 1; "no answer" is appended if it is not among them.
-
-        Returns:
-            For each question dicts of "answer": the text; "score": its probability among the
-            answers that were kept; "start" and "end": its characters in the passage, end exclusive.
-            "No answer" is {"answer": "", "score": …, "start": None, "end": None}; only models
-            trained on unanswerable questions give it, or any model for a passage without words. It
-            is first exactly if its score passes the model's threshold.
-
-        Raises:
-            UsageError: a question is empty.
-        """
-        return self.ranked(self.encode_questions(questions), top_k) if questions else []
-
-    def encode_questions(self, questions: Sequence[tuple[str, str]]) -> Split:
-        """Tokenize questions and passages for `ranked`; raises as `answer_batch`."""
-        for number, (question, _) in enumerate(questions, start=1):
-            if not question.strip():
-                raise UsageError(f"question {number} is empty; write one")
-        passages = list(dict.fromkeys(passage for _, passage in questions))
-        passage_index = {passage: number for number, passage in enumerate(passages)}
-        examples = SquadExamples(
-            ids=[str(number) for number in range(len(questions))],
-            questions=[question for question, _ in questions],
-            passages=passages,
-            passage_of=[passage_index[passage] for _, passage in questions],
-            answers=None,
-        )
-        return self.encode(examples)
-
-    def ranked(self, split: Split, top_k: int = 5) -> list[list[Answer]]:
-        """Return what `answer_batch` returns for the questions of `encode_questions`."""
-        return [
-            [
-                {"answer": "", "score": score, "start": None, "end": None}
-                if span is None
-                else {"answer": span.text, "score": score, "start": span.begin, "end": span.end}
-                for rank, (span, score) in enumerate(prediction.ranked(self._threshold))
-                if rank < top_k or span is None
-            ]
-            for prediction in self.predict(split)
-        ]
-
-
-class AnswerPredictor(Verb[tuple[str, str]]):
-    """Predictor of answer: the best answer of each request, and all answers in `predictions`."""
-
-    def __init__(self, checkpoint: str, config: AnswerConfig) -> None:
-        where = placement(config.device, config.precision)
-        self._answerer = QuestionAnsweringPipeline(checkpoint, **where)
-        self._top_k = config.top_k
-
-    def read(self, request: Request) -> tuple[str, str]:
-        texts = request.text("question"), request.text("passage")
-        for name, text in zip(("question", "passage"), texts, strict=True):
-            if not text.strip():
-                raise request.error(f"has an empty {name!r}; write something")
-        return texts
-
-    def encode(self, group: Sequence[tuple[str, str]]) -> Split:
-        return self._answerer.encode_questions(group)
-
-    def answer(self, encoded: Split) -> list[dict[str, Any]]:
-        return [
-            {**ranked[0], "predictions": ranked}
-            for ranked in self._answerer.ranked(encoded, self._top_k)
-        ]
-
-    def finish(self) -> dict[str, Any]:
-        return {"truncated": self._answerer.truncated}
-
-
-# The command tag.
 
 Span = tuple[int, int]  # (start, end) in characters, end exclusive
 

@@ -1,0 +1,162 @@
+"""Question-answering checkpoints, and the command answer.
+
+A request has `question` and `passage`, or the passages are found in an index. The answers are
+ranked spans of the passage or "no answer".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from cloze.core.errors import UsageError
+from cloze.model.tasks.formats.squad import SquadExamples
+from cloze.model.tasks.kinds.spans import Spans
+from cloze.model.tasks.predict import FinetunedModel
+from cloze.model.tasks.task import Split
+from cloze.model.train.precision import Placement, placement
+from cloze.model.use.configs import AnswerConfig
+from cloze.model.use.request import Request
+from cloze.model.use.search import Reading, Searcher
+from cloze.model.use.verb import Verb
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+# {"answer": str, "score": probability, "start": int, "end": int}, see `answer_batch`.
+Answer = dict[str, Any]
+
+
+class QuestionAnsweringPipeline(FinetunedModel):
+    """Question-answering checkpoint in memory.
+
+    Raises:
+        UsageError: the checkpoint was not fine-tuned, or its task is no question answering.
+        DataError: the checkpoint is missing or damaged.
+    """
+
+    def __init__(self, path: str, **placement: Unpack[Placement]) -> None:
+        super().__init__(path, **placement)
+        if not isinstance(self.task, Spans):
+            raise UsageError(
+                f"task {self.task.name} of {path} answers no questions; name a checkpoint of a "
+                f"task such as squad"
+            )
+        options = self.task.options
+        self._threshold = (options.null_threshold or 0.0) if options.unanswerable else None
+
+    def answer(self, question: str, passage: str, top_k: int = 5) -> list[Answer]:
+        """Return the best answers to one question, see `answer_batch`."""
+        return self.answer_batch([(question, passage)], top_k)[0]
+
+    def answer_batch(
+        self, questions: Sequence[tuple[str, str]], top_k: int = 5
+    ) -> list[list[Answer]]:
+        """Return the best answers to each question, most probable first.
+
+        Args:
+            questions: pairs (question, passage); passages may have any length, equal ones are
+                read once.
+            top_k: number of answers, at least 1; "no answer" is appended if it is not among them.
+
+        Returns:
+            For each question dicts of "answer": the text; "score": its probability among the
+            answers that were kept; "start" and "end": its characters in the passage, end exclusive.
+            "No answer" is {"answer": "", "score": …, "start": None, "end": None}; only models
+            trained on unanswerable questions give it, or any model for a passage without words. It
+            is first exactly if its score passes the model's threshold.
+
+        Raises:
+            UsageError: a question is empty.
+        """
+        return self.ranked(self.encode_questions(questions), top_k) if questions else []
+
+    def encode_questions(self, questions: Sequence[tuple[str, str]]) -> Split:
+        """Tokenize questions and passages for `ranked`; raises as `answer_batch`."""
+        for number, (question, _) in enumerate(questions, start=1):
+            if not question.strip():
+                raise UsageError(f"question {number} is empty; write one")
+        passages = list(dict.fromkeys(passage for _, passage in questions))
+        passage_index = {passage: number for number, passage in enumerate(passages)}
+        examples = SquadExamples(
+            ids=[str(number) for number in range(len(questions))],
+            questions=[question for question, _ in questions],
+            passages=passages,
+            passage_of=[passage_index[passage] for _, passage in questions],
+            answers=None,
+        )
+        return self.encode(examples)
+
+    def ranked(self, split: Split, top_k: int = 5) -> list[list[Answer]]:
+        """Return what `answer_batch` returns for the questions of `encode_questions`."""
+        return [
+            [
+                {"answer": "", "score": score, "start": None, "end": None}
+                if span is None
+                else {"answer": span.text, "score": score, "start": span.begin, "end": span.end}
+                for rank, (span, score) in enumerate(prediction.ranked(self._threshold))
+                if rank < top_k or span is None
+            ]
+            for prediction in self.predict(split)
+        ]
+
+
+class AnswerPredictor(Verb[tuple[str, str | None]]):
+    """Predictor of answer: the best answer of each request, and all answers in `predictions`.
+
+    With an index, a question without a passage is answered from the passages that the search finds.
+    They are read as one text, so their answers compete (Yang et al. 2019, BERTserini); each answer
+    then has its `passage` with title, url and licence.
+    """
+
+    def __init__(self, checkpoint: str, config: AnswerConfig) -> None:
+        where = placement(config.device, config.precision)
+        self._answerer = QuestionAnsweringPipeline(checkpoint, **where)
+        self._top_k, self._passages = config.top_k, config.passages
+        self._searcher = None if config.corpus is None else Searcher(config.corpus, **where)
+
+    def read(self, request: Request) -> tuple[str, str | None]:
+        question = request.text("question")
+        passage = request.optional("passage") if self._searcher else request.text("passage")
+        for name, text in (("question", question), ("passage", passage)):
+            if text is not None and not text.strip():
+                raise request.error(f"has an empty {name!r}; write something")
+        return question, passage
+
+    def encode(self, group: Sequence[tuple[str, str | None]]) -> tuple[Split, list[Reading | None]]:
+        readings: list[Reading | None] = [None] * len(group)
+        searched = [number for number, (_, passage) in enumerate(group) if passage is None]
+        if self._searcher is not None and searched:
+            found = self._searcher.search([group[number][0] for number in searched], self._passages)
+            for number, own in zip(searched, found, strict=True):
+                passage = self._searcher.index.passage
+                readings[number] = Reading([passage(place) for place, _ in own])
+        questions = [
+            (question, passage or (reading.text if reading else ""))
+            for (question, passage), reading in zip(group, readings, strict=True)
+        ]
+        return self._answerer.encode_questions(questions), readings
+
+    def answer(self, encoded: tuple[Split, list[Reading | None]]) -> list[dict[str, Any]]:
+        split, readings = encoded
+        answers = []
+        for ranked, reading in zip(
+            self._answerer.ranked(split, self._top_k), readings, strict=True
+        ):
+            own = ranked if reading is None else _sourced(ranked, reading)
+            answers.append({**own[0], "predictions": own})
+        return answers
+
+    def finish(self) -> dict[str, Any]:
+        return {"truncated": self._answerer.truncated}
+
+
+def _sourced(ranked: Sequence[Answer], reading: Reading) -> list[Answer]:
+    """Return the answers that lie in one passage, with it; at least "no answer"."""
+    answers = []
+    for answer in ranked:
+        source = None if answer["start"] is None else reading.source(answer["start"], answer["end"])
+        if source is not None or answer["start"] is None:
+            answers.append({**answer, **(source or {"passage": None})})
+    nothing = {"answer": "", "score": 0.0, "start": None, "end": None, "passage": None}
+    return answers or [nothing]

@@ -1,0 +1,159 @@
+"""Search in the passages of a corpus: by words (BM25), by vectors, or both; the command search.
+
+The target is an index (`cloze index`), or vectors of its passages (`cloze embed-corpus --corpus
+INDEX`), which also know words. Index and checkpoint of vectors are found near them by fingerprint.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import asdict
+from itertools import accumulate
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from cloze.core import arrow, storage
+from cloze.core.artifacts import artifact, fingerprints
+from cloze.core.artifacts.lineage import NearbyArtifacts
+from cloze.core.errors import DataError, UsageError
+from cloze.model.train.precision import placement
+from cloze.model.use.configs import SearchConfig
+from cloze.model.use.embed import EmbeddingPipeline
+from cloze.model.use.request import Request
+from cloze.model.use.verb import Verb
+from cloze.pipeline.index.passages import Passage, PassageIndex, Scores, best
+
+FUSED, SMOOTHING = 100, 60  # ranks that are fused, and k of Cormack et al. 2009
+ROWS = 1 << 14  # vectors that are compared at once
+
+
+class Searcher:
+    """An index in memory, with vectors of its passages or without.
+
+    Args:
+        path: index, or vectors of its passages.
+        by: bm25; dense: cosine of the vectors; both: reciprocal rank fusion of the two. Default:
+            both if `path` has vectors, else bm25.
+        options: `device` and `precision` of the model that embeds queries.
+
+    Raises:
+        UsageError: `by` needs vectors, and `path` has none.
+        DataError: `path` has neither an index nor vectors, or what belongs to them is not near.
+    """
+
+    def __init__(self, path: str, by: str | None = None, **options: Any) -> None:
+        manifest = artifact.read_manifest(path)
+        has_vectors = manifest.stage == "vectors"
+        self.by = by or ("both" if has_vectors else "bm25")
+        if self.by != "bm25" and not has_vectors:
+            raise UsageError(
+                f"by ({self.by}) needs vectors, and {path} is an index of words; make vectors: "
+                f"cloze embed-corpus --corpus {path} --checkpoint …"
+            )
+        if not has_vectors:
+            self.index = PassageIndex.open(path)
+            return
+        nearby, parents = NearbyArtifacts(Path(path)), manifest.parents
+        found = {
+            role: nearby.find(fingerprints.artifact_fingerprint_of(parents[role]))
+            for role in ("corpus", "checkpoint")
+        }
+        for role, place in found.items():
+            if place is None:
+                raise DataError(
+                    f"the {role} of {path} ({parents[role][:12]}) is not near it; put them into "
+                    f"one directory"
+                )
+        self.index = PassageIndex.open(str(found["corpus"]))
+        if self.by == "bm25":
+            return
+        part = fingerprints.subpath_of(parents["checkpoint"])
+        self._embedder = EmbeddingPipeline(
+            storage.join(str(found["checkpoint"]), part) if part else str(found["checkpoint"]),
+            pooling=manifest.config["pooling"],
+            max_length=manifest.config["max_length"],
+            normalize=True,
+            **options,
+        )
+        self._vectors = [
+            arrow.read_vectors(storage.join(path, arrow.vectors_file_name(name)))[1]
+            for name in self.index.names
+        ]
+
+    def search(self, queries: Sequence[str], count: int) -> list[list[tuple[int, float]]]:
+        """Return the best passages of each query, best first: their numbers and scores."""
+        vectors: Any = None if self.by == "bm25" else self._embedder.embed(queries)
+        answers = []
+        scores: Scores
+        for number, query in enumerate(queries):
+            if self.by == "bm25":
+                scores = self.index.scores(query)
+            elif self.by == "dense":
+                scores = self._cosines(vectors[number])
+            else:
+                scores = np.zeros(len(self.index), np.float32)
+                for ranked in (self.index.scores(query), self._cosines(vectors[number])):
+                    for rank, passage in enumerate(best(ranked, max(FUSED, count)), 1):
+                        scores[passage] += 1 / (SMOOTHING + rank)
+            answers.append([(passage, float(scores[passage])) for passage in best(scores, count)])
+        return answers
+
+    def _cosines(self, query: Any) -> Scores:
+        """Return the cosine of each passage's vector with the query's, float32 [passages]."""
+        blocks = [
+            shard[begin : begin + ROWS].astype(np.float32) @ query
+            for shard in self._vectors
+            for begin in range(0, len(shard), ROWS)
+        ]
+        return (np.concatenate(blocks) / arrow.SCALE).astype(np.float32)
+
+
+class Reading:
+    """Passages as one text to read, and the way back from its characters."""
+
+    BETWEEN = "\n\n"
+
+    def __init__(self, passages: Sequence[Passage]) -> None:
+        self.passages = passages
+        self.text = self.BETWEEN.join(passage.text for passage in passages)
+        lengths = [len(passage.text) + len(self.BETWEEN) for passage in passages]
+        self._begins = list(accumulate(lengths, initial=0))
+
+    def source(self, start: int, end: int) -> dict[str, Any] | None:
+        """Return the passage of an answer, with its characters there; None: it spans several."""
+        number = bisect_right(self._begins, start) - 1
+        begin, passage = self._begins[number], self.passages[number]
+        if end > begin + len(passage.text):
+            return None
+        return {"start": start - begin, "end": end - begin, "passage": asdict(passage)}
+
+
+class Search(Verb[str]):
+    """Predictor of search: `results`, passages with their sources, best first."""
+
+    def __init__(self, path: str, config: SearchConfig) -> None:
+        options = placement(config.device, config.precision)
+        self._searcher, self._top_k = Searcher(path, config.by, **options), config.top_k
+
+    def read(self, request: Request) -> str:
+        query = request.text("query")
+        if not query.strip():
+            raise request.error("is empty; write something")
+        return query
+
+    def answer(self, encoded: Sequence[str]) -> list[dict[str, Any]]:
+        passage = self._searcher.index.passage
+        found = self._searcher.search(encoded, self._top_k)
+        return [
+            {
+                "query": query,
+                "results": [{"score": score, **asdict(passage(number))} for number, score in own],
+            }
+            for query, own in zip(encoded, found, strict=True)
+        ]
+
+    def finish(self) -> dict[str, Any]:
+        return {"by": self._searcher.by, "passages": len(self._searcher.index)}

@@ -1,0 +1,1 @@
+"""Passages of a corpus, and their index by words (BM25): built by Beam, searched from disk."""

@@ -1,0 +1,110 @@
+"""Building an index: one unit of work per corpus shard, and reuse of an earlier index's files."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from cloze.core import storage
+from cloze.core.arrow import write_arrow
+from cloze.core.artifacts import artifact
+from cloze.core.stages.stage import BuildContext, StageResult
+from cloze.pipeline.corpus.write.shards import CorpusShards, read_shard
+from cloze.pipeline.index.passages import (
+    PASSAGE_FILE,
+    PASSAGES,
+    POSTINGS,
+    postings_name,
+    shard_tables,
+)
+from cloze.pipeline.index.stage import IndexConfig
+from cloze.pipeline.runners.fan_out import fan_out
+
+COLUMNS = ["key", "id", "title", "url", "licence", "sentences"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class IndexShard:
+    """Write passages and postings of a shard.
+
+    Unit: {"number": shard number, "corpus": shard, "passages": file, "postings": file}.
+
+    Returns the numbers of documents, passages and words.
+    """
+
+    passage_words: int
+
+    def __call__(self, unit: dict[str, Any]) -> dict[str, Any]:
+        documents = read_shard(unit["corpus"]).select(COLUMNS)
+        passages, postings = shard_tables(unit["number"], documents, self.passage_words)
+        for name, table, schema in (
+            ("passages", passages, PASSAGES),
+            ("postings", postings, POSTINGS),
+        ):
+            write_arrow(unit[name], schema, table.combine_chunks().to_batches())
+        return {
+            "documents": documents.num_rows,
+            "passages": passages.num_rows,
+            "words": sum(passages["words"].to_pylist()),
+        }
+
+
+def run(config: IndexConfig, build: BuildContext) -> StageResult:
+    """Run the stage; see `cloze.pipeline.index.stage`."""
+    corpus = CorpusShards.open(build.inputs["corpus"])
+    hashes = {entry.path: entry.sha256 for entry in artifact.read_manifest(corpus.path).files}
+    earlier = _earlier(config, build.inputs.get("append"))
+    results, units, weights = dict[str, dict[str, Any]](), [], []
+    for number, (name, size) in enumerate(zip(corpus.names, corpus.sizes, strict=True)):
+        target = PASSAGE_FILE + name.removeprefix("corpus-")
+        source = f"{number} {hashes[name]}"  # a passage's key contains its shard's number
+        if source in earlier:
+            results[source] = earlier[source]
+            path = str(build.inputs["append"])
+            for mine, other in (
+                (target, earlier[source]["file"]),
+                (postings_name(target), postings_name(earlier[source]["file"])),
+            ):
+                artifact.link_file(storage.join(path, other), build.file(mine))
+        else:
+            unit = {
+                "number": number,
+                "corpus": corpus.file(name),
+                "passages": build.file(target),
+                "postings": build.file(postings_name(target)),
+            }
+            units.append((f"{number:05d}", unit))
+            weights.append(float(size))
+        results.setdefault(source, {})["file"] = target
+    made = fan_out(
+        build,
+        "index",
+        units,
+        IndexShard(passage_words=config.passage_words),
+        unit_name="bytes",
+        weights=weights,
+    )
+    new = [source for source in results if source not in earlier]
+    for source, counts in zip(new, made, strict=True):
+        results[source] |= counts
+    totals = {
+        name: sum(int(counts[name]) for counts in results.values())
+        for name in ("documents", "passages", "words")
+    }
+    summary = {
+        **totals,
+        "shards": len(corpus.names),
+        "reused": len(results) - len(new),
+        "sources": results,
+    }
+    return StageResult(rows=totals["passages"], summary=summary)
+
+
+def _earlier(config: IndexConfig, path: str | None) -> dict[str, dict[str, Any]]:
+    """Return the shards of an index with equal settings, by source; empty: none."""
+    if path is None:
+        return {}
+    manifest = artifact.read_manifest(path)
+    if manifest.stage != "index" or manifest.config != config.model_dump(mode="json"):
+        return {}
+    return {source: dict(counts) for source, counts in manifest.summary["sources"].items()}

@@ -1,0 +1,123 @@
+"""The stage index: passages, BM25 by its formula, and files that depend on their shard alone."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from cloze.core.arrow import read_arrow
+from cloze.core.artifacts import artifact
+from cloze.core.errors import DataError
+from cloze.core.stages.execute import BuildResult, execute
+from cloze.core.stages.execution import Execution
+from cloze.pipeline.index.passages import K1, B, PassageIndex, best, cut, words_of_text
+from cloze.pipeline.index.stage import STAGE, IndexConfig
+from tests.pipeline.corpus.corpora import made_documents, write_corpus
+
+SHARDS = 3
+
+
+def index(
+    corpus: str, out: Path, words: int = 20, workers: int = 1, append: Any = None
+) -> BuildResult:
+    inputs = {"corpus": corpus} | ({} if append is None else {"append": str(append)})
+    execution = Execution(workers=workers)
+    return execute(STAGE, IndexConfig(passage_words=words), inputs, str(out), execution=execution)
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> str:
+    documents = [*made_documents(12, 8), ("Ünïcode", ["Ein Fluß, zwei Flüsse.", "日本語の文。"])]
+    return write_corpus(tmp_path_factory.mktemp("corpus"), documents, SHARDS)
+
+
+@pytest.fixture(scope="module")
+def built(corpus: str, tmp_path_factory: pytest.TempPathFactory) -> BuildResult:
+    return index(corpus, tmp_path_factory.mktemp("index"))
+
+
+def test_cut() -> None:
+    sentences = ["a b c", "d e", "f", "g h i j k", "l"]
+    assert list(cut(sentences, 5)) == [(0, 2), (2, 3), (3, 4), (4, 5)]
+    assert list(cut(sentences, 1)) == [(number, number + 1) for number in range(5)]
+    assert list(cut(sentences, 99)) == [(0, 5)]
+    assert list(cut([], 5)) == []
+
+
+def test_passages_are_the_corpus(corpus: str, built: BuildResult) -> None:
+    sentences = {}
+    for shard in sorted(Path(corpus).glob("corpus-*.arrow")):
+        for row in read_arrow(str(shard)).to_pylist():
+            sentences[row["key"]] = row["sentences"]
+    found: dict[int, list[str]] = {key: [] for key in sentences}
+    keys = []
+    for shard in sorted(Path(built.artifact).glob("passages-*.arrow")):
+        for row in read_arrow(str(shard)).to_pylist():
+            assert row["first"] == len(found[row["document"]])
+            found[row["document"]] += row["sentences"]
+            assert row["words"] == len(words_of_text(" ".join([row["title"], *row["sentences"]])))
+            keys.append(row["key"])
+    assert found == sentences
+    assert keys == sorted(set(keys))
+    assert built.manifest.summary["passages"] == len(keys)
+    assert built.manifest.summary["documents"] == 13
+
+
+def test_bm25_is_its_formula(built: BuildResult) -> None:
+    searched = PassageIndex.open(built.artifact)
+    texts = [searched.passage(number) for number in range(len(searched))]
+    words = [Counter(words_of_text(f"{text.title} {text.text}")) for text in texts]
+    mean = sum(own.total() for own in words) / len(words)
+    query = [*[*words[5]][:3], "nowhere", next(iter(words[5]))]
+    expected = np.zeros(len(words))
+    for word in query:
+        frequency = sum(word in own for own in words)
+        idf = math.log(1 + (len(words) - frequency + 0.5) / (frequency + 0.5))
+        for number, own in enumerate(words):
+            norm = K1 * (1 - B + B * own.total() / mean)
+            expected[number] += idf * own[word] / (own[word] + norm)
+    scores = searched.scores(" ".join(query).upper())
+    assert np.allclose(scores, expected, rtol=1e-5)
+    assert best(scores, 1) == [int(expected.argmax())]
+    assert not searched.scores("nowhere").any()
+    (number,) = best(searched.scores("flüsse"), 5)
+    assert texts[number].title == "Ünïcode"
+    memory = PassageIndex.of_texts([f"{text.title} {text.text}" for text in texts])
+    assert np.allclose(memory.scores(" ".join(query)), expected, rtol=1e-5)
+
+
+def test_best_breaks_ties_by_number() -> None:
+    assert best(np.array([1, 3, 2, 3, 0, 3], np.float32), 3) == [1, 3, 5]
+    assert best(np.array([1, 3, 2, 3, 0, 3], np.float32), 2) == [1, 3]
+    assert best(np.array([0, 1], np.float32), 5) == [1]
+    assert best(np.zeros(0, np.float32), 5) == []
+
+
+def content(result: BuildResult) -> str:
+    assert artifact.verify(result.artifact).ok
+    return result.manifest.content_sha256
+
+
+def test_the_same_bytes_with_two_workers(corpus: str, built: BuildResult, tmp_path: Path) -> None:
+    assert content(index(corpus, tmp_path / "two", workers=2)) == content(built)
+
+
+def test_unchanged_shards_are_reused(corpus: str, built: BuildResult, tmp_path: Path) -> None:
+    documents = [*made_documents(12, 8), ("Ünïcode", ["Ein Fluß, zwei Flüsse.", "日本語の文。"])]
+    grown = write_corpus(tmp_path / "grown", [*documents, ("new", ["A brandnewword."])], SHARDS)
+    appended = index(grown, tmp_path / "appended", append=built.artifact)
+    assert appended.manifest.summary["reused"] == SHARDS - 1
+    assert content(appended) == content(index(grown, tmp_path / "whole"))
+    assert len(best(PassageIndex.open(appended.artifact).scores("brandnewword"), 5)) == 1
+    other = index(grown, tmp_path / "other", words=7, append=built.artifact)
+    assert other.manifest.summary["reused"] == 0
+
+
+def test_no_index(corpus: str) -> None:
+    with pytest.raises(DataError, match="is no index; name one that `cloze index` made"):
+        PassageIndex.open(corpus)
