@@ -1,13 +1,15 @@
 """Search in the passages of a corpus: by words (BM25), by vectors, or both; the command search.
 
 The target is an index (`cloze index`), or vectors of its passages (`cloze embed-corpus --corpus
-INDEX`), which also know words. Index and checkpoint of vectors are found near them by fingerprint.
+INDEX`), which also know words. Index and checkpoint of vectors are found by fingerprint, where they
+were or near the vectors.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from itertools import accumulate
 from pathlib import Path
@@ -19,6 +21,7 @@ from cloze.core import arrow, storage
 from cloze.core.artifacts import artifact, fingerprints
 from cloze.core.artifacts.lineage import NearbyArtifacts
 from cloze.core.errors import DataError, UsageError
+from cloze.core.stages.worker import JOB, LOGS, Job
 from cloze.model.train.precision import placement
 from cloze.model.use.configs import SearchConfig
 from cloze.model.use.embed import EmbeddingPipeline
@@ -56,23 +59,11 @@ class Searcher:
         if not has_vectors:
             self.index = PassageIndex.open(path)
             return
-        nearby, parents = NearbyArtifacts(Path(path)), manifest.parents
-        found = {
-            role: nearby.find(fingerprints.artifact_fingerprint_of(parents[role]))
-            for role in ("corpus", "checkpoint")
-        }
-        for role, place in found.items():
-            if place is None:
-                raise DataError(
-                    f"the {role} of {path} ({parents[role][:12]}) is not near it; put them into "
-                    f"one directory"
-                )
-        self.index = PassageIndex.open(str(found["corpus"]))
+        self.index = PassageIndex.open(_input(path, "corpus", manifest.parents["corpus"]))
         if self.by == "bm25":
             return
-        part = fingerprints.subpath_of(parents["checkpoint"])
         self._embedder = EmbeddingPipeline(
-            storage.join(str(found["checkpoint"]), part) if part else str(found["checkpoint"]),
+            _input(path, "checkpoint", manifest.parents["checkpoint"]),
             pooling=manifest.config["pooling"],
             max_length=manifest.config["max_length"],
             normalize=True,
@@ -109,6 +100,26 @@ class Searcher:
             for begin in range(0, len(shard), ROWS)
         ]
         return (np.concatenate(blocks) / arrow.SCALE).astype(np.float32)
+
+
+def _input(path: str, role: str, fingerprint: str) -> str:
+    """Return the input of an artifact: where it was then, or else near the artifact.
+
+    Raises:
+        DataError: it is in neither place.
+    """
+    with suppress(DataError, OSError, ValueError, TypeError, KeyError):
+        recorded = Job.read(storage.join(path, LOGS, JOB)).inputs[role]
+        if fingerprints.input_fingerprint(recorded) == fingerprint:
+            return recorded
+    owner = NearbyArtifacts(Path(path)).find(fingerprints.artifact_fingerprint_of(fingerprint))
+    if owner is None:
+        raise DataError(
+            f"the {role} of {path} ({fingerprint[:12]}) is neither where it was nor near it; put "
+            f"them into one directory"
+        )
+    part = fingerprints.subpath_of(fingerprint)
+    return storage.join(owner, part) if part else owner
 
 
 class Reading:
