@@ -177,9 +177,10 @@ class RelationOptions(TextOptions):
 class RetrievalOptions(TaskOptions):
     """Options of retrieval: pairs of queries and passages, and their comparison."""
 
-    pairs: Literal["rows", "squad", "titles"] = "rows"
-    """Source of the pairs: rows of a file, questions and passages of SQuAD, or titles and articles
-    of a corpus."""
+    pairs: Literal["rows", "squad", "titles", "sentences"] = "rows"
+    """Source of the pairs: rows of a file, questions and passages of SQuAD, titles and articles of
+    a corpus, or its sentences and the passages around them (inverse cloze task, Lee et al. 2019:
+    nine of ten passages lack the sentence)."""
 
     columns: dict[str, str] = Field(default_factory=dict)
     """With pairs rows: column of each role (query, passage), where the name differs."""
@@ -199,6 +200,10 @@ class RetrievalOptions(TaskOptions):
 
     group: int = Field(default=32, ge=2)
     """Approximate number of pairs that are contrasted with each other (in-batch negatives)."""
+
+    hard_negatives: int = Field(default=0, ge=0)
+    """Passages per pair that BM25 ranks highest among the wrong ones, which join its group
+    (Karpukhin et al. 2020)."""
 
     symmetric: bool = False
     """Also contrast each passage with the queries of its group; the loss is the mean of both

@@ -230,6 +230,7 @@ TASKS: dict[str, TaskSpec] = {
     # tasks built from a corpus
     "package": TaskSpec(kind="package"),
     "title-retrieval": TaskSpec(kind="retrieval", options={"pairs": "titles"}),
+    "inverse-cloze": TaskSpec(kind="retrieval", options={"pairs": "sentences"}),
     # the passage of a question, among all of SQuAD's (Rajpurkar et al. 2016)
     "squad-retrieval": TaskSpec(
         kind="retrieval",

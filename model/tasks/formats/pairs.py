@@ -20,8 +20,10 @@ from cloze.model.tasks.formats.squad import read_squad
 from cloze.model.tasks.formats.tables import SUFFIXES, read_texts_by_column
 from cloze.model.tasks.options import RetrievalOptions
 from cloze.model.tasks.task import Ints
+from cloze.pipeline.index.passages import cut
 
 Pair = tuple[str, str, str, str]  # query id, query text, passage id, passage text
+PASSAGE_WORDS, KEPT_EVERY = 100, 10  # of the inverse cloze task
 CORPUS_SPLITS = {"train": "train", "dev": HELDOUT}
 
 
@@ -86,6 +88,8 @@ def read_pairs(
     """
     if options.pairs == "titles":
         return _gathered(_titles(path, split), f"{path} ({split})")
+    if options.pairs == "sentences":
+        return _gathered(_inverse_cloze(path, split), f"{path} ({split})")
     if options.pairs == "squad":
         file = split_file(path, split, options, (".json",), expected_files)
         return _gathered(_squad(file), file)
@@ -145,14 +149,34 @@ def _squad(file: str) -> Iterator[Pair]:
 
 
 def _titles(path: str, split: str) -> Iterator[Pair]:
-    """Iterate over titled documents of a corpus; dev is the held-out split."""
+    """Iterate over titled documents of a corpus."""
+    for identity, title, sentences in _documents(path, split):
+        yield identity, title, identity, " ".join(sentences)
+
+
+def _inverse_cloze(path: str, split: str) -> Iterator[Pair]:
+    """Iterate over passages of a corpus with one of their sentences as the query.
+
+    Sentence and fate are chosen by the passage's hash.
+    """
+    for document, _, sentences in _documents(path, split):
+        for first, end in cut(sentences, PASSAGE_WORDS):
+            identity, own = f"{document}:{first}", sentences[first:end]
+            draw = document_key(identity)
+            query = own[draw % len(own)]
+            if draw // len(own) % KEPT_EVERY:
+                own = [sentence for sentence in own if sentence != query]
+            yield identity, query, identity, " ".join(own)
+
+
+def _documents(path: str, split: str) -> Iterator[tuple[str, str, list[str]]]:
+    """Iterate over id, title and sentences of a corpus's documents; dev is the held-out split."""
     if split not in CORPUS_SPLITS:
         raise DataError(f"a corpus has no split {split!r}; use {' or '.join(CORPUS_SPLITS)}")
-    for identity, title, document_split, sentences in documents(
-        path, ("id", "title", "split", "sentences")
-    ):
+    columns = ("id", "title", "split", "sentences")
+    for identity, title, document_split, sentences in documents(path, columns):
         if document_split == CORPUS_SPLITS[split]:
-            yield identity, title, identity, " ".join(sentences)
+            yield identity, title, sentences
 
 
 # Minimal pairs: a good and a bad sentence, in BLiMP's format (Warstadt et al. 2020).

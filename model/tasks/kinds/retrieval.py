@@ -32,7 +32,7 @@ from cloze.model.tasks.metrics import Floats, Ints, Vectors, mean_interval
 from cloze.model.tasks.options import RetrievalOptions, TaskOptions
 from cloze.model.tasks.ranking_metrics import ndcg, query_blocks, recall, relevant_ranks
 from cloze.model.tasks.task import Figures, Loss, Samples, Task, TaskMetadata
-from cloze.pipeline.index.passages import PassageIndex
+from cloze.pipeline.index.passages import PassageIndex, best
 from cloze.pipeline.tokenizer.tokenizer import Tokenizer
 
 Pooling = Literal["mean", "first", "pooler"]
@@ -89,6 +89,7 @@ class PairSamples:
         queries: number of queries.
         pairs: int64 [n, 2], numbers of query and passage.
         relevant: passages that answer each query; they are no negatives of each other.
+        negatives: int64 [n, h], wrong passages that join the group of each pair.
         group: approximate number of pairs per group.
         symmetric: true if the loss also compares each passage with the queries.
     """
@@ -97,6 +98,7 @@ class PairSamples:
     queries: int
     pairs: Ints
     relevant: Sequence[frozenset[int]]
+    negatives: Ints
     group: int
     symmetric: bool
     dropped_counts: Mapping[str, int] = field(default_factory=dict)
@@ -135,10 +137,14 @@ class PairSamples:
         groups_begin, groups_end = spans[0][0], spans[-1][1]
         queries = range(groups_begin, groups_end) if self.symmetric else range(begin, end)
         group = np.repeat(np.arange(len(spans)), [last - first for first, last in spans])
-        pairs = self.pairs[indices[groups_begin:groups_end]]
-        passages, columns = np.unique(pairs[:, 1], return_inverse=True)
+        chosen = indices[groups_begin:groups_end]
+        pairs = self.pairs[chosen]
+        candidates = np.column_stack([pairs[:, 1], self.negatives[chosen]])
+        passages, places = np.unique(candidates, return_inverse=True)
+        places = places.reshape(candidates.shape)
+        columns = places[:, 0]
         member = np.zeros((len(spans), len(passages)), np.bool_)
-        member[group, columns] = True
+        member[group[:, None], places] = True
         rows = np.arange(queries.start - groups_begin, queries.stop - groups_begin)
         query_numbers, target, row_groups = pairs[rows, 0], columns[rows], group[rows]
         relevant = (self.relevant[query] for query in query_numbers.tolist())
@@ -154,6 +160,24 @@ class PairSamples:
             arrays["backward"] = backward
         texts = self.texts.batch(np.concatenate([query_numbers, self.queries + passages]), layout)
         return extend(texts, {name: torch.from_numpy(array) for name, array in arrays.items()})
+
+
+def hard_negatives(examples: QueryPassages, relevant: Sequence[frozenset[int]], count: int) -> Ints:
+    """Return the wrong passages that BM25 ranks highest for each pair's query, int64 [n, count].
+
+    Where fewer passages have a word of the query, the pair's own passage fills up.
+    """
+    negatives = np.repeat(examples.pairs[:, 1:], count, axis=1)
+    if count:
+        index = PassageIndex.of_texts(examples.passages)
+        wrong: dict[int, list[int]] = {}
+        for row, query in enumerate(examples.pairs[:, 0].tolist()):
+            if query not in wrong:
+                ranked = best(index.scores(examples.queries[query]), count + len(relevant[query]))
+                wrong[query] = [passage for passage in ranked if passage not in relevant[query]]
+            own = wrong[query][:count]
+            negatives[row, : len(own)] = own
+    return negatives
 
 
 def contrastive_loss(
@@ -191,6 +215,7 @@ FILES = {
     "rows": "a directory with train and dev files (.jsonl, .tsv, .csv; columns: query, passage)",
     "squad": "a directory with train-v1.1.json and dev-v1.1.json",
     "titles": "a corpus artifact of documents with titles",
+    "sentences": "a corpus artifact",
 }
 Scores = Callable[[slice], Vectors]  # maps queries to scores of all passages, float32 [q, P]
 
@@ -217,7 +242,7 @@ class Retrieval(Task[QueryPassages, SplitEmbeddings]):
 
     def __init__(self, name: str, options: TaskOptions, metrics: tuple[str, ...] = ()) -> None:
         super().__init__(name, options, metrics)
-        self.source = "corpus" if self.options.pairs == "titles" else "data"
+        self.source = "corpus" if self.options.pairs in ("titles", "sentences") else "data"
         self.files = FILES[self.options.pairs]
 
     def read(self, path: str, split: str, limit_per_class: int | None) -> QueryPassages:
@@ -236,11 +261,13 @@ class Retrieval(Task[QueryPassages, SplitEmbeddings]):
         for query, passage in examples.pairs.tolist():
             answers[query].add(passage)
         queries = len(examples.queries)
+        relevant = [frozenset(answers[query]) for query in range(queries)]
         return PairSamples(
             texts=encode([*examples.queries, *examples.passages], None, tokenizer, max_length),
             queries=queries,
             pairs=examples.pairs,
-            relevant=[frozenset(answers[query]) for query in range(queries)],
+            relevant=relevant,
+            negatives=hard_negatives(examples, relevant, self.options.hard_negatives),
             group=self.options.group,
             symmetric=self.options.symmetric,
         )

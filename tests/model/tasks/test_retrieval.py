@@ -4,6 +4,7 @@ tuned encoder finds passages.
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import random
 from pathlib import Path
@@ -34,9 +35,11 @@ from cloze.model.tasks.options import RetrievalOptions
 from cloze.model.tasks.ranking_metrics import ndcg, recall, relevant_ranks
 from cloze.model.tasks.source import EpochSource
 from cloze.model.tasks.table import load_task
+from cloze.pipeline.index.passages import PassageIndex, best
 from cloze.pipeline.tokenizer.tokenizer import Tokenizer
 from tests.model.tasks.conftest import BAD, GOOD, NEUTRAL
 from tests.model.tasks.stages import evaluate, finetune, settings
+from tests.pipeline.corpus.corpora import write_corpus
 
 WORDS = [*GOOD, *BAD]
 
@@ -73,11 +76,11 @@ def task(**options: Any) -> Retrieval:
     return found
 
 
-@pytest.mark.parametrize("symmetric", [False, True])
+@pytest.mark.parametrize(("symmetric", "hard"), [(False, 0), (True, 0), (False, 3), (True, 2)])
 def test_the_loss_and_its_gradient_do_not_depend_on_how_a_batch_is_split(
-    symmetric: bool, pieces: Tokenizer, shape: ModelConfig
+    symmetric: bool, hard: int, pieces: Tokenizer, shape: ModelConfig
 ) -> None:
-    kind = task(group=8, symmetric=symmetric)
+    kind = task(group=8, symmetric=symmetric, hard_negatives=hard)
     read = examples(30)
     samples = kind.encode(read, pieces, 24)
     meaning = kind.metadata(read)
@@ -116,7 +119,8 @@ def plain_loss(
     total = 0.0
     for query, passage in pairs:
         score = float(queries[query] @ passages[passage]) / 0.5
-        others = {p for _, p in pairs if p not in samples.relevant[query]}
+        candidates = {p for _, p in pairs} | set(samples.negatives[chosen].ravel().tolist())
+        others = candidates - samples.relevant[query]
         ways = [[score, *(float(queries[query] @ passages[p]) / 0.5 for p in others)]]
         if symmetric:
             ways.append(
@@ -232,6 +236,50 @@ def test_a_tuned_encoder_finds_passages_and_evaluates_as_it_was_tuned(
     assert np.mean([pair in judged for pair in top]) == pytest.approx(
         metrics["recall_at_1"], abs=1e-6
     )
+
+
+def test_hard_negatives_are_the_best_wrong_passages(pieces: Tokenizer) -> None:
+    read = examples(30)
+    samples = task(group=64, hard_negatives=2).encode(read, pieces, 24)
+    index = PassageIndex.of_texts(read.passages)
+    for (query, _), negatives in zip(read.pairs.tolist(), samples.negatives.tolist(), strict=True):
+        ranked = best(index.scores(read.queries[query]), 30)
+        assert negatives == [p for p in ranked if p not in samples.relevant[query]][:2]
+    chosen = np.array([0, 5, 9])
+    batch = samples.batch(chosen, "rows")
+    assert batch["allowed"].shape[1] > 3
+    torch.manual_seed(1)
+    queries, passages = torch.randn(len(read.queries), 4), torch.randn(30, 4)
+    numbers = np.unique(np.append(read.pairs[chosen][:, 1], samples.negatives[chosen]))
+    asked = queries[read.pairs[chosen][:, 0]]
+    total, _ = contrastive_loss((asked, passages[numbers]), batch, 0.5)
+    assert float(total) == pytest.approx(
+        plain_loss(samples, queries, passages, chosen.tolist(), False), rel=1e-5
+    )
+    strange = dataclasses.replace(read, queries=["xyzzy"] * len(read.queries))
+    own = task(hard_negatives=2).encode(strange, pieces, 24)
+    assert own.negatives.tolist() == [[passage] * 2 for passage in read.pairs[:, 1].tolist()]
+
+
+def test_sentences_and_their_passages(tmp_path: Path) -> None:
+    text = [f"Sentence {number} has {'five words' * (number % 3)} here." for number in range(400)]
+    documents = [(f"d{n}", text[20 * n : 20 * n + 20]) for n in range(20)]
+    corpus = write_corpus(tmp_path / "corpus", [*documents, ("one", ["Alone."])], heldout=["d3"])
+    kind = load_task("inverse-cloze")
+    assert kind.source == "corpus"
+    found = kind.read(corpus, "train", None)
+    kept = 0
+    for query, passage in found.pairs.tolist():
+        sentence, around = found.queries[query], found.passages[passage]
+        (number,) = (n for n, own in documents if sentence in own)
+        own = dict(documents)[number]
+        assert all(part in own for part in around.replace(". ", ".|").split("|"))
+        kept += sentence in around
+    assert 0 < kept < len(found) / 3
+    assert found.dropped == {"empty": 1}  # of the only sentence nothing is left
+    assert not any(sentence in documents[3][1] for sentence in found.queries)
+    dev = kind.read(corpus, "dev", None)
+    assert all(sentence in documents[3][1] for sentence in dev.queries)
 
 
 def test_pairs_of_squad(samples: Path) -> None:
