@@ -36,6 +36,7 @@ from cloze.core.errors import DataError, UsageError
 from cloze.core.stages.stage import BuildContext
 from cloze.model.families.config import ModelConfig
 from cloze.model.families.registry import parse_model
+from cloze.model.objectives.distillation import without_projection
 from cloze.model.tensors import PICKLE, PICKLES, LazyTensors, write_tensors
 from cloze.pipeline.dataset.schema import DatasetInfo
 from cloze.pipeline.tokenizer.special import SpecialTokens
@@ -218,7 +219,7 @@ def load(path: str) -> LoadedCheckpoint:
     with resolve_pinned(path) as directory:
         verify(directory, training=False)
         with weights(directory) as tensors:
-            return replace(load_metadata(directory), state=dict(tensors))
+            return replace(load_metadata(directory), state=without_projection(tensors))
 
 
 def weights(directory: str) -> LazyTensors:

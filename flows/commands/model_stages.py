@@ -93,6 +93,10 @@ FINETUNE = StageCommand(
             "--tokenizer",
             "Tokenizer, for a model with random weights (--from-scratch without --checkpoint).",
         ),
+        "teacher": (
+            "--teacher",
+            "Fine-tuned checkpoint of the same task and vocabulary, to learn its answers, too.",
+        ),
     },
 )
 

@@ -40,7 +40,7 @@ class ModelConfig(BaseModel):
     """Masked language models of the class can also run with causal attention."""
 
     learns_from_teacher: ClassVar[bool] = False
-    """Models of the class can learn from a teacher; the family then has `first_weights`."""
+    """The class has its own objectives and loss weights for training with a teacher."""
 
     scaled_projections: ClassVar[tuple[str, ...]] = ()
     """Ends of the names of matrices whose initial weights are divided by the square root of twice

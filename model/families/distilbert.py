@@ -12,13 +12,10 @@ from cloze.model.families.config import ModelConfig
 from cloze.model.families.hub_format import HubFormat, KeyMap, fine_tuned, same
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     from cloze.model.families.pretraining import PretrainingModel
     from cloze.model.layers.heads import Pooler
 
 
-_POSITION = "encoder.embeddings.position.weight"
 Weight = Annotated[float, Field(ge=0.0)]
 
 
@@ -90,44 +87,6 @@ def build_pooler(config: ModelConfig) -> Pooler:
     from cloze.model.layers.heads import Pooler
 
     return Pooler(config.hidden_size, "relu")
-
-
-def first_weights(
-    config: DistilBertConfig, teacher: ModelConfig, state: Mapping[str, Tensor]
-) -> dict[str, Tensor]:
-    """Return a student's initial weights: "one layer out of two" of the teacher (section 2).
-
-    Student layer i is teacher layer i * T // S, for T and S layers. Embeddings and the LM head are
-    copied if the teacher has them. The teacher must be of a family with BERT's layer names.
-
-    Returns:
-        Clones of the teacher's tensors whose name and shape fit; empty if widths differ.
-    """
-    if (config.hidden_size, config.intermediate_size) != (
-        teacher.hidden_size,
-        teacher.intermediate_size,
-    ):
-        return {}
-    from cloze.model.families.models import parameter_shapes
-
-    weights = {
-        name: tensor for name, tensor in state.items() if not name.startswith("encoder.layers.")
-    }
-    for number in range(config.num_hidden_layers):
-        prefix = f"encoder.layers.{number * teacher.num_hidden_layers // config.num_hidden_layers}."
-        layer = {
-            name.removeprefix(prefix): tensor
-            for name, tensor in state.items()
-            if name.startswith(prefix)
-        }
-        weights |= {f"encoder.layers.{number}.{name}": tensor for name, tensor in layer.items()}
-    if _POSITION in weights:  # teachers with relative positions have no table
-        offset = len(weights[_POSITION]) - teacher.max_position_embeddings
-        weights[_POSITION] = weights[_POSITION][offset : offset + config.max_position_embeddings]
-    shapes = parameter_shapes(config)
-    return {
-        name: tensor.clone() for name, tensor in weights.items() if shapes.get(name) == tensor.shape
-    }
 
 
 _LAYER = "distilbert.transformer.layer.{n}"

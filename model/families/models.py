@@ -127,14 +127,47 @@ def is_backbone(name: str) -> bool:
     return name.startswith(("encoder.", "pooler."))
 
 
+_POSITION = "encoder.embeddings.position.weight"
+
+
 def first_weights(
     student: ModelConfig, teacher: ModelConfig, state: Mapping[str, Tensor]
 ) -> dict[str, Tensor]:
-    """Return a student's initial weights, taken from the teacher's `state`."""
-    weights: dict[str, Tensor] = family_module(student.family).first_weights(
-        student, teacher, merged(state)
-    )
-    return weights
+    """Return a student's initial weights: "one layer out of two" of the teacher (DistilBERT, 2).
+
+    Student layer i is teacher layer i * T // S, for T and S layers. Embeddings and the LM head are
+    copied if the teacher has them. Families share what has equal names.
+
+    Returns:
+        Clones of the teacher's tensors whose name and shape fit; empty if widths differ.
+    """
+    if (student.hidden_size, student.intermediate_size) != (
+        teacher.hidden_size,
+        teacher.intermediate_size,
+    ):
+        return {}
+    state, shapes = merged(state), parameter_shapes(student)
+    weights = {
+        name: tensor for name, tensor in state.items() if not name.startswith("encoder.layers.")
+    }
+    layers, teacher_layers = student.num_hidden_layers, teacher.num_hidden_layers
+    for number in range(layers):
+        prefix = f"encoder.layers.{number * teacher_layers // layers}."
+        layer = {
+            name.removeprefix(prefix): tensor
+            for name, tensor in state.items()
+            if name.startswith(prefix)
+        }
+        weights |= {f"encoder.layers.{number}.{name}": tensor for name, tensor in layer.items()}
+    if _POSITION in weights and _POSITION in shapes:  # relative positions have no table
+        # RoBERTa's table begins with rows that no position has.
+        own_offset = shapes[_POSITION][0] - student.max_position_embeddings
+        offset = len(weights[_POSITION]) - teacher.max_position_embeddings - own_offset
+        if offset >= 0:
+            weights[_POSITION] = weights[_POSITION][offset : offset + shapes[_POSITION][0]]
+    return {
+        name: tensor.clone() for name, tensor in weights.items() if shapes.get(name) == tensor.shape
+    }
 
 
 def vocab_parameters(config: ModelConfig) -> tuple[str, ...]:

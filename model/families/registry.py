@@ -8,7 +8,6 @@ PRESETS: its named sizes, of which NAME-tiny has 2 layers of width 128.
 build_model(config): builds the pretraining model; `cloze.model.families.models.new_model`
     initializes it.
 build_pooler(config): builds the fine-tuning pooler. Optional; the default is BERT's.
-first_weights(config, teacher, state): initial weights, if the family learns from a teacher.
 HUB: the Hugging Face format. Optional; without it the family cannot be exported.
 """
 

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from cloze.model.families.config import ModelConfig
     from cloze.model.layers.batch import Batch
+    from cloze.model.objectives.distill_options import DistillOptions
     from cloze.pipeline.dataset.schema import DatasetInfo
 
 OBJECTIVES: dict[str, str] = {
@@ -33,6 +34,8 @@ OBJECTIVES: dict[str, str] = {
     "lm": "cloze.model.objectives.losses:LM",
     "distillation": "cloze.model.objectives.losses:DISTILLATION",
     "cosine": "cloze.model.objectives.losses:COSINE",
+    "states": "cloze.model.objectives.losses:STATES",
+    "relations": "cloze.model.objectives.losses:RELATIONS",
 }
 CAUSAL, MASKED = "clm", ("mlm", "mntp")  # objectives that can train a head that fills masks
 
@@ -117,20 +120,23 @@ def choose(
     info: DatasetInfo,
     requested: Sequence[str] | None = None,
     teacher: ModelConfig | None = None,
+    distill: DistillOptions | None = None,
 ) -> tuple[str, ...]:
     """Return the names of the objectives to train on, checked against model, dataset and teacher.
 
     Args:
         requested: names from the user; None: the model family's defaults.
+        distill: losses against the teacher; None: the family's.
 
     Raises:
         UsageError: the model lacks an objective's head, or the dataset's rows do not suit it.
     """
-    defaults = (
-        model.default_objectives(info.pair_task)
-        if teacher is None
-        else model.distillation_objectives(teacher)
-    )
+    if teacher is None:
+        defaults = model.default_objectives(info.pair_task)
+    elif distill is not None:
+        defaults = tuple(distill.loss_weights())
+    else:
+        defaults = model.distillation_objectives(teacher)
     selected = tuple(requested) if requested else defaults
     for objective in objectives(selected):
         if objective.needs_teacher and teacher is None:
@@ -147,6 +153,11 @@ def choose(
             _check_pairs(objective.name, objective.pair_recipe, model, info)
         _check_rows(objective, model, info)
     _check_ways(selected, model, teacher)
+    if "relations" in selected and info.packed:
+        raise UsageError(
+            "objective (relations) needs rows of one text each, those of this dataset are packed; "
+            "leave distill.relations out, or make a dataset with another recipe"
+        )
     return selected
 
 

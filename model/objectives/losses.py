@@ -1,7 +1,7 @@
 """Losses of the pretraining objectives, in the order of `OBJECTIVES`' kinds.
 
 Masked positions: mlm, clm, mntp, sbo. Segment pairs: nsp, sop. Replaced tokens: rtd. Left to
-right: lm. A teacher's outputs: distillation, cosine.
+right: lm. A teacher's outputs: distillation, cosine, states, relations.
 """
 
 from __future__ import annotations
@@ -244,6 +244,17 @@ LM = Objective(
 # Teachers: the distribution at masked tokens, and hidden states.
 
 
+def soft_divergence(student: Tensor, teacher: Tensor, temperature: Tensor | float) -> Tensor:
+    """Return the KL divergence of student from teacher at a temperature, fp32 [...].
+
+    Args:
+        student, teacher: logits, float [..., V].
+    """
+    target = log_softmax(teacher.float() / temperature, dim=-1)
+    own = log_softmax(student.float() / temperature, dim=-1)
+    return (target.exp() * (target - own)).sum(dim=-1)
+
+
 def divergence(outputs: Outputs, batch: Batch) -> tuple[Tensor, Tensor]:
     """Return the KL divergence of student from teacher at a temperature, times its square.
 
@@ -253,10 +264,9 @@ def divergence(outputs: Outputs, batch: Batch) -> tuple[Tensor, Tensor]:
     Args:
         outputs: `mlm_logits` and `teacher_logits`, float [M, V]; `temperature`, scalar.
     """
-    student, teacher = outputs["mlm_logits"].float(), outputs["teacher_logits"].float()
+    student, teacher = outputs["mlm_logits"], outputs["teacher_logits"]
     temperature, real = outputs["temperature"], batch["masked_labels"] != IGNORE_INDEX
-    target = log_softmax(teacher / temperature, dim=-1)
-    kl = (target.exp() * (target - log_softmax(student / temperature, dim=-1))).sum(dim=-1)
+    kl = soft_divergence(student, teacher, temperature)
     agreement = (student.detach().argmax(dim=-1) == teacher.argmax(dim=-1)) & real
     return torch.where(real, kl, 0.0).sum() * temperature**2, agreement.sum()
 
@@ -271,6 +281,44 @@ def misalignment(outputs: Outputs, batch: Batch) -> tuple[Tensor, Tensor]:
     cosine = cosine_similarity(outputs["hidden"].float(), outputs["teacher_hidden"].float(), dim=-1)
     total = torch.where(real, 1.0 - cosine, 0.0).sum()
     return total, ((cosine.detach() > ALIGNED) & real).sum()
+
+
+def state_distance(outputs: Outputs, batch: Batch) -> tuple[Tensor, Tensor]:
+    """Return the mean squared distance of matched states at every real token.
+
+    The mean is over layers and width. Aligned last states count as right.
+
+    Args:
+        outputs: `states` and `teacher_states`, float [K, B, L, D].
+    """
+    real = batch["attention_mask"]
+    own, target = outputs["states"].float(), outputs["teacher_states"].float()
+    distance = (own - target).square().mean(dim=(0, -1))
+    cosine = cosine_similarity(own[-1].detach(), target[-1], dim=-1)
+    return torch.where(real, distance, 0.0).sum(), ((cosine > ALIGNED) & real).sum()
+
+
+def relation_divergence(outputs: Outputs, batch: Batch) -> tuple[Tensor, Tensor]:
+    """Return the KL divergence between relations at every real token, a mean over heads.
+
+    Relations are softmax(X X^T / sqrt(H)) for queries, keys and values X of a head; the three
+    divergences add up (Wang et al., MiniLMv2, 2021, equations 6 to 8). A token whose most related
+    token by values is the teacher's counts as right.
+
+    Args:
+        outputs: `relations` and `teacher_relations`, float [3, B, L, A, H].
+    """
+    real = batch["attention_mask"]
+
+    def scores(vectors: Tensor) -> Tensor:
+        heads = vectors.float().transpose(-3, -2)  # [3, B, A, L, H]
+        products = heads @ heads.transpose(-1, -2) / math.sqrt(heads.shape[-1])
+        return products.masked_fill(~real[:, None, None, :], torch.finfo(products.dtype).min)
+
+    own, target = scores(outputs["relations"]), scores(outputs["teacher_relations"])
+    losses = soft_divergence(own, target, 1.0).mean(dim=2).sum(dim=0)  # [B, L]
+    best = [values[2].detach().mean(dim=1).argmax(dim=-1) for values in (own, target)]
+    return torch.where(real, losses, 0.0).sum(), ((best[0] == best[1]) & real).sum()
 
 
 # Knowledge distillation: the teacher's distribution over masked tokens (Hinton et al., 2015; Sanh
@@ -288,4 +336,18 @@ DISTILLATION = Objective(
 # Cosine loss: align hidden states with the teacher's (Sanh et al., DistilBERT, 2019, 3: L_cos).
 COSINE = Objective(
     name="cosine", targets=real_tokens, loss=misalignment, all_positions=True, needs_teacher=True
+)
+
+# Hidden states of all layers (Jiao et al., TinyBERT, 2020, 3.1: L_hidn and L_embd).
+STATES = Objective(
+    name="states", targets=real_tokens, loss=state_distance, all_positions=True, needs_teacher=True
+)
+
+# Self-attention relations of the last layer (Wang et al., MiniLMv2, 2021).
+RELATIONS = Objective(
+    name="relations",
+    targets=real_tokens,
+    loss=relation_divergence,
+    all_positions=True,
+    needs_teacher=True,
 )

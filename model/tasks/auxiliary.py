@@ -25,6 +25,7 @@ from cloze.model.layers.batch import Batch, extend
 from cloze.model.layers.cross_entropy import enable_lazy_logits
 from cloze.model.layers.encoder import Encoder
 from cloze.model.objectives import LossSum, Objective, objectives
+from cloze.model.objectives.distillation import without_projection
 from cloze.model.tasks.source import EpochSource, MultiTaskSource
 from cloze.model.train.loop.interfaces import StepBatches
 from cloze.pipeline import tokenizer
@@ -172,5 +173,6 @@ def add_auxiliary(
 
 
 def without_auxiliary(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return the weights of a network without those of an auxiliary head."""
-    return {name: value for name, value in state.items() if not name.startswith(f"{AUXILIARY}.")}
+    """Return the weights of a network without those that only its training used."""
+    own = without_projection(state)
+    return {name: value for name, value in own.items() if not name.startswith(f"{AUXILIARY}.")}

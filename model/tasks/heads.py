@@ -60,6 +60,9 @@ def pair_features(hidden: Tensor, attention_mask: Tensor, second: Tensor) -> Ten
 class SequenceClassifier(nn.Module):
     """Encoder, pooler, dropout and a linear layer (Devlin et al. 2019, figure 4a, b).
 
+    Attributes:
+        all_positions: compute the last layer at every position, though the pooler reads the first.
+
     Args:
         pooler: pooler; its `head_bias` False means a linear layer without bias, as in the Hugging
             Face class.
@@ -67,6 +70,8 @@ class SequenceClassifier(nn.Module):
         pairs: true to use `pair_features` instead of the pooler, without a layer between: a tanh
             layer overfits.
     """
+
+    all_positions: bool = False
 
     def __init__(
         self,
@@ -94,7 +99,8 @@ class SequenceClassifier(nn.Module):
         """Return logits, fp32 [B, outputs], for a batch of `TextSamples`."""
         ids, mask = batch["input_ids"], batch["attention_mask"]
         pooler = None if self._pairs else self.pooler
-        if isinstance(self.encoder, Encoder) and isinstance(pooler, Pooler) and pooler.reads_first:
+        first = isinstance(pooler, Pooler) and pooler.reads_first and not self.all_positions
+        if first and isinstance(self.encoder, Encoder):
             first_positions = torch.arange(0, ids.numel(), ids.shape[1], device=ids.device)
             hidden = encode(self.encoder, ids, batch, first_positions)[:, None]
         else:
@@ -376,8 +382,8 @@ def trained_network(
     """
     network = task_network(task, new_backbone(config), config, metadata, 0.0)
     expected = network.state_dict()
-    # A pooler may be another task's of the same training; an auxiliary head only trains.
-    optional = ("pooler.", "auxiliary.")
+    # A pooler may be another task's of the same training; some parts only train.
+    optional = ("pooler.", "auxiliary.", "distillation.")
     unused = {name for name in state if name.startswith(optional) and name not in expected}
     state = {name: weight for name, weight in state.items() if name not in unused}
     for name in sorted(expected.keys() ^ state.keys()):

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from cloze.core import random_keys
 from cloze.model.data.layouts import LayoutKind, layout_for
 from cloze.model.layers.batch import Batch, extend
+from cloze.model.objectives import LossSum
 from cloze.model.tasks.encode import groups_of, shuffled, training_batches
 from cloze.model.tasks.task import Ints, Samples, Task, part_of
 from cloze.model.train.loop.interfaces import MicroBatch, StepBatches, TrainModule
@@ -22,6 +23,7 @@ from cloze.model.train.precision import DTYPES, Precision, autocast
 
 if TYPE_CHECKING:
     from cloze.model.tasks.auxiliary import Auxiliary
+    from cloze.model.tasks.teacher import Lesson
 
 BLANK = "blank"  # batch entry: the batch has weight 0
 _MIXED = 2  # random stream, distinct from those of `training_batches`
@@ -210,6 +212,7 @@ class TaskObjective(TrainModule):
         device: device of the training.
         compiled: True if the layers of the encoder are compiled.
         auxiliary: objective whose loss is added; its batches have its `inputs`.
+        lesson: losses against a teacher.
     """
 
     names: tuple[str, ...] = ("train",)
@@ -223,14 +226,19 @@ class TaskObjective(TrainModule):
         *,
         compiled: bool = False,
         auxiliary: Auxiliary | None = None,
+        lesson: Lesson | None = None,
     ) -> None:
         super().__init__()
         self.model = model
-        self._auxiliary = auxiliary
+        self._auxiliary, self._lesson = auxiliary, lesson
+        networks = [model]
         if auxiliary is not None:
             self.names = (*self.names, auxiliary.objective.name)
+        if lesson is not None:
+            self.names = (*self.names, *lesson.names)
+            networks.append(lesson.teacher.network)
         self.task, self._precision = task, precision
-        self.layout: LayoutKind = layout_for([model], device, DTYPES[precision], compiled=compiled)
+        self.layout: LayoutKind = layout_for(networks, device, DTYPES[precision], compiled=compiled)
 
     def trial_batch(self, samples: Samples, indices: Ints) -> Batch:
         """Return a batch of samples, on the CPU, as the first step would have it."""
@@ -241,17 +249,29 @@ class TaskObjective(TrainModule):
         counts = [self.task.count(batch)]
         if self._auxiliary is not None:
             counts.append(self._auxiliary.objective.count(batch))
+        if self._lesson is not None:
+            counts += self._lesson.counts(self.task, batch)
         return [0 if BLANK in batch else count for count in counts]
 
     def loss(self, batch: Batch, counts: Tensor) -> tuple[Tensor, Tensor]:
-        loss = self.task.loss(self.predict(batch), batch)
+        lesson, others = self._lesson, list[tuple[float, LossSum]]()
+        if lesson is None:
+            outputs = self.predict(batch)
+        else:
+            with autocast(self._precision, batch["input_ids"].device.type):
+                outputs, others = lesson.losses(self.task, batch)
+        loss = self.task.loss(outputs, batch)
         weight = 0.0 if BLANK in batch else 1.0
         figures = torch.stack([loss.total.detach().double(), loss.correct.double()])[:, None]
         total = weight * loss.total / counts[0]
+        if lesson is not None:  # without weight, the head has no gradient, not one of zeros
+            labels = lesson.options.labels
+            total = labels * total if labels else torch.zeros_like(total)
         if self._auxiliary is not None:
             with autocast(self._precision, batch["input_ids"].device.type):
-                own = self._auxiliary.score(batch)
-            total = total + self._auxiliary.weight * weight * own.total / counts[1]
+                others.insert(0, (self._auxiliary.weight, self._auxiliary.score(batch)))
+        for number, (share, own) in enumerate(others, start=1):
+            total = total + share * weight * own.total / counts[number]
             column = torch.stack([own.total.detach().double(), own.correct.double()])[:, None]
             figures = torch.cat([figures, column], dim=1)
         return total, weight * figures

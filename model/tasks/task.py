@@ -228,6 +228,19 @@ class Task(abc.ABC, Generic[E, P]):
     def loss(self, outputs: Any, batch: Mapping[str, Any]) -> Loss:
         """Return the loss of the network's outputs for a batch."""
 
+    def soft_loss(
+        self, outputs: Any, teacher: Any, batch: Mapping[str, Any], temperature: float
+    ) -> Loss:
+        """Return the loss of the network's outputs against a teacher's, summed as `loss`.
+
+        Raises:
+            UsageError: the outputs of this kind are not comparable.
+        """
+        raise UsageError(
+            f"distill.soft means nothing to task {self.name}, whose outputs are no distributions; "
+            f"set it to 0, or leave the teacher out"
+        )
+
     @abc.abstractmethod
     def select_outputs(self, outputs: Any, batch: Mapping[str, Any]) -> Tensor | tuple[Tensor, ...]:
         """Return the outputs that `decode` needs, on the device, with one row per sample."""

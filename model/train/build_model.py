@@ -10,13 +10,17 @@ import numpy as np
 import torch
 
 from cloze.core import random_keys
+from cloze.core.errors import UsageError
 from cloze.core.stages.stage import BuildContext
 from cloze.model.data.batch import AttentionModes, collate, empty_batch
 from cloze.model.data.layouts import LayoutKind, layout_for
 from cloze.model.families.config import ModelConfig
+from cloze.model.families.registry import model_config
 from cloze.model.layers.batch import Batch
 from cloze.model.layers.encoder import enable_activation_checkpointing
 from cloze.model.objectives import choose
+from cloze.model.objectives.distill_options import DistillOptions
+from cloze.model.objectives.distillation import RECORDED, Comparison, add_projection
 from cloze.model.train import compile_policy, engines
 from cloze.model.train.compile_policy import StepTimes, WorkEstimate
 from cloze.model.train.config import PretrainConfig
@@ -35,6 +39,7 @@ from cloze.model.train.plan import micro_batch
 from cloze.model.train.precision import DTYPES, Precision, check_grad_reduce_dtype
 from cloze.model.train.resume import continuation, state
 from cloze.model.train.resume.initialization import (
+    DEFAULT_MODEL,
     InitialModel,
     Teacher,
     build_network,
@@ -72,6 +77,7 @@ class Start:
         config: the config with model and optimizer filled in.
         resumed: the checkpoint of this training or of the previous phase.
         start_position: start position of this phase.
+        distill: losses against the teacher; None: the family's.
         names: names of the objectives.
     """
 
@@ -80,6 +86,7 @@ class Start:
     start_position: StartPosition
     initial: InitialModel
     teacher: Teacher | None
+    distill: DistillOptions | None
     names: tuple[str, ...]
     directions: AttentionModes
 
@@ -133,9 +140,14 @@ def find_start(config: PretrainConfig, job: SetupJob) -> Start:
             else continuation.start_position(resumed, job.data.fingerprint)
         )
     continuation.check_schedule(config, start_position)
-    teacher = None
+    teacher, distill = None, config.distill
+    if distill is not None and teacher_path is None:
+        raise UsageError("distill needs a teacher (found none); name one with --teacher")
     if teacher_path is not None:
-        teacher = load_teacher(teacher_path, config.model, info, tokenizer, build)
+        student = config.model or model_config(DEFAULT_MODEL)
+        if distill is None and not student.learns_from_teacher:
+            distill = DistillOptions()
+        teacher = load_teacher(teacher_path, student, distill, info, tokenizer, build)
     optimizer = config.optimizer or DEFAULT_OPTIMIZER
     if resumed is not None and phase is not None:
         initial = continuation.initial_model(resumed, config, info, tokenizer)
@@ -143,7 +155,8 @@ def find_start(config: PretrainConfig, job: SetupJob) -> Start:
     else:
         checkpoint = build.inputs.get("checkpoint")
         initial = initial_model(config.model, checkpoint, info, tokenizer, teacher)
-    names = choose(initial.model, info, config.objectives, teacher.model if teacher else None)
+    other = teacher.model if teacher else None
+    names = choose(initial.model, info, config.objectives, other, distill)
     batch = config.initial_batch or config.global_batch
     return Start(
         config=config.model_copy(update={"model": initial.model, "optimizer": optimizer}),
@@ -151,6 +164,7 @@ def find_start(config: PretrainConfig, job: SetupJob) -> Start:
         start_position=start_position,
         initial=initial,
         teacher=teacher,
+        distill=distill,
         names=tuple(names),
         directions=attention_modes(names, config.causal_share, batch),
     )
@@ -179,7 +193,12 @@ def build_model(
     config, execution, world, notes = start.config, job.build.execution, job.world, job.notes
     check_grad_reduce_dtype(config.grad_reduce_dtype, precision)
     torch.manual_seed(int(random_keys.fold_in(config.seed, _WEIGHTS)))
-    network, missing = build_network(start.initial)
+
+    def extend(network: torch.nn.Module) -> None:
+        if start.teacher is not None:
+            add_projection(network, start.model, start.teacher.model, start.names)
+
+    network, missing = build_network(start.initial, extend)
     if missing:
         notes.append(f"the checkpoint lacks what begins at random: {', '.join(missing)}")
     if execution.activation_checkpointing:
@@ -230,6 +249,10 @@ def _compiled(
 ) -> bool:
     """Return True if the training step is compiled; rank 0 decides."""
     config, execution, world, train = start.config, job.build.execution, job.world, job.data.train
+    if RECORDED & set(start.names):
+        if execution.compile:
+            raise UsageError("compile (true) is not for a teacher's states; leave it out")
+        return False
     decision = compile_policy.given_decision(
         execution.compile,
         start.own.run.compiled if start.own else None,
@@ -281,9 +304,25 @@ def _scoring(
 ) -> PretrainModule:
     """Build the module of network and loss; parameters that no objective uses are frozen."""
     device, teacher = job.world.device, start.teacher
-    weights = {**start.model.loss_weights(), **objective_weights(start.names, start.directions)}
+    distill = start.distill
+    weights = {
+        **start.model.loss_weights(),
+        **({} if distill is None else distill.loss_weights()),
+        **objective_weights(start.names, start.directions),
+    }
+    comparison = None
+    if teacher is not None and RECORDED & set(start.names):
+        models = (start.model, teacher.model)
+        heads = None if distill is None else distill.relation_heads
+        comparison = Comparison(network, teacher.network, models, start.names, heads)
     scoring = PretrainModule(
-        network, start.names, precision, device_type=device.type, weights=weights, teacher=teacher
+        network,
+        start.names,
+        precision,
+        device_type=device.type,
+        weights=weights,
+        teacher=teacher,
+        comparison=comparison,
     )
     batch = empty_batch(pad=job.info.special.pad, directions=start.directions)
     batch["mask_id"] = torch.tensor(-1)

@@ -14,6 +14,7 @@ from cloze.core.humanize import parse_duration
 from cloze.core.stages.stage import name_of, role_of
 from cloze.model.families.config import ModelConfig
 from cloze.model.families.registry import model_config
+from cloze.model.objectives.distill_options import DistillOptions
 from cloze.model.train.loop.schedules import SCHEDULES, BatchSizeSchedule, Schedule
 from cloze.model.train.optimizers import DEFAULT_OPTIMIZER, known_optimizer
 
@@ -76,6 +77,9 @@ class PretrainConfig(StageConfig):
     objectives: tuple[str, ...] | None = None
     """Training objective, such as mlm or nsp. Repeatable. Default: what the model family trains on
     this dataset."""
+
+    distill: DistillOptions | None = None
+    """With --teacher: weights of the losses. Default: distilbert's own, else labels and soft."""
 
     causal_share: float | None = Field(default=None, gt=0, lt=1)
     """Share of samples read from left to right, if clm is trained with a masked objective. Default:

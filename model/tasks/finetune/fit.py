@@ -27,6 +27,7 @@ from cloze.model.tasks.predict import FORWARD, DevEvaluator, predict_split
 from cloze.model.tasks.source import TaskObjective, source_of
 from cloze.model.tasks.table import load_task, merge_options
 from cloze.model.tasks.task import Split, Task, TaskMetadata
+from cloze.model.tasks.teacher import TaskTeacher
 from cloze.model.train import engines
 from cloze.model.train.compile_policy import requested_or_recorded
 from cloze.model.train.distributed import StopRequest, World
@@ -61,6 +62,7 @@ class FinetuneSetup:
 
     Attributes:
         metadata: task metadata, stored in the checkpoint.
+        teacher: the student's teacher; None without one.
     """
 
     config: FinetuneConfig
@@ -72,6 +74,7 @@ class FinetuneSetup:
     metadata: TaskMetadata
     train: Split
     dev: Split
+    teacher: TaskTeacher | None = None
 
     @property
     def steps_per_epoch(self) -> int:
@@ -178,6 +181,8 @@ def prepare(
     auxiliary = add_auxiliary(
         network, config.auxiliary, model, weights, setup.start.tokenizer, config.seed
     )
+    teacher = setup.teacher
+    lesson = None if teacher is None else teacher.teach(network, model)
     if execution.activation_checkpointing:
         enable_activation_checkpointing(network)
     # Parameters are counted before an engine shards them.
@@ -200,10 +205,18 @@ def prepare(
         check_frozen(setup.train.samples)
     compiled = _compiled(setup, resumed.run.compiled if resumed else None, engine)
     objective = TaskObjective(
-        task, network, precision, world.device, compiled=compiled, auxiliary=auxiliary
+        task,
+        network,
+        precision,
+        world.device,
+        compiled=compiled,
+        auxiliary=auxiliary,
+        lesson=lesson,
     )
     sample_batch = objective.trial_batch(setup.train.samples, np.zeros(1, np.int64))
     unused = freeze_unused(objective, sample_batch)
+    if teacher is not None:  # only now: `freeze_unused` runs the network on the CPU
+        teacher.network.to(world.device)
     if isinstance(network, FrozenNetwork):
         unused = [name for name in unused if not name.startswith("encoder.")]
     if unused:
@@ -297,10 +310,13 @@ def _compiled(setup: FinetuneSetup, recorded: bool | None, engine: engines.Engin
     requested, model = setup.build.execution.compile, setup.start.model
     choice = requested_or_recorded(requested, recorded)
     gathers = engine.name == "deepspeed" and engine.zero == 3
-    if requested and (setup.config.frozen or gathers or not model.supports_compile):
+    recorded_states = setup.teacher is not None and setup.teacher.objectives
+    if requested and (
+        setup.config.frozen or gathers or recorded_states or not model.supports_compile
+    ):
         raise UsageError(
-            f"compile (true) is not for frozen features, ZeRO stage 3, or models of some families "
-            f"(this one is {model.family}); leave it out"
+            f"compile (true) is not for frozen features, a teacher's states, ZeRO stage 3, or "
+            f"models of some families (this one is {model.family}); leave it out"
         )
     return bool(choice)
 

@@ -7,8 +7,10 @@ from typing import Any
 
 from cloze.core import storage
 from cloze.core.artifacts import checkpoints
+from cloze.core.errors import UsageError
 from cloze.core.stages.stage import BuildContext, Reporter, StageResult
 from cloze.model import checkpoint
+from cloze.model.objectives.distill_options import DistillOptions
 from cloze.model.tasks.files import METRICS, write_json
 from cloze.model.tasks.finetune.fit import FinetuneResult, FinetuneSetup, fit
 from cloze.model.tasks.finetune.stage import SPLITS, FinetuneConfig
@@ -16,6 +18,7 @@ from cloze.model.tasks.finetune.start import starting_point
 from cloze.model.tasks.options import Frozen
 from cloze.model.tasks.table import load_task
 from cloze.model.tasks.task import Figures, check_labelled, encoded, task_source
+from cloze.model.tasks.teacher import load_teacher
 from cloze.model.train.distributed import StopRequest, World, init_distributed
 from cloze.model.train.monitor.log import METRICS as LOG
 
@@ -27,6 +30,7 @@ RECIPE = (
 )
 UNUSUAL = (
     "auxiliary",
+    "distill",
     "unfreeze_layers",
     "schedule",
     "decay_share",
@@ -97,7 +101,13 @@ def run(config: FinetuneConfig, build: BuildContext) -> StageResult:
 def prepare(
     config: FinetuneConfig, build: BuildContext, world: World, stop: StopRequest
 ) -> FinetuneSetup:
-    """Read the starting checkpoint and both splits."""
+    """Read the starting checkpoint, both splits and the teacher."""
+    if config.distill is not None and "teacher" not in build.inputs:
+        raise UsageError("distill needs a teacher (found none); name one with --teacher")
+    if config.frozen is not None and "teacher" in build.inputs:
+        raise UsageError(
+            f"frozen ({config.frozen}) is for one network; leave it out, or the teacher"
+        )
     task = load_task(config.task, config.given_options())
     source = task_source(task, config.some_data, build.inputs.get("corpus"))
     start, pieces = starting_point(config, build, world)
@@ -126,6 +136,10 @@ def prepare(
     if world.is_rank_zero:
         for name, split in splits.items():
             split.count(build, name)
+    path, teacher = build.inputs.get("teacher"), None
+    if path is not None:
+        options = config.distill or DistillOptions()
+        teacher = load_teacher(path, options, task, metadata, pieces, build)
     return FinetuneSetup(
         config=config,
         build=build,
@@ -134,6 +148,7 @@ def prepare(
         task=task,
         start=start,
         metadata=metadata,
+        teacher=teacher,
         **splits,
     )
 
@@ -163,6 +178,7 @@ def _save(setup: FinetuneSetup, result: FinetuneResult) -> None:
 def _result(setup: FinetuneSetup, main: FinetuneResult, metrics: Figures) -> StageResult:
     """Write metrics.json and return the result; step checkpoints are temporary."""
     build, config, finished = setup.build, setup.config, main.finished
+    fields = config.fingerprint_fields()
     splits = {"train": setup.train, "dev": setup.dev}
     statistics = {
         name: setup.task.dataset_statistics(split.examples) for name, split in splits.items()
@@ -182,7 +198,7 @@ def _result(setup: FinetuneSetup, main: FinetuneResult, metrics: Figures) -> Sta
         "split": "dev",
         "truncated": {name: split.samples.truncated for name, split in splits.items()},
         "recipe": {name: getattr(config, name) for name in RECIPE}
-        | {name: getattr(config, name) for name in UNUSUAL if name in config.fingerprint_fields()}
+        | {name: fields[name] for name in UNUSUAL if name in fields}
         | {"learning_rate": setup.learning_rate},
         "best": main.best,
     }

@@ -16,6 +16,7 @@ from cloze.core.config import InputPath, StageConfig
 from cloze.core.errors import UsageError, did_you_mean
 from cloze.core.humanize import format_metrics
 from cloze.core.stages.stage import BuildContext, InputSpec, Stage, StageResult
+from cloze.model.objectives.distill_options import DistillOptions
 from cloze.model.tasks.cost import FINETUNE_COSTS
 from cloze.model.tasks.files import data_fingerprint, missing_split
 from cloze.model.tasks.options import MULTITASK, FrozenLayers, SubTask, TaskOptions
@@ -59,6 +60,10 @@ class FinetuneConfig(StageConfig):
     )
     """Language modelling on the task's texts, by the checkpoint's pretraining head, with the weight
     of its loss: {mlm: 0.1}, or {lm: 0.5} for left-to-right models (GPT)."""
+
+    distill: DistillOptions | None = None
+    """With --teacher: weights of the losses, such as {labels: 0.5, soft: 0.5, hidden: 1,
+    temperature: 2}, which are the defaults but hidden: 0."""
 
     epochs: int = Field(default=3, ge=1)
     """Passes over the train split."""
@@ -311,6 +316,7 @@ STAGE = Stage(
         "checkpoint": InputSpec(kinds=("pretrain",), explicit_kinds=("finetune", "merge", "prune")),
         "corpus": InputSpec(kinds=("corpus", "semdedup")),
         "vocab": InputSpec(kinds=("vocab",)),
+        "teacher": InputSpec(kinds=("finetune",), explicit_only=True),
     },
     unhashed_files=("metrics.jsonl", "skipped.jsonl", "cost.jsonl", "from_scratch.jsonl"),
     worker="cloze.model",

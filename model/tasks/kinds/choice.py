@@ -35,6 +35,7 @@ from cloze.model.tasks.task import (
     TaskMetadata,
     mean_array,
 )
+from cloze.model.tasks.teacher import soft_loss
 from cloze.pipeline.tokenizer.tokenizer import Tokenizer
 
 HEAD = "choice"
@@ -158,6 +159,11 @@ class Choice(Task[Choices, Probabilities]):
         logits, labels = _by_example(outputs, batch), batch["labels"]
         total = nn.functional.cross_entropy(logits, labels, reduction="sum")
         return Loss(total=total, correct=(logits.argmax(dim=-1) == labels).sum())
+
+    def soft_loss(
+        self, outputs: Tensor, teacher: Tensor, batch: Mapping[str, Any], temperature: float
+    ) -> Loss:
+        return soft_loss(_by_example(outputs, batch), _by_example(teacher, batch), temperature)
 
     def select_outputs(self, outputs: Tensor, batch: Mapping[str, Any]) -> Tensor:
         """Return the probabilities of each example's endings, [B, K]; 0 for missing endings."""

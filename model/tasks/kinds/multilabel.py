@@ -26,6 +26,7 @@ from cloze.model.tasks.kinds.texts import Probabilities, TextTask
 from cloze.model.tasks.metrics import Flags, Ints, interval
 from cloze.model.tasks.options import MultiLabelOptions
 from cloze.model.tasks.task import Figures, Loss, Samples, TaskMetadata
+from cloze.model.tasks.teacher import soft_loss
 from cloze.pipeline.tokenizer.tokenizer import Tokenizer
 
 PROBLEM = "multi_label_classification"  # Hugging Face's `problem_type`
@@ -178,6 +179,15 @@ class MultiLabel(TextTask[LabelSets, Probabilities]):
         predicted = torch.sigmoid(outputs) > self.options.threshold
         correct = (predicted == labels.bool()).all(dim=-1).sum()
         return Loss(total=losses.mean(dim=-1).sum(), correct=correct)
+
+    def soft_loss(
+        self, outputs: Tensor, teacher: Tensor, batch: Mapping[str, Any], temperature: float
+    ) -> Loss:
+        """Compute the mean divergence of the labels' yes and no."""
+        own, other = (torch.stack([item, -item], dim=-1) / 2 for item in (outputs, teacher))
+        loss = soft_loss(own, other, temperature)
+        labels = outputs.shape[-1]
+        return Loss(total=loss.total / labels, correct=loss.correct // labels)
 
     def select_outputs(self, outputs: Tensor, batch: Mapping[str, Any]) -> Tensor:
         """Return the probability of each label, [B, labels]."""

@@ -10,12 +10,14 @@ from __future__ import annotations
 
 import functools
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+import torch
+from torch import Tensor
 
 from cloze.core.errors import UsageError
 from cloze.model.tasks.encode import TextSamples
@@ -30,6 +32,29 @@ INSIDE, LONG = "inside_a_piece", "over_answer_length"
 TORN, NOTHING = "outside_windows", "without_pieces"
 ALL = "all_answers_of_a_question"
 LENGTH_BONUS = 0.01  # bonus per token of window length, which decides ties of context
+
+
+class WindowSpans(NamedTuple):
+    """Best spans of a window, best first: positions in the sequence, logits, and [CLS] logits."""
+
+    starts: npt.NDArray[np.int64]
+    ends: npt.NDArray[np.int64]
+    start_logits: npt.NDArray[np.float32]
+    end_logits: npt.NDArray[np.float32]
+    null: tuple[float, float]
+
+
+def finite_spans(rows: Sequence[npt.NDArray[Any]]) -> WindowSpans:
+    """Return the spans of a window from its rows of `window_spans`."""
+    real = np.isfinite(rows[2])
+    start_null, end_null = rows[4].tolist()
+    return WindowSpans._make([*(row[real] for row in rows[:4]), (start_null, end_null)])
+
+
+def real_logits(outputs: Tensor, batch: Mapping[str, Any]) -> Tensor:
+    """Return logits [B, L, 2] with the lowest number at padding."""
+    lowest = torch.finfo(outputs.dtype).min
+    return outputs.masked_fill(~batch["attention_mask"][:, :, None], lowest)
 
 
 class PassageWindow(NamedTuple):

@@ -26,7 +26,16 @@ from cloze.model.families.models import Backbone
 from cloze.model.tasks.files import split_file
 from cloze.model.tasks.formats.squad import MRQA, SquadExamples, counts, read_squad
 from cloze.model.tasks.heads import TokenClassifier
-from cloze.model.tasks.kinds.span_windows import BOUNDS, ENDS, STARTS, Windows, encode_questions
+from cloze.model.tasks.kinds.span_windows import (
+    BOUNDS,
+    ENDS,
+    STARTS,
+    Windows,
+    WindowSpans,
+    encode_questions,
+    finite_spans,
+    real_logits,
+)
 from cloze.model.tasks.metrics import Floats, best_threshold, mean_interval, question_scores
 from cloze.model.tasks.options import SpanOptions, TaskOptions
 from cloze.model.tasks.task import (
@@ -38,19 +47,10 @@ from cloze.model.tasks.task import (
     TaskMetadata,
     mean_array,
 )
+from cloze.model.tasks.teacher import soft_loss
 from cloze.pipeline.tokenizer.tokenizer import Tokenizer
 
 PREDICTIONS, N_BEST, NULL_ODDS = "predictions.json", "nbest_predictions.json", "null_odds.json"
-
-
-class WindowSpans(NamedTuple):
-    """Best spans of a window, best first: positions in the sequence, logits, and [CLS] logits."""
-
-    starts: npt.NDArray[np.int64]
-    ends: npt.NDArray[np.int64]
-    start_logits: npt.NDArray[np.float32]
-    end_logits: npt.NDArray[np.float32]
-    null: tuple[float, float]
 
 
 class Span(NamedTuple):
@@ -140,13 +140,6 @@ def window_spans(logits: Tensor, bounds: Tensor, n_best: int, longest: int) -> t
     stops = (starts + span_indices % width).clamp(max=logits.shape[1] - 1)
     begin_logits = start_logits.gather(1, starts).masked_fill(~scores.isfinite(), -torch.inf)
     return starts, stops, begin_logits, end_logits.gather(1, stops), logits[:, 0]
-
-
-def finite_spans(rows: Sequence[npt.NDArray[Any]]) -> WindowSpans:
-    """Return the spans of a window from its rows of `window_spans`."""
-    real = np.isfinite(rows[2])
-    start_null, end_null = rows[4].tolist()
-    return WindowSpans._make([*(row[real] for row in rows[:4]), (start_null, end_null)])
 
 
 def merge_windows(
@@ -277,12 +270,18 @@ class Spans(Task[SquadExamples, Predictions]):
         return len(batch[STARTS])
 
     def loss(self, outputs: Tensor, batch: Mapping[str, Any]) -> Loss:
-        logits = outputs.masked_fill(
-            ~batch["attention_mask"][:, :, None], torch.finfo(outputs.dtype).min
-        )
+        logits = real_logits(outputs, batch)
         targets = torch.stack([batch[STARTS], batch[ENDS]], dim=1)  # [B, 2]
         total = nn.functional.cross_entropy(logits, targets, reduction="sum") / 2
         return Loss(total=total, correct=(logits.argmax(dim=1) == targets).all(dim=1).sum())
+
+    def soft_loss(
+        self, outputs: Tensor, teacher: Tensor, batch: Mapping[str, Any], temperature: float
+    ) -> Loss:
+        """Compute the divergences of start and end, half of each."""
+        own, other = (real_logits(item, batch).transpose(1, 2) for item in (outputs, teacher))
+        loss = soft_loss(own, other, temperature)
+        return Loss(total=loss.total / 2, correct=loss.correct // 2)
 
     def select_outputs(self, outputs: Tensor, batch: Mapping[str, Any]) -> tuple[Tensor, ...]:
         return window_spans(outputs, batch[BOUNDS], self.options.n_best, self.options.answer_length)

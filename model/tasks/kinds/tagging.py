@@ -37,6 +37,7 @@ from cloze.model.tasks.task import (
     TaskMetadata,
     mean_array,
 )
+from cloze.model.tasks.teacher import soft_loss
 from cloze.pipeline.tokenizer.tokenizer import Tokenizer
 
 HEAD = "token_classifier"
@@ -119,6 +120,11 @@ class Tagging(Task[TaggedWords, Tags]):
             outputs.flatten(0, 1), labels.flatten(), ignore_index=IGNORE_INDEX, reduction="sum"
         )
         return Loss(total=total, correct=(outputs.argmax(dim=-1) == labels).sum())
+
+    def soft_loss(
+        self, outputs: Tensor, teacher: Tensor, batch: Mapping[str, Any], temperature: float
+    ) -> Loss:
+        return soft_loss(outputs, teacher, temperature, batch[FIRST])
 
     def select_outputs(self, outputs: Tensor, batch: Mapping[str, Any]) -> tuple[Tensor, ...]:
         """Return tag numbers, int64 [B, L], and probabilities, fp32 [B, L], of all positions."""

@@ -38,6 +38,7 @@ from cloze.model.tasks.options import (
 )
 from cloze.model.tasks.predict import write_rows
 from cloze.model.tasks.task import Figures, Loss, Samples, Task, TaskMetadata
+from cloze.model.tasks.teacher import soft_loss
 from cloze.pipeline.tokenizer.tokenizer import Tokenizer
 
 HEAD, PAIR_HEAD = "classifier", "pair_classifier"  # linear layer on the pooled state, on both texts
@@ -166,6 +167,11 @@ class Classification(TextTask[LabelledTexts, Probabilities]):
         total = (losses * batch[WEIGHTS]).sum() if WEIGHTS in batch else losses.sum()
         return Loss(total=total, correct=(outputs.argmax(dim=-1) == labels).sum())
 
+    def soft_loss(
+        self, outputs: Tensor, teacher: Tensor, batch: Mapping[str, Any], temperature: float
+    ) -> Loss:
+        return soft_loss(outputs, teacher, temperature, batch.get(WEIGHTS))
+
     def select_outputs(self, outputs: Tensor, batch: Mapping[str, Any]) -> Tensor:
         """Return the probabilities of each example, [B, labels]."""
         return torch.softmax(outputs, dim=-1)
@@ -264,6 +270,12 @@ class Regression(TextTask[ScoredTexts, Numbers]):
         """Compute squared errors in squared score units; errors below `NEAR` count as correct."""
         errors = outputs.squeeze(-1) - batch["scores"]
         return Loss(total=errors.square().sum(), correct=(errors.abs() < NEAR).sum())
+
+    def soft_loss(
+        self, outputs: Tensor, teacher: Tensor, batch: Mapping[str, Any], temperature: float
+    ) -> Loss:
+        """Compute squared differences from the teacher's numbers; no temperature."""
+        return self.loss(outputs, {**batch, "scores": teacher.squeeze(-1)})
 
     def select_outputs(self, outputs: Tensor, batch: Mapping[str, Any]) -> Tensor:
         """Return the number of each example, [B]."""

@@ -14,6 +14,7 @@ from cloze.model.layers.batch import Batch
 from cloze.model.layers.cross_entropy import VocabularyHead, enable_lazy_logits
 from cloze.model.layers.encoder import compile_layers
 from cloze.model.objectives import LossSum, objectives, total_loss
+from cloze.model.objectives.distillation import Comparison
 from cloze.model.train.loop.interfaces import TrainModule
 from cloze.model.train.precision import Precision, autocast
 from cloze.model.train.resume.initialization import Teacher
@@ -31,6 +32,7 @@ class PretrainModule(TrainModule):
         device_type: device type to compile for.
         weights: objective name -> weight in the loss. Default: 1.
         teacher: adds its outputs for a batch to the model's.
+        comparison: runs both networks, and records the states that objectives compare.
     """
 
     def __init__(
@@ -42,6 +44,7 @@ class PretrainModule(TrainModule):
         device_type: str = "cpu",
         weights: Mapping[str, float] | None = None,
         teacher: Teacher | None = None,
+        comparison: Comparison | None = None,
     ) -> None:
         super().__init__()
         self.model = model
@@ -55,7 +58,7 @@ class PretrainModule(TrainModule):
         if not any(objective.reads_logits for objective in self.objectives):
             enable_lazy_logits(model)
         self.weights = dict(weights or {})
-        self.teacher = teacher
+        self.teacher, self._comparison = teacher, comparison
         # Set by `predict`: empty until the first held-out batch.
         self.detail_names: tuple[str, ...] = ()
         self.device_type = device_type
@@ -141,9 +144,14 @@ class PretrainModule(TrainModule):
             nullcontext() if self.training else self._plain(),
             autocast(self.precision, batch["input_ids"].device.type),
         ):
-            outputs: dict[str, Tensor] = self.model(batch)
-            if self.teacher is not None:
-                outputs |= self.teacher(batch)
+            outputs: dict[str, Tensor]
+            if self.teacher is not None and self._comparison is not None:
+                outputs, other, compared = self._comparison(batch)
+                outputs |= {**self.teacher.named(other), **compared}
+            else:
+                outputs = self.model(batch)
+                if self.teacher is not None:
+                    outputs |= self.teacher(batch)
         return [objective.score(outputs, batch) for objective in self.objectives], outputs
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 import torch
@@ -17,9 +17,10 @@ from cloze.model.checkpoint import LoadedCheckpoint
 from cloze.model.families.config import ModelConfig, for_dataset
 from cloze.model.families.models import first_weights, load_model, new_model, vocab_parameters
 from cloze.model.families.pretraining import PretrainingModel
-from cloze.model.families.registry import FAMILIES, config_class, model_config
+from cloze.model.families.registry import model_config
 from cloze.model.hub.read import read_directory
 from cloze.model.layers.batch import Batch
+from cloze.model.objectives.distill_options import DistillOptions
 from cloze.pipeline import tokenizer
 from cloze.pipeline.dataset.schema import DatasetInfo
 from cloze.pipeline.tokenizer.tokenizer import Tokenizer
@@ -100,16 +101,14 @@ class Teacher:
     Args:
         model: config of the teacher.
         state: weights of the teacher, under Cloze's names.
-        student: config of the student, which sets the temperature.
+        temperature: temperature of the soft targets.
     """
 
-    def __init__(
-        self, model: ModelConfig, state: Mapping[str, Tensor], student: ModelConfig
-    ) -> None:
+    def __init__(self, model: ModelConfig, state: Mapping[str, Tensor], temperature: float) -> None:
         self.model = model
         self.state = state
         self.network: nn.Module = load_model(model, state).requires_grad_(False)
-        self.temperature = torch.tensor(student.teacher_temperature())
+        self.temperature = torch.tensor(temperature)
 
     def first_weights(self, student: ModelConfig) -> dict[str, Tensor]:
         """Return the initial weights of a student of this config."""
@@ -123,7 +122,10 @@ class Teacher:
     @torch.no_grad()
     def __call__(self, batch: Batch) -> dict[str, Tensor]:
         """Return `teacher_logits` [M, V], `teacher_hidden` [B, L, D] and `temperature`."""
-        outputs = self.network(batch)
+        return self.named(self.network(batch))
+
+    def named(self, outputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Return the network's outputs as objectives name them."""
         return {
             "teacher_logits": outputs["mlm_logits"],
             "teacher_hidden": outputs["hidden"],
@@ -132,28 +134,31 @@ class Teacher:
 
 
 def load_teacher(
-    path: str, student: ModelConfig | None, info: DatasetInfo, pieces: str, build: BuildContext
+    path: str,
+    student: ModelConfig,
+    distill: DistillOptions | None,
+    info: DatasetInfo,
+    pieces: str,
+    build: BuildContext,
 ) -> Teacher:
     """Read the teacher at `path`.
 
     Args:
         path: a path that `checkpoint.resolve` accepts, or a Hugging Face directory.
-        student: model of the config.
+        student: model of the student.
+        distill: losses against the teacher; None: the family's.
         info: metadata of the dataset.
         pieces: tokenizer directory of the dataset.
         build: build context, which pins the checkpoint.
 
     Raises:
-        UsageError: the student's family does not learn from a teacher, or the teacher cannot read
-            the dataset.
+        UsageError: the student has no masked_lm head, or the teacher cannot read the dataset.
         DataError: there is no usable model at `path`.
     """
-    if student is None or not student.learns_from_teacher:
-        family = "bert" if student is None else student.family
-        students = ", ".join(name for name in FAMILIES if config_class(name).learns_from_teacher)
+    if "masked_lm" not in student.heads or "discriminator" in student.heads:
         raise UsageError(
-            f"teacher ({path}) is for models of the family {students}, this one is {family}; use "
-            f"{students}-base"
+            f"teacher ({path}) is for students that fill masks, models of the family "
+            f"{student.family} train otherwise; use another model, such as distilbert-base"
         )
     if storage.exists(storage.join(path, checkpoint.CONFIG)) and not checkpoints.is_checkpoint(
         path
@@ -181,7 +186,8 @@ def load_teacher(
             f"teacher ({path}) knows {model.vocab_size:,} pieces, the dataset's vocabulary has "
             f"{info.vocab_size:,}; {remedy}"
         )
-    return Teacher(model, state, student)
+    temperature = student.teacher_temperature() if distill is None else distill.temperature
+    return Teacher(model, state, temperature)
 
 
 DEFAULT_MODEL = "bert-base"
@@ -237,13 +243,20 @@ def initial_model(
     return InitialModel(model=for_dataset(model, info), state=state)
 
 
-def build_network(beginning: InitialModel) -> tuple[PretrainingModel, list[str]]:
+def build_network(
+    beginning: InitialModel, extend: Callable[[PretrainingModel], None] | None = None
+) -> tuple[PretrainingModel, list[str]]:
     """Build the network; return it with the names of parameters that the checkpoint lacks.
+
+    Args:
+        extend: adds modules that only the training uses, before the weights are read.
 
     Raises:
         UsageError: the encoder's weights do not match the config.
     """
     network = new_model(beginning.model)
+    if extend is not None:
+        extend(network)
     if beginning.state is None:
         network.load_state_dict(beginning.teacher_weights, strict=False)
         return network, []

@@ -15,8 +15,7 @@ from torch import Tensor
 
 from cloze.core.errors import UsageError
 from cloze.model.families.config import ModelConfig
-from cloze.model.families.distilbert import first_weights
-from cloze.model.families.models import load_model, new_backbone, new_model
+from cloze.model.families.models import first_weights, load_model, new_backbone, new_model
 from cloze.model.families.pretraining import spans
 from cloze.model.families.registry import FAMILIES, model_config
 from cloze.model.layers.batch import overlay, unmask

@@ -27,14 +27,14 @@ from cloze.model.tasks.kinds.span_windows import (
     STARTS,
     TORN,
     Windows,
+    WindowSpans,
+    finite_spans,
     windows_on,
 )
 from cloze.model.tasks.kinds.spans import (
     QuestionPredictions,
     Span,
     Spans,
-    WindowSpans,
-    finite_spans,
     merge_windows,
     window_spans,
     write_official,

@@ -1,0 +1,180 @@
+"""A teacher on a task: a fine-tuned model of the same task, whose answers and states are learned.
+
+The student's loss is a weighted sum of the labels' (`DistillOptions.labels`) and of the losses
+against the teacher, which reads the same batches in evaluation mode.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from cloze.core.errors import UsageError
+from cloze.core.stages.stage import BuildContext
+from cloze.model import checkpoint
+from cloze.model.families.config import ModelConfig
+from cloze.model.layers.batch import Batch
+from cloze.model.objectives import LossSum, Objective, objectives
+from cloze.model.objectives.distill_options import DistillOptions
+from cloze.model.objectives.distillation import RECORDED, Comparison, add_projection
+from cloze.model.objectives.losses import soft_divergence
+from cloze.model.tasks.task import Loss
+from cloze.pipeline import tokenizer
+
+if TYPE_CHECKING:
+    from cloze.model.tasks.task import Task, TaskMetadata
+
+SOFT = "soft"  # name of the loss against the teacher's answers
+
+
+def soft_loss(
+    student: Tensor, teacher: Tensor, temperature: float, real: Tensor | None = None
+) -> Loss:
+    """Return the divergence of a student's answers from its teacher's, times temperature squared.
+
+    Args:
+        student, teacher: logits, float [..., C]; minus infinity for answers that do not exist.
+        real: float or bool [...], weight of each item; None: 1.
+    """
+    least = torch.finfo(torch.float32).min
+    student, teacher = student.float().clamp(min=least), teacher.float().clamp(min=least)
+    losses = soft_divergence(student, teacher, temperature) * temperature**2
+    agreement = student.detach().argmax(dim=-1) == teacher.argmax(dim=-1)
+    if real is not None:
+        losses, agreement = torch.where(real > 0, losses * real, 0.0), agreement & (real > 0)
+    return Loss(total=losses.sum(), correct=agreement.sum())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskTeacher:
+    """A teacher's network and what its student learns from it.
+
+    Attributes:
+        model: config of the teacher.
+        network: the teacher's network, frozen, in evaluation mode.
+    """
+
+    options: DistillOptions
+    model: ModelConfig
+    network: nn.Module = field(repr=False)
+
+    @property
+    def objectives(self) -> tuple[Objective, ...]:
+        """Objectives on states."""
+        return objectives(name for name in self.options.loss_weights() if name in RECORDED)
+
+    def teach(self, student: nn.Module, model: ModelConfig) -> Lesson:
+        """Return the losses of a student's network, which gets the projection that they need.
+
+        Raises:
+            UsageError: the models have no such states.
+        """
+        names = [objective.name for objective in self.objectives]
+        if names and not hasattr(student, "encoder"):
+            raise UsageError(
+                "distill.hidden and distill.relations are for tasks with one encoder; leave them "
+                "out"
+            )
+        add_projection(student, model, self.model, names)
+        for module in (student, self.network):
+            if hasattr(module, "all_positions"):
+                module.all_positions = bool(names)
+        models = (model, self.model)
+        heads = self.options.relation_heads
+        return Lesson(
+            teacher=self,
+            comparison=Comparison(student, self.network, models, names, heads),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lesson:
+    """The losses of one student against its teacher."""
+
+    teacher: TaskTeacher
+    comparison: Comparison
+
+    @property
+    def options(self) -> DistillOptions:
+        return self.teacher.options
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the losses."""
+        soft = (SOFT,) if self.options.soft else ()
+        return (*soft, *(objective.name for objective in self.teacher.objectives))
+
+    def counts(self, task: Task[Any, Any], batch: Batch) -> list[int]:
+        """Return the number of items of each loss of a batch."""
+        soft = [task.count(batch)] if self.options.soft else []
+        return [*soft, *(objective.count(batch) for objective in self.teacher.objectives)]
+
+    def losses(self, task: Task[Any, Any], batch: Batch) -> tuple[Any, list[tuple[float, LossSum]]]:
+        """Return the student's outputs for a batch, and each loss with its weight."""
+        outputs, other, states = self.comparison(batch)
+        weights, found = self.options.loss_weights(), list[tuple[float, LossSum]]()
+        if self.options.soft:
+            loss = task.soft_loss(outputs, other, batch, self.options.temperature)
+            count = loss.correct.new_tensor(task.count(batch))
+            item = LossSum(name=SOFT, total=loss.total, count=count, correct=loss.correct)
+            found.append((self.options.soft, item))
+        found += [(weights[one.name], one.score(states, batch)) for one in self.teacher.objectives]
+        return outputs, found
+
+
+def load_teacher(
+    path: str,
+    options: DistillOptions,
+    task: Task[Any, Any],
+    metadata: TaskMetadata,
+    pieces: tokenizer.Tokenizer,
+    build: BuildContext,
+) -> TaskTeacher:
+    """Read the teacher at `path`.
+
+    Args:
+        task: the student's task.
+        metadata: the student's metadata.
+        pieces: the student's tokenizer.
+
+    Raises:
+        UsageError: the teacher was fine-tuned on another task or with other labels, or cannot read
+            the student's tokens.
+        DataError: there is no usable model at `path`.
+    """
+    from cloze.model.tasks.heads import trained_network
+    from cloze.model.tasks.kinds.multitask import select_task
+
+    loaded = checkpoint.load_input(build, path)
+    if loaded.task is None:
+        raise UsageError(
+            f"teacher ({path}) was pretrained, not fine-tuned; run `cloze finetune` on it first"
+        )
+    own, state = select_task(loaded.task, loaded.state, None, path)
+    for name in ("name", "labels"):
+        if own.get(name) != metadata.get(name):
+            raise UsageError(
+                f"teacher ({path}) was fine-tuned with the {name} {own.get(name)}, the student's "
+                f"is {metadata.get(name)}; name a teacher of the same task"
+            )
+    if _tokens(tokenizer.load(loaded.tokenizer)) != _tokens(pieces):
+        raise UsageError(
+            f"teacher ({path}) has another vocabulary than the student, so that it cannot read its "
+            f"batches; name a teacher with the student's tokenizer"
+        )
+    longest, limit = int(metadata["max_length"]), loaded.model.max_position_embeddings
+    if longest > limit:
+        raise UsageError(
+            f"teacher ({path}) reads {limit} tokens, the student up to {longest}; set max_length "
+            f"to {limit} or less"
+        )
+    network = trained_network(task, loaded.model, state, own, path).requires_grad_(False)
+    return TaskTeacher(options=options, model=loaded.model, network=network)
+
+
+def _tokens(pieces: tokenizer.Tokenizer) -> Mapping[str, int]:
+    return dict(pieces.backend.get_vocab(with_added_tokens=True))
