@@ -1,4 +1,4 @@
-"""Options of learning from a teacher, in pretraining and on a task. No torch: part of configs."""
+"""Options of distillation, in pretraining and on a task. Imports no torch: part of configs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ Weight = Annotated[float, Field(ge=0.0, allow_inf_nan=False)]
 
 
 class DistillOptions(BaseModel):
-    """Weights of the losses of a student with a teacher; 0 leaves a loss out."""
+    """Weights of a student's losses; 0 leaves a loss out."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -21,13 +21,13 @@ class DistillOptions(BaseModel):
     """Weight of the divergence from the teacher's distributions (Hinton et al. 2015)."""
 
     hidden: Weight = 0.0
-    """Weight of the squared distance between hidden states: embeddings, and student layer i beside
-    teacher layer i T/S (Jiao et al. 2020). Where widths differ, a learned matrix maps the student's
-    states."""
+    """Weight of the squared distance between hidden states: of the embeddings, and of student layer
+    i and teacher layer i·T/S, for S and T layers (Jiao et al. 2020). If widths differ, a learned
+    matrix maps the student's states."""
 
     relations: Weight = 0.0
-    """Weight of the divergence between relations of queries, keys and values of the last layer
-    (MiniLM: Wang et al. 2021), for any widths and numbers of heads."""
+    """Weight of the divergence between the last layers' relations of queries, keys and values
+    (MiniLMv2: Wang et al. 2021); widths and attention heads may differ."""
 
     temperature: Annotated[float, Field(gt=0.0, allow_inf_nan=False)] = 2.0
     """Temperature of both distributions of `soft`; its square multiplies the loss."""
@@ -36,7 +36,7 @@ class DistillOptions(BaseModel):
     """Heads of `relations`; must divide both widths. Default: the teacher's attention heads."""
 
     @model_validator(mode="after")
-    def _learns_something(self) -> DistillOptions:
+    def _has_loss_against_teacher(self) -> DistillOptions:
         if not (self.soft or self.hidden or self.relations):
             raise ValueError(
                 "distill has no loss against the teacher (soft, hidden and relations are 0); give "
@@ -45,7 +45,7 @@ class DistillOptions(BaseModel):
         return self
 
     def loss_weights(self) -> dict[str, float]:
-        """Return the weight of each loss of pretraining that is in use, by objective."""
+        """Return the weights above 0, by objective of pretraining."""
         weights = {
             "mlm": self.labels,
             "distillation": self.soft,

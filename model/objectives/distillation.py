@@ -1,14 +1,13 @@
-"""States of a student beside its teacher's: hidden states of matched layers, MiniLM's relations.
+"""Distillation: run student and teacher on a batch, and pair hidden states and MiniLM's relations.
 
-Hooks record what the networks compute anyway, so that this works in every layout and engine;
-networks with hooks are not compiled. The matrix that maps a student's states to the teacher's width
-trains as part of the student's network, as `distillation`, and is no part of what loads a
-checkpoint.
+Hooks record states in the forward pass, in every layout and engine; networks with hooks are not
+compiled. A matrix that maps the student's states to the teacher's width is trained as the student's
+module `distillation`. Models that are loaded from a checkpoint do not have it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, cast
 
@@ -28,33 +27,34 @@ RECORDED = frozenset({STATES, RELATIONS})
 
 
 def without_projection(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return the weights of a network without the matrix that only its training used."""
+    """Return a network's weights without the projection, which only training uses."""
     return {name: state[name] for name in state if not name.startswith(f"{PROJECTION}.")}
 
 
 def add_projection(
     network: nn.Module, student: ModelConfig, teacher: ModelConfig, objectives: Collection[str]
 ) -> None:
-    """Register the matrix from the student's width to the teacher's, if `states` needs one.
+    """Add the matrix from the student's width to the teacher's, if `objectives` need one.
 
-    Its weights come from torch's current random state.
+    Torch's current random state sets its initial weights.
     """
     if STATES in objectives and student.hidden_size != teacher.hidden_size:
         network.add_module(PROJECTION, Linear(student.hidden_size, teacher.hidden_size))
 
 
 class Comparison:
-    """Runs a student and its teacher on a batch, and returns what their losses compare.
+    """Forward pass of a student and its teacher, with the states that their losses compare.
 
     Args:
-        student: network with an `encoder`, and a projection if `add_projection` made one.
-        teacher: frozen network with an `encoder`, in evaluation mode.
+        student: network; with an `encoder` if states are compared.
+        teacher: frozen network in evaluation mode, likewise.
         models: configs of student and teacher.
         objectives: names of the objectives; those of `RECORDED` read states.
         relation_heads: heads of the relations; None: the teacher's attention heads.
 
     Raises:
-        UsageError: a model's attention has no such relations, or the heads do not divide a width.
+        UsageError: a model's attention has no plain queries and keys, or `relation_heads` does not
+            divide a width.
     """
 
     def __init__(
@@ -77,22 +77,23 @@ class Comparison:
     def _check_relations(self, model: ModelConfig, network: nn.Module) -> None:
         if type(_last_attention(_encoder(network))) is not SelfAttention:
             raise UsageError(
-                f"distill.relations is not for models of the family {model.family}, whose queries "
-                f"and keys are more than those of tokens; use distill.hidden"
+                f"distill.relations is not for models of the family {model.family}, as they have "
+                f"more than one kind of queries or keys; use distill.hidden"
             )
         if model.hidden_size % self._heads:
             raise UsageError(
-                f"distill.relation_heads ({self._heads}) must divide the width of student and "
-                f"teacher ({model.hidden_size} is one); set another number"
+                f"distill.relation_heads ({self._heads}) must divide the widths of student and "
+                f"teacher (one is {model.hidden_size}); set another number"
             )
 
     def __call__(self, batch: Mapping[str, Any]) -> tuple[Any, Any, dict[str, Any]]:
-        """Return outputs of student and teacher, and those that the objectives read.
+        """Return the student's outputs, the teacher's outputs, and the states that are compared.
 
         Returns:
-            The third is for `STATES`: `states` and `teacher_states`, float [K, B, L, D] with the
-            teacher's width; for `RELATIONS`: `relations` and `teacher_relations`, float
-            [3, B, L, A, H] with A heads of the model's own width. No gradient reaches the teacher.
+            States for `STATES`: `states` and `teacher_states`, float [K, B, L, D] of the teacher's
+            width D, of the embeddings and K - 1 layers. For `RELATIONS`: `relations` and
+            `teacher_relations`, float [3, B, L, A, H], queries, keys and values of A relation
+            heads; H differs if widths do. The teacher's have no gradient.
         """
         with self._recorded(self.student) as own:
             outputs = self.student(batch)
@@ -100,23 +101,23 @@ class Comparison:
             teacher_outputs = self.teacher(batch)
         compared: dict[str, Any] = {}
         if STATES in self._records:
-            states = torch.stack([_rows(own[number], batch) for number in range(len(self._layers))])
+            states = _rows(own, range(len(self._layers)), batch)
             if hasattr(self.student, PROJECTION):
                 states = self.student.get_submodule(PROJECTION)(states)
-            compared["states"] = states
-            compared["teacher_states"] = torch.stack(
-                [_rows(other[number], batch) for number in self._layers]
-            )
+            compared |= {"states": states, "teacher_states": _rows(other, self._layers, batch)}
         if RELATIONS in self._records:
-            for name, found in (("relations", own), ("teacher_relations", other)):
-                vectors = torch.stack([_rows(found[part], batch) for part in ("q", "k", "v")])
+            for name, recorded in (("relations", own), ("teacher_relations", other)):
+                vectors = _rows(recorded, "qkv", batch)
                 compared[name] = vectors.unflatten(-1, (self._heads, -1))
         return outputs, teacher_outputs, compared
 
     @contextmanager
     def _recorded(self, network: nn.Module) -> Iterator[dict[int | str, Tensor]]:
         """Record states by layer, 0 for the embeddings, and q, k, v of the last layer."""
-        found: dict[int | str, Tensor] = {}
+        recorded: dict[int | str, Tensor] = {}
+        if not self._records:
+            yield recorded
+            return
         encoder = _encoder(network)
         modules: dict[int | str, nn.Module] = {}
         if STATES in self._records:
@@ -133,13 +134,13 @@ class Comparison:
             def hook(_module: nn.Module, _inputs: Any, output: Tensor) -> None:
                 parts = output.chunk(3, dim=-1) if key == "qkv" else (output,)
                 names = "qkv" if key == "qkv" else (key,)
-                found.update(zip(names, parts, strict=True))
+                recorded.update(zip(names, parts, strict=True))
 
             return hook
 
         hooks = [module.register_forward_hook(keep(key)) for key, module in modules.items()]
         try:
-            yield found
+            yield recorded
         finally:
             for hook in hooks:
                 hook.remove()
@@ -151,11 +152,15 @@ def _encoder(network: nn.Module) -> Encoder:
 
 def _last_attention(encoder: Encoder) -> SelfAttention | None:
     """Return the attention that runs last; shared layers run it several times."""
-    found = [module for module in encoder.modules() if isinstance(module, SelfAttention)]
-    return found[-1] if found else None
+    attentions = [module for module in encoder.modules() if isinstance(module, SelfAttention)]
+    return attentions[-1] if attentions else None
 
 
-def _rows(values: Tensor, batch: Mapping[str, Any]) -> Tensor:
-    """Return states as rows, [B, L, D], from any layout."""
-    layout = batch.get("layout")
-    return layout.put_back(values) if isinstance(layout, UnpaddedLayout) else values
+def _rows(
+    recorded: Mapping[int | str, Tensor], keys: Iterable[int | str], batch: Mapping[str, Any]
+) -> Tensor:
+    """Return recorded states as padded rows, [K, B, L, D], from any layout."""
+    layout, states = batch.get("layout"), [recorded[key] for key in keys]
+    if isinstance(layout, UnpaddedLayout):
+        states = [layout.put_back(state) for state in states]
+    return torch.stack(states)

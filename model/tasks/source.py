@@ -14,7 +14,6 @@ from torch import Tensor, nn
 from cloze.core import random_keys
 from cloze.model.data.layouts import LayoutKind, layout_for
 from cloze.model.layers.batch import Batch, extend
-from cloze.model.objectives import LossSum
 from cloze.model.tasks.encode import groups_of, shuffled, training_batches
 from cloze.model.tasks.task import Ints, Samples, Task, part_of
 from cloze.model.train.loop.interfaces import MicroBatch, StepBatches, TrainModule
@@ -23,7 +22,7 @@ from cloze.model.train.precision import DTYPES, Precision, autocast
 
 if TYPE_CHECKING:
     from cloze.model.tasks.auxiliary import Auxiliary
-    from cloze.model.tasks.teacher import Lesson
+    from cloze.model.tasks.teacher import TeacherLosses
 
 BLANK = "blank"  # batch entry: the batch has weight 0
 _MIXED = 2  # random stream, distinct from those of `training_batches`
@@ -212,7 +211,7 @@ class TaskObjective(TrainModule):
         device: device of the training.
         compiled: True if the layers of the encoder are compiled.
         auxiliary: objective whose loss is added; its batches have its `inputs`.
-        lesson: losses against a teacher.
+        teacher_losses: losses against a teacher.
     """
 
     names: tuple[str, ...] = ("train",)
@@ -226,17 +225,17 @@ class TaskObjective(TrainModule):
         *,
         compiled: bool = False,
         auxiliary: Auxiliary | None = None,
-        lesson: Lesson | None = None,
+        teacher_losses: TeacherLosses | None = None,
     ) -> None:
         super().__init__()
         self.model = model
-        self._auxiliary, self._lesson = auxiliary, lesson
+        self._auxiliary, self._teacher_losses = auxiliary, teacher_losses
         networks = [model]
         if auxiliary is not None:
             self.names = (*self.names, auxiliary.objective.name)
-        if lesson is not None:
-            self.names = (*self.names, *lesson.names)
-            networks.append(lesson.teacher.network)
+        if teacher_losses is not None:
+            self.names = (*self.names, *teacher_losses.names)
+            networks.append(teacher_losses.comparison.teacher)
         self.task, self._precision = task, precision
         self.layout: LayoutKind = layout_for(networks, device, DTYPES[precision], compiled=compiled)
 
@@ -249,23 +248,24 @@ class TaskObjective(TrainModule):
         counts = [self.task.count(batch)]
         if self._auxiliary is not None:
             counts.append(self._auxiliary.objective.count(batch))
-        if self._lesson is not None:
-            counts += self._lesson.counts(self.task, batch)
+        if self._teacher_losses is not None:
+            counts += self._teacher_losses.counts(self.task, batch)
         return [0 if BLANK in batch else count for count in counts]
 
     def loss(self, batch: Batch, counts: Tensor) -> tuple[Tensor, Tensor]:
-        lesson, others = self._lesson, list[tuple[float, LossSum]]()
-        if lesson is None:
+        others: list[tuple[float, Any]] = []  # weight and loss, in the order of `names`
+        if self._teacher_losses is None:
             outputs = self.predict(batch)
         else:
             with autocast(self._precision, batch["input_ids"].device.type):
-                outputs, others = lesson.losses(self.task, batch)
+                outputs, others = self._teacher_losses.score(self.task, batch)
         loss = self.task.loss(outputs, batch)
         weight = 0.0 if BLANK in batch else 1.0
         figures = torch.stack([loss.total.detach().double(), loss.correct.double()])[:, None]
         total = weight * loss.total / counts[0]
-        if lesson is not None:  # without weight, the head has no gradient, not one of zeros
-            labels = lesson.options.labels
+        if self._teacher_losses is not None:
+            # At weight 0 the head has no gradient at all, so that no optimizer moves it.
+            labels = self._teacher_losses.options.labels
             total = labels * total if labels else torch.zeros_like(total)
         if self._auxiliary is not None:
             with autocast(self._precision, batch["input_ids"].device.type):

@@ -1,6 +1,6 @@
-"""A teacher on a task: a fine-tuned model of the same task, whose answers and states are learned.
+"""Distillation on a task: the student learns a fine-tuned teacher's answers and states.
 
-The student's loss is a weighted sum of the labels' (`DistillOptions.labels`) and of the losses
+The student's loss is a weighted sum of the task's own loss (`DistillOptions.labels`) and the losses
 against the teacher, which reads the same batches in evaluation mode.
 """
 
@@ -18,7 +18,7 @@ from cloze.core.stages.stage import BuildContext
 from cloze.model import checkpoint
 from cloze.model.families.config import ModelConfig
 from cloze.model.layers.batch import Batch
-from cloze.model.objectives import LossSum, Objective, objectives
+from cloze.model.objectives import Objective, objectives
 from cloze.model.objectives.distill_options import DistillOptions
 from cloze.model.objectives.distillation import RECORDED, Comparison, add_projection
 from cloze.model.objectives.losses import soft_divergence
@@ -29,19 +29,20 @@ if TYPE_CHECKING:
     from cloze.model.tasks.task import Task, TaskMetadata
 
 SOFT = "soft"  # name of the loss against the teacher's answers
+LOWEST_LOGIT = -1e30  # finite in fp32 at any temperature above 1e-8
 
 
 def soft_loss(
     student: Tensor, teacher: Tensor, temperature: float, real: Tensor | None = None
 ) -> Loss:
-    """Return the divergence of a student's answers from its teacher's, times temperature squared.
+    """Return the KL divergence of student from teacher, summed, times the temperature's square.
 
     Args:
         student, teacher: logits, float [..., C]; minus infinity for answers that do not exist.
+        temperature: divides both logits.
         real: float or bool [...], weight of each item; None: 1.
     """
-    least = torch.finfo(torch.float32).min
-    student, teacher = student.float().clamp(min=least), teacher.float().clamp(min=least)
+    student, teacher = (logits.float().clamp(min=LOWEST_LOGIT) for logits in (student, teacher))
     losses = soft_divergence(student, teacher, temperature) * temperature**2
     agreement = student.detach().argmax(dim=-1) == teacher.argmax(dim=-1)
     if real is not None:
@@ -54,6 +55,7 @@ class TaskTeacher:
     """A teacher's network and what its student learns from it.
 
     Attributes:
+        options: weights of the losses.
         model: config of the teacher.
         network: the teacher's network, frozen, in evaluation mode.
     """
@@ -64,14 +66,17 @@ class TaskTeacher:
 
     @property
     def objectives(self) -> tuple[Objective, ...]:
-        """Objectives on states."""
+        """Objectives that compare states."""
         return objectives(name for name in self.options.loss_weights() if name in RECORDED)
 
-    def teach(self, student: nn.Module, model: ModelConfig) -> Lesson:
-        """Return the losses of a student's network, which gets the projection that they need.
+    def losses_of(self, student: nn.Module, model: ModelConfig) -> TeacherLosses:
+        """Return the losses of a student's network, and add the projection that they need to it.
+
+        Args:
+            model: config of the student.
 
         Raises:
-            UsageError: the models have no such states.
+            UsageError: the models lack the states that `options` compare.
         """
         names = [objective.name for objective in self.objectives]
         if names and not hasattr(student, "encoder"):
@@ -83,50 +88,53 @@ class TaskTeacher:
         for module in (student, self.network):
             if hasattr(module, "all_positions"):
                 module.all_positions = bool(names)
-        models = (model, self.model)
-        heads = self.options.relation_heads
-        return Lesson(
-            teacher=self,
+        models, heads = (model, self.model), self.options.relation_heads
+        return TeacherLosses(
+            options=self.options,
+            objectives=self.objectives,
             comparison=Comparison(student, self.network, models, names, heads),
         )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Lesson:
-    """The losses of one student against its teacher."""
+class TeacherLosses:
+    """The losses of one student against its teacher.
 
-    teacher: TaskTeacher
+    Attributes:
+        options: weights of the losses.
+        objectives: objectives that compare states.
+        comparison: runs student and teacher.
+    """
+
+    options: DistillOptions
+    objectives: tuple[Objective, ...]
     comparison: Comparison
-
-    @property
-    def options(self) -> DistillOptions:
-        return self.teacher.options
 
     @property
     def names(self) -> tuple[str, ...]:
         """Names of the losses."""
         soft = (SOFT,) if self.options.soft else ()
-        return (*soft, *(objective.name for objective in self.teacher.objectives))
+        return (*soft, *(objective.name for objective in self.objectives))
 
     def counts(self, task: Task[Any, Any], batch: Batch) -> list[int]:
         """Return the number of items of each loss of a batch."""
         soft = [task.count(batch)] if self.options.soft else []
-        return [*soft, *(objective.count(batch) for objective in self.teacher.objectives)]
+        return [*soft, *(objective.count(batch) for objective in self.objectives)]
 
-    def losses(self, task: Task[Any, Any], batch: Batch) -> tuple[Any, list[tuple[float, LossSum]]]:
-        """Return the student's outputs for a batch, and each loss with its weight."""
-        outputs, other, states = self.comparison(batch)
-        weights, found = self.options.loss_weights(), list[tuple[float, LossSum]]()
+    def score(self, task: Task[Any, Any], batch: Batch) -> tuple[Any, list[tuple[float, Loss]]]:
+        """Return the student's outputs for a batch, and weight and loss in the order of `names`."""
+        outputs, answers, states = self.comparison(batch)
+        weights, losses = self.options.loss_weights(), list[tuple[float, Loss]]()
         if self.options.soft:
-            loss = task.soft_loss(outputs, other, batch, self.options.temperature)
-            count = loss.correct.new_tensor(task.count(batch))
-            item = LossSum(name=SOFT, total=loss.total, count=count, correct=loss.correct)
-            found.append((self.options.soft, item))
-        found += [(weights[one.name], one.score(states, batch)) for one in self.teacher.objectives]
-        return outputs, found
+            loss = task.soft_loss(outputs, answers, batch, self.options.temperature)
+            losses.append((self.options.soft, loss))
+        for objective in self.objectives:
+            total, correct = objective.loss(states, batch)
+            losses.append((weights[objective.name], Loss(total=total, correct=correct)))
+        return outputs, losses
 
 
-def load_teacher(
+def load_task_teacher(
     path: str,
     options: DistillOptions,
     task: Task[Any, Any],

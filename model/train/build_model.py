@@ -15,7 +15,6 @@ from cloze.core.stages.stage import BuildContext
 from cloze.model.data.batch import AttentionModes, collate, empty_batch
 from cloze.model.data.layouts import LayoutKind, layout_for
 from cloze.model.families.config import ModelConfig
-from cloze.model.families.registry import model_config
 from cloze.model.layers.batch import Batch
 from cloze.model.layers.encoder import enable_activation_checkpointing
 from cloze.model.objectives import choose
@@ -39,7 +38,6 @@ from cloze.model.train.plan import micro_batch
 from cloze.model.train.precision import DTYPES, Precision, check_grad_reduce_dtype
 from cloze.model.train.resume import continuation, state
 from cloze.model.train.resume.initialization import (
-    DEFAULT_MODEL,
     InitialModel,
     Teacher,
     build_network,
@@ -140,14 +138,10 @@ def find_start(config: PretrainConfig, job: SetupJob) -> Start:
             else continuation.start_position(resumed, job.data.fingerprint)
         )
     continuation.check_schedule(config, start_position)
-    teacher, distill = None, config.distill
+    distill = config.distill
     if distill is not None and teacher_path is None:
         raise UsageError("distill needs a teacher (found none); name one with --teacher")
-    if teacher_path is not None:
-        student = config.model or model_config(DEFAULT_MODEL)
-        if distill is None and not student.learns_from_teacher:
-            distill = DistillOptions()
-        teacher = load_teacher(teacher_path, student, distill, info, tokenizer, build)
+    teacher = None if teacher_path is None else load_teacher(teacher_path, info, tokenizer, build)
     optimizer = config.optimizer or DEFAULT_OPTIMIZER
     if resumed is not None and phase is not None:
         initial = continuation.initial_model(resumed, config, info, tokenizer)
@@ -155,6 +149,10 @@ def find_start(config: PretrainConfig, job: SetupJob) -> Start:
     else:
         checkpoint = build.inputs.get("checkpoint")
         initial = initial_model(config.model, checkpoint, info, tokenizer, teacher)
+    if teacher is not None:
+        if distill is None and not initial.model.learns_from_teacher:
+            distill = DistillOptions()
+        teacher.prepare_for(initial.model, distill)
     other = teacher.model if teacher else None
     names = choose(initial.model, info, config.objectives, other, distill)
     batch = config.initial_batch or config.global_batch

@@ -197,11 +197,8 @@ class PretrainConfig(StageConfig):
     def _a_duration(cls, value: Any) -> str | None:
         if value is None:
             return None
-        text = (
-            f"{value}s"
-            if isinstance(value, (int, float)) and not isinstance(value, bool)
-            else value
-        )
+        is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+        text = f"{value}s" if is_number else value
         if not isinstance(text, str) or not parse_duration(text):
             raise ValueError("no such length of time; write it as 90s, 10m or 1h30m")
         return text
@@ -239,11 +236,8 @@ class PretrainConfig(StageConfig):
     @property
     def last_step(self) -> int | None:
         """Steps of this phase; None if --tokens or --max-time ends it."""
-        return (
-            STEPS
-            if self.steps is None and self.tokens is None and self.max_time is None
-            else self.steps
-        )
+        endless = self.steps is None and self.tokens is None and self.max_time is None
+        return STEPS if endless else self.steps
 
     @property
     def batches(self) -> BatchSizeSchedule:

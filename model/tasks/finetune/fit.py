@@ -182,7 +182,7 @@ def prepare(
         network, config.auxiliary, model, weights, setup.start.tokenizer, config.seed
     )
     teacher = setup.teacher
-    lesson = None if teacher is None else teacher.teach(network, model)
+    teacher_losses = None if teacher is None else teacher.losses_of(network, model)
     if execution.activation_checkpointing:
         enable_activation_checkpointing(network)
     # Parameters are counted before an engine shards them.
@@ -211,7 +211,7 @@ def prepare(
         world.device,
         compiled=compiled,
         auxiliary=auxiliary,
-        lesson=lesson,
+        teacher_losses=teacher_losses,
     )
     sample_batch = objective.trial_batch(setup.train.samples, np.zeros(1, np.int64))
     unused = freeze_unused(objective, sample_batch)

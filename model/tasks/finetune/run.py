@@ -18,7 +18,7 @@ from cloze.model.tasks.finetune.start import starting_point
 from cloze.model.tasks.options import Frozen
 from cloze.model.tasks.table import load_task
 from cloze.model.tasks.task import Figures, check_labelled, encoded, task_source
-from cloze.model.tasks.teacher import load_teacher
+from cloze.model.tasks.teacher import load_task_teacher
 from cloze.model.train.distributed import StopRequest, World, init_distributed
 from cloze.model.train.monitor.log import METRICS as LOG
 
@@ -139,7 +139,7 @@ def prepare(
     path, teacher = build.inputs.get("teacher"), None
     if path is not None:
         options = config.distill or DistillOptions()
-        teacher = load_teacher(path, options, task, metadata, pieces, build)
+        teacher = load_task_teacher(path, options, task, metadata, pieces, build)
     return FinetuneSetup(
         config=config,
         build=build,

@@ -183,11 +183,10 @@ class MultiLabel(TextTask[LabelSets, Probabilities]):
     def soft_loss(
         self, outputs: Tensor, teacher: Tensor, batch: Mapping[str, Any], temperature: float
     ) -> Loss:
-        """Compute the mean divergence of the labels' yes and no."""
+        """Compute the divergence of each label's yes and no, and its mean over labels."""
         own, other = (torch.stack([item, -item], dim=-1) / 2 for item in (outputs, teacher))
-        loss = soft_loss(own, other, temperature)
-        labels = outputs.shape[-1]
-        return Loss(total=loss.total / labels, correct=loss.correct // labels)
+        loss, labels = soft_loss(own, other, temperature), outputs.shape[-1]
+        return Loss(total=loss.total / labels, correct=loss.correct / labels)
 
     def select_outputs(self, outputs: Tensor, batch: Mapping[str, Any]) -> Tensor:
         """Return the probability of each label, [B, labels]."""

@@ -281,7 +281,7 @@ class Spans(Task[SquadExamples, Predictions]):
         """Compute the divergences of start and end, half of each."""
         own, other = (real_logits(item, batch).transpose(1, 2) for item in (outputs, teacher))
         loss = soft_loss(own, other, temperature)
-        return Loss(total=loss.total / 2, correct=loss.correct // 2)
+        return Loss(total=loss.total / 2, correct=loss.correct / 2)
 
     def select_outputs(self, outputs: Tensor, batch: Mapping[str, Any]) -> tuple[Tensor, ...]:
         return window_spans(outputs, batch[BOUNDS], self.options.n_best, self.options.answer_length)

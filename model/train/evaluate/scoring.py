@@ -147,7 +147,7 @@ class PretrainModule(TrainModule):
             outputs: dict[str, Tensor]
             if self.teacher is not None and self._comparison is not None:
                 outputs, other, compared = self._comparison(batch)
-                outputs |= {**self.teacher.named(other), **compared}
+                outputs |= {**self.teacher.rename(other), **compared}
             else:
                 outputs = self.model(batch)
                 if self.teacher is not None:

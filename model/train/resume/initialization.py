@@ -101,13 +101,26 @@ class Teacher:
     Args:
         model: config of the teacher.
         state: weights of the teacher, under Cloze's names.
-        temperature: temperature of the soft targets.
     """
 
-    def __init__(self, model: ModelConfig, state: Mapping[str, Tensor], temperature: float) -> None:
+    def __init__(self, model: ModelConfig, state: Mapping[str, Tensor]) -> None:
         self.model = model
         self.state = state
         self.network: nn.Module = load_model(model, state).requires_grad_(False)
+        self.temperature = torch.tensor(1.0)
+
+    def prepare_for(self, student: ModelConfig, distill: DistillOptions | None) -> None:
+        """Take the temperature of `distill`, or without it that of the student's family.
+
+        Raises:
+            UsageError: the student does not fill masks.
+        """
+        if "masked_lm" not in student.heads or "discriminator" in student.heads:
+            raise UsageError(
+                f"teacher is for students that fill masks, and {student.family} models train "
+                f"otherwise; use another model, such as distilbert-base"
+            )
+        temperature = student.teacher_temperature() if distill is None else distill.temperature
         self.temperature = torch.tensor(temperature)
 
     def first_weights(self, student: ModelConfig) -> dict[str, Tensor]:
@@ -122,10 +135,10 @@ class Teacher:
     @torch.no_grad()
     def __call__(self, batch: Batch) -> dict[str, Tensor]:
         """Return `teacher_logits` [M, V], `teacher_hidden` [B, L, D] and `temperature`."""
-        return self.named(self.network(batch))
+        return self.rename(self.network(batch))
 
-    def named(self, outputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Return the network's outputs as objectives name them."""
+    def rename(self, outputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Return the network's outputs under the names that objectives read."""
         return {
             "teacher_logits": outputs["mlm_logits"],
             "teacher_hidden": outputs["hidden"],
@@ -133,33 +146,19 @@ class Teacher:
         }
 
 
-def load_teacher(
-    path: str,
-    student: ModelConfig,
-    distill: DistillOptions | None,
-    info: DatasetInfo,
-    pieces: str,
-    build: BuildContext,
-) -> Teacher:
+def load_teacher(path: str, info: DatasetInfo, pieces: str, build: BuildContext) -> Teacher:
     """Read the teacher at `path`.
 
     Args:
         path: a path that `checkpoint.resolve` accepts, or a Hugging Face directory.
-        student: model of the student.
-        distill: losses against the teacher; None: the family's.
         info: metadata of the dataset.
         pieces: tokenizer directory of the dataset.
         build: build context, which pins the checkpoint.
 
     Raises:
-        UsageError: the student has no masked_lm head, or the teacher cannot read the dataset.
+        UsageError: the teacher has no masked_lm head, or cannot read the dataset.
         DataError: there is no usable model at `path`.
     """
-    if "masked_lm" not in student.heads or "discriminator" in student.heads:
-        raise UsageError(
-            f"teacher ({path}) is for students that fill masks, models of the family "
-            f"{student.family} train otherwise; use another model, such as distilbert-base"
-        )
     if storage.exists(storage.join(path, checkpoint.CONFIG)) and not checkpoints.is_checkpoint(
         path
     ):
@@ -186,8 +185,7 @@ def load_teacher(
             f"teacher ({path}) knows {model.vocab_size:,} pieces, the dataset's vocabulary has "
             f"{info.vocab_size:,}; {remedy}"
         )
-    temperature = student.teacher_temperature() if distill is None else distill.temperature
-    return Teacher(model, state, temperature)
+    return Teacher(model, state)
 
 
 DEFAULT_MODEL = "bert-base"

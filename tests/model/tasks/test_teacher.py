@@ -19,11 +19,13 @@ from cloze.model.families.config import ModelConfig
 from cloze.model.families.registry import FAMILIES
 from cloze.model.objectives.distill_options import DistillOptions
 from cloze.model.tasks.encode import encode
+from cloze.model.tasks.finetune import run
 from cloze.model.tasks.finetune.stage import FinetuneConfig
 from cloze.model.tasks.heads import new_network
 from cloze.model.tasks.source import TaskObjective
 from cloze.model.tasks.table import load_task
 from cloze.model.tasks.teacher import TaskTeacher
+from cloze.pipeline.tokenizer import load
 from cloze.pipeline.tokenizer.tokenizer import Tokenizer
 from tests.model.tasks.conftest import BAD, GOOD, NEUTRAL
 from tests.model.tasks.stages import Listener, evaluate, finetune, settings
@@ -53,8 +55,8 @@ def module_of(
         network=other.eval().requires_grad_(False),
     )
     network = new_network(task, student, None, LABELS, 0.0, seed=1)
-    lesson = found.teach(network, student)
-    module = TaskObjective(task, network, "fp32", CPU, lesson=lesson)
+    losses = found.losses_of(network, student)
+    module = TaskObjective(task, network, "fp32", CPU, teacher_losses=losses)
     return module.eval(), found
 
 
@@ -73,8 +75,8 @@ def states(network: Any, shown: Any) -> tuple[list[Tensor], list[Tensor]]:
 def test_the_losses_are_those_of_the_papers(
     pieces: Tokenizer, shape: ModelConfig, layout: str
 ) -> None:
-    student = shape.model_copy(update={"hidden_size": 8, "intermediate_size": 16})
-    teacher = shape.model_copy(update={"num_hidden_layers": 2 * student.num_hidden_layers})
+    narrow = {"hidden_size": 8, "intermediate_size": 16, "num_hidden_layers": 2}
+    student, teacher = (shape.model_copy(update=of) for of in (narrow, {"num_hidden_layers": 4}))
     module, found = module_of(student, teacher, **ALL)
     plain, shown = batch(pieces), batch(pieces, layout)
     assert module.names == ("train", "soft", "states", "relations")
@@ -113,7 +115,6 @@ def test_the_losses_are_those_of_the_papers(
     total.backward()
     assert all(parameter.grad is None for parameter in found.network.parameters())
     assert mapped.weight.grad is not None
-    assert not found.network.training
 
 
 def test_answers_of_each_kind_are_compared_as_its_labels_are() -> None:
@@ -141,6 +142,8 @@ def test_answers_of_each_kind_are_compared_as_its_labels_are() -> None:
     a, b = torch.randn(5, 1), torch.randn(5, 1)
     wanted = divergence(a[:3], b[:3], 0) + divergence(a[3:], b[3:], 0)
     close(loss("swag", a, b, endings), wanted)
+    sharp = load_task("swag").soft_loss(a, b, endings, 0.5).total  # a missing ending stays finite
+    assert torch.isfinite(sharp)
     with pytest.raises(UsageError, match="distill.soft means nothing to task"):
         load_task("multitask", {"tasks": {"sst2": {}, "rte": {}}}).soft_loss(a, b, {}, 2.0)
 
@@ -203,8 +206,28 @@ def test_every_family_learns_answers_and_states_or_says_what_it_lacks(
         assert torch.isfinite(total)
 
 
+def test_the_teacher_stays_as_it_is_and_has_no_dropout(
+    tmp_path: Path, pretrained: str, tuned: str, sentiment: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    teachers: list[TaskTeacher] = []
+    load_teacher = run.load_task_teacher
+
+    def recorded(*arguments: Any) -> TaskTeacher:
+        teachers.append(load_teacher(*arguments))
+        return teachers[-1]
+
+    monkeypatch.setattr(run, "load_task_teacher", recorded)
+    config = settings(sentiment, epochs=1, baselines=False, distill=ALL)
+    finetune(config, pretrained, tmp_path / "out", teacher=tuned)
+    network = teachers[0].network
+    assert not any(module.training for module in network.modules())
+    assert not any(parameter.requires_grad for parameter in network.parameters())
+    saved = checkpoint.load(tuned).state
+    assert all(weight.equal(saved[name]) for name, weight in network.state_dict().items())
+
+
 def test_what_cannot_teach_is_refused_in_one_sentence(
-    tmp_path: Path, pretrained: str, tuned: str, sentiment: Path, shape: ModelConfig
+    tmp_path: Path, pretrained: str, tuned: str, sentiment: Path, vocab_file: str
 ) -> None:
     config = settings(sentiment, epochs=1, baselines=False)
 
@@ -214,6 +237,21 @@ def test_what_cannot_teach_is_refused_in_one_sentence(
         assert "\n" not in str(caught.value)
 
     refused("was pretrained, not fine-tuned", teacher=pretrained)
+    words = Path(vocab_file).read_text(encoding="utf-8").split()
+    (tmp_path / "vocab.txt").write_text("\n".join([*words[:5], *words[:4:-1]]) + "\n")
+    load(str(tmp_path / "vocab.txt")).save(str(tmp_path / "tokenizer"))
+    base = checkpoint.load(pretrained)
+    checkpoint.save_weights(
+        str(tmp_path / "other"),
+        model=base.model,
+        state=base.state,
+        tokenizer=str(tmp_path / "tokenizer"),
+        heads=base.heads,
+    )
+    checkpoint.finalize(str(tmp_path / "other"))
+    with pytest.raises(UsageError, match="has another vocabulary") as caught:
+        finetune(config, str(tmp_path / "other"), tmp_path / "never", teacher=tuned)
+    assert "\n" not in str(caught.value)
     refused(
         r"distill needs a teacher",
         settings(sentiment, epochs=1, distill={"soft": 1.0}),
