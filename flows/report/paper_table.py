@@ -148,7 +148,7 @@ class Cell:
 
 
 def paper_tables(table: PaperTable, nodes: Sequence[ReportNode]) -> list[SummaryTable]:
-    """Return the table, the differences from its reference row, and the rows' costs."""
+    """Return the table, differences from and shares of its reference row, and the rows' costs."""
     cells = {row: dict(_cells(table, row, spec, nodes)) for row, spec in table.rows.items()}
     labels = {name: column.label or name for name, column in table.columns.items()}
     seeds = max((len(cell.by_seed) for row in cells.values() for cell in row.values()), default=0)
@@ -165,15 +165,14 @@ def paper_tables(table: PaperTable, nodes: Sequence[ReportNode]) -> list[Summary
     ]
     columns = ["", *(labels[name] for name in used)]
     tables = [SummaryTable(title=table.source, columns=columns, rows=rows, notes=notes)]
+    reference = table.reference and (table.rows[table.reference].label or table.reference)
     if differences := _differences(table, cells, used, seeds):
-        tables.append(
-            SummaryTable(
-                title=f"Difference from {table.rows[table.reference].label or table.reference}",
-                columns=columns,
-                rows=differences,
-                notes=["Mean and deviation of the differences between runs with the same seed."],
-            )
-        )
+        title = f"Difference from {reference}"
+        notes = ["Mean and deviation of the differences between runs with the same seed."]
+        tables.append(SummaryTable(title=title, columns=columns, rows=differences, notes=notes))
+    if shares := _shares(table, cells, used, nodes):
+        columns = ["", "parameters", *columns[1:]]
+        tables.append(SummaryTable(title=f"Share of {reference}", columns=columns, rows=shares))
     if costs := _costs(table, nodes):
         tables.append(costs)
     return tables
@@ -270,6 +269,26 @@ def _difference(cell: Cell, reference: Cell) -> Cell:
     common = cell.by_seed.keys() & reference.by_seed.keys()
     by_seed = {seed: cell.by_seed[seed] - reference.by_seed[seed] for seed in sorted(common)}
     return Cell(by_seed=by_seed, published=published, digits=cell.digits)
+
+
+def _shares(
+    table: PaperTable,
+    cells: Mapping[str, Mapping[str, Cell]],
+    used: Sequence[str],
+    nodes: Sequence[ReportNode],
+) -> list[list[str]]:
+    """Return size and mean scores as shares of the reference row's; empty if no size differs."""
+    phases = {row: pretrainings(_members(table, row, nodes), nodes) for row in cells}
+    sizes = {row: of[-1].manifest.summary["parameters"] for row, of in phases.items() if of}
+    if table.reference not in sizes or len(set(sizes.values())) == 1:
+        return []
+    amounts = {row: [sizes[row], *(cells[row][name].mean for name in used)] for row in sizes}
+    reference, rows = amounts.pop(table.reference), []
+    for row, numbers in amounts.items():
+        pairs = zip(numbers, reference, strict=True)
+        shares = [f"{number / of:.1%}" if number and of else MISSING for number, of in pairs]
+        rows.append([table.rows[row].label or row, *shares])
+    return rows
 
 
 def figure_points(table: PaperTable, nodes: Sequence[ReportNode]) -> list[RowPoints]:

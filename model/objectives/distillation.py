@@ -108,7 +108,7 @@ class Comparison:
         if RELATIONS in self._records:
             for name, recorded in (("relations", own), ("teacher_relations", other)):
                 vectors = _rows(recorded, "qkv", batch)
-                compared[name] = vectors.unflatten(-1, (self._heads, -1))
+                compared[name] = vectors.view(*vectors.shape[:-1], self._heads, -1)
         return outputs, teacher_outputs, compared
 
     @contextmanager

@@ -20,6 +20,7 @@ from cloze.model.tasks.options import TaskOptions
 from cloze.model.tasks.table import KINDS, TASKS
 from cloze.model.train.plan import estimates
 from cloze.model.train.plan.cost import (
+    FORWARD,
     device_of,
     execution_memory,
     pass_cost,
@@ -92,9 +93,10 @@ def _estimate_finetuning(
     computer: MachineSpec,
     before: Metadata | None,
 ) -> CostEstimate:
-    """Estimate a fine-tuning from the task's files and the checkpoint's size."""
+    """Estimate a fine-tuning from the task's files, the checkpoint's size and the teacher's."""
     device = device_of(execution, computer)
     spec, model, weights = source_model(inputs.get("checkpoint") or {}, config.model)
+    teacher_weights = source_model(inputs["teacher"], None)[2] if "teacher" in inputs else 0
     tokens = _tokens(config.reads(), "train", config.data, before, config.limit_per_class)
     required_memory = (int(estimates.PROCESS["cpu"]) * execution.processes, 0)
     if model is not None:
@@ -108,7 +110,7 @@ def _estimate_finetuning(
         )
     return pass_cost(
         tokens=tokens * config.epochs * (BASELINE if config.baselines else 1),
-        weights=weights,
+        weights=weights + round(FORWARD * teacher_weights),
         device=device,
         computer=computer,
         width=execution.processes,

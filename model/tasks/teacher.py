@@ -27,6 +27,7 @@ from cloze.pipeline import tokenizer
 
 if TYPE_CHECKING:
     from cloze.model.tasks.task import Task, TaskMetadata
+    from cloze.pipeline.tokenizer.tokenizer import Tokenizer
 
 SOFT = "soft"  # name of the loss against the teacher's answers
 LOWEST_LOGIT = -1e30  # finite in fp32 at any temperature above 1e-8
@@ -85,9 +86,10 @@ class TaskTeacher:
                 "out"
             )
         add_projection(student, model, self.model, names)
-        for module in (student, self.network):
-            if hasattr(module, "all_positions"):
-                module.all_positions = bool(names)
+        networks: tuple[Any, ...] = (student, self.network)
+        for network in networks:
+            if hasattr(network, "all_positions"):
+                network.all_positions = bool(names)
         models, heads = (model, self.model), self.options.relation_heads
         return TeacherLosses(
             options=self.options,
@@ -139,7 +141,7 @@ def load_task_teacher(
     options: DistillOptions,
     task: Task[Any, Any],
     metadata: TaskMetadata,
-    pieces: tokenizer.Tokenizer,
+    pieces: Tokenizer,
     build: BuildContext,
 ) -> TaskTeacher:
     """Read the teacher at `path`.
@@ -184,5 +186,5 @@ def load_task_teacher(
     return TaskTeacher(options=options, model=loaded.model, network=network)
 
 
-def _tokens(pieces: tokenizer.Tokenizer) -> Mapping[str, int]:
+def _tokens(pieces: Tokenizer) -> Mapping[str, int]:
     return dict(pieces.backend.get_vocab(with_added_tokens=True))

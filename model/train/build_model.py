@@ -19,7 +19,12 @@ from cloze.model.layers.batch import Batch
 from cloze.model.layers.encoder import enable_activation_checkpointing
 from cloze.model.objectives import choose
 from cloze.model.objectives.distill_options import DistillOptions
-from cloze.model.objectives.distillation import RECORDED, Comparison, add_projection
+from cloze.model.objectives.distillation import (
+    RECORDED,
+    Comparison,
+    add_projection,
+    without_projection,
+)
 from cloze.model.train import compile_policy, engines
 from cloze.model.train.compile_policy import StepTimes, WorkEstimate
 from cloze.model.train.config import PretrainConfig
@@ -201,7 +206,8 @@ def build_model(
         notes.append(f"the checkpoint lacks what begins at random: {', '.join(missing)}")
     if execution.activation_checkpointing:
         enable_activation_checkpointing(network)
-    parameters = sum(parameter.numel() for parameter in network.parameters())
+    own = without_projection(dict(network.named_parameters()))
+    parameters = sum(parameter.numel() for parameter in own.values())
     engine = engines.choose_engine(
         execution.engine,
         execution.zero,

@@ -115,6 +115,17 @@ def test_cells_have_mean_deviation_and_number_and_the_published_figure() -> None
     assert "4M parameters (100M) in Base" in table.notes[1]
 
 
+def test_rows_of_another_size_are_shares_of_the_reference() -> None:
+    nodes = run_nodes()
+    nodes[1].manifest.summary["parameters"] = 1e6
+    _, _, shares, _ = paper_tables(TABLE, nodes)
+    assert shares.title == "Share of Base"
+    assert list(shares.columns)[:3] == ["", "parameters", "SST-2"]
+    assert [list(row) for row in shares.rows] == [
+        ["other", "25.0%", "97.6%", "97.8%", "–", "112.0%", "97.7%"]
+    ]
+
+
 def _means(table: PaperTable) -> set[str]:
     return {name for name, column in table.columns.items() if column.mean_of}
 

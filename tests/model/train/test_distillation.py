@@ -164,6 +164,8 @@ def test_a_narrow_student_learns_all_and_resumes_exactly(
     parts = pretrain(dataset, tmp_path / "parts", teacher, **values)
     assert parts.manifest.content_sha256 == whole.manifest.content_sha256
     loaded = checkpoint.load(str(tmp_path / "whole"))
+    own = sum(weight.numel() for weight in new_model(loaded.model).parameters())
+    assert whole.manifest.summary["parameters"] == own
     assert not any(name.startswith("distillation") for name in loaded.state)
     load_model(loaded.model, loaded.state)
 
