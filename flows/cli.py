@@ -60,6 +60,10 @@ COMMANDS: dict[str, dict[str, str]] = {
         "nightly": "Evaluate new checkpoints against the champion.",
         "champion": "Show the champion and its history, or roll it back.",
     },
+    "Look inside a model": {
+        "attention": "Show a text's attention maps, by layer and head.",
+        "heads": "Measure what each attention head attends to.",
+    },
     "Use a model": {
         "fill-mask": "Predict the [MASK] tokens of a text.",
         "embed": "Compute the embeddings of texts.",
@@ -94,6 +98,8 @@ MODULES = {
     " score-pairs plan-training",
     "hub": "import push",
     "inference": "fill-mask embed classify tag answer search generate score",
+    "inference": "fill-mask embed classify tag answer generate score",
+    "analysis": "attention heads",
     "services": "ui dashboard deploy doctor verify lineage",
     "help_topics": "completion help",
 }

@@ -33,6 +33,7 @@ TABLE: dict[str, str] = {
     "perplexity": "cloze.model.use.stages:PERPLEXITY",
     "score": "cloze.model.use.stages:SCORE",
     "likelihood": "cloze.model.use.stages:LIKELIHOOD",
+    "heads": "cloze.model.analyze.heads_stage:STAGE",
     "submission": "cloze.flows.report.submission:STAGE",
     "report": "cloze.flows.report.stage:STAGE",
 }
@@ -49,6 +50,7 @@ TOOLS: dict[str, str] = {
     "score-texts": "cloze.model.use.verb:SCORE_TEXTS",
     "embed": "cloze.model.use.verb:EMBED",
     "search": "cloze.model.use.verb:SEARCH",
+    "attention": "cloze.model.analyze.attention_stage:STAGE",
     "serve": "cloze.model.use.serving:SERVE",
     "filter": "cloze.pipeline.corpus.quality_filter_stage:STAGE",
     "explain": "cloze.pipeline.corpus.explain_stage:STAGE",

@@ -51,7 +51,13 @@ T = TypeVar("T")
 
 
 class Verb(abc.ABC, Generic[T]):
-    """Predictor of an inference command: a checkpoint in memory that answers requests."""
+    """Predictor of an inference command: a checkpoint in memory that answers requests.
+
+    Attributes:
+        group_size: maximum number of requests whose answers are in memory together.
+    """
+
+    group_size: int = GROUP
 
     @abc.abstractmethod
     def read(self, request: Request) -> T:
@@ -63,7 +69,7 @@ class Verb(abc.ABC, Generic[T]):
         """
 
     def encode(self, group: Sequence[T]) -> Any:
-        """Return the input of `answer` for at most `GROUP` requests; a thread calls it ahead.
+        """Return the input of `answer` for at most `group_size` requests; a thread calls it ahead.
 
         Tokenize here: it takes place while the model computes. Default: the requests.
         """
@@ -157,7 +163,9 @@ def _encoded_groups(verb: Verb[Any], source: Iterable[Request | None]) -> Iterat
                 characters += sum(
                     len(text) for text in request.fields.values() if isinstance(text, str)
                 )
-            if group and (request is None or len(group) == GROUP or characters > CHARACTERS):
+            if group and (
+                request is None or len(group) == verb.group_size or characters > CHARACTERS
+            ):
                 yield close()
                 group, characters = [], 0
     except ClozeError as error:

@@ -359,6 +359,10 @@ STAGES: dict[str, Mapping[str, str]] = {
         "Memory and speed": "*precision",
         **SINGLE_DEVICE_FIELDS,
     },
+    "heads": {
+        "Texts": "*texts *treebank *rows *max_length",
+        **SINGLE_DEVICE_FIELDS,
+    },
     "import": {"Model": "*family *positions *trust_pickle repository", **SINGLE_DEVICE_FIELDS},
     "export": {"Form": "*export_as *revisions", **SINGLE_DEVICE_FIELDS},
     "report": {"Contents": "*masked *top_k"},

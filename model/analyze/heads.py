@@ -1,0 +1,291 @@
+"""The stage heads: statistics of attention heads over rows, and heads as parsers.
+
+Maps are reduced layer by layer, so memory does not grow with the number of layers or rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from cloze.core.errors import DataError, UsageError
+from cloze.core.stages.stage import BuildContext, StageResult
+from cloze.model.analyze.attention import load_encoder
+from cloze.model.analyze.head_statistics import (
+    KINDS,
+    PADDING,
+    POSITIONAL,
+    HeadStatistics,
+    TokenRows,
+)
+from cloze.model.analyze.heads_stage import HeadsConfig
+from cloze.model.analyze.parsing_heads import ALL, ParsingHeads
+from cloze.model.analyze.treebank import Sentence, read_treebank
+from cloze.model.data.batch import collate
+from cloze.model.data.shards import ShardedRows
+from cloze.model.layers.encoder import Encoder
+from cloze.model.layers.layout import PaddedLayout
+from cloze.model.tasks.encode import TextSamples, encode, framed
+from cloze.model.tasks.files import METRICS, write_json
+from cloze.model.tasks.task import Ints
+from cloze.model.train.distributed import init_distributed
+from cloze.model.train.loop.data import open_dataset
+from cloze.model.use.likelihood import read_texts
+from cloze.model.use.word_vectors import words_of_tokens
+from cloze.pipeline.tokenizer.tokenizer import Tokenizer
+
+MAP_BYTES = 1 << 25  # of one layer's maps of a batch, unless a single row has more
+PICTURE = "heads.svg"
+
+
+class _Maps(list[Tensor]):
+    """List of a layout's maps that hands each one to `reduce` and keeps none."""
+
+    def __init__(self, *consumers: Any) -> None:
+        super().__init__()
+        self._consumers = consumers
+
+    def append(self, maps: Tensor) -> None:
+        for consumer in self._consumers:
+            consumer.layer(maps)
+
+
+def attend(encoder: Encoder, rows: TokenRows, *consumers: Any) -> None:
+    """Run the encoder on rows; call `layer` of each consumer with each layer's maps, in order."""
+    real = rows.sequence != PADDING
+    layout = encoder.rows(rows.input_ids, real) if rows.layout is None else rows.layout
+    layout = layout.recording(_Maps(*consumers))
+    with torch.inference_mode():
+        encoder.run(
+            encoder.embeddings(rows.input_ids, rows.token_type_ids, layout.positions), layout
+        )
+
+
+def run(config: HeadsConfig, build: BuildContext) -> StageResult:
+    """Measure the heads over texts, a dataset's rows or a treebank's sentences.
+
+    Raises:
+        UsageError: there is nothing to read, or the dataset does not fit the checkpoint.
+        DataError: an input is missing or damaged, or a treebank no CoNLL-U.
+    """
+    world = init_distributed(build.execution)
+    path = build.inputs["checkpoint"]
+    encoder, pieces, longest = load_encoder(path)
+    encoder = encoder.to(world.device)
+    if config.max_length is not None and config.max_length > longest:
+        raise UsageError(
+            f"max_length ({config.max_length}) is more than {path} reads ({longest}); use "
+            f"{longest} or less"
+        )
+    longest = config.max_length or longest
+    sentences = read_treebank(config.treebank) if config.treebank else []
+    source: _Rows
+    if config.texts is not None:
+        texts = [text.text for text in read_texts(config.texts)][: config.rows]
+        if not texts:
+            raise DataError(f"{config.texts} has no texts; write one per line")
+        source = _TextRows(encode(texts, None, pieces, longest), world.device)
+    elif "dataset" in build.inputs:
+        source = _DatasetRows(build.inputs["dataset"], config.rows, pieces, path, world)
+    elif sentences:
+        texts = [sentence.text for sentence in sentences[: config.rows]]
+        source = _TextRows(encode(texts, None, pieces, longest), world.device)
+    else:
+        raise UsageError(
+            "heads needs rows (found none); name a dataset with --dataset, a file of texts with "
+            "--texts, or a CoNLL-U file with --treebank"
+        )
+    size = 4 * _heads(encoder)
+    statistics = HeadStatistics(pieces, source.frequency(pieces.vocab_size).to(world.device))
+    done, total = 0, len(source)
+    build.report.progress(0, total, "rows", {})
+    for rows in source.batches(size):
+        statistics.begin(rows)
+        attend(encoder, rows, statistics)
+        done += len(rows.input_ids)
+        build.report.progress(done, total, "rows", {})
+    heads = statistics.result()
+    content: dict[str, Any] = {"rows": total, "heads": heads}
+    metrics = _metrics(heads)
+    if sentences:
+        parsing, skipped = _parse(encoder, sentences, pieces, longest, size, world.device)
+        content |= {"relations": parsing, "skipped_sentences": skipped}
+        metrics |= _parsing_metrics(parsing)
+    content["metrics"] = metrics
+    write_json(build.file(METRICS), content)
+    count = sum(len(layer) for layer in heads["entropy"])
+    build.counters["read/rows"] += total
+    summary = {"metrics": metrics, "layers": len(heads["entropy"]), "heads": count}
+    return StageResult(rows=total, summary=summary)
+
+
+def _heads(encoder: Encoder) -> int:
+    """Return the largest number of heads in a layer."""
+    return max(getattr(module, "num_heads", 1) for module in encoder.modules())
+
+
+class _TextRows:
+    """Texts as batches of padded rows of similar length."""
+
+    def __init__(self, samples: TextSamples, device: torch.device) -> None:
+        self._samples, self._device = samples, device
+
+    def __len__(self) -> int:
+        return len(self._samples)
+
+    def frequency(self, size: int) -> Tensor:
+        """Count the occurrences of each token, int64 [size]."""
+        return torch.bincount(
+            torch.from_numpy(np.concatenate(self._samples.sequences)).long(), minlength=size
+        )
+
+    def batches(self, bytes_per_pair: int) -> Iterator[TokenRows]:
+        """Iterate over the batches; `bytes_per_pair`: bytes of the maps per pair of tokens."""
+        for indices in self.groups(bytes_per_pair):
+            yield self.batch(indices)
+
+    def groups(self, bytes_per_pair: int) -> Iterator[Ints]:
+        """Iterate over the numbers of the samples of a batch, longest first."""
+        order, begin = np.argsort(-self._samples.lengths, kind="stable"), 0
+        while begin < len(order):
+            length = int(self._samples.lengths[order[begin]])
+            end = begin + _fitting(length, bytes_per_pair)
+            yield order[begin:end]
+            begin = end
+
+    def batch(self, indices: Ints) -> TokenRows:
+        batch = self._samples.batch(indices)
+        real = batch["attention_mask"]
+        sequence = torch.arange(len(indices))[:, None].where(real, PADDING)
+        return TokenRows(
+            input_ids=batch["input_ids"].to(self._device),
+            token_type_ids=batch["token_type_ids"].to(self._device),
+            sequence=sequence.to(self._device),
+        )
+
+
+class _DatasetRows:
+    """The first held-out rows of a dataset, or training rows if none are held out; no masks."""
+
+    def __init__(self, path: str, rows: int, pieces: Tokenizer, checkpoint: str, world: Any):
+        data = open_dataset(path, False, world)
+        if data.info.tokenizer != pieces.fingerprint:
+            raise UsageError(
+                f"{path} was made with another tokenizer than {checkpoint}; name the dataset of "
+                f"its training"
+            )
+        self._info, self._device = data.info, world.device
+        self._shards: ShardedRows = data.heldout if len(data.heldout) else data.train
+        self._count = min(rows, len(self._shards))
+
+    def __len__(self) -> int:
+        return self._count
+
+    def frequency(self, size: int) -> Tensor:
+        """Count the occurrences of each token, int64 [size]."""
+        rows = self._shards.first(self._count)
+        ids = self._shards.take(rows, np.zeros_like(rows)).ids.astype(np.int64)
+        return torch.from_numpy(np.bincount(ids, minlength=size))
+
+    def batches(self, bytes_per_pair: int) -> Iterator[TokenRows]:
+        """Iterate over the batches; as for `_TextRows`."""
+        size = _fitting(self._info.length, bytes_per_pair)
+        for begin in range(0, self._count, size):
+            numbers = np.arange(begin, min(begin + size, self._count))
+            rows = self._shards.take(numbers, np.zeros_like(numbers))
+            rows = rows.without_masks(np.ones(len(numbers), np.bool_))
+            batch = collate(rows, pad=self._info.special.pad, longest=self._info.length)
+            real = batch["attention_mask"]
+            first = torch.zeros_like(real)
+            first[:, 0] = True
+            first = batch.get("sequence_first", first)
+            sequence = (first.flatten().cumsum(0).view_as(first) - 1).where(real, PADDING)
+            layout = batch.get("layout")
+            assert layout is None or isinstance(layout, PaddedLayout)
+            yield TokenRows(
+                input_ids=batch["input_ids"].to(self._device),
+                token_type_ids=batch["token_type_ids"].to(self._device),
+                sequence=sequence.to(self._device),
+                layout=None if layout is None else layout.to(self._device),
+            )
+
+
+_Rows = _TextRows | _DatasetRows
+
+
+def _fitting(length: int, bytes_per_pair: int) -> int:
+    """Return the number of rows of `length` tokens whose maps have at most `MAP_BYTES`."""
+    return max(1, MAP_BYTES // (bytes_per_pair * length**2))
+
+
+def _parse(
+    encoder: Encoder,
+    sentences: Sequence[Sentence],
+    pieces: Tokenizer,
+    longest: int,
+    size: int,
+    device: torch.device,
+) -> tuple[list[dict[str, Any]], int]:
+    """Return the best heads by relation, and the number of sentences that are too long."""
+    encoded = pieces.encode_with_offsets([sentence.text for sentence in sentences])
+    fitting = [number for number, (ids, _) in enumerate(encoded) if len(ids) + 2 <= longest]
+    if not fitting:
+        raise DataError(f"all sentences have more than {longest} tokens; give shorter ones")
+    chosen = [sentences[number] for number in fitting]
+    words = []
+    for sentence, number in zip(chosen, fitting, strict=True):
+        own = words_of_tokens(sentence.spans.tolist(), encoded[number][1])
+        words.append(np.pad(own, 1, constant_values=-1))  # special tokens are no words
+    rows = _TextRows(framed([encoded[number][0] for number in fitting], None, pieces, longest),
+                     device)  # fmt: skip
+    parsing = ParsingHeads(chosen)
+    for indices in rows.groups(size):
+        batch = rows.batch(indices)
+        own_words = [words[number] for number in indices]
+        parsing.begin(indices.tolist(), own_words, batch.input_ids.shape[1])
+        attend(encoder, batch, parsing)
+    return parsing.result(), len(sentences) - len(fitting)
+
+
+def _metrics(heads: dict[str, Any]) -> dict[str, float]:
+    """Return the numbers by which runs are compared: the best head of each kind, and counts."""
+    names = ("previous", "next", "itself", *KINDS, "confidence", "rarest")
+    best = {
+        f"best_{name}": max(
+            (value for layer in heads[name] for value in layer if value is not None), default=0.0
+        )
+        for name in names
+    }
+    at_offsets = [np.array(by_layer, object) for by_layer in heads["maximum_at"].values()]
+    del at_offsets
+    return {
+        **best,
+        "positional_heads": positional_heads(heads),
+        "mean_entropy": float(np.mean([value for layer in heads["entropy"] for value in layer])),
+    }
+
+
+def positional_heads(heads: dict[str, Any]) -> int:
+    """Count the heads whose maximum weight is at one offset for `POSITIONAL` of the tokens."""
+    count = 0
+    for layer, values in enumerate(heads["entropy"]):
+        for head in range(len(values)):
+            shares = [at[layer][head] or 0.0 for at in heads["maximum_at"].values()]
+            count += max(shares) >= POSITIONAL
+    return count
+
+
+def _parsing_metrics(parsing: Sequence[dict[str, Any]]) -> dict[str, float]:
+    (total,) = (row for row in parsing if row["relation"] == ALL)
+    relations = [row for row in parsing if row["relation"] != ALL]
+    above = sum(row["accuracy"] > row["offset_accuracy"] for row in relations)
+    return {
+        "relations": len(relations),
+        "relations_above_offset": above,
+        "dependencies": total["accuracy"],
+        "dependencies_by_offset": total["offset_accuracy"],
+    }
