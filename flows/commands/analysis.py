@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from cloze.flows.commands.base.inference_command import Answer, InferenceCommand, Request
+from cloze.flows.commands.base.inference_command import (
+    Answer,
+    InferenceCommand,
+    Request,
+    input_values,
+    progress_line,
+)
+from cloze.flows.commands.base.options import emit
 from cloze.flows.commands.base.stage_command import StageArguments, StageCommand, run_stage
 
 if TYPE_CHECKING:
@@ -17,8 +25,10 @@ if TYPE_CHECKING:
 
 
 def _show_heads(answer: Answer) -> RenderableType:
-    """Return a line per head: the mean weights of some kinds of tokens, and the largest weight."""
-    return str(len(answer["maps"]))
+    """Return a line per head."""
+    from cloze.flows.views.attention_page import head_table
+
+    return head_table(answer)
 
 
 @click.command("attention", cls=InferenceCommand, text="Text to read.", show=_show_heads)
@@ -26,11 +36,35 @@ def _show_heads(answer: Answer) -> RenderableType:
 def attention(request: Request, options: Mapping[str, Any], pair: str | None) -> None:
     """Show a text's attention maps, by layer and head.
 
-    With --out FILE.html a page shows them, which needs no network. Otherwise each text has a
-    JSON object with its tokens and maps; a terminal shows a line per head.
+    With --out FILE.html, one page shows the maps of all texts; it needs no network. Otherwise the
+    answers have the tokens and maps, and a terminal shows a line per head.
     """
     fields = {} if pair is None else {"pair": pair}
-    attention.predict(request, options, fields)
+    if request.out is None or not request.out.lower().endswith(".html"):
+        attention.predict(request, options, fields)
+        return
+    from cloze.flows.graph.command import run_inference
+    from cloze.flows.views import terminal
+    from cloze.flows.views.attention_page import AttentionPage
+
+    page = AttentionPage()
+
+    def receive(answers: Sequence[Answer]) -> None:
+        for answer in answers:
+            page.add(answer)
+
+    with (
+        input_values(replace(request, out=None), "text") as values,
+        progress_line("attention") as report,
+    ):
+        values = {**options, "common": fields, **values}
+        summary = run_inference("attention", values, request.checkpoint, receive, report)
+    count = page.write(request.out, request.checkpoint)
+    if request.as_json:
+        emit({"out": request.out, **summary})
+    else:
+        note = f"the attention maps of {count:,} text{'s' * (count > 1)} in {request.out}"
+        terminal.console().print(note, markup=False, soft_wrap=True)
 
 
 @click.command("heads", cls=StageCommand, stage="heads", positional=("checkpoint",), transient=True)

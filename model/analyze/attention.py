@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
+from torch import Tensor
 
 from cloze.core.errors import UsageError
 from cloze.model import checkpoint
 from cloze.model.analyze.attention_stage import AttentionConfig
+from cloze.model.data.batch import move
+from cloze.model.families.config import prediction_objectives
 from cloze.model.families.models import load_backbone
 from cloze.model.layers.encoder import Encoder
+from cloze.model.layers.layout import PaddedLayout
 from cloze.model.tasks.encode import TextSamples, encode
 from cloze.model.train.precision import Precision, autocast, placement
 from cloze.model.use.request import Request, shortened
@@ -24,6 +28,7 @@ from cloze.pipeline.tokenizer.tokenizer import Tokenizer
 
 DIGITS = 4  # of a weight in an answer
 UNLIMITED = 1 << 40  # tokens
+MAX_WEIGHTS = 1 << 25  # of an answer of the command; in Python there is no limit
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,34 +38,83 @@ class TextAttention:
     Attributes:
         tokens: L tokens as the model reads them, special tokens included.
         second: position of the first token of the second text; L without one.
-        maps: float32 [layers, N, L, L], probabilities by attending and by attended token.
+        maps: float32 [N, L, L] of each layer, probabilities by attending and by attended token.
     """
 
     tokens: tuple[str, ...]
     second: int
-    maps: npt.NDArray[np.float32]
+    maps: tuple[npt.NDArray[np.float32], ...]
 
 
-def load_encoder(path: str) -> tuple[Encoder, Tokenizer, int]:
-    """Load a checkpoint's encoder, its tokenizer and its maximum number of tokens.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttentionReader:
+    """Encoder of a checkpoint, which reads as in its training and records its attention maps.
 
-    Args:
+    Attributes:
         path: checkpoint, pretrained or fine-tuned, or an artifact that contains one.
-
-    Raises:
-        UsageError: the family's encoder records no attention maps.
-        DataError: the checkpoint is missing or damaged.
+        pieces: its tokenizer.
+        longest: maximum number of tokens.
+        causal: its only objective was clm, so every token sees the earlier ones alone.
+        heads: largest number of heads of a layer.
     """
-    with checkpoint.resolve_pinned(path) as directory:
-        loaded = checkpoint.load(directory)
-        pieces = tokenizer.load(loaded.tokenizer)
-    encoder, _ = load_backbone(loaded.model, loaded.state)
-    if not isinstance(encoder, Encoder):
-        raise UsageError(
-            f"{path} is a {loaded.model.family} model, whose encoder records no attention maps; "
-            f"use another family"
+
+    path: str
+    encoder: Encoder
+    pieces: Tokenizer
+    longest: int
+    causal: bool
+    heads: int
+
+    @classmethod
+    def load(cls, path: str, device: torch.device) -> AttentionReader:
+        """Load a checkpoint.
+
+        Raises:
+            UsageError: the family's encoder records no attention maps.
+            DataError: the checkpoint is missing or damaged.
+        """
+        with checkpoint.resolve_pinned(path) as directory:
+            loaded = checkpoint.load(directory)
+            pieces = tokenizer.load(loaded.tokenizer)
+        encoder, _ = load_backbone(loaded.model, loaded.state)
+        if not isinstance(encoder, Encoder):
+            raise UsageError(
+                f"{path} is a {loaded.model.family} model, whose encoder records no attention "
+                f"maps; use another family"
+            )
+        return cls(
+            path=path,
+            encoder=encoder.to(device).eval(),
+            pieces=pieces,
+            longest=loaded.model.max_position_embeddings,
+            causal=prediction_objectives(loaded.heads) == ("clm",),
+            heads=max(getattr(module, "num_heads", 1) for module in encoder.modules()),
         )
-    return encoder.eval(), pieces, loaded.model.max_position_embeddings
+
+    def read(
+        self,
+        input_ids: Tensor,
+        token_type_ids: Tensor,
+        real: Tensor,
+        maps: list[Tensor],
+        layout: PaddedLayout | None = None,
+    ) -> None:
+        """Run the encoder and append each layer's maps, float [B, N, L, L], to `maps`.
+
+        Args:
+            input_ids, token_type_ids: int64 [B, L].
+            real: bool [B, L], true at tokens.
+            layout: layout of packed rows. None: one sequence per row.
+        """
+        layout = self.encoder.rows(input_ids, real) if layout is None else layout
+        if self.causal:
+            causal = torch.ones(len(input_ids), dtype=torch.bool, device=input_ids.device)
+            layout = replace(layout, causal=causal)
+        layout = layout.recording(maps)
+        with torch.inference_mode():
+            self.encoder.run(
+                self.encoder.embeddings(input_ids, token_type_ids, layout.positions), layout
+            )
 
 
 def token_text(pieces: Tokenizer, token: int) -> str:
@@ -71,15 +125,13 @@ def token_text(pieces: Tokenizer, token: int) -> str:
 
 
 class AttentionPipeline:
-    """Checkpoint that returns its attention maps; arguments and errors as `load_encoder`."""
+    """Checkpoint that returns its attention maps; errors as for `AttentionReader.load`."""
 
     def __init__(
         self, path: str, *, precision: Precision = "fp32", device: torch.device | None = None
     ) -> None:
-        self._path, self._precision = path, precision
-        self._device = device or torch.device("cpu")
-        encoder, self._pieces, self._longest = load_encoder(path)
-        self._encoder = encoder.to(self._device)
+        self._precision, self._device = precision, device or torch.device("cpu")
+        self.reader = AttentionReader.load(path, self._device)
 
     def encode(self, text: str, pair: str | None = None) -> TextSamples:
         """Tokenize a text, or a pair in the tokenizer's frame; the result has one sample.
@@ -91,29 +143,27 @@ class AttentionPipeline:
             if content is not None and not content.strip():
                 raise UsageError(f"the {name} is empty; write something")
         pairs = None if pair is None else [pair]
-        samples = encode([text], pairs, self._pieces, UNLIMITED)
+        samples = encode([text], pairs, self.reader.pieces, UNLIMITED)
         length = len(samples.sequences[0])
-        if length > self._longest:
+        if length > self.reader.longest:
             raise UsageError(
                 f"the text {shortened(text)!r} has {length:,} tokens, special tokens included, "
-                f"and {self._path} reads {self._longest:,}; shorten it"
+                f"and {self.reader.path} reads {self.reader.longest:,}; shorten it"
             )
         return samples
 
     def attend(self, samples: TextSamples) -> TextAttention:
         """Return the attention maps of what `encode` returned."""
-        batch = samples.batch([0])
-        with torch.inference_mode(), autocast(self._precision, self._device.type):
-            maps = self._encoder.attention_maps(
-                batch["input_ids"].to(self._device),
-                batch["attention_mask"].to(self._device),
-                batch["token_type_ids"].to(self._device),
+        batch, maps = move(samples.batch([0]), self._device), list[Tensor]()
+        with autocast(self._precision, self._device.type):
+            self.reader.read(
+                batch["input_ids"], batch["token_type_ids"], batch["attention_mask"], maps
             )
         tokens = samples.sequences[0].tolist()
         return TextAttention(
-            tokens=tuple(token_text(self._pieces, token) for token in tokens),
+            tokens=tuple(token_text(self.reader.pieces, token) for token in tokens),
             second=int(samples.second[0]),
-            maps=torch.stack([layer[0].float().cpu() for layer in maps]).numpy(),
+            maps=tuple(layer[0].float().cpu().numpy() for layer in maps),
         )
 
 
@@ -128,7 +178,15 @@ class ShowAttention(Verb[TextSamples]):
 
     def read(self, request: Request) -> TextSamples:
         with request.blamed():
-            return self._pipeline.encode(request.text("text"), request.optional("pair"))
+            samples = self._pipeline.encode(request.text("text"), request.optional("pair"))
+        length, reader = len(samples.sequences[0]), self._pipeline.reader
+        weights = length**2 * reader.heads * len(reader.encoder.layers)
+        if weights > MAX_WEIGHTS:
+            raise request.error(
+                f"has {length:,} tokens, so {weights:,} weights; shorten "
+                f"it, or use cloze.load(...).attention in Python"
+            )
+        return samples
 
     def answer(self, encoded: Sequence[TextSamples]) -> list[dict[str, Any]]:
         attentions = map(self._pipeline.attend, encoded)
@@ -136,7 +194,9 @@ class ShowAttention(Verb[TextSamples]):
             {
                 "tokens": list(attention.tokens),
                 "second": attention.second,
-                "maps": np.round(attention.maps.astype(np.float64), DIGITS).tolist(),
+                "maps": [
+                    np.round(layer.astype(np.float64), DIGITS).tolist() for layer in attention.maps
+                ],
             }
             for attention in attentions
         ]

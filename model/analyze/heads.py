@@ -14,7 +14,7 @@ from torch import Tensor
 
 from cloze.core.errors import DataError, UsageError
 from cloze.core.stages.stage import BuildContext, StageResult
-from cloze.model.analyze.attention import load_encoder
+from cloze.model.analyze.attention import AttentionReader
 from cloze.model.analyze.head_statistics import (
     KINDS,
     PADDING,
@@ -27,16 +27,14 @@ from cloze.model.analyze.parsing_heads import ALL, ParsingHeads
 from cloze.model.analyze.treebank import Sentence, read_treebank
 from cloze.model.data.batch import collate
 from cloze.model.data.shards import ShardedRows
-from cloze.model.layers.encoder import Encoder
 from cloze.model.layers.layout import PaddedLayout
 from cloze.model.tasks.encode import TextSamples, encode, framed
 from cloze.model.tasks.files import METRICS, write_json
 from cloze.model.tasks.task import Ints
-from cloze.model.train.distributed import init_distributed
+from cloze.model.train.distributed import World, init_distributed
 from cloze.model.train.loop.data import open_dataset
 from cloze.model.use.likelihood import read_texts
 from cloze.model.use.word_vectors import words_of_tokens
-from cloze.pipeline.tokenizer.tokenizer import Tokenizer
 
 MAP_BYTES = 1 << 25  # of one layer's maps of a batch, unless a single row has more
 PICTURE = "heads.svg"
@@ -54,15 +52,10 @@ class _Maps(list[Tensor]):
             consumer.layer(maps)
 
 
-def attend(encoder: Encoder, rows: TokenRows, *consumers: Any) -> None:
-    """Run the encoder on rows; call `layer` of each consumer with each layer's maps, in order."""
-    real = rows.sequence != PADDING
-    layout = encoder.rows(rows.input_ids, real) if rows.layout is None else rows.layout
-    layout = layout.recording(_Maps(*consumers))
-    with torch.inference_mode():
-        encoder.run(
-            encoder.embeddings(rows.input_ids, rows.token_type_ids, layout.positions), layout
-        )
+def attend(reader: AttentionReader, rows: TokenRows, *consumers: Any) -> None:
+    """Read a batch; call `layer` of each consumer with each layer's maps, in order."""
+    real, maps = rows.sequence != PADDING, _Maps(*consumers)
+    reader.read(rows.input_ids, rows.token_type_ids, real, maps, rows.layout)
 
 
 def run(config: HeadsConfig, build: BuildContext) -> StageResult:
@@ -73,15 +66,13 @@ def run(config: HeadsConfig, build: BuildContext) -> StageResult:
         DataError: an input is missing or damaged, or a treebank no CoNLL-U.
     """
     world = init_distributed(build.execution)
-    path = build.inputs["checkpoint"]
-    encoder, pieces, longest = load_encoder(path)
-    encoder = encoder.to(world.device)
-    if config.max_length is not None and config.max_length > longest:
+    reader = AttentionReader.load(build.inputs["checkpoint"], world.device)
+    if (config.max_length or 0) > reader.longest:
         raise UsageError(
-            f"max_length ({config.max_length}) is more than {path} reads ({longest}); use "
-            f"{longest} or less"
+            f"max_length ({config.max_length}) is more than {reader.path} reads "
+            f"({reader.longest}); use {reader.longest} or less"
         )
-    longest = config.max_length or longest
+    longest, pieces = config.max_length or reader.longest, reader.pieces
     sentences = read_treebank(config.treebank) if config.treebank else []
     source: _Rows
     if config.texts is not None:
@@ -90,7 +81,7 @@ def run(config: HeadsConfig, build: BuildContext) -> StageResult:
             raise DataError(f"{config.texts} has no texts; write one per line")
         source = _TextRows(encode(texts, None, pieces, longest), world.device)
     elif "dataset" in build.inputs:
-        source = _DatasetRows(build.inputs["dataset"], config.rows, pieces, path, world)
+        source = _DatasetRows(build.inputs["dataset"], config.rows, reader, world)
     elif sentences:
         texts = [sentence.text for sentence in sentences[: config.rows]]
         source = _TextRows(encode(texts, None, pieces, longest), world.device)
@@ -99,20 +90,20 @@ def run(config: HeadsConfig, build: BuildContext) -> StageResult:
             "heads needs rows (found none); name a dataset with --dataset, a file of texts with "
             "--texts, or a CoNLL-U file with --treebank"
         )
-    size = 4 * _heads(encoder)
+    size = 4 * reader.heads
     statistics = HeadStatistics(pieces, source.frequency(pieces.vocab_size).to(world.device))
     done, total = 0, len(source)
     build.report.progress(0, total, "rows", {})
     for rows in source.batches(size):
         statistics.begin(rows)
-        attend(encoder, rows, statistics)
+        attend(reader, rows, statistics)
         done += len(rows.input_ids)
         build.report.progress(done, total, "rows", {})
     heads = statistics.result()
     content: dict[str, Any] = {"rows": total, "heads": heads}
     metrics = _metrics(heads)
     if sentences:
-        parsing, skipped = _parse(encoder, sentences, pieces, longest, size, world.device)
+        parsing, skipped = _parse(reader, sentences, longest, size, world.device)
         content |= {"relations": parsing, "skipped_sentences": skipped}
         metrics |= _parsing_metrics(parsing)
     content["metrics"] = metrics
@@ -121,11 +112,6 @@ def run(config: HeadsConfig, build: BuildContext) -> StageResult:
     build.counters["read/rows"] += total
     summary = {"metrics": metrics, "layers": len(heads["entropy"]), "heads": count}
     return StageResult(rows=total, summary=summary)
-
-
-def _heads(encoder: Encoder) -> int:
-    """Return the largest number of heads in a layer."""
-    return max(getattr(module, "num_heads", 1) for module in encoder.modules())
 
 
 class _TextRows:
@@ -171,11 +157,11 @@ class _TextRows:
 class _DatasetRows:
     """The first held-out rows of a dataset, or training rows if none are held out; no masks."""
 
-    def __init__(self, path: str, rows: int, pieces: Tokenizer, checkpoint: str, world: Any):
+    def __init__(self, path: str, rows: int, reader: AttentionReader, world: World) -> None:
         data = open_dataset(path, False, world)
-        if data.info.tokenizer != pieces.fingerprint:
+        if data.info.tokenizer != reader.pieces.fingerprint:
             raise UsageError(
-                f"{path} was made with another tokenizer than {checkpoint}; name the dataset of "
+                f"{path} was made with another tokenizer than {reader.path}; name the dataset of "
                 f"its training"
             )
         self._info, self._device = data.info, world.device
@@ -223,14 +209,14 @@ def _fitting(length: int, bytes_per_pair: int) -> int:
 
 
 def _parse(
-    encoder: Encoder,
+    reader: AttentionReader,
     sentences: Sequence[Sentence],
-    pieces: Tokenizer,
     longest: int,
     size: int,
     device: torch.device,
 ) -> tuple[list[dict[str, Any]], int]:
     """Return the best heads by relation, and the number of sentences that are too long."""
+    pieces = reader.pieces
     encoded = pieces.encode_with_offsets([sentence.text for sentence in sentences])
     fitting = [number for number, (ids, _) in enumerate(encoded) if len(ids) + 2 <= longest]
     if not fitting:
@@ -247,7 +233,7 @@ def _parse(
         batch = rows.batch(indices)
         own_words = [words[number] for number in indices]
         parsing.begin(indices.tolist(), own_words, batch.input_ids.shape[1])
-        attend(encoder, batch, parsing)
+        attend(reader, batch, parsing)
     return parsing.result(), len(sentences) - len(fitting)
 
 
@@ -260,8 +246,6 @@ def _metrics(heads: dict[str, Any]) -> dict[str, float]:
         )
         for name in names
     }
-    at_offsets = [np.array(by_layer, object) for by_layer in heads["maximum_at"].values()]
-    del at_offsets
     return {
         **best,
         "positional_heads": positional_heads(heads),

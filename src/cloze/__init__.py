@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
+    from cloze.model.analyze.attention import AttentionPipeline
     from cloze.model.train.precision import Placement
     from cloze.model.use.answer import QuestionAnsweringPipeline
     from cloze.model.use.classify import TextClassificationPipeline
@@ -282,6 +283,41 @@ class Checkpoint:
             "log_probabilities": scored.log_probabilities.tolist(),
         }
 
+    def attention(
+        self, texts: Sequence[str], pairs: Sequence[str] | None = None
+    ) -> list[dict[str, Any]]:
+        """Return the attention maps of each text, or of each pair of texts.
+
+        Examples:
+            >>> (result,) = load("W/pretrain").attention(["the cat sat."])
+            >>> result["tokens"]
+            ['[CLS]', 'the', 'cat', 'sat', '.', '[SEP]']
+            >>> [layer.shape for layer in result["maps"]]
+            [(4, 6, 6), (4, 6, 6)]
+
+        Args:
+            pairs: second texts, one for each text.
+
+        Returns:
+            {"tokens": L tokens as the model reads them, "second": position of the second text's
+            first token, L without one, "maps": float32 [heads, L, L] of each layer, probabilities
+            by attending and by attended token}.
+
+        Raises:
+            UsageError: `texts` is a string instead of a list, a text is empty or too long, or
+                `pairs` has another length.
+        """
+        if isinstance(texts, str):
+            raise UsageError(f"texts ({texts[:60]!r}) is one text; give a list of texts")
+        if pairs is not None and len(pairs) != len(texts):
+            raise UsageError(f"pairs ({len(pairs)}) must have one text for each of {len(texts)}")
+        results = []
+        for text, pair in zip(texts, pairs or [None] * len(texts), strict=True):
+            found = self._attention.attend(self._attention.encode(text, pair))
+            maps = list(found.maps)
+            results.append({"tokens": list(found.tokens), "second": found.second, "maps": maps})
+        return results
+
     def batch(
         self, verb: str, requests: Iterable[str | Mapping[str, Any]], **options: Any
     ) -> Iterator[dict[str, Any]]:
@@ -362,6 +398,12 @@ class Checkpoint:
         from cloze.model.use.embed import EmbeddingPipeline
 
         return EmbeddingPipeline(self._path, **self._placement)
+
+    @functools.cached_property
+    def _attention(self) -> AttentionPipeline:
+        from cloze.model.analyze.attention import AttentionPipeline
+
+        return AttentionPipeline(self._path, **self._placement)
 
     @functools.cached_property
     def _scorer(self) -> SentenceScorer:
