@@ -15,7 +15,7 @@ from cloze.flows.commands.base.inference_command import (
     input_values,
     progress_line,
 )
-from cloze.flows.commands.base.options import emit
+from cloze.flows.commands.base.options import GroupedOption, emit
 from cloze.flows.commands.base.stage_command import StageArguments, StageCommand, run_stage
 
 if TYPE_CHECKING:
@@ -68,15 +68,57 @@ def attention(request: Request, options: Mapping[str, Any], pair: str | None) ->
 
 
 @click.command("heads", cls=StageCommand, stage="heads", positional=("checkpoint",), transient=True)
-def heads(arguments: StageArguments) -> None:
+@click.option(
+    "--svg", cls=GroupedOption, metavar="FILE", help="Also draw the results to this SVG file."
+)
+def heads(arguments: StageArguments, svg: str | None) -> None:
     """Measure what each attention head attends to.
 
     Rows are those of --dataset, the lines of --texts, or the sentences of --treebank, which also
     scores the heads as parsers.
     """
-    run_stage(arguments, None if arguments.as_json else _show_relations)
+
+    def show(result: BuildResult) -> dict[str, Any]:
+        from cloze.core import storage
+        from cloze.flows.report.head_plots import draw
+
+        summary = result.manifest.summary
+        if svg is not None:
+            storage.write_bytes(svg, draw(summary).encode())
+        if not arguments.as_json:
+            _print_heads(summary)
+        return {} if svg is None else {"svg": svg}
+
+    run_stage(arguments, show)
 
 
-def _show_relations(result: BuildResult) -> dict[str, Any]:
-    """Print the best head of each relation."""
-    return {}
+def _print_heads(summary: Mapping[str, Any]) -> None:
+    """Print the largest head of each kind, and the best head of each frequent relation."""
+    from rich.console import Console
+
+    from cloze.flows.views import terminal
+
+    console = Console(highlight=False)
+    columns = ("attention to", "mean", "largest", "head")
+    table = terminal.table_of(columns, right=columns[1:])
+    for name, layers in summary["by_head"].items():
+        values = [
+            (value, f"{layer}.{head}")
+            for layer, row in enumerate(layers, 1)
+            for head, value in enumerate(row, 1)
+            if value is not None
+        ]
+        if values:
+            mean, (largest, head) = sum(value for value, _ in values) / len(values), max(values)
+            table.add_row(name, f"{mean:.2f}", f"{largest:.2f}", head)
+    console.print(table)
+    relations = summary.get("relations", ())
+    if relations:
+        columns = ("relation", "words", "head", "direction", "accuracy", "offset", "its accuracy")
+        table = terminal.table_of(columns, right=columns[1:3] + columns[4:])
+        frequent = max(row["count"] for row in relations) / 100
+        for row in (row for row in relations if row["count"] >= frequent):
+            cells = f"{row['count']:,}", f"{row['layer']}.{row['head']}", row["direction"]
+            scores = f"{row['accuracy']:.1%}", f"{row['offset']:+}", f"{row['offset_accuracy']:.1%}"
+            table.add_row(row["relation"], *cells, *scores)
+        console.print(table)

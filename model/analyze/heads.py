@@ -37,7 +37,7 @@ from cloze.model.use.likelihood import read_texts
 from cloze.model.use.word_vectors import words_of_tokens
 
 MAP_BYTES = 1 << 25  # of one layer's maps of a batch, unless a single row has more
-PICTURE = "heads.svg"
+BY_HEAD = ("previous", "next", "itself", *KINDS, "rarest", "confidence", "entropy")
 
 
 class _Maps(list[Tensor]):
@@ -74,7 +74,7 @@ def run(config: HeadsConfig, build: BuildContext) -> StageResult:
         )
     longest, pieces = config.max_length or reader.longest, reader.pieces
     sentences = read_treebank(config.treebank) if config.treebank else []
-    source: _Rows
+    source: _TextRows | _DatasetRows
     if config.texts is not None:
         texts = [text.text for text in read_texts(config.texts)][: config.rows]
         if not texts:
@@ -100,17 +100,18 @@ def run(config: HeadsConfig, build: BuildContext) -> StageResult:
         done += len(rows.input_ids)
         build.report.progress(done, total, "rows", {})
     heads = statistics.result()
-    content: dict[str, Any] = {"rows": total, "heads": heads}
     metrics = _metrics(heads)
+    by_head = {name: heads[name] for name in BY_HEAD}
+    summary = {"metrics": metrics, "heads": sum(map(len, heads["entropy"])), "by_head": by_head}
+    content = {"rows": total, "heads": heads}
     if sentences:
-        parsing, skipped = _parse(reader, sentences, longest, size, world.device)
-        content |= {"relations": parsing, "skipped_sentences": skipped}
-        metrics |= _parsing_metrics(parsing)
-    content["metrics"] = metrics
-    write_json(build.file(METRICS), content)
-    count = sum(len(layer) for layer in heads["entropy"])
+        relations, skipped = _parse(reader, sentences, longest, size, world.device)
+        metrics |= _parsing_metrics(relations)
+        parsing = {"relations": relations, "skipped_sentences": skipped}
+        summary |= parsing
+        content |= parsing
+    write_json(build.file(METRICS), {"metrics": metrics, **content})
     build.counters["read/rows"] += total
-    summary = {"metrics": metrics, "layers": len(heads["entropy"]), "heads": count}
     return StageResult(rows=total, summary=summary)
 
 
@@ -200,9 +201,6 @@ class _DatasetRows:
             )
 
 
-_Rows = _TextRows | _DatasetRows
-
-
 def _fitting(length: int, bytes_per_pair: int) -> int:
     """Return the number of rows of `length` tokens whose maps have at most `MAP_BYTES`."""
     return max(1, MAP_BYTES // (bytes_per_pair * length**2))
@@ -238,19 +236,17 @@ def _parse(
 
 
 def _metrics(heads: dict[str, Any]) -> dict[str, float]:
-    """Return the numbers by which runs are compared: the best head of each kind, and counts."""
-    names = ("previous", "next", "itself", *KINDS, "confidence", "rarest")
-    best = {
-        f"best_{name}": max(
+    """Return the numbers by which runs are compared: the largest head of each kind, and counts."""
+    metrics = {
+        f"largest_{name}": max(
             (value for layer in heads[name] for value in layer if value is not None), default=0.0
         )
-        for name in names
+        for name in BY_HEAD
+        if name != "entropy"
     }
-    return {
-        **best,
-        "positional_heads": positional_heads(heads),
-        "mean_entropy": float(np.mean([value for layer in heads["entropy"] for value in layer])),
-    }
+    entropies = [value for layer in heads["entropy"] for value in layer]
+    mean_entropy = float(np.mean(entropies))
+    return {**metrics, "positional_heads": positional_heads(heads), "mean_entropy": mean_entropy}
 
 
 def positional_heads(heads: dict[str, Any]) -> int:
@@ -258,7 +254,11 @@ def positional_heads(heads: dict[str, Any]) -> int:
     count = 0
     for layer, values in enumerate(heads["entropy"]):
         for head in range(len(values)):
-            shares = [at[layer][head] or 0.0 for at in heads["maximum_at"].values()]
+            shares = [
+                by_layer[layer][head] or 0.0
+                for offset, by_layer in heads["maximum_at"].items()
+                if offset != "0"
+            ]
             count += max(shares) >= POSITIONAL
     return count
 

@@ -39,14 +39,14 @@ def _run(config: HeadsConfig, build: BuildContext) -> StageResult:
 def _headline(summary: Mapping[str, Any]) -> str:
     metrics = summary["metrics"]
     return (
-        f"{metrics['positional_heads']} positional of {summary['heads']} heads; the best attend "
-        f"{metrics['best_previous']:.0%} to the previous and {metrics['best_next']:.0%} to the "
-        f"next token"
+        f"{metrics['positional_heads']} positional of {summary['heads']} heads; at most "
+        f"{metrics['largest_previous']:.0%} of a head to the previous, "
+        f"{metrics['largest_next']:.0%} to the next token"
     )
 
 
-# Attention by head (Clark et al. 2019; Voita et al. 2019). Files: `metrics.json`, everything by
-# layer and head, and `heads.svg`, its picture.
+# Attention by head (Clark et al. 2019; Voita et al. 2019). File: `metrics.json`, all numbers by
+# layer and head.
 STAGE = Stage(
     name="heads",
     version=1,
