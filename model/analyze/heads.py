@@ -37,11 +37,13 @@ from cloze.model.use.likelihood import read_texts
 from cloze.model.use.word_vectors import words_of_tokens
 
 MAP_BYTES = 1 << 25  # of one layer's maps of a batch, unless a single row has more
+COUNT_ROWS = 4096  # rows read at once to count tokens
+NEAR = ("-2", "-1", "1", "2")  # offsets of positional heads
 BY_HEAD = ("previous", "next", "itself", *KINDS, "rarest", "confidence", "entropy")
 
 
 class _Maps(list[Tensor]):
-    """List of a layout's maps that hands each one to `reduce` and keeps none."""
+    """List of a layout's maps that hands each one to the consumers and keeps none."""
 
     def __init__(self, *consumers: Any) -> None:
         super().__init__()
@@ -174,9 +176,12 @@ class _DatasetRows:
 
     def frequency(self, size: int) -> Tensor:
         """Count the occurrences of each token, int64 [size]."""
-        rows = self._shards.first(self._count)
-        ids = self._shards.take(rows, np.zeros_like(rows)).ids.astype(np.int64)
-        return torch.from_numpy(np.bincount(ids, minlength=size))
+        counts = np.zeros(size, np.int64)
+        for begin in range(0, self._count, COUNT_ROWS):
+            rows = np.arange(begin, min(begin + COUNT_ROWS, self._count))
+            ids = self._shards.take(rows, np.zeros_like(rows)).ids
+            counts += np.bincount(ids, minlength=size)
+        return torch.from_numpy(counts)
 
     def batches(self, bytes_per_pair: int) -> Iterator[TokenRows]:
         """Iterate over the batches; as for `_TextRows`."""
@@ -250,15 +255,11 @@ def _metrics(heads: dict[str, Any]) -> dict[str, float]:
 
 
 def positional_heads(heads: dict[str, Any]) -> int:
-    """Count the heads whose maximum weight is at one offset for `POSITIONAL` of the tokens."""
+    """Count the heads whose maximum is at one near offset for `POSITIONAL` of the tokens."""
     count = 0
     for layer, values in enumerate(heads["entropy"]):
         for head in range(len(values)):
-            shares = [
-                by_layer[layer][head] or 0.0
-                for offset, by_layer in heads["maximum_at"].items()
-                if offset != "0"
-            ]
+            shares = [heads["maximum_at"][offset][layer][head] or 0.0 for offset in NEAR]
             count += max(shares) >= POSITIONAL
     return count
 

@@ -1,0 +1,285 @@
+"""heads: means are those of plain loops over single sequences, in padded and in packed rows, and
+heads parse as a loop over words says.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import cloze
+from cloze.core.errors import DataError, UsageError
+from cloze.core.stages.execution import Execution
+from cloze.core.stages.stage import BuildContext
+from cloze.flows.cli import main
+from cloze.flows.report.head_plots import draw
+from cloze.model.analyze.attention import AttentionReader
+from cloze.model.analyze.head_statistics import PADDING, HeadStatistics, TokenRows
+from cloze.model.analyze.heads import attend, positional_heads
+from cloze.model.analyze.heads_stage import STAGE, HeadsConfig
+from cloze.model.analyze.treebank import read_treebank
+from cloze.model.layers.layout import PaddedLayout
+from tests.tiny_models import PIECES, write_checkpoint
+
+TEXTS = ["the cats sat on the mat.", "a dog ran", "the park of paris, the capital . is . a park"]
+TREEBANK = """\
+# text = The cats didn't sit.
+1\tThe\tthe\tDET\tDT\t_\t2\tdet\t_\t_
+2\tcats\tcat\tNOUN\tNNS\t_\t5\tnsubj\t_\t_
+3-4\tdidn't\t_\t_\t_\t_\t_\t_\t_\t_
+3\tdid\tdo\tAUX\tVBD\t_\t5\taux\t_\t_
+4\tn't\tnot\tPART\tRB\t_\t5\tadvmod\t_\t_
+5\tsit\tsit\tVERB\tVB\t_\t0\troot\t_\tSpaceAfter=No
+6\t.\t.\tPUNCT\t.\t_\t5\tpunct\t_\t_
+
+1\tdu\tde\tADP\t_\t_\t2\tcase\t_\t_
+1.1\tle\tle\tDET\t_\t_\t_\t_\t_\t_
+2\tpark\tpark\tNOUN\t_\t_\t0\troot\t_\t_
+3-4\tdes\t_\t_\t_\t_\t_\t_\t_\tSpaceAfter=No
+3\tde\tde\tADP\t_\t_\t4\tcase\t_\t_
+4\tles\tle\tDET\t_\t_\t2\tdet\t_\t_
+5\t.\t.\tPUNCT\t_\t_\t2\tpunct\t_\t_
+"""
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> str:
+    base = tmp_path_factory.mktemp("heads")
+    return write_checkpoint(base / "checkpoint", base / "scratch")
+
+
+@pytest.fixture(scope="module")
+def treebank(tmp_path_factory: pytest.TempPathFactory) -> str:
+    path = tmp_path_factory.mktemp("treebank") / "two.conllu"
+    path.write_text(TREEBANK, encoding="utf-8")
+    return str(path)
+
+
+def measured(path: str, out: Path, dataset: str | None = None, **values: Any) -> dict[str, Any]:
+    """Run the stage; its file."""
+    out.mkdir()
+    inputs = {"checkpoint": path} | ({} if dataset is None else {"dataset": dataset})
+    how = Execution(device="cpu", threads=1)
+    build = BuildContext(path=str(out), inputs=inputs, execution=how, fingerprint="")
+    STAGE.run(HeadsConfig.model_validate(values), build)
+    content: dict[str, Any] = json.loads((out / "metrics.json").read_text("utf-8"))
+    return content
+
+
+def written(path: Path, texts: list[str] = TEXTS) -> str:
+    path.write_text("".join(f"{text}\n" for text in texts), encoding="utf-8")
+    return str(path)
+
+
+def queries(path: str, texts: list[str]) -> Iterator[tuple[list[str], int, np.ndarray]]:
+    """Tokens, position and weights [layers, N, L] of every token that attends."""
+    for found in cloze.load(path).attention(texts):
+        maps = np.stack(found["maps"]).astype(np.float64)
+        for position in range(len(found["tokens"])):
+            yield found["tokens"], position, maps[:, :, position]
+
+
+def test_means_are_those_of_a_loop(path: str, tmp_path: Path) -> None:
+    found = measured(path, tmp_path / "out", texts=written(tmp_path / "texts.txt"))["heads"]
+    every = list(queries(path, TEXTS))
+    counts: dict[str, int] = {}
+    for tokens, position, _ in every:
+        if position == 0:
+            for token in tokens:
+                counts[token] = counts.get(token, 0) + 1
+    values: dict[str, list[np.ndarray]] = {}
+    for tokens, position, weights in every:
+        for name, offset in {"previous": -1, "next": 1, "itself": 0}.items():
+            if 0 <= position + offset < len(tokens):
+                values.setdefault(name, []).append(weights[:, :, position + offset])
+        values.setdefault("first", []).append(weights[:, :, 0])
+        values.setdefault("separator", []).append(weights[:, :, len(tokens) - 1])
+        marks = [number for number, token in enumerate(tokens) if token in (".", ",")]
+        if marks:
+            values.setdefault("punctuation", []).append(weights[:, :, marks].sum(-1))
+        values.setdefault("entropy", []).append(-(weights * np.log(weights)).sum(-1))
+        if position + 1 < len(tokens):  # the separator counts neither as query nor as key
+            values.setdefault("confidence", []).append(weights[:, :, :-1].max(-1))
+            least = min(counts[token] for token in tokens[1:-1] if token != "[UNK]")
+            rarest = [
+                counts[token] == least and token not in ("[CLS]", "[SEP]", "[UNK]")
+                for token in tokens
+            ]
+            hits = np.array(rarest)[weights[:, :, :-1].argmax(-1)]
+            values.setdefault("rarest", []).append(hits)
+    for name, parts in values.items():
+        np.testing.assert_allclose(found[name], np.mean(parts, axis=0), atol=1e-6, err_msg=name)
+    near = [weights[:, :, :-1].argmax(-1) == position - 1
+            for tokens, position, weights in every if 0 < position < len(tokens) - 1]  # fmt: skip
+    np.testing.assert_allclose(found["maximum_at"]["-1"], np.mean(near, axis=0), atol=1e-6)
+    flows = [rollout(np.stack(one["maps"]).mean(1)) for one in cloze.load(path).attention(TEXTS)]
+    first = np.concatenate([flow[:, :, 0] for flow in flows], axis=1).mean(1)
+    np.testing.assert_allclose(found["rollout_to_first"], first, atol=1e-6)
+
+
+def rollout(maps: np.ndarray) -> np.ndarray:
+    """Abnar and Zuidema's equation 1, [layers, L, L]."""
+    products = [(maps[0] + np.eye(maps.shape[-1])) / 2]
+    for layer in maps[1:]:
+        products.append((layer + np.eye(maps.shape[-1])) / 2 @ products[-1])
+    return np.stack(products)
+
+
+def test_a_sequence_counts_alike_in_a_packed_row_and_in_its_own(path: str) -> None:
+    reader = AttentionReader.load(path, torch.device("cpu"))
+    sequences = [[2, 5, 7, 9, 23, 3], [2, 8, 12, 3], [2, 5, 14, 15, 16, 19, 23, 3]]
+    frequency = torch.bincount(torch.tensor(sum(sequences, [])), minlength=len(PIECES))
+
+    def statistics(packed: bool) -> dict[str, Any]:
+        measure = HeadStatistics(reader.pieces, frequency)
+        rows = [sequences[:2], sequences[2:]] if packed else [[one] for one in sequences]
+        flat = [[token for one in row for token in one] for row in rows]
+        ids = torch.zeros(len(rows), max(map(len, flat)), dtype=torch.int64)
+        number, position = torch.full_like(ids, PADDING), torch.zeros_like(ids)
+        count = 0
+        for row, members in enumerate(rows):
+            begin = 0
+            for one in members:
+                place = slice(begin, begin + len(one))
+                ids[row, place], number[row, place] = torch.tensor(one), count
+                position[row, place] = torch.arange(len(one))
+                begin, count = begin + len(one), count + 1
+        layout = None
+        if packed:
+            real = number != PADDING
+            layout = PaddedLayout((len(ids), ids.shape[1]), real, number, position)
+        batch = TokenRows(input_ids=ids, token_type_ids=0 * ids, sequence=number, layout=layout)
+        measure.begin(batch)
+        attend(reader, batch, measure)
+        return measure.result()
+
+    together, alone = statistics(packed=True), statistics(packed=False)
+    for name, values in alone.items():
+        if isinstance(values, dict):
+            for offset, layers in values.items():
+                as_numbers = [np.array(found, float) for found in (together[name][offset], layers)]
+                np.testing.assert_allclose(*as_numbers, atol=1e-5, err_msg=f"{name} {offset}")
+        else:
+            np.testing.assert_allclose(together[name], values, atol=1e-5, err_msg=name)
+
+
+def test_words_of_a_treebank(treebank: str) -> None:
+    first, second = read_treebank(treebank)
+    assert first.text == "The cats didn't sit."
+    assert [first.text[begin:end] for begin, end in first.spans] == [
+        "The", "cats", "did", "n't", "sit", "."
+    ]  # fmt: skip
+    assert first.heads.tolist() == [1, 4, 4, 4, -1, 4]
+    assert first.relations == ("det", "nsubj", "aux", "advmod", "root", "punct")
+    assert second.text == "du park de les."  # the words of `des` do not join to it
+    assert second.heads.tolist() == [1, -1, 3, 1, 1]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("1\tThe", "The", "line 2 has 9 columns"),
+        ("\t5\tnsubj", "\t9\tnsubj", r"sentence 1 .*head is none of its words"),
+        ("\t5\tnsubj", "\t2\tnsubj", r"sentence 1 .*head is none of its words"),
+        ("6\t.\t.", "7\t.\t.", r"sentence 1 .*number its words from 1"),
+    ],
+)
+def test_what_is_no_treebank_is_refused(old: str, new: str, message: str, tmp_path: Path) -> None:
+    path = tmp_path / "bad.conllu"
+    path.write_text(TREEBANK.replace(old, new), encoding="utf-8")
+    with pytest.raises(DataError, match=message):
+        read_treebank(str(path))
+    path.write_text("# nothing\n\n", encoding="utf-8")
+    with pytest.raises(DataError, match="has no sentences"):
+        read_treebank(str(path))
+
+
+def test_heads_parse_as_a_loop_over_words_says(path: str, treebank: str, tmp_path: Path) -> None:
+    found = measured(path, tmp_path / "out", treebank=treebank)
+    sentences = read_treebank(treebank)
+    pieces = AttentionReader.load(path, torch.device("cpu")).pieces
+    scores: dict[tuple[str, str], np.ndarray] = {}
+    offsets: dict[str, list[int]] = {}
+    for sentence in sentences:
+        ((_, spans),) = pieces.encode_with_offsets([sentence.text])
+        words = [[1 + number for number, (begin, _) in enumerate(spans) if first <= begin < last]
+                 for first, last in sentence.spans]  # fmt: skip
+        (attention,) = cloze.load(path).attention([sentence.text])
+        maps = np.stack(attention["maps"])
+        assert all(words)
+        between = np.stack(
+            [np.stack([maps[:, :, row][..., column].sum(-1).mean(-1) for column in words], -1)
+             for row in words], -2,
+        )  # fmt: skip
+        for word, (head, name) in enumerate(zip(sentence.heads, sentence.relations, strict=True)):
+            if head < 0:
+                continue
+            for direction, weights in (
+                ("to head", between[:, :, word].copy()),
+                ("from head", between[:, :, :, word].copy()),
+            ):
+                weights[:, :, word] = -1
+                for key in (name, "all"):
+                    hits = weights.argmax(-1) == head
+                    scores[key, direction] = scores.get((key, direction), 0) + hits
+            for key in (name, "all"):
+                offsets.setdefault(key, []).append(head - word)
+    assert {row["relation"] for row in found["relations"]} == {name for name, _ in scores}
+    for row in found["relations"]:
+        name, count = row["relation"], row["count"]
+        best = max(scores[name, direction].max() for direction in ("to head", "from head"))
+        assert count == len(offsets[name])
+        assert row["accuracy"] == pytest.approx(best / count)
+        own = scores[name, row["direction"]][row["layer"] - 1, row["head"] - 1]
+        assert own == best
+        assert row["offset_accuracy"] == pytest.approx(
+            max(offsets[name].count(offset) for offset in offsets[name]) / count
+        )
+    assert found["rows"] == 2
+    assert found["skipped_sentences"] == 0
+    assert found["metrics"]["dependencies"] == found["relations"][0]["accuracy"]
+
+
+def test_nine_of_ten_make_a_positional_head() -> None:
+    at = {"-2": [[0.0, 0.0]], "-1": [[0.9, 0.89]], "0": [[1.0, 1.0]], "1": [[None, 0.1]],
+          "2": [[0.0, 0.0]]}  # fmt: skip
+    assert positional_heads({"entropy": [[1.0, 1.0]], "maximum_at": at}) == 1
+
+
+def test_the_command(
+    path: str, treebank: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    picture = tmp_path / "heads.svg"
+    assert main(["heads", path, "--treebank", treebank, "--svg", str(picture)]) == 0
+    printed = capsys.readouterr().out
+    assert "previous" in printed
+    assert "nsubj" in printed
+    content = picture.read_text("utf-8")
+    assert content.startswith("<svg")
+    assert "entropy (nats)" in content
+    assert main(["heads", path, "--texts", written(tmp_path / "texts"), "--max-length", "99"]) == 2
+    assert "reads (32); use 32 or less" in capsys.readouterr().err
+    assert main(["heads", path]) == 2
+    assert "--dataset" in capsys.readouterr().err
+    assert main(["heads", path, "--treebank", str(tmp_path / "texts")]) == 3
+    assert "columns" in capsys.readouterr().err
+
+
+def test_a_picture_of_rows_without_punctuation() -> None:
+    names = ("previous", "next", "first", "separator", "entropy")
+    by_head = {name: [[0.1, 0.2], [0.3]] for name in names}
+    assert draw({"by_head": {**by_head, "punctuation": [[None, None], [None]]}}).startswith("<svg")
+
+
+def test_the_rows_of_a_dataset(path: str, tmp_path: Path) -> None:
+    from tests.model.datasets import write_dataset
+
+    dataset = write_dataset(tmp_path / "dataset", vocab_size=len(PIECES), length=16)
+    with pytest.raises(UsageError, match="another tokenizer"):
+        measured(path, tmp_path / "other", dataset)
