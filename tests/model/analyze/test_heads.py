@@ -134,7 +134,7 @@ def rollout(maps: np.ndarray) -> np.ndarray:
 def test_a_sequence_counts_alike_in_a_packed_row_and_in_its_own(path: str) -> None:
     reader = AttentionReader.load(path, torch.device("cpu"))
     sequences = [[2, 5, 7, 9, 23, 3], [2, 8, 12, 3], [2, 5, 14, 15, 16, 19, 23, 3]]
-    frequency = torch.bincount(torch.tensor(sum(sequences, [])), minlength=len(PIECES))
+    frequency = torch.bincount(torch.tensor([token for one in sequences for token in one]), minlength=len(PIECES))
 
     def statistics(packed: bool) -> dict[str, Any]:
         measure = HeadStatistics(reader.pieces, frequency)
