@@ -54,7 +54,7 @@ STAGE = Stage(
     run=_run,
     inputs={
         "checkpoint": InputSpec(
-            kinds=("pretrain",), explicit_kinds=("finetune", "merge"), required=True
+            kinds=("pretrain",), explicit_kinds=("finetune", "merge", "prune"), required=True
         ),
         "dataset": InputSpec(kinds=("dataset",)),
     },

@@ -45,6 +45,7 @@ def write_dataset(
     masks: dict[str, Any] | None = None,
     lengths: Callable[[np.random.Generator], int] | None = None,
     packed: bool = False,
+    tokenizer: str = "0",
 ) -> str:
     """Write the artifact; returns its path.
 
@@ -53,6 +54,7 @@ def write_dataset(
         full: every row is `length` long, else lengths vary, as `lengths` draws them or from half of
             that on.
         masks: what it says of its masks.
+        tokenizer: fingerprint that it names.
     """
     draw = lengths or (lambda rng: length if full else int(rng.integers(length // 2, length + 1)))
     rng = np.random.default_rng(seed)
@@ -64,7 +66,7 @@ def write_dataset(
         special=SPECIAL,
         pair_task=pair_task,
         seed=seed,
-        tokenizer="0",
+        tokenizer=tokenizer,
         masks=masks,
         packed=packed,
     )

@@ -24,7 +24,8 @@ from cloze.model.analyze.head_statistics import PADDING, HeadStatistics, TokenRo
 from cloze.model.analyze.heads import attend, positional_heads
 from cloze.model.analyze.heads_stage import STAGE, HeadsConfig
 from cloze.model.analyze.treebank import read_treebank
-from cloze.model.layers.layout import PaddedLayout
+from cloze.model.data.shards import ShardedRows
+from tests.model.datasets import write_dataset
 from tests.tiny_models import PIECES, write_checkpoint
 
 TEXTS = ["the cats sat on the mat.", "a dog ran", "the park of paris, the capital . is . a park"]
@@ -131,42 +132,52 @@ def rollout(maps: np.ndarray) -> np.ndarray:
     return np.stack(products)
 
 
-def test_a_sequence_counts_alike_in_a_packed_row_and_in_its_own(path: str) -> None:
+def statistics(reader: AttentionReader, sequences: list[list[int]]) -> dict[str, Any]:
+    """Statistics of sequences in a batch of padded rows, one each."""
+    lengths = torch.tensor([len(one) for one in sequences])
+    ids = torch.zeros(len(sequences), int(lengths.max()), dtype=torch.int64)
+    for row, one in zip(ids, sequences, strict=True):
+        row[: len(one)] = torch.tensor(one)
+    real = torch.arange(ids.shape[1]) < lengths[:, None]
+    number = torch.arange(len(ids))[:, None].where(real, PADDING)
+    frequency = torch.bincount(ids[real], minlength=len(PIECES))
+    measure = HeadStatistics(reader.pieces, frequency)
+    batch = TokenRows(input_ids=ids, token_type_ids=0 * ids, sequence=number)
+    measure.begin(batch)
+    attend(reader, batch, measure)
+    return measure.result()
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_rows_of_a_dataset_count_sequence_by_sequence(
+    packed: bool, path: str, tmp_path: Path
+) -> None:
     reader = AttentionReader.load(path, torch.device("cpu"))
-    sequences = [[2, 5, 7, 9, 23, 3], [2, 8, 12, 3], [2, 5, 14, 15, 16, 19, 23, 3]]
-    frequency = torch.bincount(torch.tensor([token for one in sequences for token in one]), minlength=len(PIECES))
-
-    def statistics(packed: bool) -> dict[str, Any]:
-        measure = HeadStatistics(reader.pieces, frequency)
-        rows = [sequences[:2], sequences[2:]] if packed else [[one] for one in sequences]
-        flat = [[token for one in row for token in one] for row in rows]
-        ids = torch.zeros(len(rows), max(map(len, flat)), dtype=torch.int64)
-        number, position = torch.full_like(ids, PADDING), torch.zeros_like(ids)
-        count = 0
-        for row, members in enumerate(rows):
-            begin = 0
-            for one in members:
-                place = slice(begin, begin + len(one))
-                ids[row, place], number[row, place] = torch.tensor(one), count
-                position[row, place] = torch.arange(len(one))
-                begin, count = begin + len(one), count + 1
-        layout = None
-        if packed:
-            real = number != PADDING
-            layout = PaddedLayout((len(ids), ids.shape[1]), real, number, position)
-        batch = TokenRows(input_ids=ids, token_type_ids=0 * ids, sequence=number, layout=layout)
-        measure.begin(batch)
-        attend(reader, batch, measure)
-        return measure.result()
-
-    together, alone = statistics(packed=True), statistics(packed=False)
-    for name, values in alone.items():
-        if isinstance(values, dict):
-            for offset, layers in values.items():
-                as_numbers = [np.array(found, float) for found in (together[name][offset], layers)]
-                np.testing.assert_allclose(*as_numbers, atol=1e-5, err_msg=f"{name} {offset}")
-        else:
-            np.testing.assert_allclose(together[name], values, atol=1e-5, err_msg=name)
+    lengths = {"lengths": lambda rng: int(rng.integers(4, 9))} if packed else {}
+    dataset = write_dataset(
+        tmp_path / "dataset", rows=2, heldout=7, length=24, vocab_size=len(PIECES), packed=packed,
+        pair_task=None, tokenizer=reader.pieces.fingerprint, **lengths,
+    )  # fmt: skip
+    found = measured(path, tmp_path / "out", dataset)
+    shards = ShardedRows(dataset, "heldout")
+    rows = shards.take(np.arange(7), np.zeros(7, np.int64))
+    starts = np.cumsum(rows.lengths) - rows.lengths
+    if packed:
+        assert rows.boundary_counts is not None
+        assert max(rows.boundary_counts) > 1
+        starts = np.repeat(starts, rows.boundary_counts) + rows.boundaries
+    sequences = [part.tolist() for part in np.split(rows.ids.astype(np.int64), starts[1:])]
+    expected = json.loads(json.dumps(statistics(reader, sequences)))
+    assert found["rows"] == 7
+    for name, values in expected.items():
+        by_offset = values if isinstance(values, dict) else {"": values}
+        ours = found["heads"][name] if isinstance(values, dict) else {"": found["heads"][name]}
+        for offset, layers in by_offset.items():
+            pair = [np.array(one, float) for one in (ours[offset], layers)]
+            np.testing.assert_allclose(*pair, atol=1e-5, err_msg=f"{name} {offset}")
+    other = write_dataset(tmp_path / "other", vocab_size=len(PIECES), length=16)
+    with pytest.raises(UsageError, match="another tokenizer"):
+        measured(path, tmp_path / "refused", other)
 
 
 def test_words_of_a_treebank(treebank: str) -> None:
@@ -275,11 +286,3 @@ def test_a_picture_of_rows_without_punctuation() -> None:
     names = ("previous", "next", "first", "separator", "entropy")
     by_head = {name: [[0.1, 0.2], [0.3]] for name in names}
     assert draw({"by_head": {**by_head, "punctuation": [[None, None], [None]]}}).startswith("<svg")
-
-
-def test_the_rows_of_a_dataset(path: str, tmp_path: Path) -> None:
-    from tests.model.datasets import write_dataset
-
-    dataset = write_dataset(tmp_path / "dataset", vocab_size=len(PIECES), length=16)
-    with pytest.raises(UsageError, match="another tokenizer"):
-        measured(path, tmp_path / "other", dataset)
