@@ -98,7 +98,6 @@ MODULES = {
     " score-pairs plan-training",
     "hub": "import push",
     "inference": "fill-mask embed classify tag answer search generate score",
-    "inference": "fill-mask embed classify tag answer generate score",
     "analysis": "attention heads",
     "services": "ui dashboard deploy doctor verify lineage",
     "help_topics": "completion help",

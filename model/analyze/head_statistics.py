@@ -23,6 +23,7 @@ from cloze.model.layers.layout import PaddedLayout
 from cloze.pipeline.tokenizer.tokenizer import Tokenizer
 
 REACH = 16  # maximum distance between tokens in the statistics
+OFFSETS = range(-REACH, REACH + 1)  # of the attended token from the attending one
 KINDS = ("first", "separator", "punctuation")
 POSITIONAL = 0.9  # share of tokens whose maximum weight is at one offset (Voita et al.)
 PADDING = -1  # `TokenRows.sequence` of padding
@@ -77,20 +78,16 @@ class HeadStatistics:
         rarest = self._rarest(ids, sequence)
         rare, words = (same.float() @ torch.stack([rarest, self._words], -1).float()).unbind(-1)
         self._rarest_tokens = rarest
-        self._offsets = torch.arange(-REACH, REACH + 1, device=ids.device)
-        at_offset, word_at_offset = ([], [])  # type: tuple[list[Tensor], list[Tensor]]
+        self._same = same
         word_pairs = same & self._words[:, :, None] & self._words[:, None]
-        for offset in self._offsets.tolist():
-            at_offset.append(_diagonal(same, offset))
-            word_at_offset.append(_diagonal(word_pairs, offset).sum())
-        self._at_offset = at_offset
         self._rollout: Tensor | None = None
         self._layer = 0
         self._count("tokens", self._real.sum())
         self._count("words", self._words.sum())
         self._count("kinds", self._has_kind.sum((0, 1)))
-        self._count("offsets", torch.stack([valid.sum() for valid in at_offset]))
-        self._count("word_offsets", torch.stack(word_at_offset))
+        self._count("offsets", torch.stack([_diagonal(same, one).sum() for one in OFFSETS]))
+        at_offset = [_diagonal(word_pairs, one).sum() for one in OFFSETS]
+        self._count("word_offsets", torch.stack(at_offset))
         self._count("rare_chance", (rare / words.clamp(min=1))[self._words].sum())
 
     def layer(self, maps: Tensor) -> None:
@@ -99,14 +96,14 @@ class HeadStatistics:
         words = self._words[:, None]
         mass = (maps @ self._kinds[:, None]) * self._has_kind[:, None]
         self._add("kinds", mass.sum((0, 2)))
-        diagonals = zip(self._offsets.tolist(), self._at_offset, strict=True)
-        distances = [(_diagonal(maps, offset) * valid[:, None]) for offset, valid in diagonals]
-        self._add("offsets", torch.stack([values.sum((0, 2)) for values in distances], -1))
+        own = maps * self._same[:, None]  # only within the sequence
+        at_offset = [_diagonal(own, one).sum((0, 2)) for one in OFFSETS]
+        self._add("offsets", torch.stack(at_offset, -1))
         self._add("entropy", (_entropy(maps) * real).sum((0, 2)))
         weight, target = maps.masked_fill(~self._words[:, None, None], -1).max(-1)
         self._add("confidence", (weight.clamp(min=0) * words).sum((0, 2)))
         moved = target - torch.arange(maps.shape[-1], device=maps.device)
-        hits = [((moved == offset) & words).sum((0, 2)) for offset in self._offsets]
+        hits = [((moved == one) & words).sum((0, 2)) for one in OFFSETS]
         self._add("word_offsets", torch.stack(hits, -1))
         rare = self._rarest_tokens[:, None].expand_as(target).gather(-1, target) & words
         self._add("rare", rare.sum((0, 2)))
@@ -128,7 +125,6 @@ class HeadStatistics:
         by_kind = self._means("kinds", self._counts["kinds"])
         by_offset = self._means("offsets", self._counts["offsets"])
         maximum_at = self._means("word_offsets", self._counts["word_offsets"])
-        offsets = range(-REACH, REACH + 1)
         names = {"previous": -1, "next": 1, "itself": 0}
         return {
             **{name: _part(by_offset, offset + REACH) for name, offset in names.items()},
@@ -137,8 +133,8 @@ class HeadStatistics:
             "confidence": _part(self._means("confidence", words)),
             "rarest": _part(self._means("rare", words)),
             "rarest_by_chance": float(self._counts["rare_chance"] / words),
-            "offsets": {str(offset): _part(by_offset, offset + REACH) for offset in offsets},
-            "maximum_at": {str(offset): _part(maximum_at, offset + REACH) for offset in offsets},
+            "offsets": {str(offset): _part(by_offset, offset + REACH) for offset in OFFSETS},
+            "maximum_at": {str(offset): _part(maximum_at, offset + REACH) for offset in OFFSETS},
             "rollout_to_first": [float(value) for value in self._means("rollout_first", tokens)],
             "rollout_entropy": [float(value) for value in self._means("rollout_entropy", tokens)],
         }
