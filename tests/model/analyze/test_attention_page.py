@@ -22,7 +22,7 @@ def test_clicks_and_pointers_choose_what_is_shown(tmp_path: Path) -> None:
     layers = [maps[0].tolist(), maps[1].tolist()]
     page = AttentionPage()
     page.add({"tokens": TOKENS, "second": 4, "maps": layers})
-    page.add({"tokens": TOKENS[:3], "second": 3, "maps": [[[[1.0, 0, 0]] * 3]]})
+    page.add({"tokens": TOKENS[:3], "second": 3, "maps": [[[[1.0, 0, 0]] * 3] * 3] * 2})
     path = tmp_path / "page.html"
     assert page.write(str(path), "W/pretrain") == 2
     with playwright_api.sync_playwright() as playwright:
