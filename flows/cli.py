@@ -63,6 +63,7 @@ COMMANDS: dict[str, dict[str, str]] = {
     "Look inside a model": {
         "attention": "Show a text's attention maps, by layer and head.",
         "heads": "Measure what each attention head attends to.",
+        "probe": "Score probes of each layer, such as for parts of speech.",
     },
     "Use a model": {
         "fill-mask": "Predict the [MASK] tokens of a text.",
@@ -96,6 +97,7 @@ MODULES = {
     " dataset inspect",
     "model_stages": "pretrain merge finetune prune export evaluate perplexity likelihood"
     " score-pairs plan-training",
+    "probing": "probe layers",
     "hub": "import push",
     "inference": "fill-mask embed classify tag answer search generate score",
     "analysis": "attention heads",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -230,6 +231,34 @@ class Encoder(nn.Module):
         rows = (self.rows(input_ids, attention_mask) if layout is None else layout).recording(maps)
         self.run(self.embeddings(input_ids, token_type_ids, rows.positions), rows)
         return maps
+
+
+def layer_states(
+    encoder: nn.Module, layers: Sequence[int], run: Callable[[], Tensor]
+) -> list[Tensor]:
+    """Return the states of several layers, float [B, L, D] each, in the order of `layers`.
+
+    Args:
+        encoder: encoder of n layers.
+        layers: layers, from 0 (the embeddings) to n (the last one, with the final norm).
+        run: runs the encoder on padded rows and returns its states.
+    """
+    parts = [encoder.get_submodule("embeddings"), *encoder.get_submodule("layers").children()]
+    states: dict[int, Tensor] = {}
+
+    def keep(number: int, _module: nn.Module, _inputs: object, output: Tensor) -> None:
+        states[number] = output
+
+    hooks = [
+        parts[number].register_forward_hook(partial(keep, number))
+        for number in set(layers) - {len(parts) - 1}
+    ]
+    try:
+        states[len(parts) - 1] = run()
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return [states[number] for number in layers]
 
 
 class GroupedEncoder(Encoder):

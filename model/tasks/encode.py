@@ -219,11 +219,13 @@ class WordSamples(TextSamples):
     Attributes:
         windows: windows in the order of sentences and words.
         first: int64 [n] each, position of the first token of each predicted word.
+        sizes: int64 [n] each, number of tokens of each predicted word.
         labels: int64 [n] each, labels of these words; None if unknown.
     """
 
     windows: tuple[WordWindow, ...]
     first: tuple[Ints, ...]
+    sizes: tuple[Ints, ...]
     labels: tuple[Ints, ...] | None
 
     def batch(self, indices: Sequence[int] | Ints, layout: LayoutKind = "rows") -> Batch:
@@ -260,7 +262,8 @@ def encode_words(
     # A word has at most half of a window, so that the window has room for another word.
     max_word_tokens = max(room // 2, 1)
     cls, sep = tokenizer.special.cls, tokenizer.special.sep
-    sequences, windows, first, own_labels, truncated = [], list[WordWindow](), [], [], 0
+    sequences, windows, truncated = [], list[WordWindow](), 0
+    first, own_sizes, own_labels = [], [], []
     texts = [*(documents or range(len(sentences))), len(sentences)]
     tokens_of = iter(_pieces(sentences, tokenizer, texts[:-1]))
     for text in itertools.starmap(range, pairwise(texts)):  # the sentences of one text
@@ -282,6 +285,7 @@ def encode_words(
                 sequences.append(np.array(ids, dtype=np.int32))
                 windows.append(window)
                 first.append(starts[offset + own_begin - begin : offset + own_end - begin])
+                own_sizes.append(sizes[offset + own_begin : offset + own_end])
                 if labels is not None:
                     own_labels.append(np.asarray(labels[number][own_begin:own_end], np.int64))
             offset = stop
@@ -292,6 +296,7 @@ def encode_words(
         pad=tokenizer.special.pad,
         windows=tuple(windows),
         first=tuple(first),
+        sizes=tuple(own_sizes),
         labels=None if labels is None else tuple(own_labels),
     )
 

@@ -13,7 +13,6 @@ BiLSTM's width.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import partial
 from typing import Any, cast
 
 import numpy as np
@@ -32,7 +31,7 @@ from cloze.model.families.models import (
 )
 from cloze.model.families.pretraining import encode
 from cloze.model.layers.cpu import Linear
-from cloze.model.layers.encoder import Encoder
+from cloze.model.layers.encoder import Encoder, layer_states
 from cloze.model.layers.heads import Pooler, initialize, mean_state
 from cloze.model.tasks.encode import SECOND
 from cloze.model.tasks.options import Frozen
@@ -242,17 +241,9 @@ class FrozenNetwork(nn.Module):
     ) -> None:
         super().__init__()
         self.encoder = encoder.requires_grad_(False)
-        self.layers = layers_read(how.layers, len(self._parts) - 1)
+        self.layers = layers_read(how.layers, len(list(encoder.get_submodule("layers").children())))
         self.reader = FeatureBiLSTM(how, len(self.layers), config.hidden_size, dropout)
         self.head = head
-
-    @property
-    def _parts(self) -> list[nn.Module]:
-        """Modules whose outputs are the states: embeddings and layers."""
-        return [
-            self.encoder.get_submodule("embeddings"),
-            *self.encoder.get_submodule("layers").children(),
-        ]
 
     def train(self, mode: bool = True) -> FrozenNetwork:
         super().train(mode)
@@ -272,22 +263,11 @@ class FrozenNetwork(nn.Module):
     @torch.no_grad()
     def states(self, batch: Mapping[str, Any]) -> Tensor:
         """Return the encoder's states, float [B, L, K, D]."""
-        modules = self._parts
-        outputs: dict[int, Tensor] = {}
-
-        def keep(number: int, _module: nn.Module, _inputs: Any, output: Tensor) -> None:
-            outputs[number] = output
-
-        hooks = [
-            modules[number].register_forward_hook(partial(keep, number)) for number in self.layers
-        ]
-        try:
-            last_state = encode(self.encoder, batch["input_ids"], {**batch, "layout": None})
-        finally:
-            for hook in hooks:
-                hook.remove()
-        outputs[len(modules) - 1] = last_state  # includes the final norm of a pre-norm family
-        return torch.stack([outputs[number].float() for number in self.layers], dim=2)
+        rows = {**batch, "layout": None}
+        states = layer_states(
+            self.encoder, self.layers, lambda: encode(self.encoder, batch["input_ids"], rows)
+        )
+        return torch.stack([state.float() for state in states], dim=2)
 
     def forward(self, batch: Mapping[str, Any]) -> Any:
         """Return the output of the task's network for a batch."""

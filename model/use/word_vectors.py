@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from cloze.core.errors import UsageError
-from cloze.model.layers.encoder import Encoder
+from cloze.model.layers.encoder import Encoder, layer_states
 
 
 class LayerMean(nn.Module):
@@ -32,22 +32,10 @@ class LayerMean(nn.Module):
             if not -count - 1 <= number <= count:
                 raise UsageError(f"layer ({number}) does not exist; the last one is {count}")
         self._layers = [number % (count + 1) for number in layers]
-        self._states: dict[int, Tensor] = {}
-        for number, module in enumerate((encoder.embeddings, *encoder.layers)):
-            if number in self._layers and number < count:
-                module.register_forward_hook(self._keeper(number))
-
-    def _keeper(self, number: int) -> Any:
-        def keep(module: nn.Module, arguments: Any, output: Tensor) -> None:
-            self._states[number] = output
-
-        return keep
 
     def forward(self, *arguments: Any) -> Tensor:
         """Return the mean of the layers' states, float [B, L, D]; arguments as for `Encoder`."""
-        last: Tensor = self.encoder(*arguments)
-        states = [self._states.get(number, last) for number in self._layers]
-        self._states.clear()
+        states = layer_states(self.encoder, self._layers, lambda: self.encoder(*arguments))
         return torch.stack(states).mean(dim=0)
 
 
