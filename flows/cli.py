@@ -64,6 +64,7 @@ COMMANDS: dict[str, dict[str, str]] = {
         "attention": "Show a text's attention maps, by layer and head.",
         "heads": "Measure what each attention head attends to.",
         "probe": "Score probes of each layer, such as for parts of speech.",
+        "layers": "Measure how layers change states, and their similarity.",
     },
     "Use a model": {
         "fill-mask": "Predict the [MASK] tokens of a text.",

@@ -34,7 +34,8 @@ TABLE: dict[str, str] = {
     "score": "cloze.model.use.stages:SCORE",
     "likelihood": "cloze.model.use.stages:LIKELIHOOD",
     "heads": "cloze.model.analyze.heads_stage:STAGE",
-    "probe": "cloze.model.analyze.probe_stage:STAGE",
+    "probe": "cloze.model.analyze.layer_stages:PROBE",
+    "layers": "cloze.model.analyze.layer_stages:LAYERS",
     "submission": "cloze.flows.report.submission:STAGE",
     "report": "cloze.flows.report.stage:STAGE",
 }

@@ -14,6 +14,7 @@ mpl.use("svg")
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from cloze.core.humanize import format_count
 from cloze.flows.report.report_nodes import Curve, RowPoints
 
 INK, MUTED, BLUE, ORANGE = "#1f2933", "#7b8794", "#2563a8", "#d97706"
@@ -179,4 +180,39 @@ def bars(values: Mapping[str, float], unit: str, colours: Mapping[str, str] | No
         axes.set_xlabel(unit)
         axes.spines["left"].set_visible(False)
         axes.tick_params(axis="y", length=0, labelcolor=INK)
+        return svg(figure)
+
+
+def lines(series: Mapping[str, Sequence[tuple[float, float]]], x_label: str, y_label: str) -> str:
+    """Plot a line with dots for each series of (x, y)."""
+    with mpl.rc_context(STYLE):
+        figure, axes = _figure(3.1)
+        for number, (name, dots) in enumerate(series.items()):
+            colour = CYCLE[number % len(CYCLE)]
+            label = name if number < MAX_LEGEND_ENTRIES else None
+            axes.plot(*zip(*dots, strict=True), color=colour, marker="o", markersize=3, label=label)
+        axes.xaxis.set_major_formatter(lambda x, position: format_count(x))
+        axes.set_xlabel(x_label)
+        axes.set_ylabel(y_label)
+        axes.legend(fontsize=8, ncols=2 if len(series) > 4 else 1)
+        return svg(figure)
+
+
+def panels(
+    curves: Mapping[str, Sequence[tuple[float, float]]],
+    maps: Mapping[str, Sequence[Sequence[float]]],
+) -> str:
+    """Plot curves over layers and heat maps of layers with values from 0 to 1, side by side."""
+    with mpl.rc_context({**STYLE, "axes.grid": False}):
+        count = len(curves) + len(maps)
+        figure = Figure(figsize=(2.6 * count, 2.6), layout="constrained")
+        axes = figure.subplots(1, count, squeeze=False)[0]
+        for place, colour, (name, dots) in zip(axes, CYCLE, curves.items(), strict=False):
+            place.plot(*zip(*dots, strict=True), color=colour, marker="o", markersize=3)
+            place.set_ylim(bottom=0)
+            place.set(title=name, xlabel="layer")
+        for place, (name, rows) in zip(axes[len(curves) :], maps.items(), strict=True):
+            image = place.imshow(rows, vmin=0, vmax=1, cmap="Blues", origin="lower")
+            place.set(title=name, xlabel="layer", ylabel="layer")
+        figure.colorbar(image, ax=axes[-1])
         return svg(figure)

@@ -1,20 +1,18 @@
-"""What probes classify: words, entities or dependency arcs as spans of words with labels."""
+"""What probes classify: words, entities or dependency arcs, as spans of words with labels."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
+from torch import Tensor
 
 from cloze.core import random_keys
 from cloze.core.errors import DataError
 from cloze.core.ragged import ranges
-from cloze.model.analyze.layer_states import SENTENCES, FrozenLayers
 from cloze.model.tasks.encode import WordSamples, shuffled
 from cloze.model.tasks.formats.columns import TaggedWords, entities
 from cloze.model.tasks.task import Ints
@@ -30,36 +28,74 @@ class Spans:
 
     Attributes:
         bounds: int64 [n, k, 2], words [begin, end) of the k spans of each example, counted over
-            the sentences.
-        sentences: int64 [n], sentence of each example.
-        labels: names of the labels, [n].
-        texts: text that decides an example's label in the control task, [n].
+            all sentences.
+        labels: labels, [n].
+        texts: texts that decide the labels of the control task, [n].
     """
 
     bounds: Ints
-    sentences: Ints
     labels: Sequence[str]
     texts: Sequence[str]
-
-    def __len__(self) -> int:
-        return len(self.labels)
 
     def numbers(self, names: Sequence[str]) -> Ints:
         """Return the number of each label, int64 [n]; -1 for a label that is not in `names`."""
         number = {name: i for i, name in enumerate(names)}
         return np.array([number.get(label, -1) for label in self.labels], np.int64)
 
+    def control_labels(self, train: Ints, seed: int) -> Ints:
+        """Return the labels of the control task, int64 [n]: one for each text, at random.
+
+        They have the distribution of the real labels `train`, int64. A probe that knows them has
+        memorized texts (Hewitt and Liang, "Designing and Interpreting Probes with Control Tasks",
+        2019).
+        """
+        shares = np.cumsum(np.bincount(train)) / len(train)
+        keys = [random_keys.document_key(text) for text in self.texts]
+        draws = random_keys.uniform(random_keys.fold_in(seed, np.array(keys, np.uint64)))
+        return np.searchsorted(shares, draws, side="right")
+
+    def features(self, words: Tensor) -> Tensor:
+        """Return the mean states of each example's spans, side by side, fp32 [n, layers, k * D].
+
+        Args:
+            words: fp32 [words, layers, D].
+        """
+        count, parts = len(self.bounds), []
+        for begins, ends in self.bounds.transpose(1, 2, 0):
+            owners = torch.from_numpy(np.repeat(np.arange(count), ends - begins))
+            members = torch.from_numpy(ranges(begins, ends - begins))
+            means = word_means(words[members].flatten(1), owners, count)
+            parts.append(means.view(count, *words.shape[1:]))
+        return torch.cat(parts, dim=2)
+
+
+def word_states(tokens: Tensor, samples: WordSamples) -> Tensor:
+    """Return the mean state of each word's tokens, fp32 [words, layers, D], as `embed --words`.
+
+    Args:
+        tokens: fp32 [tokens, layers, D], of all samples.
+    """
+    begins = samples.lengths.cumsum() - samples.lengths
+    pairs = zip(samples.first, begins, strict=True)
+    first = np.concatenate([own + begin for own, begin in pairs])
+    sizes = np.concatenate(samples.sizes)
+    owners = torch.from_numpy(np.repeat(np.arange(len(sizes)), sizes))
+    means = word_means(
+        tokens[torch.from_numpy(ranges(first, sizes))].flatten(1), owners, len(sizes)
+    )
+    return means.view(len(sizes), *tokens.shape[1:])
+
 
 def sampled(examples: TaggedWords, limit: int, seed: int) -> TaggedWords:
-    """Return whole sentences of at most `limit` words, at least one, drawn by the seed."""
+    """Return whole sentences of at most `limit` words, at least one sentence, drawn by the seed."""
+    assert examples.tags is not None
     order = shuffled(len(examples), seed)
     sizes = np.array([len(examples.words[number]) for number in order])
-    count = max(1, int((sizes.cumsum() <= limit).sum()))
-    kept = np.sort(order[:count]).tolist()
+    kept = np.sort(order[: max(1, int((sizes.cumsum() <= limit).sum()))])
     return dataclasses.replace(
         examples,
         words=[examples.words[number] for number in kept],
-        tags=[(examples.tags or ())[number] for number in kept],
+        tags=[examples.tags[number] for number in kept],
         line_numbers=[examples.line_numbers[number] for number in kept],
         documents=(),
     )
@@ -72,22 +108,18 @@ def spans_of(examples: TaggedWords, target: str) -> Spans:
         DataError: the file has no dependency arcs, or nothing to classify.
     """
     find = {"words": _words, "entities": _entities, "arcs": _arcs}[target]
-    found, sentences, before = list[Example](), list[int](), list[int]()
-    offset = 0
+    found, offsets, offset = list[Example](), list[int](), 0
     for number, words in enumerate(examples.words):
-        own = list(find(examples, number))
-        found += own
-        sentences += [number] * len(own)
-        before += [offset] * len(own)
+        found += find(examples, number)
+        offsets += [offset] * (len(found) - len(offsets))
         offset += len(words)
     if not found:
         raise DataError(f"{examples.where} has no {target} to classify; use another target")
-    bounds = np.array([spans for spans, _, _ in found], np.int64)
+    bounds, labels, texts = zip(*found, strict=True)
     return Spans(
-        bounds=bounds + np.array(before)[:, None, None],
-        sentences=np.array(sentences),
-        labels=[label for _, label, _ in found],
-        texts=[text for _, _, text in found],
+        bounds=np.array(bounds, np.int64) + np.array(offsets)[:, None, None],
+        labels=labels,
+        texts=texts,
     )
 
 
@@ -116,52 +148,3 @@ def _arcs(examples: TaggedWords, number: int) -> Iterator[Example]:
             )
         if int(head):
             yield ((place, place + 1), (int(head) - 1, int(head))), columns[RELATION], word
-
-
-def control_labels(spans: Spans, train: Ints, seed: int) -> Ints:
-    """Return the labels of the control task, int64 [n]: one for each text, at random.
-
-    They have the distribution of the real labels, and tell nothing but the text's identity: what a
-    probe knows of them it has memorized (Hewitt and Liang, "Designing and Interpreting Probes with
-    Control Tasks", 2019).
-
-    Args:
-        train: int64, the real labels of the train split.
-    """
-    shares = np.cumsum(np.bincount(train)) / len(train)
-    keys = [random_keys.document_key(text) for text in spans.texts]
-    draws = random_keys.uniform(random_keys.fold_in(seed, np.array(keys, np.uint64)))
-    return np.searchsorted(shares, draws, side="right")
-
-
-def write_features(
-    layers: FrozenLayers, samples: WordSamples, spans: Spans, count: int, file: Any
-) -> npt.NDArray[np.float32]:
-    """Write the features of all examples in all layers to a file, and map it into memory.
-
-    Features are the mean states of an example's spans, one after the other.
-
-    Args:
-        count: number of sentences.
-        file: open binary file.
-
-    Returns:
-        fp32 [n, layers, k * D].
-    """
-    features: Any = None
-    offset = 0  # words before the part
-    for begin, states in layers.words(samples, count):
-        first, last = np.searchsorted(spans.sentences, [begin, begin + SENTENCES])
-        own = spans.bounds[first:last] - offset
-        offset += len(states)
-        if features is None:
-            shape = (len(spans), states.shape[1], spans.bounds.shape[1] * states.shape[2])
-            features = np.memmap(file, np.float32, "w+", shape=shape)
-        parts = []
-        for begins, ends in own.transpose(1, 2, 0):
-            words = torch.from_numpy(ranges(begins, ends - begins))
-            owners = torch.from_numpy(np.repeat(np.arange(len(own)), ends - begins))
-            means = word_means(states[words].flatten(1), owners, len(own))
-            parts.append(means.view(len(own), *states.shape[1:]))
-        features[first:last] = torch.cat(parts, dim=2).numpy()
-    return features

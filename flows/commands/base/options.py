@@ -364,11 +364,11 @@ STAGES: dict[str, Mapping[str, str]] = {
         **SINGLE_DEVICE_FIELDS,
     },
     "probe": {
-        "Task and data": "*task *data *target *limit *max_length",
+        "Task and data": "*task *data *target *limit",
         "Probes": "*hidden *baselines *seed",
-        "Memory and speed": "*precision",
         **SINGLE_DEVICE_FIELDS,
     },
+    "layers": {"Text": "*texts *tokens", **SINGLE_DEVICE_FIELDS},
     "import": {"Model": "*family *positions *trust_pickle repository", **SINGLE_DEVICE_FIELDS},
     "export": {"Form": "*export_as *revisions", **SINGLE_DEVICE_FIELDS},
     "report": {"Contents": "*masked *top_k"},

@@ -1,13 +1,9 @@
-"""The stage probe: a frozen checkpoint and labelled words -> scores of probes by layer.
-
-A probe is a classifier of the states of one layer. What it can tell, the layer has made easy to
-read. Files: `metrics.json`. The command line imports this module; torch is imported when the stage
-runs.
-"""
+"""The stages that measure a frozen encoder's layers: probe and layers. No torch until they run."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from pkgutil import resolve_name
 from typing import Any, Literal
 
 from pydantic import Field, field_validator, model_validator
@@ -15,24 +11,20 @@ from pydantic import Field, field_validator, model_validator
 from cloze.core.config import InputPath, StageConfig
 from cloze.core.errors import UsageError, did_you_mean
 from cloze.core.humanize import format_number
-from cloze.core.stages.execution import CostEstimate, CostModel, Execution, MachineSpec, Metadata
 from cloze.core.stages.stage import BuildContext, InputSpec, Stage, StageResult
-from cloze.model.tasks.cost import measure_forward, previous_tokens
 from cloze.model.tasks.files import data_fingerprint, missing_split
 from cloze.model.tasks.options import TaggingOptions
 from cloze.model.tasks.table import TASKS, task_options
-from cloze.model.train.plan.cost import device_of, pass_cost, source_model
 
 SPLITS = ("train", "dev")
-TAGGING = tuple(name for name, spec in TASKS.items() if spec.kind == "tagging")
-WORD_TOKENS = 1.4  # tokens of a word, about
+CHECKPOINT = InputSpec(kinds=("pretrain",), explicit_kinds=("finetune", "merge"), required=True)
 
 
 class ProbeConfig(StageConfig):
     """Options of probe.
 
-    The recipe of the training is fixed, so that layers and checkpoints can be compared: Adam at
-    0.001 in batches of 128, at most 30 epochs, stopped after 3 without a lower loss on dev.
+    The training recipe is fixed, so that layers and checkpoints can be compared: Adam at 0.001 in
+    batches of 128, at most 30 epochs, stopped after 3 epochs without a lower loss on dev.
     """
 
     task: str = "conll2003"
@@ -53,12 +45,8 @@ class ProbeConfig(StageConfig):
     """Width of additional probes with one hidden layer. Default: linear probes only."""
 
     limit: int = Field(default=20_000, ge=1)
-    """Maximum words per split, in whole sentences drawn by the seed. Their states in all layers
-    take 4 bytes per number on the disk while the stage runs."""
-
-    max_length: int | None = Field(default=None, ge=4)
-    """Maximum tokens per sequence, special tokens included. Default: 128, at most what the model
-    supports."""
+    """Maximum words per split, in whole sentences drawn by the seed. Their states are in memory: 4
+    bytes per word, layer and unit of width (base models: 0.8 GB per split)."""
 
     baselines: bool = True
     """Also score the most frequent label, and the same encoder with random weights."""
@@ -66,23 +54,16 @@ class ProbeConfig(StageConfig):
     seed: int = Field(default=1, ge=0, lt=1 << 63)
     """Seed of the sentences, the control task, the probes and the random encoder."""
 
-    precision: Literal["fp32", "bf16"] = "fp32"
-    """Precision of the encoder."""
-
     @field_validator("task")
     @classmethod
     def _tagging_task(cls, value: str) -> str:
-        if value not in TASKS:
-            raise ValueError(f"no such task; {did_you_mean(value, TAGGING)}")
-        if value not in TAGGING:
-            raise ValueError(
-                f"is of kind {TASKS[value].kind}, and probes read tags of words; use a task such "
-                f"as conll2003, conll2003-pos or ud-pos"
-            )
+        tagging = [name for name, spec in TASKS.items() if spec.kind == "tagging"]
+        if value not in tagging:
+            raise ValueError(f"is no task with tags of words; {did_you_mean(value, tagging)}")
         return value
 
     @model_validator(mode="after")
-    def _known_options(self) -> ProbeConfig:
+    def _check_options(self) -> ProbeConfig:
         try:
             options = self.task_options
         except UsageError as error:
@@ -114,57 +95,55 @@ class ProbeConfig(StageConfig):
         return missing_split(self.data, self.task_options, SPLITS) if self.data else ""
 
 
-def _run(config: ProbeConfig, build: BuildContext) -> StageResult:
-    from cloze.model.analyze import probe
+class LayersConfig(StageConfig):
+    """Options of layers."""
 
-    return probe.run(config, build)
+    texts: InputPath
+    """File with a text per line."""
+
+    tokens: int = Field(default=4096, ge=2)
+    """Number of tokens whose states are compared, special tokens included. CKA needs several times
+    as many as the model is wide."""
+
+
+def _run(reference: str) -> Callable[[StageConfig, BuildContext], StageResult]:
+    return lambda config, build: resolve_name(reference)(config, build)
 
 
 def _headline(summary: Mapping[str, Any]) -> str:
-    metrics, metric = summary["metrics"], summary["metric"]
-    parts = [f"{metric} {metrics[metric]:.3f} at layer {metrics['best_layer']} of"]
-    parts.append(f"{len(summary['layers']) - 1}, centre of gravity")
-    parts.append(format_number(metrics["center_of_gravity"]))
-    return " ".join(parts)
-
-
-def _estimate(
-    config: ProbeConfig,
-    inputs: Mapping[str, Metadata],
-    execution: Execution,
-    computer: MachineSpec,
-    before: Metadata | None,
-) -> CostEstimate:
-    """Estimate the forward passes over both splits, and the states on the disk."""
-    _, model, weights = source_model(inputs["checkpoint"])
-    tokens = previous_tokens(before, data=config.data, limit=config.limit)
-    tokens = tokens or 2 * WORD_TOKENS * config.limit
-    layers, size = (model.num_hidden_layers, model.hidden_size) if model else (12, 768)
-    width = size * (2 if config.target == "arcs" else 1)
-    return pass_cost(
-        tokens=tokens * (2 if config.baselines else 1),
-        weights=weights,
-        device=device_of(execution, computer),
-        computer=computer,
-        forward=True,
-        disk_bytes=2 * 4 * config.limit * (layers + 1) * width,
-        makes={"tokens": tokens},
+    return ", ".join(
+        f"{name.replace('_', ' ')} {format_number(value)}"
+        for name, value in summary["metrics"].items()
+        if value is not None
     )
 
 
-STAGE = Stage(
+# Scores of probes by layer, with control tasks, scalar mixes and baselines. File: `metrics.json`.
+PROBE = Stage(
     name="probe",
     version=1,
     config=ProbeConfig,
-    run=_run,
+    run=_run("cloze.model.analyze.probe:run"),
+    inputs={"checkpoint": CHECKPOINT},
+    worker="cloze.model",
+    on_gpu=True,
+    headline=_headline,
+    comparison_metrics=("metrics",),
+)
+
+# How far each layer moves its input (ALBERT, figure 1), and how similar layers are: linear CKA.
+# File: `metrics.json`.
+LAYERS = Stage(
+    name="layers",
+    version=1,
+    config=LayersConfig,
+    run=_run("cloze.model.analyze.layers:run"),
     inputs={
-        "checkpoint": InputSpec(
-            kinds=("pretrain",), explicit_kinds=("finetune", "merge"), required=True
-        )
+        "checkpoint": CHECKPOINT,
+        "other": InputSpec(kinds=("pretrain", "finetune", "merge"), explicit_only=True),
     },
     worker="cloze.model",
     on_gpu=True,
     headline=_headline,
-    cost_model=CostModel(estimate=_estimate, measure=measure_forward),
     comparison_metrics=("metrics",),
 )

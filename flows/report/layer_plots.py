@@ -1,0 +1,73 @@
+"""Pictures of the stages probe and layers: scores by layer and over a training, and similarity."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from cloze.flows.report.plots import lines, panels
+from cloze.flows.report.report_nodes import ReportNode
+
+Picture = tuple[str, str, str]  # title, `<svg>` element, note
+Points = list[tuple[float, float]]
+ON_DEV = "score on dev"
+
+
+def draw(summary: Mapping[str, Any]) -> str:
+    """Plot the summary of a stage probe or layers over the layers."""
+    rows = summary["layers"]
+    if "metric" in summary:
+        names = {summary["metric"]: f"{summary['metric']}, linear", "hidden": "one hidden layer"}
+        names |= {"control": "control task, accuracy", "from_scratch": "random weights"}
+        return lines(
+            {names[key]: _column(rows, key) for key in names if key in rows[0]}, "layer", ON_DEV
+        )
+    names = {"distance": "L2 distance", "angle": "angle (degrees)"}
+    maps = {"cka": "CKA of the layers", "cka_other": "CKA with the other's"}
+    return panels(
+        {title: _column(rows, key) for key, title in names.items()},
+        {title: summary[key] for key, title in maps.items() if key in summary},
+    )
+
+
+def _column(rows: Sequence[Mapping[str, Any]], key: str) -> Points:
+    return [(row["layer"], row[key]) for row in rows]
+
+
+def pictures(nodes: Sequence[ReportNode]) -> list[Picture]:
+    """Return the pictures of a run's probes: by layer, and over a training if there are several."""
+    probes = [node for node in nodes if node.stage == "probe"]
+    last = max((node.manifest.summary["step"] for node in probes), default=0)
+    by_layer, course = dict[str, Points](), dict[str, Points]()
+    words = [_words(node, nodes) for node in probes]
+    for node, read in zip(probes, words, strict=True):
+        summary = node.manifest.summary
+        target = "" if summary["target"] == "words" else f", {summary['target']}"
+        name = f"{node.task}{target}, {summary['metric']}"
+        x = summary["step"] if None in words else read
+        course.setdefault(name, []).append((x, summary["metrics"][summary["metric"]]))
+        if summary["step"] == last:
+            by_layer[name] = _column(summary["layers"], summary["metric"])
+    found = []
+    if probes:
+        note = "Linear probes of the last checkpoint; layer 0 is the embeddings."
+        found.append(("Probes by layer", lines(by_layer, "layer", ON_DEV), note))
+    if any(len({x for x, _ in points}) > 1 for points in course.values()):
+        unit = "step" if None in words else "words read"
+        svg = lines({name: sorted(points) for name, points in course.items()}, unit, ON_DEV)
+        found.append(("What is learned when", svg, "Linear probes of the best layer."))
+    return found
+
+
+def _words(probe: ReportNode, nodes: Sequence[ReportNode]) -> float | None:
+    """Return the words that the probed checkpoint has read; None: unknown."""
+    origin = probe.placement.inputs.get("checkpoint", "").partition("/")[0]
+    for node in nodes:
+        total = node.manifest.summary.get("words_seen")
+        steps = [(entry["step"], entry["tokens"]) for entry in node.history if "tokens" in entry]
+        if node.name == origin and total and steps:
+            tokens = np.interp(probe.manifest.summary["step"], *zip(*steps, strict=True))
+            return float(total * tokens / steps[-1][1])
+    return None
