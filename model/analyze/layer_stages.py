@@ -24,7 +24,8 @@ class ProbeConfig(StageConfig):
     """Options of probe.
 
     The training recipe is fixed, so that layers and checkpoints can be compared: Adam at 0.001 in
-    batches of 128, at most 30 epochs, stopped after 3 epochs without a lower loss on dev.
+    batches of 128, at most 30 epochs (of 6,400 examples or more), stopped after 3 epochs without a
+    lower loss on dev.
     """
 
     task: str = "conll2003"

@@ -14,6 +14,7 @@ from cloze.model.tasks.encode import shuffled
 from cloze.model.tasks.task import Ints
 
 BATCH, RATE, EPOCHS, PATIENCE = 128, 1e-3, 30, 3
+EPOCH = 6400  # examples of an epoch, at least; fewer are repeated
 MIX_RATE = 1e-2  # learning rate of the mixtures, whose few weights have far to go
 UNKNOWN = -1  # label that the train split does not have
 READ = 1024  # examples read at once for predictions
@@ -91,8 +92,9 @@ def fit(probes: Probes, features: Sequence[Tensor], labels: Sequence[Ints], seed
     waited, predictions = torch.zeros_like(dev[:, 0]), torch.zeros_like(dev)
     kept = {name: weight.detach().clone() for name, weight in probes.named_parameters()}
     for epoch in range(EPOCHS):
-        order = torch.from_numpy(shuffled(train.shape[1], seed, epoch))
-        for numbers in order.split(BATCH):
+        passes = range(max(1, EPOCH // train.shape[1]))
+        order = np.concatenate([shuffled(train.shape[1], seed, epoch, own) for own in passes])
+        for numbers in torch.from_numpy(order).split(BATCH):
             logits = probes(features[0][numbers].to(device))
             loss = _losses(logits, train[:, numbers.to(device)]).sum()
             optimizer.zero_grad()
