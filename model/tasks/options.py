@@ -178,9 +178,8 @@ class RetrievalOptions(TaskOptions):
     """Options of retrieval: pairs of queries and passages, and their comparison."""
 
     pairs: Literal["rows", "squad", "titles", "sentences"] = "rows"
-    """Source of the pairs: rows of a file, questions and passages of SQuAD, titles and articles of
-    a corpus, or its sentences and the passages around them (inverse cloze task, Lee et al. 2019:
-    nine of ten passages lack the sentence)."""
+    """Source of the pairs: rows of a file, questions and passages of SQuAD, or a corpus's titles
+    and articles, or sentences and the passages around them (inverse cloze task)."""
 
     columns: dict[str, str] = Field(default_factory=dict)
     """With pairs rows: column of each role (query, passage), where the name differs."""
