@@ -114,8 +114,8 @@ def _print_heads(summary: Mapping[str, Any]) -> None:
     console.print(table)
     relations = summary.get("relations", ())
     if relations:
-        columns = ("relation", "words", "head", "direction", "accuracy", "offset", "its accuracy")
-        table = terminal.table_of(columns, right=columns[1:3] + columns[4:])
+        names = ("relation", "words", "head", "direction", "accuracy", "offset", "its accuracy")
+        table = terminal.table_of(names, right=names[1:3] + names[4:])
         frequent = max(row["count"] for row in relations) / 100
         for row in (row for row in relations if row["count"] >= frequent):
             cells = f"{row['count']:,}", f"{row['layer']}.{row['head']}", row["direction"]

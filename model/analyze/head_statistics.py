@@ -178,7 +178,8 @@ def _diagonal(values: Tensor, offset: int) -> Tensor:
 
 def _entropy(probabilities: Tensor) -> Tensor:
     """Return the entropy of the last dimension in nats."""
-    return torch.special.entr(probabilities).sum(-1)
+    entropy: Tensor = torch.special.entr(probabilities).sum(-1)
+    return entropy
 
 
 def _part(layers: list[Tensor], number: int | None = None) -> list[list[float | None]]:

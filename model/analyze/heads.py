@@ -26,7 +26,7 @@ from cloze.model.analyze.heads_stage import HeadsConfig
 from cloze.model.analyze.parsing_heads import ALL, ParsingHeads
 from cloze.model.analyze.treebank import Sentence, read_treebank
 from cloze.model.data.batch import collate
-from cloze.model.data.shards import ShardedRows
+from cloze.model.data.shards import RowTable
 from cloze.model.layers.layout import PaddedLayout
 from cloze.model.tasks.encode import TextSamples, encode, framed
 from cloze.model.tasks.files import METRICS, write_json
@@ -168,7 +168,7 @@ class _DatasetRows:
                 f"its training"
             )
         self._info, self._device = data.info, world.device
-        self._shards: ShardedRows = data.heldout if len(data.heldout) else data.train
+        self._shards: RowTable = data.heldout if len(data.heldout) else data.train
         self._count = min(rows, len(self._shards))
 
     def __len__(self) -> int:

@@ -312,7 +312,8 @@ class Checkpoint:
         if pairs is not None and len(pairs) != len(texts):
             raise UsageError(f"pairs ({len(pairs)}) must have one text for each of {len(texts)}")
         results = []
-        for text, pair in zip(texts, pairs or [None] * len(texts), strict=True):
+        seconds: Sequence[str | None] = [None] * len(texts) if pairs is None else pairs
+        for text, pair in zip(texts, seconds, strict=True):
             found = self._attention.attend(self._attention.encode(text, pair))
             maps = list(found.maps)
             results.append({"tokens": list(found.tokens), "second": found.second, "maps": maps})
