@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from statistics import fmean
 from typing import Any
 
 import matplotlib as mpl
 
+from cloze.flows.report.layer_plots import Picture
 from cloze.flows.report.plots import BLUE, ORANGE, STYLE, svg
+from cloze.flows.report.report_nodes import ReportNode
 
 from matplotlib.figure import Figure  # isort: skip, after `plots` has chosen the backend
 
@@ -20,6 +22,13 @@ TITLES = {
     "punctuation": "to punctuation",
     "entropy": "entropy (nats)",
 }
+
+
+def head_pictures(nodes: Sequence[ReportNode]) -> list[Picture]:
+    """Return the picture of a run's last stage heads; empty if it has none."""
+    found = [node for node in nodes if node.stage == "heads"][-1:]
+    note = "A dot per head; the line is the mean of the layer."
+    return [(f"Attention heads: {node.name}", draw(node.manifest.summary), note) for node in found]
 
 
 def draw(summary: Mapping[str, Any]) -> str:

@@ -12,6 +12,7 @@ from cloze.core.humanize import format_count, format_duration, templates_in
 from cloze.flows.graph import stages
 from cloze.flows.report import plots
 from cloze.flows.report.graph_picture import NodePicture, graph_svg
+from cloze.flows.report.head_plots import head_pictures
 from cloze.flows.report.layer_plots import pictures
 from cloze.flows.report.report_nodes import (
     BASELINES,
@@ -74,7 +75,7 @@ def render(
         tables=[_table(section, members) for section, members in sections if len(members) > 1],
         summary_tables=summary_tables,
         figure=figure,
-        pictures=pictures(nodes),
+        pictures=[*pictures(nodes), *head_pictures(nodes)],
         task=_task(tuned[0]) if len(tuned) == 1 else "",
         evaluated=evaluated[0].manifest.summary if len(evaluated) == 1 else None,
         graph=_picture(nodes),
