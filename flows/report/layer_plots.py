@@ -41,12 +41,12 @@ def pictures(nodes: Sequence[ReportNode]) -> list[Picture]:
     probes = [node for node in nodes if node.stage == "probe"]
     last = max((node.manifest.summary["step"] for node in probes), default=0)
     by_layer, course = dict[str, Points](), dict[str, Points]()
-    words = [_words(node, nodes) for node in probes]
-    for node, read in zip(probes, words, strict=True):
+    words = {node.name: _words(node, nodes) for node in probes}
+    for node in probes:
         summary = node.manifest.summary
         target = "" if summary["target"] == "words" else f", {summary['target']}"
         name = f"{node.task}{target}, {summary['metric']}"
-        x = summary["step"] if None in words else read
+        x = summary["step"] if None in words.values() else words[node.name]
         course.setdefault(name, []).append((x, summary["metrics"][summary["metric"]]))
         if summary["step"] == last:
             by_layer[name] = _column(summary["layers"], summary["metric"])
@@ -55,19 +55,19 @@ def pictures(nodes: Sequence[ReportNode]) -> list[Picture]:
         note = "Linear probes of the last checkpoint; layer 0 is the embeddings."
         found.append(("Probes by layer", lines(by_layer, "layer", ON_DEV), note))
     if any(len({x for x, _ in points}) > 1 for points in course.values()):
-        unit = "step" if None in words else "words read"
+        unit = "step" if None in words.values() else "words read"
         svg = lines({name: sorted(points) for name, points in course.items()}, unit, ON_DEV)
         found.append(("What is learned when", svg, "Linear probes of the best layer."))
     return found
 
 
-def _words(probe: ReportNode, nodes: Sequence[ReportNode]) -> float | None:
+def _words(probe: ReportNode, nodes: Sequence[ReportNode]) -> Any:
     """Return the words that the probed checkpoint has read; None: unknown."""
     origin = probe.placement.inputs.get("checkpoint", "").partition("/")[0]
     for node in nodes:
         total = node.manifest.summary.get("words_seen")
         steps = [(entry["step"], entry["tokens"]) for entry in node.history if "tokens" in entry]
         if node.name == origin and total and steps:
-            tokens = np.interp(probe.manifest.summary["step"], *zip(*steps, strict=True))
+            tokens = np.interp(probe.manifest.summary["step"], *np.array(steps).T)
             return float(total * tokens / steps[-1][1])
     return None

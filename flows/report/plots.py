@@ -13,6 +13,7 @@ import matplotlib as mpl
 mpl.use("svg")
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from cloze.core.humanize import format_count
 from cloze.flows.report.report_nodes import Curve, RowPoints
@@ -191,6 +192,7 @@ def lines(series: Mapping[str, Sequence[tuple[float, float]]], x_label: str, y_l
             colour = CYCLE[number % len(CYCLE)]
             label = name if number < MAX_LEGEND_ENTRIES else None
             axes.plot(*zip(*dots, strict=True), color=colour, marker="o", markersize=3, label=label)
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         axes.xaxis.set_major_formatter(lambda x, position: format_count(x))
         axes.set_xlabel(x_label)
         axes.set_ylabel(y_label)

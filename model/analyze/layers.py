@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -111,10 +112,9 @@ def token_states(
         lengths, CPU_POSITIONS if device.type == "cpu" else GPU_POSITIONS
     ):
         batch: Any = move(samples.batch(indices, "rows"), device)
+        run = partial(encode_batch, encoder, batch["input_ids"], batch)
         with torch.inference_mode():
-            found = layer_states(
-                encoder, layers, lambda rows=batch: encode_batch(encoder, rows["input_ids"], rows)
-            )
+            found = layer_states(encoder, layers, run)
         stacked = torch.stack(found, dim=2).float().cpu()
         if not len(states):
             states = stacked.new_zeros(int(lengths.sum()), *stacked.shape[2:])

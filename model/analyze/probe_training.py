@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -86,22 +87,26 @@ def fit(probes: Probes, features: Sequence[Tensor], labels: Sequence[Ints], seed
     """
     device = probes.mix.device
     train, dev = (torch.from_numpy(own).to(device) for own in labels)
-    groups = [{"params": [*probes.matrices, *probes.biases]}]
-    optimizer = torch.optim.Adam([*groups, {"params": [probes.mix], "lr": MIX_RATE}], RATE)
+    groups: list[dict[str, Any]] = [{"params": [*probes.matrices, *probes.biases]}]
+    groups.append({"params": [probes.mix], "lr": MIX_RATE})
+    optimizer = torch.optim.Adam(groups, RATE)
     best = torch.full((len(dev),), math.inf, device=device)
     waited, predictions = torch.zeros_like(dev[:, 0]), torch.zeros_like(dev)
     kept = {name: weight.detach().clone() for name, weight in probes.named_parameters()}
     for epoch in range(EPOCHS):
         passes = range(max(1, EPOCH // train.shape[1]))
         order = np.concatenate([shuffled(train.shape[1], seed, epoch, own) for own in passes])
-        for numbers in torch.from_numpy(order).split(BATCH):
+        for begin in range(0, len(order), BATCH):
+            numbers = torch.from_numpy(order[begin : begin + BATCH])
             logits = probes(features[0][numbers].to(device))
             loss = _losses(logits, train[:, numbers.to(device)]).sum()
             optimizer.zero_grad()
-            loss.backward()
+            loss.backward()  # type: ignore[no-untyped-call]
             optimizer.step()
         with torch.no_grad():
-            logits = torch.cat([probes(own.to(device)) for own in features[1].split(READ)], dim=1)
+            parts = range(0, dev.shape[1], READ)
+            rows = [features[1][begin : begin + READ].to(device) for begin in parts]
+            logits = torch.cat([probes(own) for own in rows], dim=1)
         losses = _losses(logits, dev)
         better = (losses < best) & (waited < PATIENCE)
         best, waited = torch.where(better, losses, best), torch.where(better, 0, waited + 1)
