@@ -50,7 +50,7 @@ class Comparison:
         teacher: frozen network in evaluation mode, likewise.
         models: configs of student and teacher.
         objectives: names of the objectives; those of `RECORDED` read states.
-        relation_heads: heads of the relations; None: the teacher's attention heads.
+        relation_heads: heads of the relations; None: those of the teacher's last attention.
 
     Raises:
         UsageError: a model's attention has no plain queries and keys, or `relation_heads` does not
@@ -67,24 +67,25 @@ class Comparison:
     ) -> None:
         self.student, self.teacher = student, teacher
         self._records = RECORDED & set(objectives)
-        self._heads = relation_heads or models[1].num_attention_heads
         own, other = (model.num_hidden_layers for model in models)
         self._layers = [number * other // own for number in range(own + 1)]
+        self._heads = relation_heads or 1
         if RELATIONS in self._records:
-            for model, network in zip(models, (student, teacher), strict=True):
-                self._check_relations(model, network)
-
-    def _check_relations(self, model: ModelConfig, network: nn.Module) -> None:
-        if type(_last_attention(_encoder(network))) is not SelfAttention:
-            raise UsageError(
-                f"distill.relations is not for models of the family {model.family}, as they have "
-                f"more than one kind of queries or keys; use distill.hidden"
-            )
-        if model.hidden_size % self._heads:
-            raise UsageError(
-                f"distill.relation_heads ({self._heads}) must divide the widths of student and "
-                f"teacher (one is {model.hidden_size}); set another number"
-            )
+            attentions = [_last_attention(_encoder(network)) for network in (student, teacher)]
+            for model, attention in zip(models, attentions, strict=True):
+                if type(attention) is not SelfAttention:
+                    raise UsageError(
+                        f"distill.relations is not for models of the family {model.family}, as "
+                        f"they have more than one kind of queries or keys; use distill.hidden"
+                    )
+            self._heads = relation_heads or attentions[1].num_heads
+            for attention in attentions:
+                width = attention.num_heads * attention.head_size
+                if width % self._heads:
+                    raise UsageError(
+                        f"distill.relation_heads ({self._heads}) must divide the widths of "
+                        f"student and teacher (one is {width}); set another number"
+                    )
 
     def __call__(self, batch: Mapping[str, Any]) -> tuple[Any, Any, dict[str, Any]]:
         """Return the student's outputs, the teacher's outputs, and the states that are compared.
@@ -126,7 +127,6 @@ class Comparison:
             modules |= dict(enumerate(parts))
         if RELATIONS in self._records:
             attention = _last_attention(encoder)
-            assert attention is not None
             names = {"qkv": "qkv"} if attention.fused else {"q": "query", "k": "key", "v": "value"}
             modules |= {key: attention.get_submodule(name) for key, name in names.items()}
 
@@ -150,10 +150,9 @@ def _encoder(network: nn.Module) -> Encoder:
     return cast(Encoder, network.get_submodule("encoder"))
 
 
-def _last_attention(encoder: Encoder) -> SelfAttention | None:
+def _last_attention(encoder: Encoder) -> SelfAttention:
     """Return the attention that runs last; shared layers run it several times."""
-    attentions = [module for module in encoder.modules() if isinstance(module, SelfAttention)]
-    return attentions[-1] if attentions else None
+    return [module for module in encoder.modules() if isinstance(module, SelfAttention)][-1]
 
 
 def _rows(

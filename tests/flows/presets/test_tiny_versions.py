@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from cloze.flows.graph.config import samples_directory
 from tests import warm
 from tests.flows.presets.reading import SOURCES
 
@@ -111,3 +112,26 @@ def test_a_tiny_domain_adaptation_goes_three_ways(tmp_path: Path) -> None:
     assert {name: made[name]["steps"] for name in made if name.startswith("pretrain")} == {
         "pretrain": 4, "pretrain@extended": 4, "pretrain@scratch": 4, "pretrain@scratch-512": 6,
     }  # fmt: skip
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(1500)
+def test_a_tiny_distillation_compares_students_with_their_teacher(tmp_path: Path) -> None:
+    settings = [
+        "vocab.size=500", "dataset.length=32", "dataset.shards=1", "pretrain.steps=4",
+        "pretrain.global_batch=4", "pretrain.warmup_steps=1", "pretrain.model=bert-tiny",
+        "pretrain@student.model={preset: bert-tiny, num_hidden_layers: 1}",
+        "pretrain@alone.model={preset: bert-tiny, num_hidden_layers: 1}",
+        f"finetune.data={samples_directory() / 'tasks' / 'sentiment'}", "finetune.epochs=1",
+        "finetune.matrix={task: {sst2: {task: sst2}}, seed: [1]}",
+    ]  # fmt: skip
+    made = run(tmp_path, "distillation", *settings)
+    students = {f"finetune@{name}-sst2-1" for name in ("layers", "student", "answers", "alone")}
+    assert made.keys() >= {"pretrain", "pretrain@student", "pretrain@alone", "finetune@sst2-1"}
+    assert made.keys() >= students
+    tables = {table["title"]: table for table in made["report"]["tables"]}
+    shares = tables["Share of Teacher"]
+    assert shares["columns"] == ["", "parameters", "SST-2"]
+    assert [row[0] for row in shares["rows"]] == [
+        "Student, two steps", "Student, answers and labels", "Student without a teacher"
+    ]  # fmt: skip

@@ -88,6 +88,7 @@ def head_relations(vectors: Tensor, heads: int) -> list[Tensor]:
         ({"family": "albert", "num_hidden_layers": 3, **NARROW}, {"num_hidden_layers": 5}, None),
         ({"family": "modern", **NARROW}, {"family": "roberta", "num_hidden_layers": 3}, 8),
         ({"family": "bert"}, {"family": "modern", "num_hidden_layers": 4}, 2),
+        ({**NARROW}, {"heads_by_layer": [3, 2]}, None),
     ],
     ids=lambda value: value.get("family", "bert") if isinstance(value, dict) else str(value),
 )
@@ -113,7 +114,7 @@ def test_the_losses_are_those_of_the_papers(
     for number, state in enumerate(mine):
         target = theirs[number * (len(theirs) - 1) // layers]
         hidden = hidden + mse_loss(project(state)[real], target[real]) * real.sum() / len(mine)
-    relations, heads = torch.zeros(()), heads or models[1].num_attention_heads
+    relations, heads = torch.zeros(()), heads or models[1].heads_of(models[1].num_hidden_layers - 1)
     for a, b in zip(own_parts, other_parts, strict=True):
         for row, length in enumerate(real.sum(dim=1).tolist()):
             pairs = zip(
