@@ -67,8 +67,9 @@ def _run(config: PruneConfig, build: BuildContext) -> StageResult:
 
 def _headline(summary: Mapping[str, Any]) -> str:
     size = f"{format_count(summary['parameters'])} of {format_count(summary['parameters_before'])}"
+    zeros = f", {summary['zeros']:.0%} zeros in layers" if summary["zeros"] else ""
     scores = f", {format_metrics(summary['metrics'])}" if summary["metrics"] else ""
-    return f"{size} parameters{scores}"
+    return f"{size} parameters{zeros}{scores}"
 
 
 # Files: `checkpoint/`; `metrics.json`: scores before and after; with --keep-heads the importance of
