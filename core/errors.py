@@ -127,6 +127,7 @@ _EXTRAS = {
     " resiliparse sentencepiece sentencex trafilatura",
     "train": "deepspeed safetensors seqeval torch",
     "flows": "fastapi mlflow prefect sqlalchemy",
+    "onnx": "onnx onnxruntime onnxscript transformers",
     "data,train": "scipy sklearn tokenizers",
 }
 

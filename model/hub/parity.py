@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import importlib.util
-import inspect
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -46,18 +45,22 @@ def compare_with_transformers(loaded: LoadedCheckpoint, directory: str) -> Diffe
         return None
     batch = probe(loaded.model)
     cloze_logits = our_logits(loaded, batch)
-    hub = hub_of(loaded.model.family)
-    hub_logits = transformers_logits(directory, hub, batch, loaded.heads)
-    absolute = max(
-        float((cloze_logits[name] - hub_logits[name]).abs().max()) for name in hub_logits
-    )
-    largest = max(float(logits.abs().max()) for logits in cloze_logits.values())
+    hub_logits = transformers_logits(directory, loaded, batch)
+    return largest_difference(cloze_logits, hub_logits)
+
+
+def largest_difference(
+    expected: Mapping[str, Tensor], computed: Mapping[str, Tensor]
+) -> Difference:
+    """Compare logits by output name; `computed` may lack some of the expected outputs."""
+    absolute = max(float((expected[name] - computed[name]).abs().max()) for name in computed)
+    largest = max(float(logits.abs().max()) for logits in expected.values())
     return Difference(absolute=absolute, relative=absolute / max(1.0, largest))
 
 
-def probe(model: ModelConfig) -> dict[str, Tensor]:
+def probe(model: ModelConfig, row_lengths: Sequence[int] = LENGTHS) -> dict[str, Tensor]:
     """Return a padded batch of random ids: several lengths, two segments, all tokens predicted."""
-    lengths = torch.tensor([min(length, model.max_position_embeddings) for length in LENGTHS])
+    lengths = torch.tensor([min(length, model.max_position_embeddings) for length in row_lengths])
     generator = torch.Generator().manual_seed(0)
     longest = int(lengths.max())
     real = torch.arange(longest) < lengths[:, None]
@@ -125,35 +128,58 @@ def our_logits(loaded: LoadedCheckpoint, batch: Mapping[str, Tensor]) -> dict[st
 
 @torch.inference_mode()
 def transformers_logits(
-    directory: str, hub: HubFormat, batch: Mapping[str, Tensor], heads: Mapping[str, object]
+    directory: str, loaded: LoadedCheckpoint, batch: Mapping[str, Tensor]
 ) -> dict[str, Tensor]:
-    """Compute logits from `directory` with the class of transformers that has all `heads`.
+    """Compute logits from `directory` with the class of transformers that has all heads.
 
     Returns:
         Logits in the form of `our_logits`.
     """
+    hub = hub_of(loaded.model.family)
+    model = hub_model(directory, hub.architecture(loaded.heads))
+    outputs = model(**hub_inputs(loaded, batch))
+    return named_logits(outputs, hub, batch, loaded.heads)
+
+
+def hub_model(directory: str, architecture: str, **options: str) -> Any:
+    """Load a directory with a class of transformers, in fp32 and evaluation mode."""
     import transformers
 
-    head = _head(heads)
-    model_class = getattr(transformers, hub.architecture(heads))
-    model = model_class.from_pretrained(
-        directory, local_files_only=True, dtype=torch.float32
+    model_class = getattr(transformers, architecture)
+    return model_class.from_pretrained(
+        directory, local_files_only=True, dtype=torch.float32, **options
     ).eval()
+
+
+def hub_inputs(loaded: LoadedCheckpoint, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return the inputs that transformers' tokenizer makes, int64 [B, L].
+
+    For a choice [1, B, L]: one example, and every row is a choice.
+    """
     inputs = {"input_ids": batch["input_ids"], "attention_mask": batch["attention_mask"].long()}
-    # GPT-2 would look token_type_ids up among the words.
-    segments = hasattr(model.config, "type_vocab_size")
-    if segments and "token_type_ids" in inspect.signature(model.forward).parameters:
+    if loaded.model.type_vocab_size > 1:
         inputs["token_type_ids"] = batch["token_type_ids"]
-    if head == "choice":  # one example; every row is a choice
-        example = {name: tensor[None] for name, tensor in inputs.items()}
-        return {head: model(**example).logits.transpose(0, 1)}
-    outputs = model(**inputs)
+    choice = _head(loaded.heads) == "choice"
+    return {name: tensor[None] if choice else tensor for name, tensor in inputs.items()}
+
+
+def named_logits(
+    outputs: Mapping[str, Tensor],
+    hub: HubFormat,
+    batch: Mapping[str, Tensor],
+    heads: Mapping[str, object],
+) -> dict[str, Tensor]:
+    """Return the outputs of transformers' model in the form of `our_logits`."""
+    head = _head(heads)
+    if head == "choice":
+        return {head: outputs["logits"].transpose(0, 1)}
     if head == EMBEDDING:
-        return {head: _real(outputs.last_hidden_state, batch)}
+        return {head: _real(outputs["last_hidden_state"], batch)}
     if head == "span":
-        return {head: _real(torch.stack([outputs.start_logits, outputs.end_logits], dim=-1), batch)}
+        ends = [outputs["start_logits"], outputs["end_logits"]]
+        return {head: _real(torch.stack(ends, dim=-1), batch)}
     if head is not None:
-        return {head: _real(outputs.logits, batch)}
+        return {head: _real(outputs["logits"], batch)}
     return {
         cloze_name: _real(outputs[hub_name], batch)
         for hub_name, cloze_name in hub.outputs.items()

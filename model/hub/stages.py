@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 
 from cloze.core.config import NoFingerprint, StageConfig
 from cloze.core.errors import did_you_mean
@@ -35,6 +35,20 @@ class ExportConfig(StageConfig):
 
     revisions: bool = False
     """Also export the milestones of a pretraining, one directory each below revisions/."""
+
+    format: Literal["safetensors", "onnx"] = "safetensors"
+    """Format of the weights; onnx adds an ONNX file to safetensors, checked by onnxruntime."""
+
+    int8: bool = False
+    """Also write an ONNX file with int8 weights, for CPUs; needs --format onnx."""
+
+    @model_validator(mode="after")
+    def _onnx_of_a_model(self) -> ExportConfig:
+        if self.int8 and self.format != "onnx":
+            raise ValueError("int8 is for onnx; add --format onnx")
+        if self.format == "onnx" and self.export_as == "croissant":
+            raise ValueError("format onnx is for checkpoints, --as croissant for data; use one")
+        return self
 
 
 class ImportConfig(StageConfig):
@@ -68,7 +82,7 @@ def _export(config: ExportConfig, build: BuildContext) -> StageResult:
         return export_data(build)
     from cloze.model.hub.write import export
 
-    return export(build, config.export_as, revisions=config.revisions)
+    return export(build, config)
 
 
 def _import(config: ImportConfig, build: BuildContext) -> StageResult:

@@ -8,7 +8,7 @@ from typing import Any
 
 from cloze.core import storage
 from cloze.core.artifacts import artifact
-from cloze.core.errors import ClozeError, UsageError
+from cloze.core.errors import ClozeError, UsageError, require_packages
 from cloze.core.humanize import format_count
 from cloze.core.stages.stage import BuildContext, StageResult
 from cloze.model.checkpoint import CONFIG, WEIGHTS, LoadedCheckpoint, copy_files, load_input
@@ -17,6 +17,7 @@ from cloze.model.families.smaller import with_all_heads
 from cloze.model.hub.card import model_card
 from cloze.model.hub.parity import TOLERANCE, check_pair, compare_with_transformers
 from cloze.model.hub.read import read_directory
+from cloze.model.hub.stages import ExportConfig
 from cloze.model.tensors import write_tensors
 from cloze.pipeline import tokenizer
 
@@ -26,30 +27,30 @@ SENTENCE_TRANSFORMERS = "sentence-transformers"
 REVISIONS = "revisions"
 
 
-def export(
-    build: BuildContext, export_as: str | None = None, *, revisions: bool = False
-) -> StageResult:
+def export(build: BuildContext, config: ExportConfig) -> StageResult:
     """Export the input checkpoint to `build.path`.
-
-    Args:
-        export_as: see `ExportConfig`.
-        revisions: also export the milestones of the pretraining, below `revisions/`.
 
     Returns:
         summary: `directory`; `architecture`; `parameters`; `max_logit_difference` from
-            transformers, None if transformers is not installed; `revisions`, directory by name.
+            transformers, None if transformers is not installed; with ONNX, `onnx`, see
+            `cloze.model.hub.onnx.export_onnx`; `revisions`, directory by name.
 
     Raises:
+        ModuleNotFoundError: ONNX needs packages that are not installed.
         DataError: the checkpoint is missing or damaged, or has no Hugging Face form.
-        UsageError: the checkpoint lacks the heads that `export_as` needs, or there are no
-            milestones.
+        UsageError: the checkpoint lacks the heads that `export_as` needs, there are no milestones,
+            or ONNX is asked for in a directory that is not local.
         ClozeError: the written directory does not read back, or gives other logits or tokens.
     """
+    if config.format == "onnx":
+        require_packages("transformers", "onnx", "onnxruntime", "onnxscript")
+        if not storage.is_local(build.path):
+            raise UsageError(f"--format onnx needs a local directory ({build.path} is not one)")
     source = build.inputs["checkpoint"]
-    milestones = _milestones(source) if revisions else {}
-    summary = _export_checkpoint(load_input(build, source), build.path, export_as)
+    milestones = _milestones(source) if config.revisions else {}
+    summary = _export_checkpoint(load_input(build, source), build.path, config)
     for name, path in milestones.items():
-        _export_checkpoint(load_input(build, path), build.file(REVISIONS, name), export_as)
+        _export_checkpoint(load_input(build, path), build.file(REVISIONS, name), config)
     if milestones:
         summary["revisions"] = {name: f"{REVISIONS}/{name}" for name in milestones}
     return StageResult(summary=summary)
@@ -74,13 +75,13 @@ def _milestones(source: str) -> dict[str, str]:
 
 
 def _export_checkpoint(
-    checkpoint: LoadedCheckpoint, directory: str, export_as: str | None
+    checkpoint: LoadedCheckpoint, directory: str, config: ExportConfig
 ) -> dict[str, Any]:
     """Write and check one directory; return its summary."""
-    loaded = in_form(checkpoint, export_as)
+    loaded = in_form(checkpoint, config.export_as)
     model, state = with_all_heads(loaded.model, loaded.state)  # transformers has no other form
     loaded = replace(loaded, model=model, state=state)
-    config = write_directory(loaded, directory, export_as)
+    hub_config = write_directory(loaded, directory, config.export_as)
     check_reload(loaded, directory)
     difference = (
         compare_with_transformers(loaded, directory) if storage.is_local(directory) else None
@@ -93,12 +94,17 @@ def _export_checkpoint(
     if difference is not None:
         check_pair(loaded, directory)
     exported = hub_of(loaded.model.family).exported(loaded.state, loaded.heads)
-    return {
+    summary: dict[str, Any] = {
         "directory": directory,
-        "architecture": config["architectures"][0],
+        "architecture": hub_config["architectures"][0],
         "parameters": sum(tensor.numel() for tensor in exported.values()),
         "max_logit_difference": None if difference is None else difference.absolute,
     }
+    if config.format == "onnx":
+        from cloze.model.hub.onnx import export_onnx
+
+        summary["onnx"] = export_onnx(loaded, directory, summary["architecture"], config.int8)
+    return summary
 
 
 def in_form(loaded: LoadedCheckpoint, export_as: str | None) -> LoadedCheckpoint:

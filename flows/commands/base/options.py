@@ -370,7 +370,7 @@ STAGES: dict[str, Mapping[str, str]] = {
     },
     "layers": {"Text": "*texts *tokens", **SINGLE_DEVICE_FIELDS},
     "import": {"Model": "*family *positions *trust_pickle repository", **SINGLE_DEVICE_FIELDS},
-    "export": {"Form": "*export_as *revisions", **SINGLE_DEVICE_FIELDS},
+    "export": {"Form": "*export_as *revisions *format *int8", **SINGLE_DEVICE_FIELDS},
     "report": {"Contents": "*masked *top_k"},
 }
 
