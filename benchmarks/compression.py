@@ -10,8 +10,8 @@ distilled one, is another checkpoint.
 
 Each round runs every form of every checkpoint once, in turn; figures are medians over the rounds:
 of 20 sentences one at a time, of batches of 32, and of all timed sentences in batches of 32 by
-length. CPU time is that of all threads, and comparable on a machine with other work. Accuracies are
-those of the whole split.
+length. CPU time is that of all threads; on a machine with other work it can be compared, and the
+time by the clock cannot. Accuracies are those of the whole split.
 
 `--random` adds a model of that preset with random weights, and the task and vocabulary of the first
 checkpoint: times of a usual size, and no accuracy. `--limit` times only that many sentences, of all
@@ -22,7 +22,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import statistics
 import tempfile
 import time
 import warnings
@@ -68,41 +67,38 @@ class Variant:
     singles: Batches
     split: Batches
     accuracy: float | None
-    single_seconds: list[float] = field(default_factory=list)
-    batch_seconds: list[float] = field(default_factory=list)
-    split_seconds: list[float] = field(default_factory=list)
-    cpu_seconds: list[float] = field(default_factory=list)
+    rounds: list[tuple[float, ...]] = field(default_factory=list)
 
     def measure(self) -> None:
-        """Time one round; `singles` first run untimed, which ends the previous form's spinning."""
-        self._seconds(self.singles)
-        self.single_seconds.append(statistics.median(self._seconds(self.singles)))
-        cpu = time.process_time()
-        seconds = self._seconds(self.split)
-        self.cpu_seconds.append(time.process_time() - cpu)
-        self.split_seconds.append(sum(seconds))
-        self.batch_seconds.append(statistics.median(seconds[:-1] or seconds))  # the last is smaller
+        """Time one round; a quarter of `singles` first runs untimed, for the caches' sake."""
+        self._timed(self.singles[::4])
+        wall, cpu = np.median(self._timed(self.singles), axis=0)
+        split = self._timed(self.split)
+        batch_wall, batch_cpu = np.median(split[:-1] or split, axis=0)  # the last is smaller
+        self.rounds.append((wall, cpu, batch_wall, batch_cpu, sum(row[0] for row in split)))
 
-    def _seconds(self, batches: Batches) -> list[float]:
-        times = [time.perf_counter()]
+    def _timed(self, batches: Batches) -> list[tuple[float, float]]:
+        """Return seconds by the clock and of CPU time of each batch."""
+        timings = []
         for batch in batches:
+            clock, cpu = time.perf_counter(), time.process_time()
             self.run(batch)
-            times.append(time.perf_counter())
-        return np.diff(times).tolist()
+            timings.append((time.perf_counter() - clock, time.process_time() - cpu))
+        return timings
 
     def line(self) -> str:
         """Return the row of the table."""
         sentences = sum(len(batch["input_ids"]) for batch in self.split)
-        single, batch, split, cpu = map(
-            statistics.median,
-            (self.single_seconds, self.batch_seconds, self.split_seconds, self.cpu_seconds),
-        )
-        accuracy = "" if self.accuracy is None else f"{100 * self.accuracy:.1f}"
-        return (
-            f"| {self.checkpoint} | {self.form} | {self.megabytes:.1f} | {1e3 * single:.2f} | "
-            f"{1e3 * batch:.1f} | {sentences / split:,.0f} | {1e3 * cpu / sentences:.2f} | "
-            f"{accuracy} |"
-        )
+        *milliseconds, split = np.median(self.rounds, axis=0)
+        cells = [
+            self.checkpoint,
+            self.form,
+            f"{self.megabytes:.1f}",
+            *(f"{1e3 * value:.3g}" for value in milliseconds),
+            f"{sentences / split:,.0f}",
+            "" if self.accuracy is None else f"{100 * self.accuracy:.1f}",
+        ]
+        return f"| {' | '.join(cells)} |"
 
 
 def with_plain_linears(network: nn.Module) -> nn.Module:
@@ -247,8 +243,8 @@ def main() -> None:
         f"{cpu_info().get('model name')} ({', '.join(flags)}), {options.threads} threads, load "
         f"{min(loads):.1f} to {max(loads):.1f}, torch {torch.__version__}\n"
     )
-    print("| checkpoint | form | MB | p50 of 1, ms | of 32, ms | sentences/s | CPU ms | accuracy |")
-    print("|---|---|---:|---:|---:|---:|---:|---:|")
+    names = "checkpoint, form, MB, p50 of 1, CPU, p50 of 32, CPU, sentences/s, accuracy".split(", ")
+    print(f"| {' | '.join(names)} |\n|---|---|{'---:|' * 7}")  # times in ms
     for row in rows:
         print(row.line())
 
