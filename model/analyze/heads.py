@@ -28,7 +28,7 @@ from cloze.model.analyze.treebank import Sentence, read_treebank
 from cloze.model.data.batch import collate
 from cloze.model.data.shards import RowTable
 from cloze.model.layers.layout import PaddedLayout
-from cloze.model.tasks.encode import TextSamples, encode, framed
+from cloze.model.tasks.encode import CPU_POSITIONS, TextSamples, encode, framed
 from cloze.model.tasks.files import METRICS, write_json
 from cloze.model.tasks.task import Ints
 from cloze.model.train.distributed import World, init_distributed
@@ -36,7 +36,7 @@ from cloze.model.train.loop.data import open_dataset
 from cloze.model.use.likelihood import read_texts
 from cloze.model.use.word_vectors import words_of_tokens
 
-MAP_BYTES = 1 << 25  # of one layer's maps of a batch, unless a single row has more
+MAP_BYTES = 1 << 23  # of one layer's maps of a batch, unless a single row has more
 COUNT_ROWS = 4096  # rows read at once to count tokens
 NEAR = ("-2", "-1", "1", "2")  # offsets of positional heads
 BY_HEAD = ("previous", "next", "itself", *KINDS, "rarest", "confidence", "entropy")
@@ -207,8 +207,11 @@ class _DatasetRows:
 
 
 def _fitting(length: int, bytes_per_pair: int) -> int:
-    """Return the number of rows of `length` tokens whose maps have at most `MAP_BYTES`."""
-    return max(1, MAP_BYTES // (bytes_per_pair * length**2))
+    """Return the number of rows of `length` tokens whose maps have at most `MAP_BYTES`.
+
+    Short rows are limited by their tokens, whose states need memory, too.
+    """
+    return max(1, min(MAP_BYTES // (bytes_per_pair * length**2), CPU_POSITIONS // length))
 
 
 def _parse(
