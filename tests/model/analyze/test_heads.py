@@ -14,11 +14,13 @@ import pytest
 import torch
 
 import cloze
+from cloze.core.artifacts.artifact import read_manifest
 from cloze.core.errors import DataError, UsageError
 from cloze.core.stages.execution import Execution
 from cloze.core.stages.stage import BuildContext
 from cloze.flows.cli import main
-from cloze.flows.report.head_plots import draw
+from cloze.flows.report.head_plots import draw, head_pictures
+from cloze.flows.report.report_nodes import NodePlacement, ReportNode
 from cloze.model.analyze.attention import AttentionReader
 from cloze.model.analyze.head_statistics import PADDING, HeadStatistics, TokenRows
 from cloze.model.analyze.heads import attend, positional_heads
@@ -266,14 +268,19 @@ def test_nine_of_ten_make_a_positional_head() -> None:
 def test_the_command(
     path: str, treebank: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    picture = tmp_path / "heads.svg"
-    assert main(["heads", path, "--treebank", treebank, "--svg", str(picture)]) == 0
+    picture, out = tmp_path / "heads.svg", str(tmp_path / "heads")
+    arguments = ["heads", path, "--treebank", treebank, "--svg", str(picture), "--out", out]
+    assert main(arguments) == 0
     printed = capsys.readouterr().out
     assert "previous" in printed
     assert "nsubj" in printed
     content = picture.read_text("utf-8")
     assert content.startswith("<svg")
     assert "entropy (nats)" in content
+    placement = NodePlacement(section="heads")
+    node = ReportNode(name="heads", path=out, manifest=read_manifest(out), placement=placement)
+    ((title, drawn, _),) = head_pictures([node])
+    assert (title, drawn) == ("Attention heads: heads", content)
     assert main(["heads", path, "--texts", written(tmp_path / "texts"), "--max-length", "99"]) == 2
     assert "reads (32); use 32 or less" in capsys.readouterr().err
     assert main(["heads", path]) == 2
