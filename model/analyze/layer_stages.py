@@ -60,7 +60,7 @@ class ProbeConfig(StageConfig):
     def _tagging_task(cls, value: str) -> str:
         tagging = [name for name, spec in TASKS.items() if spec.kind == "tagging"]
         if value not in tagging:
-            raise ValueError(f"is no task with tags of words; {did_you_mean(value, tagging)}")
+            raise ValueError(f"no task with tags of words; {did_you_mean(value, tagging)}")
         return value
 
     @model_validator(mode="after")
