@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
+from cloze.core.errors import DataError, UsageError
+from cloze.core.stages.execution import Execution
+from cloze.core.stages.stage import BuildContext
 from cloze.flows.cli import main
 from cloze.model import checkpoint
+from cloze.model.analyze.layer_stages import LAYERS, LayersConfig
 from cloze.model.analyze.layers import changes, cka
 from cloze.model.families.models import load_backbone
 from cloze.pipeline import tokenizer
@@ -52,57 +56,67 @@ def test_distances_and_angles() -> None:
     assert angles.tolist() == pytest.approx([(90 + 45) / 2, 0], abs=1e-4)
 
 
-def test_the_command_compares_layers_and_checkpoints(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def compared(path: str, texts: Path, tokens: int = 4096, **inputs: str) -> dict[str, Any]:
+    build = BuildContext(
+        path=str(texts.parent),
+        inputs={"checkpoint": path, **inputs},
+        execution=Execution(device="cpu"),
+        fingerprint="",
+    )
+    with build.cleanup:
+        return LAYERS.run(LayersConfig(texts=str(texts), tokens=tokens), build).summary
+
+
+def test_layers_and_checkpoints_are_compared_token_by_token(tmp_path: Path) -> None:
     path = write_checkpoint(tmp_path / "one", tmp_path / "scratch")
     other = write_checkpoint(
         tmp_path / "other", tmp_path / "scratch", seed=1, num_hidden_layers=3, hidden_size=24
     )
-    (tmp_path / "texts.txt").write_text("\n".join(TEXTS))
-    arguments = ["layers", path, str(tmp_path / "texts.txt"), "--other", other, "--device", "cpu"]
-    assert main([*arguments, "--svg", str(tmp_path / "layers.svg"), "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
+    texts = tmp_path / "texts.txt"
+    texts.write_text("\n".join(TEXTS))
+    found = compared(path, texts, other=other)
     loaded = checkpoint.load(path)
-    encoder = load_backbone(loaded.model, loaded.state).encoder
+    encoder: Any = load_backbone(loaded.model, loaded.state).encoder
     pieces = tokenizer.load(loaded.tokenizer)
     first, last = [], []
     with torch.no_grad():
         for ids in pieces.encode_batch(TEXTS):
             row = torch.tensor([[pieces.special.cls, *ids, pieces.special.sep]])
-            embedded = encoder.embeddings(row, 0 * row, None)[0]  # type: ignore[operator, union-attr]
-            first.append(embedded)
+            first.append(encoder.embeddings(row, 0 * row, None)[0])
             last.append(encoder(row, None, 0 * row)[0])
-    x, y = torch.cat(first), torch.cat(last)
-    assert found["cka"][0][2] == pytest.approx(plain_cka(x.numpy(), y.numpy()), abs=1e-4)
+    x, y = torch.cat(first).numpy(), torch.cat(last).numpy()
+    assert found["cka"][0][2] == pytest.approx(plain_cka(x, y), abs=1e-4)
     assert np.shape(found["cka_other"]) == (3, 4)
     assert [row["layer"] for row in found["layers"]] == [1, 2]
-    assert "CKA with the other" in (tmp_path / "layers.svg").read_text()
-    assert main(arguments[:3]) == 0
-    assert capsys.readouterr().out.splitlines()[-2].startswith("1 ")
+    assert found["layers"][1]["cka_last"] == pytest.approx(1, abs=1e-5)
+    same = compared(path, texts, 9, other=path)
+    assert same["cka"] == same["cka_other"]
+    assert same["metrics"]["cka_other"] == pytest.approx(1, abs=1e-5)
+    assert same["cka"][0][2] == pytest.approx(plain_cka(x[:9], y[:9]), abs=1e-4)
 
 
-def test_the_same_checkpoint_is_equal_to_itself(
+def test_the_command_prints_a_row_per_layer_and_draws(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = write_checkpoint(tmp_path / "one", tmp_path / "scratch")
     (tmp_path / "texts.txt").write_text("\n".join(TEXTS))
-    arguments = ["layers", path, str(tmp_path / "texts.txt"), "--tokens", "9", "--json"]
-    assert main([*arguments, "--other", path]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert found["cka"] == found["cka_other"]
-    assert found["metrics"]["cka_other"] == pytest.approx(1, abs=1e-5)
+    arguments = ["layers", path, str(tmp_path / "texts.txt"), "--svg", str(tmp_path / "layers.svg")]
+    assert main([*arguments, "--device", "cpu"]) == 0
+    printed = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in printed[-3:]] == ["layer", "1", "2"]
+    assert "CKA of the layers" in (tmp_path / "layers.svg").read_text()
 
 
-def test_what_cannot_be_compared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_cannot_be_compared(tmp_path: Path) -> None:
     path = write_checkpoint(tmp_path / "one", tmp_path / "scratch")
-    (tmp_path / "empty.txt").write_text("\n")
-    assert main(["layers", path, str(tmp_path / "empty.txt")]) == 3
-    assert "is empty" in capsys.readouterr().err
-    (tmp_path / "texts.txt").write_text("the cat\n")
+    texts = tmp_path / "texts.txt"
+    texts.write_text("\n")
+    with pytest.raises(DataError, match="is empty"):
+        compared(path, texts)
+    texts.write_text("the cat\n")
     other = write_checkpoint(tmp_path / "other", tmp_path / "scratch")
     words = Path(other) / "tokenizer" / "tokenizer.json"
     words.write_text(words.read_text().replace('"mat"', '"rug"'))
     checkpoint.finalize(other)
-    assert main(["layers", path, str(tmp_path / "texts.txt"), "--other", other]) == 2
-    assert "another tokenizer" in capsys.readouterr().err
+    with pytest.raises(UsageError, match="another tokenizer"):
+        compared(path, texts, other=other)

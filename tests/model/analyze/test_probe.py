@@ -54,6 +54,13 @@ def treebank(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return base
 
 
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A recipe of 80 steps, enough for a few words."""
+    for name, value in {"EPOCHS": 4, "EPOCH": 2560, "RATE": 0.05}.items():
+        monkeypatch.setattr(f"cloze.model.analyze.probe_training.{name}", value)
+
+
 def run(directory: str, tmp_path: Path, **config: Any) -> dict[str, Any]:
     build = BuildContext(
         path=str(tmp_path),
@@ -178,6 +185,7 @@ def test_the_sample_has_whole_sentences(treebank: Path) -> None:
     assert len(sampled(read, 1, 1)) == 1
 
 
+@pytest.mark.usefixtures("quick")
 def test_scores_of_layers_mixes_and_baselines(
     directory: str, treebank: Path, tmp_path: Path
 ) -> None:
@@ -204,6 +212,7 @@ def test_scores_of_layers_mixes_and_baselines(
     assert "majority" not in arcs["metrics"]
 
 
+@pytest.mark.usefixtures("quick")
 def test_entities_are_scored_as_conlleval_does(directory: str, tmp_path: Path) -> None:
     lines = "the O\ncat B-ANIMAL\nsat O\n\nparis B-PLACE\nis O\n\n" * 20
     for split in ("train", "dev"):
