@@ -14,7 +14,7 @@ test test-fast soak operations: export PYTHONDONTWRITEBYTECODE :=
 export DO_NOT_TRACK := 1
 export MLFLOW_DISABLE_TELEMETRY := true
 
-.PHONY: demo test test-fast soak operations gpu check docs format install dev clean wheel audit \
+.PHONY: demo test test-fast soak operations gpu check check-infra docs format install dev clean wheel audit \
 	images secrets up down backup restore stack-up stack-down stack-backup stack-restore
 
 install: $(VENV)/.installed
@@ -64,6 +64,16 @@ check: $(VENV)/.installed-dev
 	@rm -rf build/imports && mkdir -p build/imports/cloze && cp -al src/cloze/__init__.py core pipeline model flows build/imports/cloze/
 	cd build/imports && PYTHONPATH=. ../../$(BIN)/lint-imports --config ../../pyproject.toml
 	@$(MAKE) --no-print-directory docs
+
+# infra/ against schemas, policies and linters, with tools in an environment of their own.
+INFRA_TOOLS := build/infra-tools
+check-infra: $(INFRA_TOOLS)/.installed
+	@$(INFRA_TOOLS)/bin/python infra/check.py
+
+$(INFRA_TOOLS)/.installed: infra/check-requirements.txt
+	@test -x $(INFRA_TOOLS)/bin/python || $(PYTHON) -m venv $(INFRA_TOOLS)
+	@$(INFRA_TOOLS)/bin/pip install --disable-pip-version-check --quiet -r infra/check-requirements.txt
+	@touch $@
 
 # The documentation site, in build/site; a broken link is an error.
 docs: $(VENV)/.installed-dev

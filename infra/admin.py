@@ -3,7 +3,8 @@
     migrate             create missing databases; bring all to the schema of this version
     buckets NAME …      create missing buckets
     deploy              `cloze deploy`; then $CLOZE_POOLS, such as cloze-gpu=full-run,pretraining,
-                        moves deployments to other work pools
+                        moves deployments to other work pools. $CLOZE_JOB_TEMPLATE, a YAML file,
+                        makes the work pool `cloze` one of Kubernetes, $CLOZE_JOB_IMAGE its image
     check URL           exit with 0 if http://, tcp:// or docket:// (Prefect's services) answers
     backup DIRECTORY    databases, buckets and runs; while everything runs
     restore DIRECTORY   the same back, while no server or worker runs
@@ -84,6 +85,8 @@ def buckets(*names: str) -> None:
 
 
 def deploy() -> None:
+    if "CLOZE_JOB_TEMPLATE" in os.environ:
+        _kubernetes_pool("cloze", Path(os.environ["CLOZE_JOB_TEMPLATE"]))
     subprocess.run([sys.executable, "-m", "cloze", "deploy"], check=True)
     from prefect.client.orchestration import get_client
     from prefect.client.schemas.actions import DeploymentUpdate, WorkPoolCreate
@@ -102,6 +105,19 @@ def deploy() -> None:
                     update = DeploymentUpdate(work_pool_name=pool)
                     client.update_deployment(deployment.id, update)
                     print(f"{deployment.name} runs in the work pool {pool}")
+
+
+def _kubernetes_pool(name: str, path: Path) -> None:
+    """Create a work pool whose flow runs are Jobs, or give it the template of this version."""
+    import yaml
+    from prefect.client.orchestration import get_client
+    from prefect.client.schemas.actions import WorkPoolCreate
+
+    template = yaml.safe_load(path.read_text())
+    template["variables"]["properties"]["image"]["default"] = os.environ["CLOZE_JOB_IMAGE"]
+    pool = WorkPoolCreate(name=name, type="kubernetes", base_job_template=template)
+    with get_client(sync_client=True) as client:
+        client.create_work_pool(pool, overwrite=True)
 
 
 def check(url: str) -> None:

@@ -1,3 +1,4 @@
+#!/bin/sh
 # sh entrypoint.sh COMMAND…: run COMMAND with the secrets of the stack in its environment.
 #
 # A secret is a file in /run/secrets, which only its container can read. Prefect, MLflow and the S3 clients read
