@@ -179,3 +179,43 @@ def test_a_preemption(cluster: slurm_cluster.Slurm, tmp_path: Path) -> None:
     cluster.until(lambda: cluster.jobs()[urgent] == "COMPLETED", PATIENCE)
     cluster.hasten(job)
     ended(process, out, 1500)
+
+
+def test_the_written_out_script_continues(cluster: slurm_cluster.Slurm, tmp_path: Path) -> None:
+    """infra/slurm/cloze.sbatch: queued again by hand, then by itself at its time limit."""
+    out, shim = tmp_path / "out", tmp_path / "bin" / "cloze"
+    shim.parent.mkdir()
+    shim.write_text(f'#!/bin/sh\nexec {sys.executable} -c "{ENTRY}" "$@"\n')
+    shim.chmod(0o755)
+    words = command(write_dataset(tmp_path / "dataset"), out, 4000, "--checkpoint-every", "20")
+    path = f"{shim.parent}:{os.environ['PATH']}"
+    job = cluster.run(
+        "env", f"PATH={path}", f"PYTHONPATH={REPOSITORY / 'src'}:{REPOSITORY}", "sbatch",
+        "--parsable", "--time=60", f"--output={tmp_path}/job.log",
+        str(REPOSITORY / "infra" / "slurm" / "cloze.sbatch"), *words[words.index("pretrain") + 1 :],
+    )  # fmt: skip
+
+    def steps() -> int:
+        return len(lines(out / "metrics.jsonl")) if (out / "metrics.jsonl").exists() else 0
+
+    def queued_again(times: int) -> None:
+        cluster.until(lambda: cluster.field(job, "Restarts") == str(times), PATIENCE)
+        assert list(out.glob("checkpoints/step-*")), (tmp_path / "job.log").read_text()
+        cluster.hasten(job)
+
+    cluster.until(lambda: steps() > 30, PATIENCE)
+    cluster.run("scontrol", "requeue", job)
+    queued_again(1)
+    before = steps()
+    cluster.until(lambda: steps() > before + 30, PATIENCE)
+    hours, minutes, _ = cluster.field(job, "RunTime").split(":")
+    limit = 60 * int(hours) + int(minutes) + 2  # nearer than two minutes: Slurm sends USR1
+    cluster.run("scontrol", "update", f"JobId={job}", f"TimeLimit={limit}")
+    cluster.until(lambda: cluster.field(job, "Restarts") == "2", PATIENCE)
+    cluster.run("scontrol", "update", f"JobId={job}", "TimeLimit=60")
+    before = steps()
+    queued_again(2)
+    cluster.until(lambda: steps() > before, PATIENCE)
+    assert "resuming from checkpoints/step-" in (tmp_path / "job.log").read_text()
+    kept = [line["step"] for line in lines(out / "metrics.jsonl")]
+    assert kept == list(range(1, len(kept) + 1))
