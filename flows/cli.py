@@ -63,7 +63,7 @@ COMMANDS: dict[str, dict[str, str]] = {
     "Look inside a model": {
         "attention": "Show a text's attention maps, by layer and head.",
         "heads": "Measure what each attention head attends to.",
-        "probe": "Score probes of each layer, such as for parts of speech.",
+        "probe": "Score probes of each layer of a frozen checkpoint.",
         "layers": "Measure how layers change states, and their similarity.",
     },
     "Use a model": {

@@ -35,8 +35,8 @@ from cloze.core.artifacts.checkpoints import COMPLETE, is_checkpoint
 from cloze.core.errors import DataError, UsageError
 from cloze.core.stages.stage import BuildContext
 from cloze.model.families.config import ModelConfig
+from cloze.model.families.models import without_projection
 from cloze.model.families.registry import parse_model
-from cloze.model.objectives.distillation import without_projection
 from cloze.model.tensors import PICKLE, PICKLES, LazyTensors, write_tensors
 from cloze.pipeline.dataset.schema import DatasetInfo
 from cloze.pipeline.tokenizer.special import SpecialTokens

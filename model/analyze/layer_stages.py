@@ -39,8 +39,8 @@ class ProbeConfig(StageConfig):
     data."""
 
     target: Literal["words", "entities", "arcs"] = "words"
-    """What is classified: the tag of each word; the type of each entity, by its span; or the
-    relation of each word to its head, by both words (CoNLL-U files)."""
+    """Classified units: the tag of each word, the type of each entity by its span, or the relation
+    of each word to its head by both words (CoNLL-U files)."""
 
     hidden: int | None = Field(default=None, ge=1)
     """Width of additional probes with one hidden layer. Default: linear probes only."""

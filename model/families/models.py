@@ -127,6 +127,14 @@ def is_backbone(name: str) -> bool:
     return name.startswith(("encoder.", "pooler."))
 
 
+DISTILLATION = "distillation"  # module with the student's projection, which only training uses
+
+
+def without_projection(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return a network's weights without a student's projection to its teacher's width."""
+    return {name: state[name] for name in state if not name.startswith(f"{DISTILLATION}.")}
+
+
 _POSITION = "encoder.embeddings.position.weight"
 
 

@@ -16,19 +16,14 @@ from torch import Tensor, nn
 
 from cloze.core.errors import UsageError
 from cloze.model.families.config import ModelConfig
+from cloze.model.families.models import DISTILLATION
 from cloze.model.layers.attention import SelfAttention
 from cloze.model.layers.cpu import Linear
 from cloze.model.layers.encoder import Encoder
 from cloze.model.layers.unpadded import UnpaddedLayout
 
-PROJECTION = "distillation"  # module of the network, and first part of its parameters' names
 STATES, RELATIONS = "states", "relations"  # objectives that read recorded states
 RECORDED = frozenset({STATES, RELATIONS})
-
-
-def without_projection(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return a network's weights without the projection, which only training uses."""
-    return {name: state[name] for name in state if not name.startswith(f"{PROJECTION}.")}
 
 
 def add_projection(
@@ -39,7 +34,7 @@ def add_projection(
     Torch's current random state sets its initial weights.
     """
     if STATES in objectives and student.hidden_size != teacher.hidden_size:
-        network.add_module(PROJECTION, Linear(student.hidden_size, teacher.hidden_size))
+        network.add_module(DISTILLATION, Linear(student.hidden_size, teacher.hidden_size))
 
 
 class Comparison:
@@ -103,8 +98,8 @@ class Comparison:
         compared: dict[str, Any] = {}
         if STATES in self._records:
             states = _rows(own, range(len(self._layers)), batch)
-            if hasattr(self.student, PROJECTION):
-                states = self.student.get_submodule(PROJECTION)(states)
+            if hasattr(self.student, DISTILLATION):
+                states = self.student.get_submodule(DISTILLATION)(states)
             compared |= {"states": states, "teacher_states": _rows(other, self._layers, batch)}
         if RELATIONS in self._records:
             for name, recorded in (("relations", own), ("teacher_relations", other)):

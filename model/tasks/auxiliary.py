@@ -20,12 +20,11 @@ from cloze.core.errors import UsageError
 from cloze.core.ragged import offsets_of
 from cloze.model.data.batch import filled
 from cloze.model.families.config import ModelConfig
-from cloze.model.families.models import new_model
+from cloze.model.families.models import new_model, without_projection
 from cloze.model.layers.batch import Batch, extend
 from cloze.model.layers.cross_entropy import enable_lazy_logits
 from cloze.model.layers.encoder import Encoder
 from cloze.model.objectives import LossSum, Objective, objectives
-from cloze.model.objectives.distillation import without_projection
 from cloze.model.tasks.source import EpochSource, MultiTaskSource
 from cloze.model.train.loop.interfaces import StepBatches
 from cloze.pipeline import tokenizer

@@ -15,16 +15,12 @@ from cloze.core.stages.stage import BuildContext
 from cloze.model.data.batch import AttentionModes, collate, empty_batch
 from cloze.model.data.layouts import LayoutKind, layout_for
 from cloze.model.families.config import ModelConfig
+from cloze.model.families.models import without_projection
 from cloze.model.layers.batch import Batch
 from cloze.model.layers.encoder import enable_activation_checkpointing
 from cloze.model.objectives import choose
 from cloze.model.objectives.distill_options import DistillOptions
-from cloze.model.objectives.distillation import (
-    RECORDED,
-    Comparison,
-    add_projection,
-    without_projection,
-)
+from cloze.model.objectives.distillation import RECORDED, Comparison, add_projection
 from cloze.model.train import compile_policy, engines
 from cloze.model.train.compile_policy import StepTimes, WorkEstimate
 from cloze.model.train.config import PretrainConfig
