@@ -38,7 +38,7 @@ def probe(arguments: StageArguments, svg: str | None) -> None:
 )
 @svg_option
 def layers(arguments: StageArguments, svg: str | None) -> None:
-    """Measure how far each layer moves its input, and how similar the layers are (CKA).
+    """Measure how layers change states, and their similarity.
 
     CHECKPOINT is a checkpoint, or an artifact that contains one; TEXTS a file with a text per line.
     """
