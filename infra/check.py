@@ -66,6 +66,8 @@ def job(template: str) -> dict[str, Any]:
         return re.sub(r"\{\{ (\w+) \}\}", lambda match: str(values[match[1]]), node)
 
     filled: dict[str, Any] = fill(content["job_configuration"]["job_manifest"])
+    for name in ("completions", "parallelism"):  # Prefect wants them in the pod, too
+        del filled["spec"]["template"]["spec"][name]
     return filled
 
 
