@@ -309,14 +309,14 @@ def figure_points(table: PaperTable, nodes: Sequence[ReportNode]) -> list[RowPoi
 
 
 def pretrainings(members: Sequence[ReportNode], nodes: Sequence[ReportNode]) -> list[ReportNode]:
-    """Return the pretrainings that a row's nodes come from, with all phases, earliest first."""
+    """Return the pretrainings of a row's weights, all phases, earliest first; no teacher's."""
     by_name = {node.name: node for node in nodes}
     needed, pending = set[str](), [node.name for node in members]
     while pending:
         name = pending.pop()
         if name in by_name and name not in needed:
             needed.add(name)
-            pending += by_name[name].after
+            pending += by_name[name].own_origins
     return [node for node in nodes if node.name in needed and node.stage == PRETRAIN]
 
 

@@ -54,6 +54,12 @@ class ReportNode:
         return tuple(dict.fromkeys(origin.partition("/")[0] for origin in origins))
 
     @property
+    def own_origins(self) -> tuple[str, ...]:
+        """Names of the nodes that its data and weights come from; without teachers."""
+        inputs = {role: of for role, of in self.placement.inputs.items() if role != "teacher"}
+        return tuple(dict.fromkeys(origin.partition("/")[0] for origin in inputs.values()))
+
+    @property
     def group(self) -> str:
         """Name shared with its replicates: `finetune@sst2` for `finetune@sst2-1`."""
         stage, _, label = self.placement.section.partition("@")
@@ -175,9 +181,7 @@ def by_group(nodes: Iterable[ReportNode]) -> dict[str, list[ReportNode]]:
 def last_pretrainings(nodes: Sequence[ReportNode]) -> list[ReportNode]:
     """Return the pretrainings that no other one continues."""
     trained = [node for node in nodes if node.stage == "pretrain"]
-    continued = {
-        origin.partition("/")[0] for node in trained for origin in node.placement.inputs.values()
-    }
+    continued = {origin for node in trained for origin in node.own_origins}
     return [node for node in trained if node.name not in continued]
 
 

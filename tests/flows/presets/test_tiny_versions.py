@@ -135,3 +135,4 @@ def test_a_tiny_distillation_compares_students_with_their_teacher(tmp_path: Path
     assert [row[0] for row in shares["rows"]] == [
         "Student, two steps", "Student, answers and labels", "Student without a teacher"
     ]  # fmt: skip
+    assert len({row[1] for row in shares["rows"]} - {"100.0%"}) == 1

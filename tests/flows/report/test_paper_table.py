@@ -126,6 +126,15 @@ def test_rows_of_another_size_are_shares_of_the_reference() -> None:
     ]
 
 
+def test_a_student_has_its_own_size_and_not_its_teacher_s() -> None:
+    nodes = run_nodes()
+    nodes[1].manifest.summary["parameters"] = 1e6
+    student, teacher = nodes[1], nodes[0]
+    student.placement.inputs["teacher"] = teacher.name
+    for order in ([student, teacher, *nodes[2:]], nodes):
+        assert paper_tables(TABLE, order)[2].rows[0][1] == "25.0%"
+
+
 def _means(table: PaperTable) -> set[str]:
     return {name for name, column in table.columns.items() if column.mean_of}
 
