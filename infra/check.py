@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -38,6 +39,8 @@ SKIPPED_POLICIES = {
 
 def builds() -> dict[str, str]:
     """Return overlay -> its manifests as text, also written to build/infra."""
+    if shutil.which("kubectl") is None:
+        sys.exit("kubectl is missing, which builds the overlays; install it")
     texts = {}
     BUILD.mkdir(parents=True, exist_ok=True)
     for overlay in sorted((KUBERNETES / "overlays").iterdir()):
