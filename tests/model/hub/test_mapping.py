@@ -70,7 +70,8 @@ def test_config_goes_there_and_back() -> None:
         attention_dropout=0.3,
     )
     assert HUB.from_config(HUB.to_config(model, HEADS, None), "config.json") == model
-    assert set(HUB.fields) == set(type(model).model_fields) - {"family"}
+    own = {"family", "heads_by_layer"}  # transformers has no form for the second
+    assert set(HUB.fields) == set(type(model).model_fields) - own
 
 
 def test_import_writes_a_checkpoint(tmp_path: Path) -> None:
