@@ -43,12 +43,14 @@ def file_buffer(path: str) -> pa.Buffer:
     Raises:
         DataError: the file does not exist or cannot be read.
     """
+    if not storage.is_local(path):
+        try:
+            return pa.py_buffer(storage.read_at_once(path))
+        except FileNotFoundError as error:
+            raise DataError(f"{path} does not exist; {REBUILD}") from error
     if not storage.exists(path):
         raise DataError(f"{path} does not exist; {REBUILD}")
     with arrow_errors_as_data_errors(path, REBUILD):
-        if not storage.is_local(path):
-            with storage.open_input(path) as handle:
-                return pa.py_buffer(handle.read())
         if not os.path.getsize(storage.filesystem(path)[1]):
             raise DataError(f"{path} is empty; {REBUILD}")
         with pa.memory_map(storage.filesystem(path)[1]) as mapped:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import hashlib
+import io
 import os
 import posixpath
 import uuid
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     import fsspec
 
 CHUNK_BYTES = 1 << 20
+PUT_BYTES = 5 << 20  # largest object that is written by one request; S3's smallest part
 # keys of content tags; GCS's etag also changes with labels, so its hashes come first
 _TAGS = ("md5Hash", "crc32c", "ETag", "etag")
 TEMPORARY = "_tmp-"  # prefix of a file that is being written
@@ -161,8 +163,17 @@ def remove(path: str) -> None:
     """Remove a file or a whole tree, if it exists."""
     check_right()
     fs, inner = filesystem(path)
-    if fs.exists(inner):
+    with contextlib.suppress(FileNotFoundError, NotADirectoryError):
         fs.rm(inner, recursive=True)
+
+
+@_with_client_errors
+def remove_file(path: str) -> None:
+    """Remove a file, if it exists, by one request."""
+    check_right()
+    fs, inner = filesystem(path)
+    with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+        fs.rm_file(inner)
 
 
 @_with_client_errors
@@ -256,15 +267,31 @@ def open_input(path: str) -> IO[bytes]:
 
 @_with_client_errors
 def read_at_once(path: str) -> bytes:
-    """Return a small file's bytes by one request; raise FileNotFoundError if it is missing."""
+    """Return a file's bytes by one request; raise FileNotFoundError if it is missing."""
     fs, inner = filesystem(path)
-    content: bytes = fs.cat_file(inner)
+    # s3fs otherwise asks for the size first, to divide large files
+    content: bytes = fs.cat_file(inner, **({"max_concurrency": 1} if "s3" in fs.protocol else {}))
     return content
 
 
 def read_text(path: str) -> str:
-    with open_input(path) as handle:
-        return handle.read().decode("utf-8")
+    """Return a file's text by one request; raise a `DataError` if it is missing."""
+    try:
+        return read_at_once(path).decode("utf-8")
+    except FileNotFoundError as error:
+        raise DataError(f"{path} does not exist; check the path") from error
+
+
+@_with_client_errors
+def has_file(path: str) -> bool:
+    """Return whether a file that is never empty exists; one request, unlike `exists`."""
+    fs, inner = filesystem(path)
+    if _is_disk(fs):
+        return os.path.isfile(inner)
+    try:
+        return bool(fs.cat_file(inner, start=0, end=1))
+    except FileNotFoundError:
+        return False
 
 
 @contextlib.contextmanager
@@ -315,23 +342,66 @@ def _remote_output(
     """Open an object for writing; unlike fsspec's own `with`, discard it after an exception."""
     try:
         with _client_errors(path):
-            remote = fs.open(inner, "wb", autocommit=False)
+            remote = _Upload(fs, inner)
             try:
-                yield remote
+                yield remote  # type: ignore[misc]
                 remote.close()
                 check_right()
                 with commit():
                     remote.commit()
             except BaseException:
-                remote.closed = True  # else the garbage collector would flush the rest
-                with contextlib.suppress(Exception):
-                    remote.discard()
+                remote.discard()
                 raise
     except (FileNotFoundError, PermissionError) as error:  # clients name no path
         cause = str(error).rstrip(".")
         raise UsageError(
             f"{path} cannot be written ({cause}); check its name and your permissions"
         ) from error
+
+
+class _Upload(io.RawIOBase):
+    """An object that is being written: at most `PUT_BYTES` by one request, more as a multipart
+    upload.
+    """
+
+    def __init__(self, fs: fsspec.AbstractFileSystem, inner: str) -> None:
+        self._fs, self._inner = fs, inner
+        self._small, self._large = bytearray(), None
+
+    def writable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return len(self._small) if self._large is None else int(self._large.tell())
+
+    def write(self, data: Any) -> int:
+        view = memoryview(data).cast("B")
+        if self._large is None and len(self._small) + len(view) > PUT_BYTES:
+            self._large = self._fs.open(self._inner, "wb", autocommit=False)
+            self._large.write(self._small)
+            self._small.clear()
+        if self._large is None:
+            self._small += view
+        else:
+            self._large.write(view)
+        return len(view)
+
+    def close(self) -> None:
+        if self._large is not None and not self.closed:
+            self._large.close()
+        super().close()
+
+    def commit(self) -> None:
+        if self._large is None:
+            self._fs.pipe_file(self._inner, bytes(self._small))
+        else:
+            self._large.commit()
+
+    def discard(self) -> None:
+        if self._large is not None:
+            self._large.closed = True  # else the garbage collector would flush the rest
+            with contextlib.suppress(Exception):
+                self._large.discard()
 
 
 def write_bytes(path: str, data: bytes, *, private: bool = False) -> None:

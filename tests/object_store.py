@@ -2,10 +2,131 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import functools
+import json
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from http import HTTPStatus
+from http.server import ThreadingHTTPServer
+from pathlib import Path
+from typing import Any, NamedTuple
+from urllib.parse import parse_qs, unquote, urlsplit
 
 import pytest
+from localbucket import UPLOAD_META, UPLOADS_DIR, S3Error
+
+
+class Request(NamedTuple):
+    """A request that the server answered.
+
+    `kind`: get, head, list, put, part, copy, delete or multipart; `read` and `written`: bytes of
+    the objects in the answer and in the request.
+    """
+
+    kind: str
+    key: str
+    read: int
+    written: int
+    status: int
+
+
+Fault = Callable[[str, str, int], "tuple[int, str] | float | None"]
+
+
+def no_fault(kind: str, key: str, number: int) -> None:
+    """Let every request succeed."""
+
+
+class CountedServer:
+    """An S3-compatible server on loopback that counts requests, and fails as it is told to.
+
+    `fault` is asked before each request with its kind, its key and how many came before. It
+    answers None, a status and an S3 error code to fail with, or seconds to be silent before the
+    connection is dropped.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        from infra.local_store import Handler
+
+        self.directory = directory
+        self.fault: Fault = no_fault
+        self.requests: list[Request] = []
+        counted = self
+
+        class Counting(Handler):
+            data_root = directory
+            read = status = 0
+
+            def _dispatch(self, action: Any) -> None:
+                kind, key = _kind(self)
+                number = len(counted.requests)
+                size = int(
+                    self.headers.get("x-amz-decoded-content-length")
+                    or self.headers.get("Content-Length")
+                    or 0
+                )
+                written = size if kind in ("put", "part") else 0
+                fault = counted.fault(kind, key, number)
+                self.read = self.status = 0
+                if isinstance(fault, float):
+                    time.sleep(fault)
+                    self.close_connection = True
+                elif fault is not None:
+                    action = functools.partial(self._fail, *fault)
+                if not isinstance(fault, float):
+                    super()._dispatch(action)
+                read = self.read if kind == "get" else 0
+                counted.requests.append(Request(kind, key, read, written, self.status))
+
+            def _fail(self, status: int, code: str, *_: str) -> None:
+                self._read_body()
+                raise S3Error(HTTPStatus(status), code, code)
+
+            def _send_headers(self, status: HTTPStatus, length: int, headers: Any = None) -> None:
+                self.read, self.status = length, int(status)
+                super()._send_headers(status, length, headers)
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Counting)
+        self._server.daemon_threads = True
+        self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
+        self._thread.start()
+        self.url = f"http://127.0.0.1:{self._server.server_port}"
+
+    def stop(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+    def totals(self) -> Counter[str]:
+        """Return the number of requests by kind, and `requests`, `read` and `written` in total."""
+        counts = Counter(request.kind for request in self.requests)
+        counts["requests"] = len(self.requests)
+        counts["read"] = sum(request.read for request in self.requests)
+        counts["written"] = sum(request.written for request in self.requests)
+        return counts
+
+    def pending(self) -> list[str]:
+        """Return the keys of the unfinished multipart uploads."""
+        uploads = self.directory.glob(f"{UPLOADS_DIR}/*/{UPLOAD_META}")
+        return sorted(json.loads(path.read_text())["key"] for path in uploads)
+
+
+def _kind(handler: Any) -> tuple[str, str]:
+    url = urlsplit(handler.path)
+    method, query = handler.command, parse_qs(url.query, True)
+    key = unquote(url.path).lstrip("/").partition("/")[2]
+    if method == "GET":
+        return ("get" if key else "list"), key
+    if method == "PUT" and "x-amz-copy-source" in handler.headers:
+        return "copy", key
+    if method == "PUT":
+        return ("part" if "uploadId" in query else "put"), key
+    if method == "POST":
+        return ("delete" if "delete" in query else "multipart"), key
+    return method.lower(), key
 
 
 @dataclass(frozen=True)
@@ -14,42 +135,43 @@ class Store:
 
     url: str
     bucket: str
+    server: CountedServer
 
     def path(self, *parts: str) -> str:
         return "/".join((f"s3://{self.bucket}", *parts))
 
 
 @pytest.fixture(scope="session")
-def s3_server() -> Iterator[str]:
+def s3_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CountedServer]:
     pytest.importorskip("s3fs", reason="s3fs is not installed (pip install 'cloze[s3]')")
-    moto = pytest.importorskip(
-        "moto.server", reason="moto is not installed (pip install 'cloze[dev]')"
-    )
-    server = moto.ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    server.start()
-    host, port = server.get_host_and_port()
-    yield f"http://{host}:{port}"
+    server = CountedServer(tmp_path_factory.mktemp("buckets"))
+    yield server
     server.stop()
 
 
+def environment(url: str) -> dict[str, str]:
+    """Return the endpoint and the credentials, as a user gives them."""
+    return {
+        "AWS_ENDPOINT_URL": url,
+        "AWS_ACCESS_KEY_ID": "key",
+        "AWS_SECRET_ACCESS_KEY": "secret",
+        "AWS_DEFAULT_REGION": "us-east-1",
+        "AWS_EC2_METADATA_DISABLED": "true",
+    }
+
+
 @pytest.fixture
-def store(s3_server: str, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Store:
-    """The endpoint and the credentials stand in the environment, as a user gives them."""
+def store(
+    s3_server: CountedServer, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> Iterator[Store]:
     import boto3
     import s3fs
 
-    names = {
-        "AWS_ENDPOINT_URL": s3_server,
-        "AWS_ACCESS_KEY_ID": "key",
-        "AWS_SECRET_ACCESS_KEY": "secret",
-    }
-    for name, value in {
-        **names,
-        "AWS_DEFAULT_REGION": "us-east-1",
-        "AWS_EC2_METADATA_DISABLED": "true",
-    }.items():
+    for name, value in environment(s3_server.url).items():
         monkeypatch.setenv(name, value)
     s3fs.S3FileSystem.clear_instance_cache()
     bucket = f"bucket-{abs(hash(request.node.nodeid)):x}"
     boto3.client("s3").create_bucket(Bucket=bucket)
-    return Store(s3_server, bucket)
+    s3_server.requests.clear()
+    yield Store(s3_server.url, bucket, s3_server)
+    s3_server.fault = no_fault

@@ -120,16 +120,26 @@ def _package_version(name: str) -> str | None:
 
 
 def is_artifact(path: str) -> bool:
-    return storage.exists(storage.join(path, MANIFEST))
+    return storage.has_file(storage.join(path, MANIFEST))
 
 
 def read_manifest(path: str) -> Manifest:
     """Read the manifest at `path`; raise `DataError` if missing, damaged or of a later format."""
-    if not is_artifact(path):
+    manifest = find_manifest(path)
+    if manifest is None:
         raise _no_artifact(path)
+    return manifest
+
+
+def find_manifest(path: str) -> Manifest | None:
+    """Return the manifest at `path`, read by one request; None if there is none.
+
+    Raises:
+        DataError: it is damaged or of a later format.
+    """
     name = storage.join(path, MANIFEST)
     try:
-        content = json.loads(storage.read_text(name))
+        content = json.loads(storage.read_at_once(name))
         if content.get("format") != FORMAT:
             raise DataError(
                 f"{name} has format {content.get('format')}, this program reads {FORMAT}; use the "
@@ -138,6 +148,8 @@ def read_manifest(path: str) -> Manifest:
         content["files"] = tuple(FileEntry(**entry) for entry in content["files"])
         content.pop("content_sha256", None)
         return Manifest(**content)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise DataError(
             f"{name} is damaged ({error}); remove the directory and run the stage again"

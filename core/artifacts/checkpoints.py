@@ -206,7 +206,7 @@ def step_directories(path: str) -> list[str]:
 
 def is_checkpoint(path: str) -> bool:
     """Return whether `path` is a complete checkpoint directory; its bytes are not read."""
-    return storage.exists(storage.join(path, COMPLETE))
+    return storage.has_file(storage.join(path, COMPLETE))
 
 
 def complete_steps(path: str) -> list[str]:
@@ -307,11 +307,13 @@ def _pinned_remotely(path: str) -> Iterator[None]:
 
 def _remove_remotely(path: str) -> bool:
     complete = storage.join(path, COMPLETE)
-    if not storage.exists(complete) or _is_read(path):
+    try:
+        content = storage.read_at_once(complete)
+    except FileNotFoundError:
         return False
-    with storage.open_input(complete) as handle:
-        content = handle.read()
-    storage.remove(complete)
+    if _is_read(path):
+        return False
+    storage.remove_file(complete)
     if _is_read(path):
         storage.write_bytes(complete, content)
         return False
@@ -340,7 +342,7 @@ def _is_read(path: str) -> bool:
         if is_dead(lease_path, facts, now, READER_LEASE_SECONDS)
     ]
     for lease_path in dead:
-        storage.remove(lease_path)
+        storage.remove_file(lease_path)
     return len(dead) < len(leases)
 
 

@@ -49,7 +49,7 @@ class Fence:
 
 def is_unfinished(out: str) -> bool:
     """Return whether `out` contains an unfinished build."""
-    return storage.exists(storage.join(out, BUILDING)) and not artifact.is_artifact(out)
+    return storage.has_file(storage.join(out, BUILDING)) and not artifact.is_artifact(out)
 
 
 def check_not_foreign(out: str) -> None:
@@ -61,12 +61,12 @@ def check_not_foreign(out: str) -> None:
     Raises:
         UsageError: `out` is a file, or contains something else.
     """
-    if storage.exists(out) and not storage.is_dir(out):
+    files = storage.list_files(out)
+    if files == [""]:
         raise UsageError(f"{out} is a file; name a directory that does not exist yet")
-    foreign = _foreign(out)
-    if foreign and not any(
-        storage.exists(storage.join(out, name)) for name in (LOCK, BUILDING, artifact.MANIFEST)
-    ):
+    foreign = _foreign(files)
+    builders = {LOCK, BUILDING, artifact.MANIFEST}
+    if foreign and builders.isdisjoint(name.split("/", 1)[0] for name in files):
         raise _foreign_content(out, foreign)
 
 
@@ -97,8 +97,8 @@ def _check(
         UsageError: the content is foreign, or may be replaced only with `force`.
     """
     claim = read(out)
-    if artifact.is_artifact(out):
-        manifest = artifact.read_manifest(out)
+    manifest = artifact.find_manifest(out)
+    if manifest is not None:
         if manifest.stage != stage:
             raise UsageError(
                 f"{out} contains a {manifest.stage} artifact, not a {stage} one; use another "
@@ -112,7 +112,7 @@ def _check(
             )
         return Claim(stage)
     if claim is None:
-        foreign = _foreign(out)
+        foreign = _foreign(storage.list_files(out))
         if foreign:
             raise _foreign_content(out, foreign)
     elif claim.fingerprint != fingerprint:
@@ -151,7 +151,7 @@ def claim_directory(
         build = previous.build or build
     elif previous is not None:
         _write(out, Claim(stage))  # after a kill, what remains is known to be removable
-        storage.remove(storage.join(out, artifact.MANIFEST))
+        storage.remove_file(storage.join(out, artifact.MANIFEST))
         # top-level names, so that no empty directory stays
         for name in {name.split("/", 1)[0] for name in storage.list_files(out)} - {LOCK, BUILDING}:
             storage.remove(storage.join(out, name))
@@ -175,7 +175,7 @@ def invalidate(out: str, stage: str) -> None:
 
 def release(out: str) -> None:
     """Remove the claim of a finished artifact."""
-    storage.remove(storage.join(out, BUILDING))
+    storage.remove_file(storage.join(out, BUILDING))
 
 
 def _write(out: str, claim: Claim) -> None:
@@ -183,9 +183,8 @@ def _write(out: str, claim: Claim) -> None:
     storage.write_bytes(storage.join(out, BUILDING), content.encode())
 
 
-def _foreign(out: str) -> list[str]:
-    """Return the files in `out`, except those that a builder writes before its claim."""
-    files = storage.list_files(out) if storage.exists(out) else []
+def _foreign(files: list[str]) -> list[str]:
+    """Return the files of a directory, except those that a builder writes before its claim."""
     return [
         name
         for name in files

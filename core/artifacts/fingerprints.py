@@ -223,8 +223,9 @@ def subpath_of(fingerprint: str) -> str:
 
 def artifact_fingerprint(path: str) -> str:
     """Return the fingerprint of the finished or unfinished artifact in a directory; else ''."""
-    if artifact.is_artifact(path):
-        return artifact.read_manifest(path).fingerprint
+    manifest = artifact.find_manifest(path)
+    if manifest is not None:
+        return manifest.fingerprint
     build = claim.read(path)
     return "" if build is None else build.fingerprint
 
@@ -264,8 +265,9 @@ def memoize(what: str, make: Callable[[], str]) -> str:
 
 
 def _input_fingerprint(path: str) -> str:
-    if artifact.is_artifact(path):
-        return artifact.read_manifest(path).fingerprint
+    manifest = artifact.find_manifest(path)
+    if manifest is not None:
+        return manifest.fingerprint
     fingerprint = part_fingerprint(path)
     if fingerprint:
         return fingerprint

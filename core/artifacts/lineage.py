@@ -17,7 +17,7 @@ def containing_artifact(path: str) -> str:
     """Return the artifact, finished or not, that contains `path`; default: `path` itself."""
     candidate = path.rstrip("/")
     for _ in range(fingerprints.DEEPEST_PART + 1):
-        if any(storage.exists(storage.join(candidate, name)) for name in (MANIFEST, BUILDING)):
+        if any(storage.has_file(storage.join(candidate, name)) for name in (MANIFEST, BUILDING)):
             return candidate
         candidate = posixpath.dirname(candidate)
         if not candidate:

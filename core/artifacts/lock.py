@@ -67,7 +67,7 @@ class Lease:
         if self._thread.ident is not None:
             self._thread.join()
         with contextlib.suppress(Exception):  # otherwise the lease expires
-            storage.remove(self.path)
+            storage.remove_file(self.path)
 
     def _keep(self) -> None:
         while not self._ended.wait(self._seconds):
@@ -126,7 +126,7 @@ def _boot_id() -> str:
 
 LOCK = "_lock"
 LEASE_SECONDS = 30.0
-RENEW_SECONDS = 5.0
+RENEW_SECONDS = 10.0
 POLL_SECONDS = 0.5
 PATIENCE_SECONDS = 1.0  # for a holder that is releasing the lock, or only tests it
 
@@ -236,7 +236,7 @@ def _take_lease(out: str) -> Lease:
                 living, _ = _rivals(directory, lease, lease.put())
                 if not any(facts.get("is_holder") for facts in living.values()):
                     for path in dead:
-                        storage.remove(path)
+                        storage.remove_file(path)
                     return lease
                 # this process was suspended after its check
                 lease.facts |= {"is_holder": False, "over": []}
@@ -249,7 +249,7 @@ def _take_lease(out: str) -> Lease:
                 facts.get("is_holder") or _token(path) < lease.token
                 for path, facts in living.items()
             ):
-                storage.remove(lease.path)  # of several that start together, one stays
+                storage.remove_file(lease.path)  # of several that start together, one stays
             time.sleep(POLL_SECONDS)
     except BaseException:
         lease.end()
@@ -271,12 +271,13 @@ def _rivals(
 
 def _check(out: str, own: Lease) -> None:
     """Raise ClozeError if the lease was removed, or another builder holds the lock."""
-    holders = [
-        facts.get("holder")
-        for path, facts in others(storage.join(out, LOCK), own=own.path).items()
-        if facts.get("is_holder") and _token(path) not in own.facts["over"]
-    ]
-    if holders or own.is_lost or read(own.path) is None:
+    names = set(storage.list_names(storage.join(out, LOCK)))
+    rivals = {
+        token: read(storage.join(out, LOCK, token))
+        for token in names - {own.token, *own.facts["over"]}
+    }
+    holders = [facts.get("holder") for facts in rivals.values() if facts and facts.get("is_holder")]
+    if holders or own.is_lost or own.token not in names:
         owner = holders[0] if holders else "another builder"
         raise ClozeError(
             f"{out} was taken over by {owner} while this process could not reach it; run again"

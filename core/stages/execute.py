@@ -196,10 +196,8 @@ def _real_path(path: str) -> str:
 
 def _finished(out: str, fingerprint: str) -> Manifest | None:
     """Return the manifest of the artifact at `out` if it has `fingerprint`, else None."""
-    if not artifact.is_artifact(out):
-        return None
-    manifest = artifact.read_manifest(out)
-    return manifest if manifest.fingerprint == fingerprint else None
+    manifest = artifact.find_manifest(out)
+    return manifest if manifest is not None and manifest.fingerprint == fingerprint else None
 
 
 def _manifest(

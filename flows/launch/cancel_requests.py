@@ -41,13 +41,13 @@ def request_cancel(path: str) -> None:
 
 def cancel_requested(path: str) -> bool:
     """Check whether the builder of `path` was asked to stop."""
-    return storage.exists(storage.join(path, LOGS, CANCEL))
+    return storage.has_file(storage.join(path, LOGS, CANCEL))
 
 
 def clear_requests(path: str) -> None:
     """Delete the requests and reported shutdown times of an earlier attempt."""
     for name in (CANCEL, GRACE):
-        storage.remove(storage.join(path, LOGS, name))
+        storage.remove_file(storage.join(path, LOGS, name))
 
 
 class CancelPoll:

@@ -81,7 +81,7 @@ class _Unit(beam.DoFn):  # type: ignore[misc]
             return ()
         with work_unit(name):
             result_file = storage.join(self.results, name + DONE)
-            if not storage.exists(result_file):
+            if not storage.has_file(result_file):
                 self.fence.check()
                 with storage.changing_after(self.fence.check):
                     try:
@@ -149,7 +149,7 @@ def fan_out(
     weight = dict(zip((name for name, _ in units), weights or [1.0] * len(units), strict=True))
     total = sum(weight.values())
     for name in _names(results, FAILED):  # of an attempt that ended before it reported them
-        storage.remove(storage.join(results, name + FAILED))
+        storage.remove_file(storage.join(results, name + FAILED))
 
     def run_rest() -> None:
         done = _names(results, DONE, FAILED)
@@ -192,7 +192,7 @@ def _failure(
     files = [name + FAILED for name in failed]
     failures = read_results(results, files)
     for file in files:
-        storage.remove(storage.join(results, file))
+        storage.remove_file(storage.join(results, file))
     error_class = BY_EXIT_CODE.get(failures[0]["exit_code"], ClozeError)
     messages = list(dict.fromkeys(str(failure["error"]) for failure in failures))
     if len(messages) == 1:

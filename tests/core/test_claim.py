@@ -88,14 +88,14 @@ def test_a_kill_while_an_old_artifact_is_removed_leaves_a_directory_that_is_stil
 ) -> None:
     out = str(tmp_path / "out")
     execute(STAGE, Config(), {}, out)
-    remove = storage.remove
+    remove = storage.remove_file
 
     def killed(path: str) -> None:
         remove(path)
         if path.endswith(artifact.MANIFEST):
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(storage, "remove", killed)
+    monkeypatch.setattr(storage, "remove_file", killed)
     with pytest.raises(KeyboardInterrupt):
         execute(STAGE, Config(size=4), {}, out, force=True)
     monkeypatch.undo()

@@ -88,26 +88,6 @@ class Gate:
             self._thread.join(30)
 
 
-class Output:
-    """A file that is being written: it is there once it is committed."""
-
-    def __init__(self, put: Callable[[bytes], None]) -> None:
-        self._put, self._content, self.closed = put, b"", False
-
-    def write(self, content: bytes) -> int:
-        self._content += content
-        return len(content)
-
-    def close(self) -> None:
-        self.closed = True
-
-    def commit(self) -> None:
-        self._put(self._content)
-
-    def discard(self) -> None:
-        self._content = b""
-
-
 class Store(AbstractFileSystem):
     """A store in memory, strongly consistent as S3 and GCS are, with a clock that the
     machine sets.
@@ -123,14 +103,11 @@ class Store(AbstractFileSystem):
         if gate is not None and not getattr(Gate.current, "checking", False):
             gate.wait()
 
-    def put(self, path: str, content: bytes) -> None:
-        Store.files[path] = content, Store.now
+    def pipe_file(self, path: str, value: bytes, *_: Any, **__: Any) -> None:
+        Store.files[self._strip_protocol(path)] = value, Store.now
 
     def open(self, path: str, mode: str = "rb", **kwargs: Any) -> Any:
-        path = self._strip_protocol(path)
-        if mode == "rb":
-            return io.BytesIO(self.cat_file(path))
-        return Output(lambda content: self.put(path, content))
+        return io.BytesIO(self.cat_file(path))
 
     def cat_file(self, path: str, *_: Any, **__: Any) -> bytes:
         self.request()
@@ -179,6 +156,9 @@ class Store(AbstractFileSystem):
             name for name in Store.files if name == path or name.startswith(path.rstrip("/") + "/")
         ]:
             del Store.files[name]
+
+    def rm_file(self, path: str) -> None:
+        Store.files.pop(self._strip_protocol(path), None)
 
 
 class Config(StageConfig):

@@ -34,15 +34,6 @@ def upload(store: Store, directory: Path, prefix: str) -> str:
     return store.path(prefix)
 
 
-def pending(store: Store) -> list[str]:
-    return [
-        part["Key"]
-        for part in boto3.client("s3")
-        .list_multipart_uploads(Bucket=store.bucket)
-        .get("Uploads", [])
-    ]
-
-
 @pytest.mark.slow
 def test_all_stages_from_and_to_the_store(
     store: Store, local_run: dict[str, str], shelf: Path, samples: Path
@@ -74,7 +65,7 @@ def test_a_file_is_whole_or_not_there(store: Store) -> None:
                 stream.write(BLOCK)
             raise Cut
         assert not storage.exists(path)
-        assert pending(store) == []  # nor is anything left that would be billed
+        assert store.server.pending() == []  # nor is anything left that would be billed
     with storage.atomic_output(path) as stream:
         for _ in range(60):
             stream.write(BLOCK)
@@ -94,7 +85,7 @@ def test_a_killed_upload_is_never_seen(store: Store) -> None:
     ) as writer:
         assert writer.stdout is not None
         assert writer.stdout.readline() == "begun\n"
-        assert pending(store) == ["art/big.bin"]
+        assert store.server.pending() == ["art/big.bin"]
         writer.kill()
     assert not storage.exists(path)
     assert storage.list_files(store.path("art")) == []
@@ -164,7 +155,13 @@ def test_of_two_who_wait_for_a_dead_builder_one_takes_over(
         f"os.kill(os.getpid(), 9)"
     )
     assert subprocess.run([sys.executable, "-c", script]).returncode == -9
-    remove, paused, inside, most, answers = storage.remove, threading.Event(), 0, 0, list[str]()
+    remove, paused, inside, most, answers = (
+        storage.remove_file,
+        threading.Event(),
+        0,
+        0,
+        list[str](),
+    )
 
     def slow_remove(path: str) -> None:
         if threading.current_thread().name == "slower" and not paused.is_set():
@@ -184,7 +181,7 @@ def test_of_two_who_wait_for_a_dead_builder_one_takes_over(
         except UsageError:
             answers.append("refused")
 
-    monkeypatch.setattr(storage, "remove", slow_remove)
+    monkeypatch.setattr(storage, "remove_file", slow_remove)
     threads = [threading.Thread(target=build, name=name) for name in ("slower", "faster")]
     threads[0].start()
     assert paused.wait(30)
