@@ -8,6 +8,7 @@ writing artifacts.
 from __future__ import annotations
 
 import contextlib
+import errno
 import functools
 import hashlib
 import io
@@ -62,17 +63,25 @@ def filesystem(path: str) -> tuple[fsspec.AbstractFileSystem, str]:
 
 @contextlib.contextmanager
 def _client_errors(path: str) -> Iterator[None]:
-    """Convert errors of a store's client (endpoint, credentials, …) to a message with the path."""
+    """Convert errors of a store (endpoint, credentials, …) to a message with the path.
+
+    The clients have repeated the request several times by then, with growing pauses.
+    """
     try:
         yield
+    except (FileNotFoundError, FileExistsError, NotADirectoryError, IsADirectoryError):
+        raise
     except Exception as error:
-        if type(error).__module__.partition(".")[0] not in _CLIENTS:
+        is_client_error = type(error).__module__.partition(".")[0] in _CLIENTS
+        if not is_client_error and not (isinstance(error, OSError) and not is_local(path)):
             raise
-        cause = str(error).rstrip(".")
-        raise ClozeError(
-            f"{path} cannot be reached ({cause}); check the store's address (AWS_ENDPOINT_URL) and "
-            f"your credentials"
-        ) from error
+        cause = (str(getattr(error, "strerror", None) or error) or type(error).__name__).rstrip(".")
+        remedy = "check the store's address (AWS_ENDPOINT_URL) and your credentials"
+        if isinstance(error, PermissionError):
+            remedy = "renew your credentials or ask for the right, and run again"
+        elif isinstance(error, TimeoutError) or getattr(error, "errno", None) == errno.EBUSY:
+            remedy = "the store is busy: run again later, with fewer workers"
+        raise ClozeError(f"{path} cannot be reached ({cause}); {remedy}") from error
 
 
 def _with_client_errors(
@@ -262,6 +271,9 @@ def open_input(path: str) -> IO[bytes]:
         handle: IO[bytes] = fs.open(inner, "rb")
     except FileNotFoundError as error:
         raise DataError(f"{path} does not exist; check the path") from error
+    cache = getattr(handle, "cache", None)
+    if not _is_disk(fs) and cache is not None:  # reads happen later
+        cache.fetcher = _client_errors(path)(cache.fetcher)
     return handle
 
 
@@ -352,7 +364,7 @@ def _remote_output(
             except BaseException:
                 remote.discard()
                 raise
-    except (FileNotFoundError, PermissionError) as error:  # clients name no path
+    except FileNotFoundError as error:  # clients name no path
         cause = str(error).rstrip(".")
         raise UsageError(
             f"{path} cannot be written ({cause}); check its name and your permissions"

@@ -33,7 +33,9 @@ class Request(NamedTuple):
     status: int
 
 
-Fault = Callable[[str, str, int], "tuple[int, str] | float | None"]
+# status and S3 error code to fail with; or seconds to be silent before the connection is dropped
+Answer = tuple[int, str] | float | None
+Fault = Callable[[str, str, int], Answer]
 
 
 def no_fault(kind: str, key: str, number: int) -> None:
@@ -43,9 +45,8 @@ def no_fault(kind: str, key: str, number: int) -> None:
 class CountedServer:
     """An S3-compatible server on loopback that counts requests, and fails as it is told to.
 
-    `fault` is asked before each request with its kind, its key and how many came before. It
-    answers None, a status and an S3 error code to fail with, or seconds to be silent before the
-    connection is dropped.
+    `fault` is asked before each request with its kind, its key and how many came before; its answer
+    None lets the request succeed.
     """
 
     def __init__(self, directory: Path) -> None:
