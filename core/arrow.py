@@ -173,10 +173,7 @@ def local_copy(path: str, stamp: str) -> str:
             fcntl.flock(target, fcntl.LOCK_EX)  # one process fetches, the others wait
             if not has_name(target, target.name):
                 continue
-            target.truncate(0)
-            with storage.open_input(path) as source:
-                shutil.copyfileobj(source, target, storage.CHUNK_BYTES)
-            target.flush()
+            storage.download(path, target.name)
             os.replace(target.name, copy)
     return copy
 

@@ -14,8 +14,9 @@ import hashlib
 import io
 import os
 import posixpath
+import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from typing import IO, TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
@@ -173,6 +174,7 @@ def remove(path: str) -> None:
     check_right()
     fs, inner = filesystem(path)
     with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+        _LISTED.clear()
         fs.rm(inner, recursive=True)
 
 
@@ -182,6 +184,7 @@ def remove_file(path: str) -> None:
     check_right()
     fs, inner = filesystem(path)
     with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+        _LISTED.clear()
         fs.rm_file(inner)
 
 
@@ -232,7 +235,23 @@ def list_files(directory: str) -> list[str]:
     """Return every file below `directory`, as sorted relative paths with `/` between the parts."""
     fs, inner = filesystem(directory)
     root = inner.rstrip("/") + "/"
-    return sorted(str(file)[len(root) :] for file in fs.find(inner))
+    if _is_disk(fs):
+        return sorted(str(file)[len(root) :] for file in fs.find(inner))
+    infos = fs.find(inner, detail=True)
+    _note_listed(directory, infos)
+    return sorted(str(file)[len(root) :] for file in infos)
+
+
+LISTING_SECONDS = 10.0  # for which a listing answers questions about single objects
+_LISTED: dict[tuple[str, str], tuple[float, dict[str, Any]]] = {}
+
+
+def _note_listed(path: str, infos: dict[str, dict[str, Any]]) -> None:
+    """Keep the infos of a listing for `stat`: one request then stands for one a file."""
+    scheme, now = path.partition("://")[0], time.monotonic()
+    if len(_LISTED) > 1 << 20:
+        _LISTED.clear()
+    _LISTED.update(((scheme, name), (now, info)) for name, info in infos.items())
 
 
 def printable_name(name: str) -> str:
@@ -260,7 +279,10 @@ def glob(pattern: str) -> tuple[str, list[str]]:
     base = "/".join(components[:fixed_count]) or ("/" if pattern.startswith("/") else "")
     fs, inner = filesystem(pattern)
     prefix = "/".join(inner.split("/")[: len(inner.split("/")) - (len(components) - fixed_count)])
-    return base, sorted(str(match)[len(prefix) :].strip("/") for match in fs.glob(inner))
+    matches = fs.glob(inner, detail=not _is_disk(fs))
+    if not _is_disk(fs):
+        _note_listed(pattern, matches)
+    return base, sorted(str(match)[len(prefix) :].strip("/") for match in matches)
 
 
 @_with_client_errors
@@ -284,6 +306,13 @@ def read_at_once(path: str) -> bytes:
     # s3fs otherwise asks for the size first, to divide large files
     content: bytes = fs.cat_file(inner, **({"max_concurrency": 1} if "s3" in fs.protocol else {}))
     return content
+
+
+@_with_client_errors
+def download(path: str, target: str) -> None:
+    """Copy an object of a store to a local file: by one request, or by parallel ones if large."""
+    fs, inner = filesystem(path)
+    fs.get_file(inner, target)
 
 
 def read_text(path: str) -> str:
@@ -344,6 +373,33 @@ def atomic_output(
         raise
 
 
+_WRITTEN: ContextVar[tuple[str, dict[str, tuple[str, int]]] | None] = ContextVar(
+    "a directory, and sha256 and size of the objects that this thread wrote there", default=None
+)
+
+
+@contextlib.contextmanager
+def hashing_written(directory: str) -> Iterator[dict[str, tuple[str, int]]]:
+    """Yield sha256 and size of the objects that this thread writes below `directory` of a store.
+
+    They are keyed by their relative name; names with a part that begins with `_` are left out. A
+    builder need not read its output again for the manifest.
+    """
+    written: dict[str, tuple[str, int]] = {}
+    token = _WRITTEN.set((f"{directory}/", written))
+    try:
+        yield written
+    finally:
+        _WRITTEN.reset(token)
+
+
+def note_written(hashes: Mapping[str, Sequence[Any]]) -> None:
+    """Add what another process wrote, by relative name, to the hashes of `hashing_written`."""
+    noted = _WRITTEN.get()
+    if noted is not None:
+        noted[1].update((name, (str(sha256), int(size))) for name, (sha256, size) in hashes.items())
+
+
 @contextlib.contextmanager
 def _remote_output(
     fs: fsspec.AbstractFileSystem,
@@ -354,13 +410,19 @@ def _remote_output(
     """Open an object for writing; unlike fsspec's own `with`, discard it after an exception."""
     try:
         with _client_errors(path):
-            remote = _Upload(fs, inner)
+            directory, written = _WRITTEN.get() or ("", {})
+            name = path.removeprefix(directory)
+            is_hashed = bool(directory) and name != path and "/_" not in f"/{name}"
+            remote = _Upload(fs, inner, hashlib.sha256() if is_hashed else None)
             try:
                 yield remote  # type: ignore[misc]
                 remote.close()
                 check_right()
+                _LISTED.clear()
                 with commit():
                     remote.commit()
+                if remote.digest is not None:
+                    written[name] = remote.digest.hexdigest(), remote.tell()
             except BaseException:
                 remote.discard()
                 raise
@@ -373,11 +435,11 @@ def _remote_output(
 
 class _Upload(io.RawIOBase):
     """An object that is being written: at most `PUT_BYTES` by one request, more as a multipart
-    upload.
+    upload. `digest` takes the bytes.
     """
 
-    def __init__(self, fs: fsspec.AbstractFileSystem, inner: str) -> None:
-        self._fs, self._inner = fs, inner
+    def __init__(self, fs: fsspec.AbstractFileSystem, inner: str, digest: Any = None) -> None:
+        self._fs, self._inner, self.digest = fs, inner, digest
         self._small, self._large = bytearray(), None
 
     def writable(self) -> bool:
@@ -388,6 +450,8 @@ class _Upload(io.RawIOBase):
 
     def write(self, data: Any) -> int:
         view = memoryview(data).cast("B")
+        if self.digest is not None:
+            self.digest.update(view)
         if self._large is None and len(self._small) + len(view) > PUT_BYTES:
             self._large = self._fs.open(self._inner, "wb", autocommit=False)
             self._large.write(self._small)
@@ -448,8 +512,14 @@ def sha256(path: str, report: Callable[[int], None] | None = None) -> tuple[str,
 
 @_with_client_errors
 def stat(path: str) -> dict[str, Any]:
-    """Return fsspec's info of a file: at least `name`, `size` and `type`."""
+    """Return fsspec's info of a file: at least `name`, `size` and `type`.
+
+    In a store it may be `LISTING_SECONDS` old, unless this process has changed the object.
+    """
     fs, inner = filesystem(path)
+    listed_at, listed = _LISTED.get((path.partition("://")[0], inner), (0.0, {}))
+    if listed and time.monotonic() - listed_at < LISTING_SECONDS:
+        return listed
     try:
         info: dict[str, Any] = fs.info(inner)
     except FileNotFoundError as error:

@@ -22,8 +22,8 @@ from localbucket import UPLOAD_META, UPLOADS_DIR, S3Error
 class Request(NamedTuple):
     """A request that the server answered.
 
-    `kind`: get, head, list, put, part, copy, delete or multipart; `read` and `written`: bytes of
-    the objects in the answer and in the request.
+    `kind`: get, head, list, put, part, copy, delete or multipart; `key`: of a list its prefix;
+    `read` and `written`: bytes of the objects in the answer and in the request.
     """
 
     kind: str
@@ -53,6 +53,7 @@ class CountedServer:
         from infra.local_store import Handler
 
         self.directory = directory
+        directory.mkdir(exist_ok=True)
         self.fault: Fault = no_fault
         self.requests: list[Request] = []
         counted = self
@@ -120,7 +121,7 @@ def _kind(handler: Any) -> tuple[str, str]:
     method, query = handler.command, parse_qs(url.query, True)
     key = unquote(url.path).lstrip("/").partition("/")[2]
     if method == "GET":
-        return ("get" if key else "list"), key
+        return ("get", key) if key else ("list", query.get("prefix", [""])[0])
     if method == "PUT" and "x-amz-copy-source" in handler.headers:
         return "copy", key
     if method == "PUT":

@@ -16,7 +16,7 @@ import json
 import os
 import posixpath
 import shutil
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from fnmatch import fnmatch
@@ -239,6 +239,7 @@ def hash_files(
     volatile: Iterable[str] = (),
     threads: int = 4,
     report: Callable[[int], None] | None = None,
+    known: Mapping[str, Sequence[Any]] | None = None,
 ) -> tuple[FileEntry, ...]:
     """Return size and sha256 of each file below `path`, reading several at a time.
 
@@ -248,11 +249,12 @@ def hash_files(
         volatile: patterns of names that are marked as no data.
         threads: number of files read at once.
         report: called with the number of bytes after each read, from any thread.
+        known: sha256 and size of files by name, which are not read.
     """
     patterns = tuple(volatile)
 
     def entry(name: str) -> FileEntry:
-        digest, size = storage.sha256(storage.join(path, name), report)
+        digest, size = (known or {}).get(name) or storage.sha256(storage.join(path, name), report)
         is_data = not any(fnmatch(name, pattern) for pattern in patterns)
         return FileEntry(path=name, size=size, sha256=digest, data=is_data)
 

@@ -217,7 +217,10 @@ def _manifest(
         parents=parents,
         config=redact(config.model_dump(mode="json")),
         files=artifact.hash_files(
-            build.path, artifact.data_files(build.path, result.temporary), stage.unhashed_files
+            build.path,
+            artifact.data_files(build.path, result.temporary),
+            stage.unhashed_files,
+            known=result.written,
         ),
         rows=result.rows,
         tokens=result.tokens,

@@ -195,13 +195,14 @@ class StageResult:
 
     `temporary` names files and directories below the artifact that only another attempt would need,
     such as the checkpoints of a fine-tuning. They are no part of the artifact, and are removed once
-    its manifest is written.
+    its manifest is written. `written`: see `storage.hashing_written`.
     """
 
     rows: int = 0
     tokens: int = 0
     summary: dict[str, Any] = field(default_factory=dict)
     temporary: tuple[str, ...] = ()
+    written: Mapping[str, Sequence[Any]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

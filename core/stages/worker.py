@@ -22,7 +22,7 @@ import sys
 import traceback
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from pkgutil import resolve_name
 from typing import Any
@@ -126,8 +126,13 @@ def run(job: Job, package: str, events: PipeReporter) -> tuple[StageResult, Coun
         token=job.token,
         report=events,
     )
-    with build.cleanup, storage.changing_after(build.fence.check):
-        return stage.run(stage.config.model_validate(job.config), build), build.counters
+    with (
+        storage.hashing_written(job.path) as written,
+        build.cleanup,
+        storage.changing_after(build.fence.check),
+    ):
+        result = stage.run(stage.config.model_validate(job.config), build)
+    return replace(result, written={**written, **result.written}), build.counters
 
 
 def main(package: str) -> int:

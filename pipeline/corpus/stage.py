@@ -149,7 +149,7 @@ def run(config: CorpusConfig, build: BuildContext) -> StageResult:
     if repeated:
         build.counters["dropped_files/duplicate_file"] += repeated
     configured_language, config = config.language, with_detected_language(slices, config)
-    groups = group_slices(slices)
+    groups = group_slices(slices, in_store=not storage.is_local(build.path))
     results = _read(config, build, groups)
     unreadable = _write_unreadable(build, results)
     check_not_empty(config, groups, results)
@@ -257,7 +257,10 @@ def _write(
             request,
             lambda done: build.report.progress(done, len(parts), "parts", {"step": "plan"}),
         )
-    ranges = shard_ranges(corpus_plan.shards, sizes, ranged=not storage.is_local(build.path))
+    is_remote = not storage.is_local(build.path)
+    # workers of one machine share copies; those of several read what each needs
+    stamp = build.fingerprint if is_remote and build.execution.runner == "local" else ""
+    ranges = shard_ranges(corpus_plan.shards, sizes, ranged=is_remote and not stamp)
     units = [(f"{first:05d}-{end:05d}", {"first": first, "end": end}) for first, end in ranges]
     weights = [float(end - first) for first, end in ranges]
     write = WriteShards(
@@ -266,6 +269,7 @@ def _write(
         directory=build.path,
         shards=corpus_plan.shards,
         documents=corpus_plan.documents,
+        stamp=stamp,
     )
     results = fan_out(build, "write", units, write, unit_name="shards", weights=weights)
     shard_statistics = [shard for result in results for shard in result["shards"]]
@@ -277,6 +281,7 @@ def _write(
             duplicates=duplicates,
             directory=build.path,
             shards=corpus_plan.shards,
+            stamp=stamp,
         )
         dropped_results = fan_out(
             build, "dropped", units, rejects, unit_name="shards", weights=weights

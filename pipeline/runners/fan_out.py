@@ -57,6 +57,7 @@ REMOTE_POLL_SECONDS = 3.0  # stores charge for listings
 RESULT_THREADS = 16
 _LOGGER = logging.getLogger(__name__)
 DONE, FAILED = ".json", ".failed"  # suffixes of a unit's result file
+WRITTEN = "_written"  # in a result: see `storage.hashing_written`
 SHOWN = 3  # number of failed units' messages in the error
 
 
@@ -83,9 +84,14 @@ class _Unit(beam.DoFn):  # type: ignore[misc]
             result_file = storage.join(self.results, name + DONE)
             if not storage.has_file(result_file):
                 self.fence.check()
-                with storage.changing_after(self.fence.check):
+                with (
+                    storage.changing_after(self.fence.check),
+                    storage.hashing_written(self.fence.out) as written,
+                ):
                     try:
                         result = self.function(json.loads(packed))
+                        if written:
+                            result = {**result, WRITTEN: written}
                     except SupersededError:
                         raise
                     except ClozeError as error:  # no crash, no retries
@@ -174,7 +180,10 @@ def fan_out(
     names = [name for name, _ in units]
     if failed:
         raise _failure(build, step, results, [name for name in names if name in failed], len(names))
-    return read_results(results, [name + DONE for name in names])
+    done = read_results(results, [name + DONE for name in names])
+    for result in done:
+        storage.note_written(result.pop(WRITTEN, {}))
+    return done
 
 
 def _names(results: str, *endings: str) -> set[str]:

@@ -19,7 +19,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from cloze.core import random_keys, storage
-from cloze.core.arrow import read_arrow, write_arrow
+from cloze.core.arrow import local_copy, read_arrow, write_arrow
 from cloze.core.artifacts.artifact import HELDOUT, TRAIN
 from cloze.core.errors import DataError
 from cloze.core.ragged import I64
@@ -73,7 +73,8 @@ def draw_samples(
     train, heldout = choose(corpus.path, orders, sample_bytes)
     boundaries = (train, heldout) if training else (heldout,)
     files = _for_each_shard(build, corpus, "take", ExtractSample(boundaries=boundaries))
-    samples = [Sample(boundary=boundary, files=files) for boundary in boundaries]
+    stamp = build.fingerprint
+    samples = [Sample(boundary=boundary, files=files, stamp=stamp) for boundary in boundaries]
     return (samples[0] if training else None), samples[-1]
 
 
@@ -135,15 +136,20 @@ class SampleBoundary:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
-    """The documents inside a boundary, and the files that contain them and perhaps others."""
+    """The documents inside a boundary, and the files that contain them and perhaps others.
+
+    With `stamp`, the version of their content, files in a store are copied to this machine, because
+    they are read several times.
+    """
 
     boundary: SampleBoundary
     files: tuple[str, ...]
+    stamp: str = ""
 
     def sentences(self) -> Iterator[list[str]]:
         """Yield the sentences of each document, shard by shard."""
         for file in self.files:
-            table = read_shard(file)
+            table = read_shard(local_copy(file, self.stamp) if self.stamp else file)
             documents = texts(table, self.boundary.select(table))
             start = 0
             for count in documents.counts.tolist():

@@ -123,7 +123,7 @@ def test_an_error_while_files_are_hashed_keeps_the_finished_units(
 ) -> None:
     out = str(tmp_path / "out")
 
-    def unreachable(*_: object) -> None:
+    def unreachable(*_: object, **__: object) -> None:
         raise OSError("the store is away")
 
     with monkeypatch.context() as patch:

@@ -128,10 +128,10 @@ class Store(AbstractFileSystem):
             raise FileNotFoundError(path)
         return sorted(names)
 
-    def find(self, path: str, *_: Any, **__: Any) -> list[str]:
+    def find(self, path: str, *_: Any, **__: Any) -> dict[str, dict[str, Any]]:
         self.request()
         root = self._strip_protocol(path).rstrip("/") + "/"
-        return sorted(name for name in Store.files if name.startswith(root))
+        return {name: {"name": name} for name in sorted(Store.files) if name.startswith(root)}
 
     def exists(self, path: str, **_: Any) -> bool:
         self.request()

@@ -16,6 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from cloze.core import random_keys
+from cloze.core.arrow import file_buffer
 from cloze.pipeline.corpus.duplicates.signatures import U8, similarity
 from cloze.pipeline.corpus.read.intermediate import IntermediateFile
 
@@ -231,7 +232,8 @@ class SignatureColumns:
         begins, batch_begins, batch_numbers, total = [0], [], [], 0
         try:
             for number, path in enumerate(paths):
-                with IntermediateFile(path, names) as part:
+                buffer = file_buffer(path) if names is None else None
+                with IntermediateFile(path, names, buffer) as part:
                     for batch_number in range(part.batches):
                         batch = part.batch(batch_number)
                         batch_begins.append(total)

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from cloze.core import random_keys, storage
+from cloze.core.arrow import file_buffer, local_copy
 from cloze.core.errors import DataError, first_line
 from cloze.pipeline.corpus.document import InfoboxField
 from cloze.pipeline.corpus.options import MinHash
@@ -156,15 +157,20 @@ class IntermediateFile:
     Args:
         path: the file.
         names: columns to read. Default: all.
+        buffer: the bytes of a file in a store, if it is read whole.
     """
 
-    def __init__(self, path: str, names: Sequence[str] | None = None) -> None:
+    def __init__(
+        self, path: str, names: Sequence[str] | None = None, buffer: pa.Buffer | None = None
+    ) -> None:
         try:
             fs, inner = storage.filesystem(path)
-            if storage.is_local(path):
+            if buffer is not None:
+                self._source: Any = pa.BufferReader(buffer)
+            elif storage.is_local(path):
                 # the map outlives the descriptor; the last batch releases it
                 with pa.memory_map(inner) as mapped:
-                    self._source: Any = pa.BufferReader(mapped.read_buffer())
+                    self._source = pa.BufferReader(mapped.read_buffer())
             else:
                 self._source = pa.PythonFile(fs.open(inner, "rb", cache_type="none"), mode="r")
             self._reader = pa.ipc.open_file(self._source)
@@ -195,6 +201,15 @@ class IntermediateFile:
         self.close()
 
 
+def copied_buffer(path: str, stamp: str) -> pa.Buffer | None:
+    """Return a file's bytes, mapped from this machine's copy; None: read what is needed of it.
+
+    Args:
+        stamp: version of the content; empty: no copy.
+    """
+    return file_buffer(local_copy(path, stamp)) if stamp else None
+
+
 class PartReader:
     """Random access to documents of intermediate files, for shards written in order.
 
@@ -205,10 +220,11 @@ class PartReader:
     Args:
         paths: the files, by number.
         shards: number of shards of the corpus.
+        stamp: see `copied_buffer`.
     """
 
-    def __init__(self, paths: Sequence[str], shards: int = 1) -> None:
-        self._paths, self._shards = paths, shards
+    def __init__(self, paths: Sequence[str], shards: int = 1, stamp: str = "") -> None:
+        self._paths, self._shards, self._stamp = paths, shards, stamp
         self._open: dict[int, IntermediateFile] = {}
         # by file and number: a batch, and the shard of its last row
         self._cached: dict[tuple[int, int], tuple[pa.RecordBatch, int]] = {}
@@ -242,7 +258,8 @@ class PartReader:
         file = self._open.get(part)
         if file is not None:
             return file.batch(number)
-        file = IntermediateFile(self._paths[part])
+        path = self._paths[part]
+        file = IntermediateFile(path, buffer=copied_buffer(path, self._stamp))
         if len(self._open) < MOST_OPEN:
             self._open[part] = file
             return file.batch(number)

@@ -27,6 +27,7 @@ from cloze.pipeline.corpus.readers.records import FIELDS
 
 # Limits of a group of small sources, so that many small files still give work to many workers.
 GROUP_BYTES, GROUP_SLICES = 1 << 20, 1 << 10
+STORE_GROUP_BYTES = 8 << 20  # for intermediate files in a store, which charges for each request
 # Larger sources make about this many groups: every writer opens all files.
 LARGE_BYTES, MOST_GROUPS = 1 << 30, 1 << 10
 
@@ -68,11 +69,16 @@ class SliceGroup:
         return {"name": self.part, "slices": [planned.slice.as_json() for planned in self.slices]}
 
 
-def group_slices(slices: Iterable[PlannedSlice]) -> list[SliceGroup]:
-    """Group consecutive small slices of the same kind and sources."""
+def group_slices(slices: Iterable[PlannedSlice], *, in_store: bool = False) -> list[SliceGroup]:
+    """Group consecutive small slices of the same kind and sources.
+
+    Args:
+        in_store: the intermediate files are in an object store.
+    """
     slices = list(slices)
     total = sum(planned.slice.size for planned in slices)
-    most_bytes = total // MOST_GROUPS if total > LARGE_BYTES else GROUP_BYTES
+    least_bytes = STORE_GROUP_BYTES if in_store else GROUP_BYTES
+    most_bytes = max(least_bytes, total // MOST_GROUPS if total > LARGE_BYTES else 0)
     most_slices = max(GROUP_SLICES, len(slices) // MOST_GROUPS)
     groups: list[list[PlannedSlice]] = []
     size = 0

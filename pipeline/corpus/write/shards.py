@@ -18,7 +18,7 @@ from cloze.core.artifacts import artifact
 from cloze.core.errors import DataError
 from cloze.core.ragged import I64
 from cloze.core.random_keys import U64
-from cloze.pipeline.corpus.read.intermediate import CORPUS, IntermediateFile
+from cloze.pipeline.corpus.read.intermediate import CORPUS, IntermediateFile, copied_buffer
 
 STAGES = ("corpus", "semdedup")
 """Stages that make a corpus."""
@@ -176,9 +176,10 @@ def write_by_shard(path: str, arrow_schema: pa.Schema, batches: Iterable[pa.Reco
         write_arrow(piece_file(path, piece), arrow_schema, file_batches)
 
 
-def read_of_shard(path: str, shard: int) -> dict[str, npt.NDArray[Any]]:
-    """Return the columns of one shard's batch."""
+def read_of_shard(path: str, shard: int, stamp: str = "") -> dict[str, npt.NDArray[Any]]:
+    """Return the columns of one shard's batch; `stamp`: see `copied_buffer`."""
     piece, number = divmod(shard, SHARDS)
-    with IntermediateFile(piece_file(path, piece)) as file:
+    name = piece_file(path, piece)
+    with IntermediateFile(name, buffer=copied_buffer(name, stamp)) as file:
         batch = file.batch(number)
         return {name: batch[name].to_numpy().copy() for name in batch.schema.names}

@@ -86,6 +86,7 @@ class WriteShards:
         directory: output directory.
         shards: number of shards.
         documents: number of documents in the corpus.
+        stamp: version of the parts and the plan, if they are copied from a store to this machine.
     """
 
     parts: tuple[str, ...]
@@ -93,10 +94,11 @@ class WriteShards:
     directory: str
     shards: int
     documents: int
+    stamp: str = ""
 
     def __call__(self, unit: dict[str, int]) -> dict[str, Any]:
         """Write the shards from `first` to `end` of `unit`; return the statistics of each."""
-        with PartReader(part_files(self.parts), self.shards) as reader:
+        with PartReader(part_files(self.parts), self.shards, self.stamp) as reader:
             return {
                 "shards": [
                     self._write(number, reader) for number in range(unit["first"], unit["end"])
@@ -105,7 +107,7 @@ class WriteShards:
 
     def _write(self, number: int, reader: PartReader) -> dict[str, Any]:
         """Write a shard; return its statistics."""
-        rows = read_of_shard(self.plan, number)
+        rows = read_of_shard(self.plan, number, self.stamp)
         table = reader.take(PART, rows["part"], rows["batch"], rows["row"])
         reader.pass_shard(number)
         table = _renamed(table, rows["copy"].astype(np.int64))
@@ -160,7 +162,7 @@ class WriteDropped:
     """Write the dropped texts of consecutive shards: dropped by cleaning, or as duplicates.
 
     Attributes:
-        parts, directory, shards: as in `WriteShards`.
+        parts, directory, shards, stamp: as in `WriteShards`.
         index: file written by `index_dropped`.
         duplicates: first file of duplicates, schema DUPLICATES, a batch per shard.
     """
@@ -170,14 +172,15 @@ class WriteDropped:
     duplicates: str
     directory: str
     shards: int
+    stamp: str = ""
 
     def __call__(self, unit: dict[str, int]) -> dict[str, Any]:
         """Write the shards from `first` to `end` of `unit`; return the number of rows."""
         index = read_arrow(self.index)
         files = [dropped_file(part) for part in self.parts]
         with (
-            PartReader(part_files(self.parts), self.shards) as parts,
-            PartReader(files, self.shards) as dropped,
+            PartReader(part_files(self.parts), self.shards, self.stamp) as parts,
+            PartReader(files, self.shards, self.stamp) as dropped,
         ):
             return {
                 "rows": sum(
@@ -213,7 +216,7 @@ class WriteDropped:
                 yield pa.Table.from_batches([batch.take(pa.array(rows))])
 
     def _duplicates(self, number: int, parts: PartReader) -> pa.Table:
-        dropped = read_of_shard(self.duplicates, number)
+        dropped = read_of_shard(self.duplicates, number, self.stamp)
         documents = parts.take(PART, dropped["part"], dropped["batch"], dropped["row"]).to_pylist()
         originals = parts.take(PART, dropped["of_part"], dropped["of_batch"], dropped["of_row"])[
             "id"
