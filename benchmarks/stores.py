@@ -10,8 +10,8 @@ scale so many times `--mebibytes`; each stage reads the artifacts of those befor
     in x         bytes of the inputs' objects in the server's answers, as a multiple of `input`
     scratch x    the same of intermediate files, as a multiple of what was written of them
     out x        the same of the finished output
-    requests     of all kinds, without those that time brings: renewals of the lease and questions
-                 whether to stop (`timed`)
+    requests     of all kinds, without those that time brings: renewals of the lease, every ten
+                 seconds, and questions whether to stop (`timed`)
     bound        (bytes read + bytes written) / 4 MiB + 100 a worker
 """
 
@@ -84,7 +84,8 @@ def input_bytes(paths: list[str]) -> int:
 
 def is_timed(request: Request) -> bool:
     """Return whether the passing of time brought the request."""
-    return "/_lock/" in request.key or request.key.endswith("/cancel.json")
+    is_renewal = "/_lock/" in request.key and request.kind != "list"
+    return is_renewal or request.key.endswith("/cancel.json")
 
 
 def measured(requests: list[Request], out: str, size: int, workers: int) -> dict[str, Any]:

@@ -102,11 +102,8 @@ def execute(
                 )
                 build.report.build_started(build.build_id)
 
-                def check() -> None:
-                    check_lock()
-                    build.fence.check()
-
-                with storage.changing_after(check):
+                # whoever takes the lock over first writes a claim with another token
+                with storage.changing_after(build.fence.check):
                     with build.cleanup:
                         result = stage.run(config, build)
                     _check_inputs_unchanged(stage, config, inputs, out, fingerprint, seen)

@@ -83,7 +83,6 @@ class _Unit(beam.DoFn):  # type: ignore[misc]
         with work_unit(name):
             result_file = storage.join(self.results, name + DONE)
             if not storage.has_file(result_file):
-                self.fence.check()
                 with (
                     storage.changing_after(self.fence.check),
                     storage.hashing_written(self.fence.out) as written,

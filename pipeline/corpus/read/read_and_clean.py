@@ -154,6 +154,7 @@ EXAMPLE_CHARACTERS = 300
 # Detection of the language of sources that name none, if the config names none either.
 SAMPLED_SLICES = 8
 SAMPLED_DOCUMENTS = 10  # per slice
+SAMPLE_READ_AHEAD = 64 << 10  # bytes of an object in a store
 SHORTEST_SAMPLE = 200  # minimum characters to identify a language
 SAMPLED_SHARE = 0.9  # minimum share of sampled documents in one language
 
@@ -187,7 +188,8 @@ def with_detected_language(slices: Sequence[PlannedSlice], config: CorpusConfig)
     counts: Counter[str] = Counter()
     for planned in slices[:: max(1, len(slices) // SAMPLED_SLICES)][:SAMPLED_SLICES]:
         documents = read_documents(config, ReadCounters(slice=planned.slice, stop=False))
-        with contextlib.suppress(DataError):  # the reading step reports it
+        # the reading step reports errors
+        with contextlib.suppress(DataError), storage.reading_ahead(SAMPLE_READ_AHEAD):
             for document in itertools.islice(documents, SAMPLED_DOCUMENTS):
                 if document.language:  # the source names languages itself
                     break

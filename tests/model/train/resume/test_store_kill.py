@@ -1,0 +1,64 @@
+"""A training in a store, killed at any moment and started again, ends with the weights of one that
+nobody killed.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from cloze.core import storage
+from tests import warm
+from tests.model.datasets import write_dataset
+from tests.model.train.ranks import digests, here
+from tests.model.train.resume.test_object_store import SETTINGS, kept, train
+from tests.object_store import Answer, Store
+
+SCRIPT = (
+    "from tests.model.train.resume.test_object_store import train\n"
+    "from cloze.core import storage\n"
+    "storage.PUT_BYTES = {put_bytes}\n"
+    "train({dataset!r}, {path!r})\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("put_bytes", "kind", "name"),
+    [
+        (5 << 20, "put", "step-00000004/model.safetensors"),  # before its only request
+        (1 << 10, "part", "step-00000004/model.safetensors"),  # amid a multipart upload
+        (1 << 10, "multipart", "step-00000004/training/optimizer.safetensors"),
+        (5 << 20, "put", "step-00000004/checkpoint.json"),  # all but complete
+        (5 << 20, "put", "step-00000005/training/state.json"),
+    ],
+)
+def test_a_killed_training_goes_on_to_the_same_weights(
+    store: Store, tmp_path: Path, put_bytes: int, kind: str, name: str
+) -> None:
+    dataset, path = write_dataset(tmp_path / "dataset"), store.path("run")
+    program = SCRIPT.format(put_bytes=put_bytes, dataset=str(dataset), path=path)
+    process: subprocess.Popen[bytes] | None = None
+
+    def kill(asked: str, key: str, number: int) -> Answer:
+        if (asked, key) == (kind, f"run/checkpoints/{name}") and process is not None:
+            os.kill(process.pid, signal.SIGKILL)
+            return 1.0
+        return None
+
+    store.server.fault = kill
+    process = subprocess.Popen([sys.executable, "-c", program], cwd=warm.REPOSITORY)
+    assert process.wait(120) == -signal.SIGKILL
+    store.server.fault = lambda *_: None
+    assert max(kept(path)) == (3 if "00004" in name else 4)
+    assert any("resuming from checkpoints/step-0000000" in note for note in train(dataset, path))
+    assert kept(path) == [6]
+    straight = here(SETTINGS, dataset, tmp_path / "straight")
+    expected = digests(straight.checkpoint)
+    for file in ("model.safetensors", "training/optimizer.safetensors"):
+        found = storage.sha256(storage.join(path, "checkpoints", "step-00000006", file))[0]
+        assert found == expected[file]
