@@ -60,35 +60,37 @@ class CountedServer:
 
         class Counting(Handler):
             data_root = directory
-            read = status = 0
+            asked = ("", "", 0)  # kind, key and bytes of the request
 
             def _dispatch(self, action: Any) -> None:
                 kind, key = _kind(self)
-                number = len(counted.requests)
                 size = int(
                     self.headers.get("x-amz-decoded-content-length")
                     or self.headers.get("Content-Length")
                     or 0
                 )
-                written = size if kind in ("put", "part") else 0
-                fault = counted.fault(kind, key, number)
-                self.read = self.status = 0
+                self.asked = kind, key, size if kind in ("put", "part") else 0
+                fault = counted.fault(kind, key, len(counted.requests))
                 if isinstance(fault, float):
+                    self._note(0, 0)
                     time.sleep(fault)
                     self.close_connection = True
-                elif fault is not None:
+                    return
+                if fault is not None:
                     action = functools.partial(self._fail, *fault)
-                if not isinstance(fault, float):
-                    super()._dispatch(action)
-                read = self.read if kind == "get" else 0
-                counted.requests.append(Request(kind, key, read, written, self.status))
+                super()._dispatch(action)
+
+            def _note(self, status: int, size: int) -> None:
+                kind, key, written = self.asked
+                read = size if kind == "get" else 0
+                counted.requests.append(Request(kind, key, read, written, status))
 
             def _fail(self, status: int, code: str, *_: str) -> None:
                 self._read_body()
                 raise S3Error(HTTPStatus(status), code, code)
 
             def _send_headers(self, status: HTTPStatus, length: int, headers: Any = None) -> None:
-                self.read, self.status = length, int(status)
+                self._note(int(status), length)
                 super()._send_headers(status, length, headers)
 
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), Counting)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cloze.core import storage
+from cloze.core import object_store, storage
 from cloze.core.errors import ClozeError
 from tests.object_store import Answer, Store
 
@@ -38,6 +38,14 @@ def test_what_fails_for_a_while_is_repeated(store: Store, answer: Answer, size: 
     assert storage.read_at_once(path) == content
     assert storage.list_names(store.path()) == ["a.bin"]
     assert store.server.pending() == []
+
+
+def test_a_silent_server_is_asked_again(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(object_store, "S3_TIMEOUTS", {"connect_timeout": 1, "read_timeout": 1})
+    failing(store, 1, "put", 2.0)
+    storage.write_bytes(store.path("a.bin"), BLOCK)
+    failing(store, 1, "get", 2.0)
+    assert storage.read_at_once(store.path("a.bin")) == BLOCK
 
 
 @pytest.mark.parametrize(

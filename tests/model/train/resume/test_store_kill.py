@@ -21,8 +21,8 @@ from tests.object_store import Answer, Store
 
 SCRIPT = (
     "from tests.model.train.resume.test_object_store import train\n"
-    "from cloze.core import storage\n"
-    "storage.PUT_BYTES = {put_bytes}\n"
+    "from cloze.core import object_store\n"
+    "object_store.PUT_BYTES = {put_bytes}\n"
     "train({dataset!r}, {path!r})\n"
 )
 

@@ -1,0 +1,216 @@
+"""What is special about object stores: their clients' errors, listings, and uploads.
+
+Requests are few, because each costs time and money: a small object is written by one, a listing
+answers for its objects, and what is written is hashed on the way.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import functools
+import hashlib
+import io
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
+
+from cloze.core.errors import ClozeError, UsageError
+
+if TYPE_CHECKING:
+    # imported on first use: the command line reads configs at every start
+    import fsspec
+
+PUT_BYTES = 5 << 20  # largest object that is written by one request; S3's smallest part
+# seconds after which a silent server is asked again, about twenty times in all
+S3_TIMEOUTS = {"connect_timeout": 10, "read_timeout": 30}
+_CLIENTS = ("botocore", "aiobotocore", "aiohttp", "gcsfs", "google")  # their errors are no OSErrors
+
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
+
+
+def filesystem(path: str) -> tuple[fsspec.AbstractFileSystem, str]:
+    """Return the fsspec filesystem of `path`, and the path inside it.
+
+    Raises:
+        UsageError: the URL's scheme is unknown, or its package is not installed.
+    """
+    from fsspec.core import url_to_fs
+
+    scheme, separator, _ = str(path).partition("://")
+    options: dict[str, Any] = {}
+    if separator and scheme not in ("file", "local", "memory"):
+        # Workers and other machines write here, too: a cached listing would be stale.
+        options["use_listings_cache"] = False
+    if scheme in ("s3", "s3a"):
+        options["config_kwargs"] = S3_TIMEOUTS
+    try:
+        fs, inner = url_to_fs(str(path), **options)
+    except ImportError as error:
+        packages = {"s3": "pip install 'cloze[s3]'", "gs": "pip install 'cloze[gcs]'"}
+        remedy = packages.get(scheme, str(error))
+        raise UsageError(f"{path} needs a package that is not installed; {remedy}") from error
+    except ValueError as error:
+        cause = str(error).rstrip(".")
+        raise UsageError(f"{path}: {cause}; use a local path, s3:// or gs://") from error
+    return fs, inner
+
+
+@contextlib.contextmanager
+def client_errors(path: str) -> Iterator[None]:
+    """Convert errors of a store (endpoint, credentials, …) to a message with the path.
+
+    The clients have repeated the request several times by then, with growing pauses.
+    """
+    try:
+        yield
+    except (FileNotFoundError, FileExistsError, NotADirectoryError, IsADirectoryError):
+        raise
+    except Exception as error:
+        is_client_error = type(error).__module__.partition(".")[0] in _CLIENTS
+        if not is_client_error and not (isinstance(error, OSError) and not is_local(path)):
+            raise
+        cause = (str(getattr(error, "strerror", None) or error) or type(error).__name__).rstrip(".")
+        remedy = "check the store's address (AWS_ENDPOINT_URL) and your credentials"
+        if isinstance(error, PermissionError):
+            remedy = "renew your credentials or ask for the right, and run again"
+        elif isinstance(error, TimeoutError) or getattr(error, "errno", None) == errno.EBUSY:
+            remedy = "the store is busy: run again later, with fewer workers"
+        raise ClozeError(f"{path} cannot be reached ({cause}); {remedy}") from error
+
+
+def with_client_errors(
+    function: Callable[Concatenate[str, _P], _R],
+) -> Callable[Concatenate[str, _P], _R]:
+    """Decorate a function of a path by `client_errors`."""
+
+    @functools.wraps(function)
+    def call(path: str, /, *arguments: _P.args, **keyword_arguments: _P.kwargs) -> _R:
+        with client_errors(path):
+            return function(path, *arguments, **keyword_arguments)
+
+    return call
+
+
+def is_disk(fs: fsspec.AbstractFileSystem) -> bool:
+    from fsspec.implementations.local import LocalFileSystem
+
+    return isinstance(fs, LocalFileSystem)
+
+
+def is_local(path: str) -> bool:
+    """Return whether `path` is on a local disk, so that it can be memory-mapped and renamed."""
+    return not has_scheme(path) or is_disk(filesystem(path)[0])
+
+
+def has_scheme(path: str) -> bool:
+    return "://" in str(path) or "::" in str(path)
+
+
+# Listings.
+
+LISTING_SECONDS = 10.0  # for which a listing answers questions about single objects
+_LISTED: dict[tuple[str, str], tuple[float, dict[str, Any]]] = {}
+
+
+def note_listed(path: str, infos: dict[str, dict[str, Any]]) -> None:
+    """Keep the infos of a listing for `stat`: one request then stands for one a file."""
+    scheme, now = path.partition("://")[0], time.monotonic()
+    if len(_LISTED) > 1 << 20:
+        _LISTED.clear()
+    _LISTED.update(((scheme, name), (now, info)) for name, info in infos.items())
+
+
+def listed(path: str, inner: str) -> dict[str, Any] | None:
+    """Return an object's info from a listing of the last `LISTING_SECONDS`, if there is one."""
+    noted_at, info = _LISTED.get((path.partition("://")[0], inner), (0.0, None))
+    return info if time.monotonic() - noted_at < LISTING_SECONDS else None
+
+
+def forget_listed() -> None:
+    """Forget the listings, because this process changes an object."""
+    _LISTED.clear()
+
+
+# Writing.
+
+_WRITTEN: ContextVar[tuple[str, dict[str, tuple[str, int]]] | None] = ContextVar(
+    "a directory, and sha256 and size of the objects that this thread wrote there", default=None
+)
+
+
+@contextlib.contextmanager
+def hashing_written(directory: str) -> Iterator[dict[str, tuple[str, int]]]:
+    """Yield sha256 and size of the objects that this thread writes below `directory` of a store.
+
+    They are keyed by their relative name; names with a part that begins with `_` are left out. A
+    builder need not read its output again for the manifest.
+    """
+    written: dict[str, tuple[str, int]] = {}
+    token = _WRITTEN.set((f"{directory}/", written))
+    try:
+        yield written
+    finally:
+        _WRITTEN.reset(token)
+
+
+def note_written(hashes: Mapping[str, Sequence[Any]]) -> None:
+    """Add what another process wrote, by relative name, to the hashes of `hashing_written`."""
+    noted = _WRITTEN.get()
+    if noted is not None:
+        noted[1].update((name, (str(sha256), int(size))) for name, (sha256, size) in hashes.items())
+
+
+class Upload(io.RawIOBase):
+    """An object that is being written: at most `PUT_BYTES` by one request, more as a multipart
+    upload. If a block of `hashing_written` is active and covers `path`, it gets the hash.
+    """
+
+    def __init__(self, fs: fsspec.AbstractFileSystem, inner: str, path: str) -> None:
+        self._fs, self._inner = fs, inner
+        directory, self._hashes = _WRITTEN.get() or ("", {})
+        self._name = path.removeprefix(directory)
+        is_hashed = bool(directory) and self._name != path and "/_" not in f"/{self._name}"
+        self._digest = hashlib.sha256() if is_hashed else None
+        self._small, self._large = bytearray(), None
+
+    def writable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return len(self._small) if self._large is None else int(self._large.tell())
+
+    def write(self, data: Any) -> int:
+        view = memoryview(data).cast("B")
+        if self._digest is not None:
+            self._digest.update(view)
+        if self._large is None and len(self._small) + len(view) > PUT_BYTES:
+            self._large = self._fs.open(self._inner, "wb", autocommit=False)
+            self._large.write(self._small)
+            self._small.clear()
+        if self._large is None:
+            self._small += view
+        else:
+            self._large.write(view)
+        return len(view)
+
+    def close(self) -> None:
+        if self._large is not None and not self.closed:
+            self._large.close()
+        super().close()
+
+    def commit(self) -> None:
+        if self._large is None:
+            self._fs.pipe_file(self._inner, bytes(self._small))
+        else:
+            self._large.commit()
+        if self._digest is not None:
+            self._hashes[self._name] = self._digest.hexdigest(), self.tell()
+
+    def discard(self) -> None:
+        if self._large is not None:
+            self._large.closed = True  # else the garbage collector would flush the rest
+            with contextlib.suppress(Exception):
+                self._large.discard()

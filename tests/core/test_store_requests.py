@@ -1,0 +1,60 @@
+"""Requests to a store: one where one suffices, and no byte read that was just written."""
+
+from __future__ import annotations
+
+import hashlib
+
+from cloze.core import storage
+from tests.object_store import Store
+
+BLOCK = b"0123456789abcdef" * (1 << 16)
+
+
+def kinds(store: Store) -> list[str]:
+    """Return the kinds of the requests since the last call."""
+    asked = [request.kind for request in store.server.requests]
+    store.server.requests.clear()
+    return asked
+
+
+def test_one_request_where_one_suffices(store: Store) -> None:
+    path = store.path("a", "one.bin")
+    storage.write_bytes(path, BLOCK)
+    assert kinds(store) == ["put"]
+    assert storage.read_at_once(path) == BLOCK
+    assert kinds(store) == ["get"]
+    assert storage.has_file(path)
+    assert not storage.has_file(store.path("a", "two.bin"))
+    assert kinds(store) == ["get", "get"]
+    storage.write_bytes(store.path("a", "two.bin"), BLOCK * 6)
+    assert kinds(store) == ["multipart", "part", "multipart"]
+    names = storage.list_files(store.path("a"))
+    sizes = [storage.stat(store.path("a", name))["size"] for name in names]
+    assert (names, sizes) == (["one.bin", "two.bin"], [len(BLOCK), 6 * len(BLOCK)])
+    assert all(storage.etag(store.path("a", name)) for name in names)
+    assert kinds(store) == ["list"]
+    storage.remove_file(path)
+    assert kinds(store) == ["delete"]
+    assert not storage.exists(path)
+
+
+def test_what_is_written_is_hashed_on_the_way(store: Store) -> None:
+    contents = {"small.bin": BLOCK, "deep/large.bin": BLOCK * 6}
+    with storage.hashing_written(store.path("out")) as written:
+        for name, content in contents.items():
+            storage.write_bytes(store.path("out", name), content)
+        storage.write_bytes(store.path("out", "_scratch", "part.bin"), BLOCK)
+        storage.write_bytes(store.path("other", "small.bin"), BLOCK)
+    assert written == {
+        name: (hashlib.sha256(content).hexdigest(), len(content))
+        for name, content in contents.items()
+    }
+    assert all(request.kind != "get" for request in store.server.requests)
+
+
+def test_a_beginning_is_not_the_whole(store: Store) -> None:
+    path = store.path("a.bin")
+    storage.write_bytes(path, BLOCK)
+    with storage.reading_ahead(1 << 16), storage.open_input(path) as stream:
+        assert stream.read(1 << 12) == BLOCK[: 1 << 12]
+    assert store.server.totals()["read"] < 1 << 17
