@@ -174,7 +174,8 @@ class Upload(io.RawIOBase):
         self._name = path.removeprefix(directory)
         is_hashed = bool(directory) and self._name != path and "/_" not in f"/{self._name}"
         self._digest = hashlib.sha256() if is_hashed else None
-        self._small, self._large = bytearray(), None
+        self._small = bytearray()
+        self._large: Any = None
 
     def writable(self) -> bool:
         return True
