@@ -40,7 +40,7 @@ def clean(discarded: tuple[str, ...], unused_days: float, delete: bool, as_json:
     """
     from cloze.core.errors import UsageError, did_you_mean
     from cloze.flows.graph.plan import runs_directory
-    from cloze.flows.nightly import journal
+    from cloze.flows.nightly import result
     from cloze.flows.run import retention
 
     runs = runs_directory()
@@ -50,7 +50,7 @@ def clean(discarded: tuple[str, ...], unused_days: float, delete: bool, as_json:
             raise UsageError(f"no run {name!r} in {runs}; {did_you_mean(name, known)}")
     found = retention.survey(
         runs,
-        journal.champion_checkpoints(runs),
+        result.champion_checkpoints(runs),
         discarded=discarded,
         unused_days=unused_days,
     )

@@ -203,14 +203,6 @@ def champion_path(journal: Journal, champion: Champion) -> str | None:
     return None
 
 
-def champion_checkpoints(runs: Path) -> list[str]:
-    """Return the checkpoints of the last champions, where they are now."""
-    journal = Journal(runs)
-    recent = [change.champion for change in journal.changes()[-RETAINED_CHAMPIONS:]]
-    paths = [champion_path(journal, champion) for champion in recent]
-    return [path for path in paths if path is not None]
-
-
 def keep_champion_files(journal: Journal, champion: Champion) -> None:
     """Link the champion's files next to the journal, and remove those of older champions.
 

@@ -199,7 +199,7 @@ class NightlyRun:
 
     def _remove_unneeded(self, days: float) -> None:
         """Remove what no run needs, as `cloze clean --delete --unused-days DAYS` does."""
-        champions = journal.champion_checkpoints(self.runs)
+        champions = result.champion_checkpoints(self.runs)
         for stored in retention.survey(self.runs, champions, unused_days=days):
             if not stored.needed_for:
                 retention.remove(stored)

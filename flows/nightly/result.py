@@ -27,7 +27,13 @@ from cloze.core.artifacts.lock import locked
 from cloze.core.errors import UsageError
 from cloze.core.humanize import format_number, templates_in
 from cloze.flows.nightly.discovery import CheckpointInfo, CheckpointSelection
-from cloze.flows.nightly.journal import Champion, Change, Journal
+from cloze.flows.nightly.journal import (
+    RETAINED_CHAMPIONS,
+    Champion,
+    Change,
+    Journal,
+    champion_path,
+)
 from cloze.flows.nightly.promotion_gate import PromotionDecision
 from cloze.flows.report.plots import BLUE, GREEN, INK, MUTED, RED, STYLE, svg
 from cloze.flows.tracking.spool import DIRECTORY, Spool, tracking_uri
@@ -132,6 +138,14 @@ def log_to_mlflow(runs: Path, started: float, outcome: NightlyResult) -> None:
     spool.file(night, str(outcome.trend))
     spool.end_run(night)
     spool.close()
+
+
+def champion_checkpoints(runs: Path) -> list[str]:
+    """Return the checkpoints of the last champions, where they are now."""
+    journal = Journal(runs)
+    recent = [change.champion for change in journal.changes()[-RETAINED_CHAMPIONS:]]
+    paths = [champion_path(journal, champion) for champion in recent]
+    return [path for path in paths if path is not None]
 
 
 def remove_old_artifacts(directory: Path, before: float, labels: Collection[str]) -> list[str]:

@@ -35,14 +35,13 @@ if TYPE_CHECKING:
 
 
 class DebertaConfig(ModelConfig):
-    """DeBERTaV3-base (He et al., 2023; microsoft/DeBERTa, language_model/rtd_base.json).
-
-    Defaults are those of transformers' classes; presets set the pretraining method.
+    """DeBERTaV3-base (He et al., 2023; microsoft/DeBERTa, language_model/rtd_base.json), with the
+    defaults of transformers' classes; presets set the pretraining method.
     """
 
     supports_compile: ClassVar[bool] = False  # not measured
     supports_causal: ClassVar[bool] = False
-    supports_pruned_heads: ClassVar[bool] = False  # they share projections of positions
+    supports_pruned_heads: ClassVar[bool] = False  # positions are projected by all together
     default_vocab_size: ClassVar[int] = 128_100
     default_batch_size: ClassVar[int] = 8192  # DeBERTaV3, Table 8: base; 2,048 in version 2
 
