@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -12,10 +11,8 @@ from cloze.flows.commands.base.inference_command import (
     Answer,
     InferenceCommand,
     Request,
-    input_values,
-    progress_line,
 )
-from cloze.flows.commands.base.options import GroupedOption, emit
+from cloze.flows.commands.base.options import GroupedOption
 from cloze.flows.commands.base.stage_command import StageArguments, StageCommand, run_stage
 
 if TYPE_CHECKING:
@@ -43,8 +40,6 @@ def attention(request: Request, options: Mapping[str, Any], pair: str | None) ->
     if request.out is None or not request.out.lower().endswith(".html"):
         attention.predict(request, options, fields)
         return
-    from cloze.flows.graph.command import run_inference
-    from cloze.flows.views import terminal
     from cloze.flows.views.attention_page import AttentionPage
 
     page = AttentionPage()
@@ -53,18 +48,13 @@ def attention(request: Request, options: Mapping[str, Any], pair: str | None) ->
         for answer in answers:
             page.add(answer)
 
-    with (
-        input_values(replace(request, out=None), "text") as values,
-        progress_line("attention") as report,
-    ):
-        values = {**options, "common": fields, **values}
-        summary = run_inference("attention", values, request.checkpoint, receive, report)
-    count = page.write(request.out, request.checkpoint)
-    if request.as_json:
-        emit({"out": request.out, **summary})
-    else:
-        note = f"the attention maps of {count:,} text{'s' * (count > 1)} in {request.out}"
-        terminal.console().print(note, markup=False, soft_wrap=True)
+    out = request.out
+
+    def finish(summary: Mapping[str, Any]) -> str:
+        count = page.write(out, request.checkpoint)
+        return f"the attention maps of {count:,} text{'s' * (count > 1)}"
+
+    attention.predict_into_file(request, {**options, "common": fields}, receive, finish)
 
 
 @click.command("heads", cls=StageCommand, stage="heads", positional=("checkpoint",), transient=True)

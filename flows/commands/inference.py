@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -18,10 +17,7 @@ from cloze.flows.commands.base.inference_command import (
     Answer,
     InferenceCommand,
     Request,
-    input_values,
-    progress_line,
 )
-from cloze.flows.commands.base.options import emit
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -88,21 +84,13 @@ def embed(request: Request, options: Mapping[str, Any]) -> None:
         embed.predict(request, options)
         return
     from cloze.core import storage
-    from cloze.flows.graph.command import run_inference
-    from cloze.flows.views import terminal
 
-    with (
-        input_values(replace(request, out=None), "text") as values,
-        progress_line("embed") as report,
-    ):
-        values = {**options, "common": {}, "npy": storage.absolute(request.out), **values}
-        checkpoint = request.checkpoint
-        summary = run_inference("embed", values, checkpoint, lambda answers: None, report)
-    if request.as_json:
-        emit({"out": request.out, **summary})
-    else:
-        note = f"{summary['answered']:,} vectors of {summary['size']} numbers in {request.out}"
-        terminal.console().print(note, markup=False, soft_wrap=True)
+    embed.predict_into_file(
+        request,
+        {**options, "npy": storage.absolute(request.out)},
+        receive=lambda answers: None,
+        finish=lambda summary: f"{summary['answered']:,} vectors of {summary['size']} numbers",
+    )
 
 
 def _show_labels(answer: Answer) -> RenderableType:

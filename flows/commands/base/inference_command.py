@@ -23,7 +23,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import IO, TYPE_CHECKING, Any
 
 import click
@@ -167,7 +167,6 @@ class InferenceCommand(GroupedCommand):
             fields: fields of every input.
         """
         from cloze.flows.graph.command import run_inference
-        from cloze.flows.views import terminal
 
         with contextlib.ExitStack() as stack:
             values = {
@@ -191,13 +190,47 @@ class InferenceCommand(GroupedCommand):
                 summary = run_inference(self.stage, values, request.checkpoint, receive, report)
             except KeyboardInterrupt:  # inference cannot be resumed
                 click.get_current_context().exit(1)
-        if request.out is not None and request.as_json:
-            emit({"out": request.out, **summary})
-        elif request.out is not None:
-            note = f"{summary['answered']:,} answers in {request.out}"
-            terminal.console().print(note, markup=False, soft_wrap=True)
+        if request.out is not None:
+            _announce(request, summary, f"{summary['answered']:,} answers")
         elif request.as_json and not as_lines:
             emit(self.gather(answers))
+
+    def predict_into_file(
+        self,
+        request: Request,
+        values: Mapping[str, Any],
+        receive: Callable[[Sequence[Answer]], object],
+        finish: Callable[[Mapping[str, Any]], str],
+    ) -> None:
+        """Run the stage for a file that has a format of its own, and print what it contains.
+
+        Args:
+            request: the inputs, with `out`.
+            values: config values of the stage.
+            receive: called with each batch of predictions.
+            finish: called with the summary; it completes the file and describes its content.
+        """
+        from cloze.flows.graph.command import run_inference
+
+        with (
+            input_values(replace(request, out=None), self.field) as inputs,
+            progress_line(self.stage) as report,
+        ):
+            summary = run_inference(
+                self.stage, {"common": {}, **values, **inputs}, request.checkpoint, receive, report
+            )
+        _announce(request, summary, finish(summary))
+
+
+def _announce(request: Request, summary: Mapping[str, Any], content: str) -> None:
+    """Print what a file of answers contains; with `--json` the summary."""
+    from cloze.flows.views import terminal
+
+    if request.as_json:
+        emit({"out": request.out, **summary})
+    else:
+        note = f"{content} in {request.out}"
+        terminal.console().print(note, markup=False, soft_wrap=True)
 
 
 @contextlib.contextmanager
