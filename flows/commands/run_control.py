@@ -314,7 +314,8 @@ def _resume_training(path: str, changes: Mapping[str, Any], as_json: bool) -> No
 
     job_file = storage.join(path, LOGS, JOB)
     job = Job.read(job_file) if storage.exists(job_file) else None
-    stage = artifact.read_manifest(path).stage if artifact.is_artifact(path) else job and job.stage
+    manifest = artifact.find_manifest(path)
+    stage = manifest.stage if manifest is not None else job and job.stage
     if stage is not None and stage not in TRAININGS:
         raise DataError(
             f"{path} is the artifact of a {stage}; resume takes a run, or the directory of a"

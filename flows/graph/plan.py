@@ -262,7 +262,7 @@ def _with_location(error: DataError, node: Node, location: str) -> DataError:
 def _manifest(path: str) -> artifact.Manifest | None:
     """Return the manifest of the artifact at `path`; None if it is missing or damaged."""
     try:
-        return artifact.read_manifest(path) if artifact.is_artifact(path) else None
+        return artifact.find_manifest(path)
     except DataError:
         return None
 

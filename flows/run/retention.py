@@ -139,8 +139,8 @@ def _artifacts(runs: Path) -> Iterator[StoredArtifact]:
                 used=max(written, used.get(path.resolve(), 0.0)),
             )
             try:
-                if artifact.is_artifact(str(path)):
-                    manifest = artifact.read_manifest(str(path))
+                manifest = artifact.find_manifest(str(path))
+                if manifest is not None:
                     stored.fingerprint = manifest.fingerprint
                     stored.parents = frozenset(
                         map(fingerprints.artifact_fingerprint_of, manifest.parents.values())

@@ -57,7 +57,7 @@ def export_data(build: BuildContext) -> StageResult:
         UsageError: the input is no artifact of a corpus or dataset.
     """
     source = build.inputs["checkpoint"]
-    manifest = artifact.read_manifest(source) if artifact.is_artifact(source) else None
+    manifest = artifact.find_manifest(source)
     if manifest is None or manifest.stage not in STAGES:
         raise UsageError(
             f"--as croissant is for artifacts of {', '.join(STAGES)} ({source} is none); name one, "

@@ -62,7 +62,8 @@ def _milestones(source: str) -> dict[str, str]:
     Raises:
         UsageError: `source` is none, or has no milestones.
     """
-    summary = artifact.read_manifest(source).summary if artifact.is_artifact(source) else {}
+    manifest = artifact.find_manifest(source)
+    summary = {} if manifest is None else manifest.summary
     names = {f"step-{step}": path for step, path in (summary.get("milestones") or {}).items()}
     for words, path in (summary.get("milestone_words") or {}).items():
         names[f"words-{format_count(int(words))}"] = path
