@@ -1,7 +1,9 @@
 """Results of the suite: scores by task, predictions for the gate, held-out perplexity.
 
 A task's score is its main metric. If the suite has a section `evaluate`, that stage's predictions
-count instead of the fine-tuning's.
+count instead of the fine-tuning's. An ensemble's score counts in addition to those of its members,
+under a name of its own: `sst2 (ensemble)`. The gate does not compare ensembles: each is made of
+members that it compares, and has one score, which says nothing about the seeds' noise.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ from typing import Any
 from cloze.core import storage
 from cloze.core.artifacts import artifact
 from cloze.core.artifacts.artifact import Manifest
+from cloze.core.stages.stage import role_of
 from cloze.flows.graph.nodes import Node
 from cloze.flows.nightly.promotion_gate import (
     METRICS,
@@ -41,8 +44,8 @@ class Scores:
     Attributes:
         metric: name of the score, by task.
         values: scores by task and seed.
-        answers: input of the gate, by task: predictions, or scores by seed if the files have no
-            labels; losses for held-out text.
+        answers: input of the gate, by task without ensembles: predictions, or scores by seed if
+            the files have no labels; losses for held-out text.
         perplexity: held-out perplexity; None: not measured.
     """
 
@@ -82,7 +85,10 @@ def gather(artifacts: Iterable[tuple[Node, str]]) -> dict[str, Scores]:
     """
     finished = list(artifacts)
     evaluated = {
-        name for node, _ in finished if node.stage == "evaluate" for name in node.depends_on
+        name
+        for node, _ in finished
+        if node.stage == "evaluate" and not _is_ensemble(node)
+        for name in node.depends_on
     }
     by_label: dict[str, Scores] = {}
     tables: dict[tuple[str, str], dict[str, list[dict[str, str]]]] = {}  # rows by seed
@@ -108,6 +114,8 @@ def gather(artifacts: Iterable[tuple[Node, str]]) -> dict[str, Scores]:
             task, seed = _task(node, str(summary["task"])), str(node.values.get("seed", "0"))
             scores.metric[task] = metric
             scores.values.setdefault(task, {})[seed] = float(metrics[metric])
+            if _is_ensemble(node):
+                continue
             tables.setdefault((label, task), {})[seed] = _read_table(path, summary)
     for (label, task), rows_by_seed in tables.items():
         scores = by_label[label]
@@ -139,9 +147,15 @@ def _read_table(path: str, summary: Mapping[str, Any]) -> list[dict[str, str]]:
     return list(csv.DictReader(stream, delimiter="\t", quoting=csv.QUOTE_NONE))
 
 
+def _is_ensemble(node: Node) -> bool:
+    """Return whether the node evaluates several checkpoints together."""
+    members = [key for key in node.inputs if role_of(key) == "checkpoint"]
+    return node.stage == "evaluate" and len(members) > 1
+
+
 def _task(node: Node, task: str) -> str:
     """Return the task's name and what distinguishes its nodes: `sst2`, `sst2 (limit 100)`."""
-    label = node.section.partition("@")[2]
+    label = node.section.partition("@")[2] or ("ensemble" if _is_ensemble(node) else "")
     axes = [
         f"{axis} {value}"
         for axis, value in node.values.items()

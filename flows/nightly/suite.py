@@ -3,7 +3,9 @@
 A config's section `night` configures discovery and gate; its other sections are nodes. The suite
 takes the stages that read a pretrained checkpoint (`finetune`, `perplexity`, …) and those that
 depend on them (`evaluate`). So any run's config can be used. Each section that reads a checkpoint
-gets an additional axis over the checkpoints: `finetune@demo.200-sst2-1`.
+gets an additional axis over the checkpoints, the last one: `finetune@sst2-1-demo.200`. So does a
+section that names such nodes, alone or by a pattern: of `finetune@sst2-*`, an ensemble reads
+`finetune@sst2-*-{of}`.
 """
 
 from __future__ import annotations
@@ -94,16 +96,29 @@ class Suite:
             if name == RUN:
                 values[name] = section
                 continue
+            roles = stages.stage(str(stage_of(name))).inputs.keys() & section.keys()
+            own = {role: self._of_subject(section[role]) for role in roles}
             inputs = {
                 label: node_inputs
                 for label, artifacts in subjects.items()
                 if (node_inputs := _inputs(name, section, artifacts)) is not None
             }
-            if any(inputs.values()):
-                values[name] = {**section, MATRIX: {AXIS: inputs, **(section.get(MATRIX) or {})}}
+            if any(inputs.values()) or any(own[role] != section[role] for role in roles):
+                matrix = {**(section.get(MATRIX) or {}), AXIS: inputs}
+                values[name] = {**section, **own, MATRIX: matrix}
             elif inputs:  # else no checkpoint has the inputs that the section requires
                 values[name] = section
         return RunConfig(values, NIGHT)
+
+    def _of_subject(self, reference: Any) -> Any:
+        """Return a reference to nodes of the suite, or a list of them, for one checkpoint."""
+        if isinstance(reference, (list, tuple)):
+            return [self._of_subject(item) for item in reference]
+        node, slash, path = str(reference).partition("/")
+        stage, at, _ = node.partition("@")
+        if not at or node in self.sections or stage not in map(stage_of, self.sections):
+            return reference
+        return f"{node}-{{{AXIS}}}{slash}{path}"
 
 
 def load(reference: str = NIGHT, overrides: Mapping[str, Any] | None = None) -> Suite:

@@ -5,7 +5,7 @@ whatever file a task's predictions are in.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +14,10 @@ import pytest
 from cloze.core.artifacts import artifact
 from cloze.core.artifacts.artifact import Manifest
 from cloze.core.stages.execution import Execution
-from cloze.flows.graph.nodes import Node
+from cloze.flows.graph.nodes import InputSource, Node
 from cloze.flows.nightly.evaluation_results import gather
 from cloze.flows.nightly.promotion_gate import SeedScores, TaskPredictions, TextLosses
+from cloze.model.tasks.evaluate.stage import EvaluateConfig
 from cloze.model.tasks.finetune.stage import FinetuneConfig
 from cloze.model.use.configs import PerplexityConfig
 
@@ -28,15 +29,21 @@ def table(*rows: str) -> Write:
 
 
 def made(
-    directory: Path, seed: int, summary: dict[str, Any], write: Write | None = None
+    directory: Path,
+    seed: int | None,
+    summary: dict[str, Any],
+    write: Write | None = None,
+    reads: Sequence[str] = (),
 ) -> tuple[Node, str]:
-    name = f"finetune@demo-x-{seed}"
+    """A fine-tuning of a seed, or the evaluation of those that it reads."""
+    stage = "evaluate" if reads else "finetune"
+    name = f"{stage}@x-{seed}-demo"
     path = directory / name
     path.mkdir()
     if write is not None:
         write(path)
     manifest = Manifest(
-        stage="finetune",
+        stage=stage,
         version=1,
         fingerprint=name,
         parents={},
@@ -45,15 +52,17 @@ def made(
         summary=summary,
     )
     artifact.write_manifest(str(path), manifest)
-    values = {"of": "demo", "seed": seed}
     node = Node(
         name=name,
-        stage="finetune",
-        section="finetune",
-        values=values,
-        config=FinetuneConfig(),
+        stage=stage,
+        section=stage,
+        values={"of": "demo"} | ({} if seed is None else {"seed": seed}),
+        config=EvaluateConfig() if reads else FinetuneConfig(),
         execution=Execution(),
-        inputs={},
+        inputs={
+            f"checkpoint/{key}" if len(reads) > 1 else "checkpoint": InputSource(node=key)
+            for key in reads
+        },
     )
     return node, str(path)
 
@@ -128,6 +137,32 @@ def test_other_answers_are_compared_by_their_seeds(
         write,
     )
     assert found == SeedScores(metric=metric, values={"1": 0.5, "2": 0.5})
+
+
+def test_an_ensemble_counts_beside_its_members_and_the_gate_compares_the_members(
+    tmp_path: Path,
+) -> None:
+    def summary(score: float) -> dict[str, Any]:
+        return {
+            "task": "x",
+            "metric": "accuracy",
+            "metrics": {"accuracy": score},
+            "predictions": "predictions.tsv",
+        }
+
+    rows = table("index\ttext\tlabel\tprediction", "0\ta\t1\t1")
+    members = [made(tmp_path, seed, summary(score), rows) for seed, score in ((1, 0.5), (2, 0.7))]
+    names = [node.name for node, _ in members]
+    together = made(tmp_path, None, summary(0.9), rows, names)
+    found = gather([*members, together])["demo"]
+    assert found.values == {"x": {"1": 0.5, "2": 0.7}, "x (ensemble)": {"0": 0.9}}
+    assert found.answers.keys() == {"x"}
+
+    alone = made(tmp_path, 1, summary(0.6), rows, names[:1])  # an evaluation of one member
+    assert gather([*members, together, alone])["demo"].values == {
+        "x": {"1": 0.6, "2": 0.7},
+        "x (ensemble)": {"0": 0.9},
+    }
 
 
 def test_held_out_text_is_compared_by_the_losses_of_its_rows(tmp_path: Path) -> None:

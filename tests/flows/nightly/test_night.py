@@ -163,7 +163,7 @@ def test_a_dry_run_shows_the_graph_and_leaves_nothing(runs: Path) -> None:
     assert [item["step"] for item in shown["new"]] == [10, 20, 30]
     assert [len(shown[key]) for key in ("chosen", "waiting", "passed")] == [1, 1, 1]
     assert [node["name"] for node in shown["nodes"]] == [
-        f"finetune@demo.30.aaaaaaaa-sst2-{seed}" for seed in (1, 2, 3)
+        f"finetune@sst2-{seed}-demo.30.aaaaaaaa" for seed in (1, 2, 3)
     ]
     assert sorted(runs.rglob("*")) == before
     json.dumps(shown)
@@ -196,6 +196,35 @@ def test_a_task_that_reads_a_corpus_gets_the_checkpoints_own() -> None:
     assert inputs == {
         "finetune@demo.1": {"checkpoint": "/c/checkpoints/step-00000001", "corpus": "/runs/corpus"},
         "evaluate@demo.1": {"checkpoint": "finetune@demo.1", "corpus": "/runs/corpus"},
+    }
+
+
+def test_an_ensemble_has_the_members_of_one_checkpoint() -> None:
+    sections = {
+        "finetune": {"matrix": {"task": ["sst2", "rte"], "seed": [1, 2]}, "data": "samples/tasks"},
+        "evaluate@ensemble": {
+            "checkpoint": "finetune@{task}-*",
+            "matrix": {"task": ["sst2", "rte"]},
+        },
+        "evaluate@two": {"checkpoint": ["finetune@rte-1", "finetune@rte-2"]},
+    }
+    wanted = suite.Suite(
+        settings=suite.NightSettings(), sections=sections, reference="", overrides={}
+    )
+    graph = wanted.config({label: {"pretrain": f"/c/{label}"} for label in ("demo.1", "demo.2")})
+    members = {
+        (node.section, node.values.get("task"), node.values["of"]): set(node.depends_on)
+        for node in graph.nodes.values()
+        if node.stage == "evaluate"
+    }
+    pairs = {
+        (task, of): {f"finetune@{task}-{seed}-{of}" for seed in (1, 2)}
+        for task in ("sst2", "rte")
+        for of in ("demo.1", "demo.2")
+    }
+    assert members == {
+        **{("evaluate@ensemble", *key): pair for key, pair in pairs.items()},
+        **{("evaluate@two", None, of): pairs["rte", of] for of in ("demo.1", "demo.2")},
     }
 
 
