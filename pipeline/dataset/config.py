@@ -25,7 +25,7 @@ from cloze.core.stages.execution import (
     subtract_startup,
 )
 from cloze.pipeline.dataset.masking.registry import RULES, MaskFields, default_cap, known
-from cloze.pipeline.dataset.pairings.registry import PAIRINGS
+from cloze.pipeline.dataset.pairings.registry import PAIRINGS, NspOptions
 from cloze.pipeline.dataset.recipes import RECIPES
 
 if TYPE_CHECKING:
@@ -205,6 +205,7 @@ BYTES_PER_TOKEN = 4.2  # of English with a vocabulary of 30,000
 # tokens in rows per token read: random next segments are copies from other documents
 ROW_TOKENS = 1.1
 FILL = 0.95  # mean fill of a row
+SENTENCE_BYTES = 135.0  # of Wikipedia's English, for a corpus that is not there yet
 COPY_SHARE = 0.05  # work per mask copy, relative to its row
 
 
@@ -215,13 +216,14 @@ def estimate_cost(
     machine: MachineSpec,
     previous: Metadata | None,
 ) -> CostEstimate:
-    """Estimate the cost from the corpus' bytes and the bytes per token."""
+    """Estimate the cost from the corpus' bytes and sentences, and the bytes per token."""
     del previous
     corpus, vocab = inputs["corpus"], inputs["vocab"]
     tokens = float(corpus["bytes"]) / float(vocab.get("bytes_per_piece") or BYTES_PER_TOKEN)
-    row_tokens, mean_length = tokens * ROW_TOKENS, FILL * config.length
+    sentences = float(corpus.get("sentences") or float(corpus["bytes"]) / SENTENCE_BYTES)
+    rows, mean_length = _estimate_rows(config, tokens, sentences)
     id_bytes = 4 if int(vocab.get("size") or 0) > 1 << 16 else 2
-    row_bytes, mask_bytes = shard_bytes(config, row_tokens, id_bytes)
+    row_bytes, mask_bytes = shard_bytes(config, rows * mean_length, id_bytes)
     parallelism = min(execution.workers, machine.cpus)
     return CostEstimate(
         work=tokens * (1 + COPY_SHARE * config.mask_copies),
@@ -233,12 +235,27 @@ def estimate_cost(
         memory_bytes=int((parallelism + 1) * PROCESS_BYTES),
         expected_metadata={
             "tokens": tokens,
-            "rows": row_tokens / mean_length,
+            "rows": rows,
             "mean_length": mean_length,
             "length": config.length,
             "vocab_size": vocab.get("size"),
         },
     )
+
+
+def _estimate_rows(config: DatasetConfig, tokens: float, sentences: float) -> tuple[float, float]:
+    """Return the number of rows, and their mean length in tokens.
+
+    A row of a fixed number of sentences does not depend on the length. Its random last sentence
+    is a copy.
+    """
+    row_sentences = PAIRINGS[config.pairing].sentences
+    if row_sentences is None:
+        mean_length = FILL * config.length
+        return tokens * ROW_TOKENS / mean_length, mean_length
+    assert isinstance(config, NspOptions)
+    mean_length = min(float(config.length), 3 + row_sentences * tokens / max(1.0, sentences))
+    return sentences / (row_sentences - config.random_next_prob), mean_length
 
 
 def measure_throughput(metadata: Metadata) -> MeasuredThroughput:

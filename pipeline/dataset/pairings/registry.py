@@ -46,6 +46,7 @@ class Pairing(NamedTuple):
     options: type[Options] | str | None = None  # the class, or `module:class`
     packed: bool = False  # rows have several sequences, with boundaries
     labels: tuple[str, str] = ("next", "random")  # names of the pair labels 0 and 1
+    sentences: int | None = None  # sentences of a row; None: as many as fit
 
 
 _PAIRS = "cloze.pipeline.dataset.pairings.sentence_pairs"
@@ -54,7 +55,9 @@ _CONTINUOUS = "cloze.pipeline.dataset.pairings.continuous"
 PAIRINGS = {
     "nsp": Pairing(f"{_PAIRS}:next_sentence", task="nsp", options=NspOptions),
     "segment-pair": Pairing(f"{_PAIRS}:segment_pairs", options=NspOptions),
-    "sentence-pair": Pairing(f"{_PAIRS}:sentence_pairs", task="nsp", options=NspOptions),
+    "sentence-pair": Pairing(
+        f"{_PAIRS}:sentence_pairs", task="nsp", options=NspOptions, sentences=2
+    ),
     "sop": Pairing(
         f"{_PAIRS}:sentence_order", task="sop", options=SopOptions, labels=("in_order", "swapped")
     ),

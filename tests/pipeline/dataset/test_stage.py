@@ -20,8 +20,10 @@ from hypothesis import strategies as st
 from cloze.core import random_keys
 from cloze.core.artifacts import artifact
 from cloze.core.errors import DataError
+from cloze.core.stages.execution import Execution, MachineSpec
 from cloze.core.words import count_words
 from cloze.pipeline.dataset import merge
+from cloze.pipeline.dataset.config import DatasetConfig
 from cloze.pipeline.dataset.masking.candidates import (
     MaskConfig,
     TokenProperties,
@@ -93,6 +95,27 @@ def test_shards_are_balanced_and_typed(made):
     )
     assert info.tokenizer == load(str(Path(made.artifact) / "tokenizer")).fingerprint
     assert shards[0].schema.field("input_ids").type == pa.list_(pa.uint16())
+
+
+@pytest.mark.parametrize(
+    "values",
+    [{}, {"pairing": "sentence-pair"}, {"pairing": "sentence-pair", "random_next_prob": 0}],
+)
+def test_the_plan_expects_as_many_rows_as_the_stage_makes(vocab, tmp_path, values):
+    text = [sentence for _, document in made_documents() for sentence in document]
+    corpus = write_corpus(tmp_path / "corpus", made_documents())
+    result = make(corpus, vocab, tmp_path / "made", **values)
+    summary = result.manifest.summary
+    size = sum(map(len, text))
+    inputs = {
+        "corpus": {"bytes": size, "sentences": len(text)},
+        "vocab": {"bytes_per_piece": size / summary["tokens"]},
+    }
+    config = DatasetConfig(**{**CONFIG, **values})
+    expected = STAGE.cost_model.estimate(config, inputs, Execution(), MachineSpec(), None)
+    assert expected.expected_metadata["rows"] == pytest.approx(summary["rows"], rel=0.15)
+    length = expected.expected_metadata["mean_length"]
+    assert length == pytest.approx(summary["mean_length"], rel=0.15)
 
 
 def test_words_per_token_of_rows(vocab, tmp_path):
