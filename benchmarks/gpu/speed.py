@@ -21,6 +21,7 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -48,6 +49,7 @@ from cloze.model.train.evaluate.scoring import PretrainModule
 from cloze.model.train.monitor.throughput import mfu_meter
 from cloze.model.train.optimizers.adam import adamw
 from cloze.model.train.optimizers.parameters import freeze_unused, parameter_groups
+from cloze.model.train.plan.estimates import flops_per_token
 from cloze.model.train.precision import DTYPES, Precision, autocast, resolve
 from cloze.model.train.setup import hyperparameters, step_duration
 
@@ -211,7 +213,7 @@ def _plain(case: Case, place: Place, way: str) -> dict[str, Any]:
     _wait(device)
     speed = tokens / (time.perf_counter() - began)
     whole = sum(own, TokenCounts())
-    meter = mfu_meter(model, precision, device, 1, [])
+    meter = mfu_meter(partial(flops_per_token, model), precision, device, 1, [])
     found: dict[str, Any] = {
         "tokens_per_second": speed,
         "padded_tokens_per_second": speed * whole.positions / whole.tokens,

@@ -20,7 +20,6 @@ from cloze.model.tasks.options import TaskOptions
 from cloze.model.tasks.table import KINDS, TASKS
 from cloze.model.train.plan import estimates
 from cloze.model.train.plan.cost import (
-    FORWARD,
     device_of,
     execution_memory,
     pass_cost,
@@ -109,8 +108,8 @@ def _estimate_finetuning(
             hardware.of(device, computer),
         )
     return pass_cost(
-        tokens=tokens * config.epochs * (BASELINE if config.baselines else 1),
-        weights=weights + round(FORWARD * teacher_weights),
+        tokens=tokens * _passes(config.epochs, config.baselines, bool(config.auxiliary)),
+        weights=weights + round(estimates.FORWARD * teacher_weights),
         device=device,
         computer=computer,
         width=execution.processes,
@@ -121,11 +120,16 @@ def _estimate_finetuning(
     )
 
 
+def _passes(epochs: float, baselines: bool, auxiliary: bool) -> float:
+    """Return the passes of the encoder over the training data; an auxiliary loss takes its own."""
+    return epochs * (BASELINE if baselines else 1) * (2 if auxiliary else 1)
+
+
 def _measure_finetuning(facts: Metadata) -> MeasuredThroughput | None:
     """Measure the throughput of a fine-tuning; the size of the checkpoint gives the weights."""
     config = facts["config"]
-    passes = float(facts.get("epochs") or config.get("epochs", 1))
-    passes *= BASELINE if config.get("baselines", True) else 1
+    epochs = float(facts.get("epochs") or config.get("epochs", 1))
+    passes = _passes(epochs, config.get("baselines", True), bool(config.get("auxiliary")))
     weights = facts["files_bytes"] / estimates.WEIGHT_BYTES
     return pass_throughput(facts, weights=weights, tokens=float(facts["tokens"]) * passes)
 

@@ -29,6 +29,7 @@ from cloze.model.train.distributed import World
 from cloze.model.train.engines.device_scalars import read_async
 from cloze.model.train.loop.interfaces import EvaluationInterrupted
 from cloze.model.train.loop.schedules import ScheduleProgress
+from cloze.model.train.plan.estimates import FORWARD
 from cloze.model.train.precision import Precision
 from cloze.pipeline import tokenizer
 from cloze.pipeline.tokenizer.tokenizer import Tokenizer
@@ -307,7 +308,6 @@ def predict_ensemble(
 # Evaluation on the dev split, during and after training.
 
 BUDGET = 0.05  # maximum share of the training time for evaluations
-FORWARD = 1 / 3  # cost of a sample in prediction relative to training
 FEW = 1024  # samples that are always evaluated at every epoch: it takes seconds
 
 

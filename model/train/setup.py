@@ -101,9 +101,10 @@ def prepare(config: PretrainConfig, build: BuildContext, world: World) -> Pretra
     model = compile_first_step(job, model, source)
     evaluator = _measure(job, start, model, heldout)
     _check_disk(job, start, model.parameters)
-    meter = None
+    teacher = None if start.teacher is None else start.teacher.model
+    step_flops, meter = partial(flops_per_token, start.model, teacher=teacher), None
     if world.is_rank_zero:
-        meter = mfu_meter(start.model, precision, world.device, world.size, job.notes)
+        meter = mfu_meter(step_flops, precision, world.device, world.size, job.notes)
     duration = training_duration(config, world, start_position, evaluator, model.parameters)
     if isinstance(duration, TimeBudget) and (start.own is None or not start.own.progress.budget):
         world.decide_on_rank_zero(duration.check_feasible)
@@ -138,7 +139,7 @@ def prepare(config: PretrainConfig, build: BuildContext, world: World) -> Pretra
         logging=LoggingSpec(
             interval=config.log_interval,
             mfu_meter=meter,
-            flops_per_token=partial(flops_per_token, start.model),
+            flops_per_token=step_flops,
             words_per_token=_words_per_token(build),
             check_line=_alarms(start, model.scoring, heldout).check,
             notes=job.notes,

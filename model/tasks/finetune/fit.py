@@ -16,14 +16,13 @@ from cloze.core.errors import UsageError
 from cloze.core.stages.stage import BuildContext, Reporter
 from cloze.model import checkpoint
 from cloze.model.checkpoint import LoadedCheckpoint
-from cloze.model.families.config import ModelConfig
 from cloze.model.families.smaller import is_layer_matrix
 from cloze.model.layers.encoder import compile_layers, enable_activation_checkpointing
 from cloze.model.tasks.auxiliary import AuxiliarySource, add_auxiliary, without_auxiliary
 from cloze.model.tasks.encode import groups_of
 from cloze.model.tasks.finetune.stage import FinetuneConfig
 from cloze.model.tasks.heads import FrozenNetwork, check_frozen, new_network, trained_network
-from cloze.model.tasks.predict import FORWARD, DevEvaluator, predict_split
+from cloze.model.tasks.predict import DevEvaluator, predict_split
 from cloze.model.tasks.source import TaskObjective, source_of
 from cloze.model.tasks.table import load_task, merge_options
 from cloze.model.tasks.task import Split, Task, TaskMetadata
@@ -49,7 +48,11 @@ from cloze.model.train.optimizers.parameters import (
     layerwise_lr_multipliers,
 )
 from cloze.model.train.plan import micro_batch
-from cloze.model.train.plan.estimates import encoder_flops_per_token
+from cloze.model.train.plan.estimates import (
+    FORWARD,
+    encoder_flops_per_token,
+    logit_flops_per_token,
+)
 from cloze.model.train.precision import Precision, resolve_for_run
 from cloze.model.train.resume import state
 
@@ -267,7 +270,7 @@ def prepare(
         logging=LoggingSpec(
             interval=min(MOST_STEPS, max(setup.steps // LINES, 1)),
             notes=notes,
-            flops_per_token=partial(_flops_per_token, model, config.frozen is not None),
+            flops_per_token=partial(_flops_per_token, setup),
         ),
         evaluator=evaluator,
         patience=config.patience,
@@ -296,9 +299,19 @@ def _masked(mask: Tensor, gradient: Tensor) -> Tensor:
     return gradient * mask.to(gradient.device)
 
 
-def _flops_per_token(model: ModelConfig, is_frozen: bool, attended: float) -> float:
-    """Return the encoder's operations per token of a step; a frozen one has no backward pass."""
-    return encoder_flops_per_token(model, attended) * (FORWARD if is_frozen else 1.0)
+def _flops_per_token(setup: FinetuneSetup, attended: float) -> float:
+    """Return the operations per token of a step, without the task's head.
+
+    A frozen encoder and a teacher have no backward pass. An auxiliary loss has a pass of the
+    encoder and logits of its own.
+    """
+    encoder = encoder_flops_per_token(setup.start.model, attended)
+    flops = encoder * (FORWARD if setup.config.frozen else 1.0)
+    if setup.config.auxiliary:
+        flops += encoder + logit_flops_per_token(setup.start.model)
+    if setup.teacher is not None:
+        flops += FORWARD * encoder_flops_per_token(setup.teacher.model, attended)
+    return flops
 
 
 def _compiled(setup: FinetuneSetup, recorded: bool | None, engine: engines.EngineConfig) -> bool:

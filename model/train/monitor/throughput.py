@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Literal, get_args
@@ -33,8 +33,6 @@ import torch
 
 from cloze.model import hardware
 from cloze.model.data.batch import TokenCounts
-from cloze.model.families.config import ModelConfig
-from cloze.model.train.plan.estimates import flops_per_token
 from cloze.model.train.precision import Precision
 
 Part = Literal["data", "forward", "backward", "communication", "optimizer", "save", "evaluation"]
@@ -150,11 +148,11 @@ class MfuMeter:
     """MFU of a training on GPUs.
 
     Attributes:
-        model: config of the trained model.
+        flops_per_token: mean attended tokens -> model FLOPs per token of a step.
         peak: peak operations per second of all ranks' GPUs.
     """
 
-    model: ModelConfig
+    flops_per_token: Callable[[float], float]
     peak: float
 
     def mfu(self, tokens_per_second: float, seen: float) -> float:
@@ -164,15 +162,20 @@ class MfuMeter:
             tokens_per_second: real tokens of all ranks.
             seen: mean number of tokens that a token attends to, itself included.
         """
-        return tokens_per_second * flops_per_token(self.model, seen) / self.peak
+        return tokens_per_second * self.flops_per_token(seen) / self.peak
 
 
 def mfu_meter(
-    model: ModelConfig, precision: Precision, device: torch.device, ranks: int, notes: list[str]
+    flops_per_token: Callable[[float], float],
+    precision: Precision,
+    device: torch.device,
+    ranks: int,
+    notes: list[str],
 ) -> MfuMeter | None:
     """Return the MFU meter of a training on `ranks` GPUs like this one; None: on a CPU.
 
     Args:
+        flops_per_token: see `MfuMeter`.
         notes: receives a message if the GPU's peak is unknown, which gives None, too.
     """
     if device.type != "cuda":
@@ -186,7 +189,7 @@ def mfu_meter(
             f"(model/hardware.py)"
         )
         return None
-    return MfuMeter(model, peak * ranks)
+    return MfuMeter(flops_per_token, peak * ranks)
 
 
 class Throughput:

@@ -25,7 +25,12 @@ from cloze.model.families.registry import model_config
 from cloze.model.train.config import PretrainConfig
 from cloze.model.train.engines import STAGES
 from cloze.model.train.plan import estimates
-from cloze.model.train.plan.estimates import OVERHEAD_OPERATIONS, WEIGHT_BYTES, ComputeOptions
+from cloze.model.train.plan.estimates import (
+    FORWARD,
+    OVERHEAD_OPERATIONS,
+    WEIGHT_BYTES,
+    ComputeOptions,
+)
 
 # Seconds for torch, the process group, the model, and the last checkpoint's hash.
 START = {"cpu": 12.0, "cuda": 25.0}
@@ -33,7 +38,6 @@ FULL = 0.95  # fill of a row, if the dataset does not exist yet
 USUAL_VOCABULARY = 30_000
 PASS_START = 10.0  # seconds of any stage that reads a checkpoint
 HEADWAY = 0.4  # share of pretraining's speed: short rows, small batches
-FORWARD = 1 / 3  # of a training step
 
 
 def device_of(execution: Execution, computer: MachineSpec) -> str:

@@ -20,6 +20,7 @@ from cloze.model.hardware import chunks_logits, logit_chunk_rows
 WEIGHT_BYTES = 4
 BYTES_A_WEIGHT = 12  # fp32 weight and two moments, in a checkpoint
 MASK_SHARE = 0.16  # approximate share of positions that are predicted
+FORWARD = 1 / 3  # operations of a forward pass, as a share of a training step's
 # Operations per token besides the matrices (embeddings, norms, optimizer, loading, kernel
 # launches), which slow small models down. On the CPU from BERT-tiny's 44,000 and BERT-mini's 18,000
 # tokens/s on two cores of a Xeon with AMX (benchmarks/README.md); on a GPU a guess.
@@ -60,16 +61,22 @@ def active_parameters(model: ModelConfig) -> int:
     return approximate_parameters(model) + repeated_weights
 
 
-def flops_per_token(model: ModelConfig, length: float) -> float:
+def flops_per_token(model: ModelConfig, length: float, teacher: ModelConfig | None = None) -> float:
     """Return the operations per token of a training step, for rows of `length` tokens.
 
-    The layers of all networks, and the logits of predicted positions.
+    The layers of all networks, the logits of predicted positions, and a teacher's forward pass.
     """
-    predicted = 1.0 if "lm" in model.heads else MASK_SHARE
     layer_flops = sum(
         encoder_flops_per_token(encoder, length) for encoder in (model, *model.auxiliary_models)
     )
-    return layer_flops + 6.0 * predicted * model.vocab_size * model.word_width
+    teacher_flops = 0.0 if teacher is None else FORWARD * flops_per_token(teacher, length)
+    return layer_flops + logit_flops_per_token(model) + teacher_flops
+
+
+def logit_flops_per_token(model: ModelConfig) -> float:
+    """Return the operations per token of a training step in the logits of predicted positions."""
+    predicted = 1.0 if "lm" in model.heads else MASK_SHARE
+    return 6.0 * predicted * model.vocab_size * model.word_width
 
 
 def encoder_flops_per_token(encoder: ModelConfig, length: float) -> float:

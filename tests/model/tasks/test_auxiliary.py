@@ -23,6 +23,7 @@ from cloze.model.tasks.finetune.stage import STAGE, FinetuneConfig
 from cloze.model.tasks.heads import new_network
 from cloze.model.tasks.source import TaskObjective
 from cloze.model.tasks.table import load_task
+from cloze.model.train.plan.estimates import logit_flops_per_token
 from cloze.pipeline.tokenizer.tokenizer import Tokenizer
 from tests.glue_files import write_glue
 from tests.model.tasks.conftest import BAD, GOOD, NEUTRAL
@@ -113,6 +114,10 @@ def test_it_resumes_exactly_and_leaves_no_head(
     )
     assert best.as_json()["best"]["step"] > 0
     plain = finetune(settings(sentiment, epochs=2, baselines=False), pretrained, tmp_path / "plain")
+    tokens, model = 2 * plain.manifest.tokens, checkpoint.load(plain.artifact).model
+    once, twice = (float(made.as_json()["training_flops"]) for made in (plain, whole))
+    second_pass = once + tokens * logit_flops_per_token(model)
+    assert twice == pytest.approx(once + second_pass, rel=1e-3)
     name = "encoder.embeddings.word.weight"
     assert not torch.equal(checkpoint.load(plain.artifact).state[name], states[0][name])
 

@@ -25,6 +25,7 @@ from cloze.model.tasks.heads import new_network
 from cloze.model.tasks.source import TaskObjective
 from cloze.model.tasks.table import load_task
 from cloze.model.tasks.teacher import TaskTeacher
+from cloze.model.train.plan.estimates import encoder_flops_per_token
 from cloze.pipeline.tokenizer import load
 from cloze.pipeline.tokenizer.tokenizer import Tokenizer
 from tests.model.tasks.conftest import BAD, GOOD, NEUTRAL
@@ -180,6 +181,13 @@ def test_it_resumes_exactly_learns_the_answers_and_leaves_no_projection(
     assert not any(name.startswith("distillation") for name in state)
     scores = evaluate(whole.artifact, tmp_path / "eval", data=str(sentiment)).as_json()
     assert scores["metrics"] == whole.as_json()["metrics"]
+    teacher = checkpoint.load(tuned).model
+    tokens = whole.as_json()["epochs"] * whole.manifest.tokens
+    least, most = (
+        tokens * (encoder_flops_per_token(model, seen) + encoder_flops_per_token(teacher, seen) / 3)
+        for seen in (2, 32)
+    )
+    assert least < whole.as_json()["training_flops"] < most
     step = settings(sentiment, distill={"labels": 0, "soft": 0, "hidden": 1}, epochs=1)
     first = finetune(step, path, tmp_path / "first", teacher=tuned)  # TinyBERT's first step
     second = settings(sentiment, distill={"labels": 0, "soft": 1}, epochs=1, baselines=False)

@@ -23,6 +23,7 @@ from cloze.model.objectives import objectives
 from cloze.model.objectives.distill_options import DistillOptions
 from cloze.model.objectives.distillation import Comparison, add_projection
 from cloze.model.train import build_model
+from cloze.model.train.plan.estimates import flops_per_token
 from cloze.model.train.resume.initialization import Teacher
 from cloze.model.train.stage import STAGE
 from tests.model.datasets import write_dataset
@@ -167,6 +168,9 @@ def test_a_narrow_student_learns_all_and_resumes_exactly(
     loaded = checkpoint.load(str(tmp_path / "whole"))
     own = sum(weight.numel() for weight in new_model(loaded.model).parameters())
     assert whole.manifest.summary["parameters"] == own
+    passes = (flops_per_token(loaded.model, 5), flops_per_token(checkpoint.load(teacher).model, 5))
+    least = whole.manifest.tokens * (passes[0] + passes[1] / 3)
+    assert least < whole.manifest.summary["training_flops"] < 2 * least
     assert not any(name.startswith("distillation") for name in loaded.state)
     load_model(loaded.model, loaded.state)
 

@@ -5,6 +5,7 @@ counted by hand.
 from __future__ import annotations
 
 import math
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -98,20 +99,21 @@ def test_a_window_is_all_that_a_token_sees() -> None:
 
 def test_a_gpu_s_peak_is_looked_up(monkeypatch: pytest.MonkeyPatch) -> None:
     model, notes = model_config("bert-tiny", vocab_size=1000), list[str]()
+    flops = partial(flops_per_token, model)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "NVIDIA H200")
-    found = mfu_meter(model, "bf16", torch.device("cuda"), 4, notes)
+    found = mfu_meter(flops, "bf16", torch.device("cuda"), 4, notes)
     assert found is not None
     assert found.peak == 4 * 989e12
     share = found.mfu(1000.0, 64.0)
     assert share == pytest.approx(1000 * flops_per_token(model, 64) / found.peak)
-    single = mfu_meter(model, "fp32", torch.device("cuda"), 1, notes)
+    single = mfu_meter(flops, "fp32", torch.device("cuda"), 1, notes)
     assert single is not None
     assert single.peak == hardware.GPUS["h200"].fp32
     assert not notes
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "Some Card 9")
-    assert mfu_meter(model, "bf16", torch.device("cuda"), 1, notes) is None
+    assert mfu_meter(flops, "bf16", torch.device("cuda"), 1, notes) is None
     assert "Some Card 9 in bf16 is not in the table" in notes[0]
-    assert mfu_meter(model, "fp32", CPU, 2, notes) is None
+    assert mfu_meter(flops, "fp32", CPU, 2, notes) is None
 
 
 def test_bands_are_thirds_of_the_text() -> None:
