@@ -136,6 +136,7 @@ class HubFormat:
             directory.
         task_rows: fine-tuning head -> parameter names that replace rows of `keys`.
         refused: fine-tuning head -> reason why Hugging Face's class computes something else.
+        question_separators: number in a row, if Hugging Face's class finds questions by them.
         copies: Hugging Face names of tied copies that files may contain -> the original.
         legacy: parts of names in files of old versions -> their current form.
         ignored: ends of names that are no parameters: buffers that old versions saved.
@@ -161,6 +162,7 @@ class HubFormat:
     architectures: Mapping[frozenset[str], str]
     task_rows: Mapping[str, tuple[Row, ...]] = field(default_factory=lambda: dict(TASK_ROWS))
     refused: Mapping[str, str] = field(default_factory=dict)
+    question_separators: int | None = None
     copies: Mapping[str, str] = field(default_factory=dict)
     legacy: Mapping[str, str] = field(default_factory=dict)
     ignored: tuple[str, ...] = ("embeddings.position_ids",)
@@ -204,8 +206,8 @@ class HubFormat:
             architecture = architecture.replace("ForPreTraining", "ForMaskedLM")
         values = model.model_dump(mode="json")
         config = self.write({hf: values[cloze] for cloze, hf in self.fields.items()})
-        config |= self._cloze_fields(model)
         config |= {
+            **self._cloze_fields(model),
             **self.fixed,
             "model_type": self.model_type,
             "architectures": [architecture],
@@ -357,9 +359,7 @@ class HubFormat:
     def _current(self, name: str) -> str:
         for legacy_part, current_part in self.legacy.items():
             name = name.replace(legacy_part, current_part)
-        lacks_base = (
-            self.keys.from_hf(name) is None and self.keys.from_hf(self.base + name) is not None
-        )
+        lacks_base = self.keys.from_hf(name) is None and self.keys.from_hf(self.base + name)
         return self.base + name if lacks_base else name
 
     def _transpose(self, name: str, tensor: Tensor) -> Tensor:

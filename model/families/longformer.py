@@ -140,7 +140,6 @@ GLOBAL_ROWS: list[Row] = [
 ]
 # What transformers does instead, by head (modeling_longformer.py).
 _GLOBAL = {
-    "span": "finds the global question by a [SEP] id that exports do not name",
     "choice": "makes the ending global and the first token not",
     "token_classifier": "makes no token global",
     "embedding": "makes no token global",
@@ -166,7 +165,9 @@ HUB = replace(
     architectures={
         frozenset({"masked_lm"}): "LongformerForMaskedLM",
         frozenset({"classifier"}): "LongformerForSequenceClassification",
+        frozenset({"span"}): "LongformerForQuestionAnswering",
     },
+    question_separators=3,
     refused={
         head: (
             f"transformers' class {why}, unlike Cloze's model; predict with Cloze, or export a "

@@ -103,7 +103,7 @@ def trace(loaded: LoadedCheckpoint, directory: str, architecture: str, path: str
     """
     model = hub_model(directory, architecture, attn_implementation="eager")
     model.config.use_cache = False  # past keys are no outputs
-    inputs = hub_inputs(loaded, probe(loaded.model))
+    inputs = hub_inputs(loaded, probe(loaded))
     # torch.export makes dimensions of size 1 constants.
     inputs = {name: tensor.repeat_interleave(2, dim=0) for name, tensor in inputs.items()}
     with torch.no_grad():
@@ -162,7 +162,7 @@ def compare(loaded: LoadedCheckpoint, path: str) -> Difference:
     names = [output.name for output in session.get_outputs()]
     hub, differences = hub_of(loaded.model.family), []
     for lengths in BATCHES:
-        batch = probe(loaded.model, lengths)
+        batch = probe(loaded, lengths)
         inputs = hub_inputs(loaded, batch)
         arrays = session.run(names, {name: tensor.numpy() for name, tensor in inputs.items()})
         outputs = {name: torch.from_numpy(array) for name, array in zip(names, arrays, strict=True)}

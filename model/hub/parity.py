@@ -13,14 +13,15 @@ from torch.nn import functional
 
 from cloze.core.errors import ClozeError
 from cloze.model.checkpoint import LoadedCheckpoint
-from cloze.model.families.config import ModelConfig
 from cloze.model.families.hub_format import EMBEDDING, POOLED, HubFormat, hub_of, task_head
 from cloze.model.families.models import Transform, load_backbone, load_model
+from cloze.model.families.pretraining import encode
 from cloze.pipeline import tokenizer
 
 TOLERANCE = 1e-5  # relative to the largest logit, or to 1 if all are smaller: fp32 has 7 digits
 PAIR = ("The first text.", "And another.")
 LENGTHS = (64, 37, 11, 3)  # tokens of the compared rows, limited to the model's maximum
+SHORTEST_PAIR = 5  # tokens of a row with three separators in two places
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,7 +44,7 @@ def compare_with_transformers(loaded: LoadedCheckpoint, directory: str) -> Diffe
     """
     if not transformers_installed():
         return None
-    batch = probe(loaded.model)
+    batch = probe(loaded)
     cloze_logits = our_logits(loaded, batch)
     hub_logits = transformers_logits(directory, loaded, batch)
     return largest_difference(cloze_logits, hub_logits)
@@ -58,8 +59,15 @@ def largest_difference(
     return Difference(absolute=absolute, relative=absolute / max(1.0, largest))
 
 
-def probe(model: ModelConfig, row_lengths: Sequence[int] = LENGTHS) -> dict[str, Tensor]:
-    """Return a padded batch of random ids: several lengths, two segments, all tokens predicted."""
+def probe(loaded: LoadedCheckpoint, row_lengths: Sequence[int] = LENGTHS) -> dict[str, Tensor]:
+    """Return a padded batch of random ids: several lengths, two segments, all tokens predicted.
+
+    If the class of transformers finds questions by separators, every row has them.
+    """
+    model = loaded.model
+    finds_question = hub_of(model.family).question_separators and "span" in loaded.heads
+    if finds_question:
+        row_lengths = [length for length in row_lengths if length >= SHORTEST_PAIR]
     lengths = torch.tensor([min(length, model.max_position_embeddings) for length in row_lengths])
     generator = torch.Generator().manual_seed(0)
     longest = int(lengths.max())
@@ -69,12 +77,19 @@ def probe(model: ModelConfig, row_lengths: Sequence[int] = LENGTHS) -> dict[str,
     # Some families detect padding by its id.
     ids = ids.where(ids != pad, (pad + 1) % model.vocab_size).where(real, pad)
     in_second_half = real & (torch.arange(longest) >= lengths[:, None] // 2)
-    return {
+    batch = {
         "input_ids": ids,
         "attention_mask": real,
         "token_type_ids": in_second_half.long() * (model.type_vocab_size > 1),
         "masked_positions": real.flatten().nonzero().squeeze(1),
     }
+    if finds_question:
+        special, ends = tokenizer.load(loaded.tokenizer).special, lengths // 2
+        separators = torch.stack([ends, ends + 1, lengths - 1], dim=1)
+        ids[ids == special.sep] = special.cls
+        ids.scatter_(1, separators, special.sep)
+        batch["global_attention_mask"] = torch.arange(longest) < ends[:, None]
+    return batch
 
 
 def check_pair(loaded: LoadedCheckpoint, directory: str) -> None:
@@ -108,9 +123,7 @@ def our_logits(loaded: LoadedCheckpoint, batch: Mapping[str, Tensor]) -> dict[st
     head = _head(loaded.heads)
     if head is not None:
         backbone = load_backbone(loaded.model, loaded.state)
-        states = backbone.encoder(
-            batch["input_ids"], batch["attention_mask"], batch["token_type_ids"]
-        )
+        states = encode(backbone.encoder, batch["input_ids"], batch)
         if head == EMBEDDING:
             return {head: _real(states, batch)}
         if head in POOLED:

@@ -8,7 +8,7 @@ from typing import Any
 
 from cloze.core import storage
 from cloze.core.artifacts import artifact
-from cloze.core.errors import ClozeError, UsageError, require_packages
+from cloze.core.errors import ClozeError, DataError, UsageError, require_packages
 from cloze.core.humanize import format_count
 from cloze.core.stages.stage import BuildContext, StageResult
 from cloze.model.checkpoint import CONFIG, WEIGHTS, LoadedCheckpoint, copy_files, load_input
@@ -142,7 +142,7 @@ def write_directory(
         export_as: see `ExportConfig`.
     """
     hub = hub_of(loaded.model.family)
-    config = hub.to_config(loaded.model, loaded.heads, loaded.task)
+    config = hub.to_config(loaded.model, loaded.heads, loaded.task) | _separator(loaded)
     if export_as == PRETRAINING:
         config["architectures"] = [hub.architecture(loaded.heads)]
     write_tensors(storage.join(directory, WEIGHTS), hub.to_state(loaded.state, loaded.heads))
@@ -163,6 +163,26 @@ def write_directory(
     if "lm" in loaded.heads:
         _write_generation_config(loaded, directory)
     return config
+
+
+def _separator(loaded: LoadedCheckpoint) -> dict[str, int]:
+    """Return the config field by which a class finds the question; empty if it does not look.
+
+    Raises:
+        DataError: the tokenizer puts fewer separators into a row than the class needs.
+    """
+    needed = hub_of(loaded.model.family).question_separators
+    if needed is None or "span" not in loaded.heads:
+        return {}
+    pieces = tokenizer.load(loaded.tokenizer)
+    found = (*pieces.pair_frame.separator, pieces.special.sep).count(pieces.special.sep)
+    if found != needed:
+        raise DataError(
+            f"span (a head of this {loaded.model.family} model) has no Hugging Face form with its "
+            f"tokenizer, which puts {found} separators into a row; transformers' class finds the "
+            f"question by {needed}, as RoBERTa's tokenizer puts them; predict with Cloze"
+        )
+    return {"sep_token_id": pieces.special.sep}
 
 
 def _write_sentence_transformers(loaded: LoadedCheckpoint, directory: str) -> None:

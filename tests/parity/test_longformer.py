@@ -206,15 +206,30 @@ def pieces() -> Tokenizer:
     return Tokenizer.of(backend, "words")
 
 
-def test_questions_are_global_as_in_their_question_answering() -> None:
-    """Logits are those of a class that finds the question itself, by the first </s>."""
-    words, language_model = pieces(), CASE.theirs()
-    config = language_model.config
-    config.sep_token_id = words.special.sep
+def test_questions_are_global_as_in_their_question_answering(tmp_path: Path) -> None:
+    """An export gives our logits, and finds the question itself, by the first </s>."""
+    words, task = pieces(), load_task("squad", {"stride": 3, "answer_length": 2})
     torch.manual_seed(3)
-    theirs = transformers.LongformerForQuestionAnswering(config).eval()
-    theirs.longformer.load_state_dict(language_model.longformer.state_dict(), strict=False)
-    task = load_task("squad", {"stride": 3, "answer_length": 2})
+    encoder = tiny_model(family="longformer", **CASE.changes).encoder
+    backbone = Backbone(encoder=encoder, pooler=nn.Identity())
+    ours = task.network(backbone, CASE.config, {}, 0.0).eval()
+    with torch.no_grad():
+        ours.get_submodule("span").weight.normal_()
+    words.save(str(tmp_path / "tokenizer"))
+    checkpoint.save_weights(
+        str(tmp_path / "checkpoint"),
+        model=CASE.config,
+        state=ours.state_dict(),
+        tokenizer=str(tmp_path / "tokenizer"),
+        heads={"span": {}},
+        task={"name": "squad", "options": {}, "max_length": 16},
+    )
+    checkpoint.finalize(str(tmp_path / "checkpoint"))
+    hub = str(tmp_path / "hub")
+    made = execute(EXPORT, ExportConfig(), {"checkpoint": str(tmp_path / "checkpoint")}, hub)
+    assert 0 <= made.manifest.summary["max_logit_difference"] <= 1e-5
+    assert made.manifest.summary["architecture"] == "LongformerForQuestionAnswering"
+    theirs = transformers.AutoModelForQuestionAnswering.from_pretrained(hub, local_files_only=True)
     examples = SquadExamples(
         ids=["1", "2"],
         questions=["who sat", "where did the cat sit"],
@@ -225,14 +240,15 @@ def test_questions_are_global_as_in_their_question_answering() -> None:
     samples = task.encode(examples, words, 16)
     assert len(samples) > 2
     batch = samples.batch(range(len(samples)))
-    backbone = Backbone(encoder=CASE.ours(language_model).encoder, pooler=nn.Identity())
-    ours = task.network(backbone, CASE.config, {}, 0.0).eval()
-    ours.get_submodule("span").load_state_dict(theirs.qa_outputs.state_dict())
     real = batch["attention_mask"]
     with torch.inference_mode():
         found = ours(batch)
-        expected = theirs(input_ids=batch["input_ids"], attention_mask=real.long())
+        expected = theirs.eval()(input_ids=batch["input_ids"], attention_mask=real.long())
         first_alone = ours({**batch, "global_attention_mask": None})
     logits = torch.stack([expected.start_logits, expected.end_logits], dim=-1)
     torch.testing.assert_close(found[real], logits[real], **FORWARD)
     assert (found - first_alone)[real].abs().max() > 0.01
+    import_directory(hub, str(tmp_path / "back"))
+    before, after = (checkpoint.load(str(tmp_path / name)) for name in ("checkpoint", "back"))
+    assert (after.model, after.heads, after.task) == (before.model, before.heads, before.task)
+    assert all(after.state[name].equal(tensor) for name, tensor in before.state.items())
