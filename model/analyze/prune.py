@@ -18,48 +18,41 @@ from cloze.model.analyze.prune_stage import PruneConfig
 from cloze.model.checkpoint import LoadedCheckpoint
 from cloze.model.families.smaller import is_layer_matrix, keep_heads, keep_layers
 from cloze.model.tasks.files import METRICS, write_json
-from cloze.model.tasks.heads import trained_network
-from cloze.model.tasks.predict import predict_split
-from cloze.model.tasks.source import TaskObjective
-from cloze.model.tasks.table import load_task
-from cloze.model.tasks.task import Figures, Split, encoded, task_source
+from cloze.model.tasks.predict import FinetunedModel
+from cloze.model.tasks.task import Figures, Split, task_source
 from cloze.model.train.distributed import World, init_distributed
-from cloze.pipeline import tokenizer
 
 CHECKPOINT = "checkpoint"
 CURVE = 10  # points of the curve of score by heads
 
 
 class Scorer:
-    """A task's train and dev split, and checkpoints' scores on the latter."""
+    """A task's train and dev split, and its models' scores on the latter.
+
+    Attributes:
+        loaded: the unpruned checkpoint.
+        whole: its model.
+        before: metrics of `whole`.
+    """
 
     def __init__(self, loaded: LoadedCheckpoint, data: str | None, world: World) -> None:
-        if loaded.task is None:
-            raise UsageError(
-                f"data ({data}) is for a fine-tuned checkpoint, and {loaded.path} names no task; "
-                f"leave it out, or fine-tune first"
-            )
-        self.metadata, self.world, self.path = loaded.task, world, loaded.path
-        self.task = load_task(str(loaded.task["name"]), loaded.task.get("options"))
-        self._source = task_source(self.task, data, None)
-        self._pieces = tokenizer.load(loaded.tokenizer)
-        self.dev = self.split("dev")
+        self._world, self.loaded = world, loaded
+        self.whole = self.model(loaded)
+        self._source = task_source(self.whole.task, data, None)
+        self._dev = self.split("dev")
+        self.before = self.score(self.whole)
 
     def split(self, name: str) -> Split:
         """Return a split of the task, encoded."""
-        examples, length = self.task.read(self._source, name, None), self.metadata["max_length"]
-        return encoded(self.task, examples, self.metadata, self._pieces, int(length))
+        return self.whole.encode(self.whole.task.read(self._source, name, None))
 
-    def objective(self, loaded: LoadedCheckpoint) -> TaskObjective:
-        """Return the task's objective with a checkpoint's weights."""
-        network = trained_network(self.task, loaded.model, loaded.state, self.metadata, self.path)
-        device = self.world.device
-        return TaskObjective(self.task, network.to(device), "fp32", device)
+    def model(self, loaded: LoadedCheckpoint) -> FinetunedModel:
+        """Return the task's model with a checkpoint's weights."""
+        return FinetunedModel(loaded, world=self._world)
 
-    def score(self, objective: TaskObjective) -> Figures:
+    def score(self, model: FinetunedModel) -> Figures:
         """Return the task's metrics on the dev split."""
-        predictions = predict_split(objective, self.dev, self.world)
-        return self.task.score(self.dev.examples, predictions)
+        return model.task.score(self._dev.examples, model.predict(self._dev))
 
 
 def run(config: PruneConfig, build: BuildContext) -> StageResult:
@@ -88,8 +81,7 @@ def run(config: PruneConfig, build: BuildContext) -> StageResult:
         loaded, content["choice"] = _without_heads(config, loaded, scorer, build)
     if config.sparsity is not None:
         loaded = replace(loaded, state=sparse(loaded.state, config.sparsity))
-    metrics = {} if scorer is None else scorer.score(scorer.objective(loaded))
-    metrics_before = {} if scorer is None else scorer.score(scorer.objective(before))
+    metrics = {} if scorer is None else scorer.score(scorer.model(loaded))
     if "rewind" in build.inputs:
         loaded = rewound(loaded, checkpoint.load_input(build, build.inputs["rewind"]))
     checkpoint.save_weights(
@@ -115,7 +107,7 @@ def run(config: PruneConfig, build: BuildContext) -> StageResult:
         "heads": [loaded.model.heads_of(layer) for layer in range(loaded.model.num_hidden_layers)],
         "zeros": round(zeros / max(1, size), 6),
         "metrics": metrics,
-        "metrics_before": metrics_before,
+        "metrics_before": {} if scorer is None else scorer.before,
         **({"curve": content["choice"].pop("curve")} if "choice" in content else {}),
     }
     write_json(build.file(METRICS), {**content, **summary})
@@ -142,8 +134,9 @@ def _without_heads(
 ) -> tuple[LoadedCheckpoint, dict[str, Any]]:
     """Remove heads; return what metrics.json says about them."""
     keep_heads(loaded.model, {}, [[0]] * loaded.model.num_hidden_layers)  # refused early
-    train, device = scorer.split("train"), scorer.world.device
-    objective = scorer.objective(loaded)
+    is_whole = loaded is scorer.loaded
+    model = scorer.whole if is_whole else scorer.model(loaded)
+    train, device, objective = scorer.split("train"), model.device, model.objective
     build.report.progress(0, CURVE + 2, "scores", {"step": f"heads by {config.heads_by}"})
     if config.heads_by == "importance":
         scores = head_gates.importance(
@@ -171,12 +164,13 @@ def _without_heads(
                 )
                 for heads, own in zip(gates.heads, kept, strict=True)
             ]
-            curve.append({"heads": count, **scorer.score(objective)})
+            metrics = scorer.before if is_whole and count == total else scorer.score(model)
+            curve.append({"heads": count, **metrics})
             build.report.progress(number + 1, CURVE + 2, "scores", {"heads": count})
     kept = heads_to_keep(scores, round(total * float(config.keep_heads or 1)))
-    model, state = keep_heads(loaded.model, loaded.state, kept)
+    smaller, state = keep_heads(loaded.model, loaded.state, kept)
     report = {"kept": kept, "scores": [layer.tolist() for layer in scores], "curve": curve}
-    return replace(loaded, model=model, state=state), report
+    return replace(loaded, model=smaller, state=state), report
 
 
 def sparse(state: Mapping[str, Tensor], share: float) -> dict[str, Tensor]:

@@ -12,12 +12,14 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
+from cloze.core.config import parse_config
 from cloze.core.errors import UsageError
 from cloze.model.families.config import ModelConfig
+from cloze.model.families.models import new_backbone
 
 Config = TypeVar("Config", bound=ModelConfig)
 Weights = dict[str, Tensor]
-LAYER = re.compile(r"encoder\.layers\.(\d+)(\..*)")
+LAYER = re.compile(r"encoder\.layers\.(\d+)\.(.*)")
 HEADS = re.compile(r"encoder\.layers\.(\d+)\.attention\.(query|key|value|qkv|output)\.(\w+)")
 
 
@@ -35,18 +37,13 @@ def keep_layers(
         layers: layers to keep, ascending.
 
     Raises:
-        UsageError: the family's layers are not independent.
+        UsageError: the layers share weights, or differ in structure.
     """
-    if config.distinct_layers != config.num_hidden_layers or config.family == "albert":
-        raise UsageError(
-            f"layers of {config.family} models share weights and cannot be dropped; use another "
-            f"model"
-        )
     changes = {
         "num_hidden_layers": len(layers),
         "heads_by_layer": tuple(map(config.heads_of, layers)) if config.heads_by_layer else (),
     }
-    smaller = config.model_copy(update=changes)
+    smaller = parse_config(type(config), {**config.model_dump(), **changes}, "model")
     kept, weights = {}, [dict[str, Tensor]() for _ in range(config.num_hidden_layers)]
     for name, tensor in state.items():
         match = LAYER.fullmatch(name)
@@ -54,14 +51,23 @@ def keep_layers(
             kept[name] = tensor
         else:
             weights[int(match[1])][match[2]] = tensor
+    if not any(weights):
+        raise UsageError(
+            f"layers of this {config.family} model share weights and cannot be dropped; use "
+            f"another model"
+        )
+    with torch.device("meta"):
+        expected = [f"encoder.{name}" for name in new_backbone(smaller).encoder.state_dict()]
     for position, layer in enumerate(layers):
+        prefix = f"encoder.layers.{position}."
+        own = {f"{prefix}{name}": tensor for name, tensor in weights[layer].items()}
         has_window = smaller.window_of(position) == config.window_of(layer)
-        if not has_window or weights[position].keys() != weights[layer].keys():
+        if not has_window or own.keys() != {name for name in expected if name.startswith(prefix)}:
             raise UsageError(
                 f"layer {layer} of this {config.family} model cannot become layer {position}, "
                 f"whose structure differs; keep other layers"
             )
-        kept |= {f"encoder.layers.{position}{end}": own for end, own in weights[layer].items()}
+        kept |= own
     return smaller, kept
 
 

@@ -17,6 +17,7 @@ from torch import Tensor, distributed
 from cloze.core import storage
 from cloze.core.errors import UsageError
 from cloze.model import checkpoint
+from cloze.model.checkpoint import LoadedCheckpoint
 from cloze.model.data.batch import move, prefetch_batches
 from cloze.model.layers.batch import Batch
 from cloze.model.tasks.encode import CPU_POSITIONS, GPU_POSITIONS, evaluation_batches, groups_of
@@ -135,7 +136,8 @@ class FinetunedModel:
     """Fine-tuned checkpoint of any task, in memory.
 
     Args:
-        path: checkpoint, or an artifact that contains one.
+        source: path of a checkpoint or of an artifact that contains one; or a loaded checkpoint
+            with all its tasks.
         task: name of one of several tasks; None: the only one.
         options: task options that differ from those of the training, or from those of `test_on`.
         test_on: task of the same kind whose examples are predicted; None: the model's own.
@@ -146,6 +148,7 @@ class FinetunedModel:
     Attributes:
         task: task with the options of its training.
         metadata: task metadata from the checkpoint.
+        objective: training module of the task.
         truncated: number of examples truncated so far.
         parameters: number of weights.
 
@@ -157,7 +160,7 @@ class FinetunedModel:
 
     def __init__(
         self,
-        path: str,
+        source: str | LoadedCheckpoint,
         *,
         task: str | None = None,
         options: Mapping[str, Any] | None = None,
@@ -167,8 +170,9 @@ class FinetunedModel:
         device: torch.device | None = None,
         precision: Precision = "fp32",
     ) -> None:
+        path = source if isinstance(source, str) else source.path
         with checkpoint.resolve_pinned(path) as directory:
-            loaded = checkpoint.load(directory)
+            loaded = checkpoint.load(directory) if isinstance(source, str) else source
             self._tokenizer = tokenizer.load(loaded.tokenizer)
         if loaded.task is None:
             raise UsageError(
@@ -176,7 +180,9 @@ class FinetunedModel:
                 f"on it first"
             )
         self._world = world or World(rank=0, size=1, device=device or torch.device("cpu"))
-        self.metadata, state = select_task(loaded.task, loaded.state, task, path)
+        self.metadata, state = loaded.task, loaded.state
+        if isinstance(source, str):
+            self.metadata, state = select_task(loaded.task, loaded.state, task, path)
         name = str(self.metadata["name"])
         if test_on in (None, name):
             own_options = merge_options(self.metadata.get("options"), options or {})
@@ -196,7 +202,7 @@ class FinetunedModel:
                 )
             self.metadata = {**self.metadata, "label_map": label_map}
         network = trained_network(self.task, loaded.model, state, self.metadata, loaded.path)
-        self._objective = TaskObjective(
+        self.objective = TaskObjective(
             self.task, network.to(self._world.device), precision, self._world.device
         )
         self.truncated = 0
@@ -205,7 +211,7 @@ class FinetunedModel:
     @property
     def network(self) -> torch.nn.Module:
         """Network of the task: batches to outputs."""
-        return self._objective.model
+        return self.objective.model
 
     @property
     def device(self) -> torch.device:
@@ -225,7 +231,7 @@ class FinetunedModel:
 
     def predict(self, split: Split) -> Any:
         """Return the task's predictions for encoded examples."""
-        return predict_split(self._objective, split, self._world)
+        return predict_split(self.objective, split, self._world)
 
     @torch.no_grad()
     def latencies(self, split: Split) -> list[float]:
@@ -237,7 +243,7 @@ class FinetunedModel:
         Returns:
             Seconds of each timed sequence, at most `TIMED_SEQUENCES`, spread over the split.
         """
-        samples, objective = split.samples, self._objective
+        samples, objective = split.samples, self.objective
         objective.eval()
 
         def run(index: int) -> float:
@@ -262,13 +268,13 @@ class FinetunedModel:
     def member(self, examples: Examples) -> Member:
         """Return this model's outputs for examples, as a member of an ensemble."""
         samples, select = self.encode(examples).samples, self.task.member_outputs
-        answers = predict(self._objective, samples, self._world, select=select)
+        answers = predict(self.objective, samples, self._world, select=select)
         return Member(answers=answers, samples=samples)
 
     def outputs(self, split: Split) -> npt.NDArray[np.float32]:
         """Return the network's outputs for encoded examples, such as logits [n, labels]."""
         kept = predict(
-            self._objective, split.samples, self._world, select=lambda outputs, batch: outputs
+            self.objective, split.samples, self._world, select=lambda outputs, batch: outputs
         )
         return np.array(kept, dtype=np.float32)
 

@@ -93,7 +93,7 @@ def test_groups_are_read_with_the_sums(tmp_path: Path) -> None:
 def test_predictions_are_read_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     world = stand_in(monkeypatch)
     model = FinetunedModel(write_classifier(tmp_path / "checkpoint", tmp_path / "scratch"))
-    model._objective.to(META)
+    model.objective.to(META)
     model._world = world
     monkeypatch.setattr(predicting, "GPU_POSITIONS", 24)
     examples = LabelledTexts(texts=TEXTS, text_pairs=None, labels=None, label_names=("a", "b"))
@@ -109,7 +109,7 @@ def test_a_batch_of_predictions_fills_a_gpu(
     """By positions: of short texts there are more in a batch."""
     world = stand_in(monkeypatch)
     model = FinetunedModel(write_classifier(tmp_path / "checkpoint", tmp_path / "scratch"))
-    model._objective.to(META)
+    model.objective.to(META)
     model._world = world
     texts = TEXTS * 40
     examples = LabelledTexts(texts=texts, text_pairs=None, labels=None, label_names=("a", "b"))

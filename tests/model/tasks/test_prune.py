@@ -28,6 +28,7 @@ from cloze.model.analyze.head_gates import (
 )
 from cloze.model.analyze.prune import layers_to_keep, sparse
 from cloze.model.analyze.prune_stage import STAGE, PruneConfig
+from cloze.model.families.config import ModelConfig
 from cloze.model.families.models import load_backbone
 from cloze.model.families.registry import FAMILIES, parse_model
 from cloze.model.families.smaller import is_layer_matrix, keep_heads, keep_layers, with_all_heads
@@ -101,8 +102,28 @@ def test_dropped_layers() -> None:
     for layers in ([1, 2], [0, 3]):  # no first norm, and another window
         with pytest.raises(UsageError, match="structure differs; keep other layers"):
             keep_layers(modern, weights, layers)
+
+
+def test_dropped_layers_of_an_albert_depend_on_what_it_shares() -> None:
+    batch = tiny_batch()
+    rows = batch["input_ids"], batch["attention_mask"], batch["token_type_ids"]
+
+    def albert(shared: str) -> tuple[ModelConfig, dict[str, Tensor]]:
+        changes = {"num_hidden_layers": 4, "num_hidden_groups": 1, "inner_group_num": 1}
+        values = {"family": "albert", "shared": shared, **changes}
+        return tiny_config(**values), dict(tiny_model(**values).state_dict())
+
+    config, state = albert("none")
+    encoder, _ = states(config, state)
+    encoder.layers = nn.ModuleList([encoder.layers[1], encoder.layers[3]])
+    smaller = keep_layers(config, state, [1, 3])
+    assert torch.equal(states(*smaller)[1], encoder(*rows)[batch["attention_mask"]])
     with pytest.raises(UsageError, match="share weights"):
-        keep_layers(tiny_config("albert"), {}, [0])
+        keep_layers(*albert("all"), [0])
+    config, state = albert("attention")
+    assert states(*keep_layers(config, state, [0, 2]))[1].isfinite().all()
+    with pytest.raises(UsageError, match="structure differs"):  # layer 0 has the attention of all
+        keep_layers(config, state, [1, 2])
 
 
 def test_heads_to_keep_leaves_one_in_each_layer() -> None:
@@ -141,7 +162,7 @@ def tuned(
 def train_objective(tuned: str, sentiment: Path) -> tuple[TaskObjective, Any]:
     model = FinetunedModel(tuned)
     split = model.encode(model.task.read(str(sentiment), "train", None))
-    return TaskObjective(model.task, model.network, "fp32", torch.device("cpu")), split.samples
+    return model.objective, split.samples
 
 
 def test_importance_is_the_gradient_of_each_example(tuned: str, sentiment: Path) -> None:
@@ -184,8 +205,16 @@ def prune(path: str, out: Path, inputs: dict[str, str] | None = None, **values: 
     return execute(STAGE, config, given, str(out), execution=execution)
 
 
-def test_prune_evaluate_export_and_tune(tuned: str, sentiment: Path, tmp_path: Path) -> None:
-    out = tmp_path / "small"
+def test_prune_evaluate_export_and_tune(
+    tuned: str, sentiment: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out, predict, predicted = tmp_path / "small", FinetunedModel.predict, []
+
+    def counted(model: FinetunedModel, split: Any) -> Any:
+        predicted.append(split)
+        return predict(model, split)
+
+    monkeypatch.setattr(FinetunedModel, "predict", counted)
     summary = prune(tuned, out, data=str(sentiment), keep_heads=0.75).manifest.summary
     assert summary["heads"] == [3, 3]  # the two that do nothing
     assert summary["parameters"] == summary["parameters_before"] - 2 * (4 * 32 * 8 + 3 * 8)
@@ -193,6 +222,7 @@ def test_prune_evaluate_export_and_tune(tuned: str, sentiment: Path, tmp_path: P
     content = json.loads((out / "metrics.json").read_text())
     assert content["choice"]["kept"] == [[0, 2, 3], [1, 2, 3]]
     curve = {row["heads"]: row["accuracy"] for row in content["curve"]}
+    assert len(predicted) == len(curve) + 1  # the whole model once, the pruned one after the curve
     assert min(curve) == 2
     assert curve[6] == curve[8] == summary["metrics"]["accuracy"]
     scored = evaluate(out, tmp_path / "scored", data=str(sentiment)).manifest.summary["metrics"]
