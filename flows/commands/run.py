@@ -61,7 +61,12 @@ def run_options(command: Command) -> Command:
     """Add the argument CONFIG and the options that select nodes."""
     for decorate in (
         json_option,
-        _node_option("--force-node", "force", "Rerun NODE, even if it is cached. Repeatable."),
+        _node_option(
+            "--force-node",
+            "force",
+            "Rerun NODE, even if it is cached; the nodes that read it only if its content differs. "
+            "Repeatable.",
+        ),
         _node_option("--until", "until", "Run only NODE and the nodes that it needs. Repeatable."),
         _node_option("--only", "only", "Run only NODE; its inputs must be cached. Repeatable."),
         _node_option(

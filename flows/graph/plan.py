@@ -44,6 +44,7 @@ class PlannedNode:
         artifact: directory of the artifact.
         cached: the artifact exists and is reused.
         reason: why the node will run; empty if it is cached.
+        content: content hash of the finished artifact; empty: there is none.
         previous: manifest of the node's last artifact in this run's directory.
         resumes_at: checkpoint step from which an unfinished training continues; 0: none.
         starts_over: an unfinished training, which another version of Cloze began, is left behind.
@@ -56,6 +57,7 @@ class PlannedNode:
     artifact: str
     cached: bool
     reason: str
+    content: str = ""
     previous: Manifest | None = None
     resumes_at: int = 0
     starts_over: bool = False
@@ -71,7 +73,7 @@ class PlannedNode:
 
     @property
     def forced(self) -> bool:
-        return self.reason == FORCED
+        return self.reason.startswith(FORCED)
 
 
 def runs_directory() -> Path:
@@ -102,7 +104,8 @@ def plan(
         start: run these nodes and all that depend on them, even if cached.
         only: plan these nodes alone; their inputs must exist.
         until: plan these nodes and all that they depend on.
-        force: run these nodes, even if cached.
+        force: run these nodes, even if cached. Cached nodes that read them run again only if the
+            content differs (`cloze.flows.graph.schedule.forced_by_inputs`).
         started: fingerprints of nodes that earlier attempts of this run have started; `start` and
             `force` no longer apply to them.
 
@@ -182,6 +185,7 @@ def _step(
         artifact=path,
         cached=not reason,
         reason=reason,
+        content="" if manifest is None else manifest.content_sha256,
         previous=previous,
         resumes_at=resumes_at,
         starts_over=bool(abandoned),

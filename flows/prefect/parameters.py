@@ -92,7 +92,10 @@ Until = Annotated[
 ]
 Force = Annotated[
     list[str],
-    _nodes_schema("Run these nodes even if they are cached. Counts once: a retry continues."),
+    _nodes_schema(
+        "Run these nodes even if they are cached; those that read them only if their content "
+        "differs. Counts once: a retry continues."
+    ),
 ]
 Overrides = Annotated[
     dict[str, Any],

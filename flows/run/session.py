@@ -273,8 +273,7 @@ class RunSession:
             result = self._build(step, attempt, also)
         except BaseException as error:
             self.failures[step.name] = error
-            is_stop = isinstance(error, (StoppedError, KeyboardInterrupt))
-            state = status_file.STOPPED if is_stop else status_file.FAILED
+            state = status_file.STOPPED if _is_stop(error) else status_file.FAILED
             self.record.node(step.name, state, error=_message(error))
             raise
         self.failures.pop(step.name, None)
@@ -291,6 +290,7 @@ class RunSession:
 
     def _build(self, step: plan.PlannedNode, attempt: int, also: Reporter) -> BuildResult:
         assert self.record is not None
+        step = schedule.forced_by_inputs(step, self.steps, self.results)
         if step.cached:
             result = plan.build_node(step)
             if self.records is not None:

@@ -197,6 +197,9 @@ def show(
     for step in pending:
         if note := estimates[step.name].note:
             out.print(f"[dim]{escape(step.name)}: {escape(note)}[/]")
+    forced = {step.name for step in pending if step.forced}
+    if any(step.cached and forced.intersection(step.depends_on) for step in steps):
+        out.print("[dim]Cached nodes that read a forced one run, too, if its content differs.[/]")
     out.print()
     if not pending:
         out.print("Nothing to do.")

@@ -76,6 +76,23 @@ def test_a_retry_forces_only_what_is_left(toy_config: str, tmp_path: Path) -> No
     assert toy_run.RAN[3:] == ["letters", "count"]
 
 
+def test_readers_of_a_forced_node_run_again_if_its_content_differs(
+    toy_config: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_plain(session(toy_config))
+    toy_run.RAN.clear()
+    results = run_plain(session(toy_config, force="letters"))
+    assert toy_run.RAN == ["letters"]
+    assert results["count"].cached
+    monkeypatch.setattr(toy_run, "LETTER", ["b"])
+    again = session(toy_config, force="letters")
+    assert [step.reason for step in again.steps] == ["forced", ""]
+    results = run_plain(again)
+    assert toy_run.RAN == ["letters", "letters", "count"]
+    assert not results["count"].cached
+    assert session(toy_config).nothing_to_do
+
+
 def test_a_node_that_waits_for_cores_says_who_holds_them(
     toy_config: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
