@@ -12,13 +12,11 @@ from cloze.flows.commands.base.inference_command import (
     InferenceCommand,
     Request,
 )
-from cloze.flows.commands.base.options import GroupedOption
-from cloze.flows.commands.base.stage_command import StageArguments, StageCommand, run_stage
+from cloze.flows.commands.base.stage_command import StageArguments, StageCommand
+from cloze.flows.commands.probing import run_and_draw, svg_option
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
-
-    from cloze.core.stages.execute import BuildResult
 
 
 def _show_heads(answer: Answer) -> RenderableType:
@@ -58,28 +56,14 @@ def attention(request: Request, options: Mapping[str, Any], pair: str | None) ->
 
 
 @click.command("heads", cls=StageCommand, stage="heads", positional=("checkpoint",), transient=True)
-@click.option(
-    "--svg", cls=GroupedOption, metavar="FILE", help="Also draw the results to this SVG file."
-)
+@svg_option
 def heads(arguments: StageArguments, svg: str | None) -> None:
     """Measure what each attention head attends to.
 
     Rows are those of --dataset, the lines of --texts, or the sentences of --treebank, which also
     scores the heads as parsers.
     """
-
-    def show(result: BuildResult) -> dict[str, Any]:
-        from cloze.core import storage
-        from cloze.flows.report.head_plots import draw
-
-        summary = result.manifest.summary
-        if svg is not None:
-            storage.write_bytes(svg, draw(summary).encode())
-        if not arguments.as_json:
-            _print_heads(summary)
-        return {} if svg is None else {"svg": svg}
-
-    run_stage(arguments, show)
+    run_and_draw(arguments, svg, "cloze.flows.report.head_plots:draw", _print_heads)
 
 
 def _print_heads(summary: Mapping[str, Any]) -> None:

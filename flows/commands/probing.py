@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -12,6 +14,7 @@ from cloze.flows.commands.base.stage_command import StageArguments, StageCommand
 if TYPE_CHECKING:
     from cloze.core.stages.execute import BuildResult
 
+LAYER_PLOT = "cloze.flows.report.layer_plots:draw"
 svg_option = click.option(
     "--svg", cls=GroupedOption, metavar="FILE", help="Also draw the results to this SVG file."
 )
@@ -25,7 +28,7 @@ def probe(arguments: StageArguments, svg: str | None) -> None:
     A probe is a small classifier of a layer's states; layer 0 is the embeddings. CHECKPOINT is a
     checkpoint, or an artifact that contains one.
     """
-    _run(arguments, svg)
+    run_and_draw(arguments, svg, LAYER_PLOT, _print_layers)
 
 
 @click.command(
@@ -42,28 +45,44 @@ def layers(arguments: StageArguments, svg: str | None) -> None:
 
     CHECKPOINT is a checkpoint, or an artifact that contains one; TEXTS a file with a text per line.
     """
-    _run(arguments, svg)
+    run_and_draw(arguments, svg, LAYER_PLOT, _print_layers)
 
 
-def _run(arguments: StageArguments, svg: str | None) -> None:
-    """Build the artifact, draw its summary, and print a row per layer."""
+def run_and_draw(
+    arguments: StageArguments,
+    svg: str | None,
+    draw: str,
+    print_summary: Callable[[Mapping[str, Any]], None],
+) -> None:
+    """Build the artifact, draw its summary, and print it unless the output is JSON.
+
+    Args:
+        svg: file to draw to; None: draw nothing.
+        draw: name of the function that draws a summary as SVG.
+    """
 
     def show(result: BuildResult) -> dict[str, Any]:
-        from rich.console import Console
-
         from cloze.core import storage
-        from cloze.flows.report.layer_plots import draw
-        from cloze.flows.views import terminal
 
-        rows = result.manifest.summary["layers"]
+        summary = result.manifest.summary
         if svg is not None:
-            storage.write_bytes(svg, draw(result.manifest.summary).encode())
+            storage.write_bytes(svg, resolve_name(draw)(summary).encode())
         if not arguments.as_json:
-            columns = ["layer", *(name for name in rows[0] if name != "layer")]
-            table = terminal.table_of([name.replace("_", " ") for name in columns])
-            for row in rows:
-                table.add_row(str(row["layer"]), *(f"{row[name]:.3f}" for name in columns[1:]))
-            Console(highlight=False).print(table)
+            print_summary(summary)
         return {} if svg is None else {"svg": svg}
 
     run_stage(arguments, show)
+
+
+def _print_layers(summary: Mapping[str, Any]) -> None:
+    """Print a row per layer."""
+    from rich.console import Console
+
+    from cloze.flows.views import terminal
+
+    rows = summary["layers"]
+    columns = ["layer", *(name for name in rows[0] if name != "layer")]
+    table = terminal.table_of([name.replace("_", " ") for name in columns])
+    for row in rows:
+        table.add_row(str(row["layer"]), *(f"{row[name]:.3f}" for name in columns[1:]))
+    Console(highlight=False).print(table)

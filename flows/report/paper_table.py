@@ -147,9 +147,30 @@ class Cell:
         return f"{self.mean:{form}}{spread}{number} {published}".rstrip()
 
 
-def paper_tables(table: PaperTable, nodes: Sequence[ReportNode]) -> list[SummaryTable]:
+Cells = Mapping[str, Mapping[str, Cell]]  # by row and column
+
+
+def table_cells(table: PaperTable, nodes: Sequence[ReportNode]) -> Cells:
+    """Return the cells of a table, from the nodes that its rows and columns select."""
+    cells: dict[str, dict[str, Cell]] = {row: {} for row in table.rows}
+    for row, spec in table.rows.items():
+        members = _members(table, row, nodes)
+        for name, column in table.columns.items():
+            if column.mean_of:
+                by_seed = _mean_by_seed([cells[row][part].by_seed for part in column.mean_of])
+            else:
+                selector = column.nodes or {"task": name}
+                scored = [node for node in members if _matches(node, selector, column)]
+                by_seed = {_seed(node): value for node in scored for value in _score(node, column)}
+            published = spec.published.get(name)
+            cells[row][name] = Cell(by_seed=by_seed, published=published, digits=column.digits)
+    return cells
+
+
+def paper_tables(
+    table: PaperTable, cells: Cells, nodes: Sequence[ReportNode]
+) -> list[SummaryTable]:
     """Return the table, differences from and shares of its reference row, and the rows' costs."""
-    cells = {row: dict(_cells(table, row, spec, nodes)) for row, spec in table.rows.items()}
     labels = {name: column.label or name for name, column in table.columns.items()}
     seeds = max((len(cell.by_seed) for row in cells.values() for cell in row.values()), default=0)
     texts = {row: {name: cell.text(seeds) for name, cell in cells[row].items()} for row in cells}
@@ -176,23 +197,6 @@ def paper_tables(table: PaperTable, nodes: Sequence[ReportNode]) -> list[Summary
     if costs := _costs(table, nodes):
         tables.append(costs)
     return tables
-
-
-def _cells(
-    table: PaperTable, row: str, spec: TableRow, nodes: Sequence[ReportNode]
-) -> Iterator[tuple[str, Cell]]:
-    cells: dict[str, Cell] = {}
-    members = _members(table, row, nodes)
-    for name, column in table.columns.items():
-        published = spec.published.get(name)
-        if column.mean_of:
-            by_seed = _mean_by_seed([cells[part].by_seed for part in column.mean_of])
-        else:
-            selector = column.nodes or {"task": name}
-            scored = [node for node in members if _matches(node, selector, column)]
-            by_seed = {_seed(node): value for node in scored for value in _score(node, column)}
-        cells[name] = Cell(by_seed=by_seed, published=published, digits=column.digits)
-        yield name, cells[name]
 
 
 def _members(table: PaperTable, row: str, nodes: Sequence[ReportNode]) -> list[ReportNode]:
@@ -222,9 +226,8 @@ def _selects(selector: Mapping[str, Any], properties: Mapping[str, Any]) -> bool
 
 
 def _matches(node: ReportNode, selector: Mapping[str, Any], column: TableColumn) -> bool:
-    default = {"stage": EVALUATE if "split" in selector else FINETUNE}
-    if "section" in selector:
-        default = {}
+    stage = EVALUATE if "split" in selector else FINETUNE
+    default = {} if "section" in selector else {"stage": stage}
     return _selects({**default, **selector}, _properties(node))
 
 
@@ -249,7 +252,7 @@ def _mean_by_seed(parts: Sequence[Mapping[str, float]]) -> dict[str, float]:
 
 
 def _differences(
-    table: PaperTable, cells: Mapping[str, Mapping[str, Cell]], used: Sequence[str], seeds: int
+    table: PaperTable, cells: Cells, used: Sequence[str], seeds: int
 ) -> list[list[str]]:
     """Return a row of differences from the reference row for each other row that the run has."""
     if not table.reference:
@@ -272,10 +275,7 @@ def _difference(cell: Cell, reference: Cell) -> Cell:
 
 
 def _shares(
-    table: PaperTable,
-    cells: Mapping[str, Mapping[str, Cell]],
-    used: Sequence[str],
-    nodes: Sequence[ReportNode],
+    table: PaperTable, cells: Cells, used: Sequence[str], nodes: Sequence[ReportNode]
 ) -> list[list[str]]:
     """Return size and mean scores as shares of the reference row's; empty if no size differs."""
     phases = {row: pretrainings(_members(table, row, nodes), nodes) for row in cells}
@@ -291,13 +291,13 @@ def _shares(
     return rows
 
 
-def figure_points(table: PaperTable, nodes: Sequence[ReportNode]) -> list[RowPoints]:
+def figure_points(table: PaperTable, cells: Cells, nodes: Sequence[ReportNode]) -> list[RowPoints]:
     """Return the dots of the table's figure; empty: no figure, or no row has its numbers."""
     if table.figure is None:
         return []
     points = []
     for row, spec in table.rows.items():
-        cell = dict(_cells(table, row, spec, nodes))[table.figure.y]
+        cell = cells[row][table.figure.y]
         x = _over_phases(pretrainings(_members(table, row, nodes), nodes), table.figure.x)
         if cell.by_seed and (x is not None or table.figure.x == "row"):
             values = tuple(cell.by_seed.values())

@@ -29,7 +29,14 @@ from cloze.core.stages.execution import (
 )
 from cloze.core.stages.stage import BuildContext, Stage, StageResult
 from cloze.flows.graph.command import run_inference
-from cloze.flows.report.paper_table import COSTS, PaperTable, figure_points, paper_tables
+from cloze.flows.report.paper_table import (
+    COSTS,
+    Cells,
+    PaperTable,
+    figure_points,
+    paper_tables,
+    table_cells,
+)
 from cloze.flows.report.report_nodes import (
     NodePlacement,
     ReportNode,
@@ -93,9 +100,14 @@ def run(config: ReportConfig, build: BuildContext) -> StageResult:
         masks += _filled(node, config)
     build.report.progress(0, 1, "parts", {"step": "page"})
     group_scores = scores(nodes)
-    score_tables = paper_tables(config.table, nodes) if config.table else best_settings(nodes)
+    figure = ""
+    if config.table:
+        cells = table_cells(config.table, nodes)
+        score_tables = paper_tables(config.table, cells, nodes)
+        figure = _figure(config.table, cells, nodes)
+    else:
+        score_tables = best_settings(nodes)
     score_tables += filter(None, (multitask_versus_single(nodes), cross_tests(nodes)))
-    figure = _figure(config.table, nodes) if config.table else ""
     page = render(nodes, group_scores, masks, len(encoders) - MOST_FILLED, score_tables, figure)
     storage.write_bytes(build.file(FILE), page.encode())
     score_rows = {
@@ -114,10 +126,10 @@ def run(config: ReportConfig, build: BuildContext) -> StageResult:
     )
 
 
-def _figure(table: PaperTable, nodes: list[ReportNode]) -> str:
+def _figure(table: PaperTable, cells: Cells, nodes: list[ReportNode]) -> str:
     from cloze.flows.report import plots
 
-    if table.figure is None or not (rows := figure_points(table, nodes)):
+    if table.figure is None or not (rows := figure_points(table, cells, nodes)):
         return ""
     label = table.columns[table.figure.y].label or table.figure.y
     headings = {key: heading for heading, key in COSTS}

@@ -19,6 +19,7 @@ import secrets
 import time
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import Any
 from urllib.parse import parse_qs
 
@@ -38,17 +39,6 @@ from cloze.flows.ui.loopback_guard import LoopbackOnlyMiddleware
 
 TEMPLATES = Path(__file__).parent / "templates"
 RETRY_SECONDS = 1
-SENTENCE = "The cat sat on the mat."
-# By verb, for the schema.
-EXAMPLES: dict[str, dict[str, Any]] = {
-    "answer": {"question": "Where is the cat?", "passage": "The cat is in Paris."},
-    "classify": {"text": "A charming film."},
-    "fill-mask": {"text": "The capital of France is [MASK]."},
-    "tag": {"text": "Ada Lovelace met Charles Babbage in London."},
-    "embed": {"text": SENTENCE},
-    "generate": {"text": "The cat"},
-    "score": {"text": SENTENCE},
-}
 
 
 class Input(BaseModel):
@@ -128,9 +118,11 @@ def application(
             metrics.requests.labels(label, str(status)).inc()
             metrics.seconds.labels(label).observe(time.monotonic() - begin)
 
+    examples = resolve_name("cloze.model.use.serving:EXAMPLES")  # by verb
+
     def add_route(verb: str) -> None:
         # a value, because FastAPI cannot evaluate an annotation that names a local variable
-        example: Any = {"summary": verb, "value": {"inputs": [EXAMPLES[verb]]}}
+        example: Any = {"summary": verb, "value": {"inputs": examples[verb][:1]}}
         from_body = Body(openapi_examples={verb: example})
 
         @app.post(f"/models/{{name}}/{verb}", response_model=Predictions, name=verb, tags=[verb])
@@ -138,7 +130,7 @@ def application(
             inputs = [item.model_dump(exclude_none=True) for item in body.inputs]
             return await ask(name, verb, inputs)
 
-    for verb in EXAMPLES:
+    for verb in examples:
         add_route(verb)
 
     @app.exception_handler(RequestValidationError)

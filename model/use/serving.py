@@ -35,7 +35,9 @@ VERB_OF_HEAD = {
     "token_classifier": "tag",
     "embedding": "embed",
 }
-# Requests to warm up with, by verb; the first one that the checkpoint accepts is the example.
+# Requests by verb. The first one that the checkpoint accepts warms it up and is its example; the
+# first of each verb is in the schema of `cloze serve`.
+TEXT_EXAMPLES = [{"text": "The cat sat on the mat."}]
 EXAMPLES: dict[str, list[dict[str, Any]]] = {
     "classify": [
         {"text": "A charming film."},
@@ -45,8 +47,10 @@ EXAMPLES: dict[str, list[dict[str, Any]]] = {
     "answer": [{"question": "Where is the cat?", "passage": "The cat is in Paris."}],
     "fill-mask": [{"text": "The capital of France is [MASK]."}],
     "tag": [{"text": "Ada Lovelace met Charles Babbage in London."}],
+    "embed": TEXT_EXAMPLES,
+    "generate": [{"text": "The cat"}],
+    "score": TEXT_EXAMPLES,
 }
-TEXT_EXAMPLES = [{"text": "The cat sat on the mat."}]  # of the other verbs
 
 
 class ServingConfig(StageConfig):

@@ -16,9 +16,8 @@ loaded at the first use.
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from cloze.core import storage
 from cloze.core.errors import ClozeError, DataError, UsageError
@@ -27,15 +26,8 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-    from cloze.model.analyze.attention import AttentionPipeline
-    from cloze.model.train.precision import Placement
-    from cloze.model.use.answer import QuestionAnsweringPipeline
-    from cloze.model.use.classify import TextClassificationPipeline
-    from cloze.model.use.embed import EmbeddingPipeline
-    from cloze.model.use.fill_mask import FillMaskPipeline
-    from cloze.model.use.generate import TextGenerationPipeline
-    from cloze.model.use.scorer import SentenceScorer
-    from cloze.model.use.tag import TokenClassificationPipeline
+
+Pipeline = TypeVar("Pipeline")
 
 __all__ = ["Checkpoint", "ClozeError", "DataError", "UsageError", "load"]
 
@@ -83,6 +75,7 @@ class Checkpoint:
         self._path = storage.absolute(path)
         self._device: Literal["auto", "cpu", "cuda"] = device
         self._precision: Literal["auto", "fp32", "bf16"] = precision
+        self._pipelines: dict[Callable[..., Any], Any] = {}
 
     def __repr__(self) -> str:
         return f"Checkpoint({self._told!r})"
@@ -107,7 +100,9 @@ class Checkpoint:
         Raises:
             UsageError: the checkpoint cannot fill masks, or the text has no mask or is too long.
         """
-        return self._filler.fill(text, top_k)
+        from cloze.model.use.fill_mask import FillMaskPipeline
+
+        return self._open(FillMaskPipeline).fill(text, top_k)
 
     def generate(
         self,
@@ -148,7 +143,11 @@ class Checkpoint:
         """
         from cloze.core.config import parse_config
         from cloze.model.use.configs import GenerateConfig
-        from cloze.model.use.generate import continuation_json, sampling_params
+        from cloze.model.use.generate import (
+            TextGenerationPipeline,
+            continuation_json,
+            sampling_params,
+        )
 
         options = {
             "tokens": tokens,
@@ -159,7 +158,7 @@ class Checkpoint:
             "seed": seed,
         }
         config = parse_config(GenerateConfig, {**options, "requests": [{"text": text}]}, "generate")
-        (continuations,) = self._generator.generate(
+        (continuations,) = self._open(TextGenerationPipeline).generate(
             [text], tokens=tokens, samples=samples, choice=sampling_params(config)
         )
         return [continuation_json(continuation) for continuation in continuations]
@@ -183,7 +182,9 @@ class Checkpoint:
         Raises:
             UsageError: the checkpoint does not answer questions, or the question is empty.
         """
-        return self._answerer.answer(question, passage, top_k)
+        from cloze.model.use.answer import QuestionAnsweringPipeline
+
+        return self._open(QuestionAnsweringPipeline).answer(question, passage, top_k)
 
     def classify(
         self, text: str, pair: str | None = None, *, choices: Sequence[str] = ()
@@ -209,12 +210,14 @@ class Checkpoint:
         Raises:
             UsageError: the checkpoint does not classify texts, or `pair` does not match the task.
         """
-        pairs = None if pair is None else [pair]
-        if choices or self._classifier.answers == "choices":
-            return self._classifier.choose([text], [choices])[0]
-        if self._classifier.answers == "scores":
-            return [{"score": score} for score in self._classifier.score([text], pairs)]
-        return self._classifier.classify([text], pairs)[0]
+        from cloze.model.use.classify import TextClassificationPipeline
+
+        pairs, classifier = None if pair is None else [pair], self._open(TextClassificationPipeline)
+        if choices or classifier.answers == "choices":
+            return classifier.choose([text], [choices])[0]
+        if classifier.answers == "scores":
+            return [{"score": score} for score in classifier.score([text], pairs)]
+        return classifier.classify([text], pairs)[0]
 
     def tag(self, text: str) -> list[dict[str, Any]]:
         """Return the entities in a text of any length, in text order.
@@ -232,7 +235,9 @@ class Checkpoint:
         Raises:
             UsageError: the checkpoint does not tag words.
         """
-        return self._tagger.tag(text)
+        from cloze.model.use.tag import TokenClassificationPipeline
+
+        return self._open(TokenClassificationPipeline).tag(text)
 
     def embed(self, texts: Sequence[str]) -> npt.NDArray[np.float32]:
         """Return one vector per text.
@@ -251,9 +256,11 @@ class Checkpoint:
             UsageError: `texts` is a string instead of a list.
             DataError: a text is empty.
         """
+        from cloze.model.use.embed import EmbeddingPipeline
+
         if isinstance(texts, str):
             raise UsageError(f"texts ({texts[:60]!r}) is one text; give a list of texts")
-        return self._embedder.embed(texts)
+        return self._open(EmbeddingPipeline).embed(texts)
 
     def score(self, text: str) -> dict[str, Any]:
         """Return the log-probability of a text in nats; closer to 0 is likelier.
@@ -276,7 +283,9 @@ class Checkpoint:
             UsageError: the checkpoint does not predict tokens.
             DataError: the text is empty, or longer than the model's context.
         """
-        (scored,) = self._scorer.scored([text])
+        from cloze.model.use.scorer import SentenceScorer
+
+        (scored,) = self._open(SentenceScorer).scored([text])
         return {
             "score": scored.score(),
             "pieces": list(scored.pieces),
@@ -307,14 +316,16 @@ class Checkpoint:
             UsageError: `texts` is a string instead of a list, a text is empty or too long, or
                 `pairs` has another length.
         """
+        from cloze.model.analyze.attention import AttentionPipeline
+
         if isinstance(texts, str):
             raise UsageError(f"texts ({texts[:60]!r}) is one text; give a list of texts")
         if pairs is not None and len(pairs) != len(texts):
             raise UsageError(f"pairs ({len(pairs)}) must have one text for each of {len(texts)}")
-        results = []
+        results, pipeline = [], self._open(AttentionPipeline)
         seconds: Sequence[str | None] = [None] * len(texts) if pairs is None else pairs
         for text, pair in zip(texts, seconds, strict=True):
-            found = self._attention.attend(self._attention.encode(text, pair))
+            found = pipeline.attend(pipeline.encode(text, pair))
             maps = list(found.maps)
             results.append({"tokens": list(found.tokens), "second": found.second, "maps": maps})
         return results
@@ -358,56 +369,12 @@ class Checkpoint:
         for _, answers in verbs.answer_requests(predictor, numbered):
             yield from answers
 
-    @functools.cached_property
-    def _placement(self) -> Placement:
+    def _open(self, pipeline: Callable[..., Pipeline]) -> Pipeline:
+        """Return a pipeline for this checkpoint, the same one at every call."""
         from cloze.model.train.precision import placement
 
-        return placement(self._device, self._precision)
-
-    @functools.cached_property
-    def _filler(self) -> FillMaskPipeline:
-        from cloze.model.use.fill_mask import FillMaskPipeline
-
-        return FillMaskPipeline(self._path, **self._placement)
-
-    @functools.cached_property
-    def _generator(self) -> TextGenerationPipeline:
-        from cloze.model.use.generate import TextGenerationPipeline
-
-        return TextGenerationPipeline(self._path, **self._placement)
-
-    @functools.cached_property
-    def _answerer(self) -> QuestionAnsweringPipeline:
-        from cloze.model.use.answer import QuestionAnsweringPipeline
-
-        return QuestionAnsweringPipeline(self._path, **self._placement)
-
-    @functools.cached_property
-    def _classifier(self) -> TextClassificationPipeline:
-        from cloze.model.use.classify import TextClassificationPipeline
-
-        return TextClassificationPipeline(self._path, **self._placement)
-
-    @functools.cached_property
-    def _tagger(self) -> TokenClassificationPipeline:
-        from cloze.model.use.tag import TokenClassificationPipeline
-
-        return TokenClassificationPipeline(self._path, **self._placement)
-
-    @functools.cached_property
-    def _embedder(self) -> EmbeddingPipeline:
-        from cloze.model.use.embed import EmbeddingPipeline
-
-        return EmbeddingPipeline(self._path, **self._placement)
-
-    @functools.cached_property
-    def _attention(self) -> AttentionPipeline:
-        from cloze.model.analyze.attention import AttentionPipeline
-
-        return AttentionPipeline(self._path, **self._placement)
-
-    @functools.cached_property
-    def _scorer(self) -> SentenceScorer:
-        from cloze.model.use.scorer import SentenceScorer
-
-        return SentenceScorer(self._path, **self._placement)
+        if pipeline not in self._pipelines:
+            where = placement(self._device, self._precision)
+            self._pipelines[pipeline] = pipeline(self._path, **where)
+        opened: Pipeline = self._pipelines[pipeline]
+        return opened

@@ -18,8 +18,9 @@ from cloze.flows.report.paper_table import (
     TableRow,
     figure_points,
     paper_tables,
+    table_cells,
 )
-from cloze.flows.report.report_nodes import NodePlacement, ReportNode
+from cloze.flows.report.report_nodes import NodePlacement, ReportNode, RowPoints
 from tests.flows.presets.reading import SOURCES
 
 TABLE = PaperTable.model_validate(
@@ -65,6 +66,14 @@ def node(
     )
 
 
+def tables_of(table: PaperTable, nodes: list[ReportNode]) -> list[Any]:
+    return paper_tables(table, table_cells(table, nodes), nodes)
+
+
+def points_of(table: PaperTable, nodes: list[ReportNode]) -> list[RowPoints]:
+    return figure_points(table, table_cells(table, nodes), nodes)
+
+
 def run_nodes() -> list[ReportNode]:
     pretrained = [
         node("pretrain", row, {
@@ -94,7 +103,7 @@ def run_nodes() -> list[ReportNode]:
 
 
 def test_cells_have_mean_deviation_and_number_and_the_published_figure() -> None:
-    table, differences, costs = paper_tables(TABLE, run_nodes())
+    table, differences, costs = tables_of(TABLE, run_nodes())
     assert list(table.columns) == ["", "SST-2", "mrpc", "test", "perplexity", "average"]
     assert [list(row) for row in table.rows] == [
         ["Base", "82.0 ± 2.8 [92.0]", "92.0 ± 2.8", "70.0", "12.5",
@@ -118,7 +127,7 @@ def test_cells_have_mean_deviation_and_number_and_the_published_figure() -> None
 def test_rows_of_another_size_are_shares_of_the_reference() -> None:
     nodes = run_nodes()
     nodes[1].manifest.summary["parameters"] = 1e6
-    _, _, shares, _ = paper_tables(TABLE, nodes)
+    _, _, shares, _ = tables_of(TABLE, nodes)
     assert shares.title == "Share of Base"
     assert list(shares.columns)[:3] == ["", "parameters", "SST-2"]
     assert [list(row) for row in shares.rows] == [
@@ -132,7 +141,7 @@ def test_a_student_has_its_own_size_and_not_its_teacher_s() -> None:
     student, teacher = nodes[1], nodes[0]
     student.placement.inputs["teacher"] = teacher.name
     for order in ([student, teacher, *nodes[2:]], nodes):
-        assert paper_tables(TABLE, order)[2].rows[0][1] == "25.0%"
+        assert tables_of(TABLE, order)[2].rows[0][1] == "25.0%"
 
 
 def _means(table: PaperTable) -> set[str]:
@@ -153,21 +162,21 @@ def test_a_column_reads_numbers_of_a_pretraining_and_has_its_own_digits() -> Non
     )
     nodes = run_nodes()
     nodes[0].manifest.summary["heldout_nsp_accuracy"] = 0.85
-    assert list(paper_tables(table, nodes)[0].rows[0]) == ["base", "85.00 [0.97]"]
+    assert list(tables_of(table, nodes)[0].rows[0]) == ["base", "85.00 [0.97]"]
 
 
 def test_a_figure_has_the_scores_by_seed_over_rows_or_a_number_of_the_pretrainings() -> None:
     nodes = run_nodes()
     over_rows = TABLE.model_copy(update={"figure": TableFigure(y="sst2")})
-    points = figure_points(over_rows, nodes)
+    points = points_of(over_rows, nodes)
     assert [(row.label, row.x, row.values) for row in points] == [
         ("Base", None, (80.0, 84.0)), ("other", None, (79.0, 81.0)),
     ]  # fmt: skip
     over_flops = TABLE.model_copy(update={"figure": TableFigure(x="training_flops", y="sst2")})
     nodes[0].manifest.summary["training_flops"] = None
-    assert [(row.label, row.x) for row in figure_points(over_flops, nodes)] == [("other", 2.4e14)]
-    assert figure_points(TABLE, nodes) == []
-    for rows, x_label in ((points, "row"), (figure_points(over_flops, nodes), "training FLOPs")):
+    assert [(row.label, row.x) for row in points_of(over_flops, nodes)] == [("other", 2.4e14)]
+    assert points_of(TABLE, nodes) == []
+    for rows, x_label in ((points, "row"), (points_of(over_flops, nodes), "training FLOPs")):
         drawn = plots.points(rows, x_label, "SST-2")
         assert drawn.startswith("<svg")
         assert "other" in drawn
@@ -187,7 +196,7 @@ def test_a_run_of_the_paper_s_size_is_comparable() -> None:
     nodes = run_nodes()
     for trained in nodes[:2]:
         trained.manifest.summary["parameters"] = 1.05e8
-    assert not any("Not comparable" in note for note in paper_tables(TABLE, nodes)[0].notes)
+    assert not any("Not comparable" in note for note in tables_of(TABLE, nodes)[0].notes)
 
 
 @pytest.mark.parametrize(
