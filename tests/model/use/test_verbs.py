@@ -185,7 +185,7 @@ def test_an_interrupted_verb_ends_quietly(running: subprocess.Popen[str]) -> Non
     running.stdin.write("the [MASK] sat\n")
     assert running.stdout.readline()
     running.send_signal(signal.SIGINT)
-    assert running.wait(30) == 1
+    assert running.wait() == 1  # however long others keep the cores: pytest has a timeout
     assert (running.stdout.read(), running.stderr.read()) == ("", "")
 
 

@@ -6,7 +6,10 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
+import os
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -138,14 +141,22 @@ def test_tokens_are_counted(dataset: str, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_budget_is_kept(dataset: str, tmp_path: Path) -> None:
-    settings = config(steps=None, max_time="12s", schedule="wsd", global_batch=8, heldout_rows=16)
-    (process,), log = worker(job(settings, dataset, tmp_path / "run", threads=1))
+    busy = min(5.0, os.getloadavg()[0] / len(os.sched_getaffinity(0)))
+    seconds = math.ceil(12 * max(1.0, busy))  # to start takes longer where others compute
+    settings = config(
+        steps=None, max_time=f"{seconds}s", schedule="wsd", global_batch=8, heldout_rows=16
+    )
     began = time.monotonic()
-    assert process.wait(120) == 0, log.read_text()
+    (process,), log = worker(job(settings, dataset, tmp_path / "run", threads=1))
+    queued = 0.0  # seconds in which the training was ready to run and others had the cores
+    while process.poll() is None:
+        queued = _queued(process.pid) or queued
+        time.sleep(0.05)
     took = time.monotonic() - began
+    assert process.returncode == 0, log.read_text()
     found = lines(tmp_path / "run" / "metrics.jsonl")
-    assert took < 24  # the aim is 12, of a machine that does nothing else
-    assert took > 8
+    assert took - queued < 2 * seconds
+    assert took > seconds * 2 / 3
     assert found[-1]["step"] > 10
     assert found[-1]["learning_rate"] < 0.2 * max(line["learning_rate"] for line in found)
     assert found[0]["learning_rate"] < 0.1 * max(
@@ -157,6 +168,13 @@ def test_a_budget_is_kept(dataset: str, tmp_path: Path) -> None:
         next((tmp_path / "run").glob("checkpoints/*/training/state.json")).read_text()
     )
     assert state["budget"][1] == state["step"] == found[-1]["step"]
+
+
+def _queued(pid: int) -> float:
+    """Seconds that a process has waited for a core (sched-stats.rst in Linux's documentation)."""
+    with suppress(OSError, IndexError):
+        return int(Path(f"/proc/{pid}/schedstat").read_text().split()[1]) / 1e9
+    return 0.0
 
 
 @pytest.mark.slow
