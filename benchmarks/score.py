@@ -26,7 +26,7 @@ import torch
 from cloze.model import checkpoint
 from cloze.model.families.models import load_model
 from cloze.model.hub.write import write_directory
-from cloze.model.tasks.formats.pairs import MinimalPair, read_minimal_pairs
+from cloze.model.tasks.formats.contrasts import Contrast, read_contrasts
 from cloze.model.train.precision import native_bf16
 from cloze.model.use.scorer import Floats, SentenceScorer
 from cloze.model.use.scoring import correct
@@ -35,11 +35,11 @@ from cloze.pipeline import tokenizer
 EQUAL = 1e-3  # nats of a sentence's score
 WARM_UP = 10  # pairs
 
-Score = Callable[[list[MinimalPair]], Floats]  # the pairs' scores, float64 [n, 2]
+Score = Callable[[list[Contrast]], Floats]  # the pairs' scores, float64 [n, 2]
 
 
-def texts_of(pairs: list[MinimalPair]) -> list[str]:
-    return [text for pair in pairs for text in (pair.good, pair.bad)]
+def texts_of(pairs: list[Contrast]) -> list[str]:
+    return [text for pair in pairs for text in pair.sentences]
 
 
 def theirs(path: str) -> Score:
@@ -52,7 +52,7 @@ def theirs(path: str) -> Score:
         model = AutoModelForMaskedLM.from_pretrained(directory).eval()
 
     @torch.inference_mode()
-    def run(pairs: list[MinimalPair]) -> Floats:
+    def run(pairs: list[Contrast]) -> Floats:
         scores = []
         for text in texts_of(pairs):
             ids = torch.tensor(pieces(text)["input_ids"])
@@ -73,7 +73,7 @@ def plain(path: str) -> Score:
     model = load_model(loaded.model, loaded.state)
 
     @torch.inference_mode()
-    def run(pairs: list[MinimalPair]) -> Floats:
+    def run(pairs: list[Contrast]) -> Floats:
         scores = []
         for text in texts_of(pairs):
             ids = torch.tensor(
@@ -99,7 +99,7 @@ def ours(path: str, fast: bool) -> Score:
     """Return the stage's scorer. Args: fast: bf16 instead of fp32."""
     scorer = SentenceScorer(path, precision="bf16" if fast else "fp32")
 
-    def run(pairs: list[MinimalPair]) -> Floats:
+    def run(pairs: list[Contrast]) -> Floats:
         return np.array([found.score() for found in scorer.scored(texts_of(pairs))]).reshape(-1, 2)
 
     return run
@@ -120,7 +120,7 @@ def main() -> None:
     parser.add_argument("--no-fp32", action="store_true", help="leave ours in fp32 out")
     given = parser.parse_args()
     torch.set_num_threads(given.threads)
-    every = read_minimal_pairs(given.data)
+    every = read_contrasts(given.data)
     pairs = every[:: max(1, len(every) // given.pairs)]
     variants = {
         "transformers, plain loop, fp32": theirs(given.checkpoint),
@@ -157,7 +157,9 @@ def main() -> None:
             statistics.median(cpus[reference]) / cpu,
         )
         error = float(np.abs(scores[name] - scores[reference]).max())
-        otherwise = int((correct(scores[name]) != correct(scores[reference])).sum())
+        otherwise = int(
+            (correct(scores[name].tolist()) != correct(scores[reference].tolist())).sum()
+        )
         print(
             f"| {name} | {len(pairs) / wall:.1f} | {wall_ratio:.2f} | {cpu_ratio:.2f} | "
             f"{error:.1e} | {otherwise} |"

@@ -83,6 +83,7 @@ def mask_sentences(
     word_starts: Sequence[Bools],
     mask_id: int,
     mask: Mask | None,
+    context: Sequence[int] | None = None,
 ) -> MaskedCopies:
     """Return the masked copies of sentences.
 
@@ -90,12 +91,14 @@ def mask_sentences(
         sentences: int32 [L_i] each, with one special token at each end.
         word_starts: bool [L_i - 2] each, tokens that begin a word; the first one always does.
         mask: None for left-to-right models: one unmasked copy, position t predicts token t + 1.
+        context: leading tokens of each sentence that are not predicted; None: 0.
     """
     numbers: dict[bytes, int] = {}  # by content, in order
     copies: list[int] = []
     positions, labels = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
-    for ids, word_start in zip(sentences, word_starts, strict=True):
-        inner_positions = np.arange(1, len(ids) - 1)
+    context = context or [0] * len(sentences)
+    for ids, word_start, first in zip(sentences, word_starts, context, strict=True):
+        inner_positions = np.arange(1 + first, len(ids) - 1)
         labels.append(ids[inner_positions].astype(np.int64))
         if mask is None:
             rows = ids[None].repeat(len(inner_positions), axis=0)
@@ -104,7 +107,7 @@ def mask_sentences(
             starts = word_start.copy()
             starts[:1] = True
             rows = ids[None].repeat(len(inner_positions), axis=0)
-            rows[:, 1:-1][masks(starts, mask)] = mask_id
+            rows[:, 1:-1][masks(starts, mask)[first:]] = mask_id
             positions.append(inner_positions)
         copies += (numbers.setdefault(row.tobytes(), len(numbers)) for row in rows)
     return MaskedCopies(
@@ -185,7 +188,7 @@ PENALTY = 0.8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScoredSentence:
-    """Tokens of a sentence and their log-probabilities in nats, float64 [n]."""
+    """Tokens of a sentence, without its context, and their log-probabilities, float64 [n]."""
 
     pieces: tuple[str, ...]
     log_probabilities: Floats
@@ -264,45 +267,57 @@ class SentenceScorer:
         texts: Sequence[str],
         where: Callable[[int], str] | None = None,
         progress: Callable[[int, int], None] = lambda done, total: None,
+        starts: Sequence[int] | None = None,
     ) -> list[ScoredSentence]:
         """Return tokens and log-probabilities of each text, in order; equal texts run once.
 
         Args:
             where: gives the origin of text i, for messages.
             progress: called with the number of finished distinct texts and of all.
+            starts: first character of each text that is scored; None: 0. A token that overlaps it
+                is scored.
 
         Raises:
-            DataError: a text is longer than the model reads, or has no token.
+            DataError: a text is longer than the model reads, or no token of it is scored.
         """
-        first_index: dict[str, int] = {}
-        for number, text in enumerate(texts):
-            first_index.setdefault(text, number)
+        keys = list(zip(texts, starts or [0] * len(texts), strict=True))
+        first_index: dict[tuple[str, int], int] = {}
+        for number, key in enumerate(keys):
+            first_index.setdefault(key, number)
         distinct = list(first_index)
-        encoded = self.pieces.encode_batch(distinct)
-        for text, inner in zip(distinct, encoded, strict=True):
-            self._check(text, len(inner), f"{where(first_index[text])}: " if where else "")
-        scored: dict[str, ScoredSentence] = {}
+        encoded = self.pieces.encode_batch([text for text, _ in distinct])
+        contexts = self._contexts(distinct)
+        for key, inner, context in zip(distinct, encoded, contexts, strict=True):
+            origin = f"{where(first_index[key])}: " if where else ""
+            self._check(key[0], len(inner), context, origin)
+        scored: dict[tuple[str, int], ScoredSentence] = {}
         progress(0, len(distinct))
         for begin in range(0, len(distinct), SENTENCES):
             batch = slice(begin, begin + SENTENCES)
             tokens = [np.array(inner, np.int32) for inner in encoded[batch]]
             answers = self.log_probabilities(
-                tokens, [self.pieces.word_start[inner] for inner in tokens]
+                tokens, [self.pieces.word_start[inner] for inner in tokens], contexts[batch]
             )
-            for text, inner, log_probabilities in zip(
-                distinct[batch], encoded[batch], answers, strict=True
+            for key, inner, context, log_probabilities in zip(
+                distinct[batch], encoded[batch], contexts[batch], answers, strict=True
             ):
-                pieces = tuple(str(self.pieces.backend.id_to_token(token)) for token in inner)
-                scored[text] = ScoredSentence(pieces=pieces, log_probabilities=log_probabilities)
+                own = inner[context:]
+                pieces = tuple(str(self.pieces.backend.id_to_token(token)) for token in own)
+                scored[key] = ScoredSentence(pieces=pieces, log_probabilities=log_probabilities)
             progress(min(begin + SENTENCES, len(distinct)), len(distinct))
-        return [scored[text] for text in texts]
+        return [scored[key] for key in keys]
 
     def check(self, text: str) -> None:
         """Raise the error that `scored` would raise for this text."""
-        self._check(text, len(self.pieces.encode_batch([text])[0]), "")
+        self._check(text, len(self.pieces.encode_batch([text])[0]), 0, "")
 
-    def _check(self, text: str, count: int, location: str) -> None:
-        if not count:
+    def _contexts(self, keys: Sequence[tuple[str, int]]) -> list[int]:
+        """Return how many tokens of each text end at its first scored character or before."""
+        encoded = iter(self.pieces.encode_with_offsets([text for text, start in keys if start]))
+        return [int((next(encoded)[1][:, 1] <= start).sum()) if start else 0 for _, start in keys]
+
+    def _check(self, text: str, count: int, context: int, location: str) -> None:
+        if count <= context:
             raise DataError(f"{location}the text {text[:60]!r} has no words in it; leave it out")
         if count + 2 > self.longest:
             raise DataError(
@@ -311,20 +326,25 @@ class SentenceScorer:
             )
 
     def log_probabilities(
-        self, sentences: Sequence[npt.NDArray[np.int32]], word_starts: Sequence[Bools]
+        self,
+        sentences: Sequence[npt.NDArray[np.int32]],
+        word_starts: Sequence[Bools],
+        context: Sequence[int] | None = None,
     ) -> list[Floats]:
-        """Return the log-probability of each token in nats, float64 [n_i].
+        """Return the log-probability of each token in nats, float64 [n_i - context_i].
 
         Args:
             sentences: int32 [n_i] each, without special tokens, at most `longest - 2`.
             word_starts: bool [n_i] each, tokens that begin a word.
+            context: leading tokens of each sentence that are not predicted; None: 0.
         """
         special = self.pieces.special
         framed = [
             np.concatenate(([special.cls], tokens, [special.sep])).astype(np.int32)
             for tokens in sentences
         ]
-        copies = mask_sentences(framed, word_starts, special.mask, self._mask)
+        context = context or [0] * len(sentences)
+        copies = mask_sentences(framed, word_starts, special.mask, self._mask, context)
         if self._before and not self.left_to_right:
             copies = copies._replace(position=copies.position - 1)
         log_probabilities = np.zeros(len(copies.label))
@@ -340,7 +360,9 @@ class SentenceScorer:
             )
             for predictions, (answers,) in read_async(results):
                 log_probabilities[predictions] = answers
-        bounds = np.cumsum([0, *map(len, sentences)])
+        bounds = np.cumsum(
+            [0, *(len(own) - first for own, first in zip(sentences, context, strict=True))]
+        )
         return [log_probabilities[begin:end] for begin, end in itertools.pairwise(bounds.tolist())]
 
     def _batch(self, part: ScoringBatch) -> _TokenBatch:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections import defaultdict
 from collections.abc import Sequence
+from statistics import fmean
 from typing import Any
 
 import numpy as np
@@ -14,7 +16,7 @@ from cloze.core import storage
 from cloze.core.errors import UsageError
 from cloze.core.stages.stage import BuildContext, StageResult
 from cloze.model.tasks.files import METRICS, write_json
-from cloze.model.tasks.formats.pairs import read_minimal_pairs
+from cloze.model.tasks.formats.contrasts import Contrast, read_contrasts
 from cloze.model.train.distributed import init_distributed
 from cloze.model.train.precision import placement, resolve
 from cloze.model.use.configs import ScoreConfig, ScoreTextsConfig
@@ -45,33 +47,37 @@ def run(config: ScoreConfig, build: BuildContext) -> StageResult:
     scorer = SentenceScorer(
         build.inputs["checkpoint"], mask=config.mask, precision=precision, device=world.device
     )
-    pairs = read_minimal_pairs(config.data, config.columns, config.limit)
-    texts = [text for pair in pairs for text in (pair.good, pair.bad)]
+    contrasts = read_contrasts(config.data, config.columns, config.limit)
+    texts = [text for contrast in contrasts for text in contrast.sentences]
+    starts = [start for contrast in contrasts for start in contrast.starts]
+    where = [contrast.where for contrast in contrasts for _ in contrast.sentences]
 
     def progress(done: int, total: int) -> None:
         build.report.progress(done, total, "sentences", {})
 
-    scored = scorer.scored(texts, lambda i: pairs[i // 2].where, progress)
-    scores = np.array([sentence.score(config.normalize) for sentence in scored]).reshape(-1, 2)
+    scored = scorer.scored(texts, where.__getitem__, progress, starts)
+    values = iter([sentence.score(config.normalize) for sentence in scored])
+    scores = [list(itertools.islice(values, len(own.sentences))) for own in contrasts]
     points = correct(scores)
     groups: dict[str, list[str | None]] = {
-        "by_phenomenon": [pair.phenomenon for pair in pairs],
-        "by_term": [pair.groups.get("term") for pair in pairs],
-        "by_field": [pair.groups.get("field") for pair in pairs],
+        "by_phenomenon": [contrast.phenomenon for contrast in contrasts],
+        "by_term": [contrast.groups.get("term") for contrast in contrasts],
+        "by_field": [contrast.groups.get("field") for contrast in contrasts],
     }
     group_means = {name: _means(points, labels) for name, labels in groups.items()}
-    accuracy = float(points.mean())
+    figures = {
+        "accuracy": float(points.mean()),
+        "mean_accuracy": mean_accuracy(contrasts, points),
+        "chance": float(np.mean([1 / len(own) for own in scores])),
+    }
     interval = {"accuracy": list(bootstrap(points, config.seed, config.resamples))}
     content = {
         "task": TASK,
         "metric": "accuracy",
-        "pairs": len(pairs),
-        "metrics": {
-            "accuracy": accuracy,
-            **{name: means for name, means in group_means.items() if means},
-        },
+        "pairs": len(contrasts),
+        "metrics": {**figures, **{name: means for name, means in group_means.items() if means}},
         "interval": interval,
-        "ties": int((points == 0.5).sum()),
+        "ties": int(((points > 0) & (points < 1)).sum()),
         "method": {
             "mask": None if scorer.left_to_right else config.mask,
             "normalize": config.normalize,
@@ -79,13 +85,19 @@ def run(config: ScoreConfig, build: BuildContext) -> StageResult:
     }
     write_json(build.file(METRICS), content)
     rows = (
-        {"UID": pair.phenomenon, "pairID": pair.id, "good": good, "bad": bad, "correct": point}
-        for pair, (good, bad), point in zip(pairs, scores.tolist(), points.tolist(), strict=True)
+        {
+            "UID": contrast.phenomenon,
+            "pairID": contrast.id,
+            "good": good,
+            "bad": wrong[0] if len(wrong) == 1 else wrong,
+            "correct": point,
+        }
+        for contrast, (good, *wrong), point in zip(contrasts, scores, points.tolist(), strict=True)
     )
     lines = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
     storage.write_bytes(build.file(PAIRS), lines.encode())
-    build.counters["read/pairs"] += len(pairs)
-    metrics = {"accuracy": accuracy, "by_phenomenon": group_means["by_phenomenon"]}
+    build.counters["read/pairs"] += len(contrasts)
+    metrics = {**figures, "by_phenomenon": group_means["by_phenomenon"]}
     summary = {
         **{key: content[key] for key in ("task", "metric", "pairs", "ties", "interval", "method")},
         "metrics": metrics,
@@ -95,7 +107,7 @@ def run(config: ScoreConfig, build: BuildContext) -> StageResult:
         "parameters": scorer.parameters,
     }
     tokens = sum(len(sentence.pieces) for sentence in scored)
-    return StageResult(rows=len(pairs), tokens=tokens, summary=summary)
+    return StageResult(rows=len(contrasts), tokens=tokens, summary=summary)
 
 
 class ScoreTexts(Verb[str]):
@@ -124,25 +136,36 @@ class ScoreTexts(Verb[str]):
         ]
 
 
-def correct(scores: Floats) -> Floats:
-    """Return 1 if the good sentence scores higher, 0.5 for ties, else 0: float64 [n].
+def correct(scores: Sequence[Sequence[float]]) -> Floats:
+    """Return the points: 1 if the first score is the highest, 1/k if k are, else 0: float64 [n].
 
     Args:
-        scores: float64 [n, 2], good and bad.
+        scores: n lists, the right sentence's score first.
     """
-    good, bad = scores.T
-    return np.where(good == bad, 0.5, (good > bad).astype(np.float64))
+    return np.array([(own[0] == max(own)) / own.count(max(own)) for own in scores])
+
+
+def mean_accuracy(contrasts: Sequence[Contrast], points: Floats) -> float:
+    """Return the mean over files of the mean over a file's phenomena.
+
+    BabyLM reports it: entity tracking has three files with up to six phenomena each, and all other
+    files have one.
+    """
+    by_file: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+    for contrast, point in zip(contrasts, points.tolist(), strict=True):
+        by_file[contrast.file][contrast.phenomenon].append(point)
+    return fmean(fmean(map(fmean, phenomena.values())) for phenomena in by_file.values())
 
 
 def bootstrap(
     points: Floats, seed: int, resamples: int, level: float = 0.95
 ) -> tuple[float, float]:
-    """Return the percentile bootstrap interval (Efron 1979) of the mean of points 0, 0.5 or 1.
+    """Return the percentile bootstrap interval (Efron 1979) of the mean of points from 0 to 1.
 
-    The counts of the three values in a resample are multinomial, so counts are drawn instead of
+    The counts of the distinct values in a resample are multinomial, so counts are drawn instead of
     pairs.
     """
-    values = np.array([0.0, 0.5, 1.0])
+    values = np.union1d([0.0, 0.5, 1.0], points)
     shares = np.array([(points == value).mean() for value in values])
     generator = np.random.Generator(np.random.PCG64(seed))
     counts = generator.multinomial(len(points), shares, size=resamples)

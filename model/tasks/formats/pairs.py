@@ -1,17 +1,14 @@
-"""Pairs of queries and passages (tables, SQuAD, corpus titles), and minimal pairs."""
+"""Pairs of queries and passages: tables, SQuAD, corpus titles, corpus sentences."""
 
 from __future__ import annotations
 
 import dataclasses
-import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 import numpy as np
 
-from cloze.core import storage
 from cloze.core.artifacts.artifact import HELDOUT
 from cloze.core.errors import DataError
 from cloze.core.random_keys import document_key
@@ -177,104 +174,3 @@ def _documents(path: str, split: str) -> Iterator[tuple[str, str, list[str]]]:
     for identity, title, document_split, sentences in documents(path, columns):
         if document_split == CORPUS_SPLITS[split]:
             yield identity, title, sentences
-
-
-# Minimal pairs: a good and a bad sentence, in BLiMP's format (Warstadt et al. 2020).
-
-COLUMNS = {  # BLiMP's columns by role
-    "good": "sentence_good",
-    "bad": "sentence_bad",
-    "phenomenon": "UID",
-    "id": "pairID",
-    "term": "linguistics_term",
-    "field": "field",
-}
-REQUIRED = ("good", "bad")
-
-
-class MinimalPair(NamedTuple):
-    """Minimal pair.
-
-    Attributes:
-        phenomenon: BLiMP's UID; default: the file's name.
-        id: id, unique within the phenomenon; default: the line number.
-        groups: other groups by role: `term`, `field`.
-        where: file and line, for messages.
-    """
-
-    good: str
-    bad: str
-    phenomenon: str
-    id: str
-    groups: Mapping[str, str]
-    where: str
-
-
-def read_minimal_pairs(
-    path: str, columns: Mapping[str, str] | None = None, limit: int | None = None
-) -> list[MinimalPair]:
-    """Read the pairs of a file, or of a directory's files in order of their names.
-
-    Args:
-        path: file, directory of files, or directory with a subdirectory `data`, as in BLiMP's
-            repository.
-        columns: names that differ from BLiMP's, by role: good, bad, phenomenon, id, term, field.
-        limit: maximum pairs per phenomenon, from the first.
-
-    Raises:
-        DataError: no files, a malformed file, or a duplicate id in a phenomenon; the message names
-            file and line.
-    """
-    column_names = {**COLUMNS, **(columns or {})}
-    optional = [name for role, name in column_names.items() if role not in REQUIRED]
-    pairs: list[MinimalPair] = []
-    counts: Counter[str] = Counter()
-    locations: dict[tuple[str, str], str] = {}
-    for file in _files(path):
-        stem = os.path.splitext(os.path.basename(file))[0]
-        for location, row in read_texts_by_column(
-            file, [column_names[role] for role in REQUIRED], optional
-        ):
-            phenomenon = row.get(column_names["phenomenon"], stem)
-            identity = row.get(column_names["id"], location.split()[-1])
-            if (phenomenon, identity) in locations:
-                raise DataError(
-                    f"{location}: {phenomenon} has a pair {identity!r} already "
-                    f"({locations[phenomenon, identity]}); give each its own id"
-                )
-            locations[phenomenon, identity] = location
-            counts[phenomenon] += 1
-            if limit is not None and counts[phenomenon] > limit:
-                continue
-            # BLiMP's own files spell one field both syntax_semantics and syntax/semantics.
-            groups = {
-                role: row[column_names[role]].replace("/", "_")
-                for role in ("term", "field")
-                if column_names[role] in row
-            }
-            good, bad = (row[column_names[role]] for role in REQUIRED)
-            pairs.append(MinimalPair(good, bad, phenomenon, identity, groups, location))
-    return pairs
-
-
-def _files(path: str) -> Sequence[str]:
-    if not storage.exists(path):
-        raise DataError(
-            f"{path} does not exist; name a file of minimal pairs, or a directory of them"
-        )
-    if not storage.is_dir(path):
-        if not path.lower().endswith(tuple(SUFFIXES)):
-            raise DataError(f"{path} has no suffix of a table ({', '.join(SUFFIXES)}); rename it")
-        return [path]
-    for directory in (path, storage.join(path, "data")):
-        names = sorted(storage.list_files(directory)) if storage.is_dir(directory) else []
-        files = [
-            storage.join(directory, name)
-            for name in names
-            if "/" not in name and name.endswith(tuple(SUFFIXES))
-        ]
-        if files:
-            return files
-    raise DataError(
-        f"{path} contains no minimal pairs (no {', '.join(SUFFIXES)}); name a directory that does"
-    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -330,13 +331,14 @@ def check_ids(ids: Sequence[str] | None, locations: Sequence[str]) -> None:
 
 
 def read_texts_by_column(
-    path: str, columns: Sequence[str], optional: Sequence[str] = ()
+    path: str, columns: Sequence[str], optional: Sequence[str] = (), lists: Sequence[str] = ()
 ) -> Iterator[tuple[str, dict[str, str]]]:
     """Iterate over rows as (file and line, text by column).
 
     Args:
         columns: required columns with texts that are not blank.
         optional: columns that may be missing, and values too.
+        lists: columns with lists of texts, which are returned as JSON.
 
     Raises:
         DataError: the file is missing, empty or no table, or a required value is missing; the
@@ -347,7 +349,13 @@ def read_texts_by_column(
     indices |= {name: index for name in optional if (index := table.index(name)) is not None}
     for location, values in table.rows:
         row = {
-            name: as_text(values[index], location, name)
+            name: as_text(
+                json.dumps([as_text(text, location, name) for text in values[index]])
+                if name in lists and isinstance(values[index], list)
+                else values[index],
+                location,
+                name,
+            )
             for name, index in indices.items()
             if values[index] is not None
         }

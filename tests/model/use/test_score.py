@@ -24,10 +24,10 @@ from cloze.model import checkpoint
 from cloze.model.families.models import load_model
 from cloze.model.families.registry import FAMILIES
 from cloze.model.layers.heads import VocabularyHead
-from cloze.model.tasks.formats.pairs import read_minimal_pairs
+from cloze.model.tasks.formats.contrasts import Contrast, read_contrasts
 from cloze.model.use.configs import ScoreConfig
 from cloze.model.use.scorer import Mask, SentenceScorer, mask_sentences, masks, scoring_batches
-from cloze.model.use.scoring import bootstrap, correct
+from cloze.model.use.scoring import bootstrap, correct, mean_accuracy
 from cloze.model.use.stages import SCORE
 from cloze.pipeline import tokenizer
 from tests.tiny_models import write_checkpoint, write_classifier
@@ -219,7 +219,9 @@ def test_transformers_gives_the_same_scores_over_the_exported_checkpoint(
 
 
 def test_ties_count_half() -> None:
-    assert correct(np.array([[-1.0, -2.0], [-2.0, -1.0], [-1.0, -1.0]])).tolist() == [1.0, 0.0, 0.5]
+    pairs = [[-1.0, -2.0], [-2.0, -1.0], [-1.0, -1.0]]
+    assert correct(pairs).tolist() == [1.0, 0.0, 0.5]
+    assert correct([[-1.0, -1.0, -3.0, -1.0], [-3.0, -1.0, -1.0]]).tolist() == [1 / 3, 0.0]
 
 
 def test_the_interval_is_that_of_resampled_pairs() -> None:
@@ -278,6 +280,8 @@ def test_the_stage_judges_pairs_by_phenomenon(directory: str, tmp_path: Path) ->
     agreement = (rows[0]["correct"] + rows[1]["correct"]) / 2
     assert summary["metrics"] == {
         "accuracy": pytest.approx((2 * agreement + 0.5) / 3),
+        "mean_accuracy": pytest.approx((agreement + 0.5) / 2),
+        "chance": 0.5,
         "by_phenomenon": {"agreement": agreement, "island": 0.5},
     }
     assert metrics["metrics"]["by_field"] == {"morphology": agreement, "syntax": 0.5}
@@ -307,18 +311,18 @@ def test_bf16_judges_as_fp32_does(directory: str, tmp_path: Path) -> None:
     ],
 )
 def test_pairs_come_in_any_table(name: str, write: Callable[[Path], str], tmp_path: Path) -> None:
-    found = read_minimal_pairs(write(tmp_path / name))
-    assert [(pair.good, pair.bad, pair.phenomenon, pair.id) for pair in found] == [
+    found = read_contrasts(write(tmp_path / name))
+    assert [(*pair.sentences, pair.phenomenon, pair.id) for pair in found] == [
         row[:4] for row in ROWS
     ]
     assert found[2].groups == {"term": "extraction", "field": "syntax"}
-    assert [pair.id for pair in read_minimal_pairs(str(tmp_path), limit=1)] == ["0", "0"]
+    assert [pair.id for pair in read_contrasts(str(tmp_path), limit=1)] == ["0", "0"]
 
 
 def test_columns_of_other_names_and_files_that_name_no_phenomenon(tmp_path: Path) -> None:
     (tmp_path / "gaps.tsv").write_text("right\twrong\na cat\ta cats\nthe dog\tdog the\n")
-    found = read_minimal_pairs(str(tmp_path), {"good": "right", "bad": "wrong"})
-    assert [(pair.good, pair.bad, pair.phenomenon, pair.id) for pair in found] == [
+    found = read_contrasts(str(tmp_path), {"good": "right", "bad": "wrong"})
+    assert [(*pair.sentences, pair.phenomenon, pair.id) for pair in found] == [
         ("a cat", "a cats", "gaps", "2"),
         ("the dog", "dog the", "gaps", "3"),
     ]
@@ -371,15 +375,86 @@ def test_what_cannot_be_scored(directory: str, tmp_path: Path) -> None:
         SentenceScorer(write_classifier(tmp_path / "classifier", tmp_path / "scratch"))
     with pytest.raises(DataError, match="contains no minimal pairs"):
         (tmp_path / "empty").mkdir()
-        read_minimal_pairs(str(tmp_path / "empty"))
+        read_contrasts(str(tmp_path / "empty"))
     with pytest.raises(DataError, match="does not exist"):
-        read_minimal_pairs(str(tmp_path / "none"))
+        read_contrasts(str(tmp_path / "none"))
     with pytest.raises(DataError, match="has no words in it"):
         SentenceScorer(directory).scored(["\u00ad"])
 
 
 def test_all_of_blimp_is_read(shared_data: Path) -> None:
-    found = read_minimal_pairs(str(shared_data / "tasks" / "blimp"))
+    found = read_contrasts(str(shared_data / "tasks" / "blimp"))
     assert len(found) == 67_000
     assert len({pair.phenomenon for pair in found}) == 67
     assert len({pair.groups["field"] for pair in found}) == 4
+
+
+SUITE = {  # BabyLM's formats: sentences, and the text of each that is compared
+    "social.jsonl": (
+        {
+            "Domain": "social-relations",
+            "Context1": "the cat sat.",
+            "Context2": "the dog sat.",
+            "Target1": "cats ran",
+            "Target2": "dogs ran",
+        },
+        [("the cat sat. cats ran", "cats ran"), ("the cat sat. dogs ran", "dogs ran")],
+        "social-relations",
+    ),
+    "regular.jsonl": (
+        {
+            "numops": 2,
+            "input_prefix": "the cat sat on ",
+            "options": ["the mat.", "a dog.", "a cat."],
+        },
+        [
+            ("the cat sat on the mat.", "the mat."),
+            ("the cat sat on a dog.", "a dog."),
+            ("the cat sat on a cat.", "a cat."),
+        ],
+        "regular_2_ops",
+    ),
+    "comps_base.jsonl": (
+        {
+            "prefix_acceptable": "the cat",
+            "prefix_unacceptable": "the mat",
+            "property_phrase": "walked.",
+        },
+        [("the cat walked.", "walked."), ("the mat walked.", "walked.")],
+        "comps_base",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", sorted(SUITE))
+def test_other_formats_compare_what_follows_a_context(
+    name: str, directory: str, tmp_path: Path
+) -> None:
+    row, expected, phenomenon = SUITE[name]
+    (tmp_path / name).write_text(json.dumps(row) + "\n")
+    _, (judged,), metrics = scored(directory, tmp_path / "out", data=str(tmp_path / name))
+    scores = []
+    for (_, compared), whole in zip(
+        expected, SentenceScorer(directory).scored([text for text, _ in expected]), strict=True
+    ):
+        count = len(SentenceScorer(directory).pieces.encode_batch([compared])[0])
+        assert 0 < count < len(whole.pieces)
+        scores.append(float(whole.log_probabilities[-count:].sum()))
+    wrong = judged["bad"] if isinstance(judged["bad"], list) else [judged["bad"]]
+    assert [judged["good"], *wrong] == pytest.approx(scores, abs=1e-5)
+    assert judged["correct"] == float(scores[0] == max(scores))
+    assert judged["UID"] == phenomenon
+    assert metrics["metrics"]["chance"] == pytest.approx(1 / len(expected))
+
+
+def test_entity_tracking_counts_files_and_operations_equally(tmp_path: Path) -> None:
+    rows = [(f"{name}_{ops}_ops", name) for name, ops in [("a", 0), ("a", 0), ("a", 1), ("b", 0)]]
+    contrasts = [
+        Contrast(("x", "y"), (0, 0), name, phenomenon, "", {}, "") for phenomenon, name in rows
+    ]
+    assert mean_accuracy(contrasts, np.array([1.0, 1.0, 0.0, 1.0])) == pytest.approx(0.75)
+    (tmp_path / "regular.jsonl").write_text(
+        json.dumps({"numops": 1, "input_prefix": "a ", "options": ["b"]}) + "\n"
+    )
+    with pytest.raises(DataError, match=r"line 1: options has fewer than two texts"):
+        read_contrasts(str(tmp_path))
