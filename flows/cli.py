@@ -45,6 +45,7 @@ COMMANDS: dict[str, dict[str, str]] = {
     "Train models": {
         "plan-training": "Estimate the memory and hours of a pretraining.",
         "pretrain": "Pretrain an encoder on one or more datasets.",
+        "adapt": "Train a checkpoint further on the texts of a domain.",
         "merge": "Average the last checkpoints of a pretraining.",
         "finetune": "Fine-tune a pretrained encoder on a task.",
         "prune": "Remove layers, attention heads or weights of a checkpoint.",

@@ -26,7 +26,7 @@ SOURCES = "Sources"
 TOKENIZER_HELP = "Vocab artifact, vocab.txt, tokenizer.json or Hugging Face directory."
 
 
-def _parse_sources(texts: tuple[str, ...]) -> list[dict[str, Any]]:
+def parse_sources(texts: tuple[str, ...]) -> list[dict[str, Any]]:
     """Parse `KIND=PATH` texts into sources; a kind may be repeated."""
     parse = named_values("wikipedia=dump.xml.bz2", "KIND=PATH")
     return [{"kind": kind, "path": path} for text in texts for kind, path in parse((text,)).items()]
@@ -34,7 +34,7 @@ def _parse_sources(texts: tuple[str, ...]) -> list[dict[str, Any]]:
 
 def _source_option(name: str, **settings: Any) -> OptionOverride:
     return OptionOverride(
-        name, _parse_sources, {"multiple": True, "metavar": "KIND=PATH", **settings}
+        name, parse_sources, {"multiple": True, "metavar": "KIND=PATH", **settings}
     )
 
 

@@ -90,7 +90,7 @@ def _node_option(flag: str, name: str, text: str) -> Callable[[Command], Command
     )
 
 
-def _plan(options: Mapping[str, Any]) -> RunSession:
+def plan_run(options: Mapping[str, Any]) -> RunSession:
     """Plan a run, given the values of `run_options` without `--json`."""
     from cloze.flows.run.session import RunParameters, RunSession
 
@@ -120,7 +120,7 @@ def run(as_json: bool, dry_run: bool, prefect: bool | None, **options: Any) -> N
 
     CONFIG is a YAML file, or a preset such as demo.
     """
-    session = _plan(options)
+    session = plan_run(options)
     if dry_run:
         show_plan(session, as_json)
     else:
@@ -134,7 +134,7 @@ def plan(as_json: bool, **options: Any) -> None:
 
     CONFIG is a YAML file, or a preset such as demo.
     """
-    show_plan(_plan(options), as_json)
+    show_plan(plan_run(options), as_json)
 
 
 def show_plan(session: RunSession, as_json: bool) -> None:

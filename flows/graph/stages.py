@@ -25,6 +25,7 @@ TABLE: dict[str, str] = {
     "semdedup": "cloze.pipeline.corpus.duplicates.semantic_stage:STAGE",
     "vocab": "cloze.pipeline.vocab.stage:STAGE",
     "dataset": "cloze.pipeline.dataset.stage:STAGE",
+    "import": "cloze.model.hub.stages:IMPORT",
     "pretrain": "cloze.model.train.stage:STAGE",
     "merge": "cloze.model.use.stages:MERGE",
     "finetune": "cloze.model.tasks.finetune.stage:STAGE",
@@ -43,7 +44,6 @@ TABLE: dict[str, str] = {
 # Stages that are not part of a run: they convert one artifact, or print an answer.
 TOOLS: dict[str, str] = {
     "export": "cloze.model.hub.stages:EXPORT",
-    "import": "cloze.model.hub.stages:IMPORT",
     "answer": "cloze.model.use.verb:ANSWER",
     "classify": "cloze.model.use.verb:CLASSIFY",
     "tag": "cloze.model.use.verb:TAG",

@@ -151,7 +151,7 @@ PERPLEXITY = Stage(
     run=_run("cloze.model.use.checkpoint_stages:compute_perplexity"),
     inputs={
         "checkpoint": InputSpec(
-            kinds=("pretrain",), explicit_kinds=("merge", "prune"), required=True
+            kinds=("pretrain",), explicit_kinds=("import", "merge", "prune"), required=True
         ),
         "dataset": InputSpec(kinds=("dataset",), required=True),
     },
@@ -172,7 +172,7 @@ SCORE = Stage(
     run=_run("cloze.model.use.scoring:run"),
     inputs={
         "checkpoint": InputSpec(
-            kinds=("pretrain",), explicit_kinds=("merge", "prune"), required=True
+            kinds=("pretrain",), explicit_kinds=("import", "merge", "prune"), required=True
         )
     },
     worker="cloze.model",
@@ -191,7 +191,7 @@ LIKELIHOOD = Stage(
     run=_run("cloze.model.use.likelihood:run"),
     inputs={
         "checkpoint": InputSpec(
-            kinds=("pretrain",), explicit_kinds=("merge", "prune"), required=True
+            kinds=("pretrain",), explicit_kinds=("import", "merge", "prune"), required=True
         ),
         "corpus": InputSpec(kinds=("corpus", "semdedup")),
     },
@@ -214,7 +214,9 @@ VECTORS = Stage(
     inputs={
         "corpus": InputSpec(kinds=("corpus",), explicit_kinds=("index",), required=True),
         "checkpoint": InputSpec(
-            kinds=("pretrain",), explicit_kinds=("finetune", "merge", "prune"), required=True
+            kinds=("pretrain",),
+            explicit_kinds=("finetune", "import", "merge", "prune"),
+            required=True,
         ),
     },
     worker="cloze.model",

@@ -25,6 +25,7 @@ from cloze.pipeline.tokenizer.backends import albert_backend, bert_backend, robe
 from cloze.pipeline.tokenizer.special import ROBERTA, SPECIAL_NAMES
 from cloze.pipeline.tokenizer.tokenizer import Tokenizer
 
+OF_CHECKPOINT = "tokenizer"  # directory of a checkpoint or dataset
 CONFIG = "tokenizer_config.json"
 # Released names of a BPE's vocabulary and merges: transformers', OpenAI's, and with a prefix.
 BPE_NAMES = (
@@ -66,6 +67,8 @@ class TokenizerFiles:
 def find(path: str) -> TokenizerFiles:
     """Return the tokenizer files at `path`, a directory or the file with the tokens.
 
+    Of a checkpoint, or an artifact that contains one, they are those of its tokenizer.
+
     Raises:
         DataError: `path` does not exist or is no tokenizer, or the merges are missing.
     """
@@ -80,6 +83,10 @@ def find(path: str) -> TokenizerFiles:
         raise DataError(
             f"{path} contains an unfinished artifact; run the stage that makes it again"
         )
+    if artifact.is_artifact(path):
+        path = storage.join(path, str(artifact.read_manifest(path).summary.get("checkpoint") or ""))
+    own = storage.join(path, OF_CHECKPOINT)
+    path = own if storage.is_dir(own) else path
     files = _find_in_directory(path)
     config = storage.join(path, CONFIG)
     return replace(files, config=config) if storage.exists(config) else files

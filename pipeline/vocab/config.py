@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field, field_validator, model_validator
 
@@ -59,7 +59,10 @@ class VocabConfig(_TrainerOptions):
     extend_path: InputPath | None = None
     """Tokenizer to extend by whole words; existing ids are kept."""
     add: int = Field(default=0, ge=0)
-    """With --extend: number of words to add, those that shorten the corpus most."""
+    """With --extend: number of words to add, those that --choose-by puts first."""
+    choose_by: Literal["length", "likelihood"] = "length"
+    """With --extend: score of a word: length, the tokens it saves, or likelihood, the nats that a
+    unigram model of the tokens gains."""
     words_file: InputPath | None = None
     """With --extend: file of words to add first, one per line."""
 

@@ -6,7 +6,12 @@ tokens saves
     score(w) = f(w) · (n(w) - 1)
 
 tokens when it becomes one token. BPE greedily shortens the text in the same way (Gage 1994; Gallé
-2019, "Investigating the Effectiveness of BPE: The Power of Shorter Sequences"). Here only whole
+2019, "Investigating the Effectiveness of BPE: The Power of Shorter Sequences"). By likelihood, the
+score is the gain in nats of a unigram model of the tokens (Kudo 2018, of whole words):
+
+    score(w) = f(w) · (log p(w) - Σ log p(token)),   over the tokens of w
+
+so words of rare tokens come first, whose meaning the model could not read off them. Here only whole
 words count, because a domain needs a vocabulary for its terms (Beltagy et al. 2019,
 SciBERT; Chalkidis et al. 2020, Legal-BERT; Tai et al. 2020, exBERT, adds such a vocabulary to
 BERT's). A word with unknown tokens counts as split into its characters.
@@ -35,19 +40,17 @@ from cloze.pipeline.vocab.trainers import count_segments
 MARGIN = 0.01  # margin by which a new Unigram token is likelier than the tokens it replaces
 UNKNOWN_COST = 10.0  # Unigram: cost of an unknown character, relative to the least likely token
 LONGEST = 64  # characters; longer segments are no words
+LENGTH, LIKELIHOOD = "length", "likelihood"  # what words are chosen by
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Word:
-    """A candidate word: its normalized text, its number of occurrences and its number of tokens."""
+    """A candidate word: its normalized text, its numbers of occurrences and tokens, its score."""
 
     text: str
     count: int
     pieces: int
-
-    @property
-    def score(self) -> int:
-        return self.count * (self.pieces - 1)
+    score: float
 
 
 def count_candidates(tokenizer: Tokenizer, texts: Iterator[str]) -> Counter[str]:
@@ -80,24 +83,49 @@ def encode_after_space(tokenizer: Tokenizer, texts: Sequence[str]) -> tuple[U32,
     return tokenizer.encode_flat(texts, np.ones(len(texts), np.bool_))
 
 
-def count_words(tokenizer: Tokenizer, counts: Counter[str], texts: Sequence[str]) -> list[Word]:
-    """Return the words with their counts and numbers of tokens, in the given order."""
+def count_words(
+    tokenizer: Tokenizer, counts: Counter[str], texts: Sequence[str], choose_by: str = LENGTH
+) -> list[Word]:
+    """Return the words with their counts, numbers of tokens and scores, in the given order.
+
+    Args:
+        choose_by: `length` or `likelihood`, of tokens with their shares of these words' text.
+    """
     ids, offsets = encode_after_space(tokenizer, texts)
+    lengths, frequencies = np.diff(offsets), np.array([counts[text] for text in texts], np.float64)
     unknown = np.concatenate([[0], np.cumsum(ids == tokenizer.special.unk)])
-    has_unknown = (unknown[offsets[1:]] > unknown[offsets[:-1]]).tolist()
-    words = []
-    for text, length, is_partial in zip(texts, np.diff(offsets).tolist(), has_unknown, strict=True):
-        pieces = max(length, 2, len(text)) if is_partial else length
-        words.append(Word(text=text, count=counts[text], pieces=pieces))
-    return words
+    has_unknown = unknown[offsets[1:]] > unknown[offsets[:-1]]
+    characters = np.array([len(text) for text in texts], np.int64)
+    pieces = np.where(has_unknown, np.maximum(characters, np.maximum(lengths, 2)), lengths)
+    scores = frequencies * (pieces - 1)
+    if choose_by == LIKELIHOOD:
+        shares = np.bincount(ids, weights=np.repeat(frequencies, lengths))
+        total = max(shares.sum(), 1.0)
+        bits = np.concatenate([[0.0], np.cumsum(np.log(np.maximum(shares, 1.0) / total)[ids])])
+        old = np.where(
+            has_unknown, -pieces * math.log(total), bits[offsets[1:]] - bits[offsets[:-1]]
+        )
+        scores = np.where(
+            pieces > 1, frequencies * (np.log(np.maximum(frequencies, 1.0) / total) - old), 0.0
+        ).round(3)  # machines' logarithms differ in the last bits
+    return [
+        Word(text=text, count=counts[text], pieces=own, score=score)
+        for text, own, score in zip(texts, pieces.tolist(), scores.tolist(), strict=True)
+    ]
 
 
 def choose(
-    tokenizer: Tokenizer, counts: Counter[str], number: int, min_frequency: int
+    tokenizer: Tokenizer,
+    counts: Counter[str],
+    number: int,
+    min_frequency: int,
+    choose_by: str = LENGTH,
 ) -> list[Word]:
     """Return the `number` words with the highest scores above 0; ties in code point order."""
     frequent = sorted(word for word, count in counts.items() if count >= min_frequency)
-    candidates = [word for word in count_words(tokenizer, counts, frequent) if word.score > 0]
+    candidates = [
+        word for word in count_words(tokenizer, counts, frequent, choose_by) if word.score > 0
+    ]
     candidates.sort(key=lambda word: (-word.score, word.text))
     unsplit = (word for word in candidates if _is_unsplit(tokenizer, word.text))
     return list(itertools.islice(unsplit, number))

@@ -149,11 +149,11 @@ def _extend(
                 f"one word per line"
             ) from error
         listed_words = extend.parse_words(base, lines, config.words_file)
-    words = extend.count_words(base, counts, listed_words)
+    words = extend.count_words(base, counts, listed_words, config.choose_by)
     others = Counter(
         {word: count for word, count in counts.items() if word not in set(listed_words)}
     )
-    words += extend.choose(base, others, config.add, config.min_frequency)
+    words += extend.choose(base, others, config.add, config.min_frequency, config.choose_by)
     extended, added = extend.extend(base, words, counts.total(), config.extend_path)
     build.counters["words/one_piece_before"] += sum(word.pieces <= 1 for word in words)
     build.counters["words/not_one_piece"] += sum(word.pieces > 1 for word in words) - len(added)
@@ -168,7 +168,7 @@ def _write_words(build: BuildContext, words: list[Word], tokenizer: Tokenizer) -
     ids, _ = encode_after_space(tokenizer, [word.text for word in words])
     rows = ["word\tid\tcount\tpieces\tscore"]
     for word, number in zip(words, ids.tolist(), strict=True):
-        rows.append(f"{word.text}\t{number}\t{word.count}\t{word.pieces}\t{word.score}")
+        rows.append(f"{word.text}\t{number}\t{word.count}\t{word.pieces}\t{word.score:.10g}")
     storage.write_bytes(build.file(WORDS), "".join(f"{row}\n" for row in rows).encode())
 
 

@@ -297,7 +297,7 @@ STAGES: dict[str, Mapping[str, str]] = {
     "vocab": {
         "Training": "*kind *size *lowercase strip_accents min_frequency limit_alphabet"
         " sample_bytes",
-        "Start from another tokenizer": "*import_path *extend_path *add *words_file",
+        "Start from another tokenizer": "*import_path *extend_path *add choose_by *words_file",
     },
     "dataset": {
         "Rows": "*recipe *length *length_bins *lowercase short_seq_prob *seed",

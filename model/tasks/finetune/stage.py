@@ -313,7 +313,9 @@ STAGE = Stage(
     config=FinetuneConfig,
     run=run,
     inputs={  # no checkpoint is needed with from_scratch and model
-        "checkpoint": InputSpec(kinds=("pretrain",), explicit_kinds=("finetune", "merge", "prune")),
+        "checkpoint": InputSpec(
+            kinds=("pretrain",), explicit_kinds=("finetune", "import", "merge", "prune")
+        ),
         "corpus": InputSpec(kinds=("corpus", "semdedup")),
         "vocab": InputSpec(kinds=("vocab",)),
         "teacher": InputSpec(kinds=("finetune",), explicit_only=True),

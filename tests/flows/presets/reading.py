@@ -11,7 +11,8 @@ from cloze.flows.graph.nodes import Node
 BOOKS = str(configs.samples_directory() / "books")
 SOURCES = f"corpus.sources=[{{kind: books, path: {BOOKS}}}]"
 WITHOUT_TEXT = {  # presets whose text the user brings
-    "albert-base", "bert-base", "bert-large-two-phase", "deberta-v3-base", "distillation",
+    "adapt", "albert-base", "babylm-strict-small", "bert-base", "bert-large-two-phase", "deberta-v3-base",
+    "distillation",
     "domain-adaptation",
     "electra-base", "electra-small",
     "modernbert-base", "roberta-base", "roberta-large", "spanbert-large",

@@ -1,0 +1,153 @@
+"""Command `adapt`: the preset of the same name for a checkpoint and the texts of a domain."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import click
+
+from cloze.core.errors import UsageError
+from cloze.flows.commands.base.options import json_option
+from cloze.flows.commands.data_stages import parse_sources
+from cloze.flows.commands.run import PREFECT, plan_run, show_plan, start
+
+
+@click.command()
+@click.option(
+    "--from",
+    "origin",
+    required=True,
+    metavar="PATH",
+    help="Checkpoint to adapt: an artifact that contains one, or a Hugging Face directory.",
+)
+@click.option(
+    "--source",
+    "sources",
+    required=True,
+    multiple=True,
+    metavar="KIND=PATH",
+    help="Texts of the domain, as in `cloze corpus`. Repeatable.",
+)
+@click.option(
+    "--general",
+    multiple=True,
+    metavar="KIND=PATH",
+    help="General texts, a fifth of the rows, against forgetting. Repeatable. Default: none, so"
+    " forgetting is not measured.",
+)
+@click.option("--words", default=1000, metavar="N", help="Words of the domain to add; 0: none.")
+@click.option("--steps", default=2000, metavar="N", help="Optimizer steps of the training.")
+@click.option(
+    "--detour",
+    default=0,
+    metavar="N",
+    help="Steps that read from left to right first, of a checkpoint that was pretrained with clm.",
+)
+@click.option("--task", metavar="NAME", help="Task to fine-tune before and after, with 3 seeds.")
+@click.option("--data", metavar="PATH", help="Files of the task.")
+@click.option("--seeds", default=1, metavar="N", help="Number of trainings; the report has means.")
+@click.option("-o", "--out", required=True, metavar="DIR", help="Directory of the run.")
+@click.option(
+    "--set",
+    "texts",
+    multiple=True,
+    metavar="SECTION.KEY=VALUE",
+    help="Override a config value of the preset. Repeatable.",
+)
+@json_option
+@click.option("-n", "--dry-run", "dry_run", is_flag=True, help="Print the plan and exit.")
+@PREFECT
+def adapt(
+    out: str,
+    texts: tuple[str, ...],
+    as_json: bool,
+    dry_run: bool,
+    prefect: bool | None,
+    **choices: Any,
+) -> None:
+    """Train a checkpoint further on the texts of a domain.
+
+    Adds words of the domain to the vocabulary, and reports bits per byte in and out of the domain,
+    tokens per word, and a task's score, before and after. All steps are nodes of the preset adapt.
+    """
+    from cloze.flows.graph.overrides import parse
+
+    directory = Path(out).resolve()
+    os.environ["CLOZE_RUNS_DIR"] = str(directory.parent)
+    own = {"name": directory.name, **_settings(**choices)}
+    settings = [*(f"{key}={json.dumps(value)}" for key, value in own.items()), *texts]
+    overrides = parse(settings, "section.key=value, such as pretrain.steps=200", sections=True)
+    session = plan_run({"config": "adapt", "overrides": overrides})
+    if dry_run:
+        show_plan(session, as_json)
+    else:
+        start(session, prefect=prefect, as_json=as_json)
+
+
+def _settings(
+    *,
+    origin: str,
+    sources: tuple[str, ...],
+    general: tuple[str, ...],
+    words: int,
+    steps: int,
+    detour: int,
+    task: str | None,
+    data: str | None,
+    seeds: int,
+) -> dict[str, Any]:
+    """Return config values by dotted key."""
+    from cloze.core import storage
+
+    if bool(task) != bool(data):
+        raise UsageError("--task and --data belong together; give both, or none")
+    values: dict[str, Any] = {}
+    checkpoint = storage.absolute(origin)
+    is_hub = storage.exists(storage.join(origin, "config.json")) and not storage.exists(
+        storage.join(origin, "checkpoint.json")
+    )
+    if is_hub:
+        values["import.directory"] = checkpoint
+    before = "import" if is_hub else checkpoint
+    values |= {
+        "corpus.sources": parse_sources(sources),
+        "vocab.import_path" if not words else "vocab.extend_path": checkpoint,
+        "pretrain.steps": steps,
+        "pretrain.checkpoint": before,
+        "likelihood.matrix.row.before.checkpoint": before,
+    }
+    if words:
+        values["vocab.add"] = words
+    else:
+        values |= {"vocab.extend_path": None, "vocab.add": 0, "vocab.choose_by": "length"}
+    if general:
+        values["corpus@general.sources"] = parse_sources(general)
+    else:
+        values |= {
+            "corpus@general": False,
+            "dataset@general": False,
+            "pretrain.dataset": "dataset",
+            "pretrain.mixture": {},
+            "likelihood.matrix.text.general": False,
+        }
+    if detour:
+        values |= {
+            "pretrain@detour.objectives": ["clm"],
+            "pretrain@detour.steps": detour,
+            "pretrain.checkpoint": "pretrain@detour",
+            "pretrain@detour.checkpoint": before,
+        }
+    if task:
+        values |= {
+            "finetune.data": data,
+            "finetune.matrix.task": {task: {"task": task}},
+            "finetune.matrix.row.before.checkpoint": before,
+        }
+    else:
+        values["finetune"] = False
+    if seeds > 1:
+        values["pretrain.matrix.seed"] = list(range(1, seeds + 1))
+    return values
