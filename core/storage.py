@@ -18,8 +18,9 @@ from typing import IO, TYPE_CHECKING, Any
 
 from cloze.core import object_store
 from cloze.core.errors import DataError, UsageError, naming
-from cloze.core.object_store import Upload, client_errors, has_scheme, is_disk, with_client_errors
+from cloze.core.object_store import Upload, client_errors, is_disk, with_client_errors
 from cloze.core.object_store import filesystem as filesystem
+from cloze.core.object_store import has_scheme as has_scheme
 from cloze.core.object_store import hashing_written as hashing_written
 from cloze.core.object_store import is_local as is_local
 from cloze.core.object_store import note_written as note_written
@@ -42,6 +43,16 @@ def absolute(path: str) -> str:
 def join(base: str, *parts: str) -> str:
     """Append `parts` to `base`; works for local paths and URLs alike."""
     return posixpath.join(str(base), *parts)
+
+
+def linked(path: str) -> str:
+    """Return the URL that `path` leads to through a run's link to a store; else `path`."""
+    head, tail = path.rstrip("/"), ""
+    while not has_scheme(path) and head and not os.path.lexists(head):
+        head, _, name = head.rpartition("/")
+        tail = f"/{name}{tail}"
+    target = os.readlink(head) if os.path.islink(head) else ""
+    return f"{target}{tail}" if has_scheme(target) else path
 
 
 @with_client_errors

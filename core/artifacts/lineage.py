@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import posixpath
-from collections.abc import Iterator
-from pathlib import Path
+from collections.abc import Iterable, Iterator
 
 from cloze.core import storage
 from cloze.core.artifacts import artifact, fingerprints
@@ -28,7 +28,7 @@ def containing_artifact(path: str) -> str:
 class NearbyArtifacts:
     """Finished and unfinished artifacts near a path by fingerprint; distant ones are read last."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: str) -> None:
         self._unread, self._paths = _directories_around(path), dict[str, str]()
 
     def find(self, fingerprint: str) -> str | None:
@@ -38,32 +38,44 @@ class NearbyArtifacts:
             if directory is None:
                 return None
             with contextlib.suppress(DataError):  # a manifest.json of another program
-                self._paths.setdefault(
-                    fingerprints.artifact_fingerprint(str(directory)), str(directory)
-                )
+                self._paths.setdefault(fingerprints.artifact_fingerprint(directory), directory)
         return self._paths[fingerprint]
 
 
-def _directories_around(path: Path) -> Iterator[Path]:
+def _directories_around(path: str) -> Iterator[str]:
     """Yield the artifact that contains `path`, then artifacts next to it, then others nearby."""
-    owner = Path(containing_artifact(str(path)))
+    owner = containing_artifact(path)
     yield owner
-    grandparent = owner.parent.parent
-    for start, pattern in ((owner.parent, "*"), (grandparent, "*"), (grandparent, "*/*")):
-        for name in (MANIFEST, BUILDING):
-            for file in sorted(start.glob(f"{pattern}/{name}")):
-                if not file.parent.is_symlink():
-                    yield file.parent
+    parent = posixpath.dirname(owner)
+    grandparent = posixpath.dirname(parent)
+    yield from _artifacts_in([parent])
+    yield from _artifacts_in([grandparent])
+    yield from _artifacts_in(_directories_in(grandparent))
+
+
+def _artifacts_in(directories: Iterable[str]) -> Iterator[str]:
+    """Yield the artifacts directly below directories, the finished ones first."""
+    inner = [own for directory in directories for own in _directories_in(directory)]
+    for mark in (MANIFEST, BUILDING):
+        yield from (own for own in inner if storage.has_file(storage.join(own, mark)))
+
+
+def _directories_in(directory: str) -> list[str]:
+    """Return what is in a directory, without links; empty if it cannot be listed."""
+    with contextlib.suppress(OSError):
+        paths = [storage.join(directory, name) for name in storage.list_names(directory)]
+        return [path for path in paths if not os.path.islink(path)]
+    return []
 
 
 def finished_ancestors(path: str) -> dict[str, Manifest]:
-    """Return the finished artifact that contains the local `path`, and those it was made from.
+    """Return the finished artifact that contains `path`, and those it was made from.
 
     Returns:
         Manifests by directory, the nearest first; without artifacts that are not near.
     """
     owner = storage.absolute(containing_artifact(path))
-    nearby, found = NearbyArtifacts(Path(owner)), dict[str, Manifest]()
+    nearby, found = NearbyArtifacts(owner), dict[str, Manifest]()
     waiting = [owner] if artifact.is_artifact(owner) else []
     while waiting:
         directory = waiting.pop(0)

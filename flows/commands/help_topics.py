@@ -85,6 +85,8 @@ An artifact:
 
 ENVIRONMENT = """\
 CLOZE_RUNS_DIR        directory of the runs (default: ./runs)
+CLOZE_STORE           URL below which runs keep their artifacts, such as s3://bucket/runs;
+                      records, locks and links stay in CLOZE_RUNS_DIR
 CLOZE_HOME            working directory of deployed flows (default: that of `cloze deploy`)
 CLOZE_SLOTS_DIR       directory of the locks on cores and GPUs
 CLOZE_CPUS            cores that may be used on this host

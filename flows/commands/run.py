@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -195,6 +194,7 @@ def start(session: RunSession, *, prefect: bool | None, as_json: bool) -> None:
 
 def _show_results(session: RunSession, results: Mapping[str, BuildResult]) -> None:
     """Print the table of results, the tables in their summaries, and the paths of reports."""
+    from cloze.core import storage
     from cloze.flows.views import terminal
     from cloze.flows.views.run_tables import left_out_lines
 
@@ -211,7 +211,7 @@ def _show_results(session: RunSession, results: Mapping[str, BuildResult]) -> No
         screen.print(f"[yellow]left out:[/] {escape(line)}")
     for result, summary in zip(results.values(), summaries, strict=True):
         if summary.get("report"):
-            path = Path(result.artifact) / summary["report"]
+            path = storage.join(result.artifact, summary["report"])
             screen.print(f"\nreport: {path}", markup=False, soft_wrap=True)
 
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import os
+import posixpath
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -175,10 +176,12 @@ def lineage(target: str, as_json: bool) -> None:
     TARGET is a node (RUN/NODE), or the directory of an artifact or checkpoint. Parents are searched
     near it.
     """
+    from cloze.core import storage
     from cloze.core.artifacts import artifact, fingerprints
     from cloze.flows.run import targets
 
-    path = str(Path(targets.resolve(target).path).resolve())
+    path = targets.resolve(target).path
+    path = path if storage.has_scheme(path) else os.path.realpath(path)
     fingerprint = fingerprints.artifact_fingerprint(path) or fingerprints.part_fingerprint(path)
     tree = lineage_tree(fingerprint or artifact.read_manifest(path).fingerprint, path)
     if as_json:
@@ -196,7 +199,7 @@ def lineage_tree(fingerprint: str, path: str) -> dict[str, Any]:
     """
     from cloze.core.artifacts.lineage import NearbyArtifacts
 
-    return _ancestors(fingerprint, NearbyArtifacts(Path(path)))
+    return _ancestors(fingerprint, NearbyArtifacts(path))
 
 
 def _ancestors(fingerprint: str, nearby: NearbyArtifacts) -> dict[str, Any]:
@@ -231,7 +234,7 @@ def _recorded_inputs(path: str) -> dict[str, str]:
     from cloze.core.stages.worker import JOB, LOGS, Job
 
     with contextlib.suppress(DataError, OSError, ValueError, TypeError):  # just started
-        return dict(Job.read(str(Path(path) / LOGS / JOB)).inputs)
+        return dict(Job.read(posixpath.join(path, LOGS, JOB)).inputs)
     return {}
 
 

@@ -1,6 +1,7 @@
 """Plan of a run: nodes, inputs, and the reason why a node runs; and the build of one node.
 
-An artifact is in `RUNS/NAME/NODE-FINGERPRINT`, and the link `RUNS/NAME/NODE` leads to the newest.
+An artifact is in `RUNS/NAME/NODE-FINGERPRINT`, or `STORE/NAME/NODE-FINGERPRINT` on an object store,
+and the link `RUNS/NAME/NODE` leads to the newest.
 Fingerprints follow from the config alone, so planning needs no artifacts, and a return to an
 earlier config reuses its artifacts.
 """
@@ -9,6 +10,7 @@ from __future__ import annotations
 
 import json
 import os
+import posixpath
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -81,8 +83,13 @@ def runs_directory() -> Path:
     return Path(os.environ.get("CLOZE_RUNS_DIR") or "runs")
 
 
+def artifacts_directory(name: str) -> str:
+    """Return the directory of a run's artifacts: below `$CLOZE_STORE`, or the run's directory."""
+    return storage.join(os.environ.get("CLOZE_STORE") or str(runs_directory()), name)
+
+
 def run_directory(config: RunConfig | CommandConfig) -> Path:
-    """Return the directory of a run's records, lock and artifacts, or of a command's records."""
+    """Return the directory of a run's records, lock and links, or of a command's records."""
     return config.directory if isinstance(config, CommandConfig) else runs_directory() / config.name
 
 
@@ -135,7 +142,7 @@ def plan(
     for name in only_names:
         for parent in steps[name].node.depends_on:
             if parent not in only_names and not artifact.is_artifact(steps[parent].artifact):
-                artifact_name = Path(steps[parent].artifact).name
+                artifact_name = posixpath.basename(steps[parent].artifact)
                 raise UsageError(
                     f"--only {name} needs {artifact_name}, which is not there; run the stages "
                     f"before it first"
@@ -158,13 +165,15 @@ def _step(
     started: Collection[str],
 ) -> PlannedNode:
     stage = stages.stage(node.stage)
-    previous = _manifest(node.out or str(directory / node.name))
+    previous = _manifest(node.out or storage.linked(str(directory / node.name)))
     inputs, input_hashes = _inputs(node, steps, outside)
     try:
         fingerprint, parents = stage.lineage(node.config, input_hashes)
     except DataError as error:
         raise _with_location(error, node, node.name) from error
-    path = node.out or str(directory / f"{node.name}-{fingerprint[:12]}")
+    path = node.out or storage.join(
+        artifacts_directory(directory.name), f"{node.name}-{fingerprint[:12]}"
+    )
     manifest = _manifest(path)
     reason, resumes_at, abandoned = "", 0, ""
     if forced and fingerprint not in started:
@@ -236,12 +245,13 @@ def _inputs(
     hashes: dict[str, str] = {}
     for role, origin in node.inputs.items():
         if origin.node is None:
-            if origin.path not in outside:
+            path = storage.linked(origin.path)
+            if path not in outside:
                 try:
-                    outside[origin.path] = fingerprints.input_fingerprint(origin.path)
+                    outside[path] = fingerprints.input_fingerprint(path)
                 except DataError as error:
                     raise _with_location(error, node, f"{node.section}.{role}") from error
-            paths[role], hashes[role] = origin.path, outside[origin.path]
+            paths[role], hashes[role] = path, outside[path]
             continue
         source = steps[origin.node]
         if not origin.path:
@@ -334,14 +344,18 @@ def build_node(
 
 
 def link_to(step: PlannedNode) -> None:
-    """Point the link with the node's name, next to the artifact, at the artifact; atomic."""
-    path = Path(step.artifact)
-    link = path.with_name(step.name)
-    if link.is_symlink() and os.readlink(link) == path.name:
+    """Point the link with the node's name, in the run's directory, at the artifact; atomic.
+
+    Of an artifact on a store, the link's target is its URL (`storage.linked`).
+    """
+    directory, name = posixpath.split(step.artifact)
+    target = step.artifact if storage.has_scheme(step.artifact) else name
+    link = runs_directory() / posixpath.basename(directory) / step.name
+    if link.is_symlink() and os.readlink(link) == target:
         return
-    temporary_link = path.with_name(f".{step.name}.{os.getpid()}")
+    temporary_link = link.with_name(f".{step.name}.{os.getpid()}")
     temporary_link.unlink(missing_ok=True)
-    temporary_link.symlink_to(path.name)
+    temporary_link.symlink_to(target)
     os.replace(temporary_link, link)
 
 

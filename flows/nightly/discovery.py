@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import datetime
 import json
+import posixpath
 import re
 import zoneinfo
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -17,8 +18,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from cloze.core import storage
 from cloze.core.artifacts import artifact, claim
-from cloze.core.artifacts.checkpoints import COMPLETE, STEPS, parse_step
+from cloze.core.artifacts.checkpoints import COMPLETE, STEPS, complete_steps, parse_step
 from cloze.core.errors import ClozeError, UsageError
 from cloze.core.stages import stage
 from cloze.core.stages.worker import LOGS
@@ -83,15 +85,21 @@ class CheckpointSelection:
 def find_checkpoints(runs: Path) -> list[CheckpointInfo]:
     """Return all complete pretraining checkpoints at most two levels below `runs`, oldest first.
 
-    Symbolic links are not followed.
+    Symbolic links are not followed, but those to artifacts on a store.
     """
-    checkpoints = [
-        checkpoint
+    trainings = [
+        (str(steps.parent.resolve()), steps.relative_to(runs).parts[0])
         for pattern in ("*", "*/*")
         for steps in runs.glob(f"{pattern}/{STEPS}")
         if steps.is_dir() and not _is_hidden_or_link(steps.parent, runs)
-        for checkpoint in _checkpoints_of(steps.parent, runs)
     ]
+    links = [link for link in sorted(runs.glob("*/*")) if link.is_symlink()]
+    trainings += [
+        (url, link.parent.name)
+        for link in links
+        if storage.has_scheme(url := storage.linked(str(link))) and link.name.startswith(STAGE)
+    ]
+    checkpoints = [item for training, run in trainings for item in _checkpoints_of(training, run)]
     return sorted(checkpoints, key=lambda item: (item.written, item.key))
 
 
@@ -102,25 +110,24 @@ def _is_hidden_or_link(training: Path, runs: Path) -> bool:
     return is_link or any(part.startswith(("_", ".")) for part in parts)
 
 
-def _checkpoints_of(training: Path, runs: Path) -> Iterator[CheckpointInfo]:
+def _checkpoints_of(training: str, run: str) -> Iterator[CheckpointInfo]:
     identity = _read_training(training)
     if identity is None:
         return
     fingerprint, build, config, inputs = identity
-    written_by_step: dict[int, tuple[Path, float]] = {}
-    for marker in sorted((training / STEPS).glob(f"step-*/{COMPLETE}")):
-        step = parse_step(marker.parent.name)
-        with contextlib.suppress(FileNotFoundError):  # the training is pruning it
-            if step >= 0:
-                written_by_step[step] = marker.parent, marker.stat().st_mtime
+    written_by_step: dict[int, tuple[str, float]] = {}
+    for path in complete_steps(training):
+        step, written = parse_step(path), storage.mtime(storage.join(path, COMPLETE))
+        if step >= 0 and written:  # 0: the training has pruned it
+            written_by_step[step] = path, written
     made_from = _made_from(inputs)
     milestones = {int(step) for step in config.get("milestones") or ()}
     for step, (path, written) in written_by_step.items():
         yield CheckpointInfo(
-            key=f"{fingerprint}/{STEPS}/{path.name}",
-            path=str(path.resolve()),
-            run=training.relative_to(runs).parts[0],
-            training=str(training.resolve()),
+            key=f"{fingerprint}/{STEPS}/{posixpath.basename(path)}",
+            path=path,
+            run=run,
+            training=training,
             build=build,
             step=step,
             written=written,
@@ -130,27 +137,27 @@ def _checkpoints_of(training: Path, runs: Path) -> Iterator[CheckpointInfo]:
         )
 
 
-def _read_training(training: Path) -> tuple[str, str, dict[str, Any], dict[str, str]] | None:
+def _read_training(training: str) -> tuple[str, str, dict[str, Any], dict[str, str]] | None:
     """Return a pretraining's fingerprint, build id, config and inputs; None: none or damaged."""
     job = _read_job(training)
     inputs = job.get("inputs") or {}
     with contextlib.suppress(ClozeError):
-        if artifact.is_artifact(str(training)):
-            manifest = artifact.read_manifest(str(training))
+        if artifact.is_artifact(training):
+            manifest = artifact.read_manifest(training)
             if manifest.stage == STAGE:
                 build = str(job.get("build_id") or "")
                 return manifest.fingerprint, build, manifest.config, inputs
             return None
-        unfinished = claim.read(str(training))
+        unfinished = claim.read(training)
         if unfinished is not None and unfinished.stage == STAGE and unfinished.fingerprint:
             return unfinished.fingerprint, unfinished.build, job.get("config") or {}, inputs
     return None
 
 
-def _read_job(directory: Path) -> dict[str, Any]:
+def _read_job(directory: str) -> dict[str, Any]:
     """Return `job.json` of an artifact; empty if it cannot be read."""
-    with contextlib.suppress(OSError, ValueError):
-        return dict(json.loads((directory / LOGS / "job.json").read_text(encoding="utf-8")))
+    with contextlib.suppress(ClozeError, OSError, ValueError):
+        return dict(json.loads(storage.read_text(storage.join(directory, LOGS, "job.json"))))
     return {}
 
 
@@ -163,7 +170,7 @@ def _made_from(inputs: Mapping[str, str]) -> dict[str, str]:
     dataset = next((path for path in paths if artifact.is_artifact(path)), None)
     if dataset is None:
         return {}
-    corpus = (_read_job(Path(dataset)).get("inputs") or {}).get("corpus")
+    corpus = (_read_job(dataset).get("inputs") or {}).get("corpus")
     if corpus and artifact.is_artifact(corpus):
         return {"dataset": dataset, "corpus": corpus}
     return {"dataset": dataset}

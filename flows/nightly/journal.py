@@ -349,11 +349,12 @@ def promote(journal: Journal, checkpoint: str, why: str) -> Champion:
         UsageError: the checkpoint does not exist or is the champion, or a nightly run is in
             progress.
     """
-    path, runs = Path(checkpoint).resolve(), journal.directory.parent
+    path, runs = storage.linked(checkpoint), journal.directory.parent
+    path = path if storage.has_scheme(path) else str(Path(path).resolve())
     candidates = [
         item
         for item in find_checkpoints(runs)
-        if Path(item.path) == path or (Path(item.training) == path and item.newest)
+        if item.path == path or (item.training == path and item.newest)
     ]
     if not candidates:
         raise UsageError(

@@ -17,6 +17,7 @@ from typing import Any
 from rich.console import Console
 from rich.markup import escape
 
+from cloze.core import storage
 from cloze.core.artifacts.checkpoints import pinned
 from cloze.core.errors import ClozeError, DataError, StoppedError
 from cloze.flows.graph import plan
@@ -209,7 +210,8 @@ class NightlyRun:
 
         A checkpoint that was pruned meanwhile is added to `outcome.pruned` and is no failure.
         """
-        removed = [label for label, item in self.candidates.items() if not Path(item.path).exists()]
+        candidates = self.candidates.items()
+        removed = [label for label, item in candidates if not storage.exists(item.path)]
         self.outcome.pruned += [self.candidates.pop(label) for label in removed]
         failed: dict[str, str] = {}
         for name, error in session.failures.items():

@@ -9,7 +9,6 @@ import traceback
 from collections.abc import Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from prefect import Task, task
@@ -20,6 +19,7 @@ from prefect.logging import get_run_logger
 from prefect.runtime import task_run
 from prefect.states import Cancelled, Completed
 
+from cloze.core import storage
 from cloze.core.errors import ClozeError, StoppedError
 from cloze.core.humanize import format_bytes, format_count, format_duration, format_number, labelled
 from cloze.core.secrets import redact
@@ -59,7 +59,7 @@ def node_page(
         build_id: id of the node's MLflow run; None: no run was recorded this time.
     """
     manifest = result.manifest
-    artifact, runs = Path(result.artifact).resolve(), plan.runs_directory()
+    artifact, runs = storage.absolute(result.artifact), plan.runs_directory()
     links = [f"artifact: `{artifact}`"]
     mlflow = server_addresses.mlflow(runs)
     if mlflow and build_id:
@@ -70,7 +70,7 @@ def node_page(
     else:
         links.append(f"MLflow: `{redact(tracking_uri(runs))}`")
     if report := manifest.summary.get("report"):
-        links.append(f"report: `{artifact / report}`, in MLflow as a file of the run")
+        links.append(f"report: `{storage.join(artifact, report)}`, in MLflow as a file of the run")
     rows = [("built in", format_duration(manifest.seconds))]
     if manifest.rows:
         rows.append(("rows", f"{manifest.rows:,}"))

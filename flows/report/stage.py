@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 from pydantic import Field
@@ -139,7 +138,7 @@ def _figure(table: PaperTable, cells: Cells, nodes: list[ReportNode]) -> str:
 def _gathered(name: str, path: str, config: ReportConfig) -> ReportNode:
     manifest = artifact.read_manifest(path)
     placement = config.nodes.get(name) or NodePlacement(section=name)
-    history = _history(Path(path)) if manifest.stage == "pretrain" else []
+    history = _history(path) if manifest.stage == "pretrain" else []
     return ReportNode(name=name, path=path, manifest=manifest, placement=placement, history=history)
 
 
@@ -159,9 +158,10 @@ def _filled(node: ReportNode, config: ReportConfig) -> list[dict[str, Any]]:
     ]
 
 
-def _history(pretrain: Path) -> list[dict[str, Any]]:
-    path = pretrain / "metrics.jsonl"
-    lines = path.read_text(encoding="utf-8", errors="replace").splitlines() if path.exists() else []
+def _history(pretrain: str) -> list[dict[str, Any]]:
+    path = storage.join(pretrain, "metrics.jsonl")
+    content = storage.read_at_once(path) if storage.exists(path) else b""
+    lines = content.decode(errors="replace").splitlines()
     try:
         return [json.loads(line) for line in lines]
     except ValueError as error:

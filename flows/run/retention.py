@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from cloze.core import storage
 from cloze.core.artifacts import artifact, fingerprints
 from cloze.core.artifacts.artifact import BUILDING, MANIFEST, Claim
 from cloze.core.artifacts.lock import is_locked, locked
@@ -196,7 +197,8 @@ def remove(stored: StoredArtifact) -> bool:
         return False
     run = stored.path.parent
     for link in run.iterdir():
-        if link.is_symlink() and not link.exists():
+        is_broken = link.is_symlink() and not link.exists()
+        if is_broken and not storage.has_scheme(storage.linked(str(link))):
             link.unlink(missing_ok=True)
     if {path.name for path in run.iterdir()} <= {status_file.DIRECTORY}:
         shutil.rmtree(run, ignore_errors=True)

@@ -8,12 +8,14 @@ W/pretrain/checkpoints/…    checkpoint
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from cloze.core.artifacts.lineage import containing_artifact
 from cloze.core.errors import DataError, UsageError, did_you_mean
+from cloze.core.storage import has_scheme, linked
 from cloze.flows.graph import stages
 from cloze.flows.graph.command import command_directory
 from cloze.flows.graph.plan import runs_directory
@@ -73,10 +75,12 @@ def resolve(text: str, *, in_any_run: bool = False) -> Target:
         UsageError: the directory of a run that is not below the runs directory.
     """
     runs = runs_directory()
-    if "://" in text:
-        return Target(text=text, paths=(text,))
+    if has_scheme(text):
+        return _of_store(text, runs)
     if "/" not in text and text in run_names(runs):
         return _run(text, text, runs)
+    if has_scheme(url := linked(text)):
+        return _of_store(url, runs)
     if (
         Path(text).exists()
         or containing_artifact(text) != text  # such as a checkpoint that was pruned
@@ -104,7 +108,8 @@ def resolve_path(text: str) -> str:
 
     A text that names neither is returned as it is: its reader reports it.
     """
-    if "://" in text or Path(text).exists():
+    text = linked(text)
+    if has_scheme(text) or Path(text).exists():
         return text
     try:
         return resolve(text).path
@@ -133,14 +138,22 @@ def target_names(*, in_any_run: bool = False) -> list[str]:
     runs = runs_directory()
     names = []
     for run in run_names(runs):
-        nodes = {node_name(path) for path in _node_directories(runs / run)}
+        nodes = {node_name(Path(path)) for path in _node_directories(runs / run)}
         record = status_file.newest(runs / run) or {"nodes": {}}
         names += [run, *(f"{run}/{node}" for node in sorted({*nodes, *record["nodes"]}))]
     return [*names, *stages.TABLE] if in_any_run else names
 
 
 def _run(text: str, name: str, runs: Path) -> Target:
-    return Target(text=text, run=name, paths=tuple(map(str, _node_directories(runs / name))))
+    return Target(text=text, run=name, paths=tuple(_node_directories(runs / name)))
+
+
+def _of_store(url: str, runs: Path) -> Target:
+    """Return the target at a URL; its run, if a link of the run leads to it."""
+    for link in runs.glob("*/*"):
+        if link.is_symlink() and f"{url}/".startswith(f"{os.readlink(link)}/"):
+            return Target(text=url, run=link.parent.name, node=link.name, paths=(url,))
+    return Target(text=url, paths=(url,))
 
 
 def _directory(text: str, runs: Path) -> Target:
@@ -165,13 +178,17 @@ def _artifacts(runs: Path, run: str, node: str) -> tuple[str, ...]:
     """Return the artifacts of a node, or of the nodes of a section or stage; the current first."""
     record = status_file.newest(runs / run) or {"nodes": {}}
     recorded = record["nodes"].get(node)
-    current = [str(runs / run / Path(recorded["artifact"]).name)] if recorded else []
-    if not current and (runs / run / node).is_symlink():
-        current = [str((runs / run / node).resolve())]
+    current = []
+    if recorded:
+        path = str(recorded["artifact"])
+        current = [path if has_scheme(path) else str(runs / run / Path(path).name)]
+    elif (link := runs / run / node).is_symlink():
+        url = linked(str(link))
+        current = [url if has_scheme(url) else str(link.resolve())]
     matching = [
-        str(directory)
+        directory
         for directory in _node_directories(runs / run)
-        if _matches(node_name(directory), node)
+        if _matches(node_name(Path(directory)), node)
     ]
     return tuple(dict.fromkeys([*current, *matching]))
 
@@ -182,8 +199,10 @@ def _matches(name: str, pattern: str) -> bool:
     return name == pattern or name.partition("@")[0] == pattern or is_instance
 
 
-def _node_directories(run: Path) -> Iterator[Path]:
-    """Yield the artifact directories of a run, `NODE-FINGERPRINT`."""
-    for path in sorted(run.glob("*/")):
-        if not path.is_symlink() and node_name(path) != path.name:
-            yield path
+def _node_directories(run: Path) -> Iterator[str]:
+    """Yield the artifact directories of a run, `NODE-FINGERPRINT`; on a store, the newest ones."""
+    for path in sorted(run.glob("*")):
+        if has_scheme(url := linked(str(path))):
+            yield url
+        elif path.is_dir() and not path.is_symlink() and node_name(path) != path.name:
+            yield str(path)

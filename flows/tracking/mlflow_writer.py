@@ -124,8 +124,9 @@ class MlflowWriter:
         )
 
     def _file(self, run: str, record: Mapping[str, Any]) -> None:
-        if Path(record["path"]).is_file():
-            self.client.log_artifact(run, record["path"])
+        with models.local_copies([record["path"]]) as paths:
+            for path in paths:
+                self.client.log_artifact(run, path)
 
     def _text(self, run: str, record: Mapping[str, Any]) -> None:
         if not models.is_inside(record["name"]):

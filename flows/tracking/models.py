@@ -12,6 +12,7 @@ linked, not copied.
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import importlib.metadata
 import json
@@ -20,7 +21,7 @@ import posixpath
 import shutil
 import tempfile
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -133,12 +134,12 @@ class Checkpoint:
         Raises:
             DataError: the checkpoint is missing or incomplete.
         """
-        if not (Path(self.path) / COMPLETE).exists():
+        if not storage.exists(storage.join(self.path, COMPLETE)):
             raise DataError(
                 f"{self.path} has no complete checkpoint ({COMPLETE} is missing); it was pruned "
                 f"or removed"
             )
-        content: dict[str, Any] = json.loads((Path(self.path) / CONFIG).read_text(encoding="utf-8"))
+        content: dict[str, Any] = json.loads(storage.read_text(storage.join(self.path, CONFIG)))
         return content
 
     def files(self) -> list[str]:
@@ -147,7 +148,7 @@ class Checkpoint:
         Raises:
             DataError: a name leads out of the checkpoint.
         """
-        content = json.loads((Path(self.path) / COMPLETE).read_text(encoding="utf-8"))
+        content = json.loads(storage.read_text(storage.join(self.path, COMPLETE)))
         names = [str(entry["path"]) for entry in content["files"]]
         for name in names:
             if not is_inside(name):
@@ -309,12 +310,29 @@ def _upload(client: MlflowClient, model: LoggedModel, checkpoint: Checkpoint) ->
             client.log_model_artifacts(model.model_id, str(description))
             for name in names:
                 target = posixpath.join(DATA, posixpath.dirname(name)).rstrip("/")
-                client.log_model_artifact(model.model_id, str(Path(checkpoint.path) / name), target)
+                with local_copies([storage.join(checkpoint.path, name)]) as paths:
+                    for path in paths:
+                        client.log_model_artifact(model.model_id, path, target)
             return
         root.mkdir(parents=True, exist_ok=True)
         shutil.copytree(description, root, dirs_exist_ok=True)
         for name in names:
             artifact.link_file(storage.join(checkpoint.path, name), str(root / DATA / name))
+
+
+@contextlib.contextmanager
+def local_copies(paths: Iterable[str]) -> Iterator[list[str]]:
+    """Yield the files of `paths` that exist; those on a store as temporary copies."""
+    with tempfile.TemporaryDirectory(prefix="cloze-") as temporary:
+        local = []
+        for path in paths:
+            if storage.is_local(path):
+                local += [path] if Path(path).is_file() else []
+            elif storage.exists(path):
+                copy = str(Path(temporary) / posixpath.basename(path))
+                storage.download(path, copy)
+                local.append(copy)
+        yield local
 
 
 def _local_directory(location: str) -> Path | None:

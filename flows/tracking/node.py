@@ -5,10 +5,12 @@ The build id is the run's id, so a retried stage continues the run that it start
 
 from __future__ import annotations
 
+import posixpath
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from cloze.core import storage
 from cloze.core.artifacts import artifact
 from cloze.core.artifacts.artifact import Manifest
 from cloze.core.artifacts.checkpoints import STEPS
@@ -56,7 +58,7 @@ class MlflowNodeReporter(Reporter):
             "cloze.stage": planned.node.stage,
             "cloze.fingerprint": planned.fingerprint,
             "cloze.build": build_id,
-            "cloze.artifact": str(Path(planned.artifact).absolute()),
+            "cloze.artifact": storage.absolute(planned.artifact),
             "cloze.world_size": str(_world_size(planned.node)),
             **metadata.tags(),
         }
@@ -68,7 +70,7 @@ class MlflowNodeReporter(Reporter):
 
     def _note(self, build_id: str) -> str:
         """Return the run's description, in Markdown."""
-        directory = Path(self._planned.artifact).absolute()
+        directory = storage.absolute(self._planned.artifact)
         return (
             f"`{self._planned.name}`: artifact `{directory}`, "
             f"fingerprint `{self._planned.fingerprint[:12]}`, build `{build_id}`."
@@ -88,7 +90,7 @@ class MlflowNodeReporter(Reporter):
                 self.run,
                 name=Path(path).name.removesuffix(f"-{manifest.fingerprint[:12]}"),
                 fingerprint=manifest.fingerprint,
-                source=str(Path(path).resolve()) if "://" not in path else path,
+                source=storage.absolute(path),
                 profile=_profile(manifest),
                 context="training" if manifest.stage == "dataset" else role,
             )
@@ -104,7 +106,7 @@ class MlflowNodeReporter(Reporter):
         """Record a checkpoint as a model, with the metrics of its step."""
         if self.run is not None:
             planned = self._planned
-            subpath = Path(path).resolve().relative_to(Path(planned.artifact).resolve()).as_posix()
+            subpath = posixpath.relpath(path, planned.artifact)
             record = Checkpoint(
                 path=path,
                 # an intermediate checkpoint has the name that the graph uses
@@ -123,24 +125,25 @@ class MlflowNodeReporter(Reporter):
         self._end_sampler()
         run = self.run
         if ids and run is not None:
+            directory = posixpath.dirname(self._planned.artifact)
             self._sampler = SystemMetricsSampler(
                 ids,
                 lambda figures: self._spool.sample(run, figures),
-                str(Path(self._planned.artifact).parent),
+                directory if storage.is_local(directory) else str(self._records.runs),
             )
 
     def result(self, result: BuildResult) -> None:
         """Record the metrics, files, data and checkpoint of the finished artifact."""
         if self.run is None:
             return
-        manifest, directory = result.manifest, Path(self._planned.artifact).resolve()
+        manifest, directory = result.manifest, storage.absolute(self._planned.artifact)
         self._spool.params(
             self.run, metadata.resolved_values(self._planned.node.config, manifest.summary)
         )
         for entry in manifest.files:
             if "/" not in entry.path and entry.path.endswith(FILES) and entry.size <= FILE_BYTES:
-                self._spool.file(self.run, str(directory / entry.path))
-        self._spool.file(self.run, str(directory / artifact.MANIFEST))
+                self._spool.file(self.run, storage.join(directory, entry.path))
+        self._spool.file(self.run, storage.join(directory, artifact.MANIFEST))
         self._read_files(manifest)
         step = int(manifest.summary.get("steps", 0))
         compared = set(stages.figures(self._planned.node.stage, manifest.summary))
@@ -150,7 +153,7 @@ class MlflowNodeReporter(Reporter):
             if point[0] in compared
         ]
         if CHECKPOINT in manifest.summary:
-            self.checkpoint(step, str(directory / manifest.summary[CHECKPOINT]), points)
+            self.checkpoint(step, storage.join(directory, manifest.summary[CHECKPOINT]), points)
 
     def _once(self, result: BuildResult) -> dict[str, Any]:
         """Return single-valued metrics; they are logged at step 0, where MLflow draws bars.

@@ -22,6 +22,7 @@ from typing import Any
 import yaml
 from pydantic_core import to_jsonable_python
 
+from cloze.core import storage
 from cloze.core.secrets import redact
 from cloze.core.stages.execute import BuildResult
 from cloze.flows.graph import stages
@@ -68,7 +69,7 @@ class MlflowRunLogger:
     def __init__(self, runs: Path) -> None:
         """Open a spool in the runs directory `runs`."""
         self.spool = Spool(runs / DIRECTORY, tracking_uri(runs))
-        self.name = ""
+        self.runs, self.name = runs, ""
         self._run_id: str | None = None
         self._config: Mapping[str, Any] = {}
         self._resolved: Mapping[str, Any] = {}
@@ -135,7 +136,7 @@ class MlflowRunLogger:
             self.spool.metrics(self._parent, metrics)
         report = manifest.summary.get("report")
         if report and self._parent is not None and not result.cached:
-            self.spool.file(self._parent, str(Path(step.artifact).resolve() / report))
+            self.spool.file(self._parent, storage.join(storage.absolute(step.artifact), report))
 
     def end(self, status: str = "FINISHED") -> None:
         """End the run: FINISHED, FAILED or KILLED."""

@@ -6,6 +6,7 @@ names them. In a graph of many nodes the instances of a section share a line.
 
 from __future__ import annotations
 
+import posixpath
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -74,7 +75,7 @@ def _name(members: Sequence[PlannedNode]) -> str:
 
 def tree(steps: Sequence[PlannedNode], estimates: Mapping[str, Estimate], width: int) -> Table:
     """Return the plan as a table whose first column is the tree."""
-    directory = str(Path(steps[0].artifact).parent) if steps else None
+    directory = posixpath.dirname(steps[0].artifact) if steps else None
     gpus = any(estimate.gpu_memory_bytes for estimate in estimates.values())
     columns = ["node", "what", "time", "disk", "memory", *(["GPU"] if gpus else [])]
     table = table_of(columns, right=columns[2:], title=directory)

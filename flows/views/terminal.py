@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import posixpath
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import click
@@ -124,7 +124,7 @@ def result_table(
     Args:
         sections: section by node; many instances of a section share a line.
     """
-    directory = next((str(Path(result.artifact).parent) for result in results.values()), None)
+    directory = next((posixpath.dirname(result.artifact) for result in results.values()), None)
     table = table_of(("node", "time", "rows", "result"), right=("time", "rows"), title=directory)
     table.columns[0].no_wrap = table.columns[1].no_wrap = True
     for label, names in group_instances(results, sections or {}).items():
