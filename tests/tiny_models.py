@@ -81,6 +81,19 @@ VARIANTS: dict[str, list[dict[str, Any]]] = {
             "num_hidden_layers": 3,
         },
     ],
+    "transformer": [{"label_smoothing": 0.0}, {}],
+    "bart": [{"eos_token_id": 3, "bos_token_id": 2}, {"num_decoder_layers": 1, "pad_token_id": 1}],
+    # version 1.1, with heads that are wider than D / N and a shorter decoder
+    "t5": [
+        {"relative_attention_num_buckets": 8, "relative_attention_max_distance": 12},
+        {
+            "gated_feed_forward": True,
+            "hidden_act": "gelu_new",
+            "tie_word_embeddings": False,
+            "attention_head_size": 6,
+            "num_decoder_layers": 3,
+        },
+    ],
     "longformer": [{"attention_window": 8}, {"attention_window": [4, 8], "pad_token_id": 3}],
 }
 

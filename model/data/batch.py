@@ -16,6 +16,7 @@ from torch import Tensor
 
 from cloze.core.ragged import I64
 from cloze.model.data.layouts import MULTIPLE, LayoutKind, Sequences, make_layout
+from cloze.model.data.noise import Noise
 from cloze.model.data.rows import MaskedRows
 from cloze.model.layers.batch import IGNORE_INDEX, Batch
 from cloze.model.layers.unpadded import UnpaddedLayout
@@ -47,10 +48,12 @@ class AttentionModes:
     Attributes:
         causal_share: share of samples that are read left to right.
         before: predict a masked token at the position before it, as a next token is predicted.
+        noise: makes a source and a target of each row, for encoder-decoders; None: rows stay.
     """
 
     causal_share: float = 0.0
     before: bool = False
+    noise: Noise | None = None
 
     def causal(self, samples: I64) -> npt.NDArray[np.bool_] | None:
         """Return which samples are read left to right, bool [B]; None if `causal_share` is 0.
@@ -139,11 +142,14 @@ def collate(
             `longest`.
         layout: layout of the tokens in the layers; see `cloze.model.data.layouts`.
         directions: attention modes; causal rows have no masks.
-        samples: int64 [B], sample numbers of the rows; needed if some rows are causal.
+        samples: int64 [B], sample numbers of the rows; needed if some rows are causal or noised.
 
     Returns:
         The batch. M is fixed, or a multiple of `PREDICTIONS`, as C is.
     """
+    if directions.noise is not None:
+        assert samples is not None
+        return directions.noise.collate(rows, samples, longest)
     causal = None if samples is None else directions.causal(samples)
     if causal is not None:
         rows = rows.without_masks(causal)

@@ -17,6 +17,7 @@ from cloze.core.errors import UsageError
 
 if TYPE_CHECKING:
     from cloze.pipeline.dataset.schema import DatasetInfo
+    from cloze.pipeline.tokenizer.special import SpecialTokens
 
 Size = Annotated[int, Field(gt=0)]
 Probability = Annotated[float, Field(ge=0.0, lt=1.0)]
@@ -29,6 +30,9 @@ class ModelConfig(BaseModel):
 
     heads: ClassVar[Mapping[str, Any]] = {"masked_lm": {}, "pair": {"num_labels": 2}}
     """Pretraining heads, in the form of a checkpoint's `heads`."""
+
+    is_encoder_decoder: ClassVar[bool] = False
+    """A decoder writes a text, reading the encoder's states."""
 
     supports_compile: ClassVar[bool] = True
     """torch.compile captures a whole training step and speeds it up."""
@@ -218,6 +222,10 @@ class ModelConfig(BaseModel):
         """Return the softmax temperature for comparing teacher and student."""
         return 1.0
 
+    def vocabulary_values(self, size: int, special: SpecialTokens) -> dict[str, Any]:
+        """Return the values that a model takes from a tokenizer of `size` tokens."""
+        return {"vocab_size": size, "pad_token_id": special.pad}
+
     def loss_weights(self) -> Mapping[str, float]:
         """Return the loss weights by objective; objectives that are absent have weight 1."""
         return {}
@@ -226,8 +234,11 @@ class ModelConfig(BaseModel):
 def prediction_objectives(heads: Mapping[str, Any]) -> tuple[str, ...]:
     """Return the objectives by which a checkpoint with these heads predicts tokens.
 
-    Either `lm`, or the objectives of the masked_lm head: `mlm`, `mntp`, `clm`.
+    Either `lm`, or the objectives of the masked_lm head: `mlm`, `mntp`, `clm`; or the noise of an
+    encoder-decoder.
     """
+    if "seq2seq" in heads:
+        return tuple(heads["seq2seq"].get("objectives", ()))
     if "masked_lm" in heads:
         return tuple(heads["masked_lm"].get("objectives", ("mlm",)))
     return ("lm",) if "lm" in heads else ()
@@ -240,9 +251,7 @@ def for_dataset(model: ModelConfig, info: DatasetInfo) -> ModelConfig:
         UsageError: see `check_fits`.
     """
     if model.vocab_size == 0:
-        model = model.model_copy(
-            update={"vocab_size": info.vocab_size, "pad_token_id": info.special.pad}
-        )
+        model = model.model_copy(update=model.vocabulary_values(info.vocab_size, info.special))
     check_fits(model, info)
     return model
 

@@ -137,9 +137,11 @@ class HubFormat:
         task_rows: fine-tuning head -> parameter names that replace rows of `keys`.
         refused: fine-tuning head -> reason why Hugging Face's class computes something else.
         question_separators: number in a row, if Hugging Face's class finds questions by them.
-        copies: Hugging Face names of tied copies that files may contain -> the original.
+        copies: Hugging Face names of tied copies that files may contain -> the original. Those with
+            a row in `keys` are tied in some models only.
         legacy: parts of names in files of old versions -> their current form.
         ignored: ends of names that are no parameters: buffers that old versions saved.
+        zeros: those of `ignored` that must be 0, as the family has no such parameters.
         base: prefix of Hugging Face's encoder parameters; files of the encoder alone omit it.
         transposed: suffixes of Cloze's names of matrices that Hugging Face stores transposed.
         unexported: heads without a Hugging Face form.
@@ -166,6 +168,7 @@ class HubFormat:
     copies: Mapping[str, str] = field(default_factory=dict)
     legacy: Mapping[str, str] = field(default_factory=dict)
     ignored: tuple[str, ...] = ("embeddings.position_ids",)
+    zeros: tuple[str, ...] = ()
     base: str = ""
     transposed: tuple[str, ...] = ()
     unexported: tuple[str, ...] = ()
@@ -194,7 +197,7 @@ class HubFormat:
                     f"{self.refused[head]}"
                 )
         objectives = prediction_objectives(heads)
-        if objectives and not {"mlm", "lm"} & set(objectives):
+        if objectives and "masked_lm" in heads and "mlm" not in objectives:
             raise DataError(
                 f"masked_lm (a head of this {self.family} model) was trained on "
                 f"{', '.join(objectives)} and predicts each token at the position before it, which "
@@ -337,22 +340,20 @@ class HubFormat:
             if hf_name.endswith(self.ignored) or (
                 hf_name.startswith(self.unused) and keys.from_hf(hf_name) is None
             ):
+                if hf_name.endswith(self.zeros) and bool(tensor.any()):
+                    raise DataError(f"{where}: {hf_name} must be 0; use another model")
                 continue
             original = self.copies.get(hf_name)
             if original in current:
                 tied = current[original]
-                if tensor.shape != tied.shape or bool((tensor != tied).any()):
-                    raise DataError(
-                        f"{where}: {hf_name} differs from {original}, to which it must be tied; "
-                        f"use another model"
-                    )
-                continue
+                if tensor.shape == tied.shape and bool((tensor == tied).all()):
+                    continue
+                original = None  # some models have a matrix of their own
             name = keys.from_hf(original or hf_name)
             if name is None:
-                raise DataError(
-                    f"{where} contains {hf_name}, which is not in the {self.family} table; use "
-                    f"another model"
-                )
+                tie = self.copies.get(hf_name)
+                fault = f"must be tied to {tie}" if tie else f"is not in the {self.family} table"
+                raise DataError(f"{where} contains {hf_name}, which {fault}; use another model")
             cloze_state[name] = self._transpose(name, tensor.float())
         return cloze_state
 

@@ -35,6 +35,9 @@ FAMILIES: dict[str, str] = {
     "modern": "cloze.model.families.modern",
     "longformer": "cloze.model.families.longformer",
     "deberta": "cloze.model.families.deberta",
+    "t5": "cloze.model.families.t5",
+    "bart": "cloze.model.families.bart",
+    "transformer": "cloze.model.families.transformer",
 }
 
 

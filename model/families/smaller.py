@@ -39,6 +39,11 @@ def keep_layers(
     Raises:
         UsageError: the layers share weights, or differ in structure.
     """
+    if config.is_encoder_decoder:
+        raise UsageError(
+            f"layers of {config.family} models have a decoder's above them and cannot be dropped; "
+            f"use another model"
+        )
     changes = {
         "num_hidden_layers": len(layers),
         "heads_by_layer": tuple(map(config.heads_of, layers)) if config.heads_by_layer else (),

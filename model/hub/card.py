@@ -81,6 +81,15 @@ ids = tokenizer("Once upon a time", return_tensors="pt").input_ids[:, :-1]  # no
 tokenizer.decode(model.generate(ids, max_new_tokens=40)[0], skip_special_tokens=True)
 ```"""
 
+_WRITE_USE = """```python
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
+
+tokenizer = AutoTokenizer.from_pretrained("path/to/this/directory")
+model = AutoModelForSeq2SeqLM.from_pretrained("path/to/this/directory")
+batch = tokenizer("A text with the task's prefix.", return_tensors="pt")
+tokenizer.decode(model.generate(**batch, max_new_tokens=40)[0], skip_special_tokens=True)
+```"""
+
 _USES = {  # pipeline tag of the Hub and usage example, by head
     "classifier": ("text-classification", _CLASSIFIER_USE),
     "span": ("question-answering", _ANSWER_USE),
@@ -88,6 +97,7 @@ _USES = {  # pipeline tag of the Hub and usage example, by head
     "choice": ("multiple-choice", _CHOICE_USE),
     EMBEDDING: ("sentence-similarity", _EMBED_USE),
     "lm": ("text-generation", _GENERATE_USE),
+    "seq2seq": ("text2text-generation", _WRITE_USE),
 }
 
 
@@ -167,8 +177,9 @@ def corpus_cards(lineage: Mapping[str, Manifest]) -> list[dict[str, Any]]:
 def _use(loaded: LoadedCheckpoint, architecture: str) -> tuple[str, str]:
     """Return the pipeline tag and the usage example."""
     head = task_head(loaded.heads)
-    if loaded.heads.get(EMBEDDING) or "lm" in loaded.heads:
-        head = EMBEDDING if EMBEDDING in loaded.heads else "lm"
+    head = next((name for name in ("lm", "seq2seq") if name in loaded.heads), head)
+    if loaded.heads.get(EMBEDDING):
+        head = EMBEDDING
     masked = ("fill-mask", _PRETRAINED_USE)
     encoder = ("feature-extraction", _ENCODER_USE)  # such as ELECTRA, which has no masked LM head
     return _USES.get(head or "", masked if architecture.endswith("ForMaskedLM") else encoder)

@@ -13,6 +13,7 @@ from torch.nn import functional
 
 from cloze.core.errors import ClozeError
 from cloze.model.checkpoint import LoadedCheckpoint
+from cloze.model.families.encoder_decoder import EncoderDecoderConfig
 from cloze.model.families.hub_format import EMBEDDING, POOLED, HubFormat, hub_of, task_head
 from cloze.model.families.models import Transform, load_backbone, load_model
 from cloze.model.families.pretraining import encode
@@ -76,6 +77,8 @@ def probe(loaded: LoadedCheckpoint, row_lengths: Sequence[int] = LENGTHS) -> dic
     pad = torch.tensor(model.pad_token_id)
     # Some families detect padding by its id.
     ids = ids.where(ids != pad, (pad + 1) % model.vocab_size).where(real, pad)
+    if isinstance(model, EncoderDecoderConfig):  # classifiers read the state at the one end token
+        ids = with_one_end(ids, lengths, model.eos_token_id)
     in_second_half = real & (torch.arange(longest) >= lengths[:, None] // 2)
     batch = {
         "input_ids": ids,
@@ -90,6 +93,12 @@ def probe(loaded: LoadedCheckpoint, row_lengths: Sequence[int] = LENGTHS) -> dic
         ids.scatter_(1, separators, special.sep)
         batch["global_attention_mask"] = torch.arange(longest) < ends[:, None]
     return batch
+
+
+def with_one_end(ids: Tensor, lengths: Tensor, end: int) -> Tensor:
+    """Return ids, int64 [B, L], with `end` as each row's last token and nowhere else."""
+    ids = ids.where(ids != end, end + 1)
+    return ids.scatter(1, lengths[:, None] - 1, end)
 
 
 def check_pair(loaded: LoadedCheckpoint, directory: str) -> None:
@@ -172,6 +181,10 @@ def hub_inputs(loaded: LoadedCheckpoint, batch: Mapping[str, Tensor]) -> dict[st
     inputs = {"input_ids": batch["input_ids"], "attention_mask": batch["attention_mask"].long()}
     if loaded.model.type_vocab_size > 1:
         inputs["token_type_ids"] = batch["token_type_ids"]
+    if loaded.model.is_encoder_decoder and _head(loaded.heads) is None:
+        start = cast(EncoderDecoderConfig, loaded.model).start_token_id
+        ids = batch["input_ids"]
+        inputs["decoder_input_ids"] = functional.pad(ids[:, :-1], (1, 0), value=start)
     choice = _head(loaded.heads) == "choice"
     return {name: tensor[None] if choice else tensor for name, tensor in inputs.items()}
 

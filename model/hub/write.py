@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 from cloze.core import storage
 from cloze.core.artifacts import artifact
@@ -12,6 +12,7 @@ from cloze.core.errors import ClozeError, DataError, UsageError, require_package
 from cloze.core.humanize import format_count
 from cloze.core.stages.stage import BuildContext, StageResult
 from cloze.model.checkpoint import CONFIG, WEIGHTS, LoadedCheckpoint, copy_files, load_input
+from cloze.model.families.encoder_decoder import EncoderDecoderConfig
 from cloze.model.families.hub_format import EMBEDDING, hub_of
 from cloze.model.families.smaller import with_all_heads
 from cloze.model.hub.card import model_card
@@ -79,6 +80,11 @@ def _export_checkpoint(
     checkpoint: LoadedCheckpoint, directory: str, config: ExportConfig
 ) -> dict[str, Any]:
     """Write and check one directory; return its summary."""
+    if config.format == "onnx" and checkpoint.model.is_encoder_decoder:
+        raise UsageError(
+            f"--format onnx is for encoders or decoders alone, and this {checkpoint.model.family} "
+            f"model has both; leave it out"
+        )
     loaded = in_form(checkpoint, config.export_as)
     model, state = with_all_heads(loaded.model, loaded.state)  # transformers has no other form
     loaded = replace(loaded, model=model, state=state)
@@ -160,7 +166,7 @@ def write_directory(
     _write_json(storage.join(directory, CONFIG), config)
     if loaded.heads.get(EMBEDDING):
         _write_sentence_transformers(loaded, directory)
-    if "lm" in loaded.heads:
+    if {"lm", "seq2seq"} & loaded.heads.keys():
         _write_generation_config(loaded, directory)
     return config
 
@@ -231,6 +237,11 @@ def _write_generation_config(loaded: LoadedCheckpoint, directory: str) -> None:
         "eos_token_id": special.sep,
         "pad_token_id": special.pad,
     }
+    if loaded.model.is_encoder_decoder:
+        model = cast(EncoderDecoderConfig, loaded.model)
+        content["decoder_start_token_id"] = model.start_token_id
+        if model.first_target_id is not None:
+            content["forced_bos_token_id"] = model.first_target_id
     _write_json(storage.join(directory, "generation_config.json"), content)
 
 

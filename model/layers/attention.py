@@ -1,14 +1,21 @@
-"""Multi-head self-attention (Vaswani et al., 2017) and rotary position embeddings."""
+"""Multi-head attention (Vaswani et al., 2017): self- and cross-attention, relative positions.
+
+Rotary positions turn queries and keys; T5's relative positions add a bias to the scores.
+"""
 
 from __future__ import annotations
+
+import math
+from functools import partial
 
 import torch
 from torch import Tensor, nn
 
+from cloze.model.layers.attention_kernels import attend
 from cloze.model.layers.cpu import Linear, linear
-from cloze.model.layers.elementwise import autocast_input
+from cloze.model.layers.elementwise import ModuleReference, autocast_input
 from cloze.model.layers.elementwise import dropout as drop
-from cloze.model.layers.layout import AttentionPattern, BatchLayout, PaddedLayout
+from cloze.model.layers.layout import AttentionPattern, BatchLayout, KVCache, PaddedLayout
 
 
 class Rotary(nn.Module):
@@ -54,6 +61,51 @@ def _turn(values: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
     return (fp32_values * cosine).add_(swapped.mul_(sine)).to(values.dtype)
 
 
+class RelativeBias(nn.Module):
+    """Bias of attention scores by relative position, shared by all layers of a stack (T5).
+
+    Half of the buckets have one distance each, the others grow logarithmically (Raffel et al.,
+    2020, section 2.1; mesh-tensorflow, transformer_layers.py, `_relative_position_bucket`).
+
+    Args:
+        num_heads: N.
+        buckets: number of buckets, over both directions unless `causal`.
+        farthest: distance from which on all keys share the last bucket.
+        causal: only earlier keys are visible, and have all buckets.
+    """
+
+    def __init__(self, num_heads: int, *, buckets: int, farthest: int, causal: bool) -> None:
+        super().__init__()
+        self.table = nn.Embedding(buckets, num_heads)
+        self.farthest, self.causal = farthest, causal
+
+    def forward(self, layout: BatchLayout, query: Tensor, key: Tensor) -> Tensor:
+        """Return the bias, float [1 or B, N, L, K], for query [B, N, L, H] and key [B, N, K, H]."""
+        name = ("relative bias", query.shape[2], key.shape[2])
+        return layout.cached(name, lambda: self._bias(layout, query, key))
+
+    def _bias(self, layout: BatchLayout, query: Tensor, key: Tensor) -> Tensor:
+        asked = torch.arange(query.shape[2], device=query.device)[None]
+        if isinstance(layout, KVCache):
+            asked = layout.positions
+        offset = torch.arange(key.shape[2], device=query.device) - asked[:, :, None]
+        bias: Tensor = self.table(self.bucket(offset))
+        return bias.permute(0, 3, 1, 2)
+
+    def bucket(self, offset: Tensor) -> Tensor:
+        """Return the bucket of each key position minus query position, int64 of any shape."""
+        buckets, first = self.table.num_embeddings, torch.zeros_like(offset)
+        if self.causal:
+            distance = (-offset).clamp(min=0)
+        else:
+            buckets //= 2
+            first, distance = (offset > 0).long() * buckets, offset.abs()
+        exact = buckets // 2
+        scale = (buckets - exact) / math.log(self.farthest / exact)
+        far = exact + (torch.log(distance.clamp(min=1).float() / exact) * scale).long()
+        return first + torch.where(distance < exact, distance, far.clamp(max=buckets - 1))
+
+
 class SelfAttention(nn.Module):
     """Multi-head self-attention: query, key and value projections, attention, output projection.
 
@@ -69,6 +121,8 @@ class SelfAttention(nn.Module):
         window: maximum distance of visible tokens.
         causal: hide later tokens.
         rotary: rotates queries and keys by their positions.
+        relative: adds a bias by relative position, owned by another module.
+        scaled: divide scores by the square root of H; T5 does not.
 
     Attributes:
         stacked: number of projections in each stacked matrix, by module name.
@@ -87,6 +141,8 @@ class SelfAttention(nn.Module):
         window: int | None = None,
         causal: bool = False,
         rotary: Rotary | None = None,
+        relative: RelativeBias | None = None,
+        scaled: bool = True,
     ) -> None:
         super().__init__()
         self.num_heads = num_heads
@@ -95,6 +151,9 @@ class SelfAttention(nn.Module):
         self.output_dropout = output_dropout
         self.pattern = AttentionPattern(window=window, causal=causal)
         self.rotary = rotary
+        self.relative_bias = None if relative is None else ModuleReference(relative)
+        # The kernels always divide; so queries of unscaled attention are multiplied before.
+        self.query_scale = 1.0 if scaled else math.sqrt(self.head_size)
         self.fused = fused
         self.stacked = {"qkv": 3} if fused else {}
         width = num_heads * self.head_size
@@ -124,8 +183,11 @@ class SelfAttention(nn.Module):
         query, key, value = self.project(hidden)
         if self.rotary is not None:
             query, key = self.rotary(query, key, layout)
+        if self.query_scale != 1.0:
+            query = query * self.query_scale
+        added = None if self.relative_bias is None else partial(self.relative_bias, layout)
         mixed = layout.attend(
-            query, key, value, self.pattern, self.dropout if self.training else 0.0
+            query, key, value, self.pattern, self.dropout if self.training else 0.0, added
         )
         output: Tensor = self.output(gather_positions(mixed.flatten(-2), positions))
         return drop(output, self.output_dropout) if self.training else output
@@ -147,6 +209,37 @@ class SelfAttention(nn.Module):
     def split(self, projected: Tensor) -> Tensor:
         """Split heads: [..., N H] to [..., N, H]."""
         return torch.unflatten(projected, -1, (self.num_heads, -1))
+
+
+class CrossAttention(SelfAttention):
+    """Attention of a decoder to the encoder's states, which its layout carries (`memory`)."""
+
+    def forward(
+        self, hidden: Tensor, layout: BatchLayout | None = None, positions: Tensor | None = None
+    ) -> Tensor:
+        """Compute attention of hidden, float [B, L, D], to the layout's memory; return its shape.
+
+        Args:
+            positions: not supported: decoders compute all positions.
+        """
+        memory = None if layout is None else layout.memory
+        assert memory is not None, "a decoder's layout carries the encoder's states"
+        assert positions is None
+        query = self.split(self.query(autocast_input(hidden))) * self.query_scale
+        key, value = memory.projected(self, self._key_value)
+        mixed = attend(
+            query.transpose(1, 2),
+            key.transpose(1, 2),
+            value.transpose(1, 2),
+            memory.bias(query.dtype),
+            self.dropout if self.training else 0.0,
+        )
+        output: Tensor = self.output(mixed.transpose(1, 2).flatten(-2))
+        return output
+
+    def _key_value(self, states: Tensor) -> tuple[Tensor, Tensor]:
+        states = autocast_input(states)
+        return self.split(self.key(states)), self.split(self.value(states))
 
 
 def gather_positions(hidden: Tensor, positions: Tensor | None) -> Tensor:

@@ -69,6 +69,10 @@ class Batch(TypedDict):
     causal_labels: NotRequired[Tensor]
     """int64 [C]: the token after each of `causal_positions`; -100 for filler."""
 
+    target_labels: NotRequired[Tensor]
+    """int64 [B, T]: tokens that an encoder-decoder writes; -100 behind the last. Absent: the
+    unmasked rows."""
+
     pair_labels: NotRequired[Tensor]
     """int64 [B]: nsp: 0 next, 1 random; sop: 0 in order, 1 swapped; -100 without a pair."""
 
@@ -101,3 +105,11 @@ def unmask(batch: Batch) -> Tensor:
     return (
         overlay(batch, batch["masked_labels"]) if "masked_labels" in batch else batch["input_ids"]
     )
+
+
+def target_labels(batch: Batch) -> Tensor:
+    """Return the tokens that an encoder-decoder writes, int64 [B, T], -100 behind the last."""
+    if "target_labels" in batch:
+        return batch["target_labels"]
+    ids, real = unmask(batch), batch.get("attention_mask")
+    return ids if real is None else ids.masked_fill(~real, IGNORE_INDEX)

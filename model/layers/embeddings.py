@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import embedding
 
 from cloze.model.layers.cpu import embedding_lookup
-from cloze.model.layers.elementwise import Dropout, cast_stream
+from cloze.model.layers.elementwise import Dropout, ModuleReference, cast_stream
 
 
 class EmbeddingTable(nn.Embedding):
@@ -40,6 +40,9 @@ class Embeddings(nn.Module):
         position_offset: rows of the position table before the first position (RoBERTa: padding id +
             1).
         projection: from E to D, after the dropout (ALBERT, ELECTRA-small).
+        words: another network's word embeddings, to share instead of an own table.
+        scale: factor of the word embeddings (Vaswani et al., 2017, 3.4: the square root of D).
+        sinusoidal: positions are fixed sines and cosines of any length (section 3.5).
     """
 
     per_piece: tuple[str, ...] = ("word.weight",)  # parameters with one row per vocabulary token
@@ -55,12 +58,24 @@ class Embeddings(nn.Module):
         dropout: float,
         position_offset: int = 0,
         projection: nn.Module | None = None,
+        words: nn.Module | None = None,
+        scale: float = 1.0,
+        sinusoidal: bool = False,
     ) -> None:
         super().__init__()
-        self.position_offset = position_offset
-        self.word = EmbeddingTable(vocab_size, size)
+        self.position_offset, self.scale, self.sinusoidal = position_offset, scale, sinusoidal
+        # A reference has no weight: only the owner's table is an output matrix.
+        self.word = (
+            EmbeddingTable(vocab_size, size)
+            if words is None
+            else cast(EmbeddingTable, ModuleReference(words))
+        )
+        if words is not None:
+            self.per_piece = ()
         self.position = (
-            nn.Embedding(position_offset + max_positions, size) if max_positions else None
+            nn.Embedding(position_offset + max_positions, size)
+            if max_positions and not sinusoidal
+            else None
         )
         self.segment = EmbeddingTable(segments, size) if segments else None
         self.norm = norm
@@ -85,6 +100,10 @@ class Embeddings(nn.Module):
                 row.
         """
         hidden: Tensor = self.word(input_ids)
+        if self.scale != 1.0:
+            hidden = hidden * self.scale
+        if self.sinusoidal:
+            hidden = hidden + sinusoids(input_ids, positions, hidden.shape[-1])
         if self.segment is not None:
             single_segment = self.segment.num_embeddings == 1
             hidden = hidden + (
@@ -102,6 +121,18 @@ class Embeddings(nn.Module):
             )
         normed: Tensor = self.dropout(cast_stream(self.norm(hidden)))
         return normed
+
+
+def sinusoids(input_ids: Tensor, positions: Tensor | None, size: int) -> Tensor:
+    """Return fixed position embeddings, fp32 [..., L, E]: sines, then cosines (tensor2tensor).
+
+    Value i of a half is that of position / 10000^(2i / E). Arguments as for `Embeddings.forward`.
+    """
+    if positions is None:
+        positions = torch.arange(input_ids.shape[-1], device=input_ids.device)
+    even = torch.arange(0, size, 2, device=input_ids.device, dtype=torch.float32)
+    angle = positions[..., None].float() / 10000.0 ** (even / size)
+    return torch.cat([angle.sin(), angle.cos()], dim=-1)
 
 
 class ProjectedEmbeddings(nn.Module):

@@ -28,6 +28,7 @@ class FeedForward(nn.Module):
         activation: name in `ACTIVATIONS`.
         gated: project up twice with one matrix, and multiply the activated half by the other
             (Shazeer, "GLU Variants", 2020; with gelu: GeGLU).
+        split: with gated, use two matrices, `gate` (activated) and `value`, as T5's files do.
         bias: use biases in the projections.
         dropout: dropout before the down projection.
 
@@ -42,25 +43,36 @@ class FeedForward(nn.Module):
         *,
         activation: str,
         gated: bool = False,
+        split: bool = False,
         bias: bool = True,
         dropout: float = 0.0,
     ) -> None:
         super().__init__()
-        self.gated = gated
-        self.stacked = {"up": 2} if gated else {}
-        self.up = Linear(hidden_size, intermediate_size * (2 if gated else 1), bias=bias)
+        self.gated, self.split = gated, gated and split
+        self.stacked = {"up": 2} if gated and not split else {}
+        if self.split:
+            self.gate = Linear(hidden_size, intermediate_size, bias=bias)
+            self.value = Linear(hidden_size, intermediate_size, bias=bias)
+        else:
+            self.up = Linear(hidden_size, intermediate_size * (2 if gated else 1), bias=bias)
         self.down = Linear(intermediate_size, hidden_size, bias=bias)
         self.activation = ACTIVATIONS[activation]
         self.dropout = Dropout(dropout)
 
     def forward(self, hidden: Tensor) -> Tensor:
         """Map float [..., D] to float [..., D], before any residual."""
+        if self.split:
+            projected = self.activation(self.gate(hidden)) * self.value(hidden)
+            return self._down(projected)
         projected = self.up(hidden)
         if self.gated:
             value, gate = projected.chunk(2, dim=-1)
             projected = self.activation(value) * gate
         else:
             projected = self.activation(projected)
+        return self._down(projected)
+
+    def _down(self, projected: Tensor) -> Tensor:
         output: Tensor = self.down(self.dropout(projected))
         return output
 
@@ -68,7 +80,8 @@ class FeedForward(nn.Module):
 class EncoderLayer(nn.Module):
     """Encoder layer: attention and feed-forward, each with residual, dropout and norms.
 
-    A family passes the norms that it uses; missing ones are identities without parameters.
+    With a cross-attention between the two, it is a decoder layer. A family passes the norms that it
+    uses; missing ones are identities without parameters.
 
     Args:
         attention: maps (hidden, layout) to the shape of hidden.
@@ -76,6 +89,8 @@ class EncoderLayer(nn.Module):
         dropout: dropout of each block's output.
         attention_input_norm, feed_forward_input_norm: applied before the block (pre-norm).
         attention_norm, feed_forward_norm: applied to the sum (post-norm, as in BERT).
+        cross_attention: attention to the layout's memory, in decoders.
+        cross_attention_input_norm, cross_attention_norm: norms of that block.
     """
 
     def __init__(
@@ -88,11 +103,18 @@ class EncoderLayer(nn.Module):
         attention_norm: nn.Module | None = None,
         feed_forward_input_norm: nn.Module | None = None,
         feed_forward_norm: nn.Module | None = None,
+        cross_attention: nn.Module | None = None,
+        cross_attention_input_norm: nn.Module | None = None,
+        cross_attention_norm: nn.Module | None = None,
     ) -> None:
         super().__init__()
         self.attention_input_norm = attention_input_norm or nn.Identity()
         self.attention = attention
         self.attention_norm = attention_norm or nn.Identity()
+        self.cross_attention = cross_attention
+        if cross_attention is not None:
+            self.cross_attention_input_norm = cross_attention_input_norm or nn.Identity()
+            self.cross_attention_norm = cross_attention_norm or nn.Identity()
         self.feed_forward_input_norm = feed_forward_input_norm or nn.Identity()
         self.feed_forward = feed_forward
         self.feed_forward_norm = feed_forward_norm or nn.Identity()
@@ -113,11 +135,16 @@ class EncoderLayer(nn.Module):
             The shape of `hidden`, or [P, D] at `positions`.
         """
         attended = self.attention(self.attention_input_norm(hidden), layout, positions)
-        return self.finished(gather_positions(hidden, positions), attended)
+        return self.finished(gather_positions(hidden, positions), attended, layout)
 
-    def finished(self, before: Tensor, attended: Tensor) -> Tensor:
+    def finished(
+        self, before: Tensor, attended: Tensor, layout: BatchLayout | None = None
+    ) -> Tensor:
         """Run the rest of the layer: `before` is the attention's input, `attended` its output."""
         hidden = cast_stream(self.attention_norm(before + self.dropout(attended)))
+        if self.cross_attention is not None:
+            crossed = self.cross_attention(self.cross_attention_input_norm(hidden), layout)
+            hidden = cast_stream(self.cross_attention_norm(hidden + self.dropout(crossed)))
         transformed = self.feed_forward(self.feed_forward_input_norm(hidden))
         return cast_stream(self.feed_forward_norm(hidden + self.dropout(transformed)))
 

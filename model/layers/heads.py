@@ -167,11 +167,19 @@ def _first_states(hidden: Tensor, sequence_first: Tensor | None) -> Tensor:
 
 
 class TiedHead(VocabularyHead):
-    """Logits of the next token: states times word embeddings, without own weights."""
+    """Logits of the next token: states times word embeddings, without own weights.
+
+    Args:
+        scale: factor of the states (T5: 1 / sqrt(D) with tied embeddings).
+    """
+
+    def __init__(self, scale: float = 1.0) -> None:
+        super().__init__()
+        self.scale = scale
 
     def forward(self, hidden: Tensor, decoder_weight: Tensor) -> Any:
         """Map hidden, float [..., D], and decoder_weight, float [V, D], to logits [..., V]."""
-        return self.project(hidden, decoder_weight)
+        return self.project(hidden * self.scale if self.scale != 1.0 else hidden, decoder_weight)
 
 
 class PredictionHead(nn.Module):
@@ -292,10 +300,10 @@ def initialize(module: nn.Module, standard_deviation: float) -> None:
             _truncated_normal(submodule.weight, standard_deviation)
         if isinstance(submodule, nn.Linear | nn.Conv1d) and submodule.bias is not None:
             nn.init.zeros_(submodule.bias)
-        if isinstance(submodule, nn.LayerNorm):
+        if isinstance(submodule, nn.LayerNorm | nn.RMSNorm):
             nn.init.ones_(submodule.weight)
-            if submodule.bias is not None:
-                nn.init.zeros_(submodule.bias)
+        if isinstance(submodule, nn.LayerNorm) and submodule.bias is not None:
+            nn.init.zeros_(submodule.bias)
 
 
 @torch.no_grad()

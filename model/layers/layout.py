@@ -40,7 +40,7 @@ BAND_PAYS = 4
 T = TypeVar("T")
 Scores = Callable[
     [Tensor, Tensor], Tensor
-]  # maps queries and keys, float [B, N, L, H], to a term of their scores, [B, N, L, L]
+]  # maps queries and keys, float [B, N, L, H], to a term of their scores, [1 or B, N, L, L]
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,13 +63,50 @@ class AttentionPattern:
         return mask
 
 
+@dataclass(eq=False)
+class Memory:
+    """Encoder states that a decoder's cross-attention reads.
+
+    Args:
+        states: float [B, S, D].
+        real: bool [B, S], true at tokens; None: everywhere.
+        kept: keys and values by layer, kept from step to step of a generation; None: not kept.
+    """
+
+    states: Tensor
+    real: Tensor | None = None
+    kept: dict[object, tuple[Tensor, Tensor]] | None = None
+
+    def projected(
+        self, layer: object, project: Callable[[Tensor], tuple[Tensor, Tensor]]
+    ) -> tuple[Tensor, Tensor]:
+        """Return a layer's keys and values, float [B, S, N, H] each."""
+        if self.kept is None:
+            return project(self.states)
+        if layer not in self.kept:
+            self.kept[layer] = project(self.states)
+        return self.kept[layer]
+
+    def bias(self, dtype: torch.dtype) -> Tensor | None:
+        """Return the bias of scores, [B, 1, 1, S], which hides padding; None without padding."""
+        return None if self.real is None else additive(self.real[:, None, None], dtype)
+
+    def repeated(self, times: int) -> Memory:
+        """Return the memory of each row `times` times in a row, with kept keys and values."""
+        real = None if self.real is None else self.real.repeat_interleave(times, dim=0)
+        return Memory(self.states.repeat_interleave(times, dim=0), real, {})
+
+
 class BatchLayout(ABC):
     """Arrangement of one batch.
 
     Attributes:
+        memory: encoder states that cross-attention reads; None except in decoders.
         positions: int64, position of each token in its sequence, in the shape of hidden states
             without D; None: 0 to L - 1 in every row.
     """
+
+    memory: Memory | None = None  # of the class, so that dataclasses do not see a field
 
     positions: Tensor | None
 
@@ -290,6 +327,7 @@ class KVCache(BatchLayout):
     def map_tensors(self, change: Callable[[Tensor], Tensor]) -> Self:
         copy = type(self)(self.rows, self.room)
         copy._layers = [(change(keys), change(values)) for keys, values in self._layers]
+        copy.memory = self.memory
         return copy.advance(change(self.positions), self._length)
 
     def without_cache(self) -> Self:
@@ -311,7 +349,6 @@ class KVCache(BatchLayout):
         dropout: float,
         added: Scores | None = None,
     ) -> Tensor:
-        assert added is None, "no family that generates text adds scores"
         if self._layer == len(self._layers):
             shape = (self.rows, self.room, *key.shape[2:])
             self._layers.append((key.new_zeros(shape), value.new_zeros(shape)))
@@ -324,9 +361,10 @@ class KVCache(BatchLayout):
             tensor[:, : self._length].transpose(1, 2) for tensor in (keys, values)
         )
         bias = self.cached((pattern.window, query.dtype), lambda: self._bias(pattern, query.dtype))
-        return attend(query.transpose(1, 2), cached_keys, cached_values, bias, dropout).transpose(
-            1, 2
-        )
+        query = query.transpose(1, 2)
+        if added is not None:
+            bias = bias + added(query, cached_keys)
+        return attend(query, cached_keys, cached_values, bias, dropout).transpose(1, 2)
 
     def _bias(self, pattern: AttentionPattern, dtype: torch.dtype) -> Tensor:
         """Return the bias of scores, [B, 1, l, seen]."""

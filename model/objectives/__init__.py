@@ -32,6 +32,19 @@ OBJECTIVES: dict[str, str] = {
     "sbo": "cloze.model.objectives.losses:SBO",
     "rtd": "cloze.model.objectives.losses:RTD",
     "lm": "cloze.model.objectives.losses:LM",
+    "prefix-lm": "cloze.model.objectives.denoising:PREFIX_LM",
+    "bert-style": "cloze.model.objectives.denoising:BERT_STYLE",
+    "deshuffling": "cloze.model.objectives.denoising:DESHUFFLING",
+    "mass-style": "cloze.model.objectives.denoising:MASS_STYLE",
+    "replace-spans": "cloze.model.objectives.denoising:REPLACE_SPANS",
+    "drop-tokens": "cloze.model.objectives.denoising:DROP_TOKENS",
+    "random-spans": "cloze.model.objectives.denoising:RANDOM_SPANS",
+    "token-masking": "cloze.model.objectives.denoising:TOKEN_MASKING",
+    "token-deletion": "cloze.model.objectives.denoising:TOKEN_DELETION",
+    "infilling": "cloze.model.objectives.denoising:INFILLING",
+    "sentence-permutation": "cloze.model.objectives.denoising:SENTENCE_PERMUTATION",
+    "document-rotation": "cloze.model.objectives.denoising:DOCUMENT_ROTATION",
+    "bart": "cloze.model.objectives.denoising:BART",
     "distillation": "cloze.model.objectives.losses:DISTILLATION",
     "cosine": "cloze.model.objectives.losses:COSINE",
     "states": "cloze.model.objectives.losses:STATES",
@@ -152,6 +165,12 @@ def choose(
         if objective.pair_recipe is not None:
             _check_pairs(objective.name, objective.pair_recipe, model, info)
         _check_rows(objective, model, info)
+        if objective.head == "seq2seq" and (info.packed or len(selected) > 1):
+            raise UsageError(
+                f"objective ({objective.name}) is used alone, on rows of one text each (found "
+                f"{', '.join(selected)}, recipe {info.recipe}); name it alone, with a dataset of "
+                f"the recipe roberta or spanbert"
+            )
     _check_ways(selected, model, teacher)
     if "relations" in selected and info.packed:
         raise UsageError(
@@ -164,6 +183,8 @@ def choose(
 def trained_heads(model: ModelConfig, names: Sequence[str]) -> dict[str, Any]:
     """Return the `heads` entry of a checkpoint of `model` trained on these objectives."""
     prediction_names = [name for name in names if name in (*MASKED, CAUSAL)]
+    if model.is_encoder_decoder:
+        return {**model.heads, "seq2seq": {"objectives": list(names)}}
     only_default = set(prediction_names) <= {MASKED[0]}
     return (
         dict(model.heads)

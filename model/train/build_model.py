@@ -14,6 +14,7 @@ from cloze.core.errors import UsageError
 from cloze.core.stages.stage import BuildContext
 from cloze.model.data.batch import AttentionModes, collate, empty_batch
 from cloze.model.data.layouts import LayoutKind, layout_for
+from cloze.model.data.noise import noise_of
 from cloze.model.families.config import ModelConfig
 from cloze.model.families.models import without_projection
 from cloze.model.layers.batch import Batch
@@ -165,7 +166,10 @@ def find_start(config: PretrainConfig, job: SetupJob) -> Start:
         teacher=teacher,
         distill=distill,
         names=tuple(names),
-        directions=attention_modes(names, config.causal_share, batch),
+        directions=replace(
+            attention_modes(names, config.causal_share, batch),
+            noise=noise_of(names[0], initial.model, info, tokenizer, config.seed),
+        ),
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 
 from torch import Tensor
 
@@ -14,6 +15,7 @@ from cloze.core.errors import DataError, UsageError
 from cloze.core.stages.stage import BuildContext, StageResult
 from cloze.model import checkpoint
 from cloze.model.data.layouts import layout_for
+from cloze.model.data.noise import noise_of
 from cloze.model.families.config import prediction_objectives
 from cloze.model.objectives import choose
 from cloze.model.tasks.files import METRICS, write_json
@@ -158,7 +160,10 @@ def compute_perplexity(config: PerplexityConfig, build: BuildContext) -> StageRe
         mask=data.info.special.mask,
         longest=data.info.length,
         layout=layout_for([network], world.device, DTYPES[precision], packed_rows=data.info.packed),
-        directions=attention_modes(names, None, max(rows, 2)),
+        directions=replace(
+            attention_modes(names, None, max(rows, 2)),
+            noise=noise_of(names[0], initial.model, data.info, data.tokenizer, seed=0),
+        ),
     )
     build.report.progress(0, rows, "rows", {})
     groups: list[tuple[float, float]] = []

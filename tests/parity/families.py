@@ -11,11 +11,14 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from cloze.model.families.config import ModelConfig
+from cloze.model.families.encoder_decoder import EncoderDecoderConfig
 from cloze.model.families.hub_format import HubFormat, exportable, hub_of
 from cloze.model.families.models import load_model
 from cloze.model.families.pretraining import PretrainingModel
+from cloze.model.hub.parity import with_one_end
 from cloze.model.hub.read import complete
 from tests.tiny_models import tiny_batch, tiny_config, variants
 
@@ -64,7 +67,10 @@ class Case:
         values = self.hub.to_config(self.config, heads, task)
         config = transformers.AutoConfig.for_model(**values)
         model = getattr(transformers, self.hub.architecture(heads))(config).eval()
-        model = Alone(model) if model.base_model is model else model
+        if values.get("tie_word_embeddings") is False:  # T5's class ties them until it loads a file
+            model.lm_head.weight = torch.nn.Parameter(torch.randn_like(model.lm_head.weight))
+        alone = model.base_model is model and not model.config.is_encoder_decoder
+        model = Alone(model) if alone else model
         with torch.no_grad():
             for parameter in model.parameters():
                 if parameter.ndim == 1:
@@ -94,13 +100,16 @@ def batch_of(case: Case, rows: int, length: int) -> dict[str, Tensor]:
     padding by it.
     """
     batch = tiny_batch(rows=rows, length=length, seed=length)
-    pad, real = case.config.pad_token_id, batch["attention_mask"]
-    other = 9 if pad != 9 else 8
+    padding, real = case.config.pad_token_id, batch["attention_mask"]
+    other = 9 if padding != 9 else 8
+    if isinstance(case.config, EncoderDecoderConfig):
+        ids = with_one_end(batch["input_ids"], real.sum(dim=1), case.config.eos_token_id)
+        batch = {**batch, "input_ids": ids}
     return {
         **batch,
         "input_ids": batch["input_ids"]
-        .masked_fill(batch["input_ids"] == pad, other)
-        .masked_fill(~real, pad),
+        .masked_fill(batch["input_ids"] == padding, other)
+        .masked_fill(~real, padding),
     }
 
 
@@ -111,6 +120,9 @@ def their_inputs(theirs: Any, batch: dict[str, Tensor]) -> dict[str, Tensor]:
     )  # GPT-2, which has none, would look the ids up among the words
     if segments and "token_type_ids" in inspect.signature(theirs.forward).parameters:
         inputs["token_type_ids"] = batch["token_type_ids"].clamp(max=segments - 1)
+    if theirs.config.is_encoder_decoder:  # reads the row itself, as ours does without a target
+        start = theirs.config.decoder_start_token_id
+        inputs["decoder_input_ids"] = pad(batch["input_ids"][:, :-1], (1, 0), value=start)
     return inputs
 
 

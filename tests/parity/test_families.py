@@ -67,6 +67,10 @@ def test_logits_and_gradients_agree(case: Case, length: int) -> None:
     compared = 0
     for name, parameter in theirs.named_parameters():
         if name in without_copies(case.hub, [name]) and parameter.grad is not None:
+            if case.family == "transformer" and name == "model.shared.weight":
+                # Marian's decoder starts with padding, whose embedding its class does not train
+                gradients[name][case.config.pad_token_id] = 0.0
+                parameter.grad[case.config.pad_token_id] = 0.0
             torch.testing.assert_close(
                 gradients[name],
                 parameter.grad,
@@ -126,7 +130,12 @@ def test_an_export_opens_and_comes_back_as_it_was(case: Case, tmp_path: Path) ->
     assert all(after.state[name].equal(tensor) for name, tensor in kept.items())
 
 
-@each_family
+@pytest.mark.parametrize(
+    "case",
+    # An encoder-decoder is saved whole, and its logits need no other weights.
+    [case for case in FIRST if not case.config.is_encoder_decoder],
+    ids=case_id,
+)
 def test_an_encoder_alone_is_imported_with_new_heads(case: Case, tmp_path: Path) -> None:
     theirs = case.theirs()
     checkpoint.copy_files(write_tokenizer(tmp_path / "scratch"), str(tmp_path / "hub"))

@@ -141,7 +141,7 @@ class HeldoutSet:
         for _, dataset in self.parts():
             for start in range(0, dataset.rows, COUNT_ROWS):
                 batch = dataset.load(start, min(start + COUNT_ROWS, dataset.rows))
-                labels = batch["masked_labels"].numpy()
+                labels = batch.get("target_labels", batch["masked_labels"]).numpy().ravel()
                 counts += np.bincount(labels[labels >= 0], minlength=vocabulary)
         return counts
 

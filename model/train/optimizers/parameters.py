@@ -121,7 +121,7 @@ def gradual_unfreezing(
     return first_step
 
 
-_SECTION = re.compile(r"(?:^|\.)encoder\.(?:(embeddings)\.|(?:layers|groups)\.\d+\.)")
+_SECTION = re.compile(r"(?:^|\.)encoder\.(?:decoder\.)?(?:(embeddings)\.|(?:layers|groups)\.\d+\.)")
 
 
 def parameter_role(name: str, parameter: Tensor) -> str:

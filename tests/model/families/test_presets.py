@@ -50,6 +50,8 @@ def test_counts_are_those_of_transformers(name: str) -> None:
         theirs = getattr(transformers, hub.architecture(config.heads))(
             transformers.AutoConfig.for_model(**values)
         )
+    if values.get("tie_word_embeddings") is False:  # T5's class ties them until it loads a file
+        theirs.lm_head.weight = torch.nn.Parameter(theirs.lm_head.weight.detach().clone())
     exported = hub.exported(dict(ours.named_parameters()))
     expected = {
         name: p.numel()

@@ -122,7 +122,7 @@ def test_old_names_copies_half_precision_and_shards_are_read(tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("changes", "fault"),
     [
-        ({"model_type": "t5"}, "model_type 't5'"),
+        ({"model_type": "gpt_neox"}, "model_type 'gpt_neox'"),
         ({"position_embedding_type": "relative_key"}, "position_embedding_type 'relative_key'"),
         ({"tie_word_embeddings": False}, "tie_word_embeddings False"),
         ({"hidden_act": "silu"}, "hidden_act"),

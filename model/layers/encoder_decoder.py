@@ -1,0 +1,195 @@
+"""Encoder and decoder as one backbone (Vaswani et al., 2017), and search for the best output.
+
+Task kinds of any sort read the decoder's states for a row that both read (BART: Lewis et al., 2020,
+section 3): `EncoderDecoder.forward`. Pretraining and text-to-text tasks use `memory_of` and
+`decode`, generation uses `generate`.
+
+Shapes: B rows, S source length, T target length, D model, V vocabulary, K beams.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from cloze.model.layers.attention import gather_positions
+from cloze.model.layers.batch import IGNORE_INDEX
+from cloze.model.layers.elementwise import Dropout
+from cloze.model.layers.embeddings import Embeddings
+from cloze.model.layers.encoder import Encoder
+from cloze.model.layers.layout import BatchLayout, KVCache, Memory, PaddedLayout
+
+
+class DecoderIds(NamedTuple):
+    """Ids of a decoder's special tokens.
+
+    start: token that is read first. end: token that ends an output. first: token with which outputs
+    begin, and which `generate` does not return; None: any.
+    """
+
+    start: int
+    end: int
+    pad: int
+    first: int | None = None
+
+
+class EncoderDecoder(Encoder):
+    """Encoder whose states a causal decoder reads by cross-attention.
+
+    Args:
+        embeddings, layers, norm: of the encoder.
+        decoder: decoder; its layers have a cross-attention.
+        dropout: dropout of the states of encoder and decoder, after their last norm (T5).
+        ids: special tokens.
+        head: maps (states [..., D], word embeddings [V, D]) to logits [..., V].
+        output: matrix of the logits, as a layer without bias; None: the word embeddings.
+    """
+
+    supports_unpadding = False
+
+    def __init__(
+        self,
+        embeddings: Embeddings,
+        layers: Sequence[nn.Module],
+        norm: nn.Module | None,
+        decoder: Encoder,
+        *,
+        dropout: float,
+        ids: DecoderIds,
+        head: nn.Module,
+        output: nn.Linear | None = None,
+    ) -> None:
+        super().__init__(embeddings, layers, norm)
+        self.decoder, self.output, self.head = decoder, output, head
+        self.dropout, self.ids = Dropout(dropout), ids
+
+    def forward(
+        self,
+        input_ids: Tensor,
+        attention_mask: Tensor | None,
+        token_type_ids: Tensor,
+        layout: BatchLayout | None = None,
+        positions: Tensor | None = None,
+    ) -> Tensor:
+        """Return the decoder's states for the row itself, float [B, L, D], or [P, D].
+
+        At each position the decoder has read the tokens before it; the last token's state is thus
+        that of a row whose other tokens are known. Arguments as for `Encoder.forward`.
+        """
+        memory = self.memory_of(input_ids, attention_mask, layout)
+        return gather_positions(self.decode(memory, input_ids), positions)
+
+    def memory_of(
+        self, input_ids: Tensor, attention_mask: Tensor | None, layout: BatchLayout | None = None
+    ) -> Memory:
+        """Run the encoder on int64 [B, S]."""
+        types = torch.zeros_like(input_ids)
+        states = super().forward(input_ids, attention_mask, types, layout)
+        return Memory(self.dropout(states), attention_mask)
+
+    def decode(self, memory: Memory, targets: Tensor) -> Tensor:
+        """Return the decoder's states, float [B, T, D], that predict targets, int64 [B, T].
+
+        Target padding, -100, is behind the tokens, which do not see it.
+        """
+        start = self.ids.start
+        read = torch.cat([torch.full_like(targets[:, :1], start), targets[:, :-1]], dim=1)
+        layout = PaddedLayout((read.shape[0], read.shape[1]))
+        layout.memory = memory
+        return self.decoded(read.masked_fill(read == IGNORE_INDEX, start), layout)
+
+    def decoded(self, ids: Tensor, layout: BatchLayout) -> Tensor:
+        """Run the decoder on int64 [B, l], whose layout has a memory; return float [B, l, D]."""
+        hidden = self.decoder.embeddings(ids, torch.zeros_like(ids), layout.positions)
+        states: Tensor = self.dropout(self.decoder.run(hidden, layout))
+        return states
+
+    def logits(self, states: Tensor) -> Tensor:
+        """Return the logits of states, float [..., D] to [..., V]; they may be lazy."""
+        words = self.embeddings.word if self.output is None else self.output
+        logits: Tensor = self.head(states, words.weight)
+        return logits
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BeamSearch:
+    """Search for the likeliest output.
+
+    Attributes:
+        beams: K, partial outputs that are followed; 1: the likeliest token at each step.
+        length_penalty: scores are log-probabilities divided by length ** length_penalty (as in
+            transformers; Wu et al., 2016, divide by ((5 + length) / 6) ** alpha); 0: not divided.
+        tokens: maximum length of an output, end token included.
+    """
+
+    beams: int = 1
+    length_penalty: float = 1.0
+    tokens: int
+
+
+@torch.no_grad()
+def generate(network: EncoderDecoder, memory: Memory, search: BeamSearch) -> Tensor:
+    """Return the best output of each row, int64 [B, T], padded, with its end token if it ended.
+
+    The best output that ended is kept; a row's search ends when no partial output can become
+    better. With one beam it ends at the first end token.
+    """
+    start, end, pad, given = network.ids
+    rows, beams, shift = len(memory.states), search.beams, int(given is not None)
+    banned = list({pad, *(() if given is None else (given,))} - {end})
+    device, dead = memory.states.device, torch.finfo(torch.float32).min
+    cache = KVCache(rows * beams, search.tokens + shift)
+    cache.memory = memory.repeated(beams)
+    scores = torch.full((rows, beams), dead, device=device)
+    scores[:, 0] = 0.0  # all beams begin alike
+    written = torch.empty(rows, beams, 0, dtype=torch.int64, device=device)
+    newest = torch.full((rows * beams, 1), start, device=device)
+    if given is not None:
+        network.decoded(newest, cache.advance(torch.zeros_like(newest), 1))
+        newest = torch.full_like(newest, given)
+    best = torch.full((rows, search.tokens), pad, device=device)
+    best[:, 0] = end
+    best_scores = torch.full((rows,), dead, device=device)
+    for step in range(search.tokens):
+        place = step + shift
+        positions = torch.full_like(newest, place)
+        states = network.decoded(newest, cache.without_cache().advance(positions, place + 1))
+        logits = network.logits(states[:, 0])
+        logits = logits if isinstance(logits, Tensor) else logits.whole()
+        logs = logits.float().log_softmax(dim=-1)
+        logs[:, banned] = dead
+        size = logs.shape[-1]
+        totals = (scores[:, :, None] + logs.view(rows, beams, size)).clamp(min=dead).flatten(1)
+        scores, chosen = totals.topk(min(2 * beams, totals.shape[1]), dim=1)
+        owner, token = chosen // size, chosen % size
+        last = step + 1 == search.tokens
+        ends = (token == end) | last
+        # Finished outputs among the first K candidates of each row.
+        finished = (scores / (step + 1) ** search.length_penalty).masked_fill(~ends, dead)
+        score, index = finished[:, :beams].max(dim=1)
+        better = score > best_scores
+        own = torch.arange(rows, device=device)
+        ended = torch.full_like(best, pad)
+        ended[:, :step] = written[own, owner[own, index]]
+        ended[:, step] = token[own, index]
+        best = torch.where(better[:, None], ended, best)
+        best_scores = torch.where(better, score, best_scores)
+        # The K best others continue.
+        done = (best_scores > dead)[:, None] & (beams == 1)
+        scores, kept = scores.masked_fill(ends | done, dead).topk(beams, dim=1)
+        owner, token = owner.gather(1, kept), token.gather(1, kept)
+        written = torch.cat([written[own[:, None], owner], token[:, :, None]], dim=2)
+        longest = search.tokens if search.length_penalty > 0 else step + 1
+        reachable = scores[:, 0] / longest**search.length_penalty
+        if last or bool((reachable <= best_scores).all()):
+            break
+        order = (own[:, None] * beams + owner).flatten()
+        cache = cache.map_tensors(partial(torch.index_select, dim=0, index=order))
+        newest = token.reshape(-1, 1)
+    width = int((best != pad).sum(dim=1).max())
+    return best[:, :width]
