@@ -128,6 +128,7 @@ _EXTRAS = {
     "train": "deepspeed safetensors seqeval torch",
     "flows": "fastapi mlflow prefect sqlalchemy",
     "onnx": "onnx onnxruntime onnxscript transformers",
+    "texts": "rouge_score sacrebleu",
     "data,train": "scipy sklearn tokenizers",
 }
 

@@ -74,7 +74,7 @@ COMMANDS: dict[str, dict[str, str]] = {
         "tag": "Find the entities in texts.",
         "answer": "Answer questions from a passage, or from a corpus.",
         "search": "Find passages of a corpus, with their sources.",
-        "generate": "Continue texts with a causal language model.",
+        "generate": "Continue a text, or write one for it (encoder-decoder).",
         "score": "Compute the log-probability of sentences.",
         "serve": "Serve models over HTTP, with a page to try them.",
     },

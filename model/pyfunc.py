@@ -23,6 +23,7 @@ from cloze.model.use.embed import EmbeddingPipeline
 from cloze.model.use.fill_mask import FillMaskPipeline
 from cloze.model.use.generate import SamplingParams, TextGenerationPipeline, continuation_json
 from cloze.model.use.tag import TokenClassificationPipeline
+from cloze.model.use.text_to_text import TextToTextPipeline
 
 if TYPE_CHECKING:
     import pandas
@@ -209,6 +210,7 @@ def embed(pipeline: EmbeddingPipeline, model_input: Any, params: Params) -> pand
 MODELS: dict[str, tuple[Callable[[str], Any], Callable[..., pandas.DataFrame]]] = {
     "masked_lm": (FillMaskPipeline, fill_masks),
     "lm": (TextGenerationPipeline, continue_texts),
+    "seq2seq": (TextToTextPipeline, continue_texts),
     "classifier": (TextClassificationPipeline, classify),
     "pair_classifier": (TextClassificationPipeline, classify),
     "choice": (TextClassificationPipeline, classify),

@@ -308,7 +308,7 @@ def _show_continuations(answer: Answer) -> RenderableType:
 
 GENERATE = InferenceCommand(
     "generate",
-    help="Continue texts with a causal language model.",
+    help="Continue a text, or write one for it (encoder-decoder).",
     text="Beginning of a text.",
     show=_show_continuations,
 )

@@ -78,6 +78,10 @@ SERVED = {
         outputs="text:string continuation:string tokens:long stopped:string",
         params={"tokens": 40},
     ),
+    "seq2seq": Served(
+        outputs="text:string continuation:string tokens:long stopped:string",
+        params={"tokens": 40},
+    ),
     "classifier": _LABELS,
     "pair_classifier": _LABELS,
     "choice": Served(inputs=("text", "choices"), outputs=_LABELS.outputs),

@@ -240,6 +240,11 @@ class FrozenNetwork(nn.Module):
         self, encoder: nn.Module, head: nn.Module, how: Frozen, config: ModelConfig, dropout: float
     ) -> None:
         super().__init__()
+        if config.is_encoder_decoder:
+            raise UsageError(
+                f"frozen ({how.layers}) is for encoders, and {config.family} models have a "
+                f"decoder, too; leave it out"
+            )
         self.encoder = encoder.requires_grad_(False)
         self.layers = layers_read(how.layers, len(list(encoder.get_submodule("layers").children())))
         self.reader = FeatureBiLSTM(how, len(self.layers), config.hidden_size, dropout)

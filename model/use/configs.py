@@ -139,6 +139,13 @@ class GenerateConfig(VerbConfig):
     seed: int = Field(default=1, ge=0, lt=1 << 63)
     """Seed of the sampling."""
 
+    beams: int | None = Field(default=None, ge=1)
+    """Encoder-decoders: partial outputs that the search follows. Default: the task's, else 1."""
+
+    length_penalty: float | None = None
+    """Encoder-decoders: exponent of the length that divides a beam's score. Default: the task's,
+    else 1."""
+
 
 class EmbedConfig(VerbConfig):
     """Options of embed. A request has `text`."""

@@ -58,7 +58,7 @@ class FillMaskPipeline:
             loaded = load(directory)
             self.pieces = tokenizer.load(loaded.tokenizer)
         if "masked_lm" not in loaded.heads:
-            generates = "lm" in loaded.heads
+            generates = {"lm", "seq2seq"} & loaded.heads.keys()
             remedy = "use `cloze generate`" if generates else "name a pretrained checkpoint"
             raise UsageError(
                 f"{checkpoint} has no masked_lm head (it has {', '.join(loaded.heads)}); {remedy}"

@@ -1,10 +1,13 @@
-"""The command generate: text generation with a left-to-right checkpoint."""
+"""The command generate: texts by a left-to-right checkpoint, or by an encoder-decoder.
+
+The latter is in `cloze.model.use.text_to_text`.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -22,6 +25,9 @@ from cloze.model.use.configs import GenerateConfig
 from cloze.model.use.request import Request, shortened
 from cloze.model.use.verb import Verb
 from cloze.pipeline import tokenizer
+
+if TYPE_CHECKING:
+    from cloze.model.use.text_to_text import TextToTextPipeline
 
 TOKENS = 8192  # tokens per batch, generated ones included; their keys and values are in memory
 _DRAWN = 6  # random stream
@@ -140,16 +146,24 @@ class TextGenerationPipeline:
         tokens: int,
         samples: int = 1,
         choice: SamplingParams | None = None,
+        beams: int | None = None,
+        length_penalty: float | None = None,
     ) -> list[list[Continuation]]:
         """Return `samples` continuations of each text.
 
         Args:
             tokens: maximum number of new tokens.
             choice: sampling parameters. Default: the most likely token.
+            beams, length_penalty: of encoder-decoders; refused.
 
         Raises:
-            UsageError: a text is empty or too long; see `question`.
+            UsageError: a text is empty or too long (see `question`), or beams are asked for.
         """
+        if beams is not None or length_penalty is not None:
+            raise UsageError(
+                "beams and length_penalty are for encoder-decoders, and this model reads from left "
+                "to right; leave them out"
+            )
         choice = choice or SamplingParams()
         prompts = [self.question(text) for text in texts]
         keys = [random_keys.document_key(text) for text in texts]
@@ -269,7 +283,7 @@ class Generate(Verb[str]):
     def __init__(self, checkpoint: str, config: GenerateConfig) -> None:
         self._choice, self._config = sampling_params(config), config
         where = placement(config.device, config.precision)
-        self._generator = TextGenerationPipeline(checkpoint, **where)
+        self._generator = generation_pipeline(checkpoint, **where)
 
     def read(self, request: Request) -> str:
         text = request.text("text")
@@ -279,12 +293,27 @@ class Generate(Verb[str]):
 
     def answer(self, encoded: Sequence[str]) -> list[dict[str, Any]]:
         generated = self._generator.generate(
-            encoded, tokens=self._config.tokens, samples=self._config.samples, choice=self._choice
+            encoded,
+            tokens=self._config.tokens,
+            samples=self._config.samples,
+            choice=self._choice,
+            beams=self._config.beams,
+            length_penalty=self._config.length_penalty,
         )
         return [
             {"text": text, "continuations": [continuation_json(own) for own in continuations]}
             for text, continuations in zip(encoded, generated, strict=True)
         ]
+
+
+def generation_pipeline(path: str, **where: Any) -> TextGenerationPipeline | TextToTextPipeline:
+    """Load a checkpoint that writes texts; arguments and errors are those of the two classes."""
+    from cloze.model.use.text_to_text import TextToTextPipeline
+
+    with checkpoint.resolve_pinned(path) as directory:
+        model = checkpoint.load_metadata(directory).model
+    kind = TextToTextPipeline if model.is_encoder_decoder else TextGenerationPipeline
+    return kind(path, **where)
 
 
 def _refusal(path: str, heads: Any) -> str:

@@ -234,7 +234,7 @@ class SentenceScorer:
             loaded = checkpoint.load(directory)
             self.pieces = tokenizer.load(loaded.tokenizer)
         names = prediction_objectives(loaded.heads)
-        if not names:
+        if not names or loaded.model.is_encoder_decoder:
             raise UsageError(
                 f"{path} has no masked_lm or lm head (it has {', '.join(loaded.heads)}); name a "
                 f"pretrained checkpoint"

@@ -28,6 +28,7 @@ from cloze.model.use.verb import PREDICTORS, Verb, open_verb
 VERB_OF_HEAD = {
     "masked_lm": "fill-mask",
     "lm": "generate",
+    "seq2seq": "generate",
     "classifier": "classify",
     "pair_classifier": "classify",
     "choice": "classify",

@@ -144,8 +144,8 @@ class Checkpoint:
         from cloze.core.config import parse_config
         from cloze.model.use.configs import GenerateConfig
         from cloze.model.use.generate import (
-            TextGenerationPipeline,
             continuation_json,
+            generation_pipeline,
             sampling_params,
         )
 
@@ -158,7 +158,7 @@ class Checkpoint:
             "seed": seed,
         }
         config = parse_config(GenerateConfig, {**options, "requests": [{"text": text}]}, "generate")
-        (continuations,) = self._open(TextGenerationPipeline).generate(
+        (continuations,) = self._open(generation_pipeline).generate(
             [text], tokens=tokens, samples=samples, choice=sampling_params(config)
         )
         return [continuation_json(continuation) for continuation in continuations]

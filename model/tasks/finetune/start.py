@@ -59,10 +59,11 @@ def starting_point(
         directory = storage.join(build.scratch, TOKENIZER)
         if world.is_rank_zero:
             pieces.save(directory)
-        sizes = {"vocab_size": pieces.vocab_size, "pad_token_id": pieces.special.pad}
+        model = model_config(config.model)
+        sizes = model.vocabulary_values(pieces.vocab_size, pieces.special)
         loaded = LoadedCheckpoint(
             path="",
-            model=model_config(config.model, **sizes),
+            model=model.model_copy(update=sizes),
             heads={},
             task=None,
             dataset=None,

@@ -18,9 +18,10 @@ from cloze.core.errors import ClozeError, DataError, UsageError
 from cloze.flows.tracking import models
 from cloze.flows.tracking.mlflow_writer import Registry
 from cloze.model import checkpoint
-from cloze.model.families.registry import FAMILIES
+from cloze.model.families.registry import FAMILIES, config_class
 from cloze.model.use.classify import TextClassificationPipeline
 from cloze.model.use.fill_mask import FillMaskPipeline
+from cloze.model.use.generate import generation_pipeline
 from tests.model.use.test_classify import tuned
 from tests.tiny_models import tiny_config, tiny_model, write_checkpoint, write_tokenizer
 
@@ -319,6 +320,11 @@ def test_every_pretrained_encoder_fills_masks_from_the_registry(
         path = write_checkpoint(tmp_path / family, tmp_path, family=family)
         version = registry.register(path, fingerprint=family)
         model = mlflow.pyfunc.load_model(f"models:/{registry.name}/{version}")
+        if config_class(family).is_encoder_decoder:
+            texts = generation_pipeline(path).generate(["the [MASK] sat."], tokens=40)
+            written = model.predict(["the [MASK] sat."])["continuation"].tolist()
+            assert written == [found.continuation for (found,) in texts]
+            continue
         found = model.predict(["the [MASK] sat."])["token"].tolist()
         expected = FillMaskPipeline(path).fill("the [MASK] sat.", 5)[0]
         assert found == [candidate["token"] for candidate in expected], family

@@ -14,7 +14,7 @@ from cloze.core.errors import StoppedError, UsageError
 from cloze.model import checkpoint
 from cloze.model.families.bert import BertConfig
 from cloze.model.families.models import new_backbone
-from cloze.model.families.registry import FAMILIES
+from cloze.model.families.registry import FAMILIES, config_class
 from cloze.model.tasks.heads import (
     FeatureBiLSTM,
     FrozenNetwork,
@@ -105,7 +105,17 @@ def test_a_task_of_several_sequences_a_sample_is_refused(pieces, tmp_path):
         check_frozen(samples)
 
 
-@pytest.mark.parametrize("family", sorted(FAMILIES))
+ENCODERS = [family for family in FAMILIES if not config_class(family).is_encoder_decoder]
+
+
+def test_an_encoder_decoder_s_states_are_not_frozen(pieces):
+    task, config = load_task("tagging"), tiny_config("t5")
+    meaning = {"frozen": {"layers": "last", "lstm_size": 4, "lstm_layers": 1}, "labels": ["O", "B"]}
+    with pytest.raises(UsageError, match=r"frozen \(last\) is for encoders, and t5 models have"):
+        task_network(task, new_backbone(config), config, meaning, 0.0)
+
+
+@pytest.mark.parametrize("family", ENCODERS)
 def test_every_family_gives_a_state_a_layer_and_its_own_last(family, names, pieces):
     task = load_task("tagging")
     train = task.read(str(names), "train", None)

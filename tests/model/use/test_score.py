@@ -30,7 +30,7 @@ from cloze.model.use.scorer import Mask, SentenceScorer, mask_sentences, masks, 
 from cloze.model.use.scoring import bootstrap, correct, mean_accuracy
 from cloze.model.use.stages import SCORE
 from cloze.pipeline import tokenizer
-from tests.tiny_models import write_checkpoint, write_classifier
+from tests.tiny_models import tiny_config, write_checkpoint, write_classifier
 
 TEXTS = [
     "the cat sat on the mat.",
@@ -82,7 +82,12 @@ def plain(path: str, text: str, mask: Mask) -> float:
     return total
 
 
-@pytest.mark.parametrize("family", sorted(set(FAMILIES) - {"gpt2", "ltr"}))
+FILLERS = [  # of masks
+    family for family in FAMILIES if not {"lm", "seq2seq"} & tiny_config(family).heads.keys()
+]
+
+
+@pytest.mark.parametrize("family", FILLERS)
 def test_scores_are_those_of_a_plain_loop_in_every_family(family: str, tmp_path: Path) -> None:
     path = write_checkpoint(tmp_path / "checkpoint", tmp_path / "scratch", family=family)
     for mask in typing.get_args(Mask) if family == "bert" else ("token",):

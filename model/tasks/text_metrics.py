@@ -1,0 +1,65 @@
+"""Metrics of written texts, from 0 to 1: BLEU and chrF (sacrebleu), ROUGE (rouge-score).
+
+Exact match is counted by tokens, in `cloze.model.tasks.kinds.text_to_text`. The packages are
+optional (extra `texts`), and imported only by the functions that call them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from cloze.core.errors import UsageError, did_you_mean
+
+Texts = Sequence[str]
+
+
+def bleu(texts: Texts, targets: Texts) -> float:
+    """Return the corpus BLEU of sacrebleu (Post, 2018), tokenized as by mteval-v13a."""
+    import sacrebleu
+
+    return min(1.0, float(sacrebleu.corpus_bleu(list(texts), [list(targets)]).score) / 100.0)
+
+
+def chrf(texts: Texts, targets: Texts) -> float:
+    """Return the corpus chrF of sacrebleu (Popović, 2015): 6 characters, no words, beta 2."""
+    import sacrebleu
+
+    return float(sacrebleu.corpus_chrf(list(texts), [list(targets)]).score) / 100.0
+
+
+def rouge(name: str, texts: Texts, targets: Texts) -> float:
+    """Return the mean F1 of ROUGE-1, -2 or -L (Lin, 2004), with Porter's stemmer, as T5."""
+    from rouge_score.rouge_scorer import RougeScorer
+
+    scorer = RougeScorer([name], use_stemmer=True)
+    scores = (scorer.score(target, text)[name] for text, target in zip(texts, targets, strict=True))
+    return float(sum(score.fmeasure for score in scores)) / max(1, len(targets))
+
+
+Metric = tuple[str, Callable[[Texts, Texts], float]]  # package and function
+METRICS: dict[str, Metric] = {
+    "bleu": ("sacrebleu", bleu),
+    "chrf": ("sacrebleu", chrf),
+    **{name: ("rouge_score", partial(rouge, name)) for name in ("rouge1", "rouge2", "rougeL")},
+}
+EXACT_MATCH = "exact_match"
+
+
+def packages(names: Sequence[str]) -> set[str]:
+    """Return the packages that metrics need.
+
+    Raises:
+        UsageError: a metric is unknown.
+    """
+    known = (EXACT_MATCH, *METRICS)
+    for name in names:
+        if name not in known:
+            fix = did_you_mean(name, known)
+            raise UsageError(f"options.metrics ({name!r}) is unknown; {fix}")
+    return {METRICS[name][0] for name in names if name in METRICS}
+
+
+def score(name: str, texts: Texts, targets: Texts) -> float:
+    """Return a metric of texts against one target each."""
+    return METRICS[name][1](texts, targets)

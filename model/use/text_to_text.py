@@ -1,0 +1,136 @@
+"""Generation by an encoder-decoder: a text for a text, by beam search."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal, cast
+
+import numpy as np
+import torch
+
+from cloze.core.errors import UsageError
+from cloze.model import checkpoint
+from cloze.model.data.noise import padded
+from cloze.model.families.encoder_decoder import EncoderDecoderConfig
+from cloze.model.families.models import load_model
+from cloze.model.layers.encoder_decoder import BeamSearch, EncoderDecoder, generate
+from cloze.model.train.precision import Precision, autocast
+from cloze.model.use.generate import Continuation, SamplingParams
+from cloze.model.use.request import shortened
+from cloze.pipeline import tokenizer
+
+POSITIONS = 4096  # of a batch's sources, times beams; sources are sorted by length
+
+
+class TextToTextPipeline:
+    """Encoder-decoder in memory, pretrained or fine-tuned on a text-to-text task.
+
+    Texts get the prefix of the task, and its beams and length penalty unless others are given.
+
+    Args:
+        path: checkpoint, or an artifact that contains one.
+        device, precision: of the computation. Default: the CPU, fp32.
+
+    Raises:
+        UsageError: the checkpoint writes no texts.
+        DataError: the checkpoint is missing or damaged.
+    """
+
+    def __init__(
+        self, path: str, *, device: torch.device | None = None, precision: Precision = "fp32"
+    ) -> None:
+        with checkpoint.resolve_pinned(path) as directory:
+            loaded = checkpoint.load(directory)
+            self.pieces = tokenizer.load(loaded.tokenizer)
+        if "seq2seq" not in loaded.heads:
+            raise UsageError(
+                f"{path} was fine-tuned for {', '.join(loaded.heads)} and writes no texts; name a "
+                f"pretrained encoder-decoder, or one that was fine-tuned on text-to-text"
+            )
+        options = dict((loaded.task or {}).get("options") or {})
+        if loaded.task is not None:
+            from cloze.model.tasks.table import task_options
+
+            options = task_options(str(loaded.task["name"]), options).model_dump()
+        # Ids behind the vocabulary; T5's names for them can then be read and written.
+        sentinels = range(loaded.model.vocab_size - self.pieces.vocab_size)
+        self.pieces.backend.add_tokens([f"<extra_id_{number}>" for number in sentinels])
+        self._prefix = str(options.get("prefix", ""))
+        self._beams = int(options.get("beams", 1))
+        self._length_penalty = float(options.get("length_penalty", 1.0))
+        self._config = cast(EncoderDecoderConfig, loaded.model)
+        self._device, self._precision = device or torch.device("cpu"), precision
+        network = load_model(loaded.model, loaded.state).to(self._device)
+        self._network = cast(EncoderDecoder, network.encoder)
+
+    def question(self, text: str) -> list[int]:
+        """Tokenize a text with the task's prefix, [CLS] and [SEP].
+
+        Raises:
+            UsageError: the text is empty, or too long.
+        """
+        ids = self.pieces.encode_batch([self._prefix + text])[0]
+        if not text.strip():
+            raise UsageError(f"the text {shortened(text)!r} has no words in it; name a text")
+        longest = self._config.max_position_embeddings
+        if len(ids) + 2 > longest:
+            raise UsageError(
+                f"the text {shortened(text)!r} has {len(ids)} pieces, the model reads {longest} "
+                f"with [CLS] and [SEP]; shorten it"
+            )
+        return [self.pieces.special.cls, *map(int, ids), self.pieces.special.sep]
+
+    def generate(
+        self,
+        texts: Sequence[str],
+        *,
+        tokens: int,
+        samples: int = 1,
+        choice: SamplingParams | None = None,
+        beams: int | None = None,
+        length_penalty: float | None = None,
+    ) -> list[list[Continuation]]:
+        """Return the best output for each text, in a list of its own.
+
+        Args:
+            tokens: maximum number of tokens.
+            samples, choice: not supported: outputs are searched for, not sampled.
+            beams, length_penalty: of the search. Default: the task's, else 1 and 1.0.
+
+        Raises:
+            UsageError: a text is empty or too long, or outputs would be sampled.
+        """
+        if samples > 1 or (choice is not None and choice.temperature > 0.0):
+            raise UsageError(
+                "sampling options are for models that read from left to right, and this "
+                "encoder-decoder searches for its best output; use beams instead"
+            )
+        sources = [np.array(self.question(text)) for text in texts]
+        search = BeamSearch(
+            beams=beams or self._beams,
+            length_penalty=self._length_penalty if length_penalty is None else length_penalty,
+            tokens=min(tokens, self._config.max_position_embeddings - 1),
+        )
+        results: dict[int, Continuation] = {}
+        order = sorted(range(len(sources)), key=lambda number: -len(sources[number]))
+        while order:
+            size = max(1, POSITIONS // (len(sources[order[0]]) * search.beams))
+            batch, order = order[:size], order[size:]
+            ids = padded([sources[number] for number in batch], self._network.ids.pad).to(
+                self._device
+            )
+            lengths = torch.tensor([len(sources[number]) for number in batch], device=self._device)
+            real = torch.arange(ids.shape[1], device=self._device) < lengths[:, None]
+            with torch.inference_mode(), autocast(self._precision, self._device.type):
+                memory = self._network.memory_of(ids, real)
+                written = generate(self._network, memory, search).cpu().tolist()
+            for number, output in zip(batch, written, strict=True):
+                results[number] = self._continuation(output, self._network.ids.end)
+        return [[results[number]] for number in range(len(texts))]
+
+    def _continuation(self, output: list[int], end: int) -> Continuation:
+        ended = end in output
+        ids = output[: output.index(end)] if ended else output
+        text = self.pieces.backend.decode(ids, skip_special_tokens=True)
+        stopped: Literal["end", "tokens"] = "end" if ended else "tokens"
+        return Continuation(text=text, continuation=text, ids=tuple(ids), stopped=stopped)
