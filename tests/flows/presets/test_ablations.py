@@ -106,6 +106,7 @@ DIFFERING = {
     "albert-table7": ("corpus", set()), "albert-table8": ("pretrain", {"model"}),
     "roberta-table3": ("pretrain", {"global_batch", "steps", "learning_rate"}),
     "roberta-table4": ("pretrain", {"steps"}), "mask-rate": ("dataset", {"mask_rate", "max_predictions"}),
+    "t5-objectives": ("pretrain", {"objectives"}),
     "electra-table1": ("pretrain", {"model", "steps", "objectives"}),
 }  # fmt: skip
 
