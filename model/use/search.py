@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from itertools import accumulate
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -112,7 +111,7 @@ def _input(path: str, role: str, fingerprint: str) -> str:
         recorded = Job.read(storage.join(path, LOGS, JOB)).inputs[role]
         if fingerprints.input_fingerprint(recorded) == fingerprint:
             return recorded
-    owner = NearbyArtifacts(Path(path)).find(fingerprints.artifact_fingerprint_of(fingerprint))
+    owner = NearbyArtifacts(path).find(fingerprints.artifact_fingerprint_of(fingerprint))
     if owner is None:
         raise DataError(
             f"the {role} of {path} ({fingerprint[:12]}) is neither where it was nor near it; put "

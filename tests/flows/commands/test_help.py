@@ -29,8 +29,7 @@ FIRST_WORDS = re.compile(r"(What|Whether|Of|The same|With which|How|Which|Where)
 FORBIDDEN = re.compile(
     r"without it\b|None:|so many|beside|RECIPES|RULES|TRAINERS|\b(pipeline|model)\.\w|by default"
 )
-SEVERAL_MEANINGS = {
-    "--from": "node to rerun from, or checkpoint to adapt",  # option names with other values elsewhere
+SEVERAL_MEANINGS = {  # option names with other values elsewhere
     "--from": "node to rerun from, or checkpoint to adapt",
     "--mixture-by": "source or language, rows or tokens",
     "--kind": "of a filter, or of a tokenizer",
