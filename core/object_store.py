@@ -163,6 +163,47 @@ def note_written(hashes: Mapping[str, Sequence[Any]]) -> None:
         noted[1].update((name, (str(sha256), int(size))) for name, (sha256, size) in hashes.items())
 
 
+# another object was first: 412 of stores that do not name the condition, 409 of a race
+_CONFLICTS = (errno.EINVAL, errno.EBUSY)
+
+
+@contextlib.contextmanager
+def writing(path: str) -> Iterator[None]:
+    """Convert the error of a missing bucket to a message with the path."""
+    try:
+        yield
+    except FileNotFoundError as error:  # clients name no path
+        cause = str(error).rstrip(".")
+        raise UsageError(
+            f"{path} cannot be written ({cause}); check its name and your permissions"
+        ) from error
+
+
+@with_client_errors
+def create_bytes(path: str, data: bytes) -> bool:
+    """Write an object of a store unless it exists; return whether it now has the content `data`.
+
+    One conditional request (`If-None-Match: *`): of several at once, one succeeds. In a store
+    without such requests, each replaces the one before.
+    """
+    fs, inner = filesystem(path)
+    forget_listed()
+    with writing(path):
+        try:
+            fs.pipe_file(inner, data, mode="create")
+        except FileExistsError:
+            pass
+        except OSError as error:
+            if error.errno == errno.ENOSYS:
+                fs.pipe_file(inner, data)
+            elif error.errno not in _CONFLICTS or not fs.exists(inner):
+                raise
+    try:
+        return bool(fs.cat_file(inner) == data)  # a repeated request finds what the first one wrote
+    except FileNotFoundError:
+        return False
+
+
 class Upload(io.RawIOBase):
     """An object that is being written: at most `PUT_BYTES` by one request, more as a multipart
     upload. If a block of `hashing_written` is active and covers `path`, it gets the hash.

@@ -17,8 +17,9 @@ from contextvars import ContextVar
 from typing import IO, TYPE_CHECKING, Any
 
 from cloze.core import object_store
-from cloze.core.errors import DataError, UsageError, naming
+from cloze.core.errors import DataError, naming
 from cloze.core.object_store import Upload, client_errors, is_disk, with_client_errors
+from cloze.core.object_store import create_bytes as create_bytes
 from cloze.core.object_store import filesystem as filesystem
 from cloze.core.object_store import has_scheme as has_scheme
 from cloze.core.object_store import hashing_written as hashing_written
@@ -318,24 +319,18 @@ def _remote_output(
     commit: Callable[[], contextlib.AbstractContextManager[None]],
 ) -> Iterator[IO[bytes]]:
     """Open an object for writing; unlike fsspec's own `with`, discard it after an exception."""
-    try:
-        with client_errors(path):
-            remote = Upload(fs, inner, path)
-            try:
-                yield remote  # type: ignore[misc]
-                remote.close()
-                check_right()
-                object_store.forget_listed()
-                with commit():
-                    remote.commit()
-            except BaseException:
-                remote.discard()
-                raise
-    except FileNotFoundError as error:  # clients name no path
-        cause = str(error).rstrip(".")
-        raise UsageError(
-            f"{path} cannot be written ({cause}); check its name and your permissions"
-        ) from error
+    with object_store.writing(path), client_errors(path):
+        remote = Upload(fs, inner, path)
+        try:
+            yield remote  # type: ignore[misc]
+            remote.close()
+            check_right()
+            object_store.forget_listed()
+            with commit():
+                remote.commit()
+        except BaseException:
+            remote.discard()
+            raise
 
 
 def write_bytes(path: str, data: bytes, *, private: bool = False) -> None:

@@ -29,7 +29,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cloze.core import storage
-from cloze.core.artifacts.lock import Lease, has_name, is_dead, others
+from cloze.core.artifacts.lock import Lease, has_name, is_dead
+from cloze.core.artifacts.lock import read as read_lease
 from cloze.core.errors import ClozeError, DataError, SupersededError, naming
 
 FENCE = "_logs/fence"  # in the directory of the artifact
@@ -293,8 +294,7 @@ def delete_quarantined(path: str) -> None:
 @contextlib.contextmanager
 def _pinned_remotely(path: str) -> Iterator[None]:
     """Implement `pinned` for an object store."""
-    steps, _, prefix = _marks(path).rpartition("/")
-    lease = Lease(steps, prefix, RENEW_SECONDS)
+    lease = Lease(f"{_marks(path)}{uuid.uuid4().hex}", RENEW_SECONDS)
     lease.put()
     lease.keep()
     try:
@@ -330,20 +330,13 @@ def _marks(path: str) -> str:
 def _is_read(path: str) -> bool:
     """Return whether a reader's lease is alive, and remove dead ones."""
     steps, _, prefix = _marks(path).rpartition("/")
-    leases = others(steps, prefix)
-    if not leases:
-        return False
-    probe = Lease(steps, f"{READER_LEASE}now-", RENEW_SECONDS)
-    now = probe.put()
-    probe.end()
-    dead = [
-        lease_path
-        for lease_path, facts in leases.items()
-        if is_dead(lease_path, facts, now, READER_LEASE_SECONDS)
-    ]
-    for lease_path in dead:
-        storage.remove_file(lease_path)
-    return len(dead) < len(leases)
+    for name in storage.list_names(steps):
+        lease = storage.join(steps, name)
+        if name.startswith(prefix) and (facts := read_lease(lease)) is not None:
+            if not is_dead(lease, facts, READER_LEASE_SECONDS):
+                return True
+            storage.remove_file(lease)
+    return False
 
 
 def _missing_checkpoint(path: str) -> DataError:

@@ -2,12 +2,16 @@
 
 A store has no locks that the system releases when their owner dies. A lease is an object that its
 owner writes, rewrites every few seconds and removes at the end. A lease that was not rewritten for
-some time, by the store's own clock, is dead, and anyone may remove it. Names of leases are never
-reused, so a living lease cannot be removed by mistake. A removed lease is lost: its owner does not
-rewrite it.
+some time, by the store's own clock, is dead, and anyone may remove it. A removed lease is lost: its
+owner does not rewrite it.
 
-Builders and readers of checkpoints (`checkpoints.py`) first write their lease and then look for
-others: of two that start at the same time, at least one sees the other.
+Leases of builders are numbered, and the one with the highest number has the lock. Whoever finds
+none, or a dead one, creates the next number by a conditional write: of several at once the store
+lets one succeed. The dead ones are removed only then. In a store without conditional writes the
+last one has the lock, and the others stop at their next check.
+
+Readers of checkpoints (`checkpoints.py`) first write a lease of their own name, and then look
+whether the checkpoint is complete.
 """
 
 from __future__ import annotations
@@ -28,13 +32,12 @@ from cloze.core.errors import ClozeError, UsageError
 
 
 class Lease:
-    """A lease of this process below `directory`; other processes can read `facts`."""
+    """A lease of this process at `path`; other processes can read `facts`."""
 
-    def __init__(self, directory: str, prefix: str, renew_seconds: float, **facts: Any) -> None:
-        self.token = uuid.uuid4().hex
-        self.path = storage.join(directory, f"{prefix}{self.token}")
+    def __init__(self, path: str, renew_seconds: float) -> None:
+        self.path = path
         self.facts: dict[str, Any] = {
-            **facts,
+            "token": uuid.uuid4().hex,
             "holder": _this_process(),
             "host": socket.gethostname(),
             "pid": os.getpid(),
@@ -45,15 +48,18 @@ class Lease:
         self._seconds, self._ended = renew_seconds, threading.Event()
         self._thread = threading.Thread(target=self._keep, name="cloze-lease", daemon=True)
 
-    def put(self) -> float:
-        """Write the object, and return the time of the store's clock."""
+    def create(self) -> bool:
+        """Write the object unless there is one; return whether it was written."""
+        return storage.create_bytes(self.path, json.dumps(self.facts).encode())
+
+    def put(self) -> None:
+        """Write the object."""
         self.facts["count"] += 1
         storage.write_bytes(self.path, json.dumps(self.facts).encode())
-        return storage.mtime(self.path)
 
     def renew(self) -> None:
-        """Write the object again, unless it was removed: then the lease is lost."""
-        self.is_lost = self.is_lost or read(self.path) is None
+        """Write the object again, unless it was removed or replaced: then the lease is lost."""
+        self.is_lost = self.is_lost or not self._is_own(read(self.path))
         if not self.is_lost:
             self.put()
 
@@ -67,22 +73,16 @@ class Lease:
         if self._thread.ident is not None:
             self._thread.join()
         with contextlib.suppress(Exception):  # otherwise the lease expires
-            storage.remove_file(self.path)
+            if self._is_own(read(self.path)):
+                storage.remove_file(self.path)
+
+    def _is_own(self, facts: dict[str, Any] | None) -> bool:
+        return facts is not None and facts.get("token") == self.facts["token"]
 
     def _keep(self) -> None:
         while not self._ended.wait(self._seconds):
             with contextlib.suppress(Exception):  # the store may be unreachable for a while
                 self.renew()
-
-
-def others(directory: str, prefix: str = "", own: str = "") -> dict[str, dict[str, Any]]:
-    """Return the facts of the leases below `directory` by path, without the one at `own`."""
-    leases = {}
-    for name in storage.list_names(directory):
-        path = storage.join(directory, name)
-        if name.startswith(prefix) and path != own and (facts := read(path)) is not None:
-            leases[path] = facts
-    return leases
 
 
 def read(path: str) -> dict[str, Any] | None:
@@ -96,13 +96,18 @@ def read(path: str) -> dict[str, Any] | None:
     return content if isinstance(content, dict) else {}
 
 
-def is_dead(path: str, facts: dict[str, Any], now: float, seconds: float) -> bool:
+def is_dead(path: str, facts: dict[str, Any], seconds: float) -> bool:
     """Return whether the lease expired, or its owner, a process of this machine, has ended."""
     boot = _boot_id()
     is_local = bool(boot) and (facts.get("boot"), facts.get("host")) == (boot, socket.gethostname())
     if is_local and not os.path.exists(f"/proc/{facts.get('pid')}"):
         return True
-    return now - storage.mtime(path) > seconds
+    probe = storage.join(path.rpartition("/")[0], f"{PROBE}{uuid.uuid4().hex}")
+    storage.write_bytes(probe, b"")
+    try:
+        return storage.mtime(probe) - storage.mtime(path) > seconds
+    finally:
+        storage.remove_file(probe)
 
 
 def _this_process() -> str:
@@ -125,6 +130,7 @@ def _boot_id() -> str:
 # Locks of build directories: one builder at a time.
 
 LOCK = "_lock"
+PROBE = "_probe-"  # prefix of an object that is written to read the store's clock
 LEASE_SECONDS = 30.0
 RENEW_SECONDS = 10.0
 POLL_SECONDS = 0.5
@@ -223,69 +229,43 @@ def _remote(out: str) -> Iterator[Callable[[], None]]:
 def _take_lease(out: str) -> Lease:
     """Return the lease of this process, once no other builder of `out` is alive."""
     directory = storage.join(out, LOCK)
-    lease = Lease(directory, "", RENEW_SECONDS, is_holder=False, over=[])
-    initial_counts: dict[str, int] = {}
-    try:
-        while True:
-            living, dead = _rivals(directory, lease, lease.put())
-            if not living:
-                tokens = {_token(path) for path in dead}.union(
-                    *(facts.get("over", ()) for facts in dead.values())
-                )
-                lease.facts |= {"is_holder": True, "over": sorted(tokens)}
-                living, _ = _rivals(directory, lease, lease.put())
-                if not any(facts.get("is_holder") for facts in living.values()):
-                    for path in dead:
-                        storage.remove_file(path)
-                    return lease
-                # this process was suspended after its check
-                lease.facts |= {"is_holder": False, "over": []}
-            for path, facts in living.items():
-                if facts.get("is_holder") and initial_counts.setdefault(
-                    path, facts.get("count", 0)
-                ) != facts.get("count", 0):
-                    raise _is_locked(out, str(facts.get("holder", "")))
-            if any(
-                facts.get("is_holder") or _token(path) < lease.token
-                for path, facts in living.items()
-            ):
-                storage.remove_file(lease.path)  # of several that start together, one stays
+    initial_count: dict[Any, Any] = {}
+    while True:
+        names = storage.list_names(directory)
+        newest, facts = _newest(directory, names)
+        if facts is None or is_dead(storage.join(directory, newest), facts, LEASE_SECONDS):
+            lease = Lease(storage.join(directory, f"{int(newest) + 1:08d}"), RENEW_SECONDS)
+            if lease.create():
+                for name in names:
+                    if name.isdecimal() or name.startswith(PROBE):
+                        storage.remove_file(storage.join(directory, name))
+                return lease
+        elif initial_count.setdefault(facts.get("token"), facts.get("count")) != facts.get("count"):
+            raise _is_locked(out, str(facts.get("holder", "")))
+        else:  # it is alive, or died a moment ago
             time.sleep(POLL_SECONDS)
-    except BaseException:
-        lease.end()
-        raise
 
 
-def _rivals(
-    directory: str, own: Lease, now: float
-) -> tuple[dict[str, dict[str, Any]], dict[str, dict[str, Any]]]:
-    """Return the living and the dead leases of others; those `own` took over count as dead."""
-    living, dead = {}, {}
-    for path, facts in others(directory, own=own.path).items():
-        if _token(path) in own.facts["over"] or is_dead(path, facts, now, LEASE_SECONDS):
-            dead[path] = facts
-        else:
-            living[path] = facts
-    return living, dead
+def _newest(directory: str, names: list[str]) -> tuple[str, dict[str, Any] | None]:
+    """Return name and facts of the builder's lease that counts; "0" and None: there is none."""
+    name = max((name for name in names if name.isdecimal()), default="0")
+    return name, None if name == "0" else read(storage.join(directory, name))
 
 
 def _check(out: str, own: Lease) -> None:
     """Raise ClozeError if the lease was removed, or another builder holds the lock."""
-    names = set(storage.list_names(storage.join(out, LOCK)))
-    rivals = {
-        token: read(storage.join(out, LOCK, token))
-        for token in names - {own.token, *own.facts["over"]}
-    }
-    holders = [facts.get("holder") for facts in rivals.values() if facts and facts.get("is_holder")]
-    if holders or own.is_lost or own.token not in names:
-        owner = holders[0] if holders else "another builder"
+    facts = _holder_facts(out)
+    if own.is_lost or facts.get("token") != own.facts["token"]:
+        owner = facts.get("holder") or "another builder"
         raise ClozeError(
             f"{out} was taken over by {owner} while this process could not reach it; run again"
         )
 
 
-def _token(path: str) -> str:
-    return path.rsplit("/", 1)[-1]
+def _holder_facts(out: str) -> dict[str, Any]:
+    """Return the facts of the lease on `out`; empty if there is none."""
+    directory = storage.join(out, LOCK)
+    return _newest(directory, storage.list_names(directory))[1] or {}
 
 
 def holder(out: str) -> str:
@@ -295,10 +275,7 @@ def holder(out: str) -> str:
         with contextlib.suppress(OSError):
             return storage.read_at_once(name).decode(errors="replace").strip()
         return ""
-    for facts in others(name).values():
-        if facts.get("is_holder"):
-            return str(facts.get("holder"))
-    return ""
+    return str(_holder_facts(out).get("holder", ""))
 
 
 def _is_locked(out: str, holder: str) -> UsageError:

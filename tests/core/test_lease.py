@@ -3,7 +3,7 @@ ever write into it.
 
 The machine runs `execute` itself in threads that stop before each request to a store with a clock
 of its own. A check of the right to write and the request that follows it count as one step: a store
-that knows no conditions can give no more.
+whose conditions are about one object can give no more.
 """
 
 from __future__ import annotations
@@ -96,6 +96,7 @@ class Store(AbstractFileSystem):
     protocol = "gated"
     files: ClassVar[dict[str, tuple[bytes, float]]] = {}
     now = 0.0
+    is_conditional = True  # else it takes no notice of conditions
 
     @staticmethod
     def request() -> None:
@@ -103,8 +104,13 @@ class Store(AbstractFileSystem):
         if gate is not None and not getattr(Gate.current, "checking", False):
             gate.wait()
 
-    def pipe_file(self, path: str, value: bytes, *_: Any, **__: Any) -> None:
-        Store.files[self._strip_protocol(path)] = value, Store.now
+    def pipe_file(self, path: str, value: bytes, mode: str = "overwrite", **_: Any) -> None:
+        path = self._strip_protocol(path)
+        if mode == "create":
+            self.request()
+            if Store.is_conditional and path in Store.files:
+                raise FileExistsError(path)
+        Store.files[path] = value, Store.now
 
     def open(self, path: str, mode: str = "rb", **kwargs: Any) -> Any:
         return io.BytesIO(self.cat_file(path))
@@ -297,9 +303,11 @@ class Contenders(RuleBasedStateMachine):
         assert not [name for name in Store.files if "/_" in name]
 
 
+@pytest.mark.parametrize("is_conditional", [True, False])
 def test_no_sequence_of_stale_leases_and_kills_lets_two_write(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, is_conditional: bool
 ) -> None:
+    monkeypatch.setattr(Store, "is_conditional", is_conditional)
     fsspec.register_implementation("gated", Store, clobber=True)
     monkeypatch.setattr(lock, "POLL_SECONDS", 0.0)
     check_right = storage.check_right

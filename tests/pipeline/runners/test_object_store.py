@@ -122,6 +122,51 @@ def test_one_builder_at_a_time(store: Store, monkeypatch: pytest.MonkeyPatch) ->
     assert storage.list_files(out) == []
 
 
+RACE = """
+import sys, time
+from cloze.core.artifacts import lock
+from cloze.core.errors import UsageError
+
+lock.RENEW_SECONDS = lock.POLL_SECONDS = 0.05
+for path in map(str.strip, sys.stdin):
+    try:
+        with lock.locked(path) as still_ours:
+            for _ in range(8):
+                time.sleep(0.05)
+                still_ours()
+            answer = "held"
+    except UsageError as error:
+        answer = str(error)
+    print(answer, flush=True)
+"""
+
+
+def test_of_processes_that_begin_at_once_one_wins_and_keeps_the_lock(store: Store) -> None:
+    """Many times: what the store lets through is decided by one conditional request."""
+    racers = [
+        subprocess.Popen(
+            [sys.executable, "-c", RACE], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        for _ in range(3)
+    ]
+    try:
+        for number in range(12):
+            for racer in racers:
+                assert racer.stdin is not None
+                racer.stdin.write(f"{store.path(f'art-{number}')}\n")
+                racer.stdin.flush()
+            answers = [racer.stdout.readline().strip() for racer in racers if racer.stdout]
+            assert answers.count("held") == 1, answers
+            winner = racers[answers.index("held")].pid
+            losers = [answer for answer in answers if answer != "held"]
+            assert all(f"is being built by process {winner} on " in answer for answer in losers)
+    finally:
+        for racer in racers:
+            racer.communicate()
+    created = [request for request in store.server.requests if request.status == 412]
+    assert created  # some races were decided by the condition
+
+
 def test_several_at_once_and_one_wins(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lock, "RENEW_SECONDS", 0.2)
     held, refused = [], []
@@ -193,14 +238,14 @@ def test_of_two_who_wait_for_a_dead_builder_one_takes_over(
 
 def test_a_dead_builders_lock_is_taken_over(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     out = store.path("art")
-    path = store.path("art", lock.LOCK, "t")
+    path = store.path("art", lock.LOCK, "00000007")
     dead = {
+        "token": "t",
         "holder": "process 1 on elsewhere",
         "count": 3,
         "host": "elsewhere",
         "pid": 1,
         "boot": "other",
-        "is_holder": True,
     }
     storage.write_bytes(path, json.dumps(dead).encode())
     monkeypatch.setattr(lock, "LEASE_SECONDS", 2.0)
