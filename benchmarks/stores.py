@@ -10,8 +10,8 @@ scale so many times `--mebibytes`; each stage reads the artifacts of those befor
     in x         bytes of the inputs' objects in the server's answers, as a multiple of `input`
     scratch x    the same of intermediate files, as a multiple of what was written of them
     out x        the same of the finished output
-    requests     of all kinds, without those that time brings: renewals of the lease, every ten
-                 seconds, and questions whether to stop (`timed`)
+    requests     of all kinds, without those that time brings (`timed`): renewals of the lease every
+                 ten seconds, and questions whether to stop and how far a step is
     bound        (bytes read + bytes written) / 4 MiB + 100 a worker
 """
 
@@ -82,16 +82,40 @@ def input_bytes(paths: list[str]) -> int:
     return sum(storage.stat(file)["size"] for file in files if "/_" not in file)
 
 
-def is_timed(request: Request) -> bool:
-    """Return whether the passing of time brought the request."""
-    is_renewal = "/_lock/" in request.key and request.kind != "list"
-    return is_renewal or request.key.endswith("/cancel.json")
+def split_timed(requests: list[Request]) -> tuple[list[Request], list[Request]]:
+    """Return the requests that work brought, and those that the passing of time brought.
+
+    A lease is created by one put; each further put is a renewal, which a get precedes. A poll asks
+    for cancel.json, in a training also for the fence. A step's results are listed when it begins
+    and when it has ended, and every three seconds between.
+    """
+    renewals = sum("/_lock/" in request.key and request.kind == "put" for request in requests) - 1
+    polls = sum(request.key.endswith("/_logs/cancel.json") for request in requests)
+    left = {("put", "_lock"): renewals, ("get", "_lock"): renewals}
+    left |= {("get", "cancel.json"): polls, ("get", "fence"): polls}
+    listings = Counter(request.key for request in requests if request.kind == "list")
+    steps = {
+        key: n for key, n in listings.items() if "/_scratch/" in key and key[-10:] != "/_scratch/"
+    }
+    left |= {("list", key): count - 2 for key, count in steps.items()}
+    # an empty listing is followed by one of the directory above
+    left |= {
+        ("list", key): n - len(steps) - 1
+        for key, n in listings.items()
+        if key[-10:] == "/_scratch/"
+    }
+    work, timed = [], []
+    for request in reversed(requests):
+        directory, _, name = request.key.rpartition("/")
+        what = request.kind, "_lock" if directory.endswith("/_lock") else name or request.key
+        (timed if left.get(what, 0) > 0 else work).append(request)
+        left[what] = left.get(what, 0) - 1
+    return work, timed
 
 
 def measured(requests: list[Request], out: str, size: int, workers: int) -> dict[str, Any]:
     """Return the columns of a row."""
-    timed = [request for request in requests if is_timed(request)]
-    others = [request for request in requests if not is_timed(request)]
+    others, timed = split_timed(requests)
     read, written = Counter[str](), Counter[str]()
     for request in others:
         name = request.key.removeprefix(f"{out}/")

@@ -129,12 +129,40 @@ def listed(path: str, inner: str) -> dict[str, Any] | None:
     return info if time.monotonic() - noted_at < LISTING_SECONDS else None
 
 
-def forget_listed() -> None:
-    """Forget the listings, because this process changes an object."""
-    _LISTED.clear()
+def forget_listed(path: str, inner: str, *, tree: bool = False) -> None:
+    """Forget what listings say of an object, because this process changes it; `tree`: of all."""
+    if tree:
+        _LISTED.clear()
+    _LISTED.pop((path.partition("://")[0], inner), None)
 
 
 # Writing.
+
+_CHECK: ContextVar[tuple[str, Callable[[], None]]] = ContextVar(
+    "a directory, and what raises if this thread may change no more files there",
+    default=("", lambda: None),
+)
+
+
+@contextlib.contextmanager
+def changing_after(directory: str, check: Callable[[], None]) -> Iterator[None]:
+    """Call `check` before this thread commits or removes a file; its error prevents the change.
+
+    If `directory` is in a store, local files are not checked.
+    """
+    token = _CHECK.set((directory, check))
+    try:
+        yield
+    finally:
+        _CHECK.reset(token)
+
+
+def check_right(path: str) -> None:
+    """Call the check of `changing_after`, if one is active and covers `path`."""
+    directory, check = _CHECK.get()
+    if is_local(directory) or not is_local(path):
+        check()
+
 
 _WRITTEN: ContextVar[tuple[str, dict[str, tuple[str, int]]] | None] = ContextVar(
     "a directory, and sha256 and size of the objects that this thread wrote there", default=None
@@ -163,6 +191,18 @@ def note_written(hashes: Mapping[str, Sequence[Any]]) -> None:
         noted[1].update((name, (str(sha256), int(size))) for name, (sha256, size) in hashes.items())
 
 
+def read_ranges(paths: Sequence[str], extents: Sequence[tuple[int, int]]) -> list[bytes]:
+    """Return a range of bytes, (first, end), of each of some objects of a store."""
+    if not paths:
+        return []
+    with client_errors(paths[0]):
+        fs, _ = filesystem(paths[0])
+        inner = [str(fs._strip_protocol(path)) for path in paths]
+        starts, ends = zip(*extents, strict=True)
+        content: list[bytes] = fs.cat_ranges(inner, list(starts), list(ends), on_error="raise")
+    return content
+
+
 # another object was first: 412 of stores that do not name the condition, 409 of a race
 _CONFLICTS = (errno.EINVAL, errno.EBUSY)
 
@@ -187,7 +227,7 @@ def create_bytes(path: str, data: bytes) -> bool:
     without such requests, each replaces the one before.
     """
     fs, inner = filesystem(path)
-    forget_listed()
+    forget_listed(path, inner)
     with writing(path):
         try:
             fs.pipe_file(inner, data, mode="create")

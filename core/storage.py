@@ -19,12 +19,15 @@ from typing import IO, TYPE_CHECKING, Any
 from cloze.core import object_store
 from cloze.core.errors import DataError, naming
 from cloze.core.object_store import Upload, client_errors, is_disk, with_client_errors
+from cloze.core.object_store import changing_after as changing_after
+from cloze.core.object_store import check_right as check_right
 from cloze.core.object_store import create_bytes as create_bytes
 from cloze.core.object_store import filesystem as filesystem
 from cloze.core.object_store import has_scheme as has_scheme
 from cloze.core.object_store import hashing_written as hashing_written
 from cloze.core.object_store import is_local as is_local
 from cloze.core.object_store import note_written as note_written
+from cloze.core.object_store import read_ranges as read_ranges
 
 if TYPE_CHECKING:
     # imported on first use: the command line reads configs at every start
@@ -81,43 +84,23 @@ def make_dirs(path: str) -> None:
         fs.makedirs(inner, exist_ok=True)
 
 
-_CHECK: ContextVar[Callable[[], None]] = ContextVar(
-    "raises if this thread may change no more files", default=lambda: None
-)
-
-
-@contextlib.contextmanager
-def changing_after(check: Callable[[], None]) -> Iterator[None]:
-    """Call `check` before this thread commits or removes a file; its error prevents the change."""
-    token = _CHECK.set(check)
-    try:
-        yield
-    finally:
-        _CHECK.reset(token)
-
-
-def check_right() -> None:
-    """Call the check of `changing_after`, if one is active."""
-    _CHECK.get()()
-
-
 @with_client_errors
 def remove(path: str) -> None:
     """Remove a file or a whole tree, if it exists."""
-    check_right()
+    check_right(path)
     fs, inner = filesystem(path)
     with contextlib.suppress(FileNotFoundError, NotADirectoryError):
-        object_store.forget_listed()
+        object_store.forget_listed(path, inner, tree=True)
         fs.rm(inner, recursive=True)
 
 
 @with_client_errors
 def remove_file(path: str) -> None:
     """Remove a file, if it exists, by one request."""
-    check_right()
+    check_right(path)
     fs, inner = filesystem(path)
     with contextlib.suppress(FileNotFoundError, NotADirectoryError):
-        object_store.forget_listed()
+        object_store.forget_listed(path, inner)
         fs.rm_file(inner)
 
 
@@ -226,15 +209,19 @@ def reading_ahead(size: int) -> Iterator[None]:
 def open_input(path: str) -> IO[bytes]:
     """Open a file for reading bytes; raise a `DataError` that names the path if it is missing."""
     fs, inner = filesystem(path)
-    size = None if is_disk(fs) else _READ_AHEAD.get()
+    ahead = None if is_disk(fs) else _READ_AHEAD.get()
+    listed = object_store.listed(path, inner) if "s3" in fs.protocol else None
+    options = {"block_size": ahead, "size": listed and int(listed["size"])}
     try:
-        handle: IO[bytes] = fs.open(inner, "rb", **({"block_size": size} if size else {}))
+        handle: Any = fs.open(inner, "rb", **{key: v for key, v in options.items() if v})
+        if listed:
+            handle.details = listed  # else it asks for them
     except FileNotFoundError as error:
         raise DataError(f"{path} does not exist; check the path") from error
     cache = getattr(handle, "cache", None)
     if not is_disk(fs) and cache is not None:  # reads happen later
         cache.fetcher = client_errors(path)(cache.fetcher)
-    return handle
+    return handle  # type: ignore[no-any-return]
 
 
 @with_client_errors
@@ -302,7 +289,7 @@ def atomic_output(
             yield handle
             handle.flush()
             os.fsync(handle.fileno())
-        check_right()
+        check_right(path)
         with commit():
             os.replace(temporary, inner)
     except BaseException:
@@ -324,8 +311,8 @@ def _remote_output(
         try:
             yield remote  # type: ignore[misc]
             remote.close()
-            check_right()
-            object_store.forget_listed()
+            check_right(path)
+            object_store.forget_listed(path, inner)
             with commit():
                 remote.commit()
         except BaseException:

@@ -37,7 +37,7 @@ from cloze.core.stages.stage import BuildContext
 from cloze.model.families.config import ModelConfig
 from cloze.model.families.models import without_projection
 from cloze.model.families.registry import parse_model
-from cloze.model.tensors import PICKLE, PICKLES, LazyTensors, write_tensors
+from cloze.model.tensors import PICKLE, PICKLES, LazyTensors, to_saved_dtype, write_tensors
 from cloze.pipeline.dataset.schema import DatasetInfo
 from cloze.pipeline.tokenizer.special import SpecialTokens
 
@@ -141,19 +141,26 @@ def write_metadata(directory: str, **metadata: Unpack[Metadata]) -> None:
         tokenizer.save(target)
 
 
-def finalize(directory: str, known: Iterable[FileEntry] = ()) -> None:
+def finalize(
+    directory: str,
+    known: Iterable[FileEntry] = (),
+    written: Mapping[str, tuple[str, int]] | None = None,
+) -> None:
     """Complete the checkpoint: write `checkpoint.json` with the hash of every file, atomically.
 
     Args:
-        known: files whose hashes are known from writing; all others are read and hashed.
+        known: files whose hashes are known from writing.
+        written: sha256 and size of others (`storage.hashing_written`); what is left is read.
     """
     entries = {entry.path: entry for entry in known}
     names = [
-        name for name in storage.list_files(directory) if name != COMPLETE and name not in entries
+        name
+        for name in storage.list_files(directory)
+        if name != COMPLETE
+        and name not in entries
+        and not name.rpartition("/")[2].startswith(storage.TEMPORARY)  # of another launch
     ]
-    # Temporary files belong to another launch.
-    names = [name for name in names if not name.rpartition("/")[2].startswith(storage.TEMPORARY)]
-    entries |= {entry.path: entry for entry in artifact.hash_files(directory, names)}
+    entries |= {entry.path: entry for entry in artifact.hash_files(directory, names, known=written)}
     files = [
         {"path": name, "size": entries[name].size, "sha256": entries[name].sha256}
         for name in sorted(entries)
@@ -161,6 +168,32 @@ def finalize(directory: str, known: Iterable[FileEntry] = ()) -> None:
     storage.write_bytes(
         storage.join(directory, COMPLETE), _json({"format": FORMAT, "files": files})
     )
+
+
+def recorded_hashes(directory: str) -> dict[str, tuple[str, int]]:
+    """Return sha256 and size of each file of a checkpoint, as `checkpoint.json` has them.
+
+    Raises:
+        DataError: the checkpoint is incomplete, or `checkpoint.json` is damaged.
+    """
+    name = storage.join(directory, COMPLETE)
+    try:
+        content = json.loads(storage.read_at_once(name))
+        if content["format"] != FORMAT:
+            raise DataError(
+                f"{name} has format {content['format']}, this program reads {FORMAT}; use the "
+                f"Cloze that made it"
+            )
+        return {
+            str(entry["path"]): (str(entry["sha256"]), int(entry["size"]))
+            for entry in content["files"]
+        }
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise DataError(
+            f"{directory} has no complete checkpoint ({COMPLETE} is missing); use another one"
+        ) from error
+    except (ValueError, TypeError, KeyError) as error:
+        raise DataError(f"{name} is damaged ({error!r}); use another checkpoint") from error
 
 
 def verify(directory: str, *, training: bool = True) -> None:
@@ -172,41 +205,18 @@ def verify(directory: str, *, training: bool = True) -> None:
     Raises:
         DataError: the checkpoint is incomplete, or the named file is missing or damaged.
     """
-    name = storage.join(directory, COMPLETE)
-    if not storage.exists(name):
-        raise DataError(
-            f"{directory} has no complete checkpoint ({COMPLETE} is missing); use another "
-            f"checkpoint"
-        )
-    try:
-        content = json.loads(storage.read_text(name))
-        format_version = content["format"]
-        recorded = {
-            str(entry["path"]): (str(entry["sha256"]), int(entry["size"]))
-            for entry in content["files"]
-        }
-    except (ValueError, TypeError, KeyError) as error:
-        raise DataError(f"{name} is damaged ({error!r}); use another checkpoint") from error
-    if format_version != FORMAT:
-        raise DataError(
-            f"{name} has format {format_version}, this program reads {FORMAT}; use the Cloze that "
-            f"made it"
-        )
+    recorded, present = recorded_hashes(directory), set(storage.list_files(directory))
     for path, (digest, size) in sorted(recorded.items()):
         if not training and path.startswith(TRAINING + "/"):
             continue
         file = storage.join(directory, path)
-        if not storage.exists(file):
+        if path not in present:
             raise DataError(f"{file} is missing from the checkpoint; use another checkpoint")
         actual_digest, actual_size = storage.sha256(file)
-        if actual_size != size:
+        if (actual_digest, actual_size) != (digest, size):
             raise DataError(
-                f"{file} has {actual_size} bytes, {COMPLETE} says {size}; use another checkpoint"
-            )
-        if actual_digest != digest:
-            raise DataError(
-                f"{file} has sha256 {actual_digest[:12]}…, {COMPLETE} says {digest[:12]}…; use "
-                f"another checkpoint"
+                f"{file} has sha256 {actual_digest[:12]}… and {actual_size} bytes, {COMPLETE} says "
+                f"{digest[:12]}… and {size}; use another checkpoint"
             )
 
 
@@ -360,7 +370,7 @@ def _instead_of(path: str) -> str:
 
 
 def _what_it_is(path: str) -> str:
-    names = storage.list_files(path) if storage.is_dir(path) else []
+    names = storage.list_files(path)
     if any(name.endswith((WEIGHTS, ".safetensors.index.json")) for name in names):
         return (
             "it may be a Hugging Face directory (import it with cloze.model.hub.read), or a save "
@@ -378,17 +388,12 @@ def copy_files(source: str, target: str) -> None:
     Raises:
         DataError: `source` has no files.
     """
-    names = storage.list_files(source) if storage.is_dir(source) else []
-    if not names:
+    names = storage.list_files(source)
+    if not any(names):  # "": a file
         raise DataError(f"{source} contains no tokenizer files; name a tokenizer directory")
     for name in names:
-        with storage.open_input(storage.join(source, name)) as handle:
-            storage.write_bytes(storage.join(target, name), handle.read())
-
-
-def to_saved_dtype(tensor: torch.Tensor) -> torch.Tensor:
-    """Convert floating-point tensors to fp32, the dtype in checkpoints."""
-    return tensor.float() if tensor.is_floating_point() else tensor
+        content = storage.read_at_once(storage.join(source, name))
+        storage.write_bytes(storage.join(target, name), content)
 
 
 def _json(content: Mapping[str, Any]) -> bytes:

@@ -386,3 +386,8 @@ def _fill(handle: IO[bytes], path: str, target: memoryview) -> None:
         if not count:
             raise DataError(f"{path} ends too early; use another checkpoint")
         target = target[count:]
+
+
+def to_saved_dtype(tensor: torch.Tensor) -> torch.Tensor:
+    """Convert floating-point tensors to fp32, the dtype in checkpoints."""
+    return tensor.float() if tensor.is_floating_point() else tensor

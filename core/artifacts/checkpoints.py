@@ -197,14 +197,6 @@ def parse_step(directory: str) -> int:
     return int(digits) if name.startswith(_PREFIX) and digits.isdecimal() else -1
 
 
-def step_directories(path: str) -> list[str]:
-    """Return the checkpoint directories of the training at `path`, complete or not, by step."""
-    steps = storage.join(path, STEPS)
-    return [
-        storage.join(steps, name) for name in storage.list_names(steps) if parse_step(name) >= 0
-    ]
-
-
 def is_checkpoint(path: str) -> bool:
     """Return whether `path` is a complete checkpoint directory; its bytes are not read."""
     return storage.has_file(storage.join(path, COMPLETE))
@@ -212,7 +204,23 @@ def is_checkpoint(path: str) -> bool:
 
 def complete_steps(path: str) -> list[str]:
     """Return the complete checkpoint directories of the training at `path`, oldest first."""
-    return [directory for directory in step_directories(path) if is_checkpoint(directory)]
+    steps = storage.join(path, STEPS)
+    return [
+        storage.join(steps, name)
+        for name, is_complete in _entries(steps).items()
+        if is_complete and parse_step(name) >= 0
+    ]
+
+
+def _entries(steps: str) -> dict[str, bool]:
+    """Return the sorted names in the directory of checkpoints, and whether each is complete."""
+    if storage.is_local(steps):
+        return {
+            name: is_checkpoint(storage.join(steps, name)) for name in storage.list_names(steps)
+        }
+    files = set(storage.list_files(steps))  # one request
+    names = sorted({file.split("/", 1)[0] for file in files})
+    return {name: f"{name}/{COMPLETE}" in files for name in names}
 
 
 @contextlib.contextmanager
@@ -271,10 +279,9 @@ def remove_leftovers(path: str) -> None:
     No process may be saving there.
     """
     steps = storage.join(path, STEPS)
-    for name in storage.list_names(steps):
-        directory = storage.join(steps, name)
-        if name.startswith(REMOVED) or (parse_step(name) >= 0 and not is_checkpoint(directory)):
-            storage.remove(directory)
+    for name, is_complete in _entries(steps).items():
+        if name.startswith(REMOVED) or (parse_step(name) >= 0 and not is_complete):
+            storage.remove(storage.join(steps, name))
 
 
 def quarantine(directory: str) -> None:

@@ -7,6 +7,7 @@ build: the same artifact continues it, another artifact starts from scratch.
 
 from __future__ import annotations
 
+import time
 import uuid
 from dataclasses import asdict, dataclass, replace
 
@@ -19,6 +20,8 @@ from cloze.core.artifacts.lock import LOCK
 from cloze.core.errors import SupersededError, UsageError
 
 read = artifact.read_claim
+FRESH_SECONDS = 1.0
+_FRESH_UNTIL: dict[str, float] = {}  # by token, on the clock of `time.monotonic`
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +30,7 @@ class Fence:
 
     Every attempt writes a new token into the claim when it starts. Work of an earlier attempt, on
     any machine, then finds another token, or none, before it commits a file. Without a token
-    nothing is checked.
+    nothing is checked. In a store a check counts for `FRESH_SECONDS`: a request may take as long.
     """
 
     out: str
@@ -35,7 +38,8 @@ class Fence:
 
     def check(self) -> None:
         """Raise SupersededError if another attempt owns the directory or the build is finished."""
-        if not self.token:
+        now = time.monotonic()
+        if not self.token or now < _FRESH_UNTIL.get(self.token, now):
             return
         claim = read(self.out)
         if claim is None:
@@ -45,6 +49,8 @@ class Fence:
                 f"{self.out} is being built by another attempt (build {claim.build[:12]}); this "
                 f"attempt writes nothing more"
             )
+        if not storage.is_local(self.out):
+            _FRESH_UNTIL[self.token] = now + FRESH_SECONDS
 
 
 def is_unfinished(out: str) -> bool:
@@ -85,9 +91,17 @@ def check_version(claim: Claim | None, out: str, version: str) -> None:
 
 
 def _check(
-    stage: str, out: str, fingerprint: str, *, force: bool, version: str = ""
+    stage: str,
+    out: str,
+    fingerprint: str,
+    manifest: artifact.Manifest | None,
+    *,
+    force: bool,
+    version: str = "",
 ) -> Claim | None:
     """Check that `stage` may build in `out`, which this process has locked; change nothing.
+
+    `manifest`: that of `out`, read under the lock.
 
     Returns:
         The claim of the unfinished build; a claim without a fingerprint means a finished
@@ -97,7 +111,6 @@ def _check(
         UsageError: the content is foreign, or may be replaced only with `force`.
     """
     claim = read(out)
-    manifest = artifact.find_manifest(out)
     if manifest is not None:
         if manifest.stage != stage:
             raise UsageError(
@@ -130,13 +143,20 @@ def _check(
 
 
 def claim_directory(
-    stage: str, out: str, fingerprint: str, *, force: bool, version: str = ""
+    stage: str,
+    out: str,
+    fingerprint: str,
+    manifest: artifact.Manifest | None = None,
+    *,
+    force: bool,
+    version: str = "",
 ) -> Claim:
     """Claim `out`, which this process has locked, for a build.
 
     An interrupted build of the same artifact continues; everything else in `out` is removed.
 
     Args:
+        manifest: manifest of `out`, read under the lock; None: there is none.
         version: version of the stage.
 
     Returns:
@@ -145,7 +165,7 @@ def claim_directory(
     Raises:
         UsageError: the content is foreign, or may be replaced only with `force`.
     """
-    previous = _check(stage, out, fingerprint, force=force, version=version)
+    previous = _check(stage, out, fingerprint, manifest, force=force, version=version)
     build = uuid.uuid4().hex
     if previous is not None and previous.fingerprint == fingerprint:
         build = previous.build or build
@@ -161,10 +181,9 @@ def claim_directory(
     return claim
 
 
-def note_temporary(out: str, names: tuple[str, ...]) -> None:
+def note_temporary(out: str, claim: Claim, names: tuple[str, ...]) -> None:
     """Record the names to remove after the manifest; call it before the manifest is written."""
-    claim = read(out)
-    if claim is not None and claim.temporary != names:
+    if claim.temporary != names:
         _write(out, replace(claim, temporary=names))
 
 

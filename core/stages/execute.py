@@ -79,16 +79,17 @@ def execute(
     config.check_inputs(inputs)
     with fingerprints.watching() as seen:
         fingerprint, parents = _lineage(stage, config, inputs)
-    finished = None if force else _finished(out, fingerprint)
+    finished = None if force else _of(artifact.find_manifest(out), fingerprint)
     if finished is None:
         _check_not_own_input(out, inputs)
         claim.check_not_foreign(out)
-        with locked(out) as check_lock, storage.changing_after(check_lock):
+        with locked(out) as check_lock, storage.changing_after(out, check_lock):
             # another process may have finished it meanwhile
-            finished = None if force else _finished(out, fingerprint)
+            present = artifact.find_manifest(out)
+            finished = None if force else _of(present, fingerprint)
             if finished is None:
                 claimed = claim.claim_directory(
-                    stage.name, out, fingerprint, force=force, version=str(stage.version)
+                    stage.name, out, fingerprint, present, force=force, version=str(stage.version)
                 )
                 build = BuildContext(
                     path=storage.absolute(out),
@@ -103,14 +104,14 @@ def execute(
                 build.report.build_started(build.build_id)
 
                 # whoever takes the lock over first writes a claim with another token
-                with storage.changing_after(build.fence.check):
+                with storage.changing_after(build.path, build.fence.check):
                     with build.cleanup:
                         result = stage.run(config, build)
                     _check_inputs_unchanged(stage, config, inputs, out, fingerprint, seen)
-                    claim.note_temporary(out, result.temporary)
+                    claim.note_temporary(out, claimed, result.temporary)
                     manifest = _manifest(stage, config, build, result, parents, started)
                     artifact.write_manifest(out, manifest)
-                _remove_temporary(out)
+                _remove_temporary(out, result.temporary)
                 return BuildResult(
                     artifact=out, cached=False, seconds=manifest.seconds, manifest=manifest
                 )
@@ -191,9 +192,8 @@ def _real_path(path: str) -> str:
     return path.rstrip("/")
 
 
-def _finished(out: str, fingerprint: str) -> Manifest | None:
-    """Return the manifest of the artifact at `out` if it has `fingerprint`, else None."""
-    manifest = artifact.find_manifest(out)
+def _of(manifest: Manifest | None, fingerprint: str) -> Manifest | None:
+    """Return the manifest if it has `fingerprint`, else None."""
     return manifest if manifest is not None and manifest.fingerprint == fingerprint else None
 
 
@@ -230,12 +230,11 @@ def _manifest(
     )
 
 
-def _remove_temporary(out: str) -> None:
+def _remove_temporary(out: str, names: tuple[str, ...]) -> None:
     """Remove the build's own files from the finished artifact, the claim last."""
-    claimed = claim.read(out)
-    for name in (SCRATCH, *(() if claimed is None else claimed.temporary)):
+    for name in (SCRATCH, *names):
         storage.remove(storage.join(out, name))
-    for name in storage.list_files(out):  # of killed writers
+    for name in storage.list_files(out) if storage.is_local(out) else ():  # of killed writers
         if posixpath.basename(name).startswith(storage.TEMPORARY):
             storage.remove(storage.join(out, name))
     claim.release(out)
@@ -243,13 +242,14 @@ def _remove_temporary(out: str) -> None:
 
 def _remove_leftovers(out: str) -> None:
     """Remove what a kill after the manifest left, unless the builder is doing so now."""
-    if claim.read(out) is not None:
+    claimed = claim.read(out)
+    if claimed is not None:
         with (
             contextlib.suppress(UsageError),  # the builder has the lock
             locked(out) as check_lock,
-            storage.changing_after(check_lock),
+            storage.changing_after(out, check_lock),
         ):
-            _remove_temporary(out)
+            _remove_temporary(out, claimed.temporary)
 
 
 def join_execution(
@@ -262,7 +262,7 @@ def join_execution(
     fingerprint, _ = _lineage(stage, config, inputs)
     deadline = time.monotonic() + JOIN_SECONDS
     while True:  # the owner claims it first
-        if _finished(out, fingerprint) is not None:
+        if _of(artifact.find_manifest(out), fingerprint) is not None:
             return
         claimed = claim.read(out)
         if claimed is not None and claimed.fingerprint == fingerprint:

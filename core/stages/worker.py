@@ -129,7 +129,7 @@ def run(job: Job, package: str, events: PipeReporter) -> tuple[StageResult, Coun
     with (
         storage.hashing_written(job.path) as written,
         build.cleanup,
-        storage.changing_after(build.fence.check),
+        storage.changing_after(build.path, build.fence.check),
     ):
         result = stage.run(stage.config.model_validate(job.config), build)
     return replace(result, written={**written, **result.written}), build.counters

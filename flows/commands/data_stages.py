@@ -281,9 +281,9 @@ def _show_tokens(out: str) -> None:
     from cloze.flows.views import terminal
 
     screen = terminal.console()
-    summary = artifact.read_manifest(out).summary
     if not screen.is_terminal:
         return
+    summary = artifact.read_manifest(out).summary
     table = terminal.table_of(("tokens of text", "", "share"), right=("", "share"))
     for reason, row in summary["tokens_by_reason"].items():
         table.add_row(reason.replace("_", " "), f"{row['tokens']:,}", f"{row['share']:.2%}")

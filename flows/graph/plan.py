@@ -174,7 +174,7 @@ def _step(
     path = node.out or storage.join(
         artifacts_directory(directory.name), f"{node.name}-{fingerprint[:12]}"
     )
-    manifest = _manifest(path)
+    manifest = previous if node.out else _manifest(path)
     reason, resumes_at, abandoned = "", 0, ""
     if forced and fingerprint not in started:
         reason = FORCED

@@ -46,7 +46,7 @@ def cancel_requested(path: str) -> bool:
 
 def clear_requests(path: str) -> None:
     """Delete the requests and reported shutdown times of an earlier attempt."""
-    for name in (CANCEL, GRACE):
+    for name in {CANCEL, GRACE}.intersection(storage.list_names(storage.join(path, LOGS))):
         storage.remove_file(storage.join(path, LOGS, name))
 
 
@@ -69,7 +69,7 @@ class CancelPoll:
             return False
         self._next = time.monotonic() + self._seconds
         self.fence.check()
-        return storage.exists(self._file)
+        return storage.has_file(self._file)
 
 
 def cancel(path: str, report: Callable[[str], None]) -> dict[str, Any]:

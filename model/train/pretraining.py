@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from cloze.core.artifacts import checkpoints
 from cloze.core.processes import peak_memory
 from cloze.core.stages.stage import BuildContext, StageResult
 from cloze.model.train.config import PretrainConfig
@@ -117,8 +118,12 @@ def _outcome(
         "skipped_steps": progress.skipped,
         **({} if training.hyperparameters.ema is None else {"ema": training.hyperparameters.ema}),
     }
+    steps = map(checkpoints.parse_step, checkpoints.complete_steps(training.path))
     return StageResult(
-        rows=samples, tokens=progress.tokens - start_position.tokens, summary=summary
+        rows=samples,
+        tokens=progress.tokens - start_position.tokens,
+        summary=summary,
+        written=state.written_hashes(training.path, map(state.step_path, steps)),
     )
 
 

@@ -84,7 +84,7 @@ class _Unit(beam.DoFn):  # type: ignore[misc]
             result_file = storage.join(self.results, name + DONE)
             if not storage.has_file(result_file):
                 with (
-                    storage.changing_after(self.fence.check),
+                    storage.changing_after(self.fence.out, self.fence.check),
                     storage.hashing_written(self.fence.out) as written,
                 ):
                     try:
@@ -153,11 +153,14 @@ def fan_out(
     storage.make_dirs(results)
     weight = dict(zip((name for name, _ in units), weights or [1.0] * len(units), strict=True))
     total = sum(weight.values())
-    for name in _names(results, FAILED):  # of an attempt that ended before it reported them
+    files = storage.list_names(results)
+    for name in _names(files, FAILED):  # of an attempt that ended before it reported them
         storage.remove_file(storage.join(results, name + FAILED))
+    listings = [[name for name in files if not name.endswith(FAILED)]]
 
     def run_rest() -> None:
-        done = _names(results, DONE, FAILED)
+        # a retry lists them again
+        done = _names(listings.pop() if listings else storage.list_names(results), DONE, FAILED)
         unfinished = [unit for unit in units if unit[0] not in done]
         if not unfinished:
             return
@@ -175,7 +178,7 @@ def fan_out(
 
     retry_lost_workers(build, run_rest, step)
     build.report.progress(total, total, unit_name, {"step": step})
-    failed = _names(results, FAILED)
+    failed = _names(storage.list_names(results), FAILED)
     names = [name for name, _ in units]
     if failed:
         raise _failure(build, step, results, [name for name in names if name in failed], len(names))
@@ -185,9 +188,8 @@ def fan_out(
     return done
 
 
-def _names(results: str, *endings: str) -> set[str]:
+def _names(files: list[str], *endings: str) -> set[str]:
     """Return the names of the units with a result file of one of these suffixes."""
-    files = storage.list_names(results)
     return {
         file.removesuffix(ending) for file in files for ending in endings if file.endswith(ending)
     }
@@ -266,7 +268,8 @@ def _reporting_progress(
 
     def report() -> None:
         while not ended.wait(seconds):
-            done = sum(weight.get(name, 0.0) for name in _names(results, DONE, FAILED))
+            names = _names(storage.list_names(results), DONE, FAILED)
+            done = sum(weight.get(name, 0.0) for name in names)
             build.report.progress(done, total, unit_name, {"step": step})
 
     thread = threading.Thread(target=report, daemon=True)

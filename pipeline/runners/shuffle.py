@@ -129,7 +129,7 @@ class _Shuffle:
         return self.work.reduce_bucket(bucket, messages)
 
     def apply(self, block: int, replies: Iterable[bytes]) -> Iterator[Message]:
-        with storage.changing_after(self.fence.check):
+        with storage.changing_after(self.fence.out, self.fence.check):
             result = self.work.apply_replies(block, filter(None, replies))
             file = storage.join(self.results, _result(block))
             storage.write_bytes(file, json.dumps(result).encode())

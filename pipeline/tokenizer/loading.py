@@ -72,30 +72,36 @@ def find(path: str) -> TokenizerFiles:
     Raises:
         DataError: `path` does not exist or is no tokenizer, or the merges are missing.
     """
-    if not storage.exists(path):
-        raise DataError(
-            f"{path} does not exist; give a vocab artifact, a vocab.txt, a tokenizer.json or a "
-            f"Hugging Face directory"
-        )
-    if not storage.is_dir(path):
-        return _file(path)
-    if claim.is_unfinished(path):
+    names = storage.list_names(path)
+    if not names:
+        if not storage.exists(path):
+            raise DataError(
+                f"{path} does not exist; give a vocab artifact, a vocab.txt, a tokenizer.json or "
+                f"a Hugging Face directory"
+            )
+        if not storage.is_dir(path):
+            return _file(path)
+    if claim.BUILDING in names and artifact.MANIFEST not in names:
         raise DataError(
             f"{path} contains an unfinished artifact; run the stage that makes it again"
         )
-    if artifact.is_artifact(path):
-        path = storage.join(path, str(artifact.read_manifest(path).summary.get("checkpoint") or ""))
-    own = storage.join(path, OF_CHECKPOINT)
-    path = own if storage.is_dir(own) else path
-    files = _find_in_directory(path)
-    config = storage.join(path, CONFIG)
-    return replace(files, config=config) if storage.exists(config) else files
+    inside = ""
+    if artifact.MANIFEST in names:
+        inside = str(artifact.read_manifest(path).summary.get("checkpoint") or "")
+    if inside:
+        path = storage.join(path, inside)
+        names = storage.list_names(path)
+    if OF_CHECKPOINT in names:
+        path = storage.join(path, OF_CHECKPOINT)
+        names = storage.list_names(path)
+    files = _find_in_directory(path, names)
+    return replace(files, config=storage.join(path, CONFIG)) if CONFIG in names else files
 
 
-def _find_in_directory(path: str) -> TokenizerFiles:
+def _find_in_directory(path: str, present: list[str]) -> TokenizerFiles:
     for file_format, names in DIRECTORY_FILES:
         vocabulary, *merges = (storage.join(path, name) for name in names)
-        if storage.exists(vocabulary):
+        if names[0] in present:
             if merges:
                 return _bpe_files(vocabulary, merges[0])
             return TokenizerFiles(format=file_format, vocabulary=vocabulary)

@@ -32,7 +32,7 @@ from hypothesis.stateful import (
 )
 
 from cloze.core import storage
-from cloze.core.artifacts import artifact, lock
+from cloze.core.artifacts import artifact, claim, lock
 from cloze.core.config import StageConfig
 from cloze.core.errors import ClozeError
 from cloze.core.stages.execute import execute
@@ -310,15 +310,16 @@ def test_no_sequence_of_stale_leases_and_kills_lets_two_write(
     monkeypatch.setattr(Store, "is_conditional", is_conditional)
     fsspec.register_implementation("gated", Store, clobber=True)
     monkeypatch.setattr(lock, "POLL_SECONDS", 0.0)
+    monkeypatch.setattr(claim, "FRESH_SECONDS", 0.0)  # a check counts for one change
     check_right = storage.check_right
 
-    def checked() -> None:
+    def checked(path: str) -> None:
         """Stop before the check, and not again before the change that it allows."""
         if getattr(Gate.current, "gate", None) is not None:
             Gate.current.gate.wait()
             Gate.current.checking = True
         try:
-            check_right()
+            check_right(path)
         finally:
             Gate.current.checking = False
 
@@ -330,6 +331,8 @@ def test_no_sequence_of_stale_leases_and_kills_lets_two_write(
             machine.leases[number] = self
             machine.checks[number] = lambda: lock._check(machine.out, self)
 
+    clock = SimpleNamespace(monotonic=lambda: Store.now, sleep=lambda _: None)
+    monkeypatch.setattr(lock, "time", clock)  # all clocks agree
     monkeypatch.setattr(lock, "uuid", lock.uuid)  # the machine makes tokens that it can repeat
     monkeypatch.setattr(storage, "check_right", checked)
     monkeypatch.setattr(lock.Lease, "keep", keep)

@@ -21,6 +21,7 @@ from cloze.model.tasks.task import Figures, check_labelled, encoded, task_source
 from cloze.model.tasks.teacher import load_task_teacher
 from cloze.model.train.distributed import StopRequest, World, init_distributed
 from cloze.model.train.monitor.log import METRICS as LOG
+from cloze.model.train.resume import state
 
 CHECKPOINT, SCRATCH = "checkpoint", "from_scratch"
 # Config fields in metrics.json.
@@ -223,4 +224,5 @@ def _result(setup: FinetuneSetup, main: FinetuneResult, metrics: Figures) -> Sta
         tokens=int(setup.train.samples.lengths.sum()),
         summary=summary,
         temporary=(checkpoints.STEPS,),
+        written=state.written_hashes(build.path, [CHECKPOINT]),
     )

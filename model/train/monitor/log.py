@@ -117,10 +117,10 @@ class JsonlLog:
     def _text(self) -> str:
         if self._lines is not None:
             return "".join(self._lines)
-        if not storage.exists(self.path):
+        try:
+            return storage.read_at_once(self.path).decode("utf-8", "replace")
+        except FileNotFoundError:
             return ""
-        with storage.open_input(self.path) as stream:
-            return stream.read().decode("utf-8", "replace")
 
 
 def _step(line: str) -> float:

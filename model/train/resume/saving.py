@@ -31,7 +31,7 @@ from cloze.core.artifacts import checkpoints
 from cloze.core.artifacts.artifact import FileEntry
 from cloze.core.errors import ClozeError, SupersededError
 from cloze.model import checkpoint
-from cloze.model.tensors import part_name, write_tensors
+from cloze.model.tensors import part_name, to_saved_dtype, write_tensors
 from cloze.model.train.distributed import World
 from cloze.model.train.engines.protocol import Engine
 from cloze.model.train.loop.train_spec import CheckpointMetadata
@@ -152,7 +152,7 @@ class CheckpointSaver:
         """Remove the leftovers of an interrupted save."""
         directory = self._directory(step)
         with self._world.fence.locked():
-            if storage.exists(directory):
+            if storage.list_names(directory):
                 checkpoint.clear(directory)
         return 0
 
@@ -266,21 +266,22 @@ class CheckpointSaver:
             return []
         directory, saved = self._directory(snapshot.step), self._saved
         with self._world.fence.locked():
-            checkpoint.write_metadata(
-                directory,
-                model=saved.model,
-                tokenizer=saved.tokenizer,
-                heads=saved.heads,
-                task=saved.task,
-                dataset=saved.dataset,
-                datasets=snapshot.datasets,
-                step=snapshot.step,
-            )
-            training_state = storage.join(directory, checkpoint.TRAINING, state.STATE)
-            storage.write_bytes(training_state, snapshot.state)
-            self._sync()
+            with storage.hashing_written(directory) as written:
+                checkpoint.write_metadata(
+                    directory,
+                    model=saved.model,
+                    tokenizer=saved.tokenizer,
+                    heads=saved.heads,
+                    task=saved.task,
+                    dataset=saved.dataset,
+                    datasets=snapshot.datasets,
+                    step=snapshot.step,
+                )
+                training_state = storage.join(directory, checkpoint.TRAINING, state.STATE)
+                storage.write_bytes(training_state, snapshot.state)
+                self._sync()
             storage.fsync_tree(directory)
-            checkpoint.finalize(directory, files)
+            checkpoint.finalize(directory, files, written)
             storage.fsync_directory(directory)
             storage.fsync_directory(storage.join(self._path, checkpoints.STEPS))
             try:
@@ -291,9 +292,7 @@ class CheckpointSaver:
 
 
 def _weights(engine: Engine) -> dict[str, Tensor]:
-    return copy_to_host(
-        (name, checkpoint.to_saved_dtype(tensor)) for name, tensor in engine.weights()
-    )
+    return copy_to_host((name, to_saved_dtype(tensor)) for name, tensor in engine.weights())
 
 
 def copy_to_host(tensors: Iterable[tuple[str, Tensor]]) -> dict[str, Tensor]:

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -181,6 +181,18 @@ def milestone_checkpoints(path: str, milestones: frozenset[int]) -> dict[str, st
     """Return the existing milestones: step -> checkpoint, relative to `path`."""
     steps = [checkpoints.parse_step(directory) for directory in checkpoints.complete_steps(path)]
     return {str(step): step_path(step) for step in steps if step in milestones}
+
+
+def written_hashes(path: str, names: Iterable[str]) -> dict[str, tuple[str, int]]:
+    """Return sha256 and size of the files of an artifact's checkpoints in a store, by their name.
+
+    On a disk they are read again, so that the manifest has what the disk has.
+    """
+    return {
+        f"{name}/{file}": entry
+        for name in (() if storage.is_local(path) else names)
+        for file, entry in checkpoint.recorded_hashes(storage.join(path, name)).items()
+    }
 
 
 def checkpoints_at_tokens(

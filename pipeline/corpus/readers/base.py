@@ -235,13 +235,14 @@ class FileReader:
         Raises:
             DataError: nothing of this format there.
         """
-        if not storage.exists(path):
+        files = storage.list_files(path)  # in a store one request
+        if not files and not storage.exists(path):
             if storage.is_pattern(path):
                 return self._cut_all(self._matches(path))
             raise DataError(f"{path} does not exist; check the path of source {self.kind}")
-        if not storage.is_dir(path):
+        if not any(files) and not storage.is_dir(path):  # "": the file itself
             return self._cut_all([(posixpath.basename(path.rstrip("/")), path)])
-        names = [name for name in storage.list_files(path) if self._is_readable(name)]
+        names = [name for name in files if self._is_readable(name)]
         if not names:
             raise DataError(
                 f"{path} contains no file of source {self.kind} ({', '.join(self.patterns)}); set "

@@ -128,6 +128,7 @@ from cloze.core.artifacts import lock
 from cloze.core.errors import UsageError
 
 lock.RENEW_SECONDS = lock.POLL_SECONDS = 0.05
+lock.SURE_SECONDS = 0.0
 for path in map(str.strip, sys.stdin):
     try:
         with lock.locked(path) as still_ours:
@@ -253,6 +254,7 @@ def test_a_dead_builders_lock_is_taken_over(store: Store, monkeypatch: pytest.Mo
     with lock.locked(out):
         assert time.monotonic() - began >= 2
     monkeypatch.setattr(lock, "LEASE_SECONDS", 60.0)
+    monkeypatch.setattr(lock, "SURE_SECONDS", 0.0)
     script = (
         f"import os; from cloze.core.artifacts import lock\nwith lock.locked({out!r}): "
         f"os.kill(os.getpid(), 9)"
