@@ -55,7 +55,7 @@ def write_documents(path: str, directory: str, parts: int, total: int) -> None:
         read_arrow(keys_path(directory, number))["key"].to_numpy() for number in range(parts)
     ]
     ranges = max(1, -(-total // BATCH_KEYS))
-    borders = [bucket_borders(keys, ranges, 0, ranges) for keys in sources]
+    borders = [bucket_borders(keys, ranges) for keys in sources]
 
     def batches() -> Iterator[pa.RecordBatch]:
         for number in range(ranges):
@@ -78,7 +78,7 @@ def known(keys: U64, files: Sequence[str], stamp: str) -> npt.NDArray[np.bool_]:
     ordered = keys[order]
     for file in files:
         batches = _key_batches(file, stamp)
-        bounds = bucket_borders(ordered, len(batches), 0, len(batches))
+        bounds = bucket_borders(ordered, len(batches))
         for number, (low, high) in enumerate(
             zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True)
         ):

@@ -1,4 +1,4 @@
-"""The two Beam steps of stage "dataset", and the summary of their counts.
+"""The two Beam steps of stage "dataset".
 
 Each step runs one unit per file that it writes or reads:
 
@@ -8,8 +8,8 @@ Each step runs one unit per file that it writes or reads:
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections import Counter, defaultdict
+from dataclasses import dataclass
 from pkgutil import resolve_name
 from typing import Any
 
@@ -17,7 +17,6 @@ import numpy as np
 import pyarrow as pa
 
 from cloze.core import storage
-from cloze.core.arrow import write_arrow
 from cloze.core.artifacts.artifact import HELDOUT, SPLITS, TRAIN, shard_name
 from cloze.core.errors import DataError
 from cloze.core.stages.stage import BuildContext, StageResult
@@ -27,23 +26,23 @@ from cloze.pipeline.dataset.append import BaseDataset
 from cloze.pipeline.dataset.config import DatasetConfig, ExampleConfig, check_disk_space
 from cloze.pipeline.dataset.masking.candidates import UNIGRAMS, TokenProperties, write_unigrams
 from cloze.pipeline.dataset.masking.draw import text_lengths
-from cloze.pipeline.dataset.merge import count_tokens, open_intermediate_files
-from cloze.pipeline.dataset.pairings.registry import PAIRINGS, label_names
+from cloze.pipeline.dataset.merge import bin_borders, bucket_count, count_tokens, write_part
+from cloze.pipeline.dataset.pairings.registry import PAIRINGS
 from cloze.pipeline.dataset.pairings.segments import Segments, TokenizedDocuments, tokenize
-from cloze.pipeline.dataset.rows import RowBlock, assemble, part_path
+from cloze.pipeline.dataset.rows import RowBlock, assemble, part_path, part_schema
 from cloze.pipeline.dataset.schema import DatasetInfo, id_dtype
-from cloze.pipeline.dataset.shards import WriteDatasetShard, plan, sum_counts
+from cloze.pipeline.dataset.shards import WriteDatasetShard, plan_units
+from cloze.pipeline.dataset.summary import CAPPED, new_counts, summarize
 from cloze.pipeline.runners.fan_out import fan_out
 from cloze.pipeline.tokenizer import load
 from cloze.pipeline.tokenizer.tokenizer import Tokenizer, shared_tokenizer
 
 MOST_SHARDS = 99_999
-# prefix of the counters of text tokens: read, in_rows, and reasons for the others
-TOKENS = "tokens/"
-# of these: tokens in rows a second time, as another document's random next segment
-AGAIN = "random_next"
-CAPPED = "masks/capped_rows"
-CAPPED_SHARE = 0.01  # share of rows that may lose predictions to the maximum without a warning
+# in a store: text of an intermediate file, and number of files if the text suffices for it
+PART_BYTES, LEAST_PARTS = 64 << 20, 32
+COPIED_BYTES = 1 << 30  # up to which a machine fetches the intermediate files whole, once
+BYTES_PER_TOKEN = 3  # of any language: it only has to be about right
+HELDOUT_SHARE = 32  # training buckets per held-out bucket
 
 
 def build_dataset(config: DatasetConfig, build: BuildContext, version: int) -> StageResult:
@@ -60,7 +59,10 @@ def build_dataset(config: DatasetConfig, build: BuildContext, version: int) -> S
         base.check(info)
         base.link_files(build.path)
     directory = storage.join(build.scratch, "parts")
-    results = _build_rows(config, build, corpus, directory, tokenizer, base)
+    groups = _part_groups(corpus, is_local=storage.is_local(build.path))
+    tokens = sum(corpus.sizes) / BYTES_PER_TOKEN
+    buckets = bucket_count(tokens, config.length, len(groups), config.shards)
+    results = _build_rows(config, build, corpus, directory, tokenizer, base, groups, buckets)
     rows = {split: sum(result[split]["rows"] for result in results) for split in SPLITS}
     if not rows[TRAIN]:
         suffix = f" that {base.path} lacks" if base else ""
@@ -71,15 +73,18 @@ def build_dataset(config: DatasetConfig, build: BuildContext, version: int) -> S
     documents = sum(result["documents"] for result in results)
     generation = base.generation if base else 0
     keys_file = build.file(f"{append.prefix(append.DOCUMENTS, generation)}.arrow")
-    append.write_documents(keys_file, directory, len(corpus.names), documents)
+    append.write_documents(keys_file, directory, len(groups), documents)
     unigrams = build.file(UNIGRAMS) if config.random_from == "corpus" else None
     if unigrams is not None and base is None:  # else the counts of the existing dataset
-        row_files = open_intermediate_files(directory, TRAIN, len(results), build.fingerprint)
-        write_unigrams(unigrams, count_tokens(row_files, tokenizer.vocab_size))
+        schema = part_schema(tokenizer.vocab_size, packed=info.packed)
+        paths = [part_path(directory, TRAIN, number) for number in range(len(groups))]
+        counts = count_tokens(paths, schema, tokenizer.vocab_size)
+        write_unigrams(unigrams, counts)
+    part_bytes = sum(result[split]["offsets"][-1] for result in results for split in SPLITS)
     write_shard = WriteDatasetShard(
         directory=directory,
-        parts=len(corpus.names),
         stamp=build.fingerprint,
+        ranged=not storage.is_local(directory) and part_bytes > COPIED_BYTES,
         info=info,
         tokenizer=build.file("tokenizer"),
         config=config,
@@ -90,17 +95,17 @@ def build_dataset(config: DatasetConfig, build: BuildContext, version: int) -> S
         train_shards = min(MOST_SHARDS, max(1, round(rows[TRAIN] / base.rows_a_shard)))
     units: list[tuple[str, dict[str, Any]]] = []
     for split, count in ((TRAIN, train_shards), (HELDOUT, 1)):
-        for number, ranges in enumerate(plan(write_shard, split, rows[split], count)):
+        shard_units = plan_units(split, [result[split] for result in results], count)
+        for number, unit in enumerate(shard_units):
             name = shard_name(append.prefix(split, generation), number, count)
-            unit = {"split": split, "path": build.file(name), "ranges": list(map(asdict, ranges))}
-            units.append((name.removesuffix(".arrow"), unit))
+            units.append((name.removesuffix(".arrow"), {**unit, "path": build.file(name)}))
     weights = [float(sum(key_range["rows"] for key_range in unit["ranges"])) for _, unit in units]
     check_disk_space(build.path, directory, config, id_dtype(tokenizer.vocab_size).itemsize)
     written = fan_out(build, "shards", units, write_shard, unit_name="rows", weights=weights)
-    new = _new_counts(info, rows, written[:train_shards], documents, build.counters)
+    new = new_counts(info, rows, written[:train_shards], documents, build.counters)
     known = sum(result["known"] for result in results)
     new["words"] = None if known else corpus.words
-    return _summarize(config, info, build, new, base, known)
+    return summarize(config, info, build, new, base, known)
 
 
 def _dataset_info(config: DatasetConfig, tokenizer: Tokenizer) -> DatasetInfo:
@@ -127,24 +132,33 @@ def _build_rows(
     directory: str,
     tokenizer: Tokenizer,
     base: BaseDataset | None,
+    groups: list[list[int]],
+    buckets: int,
 ) -> list[dict[str, Any]]:
-    """Write the intermediate files; count their text, and return the result of each corpus shard.
+    """Write the intermediate files and count their text; return the results of `BuildRows`.
 
-    Results are those of `BuildRows`.
+    Args:
+        groups: for each intermediate file the indices of its corpus shards.
+        buckets: number of buckets of the key space.
     """
     build_rows = BuildRows(
         directory=directory,
         tokenizer=build.file("tokenizer"),
         tokenizer_fingerprint=tokenizer.fingerprint,
         config=config,
+        buckets=buckets,
+        borders=bin_borders(config.length, config.length_bins),
         known=base.documents if base else (),
         stamp=base.manifest.fingerprint if base else "",
     )
     units = [
-        (f"part-{number:05d}", {"number": number, "path": corpus.file(name)})
-        for number, name in enumerate(corpus.names)
+        (
+            f"bucketed-{number:05d}",
+            {"number": number, "paths": [corpus.file(corpus.names[index]) for index in group]},
+        )
+        for number, group in enumerate(groups)
     ]
-    weights = [float(size) for size in corpus.sizes]
+    weights = [float(sum(corpus.sizes[index] for index in group)) for group in groups]
     results = fan_out(build, "rows", units, build_rows, unit_name="bytes", weights=weights)
     for result in results:
         for split in SPLITS:
@@ -152,19 +166,40 @@ def _build_rows(
     return results
 
 
+def _part_groups(corpus: CorpusShards, *, is_local: bool) -> list[list[int]]:
+    """Return for each intermediate file the indices of its corpus shards.
+
+    On a disk each shard has a file. In a store every shard of the dataset fetches a range of every
+    file, so they are fewer and larger; there are enough for `LEAST_PARTS` workers.
+    """
+    most = 0 if is_local else min(PART_BYTES, sum(corpus.sizes) // LEAST_PARTS)
+    groups: list[list[int]] = []
+    filled = 0
+    for index, size in enumerate(corpus.sizes):
+        if groups and filled + size <= most:
+            groups[-1].append(index)
+        else:
+            groups.append([index])
+            filled = 0
+        filled += size
+    return groups
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BuildRows:
-    """Corpus shard -> a sorted intermediate file per split, and a file of its documents' keys.
+    """Corpus shards -> a sorted intermediate file per split, and a file of their documents' keys.
 
-    A unit is {"number": index of the shard, "path": corpus shard}. The result has rows and counters
-    of the text by split, and the numbers of new documents (`documents`) and of omitted ones
-    (`known`).
+    A unit is {"number": index of the file, "paths": corpus shards}. The result has by split what
+    `write_part` returns and counters of the text, and the numbers of new documents (`documents`)
+    and of omitted ones (`known`).
 
     Attributes:
         directory: directory of the intermediate files.
         tokenizer: directory that `Tokenizer.save` wrote.
         tokenizer_fingerprint: fingerprint of the tokenizer.
         config: pairing, masks and seed.
+        buckets: number of buckets of the training split; the held-out split has fewer.
+        borders: maximum row length of each length bin.
         known: files of the keys of documents to omit.
         stamp: fingerprint of the dataset that these files belong to.
     """
@@ -173,21 +208,44 @@ class BuildRows:
     tokenizer: str
     tokenizer_fingerprint: str
     config: ExampleConfig
+    buckets: int = 1
+    borders: tuple[int, ...] = (1 << 16,)
     known: tuple[str, ...] = ()
     stamp: str = ""
 
     def __call__(self, unit: dict[str, Any]) -> dict[str, Any]:
-        table = read_shard(unit["path"])
-        keys = table["key"].to_numpy()
-        is_known = append.known(keys, self.known, self.stamp)
-        append.write_keys(append.keys_path(self.directory, unit["number"]), keys[~is_known])
-        if is_known.any():
-            table = table.filter(pa.array(~is_known))
-        result = {split: self._write(table, split, unit["number"]) for split in SPLITS}
-        return {**result, "documents": table.num_rows, "known": int(is_known.sum())}
+        new_keys, known, blocks, counters = [], 0, defaultdict(list), defaultdict(Counter[str])
+        for path in unit["paths"]:
+            table = read_shard(path)
+            keys = table["key"].to_numpy()
+            is_known = append.known(keys, self.known, self.stamp)
+            if is_known.any():
+                table, known = table.filter(pa.array(~is_known)), known + int(is_known.sum())
+            new_keys.append(keys[~is_known])
+            for split in SPLITS:
+                block, counts = self._rows(table, split)
+                blocks[split].append(block)
+                counters[split].update(counts)
+        documents = np.concatenate(new_keys)
+        append.write_keys(append.keys_path(self.directory, unit["number"]), documents)
+        result = {
+            split: self._write(blocks.pop(split), split, unit["number"])
+            | {"counters": counters[split]}
+            for split in SPLITS
+        }
+        return {**result, "documents": len(documents), "known": known}
 
-    def _write(self, table: pa.Table, split: str, number: int) -> dict[str, Any]:
-        """Write the intermediate file of a split; return its rows and counters."""
+    def _write(self, blocks: list[RowBlock], split: str, number: int) -> dict[str, Any]:
+        """Write the rows of some corpus shards in ascending order of the shuffle key."""
+        block = blocks[0]
+        if len(blocks) > 1:
+            block = RowBlock.concatenate(blocks)
+            block = block.take(np.argsort(block.rank, kind="stable"))
+        buckets = self.buckets if split == TRAIN else -(-self.buckets // HELDOUT_SHARE)
+        return write_part(part_path(self.directory, split, number), block, buckets, self.borders)
+
+    def _rows(self, table: pa.Table, split: str) -> tuple[RowBlock, dict[str, int]]:
+        """Return the rows of a split of a corpus shard, sorted, and their counters."""
         tokenizer = shared_tokenizer(self.tokenizer, self.tokenizer_fingerprint)
         text = texts(table, in_split(table, split))
         documents = tokenize(
@@ -196,11 +254,9 @@ class BuildRows:
         pairing = resolve_name(PAIRINGS[self.config.pairing].function)
         segments: Segments = pairing(documents, self.config)
         block = assemble(documents, segments, self.config.seed, tokenizer.special)
-        batch = block.to_arrow()
-        write_arrow(part_path(self.directory, split, number), batch.schema, [batch])
         counters = _counters(documents, segments)
         counters[CAPPED] = _count_capped(block, self.config, TokenProperties.of(tokenizer))
-        return {"rows": len(block), "counters": counters}
+        return block, counters
 
 
 def _counters(documents: TokenizedDocuments, segments: Segments) -> dict[str, int]:
@@ -227,132 +283,3 @@ def _count_capped(block: RowBlock, config: ExampleConfig, tokens: TokenPropertie
     text = text_lengths(block.with_keys(config.seed), tokens)
     targets = masks.target_count(block.lengths, text, np.nextafter(1, 0))
     return int((targets > masks.max_predictions).sum())
-
-
-# The summary of the training split. Held-out rows, documents and text tokens cover both splits.
-
-
-def _new_counts(
-    info: DatasetInfo,
-    rows: Mapping[str, int],
-    written: Sequence[Mapping[str, Any]],
-    documents: int,
-    counters: Mapping[str, int],
-) -> dict[str, Any]:
-    """Return the summary's counts of the new shards.
-
-    Args:
-        info: metadata of every shard.
-        rows: number of new rows by split.
-        written: results of `WriteDatasetShard` for the training split.
-        documents: number of new documents, of both splits.
-        counters: counters of the new text.
-    """
-    total = sum_counts(written)
-    label_counts = zip((*label_names(info.pair_task), "none"), total["labels"], strict=True)
-    return {
-        "rows": rows[TRAIN],
-        "heldout_rows": rows[HELDOUT],
-        "tokens": counters[f"{TOKENS}read"],
-        "row_tokens": total["row_tokens"],
-        "masked": total["masked"],
-        "shards": len(written),
-        "documents": documents,
-        "pair_labels": dict(label_counts),
-        "length_histogram": total["histogram"],
-    }
-
-
-def _summarize(
-    config: ExampleConfig,
-    info: DatasetInfo,
-    build: BuildContext,
-    new: dict[str, Any],
-    base: BaseDataset | None,
-    known: int,
-) -> StageResult:
-    """Return the result of the stage, and report its warnings.
-
-    Args:
-        config: requested examples.
-        info: metadata of every shard.
-        build: has the counters of the new shards; those of `base` are added.
-        new: counts of the new shards.
-        base: dataset that was appended to, or None.
-        known: number of the corpus's documents that were already in `base`.
-    """
-    total: dict[str, Any] = new
-    appended: dict[str, Any] = {}
-    if base is not None:
-        names = ("rows", "heldout_rows", "tokens", "shards", "documents")
-        appended = {"appended": {name: new[name] for name in names}}
-        total = append.add_counts(base.manifest.summary, new)
-        build.counters["dropped/already_in_dataset"] += known
-        build.counters.update(base.manifest.counters)
-    row_count, row_tokens = max(1, total["rows"]), max(1, total["row_tokens"])
-    summary = {
-        **total,
-        "copies": info.copies,
-        "length": info.length,
-        "masked_share": round(total["masked"] / (info.copies * row_tokens), 6),
-        "mean_length": round(total["row_tokens"] / row_count, 3),
-        "padding_share": round(1 - total["row_tokens"] / (row_count * info.length), 6),
-        "vocab_size": info.vocab_size,
-        **token_shares(build.counters),
-        "words_per_token": _words_per_token(total, build.counters),
-        **appended,
-        "warnings": warnings(config, build.counters, total["rows"] + total["heldout_rows"]),
-    }
-    for warning in summary["warnings"]:
-        build.report.progress(row_count, row_count, "rows", {"step": "shards", "warning": warning})
-    return StageResult(rows=total["rows"], tokens=total["tokens"], summary=summary)
-
-
-def _words_per_token(total: Mapping[str, Any], counters: Mapping[str, int]) -> float | None:
-    """Return the mean words per token of a row, special tokens included; None: unknown."""
-    rows = total["rows"] + total["heldout_rows"]
-    text_tokens = (counters[f"{TOKENS}in_rows"] + counters[TOKENS + AGAIN]) / rows
-    if total["words"] is None:
-        return None
-    words = total["words"] / counters[f"{TOKENS}read"] * text_tokens
-    share: float = words * total["rows"] / total["row_tokens"]
-    return round(share, 6)
-
-
-def token_shares(counters: Mapping[str, int]) -> dict[str, Any]:
-    """Return the shares of the text tokens: `tokens_in_rows_share` and `tokens_by_reason`.
-
-    The reasons add up to the tokens read; `tokens_used_again` come in addition.
-    """
-    read = counters.get(f"{TOKENS}read", 0)
-    counts = {
-        name.removeprefix(TOKENS): count
-        for name, count in counters.items()
-        if name.startswith(TOKENS)
-    }
-    counts.pop("read", None)
-    reused = counts.pop(AGAIN, 0)
-    shares = {
-        name: {"tokens": count, "share": round(count / read, 6) if read else 0.0}
-        for name, count in sorted(counts.items())
-    }
-    in_rows = shares.get("in_rows", {}).get("share", 0.0)
-    return {
-        "tokens_in_rows_share": in_rows,
-        "tokens_by_reason": shares,
-        "tokens_used_again": reused,
-    }
-
-
-def warnings(config: ExampleConfig, counters: Mapping[str, int], rows: int) -> list[str]:
-    """Return warnings about probably unintended settings and their results."""
-    messages = config.warnings()
-    capped = counters.get(CAPPED, 0)
-    if capped > CAPPED_SHARE * rows and not any(
-        "max_predictions" in warning for warning in messages
-    ):
-        messages.append(
-            f"max_predictions ({config.max_predictions}) cuts the masks of {capped:,} of {rows:,} "
-            f"rows below mask_rate ({config.mask_rate:g}); leave it out, or set a larger one"
-        )
-    return messages

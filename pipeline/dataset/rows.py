@@ -16,6 +16,7 @@ from cloze.core.ragged import I64, Ragged, offsets_of, ranges
 from cloze.core.random_keys import U64
 from cloze.pipeline.dataset.masking.candidates import UnmaskedRows, row_keys
 from cloze.pipeline.dataset.pairings.segments import USE_RANK, Segments, TokenizedDocuments
+from cloze.pipeline.dataset.schema import id_dtype
 from cloze.pipeline.tokenizer.special import SpecialTokens
 
 # columns with one number per row
@@ -167,6 +168,14 @@ def assemble(
     )
 
 
+def part_schema(vocab_size: int, *, packed: bool) -> pa.Schema:
+    """Return the schema of `RowBlock.to_arrow`."""
+    ids = pa.from_numpy_dtype(id_dtype(vocab_size))
+    fields = [("rank", pa.uint64()), ("input_ids", pa.list_(ids)), ("segment_start", pa.int32())]
+    fields += [("pair_label", pa.int8()), ("document", pa.uint64()), ("offset", pa.int32())]
+    return pa.schema([*fields, *([("boundaries", pa.list_(pa.uint16()))] if packed else [])])
+
+
 def part_path(directory: str, split: str, number: int) -> str:
-    """Return the path of an intermediate file; `number`: index of the corpus shard."""
+    """Return the path of the intermediate file with this number."""
     return storage.join(directory, f"{split}-{number:05d}.arrow")

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -24,15 +24,13 @@ from cloze.pipeline.dataset.masking.draw import Masks, sample_masks
 from cloze.pipeline.dataset.merge import (
     ShuffleRange,
     bin_borders,
-    bucket_count,
-    count_buckets,
+    mapped_slices,
     merge_range,
-    open_intermediate_files,
     plan_ranges,
     shard_rows,
 )
 from cloze.pipeline.dataset.pairings.segments import NO_LABEL
-from cloze.pipeline.dataset.rows import RowBlock, list_array
+from cloze.pipeline.dataset.rows import RowBlock, list_array, part_path, part_schema
 from cloze.pipeline.tokenizer.tokenizer import shared_tokenizer
 
 HISTOGRAM_BINS = 16
@@ -45,12 +43,12 @@ BATCH_TOKENS = 2048 * 128 * 10
 class WriteDatasetShard:
     """Key ranges -> one shard.
 
-    A unit is {"split": …, "path": shard, "ranges": one `ShuffleRange` as a dict per length bin}.
+    A unit is that of `plan_units` and "path", of the shard.
 
     Attributes:
         directory: directory of the intermediate files.
-        parts: number of intermediate files.
         stamp: fingerprint of the artifact.
+        ranged: the intermediate files are read by range, not copied to this machine.
         info: metadata of every shard.
         tokenizer: directory that `Tokenizer.save` wrote.
         config: masks, length bins and compression.
@@ -58,8 +56,8 @@ class WriteDatasetShard:
     """
 
     directory: str
-    parts: int
     stamp: str
+    ranged: bool
     info: schema.DatasetInfo
     tokenizer: str
     config: DatasetConfig
@@ -87,14 +85,21 @@ class WriteDatasetShard:
         base_schema = schema.dataset_schema(info, schema.id_dtype(info.vocab_size))
         arrow_schema = base_schema.with_metadata({**base_schema.metadata, **layout.to_metadata()})
         pa.default_memory_pool().release_unused()  # of the first step, if run here
-        row_files = open_intermediate_files(self.directory, unit["split"], self.parts, self.stamp)
+        paths = [
+            part_path(self.directory, unit["split"], number)
+            for number in range(len(unit["extents"]))
+        ]
+        parts = mapped_slices(paths, unit["extents"], self.stamp, ranged=self.ranged)
+        rows_schema = part_schema(info.vocab_size, packed=info.packed)
         counts = [NO_ROWS]
 
         def batches() -> Iterator[pa.RecordBatch]:
             for key_range, bin_range in zip(
                 ranges, itertools.pairwise((0, *self.borders)), strict=True
             ):
-                for block in merge_range(row_files, key_range, layout.batch_rows, bin_range):
+                for block in merge_range(
+                    parts, rows_schema, unit["first"], key_range, layout.batch_rows, bin_range
+                ):
                     masks = sample_masks(
                         block.with_keys(info.seed), mask_config, table, range(info.copies)
                     )
@@ -143,24 +148,35 @@ def batch_rows(length: int, copies: int) -> int:
     return int(min(MOST_ROWS, 1 << (rows.bit_length() - 1)))
 
 
-def plan(make: WriteDatasetShard, split: str, rows: int, shards: int) -> list[list[ShuffleRange]]:
-    """Return the key ranges of each shard per length bin; sizes are equal to within one row.
+def plan_units(split: str, parts: Sequence[Mapping[str, Any]], shards: int) -> list[dict[str, Any]]:
+    """Return the units of a split's shards, which are equal to within one row.
+
+    A unit has "ranges", a `ShuffleRange` as a dict per length bin; "first", the first bucket of
+    them all; and "extents", first byte and end of them all in each intermediate file.
 
     Args:
-        make: unit function that will write the shards.
         split: train or heldout.
-        rows: number of rows in all intermediate files.
+        parts: results of `write_part` for all intermediate files.
         shards: number of shards.
     """
-    buckets = bucket_count(rows, make.info.length, make.parts)
-    counts = count_buckets(
-        open_intermediate_files(make.directory, split, make.parts, make.stamp),
-        make.borders,
-        buckets,
-    )
+    counts = np.sum([part["counts"] for part in parts], axis=0)
     sizes = shard_rows(counts.sum(axis=1).tolist(), shards)
-    bins = [plan_ranges(counts[number], sizes[number]) for number in range(len(make.borders))]
-    return [list(ranges) for ranges in zip(*bins, strict=True)]
+    bins = [plan_ranges(counts[number], sizes[number]) for number in range(len(counts))]
+    units = []
+    for ranges in zip(*bins, strict=True):
+        needed = [shuffle_range for shuffle_range in ranges if shuffle_range.rows]
+        first = min((shuffle_range.first for shuffle_range in needed), default=0)
+        end = max((shuffle_range.end for shuffle_range in needed), default=0)
+        extents = [(part["offsets"][first], part["offsets"][end]) for part in parts]
+        units.append(
+            {
+                "split": split,
+                "ranges": list(map(asdict, ranges)),
+                "first": first,
+                "extents": extents,
+            }
+        )
+    return units
 
 
 def to_batch(block: RowBlock, masks: Masks, copies: int, arrow_schema: pa.Schema) -> pa.RecordBatch:

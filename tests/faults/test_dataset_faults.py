@@ -52,7 +52,7 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, list[str]]]:
             def call(
                 self: object, unit: dict[str, object], original=original, step: str = step
             ) -> dict[str, object]:
-                done[step].append(str(unit["path"]))
+                done[step].append(str(unit.get("path")))
                 return original(self, unit)
 
             patch.setattr(kind, "__call__", call)

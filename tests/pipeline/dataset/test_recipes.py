@@ -342,7 +342,7 @@ def test_nothing_of_a_part_disappears(small, tmp_path):
             tokenizer_fingerprint=fingerprint,
             config=config,
         )
-        result = make({"number": 0, "path": str(next(corpus.glob("*.arrow")))})
+        result = make({"number": 0, "paths": [str(next(corpus.glob("*.arrow")))]})
         for split, documents in (("train", 10), ("heldout", 2)):
             counters = result[split]["counters"]
             assert counters["read/documents"] == documents

@@ -313,7 +313,7 @@ def test_slices_cover_all_ranks_once(parts, shards, buckets):
     sorted_ranks = [
         np.sort(random_keys.fold_in(number, np.arange(size))) for number, size in enumerate(parts)
     ]
-    counts = sum(np.diff(merge.bucket_borders(part, buckets, 0, buckets)) for part in sorted_ranks)
+    counts = sum(np.diff(merge.bucket_borders(part, buckets)) for part in sorted_ranks)
     merged = np.sort(np.concatenate(sorted_ranks))
     starts = np.concatenate([[0], np.cumsum(counts)])
     at = 0

@@ -1,0 +1,80 @@
+"""Intermediate files in a store: several hosts together read each byte about once, and the shards
+have the bytes of those that one host writes on a disk.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cloze.pipeline.dataset import build, merge
+from tests.object_store import Store
+from tests.pipeline.corpus.corpora import made_documents, write_corpus
+from tests.pipeline.dataset.datasets import make, write_vocab
+
+pytestmark = pytest.mark.usefixtures("warm")
+
+HOSTS = 3
+HOST = """
+import json, pickle, sys
+write, units = pickle.load(sys.stdin.buffer)
+print(json.dumps([write(unit) for unit in units]))
+"""
+
+
+def by_hosts(directory: Path) -> Callable[..., list[dict[str, Any]]]:
+    """Return a fan-out whose workers of the second step share no disk."""
+    fan_out = build.fan_out
+
+    def spread(build_context: Any, step: str, units: Any, function: Any, **given: Any) -> Any:
+        if step != "shards":
+            return fan_out(build_context, step, units, function, **given)
+        results: dict[str, dict[str, Any]] = {}
+        for number in range(HOSTS):
+            own = units[number::HOSTS]
+            (directory / f"host-{number}").mkdir(exist_ok=True)
+            done = subprocess.run(
+                [sys.executable, "-c", HOST],
+                input=pickle.dumps((function, [unit for _, unit in own])),
+                env=os.environ | {"TMPDIR": str(directory / f"host-{number}")},
+                stdout=subprocess.PIPE,
+                check=True,
+            )
+            results |= zip([name for name, _ in own], json.loads(done.stdout), strict=True)
+        return [results[name] for name, _ in units]
+
+    return spread
+
+
+@pytest.mark.parametrize("length_bins", [1, 3])
+def test_hosts_read_together_little_more_than_the_parts(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, length_bins: int
+) -> None:
+    documents = made_documents(300)
+    held = [name for name, _ in documents[:40]]
+    corpus = write_corpus(tmp_path / "corpus", documents, shards=5, heldout=held)
+    vocab = write_vocab(tmp_path)
+    monkeypatch.setattr(merge, "PART_ROWS", 1)
+    expected = make(corpus, vocab, tmp_path / "local", length_bins=length_bins)
+    monkeypatch.setattr(build, "fan_out", by_hosts(tmp_path))
+    monkeypatch.setattr(build, "LEAST_PARTS", 2)  # five corpus shards become files of two
+    read = {}
+    for copied_bytes in (0, 1 << 30):
+        monkeypatch.setattr(build, "COPIED_BYTES", copied_bytes)
+        store.server.requests.clear()
+        made = make(corpus, vocab, store.path(f"{copied_bytes}"), length_bins=length_bins)
+        assert made.manifest.content_sha256 == expected.manifest.content_sha256
+        assert made.manifest.counters == expected.manifest.counters
+        parts = [r for r in store.server.requests if "/_scratch/parts/train" in r.key]
+        assert len({request.key for request in parts}) == 3
+        read[copied_bytes] = sum(r.read for r in parts) / sum(r.written for r in parts)
+    assert 0.8 < read[0] <= 1.2, read  # without schemas and footers
+    assert read[1 << 30] == pytest.approx(HOSTS, rel=0.01)
