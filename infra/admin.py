@@ -29,6 +29,7 @@ import sys
 import tarfile
 import time
 import urllib.request
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -38,24 +39,39 @@ BUCKETS = ("mlflow", "cloze")
 POOLS = os.environ.get("CLOZE_POOLS", "")
 COMPLETE = "complete.json"
 TIMEOUT = 8.0  # seconds of a check
+MIGRATION_LOCK = 0x636C6F7A65  # key of an advisory lock: any number that nobody else uses
 
 
 def _sql(database: str, *statements: str) -> list[Any]:
     """Run statements outside of a transaction; return the rows of the last one."""
+    with _cursor(database) as cursor:
+        for statement in statements:
+            cursor.execute(statement)
+        return cursor.fetchall() if cursor.description else []
+
+
+@contextlib.contextmanager
+def _cursor(database: str) -> Iterator[Any]:
     import psycopg2
 
     connection = psycopg2.connect(dbname=database)  # address and password: PGHOST, PGPASSWORD, …
     try:
         connection.autocommit = True
         with connection.cursor() as cursor:
-            for statement in statements:
-                cursor.execute(statement)
-            return cursor.fetchall() if cursor.description else []
+            yield cursor
     finally:
         connection.close()
 
 
 def migrate() -> None:
+    with _cursor("postgres") as cursor:
+        # of two starts at once the second waits, and then finds nothing to do; the lock ends with
+        # the connection
+        cursor.execute(f"SELECT pg_advisory_lock({MIGRATION_LOCK})")
+        _migrate()
+
+
+def _migrate() -> None:
     existing = {name for (name,) in _sql("postgres", "SELECT datname FROM pg_database")}
     for database in DATABASES:
         if database not in existing:

@@ -55,7 +55,8 @@ def deploy(api: str | None, as_json: bool) -> None:
         click.echo(f"  {name}  removed")
     click.echo(f"schedules: {', '.join(deployment.schedules) or 'none'}")
     click.echo(f"automations: {'; '.join(deployment.automations)}")
-    click.echo(f"A worker runs them: prefect worker start --pool {pool} --type process")
+    kind = deployment.pool_type
+    click.echo(f"A worker runs them: prefect worker start --pool {pool} --type {kind}")
 
 
 @click.command()

@@ -189,6 +189,7 @@ class DeployResult:
 
     api: str
     pool: str
+    pool_type: str
     deployments: list[str]
     removed: list[str]
     schedules: list[str]
@@ -230,6 +231,7 @@ def deploy(
         return DeployResult(
             api=api,
             pool=pool,
+            pool_type=client.read_work_pool(pool).type,
             deployments=sorted(name for name, _ in _of_pool(client, pool)),
             removed=removed,
             schedules=schedules,

@@ -68,7 +68,13 @@ def survey(
         discarded: runs whose results are not kept for their own sake.
         unused_days: keep artifacts that were used within this many days.
     """
-    found = list(_artifacts(runs))
+    records = {
+        path: record
+        for directory in status_file.directories(runs)
+        for path in status_file.records_in(directory)
+        if (record := status_file.read_file(path)) is not None
+    }
+    found = list(_artifacts(runs, records))
     by_path = {stored.path.resolve(): stored for stored in found}
 
     def need(path: str | Path, why: str) -> None:
@@ -82,7 +88,7 @@ def survey(
     for path in champions:
         need(path, "the champion")
     for directory in status_file.directories(runs):
-        record = status_file.newest(directory) or {"state": "", "nodes": {}}
+        record = status_file.newest(directory, records) or {"state": "", "nodes": {}}
         is_running = record["state"] == status_file.RUNNING
         if directory.name in discarded and not is_running:
             continue
@@ -122,9 +128,9 @@ def _keep_parents(found: Iterable[StoredArtifact]) -> None:
                 parent.needed_for.append(child.name)
 
 
-def _artifacts(runs: Path) -> Iterator[StoredArtifact]:
+def _artifacts(runs: Path, records: Mapping[Path, Mapping[str, Any]]) -> Iterator[StoredArtifact]:
+    used = _last_uses(records.values())
     for directory in status_file.directories(runs):
-        used = _last_uses(directory)
         for path in sorted(directory.iterdir()):
             if path.is_symlink() or not path.is_dir():
                 continue
@@ -160,14 +166,14 @@ def _foreign(path: Path, manifest: artifact.Manifest) -> list[str]:
     return [f"{others[0]}, a file of someone else's"] if others else []
 
 
-def _last_uses(directory: Path) -> dict[Path, float]:
-    """Return the last start of the run that used each artifact, Unix seconds."""
+def _last_uses(records: Iterable[Mapping[str, Any]]) -> dict[Path, float]:
+    """Return the last start of a run that used each artifact, Unix seconds."""
     uses: dict[Path, float] = {}
-    for path in status_file.records_in(directory):
-        record: Mapping[str, Any] = status_file.read_file(path) or {}
+    for record in records:
         for node in record.get("nodes", {}).values():
             if node.get("state") in (status_file.FINISHED, status_file.CACHED):
-                uses[Path(node["artifact"]).resolve()] = float(record["started"])
+                path = Path(node["artifact"]).resolve()
+                uses[path] = max(uses.get(path, 0.0), float(record["started"]))
     return uses
 
 

@@ -209,13 +209,16 @@ def read_file(path: Path) -> dict[str, Any] | None:
     return None
 
 
-def newest(directory: Path) -> dict[str, Any] | None:
+def newest(
+    directory: Path, known: Mapping[Path, dict[str, Any]] | None = None
+) -> dict[str, Any] | None:
     """Return the newest readable record of the run in `directory`; None if there is none.
 
-    The record gets the key `path`; a zombie run's record gets the state crashed.
+    The record gets the key `path`; a zombie run's record gets the state crashed. `known`: records
+    that were read already, by file.
     """
     for path in reversed(records_in(directory)):
-        record = read_file(path)
+        record = (known or {}).get(path) or read_file(path)
         if record is not None:
             if _is_dead(record, path):
                 record = _as_crashed(record, path.stat().st_mtime)  # time of the last write
