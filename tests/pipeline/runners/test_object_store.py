@@ -123,22 +123,21 @@ def test_one_builder_at_a_time(store: Store, monkeypatch: pytest.MonkeyPatch) ->
 
 
 RACE = """
-import sys, time
+import sys
 from cloze.core.artifacts import lock
 from cloze.core.errors import UsageError
 
 lock.RENEW_SECONDS = lock.POLL_SECONDS = 0.05
 lock.SURE_SECONDS = 0.0
-for path in map(str.strip, sys.stdin):
+print("ready", flush=True)
+while path := sys.stdin.readline().strip():
     try:
         with lock.locked(path) as still_ours:
-            for _ in range(8):
-                time.sleep(0.05)
-                still_ours()
-            answer = "held"
+            print("held", flush=True)
+            sys.stdin.readline()  # all others have answered
+            still_ours()
     except UsageError as error:
-        answer = str(error)
-    print(answer, flush=True)
+        print(error, flush=True)
 """
 
 
@@ -151,6 +150,7 @@ def test_of_processes_that_begin_at_once_one_wins_and_keeps_the_lock(store: Stor
         for _ in range(3)
     ]
     try:
+        assert [racer.stdout.readline() for racer in racers if racer.stdout] == ["ready\n"] * 3
         for number in range(12):
             for racer in racers:
                 assert racer.stdin is not None
@@ -158,9 +158,13 @@ def test_of_processes_that_begin_at_once_one_wins_and_keeps_the_lock(store: Stor
                 racer.stdin.flush()
             answers = [racer.stdout.readline().strip() for racer in racers if racer.stdout]
             assert answers.count("held") == 1, answers
-            winner = racers[answers.index("held")].pid
+            winner = racers[answers.index("held")]
             losers = [answer for answer in answers if answer != "held"]
-            assert all(f"is being built by process {winner} on " in answer for answer in losers)
+            named = f"is being built by process {winner.pid} on "
+            assert all(named in answer for answer in losers), answers
+            assert winner.stdin is not None
+            winner.stdin.write("\n")
+            winner.stdin.flush()
     finally:
         for racer in racers:
             racer.communicate()
@@ -176,7 +180,7 @@ def test_several_at_once_and_one_wins(store: Store, monkeypatch: pytest.MonkeyPa
         try:
             with lock.locked(store.path("art")):
                 held.append(1)
-                time.sleep(2)
+                assert within(60, lambda: len(refused) == 3)
         except UsageError:
             refused.append(1)
 
