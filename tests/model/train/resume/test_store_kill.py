@@ -14,10 +14,11 @@ import pytest
 
 from cloze.core import storage
 from tests import warm
+from tests.flows.test_cli import cloze
 from tests.model.datasets import write_dataset
 from tests.model.train.ranks import digests, here
 from tests.model.train.resume.test_object_store import SETTINGS, kept, train
-from tests.object_store import Answer, Store
+from tests.object_store import Answer, Store, no_fault
 
 SCRIPT = (
     "from tests.model.train.resume.test_object_store import train\n"
@@ -62,3 +63,37 @@ def test_a_killed_training_goes_on_to_the_same_weights(
     for file in ("model.safetensors", "training/optimizer.safetensors"):
         found = storage.sha256(storage.join(path, "checkpoints", "step-00000006", file))[0]
         assert found == expected[file]
+
+
+@pytest.mark.parametrize("name", ["training/optimizer.safetensors", "checkpoint.json"])
+def test_the_killed_command_goes_on_to_the_same_weights(
+    store: Store, tmp_path: Path, name: str
+) -> None:
+    """SIGKILL to `cloze pretrain` and all that it started, while a checkpoint is written."""
+    dataset, path = write_dataset(tmp_path / "dataset"), store.path("run")
+    words = ["pretrain", "--dataset", str(dataset), "--model", "bert-tiny", "--steps", "6"]
+    words += ["--global-batch", "4", "--checkpoint-every", "2", "--device", "cpu"]
+    script = "import sys; from cloze.flows.cli import entry; sys.argv[0] = 'cloze'; entry()"
+    process: subprocess.Popen[bytes] | None = None
+
+    def kill(_: str, key: str, number: int) -> Answer:
+        if key == f"run/checkpoints/step-00000004/{name}" and process is not None:
+            store.server.fault = no_fault
+            warm.kill(process)
+            return 1.0
+        return None
+
+    store.server.fault = kill
+    process = subprocess.Popen(
+        [warm.python(), "-c", script, *words, "--out", path], stderr=subprocess.DEVNULL
+    )
+    assert process.wait(300) != 0
+    assert kept(path) == [2]
+    again = cloze(*words, "--out", path, "--json", cwd=tmp_path)
+    assert again.returncode == 0, again.stderr
+    straight = cloze(*words, "--out", str(tmp_path / "straight"), "--json", cwd=tmp_path)
+    assert again.json["loss"] == straight.json["loss"]
+    found, expected = (
+        storage.sha256(f"{made.json['checkpoint']}/model.safetensors") for made in (again, straight)
+    )
+    assert found == expected
