@@ -129,6 +129,7 @@ _EXTRAS = {
     "flows": "fastapi mlflow prefect sqlalchemy",
     "onnx": "onnx onnxruntime onnxscript transformers",
     "texts": "rouge_score sacrebleu",
+    "vectors": "gensim",
     "data,train": "scipy sklearn tokenizers",
 }
 

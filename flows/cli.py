@@ -46,6 +46,7 @@ COMMANDS: dict[str, dict[str, str]] = {
         "plan-training": "Estimate the memory and hours of a pretraining.",
         "pretrain": "Pretrain an encoder on one or more datasets.",
         "adapt": "Train a checkpoint further on the texts of a domain.",
+        "static-vectors": "Train word2vec, fastText or GloVe vectors of a corpus.",
         "merge": "Average the last checkpoints of a pretraining.",
         "finetune": "Fine-tune a pretrained encoder on a task.",
         "prune": "Remove layers, attention heads or weights of a checkpoint.",
@@ -97,8 +98,8 @@ MODULES = {
     "nightly": "nightly champion",
     "data_stages": "corpus explain train-filter embed-corpus index semdedup vocab compare-vocab"
     " dataset inspect",
-    "model_stages": "pretrain merge finetune prune export evaluate perplexity likelihood"
-    " score-pairs plan-training",
+    "model_stages": "pretrain static-vectors merge finetune prune export evaluate perplexity"
+    " likelihood score-pairs plan-training",
     "probing": "probe layers",
     "hub": "import push",
     "inference": "fill-mask embed classify tag answer search generate score",

@@ -24,6 +24,7 @@ TABLE: dict[str, str] = {
     "vectors": "cloze.model.use.stages:VECTORS",
     "semdedup": "cloze.pipeline.corpus.duplicates.semantic_stage:STAGE",
     "vocab": "cloze.pipeline.vocab.stage:STAGE",
+    "static-vectors": "cloze.model.static_vectors.stage:STAGE",
     "dataset": "cloze.pipeline.dataset.stage:STAGE",
     "import": "cloze.model.hub.stages:IMPORT",
     "pretrain": "cloze.model.train.stage:STAGE",

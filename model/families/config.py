@@ -43,6 +43,9 @@ class ModelConfig(BaseModel):
     supports_causal: ClassVar[bool] = True
     """Masked language models of the class can also run with causal attention."""
 
+    supports_packed_rows: ClassVar[bool] = True
+    """Models of the class can read rows of several sequences that do not see each other."""
+
     learns_from_teacher: ClassVar[bool] = False
     """The class has its own objectives and loss weights for training with a teacher."""
 
@@ -260,8 +263,14 @@ def check_fits(model: ModelConfig, info: DatasetInfo) -> None:
     """Check that the model can read the dataset's rows.
 
     Raises:
-        UsageError: too few positions, or too small a vocabulary (0 fits every one).
+        UsageError: too few positions, too small a vocabulary (0 fits every one), or packed rows for
+            a family that cannot read them.
     """
+    if info.packed and not model.supports_packed_rows:
+        raise UsageError(
+            f"{model.family} models cannot read packed rows (recipe {info.recipe}); make a dataset "
+            f"with `cloze dataset --recipe lm`"
+        )
     if model.max_position_embeddings < info.length:
         raise UsageError(
             f"max_position_embeddings ({model.max_position_embeddings}) is less than the dataset's "

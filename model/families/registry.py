@@ -38,6 +38,8 @@ FAMILIES: dict[str, str] = {
     "t5": "cloze.model.families.t5",
     "bart": "cloze.model.families.bart",
     "transformer": "cloze.model.families.transformer",
+    "elmo": "cloze.model.families.elmo",
+    "static": "cloze.model.families.static",
 }
 
 

@@ -288,6 +288,13 @@ def layer_states(
     return [states[number] for number in layers]
 
 
+class TableEncoder(Encoder):
+    """Encoder without layers: the states are the embeddings."""
+
+    def run(self, hidden: Tensor, layout: BatchLayout, positions: Tensor | None = None) -> Tensor:
+        return gather_positions(hidden, positions)
+
+
 class GroupedEncoder(Encoder):
     """Encoder whose layers are repeated references to the layers in `groups`."""
 

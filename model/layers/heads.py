@@ -48,6 +48,16 @@ def mean_state(hidden: Tensor, mask: Tensor) -> Tensor:
     return mean
 
 
+class MeanState(nn.Module):
+    """Pooler without weights: the mean state of the real tokens."""
+
+    def forward(self, hidden: Tensor, attention_mask: Tensor | None = None) -> Tensor:
+        """Map hidden, float [B, L, D], and attention_mask, bool [B, L], to float [B, D]."""
+        if attention_mask is None:
+            return hidden.mean(dim=1)
+        return mean_state(hidden, attention_mask)
+
+
 class MaskedLMHead(VocabularyHead):
     """Dense layer, activation, norm, tied decoder (google-research/bert, `get_masked_lm_output`).
 

@@ -45,6 +45,7 @@ OBJECTIVES: dict[str, str] = {
     "sentence-permutation": "cloze.model.objectives.denoising:SENTENCE_PERMUTATION",
     "document-rotation": "cloze.model.objectives.denoising:DOCUMENT_ROTATION",
     "bart": "cloze.model.objectives.denoising:BART",
+    "bilm": "cloze.model.objectives.losses:BILM",
     "distillation": "cloze.model.objectives.losses:DISTILLATION",
     "cosine": "cloze.model.objectives.losses:COSINE",
     "states": "cloze.model.objectives.losses:STATES",

@@ -32,7 +32,7 @@ from cloze.model.families.models import (
 from cloze.model.families.pretraining import encode
 from cloze.model.layers.cpu import Linear
 from cloze.model.layers.encoder import Encoder, layer_states
-from cloze.model.layers.heads import Pooler, initialize, mean_state
+from cloze.model.layers.heads import MeanState, Pooler, initialize, mean_state
 from cloze.model.tasks.encode import SECOND
 from cloze.model.tasks.options import Frozen
 from cloze.model.tasks.task import Samples, Task, TaskMetadata
@@ -160,8 +160,9 @@ def layers_read(choice: str, layers: int) -> list[int]:
         "second-to-last": (layers - 1, layers - 1),
         "last": (layers, layers),
         "sum-all": (1, layers),
+        "sum-with-embeddings": (0, layers),
     }.get(choice, (layers - 3, layers))
-    if first < min(1, last):
+    if first < (0 if choice == "sum-with-embeddings" else min(1, last)):
         raise UsageError(
             f"frozen ({choice}) needs {layers - first + 1} layers, the encoder has {layers}; use "
             f"last or sum-all"
@@ -220,13 +221,6 @@ class _Identity(nn.Module):
 
     def forward(self, hidden: Tensor, *_: Any) -> Tensor:
         return hidden
-
-
-class _Mean(nn.Module):
-    """Pooler: the mean over real positions."""
-
-    def forward(self, hidden: Tensor, attention_mask: Tensor) -> Tensor:
-        return mean_state(hidden, attention_mask)
 
 
 class FrozenNetwork(nn.Module):
@@ -300,7 +294,7 @@ def task_network(
     frozen = Frozen.model_validate(options)
     wide_config = config.model_copy(update={"hidden_size": 2 * frozen.lstm_size})
     head = task.network(
-        Backbone(encoder=_Identity(), pooler=_Mean()), wide_config, metadata, dropout
+        Backbone(encoder=_Identity(), pooler=MeanState()), wide_config, metadata, dropout
     )
     return FrozenNetwork(backbone.encoder, head, frozen, config, dropout)
 

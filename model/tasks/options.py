@@ -28,7 +28,13 @@ Table = Literal["tsv", "csv", "jsonl", "parquet", "arrow"]
 Official = Literal["trees", "semeval2010", "tacred", "wic", "multirc"]
 Format = Table | Official
 FrozenLayers = Literal[
-    "embeddings", "second-to-last", "last", "sum-last-four", "concat-last-four", "sum-all"
+    "embeddings",
+    "second-to-last",
+    "last",
+    "sum-last-four",
+    "concat-last-four",
+    "sum-all",
+    "sum-with-embeddings",  # Peters et al. 2018, equation 1
 ]
 
 

@@ -18,6 +18,7 @@ from cloze.model.data.noise import noise_of
 from cloze.model.families.config import ModelConfig
 from cloze.model.families.models import without_projection
 from cloze.model.layers.batch import Batch
+from cloze.model.layers.bilm import spell_words
 from cloze.model.layers.encoder import enable_activation_checkpointing
 from cloze.model.objectives import choose
 from cloze.model.objectives.distill_options import DistillOptions
@@ -202,6 +203,7 @@ def build_model(
             add_projection(network, start.model, start.teacher.model, start.names)
 
     network, missing = build_network(start.initial, extend)
+    spell_words(network, job.data.tokenizer)
     if missing:
         notes.append(f"the checkpoint lacks what begins at random: {', '.join(missing)}")
     if execution.activation_checkpointing:

@@ -124,20 +124,40 @@ def bert_backend(
         lowercase: lowercase the text.
         strip_accents: remove accents; None: if `lowercase`.
     """
-    names = special_names(vocab)
-    backend = tokenizers.Tokenizer(
-        models.WordPiece(
-            dict(vocab),
-            unk_token=names["unk"],
-            continuing_subword_prefix="##",
-            max_input_chars_per_word=MAX_WORD_CHARACTERS,
-        )
+    model = models.WordPiece(
+        dict(vocab),
+        unk_token=special_names(vocab)["unk"],
+        continuing_subword_prefix="##",
+        max_input_chars_per_word=MAX_WORD_CHARACTERS,
     )
+    backend = _split_as_bert(model, vocab, lowercase, strip_accents)
+    backend.decoder = decoders.WordPiece(prefix="##", cleanup=True)
+    return backend
+
+
+def word_backend(
+    words: Sequence[str], lowercase: bool, strip_accents: bool | None = None
+) -> tokenizers.Tokenizer:
+    """Build a tokenizer of whole words, split as BERT's; arguments as for `bert_backend`.
+
+    Args:
+        words: tokens; the index is the id.
+    """
+    vocab = {word: number for number, word in enumerate(words)}
+    model = models.WordLevel(vocab, unk_token=special_names(vocab)["unk"])
+    return _split_as_bert(model, vocab, lowercase, strip_accents)
+
+
+def _split_as_bert(
+    model: models.Model, vocab: Mapping[str, int], lowercase: bool, strip_accents: bool | None
+) -> tokenizers.Tokenizer:
+    """Build a tokenizer with BERT's normalizer, pre-tokenizer and special tokens."""
+    names = special_names(vocab)
+    backend = tokenizers.Tokenizer(model)
     backend.normalizer = normalizers.BertNormalizer(
         clean_text=True, handle_chinese_chars=True, strip_accents=strip_accents, lowercase=lowercase
     )
     backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    backend.decoder = decoders.WordPiece(prefix="##", cleanup=True)
     backend.add_special_tokens([name for name in names.values() if name in vocab])
     frame_as_bert(backend, names)
     return backend

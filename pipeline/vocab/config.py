@@ -34,23 +34,22 @@ class VocabConfig(_TrainerOptions):
     """The tokenizer: trained, imported from `import_path`, or extended from `extend_path`."""
 
     kind: str = "wordpiece"
-    """Tokenizer to train: WordPiece as in BERT, byte-level BPE as in RoBERTa, or Unigram as in
-    ALBERT.
-    """
+    """Tokenizer to train: WordPiece as in BERT, byte-level BPE as in RoBERTa, Unigram as in ALBERT,
+    or words (whole words, for static vectors and ELMo)."""
     size: int | None = Field(default=None, ge=6, le=1 << 24)
     """Vocabulary size, special tokens included; a small corpus may yield fewer. Default: 30,522
-    (wordpiece), 50,265 (bpe) or 30,000 (unigram)."""
+    (wordpiece), 50,265 (bpe), 30,000 (unigram) or 100,000 (words)."""
     lowercase: bool | None = None
-    """Lowercase the text. Default: on for wordpiece and unigram, off for bpe; imported tokenizers
-    keep theirs."""
+    """Lowercase the text. Default: on for wordpiece and unigram, off for bpe and words; imported
+    tokenizers keep theirs."""
     strip_accents: bool = False
     """Remove accents and the vowel signs of other scripts, as BERT uncased and ALBERT do. Not with
     bpe."""
     min_frequency: int = Field(default=2, ge=1)
-    """Minimum frequency of a pair to be merged, or of a word to be added. Not with unigram."""
+    """Minimum frequency of a pair to be merged, or of a word. Not with unigram."""
     limit_alphabet: int | None = Field(default=None, ge=1)
     """Maximum number of characters kept, by frequency. Default: 1,000, or enough for 99.99 % of the
-    text, at most a third of --size. Not with bpe."""
+    text, at most a third of --size. Not with bpe or words."""
     sample_bytes: int = Field(default=100_000_000, ge=1)
     """Bytes of text to train on or to choose words from: whole documents, sampled by key."""
     import_path: InputPath | None = None

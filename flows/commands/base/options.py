@@ -321,6 +321,11 @@ STAGES: dict[str, Mapping[str, str]] = {
         "Memory and speed": "*precision grad_reduce_dtype",
         "Failures": "max_skipped",
     },
+    "static-vectors": {
+        "Vectors": "*method *size *window negative subsample",
+        "Training": "*epochs learning_rate threads *seed",
+        "Evaluation": "*analogies",
+    },
     "merge": {"Checkpoints": "*last *steps *decay", **SINGLE_DEVICE_FIELDS},
     "finetune": {
         "Task and data": "*task *data *max_length *limit_per_class class_weights"

@@ -17,6 +17,7 @@ from cloze.core.stages.stage import BuildContext, Reporter
 from cloze.model import checkpoint
 from cloze.model.checkpoint import LoadedCheckpoint
 from cloze.model.families.smaller import is_layer_matrix
+from cloze.model.layers.bilm import spell_words
 from cloze.model.layers.encoder import compile_layers, enable_activation_checkpointing
 from cloze.model.tasks.auxiliary import AuxiliarySource, add_auxiliary, without_auxiliary
 from cloze.model.tasks.encode import groups_of
@@ -181,6 +182,7 @@ def prepare(
         config.precision, resumed.run.precision if resumed else None, world.device, notes
     )
     network = new_network(task, model, weights or None, setup.metadata, config.dropout, config.seed)
+    spell_words(network, setup.start.tokenizer)
     auxiliary = add_auxiliary(
         network, config.auxiliary, model, weights, setup.start.tokenizer, config.seed
     )

@@ -314,7 +314,8 @@ STAGE = Stage(
     run=run,
     inputs={  # no checkpoint is needed with from_scratch and model
         "checkpoint": InputSpec(
-            kinds=("pretrain",), explicit_kinds=("finetune", "import", "merge", "prune")
+            kinds=("pretrain",),
+            explicit_kinds=("finetune", "import", "merge", "prune", "static-vectors"),
         ),
         "corpus": InputSpec(kinds=("corpus", "semdedup")),
         "vocab": InputSpec(kinds=("vocab",)),

@@ -226,7 +226,9 @@ def activation_bytes(
     Args:
         causal_share: share of samples that a fill-mask model reads left to right.
     """
-    share = 1.0 if "lm" in model.heads else MASK_SHARE + causal_share * (1.0 - MASK_SHARE)
+    share = (
+        1.0 if {"lm", "bilm"} & set(model.heads) else MASK_SHARE + causal_share * (1.0 - MASK_SHARE)
+    )
     predicted = (
         rows * length
         if share == 1.0

@@ -25,8 +25,6 @@ from cloze.pipeline import tokenizer
 from cloze.pipeline.dataset.schema import DatasetInfo
 from cloze.pipeline.tokenizer.tokenizer import Tokenizer
 
-WORD = "encoder.embeddings.word.weight"
-
 
 def check_vocabulary(known: Tokenizer, extended: Tokenizer, path: str, remedy: str) -> list[str]:
     """Check that the dataset's tokenizer `extended` extends the model's tokenizer `known`.
@@ -67,7 +65,7 @@ def extend_embeddings(
     remedy = f"make the dataset with --tokenizer {loaded.tokenizer}, or with an extension of it"
     tokens = check_vocabulary(model_tokenizer, extended, path, remedy)
     state = dict(loaded.state)
-    rows = len(state[WORD])  # may exceed the number of tokens: some vocabularies are padded
+    rows = loaded.model.vocab_size  # may exceed the number of tokens: some are padded
     new_tokens = tokens[rows:]
     if not new_tokens:
         return state
@@ -77,10 +75,9 @@ def extend_embeddings(
     ]
     for name in vocab_parameters(loaded.model):
         if name in state:
-            new_rows = [
-                state[name][ids].mean(dim=0) if ids else state[name].mean(dim=0) for ids in splits
-            ]
-            state[name] = torch.cat([state[name], torch.stack(new_rows)])
+            known = state[name].float()  # spellings are integers, and are set later
+            new_rows = [known[ids].mean(dim=0) if ids else known.mean(dim=0) for ids in splits]
+            state[name] = torch.cat([state[name], torch.stack(new_rows).to(state[name].dtype)])
     return state
 
 
@@ -237,7 +234,8 @@ def initial_model(
         if requested is not None:
             check_same_shape(requested, loaded, path)
         state = extend_embeddings(loaded, tokenizer.load(pieces), path)
-    model = loaded.model.model_copy(update={"vocab_size": len(state[WORD])})
+    rows = max(loaded.model.vocab_size, tokenizer.load(pieces).vocab_size)
+    model = loaded.model.model_copy(update={"vocab_size": rows})
     return InitialModel(model=for_dataset(model, info), state=state)
 
 

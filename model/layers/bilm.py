@@ -1,0 +1,205 @@
+"""Parts of ELMo's bidirectional language model: words from characters, LSTM layers, softmax.
+
+Peters et al., "Deep contextualized word representations", 2018, sections 3.2 and 3.4; sizes and
+details from allenai/bilm-tf, bilm/training.py. Each direction has half of the width: the first half
+of a state has read the words before, the second half those after.
+
+Shapes: B batch, L length, D model, P = D / 2 one direction, V vocabulary, C characters of a word.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from cloze.model.layers.attention import gather_positions
+from cloze.model.layers.cpu import Linear
+from cloze.model.layers.cross_entropy import VocabularyHead
+from cloze.model.layers.elementwise import Dropout
+from cloze.model.layers.encoder import Encoder
+from cloze.model.layers.layout import BatchLayout, PaddedLayout
+from cloze.pipeline import tokenizer
+
+CHARACTERS = 50  # C, in bytes of UTF-8, with the two marks of begin and end
+BEGIN, END = 256, 257  # byte values are 0 to 255; 0 is filler
+ALPHABET = 258
+
+
+def spellings(words: Sequence[str]) -> Tensor:
+    """Return the characters of each word, int16 [V, C]; longer words are cut."""
+    room = CHARACTERS - 2
+    letters = np.array([word.encode()[:room] for word in words], dtype=f"S{room}")
+    table = np.zeros((len(words), CHARACTERS), np.int16)
+    table[:, 0] = BEGIN
+    table[:, 1:-1] = letters.view(np.uint8).reshape(len(words), room)
+    table[np.arange(len(words)), np.char.str_len(letters) + 1] = END
+    return torch.from_numpy(table)
+
+
+class Highway(nn.Module):
+    """Highway layer (Srivastava et al., 2015): y = g x + (1 - g) relu(W x); the gate starts open.
+
+    Args:
+        size: width of x.
+    """
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.transform = Linear(size, size)
+        self.gate = Linear(size, size)
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        """Map float [..., size] to the same shape."""
+        gate = torch.sigmoid(self.gate(hidden) + 1.0)
+        return gate * hidden + (1.0 - gate) * torch.relu(self.transform(hidden))
+
+
+class CharacterEmbeddings(nn.Module):
+    """Context-free vectors of words from their characters: convolutions, maxima, highway layers.
+
+    The words' characters are a buffer, so that token ids suffice; `spell` sets them from a
+    tokenizer. Without it, a word is spelled as the digits of its id.
+
+    Args:
+        filters: (width, number) of the convolutions.
+        character_size: width of the characters' vectors.
+        size: P.
+    """
+
+    per_piece: tuple[str, ...] = ("spelling",)
+    spelling: Tensor
+
+    def __init__(
+        self,
+        vocab_size: int,
+        *,
+        filters: Sequence[tuple[int, int]],
+        character_size: int,
+        highway_layers: int,
+        size: int,
+        dropout: float,
+    ) -> None:
+        super().__init__()
+        total = sum(number for _, number in filters)
+        self.character = nn.Embedding(ALPHABET, character_size)
+        self.convolutions = nn.ModuleList(
+            nn.Conv1d(character_size, number, width) for width, number in filters
+        )
+        self.highway = nn.Sequential(*(Highway(total) for _ in range(highway_layers)))
+        self.projection = Linear(total, size)
+        self.dropout = Dropout(dropout)
+        self.register_buffer("spelling", torch.empty(vocab_size, CHARACTERS, dtype=torch.int16))
+        if not self.spelling.is_meta:
+            self.spell([str(number) for number in range(vocab_size)])
+
+    @torch.no_grad()
+    def spell(self, words: Sequence[str]) -> None:
+        """Set the characters of the words with ids 0 to len(words) - 1."""
+        self.spelling[: len(words)] = spellings(words).to(self.spelling.device)
+
+    def forward(
+        self, input_ids: Tensor, token_type_ids: Tensor, positions: Tensor | None = None
+    ) -> Tensor:
+        """Return the vectors twice, once per direction: float [..., D] for ids, int64 [...]."""
+        del token_type_ids, positions
+        if input_ids.device.type != "cpu":  # another device would have to wait for the number
+            words = self.words(self.spelling[input_ids.flatten()]).view(*input_ids.shape, -1)
+        else:  # most words of a batch occur several times
+            distinct, index = input_ids.unique(return_inverse=True)
+            words = self.words(self.spelling[distinct])[index]
+        words = self.dropout(words)
+        return torch.cat([words, words], dim=-1)
+
+    def words(self, characters: Tensor) -> Tensor:
+        """Return the vectors of words, float [n, P], from their characters, int16 [n, C]."""
+        letters = self.character(characters.long()).transpose(1, 2)
+        maxima = [convolution(letters).amax(dim=-1) for convolution in self.convolutions]
+        projected: Tensor = self.projection(self.highway(torch.relu(torch.cat(maxima, dim=-1))))
+        return projected
+
+
+class BiLmLayer(nn.Module):
+    """Two LSTMs with projections, one per direction, that do not see each other.
+
+    torch's LSTM; unlike bilm-tf's it does not clip cells and projections (at 3).
+
+    Args:
+        size: P, width of inputs and outputs of one direction.
+        cells: width of an LSTM's cell.
+        residual: add the inputs to the outputs; bilm-tf does from the second layer on.
+    """
+
+    def __init__(self, size: int, cells: int, *, residual: bool, dropout: float) -> None:
+        super().__init__()
+        projection = size if size < cells else 0
+        self.forward_lstm, self.backward_lstm = (
+            nn.LSTM(size, cells, batch_first=True, proj_size=projection) for _ in range(2)
+        )
+        self.residual = residual
+        self.dropout = Dropout(dropout)
+
+    def forward(
+        self, hidden: Tensor, layout: BatchLayout, positions: Tensor | None = None
+    ) -> Tensor:
+        """Return the states, float [B, L, D], or [N, D] at flat `positions`; D as of `hidden`."""
+        assert isinstance(layout, PaddedLayout)
+        with torch.autocast(hidden.device.type, enabled=False):  # LSTMs are computed in fp32
+            ahead, behind = hidden.float().chunk(2, dim=-1)
+            order = layout.cached("reversal", lambda: reversal(layout, hidden.device))
+            index = order[:, :, None].expand_as(behind)
+            backward = self.backward_lstm(behind.gather(1, index))[0].gather(1, index)
+            states = torch.cat([self.forward_lstm(ahead)[0], backward], dim=-1)
+        states = self.dropout(states)
+        return gather_positions(states + hidden if self.residual else states, positions)
+
+
+def reversal(layout: PaddedLayout, device: torch.device) -> Tensor:
+    """Return positions that reverse each row's real tokens and leave padding, int64 [B, L]."""
+    rows, length = layout.shape
+    positions = torch.arange(length, device=device).expand(rows, length)
+    if layout.real is None:
+        return positions.flip(1)
+    return torch.where(layout.real, layout.real.sum(dim=1, keepdim=True) - 1 - positions, positions)
+
+
+class BiLmEncoder(Encoder):
+    """Character embeddings and `BiLmLayer`s; takes padded rows of one sequence each."""
+
+    supports_unpadding = False
+
+
+class BiLmHead(VocabularyHead):
+    """Softmax over the first S words, shared by both directions.
+
+    Args:
+        words: S.
+        every_word: S is V.
+    """
+
+    def __init__(self, size: int, words: int, *, every_word: bool) -> None:
+        super().__init__()
+        self.per_piece = ("weight", "bias") if every_word else ()
+        self.weight = nn.Parameter(torch.empty(words, size))
+        self.bias = nn.Parameter(torch.zeros(words))
+        nn.init.normal_(self.weight, std=size**-0.5)
+
+    def forward(self, hidden: Tensor) -> Any:
+        """Map one direction's states, float [..., P], to logits [..., S]."""
+        # oneDNN computes the gradient of products with a view a thousand times slower
+        return self.project(hidden.contiguous(), self.weight, self.bias)
+
+
+def spell_words(network: nn.Module, path: str) -> None:
+    """Set the characters of all `CharacterEmbeddings`, from the tokenizer at `path`."""
+    embeddings = [part for part in network.modules() if isinstance(part, CharacterEmbeddings)]
+    if embeddings:
+        vocab = tokenizer.load(path).backend.get_vocab(with_added_tokens=True)
+        words = [""] * (max(vocab.values()) + 1)
+        for word, number in vocab.items():
+            words[number] = word
+        for part in embeddings:
+            part.spell(words)
