@@ -66,6 +66,7 @@ COMMANDS: dict[str, dict[str, str]] = {
         "attention": "Show a text's attention maps, by layer and head.",
         "heads": "Measure what each attention head attends to.",
         "probe": "Score probes of each layer of a frozen checkpoint.",
+        "neighbours": "Find nearest occurrences of a word, and nearest words.",
         "layers": "Measure how layers change states, and their similarity.",
     },
     "Use a model": {
@@ -103,7 +104,7 @@ MODULES = {
     "probing": "probe layers",
     "hub": "import push",
     "inference": "fill-mask embed classify tag answer search generate score",
-    "analysis": "attention heads",
+    "analysis": "attention heads neighbours",
     "services": "ui dashboard deploy doctor verify lineage",
     "help_topics": "completion help",
 }

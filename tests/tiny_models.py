@@ -12,7 +12,7 @@ from cloze.model import checkpoint
 from cloze.model.families.config import ModelConfig
 from cloze.model.families.models import new_model
 from cloze.model.families.pretraining import PretrainingModel
-from cloze.model.families.registry import parse_model
+from cloze.model.families.registry import FAMILIES, parse_model
 from cloze.pipeline import tokenizer
 from cloze.pipeline.dataset.schema import DatasetInfo
 
@@ -94,8 +94,16 @@ VARIANTS: dict[str, list[dict[str, Any]]] = {
             "num_decoder_layers": 3,
         },
     ],
+    "elmo": [{"filters": [[1, 4], [3, 6]], "highway_layers": 1}],
+    "static": [{"num_hidden_layers": 0}],
     "longformer": [{"attention_window": 8}, {"attention_window": [4, 8], "pad_token_id": 3}],
 }
+
+
+# Families with attention over masked or running text, segments and layouts of any kind: those that
+# Hugging Face has. Tests of these things are for them; tests of trainings, tasks and checkpoints
+# for all.
+TRANSFORMERS = sorted(set(FAMILIES) - {"elmo", "static"})
 
 
 def variants(family: str) -> list[dict[str, Any]]:

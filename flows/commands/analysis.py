@@ -1,4 +1,4 @@
-"""Commands that look inside a checkpoint: attention, heads."""
+"""Commands that look inside a checkpoint: attention, heads, neighbours."""
 
 from __future__ import annotations
 
@@ -53,6 +53,52 @@ def attention(request: Request, options: Mapping[str, Any], pair: str | None) ->
         return f"the attention maps of {count:,} text{'s' * (count > 1)}"
 
     attention.predict_into_file(request, {**options, "common": fields}, receive, finish)
+
+
+SHOWN = 50  # characters on each side of an occurrence
+
+
+def _show_neighbours(answer: Answer) -> RenderableType:
+    """Return a line per nearest word, then each nearest occurrence with its surroundings."""
+    from rich.console import Group
+    from rich.text import Text
+
+    lines = [
+        Text.assemble(f"{row['score']:.3f}  ", (row["word"], "bold"))
+        for row in answer.get("static", ())
+    ]
+    for row in answer.get("contexts", ()):
+        text, start, end = row["sentence"], row["start"], row["end"]
+        before = text[:start] if start <= SHOWN else f"…{text[start - SHOWN : start]}"
+        after = text[end:] if len(text) <= end + SHOWN else f"{text[end : end + SHOWN]}…"
+        source = ", ".join(filter(None, (row["title"], row["url"] or row["id"], row["licence"])))
+        lines.append(
+            Text.assemble(f"{row['score']:.3f}  ", before, (text[start:end], "bold"), after)
+        )
+        lines.append(Text(f"       {source}", style="dim"))
+    return Group(*lines or [Text("nothing found", style="dim")])
+
+
+@click.command(
+    "neighbours", cls=InferenceCommand, field="word", text="Word to find.", show=_show_neighbours
+)
+@click.option(
+    "--in",
+    "sentence",
+    metavar="TEXT",
+    help="Sentence that contains the word; in a JSONL file, the field in.",
+)
+def neighbours(request: Request, options: Mapping[str, Any], sentence: str | None) -> None:
+    """Find nearest occurrences of a word, and nearest words.
+
+    Occurrences in --corpus are compared by their states in context with the word's in the sentence
+    of --in; words by the static vectors of --static, or of CHECKPOINT if it has such.
+    """
+    from cloze.flows.run.targets import resolve_path
+
+    paths = {name: resolve_path(options[name]) for name in ("corpus", "static") if name in options}
+    fields = {} if sentence is None else {"in": sentence}
+    neighbours.predict(request, {**options, **paths}, fields)
 
 
 @click.command("heads", cls=StageCommand, stage="heads", positional=("checkpoint",), transient=True)

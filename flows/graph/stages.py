@@ -53,6 +53,7 @@ TOOLS: dict[str, str] = {
     "score-texts": "cloze.model.use.verb:SCORE_TEXTS",
     "embed": "cloze.model.use.verb:EMBED",
     "search": "cloze.model.use.verb:SEARCH",
+    "neighbours": "cloze.model.use.verb:NEIGHBOURS",
     "attention": "cloze.model.analyze.attention_stage:STAGE",
     "serve": "cloze.model.use.serving:SERVE",
     "filter": "cloze.pipeline.corpus.quality_filter_stage:STAGE",

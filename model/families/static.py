@@ -22,6 +22,7 @@ class StaticConfig(ModelConfig):
     """One vector per word (Mikolov et al., 2013; Pennington et al., 2014)."""
 
     heads: ClassVar[Mapping[str, Any]] = {"lm": {}}
+    supports_compile: ClassVar[bool] = False
     supports_pruned_heads: ClassVar[bool] = False
     supports_causal: ClassVar[bool] = False
 

@@ -9,6 +9,7 @@ Shapes: B batch, L length, D model, P = D / 2 one direction, V vocabulary, C cha
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -23,6 +24,9 @@ from cloze.model.layers.elementwise import Dropout
 from cloze.model.layers.encoder import Encoder
 from cloze.model.layers.layout import BatchLayout, PaddedLayout
 from cloze.pipeline import tokenizer
+
+# torch's own loop runs these LSTMs on a CPU, at a similar speed
+warnings.filterwarnings("ignore", "LSTM with projections is not supported with oneDNN")
 
 CHARACTERS = 50  # C, in bytes of UTF-8, with the two marks of begin and end
 BEGIN, END = 256, 257  # byte values are 0 to 255; 0 is filler

@@ -11,10 +11,12 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow.compute as pc
 import torch
 from torch import Tensor, nn
 
 from cloze.core import storage
+from cloze.core.arrow import read_arrow
 from cloze.core.artifacts.artifact import TRAIN
 from cloze.core.errors import DataError
 from cloze.core.ragged import I64
@@ -22,9 +24,8 @@ from cloze.core.stages.stage import BuildContext, Reporter, StageResult
 from cloze.model import checkpoint
 from cloze.model.families.static import StaticConfig
 from cloze.model.static_vectors.stage import StaticVectorsConfig
-from cloze.model.tasks.files import write_json
+from cloze.model.tasks.files import corpus_shards, write_json
 from cloze.pipeline import tokenizer
-from cloze.pipeline.corpus.write.shards import CorpusShards, in_split, read_shard, texts
 from cloze.pipeline.tokenizer.tokenizer import Tokenizer
 
 Vectors = npt.NDArray[np.float32]
@@ -42,7 +43,8 @@ class Sentences:
     """
 
     def __init__(self, path: str, pieces: Tokenizer, report: Reporter) -> None:
-        self._corpus, self._pieces, self._report = CorpusShards.open(path), pieces, report
+        self._files = [storage.join(path, name) for name in corpus_shards(path)]
+        self._pieces, self._report = pieces, report
         self._pass, self.tokens = 0, 0
         vocab = pieces.backend.get_vocab(with_added_tokens=True)
         self.words = np.array([""] * pieces.vocab_size, dtype=object)
@@ -51,10 +53,12 @@ class Sentences:
     def shards(self) -> Iterator[tuple[I64, I64]]:
         """Iterate over ids, int64 [n], of the shards, and the sentence of each, int64 [n]."""
         self._pass, self.tokens = self._pass + 1, 0
-        for number, name in enumerate(self._corpus.names):
-            self._report.progress(number, len(self._corpus.names), "shards", {"pass": self._pass})
-            table = read_shard(self._corpus.file(name))
-            ids, offsets = self._pieces.encode_flat(texts(table, in_split(table, TRAIN)).sentences)
+        for number, file in enumerate(self._files):
+            self._report.progress(number, len(self._files), "shards", {"pass": self._pass})
+            table = read_arrow(file)
+            documents = table.filter(pc.equal(table["split"], TRAIN))["sentences"]
+            texts = documents.combine_chunks().flatten().to_pylist()
+            ids, offsets = self._pieces.encode_flat(texts)
             self.tokens += len(ids)
             yield ids.astype(np.int64), np.repeat(np.arange(len(offsets) - 1), np.diff(offsets))
 
@@ -187,15 +191,19 @@ def co_occurrences(sentences: Sentences, window: int) -> Tensor:
 
     Words d apart in a sentence count 1 / d (section 3.1).
     """
-    size = len(sentences.words)
-    total = torch.sparse_coo_tensor(torch.empty(2, 0, dtype=torch.int64), [], (size, size))
+    shape = (len(sentences.words),) * 2
+    total = torch.sparse_coo_tensor(
+        torch.empty(2, 0, dtype=torch.int64), [], shape, check_invariants=True
+    )
     for ids, owners in sentences.shards():
         for distance in range(1, min(window, len(ids) - 1) + 1):
             same = owners[distance:] == owners[:-distance]
             pairs = np.stack([ids[:-distance][same], ids[distance:][same]])
             pairs = np.concatenate([pairs, pairs[::-1]], axis=1)
             counts = torch.full((pairs.shape[1],), 1.0 / distance)
-            part = torch.sparse_coo_tensor(torch.from_numpy(pairs), counts, (size, size))
+            part = torch.sparse_coo_tensor(
+                torch.from_numpy(pairs), counts, shape, check_invariants=True
+            )
             total = (total + part.coalesce()).coalesce()
     return total.coalesce()
 

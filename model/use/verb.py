@@ -206,6 +206,9 @@ PREDICTORS = {
     "generate": Predictor(configs.GenerateConfig, "cloze.model.use.generate:Generate"),
     "embed": Predictor(configs.EmbedConfig, "cloze.model.use.embed:Embed"),
     "search": Predictor(configs.SearchConfig, "cloze.model.use.search:Search", "query"),
+    "neighbours": Predictor(
+        configs.NeighboursConfig, "cloze.model.use.neighbours:Neighbours", "word"
+    ),
     "score": Predictor(configs.ScoreTextsConfig, "cloze.model.use.scoring:ScoreTexts"),
 }
 
@@ -242,8 +245,17 @@ def _stage(verb: str, name: str) -> Stage:
     )
 
 
-ANSWER, CLASSIFY, TAG, FILL_MASK, GENERATE, EMBED, SEARCH = (
+ANSWER, CLASSIFY, TAG, FILL_MASK, GENERATE, EMBED, SEARCH, NEIGHBOURS = (
     _stage(name, name)
-    for name in ("answer", "classify", "tag", "fill-mask", "generate", "embed", "search")
+    for name in (
+        "answer",
+        "classify",
+        "tag",
+        "fill-mask",
+        "generate",
+        "embed",
+        "search",
+        "neighbours",
+    )
 )
 SCORE_TEXTS = _stage("score", "score-texts")

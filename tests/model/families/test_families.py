@@ -23,7 +23,14 @@ from cloze.model.objectives import choose, objectives, total_loss
 from cloze.model.tasks.heads import TokenClassifier
 from cloze.model.train.evaluate.scoring import PretrainModule
 from tests.model.layouts import laid
-from tests.tiny_models import dataset_info, tiny_batch, tiny_config, tiny_model, write_tokenizer
+from tests.tiny_models import (
+    TRANSFORMERS,
+    dataset_info,
+    tiny_batch,
+    tiny_config,
+    tiny_model,
+    write_tokenizer,
+)
 
 
 def scored(
@@ -449,7 +456,7 @@ SMALLER = {
 }
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", TRANSFORMERS)
 def test_weights_start_as_the_papers_say(family: str) -> None:
     """Truncated normals of the config's deviation for matrices, 0 for biases, 1 for norms; in GPT-2
     and the modern encoder, what leads out of a block is smaller by the square root of twice the

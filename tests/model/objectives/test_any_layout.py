@@ -13,13 +13,12 @@ import torch
 from torch import Tensor, nn
 
 from cloze.model.data import layouts
-from cloze.model.families.registry import FAMILIES
 from cloze.model.layers import unpadded
 from cloze.model.layers.layout import BatchLayout
 from cloze.model.train.evaluate.scoring import PretrainModule
 from cloze.model.train.precision import Precision
 from tests.model.layouts import pack, sequences_of, varlen_on_cpu
-from tests.tiny_models import tiny_batch, tiny_config, tiny_model, variants
+from tests.tiny_models import TRANSFORMERS, tiny_batch, tiny_config, tiny_model, variants
 
 LENGTH, FILLER = 29, 5
 ZERO = (
@@ -30,7 +29,7 @@ ZERO = (
 CASES = [
     *(
         (family, changes, None)
-        for family in sorted(FAMILIES)
+        for family in TRANSFORMERS
         for changes in variants(family)
         if family != "longformer"
     ),

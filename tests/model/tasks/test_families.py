@@ -14,7 +14,7 @@ from cloze.core.errors import DataError, UsageError
 from cloze.core.stages.execute import execute
 from cloze.core.stages.execution import Execution
 from cloze.model import checkpoint
-from cloze.model.families.hub_format import hub_of
+from cloze.model.families.hub_format import exportable, hub_of
 from cloze.model.families.models import new_model
 from cloze.model.families.registry import FAMILIES, parse_model
 from cloze.model.hub.stages import EXPORT, ExportConfig
@@ -78,7 +78,10 @@ def test_a_family_learns_a_task_and_goes_to_hugging_face(
     )
     assert evaluated.as_json()["metrics"]["accuracy"] == pytest.approx(accuracy)
     inputs = {"checkpoint": str(tmp_path / "tuned")}
-    if frozenset({"classifier"}) in hub_of(family).architectures:
+    if family not in exportable():
+        with pytest.raises(UsageError, match=f"{family}.* has no Hugging Face form"):
+            execute(EXPORT, ExportConfig(), inputs, str(tmp_path / "hub"))
+    elif frozenset({"classifier"}) in hub_of(family).architectures:
         exported = execute(EXPORT, ExportConfig(), inputs, str(tmp_path / "hub"))
         assert exported.manifest.summary["max_logit_difference"] <= 1e-5
     else:

@@ -14,7 +14,7 @@ from cloze.core.errors import StoppedError, UsageError
 from cloze.model import checkpoint
 from cloze.model.families.bert import BertConfig
 from cloze.model.families.models import new_backbone
-from cloze.model.families.registry import FAMILIES, config_class
+from cloze.model.families.registry import config_class
 from cloze.model.tasks.heads import (
     FeatureBiLSTM,
     FrozenNetwork,
@@ -28,7 +28,7 @@ from cloze.model.tasks.table import load_task
 from cloze.pipeline.tokenizer.tokenizer import Tokenizer
 from tests.model.tasks.columns import sentences, write_columns
 from tests.model.tasks.stages import Listener, evaluate, finetune, settings
-from tests.tiny_models import tiny_config, variants
+from tests.tiny_models import TRANSFORMERS, tiny_config, variants
 
 CHOICES = ("embeddings", "second-to-last", "last", "sum-last-four", "concat-last-four", "sum-all")
 
@@ -105,7 +105,7 @@ def test_a_task_of_several_sequences_a_sample_is_refused(pieces, tmp_path):
         check_frozen(samples)
 
 
-ENCODERS = [family for family in FAMILIES if not config_class(family).is_encoder_decoder]
+ENCODERS = [family for family in TRANSFORMERS if not config_class(family).is_encoder_decoder]
 
 
 def test_an_encoder_decoder_s_states_are_not_frozen(pieces):

@@ -8,12 +8,11 @@ import pytest
 import torch
 
 from cloze.model.families.models import new_backbone
-from cloze.model.families.registry import FAMILIES
 from cloze.model.layers.encoder import Encoder
 from cloze.model.tasks.heads import SequenceClassifier
-from tests.tiny_models import tiny_batch, tiny_config
+from tests.tiny_models import TRANSFORMERS, tiny_batch, tiny_config
 
-CASES = [*((family, {}) for family in FAMILIES), ("ltr", {"bilstm": True})]
+CASES = [*((family, {}) for family in [*TRANSFORMERS, "elmo"]), ("ltr", {"bilstm": True})]
 
 
 @pytest.mark.parametrize(("family", "changes"), CASES)

@@ -16,7 +16,7 @@ from cloze.model.data.layouts import WORTH
 from cloze.model.data.sampler import Sampler
 from cloze.model.data.shards import ShardedRows
 from cloze.model.families.models import new_model
-from cloze.model.families.registry import FAMILIES, config_class, model_config, parse_model
+from cloze.model.families.registry import config_class, model_config, parse_model
 from cloze.model.objectives import choose
 from cloze.model.train import compile_policy
 from cloze.model.train.compile_policy import (
@@ -40,6 +40,7 @@ from tests.model.datasets import write_dataset
 from tests.model.train.ranks import STILL, TINY, Here, config, digests, here
 from tests.pipeline.corpus.corpora import made_documents, write_corpus
 from tests.pipeline.dataset.datasets import make, write_vocab
+from tests.tiny_models import TRANSFORMERS
 
 CPU = torch.device("cpu")
 GAIN = StepTimes(plain=1.0, compiled=0.8, compiling=30.0)
@@ -268,7 +269,7 @@ def test_packed_rows_are_compiled_where_they_are_full(packed: ShardedRows) -> No
     assert given(packed, model="gpt2-tiny") is None, "a decoder's batches have one shape, too"
 
 
-COMPILED = [family for family in FAMILIES if config_class(family).supports_compile]
+COMPILED = [family for family in TRANSFORMERS if config_class(family).supports_compile]
 
 
 @pytest.mark.parametrize(

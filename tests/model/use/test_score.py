@@ -22,7 +22,6 @@ from cloze.core.stages.execution import Execution
 from cloze.core.stages.stage import BuildContext
 from cloze.model import checkpoint
 from cloze.model.families.models import load_model
-from cloze.model.families.registry import FAMILIES
 from cloze.model.layers.heads import VocabularyHead
 from cloze.model.tasks.formats.contrasts import Contrast, read_contrasts
 from cloze.model.use.configs import ScoreConfig
@@ -30,7 +29,7 @@ from cloze.model.use.scorer import Mask, SentenceScorer, mask_sentences, masks, 
 from cloze.model.use.scoring import bootstrap, correct, mean_accuracy
 from cloze.model.use.stages import SCORE
 from cloze.pipeline import tokenizer
-from tests.tiny_models import tiny_config, write_checkpoint, write_classifier
+from tests.tiny_models import TRANSFORMERS, tiny_config, write_checkpoint, write_classifier
 
 TEXTS = [
     "the cat sat on the mat.",
@@ -83,7 +82,7 @@ def plain(path: str, text: str, mask: Mask) -> float:
 
 
 FILLERS = [  # of masks
-    family for family in FAMILIES if not {"lm", "seq2seq"} & tiny_config(family).heads.keys()
+    family for family in TRANSFORMERS if not {"lm", "seq2seq"} & tiny_config(family).heads.keys()
 ]
 
 

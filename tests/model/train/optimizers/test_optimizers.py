@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from cloze.model.families.models import new_model
-from cloze.model.families.registry import FAMILIES, model_config, parse_model
+from cloze.model.families.registry import model_config, parse_model
 from cloze.model.train.config import PretrainConfig
 from cloze.model.train.distributed import single_process_group
 from cloze.model.train.loop.schedules import Schedule, StepDuration
@@ -32,6 +32,7 @@ from cloze.model.train.optimizers.parameters import (
 from cloze.model.train.setup import hyperparameters, step_duration
 from tests.model.train.engine_cases import CHANGES
 from tests.model.train.ranks import TINY
+from tests.tiny_models import TRANSFORMERS
 
 STEPS, RATE, DECAY, BETAS, EPS = 6, 0.02, 0.1, (0.9, 0.98), 1e-6
 
@@ -299,7 +300,7 @@ def test_muon_takes_the_layers_matrices_and_leaves_the_rest_to_adamw() -> None:
     assert not any(f"{name}/exp_avg" in states for name in hidden)
 
 
-@pytest.mark.parametrize("family", sorted(FAMILIES))
+@pytest.mark.parametrize("family", TRANSFORMERS)
 def test_every_family_has_places(family: str) -> None:
     model = new_model(
         parse_model({**TINY, "family": family, "vocab_size": 67, **CHANGES.get(family, {})})
