@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -21,6 +21,7 @@ from cloze.model.layers.attention import gather_positions
 from cloze.model.layers.cpu import Linear
 from cloze.model.layers.cross_entropy import VocabularyHead
 from cloze.model.layers.elementwise import Dropout
+from cloze.model.layers.embeddings import Embeddings
 from cloze.model.layers.encoder import Encoder
 from cloze.model.layers.layout import BatchLayout, PaddedLayout
 from cloze.pipeline import tokenizer
@@ -113,7 +114,7 @@ class CharacterEmbeddings(nn.Module):
         if input_ids.device.type != "cpu":  # another device would have to wait for the number
             words = self.words(self.spelling[input_ids.flatten()]).view(*input_ids.shape, -1)
         else:  # most words of a batch occur several times
-            distinct, index = input_ids.unique(return_inverse=True)
+            distinct, index = torch.unique(input_ids, return_inverse=True)
             words = self.words(self.spelling[distinct])[index]
         words = self.dropout(words)
         return torch.cat([words, words], dim=-1)
@@ -174,6 +175,9 @@ class BiLmEncoder(Encoder):
     """Character embeddings and `BiLmLayer`s; takes padded rows of one sequence each."""
 
     supports_unpadding = False
+
+    def __init__(self, embeddings: CharacterEmbeddings, layers: Sequence[BiLmLayer]) -> None:
+        super().__init__(cast(Embeddings, embeddings), layers)
 
 
 class BiLmHead(VocabularyHead):

@@ -83,7 +83,7 @@ def run(config: StaticVectorsConfig, build: BuildContext) -> StageResult:
     pieces = tokenizer.load(build.inputs["vocab"])
     sentences = Sentences(build.inputs["corpus"], pieces, build.report)
     vectors = glove(config, sentences) if config.method == "glove" else skip_gram(config, sentences)
-    known = vectors.any(axis=1)
+    known = np.asarray(vectors.any(axis=1))
     if not known.any():
         raise DataError(
             f"{build.inputs['corpus']} has no words of {build.inputs['vocab']} for training; make "
@@ -159,6 +159,7 @@ def glove(config: StaticVectorsConfig, sentences: Sentences) -> Vectors:
     A vector is the sum of a word's two, as in the paper's section 4.2. Equal seeds give equal
     vectors.
     """
+    torch.sparse.check_sparse_tensor_invariants.disable()  # said, or torch's AdaGrad warns
     counts = co_occurrences(sentences, config.window)
     (rows, columns), values = counts.indices(), counts.values()
     generator = torch.Generator().manual_seed(config.seed)
@@ -174,12 +175,13 @@ def glove(config: StaticVectorsConfig, sentences: Sentences) -> Vectors:
     logarithms = values.log()
     weights = (values / HIGHEST_COUNT).clamp(max=1.0) ** POWER
     for _ in range(config.epochs):
-        for chosen in torch.randperm(len(values), generator=generator).split(PAIRS):
+        order = torch.randperm(len(values), generator=generator)
+        for chosen in torch.split(order, PAIRS):
             left, right = tables[0](rows[chosen]), tables[1](columns[chosen])
             product = (left[:, :-1] * right[:, :-1]).sum(dim=1) + left[:, -1] + right[:, -1]
             loss = 0.5 * (weights[chosen] * (product - logarithms[chosen]) ** 2).sum()
             optimizer.zero_grad()
-            loss.backward()  # type: ignore[no-untyped-call]
+            loss.backward()
             optimizer.step()
     summed = (tables[0].weight + tables[1].weight).detach()[:, :-1]
     seen = torch.bincount(rows, minlength=len(summed)) > 0

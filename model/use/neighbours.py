@@ -160,6 +160,7 @@ class Neighbours(Verb[Question]):
         config, corpus = self._config, self._config.corpus
         assert corpus is not None
         assert question.sentence is not None
+        assert question.span is not None
         wanted = None if config.any_word else question.word
         rows = [
             row

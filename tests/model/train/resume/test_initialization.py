@@ -13,12 +13,13 @@ from cloze.core.errors import UsageError
 from cloze.model import checkpoint
 from cloze.model.families.registry import model_config
 from cloze.model.train.resume.initialization import (
-    WORD,
     build_network,
     initial_model,
 )
 from cloze.pipeline import tokenizer
 from tests.tiny_models import PIECES, dataset_info, tiny_config, write_checkpoint, write_tokenizer
+
+WORD = "encoder.embeddings.word.weight"
 
 
 def wider(directory: Path, pieces: list[str]) -> str:
