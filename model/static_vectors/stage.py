@@ -37,9 +37,9 @@ class StaticVectorsConfig(StageConfig):
     """Threshold of the share of a word above which some of its occurrences are left out; 0: none
     are. Not with glove."""
 
-    threads: int = Field(default=1, ge=1)
-    """Threads that train. With more than one, two runs give different vectors: the threads write to
-    the same vectors without locks. Glove has one."""
+    hogwild_threads: int = Field(default=1, ge=1)
+    """Threads that change the vectors without locks; two runs with more than one differ. Glove has
+    one."""
 
     analogies: InputPath | None = None
     """File of analogies in the format of questions-words.txt, to score the vectors on."""

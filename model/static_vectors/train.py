@@ -137,7 +137,7 @@ def skip_gram(config: StaticVectorsConfig, sentences: Sentences) -> Vectors:
         sample=config.subsample,
         min_count=1,
         sg=1,
-        workers=config.threads,
+        workers=config.hogwild_threads,
         seed=config.seed,
     ).wv
     vectors = np.zeros((len(sentences.words), config.size), np.float32)
@@ -159,7 +159,8 @@ def glove(config: StaticVectorsConfig, sentences: Sentences) -> Vectors:
     A vector is the sum of a word's two, as in the paper's section 4.2. Equal seeds give equal
     vectors.
     """
-    torch.sparse.check_sparse_tensor_invariants.disable()  # said, or torch's AdaGrad warns
+    # said, or torch's AdaGrad warns
+    torch.sparse.check_sparse_tensor_invariants.disable()  # type: ignore[no-untyped-call]
     counts = co_occurrences(sentences, config.window)
     (rows, columns), values = counts.indices(), counts.values()
     generator = torch.Generator().manual_seed(config.seed)

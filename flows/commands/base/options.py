@@ -323,7 +323,7 @@ STAGES: dict[str, Mapping[str, str]] = {
     },
     "static-vectors": {
         "Vectors": "*method *size *window negative subsample",
-        "Training": "*epochs learning_rate threads *seed",
+        "Training": "*epochs learning_rate hogwild_threads *seed",
         "Evaluation": "*analogies",
     },
     "merge": {"Checkpoints": "*last *steps *decay", **SINGLE_DEVICE_FIELDS},
