@@ -76,6 +76,7 @@ class Lease:
             self._thread.join()
         with contextlib.suppress(Exception):  # otherwise the lease expires
             if self.is_sure or self._is_own(read(self.path)):
+                self.is_lost = True  # before another process can take it
                 storage.remove_file(self.path)
 
     @property

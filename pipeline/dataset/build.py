@@ -214,7 +214,8 @@ class BuildRows:
     stamp: str = ""
 
     def __call__(self, unit: dict[str, Any]) -> dict[str, Any]:
-        new_keys, known, blocks, counters = [], 0, defaultdict(list), defaultdict(Counter[str])
+        new_keys, known, blocks = [], 0, defaultdict(list)
+        counters: defaultdict[str, Counter[str]] = defaultdict(Counter)
         for path in unit["paths"]:
             table = read_shard(path)
             keys = table["key"].to_numpy()
