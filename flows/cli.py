@@ -36,6 +36,7 @@ COMMANDS: dict[str, dict[str, str]] = {
         "train-filter": "Train a quality filter from good and bad documents.",
         "embed-corpus": "Compute an embedding for each document of a corpus.",
         "index": "Cut a corpus into passages, and index their words.",
+        "tag-corpus": "Find the named entities and dates of a corpus.",
         "semdedup": "Remove semantic duplicates from a corpus.",
         "vocab": "Train, import or extend a tokenizer vocabulary.",
         "compare-vocab": "Compare tokenizers on held-out text.",
@@ -97,8 +98,8 @@ MODULES = {
     "run": "run plan",
     "run_control": "status logs cancel resume",
     "nightly": "nightly champion",
-    "data_stages": "corpus explain train-filter embed-corpus index semdedup vocab compare-vocab"
-    " dataset inspect",
+    "data_stages": "corpus explain train-filter embed-corpus index tag-corpus semdedup vocab"
+    " compare-vocab dataset inspect",
     "model_stages": "pretrain static-vectors merge finetune prune export evaluate perplexity"
     " likelihood score-pairs plan-training",
     "probing": "probe layers",
@@ -109,7 +110,7 @@ MODULES = {
     "help_topics": "completion help",
 }
 HIDDEN = ("report", "submission")  # stages that read all nodes of a run; hidden from the help
-RENAMED = ("vectors", "score")  # stages whose command has another name
+RENAMED = ("vectors", "score", "entities")  # stages whose command has another name
 PLUGINS = "Other stages"  # heading of the stages without a line above
 
 

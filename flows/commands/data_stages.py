@@ -162,6 +162,13 @@ INDEX = StageCommand(
     inputs={"append": ("--append", "Index whose files are reused for unchanged shards.")},
 )
 
+TAG_CORPUS = StageCommand(
+    "tag-corpus",
+    stage="entities",
+    help="Find the named entities and dates of a corpus.\n\n`cloze dataset --recipe realm"
+    " --entities DIR` masks them.",
+)
+
 SEMDEDUP = StageCommand(
     "semdedup",
     stage="semdedup",
@@ -235,6 +242,7 @@ def compare_vocab(tokenizers: tuple[str, ...], corpus: str, as_json: bool) -> No
             "Extend this dataset by the documents that --corpus adds; its settings and shards"
             " are kept.",
         ),
+        "entities": ("--entities", "Artifact of `cloze tag-corpus`, for --recipe realm."),
     },
 )
 def dataset(arguments: StageArguments) -> None:

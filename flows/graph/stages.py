@@ -23,6 +23,7 @@ TABLE: dict[str, str] = {
     "index": "cloze.pipeline.index.stage:STAGE",
     "vectors": "cloze.model.use.stages:VECTORS",
     "semdedup": "cloze.pipeline.corpus.duplicates.semantic_stage:STAGE",
+    "entities": "cloze.model.use.stages:ENTITIES",
     "vocab": "cloze.pipeline.vocab.stage:STAGE",
     "static-vectors": "cloze.model.static_vectors.stage:STAGE",
     "dataset": "cloze.pipeline.dataset.stage:STAGE",

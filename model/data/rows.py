@@ -22,6 +22,7 @@ from cloze.pipeline.dataset.masking.candidates import (
     row_keys,
 )
 from cloze.pipeline.dataset.masking.draw import sample_masks
+from cloze.pipeline.dataset.salient import SALIENT_RULE
 from cloze.pipeline.dataset.schema import DatasetInfo
 from cloze.pipeline.tokenizer import load
 
@@ -186,6 +187,11 @@ class DynamicMasker:
             )
         tokenizer = load(storage.join(dataset, "tokenizer"))
         config = MaskConfig.from_dict(info.masks)
+        if config.rule == SALIENT_RULE:
+            raise UsageError(
+                f"{dataset} stores no spans, which masking {SALIENT_RULE} draws from; leave out "
+                f"pretrain.dynamic_masking"
+            )
         counts = (
             read_unigrams(storage.join(dataset, UNIGRAMS))
             if config.random_from == "corpus"

@@ -1,5 +1,5 @@
-"""Configs of the inference commands, and of the stages merge, perplexity, score, likelihood and
-vectors.
+"""Configs of the inference commands, and of the stages merge, perplexity, score, likelihood,
+vectors and entities.
 
 No torch: the command line imports this module at every start.
 """
@@ -305,6 +305,13 @@ class MergeConfig(StageConfig):
                 f"steps {list(self.steps)} is one checkpoint, whose mean is itself; name several"
             )
         return self
+
+
+class EntitiesConfig(StageConfig):
+    """Options of the stage entities."""
+
+    precision: Literal["auto", "fp32", "bf16"] = "auto"
+    """Precision of matrix products, over fp32 weights. auto: bf16 if the hardware has it."""
 
 
 class VectorsConfig(StageConfig):

@@ -17,6 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 from cloze.core import storage
+from cloze.core.arrow import read_arrow
 from cloze.core.artifacts.artifact import HELDOUT, SPLITS, TRAIN, shard_name
 from cloze.core.errors import DataError
 from cloze.core.stages.stage import BuildContext, StageResult
@@ -30,6 +31,12 @@ from cloze.pipeline.dataset.merge import bin_borders, bucket_count, count_tokens
 from cloze.pipeline.dataset.pairings.registry import PAIRINGS
 from cloze.pipeline.dataset.pairings.segments import Segments, TokenizedDocuments, tokenize
 from cloze.pipeline.dataset.rows import RowBlock, assemble, part_path, part_schema
+from cloze.pipeline.dataset.salient import (
+    SALIENT_RULE,
+    check_entities,
+    spans_by_sentence,
+    spans_file_name,
+)
 from cloze.pipeline.dataset.schema import DatasetInfo, id_dtype
 from cloze.pipeline.dataset.shards import WriteDatasetShard, plan_units
 from cloze.pipeline.dataset.summary import CAPPED, new_counts, summarize
@@ -51,6 +58,7 @@ def build_dataset(config: DatasetConfig, build: BuildContext, version: int) -> S
     base = None
     if "append" in build.inputs:
         base = BaseDataset.open(build.inputs["append"], version)
+    check_entities(config, build.inputs)
     tokenizer = load(build.inputs["vocab"], config.lowercase)
     info = _dataset_info(config, tokenizer)
     if base is None:
@@ -150,6 +158,7 @@ def _build_rows(
         borders=bin_borders(config.length, config.length_bins),
         known=base.documents if base else (),
         stamp=base.manifest.fingerprint if base else "",
+        entities=build.inputs.get("entities"),
     )
     units = [
         (
@@ -202,6 +211,7 @@ class BuildRows:
         borders: maximum row length of each length bin.
         known: files of the keys of documents to omit.
         stamp: fingerprint of the dataset that these files belong to.
+        entities: artifact with the salient spans of the corpus.
     """
 
     directory: str
@@ -212,6 +222,7 @@ class BuildRows:
     borders: tuple[int, ...] = (1 << 16,)
     known: tuple[str, ...] = ()
     stamp: str = ""
+    entities: str | None = None
 
     def __call__(self, unit: dict[str, Any]) -> dict[str, Any]:
         new_keys, known, blocks = [], 0, defaultdict(list)
@@ -223,8 +234,11 @@ class BuildRows:
             if is_known.any():
                 table, known = table.filter(pa.array(~is_known)), known + int(is_known.sum())
             new_keys.append(keys[~is_known])
+            salient = None
+            if self.entities is not None:
+                salient = read_arrow(storage.join(self.entities, spans_file_name(path)))
             for split in SPLITS:
-                block, counts = self._rows(table, split)
+                block, counts = self._rows(table, split, salient)
                 blocks[split].append(block)
                 counters[split].update(counts)
         documents = np.concatenate(new_keys)
@@ -245,12 +259,19 @@ class BuildRows:
         buckets = self.buckets if split == TRAIN else -(-self.buckets // HELDOUT_SHARE)
         return write_part(part_path(self.directory, split, number), block, buckets, self.borders)
 
-    def _rows(self, table: pa.Table, split: str) -> tuple[RowBlock, dict[str, int]]:
+    def _rows(
+        self, table: pa.Table, split: str, salient: pa.Table | None
+    ) -> tuple[RowBlock, dict[str, int]]:
         """Return the rows of a split of a corpus shard, sorted, and their counters."""
         tokenizer = shared_tokenizer(self.tokenizer, self.tokenizer_fingerprint)
         text = texts(table, in_split(table, split))
         documents = tokenize(
-            text.keys, text.sentences, text.counts, tokenizer, id_dtype(tokenizer.vocab_size)
+            text.keys,
+            text.sentences,
+            text.counts,
+            tokenizer,
+            id_dtype(tokenizer.vocab_size),
+            None if salient is None else spans_by_sentence(salient, text.keys, text.counts),
         )
         pairing = resolve_name(PAIRINGS[self.config.pairing].function)
         segments: Segments = pairing(documents, self.config)
@@ -279,7 +300,7 @@ def _counters(documents: TokenizedDocuments, segments: Segments) -> dict[str, in
 def _count_capped(block: RowBlock, config: ExampleConfig, tokens: TokenProperties) -> int:
     """Count the rows whose masks `max_predictions` limits in at least one copy."""
     masks = config.mask_config()
-    if masks.rule == "none":
+    if masks.rule in ("none", SALIENT_RULE):
         return 0
     text = text_lengths(block.with_keys(config.seed), tokens)
     targets = masks.target_count(block.lengths, text, np.nextafter(1, 0))

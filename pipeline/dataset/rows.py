@@ -35,6 +35,7 @@ class RowBlock:
         document: uint64 [R], key of the document of segment A.
         offset: int32 [R], sentence of that document in which the row begins.
         boundaries: uint16, start positions of each row's sequences, 0 first; None unless packed.
+        salient: uint8, marks of each row's tokens, see `UnmaskedRows`; only for masking salient.
     """
 
     rank: U64
@@ -44,6 +45,7 @@ class RowBlock:
     document: U64
     offset: npt.NDArray[np.int32]
     boundaries: Ragged | None = None
+    salient: Ragged | None = None
 
     def __len__(self) -> int:
         return len(self.rank)
@@ -60,6 +62,7 @@ class RowBlock:
             input_ids=self.ids.values,
             offsets=self.ids.offsets,
             segment_start=self.segment_start,
+            salient=None if self.salient is None else self.salient.values,
         )
 
     def take(self, index: npt.NDArray[Any]) -> RowBlock:
@@ -68,16 +71,19 @@ class RowBlock:
             **{name: getattr(self, name)[index] for name in FLAT},
             ids=self.ids.take(index),
             boundaries=None if self.boundaries is None else self.boundaries.take(index),
+            salient=None if self.salient is None else self.salient.take(index),
         )
 
     @classmethod
     def concatenate(cls, blocks: Sequence[RowBlock]) -> RowBlock:
         """Concatenate the rows of one or more blocks of the same kind."""
         boundaries = [block.boundaries for block in blocks if block.boundaries is not None]
+        salient = [block.salient for block in blocks if block.salient is not None]
         return cls(
             **{name: np.concatenate([getattr(block, name) for block in blocks]) for name in FLAT},
             ids=Ragged.concatenate([block.ids for block in blocks]),
             boundaries=Ragged.concatenate(boundaries) if boundaries else None,
+            salient=Ragged.concatenate(salient) if salient else None,
         )
 
     def to_arrow(self) -> pa.RecordBatch:
@@ -86,16 +92,19 @@ class RowBlock:
         columns |= {name: pa.array(getattr(self, name)) for name in FLAT}
         if self.boundaries is not None:
             columns["boundaries"] = list_array(self.boundaries)
+        if self.salient is not None:
+            columns["salient"] = list_array(self.salient)
         return pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
 
     @classmethod
     def from_arrow(cls, batch: pa.RecordBatch) -> RowBlock:
         """Return the rows of an intermediate file, still memory-mapped."""
-        is_packed = "boundaries" in batch.schema.names
+        names = batch.schema.names
         return cls(
             **{name: batch[name].to_numpy() for name in FLAT},
             ids=_ragged(batch["input_ids"]),
-            boundaries=_ragged(batch["boundaries"]) if is_packed else None,
+            boundaries=_ragged(batch["boundaries"]) if "boundaries" in names else None,
+            salient=_ragged(batch["salient"]) if "salient" in names else None,
         )
 
 
@@ -150,9 +159,13 @@ def assemble(
     ends = offsets_of(range_lengths.sum(axis=1))  # ends of the ranges, over all rows
     offsets = ends[starts.offsets]
     has_second = starts.lengths > 1
+    tokens, marks = ranges(range_starts.reshape(-1), range_lengths.reshape(-1)), documents.salient
     return RowBlock(
         rank=rank[order],
-        ids=Ragged(source[ranges(range_starts.reshape(-1), range_lengths.reshape(-1))], offsets),
+        ids=Ragged(source[tokens], offsets),
+        salient=None
+        if marks is None
+        else Ragged(np.append(marks, np.zeros(2, np.uint8))[tokens], offsets),
         segment_start=(
             np.where(has_second & segments.paired, ends[starts.offsets[:-1] + 1], offsets[1:])
             - offsets[:-1]

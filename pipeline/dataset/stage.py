@@ -57,6 +57,7 @@ STAGE = Stage(
         "corpus": InputSpec(kinds=("corpus", "semdedup"), required=True),
         "vocab": InputSpec(kinds=("vocab",), required=True),
         "append": InputSpec(kinds=("dataset",), explicit_only=True),
+        "entities": InputSpec(kinds=("entities",), explicit_only=True),
     },
     worker="cloze.pipeline",
     headline=headline,

@@ -293,6 +293,7 @@ STAGES: dict[str, Mapping[str, str]] = {
         "Memory and speed": "*precision *micro_batch engine",
     },
     "index": {"Passages": "*passage_words"},
+    "entities": {"Memory and speed": "*precision *micro_batch engine"},
     "semdedup": {"Deduplication": "*similarity *center clusters rounds"},
     "vocab": {
         "Training": "*kind *size *lowercase strip_accents min_frequency limit_alphabet"

@@ -136,6 +136,7 @@ def read_unigrams(path: str) -> I64:
 # Rows, candidates and selections.
 
 Bools = npt.NDArray[np.bool_]
+SALIENT = (1, 2)  # first token of a salient span, and its other tokens; 0: none
 
 
 def row_keys(seed: int, document: npt.ArrayLike, offset: npt.ArrayLike) -> U64:
@@ -215,12 +216,14 @@ class UnmaskedRows:
         input_ids: [T], all rows concatenated, special tokens included, no padding.
         offsets: int64 [R + 1], start of each row in `input_ids`, and T.
         segment_start: int [R], start of segment B in its row; the row's length if there is no B.
+        salient: uint8 [T], tokens of salient spans, see `SALIENT`; None: unknown.
     """
 
     keys: U64
     input_ids: npt.NDArray[Any]
     offsets: I64
     segment_start: npt.NDArray[Any]
+    salient: npt.NDArray[np.uint8] | None = None
 
     def __len__(self) -> int:
         return len(self.keys)
@@ -233,6 +236,7 @@ class UnmaskedRows:
             input_ids=self.input_ids[offsets[0] : offsets[-1]],
             offsets=offsets - offsets[0],
             segment_start=self.segment_start[first:end],
+            salient=None if self.salient is None else self.salient[offsets[0] : offsets[-1]],
         )
 
 

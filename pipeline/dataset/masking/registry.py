@@ -52,6 +52,7 @@ RULES = {
     "whole-word": MaskingRule(f"{_RULES}:choose_words"),
     "n-gram": MaskingRule(f"{_RULES}:choose_ngrams", NgramOptions),
     "span": MaskingRule(f"{_RULES}:choose_spans", SpanOptions, highest_rate=0.5),
+    "salient": MaskingRule(f"{_RULES}:choose_salient"),
     "none": MaskingRule(f"{_RULES}:choose_none"),
 }
 

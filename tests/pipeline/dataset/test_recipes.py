@@ -30,6 +30,7 @@ STORY = [
     ["the cat sat on the mat .", "it was unhappy .", "then it slept ."],
     ["a dog ran home .", "it ate all the cake ."],
 ]
+SPANS = {0: [(4, 7), (19, 22)], 1: [(7, 14)], 4: [(11, 19)]}  # cat, mat, unhappy, the cake
 PIECES = (
     "[PAD] [UNK] [CLS] [SEP] [MASK] . a all ate cake cat dog home it mat on ran sat slept the then "
     "un ##happy was"
@@ -50,9 +51,9 @@ def examples(
     counts = np.array([len(document) for document in text])
     keys = np.arange(11, 11 + 11 * len(text), 11, dtype=np.uint64)
     ids = schema.id_dtype(tokenizer.vocab_size)
-    documents = tokenize(
-        keys, [sentence for document in text for sentence in document], counts, tokenizer, ids
-    )
+    sentences = [sentence for document in text for sentence in document]
+    spans = SPANS if config.masking == "salient" else None
+    documents = tokenize(keys, sentences, counts, tokenizer, ids, spans)
     segments = resolve_name(PAIRINGS[config.pairing].function)(documents, config)
     block = assemble(documents, segments, config.seed, tokenizer.special)
     table = TokenProperties.of(
@@ -172,6 +173,14 @@ BY_HAND = {
             "(all→[MASK]) the cake . [SEP] [0, 18]",
         ],
     ),
+    "realm": (
+        24,
+        [
+            "[CLS] a dog ran home . it ate all (the→[MASK]) (cake→[MASK]) . [SEP]",
+            "[CLS] the cat sat on the mat . it was (un→[MASK]) (##happy→[MASK]) . then it slept . "
+            "[SEP]",
+        ],
+    ),
 }
 
 
@@ -221,6 +230,7 @@ VALUES = {
     "electra": ("electra", "token", 0.15, "round", 0.85, 0.0, "vocabulary", 0.05, 10, 19, 79),
     "lm": ("full", "none", 0.15, "bert", 0.8, 0.1, "vocabulary", 0.0, 1, 20, 78),
     "packed": ("packed", "token", 0.3, "bert", 0.8, 0.1, "pieces", 0.0, 10, 39, 155),
+    "realm": ("document", "salient", 0.15, "bert", 1.0, 0.0, "vocabulary", 0.0, 10, 20, 78),
 }
 NAMES = (
     "pairing masking mask_rate mask_rounding mask_share random_share random_from short_seq_prob mask_copies"
@@ -359,7 +369,7 @@ def test_nothing_of_a_part_disappears(small, tmp_path):
             half = RowBlock.from_arrow(table.to_batches()[0].slice(1))
             np.testing.assert_array_equal(half.ids.values, block.ids.values[block.ids.offsets[1] :])
         capped = result["train"]["counters"]["masks/capped_rows"]
-        assert (capped > 0) == (recipe != "lm")
+        assert (capped > 0) == (recipe not in ("lm", "realm"))
 
 
 def test_schema_has_boundaries_only_where_rows_are_packed(small):
