@@ -35,7 +35,7 @@ from cloze.core.artifacts.checkpoints import COMPLETE, is_checkpoint
 from cloze.core.errors import DataError, UsageError
 from cloze.core.stages.stage import BuildContext
 from cloze.model.families.config import ModelConfig
-from cloze.model.families.models import without_projection
+from cloze.model.families.models import without_training_modules
 from cloze.model.families.registry import parse_model
 from cloze.model.tensors import PICKLE, PICKLES, LazyTensors, to_saved_dtype, write_tensors
 from cloze.pipeline.dataset.schema import DatasetInfo
@@ -229,7 +229,7 @@ def load(path: str) -> LoadedCheckpoint:
     with resolve_pinned(path) as directory:
         verify(directory, training=False)
         with weights(directory) as tensors:
-            return replace(load_metadata(directory), state=without_projection(tensors))
+            return replace(load_metadata(directory), state=without_training_modules(tensors))
 
 
 def weights(directory: str) -> LazyTensors:

@@ -178,6 +178,9 @@ def collate(
         "masked_positions": masked_positions,
         "masked_labels": masked_labels,
         "pair_labels": torch.from_numpy(rows.pair_labels),
+        "source": torch.from_numpy(
+            np.column_stack([rows.documents.view(np.int64), rows.sentences])
+        ),
     }
     if directions.before:
         batch["prediction_positions"] = (masked_positions - 1).clamp(min=0)

@@ -127,12 +127,14 @@ def is_backbone(name: str) -> bool:
     return name.startswith(("encoder.", "pooler."))
 
 
-DISTILLATION = "distillation"  # module with the student's projection, which only training uses
+# Modules that only training uses: a student's projection, and the retriever with its copies.
+DISTILLATION, RETRIEVAL = "distillation", "retrieval"
 
 
-def without_projection(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return a network's weights without a student's projection to its teacher's width."""
-    return {name: state[name] for name in state if not name.startswith(f"{DISTILLATION}.")}
+def without_training_modules(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return a network's weights without those of modules that only training uses."""
+    own = (f"{DISTILLATION}.", f"{RETRIEVAL}.")
+    return {name: state[name] for name in state if not name.startswith(own)}
 
 
 _POSITION = "encoder.embeddings.position.weight"

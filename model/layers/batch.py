@@ -76,6 +76,12 @@ class Batch(TypedDict):
     pair_labels: NotRequired[Tensor]
     """int64 [B]: nsp: 0 next, 1 random; sop: 0 in order, 1 swapped; -100 without a pair."""
 
+    source: NotRequired[Tensor]
+    """int64 [B, 2]: key of the document of each row, and its sentence in which the row begins."""
+
+    step: NotRequired[Tensor]
+    """int64 scalar: number of the step, from 0. Training with retrieval only."""
+
     mask_id: NotRequired[Tensor]
     """int64 scalar: id of [MASK]. Held-out batches only, for `Objective.details`."""
 

@@ -20,7 +20,7 @@ from cloze.core.errors import UsageError
 from cloze.core.ragged import offsets_of
 from cloze.model.data.batch import filled
 from cloze.model.families.config import ModelConfig
-from cloze.model.families.models import new_model, without_projection
+from cloze.model.families.models import new_model, without_training_modules
 from cloze.model.layers.batch import Batch, extend
 from cloze.model.layers.cross_entropy import enable_lazy_logits
 from cloze.model.layers.encoder import Encoder
@@ -173,5 +173,5 @@ def add_auxiliary(
 
 def without_auxiliary(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Return the weights of a network without those that only its training used."""
-    own = without_projection(state)
+    own = without_training_modules(state)
     return {name: value for name, value in own.items() if not name.startswith(f"{AUXILIARY}.")}

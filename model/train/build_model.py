@@ -16,7 +16,7 @@ from cloze.model.data.batch import AttentionModes, collate, empty_batch
 from cloze.model.data.layouts import LayoutKind, layout_for
 from cloze.model.data.noise import noise_of
 from cloze.model.families.config import ModelConfig
-from cloze.model.families.models import without_projection
+from cloze.model.families.models import RETRIEVAL, without_training_modules
 from cloze.model.layers.batch import Batch
 from cloze.model.layers.bilm import spell_words
 from cloze.model.layers.encoder import enable_activation_checkpointing
@@ -47,6 +47,8 @@ from cloze.model.train.resume.initialization import (
     initial_model,
     load_teacher,
 )
+from cloze.model.train.retrieval import RetrievalModule
+from cloze.model.train.retriever import Retrieval, load_retrieval
 from cloze.pipeline.dataset.schema import DatasetInfo
 
 _WEIGHTS = 2  # random stream, distinct from the sampler's
@@ -90,6 +92,7 @@ class Start:
     distill: DistillOptions | None
     names: tuple[str, ...]
     directions: AttentionModes
+    retrieval: Retrieval | None
 
     @property
     def model(self) -> ModelConfig:
@@ -171,6 +174,7 @@ def find_start(config: PretrainConfig, job: SetupJob) -> Start:
             attention_modes(names, config.causal_share, batch),
             noise=noise_of(names[0], initial.model, info, tokenizer, config.seed),
         ),
+        retrieval=load_retrieval(config.retrieval, build, initial.model, info, tokenizer, names),
     )
 
 
@@ -201,14 +205,16 @@ def build_model(
     def extend(network: torch.nn.Module) -> None:
         if start.teacher is not None:
             add_projection(network, start.model, start.teacher.model, start.names)
+        if start.retrieval is not None:
+            start.retrieval.add_to(network)
 
     network, missing = build_network(start.initial, extend)
     spell_words(network, job.data.tokenizer)
-    if missing:
+    if missing := [name for name in missing if not name.startswith(f"{RETRIEVAL}.")]:
         notes.append(f"the checkpoint lacks what begins at random: {', '.join(missing)}")
     if execution.activation_checkpointing:
         enable_activation_checkpointing(network)
-    own = without_projection(dict(network.named_parameters()))
+    own = without_training_modules(dict(network.named_parameters()))
     parameters = sum(parameter.numel() for parameter in own.values())
     engine = engines.choose_engine(
         execution.engine,
@@ -255,9 +261,11 @@ def _compiled(
 ) -> bool:
     """Return True if the training step is compiled; rank 0 decides."""
     config, execution, world, train = start.config, job.build.execution, job.world, job.data.train
-    if RECORDED & set(start.names):
+    if RECORDED & set(start.names) or start.retrieval is not None:
         if execution.compile:
-            raise UsageError("compile (true) is not for a teacher's states; leave it out")
+            raise UsageError(
+                "compile (true) is not for a teacher's states and retrieval; leave it out"
+            )
         return False
     decision = compile_policy.given_decision(
         execution.compile,
@@ -321,6 +329,8 @@ def _scoring(
         models = (start.model, teacher.model)
         heads = None if distill is None else distill.relation_heads
         comparison = Comparison(network, teacher.network, models, start.names, heads)
+    if start.retrieval is not None:
+        return RetrievalModule(network, start.retrieval, precision, device.type)
     scoring = PretrainModule(
         network,
         start.names,

@@ -15,6 +15,7 @@ from cloze.core.stages.stage import name_of, role_of
 from cloze.model.families.config import ModelConfig
 from cloze.model.families.registry import model_config
 from cloze.model.objectives.distill_options import DistillOptions
+from cloze.model.objectives.retrieval_options import RetrievalOptions
 from cloze.model.train.loop.schedules import SCHEDULES, BatchSizeSchedule, Schedule
 from cloze.model.train.optimizers import DEFAULT_OPTIMIZER, known_optimizer
 
@@ -22,12 +23,10 @@ VERSION = 4
 
 BASE_LEARNING_RATE, BASE_HIDDEN_SIZE = 1e-4, 768  # BERT-base: Devlin et al., 2019, appendix A.2
 LAMB_LEARNING_RATE, LAMB_BATCH, LAMB_STEPS = 5e-3, 32_768, 15_625
-# Cap on the multiplier of LAMB's rate: 0.02, best in trainings of hundreds of steps.
-MOST_OF_LAMB = 4.0
+MOST_OF_LAMB = 4.0  # cap on the multiplier of LAMB's rate: 0.02, best for hundreds of steps
 LONGEST_WARMUP, WARMUP_SHARE = 10_000, 10  # BERT: 10,000 steps; at most a tenth of a shorter run
 STEPS = 1_000_000  # of BERT
-TENTHS = 10
-DECAY_SHARE = 0.2
+TENTHS, DECAY_SHARE = 10, 0.2
 
 
 class PretrainConfig(StageConfig):
@@ -80,6 +79,9 @@ class PretrainConfig(StageConfig):
 
     distill: DistillOptions | None = None
     """With --teacher: weights of the losses. Default: distilbert's own, else labels and soft."""
+
+    retrieval: RetrievalOptions | None = None
+    """With --retrieve: number of passages, and age of their vectors. Default: 7, 500 steps."""
 
     causal_share: float | None = Field(default=None, gt=0, lt=1)
     """Share of samples read from left to right, if clm is trained with a masked objective. Default:

@@ -15,8 +15,10 @@ from cloze.model.train.evaluate.heldout import target_count_rows, unigram_baseli
 from cloze.model.train.loop.loop import train
 from cloze.model.train.loop.train_spec import TrainingResult
 from cloze.model.train.resume import state
+from cloze.model.train.retrieval import RetrievalModule
 from cloze.model.train.setup import PretrainSetup, prepare
 
+RETRIEVER = "retriever"  # directory of the trained retriever's checkpoint
 # In every summary, even without held-out rows.
 HELDOUT_METRICS = ("heldout_loss", "heldout_accuracy", "heldout_perplexity")
 
@@ -71,6 +73,11 @@ def _outcome(
     words = state.checkpoints_at_tokens(
         training.path, training.checkpoints.milestone_tokens, start_position.tokens
     )
+    retriever = {}
+    if isinstance(setup.scoring, RetrievalModule):
+        with world.fence.locked():
+            setup.scoring.retrieval.save(build.file(RETRIEVER), setup.scoring.model)
+        retriever = {"retriever": RETRIEVER}
     summary = {
         "steps": progress.step,
         "begun_at": start_position.step,
@@ -86,6 +93,7 @@ def _outcome(
         "tokens_per_second": finished.session["tokens_per_second"]
         or last_record.get("tokens_per_second"),
         "checkpoint": finished.checkpoint,
+        **retriever,
         "milestones": dict(finished.milestones),
         **({} if not words else {"milestone_words": words}),
         "precision": training.hyperparameters.precision,

@@ -70,6 +70,8 @@ STAGE = Stage(
         ),
         "continue": InputSpec(kinds=("pretrain",), explicit_only=True),
         "teacher": InputSpec(kinds=("pretrain",), explicit_only=True),
+        "index": InputSpec(kinds=("index",), explicit_only=True),
+        "retriever": InputSpec(kinds=("finetune",), explicit_only=True),
     },
     # A training state names the build and its packages, and checkpoint.json contains its hash.
     unhashed_files=(

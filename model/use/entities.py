@@ -27,10 +27,7 @@ from cloze.pipeline.dataset.salient import SPANS, spans_file_name
 
 SENTENCES = 2048  # tagged at once
 DATE = "DATE"
-_MONTHS = (
-    "January|February|March|April|May|June|July|August"
-    "|September|October|November|December"
-)
+_MONTHS = "January|February|March|April|May|June|July|August|September|October|November|December"
 _MONTH = f"(?:{_MONTHS})"
 _DAY, _YEAR = r"\d{1,2}(?:st|nd|rd|th)?", r"(?:1[1-9]|20)\d\d"
 DATES = re.compile(
