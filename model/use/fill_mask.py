@@ -1,9 +1,13 @@
-"""The command fill-mask: predictions for the masks of a text."""
+"""The command fill-mask: predictions for the masks of a text, and closed-book probes.
+
+A probe is a request in LAMA's format (Petroni et al. 2019): its text has one mask, and `obj_label`
+is the right word. The answer then has the word's rank among all tokens.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -28,11 +32,18 @@ BATCH = 64  # texts per forward pass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
-    """Tokenized text: `ids` with special tokens, and the positions of its masks."""
+    """Tokenized text: `ids` with special tokens, and the positions of its masks.
+
+    Attributes:
+        label: of a probe: the right token; -1: the right word is not one token.
+        relation: of a probe: its relation.
+    """
 
     text: str
     ids: tuple[int, ...]
     masks: tuple[int, ...]
+    label: int | None = None
+    relation: str | None = None
 
 
 class FillMaskPipeline:
@@ -122,8 +133,37 @@ class FillMaskPipeline:
                 answers[number] = [next(candidates) for _ in questions[number].masks]
         return answers
 
-    def _candidates(self, questions: Sequence[Question], top_k: int) -> list[list[Candidate]]:
-        """Return the candidates of all masks of the questions, in order."""
+    def probe(self, text: str, word: str, relation: str) -> Question:
+        """Tokenize a probe; raises as `fill`, and if the text has several masks."""
+        question = self.question(text)
+        if len(question.masks) > 1:
+            raise UsageError(f"the probe {shortened(text)!r} has several masks; write one")
+        ids, (mask,) = question.ids, question.masks
+        filled = self.pieces.backend.encode(
+            question.text.replace(self.mask_token, word), add_special_tokens=False
+        ).ids
+        token = filled[mask - 1] if len(filled) == len(ids) - 2 else -1
+        same = (*ids[1:mask], token, *ids[mask + 1 : -1]) == tuple(filled)
+        known = same and token not in self.pieces.special.ids
+        return replace(question, label=token if known else -1, relation=relation)
+
+    def ranks(self, probes: Sequence[Question]) -> list[int | None]:
+        """Return the rank of each probe's label among all tokens; None: it is not one token."""
+        ranks: list[int | None] = []
+        for begin in range(0, len(probes), BATCH):
+            group = probes[begin : begin + BATCH]
+            logits = self._logits(group)
+            labels = torch.tensor([max(0, probe.label or 0) for probe in group])
+            right = logits.gather(1, labels.to(logits.device)[:, None])
+            found = (1 + (logits > right).sum(dim=1)).tolist()
+            ranks += (
+                None if probe.label == -1 else rank
+                for probe, rank in zip(group, found, strict=True)
+            )
+        return ranks
+
+    def _logits(self, questions: Sequence[Question]) -> torch.Tensor:
+        """Return the logits of all masks of the questions, in order: float32 [masks, V]."""
         longest = max(len(question.ids) for question in questions)
         ids = np.full((len(questions), longest), self.pieces.special.pad, dtype=np.int64)
         real = np.arange(longest) < np.array([[len(question.ids)] for question in questions])
@@ -141,8 +181,13 @@ class FillMaskPipeline:
             "masked_positions": torch.tensor(masks),
         }
         with torch.inference_mode(), autocast(self._precision, self._device.type):
-            logits = self.model(move(batch, self._device))["mlm_logits"]
-            probabilities = logits.float().softmax(dim=-1)
+            logits: torch.Tensor = self.model(move(batch, self._device))["mlm_logits"]
+        return logits.float()
+
+    def _candidates(self, questions: Sequence[Question], top_k: int) -> list[list[Candidate]]:
+        """Return the candidates of all masks of the questions, in order."""
+        with torch.inference_mode():
+            probabilities = self._logits(questions).softmax(dim=-1)
             best = probabilities.topk(min(top_k, probabilities.shape[-1]), dim=-1)
         top_tokens = zip(best.values.tolist(), best.indices.tolist(), strict=True)
         origins = (
@@ -174,14 +219,66 @@ class FillMask(Verb[Question]):
     def __init__(self, checkpoint: str, config: FillMaskConfig) -> None:
         where = placement(config.device, config.precision)
         self._filler, self._top_k = FillMaskPipeline(checkpoint, **where), config.top_k
+        self._ranks: dict[str, list[int]] = {}  # of probes, by relation
+        self._dropped = 0
 
     def read(self, request: Request) -> Question:
+        text, word = probe_text(request), request.optional("obj_label")
         with request.blamed():
-            return self._filler.question(request.text("text"))
+            if word is None:
+                return self._filler.question(text)
+            relation = next(filter(None, map(request.optional, RELATIONS)), "")
+            return self._filler.probe(text, word, relation)
 
     def answer(self, encoded: Sequence[Question]) -> list[dict[str, Any]]:
-        answers = self._filler.answer(encoded, self._top_k)
-        return [{"predictions": predictions} for predictions in answers]
+        found: list[dict[str, Any]] = [
+            {"predictions": predictions}
+            for predictions in self._filler.answer(encoded, self._top_k)
+        ]
+        probes = [number for number, question in enumerate(encoded) if question.label is not None]
+        ranks = self._filler.ranks([encoded[number] for number in probes])
+        for number, rank in zip(probes, ranks, strict=True):
+            found[number]["rank"] = rank
+            if rank is None:
+                self._dropped += 1
+            else:
+                self._ranks.setdefault(encoded[number].relation or "", []).append(rank)
+        return found
+
+    def finish(self) -> dict[str, Any]:
+        """Return the metrics of the probes: means over probes, and precision by relation."""
+        if not self._ranks:
+            return {"dropped": self._dropped} if self._dropped else {}
+        ranks = np.concatenate([*map(np.array, self._ranks.values())])
+        by_relation = {name: np.mean(np.array(own) == 1) for name, own in self._ranks.items()}
+        metrics = {
+            "precision_at_1": (ranks == 1).mean(),
+            "precision_at_10": (ranks <= 10).mean(),
+            "mrr": (1 / ranks).mean(),
+            "macro_precision_at_1": np.mean([*by_relation.values()]),
+        }
+        return {
+            "metrics": {name: float(value) for name, value in metrics.items()},
+            "by_relation": {name: float(value) for name, value in sorted(by_relation.items())},
+            "probes": len(ranks),
+            "dropped": self._dropped,
+        }
+
+
+RELATIONS = ("predicate_id", "pred", "relation")  # names in LAMA's files
+
+
+def probe_text(request: Request) -> str:
+    """Return the text of a request: `text`, LAMA's `template`, or its `masked_sentences`."""
+    sentences = request.fields.get("masked_sentences")
+    if request.fields.get("text") is None and request.fields.get("template") is not None:
+        subject = request.text("sub_label")
+        return request.text("template").replace("[X]", subject).replace("[Y]", MASK)
+    if request.fields.get("text") is not None or sentences is None:
+        return request.text("text")
+    if not isinstance(sentences, list) or not all(isinstance(own, str) for own in sentences):
+        raise request.error("has masked_sentences that are no list of texts; write them as one")
+    return " ".join(sentences)
 
 
 def fill_in(text: str, mask_token: str, number: int, word: str) -> str:

@@ -28,6 +28,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 import click
 
+from cloze.core.humanize import format_metrics
 from cloze.flows.commands.base.options import (
     JSON_HELP,
     GroupedCommand,
@@ -191,7 +192,8 @@ class InferenceCommand(GroupedCommand):
             except KeyboardInterrupt:  # inference cannot be resumed
                 click.get_current_context().exit(1)
         if request.out is not None:
-            _announce(request, summary, f"{summary['answered']:,} answers")
+            scores = f" ({format_metrics(summary['metrics'])})" if "metrics" in summary else ""
+            _announce(request, summary, f"{summary['answered']:,} answers{scores}")
         elif request.as_json and not as_lines:
             emit(self.gather(answers))
 
