@@ -80,7 +80,7 @@ class Batch(TypedDict):
     """int64 [B, 2]: key of the document of each row, and its sentence in which the row begins."""
 
     step: NotRequired[Tensor]
-    """int64 scalar: number of the step, from 0. Training with retrieval only."""
+    """int64 scalar: number of the step, from 0. Training only."""
 
     mask_id: NotRequired[Tensor]
     """int64 scalar: id of [MASK]. Held-out batches only, for `Objective.details`."""

@@ -47,8 +47,7 @@ from cloze.model.train.resume.initialization import (
     initial_model,
     load_teacher,
 )
-from cloze.model.train.retrieval import RetrievalModule
-from cloze.model.train.retriever import Retrieval, load_retrieval
+from cloze.model.train.retrieval import Retrieval, RetrievalModule, load_retrieval
 from cloze.pipeline.dataset.schema import DatasetInfo
 
 _WEIGHTS = 2  # random stream, distinct from the sampler's

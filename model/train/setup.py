@@ -56,7 +56,6 @@ from cloze.model.train.plan import micro_batch
 from cloze.model.train.plan.estimates import checkpoint_bytes, flops_per_token
 from cloze.model.train.precision import DTYPES, Precision, resolve_for_run
 from cloze.model.train.resume import continuation, state
-from cloze.model.train.retrieval import NumberedSteps
 
 # Seconds of a command outside the training process's loop: its start, hashes, the manifest.
 FINISHING = 3.0
@@ -118,7 +117,7 @@ def prepare(config: PretrainConfig, build: BuildContext, world: World) -> Pretra
         hyperparameters=hyperparameters(config, precision, duration, start_position),
         trained=model.scoring,
         data=DataSpec(
-            source=source if start.retrieval is None else NumberedSteps(source),
+            source=source,
             fingerprint=job.data.fingerprint,
             start_position=start_position,
             mixture=MixtureCounter.of(job.data, source.sampler, start_position),

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import torch
 
 from cloze.core import storage
 from cloze.core.artifacts import fingerprints
@@ -353,7 +354,7 @@ class DatasetSource:
     start_position: StartPosition = START
 
     def step_batches(self, step: int, rank: int, world_size: int) -> StepBatches:
-        batches, tokens = [], 0
+        batches, tokens, number = [], 0, torch.tensor(step)
         by_source = np.zeros(
             len(self.shards.parts) if isinstance(self.shards, ConcatenatedRows) else 0, np.int64
         )
@@ -363,7 +364,7 @@ class DatasetSource:
         for start, stop in micro_batch_ranges(first, end, rank, world_size, accumulation):
             if start == stop:
                 empty = empty_batch(pad=self.info.special.pad, directions=self.directions)
-                batches.append(MicroBatch(start, empty))
+                batches.append(MicroBatch(start, {**empty, "step": number}))
                 continue
             samples = np.arange(start, stop)
             row_numbers, copies = self.sampler.locate(samples)
@@ -382,7 +383,7 @@ class DatasetSource:
                 directions=self.directions,
                 samples=samples,
             )
-            batches.append(MicroBatch(start, batch))
+            batches.append(MicroBatch(start, {**batch, "step": number}))
         return StepBatches(batches, tokens, by_source.tolist())
 
     def samples(self, steps: int) -> int:

@@ -21,8 +21,7 @@ from cloze.model.data.batch import collate
 from cloze.model.data.shards import ShardedRows
 from cloze.model.families.models import load_model, new_model
 from cloze.model.objectives.retrieval_options import RetrievalOptions
-from cloze.model.train.retrieval import RetrievalModule
-from cloze.model.train.retriever import Retrieval, Retriever, load_retrieval
+from cloze.model.train.retrieval import Retrieval, RetrievalModule, Retriever, load_retrieval
 from cloze.model.train.stage import STAGE
 from cloze.model.use.embed import EmbeddingPipeline
 from cloze.pipeline import tokenizer
