@@ -1,10 +1,14 @@
 """Search: quality on the questions of SQuAD's dev set, and time and memory by number of passages.
 
     python -m benchmarks.search --squad SHARED/tasks/squad [--index W/index] [--vectors W/vectors]
+    python -m benchmarks.search --reader W/squad --index W/index --questions FILE [--limit N]
 
 Quality: each of the 10,570 questions searches the 2,067 passages; its own is the relevant one.
 `bm25s` and scikit-learn's TF-IDF are rows if they are installed. Time: the first 200 questions
 search the index, one after the other, in a process of its own.
+
+Answers: `cloze answer --corpus` with a reader, for questions without their passages: a SQuAD file,
+or JSON lines of `question` and `answers`. Of up to 20 questions each answer is shown.
 """
 
 from __future__ import annotations
@@ -100,12 +104,69 @@ def timing(path: str, by: str, questions: list[str]) -> None:
     print(f"| {by} | {passages:,} | {median:.1f} | {high:.1f} | {memory:,.0f} |", flush=True)
 
 
+def questions_of(path: Path) -> list[tuple[str, list[str]]]:
+    """Return questions and their right answers, of a SQuAD file or of JSON lines."""
+    text = path.read_text(encoding="utf-8")
+    if path.suffix == ".jsonl":
+        rows = map(json.loads, text.splitlines())
+        return [(row["question"], row["answers"]) for row in rows]
+    return [
+        (qa["question"], [answer["text"] for answer in qa["answers"]])
+        for article in json.loads(text)["data"]
+        for paragraph in article["paragraphs"]
+        for qa in paragraph["qas"]
+    ]
+
+
+def answer(reader: str, index: str, questions: list[tuple[str, list[str]]], passages: int) -> None:
+    """Print exact match, F1, and the share of questions with an answer in a retrieved passage."""
+    from cloze.model.tasks.metrics import answer_f1, exact_match, normalize_answer
+    from cloze.model.use.answer import AnswerPredictor
+    from cloze.model.use.configs import AnswerConfig
+
+    config = AnswerConfig(requests=({"question": ""},), corpus=index, passages=passages, top_k=1)
+    predictor, rows = AnswerPredictor(reader, config), []
+    for begin in range(0, len(questions), 16):
+        group = questions[begin : begin + 16]
+        encoded = predictor.encode([(question, None) for question, _ in group])
+        for (question, right), found, reading in zip(
+            group, predictor.answer(encoded), encoded[1], strict=True
+        ):
+            texts = [normalize_answer(passage.text) for passage in reading.passages]
+            retrieved = any(normalize_answer(own) in text for own in right for text in texts)
+            exact = max(exact_match(found["answer"], own) for own in right)
+            f1 = max(answer_f1(found["answer"], own) for own in right)
+            rows.append((exact, f1, float(retrieved)))
+            if len(questions) <= 20:
+                source = found["passage"] or {"title": "", "url": "", "licence": ""}
+                print(
+                    f"| {question} | {found['answer']} | {'yes' if exact else 'no'} | "
+                    f"{'yes' if retrieved else 'no'} | {source['title']} | {source['url']} | "
+                    f"{source['licence']} |",
+                    flush=True,
+                )
+    exact, f1, recall = np.mean(rows, axis=0)
+    print(
+        f"{len(rows)} questions, {passages} passages: exact match {exact:.3f}, F1 {f1:.3f}, "
+        f"an answer among the retrieved {recall:.3f}"
+    )
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--squad", type=Path, required=True)
+    parser.add_argument("--squad", type=Path)
+    parser.add_argument("--reader")
+    parser.add_argument("--questions", type=Path)
+    parser.add_argument("--passages", type=int, default=10)
+    parser.add_argument("--limit", type=int)
     parser.add_argument("--index", action="append", default=[])
     parser.add_argument("--vectors", action="append", default=[])
     arguments = parser.parse_args()
+    if arguments.reader:
+        asked = questions_of(arguments.questions)[: arguments.limit]
+        for path in [*arguments.index, *arguments.vectors]:
+            answer(arguments.reader, path, asked, arguments.passages)
+        return
     passages, questions, of = squad(arguments.squad)
     compare(passages, questions, of)
     if arguments.index or arguments.vectors:
