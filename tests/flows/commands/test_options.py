@@ -131,7 +131,12 @@ def test_help_says_what_the_field_says() -> None:
     assert options()["data"].get_help_record(context) == ("--data PATH", "")
 
 
-COMMAND_OF = {"vectors": "embed-corpus", "score": "score-pairs", "filter": "train-filter"}
+COMMAND_OF = {
+    "vectors": "embed-corpus",
+    "score": "score-pairs",
+    "filter": "train-filter",
+    "entities": "tag-corpus",
+}
 
 
 @pytest.mark.parametrize("name", stages.TABLE)

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import math
+import signal
+import subprocess
+import sys
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -105,6 +108,35 @@ def content(result: BuildResult) -> str:
 
 def test_the_same_bytes_with_two_workers(corpus: str, built: BuildResult, tmp_path: Path) -> None:
     assert content(index(corpus, tmp_path / "two", workers=2)) == content(built)
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from cloze.pipeline.index import build
+from tests.pipeline.index.test_index import index
+write, files = build.write_arrow, []
+def write_or_die(path, *arguments):
+    files.append(path)
+    if len(files) == int(sys.argv[3]):
+        Path(path).write_bytes(b"half a file")
+        os.kill(os.getpid(), signal.SIGKILL)
+    return write(path, *arguments)
+build.write_arrow = write_or_die
+index(sys.argv[1], Path(sys.argv[2]))
+"""
+
+
+def test_killed_and_built_again_to_the_same_bytes(
+    corpus: str, built: BuildResult, tmp_path: Path
+) -> None:
+    out = tmp_path / "killed"
+    arguments = [sys.executable, "-c", KILLED, corpus, str(out), "4"]  # in the second shard
+    died = subprocess.run(arguments, cwd=Path(__file__).parents[3], capture_output=True, text=True)
+    assert died.returncode == -signal.SIGKILL, died.stderr
+    assert not artifact.is_artifact(str(out))
+    assert len(list(out.glob("p*.arrow"))) == 4
+    assert content(index(corpus, out)) == content(built)
 
 
 def test_unchanged_shards_are_reused(corpus: str, built: BuildResult, tmp_path: Path) -> None:
