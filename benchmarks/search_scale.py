@@ -1,11 +1,12 @@
 """Search in 10^4, 10^5 and 10^6 passages: time to build, size, memory and latency.
 
-    python -m benchmarks.search_scale --corpus W/corpus --checkpoint W/retriever --out DIR \
-        --questions SHARED/tasks/squad/dev-v1.1.json [--times 1 6]
+    python -m benchmarks.search_scale --index W/small --index W/index --corpus W/corpus \
+        --checkpoint W/retriever --questions SHARED/tasks/squad/dev-v1.1.json --out DIR
 
-The corpus is indexed as it is, and with every document repeated `times`. A repetition has another
-key, and every third word of it another ending, so that the vocabulary grows. Vectors are random:
-the time of a search does not depend on their values, and embedding a million passages takes hours.
+Indexes are measured as they are. The corpus is indexed with every document repeated `--times` and
+short passages (`--passage-words`). A repetition has another key, and every third word of it another
+ending, so that the vocabulary grows. Vectors are random: the time of a search does not depend on
+their values, and embedding a million passages takes hours. Latency is CPU time of one thread.
 """
 
 from __future__ import annotations
@@ -13,7 +14,6 @@ from __future__ import annotations
 import argparse
 import resource
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -26,6 +26,9 @@ from cloze.core.stages.execute import execute
 from cloze.pipeline.corpus.write.shards import CorpusShards, read_shard
 from cloze.pipeline.index.passages import PassageIndex
 from cloze.pipeline.index.stage import STAGE, IndexConfig
+
+CLOCK = "process_time"
+PROCESSES = (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
 
 
 def write_manifest(path: Path, stage: str, parents: dict[str, str], config: dict) -> None:
@@ -87,38 +90,44 @@ def random_vectors(index: str, checkpoint: str, out: Path, width: int) -> str:
     return str(out)
 
 
-def measure(corpus: str, arguments: argparse.Namespace, name: str, words: int) -> Iterator[str]:
-    index, out = str(arguments.out / f"index-{name}"), arguments.out / f"vectors-{name}"
-    begin, used = time.perf_counter(), resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime
+def build(corpus: str, index: str, words: int) -> str:
+    """Index a corpus, and print time and size."""
+    begin = time.perf_counter()
+    used = sum(resource.getrusage(who).ru_utime for who in PROCESSES)
     execute(STAGE, IndexConfig(passage_words=words), {"corpus": corpus}, index)
-    seconds = time.perf_counter() - begin
-    used = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime - used
+    used = sum(resource.getrusage(who).ru_utime for who in PROCESSES) - used
     size = sum(file.stat().st_size for file in Path(index).glob("p*.arrow"))
-    print(f"built in {seconds:.0f} s, {used:.0f} s of workers, {size / 1e6:,.0f} MB", flush=True)
-    yield index
-    yield random_vectors(index, arguments.checkpoint, out, arguments.width)
+    seconds = time.perf_counter() - begin
+    print(f"built in {seconds:.0f} s ({used:.0f} s of CPU), {size / 1e6:,.0f} MB", flush=True)
+    return index
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--index", action="append", default=[])
     parser.add_argument("--corpus", required=True)
     parser.add_argument("--checkpoint", required=True)
     parser.add_argument("--questions", type=Path, required=True)
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--times", type=int, nargs="+", default=[1, 6])
-    parser.add_argument("--passage-words", type=int, default=50)
+    parser.add_argument("--times", type=int, default=3)
+    parser.add_argument("--passage-words", type=int, default=20)
     parser.add_argument("--width", type=int, default=192)
+    parser.add_argument("--limit", type=int, default=50, help="questions per index")
     arguments = parser.parse_args()
-    questions = [question for question, _ in questions_of(arguments.questions)]
-    for times in arguments.times:
-        corpus = arguments.corpus
-        if times > 1:
-            corpus = repeated(corpus, arguments.out / f"corpus-{times}", times)
-        print("| by | passages | p50 ms | p99 ms | process, MB |\n|---|---|---|---|---|")
-        index, vectors = measure(corpus, arguments, str(times), arguments.passage_words)
-        timing(index, "bm25", questions)
-        timing(vectors, "dense", questions)
-        timing(vectors, "both", questions)
+    questions = [text for text, _ in questions_of(arguments.questions)][: arguments.limit]
+    corpus = repeated(arguments.corpus, arguments.out / "corpus", arguments.times)
+    indexes = [
+        *arguments.index,
+        build(corpus, str(arguments.out / "index"), arguments.passage_words),
+    ]
+    print("| by | passages | p50 ms | p98 ms | process, MB |\n|---|---|---|---|---|")
+    for number, index in enumerate(indexes):
+        vectors = random_vectors(
+            index, arguments.checkpoint, arguments.out / f"vectors-{number}", arguments.width
+        )
+        timing(index, "bm25", questions, CLOCK)
+        timing(vectors, "dense", questions, CLOCK)
+        timing(vectors, "both", questions, CLOCK)
 
 
 if __name__ == "__main__":

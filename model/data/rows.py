@@ -22,7 +22,7 @@ from cloze.pipeline.dataset.masking.candidates import (
     row_keys,
 )
 from cloze.pipeline.dataset.masking.draw import sample_masks
-from cloze.pipeline.dataset.salient import SALIENT_RULE
+from cloze.pipeline.dataset.masking.salient import SALIENT_RULE
 from cloze.pipeline.dataset.schema import DatasetInfo
 from cloze.pipeline.tokenizer import load
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pydantic import BaseModel, ConfigDict, Field
 
+TEMPERATURE = 0.05  # of similarities, if a retriever's task does not say (SimCSE)
+
 
 class RetrievalOptions(BaseModel):
     """The passages that are read with each row, and the age of their vectors."""

@@ -14,6 +14,7 @@ from pydantic import BeforeValidator, Field, field_validator, model_validator
 from typing_extensions import Self
 
 from cloze.core.config import InputPath, StageConfig
+from cloze.model.objectives.retrieval_options import TEMPERATURE
 
 
 def _several(value: object) -> object:
@@ -221,7 +222,7 @@ class RetrievalOptions(TaskOptions):
     normalize: bool = True
     """Scale all vectors to length 1, so that their product is the cosine similarity."""
 
-    temperature: float = Field(default=0.05, gt=0)
+    temperature: float = Field(default=TEMPERATURE, gt=0)
     """Temperature of the similarities (SimCSE)."""
 
     group: int = Field(default=32, ge=2)

@@ -34,7 +34,7 @@ class PassageTokens:
 
     Attributes:
         count: N.
-        lengths: int64 [N], tokens of each passage.
+        by_length: int64 [N], numbers of the passages, the shortest first.
         pad: id of the padding token.
 
     Raises:
@@ -59,7 +59,7 @@ class PassageTokens:
         self._locate(rows, offsets, borders, counts, room)
         title_lengths = np.minimum(np.diff(title_offsets), longest - 1)
         lengths = np.minimum(np.diff(borders), longest - 1 - title_lengths)
-        starts = [title_offsets[:-1], len(titles) + borders[:-1], len(titles) + len(ids)]
+        starts: list[Any] = [title_offsets[:-1], len(titles) + borders[:-1], len(titles) + len(ids)]
         pieces = np.stack(np.broadcast_arrays(*starts), axis=1)
         sizes = np.stack(np.broadcast_arrays(title_lengths, lengths, 1), axis=1)
         source = np.concatenate([titles, ids, [self._special.sep]])
@@ -67,7 +67,7 @@ class PassageTokens:
         ends = offsets_of(sizes.sum(axis=1))
         self._tensors["tokens"] = torch.from_numpy(tokens.astype(np.int32))
         self._tensors["offsets"] = torch.from_numpy(np.append(ends, ends[-1]))
-        self.count, self.lengths = len(rows), np.diff(ends)
+        self.count, self.by_length = len(rows), torch.from_numpy(np.argsort(np.diff(ends)))
 
     def _locate(
         self, rows: list[dict[str, Any]], offsets: Any, borders: Any, counts: Any, room: int

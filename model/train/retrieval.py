@@ -38,12 +38,10 @@ from cloze.model import checkpoint
 from cloze.model.data.batch import empty_batch
 from cloze.model.families.config import ModelConfig
 from cloze.model.families.models import RETRIEVAL, load_backbone
+from cloze.model.families.pretraining import BiEncoder
 from cloze.model.layers.batch import IGNORE_INDEX, Batch
 from cloze.model.objectives import LossSum
-from cloze.model.objectives.retrieval_options import RetrievalOptions
-from cloze.model.tasks.encode import evaluation_batches
-from cloze.model.tasks.kinds.retrieval import BiEncoder
-from cloze.model.tasks.table import task_options
+from cloze.model.objectives.retrieval_options import TEMPERATURE, RetrievalOptions
 from cloze.model.train.evaluate.scoring import PretrainModule
 from cloze.model.train.optimizers.parameters import freeze_unused
 from cloze.model.train.passages import PassageTokens
@@ -54,7 +52,7 @@ from cloze.pipeline.dataset.schema import DatasetInfo
 
 HEAD = "embedding"  # head of a checkpoint trained for retrieval
 FEWEST_TOKENS = 16  # of a passage
-POSITIONS = 8192  # of passages that are embedded at once
+AT_ONCE = 128  # passages that are embedded at once
 
 
 class Retriever(nn.Module):
@@ -173,9 +171,8 @@ def load_retrieval(
             f"{model.max_position_embeddings} tokens that the model reads to a passage; make the "
             f"dataset with a smaller --length"
         )
-    head, task = loaded.heads[HEAD], dict(loaded.task or {})
-    backbone = load_backbone(loaded.model, loaded.state)
-    tuned: Any = task_options(str(task.get("name", "inverse-cloze")), task.get("options", {}))
+    head, backbone = loaded.heads[HEAD], load_backbone(loaded.model, loaded.state)
+    tuned = (loaded.task or {}).get("options", {})
     return Retrieval(
         options=options or RetrievalOptions(),
         passages=PassageTokens(
@@ -186,7 +183,7 @@ def load_retrieval(
             typed=own.pair_frame.typed and model.type_vocab_size > 1,
         ),
         retriever=BiEncoder(*backbone, head["pooling"], bool(head["normalize"])).eval(),
-        temperature=float(tuned.temperature),
+        temperature=float(tuned.get("temperature", TEMPERATURE)),
         metadata=loaded,
     )
 
@@ -272,10 +269,9 @@ class RetrievalModule(PretrainModule):
     def _embed_all(self, network: nn.Module) -> Tensor:
         passages, embed = self.retrieval.passages, cast(BiEncoder, network).embed
         device, vectors = next(network.parameters()).device, torch.empty(0)
-        for chosen in evaluation_batches(passages.lengths, POSITIONS):
+        for numbers in passages.by_length.to(device).split(AT_ONCE):
             if not threading.main_thread().is_alive():
                 raise RuntimeError("the training has ended")
-            numbers = torch.from_numpy(chosen).to(device)
             with autocast(self.precision, device.type):
                 part = embed(passages.alone(numbers))
             if not len(vectors):
@@ -321,7 +317,7 @@ class RetrievalModule(PretrainModule):
         }  # fmt: skip
         questions = self.retriever.current.embed(question)
         numbers = self._candidates(batch, questions, lengths, is_target)
-        distinct, place = numbers.unique(return_inverse=True)
+        distinct, place = torch.unique(numbers, return_inverse=True)  # type: ignore[no-untyped-call]
         vectors = self.retriever.current.embed(passages.alone(distinct))
         products = questions[:, None] * vectors[place]  # no matrix product: in fp32
         scores = products.sum(dim=2) / self.retrieval.temperature

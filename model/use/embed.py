@@ -24,12 +24,12 @@ from cloze.model import checkpoint
 from cloze.model.data.batch import Prefetch, move, pin
 from cloze.model.data.layouts import LayoutKind, layout_for
 from cloze.model.families.models import load_backbone
+from cloze.model.families.pretraining import BiEncoder, Pooling
 from cloze.model.families.pretraining import encode as encode_batch
 from cloze.model.layers.batch import Batch
 from cloze.model.layers.encoder import Encoder
 from cloze.model.tasks.encode import TextSamples, encode, evaluation_batches, framed
 from cloze.model.tasks.files import corpus_shards
-from cloze.model.tasks.kinds.retrieval import BiEncoder, Pooling
 from cloze.model.tasks.task import Ints
 from cloze.model.train.distributed import init_distributed
 from cloze.model.train.engines.device_scalars import read_async

@@ -2,7 +2,7 @@
 
 Named entities are those of a tagging checkpoint; dates are found by a rule (Guu et al. 2020,
 section 3.4: "we use a BERT-based tagger … to identify named entities, and a regular expression to
-identify dates"). A file per corpus shard, see `cloze.pipeline.dataset.salient`.
+identify dates"). A file per corpus shard, see `cloze.pipeline.dataset.masking.salient`.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from typing import Any
 import pyarrow as pa
 
 from cloze.core import storage
-from cloze.core.arrow import write_arrow
+from cloze.core.arrow import read_arrow, write_arrow
 from cloze.core.stages.stage import BuildContext, StageResult
+from cloze.model.tasks.files import corpus_shards
 from cloze.model.train.distributed import init_distributed
 from cloze.model.train.precision import resolve
 from cloze.model.use.configs import EntitiesConfig
 from cloze.model.use.tag import TokenClassificationPipeline
-from cloze.pipeline.corpus.write.shards import CorpusShards, read_shard
-from cloze.pipeline.dataset.salient import SPANS, spans_file_name
+from cloze.pipeline.dataset.masking.salient import SPANS, spans_file_name
 
 SENTENCES = 2048  # tagged at once
 DATE = "DATE"
@@ -56,19 +56,21 @@ def run(config: EntitiesConfig, build: BuildContext) -> StageResult:
         UsageError: the checkpoint's task is no tagging.
         DataError: corpus or checkpoint is missing.
     """
-    corpus = CorpusShards.open(build.inputs["corpus"])
+    path = build.inputs["corpus"]
+    names = corpus_shards(path)
     world = init_distributed(build.execution)
     precision = resolve(config.precision, world.device)
     tagger = TokenClassificationPipeline(
         build.inputs["checkpoint"], precision=precision, device=world.device
     )
     totals: Counter[str] = Counter()
-    for number, name in enumerate(corpus.names[world.rank :: world.size]):
-        build.report.progress(number, len(corpus.names) / world.size, "shards", {})
+    for number, name in enumerate(names[world.rank :: world.size]):
+        build.report.progress(number, len(names) / world.size, "shards", {})
         # Written last, so an interrupted attempt has completed the shard.
         counts_file = storage.join(build.scratch, f"{name}.json")
         if not storage.exists(counts_file):
-            counts = _tag_shard(tagger, corpus.file(name), build.file(spans_file_name(name)))
+            target = build.file(spans_file_name(name))
+            counts = _tag_shard(tagger, storage.join(path, name), target)
             storage.write_bytes(counts_file, json.dumps(counts).encode())
         totals.update(json.loads(storage.read_text(counts_file)))
     gathered = world.gathered(dict(totals))
@@ -80,7 +82,7 @@ def run(config: EntitiesConfig, build: BuildContext) -> StageResult:
 
 def _tag_shard(tagger: TokenClassificationPipeline, source: str, target: str) -> dict[str, int]:
     """Write the spans of a shard; return the numbers of its sentences, and of spans by type."""
-    table = read_shard(source)
+    table = read_arrow(source)
     places, texts = list[tuple[int, int]](), list[str]()
     for key, sentences in zip(
         table["key"].to_pylist(), table["sentences"].to_pylist(), strict=True

@@ -27,16 +27,21 @@ from cloze.pipeline.dataset.append import BaseDataset
 from cloze.pipeline.dataset.config import DatasetConfig, ExampleConfig, check_disk_space
 from cloze.pipeline.dataset.masking.candidates import UNIGRAMS, TokenProperties, write_unigrams
 from cloze.pipeline.dataset.masking.draw import text_lengths
-from cloze.pipeline.dataset.merge import bin_borders, bucket_count, count_tokens, write_part
-from cloze.pipeline.dataset.pairings.registry import PAIRINGS
-from cloze.pipeline.dataset.pairings.segments import Segments, TokenizedDocuments, tokenize
-from cloze.pipeline.dataset.rows import RowBlock, assemble, part_path, part_schema
-from cloze.pipeline.dataset.salient import (
+from cloze.pipeline.dataset.masking.salient import (
     SALIENT_RULE,
     check_entities,
     spans_by_sentence,
     spans_file_name,
 )
+from cloze.pipeline.dataset.merge import (
+    bin_borders,
+    bucket_count,
+    count_tokens,
+    write_part,
+)
+from cloze.pipeline.dataset.pairings.registry import PAIRINGS
+from cloze.pipeline.dataset.pairings.segments import Segments, TokenizedDocuments, tokenize
+from cloze.pipeline.dataset.rows import RowBlock, assemble, part_path, part_schema
 from cloze.pipeline.dataset.schema import DatasetInfo, id_dtype
 from cloze.pipeline.dataset.shards import WriteDatasetShard, plan_units
 from cloze.pipeline.dataset.summary import CAPPED, new_counts, summarize
@@ -58,7 +63,7 @@ def build_dataset(config: DatasetConfig, build: BuildContext, version: int) -> S
     base = None
     if "append" in build.inputs:
         base = BaseDataset.open(build.inputs["append"], version)
-    check_entities(config, build.inputs)
+    check_entities(config.masking, build.inputs)
     tokenizer = load(build.inputs["vocab"], config.lowercase)
     info = _dataset_info(config, tokenizer)
     if base is None:

@@ -12,7 +12,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
@@ -21,11 +21,10 @@ from torch import Tensor, nn
 from cloze.core import storage
 from cloze.model.data.layouts import LayoutKind
 from cloze.model.data.sampler import shard_range
-from cloze.model.families import pretraining
 from cloze.model.families.config import ModelConfig
 from cloze.model.families.models import Backbone
+from cloze.model.families.pretraining import BiEncoder
 from cloze.model.layers.batch import Batch, extend
-from cloze.model.layers.heads import mean_state
 from cloze.model.tasks.encode import TextSamples, encode
 from cloze.model.tasks.formats.pairs import QueryPassages, read_pairs
 from cloze.model.tasks.metrics import Floats, Ints, Vectors, mean_interval
@@ -34,50 +33,6 @@ from cloze.model.tasks.ranking_metrics import ndcg, query_blocks, recall, releva
 from cloze.model.tasks.task import Figures, Loss, Samples, Task, TaskMetadata
 from cloze.pipeline.index.passages import PassageIndex, best
 from cloze.pipeline.tokenizer.tokenizer import Tokenizer
-
-Pooling = Literal["mean", "first", "pooler"]
-
-
-def pooled(hidden: Tensor, attention_mask: Tensor, pooling: Pooling, pooler: nn.Module) -> Tensor:
-    """Pool to one vector per row, fp32 [B, D].
-
-    Args:
-        hidden: float [B, L, D]; values at padding are ignored.
-        attention_mask: bool [B, L].
-        pooling: `mean` of all tokens' states, special tokens included, as in sentence-transformers
-            (Reimers and Gurevych 2019); `first` token; or the checkpoint's `pooler`.
-    """
-    if pooling == "pooler":
-        vectors: Tensor = pooler(hidden, attention_mask)
-        return vectors.float()
-    if pooling == "first":
-        return hidden[:, 0].float()
-    return mean_state(hidden.float(), attention_mask)
-
-
-class BiEncoder(nn.Module):
-    """Encoder and pooling; the pooler stays in the checkpoint even if unused."""
-
-    def __init__(
-        self, encoder: nn.Module, pooler: nn.Module, pooling: Pooling, normalize: bool
-    ) -> None:
-        super().__init__()
-        self.encoder = encoder
-        self.pooler = pooler
-        self._pooling: Pooling = pooling
-        self._normalize = normalize
-
-    def forward(self, batch: Mapping[str, Any]) -> tuple[Tensor, Tensor]:
-        """Return the vectors of queries [Q, D] and passages [P, D], fp32."""
-        vectors = self.embed(batch)
-        queries = batch["allowed"].shape[0]
-        return vectors[:queries], vectors[queries:]
-
-    def embed(self, batch: Mapping[str, Any]) -> Tensor:
-        """Return the vectors of all rows, fp32 [B, D], for a batch of `TextSamples`."""
-        hidden = pretraining.encode(self.encoder, batch["input_ids"], batch)
-        vectors = pooled(hidden, batch["attention_mask"], self._pooling, self.pooler)
-        return nn.functional.normalize(vectors, dim=-1) if self._normalize else vectors
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -27,7 +27,7 @@ from cloze.pipeline.corpus.write.shards import CorpusShards, read_shard
 from cloze.pipeline.dataset.config import DatasetConfig
 from cloze.pipeline.dataset.masking.candidates import MaskConfig, UnmaskedRows
 from cloze.pipeline.dataset.masking.draw import sample_masks
-from cloze.pipeline.dataset.salient import SPANS, spans_file_name
+from cloze.pipeline.dataset.masking.salient import SPANS, spans_file_name
 from cloze.pipeline.dataset.schema import DatasetInfo
 from cloze.pipeline.dataset.stage import STAGE
 from cloze.pipeline.tokenizer import load

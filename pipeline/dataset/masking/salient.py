@@ -17,7 +17,6 @@ from cloze.core.artifacts import artifact, fingerprints
 from cloze.core.errors import UsageError
 from cloze.core.ragged import I64, offsets_of
 from cloze.core.random_keys import U64
-from cloze.pipeline.dataset.config import ExampleConfig
 
 SALIENT_RULE = "salient"
 SPANS = pa.schema(
@@ -36,16 +35,16 @@ def spans_file_name(corpus_shard: str) -> str:
     return "entities-" + corpus_shard.rpartition("/")[2].removeprefix("corpus-")
 
 
-def check_entities(config: ExampleConfig, inputs: Mapping[str, Any]) -> None:
+def check_entities(rule: str, inputs: Mapping[str, Any]) -> None:
     """Check that the rule salient has the spans of this corpus, and no other rule has any.
 
     Raises:
         UsageError: `entities` is missing, of another corpus, or not read.
     """
-    path, needed = inputs.get("entities"), config.masking == SALIENT_RULE
+    path, needed = inputs.get("entities"), rule == SALIENT_RULE
     if needed != (path is not None):
         found = "found none; make them: cloze tag-corpus" if needed else f"found {path}"
-        raise UsageError(f"masking ({config.masking}) and entities must come together ({found})")
+        raise UsageError(f"masking ({rule}) and entities must come together ({found})")
     if path is not None:
         corpus = fingerprints.input_fingerprint(inputs["corpus"])
         if artifact.read_manifest(path).parents.get("corpus") != corpus:
