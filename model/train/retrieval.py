@@ -26,7 +26,7 @@ import copy
 import threading
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 import torch
@@ -41,6 +41,7 @@ from cloze.model.families.models import RETRIEVAL, load_backbone
 from cloze.model.families.pretraining import BiEncoder
 from cloze.model.layers.batch import IGNORE_INDEX, Batch
 from cloze.model.objectives import LossSum
+from cloze.model.objectives.losses import MLM
 from cloze.model.objectives.retrieval_options import TEMPERATURE, RetrievalOptions
 from cloze.model.train.evaluate.scoring import PretrainModule
 from cloze.model.train.optimizers.parameters import freeze_unused
@@ -208,6 +209,8 @@ class RetrievalModule(PretrainModule):
     ) -> None:
         super().__init__(model, ("mlm",), precision, device_type=device_type)
         self.retrieval, self._options = retrieval, retrieval.options
+        # Of held-out rows: loss and share of the empty passage, in place of details of logits.
+        self.objectives = (replace(MLM, details=lambda outputs, batch: dict(outputs)),)
         # Vectors of the served copy and of the next one, for the interval in `_interval`.
         self._vectors: list[Future[Tensor]] = []
         self._interval = -1
@@ -296,12 +299,12 @@ class RetrievalModule(PretrainModule):
         best = scores.topk(min(self._options.passages, len(vectors)), dim=1)
         return best.indices.masked_fill(best.values.isinf(), len(vectors))
 
-    def _sums(self, batch: Batch) -> tuple[list[LossSum], dict[str, Tensor]]:
+    def _sums(self, batch: Batch) -> tuple[list[LossSum], dict[str, Any]]:
         """Return the marginal loss, and as outputs sums and counts for held-out metrics."""
         with autocast(self.precision, batch["input_ids"].device.type):
             return self._marginal(batch)
 
-    def _marginal(self, batch: Batch) -> tuple[list[LossSum], dict[str, Tensor]]:
+    def _marginal(self, batch: Batch) -> tuple[list[LossSum], dict[str, Any]]:
         passages, ids = self.retrieval.passages, batch["input_ids"]
         passages.to(ids.device)
         real = batch["attention_mask"].clone()
@@ -346,8 +349,8 @@ class RetrievalModule(PretrainModule):
             has_target = torch.zeros_like(lengths).index_add(0, row, is_target.long()) > 0
             share = (prior[:, -1].exp() * has_target).sum()
             details = {
-                "mlm_null_loss": torch.stack([-of_rows[:, -1].sum(), targets]),
-                "mlm_null_share": torch.stack([share, has_target.sum()]),
+                "null_loss": (-of_rows[:, -1].sum(), targets),
+                "null_share": (share, has_target.sum()),
             }
         correct = ((guess == labels) & is_target).sum()
         return [LossSum(name="mlm", total=-marginal.sum(), count=targets, correct=correct)], details
@@ -366,10 +369,3 @@ class RetrievalModule(PretrainModule):
                 excluded = self.retrieval.passages.overlapping(batch["source"], lengths)
             numbers = self.search(questions.detach().float(), excluded)
         return torch.cat([numbers, torch.full_like(numbers[:, :1], count)], dim=1)
-
-    def predict(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """Return the metrics of `loss`, and of the empty passage: its loss alone, and its share."""
-        sums, details = self._sums(batch)
-        self.detail_names = tuple(details)
-        summed = torch.stack([sums[0].total.detach().double(), sums[0].correct.double()])[:, None]
-        return summed, torch.stack(list(details.values()), dim=1).double()

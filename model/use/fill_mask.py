@@ -144,8 +144,8 @@ class FillMaskPipeline:
         ).ids
         token = filled[mask - 1] if len(filled) == len(ids) - 2 else -1
         same = (*ids[1:mask], token, *ids[mask + 1 : -1]) == tuple(filled)
-        known = same and token not in self.pieces.special.ids
-        return replace(question, label=token if known else -1, relation=relation)
+        label = token if same and token not in self.pieces.special.ids else -1
+        return replace(question, label=label, relation=relation)
 
     def ranks(self, probes: Sequence[Question]) -> list[int | None]:
         """Return the rank of each probe's label among all tokens; None: it is not one token."""
