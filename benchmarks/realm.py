@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -53,7 +54,7 @@ def rows_of(dataset: str, rows: int) -> HeldoutSet:
     shards = ShardedRows(dataset, "heldout")
     assert shards.info is not None
     return HeldoutSet(
-        shards=shards, rows=min(rows, len(shards)), batch=16, pad=0, mask=4,
+        shards=shards, rows=min(rows, len(shards)), batch=8, pad=0, mask=4,
         longest=shards.info.length,
     )  # fmt: skip
 
@@ -67,7 +68,7 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=400)
     parser.add_argument("--passages", type=int, default=2)
     arguments = parser.parse_args()
-    held, world = rows_of(arguments.dataset, arguments.rows), World(0, 1, torch.device("cpu"))
+    held = rows_of(arguments.dataset, arguments.rows)
     print(f"{held.rows} held-out rows\n\n| training | passages | loss | accuracy |")
     print("|---|---|---|---|")
     inputs = {"index": arguments.index, "retriever": arguments.retriever}
@@ -84,23 +85,33 @@ def main() -> None:
         found.add_to(network)
         weights = checkpoint.weights(str(directory))
         network.load_state_dict({name: weights[name] for name in weights})
-        module = Variants(network, found, "fp32")
-        for how in ("retrieved", "random", "none"):
-            module.how = how
-            show(Path(path).name, how, evaluate(module, held, world))
+        module, losses = Variants(network, found, "fp32"), {}
+        for module.how in ("none", "retrieved", "random"):
+            losses[module.how] = score(Path(path).name, module.how, module, held)
+            if module.how != "none":
+                print(f"| | {difference(losses[module.how], losses['none'])} | | |", flush=True)
     for path in arguments.closed:
         loaded = checkpoint.load(path)
-        model = load_model(loaded.model, loaded.state)
-        show(
-            Path(path).name,
-            "closed book",
-            evaluate(PretrainModule(model, ("mlm",), "fp32"), held, world),
-        )
+        module = PretrainModule(load_model(loaded.model, loaded.state), ("mlm",), "fp32")
+        score(Path(path).name, "closed book", module, held)
 
 
-def show(name: str, how: str, metrics: dict[str, float]) -> None:
+def score(name: str, how: str, module: PretrainModule, held: HeldoutSet) -> np.ndarray:
+    """Print loss and accuracy; return predictions and loss of each batch, float64 [batches, 2]."""
+    groups: list[tuple[float, float]] = []
+    metrics = evaluate(module, held, World(0, 1, torch.device("cpu")), groups=groups)
     loss, accuracy = metrics["heldout_loss"], metrics["heldout_accuracy"]
     print(ROW.format(name=name, how=how, loss=loss, accuracy=accuracy), flush=True)
+    return np.array(groups)
+
+
+def difference(groups: np.ndarray, others: np.ndarray) -> str:
+    """Return the difference of two mean losses, with its jackknife standard error over batches."""
+    counts, gaps = groups[:, 0], groups[:, 1] - others[:, 1]
+    mean, size = gaps.sum() / counts.sum(), len(gaps)
+    without = (gaps.sum() - gaps) / (counts.sum() - counts)
+    error = np.sqrt((size - 1) / size * ((without - without.mean()) ** 2).sum())
+    return f"{mean:+.4f} ± {error:.4f} against none"
 
 
 if __name__ == "__main__":
