@@ -272,7 +272,7 @@ class RetrievalModule(PretrainModule):
     def _embed_all(self, network: nn.Module) -> Tensor:
         passages, embed = self.retrieval.passages, cast(BiEncoder, network).embed
         device, vectors = next(network.parameters()).device, torch.empty(0)
-        for numbers in passages.by_length.to(device).split(AT_ONCE):
+        for numbers in torch.split(passages.by_length.to(device), AT_ONCE):
             if not threading.main_thread().is_alive():
                 raise RuntimeError("the training has ended")
             with autocast(self.precision, device.type):
@@ -320,7 +320,7 @@ class RetrievalModule(PretrainModule):
         }  # fmt: skip
         questions = self.retriever.current.embed(question)
         numbers = self._candidates(batch, questions, lengths, is_target)
-        distinct, place = torch.unique(numbers, return_inverse=True)  # type: ignore[no-untyped-call]
+        distinct, place = torch.unique(numbers, return_inverse=True)
         vectors = self.retriever.current.embed(passages.alone(distinct))
         products = questions[:, None] * vectors[place]  # no matrix product: in fp32
         scores = products.sum(dim=2) / self.retrieval.temperature

@@ -266,7 +266,7 @@ def test_the_copies_move_on_at_their_steps(made: dict[str, str], tmp_path: Path)
 
 def test_copies_have_no_dropout_while_the_retriever_trains() -> None:
     from cloze.model.families.models import new_backbone
-    from cloze.model.tasks.kinds.retrieval import BiEncoder
+    from cloze.model.families.pretraining import BiEncoder
 
     retriever = Retriever(BiEncoder(*new_backbone(tiny_config()), "mean", True))
     retriever.train()
