@@ -213,8 +213,8 @@ def build_model(
         notes.append(f"the checkpoint lacks what begins at random: {', '.join(missing)}")
     if execution.activation_checkpointing:
         enable_activation_checkpointing(network)
-    own = without_training_modules(dict(network.named_parameters()))
-    parameters = sum(parameter.numel() for parameter in own.values())
+    own = without_training_modules(dict(network.named_parameters())).values()
+    parameters = sum(parameter.numel() for parameter in own)
     engine = engines.choose_engine(
         execution.engine,
         execution.zero,
@@ -237,8 +237,7 @@ def build_model(
     compiled = _compiled(job, start, scoring, plan, layout, gathers)
     scoring.set_compiled(compiled)
     if start.resumed is not None:
-        optimizer = config.optimizer or DEFAULT_OPTIMIZER
-        continuation.check_optimizer(start.resumed, network, optimizer)
+        continuation.check_optimizer(start.resumed, network, config.optimizer or DEFAULT_OPTIMIZER)
     return BuiltModel(
         scoring=scoring,
         networks=networks,
@@ -262,9 +261,7 @@ def _compiled(
     config, execution, world, train = start.config, job.build.execution, job.world, job.data.train
     if RECORDED & set(start.names) or start.retrieval is not None:
         if execution.compile:
-            raise UsageError(
-                "compile (true) is not for a teacher's states and retrieval; leave it out"
-            )
+            raise UsageError("compile (true) is not for a teacher's states or retrieval; omit it")
         return False
     decision = compile_policy.given_decision(
         execution.compile,
@@ -328,7 +325,7 @@ def _scoring(
         models = (start.model, teacher.model)
         heads = None if distill is None else distill.relation_heads
         comparison = Comparison(network, teacher.network, models, start.names, heads)
-    if start.retrieval is not None:
+    if start.retrieval:
         return RetrievalModule(network, start.retrieval, precision, device.type)
     scoring = PretrainModule(
         network,
