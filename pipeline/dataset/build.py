@@ -89,7 +89,8 @@ def build_dataset(config: DatasetConfig, build: BuildContext, version: int) -> S
     append.write_documents(keys_file, directory, len(groups), documents)
     unigrams = build.file(UNIGRAMS) if config.random_from == "corpus" else None
     if unigrams is not None and base is None:  # else the counts of the existing dataset
-        schema = part_schema(tokenizer.vocab_size, packed=info.packed)
+        salient = config.masking == SALIENT_RULE
+        schema = part_schema(tokenizer.vocab_size, packed=info.packed, salient=salient)
         paths = [part_path(directory, TRAIN, number) for number in range(len(groups))]
         counts = count_tokens(paths, schema, tokenizer.vocab_size)
         write_unigrams(unigrams, counts)

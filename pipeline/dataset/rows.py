@@ -181,12 +181,13 @@ def assemble(
     )
 
 
-def part_schema(vocab_size: int, *, packed: bool) -> pa.Schema:
+def part_schema(vocab_size: int, *, packed: bool, salient: bool = False) -> pa.Schema:
     """Return the schema of `RowBlock.to_arrow`."""
     ids = pa.from_numpy_dtype(id_dtype(vocab_size))
     fields = [("rank", pa.uint64()), ("input_ids", pa.list_(ids)), ("segment_start", pa.int32())]
     fields += [("pair_label", pa.int8()), ("document", pa.uint64()), ("offset", pa.int32())]
-    return pa.schema([*fields, *([("boundaries", pa.list_(pa.uint16()))] if packed else [])])
+    fields += [("boundaries", pa.list_(pa.uint16()))] if packed else []
+    return pa.schema([*fields, *([("salient", pa.list_(pa.uint8()))] if salient else [])])
 
 
 def part_path(directory: str, split: str, number: int) -> str:

@@ -21,6 +21,7 @@ from cloze.pipeline.dataset import schema
 from cloze.pipeline.dataset.config import DatasetConfig
 from cloze.pipeline.dataset.masking.candidates import TokenProperties, read_unigrams
 from cloze.pipeline.dataset.masking.draw import Masks, sample_masks
+from cloze.pipeline.dataset.masking.salient import SALIENT_RULE
 from cloze.pipeline.dataset.merge import (
     ShuffleRange,
     bin_borders,
@@ -90,7 +91,8 @@ class WriteDatasetShard:
             for number in range(len(unit["extents"]))
         ]
         parts = mapped_slices(paths, unit["extents"], self.stamp, ranged=self.ranged)
-        rows_schema = part_schema(info.vocab_size, packed=info.packed)
+        salient = mask_config.rule == SALIENT_RULE
+        rows_schema = part_schema(info.vocab_size, packed=info.packed, salient=salient)
         counts = [NO_ROWS]
 
         def batches() -> Iterator[pa.RecordBatch]:
