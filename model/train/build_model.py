@@ -213,8 +213,8 @@ def build_model(
         notes.append(f"the checkpoint lacks what begins at random: {', '.join(missing)}")
     if execution.activation_checkpointing:
         enable_activation_checkpointing(network)
-    own = without_training_modules(dict(network.named_parameters())).values()
-    parameters = sum(parameter.numel() for parameter in own)
+    own = without_training_modules(dict(network.named_parameters()))
+    parameters = sum(parameter.numel() for parameter in own.values())
     engine = engines.choose_engine(
         execution.engine,
         execution.zero,
@@ -313,8 +313,7 @@ def _scoring(
     job: SetupJob, start: Start, network: torch.nn.Module, precision: Precision
 ) -> PretrainModule:
     """Build the module of network and loss; parameters that no objective uses are frozen."""
-    device, teacher = job.world.device, start.teacher
-    distill = start.distill
+    device, teacher, distill = job.world.device, start.teacher, start.distill
     weights = {
         **start.model.loss_weights(),
         **({} if distill is None else distill.loss_weights()),

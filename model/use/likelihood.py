@@ -39,7 +39,8 @@ from cloze.model.tasks.files import METRICS, documents, write_json
 from cloze.model.train.distributed import init_distributed
 from cloze.model.train.precision import resolve
 from cloze.model.use.configs import LikelihoodConfig
-from cloze.model.use.scorer import Bools, Floats, Ints, SentenceScorer
+from cloze.model.use.masked_copies import Bools, Ints
+from cloze.model.use.scorer import Floats, SentenceScorer
 from cloze.pipeline.tokenizer.tokenizer import Tokenizer
 
 TEXTS = "texts.jsonl"

@@ -25,7 +25,8 @@ from cloze.model.families.models import load_model
 from cloze.model.layers.heads import VocabularyHead
 from cloze.model.tasks.formats.contrasts import Contrast, read_contrasts
 from cloze.model.use.configs import ScoreConfig
-from cloze.model.use.scorer import Mask, SentenceScorer, mask_sentences, masks, scoring_batches
+from cloze.model.use.masked_copies import Mask, mask_sentences, masks, scoring_batches
+from cloze.model.use.scorer import SentenceScorer
 from cloze.model.use.scoring import bootstrap, correct, mean_accuracy
 from cloze.model.use.stages import SCORE
 from cloze.pipeline import tokenizer
