@@ -106,7 +106,8 @@ class AttentionReader:
             real: bool [B, L], true at tokens.
             layout: layout of packed rows. None: one sequence per row.
         """
-        layout = self.encoder.rows(input_ids, real) if layout is None else layout
+        if layout is None:
+            layout = self.encoder.rows(input_ids, real, token_type_ids)
         if self.causal:
             causal = torch.ones(len(input_ids), dtype=torch.bool, device=input_ids.device)
             layout = replace(layout, causal=causal)

@@ -46,6 +46,9 @@ class ModelConfig(BaseModel):
     supports_packed_rows: ClassVar[bool] = True
     """Models of the class can read rows of several sequences that do not see each other."""
 
+    supports_onnx: ClassVar[bool] = True
+    """The class can be exported as an ONNX file."""
+
     learns_from_teacher: ClassVar[bool] = False
     """The class has its own objectives and loss weights for training with a teacher."""
 

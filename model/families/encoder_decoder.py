@@ -28,6 +28,7 @@ class EncoderDecoderConfig(ModelConfig):
     supports_compile: ClassVar[bool] = False  # not measured
     supports_causal: ClassVar[bool] = False
     supports_pruned_heads: ClassVar[bool] = False
+    supports_onnx: ClassVar[bool] = False
     denoises: ClassVar[str] = "infilling"
     """Default objective, of `cloze.model.objectives.noises`."""
 

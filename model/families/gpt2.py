@@ -17,6 +17,8 @@ from cloze.model.families.config import ModelConfig, Size
 from cloze.model.families.hub_format import EMBEDDING, TASK_ROWS, HubFormat, KeyMap, same
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from cloze.model.families.pretraining import LeftToRightModel
     from cloze.model.layers.heads import LastState
 
@@ -112,6 +114,12 @@ def read(config: dict[str, Any]) -> dict[str, Any]:
     return {**config, "n_embd": width, "n_inner": config.get("n_inner") or 4 * width}
 
 
+def transpose(name: str, tensor: Tensor) -> Tensor:
+    """Transpose the matrices of the layers, both ways."""
+    matrices = ("qkv.weight", "attention.output.weight", "up.weight", "down.weight")
+    return tensor.t().contiguous() if name.endswith(matrices) else tensor
+
+
 HUB = HubFormat(
     family="gpt2",
     model_type="gpt2",
@@ -148,7 +156,8 @@ HUB = HubFormat(
     # masks and a number that versions before 4.30 saved as weights
     ignored=(".attn.bias", ".attn.masked_bias"),
     base="transformer.",
-    transposed=("qkv.weight", "attention.output.weight", "up.weight", "down.weight"),
+    to_theirs=lambda model, name, tensor: transpose(name, tensor),
+    to_ours=transpose,
     outputs={"logits": "lm_logits"},
     write=write,
     read=read,

@@ -143,7 +143,8 @@ class HubFormat:
         ignored: ends of names that are no parameters: buffers that old versions saved.
         zeros: those of `ignored` that must be 0, as the family has no such parameters.
         base: prefix of Hugging Face's encoder parameters; files of the encoder alone omit it.
-        transposed: suffixes of Cloze's names of matrices that Hugging Face stores transposed.
+        to_theirs: maps model, Cloze's name and a tensor to the form that Hugging Face stores.
+        to_ours: inverse of `to_theirs`, from Cloze's name and a tensor.
         unexported: heads without a Hugging Face form.
         encoder_alone: pretraining heads with which only the encoder is exported.
         unused: prefixes of Hugging Face parameters that no head reads; they are dropped.
@@ -170,7 +171,8 @@ class HubFormat:
     ignored: tuple[str, ...] = ("embeddings.position_ids",)
     zeros: tuple[str, ...] = ()
     base: str = ""
-    transposed: tuple[str, ...] = ()
+    to_theirs: Callable[[Any, str, Tensor], Tensor] = lambda model, name, tensor: tensor
+    to_ours: Callable[[str, Tensor], Tensor] = lambda name, tensor: tensor
     unexported: tuple[str, ...] = ()
     encoder_alone: tuple[str, ...] = ()
     unused: tuple[str, ...] = ()
@@ -197,7 +199,7 @@ class HubFormat:
                     f"{self.refused[head]}"
                 )
         objectives = prediction_objectives(heads)
-        if objectives and "masked_lm" in heads and "mlm" not in objectives:
+        if objectives and "masked_lm" in heads and not {"mlm", "plm"} & set(objectives):
             raise DataError(
                 f"masked_lm (a head of this {self.family} model) was trained on "
                 f"{', '.join(objectives)} and predicts each token at the position before it, which "
@@ -284,11 +286,13 @@ class HubFormat:
                 f"{where}: {name} ({fault['input']!r}) does not fit: {message}"
             ) from error
 
-    def to_state(self, state: Mapping[str, Tensor], heads: Iterable[str] = ()) -> dict[str, Tensor]:
+    def to_state(
+        self, state: Mapping[str, Tensor], heads: Iterable[str] = (), model: Any = None
+    ) -> dict[str, Tensor]:
         """Return the weights under Hugging Face's names, without tied copies, as in transformers.
 
         Args:
-            heads: heads of the model, as for `to_config`.
+            heads, model: as for `to_config`; `model` is needed where `to_theirs` reads it.
 
         Raises:
             DataError: a parameter is not in the table.
@@ -302,7 +306,7 @@ class HubFormat:
                     f"the parameter {name} has no Hugging Face name in the {self.family} table; "
                     f"export another checkpoint"
                 )
-            hf_state[hf_name] = self._transpose(name, tensor)
+            hf_state[hf_name] = self.to_theirs(model, name, tensor)
         return hf_state
 
     def exported(self, state: Mapping[str, Tensor], heads: Iterable[str] = ()) -> dict[str, Tensor]:
@@ -354,7 +358,7 @@ class HubFormat:
                 tie = self.copies.get(hf_name)
                 fault = f"must be tied to {tie}" if tie else f"is not in the {self.family} table"
                 raise DataError(f"{where} contains {hf_name}, which {fault}; use another model")
-            cloze_state[name] = self._transpose(name, tensor.float())
+            cloze_state[name] = self.to_ours(name, tensor.float())
         return cloze_state
 
     def _current(self, name: str) -> str:
@@ -362,10 +366,6 @@ class HubFormat:
             name = name.replace(legacy_part, current_part)
         lacks_base = self.keys.from_hf(name) is None and self.keys.from_hf(self.base + name)
         return self.base + name if lacks_base else name
-
-    def _transpose(self, name: str, tensor: Tensor) -> Tensor:
-        """Transpose the parameter if Hugging Face stores it transposed."""
-        return tensor.t().contiguous() if name.endswith(self.transposed) else tensor
 
 
 def _labels(heads: Iterable[str], task: Mapping[str, Any]) -> dict[str, Any]:

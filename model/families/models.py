@@ -297,6 +297,7 @@ def layer(
     pre_norm: bool = False,
     causal: bool = False,
     fused: bool = False,
+    inner_dropout: float = 0.0,
     kind: type[EncoderLayer] = EncoderLayer,
     **options: Any,
 ) -> EncoderLayer:
@@ -306,6 +307,7 @@ def layer(
         attention: default: self-attention.
         number: position of the layer, from 0.
         pre_norm, causal, fused: as for `encoder`.
+        inner_dropout: dropout inside the feed-forward block.
         kind: class of the layer.
         options: further arguments of this class.
     """
@@ -318,7 +320,10 @@ def layer(
         fused=fused,
     )
     feed_forward = FeedForward(
-        config.hidden_size, config.intermediate_size, activation=config.hidden_act
+        config.hidden_size,
+        config.intermediate_size,
+        activation=config.hidden_act,
+        dropout=inner_dropout,
     )
     norms = {
         f"{block}_input_norm" if pre_norm else f"{block}_norm": norm(config)

@@ -40,6 +40,7 @@ FAMILIES: dict[str, str] = {
     "transformer": "cloze.model.families.transformer",
     "elmo": "cloze.model.families.elmo",
     "static": "cloze.model.families.static",
+    "xlnet": "cloze.model.families.xlnet",
 }
 
 

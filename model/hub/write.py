@@ -80,10 +80,10 @@ def _export_checkpoint(
     checkpoint: LoadedCheckpoint, directory: str, config: ExportConfig
 ) -> dict[str, Any]:
     """Write and check one directory; return its summary."""
-    if config.format == "onnx" and checkpoint.model.is_encoder_decoder:
+    if config.format == "onnx" and not checkpoint.model.supports_onnx:
         raise UsageError(
-            f"--format onnx is for encoders or decoders alone, and this {checkpoint.model.family} "
-            f"model has both; leave it out"
+            f"--format onnx is for encoders or decoders alone, of one attention stream (this is a "
+            f"{checkpoint.model.family} model); leave it out"
         )
     loaded = in_form(checkpoint, config.export_as)
     model, state = with_all_heads(loaded.model, loaded.state)  # transformers has no other form
@@ -151,7 +151,8 @@ def write_directory(
     config = hub.to_config(loaded.model, loaded.heads, loaded.task) | _separator(loaded)
     if export_as == PRETRAINING:
         config["architectures"] = [hub.architecture(loaded.heads)]
-    write_tensors(storage.join(directory, WEIGHTS), hub.to_state(loaded.state, loaded.heads))
+    state = hub.to_state(loaded.state, loaded.heads, loaded.model)
+    write_tensors(storage.join(directory, WEIGHTS), state)
     copy_files(loaded.tokenizer, directory)
     name = storage.join(directory, TOKENIZER_CONFIG)
     settings = json.loads(storage.read_text(name)) if storage.exists(name) else {}

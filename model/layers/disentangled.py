@@ -124,13 +124,13 @@ class PositionScores:
         """Return scores [B, N, L, L] for query and key, float [B, N, L, H], L at most R."""
         terms = []
         if self.keys is not None:
-            terms.append(_diagonals(query, self.keys))
+            terms.append(diagonals(query, self.keys))
         if self.queries is not None:
-            terms.append(_diagonals(key, self.queries).transpose(-1, -2))
+            terms.append(diagonals(key, self.queries).transpose(-1, -2))
         return terms[0] if len(terms) == 1 else terms[0] + terms[1]
 
 
-def _diagonals(contents: Tensor, positions: Tensor) -> Tensor:
+def diagonals(contents: Tensor, positions: Tensor) -> Tensor:
     """Return products of `contents`, [B, N, L, H], and `positions`, [2 R - 1, N, H], by distance.
 
     Returns:

@@ -204,7 +204,11 @@ class Encoder(nn.Module):
         positions: Tensor | None = None,
     ) -> Tensor:
         """Run `forward` with `run` instead of the encoder's own layers."""
-        layout = self.rows(input_ids, attention_mask) if layout is None else layout.without_cache()
+        layout = (
+            self.rows(input_ids, attention_mask, token_type_ids)
+            if layout is None
+            else layout.without_cache()
+        )
         if isinstance(layout, UnpaddedLayout):
             embedded = self.embeddings(
                 layout.take(input_ids), layout.take(token_type_ids), layout.positions
@@ -214,8 +218,14 @@ class Encoder(nn.Module):
             return layout.put_back(run(embedded, layout, None))
         return run(self.embeddings(input_ids, token_type_ids, layout.positions), layout, positions)
 
-    def rows(self, input_ids: Tensor, attention_mask: Tensor | None) -> PaddedLayout:
-        """Return the layout of a batch that comes without one."""
+    def rows(
+        self,
+        input_ids: Tensor,
+        attention_mask: Tensor | None,
+        token_type_ids: Tensor | None = None,
+    ) -> PaddedLayout:
+        """Return the layout of a batch that comes without one; arguments as for `forward`."""
+        del token_type_ids
         return rows_of(input_ids, attention_mask)
 
     def run(self, hidden: Tensor, layout: BatchLayout, positions: Tensor | None = None) -> Tensor:
@@ -255,7 +265,9 @@ class Encoder(nn.Module):
         For analysis. Arguments as for `forward`.
         """
         maps: list[Tensor] = []
-        rows = (self.rows(input_ids, attention_mask) if layout is None else layout).recording(maps)
+        if layout is None:
+            layout = self.rows(input_ids, attention_mask, token_type_ids)
+        rows = layout.recording(maps)
         self.run(self.embeddings(input_ids, token_type_ids, rows.positions), rows)
         return maps
 

@@ -205,7 +205,12 @@ class LongEncoder(Encoder):
 
     supports_unpadding = False
 
-    def rows(self, input_ids: Tensor, attention_mask: Tensor | None) -> GlobalAttentionLayout:
+    def rows(
+        self,
+        input_ids: Tensor,
+        attention_mask: Tensor | None,
+        token_type_ids: Tensor | None = None,
+    ) -> GlobalAttentionLayout:
         """Return padded rows whose first tokens are global."""
         shape = (input_ids.shape[0], input_ids.shape[1])
         return GlobalAttentionLayout.first(shape, attention_mask, input_ids.device)

@@ -177,19 +177,23 @@ def _first_states(hidden: Tensor, sequence_first: Tensor | None) -> Tensor:
 
 
 class TiedHead(VocabularyHead):
-    """Logits of the next token: states times word embeddings, without own weights.
+    """Logits: states times word embeddings, without own matrices.
 
     Args:
         scale: factor of the states (T5: 1 / sqrt(D) with tied embeddings).
+        bias: V, size of a bias of the logits; 0: none.
     """
 
-    def __init__(self, scale: float = 1.0) -> None:
+    def __init__(self, scale: float = 1.0, bias: int = 0) -> None:
         super().__init__()
         self.scale = scale
+        self.bias = nn.Parameter(torch.zeros(bias)) if bias else None
+        self.per_piece = ("bias",) if bias else ()
 
     def forward(self, hidden: Tensor, decoder_weight: Tensor) -> Any:
         """Map hidden, float [..., D], and decoder_weight, float [V, D], to logits [..., V]."""
-        return self.project(hidden * self.scale if self.scale != 1.0 else hidden, decoder_weight)
+        hidden = hidden * self.scale if self.scale != 1.0 else hidden
+        return self.project(hidden, decoder_weight, self.bias)
 
 
 class PredictionHead(nn.Module):

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from cloze.core.errors import UsageError
 from cloze.core.options import find_entry
+from cloze.model.families.config import prediction_objectives
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -27,6 +28,7 @@ OBJECTIVES: dict[str, str] = {
     "mlm": "cloze.model.objectives.losses:MLM",
     "clm": "cloze.model.objectives.losses:CLM",
     "mntp": "cloze.model.objectives.losses:MNTP",
+    "plm": "cloze.model.objectives.losses:PLM",
     "nsp": "cloze.model.objectives.losses:NSP",
     "sop": "cloze.model.objectives.losses:SOP",
     "sbo": "cloze.model.objectives.losses:SBO",
@@ -51,7 +53,7 @@ OBJECTIVES: dict[str, str] = {
     "states": "cloze.model.objectives.losses:STATES",
     "relations": "cloze.model.objectives.losses:RELATIONS",
 }
-CAUSAL, MASKED = "clm", ("mlm", "mntp")  # objectives that can train a head that fills masks
+CAUSAL, MASKED = "clm", ("mlm", "mntp", "plm")  # objectives that can train a head that fills masks
 
 # Tensors, and logits that are not computed yet (`cloze.model.layers.cross_entropy`).
 Outputs = Mapping[str, Any]
@@ -166,7 +168,13 @@ def choose(
         if objective.pair_recipe is not None:
             _check_pairs(objective.name, objective.pair_recipe, model, info)
         _check_rows(objective, model, info)
-        if objective.head == "seq2seq" and (info.packed or len(selected) > 1):
+        alone = objective.head == "seq2seq" or objective.name == "plm"
+        if objective.name == "plm" and "plm" not in prediction_objectives(model.heads):
+            raise UsageError(
+                f"objective (plm) needs a second stream of attention, which {model.family} models "
+                f"do not have; train with --objective mlm, or an xlnet model"
+            )
+        if alone and (info.packed or len(selected) > 1):
             raise UsageError(
                 f"objective ({objective.name}) is used alone, on rows of one text each (found "
                 f"{', '.join(selected)}, recipe {info.recipe}); name it alone, with a dataset of "
@@ -186,12 +194,9 @@ def trained_heads(model: ModelConfig, names: Sequence[str]) -> dict[str, Any]:
     prediction_names = [name for name in names if name in (*MASKED, CAUSAL)]
     if model.is_encoder_decoder:
         return {**model.heads, "seq2seq": {"objectives": list(names)}}
-    only_default = set(prediction_names) <= {MASKED[0]}
-    return (
-        dict(model.heads)
-        if only_default
-        else {**model.heads, "masked_lm": {"objectives": prediction_names}}
-    )
+    if not prediction_names or tuple(prediction_names) == prediction_objectives(model.heads):
+        return dict(model.heads)
+    return {**model.heads, "masked_lm": {"objectives": prediction_names}}
 
 
 def _check_rows(objective: Objective, model: ModelConfig, info: DatasetInfo) -> None:

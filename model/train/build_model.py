@@ -15,6 +15,7 @@ from cloze.core.stages.stage import BuildContext
 from cloze.model.data.batch import AttentionModes, collate, empty_batch
 from cloze.model.data.layouts import LayoutKind, layout_for
 from cloze.model.data.noise import noise_of
+from cloze.model.data.rows import permutation_of
 from cloze.model.families.config import ModelConfig
 from cloze.model.families.models import RETRIEVAL, without_training_modules
 from cloze.model.layers.batch import Batch
@@ -172,6 +173,7 @@ def find_start(config: PretrainConfig, job: SetupJob) -> Start:
         directions=replace(
             attention_modes(names, config.causal_share, batch),
             noise=noise_of(names[0], initial.model, info, tokenizer, config.seed),
+            permutation=permutation_of(names, initial.model, config.seed),
         ),
         retrieval=load_retrieval(config.retrieval, build, initial.model, info, tokenizer, names),
     )

@@ -16,6 +16,7 @@ from cloze.core.stages.stage import BuildContext, StageResult
 from cloze.model import checkpoint
 from cloze.model.data.layouts import layout_for
 from cloze.model.data.noise import noise_of
+from cloze.model.data.rows import permutation_of
 from cloze.model.families.config import prediction_objectives
 from cloze.model.objectives import choose
 from cloze.model.tasks.files import METRICS, write_json
@@ -163,6 +164,7 @@ def compute_perplexity(config: PerplexityConfig, build: BuildContext) -> StageRe
         directions=replace(
             attention_modes(names, None, max(rows, 2)),
             noise=noise_of(names[0], initial.model, data.info, data.tokenizer, seed=0),
+            permutation=permutation_of(names, initial.model, seed=0),
         ),
     )
     build.report.progress(0, rows, "rows", {})

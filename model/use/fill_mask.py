@@ -82,6 +82,7 @@ class FillMaskPipeline:
             )
         # Distance from a mask back to the position that predicts it.
         self._before = int("mntp" in names)
+        self._permuted = "plm" in names
         self.mask_token = str(self.pieces.backend.id_to_token(self.pieces.special.mask))
         self.longest = loaded.model.max_position_embeddings
         self._device, self._precision = device or torch.device("cpu"), precision
@@ -180,6 +181,8 @@ class FillMaskPipeline:
             "token_type_ids": torch.zeros(ids.shape, dtype=torch.int64),
             "masked_positions": torch.tensor(masks),
         }
+        if self._permuted:  # no mask sees another
+            batch["target_order"] = (batch["input_ids"] == self.pieces.special.mask).long()
         with torch.inference_mode(), autocast(self._precision, self._device.type):
             logits: torch.Tensor = self.model(move(batch, self._device))["mlm_logits"]
         return logits.float()

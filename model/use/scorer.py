@@ -109,6 +109,11 @@ class SentenceScorer:
                 f"{path} has no masked_lm or lm head (it has {', '.join(loaded.heads)}); name a "
                 f"pretrained checkpoint"
             )
+        if "plm" in names:
+            raise UsageError(
+                f"{path} was trained without masks (plm), which scores need; use a model that was "
+                f"trained with --objective mlm"
+            )
         causal_names = {"lm", "clm"} & set(names)
         if mask == "causal" and not causal_names:
             raise UsageError(

@@ -63,7 +63,7 @@ def test_logits_and_gradients_agree(case: Case, length: int) -> None:
         for name, parameter in ours.named_parameters()
         if parameter.grad is not None and DELTA not in name
     } | moved
-    gradients = case.hub.to_state(own)
+    gradients = case.hub.to_state(own, model=case.config)
     compared = 0
     for name, parameter in theirs.named_parameters():
         if name in without_copies(case.hub, [name]) and parameter.grad is not None:

@@ -234,7 +234,9 @@ def test_tasks(name: str, family: str, pretrained: Pretrained, meta: World, tmp_
 
 
 FILLERS = [  # of masks
-    family for family in FAMILIES if not {"lm", "seq2seq"} & tiny_config(family).heads.keys()
+    family
+    for family in FAMILIES
+    if not {"lm", "seq2seq"} & tiny_config(family).heads.keys() and family != "xlnet"
 ]
 
 

@@ -22,7 +22,7 @@ from tests.tiny_models import write_classifier
 
 transformers = pytest.importorskip("transformers", reason="the cards' code needs transformers")
 
-ENCODERS = {"electra": "feature-extraction"}
+ENCODERS = {"electra": "feature-extraction", "xlnet": "feature-extraction"}
 GENERATORS = {"gpt2": "text-generation", "ltr": "text-generation"}
 
 

@@ -81,6 +81,11 @@ def step_of(
     return scoring, laid(batch, choice), torch.ones(len(names))
 
 
+def skip_refused(family: str, packed_rows: bool, choice: Choice) -> None:
+    if family == "xlnet" and (packed_rows or choice != "padded"):
+        pytest.skip("xlnet reads padded rows of one text each")
+
+
 @pytest.mark.parametrize("choice", ["padded", "buckets", "packed"])
 @pytest.mark.parametrize("packed_rows", [False, True])
 @pytest.mark.parametrize("family", TRANSFORMERS)
@@ -90,6 +95,7 @@ def test_a_training_step_asks_nothing(
     monkeypatch.setattr(
         unpadded, "varlen_attention", varlen_on_cpu
     )  # the kernel exists on GPUs alone
+    skip_refused(family, packed_rows, choice)
     scoring, batch, counts = step_of(family, packed_rows, choice)
     with NoQuestions():
         loss, *_ = scoring(batch, counts)
@@ -112,6 +118,7 @@ def test_a_training_step_lies_on_one_device(
     monkeypatch.setattr(
         torch, "is_autocast_enabled", lambda _: False
     )  # it does not know the meta device
+    skip_refused(family, packed_rows, choice)
     scoring, batch, counts = step_of(
         family, packed_rows, choice, hidden_dropout=0.1, attention_dropout=0.1
     )

@@ -205,7 +205,7 @@ def test_every_family_learns_answers_and_states_or_says_what_it_lacks(
     total.backward()
     assert torch.isfinite(total)
     assert module.model.encoder.embeddings.word.weight.grad is not None
-    if family in ("deberta", "longformer") or model.is_encoder_decoder:
+    if family in ("deberta", "longformer", "xlnet") or model.is_encoder_decoder:
         with pytest.raises(UsageError, match="distill.relations is not for models of the family"):
             module_of(model, shape, relations=1.0)
     else:

@@ -39,6 +39,7 @@ TOLERANCE = {"fp32": 1e-3, "bf16": 6e-2, "fp16": 6e-2}
 CHANGES: dict[str, dict[str, Any]] = {
     "albert": {"embedding_size": 16},
     "electra": {"embedding_size": 16, "generator_size": 0.5},
+    "xlnet": {"memory": 5},
     "deberta": {
         "pretraining": "rtd",
         "enhanced_mask_decoder": True,
@@ -182,7 +183,8 @@ def _train(case: Case, dataset: str, world: Any, steps: int) -> Trained:
     """The weights before and after, and the gradients' norms. One process runs the micro-batches of
     all ranks.
     """
-    from cloze.model.data.batch import empty_batch
+    from cloze.model.data.batch import AttentionModes, empty_batch
+    from cloze.model.data.rows import permutation_of
     from cloze.model.data.sampler import Sampler
     from cloze.model.data.shards import ShardedRows
     from cloze.model.families.config import for_dataset
@@ -208,12 +210,11 @@ def _train(case: Case, dataset: str, world: Any, steps: int) -> Trained:
     )
     torch.manual_seed(5)
     network = new_model(model)
-    scoring = PretrainModule(
-        network, choose(model, shards.info), case.precision, weights=model.loss_weights()
-    )  # type: ignore[arg-type]
-    freeze_unused(
-        scoring, {**empty_batch(pad=shards.info.special.pad), "mask_id": torch.tensor(-1)}
-    )
+    names = choose(model, shards.info)
+    scoring = PretrainModule(network, names, case.precision, weights=model.loss_weights())  # type: ignore[arg-type]
+    directions = AttentionModes(permutation=permutation_of(names, model, seed=1))
+    empty = empty_batch(pad=shards.info.special.pad, directions=directions)
+    freeze_unused(scoring, {**empty, "mask_id": torch.tensor(-1)})
     first = {name: tensor.clone() for name, tensor in network.state_dict().items()}
     for layer in network.modules():
         if case.compiled and isinstance(layer, EncoderLayer):
@@ -236,6 +237,7 @@ def _train(case: Case, dataset: str, world: Any, steps: int) -> Trained:
         sampler=Sampler(len(shards), shards.info.copies, 1),
         batches=BatchSizeSchedule(BATCH),
         micro_batch=math.ceil(BATCH / RANKS / case.accumulation),
+        directions=directions,
     )
     engine = create_engine(
         EngineConfig(case.engine, case.zero, offload=case.offload),

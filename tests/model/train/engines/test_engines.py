@@ -32,6 +32,7 @@ FAST = [
     *(Case("modern", engine, 3, "fp32", 1, "muon") for engine in ("fsdp", "deepspeed")),
     Case("deberta", "fsdp", 3, "fp32", 1),
     Case("t5", "deepspeed", 3, "fp32", 2),
+    *(Case("xlnet", engine, 3, "fp32", 2) for engine in ("fsdp", "deepspeed")),
     Case("modern", "deepspeed", 2, "bf16", 1, "stable-adamw"),
     *(Case("bert", *engine, "bf16", 2, reduce="bf16") for engine in ENGINES),
     *(Case("gpt2", *engine, "fp32", 1, chunks=True) for engine in (ENGINES[0], ENGINES[-1])),

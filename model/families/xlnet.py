@@ -1,0 +1,202 @@
+"""XLNet (Yang et al., 2019): permutation language modelling with two-stream attention.
+
+The tokens that a dataset masks are predicted in a random order, from the others and from those that
+came before; none is replaced (objective `plm`; with `mlm`, the model reads [MASK] like BERT).
+Differs from the authors' program (zihangdai/xlnet):
+
+- Rows stay those of the dataset, `[CLS] … [SEP]`, padded at the end. Theirs are padded at the
+  beginning and end with <sep> <cls>. A sequence's vector is the state of [CLS], here the first.
+- Memory is the beginning of the row (`memory`), not the row before it: so rows have any order, and
+  a resumed training needs no states.
+- [CLS] and [SEP] are context and seen by all; one order is drawn for a whole row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+
+from pydantic import Field
+
+from cloze.core.config import UnionTag
+from cloze.core.errors import DataError
+from cloze.model.families.config import ModelConfig
+from cloze.model.families.hub_format import TASK_ROWS, HubFormat, KeyMap, fine_tuned, same
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from cloze.model.families.permutation import PermutationModel
+
+
+class XlnetConfig(ModelConfig):
+    """XLNet-base (zihangdai/xlnet, README.md)."""
+
+    heads: ClassVar[Mapping[str, Any]] = {"masked_lm": {"objectives": ["plm"]}}
+    supports_compile: ClassVar[bool] = False  # not measured
+    supports_causal: ClassVar[bool] = False
+    supports_packed_rows: ClassVar[bool] = False
+    supports_pruned_heads: ClassVar[bool] = False  # biases and segments have all heads
+    supports_onnx: ClassVar[bool] = False
+    default_vocab_size: ClassVar[int] = 32_000
+    default_batch_size: ClassVar[int] = 8192  # section 3.1
+
+    family: UnionTag[Literal["xlnet"]] = "xlnet"
+    type_vocab_size: Literal[2] = 2
+
+    memory: Annotated[int, Field(ge=0)] = 0
+    """With plm: tokens at the beginning of each row that are the segment before the others: they
+    see only one another, have no gradient, and are not predicted (Dai et al., 2019)."""
+
+    @property
+    def layer_weights(self) -> int:
+        return super().layer_weights + self.hidden_size * self.attention_width
+
+    @property
+    def position_terms(self) -> int:
+        return 1
+
+    def default_objectives(self, pair_task: str | None) -> tuple[str, ...]:
+        return ("plm",)
+
+
+CONFIG = XlnetConfig
+
+# Sizes of zihangdai/xlnet, README.md; counts include 32,000 tokens.
+PRESETS: dict[str, ModelConfig] = {
+    "xlnet-tiny": XlnetConfig.of_size(2, 128),
+    "xlnet-base": XlnetConfig.of_size(12, 768),  # 117M parameters
+    "xlnet-large": XlnetConfig.of_size(24, 1024),  # 361M
+}
+
+
+def build_model(config: XlnetConfig) -> PermutationModel:
+    from torch import nn
+
+    from cloze.model.families.models import layer
+    from cloze.model.families.permutation import PermutationModel
+    from cloze.model.layers.elementwise import Dropout
+    from cloze.model.layers.embeddings import Embeddings
+    from cloze.model.layers.heads import TiedHead
+    from cloze.model.layers.two_stream import RelativeAttention, TwoStreamEncoder
+
+    width, dropout = config.hidden_size, config.hidden_dropout
+    layers = [
+        layer(
+            config,
+            RelativeAttention(
+                width,
+                config.num_attention_heads,
+                dropout=config.attention_dropout,
+                position_dropout=dropout,
+            ),
+            inner_dropout=dropout,
+        )
+        for _ in range(config.num_hidden_layers)
+    ]
+    table = Embeddings(
+        config.vocab_size, width, max_positions=0, segments=0, norm=nn.Identity(), dropout=dropout
+    )
+    table.add_module("target", nn.Embedding(1, width))
+    encoder = TwoStreamEncoder(table, layers, Dropout(dropout))
+    return PermutationModel(encoder, TiedHead(bias=config.vocab_size))
+
+
+ATTENTION = {
+    "query.weight": "q",
+    "key.weight": "k",
+    "value.weight": "v",
+    "position.weight": "r",
+    "output.weight": "o",
+    "segment.weight": "seg_embed",
+    "content_bias": "r_w_bias",
+    "position_bias": "r_r_bias",
+    "segment_bias": "r_s_bias",
+}
+INPUTS_FIRST = ("query.weight", "key.weight", "value.weight", "position.weight")
+WORDS, TARGET = "transformer.word_embedding.weight", "encoder.embeddings.target.weight"
+
+
+def to_theirs(model: ModelConfig, name: str, tensor: Tensor) -> Tensor:
+    """Give each head a dimension of its own: [D, N, H], [2, N, H] or [N, H]."""
+    if ".attention." not in name:
+        return tensor[None] if name == TARGET else tensor
+    tensor = tensor.t() if name.endswith(INPUTS_FIRST) else tensor
+    return tensor.reshape(*tensor.shape[:-1], model.num_attention_heads, model.head_size)
+
+
+def to_ours(name: str, tensor: Tensor) -> Tensor:
+    """Undo `to_theirs`."""
+    if ".attention." not in name:
+        return tensor[0] if name == TARGET else tensor
+    tensor = tensor.flatten(-2)
+    return tensor.t().contiguous() if name.endswith(INPUTS_FIRST) else tensor
+
+
+def read(config: dict[str, Any]) -> dict[str, Any]:
+    """Refuse classifiers of the last token.
+
+    Raises:
+        DataError: it is one, and reads rows that are padded at the beginning.
+    """
+    pooled = {"XLNetForSequenceClassification", "XLNetForMultipleChoice"}
+    kind = config.get("summary_type", "last")
+    if kind != "first" and pooled & set(config.get("architectures") or ()):
+        raise DataError(
+            f"summary_type ({kind!r}) is not 'first', and Cloze's rows begin with [CLS]; import "
+            f"the pretrained model, and fine-tune it"
+        )
+    return config
+
+
+LAYER, THEIRS = "encoder.layers.{n}", "transformer.layer.{n}"
+
+HUB = HubFormat(
+    family="xlnet",
+    model_type="xlnet",
+    keys=KeyMap(
+        [
+            ("encoder.embeddings.word.weight", WORDS),
+            (TARGET, "transformer.mask_emb"),
+            *((f"{LAYER}.attention.{a}", f"{THEIRS}.rel_attn.{b}") for a, b in ATTENTION.items()),
+            (f"{LAYER}.attention_norm.{{p}}", f"{THEIRS}.rel_attn.layer_norm.{{p}}"),
+            (f"{LAYER}.feed_forward.up.{{p}}", f"{THEIRS}.ff.layer_1.{{p}}"),
+            (f"{LAYER}.feed_forward.down.{{p}}", f"{THEIRS}.ff.layer_2.{{p}}"),
+            (f"{LAYER}.feed_forward_norm.{{p}}", f"{THEIRS}.ff.layer_norm.{{p}}"),
+            ("masked_lm.bias", "lm_loss.bias"),
+            ("pooler.dense.{p}", "sequence_summary.summary.{p}"),
+            ("classifier.{p}", "logits_proj.{p}"),
+        ]
+    ),
+    fields={
+        **same("vocab_size", "initializer_range", "layer_norm_eps", "pad_token_id"),
+        "hidden_size": "d_model",
+        "num_hidden_layers": "n_layer",
+        "num_attention_heads": "n_head",
+        "intermediate_size": "d_inner",
+        "hidden_act": "ff_activation",
+        "hidden_dropout": "dropout",
+    },
+    fixed={
+        "attn_type": "bi",
+        "bi_data": False,
+        "clamp_len": -1,
+        "same_length": False,
+        "summary_use_proj": True,
+        "summary_activation": "tanh",
+        "tie_word_embeddings": True,
+        "type_vocab_size": 2,
+    },
+    architectures={
+        frozenset({"masked_lm"}): "XLNetLMHeadModel",
+        **fine_tuned("XLNet"),
+        frozenset({"span"}): "XLNetForQuestionAnsweringSimple",
+    },
+    task_rows={**TASK_ROWS, "choice": (("choice.{p}", "logits_proj.{p}"),)},
+    copies={"lm_loss.weight": WORDS},
+    to_theirs=to_theirs,
+    to_ours=to_ours,
+    defaults={"d_model": 1024, "n_layer": 24, "n_head": 16, "d_inner": 4096, "pad_token_id": 5},
+    write=lambda config: {**config, "summary_type": "first"},
+    read=read,
+)
