@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from cloze.core.errors import UsageError
+from cloze.flows.commands.base.field_options import Count, NameOf
 from cloze.flows.commands.base.options import json_option
 from cloze.flows.commands.data_stages import parse_sources
 from cloze.flows.commands.run import PREFECT, plan_run, show_plan, start
@@ -38,17 +39,28 @@ from cloze.flows.commands.run import PREFECT, plan_run, show_plan, start
     help="General texts, a fifth of the rows, against forgetting. Repeatable. Default: none, so"
     " forgetting is not measured.",
 )
-@click.option("--words", default=1000, metavar="N", help="Words of the domain to add; 0: none.")
-@click.option("--steps", default=2000, metavar="N", help="Optimizer steps of the training.")
+@click.option(
+    "--words", type=Count(min=0), default=1000, metavar="N", help="Words of the domain to add."
+)
+@click.option(
+    "--steps", type=Count(min=1), default=2000, metavar="N", help="Optimizer steps of the training."
+)
 @click.option(
     "--detour",
+    type=Count(min=0),
     default=0,
     metavar="N",
     help="Steps that read from left to right first, of a checkpoint that was pretrained with clm.",
 )
-@click.option("--task", metavar="NAME", help="Task to fine-tune before and after, with 3 seeds.")
-@click.option("--data", metavar="PATH", help="Files of the task.")
-@click.option("--seeds", default=1, metavar="N", help="Number of trainings; the report has means.")
+@click.option(
+    "--task",
+    type=NameOf("cloze.model.tasks.table:TASKS"),
+    help="Task to fine-tune before and after, with 3 seeds.",
+)
+@click.option("--data", type=click.Path(), help="Files of the task.")
+@click.option(
+    "--seeds", type=Count(min=1), default=1, metavar="N", help="Trainings; the report has means."
+)
 @click.option("-o", "--out", required=True, metavar="DIR", help="Directory of the run.")
 @click.option(
     "--set",
