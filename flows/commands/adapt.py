@@ -40,7 +40,12 @@ from cloze.flows.commands.run import PREFECT, plan_run, show_plan, start
     " forgetting is not measured.",
 )
 @click.option(
-    "--words", type=Count(min=0), default=1000, metavar="N", help="Words of the domain to add."
+    "--add",
+    "words",
+    type=Count(min=0),
+    default=1000,
+    metavar="N",
+    help="Words of the domain to add.",
 )
 @click.option(
     "--steps", type=Count(min=1), default=2000, metavar="N", help="Optimizer steps of the training."

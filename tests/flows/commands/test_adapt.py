@@ -81,7 +81,7 @@ def test_a_checkpoint_learns_words_and_text_of_a_domain(checkpoint: str, tmp_pat
     short = ["dataset.length=32", "dataset@general.length=32"]
     settings = [*short, "likelihood.limit=40", "pretrain.heldout_rows=20", "run.threads=1"]
     done = adapt(
-        "--from", checkpoint, "--source", BOOKS, "--general", WIKIPEDIA, "--words", "30",
+        "--from", checkpoint, "--source", BOOKS, "--general", WIKIPEDIA, "--add", "30",
         "--steps", "150", "--out", str(out), *(item for text in settings for item in ("--set", text)),
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
