@@ -26,7 +26,9 @@ def pages() -> ModuleType:
 
 
 def test_the_config_page_has_every_stage_and_every_field(pages: ModuleType) -> None:
-    sections = dict(re.findall(r"^## `(\w+)`\n(.*?)(?=^## |\Z)", pages.config_page(), re.M | re.S))
+    sections = dict(
+        re.findall(r"^## `([\w-]+)`\n(.*?)(?=^## |\Z)", pages.config_page(), re.M | re.S)
+    )
     assert list(sections) == [*TABLE, "run", "night"]
     for name, reference in TABLE.items():
         config = resolve_name(reference).config

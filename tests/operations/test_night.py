@@ -120,7 +120,7 @@ def test_a_better_a_worse_and_no_new_checkpoint(
     assert better.champion.run == "good"
     assert better.replaced is not None
     assert better.replaced.run == "bad"
-    made = sorted((place / "runs" / "night").glob("finetune@bad.10*-1-*"))
+    made = sorted((place / "runs" / "night").glob("finetune@1-bad.10*-*"))
     assert len(made) == 1  # the champion was not evaluated a second time
 
     ran: list[str] = []

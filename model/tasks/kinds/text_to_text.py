@@ -119,6 +119,7 @@ class TextToText(Task[TextTargets, "list[Written]"]):
 
     options: TextToTextOptions
     metrics: tuple[str, ...] = ("exact_match",)
+    max_length = 512
 
     def __init__(self, name: str, options: TaskOptions, metrics: tuple[str, ...] = ()) -> None:
         super().__init__(name, options, metrics)

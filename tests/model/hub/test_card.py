@@ -23,7 +23,10 @@ from tests.tiny_models import write_classifier
 transformers = pytest.importorskip("transformers", reason="the cards' code needs transformers")
 
 ENCODERS = {"electra": "feature-extraction", "xlnet": "feature-extraction"}
-GENERATORS = {"gpt2": "text-generation", "ltr": "text-generation"}
+GENERATORS = {
+    **dict.fromkeys(("gpt2", "ltr"), "text-generation"),
+    **dict.fromkeys(("t5", "bart", "transformer"), "text2text-generation"),
+}
 
 
 def front_matter(card: str) -> dict[str, Any]:
