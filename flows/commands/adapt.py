@@ -118,13 +118,14 @@ def _settings(
 ) -> dict[str, Any]:
     """Return config values by dotted key."""
     from cloze.core import storage
+    from cloze.flows.run.targets import resolve_path
 
     if bool(task) != bool(data):
         raise UsageError("--task and --data belong together; give both, or none")
     values: dict[str, Any] = {}
-    checkpoint = storage.absolute(origin)
-    is_hub = storage.exists(storage.join(origin, "config.json")) and not storage.exists(
-        storage.join(origin, "checkpoint.json")
+    checkpoint = storage.absolute(resolve_path(origin))
+    is_hub = storage.exists(storage.join(checkpoint, "config.json")) and not storage.exists(
+        storage.join(checkpoint, "checkpoint.json")
     )
     if is_hub:
         values["import.directory"] = checkpoint
