@@ -122,6 +122,25 @@ def test_prometheus_scrapes_the_dashboard_and_reads_the_alerts() -> None:
         assert "grafana is left out" in stack.command("up")
 
 
+def test_a_run_keeps_its_artifacts_in_the_bucket(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With CLOZE_STORE, checkpoints and report included; the store is killed during training."""
+    monkeypatch.setenv("CLOZE_STORE", "s3://cloze/runs")
+    with started("", "core") as stack:
+        steps = {**TRAINING, "pretrain.steps": 300}
+        whole = stack.trigger("full-run/full-run", config="sample", overrides=steps)
+        stack.until(lambda: node_runs(stack, "pretrain"), 400)
+        stack.until(lambda: stack.processes("cloze.model.worker"), 100)
+        pid = stack.kill("store")
+        stack.wait_until_back("store", pid)
+        assert stack.end_of(whole) == "COMPLETED"
+        for name, node in status(stack)["nodes"].items():
+            assert node["artifact"].startswith(f"s3://cloze/runs/sample/{name}-")
+            answer = stack.cloze("verify", f"sample/{name}", "--json").stdout.splitlines()[-1]
+            assert [row["ok"] for row in json.loads(answer)["artifacts"]] == [True]
+        kept = {path.name for path in (stack.home / "runs" / "sample").iterdir()}
+        assert {path for path in kept if "-" in path} == set()
+
+
 def test_a_run_survives_the_death_of_every_part(
     stack: LocalStack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
