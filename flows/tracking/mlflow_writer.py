@@ -13,6 +13,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from cloze.core import storage
 from cloze.core.errors import ClozeError, DataError, UsageError
 from cloze.core.secrets import redact
 from cloze.flows.tracking import models, spool_state
@@ -124,9 +125,10 @@ class MlflowWriter:
         )
 
     def _file(self, run: str, record: Mapping[str, Any]) -> None:
-        with models.local_copies([record["path"]]) as paths:
-            for path in paths:
-                self.client.log_artifact(run, path)
+        path = record["path"]
+        if storage.exists(path) and storage.is_file(path):
+            with models.local_copy(path) as local:
+                self.client.log_artifact(run, local)
 
     def _text(self, run: str, record: Mapping[str, Any]) -> None:
         if not models.is_inside(record["name"]):

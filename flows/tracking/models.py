@@ -21,7 +21,7 @@ import posixpath
 import shutil
 import tempfile
 import warnings
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -314,9 +314,8 @@ def _upload(client: MlflowClient, model: LoggedModel, checkpoint: Checkpoint) ->
             client.log_model_artifacts(model.model_id, str(description))
             for name in names:
                 target = posixpath.join(DATA, posixpath.dirname(name)).rstrip("/")
-                with local_copies([storage.join(checkpoint.path, name)]) as paths:
-                    for path in paths:
-                        client.log_model_artifact(model.model_id, path, target)
+                with local_copy(storage.join(checkpoint.path, name)) as path:
+                    client.log_model_artifact(model.model_id, path, target)
             return
         root.mkdir(parents=True, exist_ok=True)
         shutil.copytree(description, root, dirs_exist_ok=True)
@@ -325,18 +324,15 @@ def _upload(client: MlflowClient, model: LoggedModel, checkpoint: Checkpoint) ->
 
 
 @contextlib.contextmanager
-def local_copies(paths: Iterable[str]) -> Iterator[list[str]]:
-    """Yield the files of `paths` that exist; those on a store as temporary copies."""
+def local_copy(path: str) -> Iterator[str]:
+    """Yield the path of a file, or of a temporary copy if it is on a store."""
+    if storage.is_local(path):
+        yield path
+        return
     with tempfile.TemporaryDirectory(prefix="cloze-") as temporary:
-        local = []
-        for path in paths:
-            if storage.is_local(path):
-                local += [path] if Path(path).is_file() else []
-            elif storage.exists(path):
-                copy = str(Path(temporary) / posixpath.basename(path))
-                storage.download(path, copy)
-                local.append(copy)
-        yield local
+        copy = str(Path(temporary) / posixpath.basename(path))
+        storage.download(path, copy)
+        yield copy
 
 
 def _local_directory(location: str) -> Path | None:
