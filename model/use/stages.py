@@ -128,6 +128,10 @@ def _run(reference: str) -> Callable[[StageConfig, BuildContext], StageResult]:
     return lambda config, build: resolve_name(reference)(config, build)
 
 
+PRETRAINED = InputSpec(
+    kinds=("pretrain",), explicit_kinds=("import", "merge", "prune"), required=True
+)
+
 # Averages the weights of a pretraining's last checkpoints (Izmailov et al. 2018; as mmBERT and
 # Llama 3), which replaces some learning-rate decay. Needs `keep_for_merge` or `milestones`.
 MERGE = Stage(
@@ -151,9 +155,7 @@ PERPLEXITY = Stage(
     config=PerplexityConfig,
     run=_run("cloze.model.use.checkpoint_stages:compute_perplexity"),
     inputs={
-        "checkpoint": InputSpec(
-            kinds=("pretrain",), explicit_kinds=("import", "merge", "prune"), required=True
-        ),
+        "checkpoint": PRETRAINED,
         "dataset": InputSpec(kinds=("dataset",), required=True),
     },
     worker="cloze.model",
@@ -171,11 +173,7 @@ SCORE = Stage(
     version=2,  # 2: scores in fp32 unless bf16 is requested
     config=ScoreConfig,
     run=_run("cloze.model.use.scoring:run"),
-    inputs={
-        "checkpoint": InputSpec(
-            kinds=("pretrain",), explicit_kinds=("import", "merge", "prune"), required=True
-        )
-    },
+    inputs={"checkpoint": PRETRAINED},
     worker="cloze.model",
     on_gpu=True,
     headline=lambda summary: format_metrics(summary["metrics"]),
@@ -191,9 +189,7 @@ LIKELIHOOD = Stage(
     config=LikelihoodConfig,
     run=_run("cloze.model.use.likelihood:run"),
     inputs={
-        "checkpoint": InputSpec(
-            kinds=("pretrain",), explicit_kinds=("import", "merge", "prune"), required=True
-        ),
+        "checkpoint": PRETRAINED,
         "corpus": InputSpec(kinds=("corpus", "semdedup")),
     },
     worker="cloze.model",
