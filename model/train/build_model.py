@@ -301,11 +301,7 @@ def _compiled(
             positions=positions,
             seconds=config.seconds,
         )
-        decision = (
-            compile_policy.decide_by_time(work, start.model, scoring.precision, world, measure)
-            if world.device.type == "cpu"
-            else compile_policy.decide_on_gpu(start.model, work)
-        )
+        decision = compile_policy.decide(work, start.model, scoring.precision, world, measure)
     if decision.reason:
         job.notes.append(f"{'' if decision.compiled else 'not '}compiled: {decision.reason}")
     return bool(world.decide_on_rank_zero(lambda: int(decision.compiled)))

@@ -159,17 +159,20 @@ def requested_or_recorded(requested: bool | None, recorded: bool | None) -> bool
     return requested if recorded is None else recorded
 
 
-def decide_by_time(
+def decide(
     work: WorkEstimate,
     model: ModelConfig,
     precision: Precision,
     world: World,
     measure: Callable[[], StepTimes],
 ) -> CompileDecision:
-    """Decide by this machine's times, which `measure` finds if there are none and it is worth it.
+    """Decide by the expected length of the training.
 
+    On a CPU by this machine's times, which `measure` finds if there are none and it is worth it.
     Every rank must call it. Rank 0 reads and writes the times.
     """
+    if world.device.type != "cpu":
+        return decide_on_gpu(model, work)
     expected = work.expected_seconds(model, SPEED[precision] * torch.get_num_threads())
     if expected < SHORTEST:
         return CompileDecision(False)

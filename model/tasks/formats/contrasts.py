@@ -119,14 +119,14 @@ def read_contrasts(
 
 def _read(file: str, names: Mapping[str, str]) -> Iterator[Contrast]:
     stem = os.path.splitext(os.path.basename(file))[0]
-    present = {*open_table(file, TableOptions()).columns}
+    table = open_table(file, TableOptions())
     good, bad = names["good"], names["bad"]
     required, read = next(
-        (item for item in FORMATS.items() if {*item[0]} <= present),
+        (item for item in FORMATS.items() if {*item[0]} <= {*table.columns}),
         ((good, bad), lambda row: [(row[good], 0), (row[bad], 0)]),
     )
     optional = [name for role, name in names.items() if role not in ("good", "bad")]
-    for location, row in read_texts_by_column(file, required, optional, lists=("options",)):
+    for location, row in read_texts_by_column(table, required, optional, lists=("options",)):
         sentences = read(row)
         if len(sentences) < 2:
             raise DataError(f"{location}: options has fewer than two texts; remove the line")

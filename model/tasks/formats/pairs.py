@@ -14,8 +14,8 @@ from cloze.core.errors import DataError
 from cloze.core.random_keys import document_key
 from cloze.model.tasks.files import documents, split_file
 from cloze.model.tasks.formats.squad import read_squad
-from cloze.model.tasks.formats.tables import SUFFIXES, read_texts_by_column
-from cloze.model.tasks.options import RetrievalOptions
+from cloze.model.tasks.formats.tables import SUFFIXES, open_table, read_texts_by_column
+from cloze.model.tasks.options import RetrievalOptions, TableOptions
 from cloze.model.tasks.task import Ints
 from cloze.pipeline.index.passages import cut
 
@@ -132,7 +132,8 @@ def _gathered(pairs: Iterable[Pair], where: str) -> QueryPassages:
 
 def _rows(file: str, columns: Mapping[str, str]) -> Iterator[Pair]:
     names = [columns.get(role, role) for role in ("query", "passage")]
-    for number, (_, row) in enumerate(read_texts_by_column(file, names), start=1):
+    table = open_table(file, TableOptions())
+    for number, (_, row) in enumerate(read_texts_by_column(table, names), start=1):
         yield f"q{number}", row[names[0]], f"p{number}", row[names[1]]
 
 

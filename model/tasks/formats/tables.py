@@ -331,9 +331,9 @@ def check_ids(ids: Sequence[str] | None, locations: Sequence[str]) -> None:
 
 
 def read_texts_by_column(
-    path: str, columns: Sequence[str], optional: Sequence[str] = (), lists: Sequence[str] = ()
+    table: Table, columns: Sequence[str], optional: Sequence[str] = (), lists: Sequence[str] = ()
 ) -> Iterator[tuple[str, dict[str, str]]]:
-    """Iterate over rows as (file and line, text by column).
+    """Iterate over the rows of a table as (file and line, text by column).
 
     Args:
         columns: required columns with texts that are not blank.
@@ -341,10 +341,9 @@ def read_texts_by_column(
         lists: columns with lists of texts, which are returned as JSON.
 
     Raises:
-        DataError: the file is missing, empty or no table, or a required value is missing; the
-            message names file and line.
+        DataError: a column or a required value is missing, or a row is malformed; the message
+            names file and line.
     """
-    table = open_table(path, TableOptions())
     indices = dict(zip(columns, table.indices(columns), strict=True))
     indices |= {name: index for name in optional if (index := table.index(name)) is not None}
     for location, values in table.rows:

@@ -26,7 +26,7 @@ from cloze.model.train.compile_policy import (
     StepTimes,
     WorkEstimate,
     compare,
-    decide_by_time,
+    decide,
     decide_on_gpu,
     fill_ratio,
     given_decision,
@@ -78,7 +78,7 @@ def timed(times: StepTimes | None, **work: Any) -> CompileDecision:
         return times
 
     estimate = WorkEstimate(positions=4096, **work)
-    return decide_by_time(estimate, MODEL, "bf16", World(0, 1, CPU), measure)
+    return decide(estimate, MODEL, "bf16", World(0, 1, CPU), measure)
 
 
 @pytest.fixture(autouse=True)
