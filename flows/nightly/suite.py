@@ -101,7 +101,7 @@ class Suite:
             inputs = {
                 label: node_inputs
                 for label, artifacts in subjects.items()
-                if (node_inputs := _inputs(name, section, artifacts)) is not None
+                if (node_inputs := self._inputs(name, section, artifacts)) is not None
             }
             if any(inputs.values()) or any(own[role] != section[role] for role in roles):
                 matrix = {**(section.get(MATRIX) or {}), AXIS: inputs}
@@ -119,6 +119,27 @@ class Suite:
         if not at or node in self.sections or stage not in map(stage_of, self.sections):
             return reference
         return f"{node}-{{{AXIS}}}{slash}{path}"
+
+    def _inputs(
+        self, name: str, section: Mapping[str, Any], artifacts: Mapping[str, str]
+    ) -> dict[str, str] | None:
+        """Return the inputs that the checkpoint provides, by role. None: a required one is missing.
+
+        A checkpoint that another section of the suite makes from it stays, such as that of an
+        intermediate task. A stage that can read a corpus gets it only if the section sets no data.
+        """
+        inputs = {}
+        for role, spec in stages.stage(str(stage_of(name))).inputs.items():
+            path = next((artifacts[kind] for kind in spec.kinds if kind in artifacts), None)
+            if PRETRAIN in spec.kinds and str(section.get(role)) not in self.sections:
+                inputs[role] = artifacts[PRETRAIN]
+            elif role in section:
+                continue
+            elif path is not None and (spec.required or "data" not in section):
+                inputs[role] = path
+            elif spec.required and set(spec.kinds) <= {"dataset", "corpus"}:
+                return None
+        return inputs
 
 
 def load(reference: str = NIGHT, overrides: Mapping[str, Any] | None = None) -> Suite:
@@ -168,24 +189,3 @@ def _follows(name: str, before: Mapping[str, Any]) -> bool:
     outputs = {stage_of(other) for other in before}
     specs = stages.stage(stage).inputs.values()
     return any(spec.required and outputs.intersection(spec.kinds) for spec in specs)
-
-
-def _inputs(
-    name: str, section: Mapping[str, Any], artifacts: Mapping[str, str]
-) -> dict[str, str] | None:
-    """Return the inputs that the checkpoint provides, by role. None: a required one is missing.
-
-    A stage that can read a corpus gets it only if the section sets no data.
-    """
-    inputs = {}
-    for role, spec in stages.stage(str(stage_of(name))).inputs.items():
-        path = next((artifacts[kind] for kind in spec.kinds if kind in artifacts), None)
-        if PRETRAIN in spec.kinds:
-            inputs[role] = artifacts[PRETRAIN]
-        elif role in section:
-            continue
-        elif path is not None and (spec.required or "data" not in section):
-            inputs[role] = path
-        elif spec.required and set(spec.kinds) <= {"dataset", "corpus"}:
-            return None
-    return inputs

@@ -199,6 +199,30 @@ def test_a_task_that_reads_a_corpus_gets_the_checkpoints_own() -> None:
     }
 
 
+def test_a_task_after_another_starts_from_its_model() -> None:
+    sections = {
+        "finetune@mnli": {"task": "mnli", "data": "samples/tasks"},
+        "finetune@rte": {"task": "rte", "data": "samples/tasks", "checkpoint": "finetune@mnli"},
+        "perplexity": {"checkpoint": "pretrain"},
+    }
+    wanted = suite.Suite(
+        settings=suite.NightSettings(), sections=sections, reference="", overrides={}
+    )
+    artifacts = {"dataset": "/runs/dataset"}
+    graph = wanted.config(
+        {label: {"pretrain": f"/c/{label}", **artifacts} for label in ("demo.1", "demo.2")}
+    )
+    checkpoints = {
+        name: node.inputs["checkpoint"].path or node.inputs["checkpoint"].node
+        for name, node in graph.nodes.items()
+    }
+    assert checkpoints == {
+        **{f"finetune@mnli-{of}": f"/c/{of}" for of in ("demo.1", "demo.2")},
+        **{f"finetune@rte-{of}": f"finetune@mnli-{of}" for of in ("demo.1", "demo.2")},
+        **{f"perplexity@{of}": f"/c/{of}" for of in ("demo.1", "demo.2")},
+    }
+
+
 def test_an_ensemble_has_the_members_of_one_checkpoint() -> None:
     sections = {
         "finetune": {"matrix": {"task": ["sst2", "rte"], "seed": [1, 2]}, "data": "samples/tasks"},
