@@ -12,9 +12,11 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.gpu import babylm
 from benchmarks.gpu.parent import Child, run_rows
 from benchmarks.gpu.rows import check_names, speed_names
 from benchmarks.gpu.table import markdown
+from cloze.flows.cli import main
 from tests import warm
 from tests.conftest import REPOSITORY
 
@@ -52,7 +54,7 @@ class Absent(importlib.abc.MetaPathFinder):
         if name.split(".")[0] in {absent!r}:
             raise ImportError(f"{{name}} is not here")
 sys.meta_path.insert(0, Absent())
-import benchmarks.gpu.__main__, benchmarks.gpu.child, benchmarks.gpu.parent, benchmarks.gpu.checks, benchmarks.gpu.speed
+import benchmarks.gpu.__main__, benchmarks.gpu.babylm, benchmarks.gpu.child, benchmarks.gpu.parent, benchmarks.gpu.checks, benchmarks.gpu.speed
 from benchmarks.gpu.parent import child_of
 from pathlib import Path
 child_of("cpu", True, Path("/nowhere"), Path("/nowhere"))
@@ -200,3 +202,30 @@ def test_what_is_missing_is_named() -> None:
     assert "- kernels agree: **NO** (outputs differ by 2; 1 s)" in page
     assert "| bert-base 128 | loop | 2,000 | 3,000 | 50.0% | 12.5 | 1.0% | 0.80 |  |  |" in page
     assert "- bert-base 128: theirs: OutOfMemoryError: 80 GB" in page
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_babylm_goes_there_in_one_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CLOZE_RUNS_DIR", str(tmp_path / "runs"))
+    books = json.dumps([{"kind": "books", "path": str(REPOSITORY / "samples" / "books")}])
+    small = ["--set", f"corpus.sources={books}", "--set", "vocab.size=600"]
+    small += ["--set", "corpus.max_words=null", "--no-prefect"]
+    until = [word for name in babylm.DATASETS for word in ("--until", name)]
+    assert main(["run", babylm.PRESET, *small, *until]) == 0
+    pairs = tmp_path / "pairs"
+    pairs.mkdir()
+    pair = {"sentence_good": "she was here", "sentence_bad": "here she were", "UID": "order"}
+    (pairs / "order.jsonl").write_text(json.dumps({**pair, "pairID": "0"}) + "\n")
+    layers = {"num_hidden_layers": 1, "hidden_size": 32, "num_attention_heads": 2}
+    steps = {"steps": 10, "warmup_steps": 1, "global_batch": 2, "heldout_rows": 4}
+    changes = {
+        "pretrain": {**steps, "model": {"preset": "modern-tiny", **layers}},
+        "pretrain@256": {**steps, "keep_for_merge": 2},
+        "merge": {"last": 2},
+    }
+    planned = babylm.plan(pairs, "gpu", changes)
+    babylm.pack(tmp_path / "runs" / babylm.PRESET, pairs, tmp_path / "run.tar.xz", planned)
+    results = babylm.make(tmp_path / "run.tar.xz", tmp_path / "out", "cpu")
+    assert list(results) == list(babylm.MADE)
+    assert results["score"]["accuracy"] in (0, 0.5, 1)
