@@ -239,10 +239,6 @@ def answer(
             "--passage-file - reads the passage from standard input; give the questions with"
             " --question or --file"
         )
-    if options.get("corpus"):
-        from cloze.flows.run.targets import resolve_path
-
-        options = {**options, "corpus": resolve_path(options["corpus"])}
     text = passage if passage_file is None else _read_passage(passage_file)
     answer.predict(request, options, {} if text is None else {"passage": text})
 
@@ -295,7 +291,7 @@ SEARCH = InferenceCommand(
 
 
 def _show_continuations(answer: Answer) -> RenderableType:
-    """Return each continuation after its prompt."""
+    """Return each continuation after its prompt, and its likeliest passage."""
     from rich.console import Group
     from rich.text import Text
 
@@ -303,6 +299,8 @@ def _show_continuations(answer: Answer) -> RenderableType:
     for row in answer["continuations"]:
         prompt = row["text"].removesuffix(row["continuation"])
         texts.append(Text.assemble((prompt, "dim"), (row["continuation"], "bold")))
+        if "passages" in row:
+            texts.append(Text(_source({"passage": row["passages"][0]}), style="dim"))
     return Group(*texts)
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -103,6 +103,25 @@ class EncoderDecoder(Encoder):
         layout.memory = memory
         return self.decoded(read.masked_fill(read == IGNORE_INDEX, start), layout)
 
+    def target_logits(self, memory: Memory, targets: Tensor) -> Any:
+        """Return the logits of targets without the first token, if all begin with one.
+
+        Args:
+            targets: int64 [B, T], without the first token.
+
+        Returns:
+            float [B, T, V]; they may be lazy.
+        """
+        first = self.ids.first
+        if first is None:
+            return self.logits(self.decode(memory, targets))
+        logits: Any = self.logits(
+            self.decode(memory, nn.functional.pad(targets, (1, 0), value=first))
+        )
+        if isinstance(logits, Tensor):
+            return logits[:, 1:]
+        return logits._replace(hidden=logits.hidden[:, 1:].contiguous())
+
     def decoded(self, ids: Tensor, layout: BatchLayout) -> Tensor:
         """Run the decoder on int64 [B, l], whose layout has a memory; return float [B, l, D]."""
         hidden = self.decoder.embeddings(ids, torch.zeros_like(ids), layout.positions)
@@ -133,22 +152,29 @@ class BeamSearch:
 
 
 @torch.no_grad()
-def generate(network: EncoderDecoder, memory: Memory, search: BeamSearch) -> Tensor:
+def generate(
+    network: EncoderDecoder, memory: Memory, search: BeamSearch, prior: Tensor | None = None
+) -> Tensor:
     """Return the best output of each row, int64 [B, T], padded, with its end token if it ended.
 
     The best output that ended is kept; a row's search ends when no partial output can become
     better. With one beam it ends at the first end token.
+
+    Args:
+        prior: float32 [B, k], log-probabilities of k memories of each row, the B * k of `memory`;
+            outputs are searched by the mixture of their next-token distributions. None: one each.
     """
     start, end, pad, given = network.ids
-    rows, beams, shift = len(memory.states), search.beams, int(given is not None)
+    copies = 1 if prior is None else prior.shape[1]
+    rows, beams, shift = len(memory.states) // copies, search.beams, int(given is not None)
     banned = list({pad, *(() if given is None else (given,))} - {end})
     device, dead = memory.states.device, torch.finfo(torch.float32).min
-    cache = KVCache(rows * beams, search.tokens + shift)
+    cache = KVCache(rows * copies * beams, search.tokens + shift)
     cache.memory = memory.repeated(beams)
     scores = torch.full((rows, beams), dead, device=device)
     scores[:, 0] = 0.0  # all beams begin alike
     written = torch.empty(rows, beams, 0, dtype=torch.int64, device=device)
-    newest = torch.full((rows * beams, 1), start, device=device)
+    newest = torch.full((rows * copies * beams, 1), start, device=device)
     if given is not None:
         network.decoded(newest, cache.advance(torch.zeros_like(newest), 1))
         newest = torch.full_like(newest, given)
@@ -162,6 +188,9 @@ def generate(network: EncoderDecoder, memory: Memory, search: BeamSearch) -> Ten
         logits = network.logits(states[:, 0])
         logits = logits if isinstance(logits, Tensor) else logits.whole()
         logs = logits.float().log_softmax(dim=-1)
+        if prior is not None:
+            logs = logs.unflatten(0, (rows, copies, beams)) + prior[:, :, None, None]
+            logs = logs.logsumexp(dim=1).flatten(0, 1)
         logs[:, banned] = dead
         size = logs.shape[-1]
         totals = (scores[:, :, None] + logs.view(rows, beams, size)).clamp(min=dead).flatten(1)
@@ -188,7 +217,8 @@ def generate(network: EncoderDecoder, memory: Memory, search: BeamSearch) -> Ten
         reachable = scores[:, 0] / longest**search.length_penalty
         if last or bool((reachable <= best_scores).all()):
             break
-        order = (own[:, None] * beams + owner).flatten()
+        owner, token = (part.repeat_interleave(copies, dim=0) for part in (owner, token))
+        order = (torch.arange(rows * copies, device=device)[:, None] * beams + owner).flatten()
         cache = cache.map_tensors(partial(torch.index_select, dim=0, index=order))
         newest = token.reshape(-1, 1)
     width = int((best != pad).sum(dim=1).max())

@@ -167,6 +167,12 @@ class TextToTextOptions(TableOptions):
     """Exponent of the length by which a beam's log-probability is divided; above 0 favours longer
     texts."""
 
+    passages: int = Field(default=5, ge=1)
+    """With --retrieve: passages that are read with each input, each alone."""
+
+    marginal: Literal["sequence", "token"] = "sequence"
+    """With --retrieve: sum over passages per text (RAG-Sequence) or per token (RAG-Token)."""
+
 
 class MultiLabelOptions(TextOptions):
     """Options of multi-label classification: texts or pairs of texts with any number of labels."""

@@ -170,6 +170,9 @@ class GenerateConfig(VerbConfig):
     """Encoder-decoders: exponent of the length that divides a beam's score. Default: the task's,
     else 1."""
 
+    corpus: InputPath | None = None
+    """Checkpoints of --retrieve: vectors of passages to read instead of those of the training."""
+
 
 class EmbedConfig(VerbConfig):
     """Options of embed. A request has `text`."""

@@ -76,12 +76,15 @@ class Continuation:
         ids: new tokens, without the end token.
         stopped: reason: `end` of the text, number of `tokens` reached, or maximum length of the
             `model`.
+        passages: passages that were read, the likeliest first: `probability`, `title`, `text` and
+            their source.
     """
 
     text: str
     continuation: str
     ids: tuple[int, ...]
     stopped: Literal["end", "tokens", "model"]
+    passages: tuple[dict[str, Any], ...] = ()
 
 
 @dataclass(slots=True, kw_only=True)
@@ -274,6 +277,7 @@ def continuation_json(result: Continuation) -> dict[str, Any]:
         "continuation": result.continuation,
         "tokens": len(result.ids),
         "stopped": result.stopped,
+        **({"passages": result.passages} if result.passages else {}),
     }
 
 
@@ -283,7 +287,7 @@ class Generate(Verb[str]):
     def __init__(self, checkpoint: str, config: GenerateConfig) -> None:
         self._choice, self._config = sampling_params(config), config
         where = placement(config.device, config.precision)
-        self._generator = generation_pipeline(checkpoint, **where)
+        self._generator = generation_pipeline(checkpoint, config.corpus, **where)
 
     def read(self, request: Request) -> str:
         text = request.text("text")
@@ -306,14 +310,27 @@ class Generate(Verb[str]):
         ]
 
 
-def generation_pipeline(path: str, **where: Any) -> TextGenerationPipeline | TextToTextPipeline:
+def generation_pipeline(
+    path: str, corpus: str | None = None, **where: Any
+) -> TextGenerationPipeline | TextToTextPipeline:
     """Load a checkpoint that writes texts; arguments and errors are those of the two classes."""
     from cloze.model.use.text_to_text import TextToTextPipeline
 
     with checkpoint.resolve_pinned(path) as directory:
         model = checkpoint.load_metadata(directory).model
-    kind = TextToTextPipeline if model.is_encoder_decoder else TextGenerationPipeline
-    return kind(path, **where)
+    if model.is_encoder_decoder:
+        return TextToTextPipeline(path, corpus=corpus, **where)
+    if corpus is not None:
+        raise UsageError(refused_corpus(path, corpus))
+    return TextGenerationPipeline(path, **where)
+
+
+def refused_corpus(path: str, corpus: str) -> str:
+    """Return the message about passages for a checkpoint that reads none."""
+    return (
+        f"corpus ({corpus}) is for checkpoints that were fine-tuned with --retrieve, and {path} "
+        f"reads no passages; leave it out"
+    )
 
 
 def _refusal(path: str, heads: Any) -> str:

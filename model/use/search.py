@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import asdict
 from itertools import accumulate
 from typing import Any
@@ -17,10 +16,9 @@ from typing import Any
 import numpy as np
 
 from cloze.core import arrow, storage
-from cloze.core.artifacts import artifact, fingerprints
-from cloze.core.artifacts.lineage import NearbyArtifacts
-from cloze.core.errors import DataError, UsageError
-from cloze.core.stages.worker import JOB, LOGS, Job
+from cloze.core.artifacts import artifact
+from cloze.core.errors import UsageError
+from cloze.core.stages.worker import find_input
 from cloze.model.train.precision import placement
 from cloze.model.use.configs import SearchConfig
 from cloze.model.use.embed import EmbeddingPipeline
@@ -58,11 +56,11 @@ class Searcher:
         if not has_vectors:
             self.index = PassageIndex.open(path)
             return
-        self.index = PassageIndex.open(_input(path, "corpus", manifest.parents["corpus"]))
+        self.index = PassageIndex.open(find_input(path, "corpus", manifest.parents["corpus"]))
         if self.by == "bm25":
             return
         self._embedder = EmbeddingPipeline(
-            _input(path, "checkpoint", manifest.parents["checkpoint"]),
+            find_input(path, "checkpoint", manifest.parents["checkpoint"]),
             pooling=manifest.config["pooling"],
             max_length=manifest.config["max_length"],
             normalize=True,
@@ -99,26 +97,6 @@ class Searcher:
             for begin in range(0, len(shard), ROWS)
         ]
         return (np.concatenate(blocks) / arrow.SCALE).astype(np.float32)
-
-
-def _input(path: str, role: str, fingerprint: str) -> str:
-    """Return the input of an artifact: where it was then, or else near the artifact.
-
-    Raises:
-        DataError: it is in neither place.
-    """
-    with suppress(DataError, OSError, ValueError, TypeError, KeyError):
-        recorded = Job.read(storage.join(path, LOGS, JOB)).inputs[role]
-        if fingerprints.input_fingerprint(recorded) == fingerprint:
-            return recorded
-    owner = NearbyArtifacts(path).find(fingerprints.artifact_fingerprint_of(fingerprint))
-    if owner is None:
-        raise DataError(
-            f"the {role} of {path} ({fingerprint[:12]}) is neither where it was nor near it; put "
-            f"them into one directory"
-        )
-    part = fingerprints.subpath_of(fingerprint)
-    return storage.join(owner, part) if part else owner
 
 
 class Reading:

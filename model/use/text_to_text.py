@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal, cast
+from dataclasses import asdict
+from typing import Any, Literal, cast
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from cloze.core.errors import UsageError
 from cloze.model import checkpoint
@@ -14,8 +16,11 @@ from cloze.model.data.noise import padded
 from cloze.model.families.encoder_decoder import EncoderDecoderConfig
 from cloze.model.families.models import load_model
 from cloze.model.layers.encoder_decoder import BeamSearch, EncoderDecoder, generate
+from cloze.model.tasks.heads import trained_network
+from cloze.model.tasks.kinds.rag import RETRIEVAL, RagNetwork, open_store
+from cloze.model.tasks.table import load_task, task_options
 from cloze.model.train.precision import Precision, autocast
-from cloze.model.use.generate import Continuation, SamplingParams
+from cloze.model.use.generate import Continuation, SamplingParams, refused_corpus
 from cloze.model.use.request import shortened
 from cloze.pipeline import tokenizer
 
@@ -25,10 +30,12 @@ POSITIONS = 4096  # of a batch's sources, times beams; sources are sorted by len
 class TextToTextPipeline:
     """Encoder-decoder in memory, pretrained or fine-tuned on a text-to-text task.
 
-    Texts get the prefix of the task, and its beams and length penalty unless others are given.
+    Texts get the prefix of the task, and its beams and length penalty unless others are given. A
+    checkpoint that was fine-tuned with retrieval reads passages.
 
     Args:
         path: checkpoint, or an artifact that contains one.
+        corpus: vectors of passages to read instead of those of the fine-tuning.
         device, precision: of the computation. Default: the CPU, fp32.
 
     Raises:
@@ -37,7 +44,12 @@ class TextToTextPipeline:
     """
 
     def __init__(
-        self, path: str, *, device: torch.device | None = None, precision: Precision = "fp32"
+        self,
+        path: str,
+        *,
+        corpus: str | None = None,
+        device: torch.device | None = None,
+        precision: Precision = "fp32",
     ) -> None:
         with checkpoint.resolve_pinned(path) as directory:
             loaded = checkpoint.load(directory)
@@ -47,11 +59,10 @@ class TextToTextPipeline:
                 f"{path} was fine-tuned for {', '.join(loaded.heads)} and writes no texts; name a "
                 f"pretrained encoder-decoder, or one that was fine-tuned on text-to-text"
             )
-        options = dict((loaded.task or {}).get("options") or {})
-        if loaded.task is not None:
-            from cloze.model.tasks.table import task_options
-
-            options = task_options(str(loaded.task["name"]), options).model_dump()
+        metadata = loaded.task or {}
+        options = dict(metadata.get("options") or {})
+        if metadata:
+            options = task_options(str(metadata["name"]), options).model_dump()
         # Ids behind the vocabulary; T5's names for them can then be read and written.
         sentinels = range(loaded.model.vocab_size - self.pieces.vocab_size)
         self.pieces.backend.add_tokens([f"<extra_id_{number}>" for number in sentinels])
@@ -60,6 +71,16 @@ class TextToTextPipeline:
         self._length_penalty = float(options.get("length_penalty", 1.0))
         self._config = cast(EncoderDecoderConfig, loaded.model)
         self._device, self._precision = device or torch.device("cpu"), precision
+        self._rag: RagNetwork | None = None
+        if RETRIEVAL in metadata:
+            task = load_task(str(metadata["name"]), metadata.get("options"))
+            rag = trained_network(task, loaded.model, loaded.state, metadata, loaded.path)
+            self._rag = cast(RagNetwork, rag.to(self._device))
+            self._rag.store = open_store(metadata, loaded.path, self.pieces, corpus)
+            self._network = self._rag.encoder
+            return
+        if corpus is not None:
+            raise UsageError(refused_corpus(path, corpus))
         network = load_model(loaded.model, loaded.state).to(self._device)
         self._network = cast(EncoderDecoder, network.encoder)
 
@@ -114,7 +135,9 @@ class TextToTextPipeline:
         results: dict[int, Continuation] = {}
         order = sorted(range(len(sources)), key=lambda number: -len(sources[number]))
         while order:
-            size = max(1, POSITIONS // (len(sources[order[0]]) * search.beams))
+            width = len(sources[order[0]]) + (self._rag.store.longest if self._rag else 0)
+            copies = self._rag.passages if self._rag else 1
+            size = max(1, POSITIONS // (width * search.beams * copies))
             batch, order = order[:size], order[size:]
             ids = padded([sources[number] for number in batch], self._network.ids.pad).to(
                 self._device
@@ -122,15 +145,35 @@ class TextToTextPipeline:
             lengths = torch.tensor([len(sources[number]) for number in batch], device=self._device)
             real = torch.arange(ids.shape[1], device=self._device) < lengths[:, None]
             with torch.inference_mode(), autocast(self._precision, self._device.type):
-                memory = self._network.memory_of(ids, real)
-                written = generate(self._network, memory, search).cpu().tolist()
-            for number, output in zip(batch, written, strict=True):
-                results[number] = self._continuation(output, self._network.ids.end)
+                written, passages = self._written(ids, real, search)
+            for number, output, own in zip(batch, written.tolist(), passages, strict=True):
+                results[number] = self._continuation(output, self._network.ids.end, own)
         return [[results[number]] for number in range(len(texts))]
 
-    def _continuation(self, output: list[int], end: int) -> Continuation:
+    def _written(
+        self, ids: Tensor, real: Tensor, search: BeamSearch
+    ) -> tuple[Tensor, list[tuple[dict[str, Any], ...]]]:
+        """Return the outputs, int64 [B, T], and the passages that were read for each."""
+        if self._rag is None:
+            memory = self._network.memory_of(ids, real)
+            return generate(self._network, memory, search), [()] * len(ids)
+        memory, numbers, prior = self._rag.read({"input_ids": ids, "attention_mask": real})
+        passage, rows = self._rag.store.index.passage, zip(numbers, prior.exp(), strict=True)
+        return self._rag.write(memory, prior, search), [
+            tuple(
+                {"probability": probability, **asdict(passage(number))}
+                for number, probability in zip(own.tolist(), shares.tolist(), strict=True)
+            )
+            for own, shares in rows
+        ]
+
+    def _continuation(
+        self, output: list[int], end: int, passages: tuple[dict[str, Any], ...]
+    ) -> Continuation:
         ended = end in output
         ids = output[: output.index(end)] if ended else output
         text = self.pieces.backend.decode(ids, skip_special_tokens=True)
         stopped: Literal["end", "tokens"] = "end" if ended else "tokens"
-        return Continuation(text=text, continuation=text, ids=tuple(ids), stopped=stopped)
+        return Continuation(
+            text=text, continuation=text, ids=tuple(ids), stopped=stopped, passages=passages
+        )

@@ -154,6 +154,8 @@ class InferenceCommand(GroupedCommand):
             for name, value in config.items()
             if value is not None
         }
+        if "corpus" in options:
+            options["corpus"] = resolve_path(options["corpus"])
         ctx.params = {"request": request, "options": options, **values}
         return super().invoke(ctx)
 

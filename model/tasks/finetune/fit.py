@@ -23,6 +23,7 @@ from cloze.model.tasks.auxiliary import AuxiliarySource, add_auxiliary, without_
 from cloze.model.tasks.encode import groups_of
 from cloze.model.tasks.finetune.stage import FinetuneConfig
 from cloze.model.tasks.heads import FrozenNetwork, check_frozen, new_network, trained_network
+from cloze.model.tasks.kinds.rag import RagNetwork, Retrieval
 from cloze.model.tasks.predict import DevEvaluator, predict_split
 from cloze.model.tasks.source import TaskObjective, source_of
 from cloze.model.tasks.table import load_task, merge_options
@@ -67,6 +68,7 @@ class FinetuneSetup:
     Attributes:
         metadata: task metadata, stored in the checkpoint.
         teacher: the student's teacher; None without one.
+        retrieval: query encoder and passages (RAG); None without.
     """
 
     config: FinetuneConfig
@@ -79,6 +81,7 @@ class FinetuneSetup:
     train: Split
     dev: Split
     teacher: TaskTeacher | None = None
+    retrieval: Retrieval | None = None
 
     @property
     def steps_per_epoch(self) -> int:
@@ -164,6 +167,8 @@ def fit(
         weights = without_auxiliary(checkpoint.weights(storage.join(path, finished.best)))
         device = setup.world.device
         network = trained_network(setup.task, setup.start.model, weights, setup.metadata, path)
+        if isinstance(network, RagNetwork) and setup.retrieval is not None:
+            network.store = setup.retrieval.store
         objective = TaskObjective(setup.task, network.to(device), precision, device)
         predictions = predict_split(objective, setup.dev, setup.world)
     return FinetuneResult(
@@ -183,6 +188,8 @@ def prepare(
     )
     network = new_network(task, model, weights or None, setup.metadata, config.dropout, config.seed)
     spell_words(network, setup.start.tokenizer)
+    if setup.retrieval is not None:
+        setup.retrieval.start(network)
     auxiliary = add_auxiliary(
         network, config.auxiliary, model, weights, setup.start.tokenizer, config.seed
     )

@@ -15,6 +15,8 @@ from cloze.model.tasks.files import METRICS, write_json
 from cloze.model.tasks.finetune.fit import FinetuneResult, FinetuneSetup, fit
 from cloze.model.tasks.finetune.stage import SPLITS, FinetuneConfig
 from cloze.model.tasks.finetune.start import starting_point
+from cloze.model.tasks.kinds.rag import RETRIEVAL, VECTORS, load_retrieval
+from cloze.model.tasks.kinds.text_to_text import TextToText
 from cloze.model.tasks.options import Frozen
 from cloze.model.tasks.table import load_task
 from cloze.model.tasks.task import Figures, check_labelled, encoded, task_source
@@ -110,6 +112,11 @@ def prepare(
             f"frozen ({config.frozen}) is for one network; leave it out, or the teacher"
         )
     task = load_task(config.task, config.given_options())
+    vectors = build.inputs.get(VECTORS)
+    if vectors is not None and not isinstance(task, TextToText):
+        raise UsageError(
+            f"retrieve ({vectors}) is for text-to-text tasks, not for {task.name}; leave it out"
+        )
     source = task_source(task, config.some_data, build.inputs.get("corpus"))
     start, pieces = starting_point(config, build, world)
     examples = {name: task.read(source, name, config.limit_per_class) for name in SPLITS}
@@ -117,7 +124,10 @@ def prepare(
         check_labelled(examples[name], name)
     if config.class_weights == "balanced":
         examples["train"] = task.balance_classes(examples["train"])
-    max_length = config.max_length or min(task.max_length, start.model.max_position_embeddings)
+    longest = start.model.max_position_embeddings
+    if vectors is not None:
+        longest //= 2  # the other half is for a passage
+    max_length = config.max_length or min(task.max_length, longest)
     metadata = {
         **task.metadata(examples["train"]),
         "name": task.name,
@@ -131,6 +141,10 @@ def prepare(
             layers=config.frozen, lstm_size=config.lstm_size, lstm_layers=config.lstm_layers
         )
         metadata["frozen"] = frozen.model_dump()
+    retrieval = None
+    if vectors is not None:
+        retrieval = load_retrieval(vectors, build, pieces, start.model, max_length)
+        metadata[RETRIEVAL] = retrieval.metadata
     splits = {
         name: encoded(task, own, metadata, pieces, max_length) for name, own in examples.items()
     }
@@ -150,6 +164,7 @@ def prepare(
         start=start,
         metadata=metadata,
         teacher=teacher,
+        retrieval=retrieval,
         **splits,
     )
 

@@ -320,6 +320,7 @@ STAGE = Stage(
         "corpus": InputSpec(kinds=("corpus", "semdedup")),
         "vocab": InputSpec(kinds=("vocab",)),
         "teacher": InputSpec(kinds=("finetune",), explicit_only=True),
+        "vectors": InputSpec(kinds=("vectors",), explicit_only=True),
     },
     unhashed_files=("metrics.jsonl", "skipped.jsonl", "cost.jsonl", "from_scratch.jsonl"),
     worker="cloze.model",

@@ -33,6 +33,7 @@ from cloze.model.tasks import text_metrics
 from cloze.model.tasks.encode import TextSamples, encode
 from cloze.model.tasks.formats.tables import describe_columns
 from cloze.model.tasks.formats.texts import TextExamples, read_rows, shared_fields
+from cloze.model.tasks.kinds.rag import RETRIEVAL, marginal_loss, rag_network
 from cloze.model.tasks.metrics import mean_interval
 from cloze.model.tasks.options import TaskOptions, TextToTextOptions
 from cloze.model.tasks.predict import write_rows
@@ -95,23 +96,14 @@ class TextToTextNetwork(Seq2SeqModel):
         self.search = search
 
     def forward(self, batch: Any) -> Any:
-        """Return the outputs of `Seq2SeqModel`; without gradient ids, int64 [B, T], padded."""
+        """Return `seq2seq_logits`, [B, T, V]; without gradient ids, int64 [B, T], padded."""
+        memory = self.encoder.memory_of(batch["input_ids"], batch["attention_mask"])
         if not torch.is_grad_enabled():
-            memory = self.encoder.memory_of(batch["input_ids"], batch["attention_mask"])
             return generate(self.encoder, memory, self.search)
-        first = self.encoder.ids.first
-        if first is None:
-            return super().forward(batch)
-        labels = nn.functional.pad(batch["target_labels"], (1, 0), value=first)
-        outputs = super().forward(extend(batch, {"target_labels": labels}))
-        return {**outputs, "seq2seq_logits": _without_first(outputs["seq2seq_logits"])}
-
-
-def _without_first(logits: Any) -> Any:
-    """Drop the logits of the first token, which is given, [B, 1 + T, V] to [B, T, V]."""
-    if isinstance(logits, Tensor):
-        return logits[:, 1:]
-    return logits._replace(hidden=logits.hidden[:, 1:].contiguous())
+        outputs = {"seq2seq_logits": self.encoder.target_logits(memory, batch["target_labels"])}
+        if self.training and self.label_smoothing:
+            outputs["label_smoothing"] = memory.states.new_tensor(self.label_smoothing)
+        return outputs
 
 
 class TextToText(Task[TextTargets, "list[Written]"]):
@@ -172,13 +164,20 @@ class TextToText(Task[TextTargets, "list[Written]"]):
             tokens=self.options.target_length,
         )
         encoder = cast(EncoderDecoder, backbone.encoder)
+        if RETRIEVAL in metadata:
+            options = self.options
+            return rag_network(encoder, metadata, options.passages, options.marginal, search)
         return TextToTextNetwork(encoder, config.label_smoothing, search)
 
     def count(self, batch: Mapping[str, Any]) -> int:
         return int((batch["target_labels"] != IGNORE_INDEX).sum())
 
     def loss(self, outputs: Any, batch: Mapping[str, Any]) -> Loss:
-        """Compute cross-entropy of the target's tokens in nats, smoothed as the model's config."""
+        """Compute cross-entropy of the target's tokens in nats, smoothed as the model's config, or
+        with retrieval `marginal_loss`.
+        """
+        if "prior" in outputs:
+            return marginal_loss(outputs, batch["target_labels"], self.options.marginal)
         smoothing = outputs.get("label_smoothing", 0.0)
         total, correct = target_loss(outputs["seq2seq_logits"], batch["target_labels"], smoothing)
         return Loss(total=total, correct=correct)
