@@ -103,7 +103,8 @@ class Noise:
             text = slice(int(ids[0] == self.cls), len(ids) - int(ids[-1] == self.sep))
             body = Body(ids=ids[text], masked=masked[text], shown=shown[text], key=key)
             source, target = apply(body, self)
-            framed = [self.cls, *source, self.sep], [*begin, *target, self.sep]
+            opens = [] if self.cls == self.pad else [self.cls]  # T5's own vocabulary
+            framed = [*opens, *source, self.sep], [*begin, *target, self.sep]
             pairs.append((np.array(framed[0]), np.array(framed[1])))
         return pairs
 

@@ -32,6 +32,7 @@ class ModelConfig(BaseModel):
     """Pretraining heads, in the form of a checkpoint's `heads`."""
 
     is_encoder_decoder: ClassVar[bool] = False
+    needs_first_token: ClassVar[bool] = True
     """A decoder writes a text, reading the encoder's states."""
 
     supports_compile: ClassVar[bool] = True
@@ -229,7 +230,16 @@ class ModelConfig(BaseModel):
         return 1.0
 
     def vocabulary_values(self, size: int, special: SpecialTokens) -> dict[str, Any]:
-        """Return the values that a model takes from a tokenizer of `size` tokens."""
+        """Return the values that a model takes from a tokenizer of `size` tokens.
+
+        Raises:
+            UsageError: the model reads a token before a text, and the tokenizer has none.
+        """
+        if self.needs_first_token and not special.begins:
+            raise UsageError(
+                f"a {type(self).model_fields['family'].default} model reads [CLS] before a text, "
+                f"and T5's vocabulary has none; use another vocabulary, or a t5 model"
+            )
         return {"vocab_size": size, "pad_token_id": special.pad}
 
     def loss_weights(self) -> Mapping[str, float]:

@@ -112,7 +112,7 @@ def check_pair(loaded: LoadedCheckpoint, directory: str) -> None:
     pieces = tokenizer.load(loaded.tokenizer)
     first, second = pieces.encode_batch(PAIR)
     special, separator = pieces.special, pieces.pair_frame.separator
-    expected = [special.cls, *first, *separator, *second, special.sep]
+    expected = [*special.begins, *first, *separator, *second, special.sep]
     encoded = transformers.AutoTokenizer.from_pretrained(directory, local_files_only=True)(*PAIR)
     found, types = list(encoded["input_ids"]), max(encoded.get("token_type_ids", [0]))
     if found != expected or types >= max(1, loaded.model.type_vocab_size):

@@ -239,7 +239,7 @@ def _write_generation_config(loaded: LoadedCheckpoint, directory: str) -> None:
     """Write the first, last and padding token for the `generate` of transformers."""
     special = tokenizer.load(loaded.tokenizer).special
     content = {
-        "bos_token_id": special.cls,
+        **({"bos_token_id": special.cls} if special.begins else {}),
         "eos_token_id": special.sep,
         "pad_token_id": special.pad,
     }

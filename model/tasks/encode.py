@@ -112,13 +112,14 @@ def framed(
     targets: Mapping[str, npt.NDArray[Any]] | None = None,
 ) -> TextSamples:
     """Truncate and frame texts or pairs that are tokenized."""
-    cls, sep, frame = tokenizer.special.cls, tokenizer.special.sep, tokenizer.pair_frame
+    special, frame = tokenizer.special, tokenizer.pair_frame
+    begins, sep = special.begins, special.sep
     room = max_length - (2 if other is None else frame.size)
     sequences, second, truncated = [], [], 0
     for i, tokens in enumerate(first):
         pair = () if other is None else other[i]
         first_count, second_count = truncate(len(tokens), len(pair), room)
-        sequence = [cls, *tokens[:first_count], *((sep,) if other is None else frame.separator)]
+        sequence = [*begins, *tokens[:first_count], *((sep,) if other is None else frame.separator)]
         second.append(len(sequence))
         if other is not None:
             sequence += [*pair[:second_count], sep]

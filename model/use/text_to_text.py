@@ -99,7 +99,7 @@ class TextToTextPipeline:
                 f"the text {shortened(text)!r} has {len(ids)} pieces, the model reads {longest} "
                 f"with [CLS] and [SEP]; shorten it"
             )
-        return [self.pieces.special.cls, *map(int, ids), self.pieces.special.sep]
+        return [*self.pieces.special.begins, *map(int, ids), self.pieces.special.sep]
 
     def generate(
         self,

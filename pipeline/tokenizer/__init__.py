@@ -19,7 +19,7 @@ def load(path: str, lowercase: bool | None = None) -> Tokenizer:
     vocabulary with another name; the merges of a BPE are next to it (`x_encoder.json` and
     `x_vocab.bpe`, `x-vocab.json` and `x-merges.txt`). A byte-level BPE without special tokens
     (GPT-2's) gets RoBERTa's. A SentencePiece model must be a unigram model with ALBERT's special
-    tokens.
+    tokens or T5's.
 
     Args:
         path: local path or URL.

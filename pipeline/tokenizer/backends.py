@@ -239,6 +239,31 @@ def albert_backend(
     return backend
 
 
+def t5_backend(
+    pieces: Sequence[tuple[str, float]], unk_id: int, charsmap: bytes | None, sentinels: int
+) -> tokenizers.Tokenizer:
+    """Build T5's Unigram tokenizer: `A </s>`; the last sentinel follows the model's tokens.
+
+    Args:
+        pieces, unk_id, charsmap: as for `albert_backend`.
+        sentinels: number of tokens <extra_id_0> …; the first has the highest id.
+    """
+    extra = [f"<extra_id_{number}>" for number in reversed(range(sentinels))]
+    vocab = [*pieces, *((token, 0.0) for token in extra)]
+    backend = tokenizers.Tokenizer(models.Unigram(vocab, unk_id, False))
+    if charsmap:
+        backend.normalizer = normalizers.Precompiled(charsmap)
+    backend.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.WhitespaceSplit(),
+            pre_tokenizers.Metaspace(replacement=METASPACE, prepend_scheme="always"),
+        ]
+    )
+    backend.decoder = decoders.Metaspace(replacement=METASPACE, prepend_scheme="always")
+    backend.add_special_tokens(["<pad>", "</s>", "<unk>", *reversed(extra)])
+    return backend
+
+
 def _add_special_tokens(backend: tokenizers.Tokenizer, names: Mapping[str, str]) -> None:
     """Register the special tokens of the vocabulary.
 
@@ -299,13 +324,20 @@ def pair_frame(backend: tokenizers.Tokenizer, names: Mapping[str, str]) -> PairF
     """Return the pair frame of the post-processor of `backend`.
 
     BERT's post-processor replaces one that does not write `[CLS] A [SEP]` and `[CLS] A … B [SEP]`.
-    So the saved tokenizer frames texts as in the model's training.
+    So the saved tokenizer frames texts as in the model's training. T5 writes `A </s>` and `A </s> B
+    </s>`.
 
     Args:
         names: special tokens by role.
     """
     vocab = backend.get_vocab()
     cls, sep, mask = (vocab[names[role]] for role in ("cls", "sep", "mask"))
+    if names["cls"] == names["pad"]:
+        end = names["sep"]
+        backend.post_processor = processors.TemplateProcessing(
+            single=f"$A {end}", pair=f"$A {end} $B {end}", special_tokens=[(end, sep)]
+        )
+        return PairFrame((sep,), False)
     text = backend.encode(names["mask"], add_special_tokens=False)
     pair = backend.post_process(text, text)
     special_ids = [token_id for token_id in pair.ids if token_id != mask]

@@ -282,6 +282,8 @@ def with_roberta_tokens(vocab: Mapping[str, int]) -> dict[str, int]:
 def _sentencepiece(files: TokenizerFiles, lowercase: bool | None) -> tokenizers.Tokenizer:
     """Read a Unigram model of SentencePiece as ALBERT's; the config determines case and accents.
 
+    A model that has </s> and no token for the beginning of a text is read as T5's.
+
     Tokens of a digit and a comma get scores too low to be chosen, because google-research/albert,
     tokenization.py, encode_pieces splits them again.
     """
@@ -297,16 +299,22 @@ def _sentencepiece(files: TokenizerFiles, lowercase: bool | None) -> tokenizers.
         )
     if backends.UNKNOWN not in model.types:
         raise DataError(f"{path} has no unknown token; use a model that has one")
-    pieces = []
+    config, pieces, unk_id = _config(files), [], model.types.index(backends.UNKNOWN)
+    names = {piece for piece, _ in model.pieces}
+    if "</s>" in names and not names.intersection(SPECIAL_NAMES["cls"]):
+        if lowercase is not None:
+            raise UsageError(f"lowercase ({lowercase}) cannot be set for T5's {path}; remove it")
+        return backends.t5_backend(
+            model.pieces, unk_id, model.charsmap, int(config.get("extra_ids", 100))
+        )
     for piece, score in model.pieces:
         is_number_comma = len(piece) > 1 and piece[-1] == "," and piece[-2].isdigit()
         pieces.append((piece, score - NUMBER_COMMA if is_number_comma else score))
-    config = _config(files)
     if lowercase is None:
         lowercase = bool(config.get("do_lower_case", True))
     return albert_backend(
         pieces,
-        model.types.index(backends.UNKNOWN),
+        unk_id,
         lowercase=lowercase,
         strip_accents=not config.get("keep_accents", False),
         charsmap=model.charsmap,

@@ -64,6 +64,9 @@ def _transformers_config(
     """Return `tokenizer_config.json`: the class that builds this tokenizer, and its settings."""
     model = description["model"]
     normalizer, splitter = description.get("normalizer"), description.get("pre_tokenizer") or {}
+    if names["cls_token"] == names["pad_token"]:  # T5
+        own = {role: names[role] for role in ("pad_token", "unk_token")}
+        return {"tokenizer_class": GENERIC, **own, "eos_token": names["sep_token"]}
     family = {**names, "bos_token": names["cls_token"], "eos_token": names["sep_token"]}
     match model["type"]:
         case "WordPiece" if framed_as_bert and _is_bert(model, normalizer, splitter):

@@ -18,6 +18,9 @@ SPECIAL_NAMES = {
     "sep": ("[SEP]", "</s>"),
     "mask": ("[MASK]", "<mask>"),
 }
+# T5 has no [CLS] and [MASK]; a vocabulary with its first sentinel uses these for them
+T5_NAMES = {"cls": ("<pad>",), "mask": ("<extra_id_0>",)}
+SENTINEL = "<extra_id_0>"
 # the first four have ids 0 to 3, the mask is last: fairseq
 ROBERTA = ("<s>", "<pad>", "</s>", "<unk>", "<mask>")
 ALBERT = ("<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]")  # ids 0 to 4
@@ -27,8 +30,9 @@ METASPACE = "▁"
 
 def special_names(vocab: Collection[str]) -> dict[str, str]:
     """Return each role's token: the first of its names in the vocabulary, else BERT's."""
+    others = T5_NAMES if SENTINEL in vocab else {}
     return {
-        role: next((name for name in names if name in vocab), names[0])
+        role: next((name for name in (*names, *others.get(role, ())) if name in vocab), names[0])
         for role, names in SPECIAL_NAMES.items()
     }
 
@@ -108,13 +112,21 @@ def _bytes() -> dict[str, int]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpecialTokens:
-    """Ids of the special tokens. RoBERTa's <s> and </s> are `cls` and `sep`."""
+    """Ids of the special tokens. RoBERTa's <s> and </s> are `cls` and `sep`.
+
+    T5 begins texts with no token: `cls` is then `pad`, and `mask` the first sentinel.
+    """
 
     pad: int
     unk: int
     cls: int
     sep: int
     mask: int
+
+    @property
+    def begins(self) -> tuple[int, ...]:
+        """Ids before a text: [CLS], or none (T5)."""
+        return () if self.cls == self.pad else (self.cls,)
 
     @property
     def ids(self) -> tuple[int, ...]:

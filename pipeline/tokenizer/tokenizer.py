@@ -26,6 +26,7 @@ from cloze.pipeline.tokenizer.special import (
     SPECIAL_NAMES,
     SpecialTokens,
     flatten_sequence,
+    special_names,
     word_starts,
 )
 from cloze.pipeline.tokenizer.word_cache import WordCache, word_split_rule
@@ -84,15 +85,13 @@ class Tokenizer:
         vocab: dict[str, int] = backend.get_vocab(with_added_tokens=True)
         if not vocab:
             raise DataError(f"{name} has an empty vocabulary; point to a tokenizer that has pieces")
-        role_tokens = {}
-        for role, names in SPECIAL_NAMES.items():
-            present = [token for token in names if token in vocab]
-            if not present:
+        role_tokens = special_names(vocab)
+        for role, token in role_tokens.items():
+            if token not in vocab:
                 raise DataError(
-                    f"{name} has no {names[0]} token (nor {names[1]}); use a tokenizer made for "
-                    f"masked language models"
+                    f"{name} has no {token} token (nor {SPECIAL_NAMES[role][1]}); use a tokenizer "
+                    f"made for masked language models"
                 )
-            role_tokens[role] = present[0]
         added = {token.content for token in backend.get_added_tokens_decoder().values()}
         backend.add_special_tokens([token for token in role_tokens.values() if token not in added])
         backend.no_truncation()

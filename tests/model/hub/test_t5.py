@@ -1,0 +1,44 @@
+"""A Hugging Face T5 with its own SentencePiece vocabulary: imported, used, exported."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from cloze.core.stages.execute import execute
+from cloze.model.hub.stages import EXPORT, IMPORT, ExportConfig, ImportConfig
+from cloze.model.use.generate import generation_pipeline
+from cloze.pipeline.tokenizer import load
+from tests.pipeline.tokenizer.texts import TRAINING, trained_spiece
+
+
+def test_it_writes_what_transformers_writes(tmp_path: Path) -> None:
+    transformers = pytest.importorskip("transformers")
+    theirs, out = tmp_path / "theirs", tmp_path / "out"
+    theirs.mkdir()
+    t5 = {"unk_id": 2, "eos_id": 1, "control_symbols": [], "user_defined_symbols": []}
+    trained_spiece(theirs, vocab_size=150, **t5)
+    sizes = {"d_model": 16, "d_kv": 8, "d_ff": 32, "num_layers": 2, "num_heads": 2}
+    config = transformers.T5Config(
+        vocab_size=256, **sizes, decoder_start_token_id=0, initializer_factor=1.5
+    )
+    torch.manual_seed(3)
+    model = transformers.T5ForConditionalGeneration(config).eval()
+    model.save_pretrained(theirs)
+    execute(IMPORT, ImportConfig(), {"directory": str(theirs)}, str(out))
+    pieces, pipeline = load(str(theirs)), generation_pipeline(str(out))
+    for text in (own[:120] for own in TRAINING[:4]):
+        ids = torch.tensor([pieces.backend.encode(text).ids])
+        assert pipeline.question(text) == ids[0].tolist()
+        with torch.no_grad():
+            expected = model.generate(ids, max_new_tokens=8, do_sample=False)[0, 1:].tolist()
+        (written,) = pipeline.generate([text], tokens=8)
+        assert list(written[0].ids) == [token for token in expected if token != 1]
+    execute(EXPORT, ExportConfig(), {"checkpoint": str(out)}, str(tmp_path / "hub"))
+    again = transformers.AutoTokenizer.from_pretrained(str(tmp_path / "hub"))
+    assert again("the cat").input_ids == pieces.backend.encode("the cat").ids
+    content = json.loads((tmp_path / "hub" / "generation_config.json").read_text())
+    assert "bos_token_id" not in content
