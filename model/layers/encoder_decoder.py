@@ -189,8 +189,8 @@ def generate(
         logits = logits if isinstance(logits, Tensor) else logits.whole()
         logs = logits.float().log_softmax(dim=-1)
         if prior is not None:
-            logs = logs.unflatten(0, (rows, copies, beams)) + prior[:, :, None, None]
-            logs = logs.logsumexp(dim=1).flatten(0, 1)
+            mixed = logs.view(rows, copies, beams, -1) + prior[:, :, None, None]
+            logs = mixed.logsumexp(dim=1).flatten(0, 1)
         logs[:, banned] = dead
         size = logs.shape[-1]
         totals = (scores[:, :, None] + logs.view(rows, beams, size)).clamp(min=dead).flatten(1)

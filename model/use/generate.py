@@ -317,20 +317,15 @@ def generation_pipeline(
     from cloze.model.use.text_to_text import TextToTextPipeline
 
     with checkpoint.resolve_pinned(path) as directory:
-        model = checkpoint.load_metadata(directory).model
-    if model.is_encoder_decoder:
+        loaded = checkpoint.load_metadata(directory)
+    if corpus is not None and "retrieval" not in (loaded.task or {}):
+        raise UsageError(
+            f"corpus ({corpus}) is for checkpoints that were fine-tuned with --retrieve, and "
+            f"{path} reads no passages; leave it out"
+        )
+    if loaded.model.is_encoder_decoder:
         return TextToTextPipeline(path, corpus=corpus, **where)
-    if corpus is not None:
-        raise UsageError(refused_corpus(path, corpus))
     return TextGenerationPipeline(path, **where)
-
-
-def refused_corpus(path: str, corpus: str) -> str:
-    """Return the message about passages for a checkpoint that reads none."""
-    return (
-        f"corpus ({corpus}) is for checkpoints that were fine-tuned with --retrieve, and {path} "
-        f"reads no passages; leave it out"
-    )
 
 
 def _refusal(path: str, heads: Any) -> str:

@@ -20,7 +20,7 @@ from cloze.model.tasks.heads import trained_network
 from cloze.model.tasks.kinds.rag import RETRIEVAL, RagNetwork, open_store
 from cloze.model.tasks.table import load_task, task_options
 from cloze.model.train.precision import Precision, autocast
-from cloze.model.use.generate import Continuation, SamplingParams, refused_corpus
+from cloze.model.use.generate import Continuation, SamplingParams
 from cloze.model.use.request import shortened
 from cloze.pipeline import tokenizer
 
@@ -79,8 +79,6 @@ class TextToTextPipeline:
             self._rag.store = open_store(metadata, loaded.path, self.pieces, corpus)
             self._network = self._rag.encoder
             return
-        if corpus is not None:
-            raise UsageError(refused_corpus(path, corpus))
         network = load_model(loaded.model, loaded.state).to(self._device)
         self._network = cast(EncoderDecoder, network.encoder)
 

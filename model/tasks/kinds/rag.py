@@ -95,8 +95,7 @@ class RagNetwork(nn.Module):
 
     Args:
         encoder: the generator.
-        retriever: the query encoder.
-        temperature: divisor of the scores.
+        values: `Retrieval.metadata`: the query encoder, with random weights, and its temperature.
         passages: k.
         marginal: sum over passages per sequence or per token.
         search: search for the text.
@@ -110,16 +109,17 @@ class RagNetwork(nn.Module):
     def __init__(
         self,
         encoder: EncoderDecoder,
-        retriever: BiEncoder,
-        *,
-        temperature: float,
+        values: TaskMetadata,
         passages: int,
         marginal: Marginal,
         search: BeamSearch,
     ) -> None:
         super().__init__()
-        self.encoder, self.retriever, self.search = encoder, retriever, search
-        self.passages, self._temperature, self._marginal = passages, temperature, marginal
+        backbone = new_backbone(parse_model(values["model"]))
+        self.encoder, self.search = encoder, search
+        self.retriever = BiEncoder(*backbone, values["pooling"], normalize=True)
+        self.passages, self._marginal = passages, marginal
+        self._temperature = float(values["temperature"])
 
     def retrieve(self, batch: Mapping[str, Any]) -> tuple[Tensor, Tensor]:
         """Return the best passages, int64 [B, k], and log p(z | x), float32 [B, k]."""
@@ -168,17 +168,18 @@ class RagNetwork(nn.Module):
         written = generate(self.encoder, memory, search)
         is_end = written == self.encoder.ids.end
         behind = is_end.cumsum(dim=1) > is_end.long()
-        outputs = written.masked_fill(behind, IGNORE_INDEX).unflatten(0, prior.shape)
+        outputs = written.masked_fill(behind, IGNORE_INDEX).view(*prior.shape, -1)
         scores = []
         for labels in outputs.unbind(dim=1):
             logits = self.encoder.target_logits(
                 memory, labels.repeat_interleave(prior.shape[1], dim=0)
             )
-            likely = _logs(logits).unflatten(0, prior.shape)
+            likely = _logs(logits, prior)
             scores.append(marginal_log_likelihood(likely, prior, labels, "sequence"))
         best = torch.stack(scores, dim=1).argmax(dim=1)
         rows = torch.arange(len(best), device=best.device)
-        return written.unflatten(0, prior.shape)[rows, best]
+        chosen: Tensor = written.view(*prior.shape, -1)[rows, best]
+        return chosen
 
 
 def marginal_loss(outputs: Mapping[str, Any], labels: Tensor, marginal: Marginal) -> Loss:
@@ -187,7 +188,7 @@ def marginal_loss(outputs: Mapping[str, Any], labels: Tensor, marginal: Marginal
     A token is right if the mixture of the k next-token distributions has it first.
     """
     prior = outputs["prior"]
-    likely = _logs(outputs["seq2seq_logits"]).unflatten(0, prior.shape)
+    likely = _logs(outputs["seq2seq_logits"], prior)
     total = -marginal_log_likelihood(likely, prior, labels, marginal).sum()
     with torch.no_grad():
         mixed = (likely + prior[:, :, None, None]).logsumexp(dim=1).argmax(dim=-1)
@@ -214,30 +215,10 @@ def marginal_log_likelihood(
     return mixed.masked_fill(padding, 0.0).sum(dim=1)
 
 
-def _logs(logits: Any) -> Tensor:
-    """Return the log-probabilities of logits, float32."""
+def _logs(logits: Any, prior: Tensor) -> Tensor:
+    """Return the log-probabilities of logits [B * k, T, V], float32 [B, k, T, V]."""
     whole: Tensor = logits if isinstance(logits, Tensor) else logits.whole()
-    return whole.float().log_softmax(dim=-1)
-
-
-def rag_network(
-    encoder: EncoderDecoder,
-    metadata: TaskMetadata,
-    passages: int,
-    marginal: Marginal,
-    search: BeamSearch,
-) -> RagNetwork:
-    """Build the network of task metadata that has an entry `RETRIEVAL`; `store` is missing."""
-    values = metadata[RETRIEVAL]
-    backbone = new_backbone(parse_model(values["model"]))
-    return RagNetwork(
-        encoder,
-        BiEncoder(*backbone, values["pooling"], normalize=True),
-        temperature=float(values["temperature"]),
-        passages=passages,
-        marginal=marginal,
-        search=search,
-    )
+    return whole.float().log_softmax(dim=-1).view(*prior.shape, *whole.shape[1:])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -33,7 +33,7 @@ from cloze.model.tasks import text_metrics
 from cloze.model.tasks.encode import TextSamples, encode
 from cloze.model.tasks.formats.tables import describe_columns
 from cloze.model.tasks.formats.texts import TextExamples, read_rows, shared_fields
-from cloze.model.tasks.kinds.rag import RETRIEVAL, marginal_loss, rag_network
+from cloze.model.tasks.kinds.rag import RETRIEVAL, RagNetwork, marginal_loss
 from cloze.model.tasks.metrics import mean_interval
 from cloze.model.tasks.options import TaskOptions, TextToTextOptions
 from cloze.model.tasks.predict import write_rows
@@ -165,8 +165,8 @@ class TextToText(Task[TextTargets, "list[Written]"]):
         )
         encoder = cast(EncoderDecoder, backbone.encoder)
         if RETRIEVAL in metadata:
-            options = self.options
-            return rag_network(encoder, metadata, options.passages, options.marginal, search)
+            marginal = self.options.marginal
+            return RagNetwork(encoder, metadata[RETRIEVAL], self.options.passages, marginal, search)
         return TextToTextNetwork(encoder, config.label_smoothing, search)
 
     def count(self, batch: Mapping[str, Any]) -> int:
