@@ -141,11 +141,10 @@ def _scored(setup: PretrainSetup, steps: int) -> int:
 
 
 def _baselines(setup: PretrainSetup) -> dict[str, Any]:
-    """Return the losses of context-free guessing of masked tokens."""
+    """Return the losses of context-free guessing of masked tokens, or of a decoder's targets."""
     baselines: dict[str, Any] = {"unigram_entropy": None}
-    if "mlm" in setup.scoring.names:
+    model = setup.training.checkpoints.metadata.model
+    if "mlm" in setup.scoring.names or model.is_encoder_decoder:
         training_rows = target_count_rows(setup.heldout, setup.source.shards)
-        baselines |= unigram_baselines(
-            training_rows, setup.heldout, setup.training.checkpoints.metadata.model.vocab_size
-        )
+        baselines |= unigram_baselines(training_rows, setup.heldout, model.vocab_size)
     return baselines
