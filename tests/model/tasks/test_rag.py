@@ -280,7 +280,9 @@ def finetune(
     )
     execution = Execution(**{"device": "cpu", "threads": 1, **values.pop("execution", {})})
     inputs |= values
-    return execute(FINETUNE, config, inputs, str(out), execution=execution, report=report or Reporter())
+    return execute(
+        FINETUNE, config, inputs, str(out), execution=execution, report=report or Reporter()
+    )
 
 
 def test_it_is_trained_scored_and_used(made: dict[str, str], tmp_path: Path) -> None:
