@@ -90,6 +90,7 @@ class CharacterEmbeddings(nn.Module):
     ) -> None:
         super().__init__()
         total = sum(number for _, number in filters)
+        self.widest = max(width for width, _ in filters)
         self.character = nn.Embedding(ALPHABET, character_size)
         self.convolutions = nn.ModuleList(
             nn.Conv1d(character_size, number, width) for width, number in filters
@@ -100,6 +101,16 @@ class CharacterEmbeddings(nn.Module):
         self.register_buffer("spelling", torch.empty(vocab_size, CHARACTERS, dtype=torch.int16))
         if not self.spelling.is_meta:
             self.spell([str(number) for number in range(vocab_size)])
+
+    def initialize_own(self) -> None:
+        """Initialize the weights as bilm-tf: characters in -1 to 1, outputs as large as inputs.
+
+        With BERT's small numbers all words begin equal, and training leaves them one direction.
+        """
+        nn.init.uniform_(self.character.weight, -1.0, 1.0)
+        for part in self.modules():
+            if isinstance(part, nn.Conv1d | nn.Linear):
+                nn.init.normal_(part.weight, std=part.weight[0].numel() ** -0.5)
 
     @torch.no_grad()
     def spell(self, words: Sequence[str]) -> None:
@@ -113,9 +124,11 @@ class CharacterEmbeddings(nn.Module):
         del token_type_ids, positions
         if input_ids.device.type != "cpu":  # another device would have to wait for the number
             words = self.words(self.spelling[input_ids.flatten()]).view(*input_ids.shape, -1)
-        else:  # most words of a batch occur several times
+        else:  # most words of a batch occur several times, and are short
             distinct, index = torch.unique(input_ids, return_inverse=True)
-            words = self.words(self.spelling[distinct])[index]
+            characters = self.spelling[distinct]
+            used = int(characters.any(dim=0).sum()) + self.widest  # behind is filler alone
+            words = self.words(characters[:, :used])[index]
         words = self.dropout(words)
         return torch.cat([words, words], dim=-1)
 
@@ -144,6 +157,8 @@ class BiLmLayer(nn.Module):
         self.forward_lstm, self.backward_lstm = (
             nn.LSTM(size, cells, batch_first=True, proj_size=projection) for _ in range(2)
         )
+        for lstm in (self.forward_lstm, self.backward_lstm):  # remember at first
+            lstm.bias_ih_l0.data[cells : 2 * cells] = 1.0
         self.residual = residual
         self.dropout = Dropout(dropout)
 

@@ -307,7 +307,7 @@ def initialize(module: nn.Module, standard_deviation: float) -> None:
 
     Matrices and embeddings: normal, truncated at two standard deviations (google-research/bert,
     modeling.py, `create_initializer`; Hugging Face does not truncate). Biases: 0. LayerNorm: 1 and
-    0.
+    0. A module with `initialize_own` then does that.
     """
     for submodule in module.modules():
         if isinstance(submodule, nn.Linear | nn.Embedding | nn.Conv1d):
@@ -318,6 +318,9 @@ def initialize(module: nn.Module, standard_deviation: float) -> None:
             nn.init.ones_(submodule.weight)
         if isinstance(submodule, nn.LayerNorm) and submodule.bias is not None:
             nn.init.zeros_(submodule.bias)
+    for submodule in module.modules():
+        if hasattr(submodule, "initialize_own"):
+            submodule.initialize_own()
 
 
 @torch.no_grad()
