@@ -30,15 +30,15 @@ from cloze.pipeline import tokenizer
 warnings.filterwarnings("ignore", "LSTM with projections is not supported with oneDNN")
 
 CHARACTERS = 50  # C, in bytes of UTF-8, with the two marks of begin and end
-BEGIN, END = 256, 257  # byte values are 0 to 255; 0 is filler
-ALPHABET = 258
+BEGIN, END = 254, 255  # bytes that UTF-8 does not have; 0 is filler
+ALPHABET = 256
 
 
 def spellings(words: Sequence[str]) -> Tensor:
-    """Return the characters of each word, int16 [V, C]; longer words are cut."""
+    """Return the characters of each word, uint8 [V, C]; longer words are cut."""
     room = CHARACTERS - 2
     letters = np.array([word.encode()[:room] for word in words], dtype=f"S{room}")
-    table = np.zeros((len(words), CHARACTERS), np.int16)
+    table = np.zeros((len(words), CHARACTERS), np.uint8)
     table[:, 0] = BEGIN
     table[:, 1:-1] = letters.view(np.uint8).reshape(len(words), room)
     table[np.arange(len(words)), np.char.str_len(letters) + 1] = END
@@ -98,7 +98,7 @@ class CharacterEmbeddings(nn.Module):
         self.highway = nn.Sequential(*(Highway(total) for _ in range(highway_layers)))
         self.projection = Linear(total, size)
         self.dropout = Dropout(dropout)
-        self.register_buffer("spelling", torch.empty(vocab_size, CHARACTERS, dtype=torch.int16))
+        self.register_buffer("spelling", torch.empty(vocab_size, CHARACTERS, dtype=torch.uint8))
         if not self.spelling.is_meta:
             self.spell([str(number) for number in range(vocab_size)])
 
@@ -133,7 +133,7 @@ class CharacterEmbeddings(nn.Module):
         return torch.cat([words, words], dim=-1)
 
     def words(self, characters: Tensor) -> Tensor:
-        """Return the vectors of words, float [n, P], from their characters, int16 [n, C]."""
+        """Return the vectors of words, float [n, P], from their characters, uint8 [n, C]."""
         letters = self.character(characters.long()).transpose(1, 2)
         maxima = [convolution(letters).amax(dim=-1) for convolution in self.convolutions]
         projected: Tensor = self.projection(self.highway(torch.relu(torch.cat(maxima, dim=-1))))

@@ -49,8 +49,10 @@ CHANGES: dict[str, dict[str, Any]] = {
     "distilbert": {"type_vocab_size": 0},
     "longformer": {"attention_window": 8},
     "modern": {"local_attention": 8},
+    "elmo": {"filters": [[1, 4], [3, 6]], "highway_layers": 1, "softmax_size": 50},
+    "static": {"num_hidden_layers": 0},
 }
-DATASETS = {"albert": "sop", "gpt2": "running", "ltr": "running"}
+DATASETS = {name: "running" for name in ("elmo", "gpt2", "ltr", "static")} | {"albert": "sop"}
 WHOLE = (hardware.LOGIT_CHUNK["cpu"], hardware.WHOLE_CHUNKS)
 Trained = tuple[dict[str, torch.Tensor], dict[str, torch.Tensor], list[float]]
 ENGINES = (
