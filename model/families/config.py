@@ -202,6 +202,11 @@ class ModelConfig(BaseModel):
         return self.num_hidden_layers
 
     @property
+    def predicted_vocab_size(self) -> int:
+        """Number of tokens that pretraining can predict."""
+        return self.vocab_size
+
+    @property
     def word_width(self) -> int:
         """Width of the word embeddings."""
         return self.hidden_size

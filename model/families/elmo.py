@@ -54,6 +54,10 @@ class ElmoConfig(ModelConfig):
     whole vocabulary."""
 
     @property
+    def predicted_vocab_size(self) -> int:
+        return min(self.softmax_size or self.vocab_size, self.vocab_size)
+
+    @property
     def layer_weights(self) -> int:
         width, cells = self.hidden_size // 2, self.intermediate_size
         return 2 * cells * (8 * width + width)
@@ -62,7 +66,7 @@ class ElmoConfig(ModelConfig):
     def weights_outside_layers(self) -> int:
         total = sum(number for _, number in self.filters)
         convolutions = self.character_size * sum(width * number for width, number in self.filters)
-        words = (self.softmax_size or self.vocab_size) * (self.hidden_size // 2)
+        words = self.predicted_vocab_size * (self.hidden_size // 2)
         return convolutions + total * (2 * self.highway_layers * total + self.hidden_size) + words
 
     @property
@@ -109,7 +113,7 @@ def build_model(config: ElmoConfig) -> BiLmModel:
         )
         for number in range(config.num_hidden_layers)
     ]
-    words = min(config.softmax_size or config.vocab_size, config.vocab_size)
+    words = config.predicted_vocab_size
     head = BiLmHead(size, words, every_word=words == config.vocab_size)
     return BiLmModel(BiLmEncoder(embeddings, layers), head)
 

@@ -266,7 +266,7 @@ def _check_disk(job: SetupJob, start: Start, parameters: int) -> None:
 
 def _alarms(start: Start, scoring: PretrainModule, heldout: HeldoutSet) -> StabilityMonitor:
     """Build the monitor of the training's loss."""
-    vocabulary, initial = start.model.vocab_size, start.initial
+    vocabulary, initial = start.model.predicted_vocab_size, start.initial
 
     def guessing() -> float | None:
         counts = heldout.target_counts(vocabulary)

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from cloze.core.errors import UsageError
 from cloze.model import checkpoint
 from cloze.model.families.config import check_fits
+from cloze.model.families.models import new_model
 from cloze.model.layers.bilm import (
     BEGIN,
     END,
@@ -122,11 +123,21 @@ def test_words_are_read_by_their_bytes() -> None:
     ids = torch.tensor([[0, 1, 2], [3, 3, 1]])
     found = words(ids, 0 * ids)
     assert found.shape == (2, 3, 10)
-    assert torch.equal(found[0, 0], found[1, 0]), "the same characters"
+    torch.testing.assert_close(found[0, 0], found[1, 0])  # the same characters
     assert not torch.allclose(found[0, 0], found[0, 1])
     # each word alone, as a device computes them that would have to wait for their number
     alone = words.words(words.spelling[ids.flatten()]).view(2, 3, 5)
     torch.testing.assert_close(found, torch.cat([alone, alone], dim=-1))
+
+
+def test_vectors_of_untrained_words_point_everywhere() -> None:
+    """Equal at first, they would stay one direction, which tells how frequent a word is."""
+    torch.manual_seed(0)
+    words = new_model(tiny_config("elmo", vocab_size=200, initializer_range=0.02)).encoder
+    vectors = words.embeddings.words(spellings([f"{7919 * n % 1000:b}" for n in range(200)]))
+    shares = torch.linalg.svdvals(vectors - vectors.mean(dim=0)) ** 2
+    assert vectors.std() > 0.1
+    assert shares[0] < 0.7 * shares.sum()
 
 
 def word_tokenizer(directory: Path, words: list[str]) -> str:

@@ -52,7 +52,7 @@ CHANGES: dict[str, dict[str, Any]] = {
     "elmo": {"filters": [[1, 4], [3, 6]], "highway_layers": 1, "softmax_size": 50},
     "static": {"num_hidden_layers": 0},
 }
-DATASETS = {name: "running" for name in ("elmo", "gpt2", "ltr", "static")} | {"albert": "sop"}
+DATASETS = dict.fromkeys(("elmo", "gpt2", "ltr", "static"), "running") | {"albert": "sop"}
 WHOLE = (hardware.LOGIT_CHUNK["cpu"], hardware.WHOLE_CHUNKS)
 Trained = tuple[dict[str, torch.Tensor], dict[str, torch.Tensor], list[float]]
 ENGINES = (
