@@ -158,7 +158,7 @@ class BiLmLayer(nn.Module):
             nn.LSTM(size, cells, batch_first=True, proj_size=projection) for _ in range(2)
         )
         for lstm in (self.forward_lstm, self.backward_lstm):  # remember at first
-            lstm.bias_ih_l0.data[cells : 2 * cells] = 1.0
+            cast(Tensor, lstm.bias_ih_l0).data[cells : 2 * cells] = 1.0
         self.residual = residual
         self.dropout = Dropout(dropout)
 

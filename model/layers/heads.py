@@ -319,8 +319,9 @@ def initialize(module: nn.Module, standard_deviation: float) -> None:
         if isinstance(submodule, nn.LayerNorm) and submodule.bias is not None:
             nn.init.zeros_(submodule.bias)
     for submodule in module.modules():
-        if hasattr(submodule, "initialize_own"):
-            submodule.initialize_own()
+        own = getattr(submodule, "initialize_own", None)
+        if own is not None:
+            own()
 
 
 @torch.no_grad()
