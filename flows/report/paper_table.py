@@ -269,8 +269,10 @@ def _difference(cell: Cell, reference: Cell) -> Cell:
     published = None
     if cell.published is not None and reference.published is not None:
         published = cell.published - reference.published
-    common = cell.by_seed.keys() & reference.by_seed.keys()
-    by_seed = {seed: cell.by_seed[seed] - reference.by_seed[seed] for seed in sorted(common)}
+    alone = reference.by_seed.get("")  # one run without a seed: each run is compared with it
+    references = reference.by_seed if alone is None else dict.fromkeys(cell.by_seed, alone)
+    common = cell.by_seed.keys() & references.keys()
+    by_seed = {seed: cell.by_seed[seed] - references[seed] for seed in sorted(common)}
     return Cell(by_seed=by_seed, published=published, digits=cell.digits)
 
 

@@ -124,6 +124,33 @@ def test_cells_have_mean_deviation_and_number_and_the_published_figure() -> None
     assert "4M parameters (100M) in Base" in table.notes[1]
 
 
+def test_runs_with_seeds_are_compared_with_a_single_run_without() -> None:
+    """A checkpoint before and after trainings of several seeds."""
+    table = PaperTable.model_validate(
+        {
+            "source": "x",
+            "reference": "before",
+            "columns": {"bits": {"metric": "bits_per_byte", "nodes": {"stage": "likelihood"}}},
+            "rows": {"before": {}, "after": {}},
+        }
+    )
+    nodes = [
+        node(
+            "likelihood",
+            row,
+            {"metrics": {"bits_per_byte": value}, "metric": "bits_per_byte"},
+            **axes,
+        )
+        for row, value, axes in (
+            ("before", 2.0, {}),
+            ("after", 1.5, {"seed": 1}),
+            ("after", 1.7, {"seed": 2}),
+        )
+    ]
+    _, differences, *_ = tables_of(table, nodes)
+    assert [list(row) for row in differences.rows] == [["after", "-0.4 ± 0.1"]]
+
+
 def test_rows_of_another_size_are_shares_of_the_reference() -> None:
     nodes = run_nodes()
     nodes[1].manifest.summary["parameters"] = 1e6
