@@ -63,6 +63,7 @@ PRETRAIN = StageCommand(
         "model": OptionOverride(
             "--model", str, {"type": NameOf("cloze.model.families.registry:presets", "PRESET")}
         ),
+        "size": OptionOverride("--size", int, {"type": Count(min=1), "metavar": "N"}),
         "mixture": OptionOverride(
             "--mixture", weights, {"multiple": True, "metavar": "NAME=WEIGHT"}
         ),
@@ -276,7 +277,7 @@ def _option(
 def plan_training(as_json: bool, **values: Any) -> None:
     """Estimate the memory and hours of a pretraining.
 
-    PRESET is a model preset. The plan prints each of its assumptions.
+    PRESET is a model preset, or a size such as 17m. The plan prints each of its assumptions.
     """
     from pkgutil import resolve_name
 

@@ -126,8 +126,9 @@ def merge(
     """
     merged = dict(values)
     for group in config.mutually_exclusive if config is not None else ():
-        if any(overrides.get(name) is not None for name in group):
-            merged = {name: value for name, value in merged.items() if name not in group}
+        chosen = {name for name in group if overrides.get(name) is not None}
+        if chosen:  # which itself may be merged below: a model's values
+            merged = {name: merged[name] for name in merged if name not in {*group} - chosen}
     for key, override in overrides.items():
         if not isinstance(override, Mapping):
             merged[key] = override

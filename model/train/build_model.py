@@ -24,7 +24,7 @@ from cloze.model.layers.encoder import enable_activation_checkpointing
 from cloze.model.objectives import choose
 from cloze.model.objectives.distill_options import DistillOptions
 from cloze.model.objectives.distillation import RECORDED, Comparison, add_projection
-from cloze.model.train import compile_policy, engines
+from cloze.model.train import compile_policy, dial, engines
 from cloze.model.train.compile_policy import StepTimes, WorkEstimate
 from cloze.model.train.config import PretrainConfig
 from cloze.model.train.distributed import World
@@ -77,7 +77,7 @@ class Start:
     """The starting point of a training.
 
     Attributes:
-        config: the config with model and optimizer filled in.
+        config: the config with model, optimizer and what `size` chooses filled in.
         resumed: the checkpoint of this training or of the previous phase.
         start_position: start position of this phase.
         distill: losses against the teacher; None: the family's.
@@ -143,6 +143,7 @@ def find_start(config: PretrainConfig, job: SetupJob) -> Start:
             if same
             else continuation.start_position(resumed, job.data.fingerprint)
         )
+    config = dial.resolve_for_run(config, job, None if resumed is None else resumed.run.config)
     continuation.check_schedule(config, start_position)
     distill = config.distill
     if distill is not None and teacher_path is None:

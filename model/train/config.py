@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, SerializeAsAny, field_validator, model_validator
@@ -16,6 +16,8 @@ from cloze.model.families.config import ModelConfig
 from cloze.model.families.registry import model_config
 from cloze.model.objectives.distill_options import DistillOptions
 from cloze.model.objectives.retrieval_options import RetrievalOptions
+from cloze.model.train import consistency
+from cloze.model.train.dial import Dial, note_by_hand
 from cloze.model.train.loop.schedules import SCHEDULES, BatchSizeSchedule, Schedule
 from cloze.model.train.optimizers import DEFAULT_OPTIMIZER, known_optimizer
 
@@ -26,7 +28,7 @@ LAMB_LEARNING_RATE, LAMB_BATCH, LAMB_STEPS = 5e-3, 32_768, 15_625
 MOST_OF_LAMB = 4.0  # cap on the multiplier of LAMB's rate: 0.02, best for hundreds of steps
 LONGEST_WARMUP, WARMUP_SHARE = 10_000, 10  # BERT: 10,000 steps; at most a tenth of a shorter run
 STEPS = 1_000_000  # of BERT
-TENTHS, DECAY_SHARE = 10, 0.2
+TENTHS = 10
 
 
 class PretrainConfig(StageConfig):
@@ -39,11 +41,16 @@ class PretrainConfig(StageConfig):
     mutually_exclusive: ClassVar[tuple[tuple[str, ...], ...]] = (
         ("steps", "tokens", "max_time"),
         ("warmup_steps", "warmup_share"),
+        ("model", "size"),
     )
 
     model: SerializeAsAny[ModelConfig] | None = None
     """Model preset; `cloze help models` lists them. Default: the checkpoint's model, else
     bert-base."""
+
+    size: Dial | None = None
+    """Parameters, such as 17m; chooses model, batch, rates and weight decay by --tokens or
+    --max-time."""
 
     mixture: dict[str, Annotated[float, Field(gt=0, allow_inf_nan=False)]] = Field(
         default_factory=dict
@@ -206,7 +213,13 @@ class PretrainConfig(StageConfig):
         return text
 
     def check_inputs(self, keys: Collection[str]) -> None:
-        """Check that the mixture weights name all datasets of this training, and no others."""
+        """Check that `size` has no checkpoint's model, and that the mixture names all datasets."""
+        start = next((key for key in map(role_of, keys) if key in ("checkpoint", "continue")), "")
+        if self.size is not None and start:
+            raise UsageError(
+                f"size ({self.size.parameters:,}) shapes a new model, and {start} has one; leave "
+                f"one of them out"
+            )
         if not self.mixture:
             return
         names = sorted(name_of(key) for key in keys if role_of(key) == "dataset")
@@ -228,11 +241,16 @@ class PretrainConfig(StageConfig):
                 f"leave mixture out"
             )
 
+    @model_validator(mode="wrap")
+    @classmethod
+    def _with_dial(cls, values: Any, validate: Callable[[Any], PretrainConfig]) -> PretrainConfig:
+        return validate(note_by_hand(values) if isinstance(values, Mapping) else values)
+
     @model_validator(mode="after")
     def _consistent(self) -> PretrainConfig:
-        _check_duration(self)
-        _check_schedule(self)
-        _check_batch_ramp(self)
+        consistency.check_duration(self)
+        consistency.check_schedule(self)
+        consistency.check_batch_ramp(self)
         return self
 
     @property
@@ -310,7 +328,7 @@ class PretrainConfig(StageConfig):
         return Schedule(
             name=self.schedule,
             warmup=warmup,
-            decay=self.decay_share or DECAY_SHARE,
+            decay=self.decay_share or consistency.DECAY_SHARE,
             final=self.min_lr_ratio,
         )
 
@@ -320,81 +338,3 @@ class PretrainConfig(StageConfig):
         if self.log_every is not None or self.last_step is None:
             return self.log_every
         return min(100, max(self.last_step // 100, 1))
-
-
-def _check_duration(config: PretrainConfig) -> None:
-    """Check that one option sets the duration, and that no other one contradicts it."""
-    durations = [name for name in config.mutually_exclusive[0] if getattr(config, name) is not None]
-    if len(durations) > 1:
-        raise ValueError(
-            f"{' and '.join(durations)} exclude each other: each says how long to train; take one "
-            f"out ({durations[0]}=null)"
-        )
-    if config.last_step is None:
-        for name, remedy in (
-            ("schedule_steps", "leave it out"),
-            ("warmup_steps", "use warmup_share"),
-            ("final_mask_rate", "leave it out, or give steps"),
-        ):
-            if getattr(config, name) is not None:
-                raise ValueError(
-                    f"{name} goes by steps, and {durations[0]} says how long to train; {remedy}"
-                )
-    if config.warmup_steps is not None and config.warmup_share is not None:
-        raise ValueError("warmup_steps and warmup_share exclude each other; give one of them")
-
-
-def _check_schedule(config: PretrainConfig) -> None:
-    """Check the options of the learning-rate schedule, and that warm-up and steps are within it."""
-    kind, steps = SCHEDULES[config.schedule], config.last_step
-    if config.decay_share is not None and not kind.reads_decay:
-        schedules = [name for name, other in SCHEDULES.items() if other.reads_decay]
-        raise ValueError(
-            f"decay_share is not for schedule {config.schedule}; leave it out, or use "
-            f"{' or '.join(schedules)}"
-        )
-    if kind.needs_warmup and 0 in (config.warmup_steps, config.warmup_share):
-        raise ValueError(
-            f"schedule {config.schedule} begins to fall where the warm-up ends, and there is "
-            f"none; warm up for some steps"
-        )
-    share = config.decay_share or DECAY_SHARE
-    if kind.reads_decay and (config.warmup_share or 0.0) + share > 1:
-        raise ValueError(
-            f"warmup_share ({config.warmup_share}) and decay_share ({share}) are more than the "
-            f"whole; lower one of them"
-        )
-    if steps is None:
-        return
-    name = "steps" if config.schedule_steps is None else "schedule_steps"
-    length = config.schedule_steps or steps
-    if length < steps:
-        raise ValueError(
-            f"schedule_steps ({length}) is less than steps ({steps}); use {steps} or more"
-        )
-    if config.warmup_steps is not None and config.warmup_steps > length:
-        raise ValueError(
-            f"warmup_steps ({config.warmup_steps}) is more than {name} ({length}); warm up for "
-            f"fewer steps"
-        )
-
-
-def _check_batch_ramp(config: PretrainConfig) -> None:
-    """Check that a batch that grows has a first size, a final size and a length."""
-    first, steps = config.initial_batch, config.batch_ramp_steps
-    if (first is None) != (steps is None):
-        missing = "batch_ramp_steps" if steps is None else "initial_batch"
-        raise ValueError(
-            f"a batch that grows needs initial_batch and batch_ramp_steps; give {missing}, too, or "
-            f"leave both out"
-        )
-    if first is not None and (first >= config.global_batch or config.global_batch % first):
-        raise ValueError(
-            f"global_batch ({config.global_batch}) is no multiple of initial_batch ({first}) that "
-            f"is more; use such a number"
-        )
-    if steps is not None and config.last_step is not None and steps > config.last_step:
-        raise ValueError(
-            f"batch_ramp_steps ({steps}) is more than steps ({config.last_step}); let the batch "
-            f"grow in fewer"
-        )

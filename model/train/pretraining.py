@@ -9,6 +9,7 @@ import torch
 from cloze.core.artifacts import checkpoints
 from cloze.core.processes import peak_memory
 from cloze.core.stages.stage import BuildContext, StageResult
+from cloze.model.train import dial
 from cloze.model.train.config import PretrainConfig
 from cloze.model.train.distributed import StopRequest, World, init_distributed
 from cloze.model.train.evaluate.heldout import target_count_rows, unigram_baselines
@@ -73,6 +74,7 @@ def _outcome(
     words = state.checkpoints_at_tokens(
         training.path, training.checkpoints.milestone_tokens, start_position.tokens
     )
+    chosen = dial.describe(PretrainConfig.model_validate(training.config))
     retriever = {}
     if isinstance(setup.scoring, RetrievalModule):
         with world.fence.locked():
@@ -124,6 +126,7 @@ def _outcome(
             }
         ),
         "skipped_steps": progress.skipped,
+        **({"dial": chosen, **{name: training.config[name] for name in chosen}} if chosen else {}),
         **({} if training.hyperparameters.ema is None else {"ema": training.hyperparameters.ema}),
     }
     steps = map(checkpoints.parse_step, checkpoints.complete_steps(training.path))

@@ -308,7 +308,7 @@ STAGES: dict[str, Mapping[str, str]] = {
         "Output": "*shards compression",
     },
     "pretrain": {
-        "Model and objective": "*model *objectives causal_share final_mask_rate"
+        "Model and objective": "*model *size *objectives causal_share final_mask_rate"
         " dynamic_masking *seed",
         "Duration": "*steps *tokens *max_time",
         "Batch": "*global_batch initial_batch batch_ramp_steps",

@@ -22,6 +22,7 @@ from cloze.core.stages.stage import role_of
 from cloze.model import hardware
 from cloze.model.families.config import ModelConfig
 from cloze.model.families.registry import model_config
+from cloze.model.train import dial
 from cloze.model.train.config import PretrainConfig
 from cloze.model.train.engines import STAGES
 from cloze.model.train.plan import estimates
@@ -155,7 +156,7 @@ def execution_memory(
     return int(execution.processes * estimate.host), int(estimate.total)
 
 
-def _data(inputs: Mapping[str, Metadata]) -> Metadata:
+def dataset_metadata(inputs: Mapping[str, Metadata]) -> Metadata:
     """Return the data's metadata; of a mixture the first dataset's, with summed rows."""
     datasets = [facts for key, facts in sorted(inputs.items()) if role_of(key) == "dataset"]
     if len(datasets) == 1:
@@ -165,6 +166,11 @@ def _data(inputs: Mapping[str, Metadata]) -> Metadata:
     tokens = sum(count * mean_length for count, mean_length in zip(rows, mean_lengths, strict=True))
     mean_length = tokens / sum(rows) if sum(rows) else None
     return {**datasets[0], "rows": sum(rows), "mean_length": mean_length}
+
+
+def row_tokens(data: Metadata) -> float:
+    """Return the mean number of tokens of a row."""
+    return float(data.get("mean_length") or FULL * int(data.get("length") or 128))
 
 
 def _trained(
@@ -188,12 +194,15 @@ def ahead(
 ) -> CostEstimate:
     """Estimate a pretraining from model, steps, and how full the dataset's rows are."""
     del before
-    data, kind = _data(inputs), device_of(execution, computer)
+    data, kind = dataset_metadata(inputs), device_of(execution, computer)
     device = hardware.of(kind, computer)
-    length = int(data.get("length") or 128)
-    mean_length = float(data.get("mean_length") or FULL * length)
+    length, mean_length = int(data.get("length") or 128), row_tokens(data)
     source = next((inputs[role] for role in ("continue", "checkpoint") if role in inputs), None)
-    model = _trained(config.model, source, int(data.get("vocab_size") or USUAL_VOCABULARY))
+    vocabulary = int(data.get("vocab_size") or USUAL_VOCABULARY)
+    # Processes share a CPU's cores.
+    width = execution.processes * execution.nodes if kind == "cuda" else 1
+    config = dial.resolve(config, vocabulary, mean_length, width * device.speed(), kind)
+    model = _trained(config.model, source, vocabulary)
     if model is None:
         weights, memory_bytes = int((source or {}).get("parameters") or 0), (0, 0)
         work = 6.0 * weights + OVERHEAD_OPERATIONS[kind]
@@ -211,8 +220,6 @@ def ahead(
         )
     if "teacher" in inputs:
         work += 6.0 * FORWARD * float(inputs["teacher"].get("parameters") or weights)
-    # Processes share a CPU's cores.
-    width = execution.processes * execution.nodes if kind == "cuda" else 1
     if config.seconds is not None:
         tokens = max(0.0, config.seconds - START[kind]) * device.speed() * width / work
     elif config.last_step is None:
@@ -238,6 +245,7 @@ def ahead(
         * (checkpoint_count + 1),
         memory_bytes=memory_bytes[0],
         gpu_memory_bytes=memory_bytes[1],
+        note="; ".join(dial.describe(config).values()),
         expected_metadata={
             "parameters": weights,
             "model": None if model is None else model.model_dump(mode="json"),
@@ -252,12 +260,11 @@ def afterwards(facts: Metadata) -> MeasuredThroughput | None:
     """Return the measured operations per second of a pretraining's steps, without its start."""
     measured_speed, tokens = facts.get("tokens_per_second"), float(facts["tokens"])
     kind, weights = str(facts.get("device") or "cpu"), float(facts["parameters"])
-    config: Mapping[str, Any] = facts["config"]
     if not tokens:
         return None
     work = 6.0 * weights + OVERHEAD_OPERATIONS[kind]
-    if config.get("model"):
-        model = _trained(model_config(config["model"]), None, int(facts.get("vocab_size") or 0))
+    if spec := model_of(facts):
+        model = _trained(model_config(spec), None, int(facts.get("vocab_size") or 0))
         assert model is not None
         work = estimates.step_flops(model, tokens / max(1, int(facts["rows"])), kind)
     seconds = (

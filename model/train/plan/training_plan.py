@@ -13,12 +13,16 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from cloze.core.config import parse_config
 from cloze.core.errors import UsageError
-from cloze.core.humanize import format_bytes
+from cloze.core.humanize import format_bytes, parse_count
 from cloze.model import hardware
 from cloze.model.families.config import ModelConfig
+from cloze.model.families.modern import ModernConfig
 from cloze.model.families.registry import model_config
 from cloze.model.hardware import Device
+from cloze.model.train import dial
+from cloze.model.train.config import PretrainConfig
 from cloze.model.train.plan import estimates
 from cloze.model.train.plan.cost import FULL
 from cloze.model.train.plan.estimates import CPU_TOKENS, MARGIN, ComputeOptions, MemoryEstimate
@@ -77,6 +81,7 @@ def plan_training(
     """Plan the pretraining of a preset; the result contains plain values.
 
     Args:
+        model: preset, or a size such as 17m, whose batch `cloze.model.train.dial` chooses.
         cores: CPU cores of this machine, which is planned for without `gpus` and `gpu_type`.
         tokens: number of real tokens to train on.
         length, global_batch, vocab_size: None: the model's defaults.
@@ -87,7 +92,15 @@ def plan_training(
     """
     numbers = {"gpus": gpus, "length": length, "global_batch": global_batch}
     _check({**numbers, "vocab_size": vocab_size, "tokens": tokens, "mfu": mfu})
-    preset = model_config(model)
+    sized = None
+    if parse_count(model) is not None:
+        by_hand = {"global_batch": global_batch} if global_batch else {}
+        values = {"size": model, "tokens": round(tokens), **by_hand}
+        sized = parse_config(PretrainConfig, values, "")
+        vocabulary = vocab_size or ModernConfig.default_vocab_size
+        sized = dial.resolve(sized, vocabulary, FULL * (length or LONGEST), 1.0, "cpu")
+        global_batch = sized.global_batch
+    preset = model_config(model if sized is None or sized.model is None else sized.model)
     size = vocab_size or preset.vocab_size or preset.default_vocab_size
     device, ranks = _device(cores, gpus, gpu_type)
     setting = Setting(
@@ -141,7 +154,10 @@ def plan_training(
             "command": command(setting, best),
         },
         "checkpoint_bytes": estimates.checkpoint_bytes(parameters),
-        "assumptions": _assumptions(device, mfu),
+        "assumptions": [
+            *dial.describe(sized or PretrainConfig()).values(),
+            *_assumptions(device, mfu),
+        ],
         "warnings": _warnings(setting),
     }
 
@@ -216,7 +232,7 @@ def command(setting: Setting, way: dict[str, Any]) -> str:
     nodes = setting.ranks // gpus_per_node
     arguments = [
         "cloze pretrain --dataset DATASET",
-        f"--model {setting.name}",
+        f"--{'model' if parse_count(setting.name) is None else 'size'} {setting.name}",
         f"--tokens {setting.tokens:.0f}",
         f"--global-batch {setting.batch}",
         f"--micro-batch {way['micro_batch']}",

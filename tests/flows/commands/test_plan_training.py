@@ -70,3 +70,14 @@ def test_bad_input_is_one_sentence_and_exit_code_2(
     assert sentence in err
     assert err.count("\n") == 1
     assert out == ""
+
+
+def test_a_size_is_planned_with_what_follows_from_it(capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["plan-training", "17m", "--gpus", "1", "--gpu-type", "h100", "--tokens", "1e11"]
+    code, out, _ = told(capsys, *arguments, "--json")
+    plan: dict[str, Any] = json.loads(out)
+    assert code == 0
+    assert plan["parameters"] == pytest.approx(17e6, rel=0.02)
+    assert "--size 17m" in plan["chosen"]["command"]
+    assert "7 layers of 256" in plan["assumptions"][0]
+    assert told(capsys, *arguments, "--global-batch", "64", "--json")[1].count("global_batch") == 1

@@ -109,3 +109,14 @@ def test_who_sets_a_length_takes_back_the_other_one() -> None:
             merge(preset, {"max_time": "2m", "steps": 3}, PretrainConfig, "pretrain"),
             "pretrain",
         )
+
+
+def test_a_size_replaces_a_preset_s_model_whose_single_values_are_still_merged() -> None:
+    preset = {"model": {"preset": "modern-tiny", "hidden_size": 256}}
+    assert merge(preset, {"size": "17m"}, PretrainConfig, "pretrain") == {"size": "17m"}
+    assert merge(preset, {"model": {"num_hidden_layers": 4}}, PretrainConfig, "pretrain") == {
+        "model": {"preset": "modern-tiny", "hidden_size": 256, "num_hidden_layers": 4}
+    }
+    assert merge({"size": "17m"}, {"model": "bert-tiny"}, PretrainConfig, "pretrain") == {
+        "model": "bert-tiny"
+    }

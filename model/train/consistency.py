@@ -1,0 +1,100 @@
+"""Checks of a pretraining's config: options that contradict each other or lack another one."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from cloze.model.train.loop.schedules import SCHEDULES
+
+if TYPE_CHECKING:
+    from cloze.model.train.config import PretrainConfig
+
+DECAY_SHARE = 0.2  # default of decay_share
+
+
+def check_duration(config: PretrainConfig) -> None:
+    """Check that one option sets the duration, and that no other one contradicts it."""
+    durations = [name for name in config.mutually_exclusive[0] if getattr(config, name) is not None]
+    if len(durations) > 1:
+        raise ValueError(
+            f"{' and '.join(durations)} exclude each other: each says how long to train; take one "
+            f"out ({durations[0]}=null)"
+        )
+    if config.size is not None and "model" in config.size.by_hand:
+        raise ValueError(
+            f"model and size ({config.size.parameters:,}) exclude each other; take one out "
+            f"(model=null)"
+        )
+    if config.size is not None and config.last_step is not None:
+        raise ValueError(
+            f"size ({config.size.parameters:,}) chooses batch and rates by the tokens; give tokens "
+            f"or max_time instead of steps"
+        )
+    if config.last_step is None:
+        for name, remedy in (
+            ("schedule_steps", "leave it out"),
+            ("warmup_steps", "use warmup_share"),
+            ("final_mask_rate", "leave it out, or give steps"),
+        ):
+            if getattr(config, name) is not None:
+                raise ValueError(
+                    f"{name} goes by steps, and {durations[0]} says how long to train; {remedy}"
+                )
+    if config.warmup_steps is not None and config.warmup_share is not None:
+        raise ValueError("warmup_steps and warmup_share exclude each other; give one of them")
+
+
+def check_schedule(config: PretrainConfig) -> None:
+    """Check the options of the learning-rate schedule, and that warm-up and steps are within it."""
+    kind, steps = SCHEDULES[config.schedule], config.last_step
+    if config.decay_share is not None and not kind.reads_decay:
+        schedules = [name for name, other in SCHEDULES.items() if other.reads_decay]
+        raise ValueError(
+            f"decay_share is not for schedule {config.schedule}; leave it out, or use "
+            f"{' or '.join(schedules)}"
+        )
+    if kind.needs_warmup and 0 in (config.warmup_steps, config.warmup_share):
+        raise ValueError(
+            f"schedule {config.schedule} begins to fall where the warm-up ends, and there is "
+            f"none; warm up for some steps"
+        )
+    share = config.decay_share or DECAY_SHARE
+    if kind.reads_decay and (config.warmup_share or 0.0) + share > 1:
+        raise ValueError(
+            f"warmup_share ({config.warmup_share}) and decay_share ({share}) are more than the "
+            f"whole; lower one of them"
+        )
+    if steps is None:
+        return
+    name = "steps" if config.schedule_steps is None else "schedule_steps"
+    length = config.schedule_steps or steps
+    if length < steps:
+        raise ValueError(
+            f"schedule_steps ({length}) is less than steps ({steps}); use {steps} or more"
+        )
+    if config.warmup_steps is not None and config.warmup_steps > length:
+        raise ValueError(
+            f"warmup_steps ({config.warmup_steps}) is more than {name} ({length}); warm up for "
+            f"fewer steps"
+        )
+
+
+def check_batch_ramp(config: PretrainConfig) -> None:
+    """Check that a batch that grows has a first size, a final size and a length."""
+    first, steps = config.initial_batch, config.batch_ramp_steps
+    if (first is None) != (steps is None):
+        missing = "batch_ramp_steps" if steps is None else "initial_batch"
+        raise ValueError(
+            f"a batch that grows needs initial_batch and batch_ramp_steps; give {missing}, too, or "
+            f"leave both out"
+        )
+    if first is not None and (first >= config.global_batch or config.global_batch % first):
+        raise ValueError(
+            f"global_batch ({config.global_batch}) is no multiple of initial_batch ({first}) that "
+            f"is more; use such a number"
+        )
+    if steps is not None and config.last_step is not None and steps > config.last_step:
+        raise ValueError(
+            f"batch_ramp_steps ({steps}) is more than steps ({config.last_step}); let the batch "
+            f"grow in fewer"
+        )
