@@ -101,6 +101,7 @@ def build(
     tied: bool = True,
     logit_scale: float = 1.0,
     activation_dropout: float | None = None,
+    fan_in: bool = False,
     **embedding_options: Any,
 ) -> Seq2SeqModel:
     """Build the model.
@@ -116,6 +117,7 @@ def build(
         tied: use the word embeddings as output matrix.
         logit_scale: factor of the states before the output matrix.
         activation_dropout: dropout inside feed-forward blocks. Default: the config's.
+        fan_in: see `EncoderDecoder`.
         embedding_options: further arguments of `Embeddings`.
     """
     from torch import nn
@@ -202,6 +204,7 @@ def build(
             ),
             head=TiedHead(logit_scale),
             output=None if tied else Linear(width, config.vocab_size, bias=False),
+            fan_in=fan_in,
         ),
         config.label_smoothing,
     )

@@ -99,7 +99,7 @@ CONFIG = T5Config
 # T5's sizes (Raffel et al., 2020, section 3.7) and those of version 1.1 (released_checkpoints.md);
 # counts include 32,128 tokens.
 PRESETS: dict[str, ModelConfig] = {
-    "t5-tiny": T5Config.of_size(2, 128, initializer_range=0.05),
+    "t5-tiny": T5Config.of_size(2, 128),
     "t5-small": T5Config.of_size(6, 512),  # 60.5M parameters
     "t5-base": T5Config.of_size(12, 768),  # 222.9M
     "t5-large": T5Config.of_size(24, 1024),  # 737.7M
@@ -129,6 +129,7 @@ def build_model(config: T5Config) -> Seq2SeqModel:
         tied=config.tie_word_embeddings,
         logit_scale=config.hidden_size**-0.5 if config.tie_word_embeddings else 1.0,
         activation_dropout=config.hidden_dropout,
+        fan_in=True,
         max_positions=0,
     )
 

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from cloze.model.layers.attention import gather_positions
+from cloze.model.layers.attention import SelfAttention, gather_positions
 from cloze.model.layers.batch import IGNORE_INDEX
 from cloze.model.layers.elementwise import Dropout
 from cloze.model.layers.embeddings import Embeddings
@@ -48,6 +48,7 @@ class EncoderDecoder(Encoder):
         ids: special tokens.
         head: maps (states [..., D], word embeddings [V, D]) to logits [..., V].
         output: matrix of the logits, as a layer without bias; None: the word embeddings.
+        fan_in: initialize weights by their inputs, as T5; else as BERT.
     """
 
     supports_unpadding = False
@@ -63,10 +64,33 @@ class EncoderDecoder(Encoder):
         ids: DecoderIds,
         head: nn.Module,
         output: nn.Linear | None = None,
+        fan_in: bool = False,
     ) -> None:
         super().__init__(embeddings, layers, norm)
+        self.fan_in = fan_in
         self.decoder, self.output, self.head = decoder, output, head
         self.dropout, self.ids = Dropout(dropout), ids
+
+    def initialize_own(self) -> None:
+        """Initialize the weights as T5, if `fan_in` is set.
+
+        Words: deviation 1. Other weights: the root of 1 / inputs, for queries of 1 / (inputs x head
+        size), because scores are not divided (mesh-tensorflow, transformer_layers.py; transformers
+        `T5PreTrainedModel._init_weights`). States are as large as words, which BERT's small words
+        would be lost in.
+        """
+        if not self.fan_in:
+            return
+        width = self.embeddings.word.weight.shape[1]
+        for part in self.modules():
+            if isinstance(part, nn.Linear | nn.Embedding):
+                inputs = part.in_features if isinstance(part, nn.Linear) else width
+                nn.init.normal_(part.weight, std=inputs**-0.5)
+        for part in self.modules():
+            if isinstance(part, SelfAttention):
+                with torch.no_grad():
+                    part.query.weight *= part.head_size**-0.5
+        nn.init.normal_(self.embeddings.word.weight)
 
     def forward(
         self,

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 from cloze.core.stages.execute import execute
+from cloze.model.families.hub_format import hub_of
+from cloze.model.families.models import new_model
+from cloze.model.families.registry import model_config
 from cloze.model.hub.stages import EXPORT, IMPORT, ExportConfig, ImportConfig
 from cloze.model.use.generate import generation_pipeline
 from cloze.pipeline.tokenizer import load
@@ -42,3 +46,33 @@ def test_it_writes_what_transformers_writes(tmp_path: Path) -> None:
     assert again("the cat").input_ids == pieces.backend.encode("the cat").ids
     content = json.loads((tmp_path / "hub" / "generation_config.json").read_text())
     assert "bos_token_id" not in content
+
+
+@pytest.mark.parametrize("preset", ["t5-tiny", "t5-v1.1-tiny"])
+def test_weights_begin_as_wide_as_transformers(preset: str) -> None:
+    """But for the matrix of version 1.1's logits, which transformers draws as wide as words."""
+    transformers = pytest.importorskip("transformers")
+    config: Any = model_config({"preset": preset, "vocab_size": 500})
+    torch.manual_seed(0)
+    state = new_model(config).state_dict()
+    theirs = transformers.T5ForConditionalGeneration(
+        transformers.T5Config(
+            vocab_size=500,
+            d_model=config.hidden_size,
+            d_kv=config.head_size,
+            num_heads=config.num_attention_heads,
+            d_ff=config.intermediate_size,
+            num_layers=config.num_hidden_layers,
+            feed_forward_proj="gated-gelu" if config.gated else "relu",
+            tie_word_embeddings=config.tie_word_embeddings,
+        )
+    )
+    ours = {
+        name: float(weight.std())
+        for name, weight in hub_of("t5").to_state(state, (), config).items()
+        if weight.ndim == 2 and name != "lm_head.weight"
+    }
+    for name, weight in theirs.state_dict().items():
+        if name in ours and "relative" not in name:
+            assert ours.pop(name) == pytest.approx(float(weight.std()), rel=0.1), name
+    assert all("relative" in name for name in ours)
