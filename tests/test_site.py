@@ -2,14 +2,16 @@
 
 import importlib.util
 import re
+import shlex
 from pathlib import Path
 from pkgutil import resolve_name
 from types import ModuleType
 
+import click
 import pytest
 
 from cloze.core.options import field_docs
-from cloze.flows.cli import command_names
+from cloze.flows.cli import cloze, command_names
 from cloze.flows.graph.stages import TABLE
 
 HOOK = Path(__file__).parents[1] / "docs" / "reference_pages.py"
@@ -43,3 +45,45 @@ def test_the_commands_page_has_every_command(pages: ModuleType) -> None:
     page = pages.commands_page()
     assert re.findall(r"^### `cloze ([\w-]+)`$", page, re.M) == command_names()
     assert "--global-batch" in page
+
+
+def documented_commands() -> list[tuple[str, list[str]]]:
+    """Lines of the pages that begin with `cloze`, as (page and line, words); no comments."""
+    root = HOOK.parents[1]
+    found = []
+    for page in [root / "README.md", *sorted(root.glob("docs/**/*.md"))]:
+        text = re.sub(r" #.*$", "", page.read_text().replace("\\\n", " "), flags=re.M)
+        for line in re.findall(r"""^    (cloze [a-z](?:[^\n'"]|'[^']*'|"[^"]*")*)$""", text, re.M):
+            words = shlex.split(line)
+            end = min(
+                (words.index(word) for word in ("|", ">", "&&", "&") if word in words), default=None
+            )
+            found.append((f"{page.relative_to(root)}: {line}", words[1:end]))
+    return found
+
+
+@pytest.mark.parametrize(("line", "words"), documented_commands())
+def test_documented_commands_have_these_options_and_arguments(line: str, words: list[str]) -> None:
+    command = cloze.get_command(click.Context(cloze), words[0])
+    assert command is not None, line
+    words = words[1:]
+    while isinstance(command, click.Group) and words and words[0] in command.commands:
+        command, words = command.commands[words[0]], words[1:]
+    options = {
+        name: option
+        for option in command.params
+        if isinstance(option, click.Option)
+        for name in (*option.opts, *option.secondary_opts)
+    }
+    positional = 0
+    while words:
+        word, _, value = words.pop(0).partition("=")
+        if not word.startswith("-") or word == "-":
+            positional += word not in ("…", "...")
+            continue
+        assert word in options, f"{line}: {word}"
+        if not options[word].is_flag and not options[word].count and not value:
+            assert words, f"{line}: {word} has no value"
+            del words[: options[word].nargs]
+    numbers = [part.nargs for part in command.params if isinstance(part, click.Argument)]
+    assert positional <= sum(numbers) or -1 in numbers, line
