@@ -8,7 +8,7 @@ this repository, at equal steps.
 TREE is a work tree of the older version (`git worktree add --detach TREE COMMIT`); CONFIG a run's
 config, of which the section `corpus` is taken. Each version makes its corpus; all the rest is this
 version's: rows of 128 pieces by RoBERTa's recipe, one vocabulary, and the model `2 of 128` of
-`benchmarks.ten_minutes`, so the two trainings differ in their text alone. Which documents are held
+`benchmarks.speedrun`, so the two trainings differ in their text alone. Which documents are held
 out follows from their ids, so they are the same ones in both. Every checkpoint is scored on the
 held-out rows of both corpora, and on text that neither reader made: WikiText's files of Salesforce,
 written as one writes (`it 's` as `it's`), without the sentences that lost a word (`<unk>`) and the
@@ -32,7 +32,7 @@ from typing import Any
 
 import yaml
 
-from benchmarks.ten_minutes import section
+from benchmarks.speedrun import section
 from cloze.core.artifacts.artifact import HELDOUT, read_manifest
 from cloze.pipeline.corpus.write.shards import read_shard
 
@@ -130,7 +130,7 @@ def nodes(options: argparse.Namespace, corpora: Mapping[str, Path]) -> dict[str,
         for text in VERSIONS:
             label = f"{text}-{seed}"
             training = {
-                **section("2 of 128"),
+                **section("adamw .002"),
                 "steps": options.steps,
                 "seed": int(seed),
                 "heldout_rows": 0,

@@ -60,6 +60,7 @@ COMMANDS: dict[str, dict[str, str]] = {
         "perplexity": "Compute a checkpoint's loss on held-out rows.",
         "likelihood": "Compute a checkpoint's bits per byte of held-out texts.",
         "score-pairs": "Score minimal pairs, such as those of BLiMP.",
+        "record": "Check trainings against a record book; enter a record.",
         "nightly": "Evaluate new checkpoints against the champion.",
         "champion": "Show the champion and its history, or roll it back.",
     },

@@ -15,7 +15,7 @@ WITHOUT_TEXT = {  # presets whose text the user brings
     "distillation",
     "domain-adaptation",
     "electra-base", "electra-small",
-    "modernbert-base", "roberta-base", "roberta-large", "spanbert-large",
+    "modernbert-base", "roberta-base", "roberta-large", "spanbert-large", "speedrun",
 }  # fmt: skip
 OF_A_CHECKPOINT = {
     "cross-test",
