@@ -221,11 +221,15 @@ class Book(_Strict):
 
 
 def collect(path: str) -> list[dict[str, Any]]:
-    """Return the manifests of a run and its ancestors, with the logs of their trainings."""
-    content_hash(path)
+    """Return the manifests of a run and its ancestors, with the logs of their trainings.
+
+    Raises:
+        DataError: a file of one of them is not as its manifest says.
+    """
     manifests = []
     for directory in finished_ancestors(path):
         content = json.loads(storage.read_text(storage.join(directory, artifact.MANIFEST)))
+        content["content_sha256"] = content_hash(directory)
         for name in ("metrics", "cost") if content["stage"] == "pretrain" else ():
             lines = storage.read_text(storage.join(directory, f"{name}.jsonl")).splitlines()
             content[name] = [json.loads(line) for line in lines]

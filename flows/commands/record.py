@@ -83,7 +83,8 @@ def record(
     commit = "" if enter is None else _commit()
     new = records.Record(track=track, name=name, date=date, commit=commit, lines=lines, logs=[])
     runs = [content.run_of(track, evidence) for evidence in evidences]
-    known = {run.checkpoint: (one.record.name, run) for one in entries for run in one.runs}
+    same_track = [one for one in entries if one.record.track == track]
+    known = {run.checkpoint: (one.record.name, run) for one in same_track for run in one.runs}
     if enter is None and all(run.checkpoint in known for run in runs):
         for run in runs:
             name, entered = known[run.checkpoint]

@@ -151,6 +151,14 @@ def test_bad_input_is_one_sentence(
     assert fault in str(refused.exception)
 
 
+def test_changed_text_is_found(world: Path) -> None:
+    shard = next((world / "data" / "corpus").glob("*.arrow"))
+    shard.write_bytes(shard.read_bytes() + b" ")
+    refused = judged()
+    assert exit_code(refused) == errors.DataError.exit_code
+    assert "data/corpus was changed" in str(refused.exception)
+
+
 def test_a_modified_program_enters_nothing(world: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(record, "_loss", lambda path, _: 4 + ord(path[1]) / 99)
     metadata.tags()["cloze.modified"] = "true"
