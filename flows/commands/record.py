@@ -56,32 +56,32 @@ def record(
     RUN is an artifact of pretrain or merge. Its last checkpoint is scored on all held-out rows. The
     RUNs of a record must have the losses of the book; others are judged by the rules of the track.
     """
-    from cloze.flows import records
+    from cloze.flows.report import record_book
     from cloze.flows.run.targets import resolve_path
 
-    content = records.Book.load(book)
+    content = record_book.Book.load(book)
     entries = content.verify(book)
     if not paths:
         if as_json:
             rows = [{**entry.record.model_dump(), "p": entry.p} for entry in entries]
             emit({"records": rows})
         else:
-            click.echo("\n".join(records.markdown(content, entries)))
+            click.echo("\n".join(record_book.markdown(content, entries)))
         return
     if dataset is None or track is None:
         raise UsageError("RUNs are scored on --dataset by the rules of a --track; give both")
     directories, dataset = [resolve_path(path) for path in paths], resolve_path(dataset)
-    if records.content_hash(dataset) != content.heldout:
+    if record_book.content_hash(dataset) != content.heldout:
         raise UsageError(f"{dataset} is not the dataset of the book; build it as its page says")
-    evidences: list[records.Evidence] = [
-        {"artifacts": records.collect(path), "loss": 0.0} for path in directories
+    evidences: list[record_book.Evidence] = [
+        {"artifacts": record_book.collect(path), "loss": 0.0} for path in directories
     ]
     for path, evidence in zip(directories, evidences, strict=True):
         content.run_of(track, evidence)  # rules first: scoring takes longer
         evidence["loss"] = _loss(path, dataset)
     date, name = f"{datetime.now(UTC):%Y-%m-%d}", enter or "entry"
     commit = "" if enter is None else _commit()
-    new = records.Record(track=track, name=name, date=date, commit=commit, lines=lines, logs=[])
+    new = record_book.Record(track=track, name=name, date=date, commit=commit, lines=lines, logs=[])
     runs = [content.run_of(track, evidence) for evidence in evidences]
     same_track = [one for one in entries if one.record.track == track]
     known = {run.checkpoint: (one.record.name, run) for one in same_track for run in one.runs}

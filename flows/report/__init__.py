@@ -1,1 +1,1 @@
-"""Stages `report` and `submission`, the last of a run: an HTML page, and the files for GLUE."""
+"""Stages `report` and `submission`, the last of a run (an HTML page; GLUE's files); record books."""

@@ -107,7 +107,7 @@ def test_a_record_is_entered_and_verified(world: Path, monkeypatch: pytest.Monke
     assert exit_code(judged("--enter", "again")) == errors.UsageError.exit_code
 
     # The log is believed no more than the weights: another loss in it does not survive a rescore.
-    from cloze.flows.records import Book
+    from cloze.flows.report.record_book import Book
 
     book = Book.load(Path("book"))
     logs = [

@@ -11,7 +11,7 @@ import pytest
 from scipy.stats import ttest_1samp, ttest_ind
 
 from cloze.core.errors import DataError, UsageError
-from cloze.flows.records import Book, Evidence, Record, Track, markdown
+from cloze.flows.report.record_book import Book, Evidence, Record, Track, markdown
 
 
 def manifest(stage: str, parents: dict[str, str], **values: Any) -> dict[str, Any]:
@@ -162,7 +162,7 @@ def test_what_is_no_book_is_said(tmp_path: Path, text: str) -> None:
         Book.load(tmp_path)
 
 
-PAGE = Path(__file__).parents[2] / "docs" / "explanation" / "speedrun.md"
+PAGE = Path(__file__).parents[3] / "docs" / "explanation" / "speedrun.md"
 
 
 def test_the_project_s_own_book_is_verified_and_its_page_has_the_tables() -> None:
