@@ -138,9 +138,14 @@ def trained(name: str, seed: int, options: argparse.Namespace) -> tuple[float, f
         if patched and not hasattr(embeddings, "IDEA"):
             raise SystemExit(f"{name} needs `git apply benchmarks/speedrun.patch`")
         command = [sys.executable, "-m", "cloze", "run", config.name, "--no-prefect"]
-        environment = {**os.environ, "IDEA": ",".join(patched)}
+        own = {"IDEA": ",".join(patched), "CLOZE_RUNS_DIR": str(options.out.resolve() / "runs")}
         done = subprocess.run(
-            command, cwd=options.out, env=environment, capture_output=True, text=True, check=False
+            command,
+            cwd=options.out,
+            env={**os.environ, **own},
+            capture_output=True,
+            text=True,
+            check=False,
         )
         if done.returncode:
             raise SystemExit(f"{name}: {done.stderr.strip() or done.stdout.strip()}")
