@@ -70,6 +70,7 @@ def record(
         return
     if dataset is None or track is None:
         raise UsageError("RUNs are scored on --dataset by the rules of a --track; give both")
+    commit = "" if enter is None else _commit()
     directories, dataset = [resolve_path(path) for path in paths], resolve_path(dataset)
     if record_book.content_hash(dataset) != content.heldout:
         raise UsageError(f"{dataset} is not the dataset of the book; build it as its page says")
@@ -80,7 +81,6 @@ def record(
         content.run_of(track, evidence)  # rules first: scoring takes longer
         evidence["loss"] = _loss(path, dataset)
     date, name = f"{datetime.now(UTC):%Y-%m-%d}", enter or "entry"
-    commit = "" if enter is None else _commit()
     new = record_book.Record(track=track, name=name, date=date, commit=commit, lines=lines, logs=[])
     runs = [content.run_of(track, evidence) for evidence in evidences]
     same_track = [one for one in entries if one.record.track == track]
