@@ -68,7 +68,8 @@ IDEAS: dict[str, dict[str, Any]] = {
     "batch 8": {"global_batch": 8, "learning_rate": 0.001},
     "batch 64": {"global_batch": 64, "learning_rate": 0.003},
     "growing batch": {"initial_batch": 8, "batch_ramp_steps": 600},
-    "causal first": {"first": {"share": 0.2, "objectives": ["clm"]}},
+    "causal first": {"first": {"share": 0.2, "objectives": ["clm"], "final_mask_rate": None}},
+    "mntp": {"objectives": ["mntp"]},
     "falling mask rate": {
         "dataset": {"mask_rate": 0.3}, "dynamic_masking": True, "final_mask_rate": 0.15,
     },
