@@ -1,1 +1,1 @@
-"""Stages `report` and `submission`, the last of a run (an HTML page; GLUE's files); record books."""
+"""Stages `report` and `submission`, the last of a run: a page, and GLUE's files; record books."""

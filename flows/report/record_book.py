@@ -176,10 +176,11 @@ class Book(_Strict):
         else:
             return Entry(record, runs, None)
         if not p < SIGNIFICANT:
+            bar = repr(rival.record.name) if rules.goal is None and rival else rules.goal
             raise UsageError(
-                f"a mean loss of {fmean(losses):.4f} is not surely below "
-                f"{repr(rival.record.name) if rules.goal is None and rival else rules.goal} "
-                f"(p = {p:.2g}, {SIGNIFICANT} is the limit); improve it, or train more seeds"
+                f"a mean loss of {fmean(losses):.4f}, with {record.lines} lines added, is not "
+                f"surely below {bar} (p = {p:.2g}, {SIGNIFICANT} is the limit); improve it, or "
+                f"train more seeds"
             )
         return Entry(record, runs, p)
 
