@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from cloze.core import storage
 from cloze.core.errors import DataError, UsageError
 from cloze.flows.commands.base.field_options import Count
 from cloze.flows.commands.base.options import complete_targets, emit, json_option
@@ -16,7 +18,7 @@ from cloze.flows.commands.base.stage_command import StageArguments, run_stage
 if TYPE_CHECKING:
     from cloze.core.stages.execute import BuildResult
 
-ALL_ROWS = 1 << 30
+ALL_ROWS, MASKED = 1 << 30, ("mlm", "mntp")  # objectives that predict the masked tokens
 TOLERANCE = 0.002  # nats by which the loss of one checkpoint may differ between machines
 
 
@@ -109,7 +111,12 @@ def _loss(path: str, dataset: str) -> float:
     losses: list[float] = []
 
     def keep(result: BuildResult) -> dict[str, Any]:
-        losses.append(result.manifest.summary["metrics"]["heldout_loss"])
+        summary = result.manifest.summary
+        text = storage.read_text(storage.join(result.artifact, summary["losses"]))
+        objective = json.loads(text)["objective"]
+        if objective not in MASKED:
+            raise UsageError(f"{path} is scored by {objective}; train it last by {MASKED}")
+        losses.append(summary["metrics"]["heldout_loss"])
         return {}
 
     run_stage(

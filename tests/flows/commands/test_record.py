@@ -7,6 +7,7 @@ import json
 import shutil
 from pathlib import Path
 from pkgutil import resolve_name
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -149,6 +150,21 @@ def test_bad_input_is_one_sentence(
     refused = run(*arguments)
     assert exit_code(refused) == errors.UsageError.exit_code
     assert fault in str(refused.exception)
+
+
+@pytest.mark.parametrize("objective", ["mntp", "clm"])
+def test_masked_tokens_alone_are_scored(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, objective: str
+) -> None:
+    (tmp_path / "losses.json").write_text(json.dumps({"objective": objective}))
+    summary = {"metrics": {"heldout_loss": 1.5}, "losses": "losses.json"}
+    result = SimpleNamespace(artifact=str(tmp_path), manifest=SimpleNamespace(summary=summary))
+    monkeypatch.setattr(record, "run_stage", lambda arguments, keep: keep(result))
+    if objective == "mntp":
+        assert record._loss("run", "dataset") == 1.5
+    else:
+        with pytest.raises(errors.UsageError, match="run is scored by clm"):
+            record._loss("run", "dataset")
 
 
 def test_changed_text_is_found(world: Path) -> None:
