@@ -155,7 +155,14 @@ def running(pretrained: str) -> Iterator[subprocess.Popen[str]]:
     command = [warm.python(), "-c", warm.ENTRY, "fill-mask", pretrained, "--top-k", "1"]
     pipe = subprocess.PIPE
     with subprocess.Popen(
-        command, stdin=pipe, stdout=pipe, stderr=pipe, text=True, bufsize=1
+        command,
+        stdin=pipe,
+        stdout=pipe,
+        stderr=pipe,
+        text=True,
+        bufsize=1,
+        # a shell's background jobs ignore it, and so do their children
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     ) as process:
         yield process
         process.kill()
