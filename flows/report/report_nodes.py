@@ -55,8 +55,11 @@ class ReportNode:
 
     @property
     def own_origins(self) -> tuple[str, ...]:
-        """Names of the nodes that its data and weights come from; without teachers."""
-        inputs = {role: of for role, of in self.placement.inputs.items() if role != "teacher"}
+        """Names of the nodes that its data and weights come from; without teachers, and without
+        the checkpoint whose model starts from random weights.
+        """
+        apart = {"teacher", "checkpoint" if self.manifest.config.get("from_scratch") else ""}
+        inputs = {role: of for role, of in self.placement.inputs.items() if role not in apart}
         return tuple(dict.fromkeys(origin.partition("/")[0] for origin in inputs.values()))
 
     @property

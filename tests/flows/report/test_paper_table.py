@@ -18,6 +18,7 @@ from cloze.flows.report.paper_table import (
     TableRow,
     figure_points,
     paper_tables,
+    pretrainings,
     table_cells,
 )
 from cloze.flows.report.report_nodes import NodePlacement, ReportNode, RowPoints
@@ -160,6 +161,15 @@ def test_rows_of_another_size_are_shares_of_the_reference() -> None:
     assert [list(row) for row in shares.rows] == [
         ["other", "25.0%", "97.6%", "97.8%", "–", "112.0%", "97.7%"]
     ]
+
+
+def test_random_weights_cost_no_pretraining() -> None:
+    nodes = run_nodes()
+    tuned = [node for node in nodes if node.stage == "finetune"]
+    assert pretrainings(tuned, nodes)
+    for member in tuned:
+        member.manifest.config["from_scratch"] = True
+    assert not pretrainings(tuned, nodes)
 
 
 def test_a_student_has_its_own_size_and_not_its_teacher_s() -> None:
