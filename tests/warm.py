@@ -315,6 +315,8 @@ def _become(
         if os.getppid() != nursery:
             os._exit(1)
         os.setsid()
+        # a shell's background jobs ignore it, and with them the nursery
+        signal.signal(signal.SIGINT, signal.default_int_handler)
         _enter(asking)
         _take(fds)
         os.chdir(place)
