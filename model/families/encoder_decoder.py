@@ -96,7 +96,7 @@ def build(
     embedding_norm: bool = False,
     bias: bool = True,
     gated: bool = False,
-    scaled: bool = True,
+    query_scale: float = 1.0,
     relative: Mapping[str, int] | None = None,
     tied: bool = True,
     logit_scale: float = 1.0,
@@ -112,7 +112,7 @@ def build(
         embedding_norm: normalize the embeddings.
         bias: use biases in attention and feed-forward.
         gated: use gated feed-forward blocks.
-        scaled: divide attention scores by the square root of the head's width.
+        query_scale: see `SelfAttention`.
         relative: `buckets` and `farthest` of `RelativeBias`; None: no relative positions.
         tied: use the word embeddings as output matrix.
         logit_scale: factor of the states before the output matrix.
@@ -144,7 +144,7 @@ def build(
             bias=bias,
             causal=causal,
             relative=bias_table,
-            scaled=scaled,
+            query_scale=query_scale,
         )
 
     def table(words: nn.Module | None, causal: bool) -> Embeddings:

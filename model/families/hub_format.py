@@ -144,7 +144,7 @@ class HubFormat:
         zeros: those of `ignored` that must be 0, as the family has no such parameters.
         base: prefix of Hugging Face's encoder parameters; files of the encoder alone omit it.
         to_theirs: maps model, Cloze's name and a tensor to the form that Hugging Face stores.
-        to_ours: inverse of `to_theirs`, from Cloze's name and a tensor.
+        to_ours: inverse of `to_theirs`.
         unexported: heads without a Hugging Face form.
         encoder_alone: pretraining heads with which only the encoder is exported.
         unused: prefixes of Hugging Face parameters that no head reads; they are dropped.
@@ -172,7 +172,7 @@ class HubFormat:
     zeros: tuple[str, ...] = ()
     base: str = ""
     to_theirs: Callable[[Any, str, Tensor], Tensor] = lambda model, name, tensor: tensor
-    to_ours: Callable[[str, Tensor], Tensor] = lambda name, tensor: tensor
+    to_ours: Callable[[Any, str, Tensor], Tensor] = lambda model, name, tensor: tensor
     unexported: tuple[str, ...] = ()
     encoder_alone: tuple[str, ...] = ()
     unused: tuple[str, ...] = ()
@@ -324,12 +324,13 @@ class HubFormat:
         }
 
     def from_state(
-        self, state: Mapping[str, Tensor], where: str, head: str | None = None
+        self, state: Mapping[str, Tensor], where: str, head: str | None = None, model: Any = None
     ) -> dict[str, Tensor]:
         """Return Hugging Face's weights, read from `where`, under Cloze's names.
 
         Args:
             head: fine-tuning head of the model, see `head_of`.
+            model: needed where `to_ours` reads it.
 
         Raises:
             DataError: a name is not in the table, or a tied copy differs from its original.
@@ -358,7 +359,7 @@ class HubFormat:
                 tie = self.copies.get(hf_name)
                 fault = f"must be tied to {tie}" if tie else f"is not in the {self.family} table"
                 raise DataError(f"{where} contains {hf_name}, which {fault}; use another model")
-            cloze_state[name] = self.to_ours(name, tensor.float())
+            cloze_state[name] = self.to_ours(model, name, tensor.float())
         return cloze_state
 
     def _current(self, name: str) -> str:

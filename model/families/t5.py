@@ -7,6 +7,7 @@ text-to-text-transfer-transformer, released_checkpoints.md).
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
@@ -18,6 +19,8 @@ from cloze.model.families.encoder_decoder import EncoderDecoderConfig, refused
 from cloze.model.families.hub_format import HubFormat, KeyMap, Row, same
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from cloze.model.families.seq2seq import Seq2SeqModel
     from cloze.model.layers.heads import Pooler
 
@@ -74,6 +77,16 @@ class T5Config(EncoderDecoderConfig):
         return self.gated_feed_forward
 
     @property
+    def query_factor(self) -> float:
+        """Factor of queries beside T5's: about the square root of the head size, by which T5 does
+        not divide scores; a power of 2, so that conversion is exact.
+
+        T5's own queries are so small that an optimizer's step, which is as large for all weights,
+        moves them too far.
+        """
+        return 2.0 ** round(math.log2(self.head_size) / 2)
+
+    @property
     def weights_outside_layers(self) -> int:
         """Number of weights outside the layers; positions have no tables."""
         tables = (1 if self.tie_word_embeddings else 2) * self.vocab_size * self.hidden_size
@@ -121,7 +134,7 @@ def build_model(config: T5Config) -> Seq2SeqModel:
         pre_norm=True,
         bias=False,
         gated=config.gated_feed_forward,
-        scaled=False,
+        query_scale=config.head_size**0.5 / config.query_factor,
         relative={
             "buckets": config.relative_attention_num_buckets,
             "farthest": config.relative_attention_max_distance,
@@ -205,6 +218,16 @@ def read(config: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+def to_theirs(model: T5Config, name: str, tensor: Tensor) -> Tensor:
+    """Divide queries by `query_factor`."""
+    return tensor / model.query_factor if name.endswith(".query.weight") else tensor
+
+
+def to_ours(model: T5Config, name: str, tensor: Tensor) -> Tensor:
+    """Undo `to_theirs`."""
+    return tensor * model.query_factor if name.endswith(".query.weight") else tensor
+
+
 SHARED = "shared.weight"
 
 HUB = HubFormat(
@@ -234,6 +257,8 @@ HUB = HubFormat(
         "max_position_embeddings": "n_positions",
     },
     fixed={"is_encoder_decoder": True},
+    to_theirs=to_theirs,
+    to_ours=to_ours,
     architectures={frozenset({"seq2seq"}): "T5ForConditionalGeneration"},
     refused=refused("classifier", "span", "token_classifier", "choice"),
     copies={

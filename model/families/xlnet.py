@@ -125,8 +125,9 @@ def to_theirs(model: ModelConfig, name: str, tensor: Tensor) -> Tensor:
     return tensor.reshape(*tensor.shape[:-1], model.num_attention_heads, model.head_size)
 
 
-def to_ours(name: str, tensor: Tensor) -> Tensor:
+def to_ours(model: ModelConfig, name: str, tensor: Tensor) -> Tensor:
     """Undo `to_theirs`."""
+    del model
     if ".attention." not in name:
         return tensor[0] if name == TARGET else tensor
     tensor = tensor.flatten(-2)

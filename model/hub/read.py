@@ -118,7 +118,7 @@ def read_directory(
         hub = hub if convert else hub_of(family)
     model = hub.from_config(config, name)
     head = hub.head_of(config)
-    state = hub.from_state(_read_weights(directory, trust_pickle), directory, head)
+    state = hub.from_state(_read_weights(directory, trust_pickle), directory, head, model)
     state = {key: tensor for key, tensor in state.items() if key not in hub.unread(model)}
     if convert is not None:
         model, state = convert(model, state, positions or model.max_position_embeddings)

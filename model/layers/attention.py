@@ -122,7 +122,7 @@ class SelfAttention(nn.Module):
         causal: hide later tokens.
         rotary: rotates queries and keys by their positions.
         relative: adds a bias by relative position, owned by another module.
-        scaled: divide scores by the square root of H; T5 does not.
+        query_scale: factor of the scores, which are also divided by the square root of H.
 
     Attributes:
         stacked: number of projections in each stacked matrix, by module name.
@@ -142,7 +142,7 @@ class SelfAttention(nn.Module):
         causal: bool = False,
         rotary: Rotary | None = None,
         relative: RelativeBias | None = None,
-        scaled: bool = True,
+        query_scale: float = 1.0,
     ) -> None:
         super().__init__()
         self.num_heads = num_heads
@@ -153,7 +153,7 @@ class SelfAttention(nn.Module):
         self.rotary = rotary
         self.relative_bias = None if relative is None else ModuleReference(relative)
         # The kernels always divide; so queries of unscaled attention are multiplied before.
-        self.query_scale = 1.0 if scaled else math.sqrt(self.head_size)
+        self.query_scale = query_scale
         self.fused = fused
         self.stacked = {"qkv": 3} if fused else {}
         width = num_heads * self.head_size

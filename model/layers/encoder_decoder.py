@@ -74,10 +74,9 @@ class EncoderDecoder(Encoder):
     def initialize_own(self) -> None:
         """Initialize the weights as T5, if `fan_in` is set.
 
-        Words: deviation 1. Other weights: the root of 1 / inputs, for queries of 1 / (inputs x head
-        size), because scores are not divided (mesh-tensorflow, transformer_layers.py; transformers
-        `T5PreTrainedModel._init_weights`). States are as large as words, which BERT's small words
-        would be lost in.
+        Words: deviation 1. Other weights: the root of 1 / inputs (mesh-tensorflow,
+        transformer_layers.py; transformers `T5PreTrainedModel._init_weights`). States are as large
+        as words, which BERT's small words would be lost in.
         """
         if not self.fan_in:
             return
@@ -89,7 +88,7 @@ class EncoderDecoder(Encoder):
         for part in self.modules():
             if isinstance(part, SelfAttention):
                 with torch.no_grad():
-                    part.query.weight *= part.head_size**-0.5
+                    part.query.weight /= part.query_scale
         nn.init.normal_(self.embeddings.word.weight)
 
     def forward(

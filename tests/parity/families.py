@@ -80,7 +80,9 @@ class Case:
     def ours(self, theirs: Any) -> PretrainingModel:
         return load_model(
             self.config,
-            complete(self.config, self.hub.from_state(theirs.state_dict(), "theirs")).state,
+            complete(
+                self.config, self.hub.from_state(theirs.state_dict(), "theirs", None, self.config)
+            ).state,
         )
 
 
