@@ -160,7 +160,7 @@ def table_cells(table: PaperTable, nodes: Sequence[ReportNode]) -> Cells:
                 by_seed = _mean_by_seed([cells[row][part].by_seed for part in column.mean_of])
             else:
                 selector = column.nodes or {"task": name}
-                scored = [node for node in members if _matches(node, selector, column)]
+                scored = [node for node in members if _matches(node, selector)]
                 by_seed = {_seed(node): value for node in scored for value in _score(node, column)}
             published = spec.published.get(name)
             cells[row][name] = Cell(by_seed=by_seed, published=published, digits=column.digits)
@@ -225,10 +225,9 @@ def _selects(selector: Mapping[str, Any], properties: Mapping[str, Any]) -> bool
     )
 
 
-def _matches(node: ReportNode, selector: Mapping[str, Any], column: TableColumn) -> bool:
-    stage = EVALUATE if "split" in selector else FINETUNE
-    default = {} if "section" in selector else {"stage": stage}
-    return _selects({**default, **selector}, _properties(node))
+def _matches(node: ReportNode, selector: Mapping[str, Any]) -> bool:
+    own = {} if "section" in selector else {"stage": EVALUATE if "split" in selector else FINETUNE}
+    return _selects({**own, **selector}, _properties(node))
 
 
 def _score(node: ReportNode, column: TableColumn) -> Iterator[float]:

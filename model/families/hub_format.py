@@ -329,8 +329,7 @@ class HubFormat:
         """Return Hugging Face's weights, read from `where`, under Cloze's names.
 
         Args:
-            head: fine-tuning head of the model, see `head_of`.
-            model: needed where `to_ours` reads it.
+            head, model: see `head_of`; `model` is needed where `to_ours` reads it.
 
         Raises:
             DataError: a name is not in the table, or a tied copy differs from its original.

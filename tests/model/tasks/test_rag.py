@@ -287,7 +287,7 @@ def finetune(
 
 def test_it_is_trained_scored_and_used(made: dict[str, str], tmp_path: Path) -> None:
     options = {"marginal": "token"}
-    settings = {"epochs": 40, "learning_rate": 5e-3}
+    settings = {"epochs": 80, "learning_rate": 5e-3}
     finetune(made, tmp_path / "rag", options=options, config=settings)
     result = json.loads((tmp_path / "rag" / "metrics.json").read_text())
     assert result["metrics"]["exact_match"] == 1.0
