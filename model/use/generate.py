@@ -314,11 +314,12 @@ def generation_pipeline(
     path: str, corpus: str | None = None, **where: Any
 ) -> TextGenerationPipeline | TextToTextPipeline:
     """Load a checkpoint that writes texts; arguments and errors are those of the two classes."""
+    from cloze.model.tasks.kinds.rag import RETRIEVAL
     from cloze.model.use.text_to_text import TextToTextPipeline
 
     with checkpoint.resolve_pinned(path) as directory:
         loaded = checkpoint.load_metadata(directory)
-    if corpus is not None and "retrieval" not in (loaded.task or {}):
+    if corpus is not None and RETRIEVAL not in (loaded.task or {}):
         raise UsageError(
             f"corpus ({corpus}) is for checkpoints that were fine-tuned with --retrieve, and "
             f"{path} reads no passages; leave it out"
