@@ -56,6 +56,8 @@ class Manifest:
     fingerprint: str
     build: str = ""  # id of the build, equal in all attempts
     parents: dict[str, str]  # input key -> fingerprint
+    # input key -> content hash of the finished artifact that it is, or is a part of
+    inputs: dict[str, str] = field(default_factory=dict)
     config: dict[str, Any]  # the resolved config
     files: tuple[FileEntry, ...]
     rows: int = 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import posixpath
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 from cloze.core import storage
 from cloze.core.artifacts import artifact, fingerprints
@@ -23,6 +23,23 @@ def containing_artifact(path: str) -> str:
         if not candidate:
             break
     return path
+
+
+def input_contents(inputs: Mapping[str, str]) -> dict[str, str]:
+    """Return `Manifest.inputs` for input paths by key."""
+    found = {
+        name: artifact.find_manifest(containing_artifact(path)) for name, path in inputs.items()
+    }
+    return {name: owner.content_sha256 for name, owner in found.items() if owner is not None}
+
+
+def changed_inputs(manifest: Manifest, inputs: Mapping[str, str]) -> list[str]:
+    """Return the keys of inputs with other content than those that the artifact was made from.
+
+    A fingerprint does not depend on content: an input that was built again keeps it.
+    """
+    now = input_contents({name: path for name, path in inputs.items() if name in manifest.inputs})
+    return [name for name, content in now.items() if content != manifest.inputs[name]]
 
 
 class NearbyArtifacts:

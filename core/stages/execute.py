@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from cloze.core import storage
-from cloze.core.artifacts import artifact, claim, fingerprints
+from cloze.core.artifacts import artifact, claim, fingerprints, lineage
 from cloze.core.artifacts.artifact import Manifest
 from cloze.core.artifacts.lock import locked
 from cloze.core.config import StageConfig
@@ -103,13 +103,14 @@ def execute(
                 )
                 build.report.build_started(build.build_id)
 
+                contents = lineage.input_contents(build.inputs)
                 # whoever takes the lock over first writes a claim with another token
                 with storage.changing_after(build.path, build.fence.check):
                     with build.cleanup:
                         result = stage.run(config, build)
                     _check_inputs_unchanged(stage, config, inputs, out, fingerprint, seen)
                     claim.note_temporary(out, claimed, result.temporary)
-                    manifest = _manifest(stage, config, build, result, parents, started)
+                    manifest = _manifest(stage, config, build, result, parents, contents, started)
                     artifact.write_manifest(out, manifest)
                 _remove_temporary(out, result.temporary)
                 return BuildResult(
@@ -203,6 +204,7 @@ def _manifest(
     build: BuildContext,
     result: StageResult,
     parents: dict[str, str],
+    contents: dict[str, str],
     started: float,
 ) -> Manifest:
     """Return the manifest of the finished files; a kill here costs only the hashing."""
@@ -212,6 +214,7 @@ def _manifest(
         fingerprint=build.fingerprint,
         build=build.build_id,
         parents=parents,
+        inputs=contents,
         config=redact(config.model_dump(mode="json")),
         files=artifact.hash_files(
             build.path,

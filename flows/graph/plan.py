@@ -19,7 +19,7 @@ from typing import Any
 from pydantic_core import to_jsonable_python
 
 from cloze.core import storage
-from cloze.core.artifacts import artifact, checkpoints, claim, fingerprints
+from cloze.core.artifacts import artifact, checkpoints, claim, fingerprints, lineage
 from cloze.core.artifacts.artifact import Manifest
 from cloze.core.config import StageConfig
 from cloze.core.errors import DataError, UsageError
@@ -46,7 +46,6 @@ class PlannedNode:
         artifact: directory of the artifact.
         cached: the artifact exists and is reused.
         reason: why the node will run; empty if it is cached.
-        content: content hash of the finished artifact; empty: there is none.
         previous: manifest of the node's last artifact in this run's directory.
         resumes_at: checkpoint step from which an unfinished training continues; 0: none.
         starts_over: an unfinished training, which another version of Cloze began, is left behind.
@@ -59,7 +58,6 @@ class PlannedNode:
     artifact: str
     cached: bool
     reason: str
-    content: str = ""
     previous: Manifest | None = None
     resumes_at: int = 0
     starts_over: bool = False
@@ -112,7 +110,7 @@ def plan(
         only: plan these nodes alone; their inputs must exist.
         until: plan these nodes and all that they depend on.
         force: run these nodes, even if cached. Cached nodes that read them run again only if the
-            content differs (`cloze.flows.graph.schedule.forced_by_inputs`).
+            content differs (`forced_by_inputs`).
         started: fingerprints of nodes that earlier attempts of this run have started; `start` and
             `force` no longer apply to them.
 
@@ -186,6 +184,8 @@ def _step(
         if not node.out and (previous is None or previous.version != stage.version):
             abandoned = _abandons(directory, node, stage.version, path)
             reason = abandoned or reason
+    else:
+        reason = _content_change(manifest, inputs)
     return PlannedNode(
         node=node,
         inputs=inputs,
@@ -194,11 +194,23 @@ def _step(
         artifact=path,
         cached=not reason,
         reason=reason,
-        content="" if manifest is None else manifest.content_sha256,
         previous=previous,
         resumes_at=resumes_at,
         starts_over=bool(abandoned),
     )
+
+
+def forced_by_inputs(step: PlannedNode) -> PlannedNode:
+    """Return the step; forced if it is cached, and an input was built again with other content."""
+    manifest = artifact.find_manifest(step.artifact) if step.cached else None
+    reason = "" if manifest is None else _content_change(manifest, step.inputs)
+    return replace(step, cached=False, reason=reason) if reason else step
+
+
+def _content_change(manifest: Manifest, inputs: Mapping[str, str]) -> str:
+    """Return the reason to build an artifact again because of its inputs' content, or ""."""
+    changed = lineage.changed_inputs(manifest, inputs)
+    return f"{FORCED}: {' and '.join(changed)} has other content than before" if changed else ""
 
 
 def _saved_step(directory: str, fingerprint: str) -> int:

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from dataclasses import replace
 
 from cloze.core.errors import ClozeError, StoppedError
-from cloze.core.stages.execute import BuildResult
 from cloze.core.stages.execution import Execution
 from cloze.core.stages.stage import Stage
-from cloze.flows.graph.plan import FORCED, PlannedNode
+from cloze.flows.graph.plan import PlannedNode
 from cloze.flows.machine.slots import MachineResources, ResourceRequest
 
 
@@ -38,33 +36,6 @@ def resource_request(
     else:
         default_cpus = execution.workers if stage.worker else 1
     return ResourceRequest(cpus=min(execution.cpus or default_cpus, machine.cpus))
-
-
-def forced_by_inputs(
-    step: PlannedNode, steps: Sequence[PlannedNode], results: Mapping[str, BuildResult]
-) -> PlannedNode:
-    """Return the step, forced if it is cached and an input was built again with other content.
-
-    A fingerprint does not depend on the content, so a forced node's readers stay cached.
-
-    Args:
-        steps: the plan, with the content of before.
-        results: results of the nodes that are complete.
-    """
-    rebuilt = {
-        name: results[name].manifest
-        for name in (step.depends_on if step.cached else ())
-        if name in results and not results[name].cached
-    }
-    changed = [
-        other.name
-        for other in steps
-        if other.name in rebuilt and other.content not in ("", rebuilt[other.name].content_sha256)
-    ]
-    if not changed:
-        return step
-    reason = f"{FORCED}: {' and '.join(changed)} has other content than before"
-    return replace(step, cached=False, reason=reason)
 
 
 MOST_AT_ONCE = 32  # threads, for nodes that run or wait for slots; slots limit computation

@@ -93,6 +93,23 @@ def test_readers_of_a_forced_node_run_again_if_its_content_differs(
     assert session(toy_config).nothing_to_do
 
 
+def test_readers_of_a_forced_node_run_again_after_a_kill_between_the_two(
+    toy_config: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_plain(session(toy_config))
+    monkeypatch.setattr(toy_run, "LETTER", ["b"])
+    killed = session(toy_config, force="letters", run_id="flow-1")
+    with killed:
+        killed.run_node(killed.steps[0])
+    toy_run.RAN.clear()
+    forced = "forced: letters has other content than before"
+    for again in (session(toy_config, force="letters", run_id="flow-1"), session(toy_config)):
+        assert [step.reason for step in again.steps] == ["", forced]
+    assert not run_plain(again)["count"].cached
+    assert toy_run.RAN == ["count"]
+    assert session(toy_config).nothing_to_do
+
+
 def test_a_node_that_waits_for_cores_says_who_holds_them(
     toy_config: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
