@@ -200,9 +200,14 @@ def _step(
     )
 
 
-def forced_by_inputs(step: PlannedNode) -> PlannedNode:
-    """Return the step; forced if it is cached, and an input was built again with other content."""
-    manifest = artifact.find_manifest(step.artifact) if step.cached else None
+def forced_by_inputs(step: PlannedNode, results: Mapping[str, BuildResult]) -> PlannedNode:
+    """Return the step; forced if it is cached, and an input was built again with other content.
+
+    Args:
+        results: results of the nodes that are complete.
+    """
+    built = any(not results[name].cached for name in step.depends_on if name in results)
+    manifest = artifact.find_manifest(step.artifact) if step.cached and built else None
     reason = "" if manifest is None else _content_change(manifest, step.inputs)
     return replace(step, cached=False, reason=reason) if reason else step
 

@@ -324,9 +324,7 @@ def pretrainings(members: Sequence[ReportNode], nodes: Sequence[ReportNode]) -> 
 def _over_phases(phases: Sequence[ReportNode], key: str) -> float | None:
     """Return a number of the summaries, summed over phases; None: a phase does not have it."""
     numbers: list[Any] = [node.manifest.summary.get(key) for node in phases]
-    if not numbers or None in numbers:
-        return None
-    return sum(map(float, numbers))
+    return None if not numbers or None in numbers else sum(map(float, numbers))
 
 
 def comparability(table: PaperTable, nodes: Sequence[ReportNode]) -> list[str]:

@@ -290,8 +290,7 @@ class RunSession:
 
     def _build(self, step: plan.PlannedNode, attempt: int, also: Reporter) -> BuildResult:
         assert self.record is not None
-        if any(not self.results[name].cached for name in step.depends_on if name in self.results):
-            step = plan.forced_by_inputs(step)
+        step = plan.forced_by_inputs(step, self.results)
         if step.cached:
             result = plan.build_node(step)
             if self.records is not None:
