@@ -8,7 +8,7 @@ owner does not rewrite it.
 Leases of builders are numbered, and the one with the highest number has the lock. Whoever finds
 none, or a dead one, creates the next number by a conditional write: of several at once the store
 lets one succeed. The dead ones are removed only then. In a store without conditional writes the
-last one has the lock, and the others stop at their next check.
+last one has the lock, and the others stop at their next check: each check asks the store there.
 
 Readers of checkpoints (`checkpoints.py`) first write a lease of their own name, and then look
 whether the checkpoint is complete.
@@ -44,14 +44,18 @@ class Lease:
             "boot": _boot_id(),
             "count": 0,
         }
-        self.is_lost, self._written = False, 0.0
+        self.is_lost, self._is_exclusive, self._written = False, True, 0.0
         self._seconds, self._ended = renew_seconds, threading.Event()
         self._thread = threading.Thread(target=self._keep, name="cloze-lease", daemon=True)
 
     def create(self) -> bool:
         """Write the object unless there is one; return whether it was written."""
-        self._written = time.monotonic()
-        return storage.create_bytes(self.path, json.dumps(self.facts).encode())
+        self._written, content = time.monotonic(), json.dumps(self.facts).encode()
+        if not storage.create_bytes(self.path, content):
+            return False
+        # A store that writes it again has no conditions, and others may have replaced it.
+        self._is_exclusive = not storage.create_bytes(self.path, content)
+        return True
 
     def put(self) -> None:
         """Write the object."""
@@ -82,7 +86,8 @@ class Lease:
     @property
     def is_sure(self) -> bool:
         """Whether it was written so lately that to nobody it can be dead."""
-        return not self.is_lost and time.monotonic() - self._written < SURE_SECONDS
+        lately = time.monotonic() - self._written < SURE_SECONDS
+        return lately and self._is_exclusive and not self.is_lost
 
     def _is_own(self, facts: dict[str, Any] | None) -> bool:
         return facts is not None and facts.get("token") == self.facts["token"]

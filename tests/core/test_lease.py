@@ -303,6 +303,16 @@ class Contenders(RuleBasedStateMachine):
         assert not [name for name in Store.files if "/_" in name]
 
 
+def late_creation(machine: Contenders) -> None:
+    """One builder finds no lease, and creates its own after another's, which it did not see."""
+    machine.begin(owners=(1, 2), forced=True)
+    for number, steps in ((1, 3), (0, 15), (1, 3)):
+        for _ in range(steps):
+            machine.gates[number].step()
+            machine.at_most_one_may_write()
+    machine.teardown()
+
+
 @pytest.mark.parametrize("is_conditional", [True, False])
 def test_no_sequence_of_stale_leases_and_kills_lets_two_write(
     monkeypatch: pytest.MonkeyPatch, is_conditional: bool
@@ -337,6 +347,7 @@ def test_no_sequence_of_stale_leases_and_kills_lets_two_write(
     monkeypatch.setattr(storage, "check_right", checked)
     monkeypatch.setattr(lock.Lease, "keep", keep)
     monkeypatch.setattr(lock, "_boot_id", lambda: "")  # else a killed owner counts as alive
+    late_creation(Contenders())
     run_state_machine_as_test(
         Contenders,
         settings=settings(
