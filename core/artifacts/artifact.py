@@ -195,6 +195,15 @@ class Claim:
     temporary: tuple[str, ...] = ()  # removed after the build, relative to the directory
     token: str = ""  # of this attempt: see `claim.Fence`
     version: str = ""  # of the stage: an upgrade may change it
+    inputs: dict[str, str] = field(default_factory=dict)  # `Manifest.inputs` of what was begun
+
+
+def changed_inputs(then: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
+    """Return the keys of inputs whose content hash, as in `Manifest.inputs`, was another one then.
+
+    A fingerprint does not depend on content: an input that was built again keeps it.
+    """
+    return [name for name, content in now.items() if then.get(name, content) != content]
 
 
 def read_claim(path: str) -> Claim | None:
@@ -212,7 +221,8 @@ def read_claim(path: str) -> Claim | None:
         raise DataError(f"{name} is damaged; remove its directory") from error
     names = ("stage", "fingerprint", "build", "token", "version")
     texts = {name: str(content.get(name) or "") for name in names}
-    return Claim(**texts, temporary=tuple(map(str, content.get("temporary") or ())))
+    temporary = tuple(map(str, content.get("temporary") or ()))
+    return Claim(**texts, temporary=temporary, inputs=dict(content.get("inputs") or {}))
 
 
 def link_file(source: str, target: str) -> None:

@@ -2,14 +2,17 @@
 
 A claim is written when a build begins and removed after the manifest is written. A non-empty
 directory with neither is foreign. A directory with a claim but no manifest has an unfinished
-build: the same artifact continues it, another artifact starts from scratch.
+build: the same artifact, from inputs of the same content, continues it; another artifact starts
+from scratch.
 """
 
 from __future__ import annotations
 
 import time
 import uuid
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
+from types import MappingProxyType
 
 from cloze.core import storage
 from cloze.core.artifacts import artifact
@@ -97,7 +100,8 @@ def _check(
     manifest: artifact.Manifest | None,
     *,
     force: bool,
-    version: str = "",
+    version: str,
+    inputs: Mapping[str, str],
 ) -> Claim | None:
     """Check that `stage` may build in `out`, which this process has locked; change nothing.
 
@@ -128,18 +132,25 @@ def _check(
         foreign = _foreign(storage.list_files(out))
         if foreign:
             raise _foreign_content(out, foreign)
-    elif claim.fingerprint != fingerprint:
+    elif not _is_begun(claim, fingerprint, inputs):
         if claim.stage != stage:
             raise UsageError(
                 f"{out} contains an unfinished {claim.stage} artifact; use another directory"
             )
         if claim.fingerprint and storage.exists(storage.join(out, STEPS)) and not force:
             check_version(claim, out, version)
+            changed = artifact.changed_inputs(claim.inputs, inputs)
+            other = f"other content of {' and '.join(changed)}" if changed else "other settings"
             raise UsageError(
-                f"{out} contains checkpoints of a run with other settings; use another directory, "
-                f"or --force to remove them"
+                f"{out} contains checkpoints of a run with {other}; use another directory, or "
+                f"--force to remove them"
             )
     return claim
+
+
+def _is_begun(claim: Claim, fingerprint: str, inputs: Mapping[str, str]) -> bool:
+    """Return whether a claim is that of an artifact, from inputs of these contents."""
+    return claim.fingerprint == fingerprint and not artifact.changed_inputs(claim.inputs, inputs)
 
 
 def claim_directory(
@@ -150,6 +161,7 @@ def claim_directory(
     *,
     force: bool,
     version: str = "",
+    inputs: Mapping[str, str] = MappingProxyType({}),
 ) -> Claim:
     """Claim `out`, which this process has locked, for a build.
 
@@ -158,6 +170,7 @@ def claim_directory(
     Args:
         manifest: manifest of `out`, read under the lock; None: there is none.
         version: version of the stage.
+        inputs: content hashes of the finished inputs, as in `Manifest.inputs`.
 
     Returns:
         The claim, with a new token and the build id of the continued build, or else a new id.
@@ -165,9 +178,11 @@ def claim_directory(
     Raises:
         UsageError: the content is foreign, or may be replaced only with `force`.
     """
-    previous = _check(stage, out, fingerprint, manifest, force=force, version=version)
+    previous = _check(
+        stage, out, fingerprint, manifest, force=force, version=version, inputs=inputs
+    )
     build = uuid.uuid4().hex
-    if previous is not None and previous.fingerprint == fingerprint:
+    if previous is not None and _is_begun(previous, fingerprint, inputs):
         build = previous.build or build
     elif previous is not None:
         _write(out, Claim(stage))  # after a kill, what remains is known to be removable
@@ -176,7 +191,8 @@ def claim_directory(
         for name in {name.split("/", 1)[0] for name in storage.list_files(out)} - {LOCK, BUILDING}:
             storage.remove(storage.join(out, name))
     storage.make_dirs(out)
-    claim = Claim(stage, fingerprint, build, token=uuid.uuid4().hex, version=version)
+    token = uuid.uuid4().hex
+    claim = Claim(stage, fingerprint, build, token=token, version=version, inputs=dict(inputs))
     _write(out, claim)
     return claim
 

@@ -33,15 +33,6 @@ def input_contents(inputs: Mapping[str, str]) -> dict[str, str]:
     return {name: owner.content_sha256 for name, owner in found.items() if owner is not None}
 
 
-def changed_inputs(manifest: Manifest, inputs: Mapping[str, str]) -> list[str]:
-    """Return the keys of inputs with other content than those that the artifact was made from.
-
-    A fingerprint does not depend on content: an input that was built again keeps it.
-    """
-    now = input_contents({name: path for name, path in inputs.items() if name in manifest.inputs})
-    return [name for name, content in now.items() if content != manifest.inputs[name]]
-
-
 class NearbyArtifacts:
     """Finished and unfinished artifacts near a path by fingerprint; distant ones are read last."""
 

@@ -88,8 +88,15 @@ def execute(
             present = artifact.find_manifest(out)
             finished = None if force else _of(present, fingerprint)
             if finished is None:
+                contents = lineage.input_contents(inputs)
                 claimed = claim.claim_directory(
-                    stage.name, out, fingerprint, present, force=force, version=str(stage.version)
+                    stage.name,
+                    out,
+                    fingerprint,
+                    present,
+                    force=force,
+                    version=str(stage.version),
+                    inputs=contents,
                 )
                 build = BuildContext(
                     path=storage.absolute(out),
@@ -103,7 +110,6 @@ def execute(
                 )
                 build.report.build_started(build.build_id)
 
-                contents = lineage.input_contents(build.inputs)
                 # whoever takes the lock over first writes a claim with another token
                 with storage.changing_after(build.path, build.fence.check):
                     with build.cleanup:

@@ -20,7 +20,7 @@ from pydantic_core import to_jsonable_python
 
 from cloze.core import storage
 from cloze.core.artifacts import artifact, checkpoints, claim, fingerprints, lineage
-from cloze.core.artifacts.artifact import Manifest
+from cloze.core.artifacts.artifact import Claim, Manifest
 from cloze.core.config import StageConfig
 from cloze.core.errors import DataError, UsageError
 from cloze.core.stages.execute import BuildResult, execute
@@ -177,7 +177,9 @@ def _step(
     if forced and fingerprint not in started:
         reason = FORCED
     elif resumes_at := _saved_step(path, fingerprint):
-        reason = f"continues from step {resumes_at:,}"
+        reason = _content_change(claim.read(path), inputs)
+        resumes_at = 0 if reason else resumes_at
+        reason = reason or f"continues from step {resumes_at:,}"
     elif manifest is None or manifest.fingerprint != fingerprint:
         rebuilt = [parent for parent in node.depends_on if steps[parent].reason]
         reason = _why(previous, node.config, stage.version, parents, rebuilt)
@@ -201,20 +203,23 @@ def _step(
 
 
 def forced_by_inputs(step: PlannedNode, results: Mapping[str, BuildResult]) -> PlannedNode:
-    """Return the step; forced if it is cached, and an input was built again with other content.
+    """Return the step; forced if it is cached or begun, and an input has other content now.
 
     Args:
         results: results of the nodes that are complete.
     """
     built = any(not results[name].cached for name in step.depends_on if name in results)
-    manifest = artifact.find_manifest(step.artifact) if step.cached and built else None
-    reason = "" if manifest is None else _content_change(manifest, step.inputs)
-    return replace(step, cached=False, reason=reason) if reason else step
+    if not built or not (step.cached or step.resumes_at):
+        return step
+    begun = artifact.find_manifest(step.artifact) or claim.read(step.artifact)
+    reason = _content_change(begun, step.inputs)
+    return replace(step, cached=False, reason=reason, resumes_at=0) if reason else step
 
 
-def _content_change(manifest: Manifest, inputs: Mapping[str, str]) -> str:
-    """Return the reason to build an artifact again because of its inputs' content, or ""."""
-    changed = lineage.changed_inputs(manifest, inputs)
+def _content_change(begun: Manifest | Claim | None, inputs: Mapping[str, str]) -> str:
+    """Return why what was built, or begun, is to be built again by its inputs' content, or ""."""
+    then = {} if begun is None else begun.inputs
+    changed = artifact.changed_inputs(then, lineage.input_contents(inputs)) if then else []
     return f"{FORCED}: {' and '.join(changed)} has other content than before" if changed else ""
 
 

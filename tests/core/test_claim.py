@@ -129,6 +129,19 @@ def test_tries_at_one_artifact_have_one_build_id(tmp_path: Path) -> None:
     assert claim.claim_directory("toy", out, "f2", force=False).build != first
 
 
+def test_a_build_continues_on_inputs_of_the_same_content(tmp_path: Path) -> None:
+    out = str(tmp_path / "out")
+    first = claim.claim_directory("toy", out, "f", force=False, inputs={"data": "1"}).build
+    same = claim.claim_directory("toy", out, "f", force=False, inputs={"data": "1", "new": "2"})
+    assert same.build == first
+    assert claim.claim_directory("toy", out, "f", force=False, inputs={"data": "2"}).build != first
+    storage.write_bytes(f"{out}/checkpoints/step-00000001/checkpoint.json", b"{}")
+    with pytest.raises(UsageError, match="checkpoints of a run with other content of data"):
+        claim.claim_directory("toy", out, "f", force=False, inputs={"data": "3"})
+    claim.claim_directory("toy", out, "f", force=True, inputs={"data": "3"})
+    assert not storage.exists(f"{out}/checkpoints")
+
+
 def test_a_build_that_another_version_began_is_refused_with_what_to_do(tmp_path: Path) -> None:
     out = str(tmp_path / "out")
     claim.claim_directory("pretrain", out, "f1", force=False, version="3")

@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from cloze.core import storage
+from cloze.core.artifacts import claim, lineage
 from cloze.core.errors import UsageError
 from cloze.flows.machine import slots
 from cloze.flows.run import node_reporter, status_file
@@ -107,6 +109,33 @@ def test_readers_of_a_forced_node_run_again_after_a_kill_between_the_two(
         assert [step.reason for step in again.steps] == ["", forced]
     assert not run_plain(again)["count"].cached
     assert toy_run.RAN == ["count"]
+    assert session(toy_config).nothing_to_do
+
+
+@pytest.mark.parametrize("at_once", [True, False])
+def test_a_begun_training_starts_over_where_its_data_has_other_content(
+    toy_config: str, monkeypatch: pytest.MonkeyPatch, at_once: bool
+) -> None:
+    first = session(toy_config)
+    with first:
+        first.run_node(first.steps[0])
+    _, count = session(toy_config).steps
+    contents = lineage.input_contents(count.inputs)
+    claim.claim_directory(
+        "count", count.artifact, count.fingerprint, force=False, version="1", inputs=contents
+    )
+    saved = f"{count.artifact}/checkpoints/step-00000007/checkpoint.json"
+    storage.write_bytes(saved, b"{}")
+    assert [step.reason for step in session(toy_config).steps] == ["", "continues from step 7"]
+    monkeypatch.setattr(toy_run, "LETTER", ["b"])
+    forced = session(toy_config, force="letters")
+    if not at_once:
+        with forced:
+            forced.run_node(forced.steps[0])
+        forced = session(toy_config)
+        assert forced.steps[1].reason == "forced: letters has other content than before"
+    run_plain(forced)
+    assert not storage.exists(saved)
     assert session(toy_config).nothing_to_do
 
 
