@@ -22,8 +22,9 @@ ONE_CYCLE_RISE, ONE_CYCLE_START = 0.3, 1 / 25  # as `torch.optim.lr_scheduler.On
 # Schedule length of a time budget: the number of steps is unknown at the start.
 BUDGET_UNITS = 1_000_000_000
 UNMEASURED = BUDGET_UNITS // 1000  # size of a step before the number of steps is fixed
-FEWEST, MOST = 10, 50  # limits on the number of measured steps
-MEASURING = 0.05  # share of the budget spent on measuring, between these limits
+FEWEST, ENOUGH = 10, 50  # measured steps, if they take `LONG` of the budget; otherwise
+LONG = 0.05
+MEASURING, MEASURING_SECONDS = 0.01, 30.0  # share of the budget spent on measuring; at most
 OVERHEAD = 1.05  # factor on the measured steps for evaluations and checkpoints
 
 
@@ -361,13 +362,15 @@ class TimeBudget(Duration):
         if len(warm_times) < 2:
             self._last = step + 1 if now >= self.seconds - self.closing(0.0) else 0
             return self._last
-        measured_steps, elapsed = len(warm_times) - 1, now - warm_times[0]
-        step_seconds = elapsed / measured_steps
+        measured_steps = len(warm_times) - 1
+        half = measured_steps // 2  # the first steps are slower
+        step_seconds = (now - warm_times[half]) / (measured_steps - half)
         remaining = self.seconds - self.closing(step_seconds) - now
-        enough = measured_steps >= MOST or (
-            measured_steps >= FEWEST and elapsed >= MEASURING * self.seconds
-        )
-        if enough or remaining < FEWEST * step_seconds:
+        elapsed = now - warm_times[0]
+        fewest = FEWEST if elapsed >= LONG * self.seconds else ENOUGH
+        measuring = min(MEASURING * self.seconds, MEASURING_SECONDS)
+        is_measured = measured_steps >= fewest and elapsed >= measuring
+        if is_measured or remaining < FEWEST * step_seconds:
             queued_steps = self.cold - 1  # steps that still run before this one
             self._last = step + max(1, int(remaining / (OVERHEAD * step_seconds)) - queued_steps)
         return self._last
