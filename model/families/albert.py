@@ -11,7 +11,8 @@ from cloze.core.config import UnionTag
 from cloze.core.errors import DataError
 from cloze.model.families import bert
 from cloze.model.families.config import ModelConfig, Probability, Size
-from cloze.model.families.hub_format import KeyMap, fine_tuned, same
+from cloze.model.families.hub_format import fine_tuned, same
+from cloze.model.families.key_map import KeyMap
 
 if TYPE_CHECKING:
     from cloze.model.families.pretraining import PretrainingModel

@@ -14,7 +14,8 @@ from cloze.core.config import UnionTag
 from cloze.core.errors import DataError
 from cloze.model.families.config import ModelConfig, Probability, Size
 from cloze.model.families.encoder_decoder import EncoderDecoderConfig, refused
-from cloze.model.families.hub_format import TASK_ROWS, HubFormat, KeyMap, Row, same
+from cloze.model.families.hub_format import TASK_ROWS, HubFormat, Row, same
+from cloze.model.families.key_map import KeyMap
 
 if TYPE_CHECKING:
     from cloze.model.families.seq2seq import Seq2SeqModel

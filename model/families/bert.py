@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Literal
 
 from cloze.core.config import UnionTag
 from cloze.model.families.config import ModelConfig
-from cloze.model.families.hub_format import HubFormat, KeyMap, Row, fine_tuned, same
+from cloze.model.families.hub_format import HubFormat, Row, fine_tuned, same
+from cloze.model.families.key_map import KeyMap
 
 if TYPE_CHECKING:
     from cloze.model.families.pretraining import PretrainingModel

@@ -24,7 +24,8 @@ from cloze.core.config import UnionTag
 from cloze.core.errors import DataError
 from cloze.model.families import bert
 from cloze.model.families.config import ModelConfig
-from cloze.model.families.hub_format import OUTPUTS, HubFormat, KeyMap, Row, fine_tuned, same
+from cloze.model.families.hub_format import OUTPUTS, HubFormat, Row, fine_tuned, same
+from cloze.model.families.key_map import KeyMap
 
 if TYPE_CHECKING:
     from cloze.model.families.pretraining import DecoderModel, ReplacedTokenModel

@@ -9,7 +9,8 @@ from pydantic import Field
 
 from cloze.core.config import UnionTag
 from cloze.model.families.config import ModelConfig
-from cloze.model.families.hub_format import HubFormat, KeyMap, fine_tuned, same
+from cloze.model.families.hub_format import HubFormat, fine_tuned, same
+from cloze.model.families.key_map import KeyMap
 
 if TYPE_CHECKING:
     from cloze.model.families.pretraining import PretrainingModel

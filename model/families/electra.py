@@ -16,7 +16,8 @@ from pydantic import Field, ValidationInfo, field_validator
 from cloze.core.config import UnionTag
 from cloze.model.families import bert
 from cloze.model.families.config import ModelConfig, Size
-from cloze.model.families.hub_format import TASK_ROWS, KeyMap, fine_tuned, same
+from cloze.model.families.hub_format import TASK_ROWS, fine_tuned, same
+from cloze.model.families.key_map import KeyMap
 
 if TYPE_CHECKING:
     from cloze.model.families.pretraining import ReplacedTokenModel

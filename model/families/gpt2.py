@@ -14,7 +14,8 @@ from pydantic import Field
 from cloze.core.config import UnionTag
 from cloze.core.errors import DataError
 from cloze.model.families.config import ModelConfig, Size
-from cloze.model.families.hub_format import EMBEDDING, TASK_ROWS, HubFormat, KeyMap, same
+from cloze.model.families.hub_format import EMBEDDING, TASK_ROWS, HubFormat, same
+from cloze.model.families.key_map import KeyMap
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -5,70 +5,20 @@ Imports no torch; the families' modules build their formats with it.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
 from cloze.core.errors import DataError, UsageError
 from cloze.model.families.config import ModelConfig, prediction_objectives
+from cloze.model.families.key_map import KeyMap
 from cloze.model.families.registry import FAMILIES, family_module, parse_model
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-_PLACEHOLDERS = {"{n}": r"(?P<n>\d+)", "{m}": r"(?P<m>\d+)", "{p}": r"(?P<p>weight|bias)"}
-
-
-def _pattern(template: str) -> re.Pattern[str]:
-    expression = re.escape(template)
-    for placeholder, group in _PLACEHOLDERS.items():
-        expression = expression.replace(re.escape(placeholder), group)
-    return re.compile(expression)
-
-
-class KeyMap:
-    """Reversible table of parameter names.
-
-    Args:
-        rows: pairs (Cloze's name, Hugging Face's name) with the placeholders `{n}` and `{m}`,
-            numbers of layers, and `{p}`, weight or bias. Both sides have equal placeholders.
-    """
-
-    def __init__(self, rows: Iterable[tuple[str, str]]) -> None:
-        self.rows = tuple(rows)
-        for cloze_name, hf_name in self.rows:
-            if any((mark in cloze_name) != (mark in hf_name) for mark in _PLACEHOLDERS):
-                raise ValueError(f"{cloze_name} and {hf_name} have different placeholders")
-
-    def to_hf(self, cloze_name: str) -> str | None:
-        """Return Hugging Face's name of a parameter; None if the table does not have it."""
-        return _translate(cloze_name, self._to_hf)
-
-    def from_hf(self, hf_name: str) -> str | None:
-        """Return Cloze's name of a parameter; None if the table does not have it."""
-        return _translate(hf_name, self._from_hf)
-
-    # Compiled at the first use: the command line imports all tables and translates nothing.
-    @cached_property
-    def _to_hf(self) -> list[tuple[re.Pattern[str], str]]:
-        return [(_pattern(cloze_name), hf_name) for cloze_name, hf_name in self.rows]
-
-    @cached_property
-    def _from_hf(self) -> list[tuple[re.Pattern[str], str]]:
-        return [(_pattern(hf_name), cloze_name) for cloze_name, hf_name in self.rows]
-
-
-def _translate(name: str, rows: list[tuple[re.Pattern[str], str]]) -> str | None:
-    for pattern, template in rows:
-        match = pattern.fullmatch(name)
-        if match:
-            return template.format(**match.groupdict())
-    return None
-
 
 OUTPUTS = {
     "logits": "mlm_logits",
@@ -134,6 +84,8 @@ class HubFormat:
         architectures: set of heads -> Hugging Face class with exactly these. For `…ForPreTraining`,
             config.json names `…ForMaskedLM`, as bert-base-uncased does; both classes open the
             directory.
+        objectives: objectives of the masked_lm head by which Hugging Face's class predicts; a
+            family may have a second format for others, see `hub_of`.
         task_rows: fine-tuning head -> parameter names that replace rows of `keys`.
         refused: fine-tuning head -> reason why Hugging Face's class computes something else.
         question_separators: number in a row, if Hugging Face's class finds questions by them.
@@ -163,6 +115,7 @@ class HubFormat:
     fields: Mapping[str, str]
     fixed: Mapping[str, Any]
     architectures: Mapping[frozenset[str], str]
+    objectives: tuple[str, ...] = ("mlm", "plm")
     task_rows: Mapping[str, tuple[Row, ...]] = field(default_factory=lambda: dict(TASK_ROWS))
     refused: Mapping[str, str] = field(default_factory=dict)
     question_separators: int | None = None
@@ -199,7 +152,7 @@ class HubFormat:
                     f"{self.refused[head]}"
                 )
         objectives = prediction_objectives(heads)
-        if objectives and "masked_lm" in heads and not {"mlm", "plm"} & set(objectives):
+        if objectives and "masked_lm" in heads and not set(self.objectives) & set(objectives):
             raise DataError(
                 f"masked_lm (a head of this {self.family} model) was trained on "
                 f"{', '.join(objectives)} and predicts each token at the position before it, which "
@@ -222,6 +175,11 @@ class HubFormat:
             config |= _labels(heads, task)
             config[TASK] = dict(task)
         return config
+
+    @property
+    def is_causal(self) -> bool:
+        """Whether the format's class reads from left to right, by the masked_lm head."""
+        return "clm" in self.objectives
 
     def architecture(self, heads: Iterable[str]) -> str:
         """Return the Hugging Face class that has all of these heads.
@@ -248,7 +206,7 @@ class HubFormat:
     def keys_for(self, heads: Iterable[str]) -> KeyMap:
         """Return the parameter names of a model with these heads."""
         rows = [row for head in heads for row in self.task_rows.get(head, ())]
-        return KeyMap([*rows, *self.keys.rows]) if rows else self.keys
+        return KeyMap([*rows, *self.keys.rows], self.keys.parts) if rows else self.keys
 
     def _cloze_fields(self, model: ModelConfig) -> dict[str, Any]:
         """Return non-default values that transformers has no field for; import restores them."""
@@ -297,7 +255,8 @@ class HubFormat:
         Raises:
             DataError: a parameter is not in the table.
         """
-        hf_state, heads = {}, tuple(heads)
+        hf_state: dict[str, Tensor] = {}
+        heads = tuple(heads)
         keys = self.keys_for(heads)
         for name, tensor in self.exported(state, heads).items():
             hf_name = keys.to_hf(name)
@@ -306,7 +265,7 @@ class HubFormat:
                     f"the parameter {name} has no Hugging Face name in the {self.family} table; "
                     f"export another checkpoint"
                 )
-            hf_state[hf_name] = self.to_theirs(model, name, tensor)
+            hf_state |= keys.split(hf_name, self.to_theirs(model, name, tensor))
         return hf_state
 
     def exported(self, state: Mapping[str, Tensor], heads: Iterable[str] = ()) -> dict[str, Tensor]:
@@ -334,7 +293,7 @@ class HubFormat:
         Raises:
             DataError: a name is not in the table, or a tied copy differs from its original.
         """
-        current = {self._current(name): tensor for name, tensor in state.items()}
+        current = self.keys.join({self._current(name): tensor for name, tensor in state.items()})
         prefix = f"{self.keys.to_hf(WORDS)}".split(".", 1)[0] + "."
         if not any(name.startswith(prefix) for name in current):  # the encoder was saved alone
             current = {prefix + name: tensor for name, tensor in current.items()}
@@ -382,17 +341,24 @@ def _labels(heads: Iterable[str], task: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def hub_of(family: str) -> HubFormat:
-    """Return the Hugging Face format of a family.
+def hub_of(family: str, heads: Mapping[str, Any] = MappingProxyType({})) -> HubFormat:
+    """Return the Hugging Face format of a family, for a model with these heads.
 
     Raises:
         UsageError: the family is unknown, or has no Hugging Face format.
     """
-    hub: HubFormat | None = getattr(family_module(family), "HUB", None)
-    if hub is None:
+    hubs, objectives = formats([family]), set(prediction_objectives(heads))
+    if not hubs:
         known = ", ".join(sorted(exportable()))
         raise UsageError(f"family ({family!r}) has no Hugging Face form; choose from {known}")
-    return hub
+    return next((hub for hub in hubs if objectives & set(hub.objectives)), hubs[0])
+
+
+def formats(families: Iterable[str] = FAMILIES) -> list[HubFormat]:
+    """Return the Hugging Face formats of families: `HUB` of their modules, and `CAUSAL_HUB`."""
+    modules = [family_module(family) for family in families]
+    hubs = [getattr(module, name, None) for module in modules for name in ("HUB", "CAUSAL_HUB")]
+    return [hub for hub in hubs if hub is not None]
 
 
 def exportable() -> tuple[str, ...]:

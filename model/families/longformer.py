@@ -12,7 +12,8 @@ from cloze.core.config import UnionTag
 from cloze.core.errors import UsageError
 from cloze.model.families import bert, roberta
 from cloze.model.families.config import ModelConfig, Size
-from cloze.model.families.hub_format import KeyMap, Row, same
+from cloze.model.families.hub_format import Row, same
+from cloze.model.families.key_map import KeyMap
 from cloze.model.families.roberta import RobertaConfig
 
 if TYPE_CHECKING:

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Literal
 from cloze.core.config import UnionTag
 from cloze.model.families import bert
 from cloze.model.families.config import ModelConfig
-from cloze.model.families.hub_format import KeyMap, fine_tuned
+from cloze.model.families.hub_format import fine_tuned
+from cloze.model.families.key_map import KeyMap
 
 if TYPE_CHECKING:
     from cloze.model.families.pretraining import PretrainingModel

@@ -7,6 +7,7 @@ local attention in two layers of three. Padding is removed, as in all encoders.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
@@ -14,7 +15,8 @@ from pydantic import Field
 from cloze.core.config import UnionTag
 from cloze.core.errors import DataError
 from cloze.model.families.config import ModelConfig, Probability, Size
-from cloze.model.families.hub_format import TASK_ROWS, HubFormat, KeyMap, fine_tuned, same
+from cloze.model.families.hub_format import TASK_ROWS, HubFormat, fine_tuned, same
+from cloze.model.families.key_map import KeyMap
 
 if TYPE_CHECKING:
     from torch import nn
@@ -286,4 +288,34 @@ HUB = HubFormat(
     defaults={"num_hidden_layers": 22, "pad_token_id": 50283},
     write=write,
     read=read,
+)
+
+
+def write_causal(config: dict[str, Any]) -> dict[str, Any]:
+    """Write the window of `ModernBertDecoder`, whose half counts the token itself.
+
+    `cloze.model.hub.write` adds the ids of special tokens.
+    """
+    written = write({**config, "local_attention": config["local_attention"] + 2})
+    return {name: value for name, value in written.items() if name not in NO_IDS}
+
+
+def read_causal(config: dict[str, Any]) -> dict[str, Any]:
+    """Convert transformers' config; the inverse of `write_causal`."""
+    return read({**config, "local_attention": (config["local_attention"] or 2) - 2})
+
+
+CAUSAL_HUB = replace(
+    HUB,
+    model_type="modernbert-decoder",
+    objectives=("clm",),
+    keys=KeyMap(
+        [(ours, theirs.replace("head.", "lm_head.")) for ours, theirs in KEYS.rows[:-1]],
+        parts={".Wqkv.": (".q_proj.", ".k_proj.", ".v_proj.")},
+    ),
+    fields={ours: theirs for ours, theirs in HUB.fields.items() if ours != "classifier_pooling"},
+    architectures={frozenset({"masked_lm"}): "ModernBertDecoderForCausalLM"},
+    defaults={**HUB.defaults, "local_attention": 128},
+    write=write_causal,
+    read=read_causal,
 )

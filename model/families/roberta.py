@@ -15,7 +15,8 @@ from pydantic import Field
 from cloze.core.config import UnionTag
 from cloze.model.families import bert
 from cloze.model.families.config import ModelConfig, Size
-from cloze.model.families.hub_format import TASK_ROWS, KeyMap, Row, fine_tuned
+from cloze.model.families.hub_format import TASK_ROWS, Row, fine_tuned
+from cloze.model.families.key_map import KeyMap
 
 if TYPE_CHECKING:
     from cloze.model.families.pretraining import PretrainingModel

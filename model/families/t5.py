@@ -16,7 +16,8 @@ from cloze.core.config import UnionTag
 from cloze.core.errors import DataError
 from cloze.model.families.config import ModelConfig, Size
 from cloze.model.families.encoder_decoder import EncoderDecoderConfig, refused
-from cloze.model.families.hub_format import HubFormat, KeyMap, Row, same
+from cloze.model.families.hub_format import HubFormat, Row, same
+from cloze.model.families.key_map import KeyMap
 
 if TYPE_CHECKING:
     from torch import Tensor

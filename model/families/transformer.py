@@ -13,7 +13,8 @@ from cloze.core.config import UnionTag
 from cloze.model.families import bart
 from cloze.model.families.config import ModelConfig, Probability, Size
 from cloze.model.families.encoder_decoder import EncoderDecoderConfig, refused
-from cloze.model.families.hub_format import HubFormat, KeyMap
+from cloze.model.families.hub_format import HubFormat
+from cloze.model.families.key_map import KeyMap
 
 if TYPE_CHECKING:
     from cloze.model.families.seq2seq import Seq2SeqModel

@@ -21,7 +21,8 @@ from pydantic import Field
 from cloze.core.config import UnionTag
 from cloze.core.errors import DataError
 from cloze.model.families.config import ModelConfig
-from cloze.model.families.hub_format import TASK_ROWS, HubFormat, KeyMap, fine_tuned, same
+from cloze.model.families.hub_format import TASK_ROWS, HubFormat, fine_tuned, same
+from cloze.model.families.key_map import KeyMap
 
 if TYPE_CHECKING:
     from torch import Tensor

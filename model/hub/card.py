@@ -178,6 +178,8 @@ def _use(loaded: LoadedCheckpoint, architecture: str) -> tuple[str, str]:
     """Return the pipeline tag and the usage example."""
     head = task_head(loaded.heads)
     head = next((name for name in ("lm", "seq2seq") if name in loaded.heads), head)
+    if architecture.endswith("ForCausalLM"):
+        head = "lm"
     if loaded.heads.get(EMBEDDING):
         head = EMBEDDING
     masked = ("fill-mask", _PRETRAINED_USE)
@@ -187,7 +189,7 @@ def _use(loaded: LoadedCheckpoint, architecture: str) -> tuple[str, str]:
 
 def _facts(loaded: LoadedCheckpoint, architecture: str) -> dict[str, str]:
     model, dataset, task = loaded.model, loaded.dataset, loaded.task
-    exported = hub_of(model.family).exported(loaded.state, loaded.heads)
+    exported = hub_of(model.family, loaded.heads).exported(loaded.state, loaded.heads)
     sizes = model.num_hidden_layers, model.hidden_size, model.num_attention_heads
     facts = {
         "Class": f"`{architecture}`",

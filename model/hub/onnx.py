@@ -108,7 +108,7 @@ def trace(loaded: LoadedCheckpoint, directory: str, architecture: str, path: str
     inputs = {name: tensor.repeat_interleave(2, dim=0) for name, tensor in inputs.items()}
     with torch.no_grad():
         computed = model(**inputs)
-    names = dict.fromkeys([*hub_of(loaded.model.family).outputs, *OUTPUTS])
+    names = dict.fromkeys([*hub_of(loaded.model.family, loaded.heads).outputs, *OUTPUTS])
     outputs = [name for name in names if name in computed]
     rank = inputs["input_ids"].ndim
     shape = {axis: torch.export.Dim(name) for axis, name in enumerate(AXES[rank])}
@@ -160,7 +160,7 @@ def compare(loaded: LoadedCheckpoint, path: str) -> Difference:
 
     session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
     names = [output.name for output in session.get_outputs()]
-    hub, differences = hub_of(loaded.model.family), []
+    hub, differences = hub_of(loaded.model.family, loaded.heads), []
     for lengths in BATCHES:
         batch = probe(loaded, lengths)
         inputs = hub_inputs(loaded, batch)

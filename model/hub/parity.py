@@ -17,6 +17,7 @@ from cloze.model.families.encoder_decoder import EncoderDecoderConfig
 from cloze.model.families.hub_format import EMBEDDING, POOLED, HubFormat, hub_of, task_head
 from cloze.model.families.models import Transform, load_backbone, load_model
 from cloze.model.families.pretraining import encode
+from cloze.model.layers.layout import PaddedLayout
 from cloze.pipeline import tokenizer
 
 TOLERANCE = 1e-5  # relative to the largest logit, or to 1 if all are smaller: fp32 has 7 digits
@@ -143,8 +144,13 @@ def our_logits(loaded: LoadedCheckpoint, batch: Mapping[str, Tensor]) -> dict[st
             states, loaded.state[f"{head}.weight"], loaded.state.get(f"{head}.bias")
         )
         return {head: _real(logits, batch)}
-    outputs = load_model(loaded.model, loaded.state)(batch)
-    names = set(hub_of(loaded.model.family).outputs.values())
+    hub = hub_of(loaded.model.family, loaded.heads)
+    real, layout = batch["attention_mask"], None
+    if hub.is_causal:
+        rows, length = real.shape
+        layout = PaddedLayout((rows, length), real, causal=torch.ones(rows, dtype=torch.bool))
+    outputs = load_model(loaded.model, loaded.state)({**batch, "layout": layout})
+    names = set(hub.outputs.values())
     return {name: _real(outputs[name], batch) for name in sorted(names & outputs.keys())}
 
 
@@ -157,7 +163,7 @@ def transformers_logits(
     Returns:
         Logits in the form of `our_logits`.
     """
-    hub = hub_of(loaded.model.family)
+    hub = hub_of(loaded.model.family, loaded.heads)
     model = hub_model(directory, hub.architecture(loaded.heads))
     outputs = model(**hub_inputs(loaded, batch))
     return named_logits(outputs, hub, batch, loaded.heads)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -16,7 +16,15 @@ from cloze.core.errors import DataError, UsageError
 from cloze.model import checkpoint
 from cloze.model.checkpoint import CONFIG, WEIGHTS
 from cloze.model.families.config import ModelConfig
-from cloze.model.families.hub_format import LABELLED, POOLED, TASK, HubFormat, exportable, hub_of
+from cloze.model.families.hub_format import (
+    LABELLED,
+    POOLED,
+    TASK,
+    HubFormat,
+    exportable,
+    formats,
+    hub_of,
+)
 from cloze.model.families.models import load_backbone, load_model, meta_pooler, new_model
 from cloze.model.layers.embeddings import DELTA
 from cloze.model.tensors import read_tensors
@@ -128,7 +136,11 @@ def read_directory(
             f"longformer); leave it out"
         )
     if head is None and "classifier.weight" not in state and "classifier.bias" not in state:
-        return complete(model, state)
+        imported = complete(model, state)
+        if not hub.is_causal:
+            return imported
+        masked_lm = {**imported.heads["masked_lm"], "objectives": list(hub.objectives)}
+        return replace(imported, heads={**imported.heads, "masked_lm": masked_lm})
     return _fine_tuned(model, state, head or "classifier", config, directory)
 
 
@@ -177,7 +189,7 @@ def _hub_of_config(config: Mapping[str, Any], where: str) -> HubFormat:
     Raises:
         DataError: no family has this `model_type`.
     """
-    hubs = [hub_of(family) for family in exportable()]
+    hubs = formats()
     model_type = config.get("model_type")
     matches = [hub for hub in hubs if hub.model_type == model_type]
     if not matches:

@@ -105,7 +105,7 @@ def _export_checkpoint(
         )
     if difference is not None:
         check_pair(loaded, directory)
-    exported = hub_of(loaded.model.family).exported(loaded.state, loaded.heads)
+    exported = hub_of(loaded.model.family, loaded.heads).exported(loaded.state, loaded.heads)
     summary: dict[str, Any] = {
         "directory": directory,
         "architecture": hub_config["architectures"][0],
@@ -126,7 +126,7 @@ def in_form(loaded: LoadedCheckpoint, export_as: str | None) -> LoadedCheckpoint
         UsageError: the checkpoint has no such heads.
     """
     if export_as in (MASKED_LM, PRETRAINING):
-        hub = hub_of(loaded.model.family)
+        hub = hub_of(loaded.model.family, loaded.heads)
         architecture = hub.architecture(loaded.heads)
         fits = architecture.endswith(("ForMaskedLM", "ForPreTraining"))
         if not fits or (export_as == MASKED_LM and "masked_lm" in hub.unexported):
@@ -152,8 +152,12 @@ def write_directory(
         loaded: the checkpoint, see `in_form`.
         export_as: see `ExportConfig`.
     """
-    hub = hub_of(loaded.model.family)
+    hub = hub_of(loaded.model.family, loaded.heads)
     config = hub.to_config(loaded.model, loaded.heads, loaded.task) | _separator(loaded)
+    if hub.is_causal:
+        special = tokenizer.load(loaded.tokenizer).special
+        config |= {"bos_token_id": special.cls, "cls_token_id": special.cls}
+        config |= {"eos_token_id": special.sep, "sep_token_id": special.sep}
     if export_as == PRETRAINING:
         config["architectures"] = [hub.architecture(loaded.heads)]
     state = hub.to_state(loaded.state, loaded.heads, loaded.model)
@@ -172,7 +176,7 @@ def write_directory(
     _write_json(storage.join(directory, CONFIG), config)
     if loaded.heads.get(EMBEDDING):
         _write_sentence_transformers(loaded, directory)
-    if {"lm", "seq2seq"} & loaded.heads.keys():
+    if hub.is_causal or {"lm", "seq2seq"} & loaded.heads.keys():
         _write_generation_config(loaded, directory)
     return config
 
@@ -258,7 +262,7 @@ def check_reload(loaded: LoadedCheckpoint, directory: str) -> None:
         ClozeError: a weight or the config differs from what was exported.
     """
     reloaded = read_directory(directory, family=loaded.model.family)
-    exported = hub_of(loaded.model.family).exported(loaded.state, loaded.heads)
+    exported = hub_of(loaded.model.family, loaded.heads).exported(loaded.state, loaded.heads)
     reloaded_state = {
         name: tensor for name, tensor in reloaded.state.items() if name not in reloaded.fresh
     }

@@ -4,7 +4,7 @@ with them.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -69,7 +69,9 @@ def new_tokenizer(kind: str) -> Tokenizer:
     return Tokenizer.of(KINDS[kind](), kind)
 
 
-def write_pretrained(directory: Path, family: str, kind: str, **changes: Any) -> str:
+def write_pretrained(
+    directory: Path, family: str, kind: str, heads: Mapping[str, Any] | None = None, **changes: Any
+) -> str:
     """A complete pretraining checkpoint of random weights with a tokenizer of this kind."""
     pieces = new_tokenizer(kind)
     sizes = {"vocab_size": pieces.vocab_size, "pad_token_id": pieces.special.pad}
@@ -77,7 +79,7 @@ def write_pretrained(directory: Path, family: str, kind: str, **changes: Any) ->
     config = tiny_config(**changes)
     state = tiny_model(**changes).state_dict()
     checkpoint.save_weights(
-        str(directory), model=config, state=state, tokenizer=pieces, heads=config.heads
+        str(directory), model=config, state=state, tokenizer=pieces, heads=heads or config.heads
     )
     checkpoint.finalize(str(directory))
     return str(directory)

@@ -11,12 +11,13 @@ import pytest
 import torch
 
 import cloze
-from cloze.core.errors import UsageError
+from cloze.core.errors import DataError, UsageError
 from cloze.core.stages.execute import execute
 from cloze.model import checkpoint
 from cloze.model.families.hub_format import EMBEDDING, exportable, hub_of
 from cloze.model.hub.parity import our_logits
-from cloze.model.hub.stages import EXPORT, ExportConfig
+from cloze.model.hub.stages import EXPORT, IMPORT, ExportConfig, ImportConfig
+from cloze.model.use.generate import TextGenerationPipeline
 from cloze.pipeline import tokenizer
 from tests.model.use.test_embed import TEXTS
 from tests.parity.pretrained import write_pretrained
@@ -39,11 +40,10 @@ def export(checkpoint_path: str, out: Path, export_as: Any = None) -> dict[str, 
     return execute(EXPORT, config, {"checkpoint": checkpoint_path}, str(out)).manifest.summary
 
 
-def pretrained(tmp_path: Path, family: str) -> str:
+def pretrained(tmp_path: Path, family: str, **changes: Any) -> str:
     # roberta and longformer with a WordPiece vocabulary have one token type, and the tokenizer two
-    return write_pretrained(
-        tmp_path / "checkpoint", family, "wordpiece", max_position_embeddings=64
-    )
+    changes = {"max_position_embeddings": 64, **changes}
+    return write_pretrained(tmp_path / "checkpoint", family, "wordpiece", **changes)
 
 
 @pytest.mark.parametrize("family", MASKED)
@@ -142,6 +142,36 @@ def test_pylate_takes_an_encoder(tmp_path: Path) -> None:
     ours = checkpoint.load(path).state["encoder.embeddings.word.weight"]
     found = model[0].auto_model.get_input_embeddings().weight  # PyLate adds two tokens
     assert found[: len(ours)].equal(ours)
+
+
+def test_a_model_that_reads_from_left_to_right_is_a_decoder(tmp_path: Path) -> None:
+    """Its window, of which rows of 64 tokens see the edge, and its generation are those of
+    transformers' class; other families have none.
+    """
+    heads, window = {"masked_lm": {"objectives": ["clm", "mntp"]}}, {"local_attention": 8}
+    paths = {
+        family: pretrained(tmp_path / family, family, heads=heads, **changes)
+        for family, changes in (("modern", window), ("bert", {}))
+    }
+    hub, back = tmp_path / "hub", tmp_path / "back"
+    summary = export(paths["modern"], hub)
+    assert summary["architecture"] == "ModernBertDecoderForCausalLM"
+    assert summary["max_logit_difference"] < 1e-5
+    model = transformers.AutoModelForCausalLM.from_pretrained(str(hub)).eval()
+    pieces = transformers.AutoTokenizer.from_pretrained(str(hub))
+    question = pieces("the cat sat", return_tensors="pt").input_ids[:, :-1]
+    written = model.generate(question, max_new_tokens=6, do_sample=False)[0, question.shape[1] :]
+    assert model.generation_config.eos_token_id == pieces.sep_token_id
+    ((ours,),) = TextGenerationPipeline(paths["modern"]).generate(["the cat sat"], tokens=6)
+    assert written[: len(ours.ids)].tolist() == list(ours.ids)
+    execute(IMPORT, ImportConfig(), {"directory": str(hub)}, str(back))
+    again, first = checkpoint.load(str(back)), checkpoint.load(paths["modern"])
+    assert (again.model, again.heads["masked_lm"]) == (first.model, {"objectives": ["clm"]})
+    assert all(again.state[name].equal(tensor) for name, tensor in first.state.items())
+    with pytest.raises(DataError, match="predicts each token at the position before it"):
+        export(paths["bert"], tmp_path / "none")
+    with pytest.raises(UsageError, match="--as masked-lm needs other heads"):
+        export(paths["modern"], tmp_path / "none", "masked-lm")
 
 
 NAMES = {

@@ -15,7 +15,8 @@ from cloze.core.artifacts import checkpoints
 from cloze.core.errors import DataError
 from cloze.model import checkpoint
 from cloze.model.families.bert import HUB
-from cloze.model.families.hub_format import KeyMap, exportable, hub_of
+from cloze.model.families.hub_format import exportable, hub_of
+from cloze.model.families.key_map import KeyMap
 from cloze.model.families.registry import FAMILIES
 from cloze.model.hub.read import import_directory, read_directory
 from cloze.model.tensors import read_tensors, write_tensors
