@@ -13,6 +13,7 @@ import pytest
 from cloze.core.options import field_docs
 from cloze.flows.cli import cloze, command_names
 from cloze.flows.graph.stages import TABLE
+from cloze.model.families.hub_format import exportable
 
 HOOK = Path(__file__).parents[1] / "docs" / "reference_pages.py"
 
@@ -45,6 +46,14 @@ def test_the_commands_page_has_every_command(pages: ModuleType) -> None:
     page = pages.commands_page()
     assert re.findall(r"^### `cloze ([\w-]+)`$", page, re.M) == command_names()
     assert "--global-batch" in page
+
+
+def test_the_readme_counts_what_is_there() -> None:
+    root = HOOK.parents[1]
+    tables = list((root / "flows" / "presets" / "tables").glob("*.yaml"))
+    text = (root / "README.md").read_text()
+    assert f"{len(exportable())} families equal transformers" in text
+    assert f"{len(tables)} [tables of papers]" in text
 
 
 def documented_commands() -> list[tuple[str, list[str]]]:
