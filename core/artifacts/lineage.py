@@ -6,6 +6,7 @@ import contextlib
 import os
 import posixpath
 from collections.abc import Iterable, Iterator, Mapping
+from functools import partial
 
 from cloze.core import storage
 from cloze.core.artifacts import artifact, fingerprints
@@ -27,10 +28,16 @@ def containing_artifact(path: str) -> str:
 
 def input_contents(inputs: Mapping[str, str]) -> dict[str, str]:
     """Return `Manifest.inputs` for input paths by key."""
+
+    def content(path: str) -> str:
+        manifest = artifact.find_manifest(containing_artifact(path))
+        return "" if manifest is None else manifest.content_sha256
+
     found = {
-        name: artifact.find_manifest(containing_artifact(path)) for name, path in inputs.items()
+        name: fingerprints.memoize(f"content of {path}", partial(content, path))
+        for name, path in inputs.items()
     }
-    return {name: owner.content_sha256 for name, owner in found.items() if owner is not None}
+    return {name: sha256 for name, sha256 in found.items() if sha256}
 
 
 class NearbyArtifacts:
