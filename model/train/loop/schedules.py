@@ -22,8 +22,7 @@ ONE_CYCLE_RISE, ONE_CYCLE_START = 0.3, 1 / 25  # as `torch.optim.lr_scheduler.On
 # Schedule length of a time budget: the number of steps is unknown at the start.
 BUDGET_UNITS = 1_000_000_000
 UNMEASURED = BUDGET_UNITS // 1000  # size of a step before the number of steps is fixed
-FEWEST, ENOUGH = 10, 50  # measured steps, if they take `LONG` of the budget; otherwise
-LONG = 0.05
+FEWEST, LONG, ENOUGH = 10, 0.05, 50  # measured steps, if they take this share of the budget; else
 MEASURING, MEASURING_SECONDS = 0.01, 30.0  # share of the budget spent on measuring; at most
 OVERHEAD = 1.05  # factor on the measured steps for evaluations and checkpoints
 
