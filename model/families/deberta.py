@@ -2,8 +2,7 @@
 
 The enhanced mask decoder follows the authors' program (microsoft/DeBERTa, masked_language_model.py,
 `EnhancedMaskDecoder`). The queries are the input of the last layer plus absolute positions; they
-run through that layer twice, at masked positions only. Keys and values are computed from the
-layer's input both times.
+run through that layer twice, at masked positions only, with keys and values of the layer's input.
 
 Version 3 is pretrained like ELECTRA. Its generator has equal width and half the layers, decodes
 with absolute positions, and trains the word embeddings. The discriminator adds deltas to these.
