@@ -218,7 +218,7 @@ def test_babylm_goes_there_in_one_file(tmp_path: Path, monkeypatch: pytest.Monke
     pair = {"sentence_good": "she was here", "sentence_bad": "here she were", "UID": "order"}
     (pairs / "order.jsonl").write_text(json.dumps({**pair, "pairID": "0"}) + "\n")
     layers = {"num_hidden_layers": 1, "hidden_size": 32, "num_attention_heads": 2}
-    steps = {"steps": 10, "warmup_steps": 1, "global_batch": 2, "heldout_rows": 4}
+    steps = {"steps": 10, "warmup_steps": 1, "global_batch": 4, "heldout_rows": 4}
     changes = {
         "pretrain": {**steps, "model": {"preset": "modern-tiny", **layers}},
         "pretrain@256": {**steps, "keep_for_merge": 2},
@@ -226,6 +226,7 @@ def test_babylm_goes_there_in_one_file(tmp_path: Path, monkeypatch: pytest.Monke
     }
     planned = babylm.plan(pairs, "gpu", changes)
     babylm.pack(tmp_path / "runs" / babylm.PRESET, pairs, tmp_path / "run.tar.xz", planned)
-    results = babylm.make(tmp_path / "run.tar.xz", tmp_path / "out", "cpu")
+    babylm.unpack(tmp_path / "run.tar.xz", tmp_path / "out")
+    results = babylm.make(tmp_path / "out", "cpu")
     assert list(results) == list(babylm.MADE)
     assert results["score"]["accuracy"] in (0, 0.5, 1)

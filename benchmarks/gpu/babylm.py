@@ -21,7 +21,8 @@ from types import MappingProxyType
 from typing import Any
 
 PRESET, PLAN = "babylm-strict-small", "plan.json"
-DATASETS, MADE = ("dataset", "dataset@256"), ("pretrain", "pretrain@256", "merge", "score")
+DATASETS = ("dataset", "dataset@256")
+MADE = ("pretrain", "pretrain@256", "merge", "score", "score@masked")
 
 
 def plan(
@@ -66,16 +67,21 @@ def pack(run: Path, pairs: Path, archive: Path, planned: list[dict[str, Any]]) -
         tar.add(pairs.resolve(), "pairs")
 
 
-def make(archive: Path, out: Path, device: str) -> dict[str, Any]:
-    """Run the plan's stages one after the other; return seconds by stage, and the score."""
+def unpack(archive: Path, out: Path) -> None:
+    with tarfile.open(archive) as tar:
+        tar.extractall(out, filter="data")
+
+
+def make(out: Path, device: str) -> dict[str, Any]:
+    """Run the stages of the plan in `out` one after the other; return seconds by stage, and the
+    scores.
+    """
     from cloze.core.stages.execute import execute
     from cloze.core.stages.execution import Execution
     from cloze.model.train.stage import STAGE as PRETRAIN
     from cloze.model.use.stages import MERGE, SCORE
 
     stages = {stage.name: stage for stage in (PRETRAIN, MERGE, SCORE)}
-    with tarfile.open(archive) as tar:
-        tar.extractall(out, filter="data")
     results: dict[str, Any] = {}
     for node in json.loads((out / PLAN).read_text()):
         stage, name = stages[node["stage"]], node["name"]
@@ -89,7 +95,9 @@ def make(archive: Path, out: Path, device: str) -> dict[str, Any]:
         )
         results[name] = {"seconds": round(result.seconds, 1)}
         results[name] |= result.manifest.summary.get("metrics") or {}
-        print(f"{name}: {results[name]}", flush=True)
+        accuracy = results[name].get("accuracy")
+        scored = "" if accuracy is None else f", {100 * accuracy:.2f} %"
+        print(f"{name}: {result.seconds:.1f} s{scored}", flush=True)
     return results
 
 
@@ -111,7 +119,8 @@ def main() -> None:
         pack(options.run, options.pairs, options.archive, plan(options.pairs, options.size))
         print(f"{options.archive}: {options.archive.stat().st_size / 1e6:.1f} MB")
         return
-    results = make(options.archive, options.out, options.device)
+    unpack(options.archive, options.out)
+    results = make(options.out, options.device)
     (options.out / "results.json").write_text(json.dumps(results, indent=1))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -289,22 +290,35 @@ class Muon(torch.optim.Optimizer):
     def _update(
         self, parameters: list[tuple[dict[str, Any], Tensor]], applied: Tensor | float
     ) -> None:
-        """Update whole parameters."""
+        """Update whole parameters, those of a group and shape in one operation.
+
+        A step of a small model on a GPU takes as long as the host needs to launch it.
+        """
+        updates = self._nesterov([parameter for _, parameter in parameters], applied)
         matrices = [
             matrix.flatten(1)
-            for group, parameter in parameters
-            for matrix in self._nesterov(parameter, applied).chunk(group["hidden"])
+            for (group, _), update in zip(parameters, updates, strict=True)
+            for matrix in update.chunk(group["hidden"])
         ]
         directions = iter(orthogonalize_replicated(matrices, self._dtype, *self.ranks))
+        decayed = defaultdict[float, list[Tensor]](list)
+        moved = defaultdict[float, tuple[list[Tensor], list[Tensor]]](lambda: ([], []))
         for group, parameter in parameters:
-            parameter.mul_(1.0 - group["lr"] * group["weight_decay"] * applied)
+            decayed[group["lr"] * group["weight_decay"]].append(parameter)
             for matrix in parameter.chunk(group["hidden"]):
                 direction = next(directions)
-                rate = _rate(group, direction.shape)
-                matrix.add_(_if_applied(direction, applied).view_as(matrix), alpha=-rate)
+                matrices, steps = moved[_rate(group, direction.shape)]
+                matrices.append(matrix)
+                steps.append(direction.view_as(matrix))
+        for decay, tensors in decayed.items():
+            torch._foreach_mul_(tensors, 1.0 - decay * applied)
+        for rate, (matrices, steps) in moved.items():
+            if isinstance(applied, Tensor):
+                torch._foreach_mul_(steps, applied)
+            torch._foreach_add_(matrices, steps, alpha=-rate)
 
     def _update_shards(
-        self, group: dict[str, Any], tensors: Sequence[Tensor], applied: Tensor | float
+        self, group: dict[str, Any], tensors: list[Tensor], applied: Tensor | float
     ) -> None:
         """Update this rank's extents of a group's matrices."""
         if tensors[0] not in self._orthogonalizers:
@@ -313,32 +327,36 @@ class Muon(torch.optim.Optimizer):
                 shard, group["hidden"], self._dtype
             )
         orthogonalizer = self._orthogonalizers[tensors[0]]
-        update = torch.cat([self._nesterov(tensor, applied).flatten() for tensor in tensors])
+        update = torch.cat([one.flatten() for one in self._nesterov(tensors, applied)])
         for extent, direction in orthogonalizer(update):
             rate = _rate(group, orthogonalizer.shapes[extent.number])
-            extent.of(update).copy_(_if_applied(direction, applied)).mul_(rate)
+            extent.of(update).copy_(direction).mul_(rate * applied)
         updates = torch.split(update, [tensor.numel() for tensor in tensors])
-        for tensor, change in zip(tensors, updates, strict=True):
-            tensor.mul_(1.0 - group["lr"] * group["weight_decay"] * applied)
-            tensor.sub_(change.view_as(tensor))
+        torch._foreach_mul_(tensors, 1.0 - group["lr"] * group["weight_decay"] * applied)
+        changes = [one.view_as(tensor) for one, tensor in zip(updates, tensors, strict=True)]
+        torch._foreach_sub_(tensors, changes)
 
-    def _nesterov(self, parameter: Tensor, applied: Tensor | float) -> Tensor:
-        """Update the momentum and return the Nesterov gradient."""
-        state, gradient = self.state[parameter], parameter.grad
-        assert gradient is not None
-        if not state:
-            state["step"] = torch.zeros((), device=parameter.device)
-            state["momentum"] = torch.zeros_like(parameter)
-        state["step"] += applied
-        momentum: Tensor = state["momentum"]
-        zero_if_nonfinite([gradient], self.found_inf)
-        momentum.lerp_(gradient, (1.0 - MOMENTUM) * applied)
-        return gradient.lerp(momentum, MOMENTUM)
-
-
-def _if_applied(direction: Tensor, applied: Tensor | float) -> Tensor:
-    """Return the direction, or zero if the step is not applied."""
-    return direction * applied if isinstance(applied, Tensor) else direction
+    def _nesterov(self, parameters: Sequence[Tensor], applied: Tensor | float) -> Sequence[Tensor]:
+        """Update the momenta and return the Nesterov gradients."""
+        for parameter in parameters:
+            state = self.state[parameter]
+            if not state:
+                state["step"] = torch.zeros((), device=parameter.device)
+                state["momentum"] = torch.zeros_like(parameter)
+        gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
+        if not gradients:
+            return []
+        steps, momenta = (
+            [self.state[parameter][name] for parameter in parameters]
+            for name in ("step", "momentum")
+        )
+        torch._foreach_add_(steps, applied)
+        zero_if_nonfinite(gradients, self.found_inf)
+        weight = (1.0 - MOMENTUM) * applied
+        torch._foreach_lerp_(
+            momenta, gradients, [weight] * len(momenta) if isinstance(weight, Tensor) else weight
+        )
+        return torch._foreach_lerp(gradients, momenta, MOMENTUM)
 
 
 def _rate(group: dict[str, Any], shape: tuple[int, ...]) -> float:

@@ -252,7 +252,13 @@ def test_a_gpu_compiles_what_takes_minutes(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setattr(compile_policy, "find_spec", lambda name: object())
     assert decided(1e11).compiled
     assert decided(1e11, recomputes=True).compiled
+    assert decided(1e11, directions=AttentionModes(causal_share=0.5)).compiled
     assert not decided(1e6).compiled
+    narrow = model_config("bert-tiny")
+    steps = WorkEstimate(micro_batches=10_000, positions=128)
+    assert not decide_on_gpu(narrow, steps).compiled
+    deep = narrow.model_copy(update={"num_hidden_layers": 12})
+    assert decide_on_gpu(deep, steps).compiled, "the host takes as long for narrow layers"
 
 
 def test_packed_rows_are_compiled_where_they_are_full(packed: ShardedRows) -> None:

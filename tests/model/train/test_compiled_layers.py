@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch._dynamo.utils import counters
 
-from cloze.model.data.batch import collate, empty_batch
+from cloze.model.data.batch import AttentionModes, collate, empty_batch
 from cloze.model.data.layouts import LayoutKind
 from cloze.model.data.shards import ShardedRows
 from cloze.model.families.config import for_dataset
@@ -117,6 +117,37 @@ def test_one_graph_for_each_kind_of_layer(
         == first
         <= GRAPHS[layout].get(family, GRAPHS[layout][""])
     )
+
+
+def test_rows_read_left_to_right_beside_whole_ones(
+    rows: ShardedRows, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The kernel runs once for each of two kinds of row, however many there are of either."""
+    eager(monkeypatch)
+    assert rows.info is not None
+    model = for_dataset(
+        parse_model({**TINY, **STILL, "num_hidden_layers": 4, "family": "modern"}), rows.info
+    )
+    names, directions = ("clm", "mntp"), AttentionModes(causal_share=2 / 3, before=True)
+    found = []
+    for compiled in (False, True):
+        torch.manual_seed(0)
+        scoring = PretrainModule(new_model(model), names, "fp32", compiled, "cuda").train()
+        found.append([])
+        for step in range(STEPS):
+            numbers = np.arange(step * ROWS, (step + 1) * ROWS)
+            taken = rows.take(numbers, np.zeros_like(numbers))
+            mixed = collate(
+                taken, pad=0, longest=rows.info.length, layout="packed", directions=directions,
+                samples=numbers,
+            )  # fmt: skip
+            found[-1].append(gradient(scoring, mixed))
+            if step == 0:
+                first = counters["stats"]["unique_graphs"]
+    for one, other in zip(*found, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-6)
+    assert not counters["graph_break"]
+    assert counters["stats"]["unique_graphs"] == first <= GRAPHS["packed"]["modern"]
 
 
 def test_generated_code_computes_the_same(rows: ShardedRows) -> None:
