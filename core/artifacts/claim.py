@@ -10,9 +10,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
-from types import MappingProxyType
 
 from cloze.core import storage
 from cloze.core.artifacts import artifact
@@ -94,16 +92,9 @@ def check_version(claim: Claim | None, out: str, version: str) -> None:
 
 
 def _check(
-    stage: str,
-    out: str,
-    fingerprint: str,
-    manifest: artifact.Manifest | None,
-    *,
-    force: bool,
-    version: str,
-    inputs: Mapping[str, str],
+    out: str, wanted: Claim, manifest: artifact.Manifest | None, *, force: bool
 ) -> Claim | None:
-    """Check that `stage` may build in `out`, which this process has locked; change nothing.
+    """Check that `wanted` may be built in `out`, which this process has locked; change nothing.
 
     `manifest`: that of `out`, read under the lock.
 
@@ -114,7 +105,7 @@ def _check(
     Raises:
         UsageError: the content is foreign, or may be replaced only with `force`.
     """
-    claim = read(out)
+    claim, stage = read(out), wanted.stage
     if manifest is not None:
         if manifest.stage != stage:
             raise UsageError(
@@ -124,7 +115,7 @@ def _check(
         if not force:
             raise UsageError(
                 f"{out} contains a {stage} artifact made from other settings or inputs (fingerprint"
-                f" {manifest.fingerprint[:12]}, expected {fingerprint[:12]}); use another "
+                f" {manifest.fingerprint[:12]}, expected {wanted.fingerprint[:12]}); use another "
                 f"directory, or --force to replace it"
             )
         return Claim(stage)
@@ -132,14 +123,14 @@ def _check(
         foreign = _foreign(storage.list_files(out))
         if foreign:
             raise _foreign_content(out, foreign)
-    elif not _is_begun(claim, fingerprint, inputs):
+    elif not _is_begun(claim, wanted):
         if claim.stage != stage:
             raise UsageError(
                 f"{out} contains an unfinished {claim.stage} artifact; use another directory"
             )
         if claim.fingerprint and storage.exists(storage.join(out, STEPS)) and not force:
-            check_version(claim, out, version)
-            changed = artifact.changed_inputs(claim.inputs, inputs)
+            check_version(claim, out, wanted.version)
+            changed = artifact.changed_inputs(claim.inputs, wanted.inputs)
             other = f"other content of {' and '.join(changed)}" if changed else "other settings"
             raise UsageError(
                 f"{out} contains checkpoints of a run with {other}; use another directory, or "
@@ -148,29 +139,23 @@ def _check(
     return claim
 
 
-def _is_begun(claim: Claim, fingerprint: str, inputs: Mapping[str, str]) -> bool:
-    """Return whether a claim is that of an artifact, from inputs of these contents."""
-    return claim.fingerprint == fingerprint and not artifact.changed_inputs(claim.inputs, inputs)
+def _is_begun(claim: Claim, wanted: Claim) -> bool:
+    """Return whether a claim is that of the wanted artifact, from inputs of the same content."""
+    return claim.fingerprint == wanted.fingerprint and not artifact.changed_inputs(
+        claim.inputs, wanted.inputs
+    )
 
 
 def claim_directory(
-    stage: str,
-    out: str,
-    fingerprint: str,
-    manifest: artifact.Manifest | None = None,
-    *,
-    force: bool,
-    version: str = "",
-    inputs: Mapping[str, str] = MappingProxyType({}),
+    out: str, wanted: Claim, manifest: artifact.Manifest | None = None, *, force: bool
 ) -> Claim:
     """Claim `out`, which this process has locked, for a build.
 
     An interrupted build of the same artifact continues; everything else in `out` is removed.
 
     Args:
+        wanted: stage, fingerprint, version, and the content hashes of the finished inputs.
         manifest: manifest of `out`, read under the lock; None: there is none.
-        version: version of the stage.
-        inputs: content hashes of the finished inputs, as in `Manifest.inputs`.
 
     Returns:
         The claim, with a new token and the build id of the continued build, or else a new id.
@@ -178,21 +163,18 @@ def claim_directory(
     Raises:
         UsageError: the content is foreign, or may be replaced only with `force`.
     """
-    previous = _check(
-        stage, out, fingerprint, manifest, force=force, version=version, inputs=inputs
-    )
+    previous = _check(out, wanted, manifest, force=force)
     build = uuid.uuid4().hex
-    if previous is not None and _is_begun(previous, fingerprint, inputs):
+    if previous is not None and _is_begun(previous, wanted):
         build = previous.build or build
     elif previous is not None:
-        _write(out, Claim(stage))  # after a kill, what remains is known to be removable
+        _write(out, Claim(wanted.stage))  # after a kill, what remains is known to be removable
         storage.remove_file(storage.join(out, artifact.MANIFEST))
         # top-level names, so that no empty directory stays
         for name in {name.split("/", 1)[0] for name in storage.list_files(out)} - {LOCK, BUILDING}:
             storage.remove(storage.join(out, name))
     storage.make_dirs(out)
-    token = uuid.uuid4().hex
-    claim = Claim(stage, fingerprint, build, token=token, version=version, inputs=dict(inputs))
+    claim = replace(wanted, build=build, token=uuid.uuid4().hex)
     _write(out, claim)
     return claim
 

@@ -90,13 +90,12 @@ def execute(
             if finished is None:
                 contents = lineage.input_contents(inputs)
                 claimed = claim.claim_directory(
-                    stage.name,
                     out,
-                    fingerprint,
+                    claim.Claim(
+                        stage.name, fingerprint, version=str(stage.version), inputs=contents
+                    ),
                     present,
                     force=force,
-                    version=str(stage.version),
-                    inputs=contents,
                 )
                 build = BuildContext(
                     path=storage.absolute(out),

@@ -124,39 +124,46 @@ def test_a_refusal_writes_nothing(tmp_path: Path) -> None:
 
 def test_tries_at_one_artifact_have_one_build_id(tmp_path: Path) -> None:
     out = str(tmp_path / "out")
-    first = claim.claim_directory("toy", out, "f1", force=False).build
-    assert claim.claim_directory("toy", out, "f1", force=False).build == first
-    assert claim.claim_directory("toy", out, "f2", force=False).build != first
+    first = claim.claim_directory(out, claim.Claim("toy", "f1"), force=False).build
+    assert claim.claim_directory(out, claim.Claim("toy", "f1"), force=False).build == first
+    assert claim.claim_directory(out, claim.Claim("toy", "f2"), force=False).build != first
 
 
 def test_a_build_continues_on_inputs_of_the_same_content(tmp_path: Path) -> None:
     out = str(tmp_path / "out")
-    first = claim.claim_directory("toy", out, "f", force=False, inputs={"data": "1"}).build
-    same = claim.claim_directory("toy", out, "f", force=False, inputs={"data": "1", "new": "2"})
+    first = claim.claim_directory(
+        out, claim.Claim("toy", "f", inputs={"data": "1"}), force=False
+    ).build
+    same = claim.claim_directory(
+        out, claim.Claim("toy", "f", inputs={"data": "1", "new": "2"}), force=False
+    )
     assert same.build == first
-    assert claim.claim_directory("toy", out, "f", force=False, inputs={"data": "2"}).build != first
+    assert (
+        claim.claim_directory(out, claim.Claim("toy", "f", inputs={"data": "2"}), force=False).build
+        != first
+    )
     storage.write_bytes(f"{out}/checkpoints/step-00000001/checkpoint.json", b"{}")
     with pytest.raises(UsageError, match="checkpoints of a run with other content of data"):
-        claim.claim_directory("toy", out, "f", force=False, inputs={"data": "3"})
-    claim.claim_directory("toy", out, "f", force=True, inputs={"data": "3"})
+        claim.claim_directory(out, claim.Claim("toy", "f", inputs={"data": "3"}), force=False)
+    claim.claim_directory(out, claim.Claim("toy", "f", inputs={"data": "3"}), force=True)
     assert not storage.exists(f"{out}/checkpoints")
 
 
 def test_a_build_that_another_version_began_is_refused_with_what_to_do(tmp_path: Path) -> None:
     out = str(tmp_path / "out")
-    claim.claim_directory("pretrain", out, "f1", force=False, version="3")
+    claim.claim_directory(out, claim.Claim("pretrain", "f1", version="3"), force=False)
     storage.write_bytes(f"{out}/checkpoints/step-00000005/manifest.json", b"{}")
     with pytest.raises(
         UsageError, match=r"begun by another version.*stage pretrain, this one has 4"
     ):
-        claim.claim_directory("pretrain", out, "f2", force=False, version="4")
+        claim.claim_directory(out, claim.Claim("pretrain", "f2", version="4"), force=False)
     with pytest.raises(UsageError, match="finish it with that version"):
         claim.check_version(claim.read(out), out, "4")
     claim.check_version(claim.read(out), out, "3")
     claim.check_version(None, out, "4")
     # a development version recorded no version
-    claim.claim_directory("pretrain", f"{out}/old", "f1", force=False)
+    claim.claim_directory(f"{out}/old", claim.Claim("pretrain", "f1"), force=False)
     with pytest.raises(UsageError, match="version unknown of the stage pretrain"):
         claim.check_version(claim.read(f"{out}/old"), out, "4")
     with pytest.raises(UsageError, match="checkpoints of a run with other settings"):
-        claim.claim_directory("pretrain", out, "f2", force=False, version="3")
+        claim.claim_directory(out, claim.Claim("pretrain", "f2", version="3"), force=False)

@@ -172,7 +172,7 @@ def test_a_part_of_an_artifact_goes_by_the_artifacts_name(
 
 def test_a_part_of_an_unfinished_artifact_has_the_name_it_will_have(tmp_path: Path) -> None:
     run = tmp_path / "pretrain-cd"
-    claim.claim_directory("pretrain", str(run), "cd34", force=False)
+    claim.claim_directory(str(run), claim.Claim("pretrain", "cd34"), force=False)
     assert (
         fingerprints.input_fingerprint(str(run / "checkpoints" / "step-00000100"))
         == "cd34/checkpoints/step-00000100"

@@ -233,7 +233,9 @@ class Launches(RuleBasedStateMachine):
         stack, reason = ExitStack(), True
         try:
             stack.enter_context(lock.locked(self.path))
-            build_id = claim.claim_directory("toy", self.path, FINGERPRINT, force=False).build
+            build_id = claim.claim_directory(
+                self.path, claim.Claim("toy", FINGERPRINT), force=False
+            ).build
             execution = Execution(launcher=launcher, device="cpu")
             build = BuildContext(
                 path=self.path,

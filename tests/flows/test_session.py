@@ -122,7 +122,9 @@ def test_a_begun_training_starts_over_where_its_data_has_other_content(
     _, count = session(toy_config).steps
     contents = lineage.input_contents(count.inputs)
     claim.claim_directory(
-        "count", count.artifact, count.fingerprint, force=False, version="1", inputs=contents
+        count.artifact,
+        claim.Claim("count", count.fingerprint, version="1", inputs=contents),
+        force=False,
     )
     saved = f"{count.artifact}/checkpoints/step-00000007/checkpoint.json"
     storage.write_bytes(saved, b"{}")

@@ -56,7 +56,9 @@ def runs(tmp_path: Path) -> Path:
         checkpoint=f"phase{zeros}/checkpoints/step-00000009",
     )
     claim.claim_directory(
-        "pretrain", str(tmp_path / "runs" / "one" / "going"), f"going{zeros}", force=False
+        str(tmp_path / "runs" / "one" / "going"),
+        claim.Claim("pretrain", f"going{zeros}"),
+        force=False,
     )
     finished(
         tmp_path / "runs" / "one" / "early",

@@ -81,7 +81,9 @@ class Warnings(Reporter):
 def test_a_training_that_another_version_began_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     """It starts over in a directory of its own; the plan and the start say how to keep it."""
     began, _ = planning.plan(load())
-    claim.claim_directory("letters", began.artifact, began.fingerprint, force=False, version="1")
+    claim.claim_directory(
+        began.artifact, claim.Claim("letters", began.fingerprint, version="1"), force=False
+    )
     storage.write_bytes(f"{began.artifact}/checkpoints/step-00001200/checkpoint.json", b"{}")
     assert plan()["letters"] == "continues from step 1,200"
     monkeypatch.setattr(toy_run, "LETTERS", dataclasses.replace(toy_run.LETTERS, version=2))

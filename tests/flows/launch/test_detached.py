@@ -47,7 +47,9 @@ def submit(out: Path, launcher: str = "slurm", **options: Any) -> RankGroup:
     it started.
     """
     with locked(str(out)):
-        build_id = claim.claim_directory("toy", str(out), FINGERPRINT, force=False).build
+        build_id = claim.claim_directory(
+            str(out), claim.Claim("toy", FINGERPRINT), force=False
+        ).build
         execution = Execution(launcher=launcher, device="cpu", **options)
         build = BuildContext(
             path=str(out),

@@ -103,7 +103,7 @@ def test_failures_of_a_try_that_was_killed_are_not_told_again(tmp_path: Path) ->
 def overtaken(unit: dict[str, Any]) -> dict[str, Any]:
     """Another build begins in the directory while the unit is at work; its file comes late."""
     if unit["number"] == 1:
-        claim.claim_directory("toy", unit["out"], "other settings", force=False)
+        claim.claim_directory(unit["out"], claim.Claim("toy", "other settings"), force=False)
     storage.write_bytes(storage.join(unit["out"], f"part-{unit['number']}"), b"late")
     return {}
 
@@ -115,7 +115,7 @@ def test_a_unit_of_a_superseded_attempt_writes_nothing(tmp_path: Path, workers: 
     """
     out = str(tmp_path / "out")
     begun = build(tmp_path, workers)
-    begun.token = claim.claim_directory("toy", out, "f", force=False).token
+    begun.token = claim.claim_directory(out, claim.Claim("toy", "f"), force=False).token
     units = [(f"unit-{n}", {"number": 1, "out": out}) for n in range(2)]
     with (
         pytest.raises(
