@@ -350,12 +350,13 @@ class Muon(torch.optim.Optimizer):
             [self.state[parameter][name] for parameter in parameters]
             for name in ("step", "momentum")
         )
-        torch._foreach_add_(steps, applied)
         zero_if_nonfinite(gradients, self.found_inf)
-        weight = (1.0 - MOMENTUM) * applied
-        torch._foreach_lerp_(
-            momenta, gradients, [weight] * len(momenta) if isinstance(weight, Tensor) else weight
-        )
+        if isinstance(applied, Tensor):  # a list for each, or torch reads the number on the host
+            torch._foreach_add_(steps, [applied] * len(steps))
+            torch._foreach_lerp_(momenta, gradients, [(1.0 - MOMENTUM) * applied] * len(steps))
+        else:
+            torch._foreach_add_(steps, applied)
+            torch._foreach_lerp_(momenta, gradients, 1.0 - MOMENTUM)
         return torch._foreach_lerp(gradients, momenta, MOMENTUM)
 
 
