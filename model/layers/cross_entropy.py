@@ -6,6 +6,7 @@ the factors of its last product instead (`LazyLogits`); the loss then computes c
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator
 from functools import cache
 from typing import Any, NamedTuple
@@ -16,6 +17,9 @@ from torch.nn.functional import cross_entropy, pad
 
 from cloze.model.hardware import chunks_logits, logit_chunk_rows
 from cloze.model.layers.cpu import linear
+
+# torch's compiler chose another way to sum rows of a vocabulary, and asks to be told of it
+warnings.filterwarnings("ignore", r"\s*Online softmax is disabled on the fly")
 
 
 class LazyLogits(NamedTuple):
