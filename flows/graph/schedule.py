@@ -17,8 +17,8 @@ def resource_request(
 ) -> ResourceRequest:
     """Return the slots that a node of that stage requests, at most those of the machine.
 
-    A training takes one GPU and one core per process. A torch stage on the CPU takes all cores, or
-    `cpus`; a data stage takes one core per worker. With a launcher other than local the request is
+    A training takes one GPU and one core per process. A torch stage on the CPU takes `cpus`, or its
+    threads, or all cores; a data stage takes one core per worker. With a launcher other than local the request is
     empty: the agents take the GPUs of their own hosts.
     """
     if execution.oversubscribe or (stage.parallel and execution.launcher != "local"):
@@ -32,7 +32,7 @@ def resource_request(
             gpu_ids=execution.gpu_ids,
         )
     if stage.worker == "cloze.model":
-        default_cpus = machine.cpus
+        default_cpus = processes * execution.threads if execution.threads else machine.cpus
     else:
         default_cpus = execution.workers if stage.worker else 1
     return ResourceRequest(cpus=min(execution.cpus or default_cpus, machine.cpus))

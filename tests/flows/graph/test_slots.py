@@ -182,6 +182,20 @@ def _is_locked(path: Path) -> bool:
         ),
         ("pretrain", {"device": "cpu"}, ONE_GPU, ResourceRequest(cpus=4)),
         ("pretrain", {"device": "cpu", "cpus": 2}, ONE_GPU, ResourceRequest(cpus=2)),
+        ("pretrain", {"device": "cpu", "threads": 1}, ONE_GPU, ResourceRequest(cpus=1)),
+        (
+            "pretrain",
+            {"device": "cpu", "threads": 1, "processes": 3},
+            ONE_GPU,
+            ResourceRequest(cpus=3),
+        ),
+        (
+            "evaluate",
+            {"device": "cpu", "threads": 1, "processes": 3},
+            ONE_GPU,
+            ResourceRequest(cpus=1),
+        ),
+        ("pretrain", {"device": "cpu", "threads": 9}, ONE_GPU, ResourceRequest(cpus=4)),
         ("pretrain", {}, MachineResources(cores=("0", "1"), gpus=()), ResourceRequest(cpus=2)),
         ("pretrain", {"oversubscribe": True}, ONE_GPU, ResourceRequest()),
         *(
