@@ -60,7 +60,7 @@ ROUNDS = 5  # steps of each kind, in alternation; the fastest counts
 # seconds of compiling at any depth, and operations per second of plain steps.
 GPU_GAIN, GPU_COMPILING, GPU_SPEED = 0.14, 20.0, 3e14
 # Seconds per layer and step that the host saves in launching kernels: all of the time of narrow
-# layers. There, a compiled step of 12 layers of 384 takes the host 53 ms; on a core of an EPYC,
+# layers. There, a compiled step of 12 layers of 384 takes the host 55 ms; on a core of an EPYC,
 # with tiny tensors, 20 ms compiled and 29 ms plain.
 GPU_LAUNCHES = 0.0015
 COMPILE_TIMEOUT = 600.0  # seconds; layers that are not compiled by then run plain
