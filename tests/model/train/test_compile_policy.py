@@ -255,7 +255,7 @@ def test_a_gpu_compiles_what_takes_minutes(tmp_path: Path, monkeypatch: pytest.M
     assert decided(1e11, directions=AttentionModes(causal_share=0.5)).compiled
     assert not decided(1e6).compiled
     narrow = model_config("bert-tiny")
-    steps = WorkEstimate(micro_batches=10_000, positions=128)
+    steps = WorkEstimate(micro_batches=5_000, positions=128)
     assert not decide_on_gpu(narrow, steps).compiled
     deep = narrow.model_copy(update={"num_hidden_layers": 12})
     assert decide_on_gpu(deep, steps).compiled, "the host takes as long for narrow layers"
