@@ -219,8 +219,8 @@ class Execution(BaseModel):
     """Device to compute on. auto: a GPU if there is one."""
 
     cpus: int | None = Field(default=None, ge=1)
-    """CPU cores that a node takes. Default: one per Beam worker; for training on the CPU its threads,
-    if --threads is given, else all cores."""
+    """CPU cores that a node takes. Default: one per Beam worker; all cores for training on the CPU,
+    or as many as the --threads that are given."""
 
     gpu_ids: tuple[str, ...] = ()
     """CUDA id of a GPU to use. Repeatable. Default: as many free GPUs as --processes."""

@@ -18,8 +18,8 @@ def resource_request(
     """Return the slots that a node of that stage requests, at most those of the machine.
 
     A training takes one GPU and one core per process. A torch stage on the CPU takes `cpus`, or its
-    threads, or all cores; a data stage takes one core per worker. With a launcher other than local the request is
-    empty: the agents take the GPUs of their own hosts.
+    threads, or all cores; a data stage takes one core per worker. With a launcher other than local
+    the request is empty: the agents take the GPUs of their own hosts.
     """
     if execution.oversubscribe or (stage.parallel and execution.launcher != "local"):
         return ResourceRequest()
