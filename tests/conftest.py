@@ -7,6 +7,7 @@ from __future__ import annotations
 import os
 import sys
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -77,16 +78,16 @@ def shared_data() -> Path:
     return SHARED_DATA
 
 
-@pytest.fixture(autouse=True)
-def _own_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Hashes of files are remembered in a cache of the test session's own, never in the user's."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.getbasetemp() / "cache"))
-
-
-@pytest.fixture(autouse=True)
-def _own_slots(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Runs of tests wait for no run of the user, and keep none waiting."""
-    monkeypatch.setenv("CLOZE_SLOTS_DIR", str(tmp_path_factory.getbasetemp() / "slots"))
+@pytest.fixture(scope="session", autouse=True)
+def _own_places(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Hashes of files are remembered in a cache of the test session's own, and its runs wait for
+    none of the user's and keep none waiting.
+    """
+    own = tmp_path_factory.getbasetemp()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(own / "cache"))
+        patch.setenv("CLOZE_SLOTS_DIR", str(own / "slots"))
+        yield
 
 
 @pytest.fixture
