@@ -67,7 +67,7 @@ class Record(_Strict):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """What the log of a run says; `checkpoint` is the sha256 of its weights."""
+    """What the log of a run says; `checkpoint` is the sha256 of each file of weights."""
 
     seed: int
     loss: float
@@ -203,13 +203,15 @@ class Book(_Strict):
         own, trainings = manifests[0], [one for one in manifests if one["stage"] == "pretrain"]
         longest = max(one["config"].get("length", 0) for one in manifests)
         batch = longest * max(one["config"]["global_batch"] for one in trainings)
-        weights = f"{own['summary']['checkpoint']}/model.safetensors"
+        weights = f"{own['summary']['checkpoint']}/model"  # a file of each rank
         run = Run(
             seed=trainings[0]["config"]["seed"],
             loss=evidence["loss"],
             steps=sum(one["summary"]["steps"] - one["summary"]["begun_at"] for one in trainings),
             core_seconds=sum(one["cost"][-1]["cpu_seconds"] for one in trainings),
-            checkpoint=next(row["sha256"] for row in own["files"] if row["path"] == weights),
+            checkpoint=" ".join(
+                row["sha256"] for row in own["files"] if row["path"].startswith(weights)
+            ),
         )
         for name, value, limit in (
             ("steps", run.steps, rules.steps),

@@ -65,6 +65,12 @@ def book() -> Book:
 def test_phases_add_up(book: Book) -> None:
     run = book.run_of("low", evidence(3, 2.5))
     assert (run.seed, run.steps, run.core_seconds, run.checkpoint) == (3, 100, 18, "weights 3")
+    of_two_ranks = evidence(3, 2.5)
+    of_two_ranks["artifacts"][0]["files"] = [
+        {"path": f"checkpoints/step-100/{name}", "sha256": name}
+        for name in ("config.json", "model-1.safetensors", "model-2.safetensors", "training/state")
+    ]
+    assert book.run_of("low", of_two_ranks).checkpoint == "model-1.safetensors model-2.safetensors"
 
 
 Change = Callable[[list[dict[str, Any]]], object]  # of a run's manifests: last, first, data
