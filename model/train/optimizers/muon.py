@@ -307,15 +307,15 @@ class Muon(torch.optim.Optimizer):
             decayed[group["lr"] * group["weight_decay"]].append(parameter)
             for matrix in parameter.chunk(group["hidden"]):
                 direction = next(directions)
-                matrices, steps = moved[_rate(group, direction.shape)]
-                matrices.append(matrix)
+                targets, steps = moved[_rate(group, direction.shape)]
+                targets.append(matrix)
                 steps.append(direction.view_as(matrix))
         for decay, tensors in decayed.items():
             torch._foreach_mul_(tensors, 1.0 - decay * applied)
-        for rate, (matrices, steps) in moved.items():
+        for rate, (targets, steps) in moved.items():
             if isinstance(applied, Tensor):
                 torch._foreach_mul_(steps, applied)
-            torch._foreach_add_(matrices, steps, alpha=-rate)
+            torch._foreach_add_(targets, steps, alpha=-rate)
 
     def _update_shards(
         self, group: dict[str, Any], tensors: list[Tensor], applied: Tensor | float
