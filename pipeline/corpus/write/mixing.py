@@ -141,7 +141,8 @@ def _target_words(
 ) -> dict[int, int]:
     """Return the words per group: its share of the budget.
 
-    Without a budget, the total is as large as the scarcest group allows.
+    Without a budget, the total is as large as the scarcest group allows. Without weights, the
+    budget is at most what there is.
     """
     largest = max([1, *available.values()])
     raw = {
@@ -155,6 +156,8 @@ def _target_words(
     budget = options.max_words or min(
         (most[number] / share for number, share in shares.items() if share), default=0.0
     )
+    if not options.mixture and options.mixture_temperature == 1:
+        budget = min(budget, options.mixture_epochs * sum(available.values()))
     targets = {number: int(budget * share * (1 + 1e-12)) for number, share in shares.items()}
     for number, count in targets.items():
         if count > math.ceil(most[number]):

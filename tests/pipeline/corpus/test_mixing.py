@@ -179,12 +179,26 @@ def test_languages_are_weighed_and_others_are_dropped() -> None:
         )
 
 
-def test_more_than_there_is_is_refused(sources: list[str], tmp_path: Path) -> None:
+def test_a_budget_above_what_there_is_keeps_everything(sources: list[str], tmp_path: Path) -> None:
+    whole = make(tmp_path / "whole", *sources, **LOOSE)
+    some = make(tmp_path / "some", *sources, **LOOSE, max_words="10M")
+    assert words_of(some) == words_of(whole)
+    twice = make(tmp_path / "twice", *sources, **LOOSE, max_words="10M", mixture_epochs=2)
+    card = json.loads((Path(twice.artifact) / "card.json").read_text())
+    assert [source["epochs"] for source in card["mixture"]] == [2, 2]
+
+
+@pytest.mark.parametrize(
+    "weights", [{"mixture": {"books": 1, "text": 1}}, {"mixture_temperature": 2}]
+)
+def test_weights_that_need_more_than_there_is_are_refused(
+    sources: list[str], tmp_path: Path, weights: dict[str, Any]
+) -> None:
     with pytest.raises(
         UsageError,
         match=r"source books has [\d,]+ words for training, but the mixture needs [\d,]+",
     ):
-        make(tmp_path / "out", *sources, **LOOSE, max_words="10M")
+        make(tmp_path / "out", *sources, **LOOSE, max_words="10M", **weights)
 
 
 @pytest.mark.parametrize(
