@@ -56,8 +56,8 @@ CORPUS_OPTIONS: dict[str, OptionOverride] = {
     "sources": _source_option(
         "--source",
         required=True,
-        help="Source to read: wikipedia, html, wikiextractor, books, jsonl, warc, text, parquet,"
-        " arrow or docstrings."
+        help="Source to read: wikipedia, html, wikiextractor, books, jsonl, warc, text, babylm,"
+        " parquet, arrow or docstrings."
         " A path, glob or s3:// or gs:// URL. Repeatable.",
     ),
     "mixture": OptionOverride("--mixture", weights, {"multiple": True, "metavar": "NAME=WEIGHT"}),

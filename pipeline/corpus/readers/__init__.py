@@ -23,6 +23,7 @@ READERS = {
     "jsonl": "cloze.pipeline.corpus.readers.records:reader",
     "warc": "cloze.pipeline.corpus.readers.warc:reader",
     "text": "cloze.pipeline.corpus.readers.plain_text:reader",
+    "babylm": "cloze.pipeline.corpus.readers.babylm:reader",
     "parquet": "cloze.pipeline.corpus.readers.table_files:parquet",
     "arrow": "cloze.pipeline.corpus.readers.table_files:arrow",
     "docstrings": "cloze.pipeline.corpus.readers.docstrings:reader",
