@@ -108,6 +108,10 @@ def _is_book(path: Path) -> None:
 GLUE = "https://dl.fbaipublicfiles.com/glue/data"
 PARAPHRASES = "https://dl.fbaipublicfiles.com/senteval/senteval_data"
 SQUAD = "https://rajpurkar.github.io/SQuAD-explorer/dataset"
+BABYLM = (  # a revision, whose files do not change
+    "https://huggingface.co/datasets/BabyLM-community/BabyLM-2026-Strict-Small/resolve/"
+    "c92ab16b4f08858304b0815706065b3354d8fc0a"
+)
 PUBLISHED: Mapping[str, Mapping[str, tuple[int | None, str | None]]] = {
     "glue": {
         f"{GLUE}/CoLA.zip": (
@@ -188,7 +192,13 @@ PUBLISHED: Mapping[str, Mapping[str, tuple[int | None, str | None]]] = {
     "blimp": {
         "https://raw.githubusercontent.com/alexwarstadt/blimp/master/BLiMP.zip": (None, None)
     },
-}
+    "babylm": {
+        f"{BABYLM}/{name}.train.txt": (None, None)
+        for name in (
+            "bnc_spoken", "childes", "gutenberg", "open_subtitles", "simple_wiki", "switchboard",
+        )
+    },
+}  # fmt: skip
 C4 = "https://huggingface.co/datasets/allenai/c4/resolve/main/en/c4-train.{:05d}-of-01024.json.gz"
 OPENWEBTEXT = (
     "https://huggingface.co/datasets/Skylion007/openwebtext/resolve/refs%2Fconvert%2Fparquet/"
@@ -294,6 +304,7 @@ COLLECTIONS: dict[str, Collection] = {
     "openwebtext": Collection(
         licence="CC0-1.0 (the packaging)", remotes=functools.partial(numbered, OPENWEBTEXT)
     ),
+    "babylm": _task("babylm", "of each text, see the dataset's card"),
     "glue": _task("glue", "of each task, see gluebenchmark.com", finish=paraphrases),
     "squad": _task("squad", "CC-BY-SA-4.0"),
     "snli": _task("snli", "CC-BY-SA-4.0", member=nli_member),
@@ -351,9 +362,9 @@ def fetch(
 ) -> None:
     """Download a text collection, such as simplewiki, or task data, such as glue.
 
-    COLLECTION is simplewiki, enwiki, gutenberg, c4 or openwebtext; glue, squad, snli, xnli or
-    blimp. An interrupted download continues. Archives are unpacked where `--data` of finetune and
-    score-pairs finds them.
+    COLLECTION is simplewiki, enwiki, gutenberg, c4, openwebtext or babylm; glue, squad, snli,
+    xnli or blimp. An interrupted download continues. Archives are unpacked where `--data` of
+    finetune and score-pairs finds them.
     """
     from cloze.flows.views import terminal
     from cloze.flows.views.live import StageDisplay
