@@ -67,7 +67,7 @@ def _milestones(source: str) -> dict[str, str]:
     summary = {} if manifest is None else manifest.summary
     names = {f"step-{step}": path for step, path in (summary.get("milestones") or {}).items()}
     for words, path in (summary.get("milestone_words") or {}).items():
-        names[f"words-{format_count(int(words))}"] = path
+        names[f"chck_{format_count(int(words))}"] = path  # as BabyLM's suite names them
     if not names:
         raise UsageError(
             f"--revisions needs a finished pretraining with milestones ({source} has none); train "

@@ -136,22 +136,22 @@ def test_revisions_there_and_back(hub: Any, tmp_path: Path) -> None:
     training, export = write_pretraining(tmp_path / "pretrain"), tmp_path / "hf-model"
     done = cloze("export", training, "--revisions", "--out", export, "--json")
     assert done.returncode == 0, done.stderr
-    assert sorted(done.json["revisions"]) == ["step-4", "words-1M"]
+    assert sorted(done.json["revisions"]) == ["chck_1M", "step-4"]
     done = cloze("push", export, "org/model", "--json")
     assert done.returncode == 0, done.stderr
-    assert list(done.json["commits"]) == ["main", "step-4", "words-1M"]
+    assert list(done.json["commits"]) == ["main", "chck_1M", "step-4"]
     assert "hf_secret" not in done.stdout + done.stderr
     main = hub.commits[hub.branches["main"]]
     assert "model.safetensors" in main
     assert not [name for name in main if name.startswith(("revisions", "_", "manifest"))]
     out = tmp_path / "back"
-    done = cloze("import", "org/model@words-1M", "--out", out, "--json")
+    done = cloze("import", "org/model@chck_1M", "--out", out, "--json")
     assert done.returncode == 0, done.stderr
     before = checkpoint.load(f"{training}/checkpoints/step-00000002").state
     after = checkpoint.load(str(out)).state
     assert all(after[name].equal(tensor) for name, tensor in before.items())
     manifest = read_manifest(str(out))
-    assert manifest.config["repository"] == f"org/model@{hub.branches['words-1M']}"
+    assert manifest.config["repository"] == f"org/model@{hub.branches['chck_1M']}"
     assert manifest.parents["directory"]  # the hash of the files
 
 
