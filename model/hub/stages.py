@@ -34,7 +34,8 @@ class ExportConfig(StageConfig):
     heads."""
 
     revisions: bool = False
-    """Also export the milestones of a pretraining, one directory each below revisions/."""
+    """Also export the milestones of a pretraining, one directory each below revisions/: of all its
+    phases, or those of a merge's pretraining."""
 
     format: Literal["safetensors", "onnx"] = "safetensors"
     """Format of the weights; onnx adds an ONNX file to safetensors, checked by onnxruntime."""

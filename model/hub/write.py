@@ -8,6 +8,8 @@ from typing import Any, cast
 
 from cloze.core import storage
 from cloze.core.artifacts import artifact
+from cloze.core.artifacts.fingerprints import artifact_fingerprint_of
+from cloze.core.artifacts.lineage import NearbyArtifacts
 from cloze.core.errors import ClozeError, DataError, UsageError, require_packages
 from cloze.core.humanize import format_count
 from cloze.core.stages.stage import BuildContext, StageResult
@@ -26,6 +28,7 @@ TOKENIZER_CONFIG = "tokenizer_config.json"
 ENCODER, MASKED_LM, PRETRAINING = "encoder", "masked-lm", "pretraining"
 SENTENCE_TRANSFORMERS = "sentence-transformers"
 REVISIONS = "revisions"
+_EARLIER = {"pretrain": "continue", "merge": "checkpoint"}  # inputs with earlier milestones
 
 
 def export(build: BuildContext, config: ExportConfig) -> StageResult:
@@ -58,22 +61,29 @@ def export(build: BuildContext, config: ExportConfig) -> StageResult:
 
 
 def _milestones(source: str) -> dict[str, str]:
-    """Return the milestone checkpoints of a finished pretraining by revision name.
+    """Return the milestone checkpoints of a pretraining's phases, or a merge's, by revision name.
 
     Raises:
-        UsageError: `source` is none, or has no milestones.
+        UsageError: `source` is neither, or there are no milestones.
     """
-    manifest = artifact.find_manifest(source)
-    summary = {} if manifest is None else manifest.summary
-    names = {f"step-{step}": path for step, path in (summary.get("milestones") or {}).items()}
-    for words, path in (summary.get("milestone_words") or {}).items():
-        names[f"chck_{format_count(int(words))}"] = path  # as BabyLM's suite names them
+    names: dict[str, str] = {}
+    nearby = NearbyArtifacts(storage.absolute(source))
+    directory: str | None = source
+    while directory is not None and (manifest := artifact.find_manifest(directory)) is not None:
+        steps, words = (
+            manifest.summary.get(name) or {} for name in ("milestones", "milestone_words")
+        )
+        names |= {f"step-{step}": storage.join(directory, path) for step, path in steps.items()}
+        for number, path in words.items():  # as BabyLM's suite names them
+            names[f"chck_{format_count(int(number))}"] = storage.join(directory, path)
+        parent = manifest.parents.get(_EARLIER.get(manifest.stage, ""))
+        directory = nearby.find(artifact_fingerprint_of(parent)) if parent else None
     if not names:
         raise UsageError(
             f"--revisions needs a finished pretraining with milestones ({source} has none); train "
-            f"with --milestones or --milestone-words"
+            f"with --milestone or --milestone-word"
         )
-    return {name: storage.join(source, path) for name, path in names.items()}
+    return names
 
 
 def _export_checkpoint(

@@ -110,25 +110,24 @@ def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Any]:
     found.server_close()
 
 
-def write_pretraining(path: Path) -> str:
+def write_pretraining(path: Path, stage: str = "pretrain", **values: Any) -> str:
     """A finished pretraining whose steps 2 and 4 are kept, the first by words."""
     for step in (2, 4, 5):
         directory = path / "checkpoints" / f"step-{step:08}"
         write_checkpoint(directory, path.parent / "scratch", step=step, seed=step)
-    manifest = Manifest(
-        stage="pretrain",
-        version=1,
-        fingerprint="a" * 64,
-        parents={},
-        config={},
-        files=(),
-        summary={
+    manifest = {
+        "version": 1,
+        "fingerprint": "a" * 64,
+        "parents": {},
+        "config": {},
+        "files": (),
+        "summary": {
             "checkpoint": "checkpoints/step-00000005",
             "milestones": {"4": "checkpoints/step-00000004"},
             "milestone_words": {"1000000": "checkpoints/step-00000002"},
         },
-    )
-    write_manifest(str(path), manifest)
+    }
+    write_manifest(str(path), Manifest(stage=stage, **{**manifest, **values}))
     return str(path)
 
 
@@ -153,6 +152,27 @@ def test_revisions_there_and_back(hub: Any, tmp_path: Path) -> None:
     manifest = read_manifest(str(out))
     assert manifest.config["repository"] == f"org/model@{hub.branches['chck_1M']}"
     assert manifest.parents["directory"]  # the hash of the files
+
+
+def test_revisions_of_earlier_phases_and_of_a_merge(tmp_path: Path) -> None:
+    write_pretraining(tmp_path / "first")
+    last = {"checkpoint": "checkpoints/step-00000005"}
+    write_pretraining(
+        tmp_path / "second",
+        fingerprint="b" * 64,
+        parents={"continue": "a" * 64},
+        summary={**last, "milestone_words": {"2500000": "checkpoints/step-00000004"}},
+    )
+    merge = write_pretraining(
+        tmp_path / "mean",
+        "merge",
+        fingerprint="c" * 64,
+        parents={"checkpoint": "b" * 64},
+        summary=last,
+    )
+    done = cloze("export", merge, "--revisions", "--out", tmp_path / "hf", "--json")
+    assert done.returncode == 0, done.stderr
+    assert sorted(done.json["revisions"]) == ["chck_1M", "chck_2.5M", "step-4"]
 
 
 def test_what_is_no_export_or_repository(hub: Any, tmp_path: Path) -> None:
