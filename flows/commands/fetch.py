@@ -112,6 +112,7 @@ BABYLM = (  # a revision, whose files do not change
     "https://huggingface.co/datasets/BabyLM-community/BabyLM-2026-Strict-Small/resolve/"
     "c92ab16b4f08858304b0815706065b3354d8fc0a"
 )
+BABYLM_TEXTS = "bnc_spoken childes gutenberg open_subtitles simple_wiki switchboard"
 PUBLISHED: Mapping[str, Mapping[str, tuple[int | None, str | None]]] = {
     "glue": {
         f"{GLUE}/CoLA.zip": (
@@ -192,13 +193,8 @@ PUBLISHED: Mapping[str, Mapping[str, tuple[int | None, str | None]]] = {
     "blimp": {
         "https://raw.githubusercontent.com/alexwarstadt/blimp/master/BLiMP.zip": (None, None)
     },
-    "babylm": {
-        f"{BABYLM}/{name}.train.txt": (None, None)
-        for name in (
-            "bnc_spoken", "childes", "gutenberg", "open_subtitles", "simple_wiki", "switchboard",
-        )
-    },
-}  # fmt: skip
+    "babylm": {f"{BABYLM}/{name}.train.txt": (None, None) for name in BABYLM_TEXTS.split()},
+}
 C4 = "https://huggingface.co/datasets/allenai/c4/resolve/main/en/c4-train.{:05d}-of-01024.json.gz"
 OPENWEBTEXT = (
     "https://huggingface.co/datasets/Skylion007/openwebtext/resolve/refs%2Fconvert%2Fparquet/"
@@ -363,8 +359,7 @@ def fetch(
     """Download a text collection, such as simplewiki, or task data, such as glue.
 
     COLLECTION is simplewiki, enwiki, gutenberg, c4, openwebtext or babylm; glue, squad, snli,
-    xnli or blimp. An interrupted download continues. Archives are unpacked where `--data` of
-    finetune and score-pairs finds them.
+    xnli or blimp. An interrupted download continues. Archives are unpacked where `--data` looks.
     """
     from cloze.flows.views import terminal
     from cloze.flows.views.live import StageDisplay
