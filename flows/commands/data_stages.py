@@ -57,8 +57,7 @@ CORPUS_OPTIONS: dict[str, OptionOverride] = {
         "--source",
         required=True,
         help="Source to read: wikipedia, html, wikiextractor, books, jsonl, warc, text, babylm,"
-        " parquet, arrow or docstrings."
-        " A path, glob or s3:// or gs:// URL. Repeatable.",
+        " parquet, arrow or docstrings. A path, glob or s3:// or gs:// URL. Repeatable.",
     ),
     "mixture": OptionOverride("--mixture", weights, {"multiple": True, "metavar": "NAME=WEIGHT"}),
 }
