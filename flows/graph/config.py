@@ -1,9 +1,10 @@
 """Run configs: a YAML file or a preset with one section per node, and overrides on top.
 
-Relative paths in a file are relative to that file; in a preset, `samples/…` is Cloze's sample data.
-Paths in overrides are relative to the working directory.
+Relative paths in a file are relative to that file. Those in presets and in overrides are relative
+to the working directory; in a preset, `samples/…` is Cloze's sample data.
 
-    extends   another config file, relative to this one, whose sections this file overrides
+    extends   another config file, relative to this one, or a preset, of which this file overrides
+              sections
     sizes     overrides by name, such as those of a small machine; `size` names the ones that apply
 """
 
@@ -156,21 +157,18 @@ def read(
         UsageError: no such file or preset, or invalid YAML.
     """
     config_paths = {**preset_paths(), **(more or {})}
-    if reference in config_paths:
-        path, base = config_paths[reference], samples_directory().parent
-    elif Path(reference).is_file():
-        path, base = Path(reference), Path(reference).resolve().parent
-    else:
+    path = config_paths.get(reference, Path(reference))
+    if reference not in config_paths and not path.is_file():
         raise UsageError(
             f"{reference!r} is neither a config file nor a preset; "
             f"{did_you_mean(reference, config_paths)}"
         )
     overrides = dict(overrides or {})
-    values = _with_size(_read_file(path, base), overrides.pop(SIZE, None), reference)
+    values = _with_size(_read_file(path), overrides.pop(SIZE, None), reference)
     return _with_overrides(values, overrides)
 
 
-def _read_file(path: Path, base: Path, above: tuple[Path, ...] = ()) -> dict[str, Any]:
+def _read_file(path: Path, above: tuple[Path, ...] = ()) -> dict[str, Any]:
     """Return the values of a YAML file over those that it extends, with absolute paths.
 
     Args:
@@ -190,17 +188,33 @@ def _read_file(path: Path, base: Path, above: tuple[Path, ...] = ()) -> dict[str
         raise UsageError(f"{path} must contain a mapping of sections, not {type(values).__name__}")
     extended = values.pop(EXTENDS, None)
     sizes = values.pop(SIZES, None) or {}
+    base = path.resolve().parent
+    if PRESETS.parent in base.parents:
+        base, values, sizes = Path.cwd(), _with_samples(values), _with_samples(sizes)
     values = _resolved(values, base)
     sizes = {name: _resolved(sections or {}, base) for name, sections in sizes.items()}
     if extended is None:
         return {**values, SIZES: sizes} if sizes else values
-    below = _read_file(path.parent / str(extended), base, (*above, path.resolve()))
+    below_path = path.parent / str(extended)
+    if not below_path.is_file():
+        below_path = preset_paths().get(str(extended), below_path)
+    below = _read_file(below_path, (*above, path.resolve()))
     common = below.pop(SIZES, {})
     sizes = {
         name: _with_overrides(common.get(name, {}), sizes.get(name, {}))
         for name in {**common, **sizes}
     }
     return {**_with_overrides(below, values), SIZES: sizes}
+
+
+def _with_samples(value: Any) -> Any:
+    """Make the paths of the sample data absolute, at any depth."""
+    if isinstance(value, dict):
+        return {key: _with_samples(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_with_samples(item) for item in value]
+    is_sample = isinstance(value, str) and value.startswith("samples/")
+    return str(samples_directory().parent / value) if is_sample else value
 
 
 def _with_size(values: dict[str, Any], size: str | None, reference: str) -> dict[str, Any]:

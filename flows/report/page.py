@@ -166,12 +166,16 @@ def _pretrain_cards(trained: Sequence[ReportNode]) -> list[Card]:
 
 
 def _sections(nodes: Sequence[ReportNode]) -> dict[str, list[ReportNode]]:
-    """Return the nodes with scores by section; nodes without a matrix are grouped by stage."""
+    """Return the nodes with scores by section; sections of one group are listed by stage."""
+    groups: dict[str, set[str]] = {}
+    for node in nodes:
+        groups.setdefault(node.placement.section, set()).add(node.group)
     sections: dict[str, list[ReportNode]] = {}
     for node in nodes:
         if node.scores:
-            section = node.placement.section if node.placement.values else node.stage
-            sections.setdefault(section, []).append(node)
+            section = node.placement.section
+            key = section if len(groups[section]) > 1 else node.stage
+            sections.setdefault(key, []).append(node)
     return sections
 
 
@@ -179,12 +183,12 @@ def _table(section: str, members: Sequence[ReportNode]) -> dict[str, Any]:
     """Return the table of a section: a row per group of replicates.
 
     A row has the first metric of each replicate, and mean, deviation and best of all metrics.
-    Groups of several tasks are not compared: each row names its own metric.
+    Groups of several tasks, data or objectives are not compared: each row names its own metric.
     """
     groups = by_group(members)
     seeds = list(dict.fromkeys(_replicate(node) for node in members))
     metrics = list(dict.fromkeys(metric for node in members for metric in node.scores))
-    has_several_tasks = len(_by_task(members)) > 1
+    has_several_tasks = len(set(map(_measured, members))) > 1
     rows, group_means = [], {}
     for group, replicates in groups.items():
         by_seed = {_replicate(node): next(iter(node.scores.values())) for node in replicates}
@@ -214,6 +218,12 @@ def _table(section: str, members: Sequence[ReportNode]) -> dict[str, Any]:
         else None,
         "plot": plots.bars(group_means, name) if is_comparable else "",
     }
+
+
+def _measured(node: ReportNode) -> tuple[str, str | None, str]:
+    """Return what nodes with comparable scores share."""
+    manifest = node.manifest
+    return node.task, manifest.parents.get("data"), str(manifest.summary.get("objectives"))
 
 
 def _replicate(node: ReportNode) -> str:

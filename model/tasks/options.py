@@ -81,8 +81,8 @@ class TableOptions(TaskOptions):
     """Options of examples in tables: TSV, CSV, JSON lines, Parquet, Arrow."""
 
     columns: dict[str, str | int] = Field(default_factory=dict)
-    """Column of each role (text, pair, label, id …): its name, or its number from 0 in a file
-    without a header."""
+    """Column of each role (text, pair, label, id …): its name, its number from 0 in a file without
+    a header, or a template of names, such as `{question} {answer}`."""
 
     header: bool = True
     """First line of a TSV or CSV file has the column names."""

@@ -50,6 +50,24 @@ def superglue(
     return TaskSpec(kind=kind, metrics=metrics, options={**options, "columns": columns})
 
 
+def _babylm(
+    name: str,
+    text: str,
+    pair: str,
+    labels: tuple[str, ...] = _BINARY,
+    metrics: tuple[str, ...] = ("accuracy",),
+) -> TaskSpec:
+    """Return a task in the files of BabyLM's evaluation; `text` and `pair` are its templates."""
+    options = {
+        "folder": "glue_filtered",
+        "files": {"train": f"{name}.train.jsonl", "dev": f"{name}.valid.jsonl"},
+        "columns": {"text": text, "pair": pair, "label": "label"},
+        "labels": labels,
+        "empty": "keep",
+    }
+    return TaskSpec(kind="classification", metrics=metrics, options=options)
+
+
 def _trees(values: Mapping[str, str], **options: Any) -> TaskSpec:
     """Return a task in the Stanford Sentiment Treebank (Socher et al. 2013), of whole sentences.
 
@@ -236,6 +254,16 @@ TEXT_TASKS: dict[str, TaskSpec] = {
         {"text": "text", "pair": "pair", "label": "label", "id": "id"},
         labels=_BINARY,
         format="multirc",
+    ),
+    # BabyLM (babylm-org/babylm-eval): pairs of texts, and at most 10,000 of MNLI and QQP
+    "babylm-boolq": _babylm("boolq", "question", "passage"),
+    "babylm-mnli": _babylm("mnli", "premise", "hypothesis", ("0", "1", "2")),
+    "babylm-mrpc": _babylm("mrpc", "sentence1", "sentence2", metrics=("f1", "accuracy")),
+    "babylm-multirc": _babylm("multirc", "Question: {question} Answer: {answer}", "paragraph"),
+    "babylm-qqp": _babylm("qqp", "question1", "question2", metrics=("f1", "accuracy")),
+    "babylm-rte": _babylm("rte", "sentence1", "sentence2"),
+    "babylm-wsc": _babylm(
+        "wsc", 'Does "{span2_text}" refer to "{span1_text}" in this passage?', "text"
     ),
     # citation intent (Cohan et al. 2019; Jurgens et al. 2018)
     "scicite": _scibert(

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import Any
 
@@ -219,6 +220,7 @@ def as_text(value: Any, location: str, column: str | int) -> str:
 TEXT, PAIR, LABEL, ID = "text", "pair", "label", "id"  # column roles
 MUST_LABEL = ("train", "dev")  # splits whose answers must be known
 NO_LABEL = "-1"  # marks a missing label in test splits of Hugging Face's hub
+FIELD = re.compile(r"\{([^{}]+)\}")  # a column in a template
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -262,6 +264,25 @@ def describe_columns(options: TableOptions, roles: Sequence[str] = (TEXT, PAIR, 
     return f"a directory with {files} (columns: {columns})"
 
 
+def _with_templates(table: Table, columns: Iterable[str | int]) -> Table:
+    """Return the table with a column for each template, such as `{question} Answer: {answer}`."""
+    templates = [column for column in columns if FIELD.search(str(column))]
+    indices = {
+        name: index
+        for template in templates
+        for name in FIELD.findall(str(template))
+        for index in table.indices([name])
+    }
+
+    def filled(location: str, values: Sequence[Any]) -> Iterator[str]:
+        texts = {name: as_text(values[index], location, name) for name, index in indices.items()}
+        for template in templates:
+            yield FIELD.sub(lambda match: texts[match[1]], str(template))
+
+    rows = ((location, [*values, *filled(location, values)]) for location, values in table.rows)
+    return replace(table, columns=(*table.columns, *map(str, templates)), rows=rows)
+
+
 def open_split(
     path: str,
     split: str,
@@ -295,6 +316,7 @@ def open_split(
     drop = options.irregular == "drop" and not split.startswith("test")
     header = options.header if own.header is None else own.header
     table = prepare(open_table(file, options, header=header, drop=drop))
+    table = _with_templates(table, columns.values())
     roles = [role, optional] if optional in columns else [role]
     has_label = table.index(columns.get(LABEL, LABEL)) is not None
     if has_label or split in MUST_LABEL:

@@ -91,6 +91,28 @@ def test_a_key_below_the_model_of_a_preset_keeps_the_preset() -> None:
     )
 
 
+def test_a_file_extends_a_preset_by_name_or_a_file_beside_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each relative path is relative to the file that has it; a preset's to the directory of use."""
+    (tmp_path / "use" / "glue" / "RTE").mkdir(parents=True)
+    for split in ("train", "dev"):
+        (tmp_path / "use" / "glue" / "RTE" / f"{split}.tsv").touch()
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "top.yaml").write_text("extends: glue\nfinetune: {checkpoint: ./made}\n")
+    (tmp_path / "top.yaml").write_text("extends: mine/top.yaml\nname: top\n")
+    monkeypatch.chdir(tmp_path / "use")
+    finetune = next(
+        node for node in configs.load("../top.yaml").nodes.values() if node.stage == "finetune"
+    )
+    assert finetune.config.data == str(tmp_path / "use" / "glue")  # type: ignore[attr-defined]
+    assert finetune.inputs["checkpoint"].path == str(tmp_path / "mine" / "made")
+    (tmp_path / "sample.yaml").write_text("extends: sample\nname: sample\n")
+    loaded = configs.load(str(tmp_path / "sample.yaml")).dump()["corpus"]
+    assert loaded == configs.load("sample").dump()["corpus"]
+    assert Path(loaded["sources"][1]["path"]).is_dir()
+
+
 def test_a_file_that_extends_itself_is_refused(tmp_path: Path) -> None:
     for name, other in (("a", "b"), ("b", "a")):
         (tmp_path / f"{name}.yaml").write_text(f"extends: {other}.yaml\nname: {name}\n")

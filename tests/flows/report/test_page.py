@@ -137,6 +137,22 @@ def test_a_page_of_many_shows_rows_seeds_and_all_curves() -> None:
     assert '<svg class="graph"' in page
 
 
+def test_sections_of_one_stage_share_a_table_and_only_equal_data_are_compared() -> None:
+    """Two parts of a suite, each with two seeds, as `score@ewok-1` of a preset."""
+    nodes = [
+        gathered(f"score@{part}{seed}", {"task": "minimal-pairs", "metrics": {"accuracy": share}},
+                 f"score@{part}".strip("-@"), values={"seed": seed})
+        for part, share in (("", 0.6), ("ewok-", 0.5)) for seed in (1, 2)
+    ]  # fmt: skip
+    page = render(nodes, scores(nodes), [])
+    assert page.count("Scores of") == 1
+    assert "score@ewok" in page
+    assert 'class="best"' in page
+    for node, data in zip(nodes, "aabb", strict=True):
+        node.manifest.parents["data"] = data
+    assert 'class="best"' not in render(nodes, scores(nodes), [])
+
+
 def test_unlike_tasks_are_neither_averaged_nor_compared() -> None:
     nodes = [
         gathered(f"finetune@{task}-{seed}", {"task": task, "metric": metric,

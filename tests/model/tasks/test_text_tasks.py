@@ -136,6 +136,22 @@ def test_superglue_s_texts(tmp_path: Path) -> None:
     assert load_task("cb").metrics == ("macro_f1", "accuracy")
 
 
+def test_babylm_s_files_have_texts_from_several_columns(tmp_path: Path) -> None:
+    folder = tmp_path / "glue_filtered"
+    answer = {"paragraph": "A passage.", "question": "Who ran?", "answer": "Bob", "idx": {"a": 0}}
+    write(folder / "multirc.valid.jsonl", answer | {"label": 1}, answer | {"label": 0})
+    examples = read("babylm-multirc", tmp_path)
+    assert examples.texts[0] == "Question: Who ran? Answer: Bob"
+    assert (examples.text_pairs[0], answers(examples)) == ("A passage.", ["1", "0"])
+    reference = {"text": "Ann saw {it}.", "span1_text": "Ann", "span2_text": "it", "label": 0}
+    write(folder / "wsc.valid.jsonl", reference)
+    examples = read("babylm-wsc", tmp_path)
+    assert list(examples.texts) == ['Does "it" refer to "Ann" in this passage?']
+    assert list(examples.text_pairs) == ["Ann saw {it}."]
+    with pytest.raises(DataError, match=r"no column 'answers' .*paragraph, question, answer"):
+        read("babylm-multirc", tmp_path, columns={"text": "{question} {answers}"})
+
+
 def test_copa_joins_cause_and_effect_with_the_alternatives(tmp_path: Path) -> None:
     row = {
         "premise": "The man ran.", "choice1": "He was late.", "choice2": "He sat.",
