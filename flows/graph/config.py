@@ -156,16 +156,21 @@ def read(
     Raises:
         UsageError: no such file or preset, or invalid YAML.
     """
-    config_paths = {**preset_paths(), **(more or {})}
-    path = config_paths.get(reference, Path(reference))
-    if reference not in config_paths and not path.is_file():
-        raise UsageError(
-            f"{reference!r} is neither a config file nor a preset; "
-            f"{did_you_mean(reference, config_paths)}"
-        )
+    path = _find(reference, Path(), {**preset_paths(), **(more or {})})
     overrides = dict(overrides or {})
     values = _with_size(_read_file(path), overrides.pop(SIZE, None), reference)
     return _with_overrides(values, overrides)
+
+
+def _find(reference: str, directory: Path, presets: Mapping[str, Path]) -> Path:
+    """Return the path of a preset, or of a file relative to `directory`."""
+    path = presets.get(reference, directory / reference)
+    if reference not in presets and not path.is_file():
+        raise UsageError(
+            f"{str(path)!r} is neither a config file nor a preset; "
+            f"{did_you_mean(reference, presets)}"
+        )
+    return path
 
 
 def _read_file(path: Path, above: tuple[Path, ...] = ()) -> dict[str, Any]:
@@ -195,9 +200,7 @@ def _read_file(path: Path, above: tuple[Path, ...] = ()) -> dict[str, Any]:
     sizes = {name: _resolved(sections or {}, base) for name, sections in sizes.items()}
     if extended is None:
         return {**values, SIZES: sizes} if sizes else values
-    below_path = path.parent / str(extended)
-    if not below_path.is_file():
-        below_path = preset_paths().get(str(extended), below_path)
+    below_path = _find(str(extended), path.parent, preset_paths())
     below = _read_file(below_path, (*above, path.resolve()))
     common = below.pop(SIZES, {})
     sizes = {
