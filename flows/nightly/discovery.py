@@ -145,8 +145,13 @@ def _read_training(training: str) -> tuple[str, str, dict[str, Any], dict[str, s
         if artifact.is_artifact(training):
             manifest = artifact.read_manifest(training)
             if manifest.stage == STAGE:
-                build = str(job.get("build_id") or "")
-                return manifest.fingerprint, build, manifest.config, inputs
+                words = manifest.summary.get("milestone_words") or {}
+                steps = [
+                    *(manifest.config.get("milestones") or ()),
+                    *map(parse_step, words.values()),
+                ]
+                config = {**manifest.config, "milestones": steps}
+                return manifest.fingerprint, str(job.get("build_id") or ""), config, inputs
             return None
         unfinished = claim.read(training)
         if unfinished is not None and unfinished.stage == STAGE and unfinished.fingerprint:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 
 from cloze.core import storage
+from cloze.core.artifacts.artifact import Manifest
 from cloze.core.errors import UsageError
 from cloze.flows.graph.overrides import WORD
 from cloze.flows.nightly.discovery import (
@@ -64,6 +66,16 @@ def test_all_trainings_are_found_and_nothing_else(tmp_path: Path) -> None:
     assert found[1].key == f"{'a' * 64}/checkpoints/step-00000010"
     assert found[1].made_from == {}
     assert Path(found[1].path) == (made / "checkpoints" / "step-00000010").resolve()
+
+
+def test_milestones_in_words_are_milestones_once_the_training_is_finished(tmp_path: Path) -> None:
+    made = training(tmp_path / "demo" / "pretrain-aaa", "a" * 64, [10, 20, 30], milestones=(10,))
+    manifest = Manifest(
+        stage="pretrain", version=1, fingerprint="a" * 64, config={"milestones": [10]}, parents={},
+        files=(), summary={"milestone_words": {"1000": "checkpoints/step-00000020"}},
+    )  # fmt: skip
+    storage.write_bytes(str(made / "manifest.json"), json.dumps(asdict(manifest)).encode())
+    assert [item.milestone for item in find_checkpoints(tmp_path)] == [True, True, False]
 
 
 def test_of_a_mixture_the_first_dataset_that_is_still_there_is_brought_along(
