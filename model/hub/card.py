@@ -219,6 +219,8 @@ def _training(lineage: Mapping[str, Manifest]) -> Iterator[str]:
     """Yield a section for each training, the last one first."""
     for manifest in lineage.values():
         values = {**manifest.config, **manifest.summary}
+        if begun := values.get("begun_at"):  # the phase's own numbers, as those of its cost
+            values |= {"steps": values["steps"] - begun, "tokens": manifest.tokens}
         rows = [(name, _value(values[key])) for key, name in _TRAINING.items() if values.get(key)]
         if manifest.stage in ("pretrain", "finetune"):
             yield f"## {'Pretraining' if manifest.stage == 'pretrain' else 'Fine-tuning'}"
@@ -340,5 +342,5 @@ def _value(value: Any) -> str:
     if isinstance(value, (list, tuple)):
         return ", ".join(map(_value, value))
     if isinstance(value, float):
-        return f"{value:.6g}"
+        return f"{value:,.0f}" if value.is_integer() and value < 1e10 else f"{value:.6g}"
     return f"{value:,}" if isinstance(value, int) else str(value)

@@ -101,7 +101,7 @@ def write_lineage(runs: Path, licences: tuple[str, ...]) -> str:
     parents = {"corpus": "c" * 64}
     manifest(runs / "dataset", "dataset", "d" * 64, parents=parents, rows=7, tokens=5000)
     trained: dict[str, Any] = {"config": {"seed": 1, "schedule": "linear", "tokens": None}}
-    trained["summary"] = {"tokens": 123456, "words_seen": 98765, "cpu_hours": 0.5}
+    trained["summary"] = {"tokens": 123456, "words_seen": 98765.0, "cpu_hours": 0.5}
     manifest(runs / "pretrain", "pretrain", "e" * 64, parents={"dataset": "d" * 64}, **trained)
     for seed, accuracy in enumerate((0.75, 0.5), 1):
         tuned = runs / f"finetune@{seed}"
@@ -116,6 +116,18 @@ def write_lineage(runs: Path, licences: tuple[str, ...]) -> str:
             summary={"task": "sst2", "metrics": metrics, "checkpoint": "checkpoint"},
         )
     return str(runs / "finetune@1" / "checkpoint")
+
+
+def test_the_numbers_of_a_later_phase_are_its_own(tmp_path: Path) -> None:
+    """The summary counts steps and tokens over all phases, and costs of each."""
+    summary = {"begun_at": 60, "steps": 90, "tokens": 150, "words_seen": 30.0, "checkpoint": "last"}
+    write_classifier(tmp_path / "pretrain" / "last", tmp_path / "scratch")
+    manifest(tmp_path / "pretrain", "pretrain", "e" * 64, summary=summary, tokens=50)
+    loaded = checkpoint.load(str(tmp_path / "pretrain" / "last"))
+    write_directory(loaded, str(tmp_path / "hub"))
+    card = (tmp_path / "hub" / "README.md").read_text()
+    for row in ("| Steps | 30 |", "| Tokens, without padding | 50 |", "| Words seen | 30 |"):
+        assert row in card
 
 
 @pytest.mark.parametrize(
