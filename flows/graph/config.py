@@ -3,8 +3,7 @@
 Relative paths in a file are relative to that file. Those in presets and in overrides are relative
 to the working directory; in a preset, `samples/…` is Cloze's sample data.
 
-    extends   another config file, relative to this one, or a preset, of which this file overrides
-              sections
+    extends   another config file, relative to this one, or a preset; sections here override its own
     sizes     overrides by name, such as those of a small machine; `size` names the ones that apply
 """
 

@@ -266,21 +266,23 @@ def describe_columns(options: TableOptions, roles: Sequence[str] = (TEXT, PAIR, 
 
 def _with_templates(table: Table, columns: Iterable[str | int]) -> Table:
     """Return the table with a column for each template, such as `{question} Answer: {answer}`."""
-    templates = [column for column in columns if FIELD.search(str(column))]
+    templates = [column for column in map(str, columns) if FIELD.search(column)]
+    if not templates:
+        return table
     indices = {
         name: index
         for template in templates
-        for name in FIELD.findall(str(template))
+        for name in FIELD.findall(template)
         for index in table.indices([name])
     }
 
     def filled(location: str, values: Sequence[Any]) -> Iterator[str]:
         texts = {name: as_text(values[index], location, name) for name, index in indices.items()}
         for template in templates:
-            yield FIELD.sub(lambda match: texts[match[1]], str(template))
+            yield FIELD.sub(lambda match: texts[match[1]], template)
 
     rows = ((location, [*values, *filled(location, values)]) for location, values in table.rows)
-    return replace(table, columns=(*table.columns, *map(str, templates)), rows=rows)
+    return replace(table, columns=(*table.columns, *templates), rows=rows)
 
 
 def open_split(
