@@ -319,7 +319,7 @@ def test_the_nightly_flow_on_a_server_and_nights_that_were_missed(
         if end["type"] == "COMPLETED" and "promoted" not in end["message"]
     )
     assert [
-        names for names in operations.tasks(worked[0]) if names.startswith("finetune@flowing.10.")
+        names for names in operations.tasks(worked[0]) if names.startswith("finetune@1-flowing.10.")
     ]
     pages = {
         entry["key"]: entry["data"]
