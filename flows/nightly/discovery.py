@@ -114,14 +114,13 @@ def _checkpoints_of(training: str, run: str) -> Iterator[CheckpointInfo]:
     identity = _read_training(training)
     if identity is None:
         return
-    fingerprint, build, config, inputs = identity
+    fingerprint, build, milestones, inputs = identity
     written_by_step: dict[int, tuple[str, float]] = {}
     for path in complete_steps(training):
         step, written = parse_step(path), storage.mtime(storage.join(path, COMPLETE))
         if step >= 0 and written:  # 0: the training has pruned it
             written_by_step[step] = path, written
     made_from = _made_from(inputs)
-    milestones = {int(step) for step in config.get("milestones") or ()}
     for step, (path, written) in written_by_step.items():
         yield CheckpointInfo(
             key=f"{fingerprint}/{STEPS}/{posixpath.basename(path)}",
@@ -137,8 +136,11 @@ def _checkpoints_of(training: str, run: str) -> Iterator[CheckpointInfo]:
         )
 
 
-def _read_training(training: str) -> tuple[str, str, dict[str, Any], dict[str, str]] | None:
-    """Return a pretraining's fingerprint, build id, config and inputs; None: none or damaged."""
+def _read_training(training: str) -> tuple[str, str, set[int], dict[str, str]] | None:
+    """Return a pretraining's fingerprint, build id, milestones' steps and inputs.
+
+    None: no pretraining, or a damaged one. The steps of milestones in words are known at its end.
+    """
     job = _read_job(training)
     inputs = job.get("inputs") or {}
     with contextlib.suppress(ClozeError):
@@ -146,16 +148,16 @@ def _read_training(training: str) -> tuple[str, str, dict[str, Any], dict[str, s
             manifest = artifact.read_manifest(training)
             if manifest.stage == STAGE:
                 words = manifest.summary.get("milestone_words") or {}
-                steps = [
+                steps = {
                     *(manifest.config.get("milestones") or ()),
                     *map(parse_step, words.values()),
-                ]
-                config = {**manifest.config, "milestones": steps}
-                return manifest.fingerprint, str(job.get("build_id") or ""), config, inputs
+                }
+                return manifest.fingerprint, str(job.get("build_id") or ""), steps, inputs
             return None
         unfinished = claim.read(training)
         if unfinished is not None and unfinished.stage == STAGE and unfinished.fingerprint:
-            return unfinished.fingerprint, unfinished.build, job.get("config") or {}, inputs
+            steps = {*((job.get("config") or {}).get("milestones") or ())}
+            return unfinished.fingerprint, unfinished.build, steps, inputs
     return None
 
 
