@@ -22,8 +22,10 @@ from cloze.flows.report.report_nodes import (
     SummaryTable,
     by_group,
     curves,
+    grouped,
     lower_is_better,
     scored_groups,
+    scored_sections,
     scores_of,
 )
 
@@ -123,7 +125,7 @@ def _task_cards(
 ) -> list[Card]:
     """Return a card per task, for the group with the best mean."""
     cards: list[Card] = []
-    for task, members in list(_by_task(tuned).items())[:MOST_CARDS]:
+    for task, members in list(grouped(tuned, lambda node: node.task).items())[:MOST_CARDS]:
         groups = [group for group, nodes in scored_groups(tuned).items() if nodes[0] in members]
         if not groups:
             continue
@@ -135,13 +137,6 @@ def _task_cards(
         mean = f"mean of {score.n}: {score.format}, best {score.best_node}"
         cards.append((f"{score.mean:.3f}", label, mean if score.n > 1 else group))
     return cards
-
-
-def _by_task(nodes: Sequence[ReportNode]) -> dict[str, list[ReportNode]]:
-    by_task: dict[str, list[ReportNode]] = {}
-    for node in nodes:
-        by_task.setdefault(node.task, []).append(node)
-    return by_task
 
 
 def _pretrain_cards(trained: Sequence[ReportNode]) -> list[Card]:
@@ -167,16 +162,11 @@ def _pretrain_cards(trained: Sequence[ReportNode]) -> list[Card]:
 
 def _sections(nodes: Sequence[ReportNode]) -> dict[str, list[ReportNode]]:
     """Return the nodes with scores by section; sections of one group are listed by stage."""
-    groups: dict[str, set[str]] = {}
-    for node in nodes:
-        groups.setdefault(node.placement.section, set()).add(node.group)
-    sections: dict[str, list[ReportNode]] = {}
-    for node in nodes:
-        if node.scores:
-            section = node.placement.section
-            key = section if len(groups[section]) > 1 else node.stage
-            sections.setdefault(key, []).append(node)
-    return sections
+    listed: dict[str, list[ReportNode]] = {}
+    for section, members in scored_sections(nodes).items():
+        key = section if len(by_group(members)) > 1 else members[0].stage
+        listed.setdefault(key, []).extend(members)
+    return listed
 
 
 def _table(section: str, members: Sequence[ReportNode]) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -131,14 +131,25 @@ def _score(metric: str, observations: Sequence[tuple[float, str]]) -> Score:
     return Score(mean=mean, std=std, best=best, best_node=best_node, n=len(values))
 
 
+def grouped(
+    nodes: Iterable[ReportNode], key: Callable[[ReportNode], str]
+) -> dict[str, list[ReportNode]]:
+    """Return nodes by key, in order of the first node of each."""
+    groups: dict[str, list[ReportNode]] = {}
+    for node in nodes:
+        groups.setdefault(key(node), []).append(node)
+    return groups
+
+
+def scored_sections(nodes: Iterable[ReportNode]) -> dict[str, list[ReportNode]]:
+    """Return nodes with scores by section."""
+    return grouped((node for node in nodes if node.scores), lambda node: node.placement.section)
+
+
 def scored_groups(nodes: Iterable[ReportNode]) -> dict[str, list[ReportNode]]:
     """Return nodes with scores by section, or by group if a section has several groups."""
-    sections: dict[str, list[ReportNode]] = {}
-    for node in nodes:
-        if node.scores:
-            sections.setdefault(node.placement.section, []).append(node)
     scored: dict[str, list[ReportNode]] = {}
-    for section, members in sections.items():
+    for section, members in scored_sections(nodes).items():
         groups = by_group(members)
         scored |= groups if len(groups) > 1 else {section: members}
     return scored
@@ -175,10 +186,7 @@ def describe_groups(nodes: Iterable[ReportNode]) -> dict[str, dict[str, Any]]:
 
 def by_group(nodes: Iterable[ReportNode]) -> dict[str, list[ReportNode]]:
     """Return the nodes by the name that they share with their replicates."""
-    groups: dict[str, list[ReportNode]] = {}
-    for node in nodes:
-        groups.setdefault(node.group, []).append(node)
-    return groups
+    return grouped(nodes, lambda node: node.group)
 
 
 def last_pretrainings(nodes: Sequence[ReportNode]) -> list[ReportNode]:
@@ -282,19 +290,13 @@ def best_settings(nodes: Sequence[ReportNode]) -> list[SummaryTable]:
 
 
 def _by_task(nodes: Sequence[ReportNode]) -> dict[str, list[ReportNode]]:
-    by_task: dict[str, list[ReportNode]] = {}
-    for node in nodes:
-        if node.stage == "finetune" and node.scores:
-            by_task.setdefault(str(node.manifest.summary.get("task")), []).append(node)
-    return by_task
+    tuned = (node for node in nodes if node.stage == "finetune" and node.scores)
+    return grouped(tuned, lambda node: str(node.manifest.summary.get("task")))
 
 
 def _setting(node: ReportNode) -> dict[str, Any]:
-    return {
-        axis: value
-        for axis, value in node.placement.values.items()
-        if axis not in (*REPLICATES, "task")
-    }
+    values, left_out = node.placement.values.items(), (*REPLICATES, "task")
+    return {axis: value for axis, value in values if axis not in left_out}
 
 
 def _ranked(task: str, members: Sequence[ReportNode]) -> SummaryTable | None:
