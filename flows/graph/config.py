@@ -190,11 +190,11 @@ def _read_file(path: Path, above: tuple[Path, ...] = ()) -> dict[str, Any]:
         ) from error
     if not isinstance(values, dict):
         raise UsageError(f"{path} must contain a mapping of sections, not {type(values).__name__}")
-    extended = values.pop(EXTENDS, None)
-    sizes = values.pop(SIZES, None) or {}
     base = path.resolve().parent
     if PRESETS.parent in base.parents:
-        base, values, sizes = Path.cwd(), _with_samples(values), _with_samples(sizes)
+        base, values = Path.cwd(), _with_samples(values)
+    extended = values.pop(EXTENDS, None)
+    sizes = values.pop(SIZES, None) or {}
     values = _resolved(values, base)
     sizes = {name: _resolved(sections or {}, base) for name, sections in sizes.items()}
     if extended is None:
