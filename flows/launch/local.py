@@ -40,9 +40,10 @@ RANK_ENVIRONMENT = {  # of every rank; the user's environment overrides it
     "HF_HUB_OFFLINE": "1",
     "PYTHONUNBUFFERED": "1",
     "GLIBC_TUNABLES": _KEEP_MEMORY,
-    # Idle OpenMP threads spin for about a millisecond, then sleep. Sleeping at once made a
-    # BERT-tiny step 1/4 slower; endless spinning occupies cores that others could use.
-    "GOMP_SPINCOUNT": "20000",
+    # Idle OpenMP threads spin for some microseconds, then sleep. Sleeping at once makes a small
+    # model's step up to 2/3 longer; a millisecond gains nothing more, and where another program
+    # needs a core, it holds back the thread that is waited for (benchmarks/README.md).
+    "GOMP_SPINCOUNT": "1000",
     # batches of different lengths would fragment GPU memory
     "PYTORCH_ALLOC_CONF": "expandable_segments:True",
 }
