@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import shutil
 from collections.abc import Collection, Mapping
@@ -202,10 +203,7 @@ STARTUP_SECONDS = 2.5
 # tokens per second and worker, weighted by mask copies (demo: 2.4M of ten copies, two workers, 5 s)
 TOKENS_PER_SECOND = 800e3
 BYTES_PER_TOKEN = 4.2  # of English with a vocabulary of 30,000
-# tokens in rows per token read: random next segments are copies from other documents
-ROW_TOKENS = 1.1
-FILL = 0.95  # mean fill of a row
-SENTENCE_BYTES = 135.0  # of Wikipedia's English, for a corpus that is not there yet
+SENTENCE_BYTES, DOCUMENT_BYTES = 135.0, 3000.0  # of Wikipedia's English; without a corpus
 COPY_SHARE = 0.05  # work per mask copy, relative to its row
 
 
@@ -219,9 +217,11 @@ def estimate_cost(
     """Estimate the cost from the corpus' bytes and sentences, and the bytes per token."""
     del previous
     corpus, vocab = inputs["corpus"], inputs["vocab"]
-    tokens = float(corpus["bytes"]) / float(vocab.get("bytes_per_piece") or BYTES_PER_TOKEN)
+    bytes_per_token = float(vocab.get("bytes_per_piece") or BYTES_PER_TOKEN)
+    tokens = max(1.0, float(corpus["bytes"]) / bytes_per_token)
     sentences = float(corpus.get("sentences") or float(corpus["bytes"]) / SENTENCE_BYTES)
-    rows, mean_length = _estimate_rows(config, tokens, sentences)
+    documents = float(corpus.get("documents") or float(corpus["bytes"]) / DOCUMENT_BYTES)
+    rows, mean_length = _estimate_rows(config, tokens, max(1.0, sentences), max(1.0, documents))
     id_bytes = 4 if int(vocab.get("size") or 0) > 1 << 16 else 2
     row_bytes, mask_bytes = shard_bytes(config, rows * mean_length, id_bytes)
     parallelism = min(execution.workers, machine.cpus)
@@ -243,19 +243,28 @@ def estimate_cost(
     )
 
 
-def _estimate_rows(config: DatasetConfig, tokens: float, sentences: float) -> tuple[float, float]:
-    """Return the number of rows, and their mean length in tokens.
+def _estimate_rows(
+    config: DatasetConfig, tokens: float, sentences: float, documents: float
+) -> tuple[float, float]:
+    """Return the number of rows, and their mean length in tokens, to a fifth.
 
-    A row of a fixed number of sentences does not depend on the length. Its random last sentence
-    is a copy.
+    Pairs are cut to the length of a row, other rows lack half a sentence. Rows that end with their
+    document are counted as if the documents' lengths were exponentially distributed. A random next
+    segment is a copy, and the text that it displaces makes another row.
     """
-    row_sentences = PAIRINGS[config.pairing].sentences
-    if row_sentences is None:
-        mean_length = FILL * config.length
-        return tokens * ROW_TOKENS / mean_length, mean_length
-    assert isinstance(config, NspOptions)
-    mean_length = min(float(config.length), 3 + row_sentences * tokens / max(1.0, sentences))
-    return sentences / (row_sentences - config.random_next_prob), mean_length
+    pairing, length = PAIRINGS[config.pairing], float(config.length)
+    is_random = pairing.options is NspOptions and isinstance(config, NspOptions)
+    random = config.random_next_prob if is_random else 0.0
+    if pairing.sentences is not None:
+        # the number of rows does not depend on the length
+        mean_length = min(length, 3 + pairing.sentences * tokens / sentences)
+        return sentences / (pairing.sentences - random), mean_length
+    if pairing.options is None:
+        length = max(length / 2, length - tokens / sentences / 2)
+    if pairing.crosses_documents:
+        return tokens / length, length
+    rows = (1 + random) * documents / -math.expm1(-length * documents / tokens)
+    return rows, min(length, (1 + random / 2) * tokens / rows)
 
 
 def measure_throughput(metadata: Metadata) -> MeasuredThroughput:

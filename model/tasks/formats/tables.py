@@ -265,8 +265,13 @@ def describe_columns(options: TableOptions, roles: Sequence[str] = (TEXT, PAIR, 
 
 
 def _with_templates(table: Table, columns: Iterable[str | int]) -> Table:
-    """Return the table with a column for each template, such as `{question} Answer: {answer}`."""
-    templates = [column for column in map(str, columns) if FIELD.search(column)]
+    """Return the table with a column for each template, such as `{question} Answer: {answer}`.
+
+    A column of the table itself that has braces in its name is no template.
+    """
+    templates = [
+        name for name in map(str, columns) if FIELD.search(name) and name not in table.columns
+    ]
     if not templates:
         return table
     indices = {

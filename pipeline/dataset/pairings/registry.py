@@ -47,6 +47,7 @@ class Pairing(NamedTuple):
     packed: bool = False  # rows have several sequences, with boundaries
     labels: tuple[str, str] = ("next", "random")  # names of the pair labels 0 and 1
     sentences: int | None = None  # sentences of a row; None: as many as fit
+    crosses_documents: bool = False  # rows do not end with their document
 
 
 _PAIRS = "cloze.pipeline.dataset.pairings.sentence_pairs"
@@ -61,9 +62,9 @@ PAIRINGS = {
     "sop": Pairing(
         f"{_PAIRS}:sentence_order", task="sop", options=SopOptions, labels=("in_order", "swapped")
     ),
-    "full": Pairing(f"{_CONTINUOUS}:full"),
+    "full": Pairing(f"{_CONTINUOUS}:full", crosses_documents=True),
     "document": Pairing(f"{_CONTINUOUS}:document"),
-    "packed": Pairing(f"{_CONTINUOUS}:packed", packed=True),
+    "packed": Pairing(f"{_CONTINUOUS}:packed", packed=True, crosses_documents=True),
     "electra": Pairing(f"{_PAIRS}:electra", options=ElectraOptions),
 }
 

@@ -150,6 +150,9 @@ def test_babylm_s_files_have_texts_from_several_columns(tmp_path: Path) -> None:
     assert list(examples.text_pairs) == ["Ann saw {it}."]
     with pytest.raises(DataError, match=r"no column 'answers' .*paragraph, question, answer"):
         read("babylm-multirc", tmp_path, columns={"text": "{question} {answers}"})
+    write(folder / "multirc.valid.jsonl", answer | {"{question}": "Mine.", "label": 1})
+    examples = read("babylm-multirc", tmp_path, columns={"text": "{question}"})
+    assert list(examples.texts) == ["Mine."]
 
 
 def test_copa_joins_cause_and_effect_with_the_alternatives(tmp_path: Path) -> None:

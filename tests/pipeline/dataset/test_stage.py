@@ -99,7 +99,14 @@ def test_shards_are_balanced_and_typed(made):
 
 @pytest.mark.parametrize(
     "values",
-    [{}, {"pairing": "sentence-pair"}, {"pairing": "sentence-pair", "random_next_prob": 0}],
+    [
+        {"length": 128},
+        {"pairing": "sentence-pair"},
+        {"pairing": "sentence-pair", "random_next_prob": 0},
+        {"pairing": "full"},
+        {"pairing": "document", "length": 128},
+        {"pairing": "sop", "length": 128},
+    ],
 )
 def test_the_plan_expects_as_many_rows_as_the_stage_makes(vocab, tmp_path, values):
     text = [sentence for _, document in made_documents() for sentence in document]
@@ -108,14 +115,14 @@ def test_the_plan_expects_as_many_rows_as_the_stage_makes(vocab, tmp_path, value
     summary = result.manifest.summary
     size = sum(map(len, text))
     inputs = {
-        "corpus": {"bytes": size, "sentences": len(text)},
+        "corpus": {"bytes": size, "sentences": len(text), "documents": len(list(made_documents()))},
         "vocab": {"bytes_per_piece": size / summary["tokens"]},
     }
     config = DatasetConfig(**{**CONFIG, **values})
     expected = STAGE.cost_model.estimate(config, inputs, Execution(), MachineSpec(), None)
-    assert expected.expected_metadata["rows"] == pytest.approx(summary["rows"], rel=0.15)
+    assert expected.expected_metadata["rows"] == pytest.approx(summary["rows"], rel=0.2)
     length = expected.expected_metadata["mean_length"]
-    assert length == pytest.approx(summary["mean_length"], rel=0.15)
+    assert length == pytest.approx(summary["mean_length"], rel=0.2)
 
 
 def test_words_per_token_of_rows(vocab, tmp_path):
