@@ -26,6 +26,8 @@ os.environ.setdefault("DO_NOT_TRACK", "1")
 os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
 os.environ.setdefault("PREFECT_SERVER_ANALYTICS_ENABLED", "false")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
+# Three workers share two cores: threads of torch that spin while they wait take them from another.
+os.environ.setdefault("GOMP_SPINCOUNT", "0")
 
 # The same examples at every run, and no deadline, so that a change is to blame for what fails and
 # not a busy machine; HYPOTHESIS_PROFILE=explore looks for new ones.
