@@ -22,7 +22,7 @@ in at most one run of forty.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 from typing import Any, Literal
@@ -31,51 +31,15 @@ import numpy as np
 import numpy.typing as npt
 
 from cloze.core.errors import UsageError
+from cloze.model.tasks.metrics import CLASSIFICATION
 
 BETTER, WORSE, NOISE = "better", "worse", "within noise"
 BLOCK_WEIGHTS = 1 << 22  # weights of a block of resamples: 32 MiB
 Floats = npt.NDArray[np.float64]
 
 
-def _f1_by_class(counts: Floats) -> Floats:
-    right = np.diagonal(counts, axis1=1, axis2=2)
-    total = counts.sum(axis=1) + counts.sum(axis=2)
-    f1: Floats = np.divide(2 * right, total, out=np.zeros_like(total), where=total > 0)
-    return f1
-
-
-def _accuracy(counts: Floats) -> Floats:
-    share: Floats = np.trace(counts, axis1=1, axis2=2) / counts.sum(axis=(1, 2))
-    return share
-
-
-def _f1(counts: Floats) -> Floats:
-    return _f1_by_class(counts)[:, 1] if counts.shape[1] > 1 else np.zeros(len(counts))
-
-
-def _macro_f1(counts: Floats) -> Floats:
-    present = counts.sum(axis=1) + counts.sum(axis=2) > 0
-    mean: Floats = (_f1_by_class(counts) * present).sum(axis=1) / present.sum(axis=1)
-    return mean
-
-
-def _matthews(counts: Floats) -> Floats:
-    true, predicted, total = counts.sum(axis=2), counts.sum(axis=1), counts.sum(axis=(1, 2))
-    covariance = np.trace(counts, axis1=1, axis2=2) * total - (true * predicted).sum(axis=1)
-    spread = np.sqrt((total**2 - (predicted**2).sum(axis=1)) * (total**2 - (true**2).sum(axis=1)))
-    correlation: Floats = np.divide(covariance, spread, out=np.zeros_like(spread), where=spread > 0)
-    return correlation
-
-
-# Scores [R] of confusion matrices [R, K, K], rows the true classes. `cloze.model.tasks.metrics`
-# computes the same with scikit-learn, one score a call; the bootstrap needs thousands. A test
-# compares both.
-METRICS: dict[str, Callable[[Floats], Floats]] = {
-    "accuracy": _accuracy,
-    "f1": _f1,
-    "macro_f1": _macro_f1,
-    "matthews": _matthews,
-}
+# Scores of labels that do not depend on the order of the classes, apart from F1's class 1.
+METRICS = {name: CLASSIFICATION[name] for name in ("accuracy", "f1", "macro_f1", "matthews")}
 
 
 def score(

@@ -1,24 +1,25 @@
 """Metrics of tasks, from 0 to 1 (correlations from -1), and their bootstrap intervals.
 
     intervals       any metric, over resampled examples
-    classification  scikit-learn: accuracy, F1, Matthews' correlation
+    classification  of confusion matrices: accuracy, F1, Matthews' correlation
     relations       F1 without the negative class, as TACRED and SemEval-2010
     regression      scipy: correlations, as GLUE for STS-B
     tagging         seqeval: entities with exact extent and type, as in conlleval
     SQuAD           `evaluate-v1.1.py`, `evaluate-v2.0.py`
 
 Those of ranking are in `cloze.model.tasks.ranking_metrics`. A metric is 0 where it is undefined.
-scikit-learn, scipy and seqeval take a second to import, so only the functions that call them do.
+scipy and seqeval take a second to import, so only the functions that call them do.
 """
 
 from __future__ import annotations
 
+import itertools
 import re
 import string
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -50,12 +51,17 @@ def interval(
     """
     if not examples:
         return [0.0, 0.0]
+    return _bounds([metric(indices) for indices in _resampled(examples, seed, resamples)], level)
+
+
+def _resampled(examples: int, seed: int, resamples: int) -> Iterator[Ints]:
     positions = np.arange(examples)
-    resampled = (
-        random_keys.randint_below(random_keys.fold_in(seed, number, positions), examples)
-        for number in range(resamples)
-    )
-    values = [metric(indices.astype(np.int64)) for indices in resampled]
+    for number in range(resamples):
+        keys = random_keys.fold_in(seed, number, positions)
+        yield random_keys.randint_below(keys, examples).astype(np.int64)
+
+
+def _bounds(values: Sequence[float] | Floats, level: float = LEVEL) -> list[float]:
     tail = (1.0 - level) / 2.0
     return [float(bound) for bound in np.quantile(values, [tail, 1.0 - tail])]
 
@@ -65,71 +71,63 @@ def mean_interval(values: Floats, seed: int, resamples: int) -> list[float]:
     return interval(lambda indices: float(values[indices].mean()), len(values), seed, resamples)
 
 
-# Classification.
+# Classification: metrics [R] of confusion matrices, float64 [R, K, K]; rows are the true classes.
+
+ClassMetric = Callable[[Floats], Floats]
+BLOCK_NUMBERS = 1 << 22  # numbers of a block of resamples: 32 MiB
 
 
-class ClassMetric(Protocol):
-    """Metric of labels and predictions, with optional counts: int64 [n], n at least 1."""
-
-    def __call__(self, labels: Ints, predictions: Ints, counts: Ints | None = None, /) -> float: ...
-
-
-def accuracy(labels: Ints, predictions: Ints, counts: Ints | None = None) -> float:
+def accuracy(counts: Floats) -> Floats:
     """Return the share of correct examples."""
-    from sklearn.metrics import accuracy_score
+    share: Floats = np.trace(counts, axis1=1, axis2=2) / counts.sum(axis=(1, 2))
+    return share
 
-    return float(accuracy_score(labels, predictions, sample_weight=counts))
 
-
-def f1(labels: Ints, predictions: Ints, counts: Ints | None = None) -> float:
+def f1(counts: Floats) -> Floats:
     """Return F1 of class 1, as GLUE for MRPC and QQP; 0 if it neither occurs nor is predicted."""
-    from sklearn.metrics import f1_score
-
-    return float(f1_score(labels == 1, predictions == 1, sample_weight=counts, zero_division=0.0))
+    return _mean_f1(counts, np.arange(counts.shape[1]) == 1)
 
 
-def macro_f1(labels: Ints, predictions: Ints, counts: Ints | None = None) -> float:
+def macro_f1(counts: Floats) -> Floats:
     """Return the mean F1 of the classes among labels or predictions."""
-    from sklearn.metrics import f1_score
-
-    return float(
-        f1_score(labels, predictions, average="macro", sample_weight=counts, zero_division=0.0)
-    )
+    return _mean_f1(counts, np.arange(counts.shape[1]) + 1)
 
 
-def matthews(labels: Ints, predictions: Ints, counts: Ints | None = None) -> float:
-    """Return Matthews' correlation (Gorodkin 2004), as GLUE for CoLA; 0 if undefined."""
-    from sklearn.metrics import matthews_corrcoef
-
-    if len(np.union1d(labels, predictions)) < 2:
-        return 0.0
-    return float(matthews_corrcoef(labels, predictions, sample_weight=counts))
-
-
-def micro_f1(labels: Ints, predictions: Ints, counts: Ints | None = None) -> float:
+def micro_f1(counts: Floats) -> Floats:
     """Return micro F1 of all classes but 0, the negative one, as TACRED (Zhang et al. 2017)."""
-    return _grouped_f1(labels, predictions, lambda classes: np.minimum(classes, 1), counts)
+    return _mean_f1(counts, np.arange(counts.shape[1]) > 0)
 
 
-def directed_f1(labels: Ints, predictions: Ints, counts: Ints | None = None) -> float:
+def directed_f1(counts: Floats) -> Floats:
     """Return the official score of SemEval-2010's task 8: mean F1 of relations in two directions.
 
     Class 0, Other, is excluded. Classes 2 k - 1 and 2 k are the directions of relation k; a right
     relation in the wrong direction is an error. The mean is over relations that occur.
     """
-    return _grouped_f1(labels, predictions, lambda classes: (classes + 1) // 2, counts)
+    return _mean_f1(counts, (np.arange(counts.shape[1]) + 1) // 2)
 
 
-def _grouped_f1(
-    labels: Ints, predictions: Ints, group: Callable[[Ints], Ints], counts: Ints | None
-) -> float:
-    """Return the mean F1 of the groups of classes that occur; group 0 is excluded."""
-    weights = np.ones_like(labels) if counts is None else counts
-    sides = np.concatenate([group(labels), group(predictions)])
-    total = np.bincount(sides, np.concatenate([weights, weights]))[1:]
-    correct = np.bincount(group(labels), weights * (labels == predictions), len(total) + 1)[1:]
-    occurs = total > 0
-    return float((2.0 * correct[occurs] / total[occurs]).mean()) if occurs.any() else 0.0
+def _mean_f1(counts: Floats, groups: Flags | Ints) -> Floats:
+    """Return the mean F1 of the groups of classes that occur.
+
+    Args:
+        groups: number of each class's group, [K]; group 0 is excluded.
+    """
+    member = (groups[:, None] == np.arange(1, groups.max() + 1)).astype(np.float64)
+    right = np.diagonal(counts, axis1=1, axis2=2) @ member
+    total = (counts.sum(axis=1) + counts.sum(axis=2)) @ member
+    scores = np.divide(2 * right, total, out=np.zeros_like(total), where=total > 0)
+    mean: Floats = scores.sum(axis=1) / np.maximum(1, np.count_nonzero(total, axis=1))
+    return mean
+
+
+def matthews(counts: Floats) -> Floats:
+    """Return Matthews' correlation (Gorodkin 2004), as GLUE for CoLA; 0 if undefined."""
+    true, predicted, total = counts.sum(axis=2), counts.sum(axis=1), counts.sum(axis=(1, 2))
+    covariance = np.trace(counts, axis1=1, axis2=2) * total - (true * predicted).sum(axis=1)
+    spread = np.sqrt((total**2 - (predicted**2).sum(axis=1)) * (total**2 - (true**2).sum(axis=1)))
+    correlation: Floats = np.divide(covariance, spread, out=np.zeros_like(spread), where=spread > 0)
+    return correlation
 
 
 CLASSIFICATION: Mapping[str, ClassMetric] = {
@@ -156,29 +154,27 @@ def classification_intervals(
     resamples: int = 1000,
     groups: Ints | None = None,
 ) -> dict[str, list[float]]:
-    """Return the bootstrap interval of each metric.
-
-    Each metric is computed from a resample's confusion matrix, with the counts as weights. The
-    result is exact, at a cost that does not grow with the number of examples.
+    """Return the bootstrap interval of each metric, see `interval`.
 
     Args:
         groups: int64 [n], number of each example's group, such as a word's sentence; groups are
             resampled as a whole. None: each example alone.
     """
-    classes = int(max(labels.max(initial=0), predictions.max(initial=0))) + 1
+    if not len(labels):
+        return {name: [0.0, 0.0] for name in names}
+    classes = int(max(labels.max(), predictions.max())) + 1
     cells = labels * classes + predictions
-    size = len(labels) if groups is None else int(groups.max(initial=-1)) + 1
-
-    def compute(metric: ClassMetric, indices: Ints) -> float:
-        drawn = np.bincount(indices, minlength=size)
-        counts = np.bincount(cells, drawn if groups is None else drawn[groups]).astype(np.int64)
-        occurring = np.flatnonzero(counts)
-        return metric(occurring // classes, occurring % classes, counts[occurring])
-
-    return {
-        name: interval(partial(compute, CLASSIFICATION[name]), size, seed, resamples)
-        for name in names
-    }
+    size = len(labels) if groups is None else int(groups.max()) + 1
+    values: dict[str, list[Floats]] = {name: [] for name in names}
+    draws = _resampled(size, seed, resamples)
+    while block := list(itertools.islice(draws, max(1, BLOCK_NUMBERS // classes**2))):
+        drawn = (np.bincount(indices, minlength=size) for indices in block)
+        weights = drawn if groups is None else (counts[groups] for counts in drawn)
+        rows = [np.bincount(cells, each, minlength=classes**2) for each in weights]
+        matrices = np.stack(rows).reshape(-1, classes, classes)
+        for name in names:
+            values[name].append(CLASSIFICATION[name](matrices))
+    return {name: _bounds(np.concatenate(found)) for name, found in values.items()}
 
 
 # Regression.
@@ -215,8 +211,17 @@ def scores(names: Sequence[str], labels: Any, predictions: Any) -> dict[str, flo
 
     Without examples all are 0.
     """
-    functions: Mapping[str, Callable[[Any, Any], float]] = {**CLASSIFICATION, **REGRESSION}
-    return {name: functions[name](labels, predictions) if len(labels) else 0.0 for name in names}
+    if not len(labels):
+        return dict.fromkeys(names, 0.0)
+
+    def compute(name: str) -> float:
+        if name in REGRESSION:
+            return REGRESSION[name](labels, predictions)
+        classes = int(max(labels.max(), predictions.max())) + 1
+        matrix = confusion_matrix(labels, predictions, classes)
+        return float(CLASSIFICATION[name](matrix[None].astype(np.float64))[0])
+
+    return {name: compute(name) for name in names}
 
 
 def regression_intervals(
