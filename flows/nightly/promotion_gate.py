@@ -31,7 +31,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cloze.core.errors import UsageError
-from cloze.model.tasks.metrics import CLASSIFICATION
+from cloze.core.label_metrics import CLASSIFICATION
 
 BETTER, WORSE, NOISE = "better", "worse", "within noise"
 BLOCK_WEIGHTS = 1 << 22  # weights of a block of resamples: 32 MiB

@@ -253,8 +253,8 @@ def _estimate_rows(
     segment is a copy, and the text that it displaces makes another row.
     """
     pairing, length = PAIRINGS[config.pairing], float(config.length)
-    is_random = pairing.options is NspOptions and isinstance(config, NspOptions)
-    random = config.random_next_prob if is_random else 0.0
+    assert isinstance(config, NspOptions)
+    random = config.random_next_prob if pairing.options is NspOptions else 0.0
     if pairing.sentences is not None:
         # the number of rows does not depend on the length
         mean_length = min(length, 3 + pairing.sentences * tokens / sentences)

@@ -81,7 +81,7 @@ class _Marked:
 
 
 class Relation(Classification):
-    """One label per pair of entities; metrics: `metrics.CLASSIFICATION`."""
+    """One label per pair of entities; metrics: `core.label_metrics`."""
 
     options: RelationOptions
 

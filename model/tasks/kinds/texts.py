@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from cloze.core import storage
 from cloze.core.errors import DataError, UsageError
+from cloze.core.label_metrics import CLASSIFICATION
 from cloze.model.families.config import ModelConfig
 from cloze.model.families.models import Backbone
 from cloze.model.tasks import metrics
@@ -118,7 +119,7 @@ def _head(metadata: TaskMetadata) -> str:
 
 
 class Classification(TextTask[LabelledTexts, Probabilities]):
-    """One label per example, trained by cross-entropy; metrics: `metrics.CLASSIFICATION`."""
+    """One label per example, trained by cross-entropy; metrics: `core.label_metrics`."""
 
     options: TextOptions
     metrics: tuple[str, ...] = ("accuracy",)
@@ -204,7 +205,7 @@ class Classification(TextTask[LabelledTexts, Probabilities]):
     ) -> dict[str, Any]:
         labels, predicted = _labels(examples), predictions.argmax(axis=1)
         names = list(examples.label_names)
-        class_metrics = [name for name in self.metrics if name in metrics.CLASSIFICATION]
+        class_metrics = [name for name in self.metrics if name in CLASSIFICATION]
         matrix = metrics.confusion_matrix(labels, predicted, len(names))
         return {
             "interval": metrics.classification_intervals(

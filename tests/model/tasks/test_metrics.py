@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.metrics import f1_score
 
+from cloze.core.label_metrics import CLASSIFICATION
 from cloze.model.tasks import metrics
 from cloze.model.tasks.metrics import interval
 
@@ -72,7 +73,7 @@ def test_matthews_is_the_correlation_of_one_hot_vectors(drawn):
 
 def test_one_class_and_unseen_classes_are_scored_without_a_warning():
     ones, twos = np.ones(5, dtype=np.int64), np.full(5, 2)
-    assert metrics.scores(tuple(metrics.CLASSIFICATION), ones, ones) == {
+    assert metrics.scores(tuple(CLASSIFICATION), ones, ones) == {
         "accuracy": 1,
         "f1": 1,
         "macro_f1": 1,
@@ -80,7 +81,7 @@ def test_one_class_and_unseen_classes_are_scored_without_a_warning():
         "directed_f1": 1,
         "matthews": 0,
     }
-    assert metrics.scores(tuple(metrics.CLASSIFICATION), ones, twos) == {
+    assert metrics.scores(tuple(CLASSIFICATION), ones, twos) == {
         "accuracy": 0,
         "f1": 0,
         "macro_f1": 0,
@@ -108,7 +109,7 @@ def test_relations_are_scored_without_the_negative_class(drawn):
 
 def test_metrics_of_nothing_are_zero():
     nothing = np.zeros(0, dtype=np.int64)
-    assert set(metrics.scores(tuple(metrics.CLASSIFICATION), nothing, nothing).values()) == {0.0}
+    assert set(metrics.scores(tuple(CLASSIFICATION), nothing, nothing).values()) == {0.0}
     assert metrics.classification_intervals(("accuracy", "f1"), nothing, nothing, seed=1) == {
         "accuracy": [0.0, 0.0],
         "f1": [0.0, 0.0],
@@ -151,7 +152,7 @@ def test_intervals_are_those_of_resampled_pairs():
     draw = np.random.default_rng(1)
     labels = draw.integers(0, 3, 60)
     found = np.where(draw.random(60) < 0.6, labels, draw.integers(0, 3, 60))
-    names = tuple(metrics.CLASSIFICATION)
+    names = tuple(CLASSIFICATION)
     by_matrix = metrics.classification_intervals(names, labels, found, seed=2, resamples=40)
     for name in names:
         plain = interval(
