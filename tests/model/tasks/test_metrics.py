@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sklearn.metrics import f1_score
+from sklearn.metrics import accuracy_score, f1_score, matthews_corrcoef
 
 from cloze.core.label_metrics import CLASSIFICATION
 from cloze.model.tasks import metrics
@@ -53,6 +53,21 @@ def test_metrics_are_what_the_papers_define(drawn):
     assert all(
         matrix[a, b] == ((labels == a) & (found == b)).sum() for a in range(4) for b in range(4)
     )
+
+
+@given(pairs)
+@settings(max_examples=60, deadline=None)
+def test_they_are_scikit_learn_s(drawn):
+    labels, found = drawn
+    undefined = {"zero_division": 0.0}
+    expected = {
+        "accuracy": accuracy_score(labels, found),
+        "f1": f1_score(labels == 1, found == 1, **undefined),
+        "macro_f1": f1_score(labels, found, average="macro", **undefined),
+    }
+    if len({*labels, *found}) > 1:
+        expected["matthews"] = matthews_corrcoef(labels, found)
+    assert metrics.scores(tuple(expected), labels, found) == pytest.approx(expected, rel=1e-14)
 
 
 @given(pairs)
