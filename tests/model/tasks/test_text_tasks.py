@@ -150,8 +150,8 @@ def test_babylm_s_files_have_texts_from_several_columns(tmp_path: Path) -> None:
     assert list(examples.text_pairs) == ["Ann saw {it}."]
     with pytest.raises(DataError, match=r"no column 'answers' .*paragraph, question, answer"):
         read("babylm-multirc", tmp_path, columns={"text": "{question} {answers}"})
-    write(folder / "multirc.valid.jsonl", answer | {"{question}": "Mine.", "label": 1})
-    examples = read("babylm-multirc", tmp_path, columns={"text": "{question}"})
+    write(folder / "multirc.valid.jsonl", answer | {"{own}": "Mine.", "label": 1})
+    examples = read("babylm-multirc", tmp_path, columns={"text": "{own}"})
     assert list(examples.texts) == ["Mine."]
 
 
