@@ -83,6 +83,10 @@ def confusion_matrix(labels: Ints, predictions: Ints, classes: int) -> Ints:
     return cells.reshape(classes, classes)
 
 
+def _classes(labels: Ints, predictions: Ints) -> int:
+    return int(max(labels.max(), predictions.max())) + 1
+
+
 def classification_intervals(
     names: Sequence[str],
     labels: Ints,
@@ -99,7 +103,7 @@ def classification_intervals(
     """
     if not len(labels):
         return {name: [0.0, 0.0] for name in names}
-    classes = int(max(labels.max(), predictions.max())) + 1
+    classes = _classes(labels, predictions)
     cells = labels * classes + predictions
     size = len(labels) if groups is None else int(groups.max()) + 1
     values: dict[str, list[Floats]] = {name: [] for name in names}
@@ -150,15 +154,11 @@ def scores(names: Sequence[str], labels: Any, predictions: Any) -> dict[str, flo
     """
     if not len(labels):
         return dict.fromkeys(names, 0.0)
-
-    def compute(name: str) -> float:
-        if name in REGRESSION:
-            return REGRESSION[name](labels, predictions)
-        classes = int(max(labels.max(), predictions.max())) + 1
-        matrix = confusion_matrix(labels, predictions, classes)
-        return float(CLASSIFICATION[name](matrix[None].astype(np.float64))[0])
-
-    return {name: compute(name) for name in names}
+    if REGRESSION.keys() >= {*names}:
+        return {name: REGRESSION[name](labels, predictions) for name in names}
+    matrix = confusion_matrix(labels, predictions, _classes(labels, predictions))
+    counts = matrix[None].astype(np.float64)
+    return {name: float(CLASSIFICATION[name](counts)[0]) for name in names}
 
 
 def regression_intervals(
