@@ -203,7 +203,7 @@ STARTUP_SECONDS = 2.5
 # tokens per second and worker, weighted by mask copies (demo: 2.4M of ten copies, two workers, 5 s)
 TOKENS_PER_SECOND = 800e3
 BYTES_PER_TOKEN = 4.2  # of English with a vocabulary of 30,000
-SENTENCE_BYTES, DOCUMENT_BYTES = 135.0, 3000.0  # of Wikipedia's English; without a corpus
+SENTENCE_BYTES = 135.0  # of Wikipedia's English, for a corpus that is not there yet
 COPY_SHARE = 0.05  # work per mask copy, relative to its row
 
 
@@ -220,8 +220,8 @@ def estimate_cost(
     bytes_per_token = float(vocab.get("bytes_per_piece") or BYTES_PER_TOKEN)
     tokens = max(1.0, float(corpus["bytes"]) / bytes_per_token)
     sentences = float(corpus.get("sentences") or float(corpus["bytes"]) / SENTENCE_BYTES)
-    documents = float(corpus.get("documents") or float(corpus["bytes"]) / DOCUMENT_BYTES)
-    rows, mean_length = _estimate_rows(config, tokens, max(1.0, sentences), max(1.0, documents))
+    documents = max(1.0, float(corpus["documents"]))
+    rows, mean_length = _estimate_rows(config, tokens, max(1.0, sentences), documents)
     id_bytes = 4 if int(vocab.get("size") or 0) > 1 << 16 else 2
     row_bytes, mask_bytes = shard_bytes(config, rows * mean_length, id_bytes)
     parallelism = min(execution.workers, machine.cpus)
