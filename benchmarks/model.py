@@ -1,11 +1,10 @@
 """The training step of our model beside transformers' own class, and without padding beside with
 it.
 
-    python -m benchmarks.model --model bert-mini [--batch 32] [--length 128] [--threads 2] [--rounds
-    5] [--only bf16] python -m benchmarks.model --model bert-mini --ragged          # rows of
-    several lengths: unpadded against padded python -m benchmarks.model --model bert-mini --packed
-    # rows of several sequences: compiled against plain python -m benchmarks.model --model
-    longformer-tiny --memory-by-length 1024 2048 4096
+    python -m benchmarks.model --model bert-mini [--batch 32] [--length 128] [--threads 2]
+    python -m benchmarks.model --model bert-mini --ragged  # unpadded against padded
+    python -m benchmarks.model --model bert-mini --packed  # compiled against plain
+    python -m benchmarks.model --model longformer-tiny --memory-by-length 1024 2048 4096
 
 Same shapes, same initial weights, same batches, torch.optim.AdamW, a step of which is forward,
 backward, clipping, update. First three steps without dropout, whose losses must be equal; then the
@@ -13,16 +12,18 @@ timing, with dropout, in alternation (these machines drift by a third from minut
 each round every variant once, in a process of its own (`--together`: all in one); medians over the
 rounds. Peak memory is what the steps take above what the process took before.
 
-    theirs fp32      transformers' BertForPreTraining as it comes: a head at every position theirs
-    bf16      the same under autocast … with our memory settings    the same in the environment that
-    `cloze` gives its ranks (flows/launch/local.py) ours fp32, bf16  our model and objectives in
-    that environment: the head, and most of the last layer, where the heads read
-    ours compiled    ours at its best: bf16 and torch.compile, where the hardware multiplies bf16
+    theirs fp32     transformers' BertForPreTraining as it comes: a head at every position
+    theirs bf16     the same under autocast
+    … with our memory settings
+                    the same in the environment that `cloze` gives its ranks
+                    (flows/launch/local.py)
+    ours fp32, bf16 our model and objectives in that environment: the head, and most of the last
+                    layer, where the heads read
+    ours compiled   ours at its best: bf16 and torch.compile, where the hardware multiplies bf16
 
-On a GPU (`--device cuda`) also the share of the card's peak that the model's arithmetic reaches
-(`--peak-tflops`), by the count
-of floating point operations a token: 72 layers h^2 + 12 layers h L + 6 rate (h^2 + h V) for forward
-and backward.
+Also the operations per second by which `cloze plan` estimates
+(`cloze.model.train.plan.estimates.step_flops`), or on a GPU (`--device cuda`) the share of the
+card's peak (`--peak-tflops`) without the overhead.
 """
 
 from __future__ import annotations
@@ -60,6 +61,7 @@ from cloze.model.train.optimizers.parameters import (
     gradient_norm,
     parameter_groups,
 )
+from cloze.model.train.plan.estimates import flops_per_token, step_flops
 from cloze.model.train.precision import DTYPES, Precision, autocast, native_bf16
 from cloze.model.train.setup import hyperparameters, step_duration
 
@@ -276,14 +278,6 @@ def first_losses(
     return [step(batch) for batch in batches[:3]]
 
 
-def flops_per_token(config: ModelConfig, length: int) -> float:
-    """Forward and backward, of BERT's shape (the formula of the module's docstring)."""
-    layers, h = config.num_hidden_layers, config.hidden_size
-    return (
-        72 * layers * h * h + 12 * layers * h * length + 6 * RATE * (h * h + h * config.vocab_size)
-    )
-
-
 def row_kind(options: argparse.Namespace) -> RowKind:
     """What was asked for."""
     return "ragged" if options.ragged else "packed" if options.packed else "full"
@@ -434,6 +428,9 @@ def compare(options: argparse.Namespace, config: ModelConfig) -> None:
         if options.device == "cuda":
             share = speed * flops_per_token(config, options.length) / (options.peak_tflops * 1e12)
             line += f"  {share:.1%} of the peak"
+        else:
+            work = step_flops(config, options.length, options.device)
+            line += f"  {speed * work / 1e9:.0f} GFLOP/s"
         memory = max(run["gib"] for run in found[variant.name])
         print(line if options.together else f"{line}  {memory:.2f} GiB")
 

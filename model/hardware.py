@@ -18,11 +18,10 @@ from cloze.core.errors import UsageError, did_you_mean
 from cloze.core.stages.execution import MachineSpec
 
 Kind = Literal["cpu", "cuda"]
-# Operations per second that large models reach on a CPU core with bf16 units, and the share of it
-# without them: BERT-mini's step in fp32 compared with bf16 (benchmarks/README.md).
-CPU_CORE_SPEED, FP32_SHARE = 3.5e11, 0.4
-# The Linux kernel's names of the instruction sets that multiply bf16.
-BF16_FLAGS = ("amx_bf16", "avx512_bf16")
+# Operations per second that models reach on a CPU core in fp32, and in bf16 by the Linux kernel's
+# name of the instruction set, the fastest first (benchmarks/README.md, "A core").
+FP32_CORE_SPEED = 1.3e11
+BF16_CORE_SPEEDS = {"amx_bf16": 3.5e11, "avx512_bf16": 2.0e11}
 # Assumed model FLOPs utilisation of an unmeasured GPU. On an A100 NVIDIA's DeepLearningExamples
 # reach 45 % with BERT-large at length 128, MosaicML's BERT-base 24 %, llm-foundry's 125M and 350M
 # decoders 43 and 51 %. On an H200 Cloze reaches 41 % with BERT-large and 34 % with BERT-base at
@@ -124,9 +123,10 @@ def cpu_flags() -> list[str]:
     return cpu_info().get("flags", "").split()
 
 
-def native_bf16() -> bool:
-    """Return True if this machine's CPU has instructions that multiply bf16."""
-    return any(flag in cpu_flags() for flag in BF16_FLAGS)
+def bf16_core_speed() -> float | None:
+    """Return the operations per second of one core in bf16; None: the CPU cannot multiply bf16."""
+    flags = cpu_flags()
+    return next((speed for name, speed in BF16_CORE_SPEEDS.items() if name in flags), None)
 
 
 def gpu(name: str) -> Device:
@@ -168,11 +168,12 @@ def of(kind: str, computer: MachineSpec) -> Device:
 
 def this_cpu(cores: int) -> Device:
     """Describe the CPU of this machine, with this number of cores."""
+    bf16 = bf16_core_speed()
     return Device(
         name=f"{platform.machine()} CPU, {cores} core{'s' if cores > 1 else ''}",
         memory=float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")),
-        bf16=CPU_CORE_SPEED * cores if native_bf16() else None,
-        fp32=CPU_CORE_SPEED * cores * FP32_SHARE,
+        bf16=None if bf16 is None else bf16 * cores,
+        fp32=FP32_CORE_SPEED * cores,
         source="benchmarks/README.md, by the core",
         kind="cpu",
     )

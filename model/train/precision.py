@@ -25,7 +25,7 @@ def native_bf16(device: torch.device) -> bool:
     """Return True if `device` multiplies bf16 in hardware; emulation is slower than fp32."""
     if device.type == "cuda":
         return torch.cuda.get_device_capability(device) >= AMPERE
-    return hardware.native_bf16()
+    return hardware.bf16_core_speed() is not None
 
 
 def resolve(requested: RequestedPrecision, device: torch.device) -> Precision:

@@ -102,7 +102,8 @@ def prepare(config: PretrainConfig, build: BuildContext, world: World) -> Pretra
     evaluator = _measure(job, start, model, heldout)
     _check_disk(job, start, model.parameters)
     teacher = None if start.teacher is None else start.teacher.model
-    step_flops, meter = partial(flops_per_token, start.model, teacher=teacher), None
+    causal_share, meter = start.directions.causal_share, None
+    step_flops = partial(flops_per_token, start.model, teacher=teacher, causal_share=causal_share)
     if world.is_rank_zero:
         meter = mfu_meter(step_flops, precision, world.device, world.size, job.notes)
     duration = training_duration(config, world, start_position, evaluator, model.parameters)

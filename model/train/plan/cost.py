@@ -127,6 +127,7 @@ def execution_memory(
     *,
     precision: str = "auto",
     averaging: bool = False,
+    causal_share: float = 0.0,
 ) -> tuple[int, int]:
     """Estimate bytes of the machine and of each GPU, with `rows` rows per step."""
     ranks, fsdp = execution.processes * execution.nodes, execution.engine == "fsdp"
@@ -145,11 +146,17 @@ def execution_memory(
         micro_batch = estimates.CPU_TOKENS // length
     else:
         micro_batch = estimates.fitting_rows(
-            device.memory, model, length, ranks=ranks, zero=zero, how=options
+            device.memory, model, length, None, causal_share, ranks=ranks, zero=zero, how=options
         )
     micro_batch = min(-(-rows // ranks), max(1, micro_batch))
     estimate = estimates.training_memory(
-        model, length, micro_batch, ranks=ranks, zero=zero, how=options
+        model,
+        length,
+        micro_batch,
+        ranks=ranks,
+        zero=zero,
+        how=options,
+        causal_share=causal_share,
     )
     if device.kind == "cpu":
         return int(execution.processes * estimate.total), 0
@@ -171,6 +178,14 @@ def dataset_metadata(inputs: Mapping[str, Metadata]) -> Metadata:
 def row_tokens(data: Metadata) -> float:
     """Return the mean number of tokens of a row."""
     return float(data.get("mean_length") or FULL * int(data.get("length") or 128))
+
+
+def _causal_share(config: PretrainConfig) -> float:
+    """Return the share of samples that a fill-mask model reads left to right."""
+    names = config.objectives or ()
+    if "clm" not in names:
+        return 0.0
+    return config.causal_share or (1.0 if len(names) == 1 else 0.5)
 
 
 def _trained(
@@ -202,13 +217,13 @@ def ahead(
     # Processes share a CPU's cores.
     width = execution.processes * execution.nodes if kind == "cuda" else 1
     config = dial.resolve(config, vocabulary, mean_length, width * device.speed(), kind)
-    model = _trained(config.model, source, vocabulary)
+    model, causal_share = _trained(config.model, source, vocabulary), _causal_share(config)
     if model is None:
         weights, memory_bytes = int((source or {}).get("parameters") or 0), (0, 0)
         work = 6.0 * weights + OVERHEAD_OPERATIONS[kind]
     else:
         weights = estimates.approximate_parameters(model)
-        work = estimates.step_flops(model, mean_length, kind)
+        work = estimates.step_flops(model, mean_length, kind, causal_share)
         memory_bytes = execution_memory(
             model,
             length,
@@ -217,6 +232,7 @@ def ahead(
             device,
             precision=config.precision,
             averaging=config.ema is not None,
+            causal_share=causal_share,
         )
     if "teacher" in inputs:
         work += 6.0 * FORWARD * float(inputs["teacher"].get("parameters") or weights)
@@ -262,11 +278,7 @@ def afterwards(facts: Metadata) -> MeasuredThroughput | None:
     kind, weights = str(facts.get("device") or "cpu"), float(facts["parameters"])
     if not tokens:
         return None
-    work = 6.0 * weights + OVERHEAD_OPERATIONS[kind]
-    if spec := model_of(facts):
-        model = _trained(model_config(spec), None, int(facts.get("vocab_size") or 0))
-        assert model is not None
-        work = estimates.step_flops(model, tokens / max(1, int(facts["rows"])), kind)
+    flops = float(facts.get("training_flops") or 6.0 * weights * tokens)
     seconds = (
         tokens / float(measured_speed)
         if measured_speed
@@ -274,7 +286,11 @@ def afterwards(facts: Metadata) -> MeasuredThroughput | None:
     )
     width = int(facts.get("world_size") or 1) if kind == "cuda" else 1
     return MeasuredThroughput(
-        amount=work * tokens, seconds=seconds, width=width, kind=kind, size=weights
+        amount=flops + OVERHEAD_OPERATIONS[kind] * tokens,
+        seconds=seconds,
+        width=width,
+        kind=kind,
+        size=weights,
     )
 
 

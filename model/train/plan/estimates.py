@@ -61,22 +61,40 @@ def active_parameters(model: ModelConfig) -> int:
     return approximate_parameters(model) + repeated_weights
 
 
-def flops_per_token(model: ModelConfig, length: float, teacher: ModelConfig | None = None) -> float:
+def flops_per_token(
+    model: ModelConfig,
+    length: float,
+    teacher: ModelConfig | None = None,
+    causal_share: float = 0.0,
+) -> float:
     """Return the operations per token of a training step, for rows of `length` tokens.
 
     The layers of all networks, the logits of predicted positions, and a teacher's forward pass.
+
+    Args:
+        causal_share: see `predicted_share`.
     """
     layer_flops = sum(
         encoder_flops_per_token(encoder, length) for encoder in (model, *model.auxiliary_models)
     )
     teacher_flops = 0.0 if teacher is None else FORWARD * flops_per_token(teacher, length)
-    return layer_flops + logit_flops_per_token(model) + teacher_flops
+    return layer_flops + logit_flops_per_token(model, causal_share) + teacher_flops
 
 
-def logit_flops_per_token(model: ModelConfig) -> float:
+def logit_flops_per_token(model: ModelConfig, causal_share: float = 0.0) -> float:
     """Return the operations per token of a training step in the logits of predicted positions."""
-    predicted = 1.0 if "lm" in model.heads else MASK_SHARE
-    return 6.0 * predicted * model.vocab_size * model.word_width
+    return 6.0 * predicted_share(model, causal_share) * model.vocab_size * model.word_width
+
+
+def predicted_share(model: ModelConfig, causal_share: float = 0.0) -> float:
+    """Return the share of positions that are predicted.
+
+    Args:
+        causal_share: share of samples that a fill-mask model reads left to right.
+    """
+    if {"lm", "bilm"} & set(model.heads):
+        return 1.0
+    return MASK_SHARE + causal_share * (1.0 - MASK_SHARE)
 
 
 def encoder_flops_per_token(encoder: ModelConfig, length: float) -> float:
@@ -97,9 +115,10 @@ def _attended(model: ModelConfig, length: float) -> float:
     return sum(length if window is None else min(length, 2.0 * window + 1.0) for window in windows)
 
 
-def step_flops(model: ModelConfig, length: float, kind: str) -> float:
+def step_flops(model: ModelConfig, length: float, kind: str, causal_share: float = 0.0) -> float:
     """Return `flops_per_token` plus the overhead per token on `cpu` or `cuda`."""
-    return flops_per_token(model, length) + OVERHEAD_OPERATIONS[kind]
+    flops = flops_per_token(model, length, causal_share=causal_share)
+    return flops + OVERHEAD_OPERATIONS[kind]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -224,11 +243,9 @@ def activation_bytes(
     """Estimate the bytes that a micro-batch keeps for the backward pass.
 
     Args:
-        causal_share: share of samples that a fill-mask model reads left to right.
+        causal_share: see `predicted_share`.
     """
-    share = (
-        1.0 if {"lm", "bilm"} & set(model.heads) else MASK_SHARE + causal_share * (1.0 - MASK_SHARE)
-    )
+    share = predicted_share(model, causal_share)
     predicted = (
         rows * length
         if share == 1.0
@@ -329,7 +346,7 @@ def fitting_rows(
 
     Args:
         teacher_model: config of a teacher that runs on the same batches.
-        causal_share: see `activation_bytes`.
+        causal_share: see `predicted_share`.
         ranks, zero: see `training_memory`.
 
     Returns:
