@@ -16,7 +16,7 @@ from cloze.model.data.batch import TokenCounts
 from cloze.model.train.distributed import World
 from cloze.model.train.monitor import cost
 from cloze.model.train.monitor.cost import CostMeter, EnergyCounter, EnergyMeter, cost_metrics
-from cloze.model.train.plan.estimates import flops_per_token
+from cloze.model.train.plan.estimates import MASK_SHARE, flops_per_token
 from tests.model.datasets import write_dataset
 from tests.model.train.ranks import config, here
 
@@ -134,6 +134,20 @@ def test_a_stopped_training_costs_what_one_without_a_stop_does(tmp_path: Path) -
     least, most = (one["tokens"] * flops_per_token(model, length) for length in (5, 32))
     assert least < one["training_flops"] < most
     assert one["words_seen"] == pytest.approx(0.75 * one["tokens"], rel=1e-3)
+
+
+def test_rows_read_from_left_to_right_count_the_logits_of_every_position(tmp_path: Path) -> None:
+    dataset = write_dataset(tmp_path / "dataset", pair_task=None)
+    flops = {}
+    for objectives, share in ((("mlm",), 0.0), (("clm",), 1.0), (("clm", "mlm"), 0.5)):
+        settings = config(steps=4, global_batch=10, objectives=objectives)
+        run = here(settings, dataset, tmp_path / "-".join(objectives), micro_batch=5)
+        assert run.outcome is not None
+        flops[share] = run.outcome.summary["training_flops"] / run.outcome.summary["tokens"]
+    model = checkpoint.load_metadata(str(run.checkpoint)).model
+    for share in (0.5, 1.0):
+        logits = 6 * (1 - MASK_SHARE) * share * model.vocab_size * model.word_width
+        assert flops[share] - flops[0.0] == pytest.approx(logits, rel=1e-2)
 
 
 def test_a_training_that_began_without_counting_has_no_total(tmp_path: Path) -> None:
