@@ -11,7 +11,7 @@ import click
 
 from cloze.core.errors import UsageError
 from cloze.flows.commands.base.field_options import Count, NameOf
-from cloze.flows.commands.base.options import json_option
+from cloze.flows.commands.base.options import json_option, parsing
 from cloze.flows.commands.data_stages import parse_sources
 from cloze.flows.commands.run import PREFECT, plan_run, show_plan, start
 
@@ -30,12 +30,14 @@ from cloze.flows.commands.run import PREFECT, plan_run, show_plan, start
     required=True,
     multiple=True,
     metavar="KIND=PATH",
+    callback=parsing(parse_sources),
     help="Texts of the domain, as in `cloze corpus`. Repeatable.",
 )
 @click.option(
     "--general",
     multiple=True,
     metavar="KIND=PATH",
+    callback=parsing(parse_sources),
     help="General texts, a fifth of the rows, against forgetting. Repeatable. Default: none, so"
     " forgetting is not measured.",
 )
@@ -64,7 +66,11 @@ from cloze.flows.commands.run import PREFECT, plan_run, show_plan, start
 )
 @click.option("--data", type=click.Path(), help="Files of the task.")
 @click.option(
-    "--seeds", type=Count(min=1), default=1, metavar="N", help="Trainings; the report has means."
+    "--seeds",
+    type=Count(min=1, max=100),
+    default=1,
+    metavar="N",
+    help="Trainings; the report has means.",
 )
 @click.option("-o", "--out", required=True, metavar="DIR", help="Directory of the run.")
 @click.option(
@@ -107,8 +113,8 @@ def adapt(
 def _settings(
     *,
     origin: str,
-    sources: tuple[str, ...],
-    general: tuple[str, ...],
+    sources: list[dict[str, Any]],
+    general: list[dict[str, Any]] | None,
     words: int,
     steps: int,
     detour: int,
@@ -131,7 +137,7 @@ def _settings(
         values["import.directory"] = checkpoint
     before = "import" if is_hub else checkpoint
     values |= {
-        "corpus.sources": parse_sources(sources),
+        "corpus.sources": sources,
         "vocab.import_path" if not words else "vocab.extend_path": checkpoint,
         "pretrain.steps": steps,
         "pretrain.checkpoint": before,
@@ -142,7 +148,7 @@ def _settings(
     else:
         values |= {"vocab.extend_path": None, "vocab.add": 0, "vocab.choose_by": "length"}
     if general:
-        values["corpus@general.sources"] = parse_sources(general)
+        values["corpus@general.sources"] = general
     else:
         values |= {
             "corpus@general": False,

@@ -144,7 +144,7 @@ def merge(
                 )
             current = expanded
         merged[key] = merge(
-            {} if current in (None, True) else current, nested, None, f"{where}.{key}"
+            current if isinstance(current, Mapping) else {}, nested, None, f"{where}.{key}"
         )
     return merged
 

@@ -89,12 +89,15 @@ def model_config(model: str | Mapping[str, Any] | ModelConfig, **overrides: Any)
         overrides: values that replace the preset's.
 
     Raises:
-        UsageError: an unknown preset or key, with the nearest known one, or a value out of range.
+        UsageError: an unknown preset or key, with the nearest known one, a value out of range, or
+            neither name nor values.
     """
     if isinstance(model, str):
         values = _preset(model).model_dump()
     elif isinstance(model, ModelConfig):
         values = model.model_dump()
+    elif not isinstance(model, Mapping):
+        raise UsageError(f"model ({model!r}) is no name of a preset and no mapping of values")
     else:
         values = dict(model)
         name = values.pop("preset", None)

@@ -130,8 +130,8 @@ class Source(BaseModel):
     @classmethod
     def names_files(cls, values: Mapping[str, Any]) -> bool:
         """Return True if `path` names files, not packages (`cloze.core.config.resolve_paths`)."""
-        kind = values.get("kind")
-        return kind not in READERS or not find_reader(str(kind)).takes_names
+        kind = str(values.get("kind"))
+        return kind not in READERS or not find_reader(kind).takes_names
 
     @field_validator("kind")
     @classmethod

@@ -34,6 +34,23 @@ def planned(*arguments: str) -> dict[str, Any]:
     return {node["name"]: node for node in json.loads(done.stdout)["nodes"]}
 
 
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (("--source", "books"), "'books' must look like KIND=PATH"),
+        (("--source", BOOKS, "--general", "=x"), "'=x' must look like KIND=PATH"),
+        (("--source", BOOKS, "--seeds", "1e9"), "1000000000 is not in the range"),
+        (("--source", BOOKS, "--task", "sst2"), "--task and --data belong together"),
+    ],
+)
+def test_bad_input_is_told_in_a_sentence(
+    arguments: tuple[str, ...], sentence: str, tmp_path: Path
+) -> None:
+    done = adapt("--from", "nowhere", *arguments, "--out", str(tmp_path / "run"))
+    assert (done.returncode, list(tmp_path.iterdir())) == (2, [])
+    assert sentence in done.stderr
+
+
 @pytest.fixture(scope="module")
 def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> str:
     base = tmp_path_factory.mktemp("adapt")

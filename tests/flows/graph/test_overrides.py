@@ -72,6 +72,13 @@ def test_a_value_replaces_and_a_key_does_not() -> None:
     assert values == {"model": {"preset": "a", "width": 8}}
 
 
+def test_an_empty_mapping_replaces_what_is_none_and_adds_nothing_to_one() -> None:
+    """A section's `recipe: {}` over another's `recipe: lm` reaches the check of its fields."""
+    for overrides in ({"size": {}}, parse(["size={}"], "x")):
+        assert merge({"size": 3}, overrides, LettersConfig, "letters") == {"size": {}}
+    assert merge({"size": {"a": 1}}, {"size": {}}, None, "letters") == {"size": {"a": 1}}
+
+
 def test_a_key_below_a_plain_value_is_told() -> None:
     with pytest.raises(UsageError, match="letters.size, which is 3, not a mapping"):
         merge({"size": 3}, parse(["size.more=1"], "x"), LettersConfig, "letters")

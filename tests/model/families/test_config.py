@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 import torch
@@ -153,6 +154,12 @@ def test_a_familys_config_is_of_that_family_alone(family: str) -> None:
     )  # or two families at their defaults would be one to the fingerprint
     with pytest.raises(ValidationError, match="family"):
         config_class(family)(family="another")
+
+
+@pytest.mark.parametrize("model", [-1, True, ["bert-mini"]])
+def test_what_is_neither_name_nor_values_is_refused(model: Any) -> None:
+    with pytest.raises(UsageError, match="is no name of a preset and no mapping of values"):
+        PretrainConfig(model=model)
 
 
 def test_a_family_that_is_not_there_is_told_by_name() -> None:

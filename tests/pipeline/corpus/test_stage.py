@@ -20,7 +20,7 @@ import pytest
 from cloze.core import random_keys
 from cloze.core.artifacts import artifact
 from cloze.core.artifacts.artifact import shard_name
-from cloze.core.config import parse_config
+from cloze.core.config import parse_config, resolve_paths
 from cloze.core.errors import DataError, UsageError
 from cloze.pipeline.corpus.config import CorpusConfig
 from cloze.pipeline.corpus.read import sources
@@ -338,6 +338,7 @@ def test_sources_with_nothing_to_read(tmp_path, kind, files, words):
             {"sources": [{"kind": "books", "path": "x", "pth": "y"}]},
             r"corpus\.sources\.0\.pth; did you mean 'path'",
         ),
+        ({"sources": [{"kind": ["books"], "path": "x"}]}, "valid string"),
         ({"sources": []}, "sources"),
         (
             {"sources": [{"kind": "books", "path": "x"}], "minimum_char": 3},
@@ -352,7 +353,7 @@ def test_sources_with_nothing_to_read(tmp_path, kind, files, words):
 )
 def test_bad_config(values, words):
     with pytest.raises(UsageError, match=words):
-        parse_config(CorpusConfig, values, "corpus")
+        parse_config(CorpusConfig, resolve_paths(CorpusConfig, values, "/base"), "corpus")
 
 
 def test_the_fingerprint_is_of_the_bytes(tmp_path):
