@@ -12,6 +12,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -159,17 +160,22 @@ def _good(directory: str) -> bool:
 
 
 def all_weights_finite(model: nn.Module, world: World) -> bool:
-    """Return True if all weights are finite on all ranks.
-
-    Each rank checks its part of sharded weights: DeepSpeed's `ds_tensor`, or a DTensor's rows.
-    """
+    """Return True if all weights are finite on all ranks. Each rank checks its part."""
     finite = all_finite(
-        {
-            name: getattr(value, "ds_tensor", getattr(value, "_local_tensor", value))
-            for name, value in model.named_parameters()
-        }
+        {name: _own_part(weight, world.rank) for name, weight in model.named_parameters()}
     )
     return not world.all_reduce_sum([int(not finite)])[0]
+
+
+def _own_part(weight: Any, rank: int) -> Tensor:
+    """Return a rank's part of a weight: all of it, a DTensor's rows, or DeepSpeed's `ds_tensor`.
+
+    The last ranks' `ds_tensor` ends in padding, which DeepSpeed never initializes.
+    """
+    part: Any = getattr(weight, "ds_tensor", getattr(weight, "_local_tensor", weight))
+    if hasattr(weight, "ds_tensor"):
+        part = part[: max(0, weight.ds_numel - rank * part.numel())]
+    return cast("Tensor", part)
 
 
 def all_finite(tensors: Mapping[str, Tensor]) -> bool:

@@ -16,6 +16,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from cloze.core.errors import StoppedError
 from cloze.core.stages.execution import Execution
 from cloze.core.stages.stage import BuildContext, Reporter, StageResult
@@ -221,6 +223,8 @@ def _as_json(job: Job) -> Mapping[str, Any]:
 
 
 def _main() -> None:
+    # Fills what `torch.empty` gives with NaN: memory that nobody wrote may change no training.
+    torch.use_deterministic_algorithms(True, warn_only=True)
     for stop_at, values in json.loads(Path(sys.argv[1]).read_text()):
         item = Job(**values)
         execution = {name: value for name, value in item.execution.items() if value is not None}
