@@ -103,8 +103,8 @@ def _estimate(
 ) -> tuple[Estimate, Metadata]:
     """Return the cost estimate of a node and the expected metadata of its artifact."""
     cost_model = stages.stage(step.node.stage).cost_model
-    if cost_model is None:
-        return _last(step), {}
+    if cost_model is None:  # what it makes of a checkpoint is of the same size
+        return _last(step), inputs.get("checkpoint") or {}
     previous = None if step.previous is None else artifact_metadata(step.previous)
     cost = cost_model.estimate(step.node.config, inputs, step.node.execution, computer, previous)
     seconds, basis = _seconds(step, cost, cost_model, previous, measured)

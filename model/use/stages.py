@@ -20,6 +20,7 @@ from cloze.core.stages.execution import (
     CostModel,
     Execution,
     MachineSpec,
+    MeasuredThroughput,
     Metadata,
 )
 from cloze.core.stages.stage import BuildContext, InputSpec, Stage, StageResult
@@ -38,7 +39,7 @@ from cloze.model.use.configs import (
 # Cost models of score and vectors: forward passes over sentences and documents.
 
 LINE_BYTES_A_PIECE = 14.0  # bytes per token in a line of BLiMP, field names included
-COPY = 12.0  # tokens of a sentence: each token is predicted in a masked copy of its sentence
+COPY = 12.0  # tokens of a sentence: with masks, each is predicted in a copy of its sentence
 TEXT_BYTES_A_PIECE = 4.2
 USUAL_LENGTH, USUAL_SIZE = 512, 768  # for a checkpoint with an unknown model
 KEY_BYTES, NUMBER_BYTES = 8, 2
@@ -62,14 +63,14 @@ def _estimate_scores(
     computer: MachineSpec,
     before: Metadata | None,
 ) -> CostEstimate:
-    """Estimate one forward pass over a sentence copy per token."""
+    """Estimate one forward pass over the sentences, or with masks over a copy per token."""
     device = device_of(execution, computer)
     tokens = previous_tokens(before, data=config.data, limit=config.limit)
     tokens = tokens or _bytes(config.data) / LINE_BYTES_A_PIECE
     weights = int(inputs["checkpoint"].get("parameters") or 0)
     loaded = 2 * estimates.WEIGHT_BYTES * weights
     return pass_cost(
-        tokens=tokens * COPY,
+        tokens=tokens * _copies(config.mask),
         weights=weights,
         device=device,
         computer=computer,
@@ -78,6 +79,14 @@ def _estimate_scores(
         gpu_memory_bytes=(1 << 30) + loaded if device == "cuda" else 0,
         makes={"tokens": tokens},
     )
+
+
+def _measure_scores(facts: Metadata) -> MeasuredThroughput | None:
+    return measure_forward(facts, copies=_copies(facts["config"]["mask"]))
+
+
+def _copies(mask: str) -> float:
+    return 1.0 if mask == "causal" else COPY
 
 
 def _estimate_vectors(
@@ -114,7 +123,7 @@ def _estimate_vectors(
     )
 
 
-SCORE_COSTS = CostModel(estimate=_estimate_scores, measure=partial(measure_forward, copies=COPY))
+SCORE_COSTS = CostModel(estimate=_estimate_scores, measure=_measure_scores)
 VECTORS_COSTS = CostModel(
     estimate=_estimate_vectors, measure=partial(measure_forward, parallel=True)
 )

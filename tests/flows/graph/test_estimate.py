@@ -27,6 +27,7 @@ from cloze.flows.run.session import RunParameters, RunSession, run_plain
 from cloze.flows.views import run_tables
 from cloze.model.families.registry import model_config, presets
 from cloze.model.train.plan import estimates
+from cloze.model.train.plan.cost import PASS_START
 
 BOOKS = str(configs.samples_directory() / "books")
 CONFIG = f"""
@@ -174,6 +175,25 @@ def test_vectors_and_semantic_duplicates_are_planned(place: Path) -> None:
     )  # where a document has 680 pieces
     assert found["vectors"].basis == "scaled"
     assert found["vectors"].seconds < 30.0
+
+
+def test_scores_are_planned_by_the_merged_checkpoint_s_size_and_by_the_mask(place: Path) -> None:
+    """Left to right a sentence is read once, with masks once per token."""
+    pairs = place / "pairs.jsonl"
+    pairs.write_text(
+        '{"sentence_good": "Dogs bark loudly.", "sentence_bad": "Dogs barks."}\n' * 20_000
+    )
+    head = CONFIG.split("finetune:")[0]
+    scored = f"merge: {{}}\nscore: {{checkpoint: merge, data: {pairs}}}\nrun: {{device: cpu}}\n"
+    (place / "toy.yaml").write_text(head + scored)
+
+    def seconds(*settings: str) -> float:
+        found = planned(place, *settings)[1]["score"].seconds
+        assert found is not None
+        return found - PASS_START
+
+    assert seconds() == pytest.approx(12 * seconds("score.mask=causal"), rel=0.05)
+    assert seconds("pretrain.model=bert-mini") > 1.5 * seconds()
 
 
 def test_what_is_cached_takes_nothing(place: Path) -> None:
