@@ -156,7 +156,7 @@ def test_a_budget_is_kept(dataset: str, tmp_path: Path) -> None:
     assert process.returncode == 0, log.read_text()
     found = lines(tmp_path / "run" / "metrics.jsonl")
     assert took - queued < 2 * seconds
-    assert took > seconds * 2 / 3
+    assert took > seconds / 2  # of which a plan keeps more in reserve where others compute
     assert found[-1]["step"] > 10
     assert found[-1]["learning_rate"] < 0.2 * max(line["learning_rate"] for line in found)
     assert found[0]["learning_rate"] < 0.1 * max(
