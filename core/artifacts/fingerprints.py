@@ -122,6 +122,22 @@ def _open_cache() -> Iterator[sqlite3.Connection]:
         yield connection
 
 
+def link_unchanged(directory: str, entry: artifact.FileEntry, target: str) -> None:
+    """Link a file of the artifact in `directory` (`artifact.link_file`).
+
+    Raises:
+        DataError: it has not the size, or on a disk not the sha256, that the manifest says.
+    """
+    source = storage.join(directory, entry.path)
+    if int(storage.stat(source)["size"]) != entry.size or (
+        storage.is_local(source) and file_hashes([source])[source] != entry.sha256
+    ):
+        raise DataError(
+            f"{source} does not have the sha256 that the manifest says; make {directory} again"
+        )
+    artifact.link_file(source, target)
+
+
 def file_hashes(paths: Iterable[str]) -> dict[str, str]:
     """Return the sha256 of each file, read only if size or mtime changed since the last time.
 

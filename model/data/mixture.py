@@ -145,7 +145,6 @@ class ConcatenatedRows:
         self.shares = dict(zip(self.parts, shares, strict=True))
         self._shards = tuple(self.parts.values())
         self._starts = offsets_of(np.array([len(dataset) for dataset in self._shards]))
-        self.path = ", ".join(dataset.path for dataset in self._shards)
 
     def __len__(self) -> int:
         return int(self._starts[-1])

@@ -19,9 +19,8 @@ import numpy as np
 import numpy.typing as npt
 
 from cloze.core import random_keys
-from cloze.core.ragged import offsets_of
+from cloze.core.ragged import I64, offsets_of
 
-I64 = npt.NDArray[np.int64]
 ROUNDS = (
     6  # 4 rounds give a pseudorandom permutation (Luby and Rackoff); small domains need some more
 )

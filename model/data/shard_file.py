@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections import OrderedDict
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from cloze.core import storage
+from cloze.core.arrow import file_buffer
 from cloze.core.errors import DataError
 from cloze.core.ragged import I64
 from cloze.pipeline.dataset.schema import DatasetInfo, ShardLayout, dataset_schema
@@ -21,6 +23,19 @@ MASKS = "masks"
 ID_OFFSETS, IDS, SEGMENT_START, VALID, LABELS, MASK_OFFSETS, POSITION_OFFSETS, POSITIONS = range(8)
 REPLACEMENT_OFFSETS, REPLACEMENTS, DOCUMENTS, SENTENCES, BOUNDARY_OFFSETS, BOUNDARIES = range(8, 14)
 BUFFERS = 14
+
+
+@contextlib.contextmanager
+def _damage_as_data_error(file: str) -> Iterator[None]:
+    damage = (pa.ArrowException, OSError, ValueError, KeyError, TypeError, AttributeError)
+    try:
+        yield
+    except DataError:
+        raise
+    except damage as error:
+        raise DataError(
+            f"{file} is damaged or no dataset shard ({error}); make the dataset again"
+        ) from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,8 +69,8 @@ class ShardFile:
 
     def __init__(self, file: str, masks: bool = True) -> None:
         self.file = file
-        try:
-            self._buffer = _bytes_of(file)
+        with _damage_as_data_error(self.file):
+            self._buffer = file_buffer(file)
             self._reader = self._open(None)
             self.info = DatasetInfo.from_schema(self._reader.schema, file)
             self.layout = ShardLayout.from_schema(self._reader.schema, file)
@@ -68,19 +83,6 @@ class ShardFile:
                 self._reader = self._open(
                     [number for number, name in enumerate(names) if name != MASKS]
                 )
-        except DataError:
-            raise
-        except (
-            pa.ArrowException,
-            OSError,
-            ValueError,
-            KeyError,
-            TypeError,
-            AttributeError,
-        ) as error:
-            raise DataError(
-                f"{file} is damaged or no dataset shard ({error}); make the dataset again"
-            ) from error
 
     def _open(self, fields: list[int] | None) -> pa.RecordBatchFileReader:
         options = pa.ipc.IpcReadOptions(
@@ -111,7 +113,7 @@ class ShardFile:
         Raises:
             DataError: the record batch is damaged.
         """
-        try:
+        with _damage_as_data_error(self.file):
             batch = self._reader.get_batch(number)
             batch.validate()
             if batch.num_rows != self.rows[number]:
@@ -129,17 +131,6 @@ class ShardFile:
             return self._mapped(buffers, np.array(sizes, np.int64)) or self._unpacked(
                 buffers, np.array(sizes, np.int64)
             )
-        except (
-            pa.ArrowException,
-            OSError,
-            ValueError,
-            KeyError,
-            TypeError,
-            AttributeError,
-        ) as error:
-            raise DataError(
-                f"{self.file} is damaged or no dataset shard ({error}); make the dataset again"
-            ) from error
 
     def _mapped(self, buffers: list[pa.Buffer | None], sizes: I64) -> RecordBatch | None:
         """Return the record batch as places in the file; None if a buffer is not in the file."""
@@ -168,15 +159,6 @@ def _array(buffer: pa.Buffer | None, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
     return (
         np.zeros(1, dtype) if buffer is None or not count else np.frombuffer(buffer, dtype, count)
     )
-
-
-def _bytes_of(file: str) -> pa.Buffer:
-    """Return the file's bytes: memory-mapped if local (no open descriptor), else in memory."""
-    if storage.is_local(file):
-        with pa.memory_map(storage.filesystem(file)[1]) as mapped:
-            return mapped.read_buffer()
-    with storage.open_input(file) as handle:
-        return pa.py_buffer(handle.read())
 
 
 def _dtypes(schema: pa.Schema, info: DatasetInfo) -> list[np.dtype[Any]]:
@@ -309,19 +291,6 @@ class RecordBatchIndex:
         if record_batch.unpacked:
             self._unpacked[batch] = record_batch.unpacked
             self.unpacked_bytes += record_batch.unpacked
-
-    def tokens(self) -> int:
-        """Count the tokens of all rows."""
-        total = 0
-        for batch, file in enumerate(self.file_of.tolist()):
-            self.find(np.array([batch]))
-            offsets, begin = (
-                self._loaded[batch].arrays[ID_OFFSETS],
-                int(self._loaded[batch].begins[ID_OFFSETS]),
-            )
-            rows = int(self.files[file].rows[self._number[batch]])
-            total += int(offsets[begin + rows]) - int(offsets[begin])
-        return total
 
     def most_predictions(self) -> int:
         """Return the maximum number of predictions of a row in any mask copy.

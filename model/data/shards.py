@@ -308,13 +308,6 @@ class ShardedRows:
             * packed[0].batch_rows
         )
 
-    def tokens(self) -> int:
-        """Count the tokens of all rows.
-
-        Reads two offsets per record batch; decompresses if needed.
-        """
-        return self.blocks.tokens()
-
     def first(self, number: int) -> I64:
         """Return the numbers of the first rows, at most `number`; int64."""
         return np.arange(min(number, len(self)))

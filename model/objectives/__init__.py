@@ -131,6 +131,19 @@ def objectives(names: Iterable[str]) -> tuple[Objective, ...]:
     return tuple(find_entry(OBJECTIVES, name, "objective") for name in names)
 
 
+def share_left_to_right(names: Iterable[str], causal_share: float | None = None) -> float:
+    """Return the share of samples that a head that fills masks reads left to right.
+
+    Args:
+        causal_share: that beside a masked objective; None: one half.
+    """
+    if CAUSAL not in names:
+        return 0.0
+    if set(MASKED).isdisjoint(names):
+        return 1.0
+    return 0.5 if causal_share is None else causal_share
+
+
 def choose(
     model: ModelConfig,
     info: DatasetInfo,

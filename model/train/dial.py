@@ -33,6 +33,7 @@ from cloze.core.stages.stage import role_of
 from cloze.model import hardware
 from cloze.model.families.config import ModelConfig
 from cloze.model.families.registry import model_config
+from cloze.model.objectives import share_left_to_right
 from cloze.model.train.plan.estimates import step_flops
 
 if TYPE_CHECKING:
@@ -175,7 +176,8 @@ def resolve(
     choose("model", model.model_copy(update={"vocab_size": 0}))  # the tokenizer's, with its ids
     tokens = float(config.tokens or 0)
     if config.seconds is not None:
-        tokens = config.seconds * speed / step_flops(model, row_tokens, kind)
+        causal_share = share_left_to_right(config.objectives or (), config.causal_share)
+        tokens = config.seconds * speed / step_flops(model, row_tokens, kind, causal_share)
     optimizer = choose("optimizer", "muon")
     best_batch = max(ROWS, ROWS * round(step_tokens(tokens) / row_tokens / ROWS))
     batch = choose("global_batch", best_batch)

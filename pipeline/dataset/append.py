@@ -156,15 +156,21 @@ class BaseDataset:
         summary = self.manifest.summary
         return max(1.0, float(summary["rows"] / summary["shards"]))
 
-    def check(self, info: schema.DatasetInfo) -> None:
-        """Raise `DataError` if the dataset's shards were made with other settings than `info`."""
+    def check(self, info: schema.DatasetInfo, borders: tuple[int, ...]) -> None:
+        """Raise `DataError` if the dataset's shards have other settings or length bins."""
         for entry in self.manifest.files:
             if entry.path.startswith(f"{TRAIN}-"):
                 file = storage.join(self.path, entry.path)
-                if schema.DatasetInfo.from_schema(open_arrow(file).schema, file) != info:
+                shard_schema = open_arrow(file).schema
+                layout = schema.ShardLayout.from_schema(shard_schema, file)
+                if (
+                    schema.DatasetInfo.from_schema(shard_schema, file) != info
+                    or layout is None
+                    or layout.bin_boundaries != borders
+                ):
                     raise DataError(
-                        f"{file} was made with other settings than {self.path} has; make the "
-                        f"dataset again"
+                        f"{file} was made with other settings or length_bins; use the same, or "
+                        f"make the dataset without append"
                     )
                 return
 
@@ -175,16 +181,7 @@ class BaseDataset:
             DataError: a file does not have the hash in the manifest.
         """
         for entry in self.manifest.files:
-            source = storage.join(self.path, entry.path)
-            if int(storage.stat(source)["size"]) != entry.size or (
-                storage.is_local(source)
-                and fingerprints.file_hashes([source])[source] != entry.sha256
-            ):
-                raise DataError(
-                    f"{source} does not have the sha256 that the manifest says; make {self.path} "
-                    f"again"
-                )
-            artifact.link_file(source, storage.join(target, entry.path))
+            fingerprints.link_unchanged(self.path, entry, storage.join(target, entry.path))
 
 
 def prefix(split: str, generation: int) -> str:

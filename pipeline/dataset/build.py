@@ -69,7 +69,7 @@ def build_dataset(config: DatasetConfig, build: BuildContext, version: int) -> S
     if base is None:
         tokenizer.save(build.file("tokenizer"))
     else:
-        base.check(info)
+        base.check(info, bin_borders(config.length, config.length_bins))
         base.link_files(build.path)
     directory = storage.join(build.scratch, "parts")
     groups = _part_groups(corpus, is_local=storage.is_local(build.path))
@@ -114,7 +114,8 @@ def build_dataset(config: DatasetConfig, build: BuildContext, version: int) -> S
             name = shard_name(append.prefix(split, generation), number, count)
             units.append((name.removesuffix(".arrow"), {**unit, "path": build.file(name)}))
     weights = [float(sum(key_range["rows"] for key_range in unit["ranges"])) for _, unit in units]
-    check_disk_space(build.path, directory, config, id_dtype(tokenizer.vocab_size).itemsize)
+    id_bytes = id_dtype(tokenizer.vocab_size).itemsize
+    check_disk_space(build.path, [unit["path"] for _, unit in units], directory, config, id_bytes)
     written = fan_out(build, "shards", units, write_shard, unit_name="rows", weights=weights)
     new = new_counts(info, rows, written[:train_shards], documents, build.counters)
     known = sum(result["known"] for result in results)

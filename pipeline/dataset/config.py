@@ -6,7 +6,7 @@ import contextlib
 import math
 import os
 import shutil
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
@@ -102,8 +102,8 @@ class ExampleConfig(_OfRulesAndPairings, MaskFields):
         """Return messages about allowed but probably unintended settings, with remedies."""
         messages = []
         has_masks, highest = self.masking != "none", RULES[self.masking].highest_rate
-        suggested = default_cap(self.mask_rounding, self.mask_rate, self.length)
-        target = round(self.mask_rate * self.length)
+        suggested = self.default_max_predictions
+        target = min(suggested, round(self.mask_rate * self.length))
         if has_masks and self.max_predictions < target:
             messages.append(
                 f"max_predictions ({self.max_predictions}) cuts mask_rate: rows of {self.length} "
@@ -120,6 +120,11 @@ class ExampleConfig(_OfRulesAndPairings, MaskFields):
                 f"mask_copies ({self.mask_copies}) has no effect with masking none; use 1"
             )
         return messages
+
+    @property
+    def default_max_predictions(self) -> int:
+        """Maximum predictions per row if none is set."""
+        return default_cap(self.mask_rounding, self.mask_rate, self.length)
 
     @property
     def max_tokens(self) -> int:
@@ -169,11 +174,14 @@ def shard_bytes(config: DatasetConfig, tokens: float, id_bytes: int) -> tuple[fl
     return tokens * id_bytes, tokens * config.mask_rate * copies * (2 + id_bytes)
 
 
-def check_disk_space(path: str, parts: str, config: DatasetConfig, id_bytes: int) -> None:
+def check_disk_space(
+    path: str, shards: Iterable[str], parts: str, config: DatasetConfig, id_bytes: int
+) -> None:
     """Check that the disk can hold the shards; object stores are not checked.
 
     Args:
         path: directory of the shards.
+        shards: the files to write; those that an earlier attempt wrote need no more space.
         parts: directory of the intermediate files, which hold all rows once.
         config: masks and compression of the shards.
         id_bytes: bytes per token id.
@@ -186,7 +194,8 @@ def check_disk_space(path: str, parts: str, config: DatasetConfig, id_bytes: int
     directory = storage.filesystem(parts)[1]
     rows = sum(entry.stat().st_size for entry in os.scandir(directory) if entry.is_file())
     raw_bytes = sum(shard_bytes(config, rows / id_bytes, id_bytes))
-    needed = int(raw_bytes * COMPRESSED_SHARE[config.compression])
+    written = sum(storage.stat(shard)["size"] for shard in shards if storage.exists(shard))
+    needed = int(raw_bytes * COMPRESSED_SHARE[config.compression]) - written
     free = shutil.disk_usage(storage.filesystem(path)[1]).free
     if free < needed:
         raise ClozeError(

@@ -139,7 +139,7 @@ def write_part(
     """
     bounds = bucket_borders(block.rank, buckets)
     bucket = np.repeat(np.arange(buckets), np.diff(bounds))
-    cells = bin_of(block.lengths, borders) * buckets + bucket
+    cells = np.searchsorted(borders, block.lengths) * buckets + bucket
     counts = np.bincount(cells, minlength=len(borders) * buckets).reshape(len(borders), buckets)
     batch, offsets = block.to_arrow(), [MAGIC_BYTES]
     with storage.atomic_output(path) as handle, pa.ipc.new_file(handle, batch.schema) as writer:
@@ -179,7 +179,7 @@ def mapped_slices(
             some = slice(first, first + FILES_PER_PASS)
             file.writelines(storage.read_ranges(paths[some], extents[some]))
         file.flush()
-        whole = file_buffer(file.name)
+        whole = file_buffer(file.name) if file.tell() else pa.py_buffer(b"")
     ends = np.cumsum([end - start for start, end in extents]).tolist()
     return [whole.slice(low, high - low) for low, high in itertools.pairwise([0, *ends])]
 
@@ -201,12 +201,6 @@ def count_tokens(paths: Sequence[str], part_schema: pa.Schema, vocab_size: int) 
             counts += np.bincount(ids, minlength=vocab_size)
         drop_page_cache(buffer)
     return counts
-
-
-def bin_of(lengths: I64, borders: tuple[int, ...]) -> I64:
-    """Return the length bin of rows of these lengths."""
-    bins: I64 = np.searchsorted(borders, lengths)
-    return bins
 
 
 def merge_range(

@@ -141,8 +141,10 @@ def warnings(config: ExampleConfig, counters: Mapping[str, int], rows: int) -> l
     """Return warnings about probably unintended settings and their results."""
     messages = config.warnings()
     capped = counters.get(CAPPED, 0)
-    if capped > CAPPED_SHARE * rows and not any(
-        "max_predictions" in warning for warning in messages
+    if (
+        capped > CAPPED_SHARE * rows
+        and config.max_predictions < config.default_max_predictions
+        and not any("max_predictions" in warning for warning in messages)
     ):
         messages.append(
             f"max_predictions ({config.max_predictions}) cuts the masks of {capped:,} of {rows:,} "

@@ -5,11 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from cloze.core import storage
 from cloze.core.arrow import write_arrow
-from cloze.core.artifacts import artifact
+from cloze.core.artifacts import artifact, fingerprints
 from cloze.core.stages.stage import BuildContext, StageResult
-from cloze.pipeline.corpus.write.shards import CorpusShards, read_shard
+from cloze.pipeline.corpus.write.shards import CorpusShards, fill_missing_columns, read_shard
 from cloze.pipeline.index.passages import (
     PASSAGE_FILE,
     PASSAGES,
@@ -35,7 +34,7 @@ class IndexShard:
     passage_words: int
 
     def __call__(self, unit: dict[str, Any]) -> dict[str, Any]:
-        documents = read_shard(unit["corpus"]).select(COLUMNS)
+        documents = fill_missing_columns(read_shard(unit["corpus"])).select(COLUMNS)
         passages, postings = shard_tables(unit["number"], documents, self.passage_words)
         for name, table, schema in (
             ("passages", passages, PASSAGES),
@@ -53,7 +52,7 @@ def run(config: IndexConfig, build: BuildContext) -> StageResult:
     """Run the stage; see `cloze.pipeline.index.stage`."""
     corpus = CorpusShards.open(build.inputs["corpus"])
     hashes = {entry.path: entry.sha256 for entry in artifact.read_manifest(corpus.path).files}
-    earlier = _earlier(config, build.inputs.get("append"))
+    earlier, files = _earlier(config, build.inputs.get("append"))
     results, units, weights = dict[str, dict[str, Any]](), [], []
     for number, (name, size) in enumerate(zip(corpus.names, corpus.sizes, strict=True)):
         target = PASSAGE_FILE + name.removeprefix("corpus-")
@@ -65,7 +64,7 @@ def run(config: IndexConfig, build: BuildContext) -> StageResult:
                 (target, earlier[source]["file"]),
                 (postings_name(target), postings_name(earlier[source]["file"])),
             ):
-                artifact.link_file(storage.join(path, other), build.file(mine))
+                fingerprints.link_unchanged(path, files[other], build.file(mine))
         else:
             unit = {
                 "number": number,
@@ -100,11 +99,14 @@ def run(config: IndexConfig, build: BuildContext) -> StageResult:
     return StageResult(rows=totals["passages"], summary=summary)
 
 
-def _earlier(config: IndexConfig, path: str | None) -> dict[str, dict[str, Any]]:
-    """Return the shards of an index with equal settings, by source; empty: none."""
+def _earlier(
+    config: IndexConfig, path: str | None
+) -> tuple[dict[str, dict[str, Any]], dict[str, artifact.FileEntry]]:
+    """Return shards by source, and files by name, of an index with equal settings, else none."""
     if path is None:
-        return {}
+        return {}, {}
     manifest = artifact.read_manifest(path)
     if manifest.stage != "index" or manifest.config != config.model_dump(mode="json"):
-        return {}
-    return {source: dict(counts) for source, counts in manifest.summary["sources"].items()}
+        return {}, {}
+    shards = {source: dict(counts) for source, counts in manifest.summary["sources"].items()}
+    return shards, {entry.path: entry for entry in manifest.files}

@@ -13,6 +13,7 @@ Lucene: ln(1 + (N - n + 0.5) / (n + 0.5)).
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -132,13 +133,7 @@ class _Shard:
 
     def postings(self, word: str) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]] | None:
         """Return rows and counts of the passages with a word; None: there are none."""
-        low, high = 0, len(self._words)
-        while low < high:
-            middle = (low + high) // 2
-            if self._words[middle].as_py() < word:
-                low = middle + 1
-            else:
-                high = middle
+        low = bisect_left(self._words, word, key=lambda scalar: scalar.as_py())
         if low == len(self._words) or self._words[low].as_py() != word:
             return None
         rows, counts = (self._postings[name][low].values for name in ("rows", "counts"))

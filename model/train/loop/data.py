@@ -32,7 +32,7 @@ from cloze.model.data.mixture import (
 from cloze.model.data.rows import MaskRateSchedule
 from cloze.model.data.sampler import Sampler
 from cloze.model.data.shards import RowTable, ShardedRows, verify
-from cloze.model.objectives import CAUSAL, MASKED
+from cloze.model.objectives import CAUSAL, share_left_to_right
 from cloze.model.train.config import PretrainConfig
 from cloze.model.train.distributed import World
 from cloze.model.train.loop.interfaces import START, MicroBatch, StartPosition, StepBatches
@@ -205,21 +205,19 @@ def attention_modes(
         UsageError: `causal_share` is given without mixed objectives, or leaves a kind without
             samples.
     """
-    before = "mntp" in names
-    if CAUSAL not in names or not set(names) & set(MASKED):
+    share = share_left_to_right(names, causal_share)
+    if share in (0.0, 1.0):
         if causal_share is not None:
             raise UsageError(
                 f"causal_share ({causal_share}) is for objectives of both ways, such as {CAUSAL},"
                 f"mntp, these are {', '.join(names)}; leave it out"
             )
-        return AttentionModes(causal_share=float(CAUSAL in names), before=before)
-    share = 0.5 if causal_share is None else causal_share
-    if min(share, 1 - share) * global_batch < 1:
+    elif min(share, 1 - share) * global_batch < 1:
         raise UsageError(
             f"causal_share ({share}) of global_batch ({global_batch}) leaves steps without a "
             f"sample of each kind; use global_batch {-int(-1 // min(share, 1 - share))} or more"
         )
-    return AttentionModes(causal_share=share, before=before)
+    return AttentionModes(causal_share=share, before="mntp" in names)
 
 
 def mask_rate_schedule(

@@ -22,6 +22,7 @@ from cloze.core.stages.stage import role_of
 from cloze.model import hardware
 from cloze.model.families.config import ModelConfig
 from cloze.model.families.registry import model_config
+from cloze.model.objectives import share_left_to_right
 from cloze.model.train import dial
 from cloze.model.train.config import PretrainConfig
 from cloze.model.train.engines import STAGES
@@ -180,14 +181,6 @@ def row_tokens(data: Metadata) -> float:
     return float(data.get("mean_length") or FULL * int(data.get("length") or 128))
 
 
-def _causal_share(config: PretrainConfig) -> float:
-    """Return the share of samples that a fill-mask model reads left to right."""
-    names = config.objectives or ()
-    if "clm" not in names:
-        return 0.0
-    return config.causal_share or (1.0 if len(names) == 1 else 0.5)
-
-
 def _trained(
     model: ModelConfig | None, source: Metadata | None, vocabulary: int
 ) -> ModelConfig | None:
@@ -217,7 +210,8 @@ def ahead(
     # Processes share a CPU's cores.
     width = execution.processes * execution.nodes if kind == "cuda" else 1
     config = dial.resolve(config, vocabulary, mean_length, width * device.speed(), kind)
-    model, causal_share = _trained(config.model, source, vocabulary), _causal_share(config)
+    model = _trained(config.model, source, vocabulary)
+    causal_share = share_left_to_right(config.objectives or (), config.causal_share)
     if model is None:
         weights, memory_bytes = int((source or {}).get("parameters") or 0), (0, 0)
         work = 6.0 * weights + OVERHEAD_OPERATIONS[kind]

@@ -79,8 +79,8 @@ class MaskFields(BaseModel):
     """Rounding of the mask rate to a number of tokens: bert and round (to nearest), probabilistic
     (stochastic) or ceil (up, without special tokens)."""
     max_predictions: int = Field(default=20, ge=1)
-    """Maximum predictions per row. Unless set, it grows with --mask-rate and --length and limits no
-    row."""
+    """Maximum predictions per row. Unless set, it grows with --mask-rate and --length; only that of
+    rounding round limits rows, of fewer than 100 tokens."""
     mask_share: float = Field(default=0.8, ge=0, le=1)
     """Share of predicted tokens that are replaced by [MASK]."""
     random_share: float = Field(default=0.1, ge=0, le=1)

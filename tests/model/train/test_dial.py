@@ -104,6 +104,8 @@ def test_rules_follow_the_batch_and_the_optimizer() -> None:
 def test_a_time_stands_for_its_tokens() -> None:
     hour, day = (resolved(size="17m", tokens=None, max_time=text) for text in ("1h", "24h"))
     assert hour.global_batch < day.global_batch
+    every_token = resolved(size="17m", tokens=None, max_time="24h", objectives=("clm",))
+    assert every_token.global_batch < day.global_batch  # predicting each takes longer
 
 
 def test_a_config_with_a_size_survives_json_and_256_by_hand_counts() -> None:

@@ -277,6 +277,8 @@ def test_bad_bases(
             length_bins=2,
             seed=9,
         )
+    with pytest.raises(DataError, match="made with other settings or length_bins"):
+        make(new_corpus, f"{old.artifact}/tokenizer", tmp_path / "f", append=old.artifact)
 
     own = make(write_corpus(tmp_path / "own-corpus", OLD[:8]), vocab, tmp_path / "own")
     manifest = json.loads((tmp_path / "own" / "manifest.json").read_text())

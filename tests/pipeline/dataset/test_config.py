@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 import re
+import shutil
+from types import SimpleNamespace
 
 import pytest
 
 from cloze.core.config import parse_config
-from cloze.core.errors import UsageError
-from cloze.pipeline.dataset.config import DatasetConfig, ExampleConfig
+from cloze.core.errors import ClozeError, UsageError
+from cloze.pipeline.dataset.config import (
+    DatasetConfig,
+    ExampleConfig,
+    check_disk_space,
+    shard_bytes,
+)
+from cloze.pipeline.dataset.recipes import RECIPES
+from cloze.pipeline.dataset.summary import CAPPED, warnings
 
 
 def test_recipe_fills_the_config():
@@ -68,6 +77,26 @@ def test_bad_settings_of_the_stage(settings, says):
 def test_warnings(settings, says):
     [warning] = ExampleConfig(**settings).warnings()
     assert re.search(says, warning)
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+@pytest.mark.parametrize("length", [16, 64, 128, 512])
+def test_no_default_is_warned_of(recipe, length):
+    config = ExampleConfig(recipe=recipe, length=length)
+    assert config.warnings() == warnings(config, {CAPPED: 9}, 10) == []
+
+
+def test_shards_of_an_earlier_attempt_need_no_more_space(tmp_path, monkeypatch):
+    (tmp_path / "parts").mkdir()
+    (tmp_path / "parts" / "0.arrow").write_bytes(bytes(2_000))
+    config, done = DatasetConfig(), tmp_path / "train-0.arrow"
+    needed = sum(shard_bytes(config, 1_000, 2))
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=0.6 * needed))
+    given = (str(tmp_path), [str(done), str(tmp_path / "train-1.arrow")], str(tmp_path / "parts"))
+    with pytest.raises(ClozeError, match="free some space"):
+        check_disk_space(*given, config, 2)
+    done.write_bytes(bytes(int(needed / 2)))
+    check_disk_space(*given, config, 2)
 
 
 @pytest.mark.parametrize(

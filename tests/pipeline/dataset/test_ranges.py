@@ -54,12 +54,16 @@ def by_hosts(directory: Path) -> Callable[..., list[dict[str, Any]]]:
     return spread
 
 
-@pytest.mark.parametrize("length_bins", [1, 3])
+@pytest.mark.parametrize(("length_bins", "heldout"), [(1, 40), (3, 40), (1, 0)])
 def test_hosts_read_together_little_more_than_the_parts(
-    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, length_bins: int
+    store: Store,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    length_bins: int,
+    heldout: int,
 ) -> None:
     documents = made_documents(300)
-    held = [name for name, _ in documents[:40]]
+    held = [name for name, _ in documents[:heldout]]
     corpus = write_corpus(tmp_path / "corpus", documents, shards=5, heldout=held)
     vocab = write_vocab(tmp_path)
     monkeypatch.setattr(merge, "PART_ROWS", 1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shutil
 import signal
 import subprocess
 import sys
@@ -13,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cloze.core.arrow import read_arrow
+from cloze.core.arrow import read_arrow, write_arrow
 from cloze.core.artifacts import artifact
 from cloze.core.errors import DataError
 from cloze.core.stages.execute import BuildResult, execute
@@ -148,6 +149,27 @@ def test_unchanged_shards_are_reused(corpus: str, built: BuildResult, tmp_path: 
     assert len(best(PassageIndex.open(appended.artifact).scores("brandnewword"), 5)) == 1
     other = index(grown, tmp_path / "other", words=7, append=built.artifact)
     assert other.manifest.summary["reused"] == 0
+
+
+def test_a_damaged_index_is_not_appended_to(
+    corpus: str, built: BuildResult, tmp_path: Path
+) -> None:
+    damaged = tmp_path / "damaged"
+    shutil.copytree(built.artifact, damaged)
+    passages = min(damaged.glob("passages-*"))
+    passages.write_bytes(passages.read_bytes()[:-9] + b"?" + passages.read_bytes()[-8:])
+    with pytest.raises(DataError, match=f"{passages.name} does not have the sha256"):
+        index(corpus, tmp_path / "appended", append=damaged)
+
+
+def test_a_corpus_of_few_columns(corpus: str, tmp_path: Path) -> None:
+    few = tmp_path / "few"
+    shutil.copytree(corpus, few)
+    for shard in few.glob("corpus-*.arrow"):
+        table = read_arrow(str(shard)).select(["key", "id", "split", "sentences"])
+        write_arrow(str(shard), table.schema, table.to_batches())
+    passages = PassageIndex.open(index(str(few), tmp_path / "index").artifact)
+    assert len(best(passages.scores("Fluß"), 5)) == 1
 
 
 def test_no_index(corpus: str) -> None:
