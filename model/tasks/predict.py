@@ -324,19 +324,31 @@ class DevEvaluator:
     """Evaluator of the dev split (`cloze.model.train.loop.interfaces.Evaluator`).
 
     Due at the end of every epoch, or of every n-th if the dev split is large relative to the train
-    split.
+    split and no decision depends on the scores.
     """
 
     higher_is_better = True
 
     def __init__(
-        self, objective: TaskObjective, train: Split, dev: Split, world: World, epoch: int
+        self,
+        objective: TaskObjective,
+        train: Split,
+        dev: Split,
+        world: World,
+        epoch: int,
+        decides: bool = False,
     ) -> None:
-        """Set up evaluation; `epoch` is the number of steps per epoch."""
+        """Set up evaluation.
+
+        Args:
+            epoch: number of steps per epoch.
+            decides: True if the scores select the checkpoint or end the training.
+        """
         self._objective, self._dev, self._world = objective, dev, world
         self.best_metric = f"dev_{objective.task.metrics[0]}"
         share = FORWARD * float(dev.samples.lengths.sum()) / float(train.samples.lengths.sum())
-        self._every = epoch * (1 if len(dev.samples) <= FEW else max(1, math.ceil(share / BUDGET)))
+        every_epoch = decides or len(dev.samples) <= FEW
+        self._every = epoch * (1 if every_epoch else max(1, math.ceil(share / BUDGET)))
         self._newest: tuple[int, Any] | None = None
 
     def should_evaluate(self, step: int, position: ScheduleProgress) -> bool:

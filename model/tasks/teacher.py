@@ -86,10 +86,11 @@ class TaskTeacher:
                 "out"
             )
         add_projection(student, model, self.model, names)
-        networks: tuple[Any, ...] = (student, self.network)
-        for network in networks:
-            if hasattr(network, "all_positions"):
-                network.all_positions = bool(names)
+        for network in (student, self.network):
+            parts: Mapping[str, Any] = getattr(network, "parts", {"": network})
+            for part in parts.values():
+                if hasattr(part, "all_positions"):
+                    part.all_positions = bool(names)
         models, heads = (model, self.model), self.options.relation_heads
         return TeacherLosses(
             options=self.options,
@@ -157,19 +158,18 @@ def load_task_teacher(
         DataError: there is no usable model at `path`.
     """
     from cloze.model.tasks.heads import trained_network
-    from cloze.model.tasks.kinds.multitask import select_task
 
     loaded = checkpoint.load_input(build, path)
     if loaded.task is None:
         raise UsageError(
             f"teacher ({path}) was pretrained, not fine-tuned; run `cloze finetune` on it first"
         )
-    own, state = select_task(loaded.task, loaded.state, None, path)
-    for name in ("name", "labels"):
-        if own.get(name) != metadata.get(name):
+    for key in ("name", "labels"):
+        value, expected = (_by_task(own, key) for own in (loaded.task, metadata))
+        if value != expected:
             raise UsageError(
-                f"teacher ({path}) was fine-tuned with the {name} {own.get(name)}, the student's "
-                f"is {metadata.get(name)}; name a teacher of the same task"
+                f"teacher ({path}) was fine-tuned with the {key} {value}, the student's is "
+                f"{expected}; name a teacher of the same task"
             )
     if _tokens(tokenizer.load(loaded.tokenizer)) != _tokens(pieces):
         raise UsageError(
@@ -182,8 +182,14 @@ def load_task_teacher(
             f"teacher ({path}) reads {limit} tokens, the student up to {longest}; set max_length "
             f"to {limit} or less"
         )
-    network = trained_network(task, loaded.model, state, own, path).requires_grad_(False)
-    return TaskTeacher(options=options, model=loaded.model, network=network)
+    network = trained_network(task, loaded.model, loaded.state, loaded.task, path)
+    return TaskTeacher(options=options, model=loaded.model, network=network.requires_grad_(False))
+
+
+def _by_task(metadata: TaskMetadata, key: str) -> Any:
+    """Return a value of the metadata; of several tasks, each task's."""
+    tasks = metadata.get("tasks")
+    return {name: own.get(key) for name, own in tasks.items()} if tasks else metadata.get(key)
 
 
 def _tokens(pieces: Tokenizer) -> Mapping[str, int]:

@@ -101,9 +101,11 @@ class FinetuneSetup:
         tuned = self.task.tuned_options(self.dev.examples, predictions)
         if not tuned:
             return self
-        options = merge_options(self.config.options, tuned)
-        metadata = {**self.metadata, "options": options}
-        return replace(self, task=load_task(self.task.name, options), metadata=metadata)
+        options = merge_options(self.config.given_options(), tuned)
+        task = load_task(self.task.name, options)
+        options.pop("tasks", None)  # those of several tasks are in the task's own metadata
+        metadata = {**self.metadata, **task.metadata(self.train.examples), "options": options}
+        return replace(self, task=task, metadata=metadata)
 
     @property
     def saved(self) -> CheckpointMetadata:
@@ -244,7 +246,10 @@ def prepare(
         layout=objective.layout,
         power=config.task_sampling_power,
     )
-    evaluator = DevEvaluator(objective, setup.train, setup.dev, world, source.steps_per_epoch)
+    decides = config.selects_best or config.patience is not None
+    evaluator = DevEvaluator(
+        objective, setup.train, setup.dev, world, source.steps_per_epoch, decides
+    )
     training = TrainSpec(
         path=path,
         config=config.model_dump(mode="json"),

@@ -133,7 +133,6 @@ def prepare(
         "name": task.name,
         "options": config.options,
         "max_length": max_length,
-        "metric": task.metrics[0],
         "limit_per_class": config.limit_per_class,
     }
     if config.frozen is not None:

@@ -24,7 +24,7 @@ from cloze.model.tasks.table import TASKS, task_options
 from cloze.model.train.loop.schedules import SCHEDULES
 from cloze.model.train.optimizers import known_optimizer
 
-VERSION = 4
+VERSION = 5
 SMALL, SMALL_RATE, USUAL_RATE, FROZEN_RATE = 512, 3e-4, 5e-5, 1e-3
 SPLITS = ("train", "dev")
 
@@ -125,7 +125,7 @@ class FinetuneConfig(StageConfig):
     """Also score trivial baselines and the same model from random weights."""
 
     patience: int | None = Field(default=None, ge=1)
-    """Stop early after this many dev evaluations, normally one per epoch, without improvement."""
+    """Stop early after this many dev evaluations, one per epoch, without improvement."""
 
     select_checkpoint: Literal["last", "best"] | None = None
     """Weights to save: last step, or best on dev. Default: best with --patience, else last."""

@@ -23,7 +23,7 @@ from cloze.model.families.config import ModelConfig
 from cloze.model.families.models import Backbone
 from cloze.model.layers.batch import Batch, extend
 from cloze.model.tasks.options import MultiTaskOptions, TaskOptions
-from cloze.model.tasks.table import load_task
+from cloze.model.tasks.table import load_task, merge_options
 from cloze.model.tasks.task import (
     Examples,
     Figures,
@@ -121,11 +121,11 @@ class MultiTaskNetwork(nn.Module):
         for name, own in children.items():
             head = {part: own[part] for part in own if part not in ("encoder", "pooler")}
             self.heads[name] = nn.ModuleDict(head)
-        # A tuple registers no submodules; their parameters are registered above.
-        self._parts = tuple(parts.items())
+        # A plain mapping registers no submodules; their parameters are registered above.
+        self.parts = parts
 
     def train(self, mode: bool = True) -> MultiTaskNetwork:
-        for _, network in self._parts:
+        for network in self.parts.values():
             network.train(mode)
         return super().train(mode)
 
@@ -135,7 +135,7 @@ class MultiTaskNetwork(nn.Module):
         Every weight then has a gradient at every step, so moments and weight decay do not depend on
         the number of ranks or the engine.
         """
-        network = dict(self._parts)[_task_of(batch)]
+        network = self.parts[_task_of(batch)]
         outputs, zero = network(batch), torch.zeros((), device=batch["input_ids"].device)
         if not torch.is_grad_enabled():
             return outputs, zero
@@ -268,6 +268,18 @@ class MultiTask(Task[MultiTaskExamples, dict[str, Any]]):
         mean = statistics.fmean(figures[name][task.metrics[0]] for name, task in self.parts.items())
         return {"mean": mean, **_prefixed(figures)}
 
+    def tuned_options(
+        self, examples: MultiTaskExamples, predictions: dict[str, Any]
+    ) -> dict[str, Any]:
+        """Return `tasks` with the tuned options of those that have any."""
+        tasks = {}
+        for name, task in self.parts.items():
+            if tuned := task.tuned_options(examples.parts[name], predictions[name]):
+                own = self.options.tasks[name]
+                options = merge_options(own.options, tuned)
+                tasks[name] = own.model_copy(update={"options": options}).model_dump(mode="json")
+        return {TASKS: tasks} if tasks else {}
+
     def baselines(self, examples: MultiTaskExamples) -> Figures:
         return _prefixed(
             {name: task.baselines(examples.parts[name]) for name, task in self.parts.items()}
@@ -322,7 +334,6 @@ def select_task(
         raise UsageError(f"{where} has no task {task!r}; {did_you_mean(str(task), tasks)}")
     metadata = {**metadata, **tasks[task]}
     del metadata[TASKS]
-    metadata["metric"] = load_task(str(metadata["name"]), metadata["options"]).metrics[0]
     prefix = f"{HEADS}.{task}."
     weights = {
         name.removeprefix(prefix): tensor

@@ -203,6 +203,26 @@ def test_a_patient_training_that_is_stopped_ends_alike(
     assert all((first[name] == second[name]).all() for name in first)
 
 
+def test_each_epoch_is_scored_where_scores_decide(
+    tmp_path: Path, pretrained: str, sentiment: Path
+) -> None:
+    data = tmp_path / "data"
+    shutil.copytree(sentiment, data)
+    header, *lines = (data / "dev.tsv").read_text(encoding="utf-8").splitlines()
+    (data / "dev.tsv").write_text("\n".join([header, *(lines * 15)]) + "\n", encoding="utf-8")
+    scored = {}
+    for name, values in {
+        "last": {},
+        "best": {"select_checkpoint": "best"},
+        "patient": {"patience": 5, "select_checkpoint": "last"},
+    }.items():
+        log = Listener()
+        config = settings(data, epochs=3, baselines=False, **values)
+        finetune(config, pretrained, tmp_path / name, report=log)
+        scored[name] = [line["step"] for line in log.lines if "dev_accuracy" in line]
+    assert scored == {"last": [45], "best": [15, 30, 45], "patient": [15, 30, 45]}
+
+
 def test_the_best_can_be_kept_without_patience_and_the_last_with_it() -> None:
     assert [
         FinetuneConfig(select_checkpoint=keep, patience=patience).selects_best

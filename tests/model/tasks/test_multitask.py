@@ -162,7 +162,7 @@ def test_the_checkpoint_holds_all_heads_and_each_has_learned(
         float(tensor.abs().max()) > 0 for name, tensor in heads.items() if name.endswith("bias")
     )  # they begin at 0
     one, state = select_task(loaded.task or {}, loaded.state, "second", "here")
-    assert (one["name"], one["metric"]) == ("rte", "accuracy")
+    assert one["name"] == "rte"
     assert "classifier.weight" in state
     assert not any(name.startswith("heads.") for name in state)
 

@@ -88,7 +88,26 @@ def test_it_learns_and_its_checkpoint_keeps_the_threshold(tuned: Path) -> None:
         "answer_length": 4,
         "null_threshold": metrics["best_f1_thresh"],
     }
-    assert loaded.task["metric"] == "f1"
+
+
+def test_one_of_several_tasks_keeps_its_threshold(
+    pretrained: str, films: Path, sentiment: Path, tmp_path: Path
+) -> None:
+    tasks = {
+        "films": {"task": "squad2", "data": str(films), "options": {"answer_length": 4}},
+        "sst2": {"data": str(sentiment)},
+    }
+    config = settings(films, **{**CHOSEN, "task": "multitask", "tasks": tasks, "options": {}})
+    metrics = finetune(config, pretrained, tmp_path / "both").manifest.summary["metrics"]
+    threshold = metrics["films_best_f1_thresh"]
+    assert threshold != 0.0
+    assert metrics["films_f1"] == metrics["films_best_f1"]
+    task = checkpoint.load(str(tmp_path / "both")).task or {}
+    assert task["options"] == {}
+    assert task["tasks"]["films"]["options"] == {"answer_length": 4, "null_threshold": threshold}
+    assert task["tasks"]["sst2"]["options"] == {}
+    alone = evaluate(tmp_path / "both", tmp_path / "alone", data=str(films), task="films")
+    assert alone.as_json()["metrics"]["f1"] == metrics["films_f1"]
 
 
 def test_an_evaluation_says_the_same_and_writes_the_same(

@@ -194,6 +194,25 @@ def test_it_resumes_exactly_learns_the_answers_and_leaves_no_projection(
     finetune(second, str(first.artifact), tmp_path / "second", teacher=tuned)
 
 
+def test_several_tasks_are_learned_from_a_teacher_of_them(
+    tmp_path: Path, pretrained: str, tuned: str, sentiment: Path
+) -> None:
+    tasks = {"sst2": {}, "second": {"task": "sst2", "weight": 2.0}}
+    config = settings(
+        sentiment, task="multitask", tasks=tasks, epochs=1, max_length=24, baselines=False
+    )
+    teacher = finetune(config, pretrained, tmp_path / "teacher").artifact
+    log = Listener()
+    options = DistillOptions.model_validate({**ALL, "soft": 0.0})
+    student = config.model_copy(update={"distill": options})
+    found = finetune(student, pretrained, tmp_path / "student", report=log, teacher=teacher)
+    names = ("train_loss", "states_loss", "relations_loss")
+    assert all(log.lines[-1][name] > 0 for name in names)
+    assert checkpoint.load(found.artifact).heads.keys() == tasks.keys()
+    with pytest.raises(UsageError, match=r"with the name sst2, the student's is \{'sst2'"):
+        finetune(config, pretrained, tmp_path / "never", teacher=tuned)
+
+
 @pytest.mark.parametrize("family", TRANSFORMERS)
 def test_every_family_learns_answers_and_states_or_says_what_it_lacks(
     family: str, tmp_path: Path, pieces: Tokenizer, shape: ModelConfig
