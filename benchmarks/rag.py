@@ -19,8 +19,8 @@ from pathlib import Path
 
 import numpy as np
 
+from cloze.core.storage import read_tsv
 from cloze.model.tasks.metrics import answer_f1, exact_match
-from cloze.model.tasks.predict import read_predictions
 
 SYLLABLES = [one + two for one in "bdfgklmnprstvz" for two in "aeiou"]
 # Relation: sentence with name and value, question with name.
@@ -97,7 +97,7 @@ def measured(pairs: list[tuple[str, str]]) -> str:
 
 def written(base: Path, out: str) -> list[tuple[str, str]]:
     """Return the dev answers of a fine-tuning and the right ones."""
-    rows = read_predictions(str(base / out / "predictions.tsv"))
+    rows = read_tsv(str(base / out / "predictions.tsv"))
     return [(row["prediction"], row["label"]) for row in rows]
 
 

@@ -248,6 +248,12 @@ def read_text(path: str) -> str:
         raise DataError(f"{path} does not exist; check the path") from error
 
 
+def read_tsv(path: str) -> list[dict[str, str]]:
+    """Return the rows of a TSV file by column; the first line is the header, quotes are text."""
+    header, *rows = (line.split("\t") for line in read_text(path).splitlines() or [""])
+    return [dict(zip(header, row, strict=False)) for row in rows]
+
+
 @with_client_errors
 def has_file(path: str) -> bool:
     """Return whether a file that is never empty exists; one request, unlike `exists`."""

@@ -8,9 +8,7 @@ members that it compares, and has one score, which says nothing about the seeds'
 
 from __future__ import annotations
 
-import csv
 import hashlib
-import io
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -143,8 +141,7 @@ def _read_table(path: str, summary: Mapping[str, Any]) -> list[dict[str, str]]:
     name = summary.get("predictions")
     if not isinstance(name, str) or not name.endswith(".tsv"):
         return []
-    stream = io.StringIO(storage.read_text(storage.join(path, name)), newline="")
-    return list(csv.DictReader(stream, delimiter="\t", quoting=csv.QUOTE_NONE))
+    return storage.read_tsv(storage.join(path, name))
 
 
 def _is_ensemble(node: Node) -> bool:

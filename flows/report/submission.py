@@ -7,7 +7,6 @@ header `index`, `prediction`, and a file for each row of `FILES`.
 
 from __future__ import annotations
 
-import csv
 import io
 import zipfile
 from collections.abc import Iterable, Mapping, Sequence
@@ -202,10 +201,7 @@ def _lines(node: ReportNode, file: SubmissionFile) -> list[str]:
     """Return the file's lines, the header first."""
     path = storage.join(node.path, str(node.manifest.summary["predictions"]))
     lines = ["index\tprediction"]
-    rows = csv.DictReader(
-        io.StringIO(storage.read_text(path), newline=""), delimiter="\t", quoting=csv.QUOTE_NONE
-    )
-    for number, row in enumerate(rows, start=2):
+    for number, row in enumerate(storage.read_tsv(path), start=2):
         prediction = row.get("prediction")
         if prediction is None or not _fits(prediction, file):
             allowed = "a number" if file.labels is None else ", ".join(file.labels)

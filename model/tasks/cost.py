@@ -17,7 +17,7 @@ from cloze.core.stages.stage import role_of
 from cloze.model import hardware
 from cloze.model.tasks.files import split_bytes
 from cloze.model.tasks.options import TaskOptions
-from cloze.model.tasks.table import KINDS, TASKS
+from cloze.model.tasks.table import max_length
 from cloze.model.train.plan import estimates
 from cloze.model.train.plan.cost import (
     device_of,
@@ -99,7 +99,7 @@ def _estimate_finetuning(
     tokens = _tokens(config.reads(), "train", config.data, before, config.limit_per_class)
     required_memory = (int(estimates.PROCESS["cpu"]) * execution.processes, 0)
     if model is not None:
-        longest = max(KINDS[TASKS[name].kind].max_length for name, _, _ in config.reads())
+        longest = max(max_length(name, options) for name, options, _ in config.reads())
         required_memory = execution_memory(
             model,
             min(config.max_length or longest, model.max_position_embeddings),

@@ -32,15 +32,11 @@ Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 Vectors = npt.NDArray[np.float32]
 
-LEVEL = 0.95
+TAIL = (1.0 - 0.95) / 2.0  # share of the resamples on either side of an interval
 
 
 def interval(
-    metric: Callable[[Ints], float],
-    examples: int,
-    seed: int,
-    resamples: int = 1000,
-    level: float = LEVEL,
+    metric: Callable[[Ints], float], examples: int, seed: int, resamples: int = 1000
 ) -> list[float]:
     """Return the lower and upper bound of a metric over resampled examples.
 
@@ -52,7 +48,7 @@ def interval(
     """
     if not examples:
         return [0.0, 0.0]
-    return _bounds([metric(indices) for indices in _resampled(examples, seed, resamples)], level)
+    return bounds([metric(indices) for indices in _resampled(examples, seed, resamples)])
 
 
 def _resampled(examples: int, seed: int, resamples: int) -> Iterator[Ints]:
@@ -62,9 +58,9 @@ def _resampled(examples: int, seed: int, resamples: int) -> Iterator[Ints]:
         yield random_keys.randint_below(keys, examples).astype(np.int64)
 
 
-def _bounds(values: Sequence[float] | Floats, level: float = LEVEL) -> list[float]:
-    tail = (1.0 - level) / 2.0
-    return [float(bound) for bound in np.quantile(values, [tail, 1.0 - tail])]
+def bounds(values: Sequence[float] | Floats) -> list[float]:
+    """Return the lower and upper bound of a metric's values over resamples."""
+    return [float(bound) for bound in np.quantile(values, [TAIL, 1.0 - TAIL])]
 
 
 def mean_interval(values: Floats, seed: int, resamples: int) -> list[float]:
@@ -115,7 +111,7 @@ def classification_intervals(
         matrices = np.array(rows, np.float64).reshape(-1, classes, classes)
         for name in names:
             values[name].append(CLASSIFICATION[name](matrices))
-    return {name: _bounds(np.concatenate(found)) for name, found in values.items()}
+    return {name: bounds(np.concatenate(found)) for name, found in values.items()}
 
 
 # Regression.

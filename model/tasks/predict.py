@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -42,14 +40,6 @@ def write_rows(path: str, rows: Sequence[Mapping[str, str]]) -> None:
     lines = ["\t".join(rows[0])] if rows else []
     lines += ["\t".join(map(_first_line, row.values())) for row in rows]
     storage.write_bytes(path, ("\n".join(lines) + "\n").encode("utf-8"))
-
-
-def read_predictions(path: str) -> list[dict[str, str]]:
-    """Read the rows of a prediction file, by column."""
-    text = storage.read_text(path)
-    return list(
-        csv.DictReader(io.StringIO(text, newline=""), delimiter="\t", quoting=csv.QUOTE_NONE)
-    )
 
 
 def _first_line(text: str) -> str:
@@ -281,10 +271,6 @@ class FinetunedModel:
         )
         return np.array(kept, dtype=np.float32)
 
-    def predictions(self, examples: Examples) -> Any:
-        """Return the task's predictions for examples."""
-        return self.predict(self.encode(examples))
-
 
 def predict_ensemble(
     first: FinetunedModel, others: Iterable[FinetunedModel], examples: Examples
@@ -324,7 +310,7 @@ class DevEvaluator:
     """Evaluator of the dev split (`cloze.model.train.loop.interfaces.Evaluator`).
 
     Due at the end of every epoch, or of every n-th if the dev split is large relative to the train
-    split and no decision depends on the scores.
+    split and the scores decide nothing.
     """
 
     higher_is_better = True
@@ -338,11 +324,8 @@ class DevEvaluator:
         epoch: int,
         decides: bool = False,
     ) -> None:
-        """Set up evaluation.
-
-        Args:
-            epoch: number of steps per epoch.
-            decides: True if the scores select the checkpoint or end the training.
+        """Set up evaluation: `epoch` is the number of steps per epoch, `decides` true if scores
+        select the checkpoint or end the training.
         """
         self._objective, self._dev, self._world = objective, dev, world
         self.best_metric = f"dev_{objective.task.metrics[0]}"

@@ -42,7 +42,7 @@ class TaskKind:
     Attributes:
         build: location of its class, which takes (name, options, metrics).
         options: class of its options.
-        max_length: default maximum tokens of a sequence, for cost estimates.
+        max_length: default maximum tokens of a sequence; see `max_length`.
     """
 
     build: str
@@ -280,6 +280,12 @@ def task_options(name: str, given: Mapping[str, Any], where: str = "options") ->
         raise UsageError(f"unknown task {name!r}; {did_you_mean(name, TASKS)}")
     row = TASKS[name]
     return parse_config(KINDS[row.kind].options, merge_options(row.options, given), where)
+
+
+def max_length(name: str, options: TaskOptions) -> int:
+    """Return the default maximum tokens of a sequence, for cost estimates."""
+    is_race = isinstance(options, ChoiceOptions) and options.layout == "race"
+    return 512 if is_race else KINDS[TASKS[name].kind].max_length
 
 
 def merge_options(below: Mapping[str, Any] | None, above: Mapping[str, Any]) -> dict[str, Any]:

@@ -368,5 +368,10 @@ def check_labelled(examples: Examples, name: str) -> None:
     """Raise DataError if a split has no labels or no examples."""
     if not examples.labelled:
         raise DataError(f"{examples.where} has no labels; give the {name} split its labels")
+    check_not_empty(examples, name)
+
+
+def check_not_empty(examples: Examples, name: str) -> None:
+    """Raise DataError if a split has no examples."""
     if not len(examples):
         raise DataError(f"{examples.where} has no examples; give the {name} split some")

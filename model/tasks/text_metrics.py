@@ -58,8 +58,3 @@ def packages(names: Sequence[str]) -> set[str]:
             fix = did_you_mean(name, known)
             raise UsageError(f"options.metrics ({name!r}) is unknown; {fix}")
     return {METRICS[name][0] for name in names if name in METRICS}
-
-
-def score(name: str, texts: Texts, targets: Texts) -> float:
-    """Return a metric of texts against one target each."""
-    return METRICS[name][1](texts, targets)

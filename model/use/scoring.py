@@ -5,8 +5,8 @@ from __future__ import annotations
 import itertools
 import json
 from collections import defaultdict
-from collections.abc import Sequence
-from statistics import fmean
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,7 @@ from cloze.core.errors import UsageError
 from cloze.core.stages.stage import BuildContext, StageResult
 from cloze.model.tasks.files import METRICS, write_json
 from cloze.model.tasks.formats.contrasts import Contrast, read_contrasts
+from cloze.model.tasks.metrics import bounds
 from cloze.model.train.distributed import init_distributed
 from cloze.model.train.precision import placement, resolve
 from cloze.model.use.configs import ScoreConfig, ScoreTextsConfig
@@ -67,10 +68,14 @@ def run(config: ScoreConfig, build: BuildContext) -> StageResult:
     group_means = {name: _means(points, labels) for name, labels in groups.items()}
     figures = {
         "accuracy": float(points.mean()),
-        "mean_accuracy": mean_accuracy(contrasts, points),
+        "mean_accuracy": float(mean_accuracy(contrasts, points)),
         "chance": float(np.mean([1 / len(own) for own in scores])),
     }
-    interval = {"accuracy": list(bootstrap(points, config.seed, config.resamples))}
+    resampled = partial(resampled_means, np.random.default_rng(config.seed), config.resamples)
+    interval = {
+        "accuracy": bounds(resampled(points)),
+        "mean_accuracy": bounds(mean_accuracy(contrasts, points, resampled)),
+    }
     content = {
         "task": TASK,
         "metric": "accuracy",
@@ -145,32 +150,31 @@ def correct(scores: Sequence[Sequence[float]]) -> Floats:
     return np.array([(own[0] == max(own)) / own.count(max(own)) for own in scores])
 
 
-def mean_accuracy(contrasts: Sequence[Contrast], points: Floats) -> float:
+def mean_accuracy(
+    contrasts: Sequence[Contrast], points: Floats, mean: Callable[[Floats], Any] = np.mean
+) -> Any:
     """Return the mean over files of the mean over a file's phenomena.
 
     BabyLM reports it: entity tracking has three files with up to six phenomena each, and all other
-    files have one.
+    files have one. `mean` returns a phenomenon's mean, or its means in resamples, float64 [n].
     """
     by_file: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     for contrast, point in zip(contrasts, points.tolist(), strict=True):
         by_file[contrast.file][contrast.phenomenon].append(point)
-    return fmean(fmean(map(fmean, phenomena.values())) for phenomena in by_file.values())
+    means = [[mean(np.array(own)) for own in phenomena.values()] for phenomena in by_file.values()]
+    return np.mean([np.mean(own, axis=0) for own in means], axis=0)
 
 
-def bootstrap(
-    points: Floats, seed: int, resamples: int, level: float = 0.95
-) -> tuple[float, float]:
-    """Return the percentile bootstrap interval (Efron 1979) of the mean of points from 0 to 1.
+def resampled_means(generator: np.random.Generator, resamples: int, points: Floats) -> Floats:
+    """Return the mean of points from 0 to 1 in each resample (Efron 1979), float64 [resamples].
 
     The counts of the distinct values in a resample are multinomial, so counts are drawn instead of
     pairs.
     """
     values = np.union1d([0.0, 0.5, 1.0], points)
     shares = np.array([(points == value).mean() for value in values])
-    generator = np.random.Generator(np.random.PCG64(seed))
-    counts = generator.multinomial(len(points), shares, size=resamples)
-    low, high = np.quantile(counts @ values / len(points), [(1 - level) / 2, (1 + level) / 2])
-    return float(low), float(high)
+    counts: Floats = generator.multinomial(len(points), shares, size=resamples) @ values
+    return counts / len(points)
 
 
 def _means(points: Floats, labels: Sequence[str | None]) -> dict[str, float]:

@@ -179,7 +179,7 @@ PERPLEXITY = Stage(
 # term and field) and `pairs.jsonl` (scores of each pair).
 SCORE = Stage(
     name="score",
-    version=2,  # 2: scores in fp32 unless bf16 is requested
+    version=3,  # 3: EWoK counts a space that is a token; interval of mean_accuracy
     config=ScoreConfig,
     run=_run("cloze.model.use.scoring:run"),
     inputs={"checkpoint": PRETRAINED},

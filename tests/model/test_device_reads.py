@@ -98,7 +98,7 @@ def test_predictions_are_read_behind(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(predicting, "GPU_POSITIONS", 24)
     examples = LabelledTexts(texts=TEXTS, text_pairs=None, labels=None, label_names=("a", "b"))
     with Order(monkeypatch) as events:
-        found = model.predictions(examples)
+        found = model.predict(model.encode(examples))
     assert found.shape == (len(TEXTS), 2)
     ahead(events)
 
@@ -114,7 +114,7 @@ def test_a_batch_of_predictions_fills_a_gpu(
     texts = TEXTS * 40
     examples = LabelledTexts(texts=texts, text_pairs=None, labels=None, label_names=("a", "b"))
     with Order(monkeypatch) as events:
-        model.predictions(examples)
+        model.predict(model.encode(examples))
     assert events == [RUN, READ]
 
 

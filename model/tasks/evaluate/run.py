@@ -15,7 +15,7 @@ from cloze.model import hardware
 from cloze.model.tasks.evaluate.stage import EvaluateConfig
 from cloze.model.tasks.files import METRICS, write_json
 from cloze.model.tasks.predict import FinetunedModel, predict_ensemble
-from cloze.model.tasks.task import task_source
+from cloze.model.tasks.task import check_not_empty, task_source
 from cloze.model.train.distributed import init_distributed
 from cloze.model.train.precision import resolve
 
@@ -31,8 +31,8 @@ def run(config: EvaluateConfig, build: BuildContext) -> StageResult:
     Raises:
         UsageError: a checkpoint was not fine-tuned, the task's data is missing, or several
             checkpoints differ in task or labels.
-        DataError: checkpoint or data is missing or damaged, or has an answer that the model cannot
-            give.
+        DataError: checkpoint or data is missing or damaged, or the data has no examples or an
+            answer that the model cannot give.
     """
     world = init_distributed(build.execution)
     precision = resolve(config.precision, world.device)
@@ -52,7 +52,9 @@ def run(config: EvaluateConfig, build: BuildContext) -> StageResult:
     model = next(models)
     task = model.task
     source = task_source(task, config.data, build.inputs.get("corpus"))
-    split = model.encode(task.read(source, config.split, model.metadata.get("limit_per_class")))
+    read = task.read(source, config.split, model.metadata.get("limit_per_class"))
+    check_not_empty(read, config.split)
+    split = model.encode(read)
     examples, samples = split.examples, split.samples
     build.report.progress(0, len(examples), "examples", {})
     latencies = model.latencies(split) if len(paths) == 1 else []

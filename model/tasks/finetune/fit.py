@@ -101,9 +101,9 @@ class FinetuneSetup:
         tuned = self.task.tuned_options(self.dev.examples, predictions)
         if not tuned:
             return self
-        options = merge_options(self.config.given_options(), tuned)
+        options = merge_options(self.config.options, tuned)
         task = load_task(self.task.name, options)
-        options.pop("tasks", None)  # those of several tasks are in the task's own metadata
+        options.pop("tasks", None)  # these are in the metadata of several tasks
         metadata = {**self.metadata, **task.metadata(self.train.examples), "options": options}
         return replace(self, task=task, metadata=metadata)
 

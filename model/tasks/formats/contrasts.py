@@ -7,7 +7,6 @@ of a sentence is compared is as in BabyLM's evaluation (babylm/evaluation-pipeli
 
 from __future__ import annotations
 
-import json
 import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -15,6 +14,7 @@ from typing import NamedTuple
 
 from cloze.core import storage
 from cloze.core.errors import DataError
+from cloze.model.tasks.formats.lines import load_json
 from cloze.model.tasks.formats.tables import SUFFIXES, open_table, read_texts_by_column
 from cloze.model.tasks.options import TableOptions
 
@@ -55,25 +55,24 @@ Row = Mapping[str, str]
 Sentences = list[tuple[str, int]]  # sentence, first character that counts
 
 
-def _after(context: str, text: str) -> tuple[str, int]:
-    return f"{context} {text}", len(context) + 1
-
-
 def _ewok(row: Row) -> Sentences:
-    """The first context makes the first target likelier than the second."""
-    return [_after(row["Context1"], row[target]) for target in ("Target1", "Target2")]
+    """The first context makes the first target likelier; the space before it counts, too."""
+    context = row["Context1"]
+    return [(f"{context} {row[target]}", len(context)) for target in ("Target1", "Target2")]
 
 
 def _entity_tracking(row: Row) -> Sentences:
     """The contents of a box after `numops` operations; the first option is right."""
-    context, options = row["input_prefix"], json.loads(row["options"])
+    context, options = row["input_prefix"], load_json(row["options"])
+    if not isinstance(options, list) or not all(isinstance(option, str) for option in options):
+        raise ValueError("options")
     return [(f"{context}{option}", len(context)) for option in options]
 
 
 def _comps(row: Row) -> Sentences:
     """The property is likelier of the first concept."""
     contexts = (row["prefix_acceptable"], row["prefix_unacceptable"])
-    return [_after(context, row["property_phrase"]) for context in contexts]
+    return [(f"{context} {row['property_phrase']}", len(context) + 1) for context in contexts]
 
 
 # Formats by their required columns.
@@ -127,7 +126,13 @@ def _read(file: str, names: Mapping[str, str]) -> Iterator[Contrast]:
     )
     optional = [name for role, name in names.items() if role not in ("good", "bad")]
     for location, row in read_texts_by_column(table, required, optional, lists=("options",)):
-        sentences = read(row)
+        try:
+            sentences = read(row)
+        except ValueError as error:
+            raise DataError(
+                f"{location}: options ({row['options'][:50]}) is no list of texts in JSON; correct "
+                f"the line"
+            ) from error
         if len(sentences) < 2:
             raise DataError(f"{location}: options has fewer than two texts; remove the line")
         operations = row.get("numops")

@@ -12,6 +12,7 @@ from typing import IO, Any
 from cloze.core import storage
 from cloze.core.errors import DataError
 
+csv.field_size_limit(1 << 30)  # the default is 131,072 characters
 BOM = b"\xef\xbb\xbf"
 # escaped surrogate: half of a character beyond the first 65,536; UTF-8 contains none
 SURROGATE = "\\ud"

@@ -154,11 +154,6 @@ class LabelledTexts(TextExamples):
         counts = Counter(self.labels)
         return {name: counts[number] for number, name in enumerate(self.label_names)}
 
-    def majority_share(self) -> float:
-        """Return the share of the most frequent label; 0 without labels."""
-        counts = self.class_counts()
-        return max(counts.values()) / len(self) if counts and len(self) else 0.0
-
     def capped(self, limit: int | None) -> LabelledTexts:
         """Return at most `limit` examples per class, those with the smallest text hashes."""
         if limit is None or self.labels is None:

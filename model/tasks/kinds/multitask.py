@@ -23,7 +23,7 @@ from cloze.model.families.config import ModelConfig
 from cloze.model.families.models import Backbone
 from cloze.model.layers.batch import Batch, extend
 from cloze.model.tasks.options import MultiTaskOptions, TaskOptions
-from cloze.model.tasks.table import load_task, merge_options
+from cloze.model.tasks.table import load_task
 from cloze.model.tasks.task import (
     Examples,
     Figures,
@@ -271,14 +271,12 @@ class MultiTask(Task[MultiTaskExamples, dict[str, Any]]):
     def tuned_options(
         self, examples: MultiTaskExamples, predictions: dict[str, Any]
     ) -> dict[str, Any]:
-        """Return `tasks` with the tuned options of those that have any."""
+        """Return `tasks`, with the tuned options of each."""
         tasks = {}
-        for name, task in self.parts.items():
-            if tuned := task.tuned_options(examples.parts[name], predictions[name]):
-                own = self.options.tasks[name]
-                options = merge_options(own.options, tuned)
-                tasks[name] = own.model_copy(update={"options": options}).model_dump(mode="json")
-        return {TASKS: tasks} if tasks else {}
+        for name, own in self.options.tasks.items():
+            tuned = self.parts[name].tuned_options(examples.parts[name], predictions[name])
+            tasks[name] = {**own.model_dump(mode="json"), "options": {**own.options, **tuned}}
+        return {TASKS: tasks}
 
     def baselines(self, examples: MultiTaskExamples) -> Figures:
         return _prefixed(

@@ -203,7 +203,7 @@ class TextToText(Task[TextTargets, "list[Written]"]):
         texts, targets = [own.text for own in predictions], list(examples.targets or ())
         exact = float(np.mean([own.exact for own in predictions]))
         return {
-            name: exact if name == "exact_match" else text_metrics.score(name, texts, targets)
+            name: exact if name == "exact_match" else text_metrics.METRICS[name][1](texts, targets)
             for name in self.metrics
         }
 
@@ -214,7 +214,7 @@ class TextToText(Task[TextTargets, "list[Written]"]):
         name = self.metrics[0]
         if name == "exact_match":
             return {"majority": count / len(targets)}
-        return {"majority": text_metrics.score(name, [most] * len(targets), targets)}
+        return {"majority": text_metrics.METRICS[name][1]([most] * len(targets), targets)}
 
     def detailed_metrics(
         self, examples: TextTargets, predictions: list[Written], *, seed: int, resamples: int

@@ -13,13 +13,13 @@ from pydantic import ValidationError
 
 from cloze.core.errors import StoppedError
 from cloze.core.stages.execute import BuildResult
+from cloze.core.storage import read_tsv
 from cloze.model import checkpoint
 from cloze.model.families.models import new_backbone
 from cloze.model.tasks.cost import BYTES_A_PIECE, _tokens
 from cloze.model.tasks.evaluate.stage import EvaluateConfig
 from cloze.model.tasks.finetune.stage import STAGE, FinetuneConfig
-from cloze.model.tasks.predict import read_predictions
-from cloze.model.tasks.table import KINDS, TASKS, load_task
+from cloze.model.tasks.table import TASKS, load_task, max_length
 from cloze.model.train.loop.schedules import Schedule
 from cloze.model.train.optimizers.parameters import gradual_unfreezing, layerwise_lr_multipliers
 from tests.glue_files import write_glue
@@ -176,8 +176,8 @@ def test_patience_ends_training_and_the_best_step_is_what_is_saved_and_scored(
     assert summary["metrics"]["accuracy"] == summary["best"]["dev_accuracy"]
     again = evaluate(patient.artifact, tmp_path / "again", data=str(sentiment))
     assert again.manifest.summary["metrics"]["accuracy"] == summary["best"]["dev_accuracy"]
-    said = read_predictions(f"{patient.artifact}/predictions.tsv")
-    assert said == read_predictions(f"{again.artifact}/predictions.tsv")
+    said = read_tsv(f"{patient.artifact}/predictions.tsv")
+    assert said == read_tsv(f"{again.artifact}/predictions.tsv")
 
 
 @pytest.mark.parametrize("stop", ["before the best", "after the best", "at the end"])
@@ -328,10 +328,8 @@ def test_options_that_exclude_each_other_are_refused() -> None:
 
 @pytest.mark.parametrize("name", sorted(TASKS))
 def test_estimates_know_how_long_a_task_s_sequences_are(name: str) -> None:
-    longest = KINDS[TASKS[name].kind].max_length
-    assert load_task(name).max_length == (
-        512 if name == "race" else longest
-    )  # RACE's passages are longer than its kind's
+    task = load_task(name)
+    assert max_length(name, task.options) == task.max_length
 
 
 def test_estimates_read_the_task_s_own_files(tmp_path: Path) -> None:

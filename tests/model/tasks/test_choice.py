@@ -15,12 +15,13 @@ import pytest
 import torch
 
 from cloze.core.errors import DataError, UsageError
+from cloze.core.storage import read_tsv
 from cloze.model.families.config import ModelConfig
 from cloze.model.tasks.formats.choices import Choices, read_choices
 from cloze.model.tasks.heads import new_network
 from cloze.model.tasks.kinds.choice import LONGEST_ENDING, ChoiceSamples
 from cloze.model.tasks.options import ChoiceOptions
-from cloze.model.tasks.predict import predict, read_predictions
+from cloze.model.tasks.predict import predict
 from cloze.model.tasks.source import EpochSource, TaskObjective
 from cloze.model.tasks.table import load_task
 from cloze.model.train.distributed import World
@@ -210,7 +211,7 @@ def test_it_learns_to_choose_and_is_scored_and_predicted(pretrained: str, tmp_pa
     assert low <= content["metrics"]["accuracy"] <= high
     hidden = evaluate(tmp_path / "tuned", tmp_path / "test", data=str(data), split="test")
     assert hidden.as_json()["metrics"] == {}
-    rows = read_predictions(str(tmp_path / "test" / "predictions.tsv"))
+    rows = read_tsv(str(tmp_path / "test" / "predictions.tsv"))
     assert [row["index"] for row in rows] == list("01234")
     for row in rows:
         assert row["label"] == ""

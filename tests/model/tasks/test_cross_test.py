@@ -12,9 +12,10 @@ from pydantic import ValidationError
 from sklearn.metrics import f1_score
 
 from cloze.core.errors import DataError, UsageError
+from cloze.core.storage import read_tsv
 from cloze.flows.graph.config import load
 from cloze.model.tasks.evaluate.stage import EvaluateConfig
-from cloze.model.tasks.predict import FinetunedModel, read_predictions
+from cloze.model.tasks.predict import FinetunedModel
 from tests.glue_files import write_glue
 from tests.model.tasks.stages import evaluate, finetune, settings
 from tests.model.tasks.test_spans_stages import content, write
@@ -54,7 +55,7 @@ def test_three_labels_answer_a_question_of_two(trained: Any, glue: Path, tmp_pat
         trained("mnli"), tmp_path / "out", data=str(glue), test_on="rte", label_map=TWO
     ).as_json()
     assert (result["task"], result["trained_on"]) == ("rte", "mnli")
-    predicted = read_predictions(str(tmp_path / "out" / "predictions.tsv"))
+    predicted = read_tsv(str(tmp_path / "out" / "predictions.tsv"))
     assert [row["label"] for row in predicted] == [row["label"] for row in file]
     assert {row["prediction"] for row in predicted} <= {"entailment", "not_entailment"}
     blank = model.task.read(str(glue), "dev", None)
@@ -62,7 +63,7 @@ def test_three_labels_answer_a_question_of_two(trained: Any, glue: Path, tmp_pat
     own = type(blank)(
         texts=texts[0], text_pairs=texts[1], labels=None, label_names=blank.label_names
     )
-    probabilities = model.predictions(own)
+    probabilities = model.predict(model.encode(own))
     entailed = probabilities[:, 0] > probabilities[:, 1:].sum(axis=1)
     names = np.where(entailed, "entailment", "not_entailment").tolist()
     assert [row["prediction"] for row in predicted] == names
@@ -75,7 +76,7 @@ def test_two_labels_answer_a_question_of_three_and_the_own_task_stays(
 ) -> None:
     common = {"data": str(glue), "label_map": TWO}
     evaluate(trained("rte"), tmp_path / "mnli", test_on="mnli", **common)
-    predicted = read_predictions(str(tmp_path / "mnli" / "predictions.tsv"))
+    predicted = read_tsv(str(tmp_path / "mnli" / "predictions.tsv"))
     assert {row["label"] for row in predicted} == {"entailment", "not_entailment"}
     evaluate(trained("rte"), tmp_path / "mapped", test_on="rte", **common)
     evaluate(trained("rte"), tmp_path / "plain", data=str(glue))
@@ -90,7 +91,7 @@ def test_f1_is_of_the_datas_own_positive_label(trained: Any, glue: Path, tmp_pat
         result = evaluate(
             trained(task), out, data=str(glue), test_on="mrpc", label_map=names
         ).as_json()
-        predicted = read_predictions(str(out / "predictions.tsv"))
+        predicted = read_tsv(str(out / "predictions.tsv"))
         truth, guess = (
             [row[column] == "entailment" for row in predicted] for column in ("label", "prediction")
         )

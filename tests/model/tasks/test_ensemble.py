@@ -16,13 +16,14 @@ import torch
 from cloze.core.errors import UsageError
 from cloze.core.stages.execute import BuildResult, execute
 from cloze.core.stages.execution import Execution
+from cloze.core.storage import read_tsv
 from cloze.flows.graph.config import RunConfig
 from cloze.model import checkpoint
 from cloze.model.families.config import ModelConfig
 from cloze.model.families.models import new_model
 from cloze.model.tasks.evaluate.stage import STAGE, EvaluateConfig
 from cloze.model.tasks.kinds.tagging import Tags
-from cloze.model.tasks.predict import FinetunedModel, read_predictions
+from cloze.model.tasks.predict import FinetunedModel
 from cloze.model.tasks.task import Member
 from cloze.pipeline import tokenizer
 from tests.model.tasks.columns import sentences, write_columns
@@ -115,9 +116,9 @@ def test_probabilities_and_numbers_are_means(tuned: Any, tasks: Path, tmp_path: 
     paths = [tuned("sst2", seed) for seed in (1, 2)]
     models = [FinetunedModel(str(path)) for path in paths]
     examples = models[0].task.read(str(tasks / "sst2"), "dev", None)
-    means = sum(model.predictions(examples).astype(np.float64) for model in models) / 2
+    means = sum(model.predict(model.encode(examples)).astype(np.float64) for model in models) / 2
     together(tmp_path / "sst2", *paths, data=str(tasks / "sst2"))
-    rows = read_predictions(str(tmp_path / "sst2" / "predictions.tsv"))
+    rows = read_tsv(str(tmp_path / "sst2" / "predictions.tsv"))
     assert [row["prediction"] for row in rows] == [str(row.argmax()) for row in means]
     assert [float(row["score"]) for row in rows] == pytest.approx(means.max(axis=1), abs=1e-6)
 
@@ -125,10 +126,10 @@ def test_probabilities_and_numbers_are_means(tuned: Any, tasks: Path, tmp_path: 
     alone = []
     for number, path in enumerate(paths):
         evaluate(path, tmp_path / f"alone-{number}", data=str(tasks / "stsb"))
-        rows = read_predictions(str(tmp_path / f"alone-{number}" / "predictions.tsv"))
+        rows = read_tsv(str(tmp_path / f"alone-{number}" / "predictions.tsv"))
         alone.append([float(row["prediction"]) for row in rows])
     together(tmp_path / "stsb", *paths, data=str(tasks / "stsb"))
-    rows = read_predictions(str(tmp_path / "stsb" / "predictions.tsv"))
+    rows = read_tsv(str(tmp_path / "stsb" / "predictions.tsv"))
     assert [float(row["prediction"]) for row in rows] == pytest.approx(
         np.mean(alone, axis=0), abs=2e-6
     )
@@ -144,7 +145,7 @@ def test_tags_are_of_mean_probabilities_and_spans_of_mean_logits(tuned: Any, tas
     agreed = model.task.combine([member, Member(answers=sure, samples=member.samples)], examples)
     assert isinstance(agreed, Tags)
     name = examples.label_names[1]  # type: ignore[attr-defined]
-    alone = model.predictions(examples)
+    alone = model.predict(model.encode(examples))
     certain = [
         (tag, other)
         for tags, others, scores in zip(agreed.tags, alone.tags, alone.scores, strict=True)

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from cloze.core.errors import DataError
-from cloze.model.tasks.predict import read_predictions
+from cloze.core.storage import read_tsv
 from cloze.model.tasks.table import TASKS, load_task
 
 # The first lines of the archive's files: header (of train and dev), a line; header of test, a line.
@@ -125,7 +125,7 @@ def test_a_test_file_is_predicted_with_its_index_and_not_scored(tmp_path: Path, 
         else np.tile(np.eye(len(examples.label_names))[1], (2, 1))
     )
     found.write_predictions(str(tmp_path), examples, predictions)
-    rows = read_predictions(str(tmp_path / found.predictions))
+    rows = read_tsv(str(tmp_path / found.predictions))
     assert [row["index"] for row in rows] == ["0", "17"]
     assert [row["label"] for row in rows] == ["", ""]
     assert [row["prediction"] for row in rows] == (

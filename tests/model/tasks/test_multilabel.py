@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 from sklearn.metrics import f1_score
 
 from cloze.core.errors import DataError, UsageError
+from cloze.core.storage import read_tsv
 from cloze.model import checkpoint
 from cloze.model.hub.read import read_directory
 from cloze.model.hub.write import write_directory
 from cloze.model.tasks.kinds.multilabel import LabelSets, label_set_intervals, label_set_scores
-from cloze.model.tasks.predict import read_predictions
 from cloze.model.tasks.table import load_task
 from cloze.model.use.classify import TextClassificationPipeline
 from tests.model.tasks.conftest import BAD, GOOD, NEUTRAL
@@ -114,7 +114,7 @@ def test_several_labels_are_learned_classified_and_exported(
     assert tuned.manifest.summary["classes"]["dev"].keys() == {"bad", "good"}
     evaluated = evaluate(tmp_path / "tuned", tmp_path / "dev", data=str(data), resamples=20)
     assert evaluated.manifest.summary["metrics"] == tuned.manifest.summary["metrics"]
-    predictions = read_predictions(str(tmp_path / "dev" / "predictions.tsv"))
+    predictions = read_tsv(str(tmp_path / "dev" / "predictions.tsv"))
     assert {row["prediction"] for row in predictions} == {"", "bad", "good", "bad, good"}
 
     classifier = TextClassificationPipeline(str(tmp_path / "tuned"))

@@ -15,10 +15,10 @@ import torch
 
 from cloze.core.errors import StoppedError, UsageError
 from cloze.core.stages.execute import BuildResult
+from cloze.core.storage import read_tsv
 from cloze.model import checkpoint
 from cloze.model.tasks.heads import new_network, trained_network
 from cloze.model.tasks.kinds.multitask import select_task
-from cloze.model.tasks.predict import read_predictions
 from cloze.model.tasks.source import MultiTaskSource, shares, source_of
 from cloze.model.tasks.table import load_task
 from cloze.model.tasks.task import Ints, encoded
@@ -145,8 +145,8 @@ def test_each_task_of_the_checkpoint_can_be_evaluated(
     assert found.manifest.summary["metrics"][metric] == pytest.approx(
         trained.manifest.summary["metrics"][f"{name}_{metric}"], abs=1e-6
     )
-    own = read_predictions(f"{trained.artifact}/predictions/{name}/predictions.tsv")
-    assert [row["prediction"] for row in read_predictions(f"{found.artifact}/predictions.tsv")] == [
+    own = read_tsv(f"{trained.artifact}/predictions/{name}/predictions.tsv")
+    assert [row["prediction"] for row in read_tsv(f"{found.artifact}/predictions.tsv")] == [
         row["prediction"] for row in own
     ]
 

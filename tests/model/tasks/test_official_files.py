@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from cloze.model.tasks.predict import read_predictions
+from cloze.core.storage import read_tsv
 from cloze.model.tasks.table import load_task
 from tests.model.tasks.stages import evaluate, finetune, settings
 
@@ -110,7 +110,7 @@ def test_official_files_train_and_score_a_task(
         written = (tmp_path / "test" / "predictions.txt").read_text(encoding="utf-8")
         assert written.count("\tB-location\t") == rows, "the file's columns, and one more"
     else:
-        assert len(read_predictions(str(tmp_path / "test" / "predictions.tsv"))) == rows
+        assert len(read_tsv(str(tmp_path / "test" / "predictions.tsv"))) == rows
 
 
 def test_scicite_is_read_from_its_authors_archive_too(tmp_path: Path) -> None:

@@ -13,10 +13,10 @@ import pytest
 import torch
 
 from cloze.core.errors import DataError, UsageError
+from cloze.core.storage import read_tsv
 from cloze.model.families.config import ModelConfig
 from cloze.model.tasks.formats.texts import ScoredTexts
 from cloze.model.tasks.heads import new_network
-from cloze.model.tasks.predict import read_predictions
 from cloze.model.tasks.source import TaskObjective
 from cloze.model.tasks.table import load_task
 from cloze.pipeline.tokenizer.tokenizer import Tokenizer
@@ -38,12 +38,12 @@ def test_it_learns_a_likeness_and_is_scored_and_predicted(
     low, high = content["interval"]["pearson"]
     assert 0.6 < low < content["metrics"]["pearson"] < high < 1.0
     assert content["constant"] == 0.0
-    rows = read_predictions(str(tmp_path / "dev" / "predictions.tsv"))
+    rows = read_tsv(str(tmp_path / "dev" / "predictions.tsv"))
     errors = [abs(float(row["label"]) - float(row["prediction"])) for row in rows]
     assert content["mean_absolute_error"] == pytest.approx(np.mean(errors), abs=1e-5)
     hidden = evaluate(tmp_path / "tuned", tmp_path / "test", data=str(likeness), split="test")
     assert hidden.as_json()["metrics"] == {}
-    rows = read_predictions(str(tmp_path / "test" / "predictions.tsv"))
+    rows = read_tsv(str(tmp_path / "test" / "predictions.tsv"))
     assert [row["index"] for row in rows] == [str(number) for number in range(7)]
     assert all(row["label"] == "" and np.isfinite(float(row["prediction"])) for row in rows)
 

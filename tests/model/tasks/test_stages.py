@@ -14,11 +14,11 @@ import torch
 
 from cloze.core.artifacts import artifact
 from cloze.core.errors import ClozeError, DataError, StoppedError, UsageError
+from cloze.core.storage import read_tsv
 from cloze.model import checkpoint
 from cloze.model.tasks.finetune import run
 from cloze.model.tasks.finetune.stage import FinetuneConfig
 from cloze.model.tasks.heads import new_network
-from cloze.model.tasks.predict import read_predictions
 from cloze.model.tasks.table import load_task
 from cloze.model.train.plan.estimates import encoder_flops_per_token
 from tests.model.tasks.stages import Listener, evaluate, finetune, settings
@@ -81,7 +81,6 @@ def test_the_checkpoint_says_what_its_outputs_mean(tuned):
         "labels": ["0", "1"],
         "pairs": False,
         "max_length": 32,
-        "metric": "accuracy",
         "limit_per_class": None,
     }
     assert loaded.task == task
@@ -113,7 +112,7 @@ def test_evaluation_repeats_the_dev_score_exactly(tuned, sentiment, tmp_path):
     assert (tmp_path / "eval" / "predictions.tsv").read_bytes() == (
         out / "predictions.tsv"
     ).read_bytes()
-    rows = read_predictions(str(tmp_path / "eval" / "predictions.tsv"))
+    rows = read_tsv(str(tmp_path / "eval" / "predictions.tsv"))
     assert list(rows[0]) == ["index", "text", "label", "prediction", "score"]
     assert [int(row["index"]) for row in rows] == list(range(70))
     assert (
@@ -160,9 +159,15 @@ def test_a_split_without_labels_gets_predictions_and_no_score(tuned, sentiment, 
     ).as_json()
     assert result["metrics"] == {}
     assert result["examples"] == 9
-    rows = read_predictions(str(tmp_path / "eval" / "predictions.tsv"))
+    rows = read_tsv(str(tmp_path / "eval" / "predictions.tsv"))
     assert {row["label"] for row in rows} == {""}
     assert {row["prediction"] for row in rows} <= {"0", "1"}
+
+
+def test_a_split_without_examples_is_refused(tuned, sentiment, tmp_path):
+    with pytest.raises(DataError, match=r"dev.tsv has no examples; give the dev split some"):
+        options = {"where": {"label": "2"}}
+        evaluate(tuned[0], tmp_path / "eval", data=str(sentiment), options=options)
 
 
 def test_truncation_is_counted(pretrained, sentiment, tmp_path):

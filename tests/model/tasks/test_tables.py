@@ -17,8 +17,11 @@ from hypothesis import strategies as st
 from pyarrow import parquet
 
 from cloze.core.errors import DataError, UsageError
+from cloze.core.storage import read_tsv
 from cloze.model.tasks.files import fold_indices
+from cloze.model.tasks.formats.tables import open_table
 from cloze.model.tasks.formats.texts import LabelledTexts
+from cloze.model.tasks.options import TableOptions
 from cloze.model.tasks.table import load_task
 
 COLUMNS = {"text": "premise", "pair": "hypothesis", "label": "gold"}
@@ -103,6 +106,16 @@ def test_a_quoted_value_may_hold_line_ends_and_lines_are_counted_on(tmp_path: Pa
         read(tmp_path, columns={})
     (tmp_path / "dev.csv").write_text('text;label\n"one\ntwo";a\nthree;b\n')
     assert list(read(tmp_path, columns={}, delimiter=";").texts) == ["one\ntwo", "three"]
+
+
+def test_a_text_may_be_as_long_as_a_book(tmp_path: Path) -> None:
+    text = "a book " * 30_000
+    for suffix, separator in ((".csv", ","), (".tsv", "\t")):
+        path = tmp_path / f"dev{suffix}"
+        path.write_text(f"text{separator}label\n{text}{separator}1\n", encoding="utf-8")
+        table = open_table(str(path), TableOptions())
+        assert [row for _, row in table.rows] == [[text, "1"]]
+    assert read_tsv(str(tmp_path / "dev.tsv")) == [{"text": text, "label": "1"}]
 
 
 def test_numbers_and_truth_values_are_labels_as_they_are_written(tmp_path: Path) -> None:

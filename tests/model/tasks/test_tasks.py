@@ -41,7 +41,6 @@ def test_sst2_reads_lines_in_order_and_quotes_as_text(tmp_path):
     assert list(examples.labels) == [1, 0, 1]
     assert examples.label_names == ("0", "1")
     assert examples.class_counts() == {"0": 1, "1": 2}
-    assert examples.majority_share() == pytest.approx(2 / 3)
 
 
 def test_sst2_reads_windows_line_ends_and_a_missing_last_one(tmp_path):

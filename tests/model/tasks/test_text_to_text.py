@@ -14,6 +14,7 @@ from cloze.core.config import parse_config
 from cloze.core.errors import UsageError
 from cloze.core.stages.execute import execute
 from cloze.core.stages.execution import Execution
+from cloze.core.storage import read_tsv
 from cloze.model import checkpoint
 from cloze.model.families.models import new_model
 from cloze.model.families.registry import config_class
@@ -23,7 +24,6 @@ from cloze.model.tasks.evaluate.stage import STAGE as EVALUATE
 from cloze.model.tasks.evaluate.stage import EvaluateConfig
 from cloze.model.tasks.finetune.stage import STAGE as FINETUNE
 from cloze.model.tasks.finetune.stage import FinetuneConfig
-from cloze.model.tasks.predict import read_predictions
 from cloze.model.tasks.table import load_task
 from cloze.model.use.configs import GenerateConfig
 from cloze.model.use.fill_mask import FillMaskPipeline
@@ -103,7 +103,7 @@ def tuned(tmp_path_factory: pytest.TempPathFactory, pieces: Any, opposites: Path
 def test_it_is_scored_by_what_it_wrote(tuned: str, opposites: Path, tmp_path: Path) -> None:
     config = EvaluateConfig(precision="fp32", data=str(opposites))
     result = execute(EVALUATE, config, {"checkpoint": tuned}, str(tmp_path / "eval"))
-    rows = read_predictions(str(tmp_path / "eval" / "predictions.tsv"))
+    rows = read_tsv(str(tmp_path / "eval" / "predictions.tsv"))
     share = sum(row["prediction"] == row["label"] for row in rows) / len(rows)
     assert result.as_json()["metrics"]["exact_match"] == pytest.approx(share)
     low, high = result.as_json()["interval"]["exact_match"]
@@ -169,15 +169,15 @@ def test_a_missing_package_is_named_before_the_training(
 def test_bleu_and_chrf_are_sacrebleu_s() -> None:
     pytest.importorskip("sacrebleu", reason="the extra texts is not installed")
     texts, targets = ["a cat sat on the mat now", "a dog"], ["the cat sat on the mat now", "a dog"]
-    assert text_metrics.score("bleu", targets, targets) == pytest.approx(1.0)
-    assert 0.5 < text_metrics.score("bleu", texts, targets) < 1.0
-    assert 0.5 < text_metrics.score("chrf", texts, targets) < 1.0
+    assert text_metrics.METRICS["bleu"][1](targets, targets) == pytest.approx(1.0)
+    assert 0.5 < text_metrics.METRICS["bleu"][1](texts, targets) < 1.0
+    assert 0.5 < text_metrics.METRICS["chrf"][1](texts, targets) < 1.0
 
 
 def test_rouge_is_a_mean_of_f1() -> None:
     pytest.importorskip("rouge_score", reason="the extra texts is not installed")
     texts, targets = ["a cat", "dogs"], ["a cat sat on", "dog"]
     # 2 of 2 and of 4 words, and one stem
-    assert text_metrics.score("rouge1", texts, targets) == pytest.approx((2 / 3 + 1) / 2)
-    assert text_metrics.score("rouge2", texts, targets) == pytest.approx((2 * 1 / 4) / 2)
-    assert text_metrics.score("rougeL", texts, targets) == pytest.approx((2 / 3 + 1) / 2)
+    assert text_metrics.METRICS["rouge1"][1](texts, targets) == pytest.approx((2 / 3 + 1) / 2)
+    assert text_metrics.METRICS["rouge2"][1](texts, targets) == pytest.approx((2 * 1 / 4) / 2)
+    assert text_metrics.METRICS["rougeL"][1](texts, targets) == pytest.approx((2 / 3 + 1) / 2)

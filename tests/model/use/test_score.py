@@ -7,6 +7,7 @@ from __future__ import annotations
 import json
 import typing
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,12 +25,14 @@ from cloze.model import checkpoint
 from cloze.model.families.models import load_model
 from cloze.model.layers.heads import VocabularyHead
 from cloze.model.tasks.formats.contrasts import Contrast, read_contrasts
+from cloze.model.tasks.metrics import bounds
 from cloze.model.use.configs import ScoreConfig
 from cloze.model.use.masked_copies import Mask, mask_sentences, masks, scoring_batches
 from cloze.model.use.scorer import SentenceScorer
-from cloze.model.use.scoring import bootstrap, correct, mean_accuracy
+from cloze.model.use.scoring import correct, mean_accuracy, resampled_means
 from cloze.model.use.stages import SCORE
 from cloze.pipeline import tokenizer
+from tests.parity.pretrained import write_pretrained
 from tests.tiny_models import TRANSFORMERS, tiny_config, write_checkpoint, write_classifier
 
 TEXTS = [
@@ -235,10 +238,28 @@ def test_the_interval_is_that_of_resampled_pairs() -> None:
     points = np.array([1.0] * 130 + [0.5] * 20 + [0.0] * 50)
     draw = np.random.default_rng(3)
     means = [points[draw.integers(0, 200, 200)].mean() for _ in range(4000)]
-    assert bootstrap(points, 1, 4000) == pytest.approx(
-        np.quantile(means, [0.025, 0.975]), abs=0.006
-    )
-    assert bootstrap(points, 1, 100) == bootstrap(points, 1, 100)
+    found = resampled_means(np.random.default_rng(1), 4000, points)
+    assert bounds(found) == pytest.approx(np.quantile(means, [0.025, 0.975]), abs=0.006)
+
+
+def test_the_interval_of_the_suite_s_average_resamples_each_phenomenon() -> None:
+    draw = np.random.default_rng(3)
+    sizes = {("a", "a0"): 30, ("a", "a1"): 200, ("b", "b0"): 50}
+    contrasts = [
+        Contrast(("x", "y"), (0, 0), file, phenomenon, "", {}, "")
+        for (file, phenomenon), count in sizes.items()
+        for _ in range(count)
+    ]
+    points = (draw.random(280) < 0.7).astype(float)
+    groups = np.split(points, [30, 230])
+    expected = []
+    for _ in range(4000):
+        a0, a1, b0 = (own[draw.integers(0, len(own), len(own))].mean() for own in groups)
+        expected.append(((a0 + a1) / 2 + b0) / 2)
+    generator = np.random.default_rng(1)
+    found = mean_accuracy(contrasts, points, partial(resampled_means, generator, 4000))
+    assert bounds(found) == pytest.approx(np.quantile(expected, [0.025, 0.975]), abs=0.006)
+    assert np.std(found) == pytest.approx(np.std(expected), rel=0.06)
 
 
 def jsonl(path: Path, rows: list[tuple[str, ...]] = ROWS) -> str:
@@ -295,8 +316,9 @@ def test_the_stage_judges_pairs_by_phenomenon(directory: str, tmp_path: Path) ->
     assert metrics["metrics"]["by_term"] == {"extraction": 0.5, "number": agreement}
     assert summary["pairs"] == 3
     assert summary["ties"] == 1
-    low, high = summary["interval"]["accuracy"]
-    assert low <= summary["metrics"]["accuracy"] <= high
+    for name in ("accuracy", "mean_accuracy"):
+        low, high = summary["interval"][name]
+        assert low <= summary["metrics"][name] <= high
 
 
 def test_bf16_judges_as_fp32_does(directory: str, tmp_path: Path) -> None:
@@ -452,6 +474,27 @@ def test_other_formats_compare_what_follows_a_context(
     assert judged["correct"] == float(scores[0] == max(scores))
     assert judged["UID"] == phenomenon
     assert metrics["metrics"]["chance"] == pytest.approx(1 / len(expected))
+
+
+def test_a_space_before_ewok_s_target_counts_where_it_is_a_token(tmp_path: Path) -> None:
+    path = write_pretrained(tmp_path / "bytes", "roberta", "byte_level")
+    row = {**SUITE["social.jsonl"][0], "Target1": "xyz"}
+    (tmp_path / "social.jsonl").write_text(json.dumps(row) + "\n")
+    _, (judged,), _ = scored(path, tmp_path / "out", data=str(tmp_path / "social.jsonl"))
+    (whole,) = SentenceScorer(path).scored(["the cat sat. xyz"])
+    assert [*whole.pieces[-4:]] == ["Ġ", "x", "y", "z"]
+    assert judged["good"] == pytest.approx(float(whole.log_probabilities[-4:].sum()), abs=1e-5)
+
+
+@pytest.mark.parametrize("options", ["a dog", '"a dog"', '{"a": 1}', "[1, 2]", "[" * 100_000, 7])
+def test_options_of_entity_tracking_are_a_list(options: Any, tmp_path: Path) -> None:
+    row = {"numops": 1, "input_prefix": "a ", "options": options}
+    (tmp_path / "regular.jsonl").write_text(json.dumps(row) + "\n")
+    with pytest.raises(DataError, match=r"line 1: options \(.*\) is no list of texts in JSON"):
+        read_contrasts(str(tmp_path))
+    row["options"] = json.dumps(["a dog", "a cat"])
+    (tmp_path / "regular.jsonl").write_text(json.dumps(row) + "\n")
+    assert read_contrasts(str(tmp_path))[0].sentences == ("a a dog", "a a cat")
 
 
 def test_entity_tracking_counts_files_and_operations_equally(tmp_path: Path) -> None:
