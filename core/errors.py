@@ -130,11 +130,14 @@ _EXTRAS = {
     "onnx": "onnx onnxruntime onnxscript transformers",
     "texts": "rouge_score sacrebleu",
     "vectors": "gensim",
+    "s3": "s3fs",
+    "gcs": "gcsfs",
+    "hub": "huggingface_hub",
     "data,train": "scipy sklearn tokenizers",
 }
 
 
-def describe_missing_package(error: ModuleNotFoundError) -> str:
+def describe_missing_package(error: ImportError) -> str:
     """Return which package is missing, and which extra of the distribution installs it."""
     module = (error.name or "").partition(".")[0]
     extras = [extra for extra, modules in _EXTRAS.items() if module in modules.split()]

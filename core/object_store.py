@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
-from cloze.core.errors import ClozeError, UsageError
+from cloze.core.errors import ClozeError, UsageError, describe_missing_package
 
 if TYPE_CHECKING:
     # imported on first use: the command line reads configs at every start
@@ -49,9 +49,9 @@ def filesystem(path: str) -> tuple[fsspec.AbstractFileSystem, str]:
     try:
         fs, inner = url_to_fs(str(path), **options)
     except ImportError as error:
-        packages = {"s3": "pip install 'cloze[s3]'", "gs": "pip install 'cloze[gcs]'"}
-        remedy = packages.get(scheme, str(error))
-        raise UsageError(f"{path} needs a package that is not installed; {remedy}") from error
+        # fsspec raises an error of its own, whose cause names the package
+        missing = error.__cause__ if isinstance(error.__cause__, ImportError) else error
+        raise UsageError(f"{path}: {describe_missing_package(missing)}") from error
     except ValueError as error:
         cause = str(error).rstrip(".")
         raise UsageError(f"{path}: {cause}; use a local path, s3:// or gs://") from error

@@ -147,7 +147,7 @@ class Store:
 
 @pytest.fixture(scope="session")
 def s3_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CountedServer]:
-    pytest.importorskip("s3fs", reason="s3fs is not installed (pip install 'cloze[s3]')")
+    pytest.importorskip("s3fs", reason="s3fs is not installed (pip install '.[s3]')")
     server = CountedServer(tmp_path_factory.mktemp("buckets"))
     yield server
     server.stop()

@@ -3,6 +3,7 @@
 import importlib.util
 import re
 import shlex
+import sys
 from pathlib import Path
 from pkgutil import resolve_name
 from types import ModuleType
@@ -14,6 +15,11 @@ from cloze.core.options import field_docs
 from cloze.flows.cli import cloze, command_names
 from cloze.flows.graph.stages import TABLE
 from cloze.model.families.hub_format import exportable
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
 
 HOOK = Path(__file__).parents[1] / "docs" / "reference_pages.py"
 
@@ -54,6 +60,24 @@ def test_the_readme_counts_what_is_there() -> None:
     text = (root / "README.md").read_text()
     assert f"{len(exportable())} families equal transformers" in text
     assert f"{len(tables)} [tables of papers]" in text
+
+
+def test_every_requirement_names_this_distribution_and_an_extra_of_it() -> None:
+    """Another name is another project on PyPI."""
+    root = HOOK.parents[1]
+    project = tomllib.loads((root / "pyproject.toml").read_text())["project"]
+    pages = [path for path in root.glob("*.md") if path.name != "CHANGELOG.md"]
+    for folder in ("core", "docs", "flows", "infra", "model", "pipeline", "src", "tests"):
+        pages += [*(root / folder).rglob("*.py"), *(root / folder).rglob("*.md")]
+        pages += (root / folder).rglob("*.yaml")
+    found = 0
+    for page in pages:
+        required = re.findall(r"['`](cloze[\w-]*|\.)\[([a-z0-9,]+)\]['`]", page.read_text())
+        for name, extras in required:
+            assert name in (".", project["name"]), page
+            assert set(extras.split(",")) <= set(project["optional-dependencies"]), page
+        found += len(required)
+    assert found >= 10
 
 
 def documented_commands() -> list[tuple[str, list[str]]]:

@@ -22,24 +22,6 @@ REVISIONS, METADATA = "revisions", "croissant.json"  # see cloze.model.hub
 LOCAL = ["manifest.json", "_*", "_*/*", f"{REVISIONS}/*"]  # not part of a model
 
 
-def huggingface_hub() -> ModuleType:
-    """Import huggingface_hub.
-
-    Raises:
-        UsageError: it is not installed.
-    """
-    from cloze.core.errors import UsageError
-
-    try:
-        import huggingface_hub
-    except ImportError:
-        raise UsageError(
-            "the Hub needs huggingface_hub, which is not installed; run pip install "
-            "'cloze-pretraining-base[hub]'"
-        ) from None
-    return huggingface_hub
-
-
 @click.command("import", cls=StageCommand, stage="import", positional=("directory",))
 def import_model(arguments: StageArguments) -> None:
     """Convert a Hugging Face model into a checkpoint.
@@ -113,11 +95,13 @@ def _transfer(transfer: Any) -> Any:
     """Return `transfer(huggingface_hub)`.
 
     Raises:
+        ModuleNotFoundError: huggingface_hub is not installed.
         ClozeError: the Hub refused or did not answer.
     """
+    import huggingface_hub as hub
+
     from cloze.core.errors import ClozeError
 
-    hub = huggingface_hub()
     try:
         return transfer(hub)
     except (hub.errors.HfHubHTTPError, hub.errors.LocalEntryNotFoundError, OSError) as error:

@@ -32,7 +32,7 @@ pytestmark = [
 @pytest.fixture
 def postgres(tmp_path: Path) -> Iterator[str]:
     """The address of a database in a cluster of its own."""
-    pytest.importorskip("psycopg2", reason="psycopg2 is not installed (pip install 'cloze[dev]')")
+    pytest.importorskip("psycopg2", reason="psycopg2 is not installed (pip install '.[dev]')")
     found = sorted(glob.glob("/usr/lib/postgresql/*/bin"))
     binaries = found[-1] if found else os.path.dirname(shutil.which("initdb") or "")
     if not binaries:
@@ -68,9 +68,7 @@ def postgres(tmp_path: Path) -> Iterator[str]:
 
 @pytest.fixture
 def bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    moto = pytest.importorskip(
-        "moto.server", reason="moto is not installed (pip install 'cloze[dev]')"
-    )
+    moto = pytest.importorskip("moto.server", reason="moto is not installed (pip install '.[dev]')")
     import boto3
 
     store = moto.ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cloze.core.errors import DataError, UsageError, describe_missing_package
+from cloze.core.errors import DataError, UsageError
 from cloze.core.stages.execute import execute
 from cloze.core.stages.stage import NULL_REPORTER
 from cloze.model import checkpoint
@@ -113,11 +113,6 @@ def test_analogies_are_scored_by_section(tmp_path: Path) -> None:
     questions.write_text("man woman king\n")
     with pytest.raises(DataError, match="line 1 .* has not four words"):
         score_analogies(str(questions), named)
-
-
-def test_a_missing_package_is_named_with_its_extra() -> None:
-    sentence = describe_missing_package(ModuleNotFoundError("gensim", name="gensim"))
-    assert "cloze-pretraining-base[vectors]" in sentence
 
 
 def test_static_vectors_are_features_of_a_task(made: dict[str, str], tmp_path: Path) -> None:
