@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from cloze.core import storage
 from cloze.core.errors import ClozeError
 from cloze.model.checkpoint import LoadedCheckpoint
 from cloze.model.families.encoder_decoder import EncoderDecoderConfig
@@ -38,13 +39,20 @@ def transformers_installed() -> bool:
     return importlib.util.find_spec("transformers") is not None
 
 
+def not_compared(directory: str) -> str:
+    """Return why logits are not compared with those from `directory`; empty if they are."""
+    if not transformers_installed():
+        return "transformers is not installed; run `pip install transformers`"
+    return "" if storage.is_local(directory) else "the directory is not on a local disk"
+
+
 def compare_with_transformers(loaded: LoadedCheckpoint, directory: str) -> Difference | None:
     """Compare transformers' logits from `directory` with those of `loaded`, in fp32 on the CPU.
 
     Returns:
-        The difference; None if transformers is not installed.
+        The difference; None if they are `not_compared`.
     """
-    if not transformers_installed():
+    if not_compared(directory):
         return None
     batch = probe(loaded)
     cloze_logits = our_logits(loaded, batch)

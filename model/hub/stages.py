@@ -11,7 +11,8 @@ The command line imports this module; torch is imported when a stage runs.
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Mapping
+from typing import Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
@@ -92,11 +93,10 @@ def _import(config: ImportConfig, build: BuildContext) -> StageResult:
     Returns:
         summary: `checkpoint`; `family`; `parameters`; `initialized`, heads that the directory
             lacks; `left_out`, parameters that the family does not use; `max_logit_difference` from
-            transformers, None without transformers or after a conversion.
+            transformers, None with the reason `not_compared`.
     """
-    from cloze.core import storage
     from cloze.model import checkpoint
-    from cloze.model.hub.parity import compare_with_transformers
+    from cloze.model.hub.parity import compare_with_transformers, not_compared
     from cloze.model.hub.read import import_directory
 
     source = build.inputs["directory"]
@@ -108,8 +108,9 @@ def _import(config: ImportConfig, build: BuildContext) -> StageResult:
         trust_pickle=config.trust_pickle,
     )
     changed = config.positions is not None or imported.fresh or config.trust_pickle
-    difference = None
-    if not changed and storage.is_local(source):
+    difference, reason = None, "new positions, new heads or pickled weights"
+    if not changed:
+        reason = not_compared(source)
         difference = compare_with_transformers(checkpoint.load(build.file(CHECKPOINT)), source)
     summary = {
         "checkpoint": CHECKPOINT,
@@ -118,8 +119,17 @@ def _import(config: ImportConfig, build: BuildContext) -> StageResult:
         "initialized": sorted({name.split(".", 1)[0] for name in imported.fresh}),
         "left_out": list(imported.left_out),
         "max_logit_difference": None if difference is None else difference.absolute,
+        "not_compared": reason,
     }
     return StageResult(summary=summary)
+
+
+def _headline(summary: Mapping[str, Any]) -> str:
+    """Return how far the logits are from transformers', or why that is not known."""
+    if reason := summary.get("not_compared"):
+        return f"logits not compared: {reason}"
+    difference = summary.get("max_logit_difference")
+    return "" if difference is None else f"logits within {difference:.0e} of transformers'"
 
 
 EXPORT = Stage(
@@ -130,6 +140,7 @@ EXPORT = Stage(
     inputs={"checkpoint": InputSpec(required=True)},
     unhashed_files=("README.md", "*/README.md", "croissant.json"),
     worker="cloze.model",
+    headline=_headline,
 )
 IMPORT = Stage(
     name="import",
@@ -139,4 +150,5 @@ IMPORT = Stage(
     inputs={"directory": InputSpec(required=True)},
     worker="cloze.model",
     outputs=("checkpoint",),
+    headline=_headline,
 )

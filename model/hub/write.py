@@ -18,7 +18,7 @@ from cloze.model.families.encoder_decoder import EncoderDecoderConfig
 from cloze.model.families.hub_format import EMBEDDING, hub_of
 from cloze.model.families.smaller import with_all_heads
 from cloze.model.hub.card import model_card
-from cloze.model.hub.parity import TOLERANCE, check_pair, compare_with_transformers
+from cloze.model.hub.parity import TOLERANCE, check_pair, compare_with_transformers, not_compared
 from cloze.model.hub.read import read_directory
 from cloze.model.hub.stages import ExportConfig
 from cloze.model.tensors import write_tensors
@@ -36,7 +36,7 @@ def export(build: BuildContext, config: ExportConfig) -> StageResult:
 
     Returns:
         summary: `directory`; `architecture`; `parameters`; `max_logit_difference` from
-            transformers, None if transformers is not installed; with ONNX, `onnx`, see
+            transformers, None with the reason `not_compared`; with ONNX, `onnx`, see
             `cloze.model.hub.onnx.export_onnx`; `revisions`, directory by name.
 
     Raises:
@@ -105,9 +105,7 @@ def _export_checkpoint(
     loaded = replace(loaded, model=model, state=state)
     hub_config = write_directory(loaded, directory, config.export_as)
     check_reload(loaded, directory)
-    difference = (
-        compare_with_transformers(loaded, directory) if storage.is_local(directory) else None
-    )
+    difference = compare_with_transformers(loaded, directory)
     if difference is not None and not difference.relative <= TOLERANCE:
         raise ClozeError(
             f"{directory} gives logits that differ by {difference.absolute:.2e} from the "
@@ -121,6 +119,7 @@ def _export_checkpoint(
         "architecture": hub_config["architectures"][0],
         "parameters": sum(tensor.numel() for tensor in exported.values()),
         "max_logit_difference": None if difference is None else difference.absolute,
+        "not_compared": not_compared(directory),
     }
     if config.format == "onnx":
         from cloze.model.hub.onnx import export_onnx

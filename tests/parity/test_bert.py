@@ -18,7 +18,7 @@ from cloze.model.families.bert import HUB
 from cloze.model.families.models import load_model
 from cloze.model.hub import parity
 from cloze.model.hub.read import import_directory, read_directory
-from cloze.model.hub.stages import EXPORT, ExportConfig
+from cloze.model.hub.stages import EXPORT, IMPORT, ExportConfig, ImportConfig
 from cloze.model.objectives import objectives, total_loss
 from tests.parity.families import Case, their_inputs, their_labels, transformers
 from tests.tiny_models import (
@@ -120,6 +120,7 @@ def export(directory: str, out: Path) -> Path:
     summary = result.manifest.summary
     assert summary["directory"] == str(out)
     assert 0 <= summary["max_logit_difference"] <= 1e-5
+    assert "not compared" not in EXPORT.headline(summary)
     assert {"config.json", "model.safetensors", "tokenizer.json", "README.md", "manifest.json"} <= {
         p.name for p in out.iterdir()
     }
@@ -242,5 +243,9 @@ def test_without_transformers_export_still_checks_itself(
     directory = write_checkpoint(tmp_path / "checkpoint", tmp_path / "scratch")
     result = execute(EXPORT, ExportConfig(), {"checkpoint": directory}, str(tmp_path / "out"))
     assert result.manifest.summary["max_logit_difference"] is None
+    assert "transformers is not installed; run" in EXPORT.headline(result.manifest.summary)
     config = json.loads((tmp_path / "out" / "config.json").read_text())
     assert (config["model_type"], config["architectures"]) == ("bert", ["BertForMaskedLM"])
+    inputs = {"directory": str(tmp_path / "out")}
+    imported = execute(IMPORT, ImportConfig(), inputs, str(tmp_path / "back"))
+    assert "transformers is not installed; run" in IMPORT.headline(imported.manifest.summary)
