@@ -39,14 +39,15 @@ class Collection:
     Attributes:
         licence: of the texts; SPDX name where there is one.
         remotes: (mirror, number of shards) -> files.
-        member: path in a zip archive -> path below the directory; None: not unpacked. Archives are
-            removed after that.
+        suffix: of the members of zip archives to unpack. Archives are removed after that.
+        flat: without the directories of the archive.
         finish: called with the directory after all downloads.
     """
 
     licence: str
     remotes: Callable[[str | None, int], Iterable[Remote]]
-    member: Callable[[str], str | None] = lambda name: name
+    suffix: str = ""
+    flat: bool = False
     finish: Callable[[Path], None] = lambda directory: None
 
 
@@ -189,6 +190,10 @@ PUBLISHED: Mapping[str, Mapping[str, tuple[int | None, str | None]]] = {
             17_865_352,
             "4ba1d5e1afdb7161f0f23c66dc787802ccfa8a25a3ddd3b165a35e50df346ab1",
         ),
+        "https://dl.fbaipublicfiles.com/XNLI/XNLI-MT-1.0.zip": (  # training data
+            466_098_360,
+            "f732517ba2fb1d550e9f3c2aabaef6017c91ee2dcec90e878f138764d224db05",
+        ),
     },
     "blimp": {
         "https://raw.githubusercontent.com/alexwarstadt/blimp/master/BLiMP.zip": (None, None)
@@ -248,12 +253,6 @@ def _is_whole(path: Path) -> None:
         raise DataError(f"{name} is damaged ({fault}); download it again")
 
 
-def nli_member(name: str) -> str | None:
-    """Return `train.jsonl` for `snli_1.0/snli_1.0_train.jsonl`, and so on; None for other files."""
-    match = re.fullmatch(r"[\w.-]+/\w+(?:\.0)?[._](train|dev|test)\.jsonl", name)
-    return f"{match[1]}.jsonl" if match else None
-
-
 def paraphrases(directory: Path) -> None:
     """Write GLUE's MRPC: Microsoft's files, with the dev split that GLUE took out of training."""
     ids = directory / "mrpc_dev_ids.tsv"
@@ -303,29 +302,25 @@ COLLECTIONS: dict[str, Collection] = {
     "babylm": _task("babylm", "of each text, see the dataset's card"),
     "glue": _task("glue", "of each task, see gluebenchmark.com", finish=paraphrases),
     "squad": _task("squad", "CC-BY-SA-4.0"),
-    "snli": _task("snli", "CC-BY-SA-4.0", member=nli_member),
-    "xnli": _task("xnli", "CC-BY-NC-4.0", member=nli_member),
-    "blimp": _task(
-        "blimp",
-        "CC-BY-4.0",
-        member=lambda name: posixpath.basename(name) if name.endswith(".jsonl") else None,
-    ),
+    "snli": _task("snli", "CC-BY-SA-4.0", suffix=".jsonl"),
+    "xnli": _task("xnli", "CC-BY-NC-4.0", suffix=".tsv"),
+    "blimp": _task("blimp", "CC-BY-4.0", suffix=".jsonl", flat=True),
 }
 
 
-def unpack(archive: Path, directory: Path, member: Callable[[str], str | None]) -> None:
-    """Unpack a zip archive and remove it.
+def unpack(archive: Path, directory: Path, suffix: str = "", *, flat: bool = False) -> None:
+    """Unpack the members of a zip archive that end in `suffix`, and remove it.
 
     Raises:
         DataError: a member would lie outside of the directory.
     """
     with zipfile.ZipFile(archive) as content:
         for info in content.infolist():
-            is_hidden = any(part.startswith((".", "__MACOSX")) for part in info.filename.split("/"))
-            name = None if info.is_dir() or is_hidden else member(info.filename)
-            if name is None:
+            name = info.filename
+            is_hidden = any(part.startswith((".", "__MACOSX")) for part in name.split("/"))
+            if info.is_dir() or is_hidden or not name.endswith(suffix):
                 continue
-            target = directory / name
+            target = directory / (posixpath.basename(name) if flat else name)
             if not target.resolve().is_relative_to(directory.resolve()):
                 raise DataError(f"{archive} has a member outside of it ({name}); do not use it")
             target.parent.mkdir(parents=True, exist_ok=True)
@@ -386,7 +381,7 @@ def fetch(
             "sha256": file_hash(path, "sha256"),
         }
         if path.suffix == ".zip":
-            unpack(path, target, row.member)
+            unpack(path, target, row.suffix, flat=row.flat)
         record_file.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
     row.finish(target)
     files = [str(target / name) for name in record["files"] if (target / name).exists()]
