@@ -326,7 +326,6 @@ STAGE = Stage(
     worker="cloze.model",
     on_gpu=True,
     parallel=True,
-    unread=frozenset({"compile"}),
     outputs=("checkpoint", "predictions"),
     headline=lambda summary: format_metrics(summary["metrics"]),
     cost_model=FINETUNE_COSTS,
