@@ -172,7 +172,7 @@ def commands_page() -> str:
         "# Commands",
         "",
         "For everyone who types commands: all options of each command. The page is generated from",
-        "the program; `cloze COMMAND --help-all` prints the same (`--help` for short lists).",
+        "the program; `cloze help COMMAND` prints the same, `cloze COMMAND --help` a short list.",
         "",
         "Exit codes: 0 done; 1 failed; 2 wrong usage or config; 3 bad input data; 4 stopped on",
         "request, with a checkpoint saved. `cloze --debug COMMAND` prints tracebacks.",

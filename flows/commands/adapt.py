@@ -46,16 +46,23 @@ from cloze.flows.commands.run import PREFECT, plan_run, show_plan, start
     "words",
     type=Count(min=0),
     default=1000,
+    show_default=True,
     metavar="N",
     help="Words of the domain to add.",
 )
 @click.option(
-    "--steps", type=Count(min=1), default=2000, metavar="N", help="Optimizer steps of the training."
+    "--steps",
+    type=Count(min=1),
+    default=2000,
+    show_default=True,
+    metavar="N",
+    help="Optimizer steps of the training.",
 )
 @click.option(
     "--detour",
     type=Count(min=0),
     default=0,
+    show_default=True,
     metavar="N",
     help="Steps that read from left to right first, of a checkpoint that was pretrained with clm.",
 )
@@ -69,6 +76,7 @@ from cloze.flows.commands.run import PREFECT, plan_run, show_plan, start
     "--seeds",
     type=Count(min=1, max=100),
     default=1,
+    show_default=True,
     metavar="N",
     help="Trainings; the report has means.",
 )

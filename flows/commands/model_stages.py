@@ -50,8 +50,7 @@ PRETRAIN = StageCommand(
         ),
         "teacher": (
             "--teacher",
-            "Teacher for distillation (distilbert models): a checkpoint or a Hugging Face"
-            " directory.",
+            "Teacher for distillation: a checkpoint or a Hugging Face directory.",
         ),
         "index": ("--retrieve", "Index whose passages are read with each row (REALM)."),
         "retriever": (

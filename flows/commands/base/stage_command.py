@@ -51,7 +51,7 @@ def execution_fields(stage: Stage) -> frozenset[str]:
     if stage.worker is None:
         return frozenset()
     if stage.worker == "cloze.pipeline":
-        return BEAM
+        return BEAM if stage.name == "corpus" else BEAM - {"dedup_in_memory_documents"}
     if not stage.parallel:
         return SINGLE_GPU_OPTIONS if stage.on_gpu else PROCESS_OPTIONS
     return frozenset(Execution.model_fields) - BEAM - RUN_ONLY_FIELDS - stage.unread

@@ -94,6 +94,17 @@ def test_every_help_text_is_a_short_complete_sentence() -> None:
     assert not bad
 
 
+def test_every_default_is_shown() -> None:
+    hidden = [
+        (name, option.opts[0], option.default)
+        for name, option in options()
+        if isinstance(option.default, int | float | str)
+        if not (option.is_flag or option.default == "" or option.show_default)
+        if "Default" not in (option.help or "")
+    ]
+    assert not hidden
+
+
 def test_the_list_of_commands() -> None:
     shown = CliRunner().invoke(cli.cloze, ["--help"], terminal_width=80).output
     for group, rows in cli.COMMANDS.items():

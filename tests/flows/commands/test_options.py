@@ -301,6 +301,13 @@ def test_options_that_a_parallel_stage_does_not_read_are_not_shown() -> None:
     assert not {"zero", "checkpoint_every", "compile"} & execution_options("vectors")
 
 
+@pytest.mark.parametrize("name", ["vocab", "dataset", "index", "semdedup", "train-filter"])
+def test_only_a_corpus_compares_documents_in_memory(name: str) -> None:
+    assert "dedup_in_memory_documents" in execution_options("corpus")
+    assert "workers" in execution_options(name)
+    assert "dedup_in_memory_documents" not in execution_options(name)
+
+
 @pytest.mark.parametrize("name", ["report", "submission"])
 def test_a_stage_that_gathers_nodes_is_no_command_without_them(
     name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
