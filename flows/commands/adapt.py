@@ -16,7 +16,7 @@ from cloze.flows.commands.data_stages import parse_sources
 from cloze.flows.commands.run import PREFECT, plan_run, show_plan, start
 
 
-@click.command()
+@click.command(context_settings={"show_default": True})
 @click.option(
     "--from",
     "origin",
@@ -46,23 +46,16 @@ from cloze.flows.commands.run import PREFECT, plan_run, show_plan, start
     "words",
     type=Count(min=0),
     default=1000,
-    show_default=True,
     metavar="N",
     help="Words of the domain to add.",
 )
 @click.option(
-    "--steps",
-    type=Count(min=1),
-    default=2000,
-    show_default=True,
-    metavar="N",
-    help="Optimizer steps of the training.",
+    "--steps", type=Count(min=1), default=2000, metavar="N", help="Optimizer steps of the training."
 )
 @click.option(
     "--detour",
     type=Count(min=0),
     default=0,
-    show_default=True,
     metavar="N",
     help="Steps that read from left to right first, of a checkpoint that was pretrained with clm.",
 )
@@ -76,7 +69,6 @@ from cloze.flows.commands.run import PREFECT, plan_run, show_plan, start
     "--seeds",
     type=Count(min=1, max=100),
     default=1,
-    show_default=True,
     metavar="N",
     help="Trainings; the report has means.",
 )

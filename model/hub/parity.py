@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from typing import Any, cast
 
 import torch
@@ -35,13 +35,9 @@ class Difference:
     relative: float
 
 
-def transformers_installed() -> bool:
-    return importlib.util.find_spec("transformers") is not None
-
-
 def not_compared(directory: str) -> str:
     """Return why logits are not compared with those from `directory`; empty if they are."""
-    if not transformers_installed():
+    if find_spec("transformers") is None:
         return "transformers is not installed; run `pip install transformers`"
     return "" if storage.is_local(directory) else "the directory is not on a local disk"
 

@@ -239,7 +239,7 @@ def test_an_export_that_changes_logits_fails_and_leaves_no_artifact(
 def test_without_transformers_export_still_checks_itself(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(parity, "transformers_installed", lambda: False)
+    monkeypatch.setattr(parity, "find_spec", lambda name: None)
     directory = write_checkpoint(tmp_path / "checkpoint", tmp_path / "scratch")
     result = execute(EXPORT, ExportConfig(), {"checkpoint": directory}, str(tmp_path / "out"))
     assert result.manifest.summary["max_logit_difference"] is None

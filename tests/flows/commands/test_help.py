@@ -97,8 +97,10 @@ def test_every_help_text_is_a_short_complete_sentence() -> None:
 def test_every_default_is_shown() -> None:
     hidden = [
         (name, option.opts[0], option.default)
-        for name, option in options()
-        if isinstance(option.default, int | float | str)
+        for name, command, context in commands()
+        if not command.context_settings.get("show_default")
+        for option in command.get_params(context)
+        if isinstance(option, click.Option) and isinstance(option.default, int | float | str)
         if not (option.is_flag or option.default == "" or option.show_default)
         if "Default" not in (option.help or "")
     ]
