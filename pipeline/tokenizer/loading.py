@@ -19,7 +19,6 @@ from tokenizers import normalizers
 from cloze.core import storage
 from cloze.core.artifacts import artifact, claim, fingerprints
 from cloze.core.errors import DataError, UsageError
-from cloze.core.words import is_mark
 from cloze.pipeline.tokenizer import backends
 from cloze.pipeline.tokenizer.backends import albert_backend, bert_backend, roberta_backend
 from cloze.pipeline.tokenizer.special import ROBERTA, SPECIAL_NAMES
@@ -193,7 +192,7 @@ def _vocab_txt(files: TokenizerFiles, lowercase: bool | None) -> tokenizers.Toke
     """Read a vocabulary with one token per line; the id is the line number, as in BERT's releases.
 
     Accents are stripped as the config in the directory says; else as BERT's uncased models do,
-    unless a token has an accent.
+    unless a token has a mark that they strip.
     """
     path = files.vocabulary
     lines = _read_text(path, "a vocab.txt has one token per line").split("\n")
@@ -214,7 +213,9 @@ def _vocab_txt(files: TokenizerFiles, lowercase: bool | None) -> tokenizers.Toke
         )
     strip_accents = config.get("strip_accents")
     if strip_accents is None and any(
-        is_mark(letter) for piece in vocab for letter in unicodedata.normalize("NFD", piece)
+        unicodedata.category(letter) == "Mn"  # what BERT strips: Google's uncased tokens have Mc
+        for piece in vocab
+        for letter in unicodedata.normalize("NFD", piece)
     ):
         strip_accents = False
     return bert_backend(vocab, lowercase, strip_accents)

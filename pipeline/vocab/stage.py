@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from cloze.pipeline.vocab.extend import Word
     from cloze.pipeline.vocab.sample import Sample
 
-VERSION = 2  # 2: accents stay unless strip_accents is set; as many characters as cover the text
+VERSION = 3  # 3: an imported vocab.txt strips accents unless a token has a nonspacing mark
 REPORT = "report.json"  # about held-out text, so not in the content hash of later stages
 WORDS = "added_words.tsv"
 SHOWN_WORDS = 100
@@ -150,9 +150,9 @@ def _extend(
             ) from error
         listed_words = extend.parse_words(base, lines, config.words_file)
     words = extend.count_words(base, counts, listed_words, config.choose_by)
-    others = Counter(
-        {word: count for word, count in counts.items() if word not in set(listed_words)}
-    )
+    others = counts.copy()
+    for word in listed_words:
+        del others[word]
     words += extend.choose(base, others, config.add, config.min_frequency, config.choose_by)
     extended, added = extend.extend(base, words, counts.total(), config.extend_path)
     build.counters["words/one_piece_before"] += sum(word.pieces <= 1 for word in words)

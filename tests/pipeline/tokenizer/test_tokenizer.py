@@ -5,6 +5,7 @@ nothing.
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -197,6 +198,32 @@ def test_case(tmp_path):
     assert load(str(tmp_path / "saved"), lowercase=True).encode_batch(["THE É"]) == load(
         cased, lowercase=True
     ).encode_batch(["THE É"])
+
+
+ACCENTED = ["Pokémon café in Zürich, São Paulo", "Beyoncé", "हिन्दी में किताब", "தமிழ்"]
+
+
+def test_accents_are_stripped_as_by_transformers(shared_data, tmp_path):
+    """BERT does not strip the vowel signs that 32 of Google's uncased tokens have."""
+    transformers = pytest.importorskip("transformers")
+    shutil.copy(shared_data / "vocab/bert_base_uncased_vocab.txt", tmp_path / "vocab.txt")
+    theirs = transformers.BertTokenizerFast.from_pretrained(str(tmp_path))
+    ids = load(str(tmp_path / "vocab.txt")).encode_batch(ACCENTED)
+    assert ids == theirs(ACCENTED, add_special_tokens=False)["input_ids"]
+    assert theirs.unk_token_id not in ids[0]
+
+
+@pytest.mark.parametrize(
+    ("token", "kept"),
+    [("x", False), ("ा", False), ("##ि", False), ("é", True), ("##ü", True), ("ी\u0902", True)],
+)
+def test_a_token_with_an_accent_keeps_accents(tmp_path, token, kept):
+    path = write_vocab(tmp_path / "vocab.txt", [*PIECES, token])
+    assert load(path).strips_accents != kept
+    (tmp_path / "tokenizer_config.json").write_text('{"strip_accents": null}')
+    assert load(str(tmp_path)).strips_accents != kept
+    if not kept:
+        assert load(path).encode_batch(["Café"]) == load(path).encode_batch(["cafe"])
 
 
 def test_line_ends_and_blank_lines_keep_ids(tmp_path):
