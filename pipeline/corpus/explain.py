@@ -221,11 +221,12 @@ def explain(config: CorpusConfig, title: str, report: Reporter = NULL_REPORTER) 
     explanation, raw = _find(config, slices, title, report)
     with tempfile.TemporaryDirectory(prefix="cloze-explain-") as directory:
         prepared = prepare_steps(config, directory)
-        if _run_steps(config, prepared, raw, explanation):
-            key = random_keys.document_key(raw.id)
+        cleaned = _run_steps(config, prepared, raw, explanation)
+        if cleaned is not None:
+            key = random_keys.document_key(cleaned.id)  # masking may have changed the id
             explanation.split = HELDOUT if is_heldout(key, config.heldout_fraction) else TRAIN
             if config.dedup != "none":
-                _find_duplicates(config, slices, prepared, directory, explanation, report)
+                _find_duplicates(config, slices, prepared, directory, key, explanation, report)
     return explanation
 
 
@@ -291,11 +292,11 @@ def _find(
 
 def _run_steps(
     config: CorpusConfig, prepared: Mapping[str, Any], raw: Document, explanation: Explanation
-) -> bool:
+) -> Document | None:
     """Run the cleaning steps and record each in `explanation`.
 
     Returns:
-        True if the document is kept.
+        The cleaned document; None if it is dropped.
     """
 
     def observe(name: str, before: Document, result: CleaningResult) -> None:
@@ -325,7 +326,7 @@ def _run_steps(
         explanation.outcome = str(result.reason)
     else:
         explanation.infobox = list(result.document.infobox)
-    return result.document is not None
+    return result.document
 
 
 def _find_duplicates(
@@ -333,10 +334,11 @@ def _find_duplicates(
     slices: Sequence[PlannedSlice],
     prepared: Mapping[str, Any],
     directory: str,
+    key: int,
     explanation: Explanation,
     report: Reporter,
 ) -> None:
-    """Read all sources and record the duplicates of the document in `explanation`."""
+    """Read all sources and record in `explanation` the duplicates of the document with `key`."""
     read = ReadSliceGroup(
         parts=directory,
         config=config.model_copy(update={"keep_dropped": False}),
@@ -354,7 +356,7 @@ def _find_duplicates(
     duplicates = find_duplicates(columns, config.minhash(), True, config.dedup_similarity)
     text = " ".join(explanation.sentences)
     exact = int.from_bytes(signatures.signature(text, None).exact[:8], "little")
-    same_key = columns.load("key") == np.uint64(random_keys.document_key(explanation.id))
+    same_key = columns.load("key") == np.uint64(key)
     number = int(np.flatnonzero(same_key & (columns.load("exact_high") == np.uint64(exact)))[0])
 
     def describe(numbers: list[int], reasons: list[str]) -> Iterator[Duplicate]:

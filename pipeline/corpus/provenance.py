@@ -21,8 +21,9 @@ _ZERO = re.compile(
     r"-]1\.0)?",
     re.IGNORECASE,
 )
-_OR, _AND = re.compile(r"\s+OR\s+", re.IGNORECASE), re.compile(r"\s+AND\s+", re.IGNORECASE)
-_DATE = re.compile(r"-(\d{4})(?:(\d\d)(\d\d)|-(\d\d)-(\d\d))?(?=[-.])")
+_OR, _AND, _BRACKETS = map(re.compile, (r"\s+or\s+", r"\s+and\s+", r"\(([^()]*)\)"))
+_ACCEPTED, _REFUSED = "\0", "\1"  # stand for an expression in brackets
+_DATE = re.compile(r"-(20\d\d)(?:(\d\d)(\d\d)|-(\d\d)-(\d\d))?(?=[-.])")
 # Reserved in a title; other letters are allowed in URLs (RFC 3987).
 _RESERVED = re.compile(r"[%?#&+\"<>\\^`{|}\s]")
 # Wikimedia projects under one licence, and the dates of the changes: GFDL to CC BY-SA 3.0 on 15
@@ -98,13 +99,22 @@ def licence_name(text: str) -> str:
 def license_matches(licence: str, accepted: frozenset[str]) -> bool:
     """Return True if `licence` is in `accepted` (casefolded names).
 
-    `A OR B` needs one of the names, `A AND B` both.
+    `A OR B` needs one of the names, `A AND B` both; AND binds more tightly, and brackets group.
     """
-    names = [_AND.split(alternative) for alternative in _OR.split(licence or UNKNOWN)]
-    return licence.casefold() in accepted or any(
-        all(name.strip("() ").casefold() in accepted for name in alternative)
-        for alternative in names
-    )
+
+    def accepts(expression: str) -> bool:
+        return any(
+            all(name.strip() in names for name in _AND.split(alternative))
+            for alternative in _OR.split(expression)
+        )
+
+    licence, names = (licence or UNKNOWN).casefold(), accepted | {_ACCEPTED}
+    if licence in accepted:
+        return True
+    while match := _BRACKETS.search(licence):  # the first innermost ones
+        value = _ACCEPTED if accepts(match[1]) else _REFUSED
+        licence = f"{licence[: match.start()]} {value} {licence[match.end() :]}"
+    return accepts(licence)
 
 
 def wiki(name: str, base: str, file: str) -> Origin:
@@ -115,7 +125,10 @@ def wiki(name: str, base: str, file: str) -> Origin:
         base: URL of the main page; may be empty.
         file: file name of the dump, which may contain the date.
     """
-    host = (urlsplit(base).hostname or "").removeprefix("www.")
+    try:
+        host = (urlsplit(base).hostname or "").removeprefix("www.")
+    except ValueError:  # no URL
+        host = ""
     match = _DATE.search(file)
     date = "-".join(filter(None, match.groups())) if match else ""
     known = _WIKIMEDIA.fullmatch(host)

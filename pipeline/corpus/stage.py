@@ -128,8 +128,8 @@ def check_not_empty(config: CorpusConfig, groups: Sequence[SliceGroup], results:
         )
 
 
-# 9: words of all scripts, templates of all wikis, trafilatura, ids `#2`, addresses and ids masked
-VERSION = 9
+# 10: licences with brackets, years of dumps from 2000 on, language_probability for web sources only
+VERSION = 10
 
 CARD_PAGE, CARD = "card.html", "card.json"
 PAIRS = 6  # example pairs of duplicates of each kind in the card

@@ -110,11 +110,14 @@ def remove_paragraphs(document: Document, reason_of: Callable[[str], str | None]
     return CleaningResult(replace(document, paragraphs=tuple(retained)), None, tuple(removed))
 
 
-def restrict_to_sources(sources: Iterable[str], function: StepFunction) -> StepFunction:
-    """Restrict a step to documents of these kinds of sources; without kinds it applies to all."""
+def restrict_to_sources(
+    sources: Iterable[str], function: StepFunction, others: StepFunction = CleaningResult
+) -> StepFunction:
+    """Restrict a step to documents of these kinds of sources; `others` is for the other documents.
+
+    Without kinds it applies to all.
+    """
     selected = frozenset(sources)
     if not selected:
         return function
-    return lambda document: (
-        function(document) if document.source in selected else CleaningResult(document)
-    )
+    return lambda document: (function if document.source in selected else others)(document)

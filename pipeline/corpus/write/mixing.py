@@ -88,14 +88,15 @@ def sample_mixture(
         for number, name in enumerate(names)
         if not options.mixture or name in options.mixture
     ]
-    missing = sorted(options.mixture.keys() - set(names))
-    if missing:
-        raise UsageError(
-            f"mixture has a weight for {missing[0]!r}, but no documents of it are left; "
-            f"{did_you_mean(missing[0], names)}"
-        )
     train = ~heldout
     available = np.bincount(groups[train], words[train], minlength=len(names)).astype(np.int64)
+    left = [name for name, count in zip(names, available, strict=True) if count]
+    missing = sorted(options.mixture.keys() - set(left))
+    if missing:
+        raise UsageError(
+            f"mixture has a weight for {missing[0]!r}, but no documents of it are left to train "
+            f"on; {did_you_mean(missing[0], left, 'remove the weight, or relax the filters')}"
+        )
     targets = _target_words({number: int(available[number]) for number in weighed}, names, options)
     ranks = random_keys.fold_in(_ORDER, keys)
     numbers, copies, summaries = [], [], []

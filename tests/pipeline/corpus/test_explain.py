@@ -169,6 +169,20 @@ def test_it_says_what_the_stage_does(source, tmp_path, name):
                 assert found.steps[-1].name == dropped[title]["step"]
 
 
+def test_a_masked_id_is_found_again(tmp_path):
+    """The masks change the id, and the id decides about the split and names the duplicates."""
+    path = tmp_path / "a.jsonl"
+    records = [{"id": f"{n}.b@example.org", "title": f"T{n}", "text": prose(5)} for n in range(2)]
+    path.write_text("".join(json.dumps(record) + "\n" for record in records))
+    settings = {"mask_personal_data": ["email"], "heldout_fraction": 0.5}
+    (kept,) = rows(make(tmp_path / "out", f"jsonl={path}", **settings))
+    found = [explain(config(path, **settings), f"T{n}") for n in range(2)]
+    assert {(one.title == kept["title"], one.split, one.outcome) for one in found} == {
+        (True, kept["split"], "kept"),
+        (False, "", "exact_duplicate"),
+    }
+
+
 def test_no_such_document(source):
     with pytest.raises(
         UsageError,

@@ -179,6 +179,19 @@ def test_languages_are_weighed_and_others_are_dropped() -> None:
         )
 
 
+@pytest.mark.parametrize("lost", ["dropped", "held out"])
+def test_a_weighted_source_without_documents_to_train_on_is_refused(lost: str) -> None:
+    """The names of sources are known even if cleaning drops all documents of one."""
+    keys, groups = random_keys.fold_in(9, np.arange(20)), np.repeat([0, 1], [10, 10])
+    options = MixtureOptions(mixture={"books": 3, "text": 1})
+    rows = slice(10 if lost == "dropped" else 20)
+    with pytest.raises(UsageError, match="weight for 'text', but no documents"):
+        sample_mixture(
+            keys[rows], np.full(20, 10)[rows], groups[rows] == 1, groups[rows], ["books", "text"],
+            options,
+        )  # fmt: skip
+
+
 def test_a_budget_above_what_there_is_keeps_everything(sources: list[str], tmp_path: Path) -> None:
     whole = make(tmp_path / "whole", *sources, **LOOSE)
     some = make(tmp_path / "some", *sources, **LOOSE, max_words="10M")

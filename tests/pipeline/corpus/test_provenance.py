@@ -60,13 +60,27 @@ def test_what_is_kept():
         "GPL-3.0-only OR MIT",
         "MIT AND CC-BY-SA-4.0",
         "(MIT OR GPL-3.0-only)",
+        "(MIT or GPL-3.0-only) AND (CC0-1.0 OR (CC-BY-SA-4.0 AND MIT))",
+        "GPL-3.0-only OR(MIT)",
     )
     assert all(license_matches(licence, wanted) for licence in kept)
     assert not any(
         license_matches(licence, wanted)
-        for licence in ("", "CC-BY-SA-3.0", "MIT AND GPL-3.0-only", "Apache-2.0 OR GPL-3.0-only")
+        for licence in (
+            "",
+            "CC-BY-SA-3.0",
+            "MIT AND GPL-3.0-only",
+            "Apache-2.0 OR GPL-3.0-only",
+            "(MIT OR Apache-2.0) AND CC-BY-NC-4.0",
+            "MIT AND (CC0-1.0 OR (CC-BY-SA-4.0 AND GPL-3.0-only))",
+            "MIT (for parts)",
+            "Other (MIT)",
+            "(MIT",
+            "()",
+        )
     )
     assert license_matches("", frozenset({"unknown"}))
+    assert license_matches("Own terms (2024)", frozenset({"own terms (2024)"}))
 
 
 def test_a_wiki_says_where_it_is_from():
@@ -81,6 +95,9 @@ def test_a_wiki_says_where_it_is_from():
     assert wiki("", "https://zh-yue.wikivoyage.org/wiki/A", "").name == "zh_yuewikivoyage"
     assert wiki("", "https://wiki.example.org/wiki/A", "").name == "wiki.example.org"
     assert wiki("", "", "enwiki-2014-p10p10000.xml.bz2") == Origin(date="2014")
+    part = wiki("dewiki", base, "dewiki-latest-pages-articles-0003.xml.bz2")
+    assert (part.date, part.licence) == ("", "CC-BY-SA-4.0")  # a number of a part is no year
+    assert wiki("", "https://[de.wikipedia.org/wiki?curid=12", "wiki_00") == Origin()
     assert page_url(base, "Große Straße?") == "https://de.wikipedia.org/wiki/Große_Straße%3F"
     assert (
         page_url("http://x.org/w/index.php?title=Main", "A&B")

@@ -103,10 +103,12 @@ def keep_language(document: Document, languages: Set[str], minimum: float) -> Cl
 
 def _build(options: LanguageOptions) -> StepFunction | None:
     minimum = options.language_probability
-    step = partial(keep_language, languages=frozenset(options.expected_languages), minimum=minimum)
-    if options.language == AUTO:
-        return step  # sentence splitting needs the language of every document
-    return restrict_to_sources(options.web_sources, step) if minimum else None
+    keep = partial(keep_language, languages=frozenset(options.expected_languages))
+    if options.language != AUTO and not minimum:
+        return None
+    # sentence splitting needs the language of every document
+    others = partial(keep, minimum=0.0) if options.language == AUTO else CleaningResult
+    return restrict_to_sources(options.web_sources, partial(keep, minimum=minimum), others)
 
 
 STEP = CleaningStep(options=LanguageOptions, build=_build)

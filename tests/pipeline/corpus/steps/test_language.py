@@ -85,6 +85,25 @@ def test_every_document_its_own_language():
     assert reason("es", language="auto", keep_languages=("de", "fr")) == "other_language"
 
 
+@pytest.mark.parametrize("language", ["", "auto"])
+def test_the_probability_is_for_web_sources(language):
+    """The other sources keep what is uncertain; with auto, they get a language, too."""
+    text = "Sankt Peter Sankt Paul Basel Zürich Montreux de la en" * 4
+    config = TextConfig(
+        minimum_characters=0, minimum_words=0, minimum_letters=0, language=language,
+        keep_languages=[identify(text)[0]] if language else [], language_probability=0.99,
+        web_sources=["warc"],
+    )  # fmt: skip
+    books, warc = (
+        run_steps(Document(id="a", source=kind, title="", paragraphs=(text,)), build_steps(config))
+        for kind in ("books", "warc")
+    )
+    assert identify(text)[1] < 0.99
+    assert warc.reason in ("language_uncertain", "other_language")
+    assert books.document is not None
+    assert books.document.language == (identify(text)[0] if language else "")
+
+
 def test_identification_needs_no_network_and_is_the_same_in_another_process():
     code = (
         "import socket\n"
