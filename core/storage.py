@@ -68,7 +68,8 @@ def exists(path: str) -> bool:
 @with_client_errors
 def is_dir(path: str) -> bool:
     fs, inner = filesystem(path)
-    return bool(fs.isdir(inner))
+    listed = object_store.listed(path, inner)
+    return bool(fs.isdir(inner)) if listed is None else listed["type"] == "directory"
 
 
 def is_file(path: str) -> bool:
@@ -111,10 +112,10 @@ def list_names(directory: str) -> list[str]:
     try:
         if is_disk(fs):  # fsspec would stat each name
             return sorted(os.listdir(inner))
-        names = {str(entry).rstrip("/").rsplit("/", 1)[-1] for entry in fs.ls(inner, detail=False)}
+        entries = {str(entry).rstrip("/") for entry in fs.ls(inner, detail=False)}
     except (FileNotFoundError, NotADirectoryError):
         return []
-    return sorted(names - {inner.rsplit("/", 1)[-1]})
+    return sorted(entry.rsplit("/", 1)[-1] for entry in entries - {inner.rstrip("/")})
 
 
 @with_client_errors

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 
 from cloze.core import storage
+from cloze.pipeline.corpus.readers import find_reader
 from tests.object_store import Store
 
 BLOCK = b"0123456789abcdef" * (1 << 16)
@@ -36,6 +37,26 @@ def test_one_request_where_one_suffices(store: Store) -> None:
     storage.remove_file(path)
     assert kinds(store) == ["delete"]
     assert not storage.exists(path)
+
+
+def test_a_pattern_is_listed_once(store: Store) -> None:
+    """Whether a match is a file or a directory is known from the listing."""
+    files = [f"{number:02d}.txt" for number in range(20)]
+    for name in files:
+        storage.write_bytes(store.path("crawl", name), BLOCK[:16])
+    storage.write_bytes(store.path("crawl", "a.txt", "b.txt"), BLOCK[:16])
+    store.server.requests.clear()
+    names = [file.name for file in find_reader("text").slices(store.path("crawl", "*.txt"))]
+    assert names == [*files, "a.txt/b.txt"]
+    assert len(kinds(store)) < len(files)
+
+
+def test_an_entry_may_have_the_name_of_its_directory(store: Store) -> None:
+    for name in ("corpus/corpus/a", "corpus/vocab/a", "corpus/b"):
+        storage.write_bytes(store.path(*name.split("/")), BLOCK[:16])
+    for directory in (store.path("corpus"), f"{store.path('corpus')}/"):
+        assert storage.list_names(directory) == ["b", "corpus", "vocab"]
+    assert storage.list_names(store.path("corpus", "b")) == []
 
 
 def test_what_is_written_is_hashed_on_the_way(store: Store) -> None:
