@@ -186,10 +186,6 @@ class MinHash:
         """Return the number of hashes per signature."""
         return self.bands * self.rows
 
-    def probability(self, similarity: float) -> float:
-        """Return the probability that a pair of this Jaccard similarity shares a band."""
-        return float(1 - (1 - similarity**self.rows) ** self.bands)
-
     @property
     def threshold(self) -> float:
         """Return the Jaccard similarity at which half of the pairs share a band."""

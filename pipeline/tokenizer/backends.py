@@ -19,7 +19,7 @@ from cloze.core.errors import DataError
 from cloze.pipeline.tokenizer.special import METASPACE, special_names
 
 UNIGRAM = 1
-NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = 1, 2, 3, 4, 5, 6
+NORMAL, UNKNOWN = 1, 2
 MODEL_TYPES = {1: "unigram", 2: "bpe", 3: "word", 4: "char"}
 
 
@@ -29,7 +29,7 @@ class SentencePieceModel:
 
     Attributes:
         pieces: tokens with their scores; the index is the id.
-        types: type of each token: NORMAL, UNKNOWN, CONTROL, ….
+        types: type of each token: NORMAL, UNKNOWN, or another of SentencePiece's.
         model_type: UNIGRAM, or another of MODEL_TYPES.
         charsmap: compiled normalization; empty if there is none.
     """

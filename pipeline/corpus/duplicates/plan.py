@@ -231,16 +231,19 @@ def write_plan(
     def retained_batches() -> Iterator[pa.RecordBatch]:
         if numbers is None:
             for rows in rows_by_shard(key, shards, retained):
-                yield _batch(PLAN, *columns.where(rows), np.zeros(rows.size, np.int32))
+                positions = [*columns.where(rows), np.zeros(rows.size, np.int32)]
+                yield pa.record_batch(positions, schema=PLAN)
         else:
             for rows in rows_by_shard(copied_key(key[numbers], copies), shards):
-                yield _batch(PLAN, *columns.where(numbers[rows]), copies[rows].astype(np.int32))
+                positions = [*columns.where(numbers[rows]), copies[rows].astype(np.int32)]
+                yield pa.record_batch(positions, schema=PLAN)
 
     def dropped_batches() -> Iterator[pa.RecordBatch]:
         for rows in rows_by_shard(key[duplicates.numbers], shards):
             positions = columns.where(duplicates.numbers[rows])
             originals = columns.where(duplicates.of[rows])
-            yield _batch(DUPLICATES, *positions, duplicates.reason[rows], *originals)
+            arrays = [*positions, duplicates.reason[rows], *originals]
+            yield pa.record_batch(arrays, schema=DUPLICATES)
 
     write_by_shard(request.plan_file, PLAN, retained_batches())
     if request.duplicates_file is not None:
@@ -308,10 +311,6 @@ def rows_by_shard(
         edges = np.searchsorted(shard_numbers[order], np.arange(first, last + 1))
         for begin, end in itertools.pairwise(edges):
             yield rows[begin:end]
-
-
-def _batch(schema: pa.Schema, *columns: npt.NDArray[Any]) -> pa.RecordBatch:
-    return pa.RecordBatch.from_arrays([pa.array(column) for column in columns], schema=schema)
 
 
 def _figures(

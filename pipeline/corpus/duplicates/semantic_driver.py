@@ -44,7 +44,7 @@ from cloze.pipeline.corpus.duplicates.semantic_stage import (
     sample_for,
 )
 from cloze.pipeline.corpus.provenance import UNKNOWN
-from cloze.pipeline.corpus.read.intermediate import CORPUS, compact_batch
+from cloze.pipeline.corpus.read.intermediate import CORPUS, compact_batch, run_edges
 from cloze.pipeline.corpus.write.shards import (
     CorpusShards,
     fill_missing_columns,
@@ -66,16 +66,6 @@ DUPLICATES = pa.schema(
     [pa.field(name, PAIRS.field(name).type, nullable=False) for name in ("key", "of", "cosine")]
 )
 LIMITS = (0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.92, 0.94, 0.96, 0.98, 0.99)
-
-
-def batch_of(schema: pa.Schema, *columns: npt.NDArray[Any]) -> pa.RecordBatch:
-    arrays = [pa.array(column, field.type) for column, field in zip(columns, schema, strict=True)]
-    return pa.RecordBatch.from_arrays(arrays, schema=schema)
-
-
-def cluster_edges(cluster: npt.NDArray[np.int32]) -> list[int]:
-    """Return where the clusters begin in a sorted column, and its length."""
-    return [0, *(np.flatnonzero(np.diff(cluster)) + 1).tolist(), len(cluster)]
 
 
 def vectors_of(path: str, mean: Sequence[int] | None) -> tuple[npt.NDArray[np.uint64], I16]:
@@ -107,7 +97,8 @@ class AssignShard:
                 f"with `cloze embed-corpus`"
             )
         clusters = assign(vectors, arrow.read_vectors(self.centres)[1])
-        write_arrow(unit["out"], ASSIGNED, [batch_of(ASSIGNED, keys, text_bytes(table), clusters)])
+        columns = [keys, text_bytes(table), clusters]
+        write_arrow(unit["out"], ASSIGNED, [pa.record_batch(columns, schema=ASSIGNED)])
         return {}
 
 
@@ -134,14 +125,14 @@ class FindSimilar:
         key, cluster, shard, row = (members[name].to_numpy() for name in MEMBERS.names)
         vectors = self._gather(shard, row)
         of, best = np.arange(len(key), dtype=np.int64), np.full(len(key), -1.0, np.float32)
-        for begin, end in itertools.pairwise(cluster_edges(cluster)):
+        for begin, end in itertools.pairwise(run_edges(cluster)):
             originals, best[begin:end] = find_similar(vectors[begin:end], self.threshold)
             of[begin:end] = begin + originals
         dropped = np.flatnonzero(of != np.arange(len(of)))
         pair_keys = of[dropped]
         pairs = (key[dropped], key[pair_keys], best[dropped])
         positions = (shard[dropped], row[dropped], shard[pair_keys], row[pair_keys])
-        write_arrow(unit["out"], PAIRS, [batch_of(PAIRS, *pairs, *positions)])
+        write_arrow(unit["out"], PAIRS, [pa.record_batch([*pairs, *positions], schema=PAIRS)])
         return {"documents": len(dropped), "cosines": counted(best, LIMITS)}
 
     def _gather(self, shard: npt.NDArray[np.int32], row: npt.NDArray[np.int32]) -> I16:
@@ -236,7 +227,7 @@ def deduplicate(config: SemDedupConfig, build: BuildContext) -> StageResult:
     edges = np.searchsorted(dropped["shard"].to_numpy(), np.arange(len(vectors) + 1))
     columns = [dropped[name].to_numpy() for name in DUPLICATES.names]
     batches = (
-        batch_of(DUPLICATES, *(column[begin:end] for column in columns))
+        pa.record_batch([column[begin:end] for column in columns], schema=DUPLICATES)
         for begin, end in itertools.pairwise(edges)
     )
     write_arrow(duplicates, DUPLICATES, batches)
@@ -321,13 +312,13 @@ def _write_members(assigned: Sequence[str], path: str) -> int:
         np.concatenate([table[name].to_numpy() for table in tables]) for name in ASSIGNED.names
     )
     order = np.lexsort((key, -size, cluster))  # longest first, then by key
-    key, cluster, shard, row = key[order], cluster[order], shard[order], row[order]
+    columns = [column[order] for column in (key, cluster, shard, row)]
     edges = [0]
-    for end in cluster_edges(cluster)[1:]:
+    for end in run_edges(columns[1])[1:]:
         if end - edges[-1] >= UNIT_DOCUMENTS or end == len(cluster):
             edges.append(end)
     batches = (
-        batch_of(MEMBERS, *(column[begin:end] for column in (key, cluster, shard, row)))
+        pa.record_batch([column[begin:end] for column in columns], schema=MEMBERS)
         for begin, end in itertools.pairwise(edges)
     )
     write_arrow(path, MEMBERS, batches)

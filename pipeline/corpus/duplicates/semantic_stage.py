@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pydantic import Field
 
@@ -21,10 +21,6 @@ from cloze.core.stages.execution import (
     subtract_startup,
 )
 from cloze.core.stages.stage import BuildContext, InputSpec, Stage, StageResult
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
 
 MEMBERS_OF_A_CLUSTER = 2000  # approximate, for corpora of up to four million documents
 # Documents to fit the centres and the mean: per cluster, and at least.

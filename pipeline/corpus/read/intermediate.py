@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import itertools
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -164,14 +165,12 @@ class IntermediateFile:
         self, path: str, names: Sequence[str] | None = None, buffer: pa.Buffer | None = None
     ) -> None:
         try:
-            fs, inner = storage.filesystem(path)
+            if buffer is None and storage.is_local(path):
+                buffer = file_buffer(path)
             if buffer is not None:
                 self._source: Any = pa.BufferReader(buffer)
-            elif storage.is_local(path):
-                # the map outlives the descriptor; the last batch releases it
-                with pa.memory_map(inner) as mapped:
-                    self._source = pa.BufferReader(mapped.read_buffer())
             else:
+                fs, inner = storage.filesystem(path)
                 self._source = pa.PythonFile(fs.open(inner, "rb", cache_type="none"), mode="r")
             self._reader = pa.ipc.open_file(self._source)
             if names is not None:
@@ -276,8 +275,8 @@ class PartReader:
         """Return the documents at these positions, in the given order."""
         order = np.lexsort((row, batch, part))
         pieces = [pa.RecordBatch.from_pylist([], schema=arrow_schema)]
-        for begin, end in _runs(part[order]):
-            for first, last in _runs(batch[order[begin:end]]):
+        for begin, end in itertools.pairwise(run_edges(part[order])):
+            for first, last in itertools.pairwise(run_edges(batch[order[begin:end]])):
                 rows = order[begin + first : begin + last]
                 pieces.append(
                     self.batch(int(part[rows[0]]), int(batch[rows[0]])).take(pa.array(row[rows]))
@@ -306,10 +305,6 @@ def part_files(parts: Sequence[str]) -> list[str]:
     return [f"{path}.arrow" for path in parts]
 
 
-def _runs(column: npt.NDArray[Any]) -> Iterator[tuple[int, int]]:
-    """Yield (begin, end) of each run of equal values."""
-    if not column.size:
-        return
-    change = np.flatnonzero(column[1:] != column[:-1]) + 1
-    borders = [0, *change.tolist(), int(column.size)]
-    yield from zip(borders[:-1], borders[1:], strict=True)
+def run_edges(column: npt.NDArray[Any]) -> list[int]:
+    """Return where the runs of equal values begin, and the column's length."""
+    return sorted({0, *(np.flatnonzero(np.diff(column)) + 1).tolist(), len(column)})

@@ -133,7 +133,7 @@ def _span(value: str | None) -> int:
 
 # Infoboxes of rendered pages: rows with name and value, by the same rules as in wikitext.
 
-_TEMPLATE = re.compile(r'"target":\{"wt":"([^"\\]{1,80})')
+TEMPLATE = re.compile(r'"target":\{"wt":"([^"\\]{1,80})')
 _CLASS = re.compile(r"(?:^|\s)(?:infobox|taxobox|geobox)")
 _HEADER = re.compile(r"(?:^|\s)infobox-(?:header|above|subheader)(?=\s|$)")
 _LONGEST_NAME = 80  # characters
@@ -151,7 +151,7 @@ def collect(element: Any, lines: Callable[[Any], list[str]], page: ExtractedPage
     """
     if not _CLASS.search(element.get("class", "")):
         return
-    kinds = map(kind_of, _TEMPLATE.findall(element.get("data-mw") or ""))
+    kinds = map(kind_of, TEMPLATE.findall(element.get("data-mw") or ""))
     box = next(filter(None, kinds), "")
     parent_name = ""
     for row in element.iter("tr"):

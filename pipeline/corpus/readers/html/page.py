@@ -31,11 +31,10 @@ from cloze.pipeline.corpus.readers.encyclopedia.elements import (
 )
 from cloze.pipeline.corpus.readers.encyclopedia.templates import is_pronunciation
 from cloze.pipeline.corpus.readers.html import element_roles
-from cloze.pipeline.corpus.readers.html.element_roles import BLOCKS, HEADINGS, cells
+from cloze.pipeline.corpus.readers.html.element_roles import BLOCKS, HEADINGS, TEMPLATE, cells
 
 _EXPONENT = re.compile(r"[−–+-]?\d{1,3}")
 _BASE = re.compile(r"[\w)]")
-_TEMPLATE = re.compile(r'"target":\{"wt":"([^"\\]{1,80})')
 _STYLED = re.compile(r"\A\{\\(?:displaystyle|textstyle|scriptstyle)\s*(.*)\}\Z", re.DOTALL)
 _MARKUP = re.compile(r"[&\[\]{}|]|~~~")  # `Blocks` would take these for wikitext
 _BETWEEN = "\0"  # between lines of a cell; `parse` removes NULs
@@ -182,7 +181,7 @@ class _TreeWalk:
                 return "dropped"
             data = element.get("data-mw")
             if data is not None and '"template"' in data:
-                names = [name.strip().lower().replace("_", " ") for name in _TEMPLATE.findall(data)]
+                names = [name.strip().lower().replace("_", " ") for name in TEMPLATE.findall(data)]
                 if names and all(is_pronunciation(name) for name in names):
                     self._pronunciations.add(about)
                     return "phones"

@@ -229,8 +229,8 @@ def _ngram_reason(words: list[str]) -> str | None:
             sizes = ends[starts + n] - ends[starts]
             # an upper bound, because occurrences may overlap
             if top > 1 and top * int(sizes[at_top].max()) > limit:
-                most = _most(starts[at_top], inverse[at_top], sizes[at_top], n, lengths)
-                if most > limit:
+                longest = inverse == inverse[at_top][np.argmax(sizes[at_top])]
+                if _covered(starts[longest], n, lengths) > limit:
                     return f"gopher_top_{n}gram"
         if n in MAXIMUM_DUPLICATE:
             copy = first[inverse] != np.arange(starts.size)
@@ -238,13 +238,6 @@ def _ngram_reason(words: list[str]) -> str | None:
                 return f"gopher_duplicate_{n}gram"
         starts, classes = starts[repeated], inverse[repeated]
     return None
-
-
-def _most(starts: I64, classes: I64, sizes: I64, n: int, lengths: I64) -> int:
-    """Return the characters covered by the longest of several equally common n-grams."""
-    import numpy as np
-
-    return _covered(starts[classes == classes[np.argmax(sizes)]], n, lengths)
 
 
 def _covered(starts: I64, n: int, lengths: I64) -> int:

@@ -79,7 +79,8 @@ def test_parameters_are_the_reference_ones():
     """
     minhash = MinHash()
     assert (minhash.ngram, minhash.bands, minhash.rows, minhash.minima) == (5, 14, 8, 112)
-    assert minhash.probability(minhash.threshold) == pytest.approx(0.5)
+    shares_a_band = 1 - (1 - minhash.threshold**minhash.rows) ** minhash.bands
+    assert shares_a_band == pytest.approx(0.5)
     assert 0.65 < minhash.threshold < 0.75
     other = signature("one two three four five six", MinHash(3, 2, 2))
     assert (other.bands.size, other.sketch.size) == (3, 6)
