@@ -76,7 +76,7 @@ def _headline(summary: Mapping[str, Any]) -> str:
 # each head, and the score by number of heads.
 STAGE = Stage(
     name="prune",
-    version=1,
+    version=2,  # 2: sparsity leaves T5's output matrix and XLNet's segments
     config=PruneConfig,
     run=_run,
     inputs={

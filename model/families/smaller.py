@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from cloze.core.config import parse_config
 from cloze.core.errors import UsageError
@@ -25,7 +25,9 @@ HEADS = re.compile(r"encoder\.layers\.(\d+)\.attention\.(query|key|value|qkv|out
 
 def is_layer_matrix(name: str, tensor: Tensor) -> bool:
     """Return True for the weight matrices of an encoder's layers, which `sparsity` thins out."""
-    return name.startswith("encoder.") and tensor.dim() == 2 and ".embeddings." not in name
+    # ALBERT's layers are in groups; XLNet's vectors of segments are a table.
+    in_layer = name.startswith("encoder.") and (".layers." in name or ".groups." in name)
+    return in_layer and tensor.dim() == 2 and ".segment." not in name
 
 
 def keep_layers(
@@ -37,12 +39,18 @@ def keep_layers(
         layers: layers to keep, ascending.
 
     Raises:
-        UsageError: the layers share weights, or differ in structure.
+        UsageError: the layers share weights, differ in structure, or belong to a model with a
+            decoder or generator.
     """
     if config.is_encoder_decoder:
         raise UsageError(
             f"layers of {config.family} models have a decoder's above them and cannot be dropped; "
             f"use another model"
+        )
+    if any(name.startswith("generator.") for name in state):
+        raise UsageError(
+            f"layers of a pretrained {config.family} model cannot be dropped, as its generator has "
+            f"as many; fine-tune it first"
         )
     changes = {
         "num_hidden_layers": len(layers),
@@ -62,17 +70,21 @@ def keep_layers(
             f"another model"
         )
     with torch.device("meta"):
-        expected = [f"encoder.{name}" for name in new_backbone(smaller).encoder.state_dict()]
+        encoder, whole = (new_backbone(model).encoder for model in (smaller, config))
+
+    def structure(model: ModelConfig, encoder: nn.Module, layer: int) -> list[Any]:
+        module = encoder.get_submodule(f"layers.{layer}")
+        residual = getattr(module, "residual", None)  # ELMo's layers have it, but not the first
+        return [model.window_of(layer), residual, sorted(module.state_dict())]
+
     for position, layer in enumerate(layers):
-        prefix = f"encoder.layers.{position}."
-        own = {f"{prefix}{name}": tensor for name, tensor in weights[layer].items()}
-        has_window = smaller.window_of(position) == config.window_of(layer)
-        if not has_window or own.keys() != {name for name in expected if name.startswith(prefix)}:
+        if structure(smaller, encoder, position) != structure(config, whole, layer):
             raise UsageError(
                 f"layer {layer} of this {config.family} model cannot become layer {position}, "
                 f"whose structure differs; keep other layers"
             )
-        kept |= own
+        for name, tensor in weights[layer].items():
+            kept[f"encoder.layers.{position}.{name}"] = tensor
     return smaller, kept
 
 

@@ -104,6 +104,20 @@ def test_dropped_layers() -> None:
             keep_layers(modern, weights, layers)
 
 
+def test_layers_that_a_generator_or_a_residual_depends_on_are_kept() -> None:
+    electra, rtd = {"family": "electra"}, {"family": "deberta", "pretraining": "rtd"}
+    for changes in (electra, rtd):
+        config, state = tiny_config(**changes), dict(tiny_model(**changes).state_dict())
+        with pytest.raises(UsageError, match="generator has as many; fine-tune it first"):
+            keep_layers(config, state, [0])
+        tuned = {name: state[name] for name in state if not name.startswith("generator.")}
+        assert states(*keep_layers(config, tuned, [0]))[1].isfinite().all()
+    config, state = tiny_config("elmo"), dict(tiny_model(family="elmo").state_dict())
+    assert states(*keep_layers(config, state, [0]))[1].isfinite().all()
+    with pytest.raises(UsageError, match="layer 1 of this elmo model cannot become layer 0"):
+        keep_layers(config, state, [1])
+
+
 def test_dropped_layers_of_an_albert_depend_on_what_it_shares() -> None:
     batch = tiny_batch()
     rows = batch["input_ids"], batch["attention_mask"], batch["token_type_ids"]
@@ -124,6 +138,17 @@ def test_dropped_layers_of_an_albert_depend_on_what_it_shares() -> None:
     assert states(*keep_layers(config, state, [0, 2]))[1].isfinite().all()
     with pytest.raises(UsageError, match="structure differs"):  # layer 0 has the attention of all
         keep_layers(config, state, [1, 2])
+
+
+def test_sparsity_is_of_the_matrices_in_layers() -> None:
+    def matrices(**changes: Any) -> set[str]:
+        state = tiny_model(**changes).state_dict()
+        return {name for name, tensor in state.items() if is_layer_matrix(name, tensor)}
+
+    assert "encoder.output.weight" not in matrices(family="t5", tie_word_embeddings=False)
+    assert "encoder.decoder.layers.1.attention.query.weight" in matrices(family="t5")
+    assert "encoder.groups.0.0.attention.query.weight" in matrices(family="albert")
+    assert all("attention.segment" not in name for name in matrices(family="xlnet"))
 
 
 def test_heads_to_keep_leaves_one_in_each_layer() -> None:
