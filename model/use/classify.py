@@ -196,8 +196,19 @@ class Classify(Verb[_Input]):
         where = placement(config.device, config.precision)
         self._classifier = TextClassificationPipeline(checkpoint, **where)
         self._top_k, self._explain = config.top_k, config.explain
-        if config.explain and self._classifier.answers == "choices":
-            raise UsageError(f"explain needs labels or a score, and {checkpoint} chooses endings")
+        encoder: Any = self._classifier.network.get_submodule("encoder")
+        obstacles = {
+            "chooses endings": self._classifier.answers == "choices",
+            "reads frozen features": bool(self._classifier.metadata.get("frozen")),
+            "has a decoder": hasattr(encoder, "decoder"),
+            "reads characters": not hasattr(encoder.embeddings, "word"),
+        }
+        obstacle = next((name for name, applies in obstacles.items() if applies), None)
+        if config.explain and obstacle:
+            raise UsageError(
+                f"explain needs labels or a score of an encoder that was fine-tuned on tokens, and "
+                f"{checkpoint} {obstacle}; leave --explain out"
+            )
 
     def read(self, request: Request) -> _Input:
         text, pair = request.text("text"), request.optional("pair")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,7 +12,10 @@ from cloze.core.errors import UsageError
 from cloze.flows.cli import main
 from cloze.model import checkpoint
 from cloze.model.hub.write import write_directory
+from cloze.model.tasks.heads import new_network
+from cloze.model.tasks.table import load_task
 from tests.model.use.test_classify import tuned
+from tests.tiny_models import tiny_config, tiny_model, write_tokenizer
 
 TEXT, PAIR = "the cat walked in the park", "a dog ran in paris."
 NLI = {"name": "mnli", "labels": ["neutral", "entailment", "contradiction"], "pairs": True}
@@ -50,6 +54,40 @@ def test_a_regression_is_explained_by_its_score(tmp_path: Path) -> None:
     (answer,) = cloze.load(path).batch("classify", ["the cat"], explain=True)
     assert answer["explanation"]["label"] is None
     assert answer["explanation"]["logit"] == pytest.approx(answer["score"], abs=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("family", "task", "reason"),
+    [
+        ("bart", {}, "has a decoder"),
+        ("elmo", {}, "reads characters"),
+        (
+            "bert",
+            {"frozen": {"layers": "last", "lstm_size": 4, "lstm_layers": 1}},
+            "frozen features",
+        ),
+    ],
+)
+def test_what_has_no_gradient_by_the_words_of_a_text_is_refused(
+    family: str, task: dict[str, Any], reason: str, tmp_path: Path
+) -> None:
+    config, task = tiny_config(family), {"name": "sst2", "labels": ["a", "b"], **task}
+    state = tiny_model(family=family).state_dict()
+    network = new_network(load_task("sst2"), config, state, task, 0.0, 1)
+    path = str(tmp_path / "checkpoint")
+    checkpoint.save_weights(
+        path,
+        model=config,
+        state=network.state_dict(),
+        tokenizer=write_tokenizer(tmp_path),
+        heads={"classifier": {"num_labels": 2}},
+        task={"max_length": 16, **task},
+    )
+    checkpoint.finalize(path)
+    (answer,) = cloze.load(path).batch("classify", [TEXT])
+    assert answer["label"] in ("a", "b")
+    with pytest.raises(UsageError, match=f"{reason}; leave --explain out"):
+        next(cloze.load(path).batch("classify", [TEXT], explain=True))
 
 
 def test_zero_shot_scores_are_those_of_transformers(inference: str, tmp_path: Path) -> None:
