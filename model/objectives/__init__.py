@@ -173,6 +173,12 @@ def choose(
                 f"objective ({objective.name}) needs a teacher; name one with --teacher, or leave "
                 f"it out"
             )
+        if objective.name == "cosine" and teacher and teacher.hidden_size != model.hidden_size:
+            raise UsageError(
+                f"objective (cosine) needs a teacher of the student's hidden_size "
+                f"({model.hidden_size}), this one has {teacher.hidden_size}; leave it out, or use "
+                f"distill.hidden, which projects states"
+            )
         if objective.head is not None and objective.head not in model.heads:
             raise UsageError(
                 f"objective ({objective.name}) needs a {objective.head} head, which {model.family} "

@@ -5,6 +5,7 @@ whole.
 from __future__ import annotations
 
 import itertools
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
@@ -163,6 +164,10 @@ def test_a_family_trains_on_what_its_dataset_is_made_for(tmp_path: Path) -> None
         choose(tiny_config(), info, ["mlm", "sop"])
     with pytest.raises(UsageError, match="did you mean 'mlm'"):
         choose(tiny_config(), info, ["mln"])
+    for width, wanted in ((16, True), (32, False)):
+        names, teacher = ["mlm", "cosine"], tiny_config(hidden_size=width)
+        with nullcontext() if wanted else pytest.raises(UsageError, match="use distill.hidden"):
+            assert choose(tiny_config("distilbert"), info, names, teacher) == tuple(names)
     with pytest.raises(UsageError, match=r"type_vocab_size \(1\) is too small for sentence pairs"):
         choose(tiny_config(type_vocab_size=1), info)
 
