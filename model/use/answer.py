@@ -69,7 +69,8 @@ class QuestionAnsweringPipeline(FinetunedModel):
         Raises:
             UsageError: a question is empty.
         """
-        return self.ranked(self.encode_questions(questions), top_k) if questions else []
+        ranked = self.ranked(self.encode_questions(questions)) if questions else []
+        return [_best(answers, top_k) for answers in ranked]
 
     def encode_questions(self, questions: Sequence[tuple[str, str]]) -> Split:
         """Tokenize questions and passages for `ranked`; raises as `answer_batch`."""
@@ -87,15 +88,14 @@ class QuestionAnsweringPipeline(FinetunedModel):
         )
         return self.encode(examples)
 
-    def ranked(self, split: Split, top_k: int = 5) -> list[list[Answer]]:
-        """Return what `answer_batch` returns for the questions of `encode_questions`."""
+    def ranked(self, split: Split) -> list[list[Answer]]:
+        """Return all answers to the questions of `encode_questions`, as `answer_batch`."""
         return [
             [
                 {"answer": "", "score": score, "start": None, "end": None}
                 if span is None
                 else {"answer": span.text, "score": score, "start": span.begin, "end": span.end}
-                for rank, (span, score) in enumerate(prediction.ranked(self._threshold))
-                if rank < top_k or span is None
+                for span, score in prediction.ranked(self._threshold)
             ]
             for prediction in self.predict(split)
         ]
@@ -140,15 +140,18 @@ class AnswerPredictor(Verb[tuple[str, str | None]]):
     def answer(self, encoded: tuple[Split, list[Reading | None]]) -> list[dict[str, Any]]:
         split, readings = encoded
         answers = []
-        for ranked, reading in zip(
-            self._answerer.ranked(split, self._top_k), readings, strict=True
-        ):
-            own = ranked if reading is None else _sourced(ranked, reading)
+        for ranked, reading in zip(self._answerer.ranked(split), readings, strict=True):
+            own = _best(ranked if reading is None else _sourced(ranked, reading), self._top_k)
             answers.append({**own[0], "predictions": own})
         return answers
 
     def finish(self) -> dict[str, Any]:
         return {"truncated": self._answerer.truncated}
+
+
+def _best(ranked: Sequence[Answer], top_k: int) -> list[Answer]:
+    """Return the first `top_k` answers, and "no answer" if it comes later."""
+    return [answer for rank, answer in enumerate(ranked) if rank < top_k or answer["start"] is None]
 
 
 def _sourced(ranked: Sequence[Answer], reading: Reading) -> list[Answer]:

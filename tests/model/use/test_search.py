@@ -150,6 +150,29 @@ def reader(tmp_path_factory: pytest.TempPathFactory) -> str:
     return path
 
 
+def test_an_answer_behind_one_that_spans_passages_is_found(
+    built: dict[str, str], reader: str
+) -> None:
+    questions = [f"{word} is the capital" for word in ("where", "cat", "dog", "paris", "a")]
+    requests = [
+        Request(index=0, fields={"question": question}, where="q", typed=True)
+        for question in questions
+    ]
+
+    def answers(top_k: int) -> list[list[Any]]:
+        config = AnswerConfig(
+            requests=({"question": questions[0]},), corpus=built["index"], top_k=top_k
+        )
+        predictor = AnswerPredictor(reader, config)
+        found = predictor.answer(predictor.encode([predictor.read(own) for own in requests]))
+        return [own["predictions"] for own in found]
+
+    many = answers(20)
+    assert all(own[0]["answer"] for own in many)
+    for count in (1, 2):
+        assert answers(count) == [own[:count] for own in many]
+
+
 def test_answers_from_a_corpus(built: dict[str, str], reader: str) -> None:
     question = "where is the capital"
     config = AnswerConfig(
