@@ -17,6 +17,7 @@ from cloze.model.analyze.attention_stage import AttentionConfig
 from cloze.model.data.batch import move
 from cloze.model.families.config import prediction_objectives
 from cloze.model.families.models import load_backbone
+from cloze.model.layers.attention import SelfAttention
 from cloze.model.layers.encoder import Encoder
 from cloze.model.layers.layout import PaddedLayout
 from cloze.model.tasks.encode import TextSamples, encode
@@ -77,7 +78,8 @@ class AttentionReader:
             loaded = checkpoint.load(directory)
             pieces = tokenizer.load(loaded.tokenizer)
         encoder, _ = load_backbone(loaded.model, loaded.state)
-        if not isinstance(encoder, Encoder):
+        attentions = [module for module in encoder.modules() if isinstance(module, SelfAttention)]
+        if not attentions or not isinstance(encoder, Encoder):
             raise UsageError(
                 f"{path} is a {loaded.model.family} model, whose encoder records no attention "
                 f"maps; use another family"
@@ -88,7 +90,7 @@ class AttentionReader:
             pieces=pieces,
             longest=loaded.model.max_position_embeddings,
             causal=prediction_objectives(loaded.heads) == ("clm",),
-            heads=max(getattr(module, "num_heads", 1) for module in encoder.modules()),
+            heads=max(attention.num_heads for attention in attentions),
         )
 
     def read(

@@ -231,7 +231,8 @@ def _parse(
     words = []
     for sentence, number in zip(chosen, fitting, strict=True):
         own = words_of_tokens(sentence.spans.tolist(), encoded[number][1])
-        words.append(np.pad(own, 1, constant_values=-1))  # special tokens are no words
+        around = (len(pieces.special.begins), 1)
+        words.append(np.pad(own, around, constant_values=-1))  # special tokens are no words
     rows = _TextRows(framed([encoded[number][0] for number in fitting], None, pieces, longest),
                      device)  # fmt: skip
     parsing = ParsingHeads(chosen)

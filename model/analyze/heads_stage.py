@@ -49,7 +49,7 @@ def _headline(summary: Mapping[str, Any]) -> str:
 # layer and head.
 STAGE = Stage(
     name="heads",
-    version=1,
+    version=2,  # 2: words of a treebank in vocabularies without [CLS]
     config=HeadsConfig,
     run=_run,
     inputs={

@@ -16,7 +16,7 @@ from cloze.model.analyze.layer_stages import LayersConfig
 from cloze.model.data.batch import move
 from cloze.model.families.models import load_backbone
 from cloze.model.families.pretraining import encode as encode_batch
-from cloze.model.layers.encoder import layer_states
+from cloze.model.layers.encoder import layer_count, layer_states
 from cloze.model.tasks.encode import (
     CPU_POSITIONS,
     GPU_POSITIONS,
@@ -42,7 +42,7 @@ def run(config: LayersConfig, build: BuildContext) -> StageResult:
             `metrics`: means over layers.
 
     Raises:
-        UsageError: the tokenizers differ.
+        UsageError: the tokenizers differ, or a model has a decoder.
         DataError: a checkpoint or the file is missing or damaged.
     """
     device = init_distributed(build.execution).device
@@ -102,11 +102,14 @@ def token_states(
 
     Args:
         count: number of samples to read, the first ones. Default: all.
+
+    Raises:
+        UsageError: the model has a decoder.
     """
     encoder = encoder.to(device).eval()
     lengths = samples.lengths[:count]
     begins = lengths.cumsum() - lengths
-    layers = range(1 + len(list(encoder.get_submodule("layers").children())))
+    layers = range(1 + layer_count(encoder))
     states = torch.zeros(0)
     for indices in evaluation_batches(
         lengths, CPU_POSITIONS if device.type == "cpu" else GPU_POSITIONS

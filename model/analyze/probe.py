@@ -36,7 +36,7 @@ def run(config: ProbeConfig, build: BuildContext) -> StageResult:
             checkpoint.
 
     Raises:
-        UsageError: the data is not given.
+        UsageError: the data is not given, or the model has a decoder.
         DataError: checkpoint or data is missing or damaged.
     """
     device = init_distributed(build.execution).device

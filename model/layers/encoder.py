@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from cloze.core.errors import UsageError
 from cloze.model.layers.attention import gather_positions
 from cloze.model.layers.cpu import Linear
 from cloze.model.layers.elementwise import ACTIVATIONS, Dropout, ModuleReference, cast_stream
@@ -270,6 +271,20 @@ class Encoder(nn.Module):
         rows = layout.recording(maps)
         self.run(self.embeddings(input_ids, token_type_ids, rows.positions), rows)
         return maps
+
+
+def layer_count(encoder: nn.Module) -> int:
+    """Return the number of layers whose states `layer_states` can return.
+
+    Raises:
+        UsageError: the model has a decoder, so its states are not those of the last layer.
+    """
+    if hasattr(encoder, "decoder"):
+        raise UsageError(
+            "states of layers are those of an encoder, and this model has a decoder, too; use "
+            "another model"
+        )
+    return len(list(encoder.get_submodule("layers").children()))
 
 
 def layer_states(

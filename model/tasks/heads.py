@@ -31,7 +31,7 @@ from cloze.model.families.models import (
 )
 from cloze.model.families.pretraining import encode
 from cloze.model.layers.cpu import Linear
-from cloze.model.layers.encoder import Encoder, layer_states
+from cloze.model.layers.encoder import Encoder, layer_count, layer_states
 from cloze.model.layers.heads import MeanState, Pooler, initialize, mean_state
 from cloze.model.tasks.encode import SECOND
 from cloze.model.tasks.options import Frozen
@@ -234,13 +234,8 @@ class FrozenNetwork(nn.Module):
         self, encoder: nn.Module, head: nn.Module, how: Frozen, config: ModelConfig, dropout: float
     ) -> None:
         super().__init__()
-        if config.is_encoder_decoder:
-            raise UsageError(
-                f"frozen ({how.layers}) is for encoders, and {config.family} models have a "
-                f"decoder, too; leave it out"
-            )
         self.encoder = encoder.requires_grad_(False)
-        self.layers = layers_read(how.layers, len(list(encoder.get_submodule("layers").children())))
+        self.layers = layers_read(how.layers, layer_count(encoder))
         self.reader = FeatureBiLSTM(how, len(self.layers), config.hidden_size, dropout)
         self.head = head
 
@@ -286,7 +281,7 @@ def task_network(
     """Build the task's network on a backbone, or on frozen features if the metadata has `frozen`.
 
     Raises:
-        UsageError: the encoder has too few layers for the choice.
+        UsageError: the encoder has too few layers for the choice, or the model has a decoder.
     """
     options = metadata.get("frozen")
     if not options:

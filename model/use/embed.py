@@ -161,17 +161,17 @@ class EmbeddingPipeline:
         samples = framed([ids for ids, _ in encoded], None, self._pieces, self.max_length)
         self.truncated += samples.truncated
         found: list[list[tuple[Span, Vectors]]] = [[] for _ in texts]
-        encoder = self._network.get_submodule("encoder")
+        encoder, start = self._network.get_submodule("encoder"), len(self._pieces.special.begins)
         with torch.inference_mode(), autocast(self._precision, self._device.type):
             for indices, batch in self._batches([(0, samples)]):
                 batch = move(batch, self._device)
                 hidden = encode_batch(encoder, batch["input_ids"], batch).float()
                 for row, index in enumerate(indices.tolist()):
-                    length = int(samples.lengths[index]) - 2
-                    words = words_of_tokens(spans[index], encoded[index][1][:length])
+                    end = int(samples.lengths[index]) - 1  # [SEP]
+                    words = words_of_tokens(spans[index], encoded[index][1][: end - start])
                     count = int(words.max(initial=-1)) + 1
                     tokens = torch.from_numpy(words).to(self._device)
-                    means = word_means(hidden[row, 1 : length + 1], tokens, count)
+                    means = word_means(hidden[row, start:end], tokens, count)
                     if self.normalize:
                         means = nn.functional.normalize(means, dim=-1)
                     found[index] = list(zip(spans[index], means.cpu().numpy(), strict=False))

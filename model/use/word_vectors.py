@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from cloze.core.errors import UsageError
-from cloze.model.layers.encoder import Encoder, layer_states
+from cloze.model.layers.encoder import Encoder, layer_count, layer_states
 
 
 class LayerMean(nn.Module):
@@ -22,12 +22,12 @@ class LayerMean(nn.Module):
             the end: -1 is the last one.
 
     Raises:
-        UsageError: a layer does not exist.
+        UsageError: a layer does not exist, or the model has a decoder.
     """
 
     def __init__(self, encoder: Encoder, layers: Sequence[int]) -> None:
         super().__init__()
-        self.encoder, count = encoder, len(encoder.layers)
+        self.encoder, count = encoder, layer_count(encoder)
         for number in layers:
             if not -count - 1 <= number <= count:
                 raise UsageError(f"layer ({number}) does not exist; the last one is {count}")
@@ -42,14 +42,14 @@ class LayerMean(nn.Module):
 def words_of_tokens(
     words: Sequence[tuple[int, int]], spans: np.ndarray[Any, Any]
 ) -> np.ndarray[Any, Any]:
-    """Return the word of each token, int64 [tokens].
+    """Return the word of each token, int64 [tokens]; blanks count to the word before them.
 
     Args:
         words: characters of each word, in order.
         spans: int64 [tokens, 2], characters of each token.
     """
     starts = np.array([start for start, _ in words], dtype=np.int64)
-    return np.searchsorted(starts, spans[:, 0], side="right") - 1
+    return np.maximum(np.searchsorted(starts, spans[:, 0], side="right") - 1, 0)
 
 
 def word_means(states: Tensor, words: Tensor, count: int) -> Tensor:

@@ -87,6 +87,13 @@ def test_a_model_of_one_causal_objective_sees_earlier_tokens_alone(tmp_path: Pat
         np.testing.assert_allclose(layer.sum(-1), 1, atol=1e-5)
 
 
+@pytest.mark.parametrize("family", ["elmo", "static"])
+def test_models_without_attention_are_refused(family: str, tmp_path: Path) -> None:
+    path = write_checkpoint(tmp_path / "checkpoint", tmp_path / "scratch", family=family)
+    with pytest.raises(UsageError, match=f"is a {family} model, whose encoder records no"):
+        cloze.load(path).attention([TEXT])
+
+
 @pytest.fixture(scope="module")
 def path(tmp_path_factory: pytest.TempPathFactory) -> str:
     base = tmp_path_factory.mktemp("attention")

@@ -28,6 +28,7 @@ from cloze.model.analyze.heads_stage import STAGE, HeadsConfig
 from cloze.model.analyze.treebank import read_treebank
 from cloze.model.data.shards import ShardedRows
 from tests.model.datasets import write_dataset
+from tests.model.use.test_embed import write_t5
 from tests.tiny_models import PIECES, write_checkpoint
 
 TEXTS = ["the cats sat on the mat.", "a dog ran", "the park of paris, the capital . is . a park"]
@@ -213,7 +214,11 @@ def test_what_is_no_treebank_is_refused(old: str, new: str, message: str, tmp_pa
         read_treebank(str(path))
 
 
-def test_heads_parse_as_a_loop_over_words_says(path: str, treebank: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("vocabulary", ["bert", "t5"])
+def test_heads_parse_as_a_loop_over_words_says(
+    vocabulary: str, path: str, treebank: str, tmp_path: Path
+) -> None:
+    path = write_t5(tmp_path) if vocabulary == "t5" else path
     found = measured(path, tmp_path / "out", treebank=treebank)
     sentences = read_treebank(treebank)
     pieces = AttentionReader.load(path, torch.device("cpu")).pieces
@@ -221,7 +226,8 @@ def test_heads_parse_as_a_loop_over_words_says(path: str, treebank: str, tmp_pat
     offsets: dict[str, list[int]] = {}
     for sentence in sentences:
         ((_, spans),) = pieces.encode_with_offsets([sentence.text])
-        words = [[1 + number for number, (begin, _) in enumerate(spans) if first <= begin < last]
+        first_token = len(pieces.special.begins)
+        words = [[first_token + number for number, (begin, _) in enumerate(spans) if first <= begin < last]
                  for first, last in sentence.spans]  # fmt: skip
         (attention,) = cloze.load(path).attention([sentence.text])
         maps = np.stack(attention["maps"])

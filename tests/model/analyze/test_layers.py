@@ -120,3 +120,6 @@ def test_what_cannot_be_compared(tmp_path: Path) -> None:
     checkpoint.finalize(other)
     with pytest.raises(UsageError, match="another tokenizer"):
         compared(path, texts, other=other)
+    decoder = write_checkpoint(tmp_path / "bart", tmp_path / "scratch", family="bart")
+    with pytest.raises(UsageError, match="has a decoder"):
+        compared(decoder, texts)

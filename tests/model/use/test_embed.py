@@ -21,6 +21,9 @@ from cloze.model.use.configs import EmbedConfig
 from cloze.model.use.embed import EmbeddingPipeline
 from cloze.model.use.verb import EMBED
 from cloze.pipeline import tokenizer
+from cloze.pipeline.tokenizer.tokenizer import Tokenizer
+from cloze.pipeline.vocab.trainers import train_bpe
+from tests.pipeline.tokenizer.texts import TRAINING, trained_spiece
 from tests.tiny_models import tiny_config, tiny_model, write_checkpoint, write_tokenizer
 
 TEXTS = ["the cat sat on the mat.", "a", "walking dogs walked in paris", "the dog ran in the park"]
@@ -122,6 +125,69 @@ def test_what_cannot_be_embedded(directory: str, tmp_path: Path) -> None:
     with pytest.raises(DataError, match="text 2 is empty"):
         EmbeddingPipeline(directory).embed(["a", " "])
     assert EmbeddingPipeline(directory).embed([]).shape == (0, 16)
+
+
+def write_other(base: Path, pieces: Tokenizer, **changes: Any) -> str:
+    """A checkpoint of random weights with this tokenizer."""
+    changes = {"vocab_size": pieces.vocab_size, "pad_token_id": pieces.special.pad, **changes}
+    model, path = tiny_config(**changes), str(base / "checkpoint")
+    checkpoint.save_weights(
+        path,
+        model=model,
+        state=tiny_model(**changes).state_dict(),
+        tokenizer=pieces,
+        heads=model.heads,
+        step=1,
+    )
+    checkpoint.finalize(path)
+    return path
+
+
+def write_t5(base: Path) -> str:
+    """A checkpoint whose vocabulary has no token before a text."""
+    options = {"unk_id": 2, "eos_id": 1, "control_symbols": [], "user_defined_symbols": []}
+    trained_spiece(base, **options)
+    return write_other(base, tokenizer.load(str(base)), family="t5")
+
+
+def test_words_of_a_vocabulary_without_first_token(tmp_path: Path) -> None:
+    path, text = write_t5(tmp_path), "the cat sat"
+    loaded = checkpoint.load(path)
+    ((ids, spans),) = tokenizer.load(loaded.tokenizer).encode_with_offsets([text])
+    row = torch.tensor([[*ids, loaded.model.eos_token_id]])
+    with torch.inference_mode():
+        states = load_backbone(loaded.model, loaded.state).encoder(row, None, 0 * row)[0]
+    (words,) = EmbeddingPipeline(path).embed_words([text])
+    assert [text[begin:end] for (begin, end), _ in words] == ["the", "cat", "sat"]
+    for (begin, end), vector in words:
+        own = [place for place, (first, last) in enumerate(spans) if first >= begin and last <= end]
+        assert own
+        assert vector == pytest.approx(states[own].mean(dim=0).numpy(), abs=1e-5)
+
+
+def test_blanks_before_a_text_are_of_its_first_word(tmp_path: Path) -> None:
+    class Options:
+        min_frequency = 1
+
+    backend = train_bpe(
+        lambda: iter(TRAINING), Options(), size=300, lowercase=False, strip_accents=False
+    )
+    pieces = Tokenizer.of(backend, "bpe")
+    path, texts = write_other(tmp_path, pieces, family="roberta"), ["  the cat", "\n\nthe", "the"]
+    spans = [span.tolist() for _, span in pieces.encode_with_offsets(texts)]
+    assert [rows[0][1] for rows in spans[:2]] == [1, 1]  # tokens before the first word
+    found = EmbeddingPipeline(path).embed_words(texts)
+    words = [
+        [text[begin:end] for (begin, end), _ in own] for text, own in zip(texts, found, strict=True)
+    ]
+    assert words == [["the", "cat"], ["the"], ["the"]]
+
+
+def test_layers_of_a_model_with_a_decoder_are_refused(tmp_path: Path) -> None:
+    path = write_checkpoint(tmp_path / "checkpoint", tmp_path / "scratch", family="bart")
+    assert EmbeddingPipeline(path).embed(["the cat"]).shape == (1, 16)
+    with pytest.raises(UsageError, match="has a decoder"):
+        EmbeddingPipeline(path, layers=[1])
 
 
 def test_words_in_context_are_means_of_their_tokens_in_the_chosen_layers(tmp_path: Path) -> None:
