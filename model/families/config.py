@@ -26,7 +26,7 @@ Probability = Annotated[float, Field(ge=0.0, lt=1.0)]
 class ModelConfig(BaseModel):
     """Config of an encoder, with the defaults of BERT-base (Devlin et al., 2019, section 3)."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True)
 
     heads: ClassVar[Mapping[str, Any]] = {"masked_lm": {}, "pair": {"num_labels": 2}}
     """Pretraining heads, in the form of a checkpoint's `heads`."""
@@ -115,9 +115,10 @@ class ModelConfig(BaseModel):
         width = info.data.get("hidden_size")
         if width is not None and width % heads:
             nearest = max(1, round(width / heads)) * heads
+            fitting = max(number for number in range(1, heads) if width % number == 0)
             raise ValueError(
                 f"hidden_size ({width}) must be divisible by num_attention_heads ({heads}); use "
-                f"{nearest} or change the heads"
+                f"{nearest}, or {fitting} heads"
             )
         return heads
 

@@ -40,6 +40,8 @@ def test_indivisible_width_names_both_values_and_the_remedy() -> None:
         match=r"hidden_size \(770\) must be divisible by num_attention_heads \(12\); use 768",
     ):
         model_config({"hidden_size": 770, "num_attention_heads": 12})
+    with pytest.raises(UsageError, match=r"num_attention_heads \(12\); use 516, or 8 heads"):
+        model_config({"hidden_size": 512})
 
 
 @pytest.mark.parametrize(
