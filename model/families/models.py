@@ -332,10 +332,18 @@ def layer(
     return kind(attention, feed_forward, dropout=config.hidden_dropout, **norms, **options)
 
 
-def masked_lm(config: ModelConfig, size: int | None = None) -> MaskedLMHead:
-    """Build the masked LM head; `size` is the width of the word embeddings if it is not D."""
+def masked_lm(
+    config: ModelConfig, size: int | None = None, activation: str | None = None
+) -> MaskedLMHead:
+    """Build the masked LM head.
+
+    Args:
+        size: width of the word embeddings. Default: D.
+        activation: default: `hidden_act`.
+    """
     width = size or config.hidden_size
     norm = nn.LayerNorm(width, eps=config.layer_norm_eps)
+    activation = activation or config.hidden_act
     return MaskedLMHead(
-        config.hidden_size, width, config.vocab_size, activation=config.hidden_act, norm=norm
+        config.hidden_size, width, config.vocab_size, activation=activation, norm=norm
     )

@@ -136,7 +136,7 @@ def build_pooler(config: ModernConfig) -> PredictionHead:
 
     return PredictionHead(
         config.hidden_size,
-        config.hidden_act,
+        "gelu",  # transformers' classifier_activation
         norm=_norm(config),
         mean=config.classifier_pooling == "mean",
     )

@@ -59,7 +59,8 @@ def build_model(config: RobertaConfig) -> PretrainingModel:
     from cloze.model.families.pretraining import PretrainingModel
 
     return PretrainingModel(
-        encoder(config, position_offset=config.pad_token_id + 1), masked_lm(config)
+        encoder(config, position_offset=config.pad_token_id + 1),
+        masked_lm(config, activation="gelu"),  # whatever hidden_act is, as in transformers
     )
 
 

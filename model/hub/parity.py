@@ -1,4 +1,4 @@
-"""Logit parity between transformers and Cloze, checked at every export."""
+"""Logit parity between transformers and Cloze, checked at every export and import."""
 
 from __future__ import annotations
 
@@ -47,13 +47,22 @@ def compare_with_transformers(loaded: LoadedCheckpoint, directory: str) -> Diffe
 
     Returns:
         The difference; None if they are `not_compared`.
+
+    Raises:
+        ClozeError: the difference is above the tolerance.
     """
     if not_compared(directory):
         return None
     batch = probe(loaded)
     cloze_logits = our_logits(loaded, batch)
     hub_logits = transformers_logits(directory, loaded, batch)
-    return largest_difference(cloze_logits, hub_logits)
+    difference = largest_difference(cloze_logits, hub_logits)
+    if not difference.relative <= TOLERANCE:
+        raise ClozeError(
+            f"{directory} gives logits that differ by {difference.absolute:.2e} from the "
+            f"checkpoint's; please report this"
+        )
+    return difference
 
 
 def largest_difference(

@@ -94,6 +94,9 @@ def _import(config: ImportConfig, build: BuildContext) -> StageResult:
         summary: `checkpoint`; `family`; `parameters`; `initialized`, heads that the directory
             lacks; `left_out`, parameters that the family does not use; `max_logit_difference` from
             transformers, None with the reason `not_compared`.
+
+    Raises:
+        ClozeError: the logits are not those of transformers.
     """
     from cloze.model import checkpoint
     from cloze.model.hub.parity import compare_with_transformers, not_compared

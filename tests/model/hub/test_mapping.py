@@ -12,15 +12,23 @@ import pytest
 import torch
 
 from cloze.core.artifacts import checkpoints
-from cloze.core.errors import DataError
+from cloze.core.errors import ClozeError, DataError
+from cloze.core.stages.execute import execute
 from cloze.model import checkpoint
 from cloze.model.families.bert import HUB
 from cloze.model.families.hub_format import exportable, hub_of
 from cloze.model.families.key_map import KeyMap
 from cloze.model.families.registry import FAMILIES
 from cloze.model.hub.read import import_directory, read_directory
+from cloze.model.hub.stages import EXPORT, IMPORT, ExportConfig, ImportConfig
 from cloze.model.tensors import read_tensors, write_tensors
-from tests.tiny_models import TRANSFORMERS, tiny_config, tiny_model, write_tokenizer
+from tests.tiny_models import (
+    TRANSFORMERS,
+    tiny_config,
+    tiny_model,
+    write_checkpoint,
+    write_tokenizer,
+)
 
 HEADS = tiny_config().heads
 
@@ -86,6 +94,21 @@ def test_import_writes_a_checkpoint(tmp_path: Path) -> None:
     assert all(
         loaded.state[name].equal(tensor) for name, tensor in tiny_model().state_dict().items()
     )
+
+
+@pytest.mark.parametrize("family", ["bert", "roberta", "longformer", "modern"])
+def test_heads_of_another_activation_are_those_of_transformers(
+    family: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write_checkpoint(tmp_path / "own", tmp_path / "pieces", family=family, hidden_act="relu")
+    exported = execute(EXPORT, ExportConfig(), {"checkpoint": path}, str(tmp_path / "hub"))
+    assert exported.manifest.summary["max_logit_difference"] <= 1e-5
+    inputs = {"directory": str(tmp_path / "hub")}
+    imported = execute(IMPORT, ImportConfig(), inputs, str(tmp_path / "back"))
+    assert imported.manifest.summary["max_logit_difference"] <= 1e-5
+    monkeypatch.setattr("cloze.model.hub.parity.TOLERANCE", -1.0)
+    with pytest.raises(ClozeError, match="gives logits that differ"):
+        execute(IMPORT, ImportConfig(), inputs, str(tmp_path / "again"))
 
 
 def test_old_names_copies_half_precision_and_shards_are_read(tmp_path: Path) -> None:
