@@ -8,22 +8,23 @@ module does not import MLflow.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from cloze.core import storage
 from cloze.core.errors import UsageError
-from cloze.model import checkpoint
-from cloze.model.families.config import prediction_objectives
 from cloze.model.use.answer import QuestionAnsweringPipeline
 from cloze.model.use.classify import TextClassificationPipeline
 from cloze.model.use.embed import EmbeddingPipeline
 from cloze.model.use.fill_mask import FillMaskPipeline
-from cloze.model.use.generate import SamplingParams, TextGenerationPipeline, continuation_json
+from cloze.model.use.generate import (
+    SamplingParams,
+    TextGenerationPipeline,
+    continuation_json,
+    generation_pipeline,
+)
+from cloze.model.use.serving import verb_of
 from cloze.model.use.tag import TokenClassificationPipeline
-from cloze.model.use.text_to_text import TextToTextPipeline
 
 if TYPE_CHECKING:
     import pandas
@@ -204,19 +205,16 @@ def embed(pipeline: EmbeddingPipeline, model_input: Any, params: Params) -> pand
     return _frame([{"vector": vector} for vector in vectors], "vector")
 
 
-# Pipeline and answer by the checkpoint's head; the first one that the checkpoint has counts.
-# `cloze.flows.tracking.models` describes the columns to MLflow.
+# Pipeline and answer by the checkpoint's verb; `cloze.flows.tracking.models` describes the columns
+# to MLflow.
 
 MODELS: dict[str, tuple[Callable[[str], Any], Callable[..., pandas.DataFrame]]] = {
-    "masked_lm": (FillMaskPipeline, fill_masks),
-    "lm": (TextGenerationPipeline, continue_texts),
-    "seq2seq": (TextToTextPipeline, continue_texts),
-    "classifier": (TextClassificationPipeline, classify),
-    "pair_classifier": (TextClassificationPipeline, classify),
-    "choice": (TextClassificationPipeline, classify),
-    "span": (QuestionAnsweringPipeline, answer_questions),
-    "token_classifier": (TokenClassificationPipeline, tag),
-    "embedding": (EmbeddingPipeline, embed),
+    "fill-mask": (FillMaskPipeline, fill_masks),
+    "generate": (generation_pipeline, continue_texts),
+    "classify": (TextClassificationPipeline, classify),
+    "answer": (QuestionAnsweringPipeline, answer_questions),
+    "tag": (TokenClassificationPipeline, tag),
+    "embed": (EmbeddingPipeline, embed),
 }
 
 
@@ -251,14 +249,5 @@ def _load_pyfunc(data_path: str) -> ServedModel:
         UsageError: no model here serves the checkpoint's heads.
         DataError: the checkpoint is damaged.
     """
-    path = checkpoint.resolve(data_path)
-    heads = json.loads(storage.read_text(storage.join(path, checkpoint.CONFIG)))["heads"]
-    # A masked_lm head that was trained left to right only.
-    if set(prediction_objectives(heads)) == {"clm"}:
-        heads = ["lm"]
-    for head, (pipeline, answer) in MODELS.items():
-        if head in heads:
-            return ServedModel(pipeline(path), answer)
-    raise UsageError(
-        f"{path} has no head that MLflow could ask ({', '.join(heads)}); use the verbs of `cloze`"
-    )
+    pipeline, answer = MODELS[verb_of(data_path)]
+    return ServedModel(pipeline(data_path), answer)

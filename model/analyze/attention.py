@@ -113,7 +113,7 @@ class AttentionReader:
         if self.causal:
             causal = torch.ones(len(input_ids), dtype=torch.bool, device=input_ids.device)
             layout = replace(layout, causal=causal)
-        layout = layout.recording(maps)
+        layout = replace(layout, maps=maps)
         with torch.inference_mode():
             self.encoder.run(
                 self.encoder.embeddings(input_ids, token_type_ids, layout.positions), layout

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 class AlbertConfig(ModelConfig):
     """ALBERT (Lan et al., 2020, section 3; google-research/albert for the other defaults)."""
 
+    own_objectives: ClassVar[tuple[str, ...]] = ("mlm", "sop")
     supports_pruned_heads: ClassVar[bool] = False  # layers share their heads
     default_vocab_size: ClassVar[int] = 30_000
     default_batch_size: ClassVar[int] = 4096  # section 4.1
@@ -78,9 +79,6 @@ class AlbertConfig(ModelConfig):
     @property
     def word_width(self) -> int:
         return self.embedding_size
-
-    def default_objectives(self, pair_task: str | None) -> tuple[str, ...]:
-        return ("mlm", "sop")
 
 
 CONFIG = AlbertConfig

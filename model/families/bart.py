@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 class BartConfig(EncoderDecoderConfig):
     """BART-large (Lewis et al., 2020; fairseq, models/bart)."""
 
-    denoises: ClassVar[str] = "bart"  # section 5.1
+    own_objectives: ClassVar[tuple[str, ...]] = ("bart",)  # section 5.1
     default_vocab_size: ClassVar[int] = 50_265
     default_batch_size: ClassVar[int] = 8000  # section 5.1
 

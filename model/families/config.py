@@ -31,6 +31,9 @@ class ModelConfig(BaseModel):
     heads: ClassVar[Mapping[str, Any]] = {"masked_lm": {}, "pair": {"num_labels": 2}}
     """Pretraining heads, in the form of a checkpoint's `heads`."""
 
+    own_objectives: ClassVar[tuple[str, ...]] = ()
+    """Default objectives. Empty: mlm, and the objective of the dataset's pairs."""
+
     is_encoder_decoder: ClassVar[bool] = False
     needs_first_token: ClassVar[bool] = True
     """A decoder writes a text, reading the encoder's states."""
@@ -224,7 +227,7 @@ class ModelConfig(BaseModel):
 
     def default_objectives(self, pair_task: str | None) -> tuple[str, ...]:
         """Return the family's objectives for a dataset with `pair_task`."""
-        return ("mlm",) if pair_task is None else ("mlm", pair_task)
+        return self.own_objectives or (("mlm", pair_task) if pair_task else ("mlm",))
 
     def distillation_objectives(self, teacher: ModelConfig) -> tuple[str, ...]:
         """Return the objectives of training with a teacher; other families ignore the teacher."""

@@ -27,6 +27,7 @@ class DistilBertConfig(ModelConfig):
     """
 
     heads: ClassVar[Mapping[str, Any]] = {"masked_lm": {}}
+    own_objectives: ClassVar[tuple[str, ...]] = ("mlm",)
     learns_from_teacher: ClassVar[bool] = True
 
     family: UnionTag[Literal["distilbert"]] = "distilbert"
@@ -43,9 +44,6 @@ class DistilBertConfig(ModelConfig):
 
     cosine_weight: Weight = 1.0
     """With a teacher: weight of the cosine loss between hidden states."""
-
-    def default_objectives(self, pair_task: str | None) -> tuple[str, ...]:
-        return ("mlm",)
 
     def distillation_objectives(self, teacher: ModelConfig) -> tuple[str, ...]:
         """Add the cosine loss only if teacher and student have equal width."""

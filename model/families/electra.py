@@ -29,6 +29,7 @@ class ElectraConfig(ModelConfig):
     """ELECTRA (Clark et al., 2020)."""
 
     heads: ClassVar[Mapping[str, Any]] = {"masked_lm": {}, "discriminator": {}}
+    own_objectives: ClassVar[tuple[str, ...]] = ("mlm", "rtd")
     supports_causal: ClassVar[bool] = False
 
     family: UnionTag[Literal["electra"]] = "electra"
@@ -75,9 +76,6 @@ class ElectraConfig(ModelConfig):
     @property
     def auxiliary_models(self) -> tuple[ModelConfig, ...]:
         return (self.generator,)
-
-    def default_objectives(self, pair_task: str | None) -> tuple[str, ...]:
-        return ("mlm", "rtd")
 
     def loss_weights(self) -> Mapping[str, float]:
         return {"rtd": self.discriminator_weight}

@@ -24,6 +24,7 @@ class ElmoConfig(ModelConfig):
     """ELMo; defaults are the paper's model (93.6M weights without softmax; bilm-tf)."""
 
     heads: ClassVar[Mapping[str, Any]] = {"bilm": {}}
+    own_objectives: ClassVar[tuple[str, ...]] = ("bilm",)
     supports_compile: ClassVar[bool] = False
     supports_pruned_heads: ClassVar[bool] = False
     supports_causal: ClassVar[bool] = False
@@ -73,9 +74,6 @@ class ElmoConfig(ModelConfig):
     def attention_width(self) -> int:
         """Zero: the layers have no attention."""
         return 0
-
-    def default_objectives(self, pair_task: str | None) -> tuple[str, ...]:
-        return ("bilm",)
 
 
 CONFIG = ElmoConfig

@@ -24,13 +24,12 @@ class EncoderDecoderConfig(ModelConfig):
     """Config of an encoder and a decoder of one width."""
 
     heads: ClassVar[Mapping[str, Any]] = {"seq2seq": {}}
+    own_objectives: ClassVar[tuple[str, ...]] = ("infilling",)
     is_encoder_decoder: ClassVar[bool] = True
     supports_compile: ClassVar[bool] = False  # not measured
     supports_causal: ClassVar[bool] = False
     supports_pruned_heads: ClassVar[bool] = False
     supports_onnx: ClassVar[bool] = False
-    denoises: ClassVar[str] = "infilling"
-    """Default objective, of `cloze.model.objectives.noises`."""
 
     type_vocab_size: Literal[0] = 0
 
@@ -74,9 +73,6 @@ class EncoderDecoderConfig(ModelConfig):
     def weights_outside_layers(self) -> int:
         tables = (self.vocab_size + 2 * self.max_position_embeddings) * self.hidden_size
         return tables + self.decoder_layers * self.decoder_layer_weights
-
-    def default_objectives(self, pair_task: str | None) -> tuple[str, ...]:
-        return (self.denoises,)
 
     def vocabulary_values(self, size: int, special: SpecialTokens) -> dict[str, Any]:
         values = super().vocabulary_values(size + self.sentinels, special)

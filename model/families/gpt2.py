@@ -28,6 +28,7 @@ class Gpt2Config(ModelConfig):
     """GPT-2 (Radford et al., 2019, Table 2); defaults are those of the smallest model."""
 
     heads: ClassVar[Mapping[str, Any]] = {"lm": {}}
+    own_objectives: ClassVar[tuple[str, ...]] = ("lm",)
 
     # section 2.3
     scaled_projections: ClassVar[tuple[str, ...]] = (
@@ -43,9 +44,6 @@ class Gpt2Config(ModelConfig):
     type_vocab_size: Literal[0] = 0
     hidden_act: Literal["gelu", "gelu_new", "relu"] = "gelu_new"
     layer_norm_eps: Annotated[float, Field(gt=0.0)] = 1e-5
-
-    def default_objectives(self, pair_task: str | None) -> tuple[str, ...]:
-        return ("lm",)
 
 
 CONFIG = Gpt2Config

@@ -25,15 +25,13 @@ class LtrConfig(ModelConfig):
     """Left-to-right model of BERT's ablations (Devlin et al., 2019, section 5.1, Table 5)."""
 
     heads: ClassVar[Mapping[str, Any]] = {"lm": {}}
+    own_objectives: ClassVar[tuple[str, ...]] = ("lm",)
 
     family: UnionTag[Literal["ltr"]] = "ltr"
 
     bilstm: bool = False
     """With fine-tuning: add a randomly initialized bidirectional LSTM on top of the encoder (Table
     5, last row)."""
-
-    def default_objectives(self, pair_task: str | None) -> tuple[str, ...]:
-        return ("lm",)
 
 
 CONFIG = LtrConfig

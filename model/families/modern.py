@@ -30,6 +30,7 @@ class ModernConfig(ModelConfig):
     """ModernBERT-base (Warner et al., 2024, appendix A, Table 4)."""
 
     heads: ClassVar[Mapping[str, Any]] = {"masked_lm": {}}
+    own_objectives: ClassVar[tuple[str, ...]] = ("mlm",)
 
     # Appendix A, "Megatron initialization"; transformers, ModernBertPreTrainedModel._init_weights.
     scaled_projections: ClassVar[tuple[str, ...]] = (
@@ -94,9 +95,6 @@ class ModernConfig(ModelConfig):
 
     def window_of(self, layer: int) -> int | None:
         return None if self.is_global(layer) else self.local_attention // 2
-
-    def default_objectives(self, pair_task: str | None) -> tuple[str, ...]:
-        return ("mlm",)
 
     def is_global(self, layer: int) -> bool:
         """Return True if layer `layer`, from 0, has global attention."""

@@ -26,6 +26,7 @@ class RobertaConfig(ModelConfig):
     """RoBERTa; defaults are those of Hugging Face's `RobertaConfig` where it has RoBERTa-base's."""
 
     heads: ClassVar[Mapping[str, Any]] = {"masked_lm": {}}
+    own_objectives: ClassVar[tuple[str, ...]] = ("mlm",)
 
     default_vocab_size: ClassVar[int] = 50_265
     default_batch_size: ClassVar[int] = 8192  # section 5
@@ -36,9 +37,6 @@ class RobertaConfig(ModelConfig):
     """Maximum length of a row in tokens. Hugging Face also counts the padding rows of the table
     (514 for 512)."""
     pad_token_id: Annotated[int, Field(ge=0)] = 1
-
-    def default_objectives(self, pair_task: str | None) -> tuple[str, ...]:
-        return ("mlm",)
 
 
 CONFIG = RobertaConfig

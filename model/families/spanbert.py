@@ -22,6 +22,7 @@ class SpanBertConfig(ModelConfig):
     """SpanBERT (Joshi et al., 2020)."""
 
     heads: ClassVar[Mapping[str, Any]] = {"masked_lm": {}, "span_boundary": {}}
+    own_objectives: ClassVar[tuple[str, ...]] = ("mlm", "sbo")
 
     family: UnionTag[Literal["spanbert"]] = "spanbert"
 
@@ -31,9 +32,6 @@ class SpanBertConfig(ModelConfig):
 
     span_position_size: Size = 200
     """Width of the span-position embeddings (facebookresearch/SpanBERT, span_bert.py)."""
-
-    def default_objectives(self, pair_task: str | None) -> tuple[str, ...]:
-        return ("mlm", "sbo")
 
 
 CONFIG = SpanBertConfig

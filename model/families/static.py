@@ -22,6 +22,7 @@ class StaticConfig(ModelConfig):
     """One vector per word (Mikolov et al., 2013; Pennington et al., 2014)."""
 
     heads: ClassVar[Mapping[str, Any]] = {"lm": {}}
+    own_objectives: ClassVar[tuple[str, ...]] = ("lm",)
     supports_compile: ClassVar[bool] = False
     supports_pruned_heads: ClassVar[bool] = False
     supports_causal: ClassVar[bool] = False
@@ -44,9 +45,6 @@ class StaticConfig(ModelConfig):
     def attention_width(self) -> int:
         """Zero: there are no layers."""
         return 0
-
-    def default_objectives(self, pair_task: str | None) -> tuple[str, ...]:
-        return ("lm",)
 
 
 CONFIG = StaticConfig

@@ -30,7 +30,7 @@ class T5Config(EncoderDecoderConfig):
     """T5-base (Raffel et al., 2020, section 3.1.1), version 1.0."""
 
     needs_first_token: ClassVar[bool] = False
-    denoises: ClassVar[str] = "random-spans"  # section 3.5
+    own_objectives: ClassVar[tuple[str, ...]] = ("random-spans",)  # section 3.5
     default_vocab_size: ClassVar[int] = 32_128
     default_batch_size: ClassVar[int] = 128  # of 512 tokens: section 3.1.2; later models 2,048
 

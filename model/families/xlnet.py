@@ -34,6 +34,7 @@ class XlnetConfig(ModelConfig):
     """XLNet-base (zihangdai/xlnet, README.md)."""
 
     heads: ClassVar[Mapping[str, Any]] = {"masked_lm": {"objectives": ["plm"]}}
+    own_objectives: ClassVar[tuple[str, ...]] = ("plm",)
     supports_compile: ClassVar[bool] = False  # not measured
     supports_causal: ClassVar[bool] = False
     supports_packed_rows: ClassVar[bool] = False
@@ -56,9 +57,6 @@ class XlnetConfig(ModelConfig):
     @property
     def position_terms(self) -> int:
         return 1
-
-    def default_objectives(self, pair_task: str | None) -> tuple[str, ...]:
-        return ("plm",)
 
 
 CONFIG = XlnetConfig

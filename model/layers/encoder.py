@@ -253,25 +253,6 @@ class Encoder(nn.Module):
             )
         return hidden
 
-    @torch.no_grad()
-    def attention_maps(
-        self,
-        input_ids: Tensor,
-        attention_mask: Tensor | None,
-        token_type_ids: Tensor,
-        layout: PaddedLayout | None = None,
-    ) -> list[Tensor]:
-        """Return each layer's attention probabilities before dropout, float [B, N, L, L].
-
-        For analysis. Arguments as for `forward`.
-        """
-        maps: list[Tensor] = []
-        if layout is None:
-            layout = self.rows(input_ids, attention_mask, token_type_ids)
-        rows = layout.recording(maps)
-        self.run(self.embeddings(input_ids, token_type_ids, rows.positions), rows)
-        return maps
-
 
 def layer_count(encoder: nn.Module) -> int:
     """Return the number of layers whose states `layer_states` can return.

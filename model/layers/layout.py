@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, TypeVar
 
 import torch
@@ -186,10 +186,6 @@ class PaddedLayout(BatchLayout):
     positions: Tensor | None = None
     causal: Tensor | None = None
     maps: list[Tensor] | None = None
-
-    def recording(self, maps: list[Tensor]) -> Self:
-        """Return the rows with attention probabilities recorded in `maps`."""
-        return replace(self, maps=maps)
 
     @property
     def max_distance(self) -> int:

@@ -27,7 +27,6 @@ from cloze.model.tasks.encode import evaluation_batches
 Mask = Literal["token", "whole-word", "word-l2r"]
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
-Floats = npt.NDArray[np.float64]
 # Masked positions of a batch are padded to a multiple: each new shape costs a CPU a new kernel.
 FILLER = 16
 

@@ -246,16 +246,6 @@ def _stage(verb: str, name: str) -> Stage:
 
 
 ANSWER, CLASSIFY, TAG, FILL_MASK, GENERATE, EMBED, SEARCH, NEIGHBOURS = (
-    _stage(name, name)
-    for name in (
-        "answer",
-        "classify",
-        "tag",
-        "fill-mask",
-        "generate",
-        "embed",
-        "search",
-        "neighbours",
-    )
+    _stage(name, name) for name in PREDICTORS if name != "score"
 )
 SCORE_TEXTS = _stage("score", "score-texts")

@@ -4,6 +4,7 @@ out for a CPU.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, Literal
 
 import numpy as np
@@ -16,6 +17,14 @@ from cloze.model.layers.attention_kernels import attend
 from cloze.model.layers.layout import AttentionPattern, BatchLayout, additive
 
 Choice = Literal["padded", "buckets", "packed"]
+
+
+@torch.no_grad()
+def attention_maps(encoder: Any, ids: Tensor, real: Tensor, types: Tensor) -> list[Tensor]:
+    """Each layer's attention probabilities, float [B, N, L, L]."""
+    maps = list[Tensor]()
+    encoder(ids, real, types, replace(encoder.rows(ids, real, types), maps=maps))
+    return maps
 
 
 def laid(batch: dict[str, Any], choice: Choice) -> dict[str, Any]:

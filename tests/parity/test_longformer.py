@@ -22,6 +22,7 @@ from cloze.model.hub.stages import EXPORT, ExportConfig
 from cloze.model.tasks.formats.squad import SquadExamples
 from cloze.model.tasks.table import load_task
 from cloze.pipeline.tokenizer.tokenizer import Tokenizer
+from tests.model.layouts import attention_maps
 from tests.parity.families import (
     FORWARD,
     GRADIENTS,
@@ -183,7 +184,7 @@ def test_maps_are_what_the_layer_attends_to() -> None:
     """
     model, batch = tiny_model(**{**CASE.changes, "family": "longformer"}), batch_of(CASE, 3, 20)
     ids, real = batch["input_ids"], batch["attention_mask"]
-    maps = model.encoder.attention_maps(ids, real, 0 * ids)
+    maps = attention_maps(model.encoder, ids, real, 0 * ids)
     assert [tuple(found.shape) for found in maps] == [(3, 4, 20, 20)] * 2
     for found in maps:
         torch.testing.assert_close(found.sum(-1), torch.ones(3, 4, 20))

@@ -32,14 +32,12 @@ class TwinConfig(ModelConfig):
     """BERT with a second loss."""
 
     heads: ClassVar[Mapping[str, Any]] = {"masked_lm": {}}
+    own_objectives: ClassVar[tuple[str, ...]] = ("mlm", "again")
 
     family: UnionTag[Literal["twin"]] = "twin"
 
     again_weight: float = 0.5
     """Weight of the second score."""
-
-    def default_objectives(self, pair_task: str | None) -> tuple[str, ...]:
-        return ("mlm", "again")
 
     def loss_weights(self) -> Mapping[str, float]:
         return {"again": self.again_weight}

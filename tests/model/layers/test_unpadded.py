@@ -23,7 +23,7 @@ from cloze.model.data.layouts import (
 from cloze.model.families.pretraining import PretrainingModel
 from cloze.model.layers import unpadded
 from cloze.model.objectives import objectives, total_loss
-from tests.model.layouts import Choice, laid, pack, sequences_of, varlen_on_cpu
+from tests.model.layouts import Choice, attention_maps, laid, pack, sequences_of, varlen_on_cpu
 from tests.tiny_models import tiny_batch, tiny_model
 
 FAMILIES: dict[str, dict[str, Any]] = {
@@ -273,7 +273,7 @@ def test_maps_of_every_family(family: str) -> None:
     """
     model, batch = tiny_model(family=family, **FAMILIES[family]), tiny_batch(rows=3, length=11)
     ids, real, segments = batch["input_ids"], batch["attention_mask"], batch["token_type_ids"]
-    maps = model.encoder.attention_maps(ids, real, segments)
+    maps = attention_maps(model.encoder, ids, real, segments)
     assert [tuple(found.shape) for found in maps] == [(3, 4, 11, 11)] * 2
     for found in maps:
         torch.testing.assert_close(found.sum(-1), torch.ones(3, 4, 11))
@@ -295,7 +295,7 @@ def test_maps_are_those_that_transformers_returns() -> None:
         ids, real = batch["input_ids"], batch["attention_mask"]
         with torch.no_grad():
             expected = theirs(**their_inputs(theirs, batch), output_attentions=True).attentions
-        found = ours.encoder.attention_maps(ids, real, batch["token_type_ids"])
+        found = attention_maps(ours.encoder, ids, real, batch["token_type_ids"])
         for first, second in zip(found, expected, strict=True):
             torch.testing.assert_close(
                 first.transpose(1, 2)[real], second.transpose(1, 2)[real], atol=1e-5, rtol=0
