@@ -226,8 +226,8 @@ def test_heads_parse_as_a_loop_over_words_says(
     offsets: dict[str, list[int]] = {}
     for sentence in sentences:
         ((_, spans),) = pieces.encode_with_offsets([sentence.text])
-        first_token = len(pieces.special.begins)
-        words = [[first_token + number for number, (begin, _) in enumerate(spans) if first <= begin < last]
+        shift = len(pieces.special.begins)
+        words = [[shift + i for i, (begin, _) in enumerate(spans) if first <= begin < last]
                  for first, last in sentence.spans]  # fmt: skip
         (attention,) = cloze.load(path).attention([sentence.text])
         maps = np.stack(attention["maps"])
