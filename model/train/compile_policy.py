@@ -110,7 +110,7 @@ def given_decision(
     directions: AttentionModes = BIDIRECTIONAL,
     recomputes: bool = False,
 ) -> CompileDecision | None:
-    """Decide as the checkpoint records, as `requested`, or as the training permits.
+    """Decide as the training permits, as the checkpoint records, or as `requested`.
 
     Args:
         requested: the user's choice; None: automatic.
@@ -136,17 +136,29 @@ def given_decision(
         obstacle = "activation checkpointing: a compiled step decides itself what it computes again"
     elif gathers:
         obstacle = "weights that are gathered between the layers (ZeRO stage 3, or fsdp on a CPU)"
-    if requested and obstacle:
-        raise UsageError(f"compile (true) is not for {obstacle}; leave it out")
+    if obstacle:
+        return uncompiled(requested, recorded, obstacle)
     choice = requested_or_recorded(requested, recorded)
-    if choice is not None or obstacle:
-        return CompileDecision(bool(choice))
+    if choice is not None:
+        return CompileDecision(choice)
     if device.type != "cpu":
         return None
     if shutil.which(os.environ.get("CXX", "g++")) is None:  # as torch.compile looks for it
         return CompileDecision(False, "there is no C++ compiler")
     # Unpadding gains more, and compiled models keep the padding.
     return CompileDecision(False) if fill_ratio(train) < WORTH else None
+
+
+def uncompiled(requested: bool | None, recorded: bool | None, obstacle: str) -> CompileDecision:
+    """Return the decision not to compile, whatever the checkpoint that is resumed records.
+
+    Raises:
+        UsageError: the user asks for compiling.
+    """
+    if requested:
+        raise UsageError(f"compile (true) is not for {obstacle}; leave it out")
+    reason = f"the checkpoint to continue was, but compiling is not for {obstacle}"
+    return CompileDecision(False, reason if recorded else "")
 
 
 def requested_or_recorded(requested: bool | None, recorded: bool | None) -> bool | None:

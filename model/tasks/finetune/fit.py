@@ -30,7 +30,7 @@ from cloze.model.tasks.table import load_task, merge_options
 from cloze.model.tasks.task import Split, Task, TaskMetadata
 from cloze.model.tasks.teacher import TaskTeacher
 from cloze.model.train import engines
-from cloze.model.train.compile_policy import requested_or_recorded
+from cloze.model.train.compile_policy import requested_or_recorded, uncompiled
 from cloze.model.train.distributed import StopRequest, World
 from cloze.model.train.loop.loop import train
 from cloze.model.train.loop.schedules import Schedule, StepDuration
@@ -217,7 +217,7 @@ def prepare(
         notes.append(f"engine {engine.name}: {engine.reason}")
     if isinstance(network, FrozenNetwork):
         check_frozen(setup.train.samples)
-    compiled = _compiled(setup, resumed.run.compiled if resumed else None, engine)
+    compiled = _compiled(setup, resumed.run.compiled if resumed else None, engine, notes)
     objective = TaskObjective(
         task,
         network,
@@ -328,24 +328,28 @@ def _flops_per_token(setup: FinetuneSetup, attended: float) -> float:
     return flops
 
 
-def _compiled(setup: FinetuneSetup, recorded: bool | None, engine: engines.EngineConfig) -> bool:
-    """Return True if the encoder's layers are compiled: as recorded, or as the user asks.
+def _compiled(
+    setup: FinetuneSetup, recorded: bool | None, engine: engines.EngineConfig, notes: list[str]
+) -> bool:
+    """Return True if the encoder's layers are compiled: if they can be, as recorded or requested.
 
     Raises:
         UsageError: the network cannot be compiled, or the request contradicts the checkpoint.
     """
     requested, model = setup.build.execution.compile, setup.start.model
-    choice = requested_or_recorded(requested, recorded)
     gathers = engine.name == "deepspeed" and engine.zero == 3
     recorded_states = setup.teacher is not None and setup.teacher.objectives
-    if requested and (
-        setup.config.frozen or gathers or recorded_states or not model.supports_compile
-    ):
-        raise UsageError(
-            f"compile (true) is not for frozen features, a teacher's states, ZeRO stage 3, or "
-            f"models of some families (this one is {model.family}); leave it out"
-        )
-    return bool(choice)
+    if not (setup.config.frozen or gathers or recorded_states or not model.supports_compile):
+        return bool(requested_or_recorded(requested, recorded))
+    decision = uncompiled(
+        requested,
+        recorded,
+        f"frozen features, a teacher's states, ZeRO stage 3, or models of some families (this one "
+        f"is {model.family})",
+    )
+    if decision.reason:
+        notes.append(f"not compiled: {decision.reason}")
+    return False
 
 
 def _plan(

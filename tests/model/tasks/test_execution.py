@@ -115,6 +115,20 @@ def test_nothing_is_compiled_unasked(
     assert not found
 
 
+@pytest.mark.filterwarnings("ignore:`torch.distributed")  # of DeepSpeed
+def test_a_resume_on_sharded_weights_runs_plain(
+    pretrained: str, sentiment: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(nn.Module, "compile", lambda *arguments, **options: None)
+    config, out, listener = settings(sentiment, **SHORT), tmp_path / "run", Notes()
+    compiled = {"checkpoint_every": 5, "compile": True}
+    with pytest.raises(StoppedError):
+        finetune(config, pretrained, out, report=Listener(5), execution=compiled)
+    sharded = {"engine": "deepspeed", "zero": 3}
+    finetune(config, pretrained, out, report=listener, execution=sharded)
+    assert "not compiled: the checkpoint to continue was" in listener.notes
+
+
 def test_what_cannot_be_compiled_is_refused(
     pretrained: str, sentiment: Path, tmp_path: Path
 ) -> None:
