@@ -19,14 +19,14 @@ from cloze.core.errors import UsageError
 from cloze.core.stages.stage import BuildContext
 from cloze.model import checkpoint
 from cloze.model.checkpoint import LoadedCheckpoint
-from cloze.model.families.config import ModelConfig, for_dataset
+from cloze.model.families.config import for_dataset
 from cloze.model.train.config import PretrainConfig
 from cloze.model.train.distributed import World
 from cloze.model.train.loop.interfaces import StartPosition
 from cloze.model.train.optimizers import optimizer_kind
 from cloze.model.train.optimizers.parameters import optimizer_states
 from cloze.model.train.resume import state
-from cloze.model.train.resume.initialization import InitialModel, check_same_shape, check_vocabulary
+from cloze.model.train.resume.initialization import InitialModel, check_vocabulary, saved_model
 from cloze.pipeline import tokenizer
 from cloze.pipeline.dataset.schema import DatasetInfo
 
@@ -108,9 +108,8 @@ def initial_model(
     """
     with checkpoint.resolve_pinned(trunk.path) as directory:
         metadata = checkpoint.load_metadata(directory)
-        if config.model is not None:
-            check_same_shape(config.model, metadata, trunk.path)
-        model = _model(metadata, info, pieces)
+        _check_dataset(metadata, pieces)
+        model = for_dataset(saved_model(config.model, metadata, trunk.path), info)
     return InitialModel(model=model, state=trunk.weights)
 
 
@@ -130,7 +129,7 @@ def optimizer(trunk: state.ResumeState, requested: str | None) -> str:
     return previous
 
 
-def _model(loaded: LoadedCheckpoint, info: DatasetInfo, pieces: str) -> ModelConfig:
+def _check_dataset(loaded: LoadedCheckpoint, pieces: str) -> None:
     remedy = f"make the dataset with --tokenizer {loaded.tokenizer}"
     tokens = check_vocabulary(
         tokenizer.load(loaded.tokenizer), tokenizer.load(pieces), loaded.path, remedy
@@ -141,7 +140,6 @@ def _model(loaded: LoadedCheckpoint, info: DatasetInfo, pieces: str) -> ModelCon
             f"{loaded.model.vocab_size:,}, and the optimizer's state cannot grow; begin a new "
             f"training from the weights with checkpoint"
         )
-    return for_dataset(loaded.model, info)
 
 
 def check_schedule(config: PretrainConfig, start_position: StartPosition) -> None:

@@ -65,8 +65,8 @@ def extend_embeddings(
     remedy = f"make the dataset with --tokenizer {loaded.tokenizer}, or with an extension of it"
     tokens = check_vocabulary(model_tokenizer, extended, path, remedy)
     state = dict(loaded.state)
-    rows = loaded.model.vocab_size  # may exceed the number of tokens: some are padded
-    new_tokens = tokens[rows:]
+    known_count = model_tokenizer.vocab_size  # rows may be more: some embeddings are padded
+    new_tokens = tokens[known_count:]
     if not new_tokens:
         return state
     splits = [
@@ -75,9 +75,11 @@ def extend_embeddings(
     ]
     for name in vocab_parameters(loaded.model):
         if name in state:
-            known = state[name].float()  # spellings are integers, and are set later
-            new_rows = [known[ids].mean(dim=0) if ids else known.mean(dim=0) for ids in splits]
-            state[name] = torch.cat([state[name], torch.stack(new_rows).to(state[name].dtype)])
+            rows = state[name]
+            known = rows[:known_count].float()  # spellings are integers, and are set later
+            means = [known[ids].mean(dim=0) if ids else known.mean(dim=0) for ids in splits]
+            new_rows = torch.stack(means).to(rows.dtype)
+            state[name] = torch.cat([rows[:known_count], new_rows, rows[len(tokens) :]])
     return state
 
 
@@ -231,11 +233,10 @@ def initial_model(
         )
     with checkpoint.resolve_pinned(path) as directory:
         loaded = checkpoint.load(directory)
-        if requested is not None:
-            check_same_shape(requested, loaded, path)
+        model = saved_model(requested, loaded, path)
         state = extend_embeddings(loaded, tokenizer.load(pieces), path)
-    rows = max(loaded.model.vocab_size, tokenizer.load(pieces).vocab_size)
-    model = loaded.model.model_copy(update={"vocab_size": rows})
+    rows = max(model.vocab_size, tokenizer.load(pieces).vocab_size)
+    model = model.model_copy(update={"vocab_size": rows})
     return InitialModel(model=for_dataset(model, info), state=state)
 
 
@@ -275,17 +276,21 @@ def build_network(
     return network, sorted(model_state.keys() - beginning.state.keys())
 
 
-def check_same_shape(requested: ModelConfig, loaded: LoadedCheckpoint, path: str) -> None:
-    """Check that a model given with a checkpoint is the checkpoint's; dropout may differ."""
+def saved_model(requested: ModelConfig | None, loaded: LoadedCheckpoint, path: str) -> ModelConfig:
+    """Return the checkpoint's model, with the dropout of the model that is given with it.
+
+    Raises:
+        UsageError: anything else of `requested` differs from the checkpoint's model.
+    """
+    if requested is None:
+        return loaded.model
     ignored = {"vocab_size", "pad_token_id", "initializer_range"}
     given, saved = requested.model_dump(), loaded.model.model_dump()
+    dropout = {name: rate for name, rate in given.items() if name.endswith("_dropout")}
     for name in [*given, *saved]:
-        if (
-            name not in ignored
-            and not name.endswith("_dropout")
-            and given.get(name) != saved.get(name)
-        ):
+        if name not in {*ignored, *dropout} and given.get(name) != saved.get(name):
             raise UsageError(
                 f"{name} ({given.get(name)}) is not that of the checkpoint {path} "
                 f"({saved.get(name)}); leave model out to take the checkpoint's"
             )
+    return loaded.model.model_copy(update=dropout)

@@ -113,6 +113,13 @@ def test_two_phases_under_one_schedule_are_one_training(
     assert phase.manifest.summary["first_loss"] == logged(tmp_path / "phase")[0]["loss"]
 
 
+def test_a_phase_may_have_another_dropout(data: Path, trunk: Path, tmp_path: Path) -> None:
+    begin, out = {"continue": str(trunk)}, tmp_path / "run"
+    pretrain(data / "short", out, begin, steps=1, model={"hidden_dropout": 0.3})
+    saved = checkpoint.load_metadata(str(max(out.glob("checkpoints/step-*")))).model
+    assert (saved.hidden_dropout, saved.attention_dropout) == (0.3, 0.1)
+
+
 def test_killed_in_its_middle_a_phase_on_longer_rows_goes_on(
     data: Path, trunk: Path, tmp_path: Path
 ) -> None:

@@ -11,6 +11,7 @@ import torch
 
 from cloze.core.errors import UsageError
 from cloze.model import checkpoint
+from cloze.model.families.models import new_model
 from cloze.model.families.registry import model_config
 from cloze.model.train.resume.initialization import (
     build_network,
@@ -70,6 +71,21 @@ def test_a_grown_vocabulary_begins_as_the_mean_of_what_the_words_were(tmp_path: 
     assert network.state_dict()["masked_lm.bias"].shape == (len(PIECES) + 2,)
 
 
+def test_new_words_take_the_rows_that_were_padding(tmp_path: Path) -> None:
+    model, known = tiny_config(vocab_size=len(PIECES) + 5), len(PIECES)
+    heads, state = {"masked_lm": {}, "pair": {"num_labels": 2}}, new_model(model).state_dict()
+    pieces, directory = write_tokenizer(tmp_path / "known"), str(tmp_path / "padded")
+    checkpoint.save_weights(directory, model=model, state=state, tokenizer=pieces, heads=heads)
+    checkpoint.finalize(directory)
+    extended = wider(tmp_path / "wide", [*PIECES, "##walk", "catdog"])
+    beginning = initial_model(None, directory, dataset_info(extended), extended)
+    assert beginning.model.vocab_size == known + 5
+    rows = build_network(beginning)[0].state_dict()[WORD]
+    assert rows[known].equal(state[WORD][PIECES.index("walk")])
+    assert rows[:known].equal(state[WORD][:known])
+    assert rows[known + 2 :].equal(state[WORD][known + 2 :])
+
+
 def test_another_vocabulary_is_refused_by_its_first_other_piece(tmp_path: Path) -> None:
     directory = write_checkpoint(tmp_path / "checkpoint", tmp_path / "scratch")
     pieces = wider(tmp_path / "other", [*PIECES[:7], "elephant", *PIECES[8:]])
@@ -89,10 +105,9 @@ def test_a_model_beside_a_checkpoint_must_be_the_same(tmp_path: Path) -> None:
     directory = write_checkpoint(tmp_path / "checkpoint", tmp_path / "scratch")
     pieces = write_tokenizer(tmp_path / "other")
     info = dataset_info(pieces)
-    assert (
-        initial_model(tiny_config(hidden_dropout=0.1), directory, info, pieces).model.hidden_size
-        == 16
-    )
+    wanted = tiny_config(hidden_dropout=0.3, attention_dropout=0.2)
+    beginning = initial_model(wanted, directory, info, pieces)
+    assert beginning.model == wanted != checkpoint.load_metadata(directory).model, "but for dropout"
     with pytest.raises(
         UsageError,
         match=r"hidden_size \(128\) is not that of the checkpoint .* \(16\); leave model out",
