@@ -295,13 +295,7 @@ def _compiled(
         return compile_policy.measure_steps(scoring, first_batch(False), first_batch(True))
 
     if decision is None:
-        positions, steps = plan.micro_batch * job.info.length, config.last_step
-        tokens = float(config.tokens or 0)
-        work = WorkEstimate(
-            micro_batches=tokens / positions if steps is None else steps * plan.accumulation,
-            positions=positions,
-            seconds=config.seconds,
-        )
+        work = WorkEstimate.of_rank(config, plan, job.info.length, world.size)
         decision = compile_policy.decide(work, start.model, scoring.precision, world, measure)
     if decision.reason:
         job.notes.append(f"{'' if decision.compiled else 'not '}compiled: {decision.reason}")

@@ -44,8 +44,10 @@ from cloze.model.train.plan.estimates import active_parameters
 from cloze.model.train.precision import Precision
 
 if TYPE_CHECKING:
+    from cloze.model.train.config import PretrainConfig
     from cloze.model.train.distributed import World
     from cloze.model.train.evaluate.scoring import PretrainModule
+    from cloze.model.train.plan.micro_batch import BatchPlan
 
 # Estimates until a training was measured on this machine (two cores with AMX, BERT-mini and
 # BERT-base): COMPILING, compile seconds, fixed and per layer; SPEED, operations per second per
@@ -75,6 +77,19 @@ class WorkEstimate:
     micro_batches: float = 0.0
     positions: int
     seconds: float | None = None
+
+    @classmethod
+    def of_rank(
+        cls, config: PretrainConfig, plan: BatchPlan, length: int, ranks: int
+    ) -> WorkEstimate:
+        """Return the work of each of `ranks` ranks. Args: length: positions of a row."""
+        positions, steps = plan.micro_batch * length, config.last_step
+        by_tokens = (config.tokens or 0) / (positions * ranks)
+        return cls(
+            micro_batches=by_tokens if steps is None else steps * plan.accumulation,
+            positions=positions,
+            seconds=config.seconds,
+        )
 
     def total(self, step_seconds: float) -> float:
         """Return the seconds of the work if a micro-batch takes `step_seconds`."""

@@ -184,10 +184,11 @@ def resolve(
     rate = RATES.get(optimizer)
     if rate is not None:
         rate *= math.sqrt(min(1.0, batch / best_batch)) / model.hidden_size
-    rate = choose("learning_rate", rate)
+    choose("learning_rate", rate)
     choose("hidden_lr_multiplier", 1.5 if optimizer == "muon" else 1.0)
     choose("warmup_share", min(WARMUP, MOST_WARMUP_TOKENS / tokens))
-    timescale = TIMESCALE * tokens / (batch * row_tokens) * (rate or math.inf)
+    peak = config.model_copy(update=values).peak_learning_rate()
+    timescale = TIMESCALE * tokens / (batch * row_tokens) * peak
     choose("weight_decay", min(MOST_DECAY, 1 / timescale))
     choose("betas", (0.9, 0.98))
     return config.model_copy(update=values)

@@ -51,6 +51,16 @@ def test_a_full_disk_leaves_the_older_checkpoint(
     assert digests(again.checkpoint) == digests(straight.checkpoint)
 
 
+def test_checkpoints_that_are_there_need_no_space_twice(small_disk: Disk, tmp_path: Path) -> None:
+    dataset, out = write_dataset(tmp_path / "dataset"), small_disk.path / "run"
+    stopped = here(SETTINGS, dataset, out, stop_at=6, **EVERY)
+    size = sum(file.stat().st_size for file in stopped.checkpoint.rglob("*") if file.is_file())
+    fill(small_disk, int(1.6 * size))
+    with pytest.raises(ClozeError, match=r"other has \d+kB free, 3 checkpoints take"):
+        here(SETTINGS, dataset, small_disk.path / "other", **EVERY)
+    assert here(SETTINGS, dataset, out, **EVERY).checkpoint.name == "step-00000008"
+
+
 TWO_RANKS = """
 import os
 from cloze.model.train.distributed import init_distributed

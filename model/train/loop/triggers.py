@@ -10,7 +10,7 @@ import time
 
 from cloze.core.stages.execution import Execution
 from cloze.model.train.config import TENTHS
-from cloze.model.train.loop.schedules import ScheduleProgress
+from cloze.model.train.loop.schedules import ROUNDING, ScheduleProgress
 from cloze.model.train.loop.train_spec import TrainSpec
 from cloze.model.train.resume.state import TrainerState
 
@@ -93,9 +93,8 @@ class StepTriggers:
                 total=duration.steps - start_position,
                 last=step == duration.steps,
             )
-        in_last_tenths = (
-            position.fraction >= (TENTHS + 1 - self._training.checkpoints.keep_for_merge) / TENTHS
-        )
+        tenths = position.fraction * TENTHS + ROUNDING
+        in_last_tenths = tenths >= TENTHS + 1 - self._training.checkpoints.keep_for_merge
         return in_last_tenths and position.crosses(TENTHS) and not position.last
 
     def should_keep(self, progress: TrainerState, tokens: int, position: ScheduleProgress) -> bool:

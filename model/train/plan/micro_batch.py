@@ -24,6 +24,7 @@ import torch
 from torch import Tensor
 
 from cloze.core import storage
+from cloze.core.artifacts import checkpoints
 from cloze.core.errors import ClozeError, DataError, UsageError
 from cloze.core.humanize import format_count
 from cloze.core.stages.execution import Execution
@@ -166,7 +167,7 @@ def device_memory(device: torch.device) -> int | None:
 def check_disk(path: str, parameters: int, keep: int, averaging: bool = False) -> int:
     """Check that the disk has space for `keep` checkpoints and the one being written.
 
-    Object stores are not checked.
+    Checkpoints that `path` has already need no space twice. Object stores are not checked.
 
     Returns:
         The required bytes.
@@ -175,13 +176,14 @@ def check_disk(path: str, parameters: int, keep: int, averaging: bool = False) -
         ClozeError: too little space is free.
     """
     storage.make_dirs(path)
-    required = checkpoint_bytes(parameters, averaging) * (keep + 1)
+    missing = max(1, keep + 1 - len(checkpoints.complete_steps(path)))
+    required = checkpoint_bytes(parameters, averaging) * missing
     free = (
         shutil.disk_usage(storage.filesystem(path)[1]).free if storage.is_local(path) else required
     )
     if free < required:
         raise ClozeError(
-            f"{path} has {format_count(free)}B free, {keep + 1} checkpoints take "
+            f"{path} has {format_count(free)}B free, {missing} checkpoints take "
             f"{format_count(required)}B; free some space, or lower keep_checkpoints"
         )
     return required

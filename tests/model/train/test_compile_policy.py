@@ -35,8 +35,10 @@ from cloze.model.train.compile_policy import (
     times_path,
     write_times,
 )
+from cloze.model.train.config import PretrainConfig
 from cloze.model.train.distributed import World
 from cloze.model.train.evaluate.scoring import PretrainModule
+from cloze.model.train.plan import micro_batch
 from tests.model.datasets import write_dataset
 from tests.model.train.ranks import STILL, TINY, Here, config, digests, here
 from tests.pipeline.corpus.corpora import made_documents, write_corpus
@@ -109,6 +111,17 @@ def test_a_long_training_measures_once_and_later_ones_decide_by_its_times() -> N
     assert timed(None, seconds=300).compiled, "five minutes save 60 s by 30 s of compiling"
     assert timed(None, seconds=3600).compiled
     assert not timed(None, seconds=180).compiled, "three minutes save 36 s by 30 s"
+
+
+def test_tokens_are_shared_out_to_the_ranks_as_steps_are() -> None:
+    length, batch, steps = 128, 256, 3000
+    for ranks in (1, 8):
+        plan = micro_batch.plan(batch, None, MODEL, length, World(0, ranks, CPU))
+        by_steps, by_tokens = (
+            WorkEstimate.of_rank(PretrainConfig(**duration), plan, length, ranks).micro_batches
+            for duration in ({"steps": steps}, {"tokens": steps * batch * length})
+        )
+        assert by_tokens == by_steps
 
 
 def test_a_machine_that_compiling_slows_trains_plain() -> None:

@@ -94,7 +94,11 @@ def test_rules_follow_the_batch_and_the_optimizer() -> None:
     large = resolved(size="17m", global_batch=4 * chosen.global_batch)
     assert large.learning_rate == chosen.learning_rate
     assert resolved(size="17m", optimizer="adamw").hidden_lr_multiplier == 1.0
-    assert resolved(size="17m", optimizer="lamb").learning_rate is None, "lamb's own default"
+    lamb = resolved(size="17m", optimizer="lamb")
+    assert lamb.learning_rate is None, "lamb's own default"
+    steps = 10**9 / (1000 * lamb.global_batch)
+    decay = min(0.1, 10 / (steps * lamb.peak_learning_rate()))
+    assert lamb.weight_decay == pytest.approx(decay, rel=0.05)
     longer = resolved(size="17m", tokens=10**12)
     assert longer.global_batch > chosen.global_batch
     assert longer.weight_decay < chosen.weight_decay

@@ -9,7 +9,7 @@ from typing import Any
 
 from cloze.core.stages.execution import Execution
 from cloze.model.train.loop.interfaces import START
-from cloze.model.train.loop.schedules import ScheduleProgress, StepDuration
+from cloze.model.train.loop.schedules import ScheduleProgress, StepDuration, TimeBudget
 from cloze.model.train.loop.triggers import StepTriggers
 from cloze.model.train.resume.state import TrainerState
 
@@ -41,6 +41,25 @@ def test_patience_is_asked_in_constant_time() -> None:
     for step in range(7, steps):
         assert not should_evaluate.should_stop(TrainerState(step=step, best={"step": 7.0}))
     assert measure.asked <= 2 * steps
+
+
+def test_a_time_budget_keeps_the_last_tenths_of_any_number_of_steps() -> None:
+    """Its steps' sizes are fractions, whose sums are not exact."""
+    first, keep = 3, 3
+    budget = TimeBudget(seconds=100, cold=1, closing=lambda seconds: 0.0)
+    training: Any = SimpleNamespace(
+        hyperparameters=SimpleNamespace(duration=budget),
+        checkpoints=SimpleNamespace(keep_for_merge=keep),
+        data=SimpleNamespace(start_position=START),
+    )
+    triggers = StepTriggers(training, Execution())
+    for steps in (10, 49, 50, 123, 1000):
+        positions = (
+            (step, budget.progress_at(step, budget=[first, first + steps]))
+            for step in range(first, first + steps)
+        )
+        kept = [step for step, position in positions if triggers.ends_tenth(step + 1, position)]
+        assert len(kept) == keep - 1, steps
 
 
 def test_training_ends_after_so_many_evaluations_without_a_better_one() -> None:
