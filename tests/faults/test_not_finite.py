@@ -10,9 +10,11 @@ from typing import Any
 import pytest
 import torch
 
-from cloze.core.errors import ClozeError
+from cloze.core.errors import ClozeError, StoppedError
 from cloze.model import checkpoint
 from cloze.model.train.engines.torch import TorchEngine
+from cloze.model.train.evaluate import heldout
+from cloze.model.train.loop.interfaces import EvaluationInterrupted
 from cloze.model.train.resume import state
 from tests.faults import worker
 from tests.faults.test_hangs import Listener, train
@@ -90,6 +92,30 @@ def test_stopped_at_any_step_of_it_it_ends_alike(
     assert (tmp_path / "run" / "skipped.jsonl").read_text() == (
         tmp_path / "straight" / "skipped.jsonl"
     ).read_text()
+
+
+def test_going_back_to_an_interrupted_evaluation_makes_up_for_it(
+    dataset: str, tmp_path: Path, poisoned: pytest.MonkeyPatch
+) -> None:
+    """Its checkpoint is the only one: its line is finished once after each time."""
+    settings, out = config(steps=12, max_skipped=3, log_every=1, evaluate_every=3), tmp_path / "run"
+
+    def interrupted(*arguments: Any) -> dict[str, float]:
+        raise EvaluationInterrupted
+
+    with poisoned.context() as patched, pytest.raises(StoppedError, match="after step 3 of 12"):
+        patched.setattr(heldout, "evaluate", interrupted)
+        here(settings, dataset, out)
+    run = here(settings, dataset, out, stop_at=10)
+    assert "rolled back to step 3" in run.said("warning")
+    found = progress(run)
+    assert (found.step, found.pending, found.best is None) == (10, None, False)
+    before = lines(out / "metrics.jsonl")
+    here(settings, dataset, out)
+    after = lines(out / "metrics.jsonl")
+    assert after[:10] == before
+    assert [line["step"] for line in after] == list(range(1, 13))
+    assert [line["step"] for line in after if "heldout_loss" in line] == [3, 6, 9, 12]
 
 
 def test_the_second_time_it_ends_and_names_the_rows(

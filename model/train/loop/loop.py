@@ -163,9 +163,7 @@ class _TrainingLoop:
     def run(self) -> TrainingResult:
         """Train to the end; see `train`."""
         training, triggers = self.training, self.triggers
-        if (record := self.progress.pending) is not None:  # a stop interrupted its evaluation
-            self.progress.pending = None
-            self._finish_line(record, ScheduleProgress(**record.pop(POSITION)))
+        self._finish_pending()
         while not triggers.should_stop(self.progress):
             try:
                 self._steps()
@@ -187,6 +185,7 @@ class _TrainingLoop:
         self._wait_for_save()
         if self.world.is_rank_zero:
             with self.world.fence.locked():
+                self.reporter.sync()  # a line finished after a resume comes after the checkpoint
                 state.prune_finished(training.path, triggers.retained_steps(progress))
         best = triggers.best_step(progress)
         return TrainingResult(
@@ -295,8 +294,15 @@ class _TrainingLoop:
         self.source = SkippingSource(self.training.data.source, self.progress.passed)
         self.results.restore(self.progress)
         self.saved_step = self.progress.step
-        self.reporter.metrics.truncate(self.progress.step)
+        self.reporter.metrics.truncate(self.progress.step - (self.progress.pending is not None))
         self.reporter.message(warning, "warning")
+        self._finish_pending()
+
+    def _finish_pending(self) -> None:
+        """Finish the log line of the checkpoint's step if a stop interrupted its evaluation."""
+        if (record := self.progress.pending) is not None:
+            self.progress.pending = None
+            self._finish_line(record, ScheduleProgress(**record.pop(POSITION)))
 
     def _finish_line(self, line: dict[str, Any], position: ScheduleProgress) -> None:
         """Add the evaluation if one is due, then write and report the log line."""

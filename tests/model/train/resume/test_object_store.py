@@ -19,6 +19,9 @@ from cloze.core.errors import DataError, StoppedError
 from cloze.core.stages.execution import Execution
 from cloze.core.stages.stage import BuildContext, Reporter
 from cloze.model import checkpoint
+from cloze.model.train.evaluate import heldout
+from cloze.model.train.evaluate.heldout import evaluate
+from cloze.model.train.loop.interfaces import EvaluationInterrupted
 from cloze.model.train.plan import micro_batch
 from cloze.model.train.stage import run
 from tests.model.datasets import lines, write_dataset
@@ -99,6 +102,27 @@ def test_a_training_in_a_store_is_stopped_resumed_and_read(store: Store, tmp_pat
     assert [(line["step"], line["loss"]) for line in lines(metrics)] == [
         (line["step"], line["loss"]) for line in lines(tmp_path / "straight" / "metrics.jsonl")
     ]
+
+
+def test_the_line_of_an_interrupted_last_evaluation_is_written(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After the resume no checkpoint follows that would write it."""
+    dataset, path, calls = write_dataset(tmp_path / "dataset"), store.path("run"), list[int]()
+
+    def interrupted(*arguments: Any) -> dict[str, float]:
+        calls.append(1)
+        if len(calls) == 2:
+            raise EvaluationInterrupted
+        return evaluate(*arguments)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(heldout, "evaluate", interrupted)
+        train(dataset, path, stop_at=6)
+    assert kept(path) == [5, 6]
+    train(dataset, path)
+    written = storage.read_text(storage.join(path, "metrics.jsonl")).splitlines()
+    assert ["heldout_loss" in line for line in written] == [False, False, True] * 2
 
 
 def test_a_reader_and_who_prunes_see_each_other(
