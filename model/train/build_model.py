@@ -135,14 +135,12 @@ def find_start(config: PretrainConfig, job: SetupJob) -> Start:
     phase, teacher_path = build.inputs.get("continue"), build.inputs.get("teacher")
     if resumed is None and phase is not None:
         resumed = continuation.load_trunk(phase, job.world, build)
-    start_position = START
-    if resumed is not None:
-        same = resumed.same_run
-        start_position = (
-            resumed.run.start_position
-            if same
-            else continuation.start_position(resumed, job.data.fingerprint)
-        )
+    if resumed is None:
+        start_position = START
+    elif resumed.same_run:
+        start_position = resumed.run.start_position
+    else:
+        start_position = continuation.start_position(resumed, job.data.fingerprint)
     config = dial.resolve_for_run(config, job, None if resumed is None else resumed.run.config)
     continuation.check_schedule(config, start_position)
     distill = config.distill
@@ -381,11 +379,8 @@ def compile_first_step(job: SetupJob, model: BuiltModel, source: DatasetSource) 
     world = job.world
     if not model.compiled or model.has_fixed_shape or model.engine.name == "fsdp":
         return model
-    batch = (
-        source.step_batches(source.start_position.step, world.rank, world.size)
-        .micro_batches[0]
-        .batch
-    )
+    work = source.step_batches(source.start_position.step, world.rank, world.size)
+    batch = work.micro_batches[0].batch
     failure = compile_policy.first_step_failure(model.scoring, batch, world.device)
     if world.all_reduce_min(not failure):
         return model

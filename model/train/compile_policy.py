@@ -151,43 +151,35 @@ def given_decision(
         obstacle = "activation checkpointing: a compiled step decides itself what it computes again"
     elif gathers:
         obstacle = "weights that are gathered between the layers (ZeRO stage 3, or fsdp on a CPU)"
-    if obstacle:
-        return uncompiled(requested, recorded, obstacle)
-    choice = requested_or_recorded(requested, recorded)
-    if choice is not None:
-        return CompileDecision(choice)
-    if device.type != "cpu":
-        return None
+    decision = recorded_decision(requested, recorded, obstacle)
+    if decision is not None or device.type != "cpu":
+        return decision
     if shutil.which(os.environ.get("CXX", "g++")) is None:  # as torch.compile looks for it
         return CompileDecision(False, "there is no C++ compiler")
     # Unpadding gains more, and compiled models keep the padding.
     return CompileDecision(False) if fill_ratio(train) < WORTH else None
 
 
-def uncompiled(requested: bool | None, recorded: bool | None, obstacle: str) -> CompileDecision:
-    """Return the decision not to compile, whatever the checkpoint that is resumed records.
+def recorded_decision(
+    requested: bool | None, recorded: bool | None, obstacle: str
+) -> CompileDecision | None:
+    """Decide by what prevents compiling, if anything does, by the checkpoint, or by the user.
 
     Raises:
-        UsageError: the user asks for compiling.
+        UsageError: `requested` is prevented, or contradicts the checkpoint.
     """
-    if requested:
-        raise UsageError(f"compile (true) is not for {obstacle}; leave it out")
-    reason = f"the checkpoint to continue was, but compiling is not for {obstacle}"
-    return CompileDecision(False, reason if recorded else "")
-
-
-def requested_or_recorded(requested: bool | None, recorded: bool | None) -> bool | None:
-    """Return the choice of the checkpoint that is resumed, or the user's; None: neither.
-
-    Raises:
-        UsageError: they differ.
-    """
+    if obstacle:
+        if requested:
+            raise UsageError(f"compile (true) is not for {obstacle}; leave it out")
+        reason = f"the checkpoint to continue was, but compiling is not for {obstacle}"
+        return CompileDecision(False, reason if recorded else "")
     if recorded is not None and requested not in (None, recorded):
         raise UsageError(
             f"compile ({str(requested).lower()}) is not how the checkpoint to continue was trained "
             f"({str(recorded).lower()}); leave it out, or train in another directory"
         )
-    return requested if recorded is None else recorded
+    choice = requested if recorded is None else recorded
+    return None if choice is None else CompileDecision(choice)
 
 
 def decide(

@@ -278,9 +278,7 @@ class PretrainConfig(StageConfig):
 
     def peak_learning_rate(self, before: int = 0) -> float:
         """Return `learning_rate` or the default. Args: before: steps of the previous phases."""
-        return (
-            self.default_learning_rate(before) if self.learning_rate is None else self.learning_rate
-        )
+        return self.learning_rate or self.default_learning_rate(before)
 
     def default_learning_rate(self, before: int = 0) -> float:
         """Return the default for the optimizer, the hidden size and the duration.
@@ -290,18 +288,15 @@ class PretrainConfig(StageConfig):
 
         LAMB's rate is relative to the weights, so the width does not matter: 5e-3 at 32,768
         sequences and 15,625 steps, scaled by the root of the batch (You et al., 2020, Table 4).
-        Their trainings all see the same number of samples, so this also scales by one over the root
-        of the steps. This is valid for shorter trainings (docs/explanation/speedrun.md).
+        Their trainings all see the same number of samples, so one over the root of the steps scales
+        it, too. The larger of the two counts, the second at most at 0.02: it is valid for shorter
+        trainings (docs/explanation/speedrun.md).
         """
         if self.optimizer == "lamb":
             shares = [self.global_batch / LAMB_BATCH]
             if self.last_step is not None:
-                shares.append(
-                    min(
-                        LAMB_STEPS / (self.schedule_steps or before + self.last_step),
-                        MOST_OF_LAMB**2,
-                    )
-                )
+                steps = self.schedule_steps or before + self.last_step
+                shares.append(min(LAMB_STEPS / steps, MOST_OF_LAMB**2))
             return LAMB_LEARNING_RATE * math.sqrt(max(shares))
         width = BASE_HIDDEN_SIZE if self.model is None else self.model.hidden_size
         return max(BASE_LEARNING_RATE, BASE_LEARNING_RATE * BASE_HIDDEN_SIZE / width)

@@ -13,13 +13,16 @@ DECAY_SHARE = 0.2  # default of decay_share
 
 
 def check_duration(config: PretrainConfig) -> None:
-    """Check that one option sets the duration, and that no other one contradicts it."""
-    durations = [name for name in config.mutually_exclusive[0] if getattr(config, name) is not None]
-    if len(durations) > 1:
-        raise ValueError(
-            f"{' and '.join(durations)} exclude each other: each says how long to train; take one "
-            f"out ({durations[0]}=null)"
-        )
+    """Check that one option sets the duration, one the warm-up, and that no other contradicts."""
+    durations, warmups = (
+        [name for name in group if getattr(config, name) is not None]
+        for group in config.mutually_exclusive[:2]
+    )
+    for names in (durations, warmups):
+        if len(names) > 1:
+            raise ValueError(
+                f"{' and '.join(names)} exclude each other; take one out ({names[0]}=null)"
+            )
     if config.size is not None and "model" in config.size.by_hand:
         raise ValueError(
             f"model and size ({config.size.parameters:,}) exclude each other; take one out "
@@ -40,8 +43,6 @@ def check_duration(config: PretrainConfig) -> None:
                 raise ValueError(
                     f"{name} goes by steps, and {durations[0]} says how long to train; {remedy}"
                 )
-    if config.warmup_steps is not None and config.warmup_share is not None:
-        raise ValueError("warmup_steps and warmup_share exclude each other; give one of them")
 
 
 def check_schedule(config: PretrainConfig) -> None:

@@ -259,9 +259,8 @@ def _check_disk(job: SetupJob, start: Start, parameters: int) -> None:
     milestones = sum(start_position.step < step <= last_step for step in config.milestones)
     milestones += len(config.milestone_words)
     checkpoints = build.execution.keep_checkpoints + config.keep_for_merge - 1 + milestones
-    averaged = config.ema is not None
     job.world.decide_on_rank_zero(
-        lambda: micro_batch.check_disk(build.path, parameters, checkpoints, averaged)
+        lambda: micro_batch.check_disk(build.path, parameters, checkpoints, config.ema is not None)
     )
 
 

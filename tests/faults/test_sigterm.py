@@ -121,4 +121,4 @@ def test_a_large_model_has_longer() -> None:
     assert told.seconds > 100
     grace.observe_save(80.0)
     grace.observe_step(10.0)
-    assert told.seconds == pytest.approx(10 + 160 + 30)
+    assert told.seconds == pytest.approx(10 + 320 + 30), "another save may run first"

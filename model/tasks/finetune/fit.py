@@ -30,7 +30,7 @@ from cloze.model.tasks.table import load_task, merge_options
 from cloze.model.tasks.task import Split, Task, TaskMetadata
 from cloze.model.tasks.teacher import TaskTeacher
 from cloze.model.train import engines
-from cloze.model.train.compile_policy import requested_or_recorded, uncompiled
+from cloze.model.train.compile_policy import recorded_decision
 from cloze.model.train.distributed import StopRequest, World
 from cloze.model.train.loop.loop import train
 from cloze.model.train.loop.schedules import Schedule, StepDuration
@@ -339,17 +339,15 @@ def _compiled(
     requested, model = setup.build.execution.compile, setup.start.model
     gathers = engine.name == "deepspeed" and engine.zero == 3
     recorded_states = setup.teacher is not None and setup.teacher.objectives
-    if not (setup.config.frozen or gathers or recorded_states or not model.supports_compile):
-        return bool(requested_or_recorded(requested, recorded))
-    decision = uncompiled(
-        requested,
-        recorded,
+    prevented = setup.config.frozen or gathers or recorded_states or not model.supports_compile
+    obstacle = (
         f"frozen features, a teacher's states, ZeRO stage 3, or models of some families (this one "
-        f"is {model.family})",
+        f"is {model.family})"
     )
-    if decision.reason:
+    decision = recorded_decision(requested, recorded, obstacle if prevented else "")
+    if decision is not None and decision.reason:
         notes.append(f"not compiled: {decision.reason}")
-    return False
+    return decision is not None and decision.compiled
 
 
 def _plan(

@@ -10,7 +10,7 @@ divided by global counts.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, distributed, nn
@@ -19,6 +19,8 @@ from cloze.core.processes import HeartbeatWriter, RankPhase
 from cloze.model.data.sampler import shard_range
 from cloze.model.tensors import TensorSlice
 from cloze.model.train.monitor.throughput import TimeBreakdown
+
+K = TypeVar("K", int, str)
 
 # As in torch: large enough for the network's bandwidth, small enough to start early.
 BUCKET_BYTES = 25 << 20
@@ -110,11 +112,7 @@ class GradientReducer:
         """Copy the sums into the gradients, unless these are already views of `flat`."""
         for view, parameter in zip(_views(flat, bucket), bucket, strict=True):
             if parameter.dtype != self._dtype:
-                parameter.grad = (
-                    view.to(parameter.dtype)
-                    if parameter.grad is None
-                    else parameter.grad.copy_(view)
-                )
+                parameter.grad = view.to(parameter.dtype)
 
 
 def _views(flat: Tensor, bucket: Sequence[nn.Parameter]) -> list[Tensor]:
@@ -123,9 +121,9 @@ def _views(flat: Tensor, bucket: Sequence[nn.Parameter]) -> list[Tensor]:
     return [view.view_as(parameter) for view, parameter in zip(pieces, bucket, strict=True)]
 
 
-def assign_owners(sizes: Mapping[str, int], ranks: int) -> dict[str, int]:
+def assign_owners(sizes: Mapping[K, int], ranks: int) -> dict[K, int]:
     """Assign each tensor to a rank: the largest first, each to the least loaded rank."""
-    loads, owners = [0] * ranks, {}
+    loads, owners = [0] * ranks, dict[K, int]()
     for name in sorted(sizes, key=lambda name: (-sizes[name], name)):
         owners[name] = loads.index(min(loads))
         loads[owners[name]] += sizes[name]

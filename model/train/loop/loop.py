@@ -203,11 +203,8 @@ class _TrainingLoop:
 
     def _steps(self) -> None:
         """Run all steps to the last one, or until patience ends the training."""
-        progress, duration, pulse = (
-            self.progress,
-            self.training.hyperparameters.duration,
-            self.world.pulse,
-        )
+        progress, pulse = self.progress, self.world.pulse
+        duration = self.training.hyperparameters.duration
         requests = LocalRequests(
             stop=lambda: self.stop.requested or self.saver.failed,
             save=self.triggers.save_timer_expired,
@@ -367,8 +364,7 @@ class _TrainingLoop:
     def _report_saved(self) -> None:
         """Report newly completed checkpoints."""
         for step, seconds in self.saver.pop_completed():
-            # A stop may come while another checkpoint is being written.
-            self.shutdown_time.observe_save(2 * seconds)
+            self.shutdown_time.observe_save(seconds)
             self.reporter.checkpoint(step)
 
     def _stop(self) -> None:

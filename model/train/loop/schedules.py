@@ -58,7 +58,7 @@ class ScheduleKind:
 
 
 def linear(progress: float, curve: CurveParameters) -> float:
-    """Decay linearly to 0 (google-research/bert, optimization.py)."""
+    """Decay linearly to 0 (transformers' `get_linear_schedule_with_warmup`)."""
     return 1.0 - progress
 
 

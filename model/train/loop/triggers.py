@@ -32,9 +32,8 @@ class StepTriggers:
 
     def last(self, progress: TrainerState) -> int | None:
         """Return the number of the last step, or None while it is unknown."""
-        return self._training.hyperparameters.duration.last(
-            progress.step, progress.tokens, progress.budget
-        )
+        duration = self._training.hyperparameters.duration
+        return duration.last(progress.step, progress.tokens, progress.budget)
 
     def should_stop(self, progress: TrainerState) -> bool:
         """Return True after the last step, or when patience is exhausted."""
@@ -82,10 +81,8 @@ class StepTriggers:
 
     def ends_tenth(self, step: int, position: ScheduleProgress) -> bool:
         """Return True at the end of a last tenth of this training, whose checkpoint is kept."""
-        duration, start_position = (
-            self._training.hyperparameters.duration,
-            self._training.data.start_position.step,
-        )
+        duration = self._training.hyperparameters.duration
+        start_position = self._training.data.start_position.step
         if duration.steps is not None:  # the schedule may be longer than this training
             position = ScheduleProgress(
                 done=step - 1 - start_position,
@@ -110,11 +107,8 @@ class StepTriggers:
 
     def best_step(self, progress: TrainerState) -> int | None:
         """Return the best step so far, if its checkpoint is kept; else None."""
-        return (
-            int(progress.best["step"])
-            if self._training.checkpoints.keep_best and progress.best
-            else None
-        )
+        keeps_best = self._training.checkpoints.keep_best
+        return int(progress.best["step"]) if keeps_best and progress.best else None
 
     def retained_steps(self, progress: TrainerState) -> frozenset[int]:
         """Return the steps whose checkpoints are never pruned."""

@@ -105,7 +105,7 @@ STATE_BYTES = 12  # per parameter: weight and Adam's two moments, in fp32
 DISK_SPEED = 4e7
 BEGIN_SECONDS = 10.0  # to end an evaluation, and the process
 STEPS = 3.0  # steps that may run before a stop takes effect
-SAVES = 2.0  # safety factor on the duration of a save
+SAVES = 4.0  # saves: the last, and one that is being written; either may take twice as long
 
 
 class ShutdownTimeEstimator:

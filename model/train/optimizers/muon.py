@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, distributed
 
 from cloze.model.train.engines.device_scalars import to_device_async
+from cloze.model.train.engines.gradients import assign_owners
 from cloze.model.train.loop.train_spec import TrainingHyperparameters
 from cloze.model.train.optimizers import OptimizerSpec
 from cloze.model.train.optimizers.adam import adamw, zero_if_nonfinite
@@ -74,12 +75,9 @@ def _norms(sums: Tensor) -> Tensor:
 
 def assign_matrices(shapes: Sequence[Sequence[int]], size: int) -> list[int]:
     """Assign each matrix to a rank: the most work first, each to the least loaded rank."""
-    work = [min(shape) ** 2 * max(shape) for shape in shapes]
-    loads, owners = [0] * size, [0] * len(shapes)
-    for number in sorted(range(len(shapes)), key=lambda number: -work[number]):
-        owners[number] = loads.index(min(loads))
-        loads[owners[number]] += work[number]
-    return owners
+    work = {number: min(shape) ** 2 * max(shape) for number, shape in enumerate(shapes)}
+    owners = assign_owners(work, size)
+    return [owners[number] for number in work]
 
 
 def orthogonalize_replicated(

@@ -79,11 +79,9 @@ def start_position(trunk: state.ResumeState, data: str) -> StartPosition:
     """Return the start position of a phase that reads the data with this fingerprint."""
     progress, run = trunk.progress, trunk.run
     same_data = run.data == data
-    next_samples = (
-        run.start_position.places
-        if same_data
-        else {**run.start_position.places, **(progress.places or {run.data: progress.samples})}
-    )
+    next_samples = run.start_position.places
+    if not same_data:
+        next_samples = {**next_samples, **(progress.places or {run.data: progress.samples})}
     return StartPosition(
         step=progress.step,
         sample=progress.samples if same_data else next_samples.get(data, 0),

@@ -158,9 +158,8 @@ def load_teacher(path: str, info: DatasetInfo, pieces: str, build: BuildContext)
         UsageError: the teacher has no masked_lm head, or cannot read the dataset.
         DataError: there is no usable model at `path`.
     """
-    if storage.exists(storage.join(path, checkpoint.CONFIG)) and not checkpoints.is_checkpoint(
-        path
-    ):
+    has_config = storage.exists(storage.join(path, checkpoint.CONFIG))
+    if has_config and not checkpoints.is_checkpoint(path):
         imported = read_directory(path)
         model, state, heads, tokenizer_path = imported.model, imported.state, imported.heads, path
     else:
@@ -228,9 +227,8 @@ def initial_model(
     """
     if path is None:
         model = for_dataset(requested or model_config(DEFAULT_MODEL), info)
-        return InitialModel(
-            model=model, teacher_weights=teacher.first_weights(model) if teacher else {}
-        )
+        weights = teacher.first_weights(model) if teacher else {}
+        return InitialModel(model=model, teacher_weights=weights)
     with checkpoint.resolve_pinned(path) as directory:
         loaded = checkpoint.load(directory)
         model = saved_model(requested, loaded, path)
