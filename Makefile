@@ -88,10 +88,11 @@ wheel: $(VENV)/.installed-dev
 audit: $(VENV)/.installed-dev
 	@$(PIP) pip-audit && $(BIN)/pip-audit -r constraints.txt --no-deps --disable-pip
 
-# A team's stack in containers (docs/operations.md). BACKUP is a directory, absolute or below infra/.
+# A team's stack in containers (docs/operations.md). BACKUP is a directory, absolute or below infra/; without it
+# BACKUP_DIR of infra/.env counts, else infra/backup.
 COMPOSE ?= docker compose
 STACK := $(COMPOSE) --project-directory infra -f infra/compose.yaml
-BACKUP ?= ./backup
+BACKUP_TO := $(if $(BACKUP),BACKUP_DIR=$(BACKUP))
 
 images:
 	docker build -f infra/images/Containerfile -t cloze:0.1.0 .
@@ -106,11 +107,11 @@ down:
 	$(STACK) down
 
 backup:
-	BACKUP_DIR=$(BACKUP) $(STACK) run --rm tools python /opt/cloze/admin.py backup /backup
+	$(BACKUP_TO) $(STACK) run --rm tools python /opt/cloze/admin.py backup /backup
 
 restore:
 	$(STACK) down
-	BACKUP_DIR=$(BACKUP) $(STACK) run --rm tools python /opt/cloze/admin.py restore /backup
+	$(BACKUP_TO) $(STACK) run --rm tools python /opt/cloze/admin.py restore /backup
 	$(MAKE) up
 
 # The same services as processes of this machine, in the directory DIR.
@@ -123,10 +124,10 @@ stack-down:
 	@$(BIN)/python infra/stack.py down --dir $(DIR)
 
 stack-backup:
-	@$(BIN)/python infra/stack.py backup $(BACKUP) --dir $(DIR)
+	@$(BIN)/python infra/stack.py backup $(or $(BACKUP),backup) --dir $(DIR)
 
 stack-restore:
-	@$(BIN)/python infra/stack.py restore $(BACKUP) --dir $(DIR)
+	@$(BIN)/python infra/stack.py restore $(or $(BACKUP),backup) --dir $(DIR)
 
 format: $(VENV)/.installed-dev
 	$(BIN)/ruff format .

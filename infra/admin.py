@@ -1,10 +1,11 @@
 """One-time jobs of the stack, run in Cloze's image: `python admin.py COMMAND …`.
 
     migrate             create missing databases; bring all to the schema of this version
-    buckets NAME …      create missing buckets
+    buckets             create missing buckets
     deploy              `cloze deploy`; then $CLOZE_POOLS, such as cloze-gpu=full-run,pretraining,
-                        moves deployments to other work pools. $CLOZE_JOB_TEMPLATE, a YAML file,
-                        makes the work pool `cloze` one of Kubernetes, $CLOZE_JOB_IMAGE its image
+                        moves deployments of Cloze to other work pools. $CLOZE_JOB_TEMPLATE, a
+                        YAML file, makes the pool `cloze` one of Kubernetes, $CLOZE_JOB_IMAGE its
+                        image
     check URL           exit with 0 if http://, tcp:// or docket:// (Prefect's services) answers
     backup DIRECTORY    databases, buckets and runs; while everything runs
     restore DIRECTORY   the same back, while no server or worker runs
@@ -21,6 +22,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import json
 import os
 import socket
@@ -92,10 +94,10 @@ def _store() -> Any:
     return boto3.client("s3", config=Config(s3={"addressing_style": "path"}))
 
 
-def buckets(*names: str) -> None:
+def buckets() -> None:
     store = _store()
     existing = {bucket["Name"] for bucket in store.list_buckets()["Buckets"]}
-    for name in names:
+    for name in BUCKETS:
         if name not in existing:
             store.create_bucket(Bucket=name)
 
@@ -104,10 +106,17 @@ def deploy() -> None:
     if "CLOZE_JOB_TEMPLATE" in os.environ:
         _kubernetes_pool("cloze", Path(os.environ["CLOZE_JOB_TEMPLATE"]))
     subprocess.run([sys.executable, "-m", "cloze", "deploy"], check=True)
+    _move_deployments()
+
+
+def _move_deployments() -> None:
+    """Move Cloze's deployments to the work pools that $CLOZE_POOLS names; no others."""
     from prefect.client.orchestration import get_client
     from prefect.client.schemas.actions import DeploymentUpdate, WorkPoolCreate
     from prefect.exceptions import ObjectAlreadyExists
     from prefect.workers.process import ProcessWorker
+
+    from cloze.flows.prefect.deploy import ENTRYPOINTS, deployments
 
     template = ProcessWorker.get_default_base_job_template()
     with get_client(sync_client=True) as client:
@@ -116,8 +125,9 @@ def deploy() -> None:
                 client.create_work_pool(
                     WorkPoolCreate(name=pool, type="process", base_job_template=template)
                 )
-            for deployment in client.read_deployments():
-                if deployment.name in names.split(","):
+            for deployment in deployments(client):
+                is_own = str(deployment.entrypoint).startswith(ENTRYPOINTS)
+                if is_own and deployment.name in names.split(","):
                     update = DeploymentUpdate(work_pool_name=pool)
                     client.update_deployment(deployment.id, update)
                     print(f"{deployment.name} runs in the work pool {pool}")
@@ -163,23 +173,48 @@ def backup(directory: str) -> None:
         subprocess.run(
             ["pg_dump", "--format=custom", f"--file={target / database}.dump", database], check=True
         )
+    objects = _save_objects(target / "store")
+    _save_runs(target / "runs.tar")
+    content = {"time": time.time(), "databases": DATABASES, "objects": objects}
+    (target / COMPLETE).write_text(json.dumps(content) + "\n")
+    print(f"{target}: {len(DATABASES)} databases, {objects} objects, runs.tar")
+
+
+def _save_objects(target: Path) -> int:
+    """Download the buckets' objects, without those deleted meanwhile; return their number."""
+    from botocore.exceptions import ClientError
+
     store, kept = _store(), set()
     for bucket in BUCKETS:
         for page in store.get_paginator("list_objects_v2").paginate(Bucket=bucket):
             for item in page.get("Contents", ()):
-                path = target / "store" / bucket / item["Key"]
-                kept.add(path)
+                path = target / bucket / item["Key"]
                 path.parent.mkdir(parents=True, exist_ok=True)
-                store.download_file(bucket, item["Key"], str(path))
-    for path in (target / "store").rglob("*"):  # of an earlier backup in this directory
+                try:
+                    store.download_file(bucket, item["Key"], str(path))
+                except ClientError as error:
+                    if error.response["Error"]["Code"] not in ("404", "NoSuchKey"):
+                        raise
+                else:
+                    kept.add(path)
+    for path in target.rglob("*"):  # of an earlier backup in this directory
         if path.is_file() and path not in kept:
             path.unlink()
-    with tarfile.open(target / "runs.tar", "w") as archive:
-        if _runs().exists():
-            archive.add(_runs(), arcname="runs")
-    content = {"time": time.time(), "databases": DATABASES, "objects": len(kept)}
-    (target / COMPLETE).write_text(json.dumps(content) + "\n")
-    print(f"{target}: {len(DATABASES)} databases, {len(kept)} objects, runs.tar")
+    return len(kept)
+
+
+def _save_runs(target: Path) -> None:
+    """Archive the runs, without what trainings remove meanwhile, such as old checkpoints."""
+    runs = _runs()
+    members = (
+        Path(parent, name)
+        for parent, directories, files in os.walk(runs)
+        for name in sorted((*directories, *files))
+    )
+    with tarfile.open(target, "w") as archive:
+        for path in itertools.chain([runs], members):
+            with contextlib.suppress(FileNotFoundError):
+                archive.add(path, path.relative_to(runs.parent), recursive=False)
 
 
 def restore(directory: str) -> None:
@@ -197,16 +232,22 @@ def restore(directory: str) -> None:
                 f"{source / database}.dump"],
             check=True,
         )  # fmt: skip
-    buckets(*BUCKETS)
+    buckets()
     store, count = _store(), 0
     for bucket in BUCKETS:
         root = source / "store" / bucket
         for path in sorted(filter(Path.is_file, root.rglob("*"))):
             store.upload_file(str(path), bucket, path.relative_to(root).as_posix())
             count += 1
-    with tarfile.open(source / "runs.tar") as archive:
-        archive.extractall(_runs().parent, filter="fully_trusted")  # artifacts may be links outside
+    _restore_runs(source / "runs.tar")
     print(f"{source}: {len(DATABASES)} databases, {count} objects and runs are back")
+
+
+def _restore_runs(source: Path) -> None:
+    with tarfile.open(source) as archive:
+        # artifacts may be links outside; Debian 12's extractall has no argument `filter` yet
+        archive.extraction_filter = lambda member, path: member
+        archive.extractall(_runs().parent)
 
 
 def _runs() -> Path:

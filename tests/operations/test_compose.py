@@ -88,6 +88,21 @@ def test_the_example_of_env_names_variables_of_the_file_and_no_secret() -> None:
     assert not [name for name in variables if re.search("PASSWORD|SECRET|TOKEN", name)]
 
 
+@pytest.mark.parametrize(
+    ("given", "set_to"), [((), None), (("BACKUP=/srv/monday",), "/srv/monday")]
+)
+def test_make_backup_leaves_the_directory_to_env(
+    given: tuple[str, ...], set_to: str | None
+) -> None:
+    for target in ("backup", "restore"):
+        done = subprocess.run(
+            ["make", "--dry-run", target, *given], cwd=REPOSITORY, text=True, check=True,
+            capture_output=True,
+        )  # fmt: skip
+        found = re.search(r"BACKUP_DIR=(\S*)", done.stdout)
+        assert (found and found[1]) == set_to
+
+
 def test_the_file_is_valid_by_the_compose_specification(tmp_path: Path) -> None:
     pytest.importorskip("check_jsonschema", reason="check-jsonschema is not installed")
     subprocess.run(
