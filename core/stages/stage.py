@@ -95,6 +95,9 @@ class Reporter:
     ) -> None:
         """Report the progress of the stage; `total` is None if unknown."""
 
+    def queued(self, reason: str) -> None:
+        """Report that the ranks wait for hosts or GPUs, until the next progress."""
+
     def metrics(self, values: Mapping[str, Any]) -> None:
         """Report a log entry: `step`, `time` (Unix seconds) and numbers by name."""
 

@@ -115,6 +115,7 @@ class LaunchState:
         for rank, event in events:
             if rank is None and "waiting" in event:
                 self.build.report.progress(*self._progress, {"note": event["waiting"]})
+                self.build.report.queued(event["waiting"])
             elif rank is None and "preempted" in event:
                 self._is_preempted = True
             elif rank is None and "figures" in event:

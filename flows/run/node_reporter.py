@@ -15,7 +15,7 @@ from typing import Any
 from cloze.core import storage
 from cloze.core.stages.stage import Reporter
 from cloze.flows.graph.plan import PlannedNode
-from cloze.flows.run.status_file import RunStatusFile
+from cloze.flows.run.status_file import QUEUED, RunStatusFile
 
 DIRECTORY = "_attempts"  # in the run's directory: one file per flow run, until the run is complete
 
@@ -79,6 +79,9 @@ class NodeReporter(Reporter):
     ) -> None:
         self._record.progress(self._step.name, done, total, unit, figures)
         self._forward("progress", done, total, unit, figures)
+
+    def queued(self, reason: str) -> None:
+        self._record.node(self._step.name, QUEUED, why=reason)
 
     def metrics(self, values: Mapping[str, Any]) -> None:
         self._forward("metrics", values)

@@ -46,7 +46,7 @@ RUNNING, FINISHED, FAILED = "running", estimate.FINISHED, "failed"
 CANCELLED, CRASHED = "cancelled", "crashed"
 # states of nodes, in addition to running, finished and failed
 WAITING, CACHED, SKIPPED, STOPPED = ("waiting", "cached", "skipped", "stopped")
-QUEUED = "queued"  # node that waits only for cores or GPUs; `why` names the holders
+QUEUED = "queued"  # node that waits only for cores, GPUs or hosts; `why` names the reason
 RETAINED_RECORDS = 50  # records per run
 SECONDS = 1.0
 SILENT_SECONDS = 24 * 3600.0  # age at which another host's silent record counts as crashed
@@ -142,6 +142,9 @@ class RunStatusFile:
     ) -> None:
         """Record the progress of a node; written at most once a second."""
         node = self.content["nodes"][name]
+        if node["state"] == QUEUED:  # the scheduler has started it
+            node["state"] = RUNNING
+            node.pop("begun", None)
         step = figures.get("step")
         part = step if isinstance(step, str) else None  # the parts of a stage count separately
         if node.get("part") != part or "begun" not in node:
@@ -172,10 +175,11 @@ class RunStatusFile:
 
 
 def _end_nodes(content: Mapping[str, Any], running: str) -> None:
-    """Give running nodes the state `running`, and waiting nodes the state skipped."""
+    """Give started nodes the state `running`, and waiting nodes the state skipped."""
     for node in content["nodes"].values():
         if node["state"] in (RUNNING, WAITING, QUEUED):
-            node["state"] = running if node["state"] == RUNNING else SKIPPED
+            has_started = node["state"] == RUNNING or "started" in node
+            node["state"] = running if has_started else SKIPPED
 
 
 def _as_crashed(content: dict[str, Any], ended: float) -> dict[str, Any]:

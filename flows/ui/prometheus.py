@@ -81,7 +81,7 @@ class _RunsCollector(Collector):
         for state in STATES:
             by_state.add_metric([state], counts[state])
         yield by_state
-        yield from _node_metrics(records)
+        yield from _node_metrics({**status_file.command_records(self.runs), **records})
         yield from _spool_metrics(self.runs / DIRECTORY)
         yield from _slot_metrics()
         nights = Journal(self.runs).nights()
@@ -99,9 +99,9 @@ class _RunsCollector(Collector):
 
 
 def _node_metrics(records: Mapping[str, Mapping[str, Any]]) -> Iterator[Metric]:
-    """Yield the metrics of all nodes that run or wait for slots."""
+    """Yield the metrics of all nodes that run or are queued."""
     labels = ["run", "node", "stage"]
-    waiting = GaugeMetricFamily("cloze_node_queued", "1: the node waits for slots.", labels=labels)
+    waiting = GaugeMetricFamily("cloze_node_queued", "1: the node waits in a queue.", labels=labels)
     done = GaugeMetricFamily(
         "cloze_node_done", "Progress of a running node.", labels=[*labels, "unit"]
     )

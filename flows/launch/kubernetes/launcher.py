@@ -101,6 +101,7 @@ class _TrainJob:
                 f"Kubernetes does not take the TrainJob ({_words(result.stderr)}); it is in {path}"
             )
         self._deleted = self._warned = False
+        self._has_run = self._was_suspended = False  # Kueue suspends a TrainJob to preempt it
         self._last_poll = 0.0
         self._pods: dict[int, Mapping[str, Any]] = {}  # by node number
         self._fault: str | None = None  # error of the whole TrainJob
@@ -120,10 +121,10 @@ class _TrainJob:
         )
 
     def preempted(self) -> bool:
-        """See `AgentGroup`. Kubernetes marks a pod before it sends SIGTERM."""
+        """See `AgentGroup`. Pods are marked, or their TrainJob suspended, before SIGTERM."""
         self._last_poll = 0.0
         self._poll()
-        return any(
+        return self._was_suspended or any(
             condition.get("type") == "DisruptionTarget" and condition.get("status") == "True"
             for pod in self._pods.values()
             for condition in _conditions(pod)
@@ -167,13 +168,16 @@ class _TrainJob:
                     f"cloze: TrainJob {self.name} was deleted in the cluster; run again to continue"
                 )
             return
+        resource = json.loads(job.stdout)
         failures = [
             condition
-            for condition in _conditions(json.loads(job.stdout))
+            for condition in _conditions(resource)
             if condition.get("type") == "Failed" and condition.get("status") == "True"
         ]
         if (pods := _pods(self.name, self._options.namespace)) is not None:
             self._pods = _by_node(pods)
+            self._has_run |= any(_phase(pod) == "Running" for pod in pods)
+        self._was_suspended |= self._has_run and bool(resource["spec"].get("suspend"))
         if failures and not self._pods:
             self._fault = (
                 f"cloze: TrainJob {self.name} failed: "

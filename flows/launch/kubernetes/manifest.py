@@ -24,7 +24,6 @@ API = "trainer.kubeflow.org/v1alpha1"
 MANAGER = "cloze.dev/launcher"  # owner of the patches
 ARTIFACT = "cloze.dev/artifact"  # label: hash of the artifact's directory
 NODE = "node"  # replicated job and container in Trainer's runtimes
-PORT = 29500  # open between a TrainJob's pods
 GRACE_MARGIN = 15  # seconds added to the ranks' grace period, for the agent's last events
 # Trainer numbers the pods (PET_NODE_RANK). JobSet's headless service, named like the TrainJob,
 # resolves the pods' names. `exec` lets the agent receive the pod's SIGTERM.

@@ -223,7 +223,7 @@ class FollowedJob:
         self._starts = {"restarts": 0, "preemptions": 0}  # starts after the first, by cause
         self._status = SlurmJobStatus("PENDING")
         self._pause, self._next_poll = POLL_SECONDS[0], 0.0
-        self._waits = ""  # last reported reason for waiting
+        self._waits: dict[str, Any] = {}  # last reported reason for waiting
 
     @property
     def finished(self) -> bool:
@@ -291,18 +291,18 @@ class FollowedJob:
         self._pause = first if status != self._status else min(1.5 * self._pause, longest)
         self._next_poll = time.monotonic() + self._pause
         again = " again" if self._start is not None else ""
+        event: dict[str, Any] = {}
         if status is None:
             message = f"Slurm does not answer; job {self._job} is followed by its files"
+            event = {"figures": {"note": message}}
         elif status.queued:
             reason = status.reason or status.state.lower()
-            message = f"job {self._job} waits in the queue{again} ({reason})"
-        else:
-            message = ""
+            event = {"waiting": f"job {self._job} waits in the queue{again} ({reason})"}
         self._status = status or self._status
-        if message == self._waits:
+        if event == self._waits:
             return []
-        self._waits = message
-        return [(None, {"waiting": message})] if message else []
+        self._waits = event
+        return [(None, event)] if event else []
 
     def _error(self) -> ClozeError:
         """Return the error of a job that ended without a result."""

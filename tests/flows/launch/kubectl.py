@@ -4,7 +4,8 @@ this machine.
 It takes what the launcher writes, if it is a TrainJob by its schema, and starts the container's
 command once a node, with what Trainer's torch plugin sets. Below $CLUSTER: JOB/manifest.json,
 JOB/POD.json of each pod, and what tests lay there: `unschedulable` keeps pods pending, `down` is a
-cluster that does not answer, `preempt` says why pods end that are killed now.
+cluster that does not answer, `preempt` says why pods end that are killed now. `suspend` is Kueue's
+preemption: TrainJobs are suspended, and pods that end are gone.
 
     python kubectl.py ARGUMENTS OF KUBECTL python kubectl.py pod JOB NODE            a pod: starts
     the command, passes SIGTERM on, keeps the exit code
@@ -108,6 +109,9 @@ def pod(job: Path, node: int) -> int:
     signal.signal(signal.SIGTERM, lambda *_: container.terminate())
     tell(phase="Running")
     code = container.wait()
+    if (CLUSTER / "suspend").exists():
+        place.unlink()
+        return 0
     ended: dict[str, Any] = {
         "exitCode": code if code >= 0 else 128 - code,
         "reason": "Completed" if code == 0 else "Error",
@@ -170,7 +174,8 @@ def kubectl(arguments: list[str]) -> int:
             return fail(
                 f'Error from server (NotFound): trainjobs.trainer.kubeflow.org "{name}" not found'
             )
-        print(json.dumps({"status": {"conditions": []}}))
+        is_suspended = (CLUSTER / "suspend").exists()
+        print(json.dumps({"spec": {"suspend": is_suspended}, "status": {"conditions": []}}))
         return 0
     if verb == "delete":
         wanted = option(arguments, "selector")

@@ -227,7 +227,7 @@ def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     )
     (programs / "kubectl").chmod(0o755)
     monkeypatch.setenv("PATH", f"{programs}:{os.environ['PATH']}")
-    monkeypatch.setenv("PYTHONPATH", str(REPOSITORY))
+    monkeypatch.setenv("PYTHONPATH", str(REPOSITORY), prepend=os.pathsep)
     monkeypatch.setenv("CLUSTER", str(place))
     monkeypatch.setattr("cloze.flows.launch.kubernetes.launcher.POLL_SECONDS", 0.5)
     return place
@@ -270,22 +270,26 @@ def test_a_stopped_run_saves_and_leaves_nothing(cluster: Path, tmp_path: Path) -
     assert jobs(cluster) == []
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL], ids=["SIGTERM", "SIGKILL"])
+@pytest.mark.parametrize(
+    ("mark", "number"),
+    [("preempt", signal.SIGTERM), ("preempt", signal.SIGKILL), ("suspend", signal.SIGTERM)],
+    ids=["SIGTERM", "SIGKILL", "Kueue"],
+)
 def test_preempted_pods_are_started_again_and_count_as_no_failure(
-    cluster: Path, tmp_path: Path, number: int
+    cluster: Path, tmp_path: Path, mark: str, number: int
 ) -> None:
     """Saved on SIGTERM or killed: no restart is allowed, and it goes on when there is room."""
     out, heard = tmp_path / "out", Heard()
 
     def preempt() -> None:
-        (cluster / "preempt").touch()
+        (cluster / mark).touch()
         (job,) = jobs(cluster)
         for file in (cluster / job).glob("pod-*.json"):
             pod = psutil.Process(json.loads(file.read_text())["pid"])
             for process in [pod] if number == signal.SIGTERM else pod.children(recursive=True):
                 process.send_signal(number)
         until(lambda: heard.starts)
-        (cluster / "preempt").unlink()
+        (cluster / mark).unlink()
         if number == signal.SIGKILL:  # nobody has saved anything, so that it would wait again
             for rank in (0, 1):
                 (out / f"_again{rank}").touch()

@@ -8,17 +8,28 @@ import shutil
 import socket
 import subprocess
 import sys
+import threading
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from cloze.core.artifacts import lock
 from cloze.core.processes import free_ports
+from cloze.core.stages.execution import Execution
+from cloze.core.stages.stage import BuildContext
+from cloze.flows.graph.command import command_directory
+from cloze.flows.launch.launch_state import LaunchState
 from cloze.flows.nightly.journal import Journal
+from cloze.flows.run import status_file
+from cloze.flows.run.node_reporter import NodeReporter, StartedNodes
+from cloze.flows.run.status_file import RUNNING, RunStatusFile
 from cloze.flows.tracking.spool import DIRECTORY, Spool
 from cloze.flows.ui import prometheus
 from tests.conftest import REPOSITORY
@@ -62,6 +73,36 @@ def test_a_running_node_has_its_figures_and_an_ended_one_has_none(tmp_path: Path
     crashed = samples(prometheus.metrics(tmp_path))  # nobody holds the lock of `a` any more
     assert crashed["cloze_runs", ("crashed",)] == 1
     assert ("cloze_training_loss", of_a) not in crashed
+
+
+def test_a_training_in_a_queue_has_no_progress_until_it_starts(tmp_path: Path) -> None:
+    """Of a command alone, which is watched, too."""
+    out = str(tmp_path / "pretrain")
+    directory = command_directory(tmp_path, out)
+    node: Any = SimpleNamespace(stage="pretrain", section="pretrain", depends_on=())
+    step: Any = SimpleNamespace(name="p", node=node, reason="", artifact=out, cached=False)
+    labels, started = ("p", out, "pretrain"), threading.Event()
+    with lock.locked(str(directory)):
+        record = RunStatusFile(directory, out, [step], {}, {})
+        record.node("p", RUNNING)
+        reporter = NodeReporter(record, step, (), StartedNodes(), started)
+        build = BuildContext(path=out, inputs={}, execution=Execution(), fingerprint="f")
+        ranks: Any = SimpleNamespace(ranks=(0,), host=lambda rank: None)
+        state = LaunchState("pretrain", replace(build, report=reporter), ranks, tmp_path)
+        state.update([(None, {"waiting": "job 17 waits in the queue (Resources)"})])
+        found = samples(prometheus.metrics(tmp_path))
+        assert found["cloze_node_queued", labels] == 1
+        assert ("cloze_node_done", (*labels, "steps")) not in found
+        state.update([(0, {"progress": (10, 100, "steps", {"loss": 2.5})})])
+        record.write()
+        found = samples(prometheus.metrics(tmp_path))
+        assert ("cloze_node_queued", labels) not in found
+        assert found["cloze_node_done", (*labels, "steps")] == 10
+        assert found["cloze_training_loss", labels] == 2.5
+        state.update([(None, {"waiting": "job 17 waits in the queue again (BeginTime)"})])
+    assert found["cloze_runs", ("running",)] == 0
+    (crashed,) = status_file.command_records(tmp_path).values()  # nobody holds the lock any more
+    assert crashed["nodes"]["p"]["state"] == "crashed"
 
 
 def test_the_spool_counts_what_mlflow_has_not_received(tmp_path: Path) -> None:
