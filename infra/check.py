@@ -140,9 +140,10 @@ def lint() -> None:
         for name in files
         if (root / name).read_bytes().startswith((b"#!/bin/", b"#!/usr/bin/env bash"))
     ]
+    images = map(str, sorted((INFRA / "images").glob("Containerfile*")))
     _tool("yamllint", "--strict", "--config-file", "infra/yamllint.yaml", *text)
     _tool("shellcheck", *shell)
-    _tool("hadolint", "--config", "infra/images/hadolint.yaml", *_containerfiles())
+    _tool("hadolint", "--config", "infra/images/hadolint.yaml", *images)
     schema = ("--builtin-schema", "vendor.compose-spec")
     _tool("check-jsonschema", *schema, "infra/compose.yaml")
     schema = ("--builtin-schema", "vendor.citation-file-format")
@@ -150,10 +151,6 @@ def lint() -> None:
     policies = ("--framework", "kubernetes", "--compact", "--quiet", "--skip-download")
     skipped = ("--skip-check", ",".join(SKIPPED_POLICIES))
     _tool("checkov", *policies, *skipped, "--file", *map(str, sorted(BUILD.glob("*.yaml"))))
-
-
-def _containerfiles() -> list[str]:
-    return [str(path) for path in sorted((INFRA / "images").glob("Containerfile*"))]
 
 
 def _number(version: str) -> tuple[int, ...]:

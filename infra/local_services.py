@@ -234,9 +234,8 @@ class LocalServices:
             ):
                 f.write(text)
 
-        for name in ("postgres_password", "prefect_password", "mlflow_password"):
-            write(name, secrets.token_hex(16))
-        for name in ("grafana_password", "store_secret_key", "pool_secret"):
+        passwords = [f"{name}_password" for name in ("postgres", "prefect", "mlflow", "grafana")]
+        for name in (*passwords, "store_secret_key", "pool_secret"):
             write(name, secrets.token_hex(16))
         key = {"accessKey": "cloze", "secretKey": (directory / "store_secret_key").read_text()}
         actions = ["Admin", "Read", "Write", "List", "Tagging"]

@@ -230,6 +230,8 @@ class Stack:
     def up(self) -> None:
         """Start the services unless they run; return when all are up.
 
+        If one of them is missing or a job has failed, all are ended and started again.
+
         Raises:
             SystemExit: a job fails, or a service is not healthy in time.
         """
@@ -237,8 +239,10 @@ class Stack:
             (self.directory / name).mkdir(parents=True, exist_ok=True)
         self.services.make_secrets()
         self.services.write_env()
-        supervisor = None
-        if not self.state():
+        supervisor, running = None, self.state().get("services", {})
+        if not set(self.names) <= set(running) or _failed(running):
+            self.down()
+            self.names = list(dict.fromkeys((*running, *self.names)))
             with (self.directory / "logs" / "supervisor.log").open("ab") as log:
                 supervisor = subprocess.Popen(
                     [sys.executable, __file__, "run", *self.names, "--dir", str(self.directory)],
@@ -246,9 +250,8 @@ class Stack:
                 )  # fmt: skip
         deadline = time.monotonic() + START_SECONDS
         while not all(s["state"] in ("healthy", "done") for s in self._rows().values()):
-            failed = [n for n, s in self._rows().items() if s["state"] == "failed"]
             has_ended = supervisor is not None and supervisor.poll() is not None
-            if failed or has_ended or time.monotonic() > deadline:
+            if _failed(self._rows()) or has_ended or time.monotonic() > deadline:
                 with contextlib.suppress(SystemExit):
                     self.status()
                 sys.exit(f"not up; see {self.directory}/logs")
@@ -293,10 +296,16 @@ class Stack:
         """Replace all data by a backup, then start everything."""
         self.down()
         data = Stack(self.directory, ["postgres", "store"])
-        data.up()
-        data.admin("restore", source)
-        data.down()
+        try:
+            data.up()
+            data.admin("restore", source)
+        finally:
+            data.down()
         self.up()
+
+
+def _failed(services: dict[str, Any]) -> bool:
+    return any(service["state"] == "failed" for service in services.values())
 
 
 def main() -> None:

@@ -9,6 +9,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -177,6 +178,51 @@ def test_processes_get_addresses_and_paths_of_this_machine(tmp_path: Path) -> No
     )
     assert services["worker"][1]["CLOZE_HOME"] == str(tmp_path / "volumes" / "work")
     assert "PREFECT_SERVER_API_AUTH_STRING" not in services["prefect-server"][1]
+
+
+@pytest.mark.slow  # services of the stack, started five times
+def test_up_starts_what_is_missing_and_failed_jobs_again() -> None:
+    """A restore that fails ends what it has started."""
+    pytest.importorskip("localbucket")
+    pytest.importorskip("boto3")
+    if shutil.which("setpriv") is None or not sys.platform.startswith("linux"):
+        pytest.skip("needs setpriv")
+
+    # not below pytest's directory, which PostgreSQL's user may not enter
+    directory = Path(tempfile.mkdtemp(prefix="cloze-stack-"))
+    directory.chmod(0o711)
+
+    def stack(*calls: str) -> subprocess.CompletedProcess[str]:
+        code = "import stack, sys, pathlib; d = pathlib.Path(sys.argv[1])\n"
+        code += "up = lambda *names: stack.Stack(d, list(names)).up()\n"
+        return subprocess.run(
+            [sys.executable, "-c", code + "\n".join(calls), str(directory)],
+            env={**os.environ, "PYTHONPATH": str(INFRA)}, capture_output=True, text=True,
+            check=False, timeout=120,
+        )  # fmt: skip
+
+    def states() -> dict[str, str]:
+        services = json.loads((directory / "state.json").read_text())["services"]
+        return {name: service["state"] for name, service in services.items()}
+
+    data = directory / "volumes" / "store"
+    data.mkdir(parents=True)
+    (data / "mlflow").touch()  # in the way of the bucket
+    try:
+        assert stack("up('store')").returncode == 0
+        assert states() == {"store": "healthy"}
+        assert "not up" in stack("up('buckets')").stderr
+        assert states() == {"store": "healthy", "buckets": "failed"}
+        (data / "mlflow").unlink()
+        assert stack("up('buckets')").returncode == 0
+        assert states() == {"store": "healthy", "buckets": "done"}
+        if list(Path("/usr/lib/postgresql").glob("*/bin/initdb")):
+            restored = stack("stack.Stack(d, []).restore('/nonexistent')")
+            assert "/nonexistent is no complete backup" in restored.stderr
+            assert not (directory / "state.json").exists()
+    finally:
+        stack("stack.Stack(d, []).down()")
+        shutil.rmtree(directory, ignore_errors=True)
 
 
 def test_the_image_has_no_root_and_no_compiler() -> None:
