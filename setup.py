@@ -20,9 +20,10 @@ class BuildWithData(build_py):
 
     def run(self) -> None:
         """Copy into the build directory; an editable install reads the checkout."""
-        super().run()
         if self.editable_mode:
-            return
+            return super().run()
+        shutil.rmtree(self.build_lib, ignore_errors=True)  # files that are gone meanwhile
+        super().run()
         target = Path(self.build_lib) / "cloze" / "flows" / "data"
         for name in DATA:
             if Path(name).is_dir():

@@ -44,6 +44,9 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name in FILES:
         (base / "source" / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(REPOSITORY / name, base / "source" / name)
+    stale = base / "source" / "build" / "lib" / "cloze" / "core" / "stale.py"  # an earlier build's
+    stale.parent.mkdir(parents=True)
+    stale.touch()
     command = [sys.executable, "-m", "pip", "wheel", str(base / "source"), "-w", str(base), "-q"]
     subprocess.run([*command, "--no-deps", "--no-build-isolation"], check=True, capture_output=True)
     (built,) = base.glob("*.whl")
@@ -74,6 +77,11 @@ def cloze(wheel: Path, place: Path, *words: str) -> subprocess.CompletedProcess[
     return subprocess.run(
         command, cwd=place, env=environment, capture_output=True, text=True, timeout=300
     )
+
+
+def test_files_of_an_earlier_build_are_not_in_it(wheel: Path) -> None:
+    assert (wheel / "cloze" / "core" / "errors.py").exists()
+    assert not (wheel / "cloze" / "core" / "stale.py").exists()
 
 
 def test_all_data_files_of_the_packages_are_in_it(wheel: Path) -> None:
