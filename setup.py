@@ -20,10 +20,11 @@ class BuildWithData(build_py):
 
     def run(self) -> None:
         """Copy into the build directory; an editable install reads the checkout."""
-        if self.editable_mode:
-            return super().run()
-        shutil.rmtree(self.build_lib, ignore_errors=True)  # files that are gone meanwhile
+        if not self.editable_mode:
+            shutil.rmtree(self.build_lib, ignore_errors=True)  # files that are gone meanwhile
         super().run()
+        if self.editable_mode:
+            return
         target = Path(self.build_lib) / "cloze" / "flows" / "data"
         for name in DATA:
             if Path(name).is_dir():
