@@ -107,6 +107,7 @@ BROKEN = (
 )
 FREE_BYTES, FULL_DAYS = 5 << 30, 7.0
 FREE_SHARE_OF_FILES = 0.02
+TORCH_TIMEOUT, DRIVER_TIMEOUT = 180.0, 60.0  # seconds
 _TORCH = """
 import json, torch
 cuda, nccl = torch.cuda, None
@@ -218,9 +219,14 @@ def processor() -> Iterator[Finding]:
 
 def devices() -> Iterator[Finding]:
     """Check that torch sees all GPUs of the driver, and that NCCL is available for several."""
-    process = subprocess.run(
-        [sys.executable, "-c", _TORCH], capture_output=True, text=True, check=False, timeout=180
-    )
+    try:
+        process = _output(sys.executable, "-c", _TORCH, timeout=TORCH_TIMEOUT)
+        driver_count = _driver_gpus()
+    except subprocess.TimeoutExpired as error:
+        observed = f"the GPU driver does not answer within {error.timeout:.0f} s"
+        fix = "if `nvidia-smi` hangs, restart this machine"
+        yield Finding(check="devices", observed=observed, ok=False, fix=fix)
+        return
     if process.returncode:
         last_line = (process.stderr.strip().splitlines() or ["failed"])[-1]
         fix = "reinstall torch for this machine's driver"
@@ -228,7 +234,6 @@ def devices() -> Iterator[Finding]:
         return
     torch = json.loads(process.stdout.splitlines()[-1])
     names = [f"{name} ({memory / 2**30:.0f} GiB)" for name, memory in torch["gpus"]]
-    driver_count = _driver_gpus()
     if len(names) < driver_count and "CUDA_VISIBLE_DEVICES" not in os.environ:
         observed = (
             f"the driver lists {driver_count} GPUs, torch {torch['version']} "
@@ -248,10 +253,12 @@ def devices() -> Iterator[Finding]:
 def _driver_gpus() -> int:
     if shutil.which("nvidia-smi") is None:
         return 0
-    process = subprocess.run(
-        ["nvidia-smi", "-L"], capture_output=True, text=True, check=False, timeout=60
-    )
+    process = _output("nvidia-smi", "-L", timeout=DRIVER_TIMEOUT)
     return sum(line.startswith("GPU ") for line in process.stdout.splitlines())
+
+
+def _output(*command: str, timeout: float) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=timeout)
 
 
 def disk() -> Iterator[Finding]:

@@ -172,6 +172,23 @@ def test_what_torch_computes_on_is_told() -> None:
     assert ("nccl" in found) == ("no GPU" not in found["devices"].observed)
 
 
+@pytest.mark.parametrize("hanging", ["nvidia-smi", "torch"])
+def test_a_driver_that_does_not_answer_is_told(
+    hanging: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "nvidia-smi").write_text("#!/bin/sh\nexec sleep 60\n")
+    (tmp_path / "nvidia-smi").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    if hanging == "torch":
+        monkeypatch.setattr(machine, "TORCH_TIMEOUT", 1.0)
+        monkeypatch.setattr(machine, "_TORCH", "import time; time.sleep(60)")
+    monkeypatch.setattr(machine, "DRIVER_TIMEOUT", 1.0)
+    (found,) = machine.devices()
+    assert not found.ok
+    assert found.observed == "the GPU driver does not answer within 1 s"
+    assert "nvidia-smi" in found.fix
+
+
 def test_a_run_whose_process_is_gone_is_marked(place: Path, gone: int) -> None:
     stuck, goes = (
         write_record(place, "stuck", "running", gone),
