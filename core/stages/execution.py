@@ -133,6 +133,25 @@ TRAINING_FIELDS = frozenset(  # fields of `Execution` that only a training reads
 )  # fmt: skip
 
 
+# field -> the only launcher that reads it
+LAUNCHER_FIELDS = {
+    "hostfile": "ssh",
+    "min_nodes": "ssh",
+    "ssh_options": "ssh",
+    "slurm_options": "slurm",
+    "kubernetes_options": "kubernetes",
+}
+
+
+def without_other_launchers(run: Mapping[str, Any], launcher: str | None) -> dict[str, Any]:
+    """Return settings without those that another launcher reads; None: the launcher stays."""
+    return {
+        name: value
+        for name, value in run.items()
+        if launcher is None or LAUNCHER_FIELDS.get(name, launcher) == launcher
+    }
+
+
 class Execution(BaseModel):
     """Options of how stages run. They must not change a result, so no fingerprint contains them.
 

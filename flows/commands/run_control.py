@@ -218,7 +218,7 @@ def _note(text: str) -> None:
 
 
 # --processes without one of these means this machine alone
-ALONE = {"launcher": "local", "hostfile": None, "min_nodes": None, "nodes": 1}
+ALONE = {"launcher": "local", "nodes": 1}
 
 
 class _Resume(GroupedCommand):
@@ -262,6 +262,7 @@ def resume(target: str, prefect: bool | None, as_json: bool, **options: Any) -> 
 
 
 def _resume_run(name: str, changes: Mapping[str, Any], prefect: bool | None, as_json: bool) -> None:
+    from cloze.core.stages.execution import without_other_launchers
     from cloze.flows.commands.run import start
     from cloze.flows.graph.config import RunConfig
     from cloze.flows.graph.plan import runs_directory
@@ -275,7 +276,8 @@ def _resume_run(name: str, changes: Mapping[str, Any], prefect: bool | None, as_
     )
     values = _with_secrets(name, record["config"], parameters)
     if changes:
-        values = {**values, "run": {**(values.get("run") or {}), **changes}}
+        run = without_other_launchers(values.get("run") or {}, changes.get("launcher"))
+        values = {**values, "run": {**run, **changes}}
     start(RunSession(parameters, config=RunConfig(values, name)), prefect=prefect, as_json=as_json)
 
 
@@ -309,6 +311,7 @@ def _resume_training(path: str, changes: Mapping[str, Any], as_json: bool) -> No
     from cloze.core import storage
     from cloze.core.artifacts import artifact, claim
     from cloze.core.errors import DataError
+    from cloze.core.stages.execution import without_other_launchers
     from cloze.core.stages.worker import JOB, LOGS, Job
     from cloze.flows.graph import stages
 
@@ -327,7 +330,8 @@ def _resume_training(path: str, changes: Mapping[str, Any], as_json: bool) -> No
             " `cloze pretrain`"
         )
     claim.check_version(claim.read(path), path, str(stages.stage(job.stage).version))
-    execution = {**job.execution, **changes}
+    recorded = without_other_launchers(job.execution, changes.get("launcher"))
+    execution = {**recorded, **changes}
     if "processes" in changes and "gpu_ids" not in changes:
         execution.pop("gpu_ids", None)  # those that were free at the earlier start
     arguments = StageArguments(

@@ -20,7 +20,7 @@ from typing import Any
 
 from cloze.core.config import parse_config
 from cloze.core.errors import UsageError, did_you_mean
-from cloze.core.stages.execution import Execution
+from cloze.core.stages.execution import Execution, without_other_launchers
 from cloze.core.stages.stage import BELOW, Stage, assign_input_keys, role_of
 from cloze.flows.graph import stages
 from cloze.flows.graph.nodes import InputSource, Node, resolve_subpath, stage_of
@@ -45,7 +45,8 @@ class Section:
                 f"{name}.{RUN} ({run_values!r}) must be a mapping of keys to values, such as "
                 f"{{processes: 2}}"
             )
-        self.run = merge(run, run_values, None, f"{name}.{RUN}")
+        inherited = without_other_launchers(run, run_values.get("launcher"))
+        self.run = merge(inherited, run_values, None, f"{name}.{RUN}")
         self.when = parse_when(name, values)
         self.roles = {key: value for key, value in values.items() if key in self.stage.inputs}
         self.fields = {

@@ -219,11 +219,6 @@ class LocalLauncher:
     """See `protocol.Launcher`."""
 
     def check(self, execution: Execution) -> None:
-        if execution.hostfile is not None:
-            raise UsageError(
-                f"hostfile ({execution.hostfile}) is for a launcher that reaches other hosts; add "
-                f"--launcher ssh"
-            )
         if execution.nodes > 1:
             raise UsageError(
                 f"nodes ({execution.nodes}) needs a launcher that reaches other hosts; add "

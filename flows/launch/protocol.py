@@ -30,7 +30,7 @@ from typing import Any, Protocol
 from cloze.core import storage
 from cloze.core.artifacts.checkpoints import LaunchFence
 from cloze.core.errors import ClozeError, UsageError, did_you_mean
-from cloze.core.stages.execution import Execution
+from cloze.core.stages.execution import LAUNCHER_FIELDS, Execution
 from cloze.core.stages.stage import BuildContext
 from cloze.core.stages.worker import Job
 from cloze.flows.launch import event_files
@@ -259,10 +259,16 @@ class AgentStarter(Protocol):
         """
 
 
-def refuse_hostfile(execution: Execution, reason: str) -> None:
-    """Raise UsageError if the options name a hostfile, which only --launcher ssh reads."""
-    if execution.hostfile is not None:
-        raise UsageError(f"hostfile ({execution.hostfile}) is for --launcher ssh; {reason}")
+def refuse_other_fields(execution: Execution) -> None:
+    """Raise UsageError if an option is given that only another launcher reads."""
+    for name, launcher in LAUNCHER_FIELDS.items():
+        value = getattr(execution, name)
+        if value and execution.launcher != launcher:
+            text = " ".join(value) if isinstance(value, tuple) else value
+            raise UsageError(
+                f"{name} ({text}) is for --launcher {launcher}, not {execution.launcher}; choose "
+                f"that launcher, or leave the option out"
+            )
 
 
 # Table of launchers: name -> import path. A new launcher is one file and one line here.

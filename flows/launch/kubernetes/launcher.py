@@ -32,7 +32,7 @@ from cloze.flows.launch.kubernetes.manifest import (
     options,
     train_job,
 )
-from cloze.flows.launch.protocol import AgentGroup, Host, Launcher, LaunchSpec, refuse_hostfile
+from cloze.flows.launch.protocol import AgentGroup, Host, Launcher, LaunchSpec
 
 DIRECTORY = "kubernetes"  # below LOGS: manifests
 POLL_SECONDS = 5.0  # poll interval of the pods
@@ -50,7 +50,6 @@ class KubernetesStarter:
     allocates_gpus = True
 
     def check(self, execution: Execution) -> None:
-        refuse_hostfile(execution, "Kubernetes chooses the hosts itself")
         settings = options(execution)
         if shutil.which("kubectl") is None:
             raise UsageError(

@@ -34,7 +34,6 @@ from cloze.flows.launch.protocol import (
     Launcher,
     LaunchRequest,
     LaunchSpec,
-    refuse_hostfile,
 )
 from cloze.flows.launch.slurm import cli as slurm_cli
 from cloze.flows.launch.slurm.cli import start_file
@@ -51,7 +50,6 @@ class SrunStarter:
     allocates_gpus = True
 
     def check(self, execution: Execution) -> None:
-        refuse_hostfile(execution, "a Slurm job has its nodes")
         slurm_cli.check()
         available = len(slurm_cli.nodes())
         if execution.nodes > available:

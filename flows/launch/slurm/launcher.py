@@ -30,7 +30,7 @@ from cloze.core.stages.execution import Execution
 from cloze.core.stages.worker import JOB, LOGS, Job
 from cloze.flows.launch import cancel_requests, event_files
 from cloze.flows.launch.cancel_requests import cancel_result
-from cloze.flows.launch.protocol import Launcher, LaunchRequest, RankGroup, refuse_hostfile
+from cloze.flows.launch.protocol import Launcher, LaunchRequest, RankGroup
 from cloze.flows.launch.slurm import cli as slurm_cli
 from cloze.flows.launch.slurm.cli import MARGIN_SECONDS, FollowedJob, start_files
 
@@ -56,7 +56,6 @@ class SlurmLauncher:
     """See `protocol.Launcher`."""
 
     def check(self, execution: Execution) -> None:
-        refuse_hostfile(execution, "Slurm chooses the hosts itself")
         for option in execution.slurm_options:
             # the value of a short option follows at once, as in -N4
             name = option.partition("=")[0] if option.startswith("--") else option[:2]

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from cloze.core.errors import UsageError
+from cloze.core.stages.execution import Execution
 from cloze.flows.graph.config import RunConfig
 from cloze.flows.graph.nodes import InputSource, Node
 
@@ -33,6 +34,13 @@ def inputs(node: Node) -> dict[str, str]:
         role: f"{origin.node}/{origin.path}".rstrip("/") if origin.node else origin.path
         for role, origin in node.inputs.items()
     }
+
+
+def test_a_section_with_another_launcher_does_not_get_the_runs_options_for_its_own() -> None:
+    run = {"launcher": "slurm", "slurm_options": ["--partition=gpu"], "nodes": 2}
+    found = nodes(run=run, pretrain={}, finetune={"run": {"launcher": "local", "nodes": 1}})
+    assert found["pretrain"].execution.slurm_options == ("--partition=gpu",)
+    assert found["finetune"].execution == Execution()
 
 
 def test_inputs_are_the_nearest_before() -> None:

@@ -22,7 +22,7 @@ from typing import Any
 import psutil
 import pytest
 
-from cloze.core.errors import ClozeError, DataError, StoppedError
+from cloze.core.errors import ClozeError, DataError, StoppedError, UsageError
 from cloze.core.stages.execute import BuildResult, execute
 from cloze.core.stages.execution import Execution
 from cloze.core.stages.stage import NULL_REPORTER, Reporter
@@ -49,6 +49,30 @@ def run(
     )
     execution = Execution(processes=processes, grace_seconds=grace, timeout_minutes=minutes)
     return execute(stage, ToyConfig(**config), {}, str(out), execution=execution, report=report)
+
+
+@pytest.mark.parametrize(
+    ("launcher", "field", "value", "owner"),
+    [
+        ("local", "slurm_options", ("--partition=gpu",), "slurm"),
+        ("local", "hostfile", "hosts", "ssh"),
+        ("slurm", "min_nodes", 1, "ssh"),
+        ("kubernetes", "min_nodes", 1, "ssh"),
+        ("srun", "kubernetes_options", ("image=x",), "kubernetes"),
+        ("slurm", "ssh_options", ("Port=2222",), "ssh"),
+    ],
+)
+def test_an_option_of_another_launcher_is_refused(
+    launcher: str, field: str, value: Any, owner: str, tmp_path: Path
+) -> None:
+    stage = dataclasses.replace(
+        STAGE, run=coordinator.run_in_worker_processes(STAGE, "tests.flows.toy:STAGE")
+    )
+    execution = Execution.model_validate({"launcher": launcher, field: value})
+    with pytest.raises(
+        UsageError, match=rf"{field} \(.*\) is for --launcher {owner}, not {launcher}"
+    ):
+        execute(stage, ToyConfig(), {}, str(tmp_path / "out"), execution=execution)
 
 
 class Listener(Reporter):

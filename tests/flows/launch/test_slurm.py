@@ -293,10 +293,6 @@ def test_what_slurm_refuses_is_told_in_its_words(
             {"slurm_options": ("partition=gpu",)},
             r"slurm_options \('partition=gpu'\) must look like --NAME=VALUE",
         ),
-        (
-            {"hostfile": "hosts"},
-            r"hostfile \(hosts\) is for --launcher ssh; Slurm chooses the hosts itself",
-        ),
     ],
 )
 def test_bad_options_are_refused(given: dict[str, Any], sentence: str) -> None:
