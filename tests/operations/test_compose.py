@@ -56,6 +56,12 @@ def test_a_service_waits_for_health(name: str) -> None:
             assert condition == ("service_started" if shares else "service_healthy")
 
 
+def test_what_keeps_an_address_restarts_with_its_owner() -> None:
+    """When Compose restarts it: nginx has looked it up, the workers are in its network."""
+    for name in ("proxy", "beam-workers-1", "beam-workers-2"):
+        assert all(other["restart"] for other in SERVICES[name]["depends_on"].values())
+
+
 def test_only_loopback_is_published() -> None:
     for service in SERVICES.values():
         for port in service.get("ports", ()):

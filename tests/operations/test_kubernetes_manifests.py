@@ -85,6 +85,26 @@ def test_flow_runs_have_the_workers_environment_and_secrets() -> None:
     assert {item["key"] for item in secret["items"]} == set(worker["secrets"])
 
 
+def test_torchrun_waits_for_a_checkpoint_but_less_than_its_pod() -> None:
+    """torchrun kills its ranks after 30 s, unless its environment says otherwise."""
+    trainjob = yaml.safe_load((INFRA / "kubernetes" / "trainjob.yaml").read_text())["spec"]
+    values = {entry["name"]: entry.get("value") for entry in trainjob["trainer"]["env"]}
+    runtimes = documents(CLUSTER / "runtime.yaml", "ClusterTrainingRuntime")
+    (job,) = runtimes[trainjob["runtimeRef"]["name"]]["spec"]["template"]["spec"]["replicatedJobs"]
+    pod = job["template"]["spec"]["template"]["spec"]
+    seconds = int(values["TORCH_ELASTIC_SHUTDOWN_TIMEOUT"])
+    assert 30 < seconds < pod["terminationGracePeriodSeconds"]
+    sky = yaml.safe_load((INFRA / "sky.yaml").read_text())["envs"]
+    assert int(sky["TORCH_ELASTIC_SHUTDOWN_TIMEOUT"]) == seconds
+
+
+def test_volumes_are_not_walked_through_at_each_start() -> None:
+    """Else a start sets the group of all files of `work`, one by one."""
+    for path in (INFRA / "kubernetes").rglob("*.yaml"):
+        text = path.read_text()
+        assert text.count("fsGroup: ") == text.count("fsGroupChangePolicy: OnRootMismatch"), path
+
+
 def test_the_launcher_finds_its_runtime_rights_and_network() -> None:
     runtimes = documents(CLUSTER / "runtime.yaml", "ClusterTrainingRuntime")
     trainjob = yaml.safe_load((INFRA / "kubernetes" / "trainjob.yaml").read_text())
