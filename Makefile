@@ -88,8 +88,8 @@ wheel: $(VENV)/.installed-dev
 audit: $(VENV)/.installed-dev
 	@$(PIP) pip-audit && $(BIN)/pip-audit -r constraints.txt --no-deps --disable-pip
 
-# A team's stack in containers (docs/operations.md). BACKUP is a directory, absolute or below infra/; without it
-# BACKUP_DIR of infra/.env counts, else infra/backup.
+# A team's stack in containers (docs/operations.md). BACKUP is a directory, absolute or below
+# infra/; without it BACKUP_DIR of infra/.env counts, else infra/backup.
 COMPOSE ?= docker compose
 STACK := $(COMPOSE) --project-directory infra -f infra/compose.yaml
 BACKUP_TO := $(if $(BACKUP),BACKUP_DIR=$(BACKUP))
