@@ -94,14 +94,17 @@ def survey(
             continue
         for name, node in record["nodes"].items():
             if is_running or node["state"] not in (status_file.FINISHED, status_file.CACHED):
-                need(node["artifact"], f"`cloze resume {directory.name}` ({name})")
+                for path in (_artifact_path(directory, node), *node.get("inputs", ())):
+                    need(path, f"`cloze resume {directory.name}` ({name})")
         for link in sorted(directory.iterdir()):
             if link.is_symlink():
                 need(link, f"{directory.name}/{link.name}")
     for out, record in status_file.command_records(runs).items():
-        if Path(out).exists():
-            for path in record["config"].get("inputs", {}).values():
-                need(path, out)
+        for node in record["nodes"].values():
+            is_gone = storage.is_local(node["artifact"]) and not Path(node["artifact"]).exists()
+            if record["state"] == status_file.RUNNING or not is_gone:
+                for path in node.get("inputs", ()):
+                    need(path, out)
     now = time.time()
     for stored in found:
         if is_locked(str(stored.path)):
@@ -129,7 +132,7 @@ def _keep_parents(found: Iterable[StoredArtifact]) -> None:
 
 
 def _artifacts(runs: Path, records: Mapping[Path, Mapping[str, Any]]) -> Iterator[StoredArtifact]:
-    used = _last_uses(records.values())
+    used = _last_uses(records)
     for directory in status_file.directories(runs):
         for path in sorted(directory.iterdir()):
             if path.is_symlink() or not path.is_dir():
@@ -166,13 +169,18 @@ def _foreign(path: Path, manifest: artifact.Manifest) -> list[str]:
     return [f"{others[0]}, a file of someone else's"] if others else []
 
 
-def _last_uses(records: Iterable[Mapping[str, Any]]) -> dict[Path, float]:
+def _artifact_path(directory: Path, node: Mapping[str, Any]) -> Path:
+    """Return the artifact of a recorded node; the record may have a path of another directory."""
+    return (directory / Path(node["artifact"]).name).resolve()
+
+
+def _last_uses(records: Mapping[Path, Mapping[str, Any]]) -> dict[Path, float]:
     """Return the last start of a run that used each artifact, Unix seconds."""
     uses: dict[Path, float] = {}
-    for record in records:
+    for file, record in records.items():
         for node in record.get("nodes", {}).values():
             if node.get("state") in (status_file.FINISHED, status_file.CACHED):
-                path = Path(node["artifact"]).resolve()
+                path = _artifact_path(file.parent.parent, node)
                 uses[path] = max(uses.get(path, 0.0), float(record["started"]))
     return uses
 

@@ -9,9 +9,9 @@
 
     {"id", "run", "state", "pid", "host", "started", "ended", "error", "parameters", "config",
      "prefect",
-     "nodes": {name: {"stage", "section", "state", "why", "artifact", "after", "started", "ended",
-                      "done", "total", "unit", "figures", "seconds_left", "error", "attempt",
-                      "estimate"}}}
+     "nodes": {name: {"stage", "section", "state", "why", "artifact", "inputs", "after", "started",
+                      "ended", "done", "total", "unit", "figures", "seconds_left", "error",
+                      "attempt", "estimate"}}}
 
 Times are Unix seconds. Secrets in `parameters` and `config` are redacted, and only the owner may
 read the file.
@@ -95,7 +95,8 @@ class RunStatusFile:
                     "section": step.node.section,
                     "state": WAITING,
                     "why": step.reason,
-                    "artifact": step.artifact,
+                    "artifact": storage.absolute(step.artifact),
+                    "inputs": [storage.absolute(path) for path in step.inputs.values()],
                     "after": list(step.node.depends_on),
                     "estimate": None if step.cached else (estimates or {}).get(step.name),
                 }

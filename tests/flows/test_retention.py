@@ -12,10 +12,15 @@ from typing import Any
 import pytest
 
 from cloze.core.artifacts.lock import locked
+from cloze.core.stages.execution import Execution
 from cloze.flows import cli
 from cloze.flows.doctor import machine
+from cloze.flows.graph.command import CommandConfig, command_directory
+from cloze.flows.graph.nodes import InputSource, Node
 from cloze.flows.nightly.journal import CHAMPION, Journal
 from cloze.flows.run import retention
+from cloze.flows.run.session import RunParameters, RunSession
+from tests.flows import toy_run
 from tests.flows.nightly.test_journal import champion
 
 
@@ -79,6 +84,59 @@ def test_what_a_failed_run_continues(
         assert [row["needed_for"] for row in unfinished] == [
             ["`cloze resume other` (count)"] if code else []
         ]
+
+
+@pytest.mark.parametrize("is_command", [False, True])
+def test_inputs_of_an_unfinished_build(
+    tmp_path: Path,
+    toy_config: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    is_command: bool,
+) -> None:
+    """They stay while the run can be resumed, wherever `cloze clean` was started."""
+    monkeypatch.delenv("CLOZE_RUNS_DIR")  # ./runs: paths are relative to this directory
+    toy = ["run", toy_config, "--no-prefect", "--set", "name=toy"]
+    assert cli.main(toy) == 0
+    letters = (tmp_path / "runs" / "toy" / "letters").resolve()
+    path = str(letters.relative_to(tmp_path))
+    fault = tmp_path / "fault"
+    fault.touch()
+    reader = f"name: reader\nletters: false\ncount: {{letters: {path}, fault: {fault}}}"
+    (tmp_path / "reader.yaml").write_text(reader)
+    if is_command:
+        node = Node(
+            name="count",
+            stage="count",
+            section="count",
+            values={},
+            config=toy_run.CountConfig(fault=str(fault)),
+            execution=Execution(),
+            inputs={"letters": InputSource(path=path)},
+            out="made/count",
+        )
+        directory = command_directory(Path("runs"), node.out)
+        directory.mkdir(parents=True)
+        command = CommandConfig(node=node, directory=directory)
+        with (
+            pytest.raises(RuntimeError),
+            RunSession(RunParameters(config=node.out), config=command) as session,
+        ):
+            session.run_node(session.steps[0])
+    else:
+        assert cli.main(["run", "reader.yaml", "--no-prefect"]) == 1
+    assert cli.main([*toy, "--set", "letters.size=5"]) == 0
+    (tmp_path / "elsewhere").mkdir()
+    for directory in (tmp_path, tmp_path / "elsewhere"):
+        monkeypatch.setenv("CLOZE_RUNS_DIR", str(tmp_path / "runs"))
+        monkeypatch.chdir(directory)
+        rows = clean(capsys)["artifacts"]
+        needed = {Path(row["artifact"]).resolve(): row["needed_for"] for row in rows}
+        reason = "made/count" if is_command else "`cloze resume reader` (count)"
+        assert needed[letters] == [reason]
+        if not is_command:
+            (unfinished,) = (tmp_path / "runs" / "reader").glob("count-*")
+            assert needed[unfinished] == [reason]
 
 
 def test_inputs_of_what_is_kept(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
