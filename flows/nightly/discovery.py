@@ -68,7 +68,8 @@ class CheckpointSelection:
     Attributes:
         new: all checkpoints that no earlier run has seen.
         selected: new checkpoints to evaluate.
-        waiting: checkpoints left for the next run because of the limit.
+        waiting: checkpoints left for the next run, because of the limit or because the champion,
+            which they are compared with, was not evaluated.
     """
 
     new: tuple[CheckpointInfo, ...]

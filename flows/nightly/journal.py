@@ -30,7 +30,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cloze.core import storage
-from cloze.core.artifacts import fingerprints
+from cloze.core.artifacts import artifact, fingerprints
 from cloze.core.artifacts.checkpoints import STEPS, is_checkpoint
 from cloze.core.artifacts.claim import BUILDING, Claim
 from cloze.core.artifacts.lock import LOCK, locked
@@ -206,7 +206,8 @@ def champion_path(journal: Journal, champion: Champion) -> str | None:
 def keep_champion_files(journal: Journal, champion: Champion) -> None:
     """Link the champion's files next to the journal, and remove those of older champions.
 
-    The training may prune its checkpoint; hard links use no extra space until then. The copy's
+    The training may prune its checkpoint; hard links use no extra space until then. Files on an
+    object store or another file system are copied. The copy's
     claim names the training, so the copy has the checkpoint's fingerprint and cached results stay
     valid. The claim is written first: after a kill, a copy without a claim would never get one.
     """
@@ -219,8 +220,10 @@ def keep_champion_files(journal: Journal, champion: Champion) -> None:
         )
     if is_checkpoint(champion.checkpoint) and not target.exists():
         temporary = target.with_name(f"_{target.name}.{os.getpid()}")
-        ignored = shutil.ignore_patterns(TRAINING)
-        shutil.copytree(champion.checkpoint, temporary, copy_function=_link, ignore=ignored)
+        for name in storage.list_files(champion.checkpoint):
+            if not name.startswith(f"{TRAINING}/"):
+                source = storage.join(champion.checkpoint, name)
+                artifact.link_file(source, str(temporary / name))
         temporary.rename(target)
     current = {
         _copy(journal, change.champion) for change in journal.changes()[-RETAINED_CHAMPIONS:]
@@ -235,14 +238,6 @@ def _copy(journal: Journal, champion: Champion) -> Path:
     """Return the directory for the copy of the champion's files; it may not exist."""
     name = fingerprints.subpath_of(champion.key).rpartition("/")[2] or "checkpoint"
     return (journal.directory / COPIES / champion.key[:12]).resolve() / STEPS / name
-
-
-def _link(source: str, target: str) -> str:
-    try:
-        os.link(source, target)
-    except OSError:  # another file system, or one without hard links
-        shutil.copy2(source, target)
-    return target
 
 
 def as_champion(checkpoint: CheckpointInfo, scores: Mapping[str, float], why: str) -> Champion:

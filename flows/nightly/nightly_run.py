@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
@@ -143,6 +143,13 @@ class NightlyRun:
         ready = {
             label: scores[label] for label in self.candidates if label in {*scores} - {*failed}
         }
+        if self.champion_label in failed:
+            waiting = (*outcome.choice.waiting, *(self.candidates[label] for label in ready))
+            outcome.choice, ready = replace(outcome.choice, waiting=waiting), {}
+            self._warn(
+                f"the champion was not evaluated ({failed.pop(self.champion_label)}), so no "
+                f"candidate is compared with it; the next nightly run does that again"
+            )
         promoted = self._promote(previous, scores, ready) if ready else None
         outcome.evaluated = [
             _journal_entry(self.candidates[label], label_scores)

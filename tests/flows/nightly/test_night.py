@@ -8,6 +8,7 @@ import json
 import os
 import shutil
 import sys
+import uuid
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,10 @@ import pytest
 
 from cloze.core import storage
 from cloze.core.artifacts import checkpoints
+from cloze.core.artifacts.artifact import Manifest, write_manifest
 from cloze.core.artifacts.fingerprints import input_fingerprint
 from cloze.core.errors import UsageError
+from cloze.core.stages.execute import BuildResult
 from cloze.flows.nightly import suite
 from cloze.flows.nightly.journal import (
     Journal,
@@ -121,6 +124,48 @@ def test_what_fails_is_tried_again_three_nights_then_given_up(runs: Path) -> Non
         assert outcome.message == "0 of 1 new checkpoints evaluated; 1 failed"
         assert outcome.errors
         assert "the disk is full" in Path(str(outcome.trend)).read_text()
+    assert nightly_run(suite.load(), run=never).message == "No new checkpoints"
+
+
+def test_candidates_wait_if_the_champion_was_not_evaluated(runs: Path) -> None:
+    """Neither a promotion nor a refusal is decided by a champion's node that failed."""
+    made = training(runs / "demo" / "pretrain-aaa", "a" * 64, [20])
+    promoted = promote(Journal(runs), str(made), "by hand")
+    training(runs / "new" / "pretrain-bbb", "b" * 64, [30])
+    is_broken = True
+
+    def run(session: RunSession) -> None:
+        for step in session.steps:
+            if step.node.values["of"].startswith("demo") and is_broken:
+                session.failures[step.name] = RuntimeError("CUDA out of memory")
+                continue
+            score = 0.5 if step.node.values["of"].startswith("demo") else 0.9
+            manifest = Manifest(
+                stage="finetune",
+                version=1,
+                fingerprint=step.fingerprint,
+                parents={},
+                config={},
+                files=(),
+                summary={"task": "sst2", "metric": "accuracy", "metrics": {"accuracy": score}},
+            )
+            os.makedirs(step.artifact, exist_ok=True)
+            write_manifest(step.artifact, manifest)
+            session.results[step.name] = BuildResult(
+                artifact=step.artifact, cached=False, seconds=1.0, manifest=manifest
+            )
+
+    outcome = nightly_run(suite.load(), run=run)
+    assert (outcome.is_promoted, outcome.decision, outcome.evaluated) == (False, None, [])
+    expected = "0 of 2 new checkpoints evaluated; 1 waiting for the next nightly run"
+    assert outcome.message == expected
+    assert outcome.errors
+    assert "CUDA out of memory" in outcome.warnings[0]
+    assert Journal(runs).champion() == promoted
+    is_broken = False
+    outcome = nightly_run(suite.load(), run=run)
+    assert [row["run"] for row in outcome.evaluated] == ["new"]
+    assert outcome.decision is not None
     assert nightly_run(suite.load(), run=never).message == "No new checkpoints"
 
 
@@ -361,6 +406,26 @@ def test_what_was_made_of_the_champion_is_not_made_again_of_its_copy(runs: Path)
             "by hand",
         )
     assert champion_path(journal, champion) is None
+
+
+def test_a_champion_on_a_store_is_copied(runs: Path) -> None:
+    url = f"memory://{uuid.uuid4().hex}/demo/pretrain-aaa"
+    step = storage.join(url, "checkpoints", "step-00000010")
+    storage.write_bytes(f"{step}/training/rank-0", b"optimizer")
+    storage.write_bytes(f"{step}/weights", b"weights")
+    storage.write_bytes(f"{step}/checkpoint.json", b"{}")
+    claim = {"stage": "pretrain", "fingerprint": "a" * 64, "build": "b1"}
+    storage.write_bytes(f"{url}/_building.json", json.dumps(claim).encode())
+    (runs / "demo").mkdir(parents=True)
+    (runs / "demo" / "pretrain").symlink_to(url)
+    journal = Journal(runs)
+    promoted = promote(journal, str(runs / "demo" / "pretrain"), "by hand")
+    assert (promoted.checkpoint, journal.champion()) == (step, promoted)
+    storage.remove(url)
+    copy = champion_path(journal, promoted)
+    assert copy is not None
+    assert storage.list_files(copy) == ["checkpoint.json", "weights"]
+    assert input_fingerprint(copy) == promoted.key
 
 
 def test_a_copy_of_the_champion_whose_process_was_killed_early_is_completed(
