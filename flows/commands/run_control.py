@@ -241,8 +241,9 @@ def resume(target: str, prefect: bool | None, as_json: bool, **options: Any) -> 
     """Continue an interrupted or failed run or training.
 
     TARGET is a run, whose failed nodes and those that depend on them are built; or a node or the
-    directory of a training, which continues from its newest checkpoint. Options change the recorded
-    settings; --processes without --launcher, --hostfile or --nodes means this machine alone.
+    directory of a training, which continues from its newest checkpoint. Options replace the
+    recorded settings of all nodes; --processes without --launcher, --hostfile or --nodes means this
+    machine alone.
     """
     from cloze.core.artifacts.lineage import containing_artifact
     from cloze.flows.run import targets
@@ -267,18 +268,33 @@ def _resume_run(name: str, changes: Mapping[str, Any], prefect: bool | None, as_
     from cloze.flows.graph.config import RunConfig
     from cloze.flows.graph.plan import runs_directory
     from cloze.flows.run import status_file
+    from cloze.flows.run.node_reporter import StartedNodes
     from cloze.flows.run.session import RunParameters, RunSession
 
-    record = status_file.read(runs_directory(), name)
-    # forced nodes are not forced again
-    parameters = RunParameters.model_validate(
-        {**record["parameters"], "start_from": [], "force": []}
-    )
+    record, started = status_file.read(runs_directory(), name), StartedNodes()
+    started.fingerprints.update(record.get("begun", ()))  # these are not forced again
+    parameters = RunParameters.model_validate(record["parameters"])
+    if "begun" not in record:  # an earlier version of Cloze wrote it
+        parameters = parameters.model_copy(update={"start_from": [], "force": []})
     values = _with_secrets(name, record["config"], parameters)
     if changes:
+        values = {key: _with_run_changes(section, changes) for key, section in values.items()}
         run = without_other_launchers(values.get("run") or {}, changes.get("launcher"))
-        values = {**values, "run": {**run, **changes}}
-    start(RunSession(parameters, config=RunConfig(values, name)), prefect=prefect, as_json=as_json)
+        values["run"] = {**run, **changes}
+    config = RunConfig(values, name)
+    session = RunSession(parameters, started_nodes=started, config=config)
+    start(session, prefect=prefect, as_json=as_json)
+
+
+def _with_run_changes(section: Any, changes: Mapping[str, Any]) -> Any:
+    """Return a section whose own execution settings leave those in `changes` to the run's."""
+    from cloze.core.stages.execution import without_other_launchers
+
+    run = section.get("run") if isinstance(section, Mapping) else None
+    if not isinstance(run, Mapping):
+        return section
+    run = without_other_launchers(run, changes.get("launcher"))
+    return {**section, "run": {key: value for key, value in run.items() if key not in changes}}
 
 
 def _with_secrets(

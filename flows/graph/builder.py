@@ -37,9 +37,13 @@ class InstanceExpander:
 
     def expand(self, section: Section) -> Iterator[Node]:
         """Make the nodes of a section."""
-        for combination, point_fields in combinations(section.matrix, section.name):
+        for combination, points in combinations(section.matrix, section.name):
             used_axes: set[str] = set()
-            settings = merge(section.fields, point_fields, section.stage.config, section.name)
+            settings = dict(section.fields)
+            for point in points:
+                settings = merge(settings, point, section.stage.config, section.name)
+            for point in points:  # alternatives, such as steps and tokens, are refused together
+                settings = {**point, **settings}
             roles = {
                 role: settings.pop(role) for role in list(settings) if role in section.stage.inputs
             }

@@ -60,11 +60,7 @@ class RunConfig:
         self.tokenizer: str | None = values.get(TOKENIZER)
         run = _section(values, RUN)
         self.execution: Execution = parse_config(Execution, run, RUN)
-        sections = {
-            key: _section(values, key)
-            for key, value in values.items()
-            if stage_of(key) and value is not False and not (key == "vocab" and self.tokenizer)
-        }
+        sections = stage_sections(values)
         if not sections:
             raise UsageError(
                 f"the config of run {self.name!r} names no stage; give it sections such as corpus "
@@ -101,6 +97,15 @@ def _check_sections(values: Mapping[str, Any]) -> None:
                     f"digits, '_' and '-'"
                 )
             raise UsageError(f"unknown config section {key!r}; {did_you_mean(stage, known)}")
+
+
+def stage_sections(values: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+    """Return the sections of stages, without those that are switched off."""
+    return {
+        key: _section(values, key)
+        for key, value in values.items()
+        if stage_of(key) and value is not False and not (key == "vocab" and values.get(TOKENIZER))
+    }
 
 
 def _section(values: Mapping[str, Any], name: str) -> Mapping[str, Any]:

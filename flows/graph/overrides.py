@@ -154,8 +154,10 @@ def merge(
 WORD = re.compile(r"[A-Za-z0-9_.+-]+")  # valid characters of an instance's name
 
 
-def combinations(matrix: Any, where: str) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
-    """Yield (value or name by axis, fields that the names set) for each combination of a matrix.
+def combinations(
+    matrix: Any, where: str
+) -> Iterator[tuple[dict[str, Any], list[Mapping[str, Any]]]]:
+    """Yield (value or name by axis, fields that each name sets) for each combination of a matrix.
 
     Args:
         matrix: axes with values, or with names that set fields; None: one combination, no axes.
@@ -194,9 +196,7 @@ def combinations(matrix: Any, where: str) -> Iterator[tuple[dict[str, Any], dict
             )
         axes.append(points)
     for combination in product(*axes):
-        fields: dict[str, Any] = {}
-        for _, _, point_fields in combination:
-            fields |= point_fields
+        fields = [point_fields for _, _, point_fields in combination if point_fields]
         yield {axis: value for axis, value, _ in combination}, fields
 
 

@@ -16,6 +16,7 @@ from cloze.core.errors import UsageError
 from cloze.flows.graph import config as configs
 from cloze.flows.graph import overrides as nested
 from cloze.flows.graph import stages
+from cloze.flows.graph.sections import NEVER, inherit, parse_when
 from cloze.flows.launch.protocol import LAUNCHERS
 from cloze.flows.run.session import RunParameters
 
@@ -170,14 +171,8 @@ def parameters_of(values: Mapping[str, Any]) -> RunParameters:
         filled[f"pretrain.run.{_options_field(values.get('launcher'))}"] = list(options)
     overrides = nested.nest(values.get("overrides") or {})
     if filled:
-        by_section = _by_section(filled, str(values["config"]))
-        for section, fields in nested.nest(by_section).items():
-            section_overrides = overrides.get(section, {})
-            overrides[section] = (
-                {**fields, **section_overrides}
-                if isinstance(section_overrides, Mapping)
-                else section_overrides
-            )
+        by_section = _by_section(filled, str(values["config"]), overrides)
+        overrides = _complete(overrides, nested.nest(by_section))
     nodes = {
         name: values[name] for name in ("start_from", "only", "force", "until") if values.get(name)
     }
@@ -196,9 +191,21 @@ def _options_field(launcher: str | None) -> str:
     return f"{launcher}_options"
 
 
-def _by_section(filled: Mapping[str, Any], reference: str) -> dict[str, Any]:
+def _complete(overrides: Any, fields: Any) -> Any:
+    """Return the nested overrides, with the fields that they do not set."""
+    is_nested = isinstance(overrides, Mapping) and isinstance(fields, Mapping)
+    if not is_nested or nested.WHOLE in overrides:
+        return overrides
+    both = overrides.keys() & fields.keys()
+    return {**fields, **overrides, **{key: _complete(overrides[key], fields[key]) for key in both}}
+
+
+def _by_section(
+    filled: Mapping[str, Any], reference: str, overrides: Mapping[str, Any]
+) -> dict[str, Any]:
     """Map keys to the config's sections: `pretrain`, or if the config lacks it, all its phases."""
-    sections = dict.fromkeys(node.section for node in configs.load(reference).nodes.values())
+    below = configs.stage_sections(configs.read(reference, overrides))
+    sections = [name for name in below if parse_when(name, inherit(below, name)) != NEVER]
     values: dict[str, Any] = {}
     for key, value in filled.items():
         stage, _, field = key.partition(".")

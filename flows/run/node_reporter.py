@@ -72,6 +72,7 @@ class NodeReporter(Reporter):
 
     def build_started(self, build_id: str) -> None:
         self._started.add(self._step.fingerprint)
+        self._record.update(begun=sorted(self._started.fingerprints))
         self._forward("build_started", build_id)
 
     def progress(

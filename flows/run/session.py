@@ -175,6 +175,7 @@ class RunSession:
                 self.parameters.model_dump(mode="json"),
                 self.config.values,
                 {name: estimate.as_json() for name, estimate in self.estimates.items()},
+                self.started_nodes.fingerprints,
             )
             self.records = self._open_logger()
             if self._lines is not None:
@@ -282,8 +283,7 @@ class RunSession:
         state = status_file.CACHED if result.cached else status_file.FINISHED
         self.record.node(step.name, state, metrics=metrics, error=None)
         if not result.cached or len(self.steps) <= MAX_LINES:
-            command = self.command
-            shows_path = self._is_verbose if command is None else not command.is_transient
+            shows_path = self._is_verbose if self.command is None else not self.command.is_transient
             path = f"  [dim]{escape(result.artifact)}[/]" if shows_path else ""
             self.screen.print(terminal.done_line(result, step.name) + path)
         return result

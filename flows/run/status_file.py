@@ -8,7 +8,7 @@
                                         to a zombie run.
 
     {"id", "run", "state", "pid", "host", "started", "ended", "error", "parameters", "config",
-     "prefect",
+     "prefect", "begun",
      "nodes": {name: {"stage", "section", "state", "why", "artifact", "inputs", "after", "started",
                       "ended", "done", "total", "unit", "figures", "seconds_left", "error",
                       "attempt", "estimate"}}}
@@ -63,6 +63,7 @@ class RunStatusFile:
         parameters: Mapping[str, Any],
         config: Mapping[str, Any],
         estimates: Mapping[str, Mapping[str, Any]] | None = None,
+        begun: Iterable[str] = (),
     ) -> None:
         """Write the first record, and delete all but the newest 50.
 
@@ -73,6 +74,7 @@ class RunStatusFile:
             parameters: parameters of the run.
             config: values from which the run can be started again.
             estimates: cost estimates by node.
+            begun: fingerprints of the nodes that earlier starts have begun.
         """
         now = time.time()
         self.id = uuid.uuid4().hex
@@ -89,6 +91,7 @@ class RunStatusFile:
             "parameters": redact(parameters),
             "config": redact(config),
             "prefect": None,
+            "begun": sorted(begun),
             "nodes": {
                 step.name: {
                     "stage": step.node.stage,

@@ -14,6 +14,8 @@ from rich.console import Console
 from cloze.core import storage
 from cloze.core.artifacts import claim, lineage
 from cloze.core.errors import UsageError
+from cloze.flows import cli
+from cloze.flows.graph.config import RunConfig
 from cloze.flows.machine import slots
 from cloze.flows.run import node_reporter, status_file
 from cloze.flows.run.session import RunParameters, RunSession, run_plain
@@ -184,6 +186,38 @@ def test_what_is_left_of_a_run_is_forced_still(toy_config: str) -> None:
         ("letters", ""),
         ("count", "forced"),
     ]
+
+
+def test_resume_forces_what_was_not_begun(
+    toy_config: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fault = tmp_path / "fault"
+    forced = {"overrides": {"count.fault": str(fault)}, "start_from": "letters"}
+    run_plain(session(toy_config, **forced))  # type: ignore[arg-type]
+    fault.touch()
+    with monkeypatch.context() as patch, pytest.raises(IndexError):
+        patch.setattr(toy_run, "LETTER", [])
+        run_plain(session(toy_config, **forced))  # type: ignore[arg-type]
+    toy_run.RAN.clear()
+    resume = ["resume", "toy", "--no-prefect"]
+    assert cli.main(resume) == 1
+    assert toy_run.RAN == ["letters", "count"]  # whose content is that of the first run
+    assert cli.main(resume) == 0
+    assert cli.main(resume) == 0
+    assert toy_run.RAN == ["letters", "count", "count"]
+
+
+def test_options_of_resume_replace_those_of_a_section(toy_config: str, tmp_path: Path) -> None:
+    fault = tmp_path / "fault"
+    fault.touch()
+    own = {"count.run": {"grace_seconds": 7, "processes": 3}, "count.fault": str(fault)}
+    with pytest.raises(RuntimeError):
+        run_plain(session(toy_config, overrides=own))
+    assert cli.main(["resume", "toy", "--no-prefect", "--grace-seconds", "5"]) == 0
+    values = status_file.read(tmp_path / "runs", "toy")["config"]
+    nodes = RunConfig(values, "toy").nodes
+    assert {node.execution.grace_seconds for node in nodes.values()} == {5}
+    assert nodes["count"].execution.processes == 3
 
 
 def test_what_a_stage_raised_is_kept(toy_config: str, tmp_path: Path) -> None:

@@ -193,6 +193,19 @@ def test_axes_of_one_name_belong_together() -> None:
         nodes(dataset_at_x={"matrix": {"row": {"a": {}}}}, pretrain={"matrix": {"row": {"c": {}}}})
 
 
+def test_named_points_of_two_axes_are_merged() -> None:
+    size = {"small": {"model": "bert-mini"}, "deep": {"model": {"num_hidden_layers": 6}}}
+    act = {"relu": {"model": {"hidden_act": "relu"}, "steps": 3}}
+    found = nodes(pretrain={"model": "bert-tiny", "matrix": {"size": size, "act": act}})
+    models = {name: found[f"pretrain@{name}-relu"].config.model for name in size}  # type: ignore[attr-defined]
+    assert [model.hidden_act for model in models.values()] == ["relu", "relu"]
+    assert (models["small"].num_hidden_layers, models["small"].hidden_size) == (4, 256)
+    assert (models["deep"].num_hidden_layers, models["deep"].hidden_size) == (6, 128)
+    other = {"long": {"tokens": 1000}}
+    with pytest.raises(UsageError, match="tokens"):
+        nodes(pretrain={"matrix": {"act": act, "other": other}})
+
+
 def test_two_inputs_with_the_same_axis_are_joined() -> None:
     found = nodes(
         vocab_at_v={"matrix": {"size": [100, 200]}}, dataset_at_d={}, pretrain={}, finetune={}

@@ -59,6 +59,34 @@ def test_an_empty_form_leaves_the_config_as_it_is() -> None:
     assert parameters_of(EMPTY).overrides == {}
 
 
+def test_fields_and_overrides_are_merged_and_overrides_win() -> None:
+    overrides = {
+        "pretrain.run.retries": 3,
+        "pretrain.steps": 5,
+        "vocab": {"size": 900},
+        "corpus.sources": [{"kind": "wikipedia", "path": "/tmp/x.xml"}],  # which the preset lacks
+    }
+    form = {**EMPTY, "config": "bert-base", "launcher": "slurm", "nodes": 4, "steps": 7}
+    form |= {"vocab_size": 800, "length": 64, "overrides": overrides}
+    found = configs.load("bert-base", parameters_of(form).overrides)
+    trainings = [node for node in found.nodes.values() if node.stage == "pretrain"]
+    assert {(n.execution.launcher, n.execution.nodes) for n in trainings} == {("slurm", 4)}
+    assert "retries" in str(parameters_of(form).overrides["pretrain"]["run"])
+    sizes = {node.config.size for node in found.nodes.values() if node.stage == "vocab"}  # type: ignore[attr-defined]
+    assert sizes == {900}
+    demo = {**EMPTY, "steps": 7, "overrides": {"pretrain.steps": 5, "pretrain.run.retries": 3}}
+    (training,) = (
+        node
+        for node in configs.load("demo", parameters_of(demo).overrides).nodes.values()
+        if node.name == "pretrain"
+    )
+    assert (training.config.steps, training.execution.retries) == (5, 3)  # type: ignore[attr-defined]
+    whole = {"pretrain": {"model": "bert-mini"}, "pretrain.run": {"retries": 3}}
+    assert parameters_of({**EMPTY, "launcher": "slurm", "overrides": whole}).overrides == {
+        "pretrain": {"model": "bert-mini", "run": {"": {"retries": 3}}}
+    }
+
+
 def test_what_a_form_s_schema_takes_is_what_the_config_takes() -> None:
     filled = {
         "epochs": 2,
