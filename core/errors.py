@@ -4,6 +4,7 @@
     ├── UsageError        2  bad usage or config: the user's command or YAML must change
     │   └── SupersededError  another attempt or launch has the directory: no more writes
     ├── DataError         3  bad input data: a file is missing, truncated or of the wrong kind
+    ├── TimeLimitError    1  a stage took longer than it may; it is not retried
     └── StoppedError      4  stopped on request, with a checkpoint saved
 
 A message is one sentence that names the file or field, the value found, and what to do.
@@ -44,6 +45,10 @@ class DataError(ClozeError):
     """An input is missing, damaged, or not of the expected kind."""
 
     exit_code = 3
+
+
+class TimeLimitError(ClozeError):
+    """A stage took longer than its `timeout_minutes`."""
 
 
 class StoppedError(ClozeError):

@@ -248,8 +248,8 @@ class Execution(BaseModel):
     """Take no slots: run next to other work on this host's cores and GPUs."""
 
     retries: int = Field(default=0, ge=0)
-    """Number of retries after a failure that may be temporary; bad input, bad config and stops are
-    not retried."""
+    """Number of retries after a failure that may be temporary; bad input, bad config, stops and
+    time limits are not retried."""
 
     retry_seconds: float = Field(default=10.0, ge=0)
     """Seconds before the first retry; doubled before each further one, up to ten minutes."""
@@ -259,7 +259,8 @@ class Execution(BaseModel):
     --processes."""
 
     timeout_minutes: float | None = Field(default=None, gt=0)
-    """Stop the stage after this time and report it as failed; a training saves a checkpoint."""
+    """Stop the stage after this time, restarts included, and report it as failed; a training saves
+    a checkpoint."""
 
     checkpoint_every: int | None = Field(default=None, ge=1)
     """Steps between checkpoints. Default: ten minutes. The last step is always saved."""

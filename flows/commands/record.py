@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from datetime import UTC, datetime
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -82,7 +82,7 @@ def record(
     for path, evidence in zip(directories, evidences, strict=True):
         content.run_of(track, evidence)  # rules first: scoring takes longer
         evidence["loss"] = _loss(path, dataset)
-    date, name = f"{datetime.now(UTC):%Y-%m-%d}", enter or "entry"
+    date, name = f"{datetime.now(timezone.utc):%Y-%m-%d}", enter or "entry"
     new = record_book.Record(track=track, name=name, date=date, commit=commit, lines=lines, logs=[])
     runs = [content.run_of(track, evidence) for evidence in evidences]
     same_track = [one for one in entries if one.record.track == track]

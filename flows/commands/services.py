@@ -280,15 +280,22 @@ def verify(ctx: click.Context, target: str, threads: int | None, as_json: bool) 
     """
     from rich import progress as bars
 
+    from cloze.core import storage
     from cloze.core.artifacts import artifact
     from cloze.core.artifacts.lineage import containing_artifact
+    from cloze.core.errors import DataError
     from cloze.flows.graph.plan import runs_directory
     from cloze.flows.run import targets
     from cloze.flows.views import terminal
 
     resolved = targets.resolve(target)
     if resolved.is_run:
-        paths = artifact.find_artifacts(str(runs_directory() / resolved.run))
+        paths = list(filter(artifact.is_artifact, filter(storage.has_scheme, resolved.paths)))
+        try:
+            paths += artifact.find_artifacts(str(runs_directory() / resolved.run))
+        except DataError:
+            if not paths:  # else all are on a store
+                raise
     elif resolved.run:  # a node or section; it may also have unfinished artifacts
         paths = list(filter(artifact.is_artifact, resolved.paths)) or [resolved.path]
     else:

@@ -6,6 +6,7 @@ A detached launch (Slurm job, TrainJob) survives the process that started it.
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -16,7 +17,7 @@ from cloze.core import storage
 from cloze.core.artifacts.checkpoints import start_attempt, start_launch
 from cloze.core.artifacts.lock import is_locked
 from cloze.core.config import StageConfig
-from cloze.core.errors import ClozeError, StoppedError, UsageError
+from cloze.core.errors import StoppedError, TimeLimitError, UsageError
 from cloze.core.stages.execution import Execution
 from cloze.core.stages.stage import BuildContext, Stage, StageResult
 from cloze.core.stages.worker import LOGS, Job, local_directory
@@ -122,9 +123,10 @@ def run_with_restarts(launcher: Launcher, work: LaunchRequest) -> StageResult:
         ClozeError: the error of the last attempt.
     """
     restarts, preemptions, policy = 0, 0, RetryPolicy(work.execution)
+    deadline = time.monotonic() + 60.0 * (work.execution.timeout_minutes or math.inf)
     while True:
         try:
-            return LaunchCoordinator(launcher, work).run()
+            return LaunchCoordinator(launcher, work, deadline).run()
         except PreemptedError as error:
             preemptions, seconds = preemptions + 1, FIRST_SECONDS
             message = f"{error}; started again when there is room, preemption {preemptions}"
@@ -234,12 +236,14 @@ def run_in_worker_processes(
 
 
 class LaunchCoordinator:
-    """One attempt: starts the ranks, follows them until they end, stops them."""
+    """One attempt: starts the ranks, follows them until they end, stops them.
 
-    def __init__(self, launcher: Launcher, work: LaunchRequest) -> None:
-        self.launcher, self.work, self.build = launcher, work, work.build
-        minutes = work.execution.timeout_minutes
-        self.deadline = None if minutes is None else time.monotonic() + 60.0 * minutes
+    Args:
+        deadline: end of the stage's time limit on the clock of `time.monotonic`.
+    """
+
+    def __init__(self, launcher: Launcher, work: LaunchRequest, deadline: float) -> None:
+        self.launcher, self.work, self.build, self.deadline = launcher, work, work.build, deadline
         self.cancel_poll = cancel_requests.CancelPoll(work.build.path)
         if work.launch:
             fence = start_attempt(work.build.path, work.launch)
@@ -293,11 +297,11 @@ class LaunchCoordinator:
                 return
 
     def _raise_if_stop_requested(self) -> None:
-        """Raise KeyboardInterrupt if the run was asked to stop, ClozeError after the time limit."""
+        """Raise KeyboardInterrupt if the run was asked to stop, or an error after the deadline."""
         if self.build.report.stop_requested() or self.cancel_poll():
             raise KeyboardInterrupt
-        if self.deadline is not None and time.monotonic() > self.deadline:
-            raise ClozeError(
+        if time.monotonic() > self.deadline:
+            raise TimeLimitError(
                 f"{self.work.job.stage} took longer than timeout_minutes "
                 f"({self.work.execution.timeout_minutes:g}) and was stopped; "
                 "raise it, or run again to continue"

@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from cloze.core.errors import ClozeError, DataError, StoppedError, UsageError
+from cloze.core.errors import ClozeError, DataError, StoppedError, TimeLimitError, UsageError
 from cloze.core.stages.execution import Execution
 from cloze.flows.machine.slots import number_of
 
@@ -16,9 +16,9 @@ _NUMBER = re.compile(r"\d+(\.\d+)?")
 
 
 def is_retryable(error: BaseException) -> bool:
-    """Return False for usage errors, data errors and requested stops; True for other exceptions."""
+    """Return False for bad usage or data, requested stops and time limits; True for the rest."""
     return isinstance(error, Exception) and not isinstance(
-        error, (UsageError, DataError, StoppedError)
+        error, (UsageError, DataError, StoppedError, TimeLimitError)
     )
 
 

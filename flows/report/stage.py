@@ -15,7 +15,7 @@ from pydantic import Field
 
 from cloze.core import storage
 from cloze.core.artifacts import artifact
-from cloze.core.config import NoFingerprint, StageConfig
+from cloze.core.config import StageConfig
 from cloze.core.errors import DataError, UsageError
 from cloze.core.stages.execution import (
     PROCESS_BYTES,
@@ -74,7 +74,7 @@ class ReportConfig(StageConfig):
     table: PaperTable | None = None
     """A paper's table: rows and columns of the run, with the published figures."""
 
-    nodes: NoFingerprint[dict[str, NodePlacement]] = Field(default_factory=dict, exclude=True)
+    nodes: dict[str, NodePlacement] = Field(default_factory=dict, exclude=True)
     """Position of each gathered node in the graph, filled in by the run."""
 
 

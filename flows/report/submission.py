@@ -17,7 +17,7 @@ from pydantic import Field
 
 from cloze.core import storage
 from cloze.core.artifacts import artifact
-from cloze.core.config import NoFingerprint, StageConfig
+from cloze.core.config import StageConfig
 from cloze.core.errors import DataError
 from cloze.core.stages.execution import (
     PROCESS_BYTES,
@@ -136,7 +136,7 @@ SERVER = (
 class SubmissionConfig(StageConfig):
     """Options of the stage `submission`."""
 
-    nodes: NoFingerprint[dict[str, NodePlacement]] = Field(default_factory=dict, exclude=True)
+    nodes: dict[str, NodePlacement] = Field(default_factory=dict, exclude=True)
     """Position of each gathered node in the graph, filled in by the run."""
 
 

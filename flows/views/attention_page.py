@@ -52,7 +52,7 @@ class AttentionPage:
         """Write the page; return the number of texts. Args: checkpoint: its name for readers."""
         content = {"checkpoint": checkpoint, "texts": self._texts}
         data = json.dumps(content).replace("<", "\\u003c")
-        template = files(__package__).joinpath("templates", "attention.html").read_text("utf-8")
+        template = (files(__package__) / "templates" / "attention.html").read_text("utf-8")
         storage.write_bytes(path, template.replace("{{data}}", data).encode())
         return len(self._texts)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 import threading
+import uuid
 from pathlib import Path
 from typing import Any
 
@@ -218,6 +219,25 @@ def test_options_of_resume_replace_those_of_a_section(toy_config: str, tmp_path:
     nodes = RunConfig(values, "toy").nodes
     assert {node.execution.grace_seconds for node in nodes.values()} == {5}
     assert nodes["count"].execution.processes == 3
+
+
+def test_a_run_on_a_store_is_verified(
+    toy_config: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("CLOZE_STORE", f"memory://{uuid.uuid4().hex}")
+    results = run_plain(session(toy_config))
+    capsys.readouterr()
+    assert cli.main(["verify", "toy"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    artifacts = {result.artifact for result in results.values()}
+    assert {line.partition(" matches its manifest")[0] for line in lines} == artifacts
+    monkeypatch.delenv("CLOZE_STORE")
+    run_plain(session(toy_config, overrides={"letters.size": 5}, until="letters"))
+    storage.write_bytes(f"{results['count'].artifact}/count.txt", b"9")
+    assert cli.main(["verify", "toy"]) == 3
+    told = capsys.readouterr()
+    assert "count.txt" in told.err
+    assert "runs/toy/letters-" in told.out
 
 
 def test_what_a_stage_raised_is_kept(toy_config: str, tmp_path: Path) -> None:

@@ -206,6 +206,20 @@ def test_named_points_of_two_axes_are_merged() -> None:
         nodes(pretrain={"matrix": {"act": act, "other": other}})
 
 
+@pytest.mark.parametrize("stage", ["report", "submission"])
+def test_axes_count_in_the_fingerprint_of_a_report(stage: str) -> None:
+    """They decide which scores are averaged."""
+
+    def fields(axis: str, path: str = "books") -> dict[str, Any]:
+        seeds = {name: {"seed": int(name)} for name in "12"}
+        corpus = {"sources": [{"kind": "books", "path": path}]}
+        found = nodes(corpus=corpus, pretrain={"matrix": {axis: seeds}}, **{stage: {}})
+        return found[stage].config.fingerprint_fields()
+
+    assert fields("run") != fields("seed")
+    assert fields("run") == fields("run", "/elsewhere/books")
+
+
 def test_two_inputs_with_the_same_axis_are_joined() -> None:
     found = nodes(
         vocab_at_v={"matrix": {"size": [100, 200]}}, dataset_at_d={}, pretrain={}, finetune={}
@@ -251,7 +265,7 @@ def test_run_is_laid_over_the_runs_own() -> None:
     assert found["dataset"].execution.retries == 1
 
 
-def test_where_the_gathered_nodes_stand_is_told_and_counts_for_nothing() -> None:
+def test_where_the_gathered_nodes_stand_is_told() -> None:
     found = nodes(pretrain={"matrix": {"seed": [1, 2]}}, report={})
     told = found["report"].config.nodes["pretrain@2"]  # type: ignore[attr-defined]
     assert (told.section, told.values, told.inputs) == (
@@ -260,7 +274,6 @@ def test_where_the_gathered_nodes_stand_is_told_and_counts_for_nothing() -> None
         {"dataset": "dataset"},
     )
     assert "nodes" not in found["report"].config.model_dump()
-    assert found["report"].config.fingerprint_fields() == {}
 
 
 @pytest.mark.parametrize(

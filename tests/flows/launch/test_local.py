@@ -22,11 +22,12 @@ from typing import Any
 import psutil
 import pytest
 
-from cloze.core.errors import ClozeError, DataError, StoppedError, UsageError
+from cloze.core.errors import ClozeError, DataError, StoppedError, TimeLimitError, UsageError
 from cloze.core.stages.execute import BuildResult, execute
 from cloze.core.stages.execution import Execution
 from cloze.core.stages.stage import NULL_REPORTER, Reporter
 from cloze.flows.launch import coordinator
+from cloze.flows.machine.retry_policy import RetryPolicy
 from tests.conftest import REPOSITORY
 from tests.flows.toy import STAGE, ToyConfig
 
@@ -42,12 +43,15 @@ def run(
     report: Reporter = NULL_REPORTER,
     grace: float = 25.0,
     minutes: float | None = None,
+    restarts: int = 0,
     **config: Any,
 ) -> BuildResult:
     stage = dataclasses.replace(
         STAGE, run=coordinator.run_in_worker_processes(STAGE, "tests.flows.toy:STAGE")
     )
-    execution = Execution(processes=processes, grace_seconds=grace, timeout_minutes=minutes)
+    execution = Execution(
+        processes=processes, grace_seconds=grace, timeout_minutes=minutes, restarts=restarts
+    )
     return execute(stage, ToyConfig(**config), {}, str(out), execution=execution, report=report)
 
 
@@ -277,8 +281,17 @@ def test_a_run_that_is_asked_to_end_stops_its_ranks_from_any_thread(tmp_path: Pa
 def test_a_stage_that_has_had_its_time_is_stopped_and_has_failed(tmp_path: Path) -> None:
     with pytest.raises(ClozeError, match=r"longer than timeout_minutes \(0\.05\)") as reported:
         run(tmp_path / "a", processes=2, grace=1.0, minutes=0.05, act="deaf")
-    assert reported.value.exit_code == 1  # it may be tried again, and goes on from its checkpoint
+    assert reported.value.exit_code == 1
+    assert not RetryPolicy(Execution(retries=2)).should_retry(reported.value)
     assert living(tmp_path / "a") == []
+
+
+def test_a_restart_does_not_extend_the_time_limit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(coordinator, "FIRST_SECONDS", 5.0)
+    with pytest.raises(TimeLimitError, match="longer than timeout_minutes"):
+        run(tmp_path / "a", restarts=1, minutes=0.08, act="die once")
 
 
 def test_sigterm_is_passed_on_and_becomes_stopped(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from cloze.core.stages.execution import Execution
 from cloze.core.stages.stage import BuildContext
 from cloze.flows.report.page import render
 from cloze.flows.report.report_nodes import NodePlacement, ReportNode, scores
-from cloze.flows.report.stage import FILE, STAGE, ReportConfig, headline, run
+from cloze.flows.report.stage import FILE, ReportConfig, headline, run
 
 CORPUS = {
     "documents": 14,
@@ -263,9 +263,3 @@ def test_the_headline_is_of_what_was_evaluated_last() -> None:
     )
     many = {f"finetune@{number}": {"accuracy": told} for number in range(5)}
     assert headline({"scores": many}).endswith("finetune@2 accuracy 0.500 and 2 more")
-
-
-def test_it_gathers_and_nothing_of_where_nodes_stand_counts() -> None:
-    config = ReportConfig(nodes={"pretrain": NodePlacement(section="pretrain")})
-    assert STAGE.reads_all_nodes
-    assert config.fingerprint_fields() == ReportConfig().fingerprint_fields() == {}
