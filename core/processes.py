@@ -26,18 +26,18 @@ PARENT_PID = "CLOZE_PARENT_PID"
 _PR_SET_PDEATHSIG = 1
 
 
-def die_with_parent() -> None:
-    """Have the kernel kill this process when its parent dies; `PARENT_PID` names the parent.
+def die_with_parent(number: int = signal.SIGKILL) -> None:
+    """Have the kernel end this process when its parent dies; `PARENT_PID` names the parent.
 
     Linux sends the signal when the *thread* that forked ends, so fork from a thread that stays
-    alive.
+    alive. Args: number: the signal.
     """
     parent = os.environ.get(PARENT_PID)
     if parent is None or not sys.platform.startswith("linux"):
         return
-    _request_death_signal()
+    request_death_signal(number)
     if os.getppid() != int(parent):  # the parent died before the request
-        os.kill(os.getpid(), signal.SIGKILL)
+        os.kill(os.getpid(), number)
 
 
 def peak_memory() -> int:
@@ -69,13 +69,13 @@ def reset_peak_memory() -> bool:
     return True
 
 
-def _request_death_signal() -> None:
-    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+def request_death_signal(number: int = signal.SIGKILL) -> None:
+    """Ask the kernel to send this process a signal when its parent dies; Linux only.
 
-
-def parent_death_preexec_fn() -> Callable[[], None] | None:
-    """Return a `preexec_fn` that kills a child with its parent; for single-threaded parents."""
-    return _request_death_signal if sys.platform.startswith("linux") else None
+    It may be a `preexec_fn` of single-threaded parents.
+    """
+    if sys.platform.startswith("linux"):
+        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, int(number))
 
 
 def free_ports(count: int, host: str = "127.0.0.1") -> list[int]:

@@ -232,12 +232,6 @@ class InputSpec:
     inherited_fields: tuple[str, ...] = ()
 
 
-def no_headline(summary: Mapping[str, Any]) -> str:
-    """Return no headline: the default for stages without metrics to show."""
-    del summary
-    return ""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stage:
     """The definition of a stage; `flows/graph/stages.py` has the table of all stages.
@@ -272,7 +266,7 @@ class Stage:
     unread: frozenset[str] = frozenset()
     on_gpu: bool = False
     outputs: tuple[str, ...] = ()
-    headline: Callable[[Mapping[str, Any]], str] = no_headline
+    headline: Callable[[Mapping[str, Any]], str] = lambda summary: ""
     cost_model: CostModel | None = None
     comparison_metrics: tuple[str, ...] = ()
 

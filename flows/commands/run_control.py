@@ -282,8 +282,7 @@ def _resume_run(name: str, changes: Mapping[str, Any], prefect: bool | None, as_
         values = {key: _with_run_changes(section, changes) for key, section in values.items()}
         run = without_other_launchers(values.get("run") or {}, changes.get("launcher"))
         values["run"] = {**run, **changes}
-    config = RunConfig(values, name)
-    session = RunSession(parameters, started_nodes=started, config=config)
+    session = RunSession(parameters, started_nodes=started, config=RunConfig(values, name))
     start(session, prefect=prefect, as_json=as_json)
 
 

@@ -19,7 +19,7 @@ from cloze.flows.doctor.machine import Finding
 from cloze.flows.graph.plan import runs_directory
 from cloze.flows.machine import slots
 from cloze.flows.prefect import sweep
-from cloze.flows.run import status_file
+from cloze.flows.run import server_addresses, status_file
 from cloze.flows.run.server_addresses import answers, why_silent
 from cloze.flows.tracking.spool import DIRECTORY
 from cloze.flows.tracking.spool_state import FILE, count_dead_letters, requeue
@@ -34,7 +34,7 @@ SERVERS = {"PREFECT_API_URL": "/health", "MLFLOW_TRACKING_URI": "/health", "AWS_
 def servers() -> Iterator[Finding]:
     """Check the servers of `cloze ui` and those named in the environment."""
     runs = runs_directory()
-    current = state.running(runs)
+    current = server_addresses.servers(runs)
     for service in current.get("services", {}).values():
         is_up = service["state"] == "up"
         fix = (
@@ -110,7 +110,7 @@ def _refusal(api: str) -> str:
 def stuck() -> Iterator[Finding]:
     """Find runs in progress whose process has ended, in local records and in Prefect."""
     runs = runs_directory()
-    api = os.environ.get("PREFECT_API_URL") or state.running(runs).get("api")
+    api = os.environ.get("PREFECT_API_URL") or server_addresses.servers(runs).get("api")
     reachable = api if api and answers(f"{api.rstrip('/')}/health") and not _refusal(api) else None
     for message in sweep.sweep(runs, reachable, mark=False):
         yield Finding(

@@ -84,9 +84,8 @@ def stage(name: str) -> Stage:
 
 def headline(manifest: Manifest) -> str:
     """Return the main metrics of an artifact as text, as formatted by its stage."""
-    reference = TABLE.get(manifest.stage) or TOOLS.get(manifest.stage)
-    definition: Stage | None = resolve_name(reference) if reference else None
-    return definition.headline(manifest.summary) if definition else ""
+    is_known = manifest.stage in {**TABLE, **TOOLS}
+    return stage(manifest.stage).headline(manifest.summary) if is_known else ""
 
 
 def figures(name: str, summary: Mapping[str, Any]) -> dict[str, float]:

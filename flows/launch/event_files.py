@@ -24,15 +24,8 @@ class EventWriter:
         """Open the file. Args: path: path without the ending .jsonl."""
         self.path = path
         self._count = 0
-        self._file = (
-            os.open(
-                f"{storage.filesystem(path)[1]}.jsonl",
-                os.O_WRONLY | os.O_CREAT | os.O_APPEND,
-                0o666,
-            )
-            if _grows(path)
-            else None
-        )
+        file, flags = f"{storage.filesystem(path)[1]}.jsonl", os.O_WRONLY | os.O_CREAT | os.O_APPEND
+        self._file = os.open(file, flags, 0o666) if _grows(path) else None
 
     def send(self, events: Sequence[Mapping[str, Any]]) -> None:
         """Append events in order.
@@ -49,11 +42,6 @@ class EventWriter:
             return
         while content:
             content = content[os.write(self._file, content) :]
-
-    def close(self) -> None:
-        if self._file is not None:
-            os.close(self._file)
-            self._file = None
 
 
 class EventReader:

@@ -7,7 +7,6 @@ so trainings save checkpoints.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import os
 import queue
 import signal
@@ -30,6 +29,7 @@ from prefect.task_runners import ThreadPoolTaskRunner
 from rich.console import Console
 
 from cloze.core.errors import ClozeError, StoppedError
+from cloze.core.processes import request_death_signal
 from cloze.core.secrets import redact
 from cloze.flows.graph import schedule
 from cloze.flows.prefect import parameters as form
@@ -46,7 +46,6 @@ from cloze.flows.prefect.publishing import ArtifactPublisher
 from cloze.flows.run import status_file
 from cloze.flows.run.session import RunSession
 
-_PR_SET_PDEATHSIG = 1
 _SIGNAL = signal.SIGUSR2
 _parent = 0  # the watched process; 0: none
 
@@ -58,7 +57,7 @@ def watch_parent() -> None:
         return
     _parent = os.getppid()
     signal.signal(_SIGNAL, _end_if_orphan)
-    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, int(_SIGNAL))
+    request_death_signal(_SIGNAL)
 
 
 def is_orphan() -> bool:

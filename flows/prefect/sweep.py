@@ -52,7 +52,7 @@ def sweep(runs: Path, api: str | None = None, *, mark: bool = True) -> list[str]
         Exception: the server does not answer.
     """
     owners = _owners(runs) if api is not None else {}
-    dead = status_file.mark_crashed(runs) if mark else status_file.crashed_runs(runs)
+    dead = status_file.mark_crashed(runs, write=mark)
     messages = [
         f"run {name}: its process is gone{'; marked crashed' if mark else ''}" for name in dead
     ]

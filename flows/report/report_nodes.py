@@ -10,7 +10,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from cloze.core.artifacts.artifact import Manifest
+from cloze.core.artifacts.artifact import Manifest, read_manifest
 
 REPLICATES = ("seed",)  # axes of replicates: mean and deviation are over them
 # Baselines of a fine-tuning in its first metric: constant predictions, and the model from random
@@ -90,6 +90,12 @@ class ReportNode:
             for name, value in metrics.items()
             if isinstance(value, (int, float)) and math.isfinite(value)
         }
+
+
+def read_node(name: str, path: str, placements: Mapping[str, NodePlacement]) -> ReportNode:
+    """Return the node with the artifact at `path`, without its history."""
+    placement = placements.get(name) or NodePlacement(section=name)
+    return ReportNode(name=name, path=path, manifest=read_manifest(path), placement=placement)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -282,11 +288,8 @@ def best_settings(nodes: Sequence[ReportNode]) -> list[SummaryTable]:
 
     A setting consists of all matrix values except seed and task.
     """
-    return [
-        table
-        for task, members in _by_task(nodes).items()
-        if (table := _ranked(task, members)) is not None
-    ]
+    ranked = (_ranked(task, members) for task, members in _by_task(nodes).items())
+    return list(filter(None, ranked))
 
 
 def _by_task(nodes: Sequence[ReportNode]) -> dict[str, list[ReportNode]]:
@@ -311,6 +314,7 @@ def _ranked(task: str, members: Sequence[ReportNode]) -> SummaryTable | None:
     metric = next(iter(members[0].scores))
     scores = {group: scores_of(replicates)[metric] for group, replicates in groups.items()}
     sign = 1.0 if lower_is_better(metric) else -1.0
+    cells = {key: [str(own.get(axis, "")) for axis in differing] for key, own in settings.items()}
     ranked = sorted(scores, key=lambda group: sign * scores[group].mean)
     notes = [f"The first row is the best by its mean on dev over {scores[ranked[0]].n} seeds."]
     if len(ranked) > MOST:
@@ -318,13 +322,7 @@ def _ranked(task: str, members: Sequence[ReportNode]) -> SummaryTable | None:
     return SummaryTable(
         title=f"{SETTINGS}{task}, {metric} on dev",
         columns=(*differing, *FIGURES),
-        rows=[
-            (
-                *(str(settings[group].get(axis, "")) for axis in differing),
-                *_figures(scores[group]),
-            )
-            for group in ranked[:MOST]
-        ],
+        rows=[(*cells[group], *_figures(scores[group])) for group in ranked[:MOST]],
         notes=notes,
     )
 

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 from pydantic import Field
 
 from cloze.core import storage
-from cloze.core.artifacts import artifact
 from cloze.core.config import StageConfig
 from cloze.core.errors import DataError, UsageError
 from cloze.core.stages.execution import (
@@ -45,6 +44,7 @@ from cloze.flows.report.report_nodes import (
     describe_groups,
     last_pretrainings,
     multitask_versus_single,
+    read_node,
     scores,
 )
 
@@ -91,7 +91,8 @@ def run(config: ReportConfig, build: BuildContext) -> StageResult:
     """
     from cloze.flows.report.page import render
 
-    nodes = [_gathered(name, path, config) for name, path in build.inputs.items()]
+    nodes = [read_node(name, path, config.nodes) for name, path in build.inputs.items()]
+    nodes = [replace(node, history=_history(node)) for node in nodes]
     encoders = last_pretrainings(nodes)
     masks: list[dict[str, Any]] = []
     for number, node in enumerate(encoders[:MOST_FILLED]):
@@ -135,13 +136,6 @@ def _figure(table: PaperTable, cells: Cells, nodes: list[ReportNode]) -> str:
     return plots.points(rows, headings.get(table.figure.x, table.figure.x), label)
 
 
-def _gathered(name: str, path: str, config: ReportConfig) -> ReportNode:
-    manifest = artifact.read_manifest(path)
-    placement = config.nodes.get(name) or NodePlacement(section=name)
-    history = _history(path) if manifest.stage == "pretrain" else []
-    return ReportNode(name=name, path=path, manifest=manifest, placement=placement, history=history)
-
-
 def _filled(node: ReportNode, config: ReportConfig) -> list[dict[str, Any]]:
     """Return the sentences filled by the node's model; empty if the model cannot fill masks."""
     request = {"requests": [{"text": text} for text in config.masked], "top_k": config.top_k}
@@ -158,9 +152,10 @@ def _filled(node: ReportNode, config: ReportConfig) -> list[dict[str, Any]]:
     ]
 
 
-def _history(pretrain: str) -> list[dict[str, Any]]:
-    path = storage.join(pretrain, "metrics.jsonl")
-    content = storage.read_at_once(path) if storage.exists(path) else b""
+def _history(node: ReportNode) -> list[dict[str, Any]]:
+    path = storage.join(node.path, "metrics.jsonl")
+    is_logged = node.stage == "pretrain" and storage.exists(path)
+    content = storage.read_at_once(path) if is_logged else b""
     lines = content.decode(errors="replace").splitlines()
     try:
         return [json.loads(line) for line in lines]

@@ -16,7 +16,6 @@ from typing import Any
 from pydantic import Field
 
 from cloze.core import storage
-from cloze.core.artifacts import artifact
 from cloze.core.config import StageConfig
 from cloze.core.errors import DataError
 from cloze.core.stages.execution import (
@@ -29,11 +28,7 @@ from cloze.core.stages.execution import (
     Metadata,
 )
 from cloze.core.stages.stage import BuildContext, Stage, StageResult
-from cloze.flows.report.report_nodes import (
-    NodePlacement,
-    ReportNode,
-    SummaryTable,
-)
+from cloze.flows.report.report_nodes import NodePlacement, ReportNode, SummaryTable, read_node
 
 ENTAILMENT = ("entailment", "not_entailment")
 THREE_WAYS = ("entailment", "neutral", "contradiction")
@@ -149,15 +144,7 @@ def run(config: SubmissionConfig, build: BuildContext) -> StageResult:
     Raises:
         DataError: GLUE does not allow a prediction.
     """
-    nodes = [
-        ReportNode(
-            name=name,
-            path=path,
-            manifest=artifact.read_manifest(path),
-            placement=config.nodes.get(name) or NodePlacement(section=name),
-        )
-        for name, path in build.inputs.items()
-    ]
+    nodes = [read_node(name, path, config.nodes) for name, path in build.inputs.items()]
     files, notes = dict[str, dict[str, Any]](), list[str]()
     archive = io.BytesIO()
     with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as zip_file:

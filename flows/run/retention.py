@@ -103,7 +103,8 @@ def survey(
         for node in record["nodes"].values():
             is_gone = storage.is_local(node["artifact"]) and not Path(node["artifact"]).exists()
             if record["state"] == status_file.RUNNING or not is_gone:
-                for path in node.get("inputs", ()):
+                # records of earlier versions have the inputs in the config alone
+                for path in node.get("inputs") or record["config"].get("inputs", {}).values():
                     need(path, out)
     now = time.time()
     for stored in found:

@@ -228,18 +228,18 @@ class RunSession:
     def _close_records(self, error: BaseException | None) -> None:
         if self.records is not None:
             from cloze.flows.tracking.node import status_of
+            from cloze.flows.tracking.run_logger import close_spool
             from cloze.flows.tracking.spool import FLUSH_SECONDS, STOP_SECONDS
 
             self.records.end(status_of(error))
-            is_stop = error is not None and _is_stop(error)
-            for warning in self.records.close(STOP_SECONDS if is_stop else FLUSH_SECONDS):
+            seconds = FLUSH_SECONDS if error is None or not _is_stop(error) else STOP_SECONDS
+            for warning in close_spool(self.records.spool, seconds):
                 self.screen.print(f"[yellow]{escape(warning)}[/]")
 
     def seconds_left(self, name: str) -> float | None:
         """Return the expected remaining seconds of a running node; None if unknown."""
-        node = self.record.content["nodes"][name] if self.record else {}
-        seconds: float | None = node.get("seconds_left")
-        return seconds
+        node: dict[str, float] = self.record.content["nodes"][name] if self.record else {}
+        return node.get("seconds_left")
 
     @property
     def stopping(self) -> bool:

@@ -275,20 +275,13 @@ def read(runs: Path, name: str) -> dict[str, Any]:
     return record
 
 
-def crashed_runs(runs: Path) -> list[str]:
-    """Return the names of zombie runs: recorded as running, but no process holds the lock."""
+def mark_crashed(runs: Path, *, write: bool = True) -> list[str]:
+    """Write the state crashed into the records of zombie runs, and return the runs' names.
+
+    A zombie run is recorded as running, but no process holds its lock. Without `write`, only return
+    the names.
+    """
     names = []
-    for directory in (*directories(runs), *command_directories(runs)):
-        for path in records_in(directory)[-1:]:
-            record = read_file(path)
-            if record is not None and _is_dead(record, path):
-                names.append(str(record["run"]))
-    return names
-
-
-def mark_crashed(runs: Path) -> list[str]:
-    """Write the state crashed into the records of all zombie runs and return their names."""
-    marked = []
     for directory in (*directories(runs), *command_directories(runs)):
         for path in records_in(directory):
             record = read_file(path)
@@ -296,9 +289,10 @@ def mark_crashed(runs: Path) -> list[str]:
                 continue
             with suppress(OSError):
                 crashed = _as_crashed(record, path.stat().st_mtime)
-                storage.write_bytes(str(path), json.dumps(crashed).encode(), private=True)
-                marked.append(str(record["run"]))
-    return marked
+                if write:
+                    storage.write_bytes(str(path), json.dumps(crashed).encode(), private=True)
+                names.append(str(record["run"]))
+    return names
 
 
 def _is_dead(content: Mapping[str, Any], path: Path) -> bool:

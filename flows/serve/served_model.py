@@ -100,10 +100,6 @@ class ServedModel:
         return self._ready.is_set()
 
     @property
-    def worker_pid(self) -> int | None:
-        return None if self._worker is None else self._worker.pid
-
-    @property
     def queued(self) -> int:
         return len(self._queue)
 

@@ -91,10 +91,6 @@ class WorkerProcess:
         worker._reader = asyncio.create_task(worker._read_events(reader))
         return worker
 
-    @property
-    def pid(self) -> int:
-        return self._process.pid
-
     async def ready(self) -> None:
         """Wait until the model is loaded and has answered an example.
 

@@ -37,7 +37,7 @@ log = logging.getLogger(__name__)
 STATUSES = ("FINISHED", "KILLED", "FAILED")  # the worst one last
 
 
-def closed(spool: Spool, seconds: float = FLUSH_SECONDS) -> list[str]:
+def close_spool(spool: Spool, seconds: float = FLUSH_SECONDS) -> list[str]:
     """Close the spool, waiting up to `seconds` for the sender; return warnings."""
     warnings = []
     if not spool.close(seconds) and importlib.util.find_spec("mlflow") is None:
@@ -144,10 +144,6 @@ class MlflowRunLogger:
             self.spool.end_run(run, self._worst[section])
         if self._parent is not None:
             self.spool.end_run(self._parent, status)
-
-    def close(self, seconds: float = FLUSH_SECONDS) -> list[str]:
-        """Wait up to `seconds` for the sender; return warnings."""
-        return closed(self.spool, seconds)
 
     def start_node_run(self, step: PlannedNode, build_id: str, tags: Mapping[str, str]) -> str:
         """Start a node's run and its parents; return the node run's id, the build id."""

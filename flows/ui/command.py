@@ -16,6 +16,7 @@ from rich.markup import escape
 from cloze.core.artifacts import lock
 from cloze.core.errors import UsageError, require_packages
 from cloze.flows.graph import plan
+from cloze.flows.run import server_addresses
 from cloze.flows.ui import processes, state
 from cloze.flows.ui.services import choose_port, grace_seconds, mlflow_elsewhere, services
 from cloze.flows.ui.supervisor import Supervisor
@@ -92,14 +93,14 @@ def _attach(
     runs: Path, requested: Mapping[str, int | None], screen: Console, as_json: bool
 ) -> None:
     deadline = time.monotonic() + START_SECONDS
-    servers = state.running(runs)
+    servers = server_addresses.servers(runs)
     while (
         servers.get("state", "starting") == "starting"
         and state.is_running(runs)
         and time.monotonic() < deadline
     ):
         time.sleep(0.2)
-        servers = state.running(runs)
+        servers = server_addresses.servers(runs)
     if not servers:
         raise UsageError(f"the `cloze ui` of {runs} has just ended; run it again")
     for name, port in requested.items():

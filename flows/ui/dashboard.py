@@ -27,8 +27,8 @@ from starlette.types import ASGIApp
 from cloze.core.humanize import format_duration, format_metrics, templates_in
 from cloze.flows.machine import slots
 from cloze.flows.nightly.journal import Champion, Journal
-from cloze.flows.run import status_file
-from cloze.flows.ui import prometheus, state
+from cloze.flows.run import server_addresses, status_file
+from cloze.flows.ui import prometheus
 from cloze.flows.ui.loopback_guard import LOOPBACK, LoopbackOnlyMiddleware
 
 TEMPLATES = Path(__file__).parent / "templates"
@@ -67,7 +67,7 @@ def application(runs: Path, port: int, allowed: Collection[str] = ()) -> ASGIApp
         )
 
     def page(request: Request) -> Response:
-        servers = state.running(runs)
+        servers = server_addresses.servers(runs)
         rows = run_rows(runs, servers.get("prefect"))
         nonce = secrets.token_urlsafe(16)
         busy = (

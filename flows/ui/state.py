@@ -36,8 +36,3 @@ def write(runs: Path, state: Mapping[str, Any]) -> None:
 def is_running(runs: Path) -> bool:
     """Return whether a supervisor of these runs is alive on this machine."""
     return lock.is_locked(str(directory(runs)))
-
-
-def running(runs: Path) -> dict[str, Any]:
-    """Return the state of the running servers; empty: none run."""
-    return server_addresses.servers(runs)

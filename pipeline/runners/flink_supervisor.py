@@ -28,7 +28,7 @@ OVER = ("FINISHED", "CANCELED", "FAILED")
 
 
 def main(spec: dict[str, Any]) -> int:
-    from cloze.core.processes import parent_death_preexec_fn
+    from cloze.core.processes import request_death_signal
 
     # meant for the stage, which then closes the pipe
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -40,7 +40,7 @@ def main(spec: dict[str, Any]) -> int:
             stdout=log,
             stderr=subprocess.STDOUT,
             cwd=spec["directory"],
-            preexec_fn=parent_death_preexec_fn(),
+            preexec_fn=request_death_signal,
         )
     try:
         while process.poll() is None:

@@ -21,7 +21,7 @@ from prefect.settings import PREFECT_API_URL, temporary_settings
 
 from cloze.flows.prefect.deploy import deployments
 from cloze.flows.prefect.sweep import PENDING_MINUTES, Owner, active_flow_runs, death
-from cloze.flows.ui import state as servers_state
+from cloze.flows.run import server_addresses
 from tests.conftest import REPOSITORY
 from tests.flows.ui.waiting import is_gone, number, until
 from tests.operations.api import request, state, trigger
@@ -55,7 +55,7 @@ def test_a_killed_flow_and_worker_are_found_and_the_next_run_starts(tmp_path: Pa
         second = trigger(api, "sleeper/one", place=str(tmp_path / "second"), seconds=1)
         process = number(tmp_path / "first")
         until(lambda: request(api, f"/flow_runs/{first}")["infrastructure_pid"])
-        worker = servers_state.running(tmp_path / "runs")["services"]["worker"]
+        worker = server_addresses.servers(tmp_path / "runs")["services"]["worker"]
         for pid in (worker["pid"], process):  # nobody is left who could tell Prefect
             os.kill(pid, signal.SIGKILL)
         assert state(api, first) == "RUNNING"
@@ -73,7 +73,7 @@ def test_a_killed_flow_and_worker_are_found_and_the_next_run_starts(tmp_path: Pa
         third = trigger(api, "sleeper/one", place=str(tmp_path / "third"))
         process = number(tmp_path / "third")
         os.kill(
-            servers_state.running(tmp_path / "runs")["services"]["worker"]["pid"], signal.SIGKILL
+            server_addresses.servers(tmp_path / "runs")["services"]["worker"]["pid"], signal.SIGKILL
         )  # the worker alone
         until(lambda: is_gone(process), 60)  # no orphan
         until(lambda: state(api, third) == "CRASHED", 120)

@@ -21,7 +21,7 @@ from urllib.parse import urlsplit
 import psutil
 import pytest
 
-from cloze.flows.run import status_file
+from cloze.flows.run import server_addresses, status_file
 from cloze.flows.run.server_addresses import answers
 from cloze.flows.ui import processes, state
 from cloze.flows.ui.services import is_free
@@ -33,7 +33,7 @@ from tests.operations.ui import addresses, end, running_ui, start_ui
 
 
 def service(place: Path, name: str) -> dict[str, Any]:
-    found: dict[str, Any] = state.running(place / "runs")["services"][name]
+    found: dict[str, Any] = server_addresses.servers(place / "runs")["services"][name]
     return found
 
 

@@ -165,14 +165,16 @@ def test_a_run_of_another_host_is_not_called_dead_before_a_day_of_silence(direct
     told.update(host="elsewhere")
     assert status_file.read(directory.parent, "night")["state"] == "running"
     assert (
-        status_file.crashed_runs(directory.parent)
+        status_file.mark_crashed(directory.parent, write=False)
         == status_file.mark_crashed(directory.parent)
         == []
     )
     yesterday = time.time() - 25 * 3600
     os.utime(told.path, (yesterday, yesterday))
     assert status_file.read(directory.parent, "night")["state"] == "crashed"
-    assert status_file.mark_crashed(directory.parent) == ["night"]
+    for write in (False, True):
+        assert status_file.mark_crashed(directory.parent, write=write) == ["night"]
+    assert status_file.mark_crashed(directory.parent) == []
 
 
 def test_a_killed_process_leaves_a_crashed_run(directory: Path) -> None:

@@ -26,7 +26,7 @@ from typing import Any
 
 import jsonschema
 
-from cloze.core.processes import parent_death_preexec_fn
+from cloze.core.processes import request_death_signal
 from tests.flows.launch.trainjob_schema import TRAIN_JOB
 
 CLUSTER = Path(os.environ.get("CLUSTER", "/nonexistent"))
@@ -104,7 +104,7 @@ def pod(job: Path, node: int) -> int:
         trainer["command"],
         env={**os.environ, **plain, **ranks},
         start_new_session=True,
-        preexec_fn=parent_death_preexec_fn(),
+        preexec_fn=request_death_signal,
     )
     signal.signal(signal.SIGTERM, lambda *_: container.terminate())
     tell(phase="Running")

@@ -29,7 +29,6 @@ def test_what_is_sent_is_read_once_and_in_order(place: str) -> None:
     assert event_files.EventReader(f"{place}/node0").read()[-1] == {
         "done": True
     }  # who comes late reads all of it
-    outbox.close()
 
 
 def test_half_a_line_waits_for_its_other_half(tmp_path: Path) -> None:

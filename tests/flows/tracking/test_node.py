@@ -180,7 +180,7 @@ def test_a_resume_goes_on_in_its_own_run(tmp_path: Path, planned: PlannedNode) -
         node.metrics({"step": 5, "time": 1.0, "loss": 1.0})
     records.spool.end_run(BUILD, "KILLED")
     records.end("KILLED")
-    records.close()
+    records.spool.close()
     again, node = begun(tmp_path, planned)
     for step in (4, 5, 6):  # all lines come again
         node.metrics({"step": step, "time": 1.0, "loss": 1.0})

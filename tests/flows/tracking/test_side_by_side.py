@@ -28,7 +28,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from cloze.flows.tracking.run_logger import closed
+from cloze.flows.tracking.run_logger import close_spool
 from cloze.flows.tracking.spool import Spool
 from cloze.flows.tracking.spool_state import FILE
 from tests import warm
@@ -130,7 +130,7 @@ def test_a_run_that_waits_keeps_its_spool_while_another_one_ends(
     waiting.start_run("waited", run=run)
     waiting.line(run, line(1))
     waiting.end_run(run)
-    assert closed(waiting) == []
+    assert close_spool(waiting) == []
     (found,) = recorded(server)[run]
     assert (found.info.status, points(server, found)) == ("FINISHED", [(1, 1.0)])
 
@@ -146,7 +146,7 @@ def test_the_run_that_ends_first_waits_for_nobody_and_says_nothing_false(
     spool.start_run("younger", run=run)
     spool.end_run(run)
     assert (
-        closed(spool, 100) == []
+        close_spool(spool, 100) == []
     )  # the older one's sender works on meanwhile, for as long as its run
     (found,) = recorded(server)[run]
     assert found.info.status == "FINISHED"
@@ -194,7 +194,7 @@ def test_a_record_that_always_fails_goes_to_the_dead_letters(
     spool.start_run("younger", run=other)
     spool.line(other, line(1))
     spool.end_run(other)
-    assert closed(spool) == []  # what is refused of another run is that one's
+    assert close_spool(spool) == []  # what is refused of another run is that one's
     deadline = time.monotonic() + ANSWER_SECONDS
     while list(tmp_path.glob("*.jsonl")):
         assert time.monotonic() < deadline, (tmp_path / "sender.log").read_text()[-2000:]
@@ -219,7 +219,7 @@ def test_a_server_that_takes_nothing_refuses_nothing(tmp_path: Path, server: Thr
     time.sleep(7)  # more than the tries that one record has
     server.is_read_only = False
     spool.end_run(run)
-    assert closed(spool) == []
+    assert close_spool(spool) == []
     (found,) = recorded(server)[run]
     assert points(server, found) == [(1, 1.0)]
     assert not (tmp_path / FILE).exists()

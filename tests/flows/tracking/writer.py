@@ -8,7 +8,7 @@ import json
 import sys
 from pathlib import Path
 
-from cloze.flows.tracking.run_logger import closed
+from cloze.flows.tracking.run_logger import close_spool
 from cloze.flows.tracking.spool import Spool
 
 
@@ -29,7 +29,7 @@ def main() -> None:
         elif verb == "end":
             spool.end_run(rest[0], rest[1])
         elif verb == "close":
-            answer = closed(
+            answer = close_spool(
                 spool, 100.0
             )  # on a busy machine; waiting for another run would take as long as that one lives
         print(json.dumps(answer), flush=True)
