@@ -16,7 +16,7 @@ from cloze.pipeline.index.passages import (
     postings_name,
     shard_tables,
 )
-from cloze.pipeline.index.stage import IndexConfig
+from cloze.pipeline.index.stage import STAGE, IndexConfig
 from cloze.pipeline.runners.fan_out import fan_out
 
 COLUMNS = ["key", "id", "title", "url", "licence", "sentences"]
@@ -106,7 +106,8 @@ def _earlier(
     if path is None:
         return {}, {}
     manifest = artifact.read_manifest(path)
-    if manifest.stage != "index" or manifest.config != config.model_dump(mode="json"):
+    settings = STAGE.name, STAGE.version, config.model_dump(mode="json")
+    if (manifest.stage, manifest.version, manifest.config) != settings:
         return {}, {}
     shards = {source: dict(counts) for source, counts in manifest.summary["sources"].items()}
     return shards, {entry.path: entry for entry in manifest.files}

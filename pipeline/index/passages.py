@@ -13,10 +13,13 @@ Lucene: ln(1 + (N - n + 0.5) / (n + 0.5)).
 
 from __future__ import annotations
 
+import re
+import unicodedata
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -27,7 +30,7 @@ from cloze.core import storage
 from cloze.core.arrow import read_arrow
 from cloze.core.artifacts import artifact
 from cloze.core.errors import DataError
-from cloze.core.words import word_pattern
+from cloze.core.words import UNSPACED_LETTER, count_words, word_pattern
 
 K1, B = 1.5, 0.75
 PASSAGE_FILE, POSTINGS_FILE = "passages-", "postings-"
@@ -50,11 +53,22 @@ POSTINGS = pa.schema(
     ]
 )
 Scores = npt.NDArray[np.float32]
+_UNSPACED = re.compile(f"((?:{UNSPACED_LETTER.pattern})+)")
 
 
 def words_of_text(text: str) -> list[str]:
-    """Return the lowercased words of a text; runs of ideographs are one word."""
-    words: list[str] = word_pattern().findall(text.lower())
+    """Return the lowercased words of a text, in NFC.
+
+    Where no space separates words, each pair of adjacent letters is one, as Lucene's CJK bigrams:
+    日本語 has 日本 and 本語.
+    """
+    words = list[str]()
+    for number, part in enumerate(_UNSPACED.split(unicodedata.normalize("NFC", text).lower())):
+        if number % 2 == 0:
+            words += word_pattern().findall(part)
+            continue
+        letters = UNSPACED_LETTER.findall(part)
+        words += map("".join, pairwise(letters)) if len(letters) > 1 else letters
     return words
 
 
@@ -66,7 +80,7 @@ def cut(sentences: Sequence[str], words: int) -> Iterator[tuple[int, int]]:
     """
     begin = size = 0
     for number, sentence in enumerate(sentences):
-        length = len(sentence.split())
+        length = count_words(sentence)
         if number > begin and size + length > words:
             yield begin, number
             begin, size = number, 0

@@ -41,7 +41,7 @@ def _headline(summary: Mapping[str, Any]) -> str:
 # Files: see `passages.py`.
 STAGE = Stage(
     name="index",
-    version=1,
+    version=2,
     config=IndexConfig,
     run=_run,
     inputs={

@@ -7,7 +7,9 @@ import shutil
 import signal
 import subprocess
 import sys
+import unicodedata
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +53,22 @@ def test_cut() -> None:
     assert list(cut(sentences, 1)) == [(number, number + 1) for number in range(5)]
     assert list(cut(sentences, 99)) == [(0, 5)]
     assert list(cut([], 5)) == []
+
+
+def test_text_without_spaces_is_cut_and_found() -> None:
+    texts = ["东京是日本的首都，也是日本最大的城市。", "北京是中国的首都。", "Тихий Дон"]
+    thai = "กรุงเทพมหานครเป็นเมืองหลวงของประเทศไทย"
+    assert words_of_text("iPhone手机壳15 水") == ["iphone", "手机", "机壳", "15", "水"]
+    index = PassageIndex.of_texts([*texts, thai])
+    for number, query in enumerate(["日本的首都是哪里？", "北京在哪里", "дон", "เมืองหลวงของไทย"]):
+        assert best(index.scores(query), 1) == [number]
+    assert list(cut(texts[:1] * 30, 50)) == [(first, first + 5) for first in range(0, 30, 5)]
+
+
+def test_a_query_is_composed_as_the_corpus_is() -> None:
+    index = PassageIndex.of_texts(["Hà Nội là thủ đô của Việt Nam."])
+    query = unicodedata.normalize("NFD", "thủ đô Việt Nam")
+    assert index.scores(query) == index.scores("thủ đô Việt Nam") > 0
 
 
 def test_passages_are_the_corpus(corpus: str, built: BuildResult) -> None:
@@ -149,6 +167,10 @@ def test_unchanged_shards_are_reused(corpus: str, built: BuildResult, tmp_path: 
     assert len(best(PassageIndex.open(appended.artifact).scores("brandnewword"), 5)) == 1
     other = index(grown, tmp_path / "other", words=7, append=built.artifact)
     assert other.manifest.summary["reused"] == 0
+    older = tmp_path / "older"
+    shutil.copytree(built.artifact, older)
+    artifact.write_manifest(str(older), replace(built.manifest, version=built.manifest.version - 1))
+    assert index(grown, tmp_path / "newer", append=older).manifest.summary["reused"] == 0
 
 
 def test_a_damaged_index_is_not_appended_to(
