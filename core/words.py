@@ -88,8 +88,11 @@ _MARKS = (
     _ranges(code for code in _CODES if is_mark(chr(code))) + "\u3099\u309a\ufe00-\ufe0f" + JOINERS
 )
 
-UNSPACED_LETTER = re.compile(f"(?:[{IDEOGRAPHS}]|[{CLUSTERS}])[{_MARKS}]*")
+UNSPACED_LETTER = re.compile(f"[{IDEOGRAPHS}{CLUSTERS}][{_MARKS}]*")
 """A letter of a script without spaces between words, with its marks."""
+
+UNSPACED_RUN = re.compile(f"([{IDEOGRAPHS}{CLUSTERS}][{IDEOGRAPHS}{CLUSTERS}{_MARKS}]*)")
+"""A run of such letters."""
 
 _SQUARE = re.compile(f"[{IDEOGRAPHS}\u1100-\u115f\uac00-\ud7a3\uff01-\uff60]+")
 # a class that is fast to search for

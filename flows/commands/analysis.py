@@ -114,11 +114,9 @@ def heads(arguments: StageArguments, svg: str | None) -> None:
 
 def _print_heads(summary: Mapping[str, Any]) -> None:
     """Print the largest head of each kind, and the best head of each frequent relation."""
-    from rich.console import Console
-
     from cloze.flows.views import terminal
 
-    console = Console(highlight=False)
+    console = terminal.output()
     columns = ("attention to", "mean", "largest", "head")
     table = terminal.table_of(columns, right=columns[1:])
     for name, layers in summary["by_head"].items():
@@ -141,4 +139,4 @@ def _print_heads(summary: Mapping[str, Any]) -> None:
             cells = f"{row['count']:,}", f"{row['layer']}.{row['head']}", row["direction"]
             scores = f"{row['accuracy']:.1%}", f"{row['offset']:+}", f"{row['offset_accuracy']:.1%}"
             table.add_row(row["relation"], *cells, *scores)
-        console.print(table)
+        console.print(table, markup=False)

@@ -74,8 +74,6 @@ def clean(discarded: tuple[str, ...], unused_days: float, delete: bool, as_json:
 
 
 def _show(found: Any, unneeded: Any, removed: Any, free: int, delete: bool) -> None:
-    from rich.console import Console
-
     from cloze.core.humanize import format_bytes, format_duration
     from cloze.flows.views import terminal
 
@@ -86,7 +84,7 @@ def _show(found: Any, unneeded: Any, removed: Any, free: int, delete: bool) -> N
         why = f"{reasons[0]}{more}" if reasons else ("removed" if stored in removed else "nothing")
         age = format_duration(time.time() - stored.used)
         table.add_row(format_bytes(stored.size), f"{age} ago", stored.name, why)
-    out = Console(highlight=False)
+    out = terminal.output()
     out.print(table, markup=False)
     if len(found) > SHOWN:
         out.print(f"… and {len(found) - SHOWN:,} smaller ones", markup=False)

@@ -122,8 +122,6 @@ def explain(
 
     TITLE is the title or the id of a document in the sources. Nothing is written.
     """
-    from rich.console import Console
-
     from cloze.flows.graph import stages
     from cloze.flows.graph.command import run_tool
     from cloze.flows.graph.overrides import merge
@@ -138,7 +136,7 @@ def explain(
     if arguments.as_json:
         emit(summary)
     else:
-        Console(highlight=False).print(page(summary["explain"]))
+        terminal.output().print(page(summary["explain"]))
 
 
 TRAIN_FILTER = StageCommand(
@@ -214,9 +212,8 @@ def compare_vocab(tokenizers: tuple[str, ...], corpus: str, as_json: bool) -> No
 
     TOKENIZER is a vocab artifact, a Hugging Face directory, or a tokenizer's file.
     """
-    from rich.console import Console
-
     from cloze.flows.graph.command import run_tool
+    from cloze.flows.views import terminal
     from cloze.flows.views.inspection import comparison
 
     summary = run_tool(
@@ -226,7 +223,7 @@ def compare_vocab(tokenizers: tuple[str, ...], corpus: str, as_json: bool) -> No
     if as_json:
         emit({"report": rows})
     else:
-        Console(highlight=False).print(comparison(rows))
+        terminal.output().print(comparison(rows))
 
 
 @click.command(
@@ -326,10 +323,9 @@ def inspect_(path: str, row: int, mask_copy: int, split: str, as_json: bool) -> 
 
     PATH is a dataset artifact, one of its shards, or a node (RUN/NODE).
     """
-    from rich.console import Console
-
     from cloze.flows.graph.command import run_tool
     from cloze.flows.run.targets import resolve_path
+    from cloze.flows.views import terminal
     from cloze.flows.views.inspection import render
 
     values = {"row": row, "copy_number": mask_copy, "split": split}
@@ -338,4 +334,4 @@ def inspect_(path: str, row: int, mask_copy: int, split: str, as_json: bool) -> 
     if as_json:
         emit({key: value for key, value in summary.items() if key != "texts"})
     else:
-        Console(highlight=False).print(render(summary))
+        terminal.output().print(render(summary))

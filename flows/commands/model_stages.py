@@ -145,8 +145,6 @@ def prune(arguments: StageArguments) -> None:
 
 def _show_curve(result: BuildResult) -> dict[str, Any]:
     """Print the score by number of attention heads, if heads were removed."""
-    from rich.console import Console
-
     from cloze.flows.views import terminal
 
     summary = result.manifest.summary
@@ -155,7 +153,7 @@ def _show_curve(result: BuildResult) -> dict[str, Any]:
         table = terminal.table_of(("heads", metric), right=("heads", metric))
         for row in curve:
             table.add_row(str(row["heads"]), f"{row[metric]:.4f}")
-        Console(highlight=False).print(table)
+        terminal.output().print(table)
     return {}
 
 
@@ -232,15 +230,13 @@ def score_pairs(arguments: StageArguments) -> None:
 
 def _show_phenomena(result: BuildResult) -> dict[str, Any]:
     """Print the accuracy of each phenomenon, lowest first."""
-    from rich.console import Console
-
     from cloze.flows.views import terminal
 
     table = terminal.table_of(("accuracy", "phenomenon"), right=("accuracy",))
     by_phenomenon = result.manifest.summary["metrics"]["by_phenomenon"]
     for name, value in sorted(by_phenomenon.items(), key=lambda item: float(item[1])):
         table.add_row(f"{100 * value:.1f}", terminal.ellipsized(name))
-    Console(highlight=False).print(table)
+    terminal.output().print(table)
     return {}
 
 
@@ -280,15 +276,14 @@ def plan_training(as_json: bool, **values: Any) -> None:
     """
     from pkgutil import resolve_name
 
-    from rich.console import Console
-
     from cloze.flows.machine import slots
+    from cloze.flows.views import terminal
 
     plan = resolve_name(PLANNER)(slots.machine().cpus, **values)
     if as_json:
         emit(plan)
     else:
-        show(Console(highlight=False), plan)
+        show(terminal.output(), plan)
 
 
 def show(out: Console, plan: Mapping[str, Any]) -> None:

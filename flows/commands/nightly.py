@@ -61,15 +61,13 @@ def nightly(
 
 
 def _show_preview(preview: dict[str, Any]) -> None:
-    from rich.console import Console
-
     from cloze.core.humanize import format_duration
     from cloze.flows.views import terminal
 
-    out = Console(highlight=False)
+    out = terminal.output()
     current = preview["champion"]
     name = f"{current['run']} step {current['step']:,}" if current else "none yet"
-    out.print(f"champion: {name}")
+    out.print(f"champion: {name}", markup=False)
     if not preview["new"]:
         out.print("No new checkpoints.")
         return
@@ -81,7 +79,7 @@ def _show_preview(preview: dict[str, Any]) -> None:
     for checkpoint in preview["new"]:
         action = plans.get(checkpoint["key"], "skip")
         table.add_row(checkpoint["run"], f"{checkpoint['step']:,}", action)
-    out.print(table)
+    out.print(table, markup=False)
     nodes = [node for node in preview["nodes"] if not node["cached"]]
     seconds = [node["seconds"] for node in nodes if node["seconds"] is not None]
     is_known = nodes and len(seconds) == len(nodes)
@@ -97,7 +95,7 @@ def _show_result(result: NightlyResult) -> None:
     out = terminal.console()
     if result.evaluated:
         out.print()
-        out.print(_score_table(result.evaluated))
+        out.print(_score_table(result.evaluated), markup=False)
         out.print()
     out.print(f"{escape(result.message)}.", soft_wrap=True)
     if result.decision:

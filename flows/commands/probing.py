@@ -76,8 +76,6 @@ def run_and_draw(
 
 def _print_layers(summary: Mapping[str, Any]) -> None:
     """Print a row per layer."""
-    from rich.console import Console
-
     from cloze.flows.views import terminal
 
     rows = summary["layers"]
@@ -85,4 +83,4 @@ def _print_layers(summary: Mapping[str, Any]) -> None:
     table = terminal.table_of([name.replace("_", " ") for name in columns])
     for row in rows:
         table.add_row(str(row["layer"]), *(f"{row[name]:.3f}" for name in columns[1:]))
-    Console(highlight=False).print(table)
+    terminal.output().print(table)

@@ -138,18 +138,15 @@ def plan(as_json: bool, **options: Any) -> None:
 
 def show_plan(session: RunSession, as_json: bool) -> None:
     """Print which nodes would run, why, and at what cost."""
-    from rich.console import Console
-
     from cloze.flows.graph import estimate
     from cloze.flows.run import status_file
-    from cloze.flows.views import run_tables
+    from cloze.flows.views import run_tables, terminal
 
     estimates, left_out = session.estimates, session.config.left_out
     last_error = status_file.last_estimate_error(session.directory)
     total = estimate.parallel_seconds(session.steps, estimates)
     if not as_json:
-        out = Console(highlight=False)
-        run_tables.show(out, session.steps, estimates, total, last_error, left_out)
+        run_tables.show(terminal.output(), session.steps, estimates, total, last_error, left_out)
         return
     nodes = [
         {

@@ -36,14 +36,12 @@ def status(target: str | None, as_json: bool) -> None:
     Runs and the artifacts that commands make are in ./runs, or in $CLOZE_RUNS_DIR. TARGET is a
     run, a node, or the directory of an artifact.
     """
-    from rich.console import Console
-
     from cloze.core.artifacts.lineage import containing_artifact
     from cloze.flows.graph.plan import runs_directory
     from cloze.flows.run import status_file, targets
-    from cloze.flows.views import run_tables
+    from cloze.flows.views import run_tables, terminal
 
-    runs, out = runs_directory(), Console(highlight=False)
+    runs, out = runs_directory(), terminal.output()
     if target is not None:
         resolved = targets.resolve(target)
         name = resolved.run or containing_artifact(resolved.path)
@@ -60,7 +58,7 @@ def status(target: str | None, as_json: bool) -> None:
     if as_json:
         emit({"runs": [_row(record) for record in records.values()]})
     elif not records:
-        out.print(f"No runs in {runs} yet. Start one with `cloze run demo`.")
+        out.print(f"No runs in {runs} yet. Start one with `cloze run demo`.", markup=False)
     else:
         run_tables.show_runs(out, records)
 

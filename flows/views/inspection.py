@@ -40,7 +40,7 @@ def render(view: Row) -> RenderableType:
     """Render a row: metadata, text by segment or packed sequence, and the legend of the colours."""
     facts = _grid()
     for name, value in _facts(view):
-        facts.add_row(name, value)
+        facts.add_row(name, Text(value))
     return Group(facts, Text(), _segments(view), Text(), _legend(view))
 
 
@@ -204,7 +204,7 @@ def _head(document: Facts) -> RenderableType:
     }
     for name, value in rows.items():
         if value or name in ("id", "file"):
-            table.add_row(name, value)
+            table.add_row(name, Text(value))
     excerpts = [Text(_short(paragraph), style="dim") for paragraph in paragraphs[:2]]
     return Panel(
         Group(table, Text(""), *excerpts),

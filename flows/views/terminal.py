@@ -1,4 +1,4 @@
-"""Tables and lines about stages, in 80 columns, for standard error."""
+"""Consoles, and tables and lines about stages, in 80 columns."""
 
 from __future__ import annotations
 
@@ -48,7 +48,12 @@ def group_instances(
 
 def console() -> Console:
     """Return the console of progress and notes: standard error, silent with --quiet."""
-    return Console(stderr=True, highlight=False, quiet=_has_flag("quiet"))
+    return Console(stderr=True, highlight=False, emoji=False, quiet=_has_flag("quiet"))
+
+
+def output() -> Console:
+    """Return the console of results, standard output; `:key:` in a text is no emoji."""
+    return Console(highlight=False, emoji=False)
 
 
 def is_verbose() -> bool:

@@ -331,11 +331,11 @@ def _write(target: IO[str], answers: Sequence[Answer]) -> None:
 
 
 def _show(show: Callable[[Answer], RenderableType], answers: Sequence[Answer]) -> None:
-    from rich.console import Console
+    from cloze.flows.views import terminal
 
-    console = Console(highlight=False)
+    out = terminal.output()
     for answer in answers:
-        console.print(show(answer))
+        out.print(show(answer), markup=False)
 
 
 def _join_predictions(answers: Sequence[Answer]) -> Mapping[str, Any]:

@@ -23,6 +23,7 @@ def source(tmp_path):
                 for word in "old red wet dry".split()
             ),
             "name": f"N{n}",
+            "at": "https://e.org/[i]:key:[/b]",
         }
         for n in range(6)
     ]
@@ -86,12 +87,14 @@ def test_explain_prints_and_writes_nothing(capsys, source, tmp_path):
         "text=body",
         "--column",
         "title=name",
+        "--column",
+        "url=at",
         "--dedup",
         "none",
     ]
     code, _, text = run(capsys, *options, command=("explain", "n3"))
     assert code == 0
-    for word in ("N3", "clean", "sentences", "kept"):
+    for word in ("N3", "https://e.org/[i]:key:[/b]", "clean", "sentences", "kept"):
         assert word in text
     code, found, _ = run(capsys, *options, "--json", command=("explain", "n3"))
     assert (code, found["explain"]["title"], found["explain"]["outcome"]) == (0, "N3", "kept")

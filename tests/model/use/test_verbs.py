@@ -8,6 +8,7 @@ import os
 import pty
 import signal
 import subprocess
+import sys
 import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -203,6 +204,19 @@ def test_json_of_what_was_typed_is_one_object(
     assert main(["fill-mask", pretrained, *arguments]) == 0
     (line,) = capsys.readouterr().out.splitlines()
     assert [len(mask) for mask in json.loads(line)["predictions"]] == [2, 2, 2]
+
+
+@pytest.mark.parametrize("command", ["score", "embed"])
+def test_a_terminal_shows_texts_as_they_are(
+    pretrained: str,
+    command: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    text = "if x[/i] then [bold] :smile:"
+    assert main([command, pretrained, text]) == 0
+    assert capsys.readouterr().out.endswith(f"  {text}\n")
 
 
 def test_answers_go_to_a_file(
