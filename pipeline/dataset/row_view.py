@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import posixpath
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -147,9 +148,7 @@ def _view(
     ids, label, start = content["input_ids"], content["pair_label"], content["segment_start"]
     frame = (info.special.cls, info.special.sep, info.special.pad)
     special = tuple(index for index, token in enumerate(ids) if token in frame)
-    texts = tuple(
-        names.text(token, index == 0 or index - 1 in special) for index, token in enumerate(ids)
-    )
+    texts = tuple(names.texts(ids, special))
     text = "".join(
         f" {text.strip()} " if index in special else text for index, text in enumerate(texts)
     )
@@ -218,15 +217,26 @@ class _TokenNames:
         piece = None if self._backend is None else self._backend.id_to_token(token)
         return f"<{token}>" if piece is None else str(piece)
 
-    def text(self, token: int, opens: bool) -> str:
-        """Return the text that a token adds, without the leading space if it `opens` a segment."""
-        piece = self.piece(token)
-        if self._bytes:
-            text = str(self._backend.decode([token], skip_special_tokens=False))
-            if piece.startswith("Ġ") and not text.startswith(" "):
-                text = " " + text
-        elif piece.startswith("▁"):
-            text = " " + piece[1:]
-        else:
-            text = piece[2:] if piece.startswith("##") and len(piece) > 2 else " " + piece
-        return text.lstrip() if opens else text
+    def texts(self, ids: Sequence[int], special: Collection[int]) -> Iterator[str]:
+        """Yield the text that each token adds, without the space before a segment.
+
+        A character of several byte-level tokens comes with the last of them.
+
+        Args:
+            special: positions of special tokens.
+        """
+        from tokenizers.decoders import DecodeStream
+
+        stream, opens = DecodeStream(), True
+        for index, token in enumerate(ids):
+            piece = text = self.piece(token)
+            if index in special:
+                stream = DecodeStream()
+            elif self._bytes:
+                text = stream.step(self._backend, token) or ""
+            elif piece.startswith("▁"):
+                text = " " + piece[1:]
+            else:
+                text = piece[2:] if piece.startswith("##") and len(piece) > 2 else " " + piece
+            yield text.lstrip() if opens else text
+            opens = index in special or (opens and not text)
