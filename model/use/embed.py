@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import re
 import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -20,6 +21,7 @@ from cloze.core import arrow, storage
 from cloze.core.arrow import read_arrow, write_arrow
 from cloze.core.errors import DataError, UsageError
 from cloze.core.stages.stage import BuildContext, StageResult
+from cloze.core.words import UNSPACED_LETTER, letters_a_word
 from cloze.model import checkpoint
 from cloze.model.data.batch import Prefetch, move, pin
 from cloze.model.data.layouts import LayoutKind, layout_for
@@ -286,6 +288,7 @@ class _VectorFile:
 # The stage vectors: embeddings of a corpus, shard by shard.
 
 CHARACTERS = 4  # about, per token; a window with more tokens than the model reads is truncated
+_WINDOW_EDGE = re.compile(f" |{UNSPACED_LETTER.pattern}")
 
 
 def run(config: VectorsConfig, build: BuildContext) -> StageResult:
@@ -365,11 +368,24 @@ def _embed_shard(
 def windows_of(text: str, length: int, count: int) -> list[str]:
     """Split a text into at most `count` windows of about equal length; later text is ignored.
 
-    Windows end between words and exceed `length` characters by at most one word.
+    Windows end between words, or between letters of a script without spaces, and exceed `length`
+    characters by at most one word. An ideograph counts as one token's characters, a letter of the
+    scripts of South East Asia as half of that.
     """
-    text = text[: count * length].strip()
-    windows = max(1, -(-len(text) // length))
-    spaces = [text.find(" ", number * len(text) // windows) for number in range(1, windows)]
-    edges = [0, *(len(text) if space < 0 else space for space in spaces), len(text)]
-    pieces = (text[begin:end].strip() for begin, end in itertools.pairwise(edges))
+    text = text[: count * length]
+    text = text[: np.searchsorted(_lengths(text), count * length, side="right")].strip()
+    lengths = _lengths(text)
+    windows = max(1, -(-int(lengths[-1]) // length)) if text else 0
+    edges = [0]
+    for number in range(1, windows):
+        edge = np.searchsorted(lengths, number * lengths[-1] // windows, side="right")
+        found = _WINDOW_EDGE.search(text, int(edge))
+        edges.append(found.start() if found else len(text))
+    pieces = (text[begin:end].strip() for begin, end in itertools.pairwise([*edges, len(text)]))
     return [piece for piece in pieces if piece]
+
+
+def _lengths(text: str) -> Ints:
+    """Return the length of the text up to the end of each character, int64 [characters]."""
+    letters = letters_a_word()[np.frombuffer(text.encode("utf-32-le"), np.uint32)]
+    return np.cumsum(np.array([1, 1, CHARACTERS, CHARACTERS // 2])[letters])

@@ -214,7 +214,7 @@ LIKELIHOOD = Stage(
 # keys, ascending, and vectors.
 VECTORS = Stage(
     name="vectors",
-    version=1,
+    version=2,  # 2: windows of scripts without spaces have as many tokens as others
     config=VectorsConfig,
     run=_run("cloze.model.use.embed:run"),
     inputs={

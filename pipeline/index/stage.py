@@ -41,7 +41,7 @@ def _headline(summary: Mapping[str, Any]) -> str:
 # Files: see `passages.py`.
 STAGE = Stage(
     name="index",
-    version=2,
+    version=2,  # 2: pairs of letters in scripts without spaces
     config=IndexConfig,
     run=_run,
     inputs={

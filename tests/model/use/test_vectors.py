@@ -156,3 +156,14 @@ def test_windows_hold_the_text_and_cut_no_word(text: str, length: int, most: int
     words = " ".join(windows).split()
     assert words[:-1] == text.split()[: max(0, len(words) - 1)]
     assert bool(words) == bool(text)
+
+
+def test_windows_of_scripts_without_spaces() -> None:
+    text = "，".join(["今天天气"] * 600)
+    windows = windows_of(text, 400, 4)
+    assert text.startswith("".join(windows))
+    assert [len(window) for window in windows] == pytest.approx([115] * 4, abs=5)
+    thai = "กรุงเทพมหานครเป็นเมืองหลวงของประเทศไทย" * 20
+    windows = windows_of(thai, 400, 9)
+    assert "".join(windows) == thai
+    assert all(180 < len(window) < 240 for window in windows)
