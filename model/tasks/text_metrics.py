@@ -10,12 +10,16 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from cloze.core.errors import UsageError, did_you_mean
+from cloze.core.words import UNSPACED_LETTER, caseless, word_pattern
 
 Texts = Sequence[str]
 
 
 def bleu(texts: Texts, targets: Texts) -> float:
-    """Return the corpus BLEU of sacrebleu (Post, 2018), tokenized as by mteval-v13a."""
+    """Return the corpus BLEU of sacrebleu (Post, 2018), tokenized as by mteval-v13a.
+
+    That splits at spaces: for Chinese, Japanese and Thai use chrF.
+    """
     import sacrebleu
 
     return min(1.0, float(sacrebleu.corpus_bleu(list(texts), [list(targets)]).score) / 100.0)
@@ -29,12 +33,29 @@ def chrf(texts: Texts, targets: Texts) -> float:
 
 
 def rouge(name: str, texts: Texts, targets: Texts) -> float:
-    """Return the mean F1 of ROUGE-1, -2 or -L (Lin, 2004), with Porter's stemmer, as T5."""
+    """Return the mean F1 of ROUGE-1, -2 or -L (Lin, 2004), with Porter's stemmer, as T5.
+
+    rouge-score drops all letters but a to z. A target with others is compared by `_AnyScript`.
+    """
     from rouge_score.rouge_scorer import RougeScorer
 
-    scorer = RougeScorer([name], use_stemmer=True)
-    scores = (scorer.score(target, text)[name] for text, target in zip(texts, targets, strict=True))
-    return float(sum(score.fmeasure for score in scores)) / max(1, len(targets))
+    english = RougeScorer([name], use_stemmer=True)
+    others = RougeScorer([name], tokenizer=_AnyScript)
+    total = 0.0
+    for text, target in zip(texts, targets, strict=True):
+        has_others = any(letter.isalpha() and not letter.isascii() for letter in target)
+        scorer = others if has_others else english
+        total += scorer.score(target, text)[name].fmeasure
+    return total / max(1, len(targets))
+
+
+class _AnyScript:
+    """Tokenizer of rouge-score: words; in scripts without spaces between words, letters."""
+
+    @staticmethod
+    def tokenize(text: str) -> list[str]:
+        words: list[str] = word_pattern().findall(UNSPACED_LETTER.sub(r" \g<0> ", caseless(text)))
+        return words
 
 
 Metric = tuple[str, Callable[[Texts, Texts], float]]  # package and function

@@ -174,6 +174,22 @@ def test_bleu_and_chrf_are_sacrebleu_s() -> None:
     assert 0.5 < text_metrics.METRICS["chrf"][1](texts, targets) < 1.0
 
 
+@pytest.mark.parametrize(
+    ("text", "target", "expected"),
+    [
+        ("Москва столица", "москва — столица России", 2 * 2 / 5),
+        ("今天天气好", "今天天气很好。", 2 * 5 / 11),
+        ("Die Tür ist zu", "Die Tür ist auf", 3 / 4),
+        ("The café opened", "The café opens", 2 / 3),
+        ("It’s opened", "It’s opening", 1.0),
+    ],
+)
+def test_rouge_reads_every_script(text: str, target: str, expected: float) -> None:
+    pytest.importorskip("rouge_score", reason="the extra texts is not installed")
+    assert text_metrics.score("rougeL", [text], [target]) == pytest.approx(expected)
+    assert text_metrics.score("rouge2", [target], [target]) == 1.0
+
+
 def test_rouge_is_a_mean_of_f1() -> None:
     pytest.importorskip("rouge_score", reason="the extra texts is not installed")
     texts, targets = ["a cat", "dogs"], ["a cat sat on", "dog"]
