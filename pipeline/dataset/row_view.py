@@ -203,8 +203,7 @@ class _TokenNames:
 
     def __init__(self, backend: Any) -> None:
         self._backend = backend
-        decoder = None if backend is None else type(backend.decoder).__name__
-        self._bytes = decoder == "ByteLevel"
+        self._bytes = backend is not None and type(backend.decoder).__name__ == "ByteLevel"
 
     @classmethod
     def of(cls, directory: str) -> _TokenNames:
