@@ -179,7 +179,7 @@ PERPLEXITY = Stage(
 # term and field) and `pairs.jsonl` (scores of each pair).
 SCORE = Stage(
     name="score",
-    version=3,  # 3: EWoK counts a space that is a token; interval of mean_accuracy
+    version=3,  # 3: EWoK counts a space that is a token; words of unspaced scripts
     config=ScoreConfig,
     run=_run("cloze.model.use.scoring:run"),
     inputs={"checkpoint": PRETRAINED},
@@ -194,7 +194,7 @@ SCORE = Stage(
 # Files: `metrics.json` and `texts.jsonl` (bits and bytes of each text).
 LIKELIHOOD = Stage(
     name="likelihood",
-    version=1,
+    version=2,  # 2: words of unspaced scripts
     config=LikelihoodConfig,
     run=_run("cloze.model.use.likelihood:run"),
     inputs={

@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from cloze.core.words import UNSPACED_LETTER
+
 # each role's names in the families' vocabularies, in search order
 SPECIAL_NAMES = {
     "pad": ("[PAD]", "<pad>"),
@@ -65,6 +67,9 @@ def word_starts(
     Unigram: tokens that begin with `▁`, so again the text between spaces. In google-research/albert
     a lone punctuation mark starts a word, too, and the letters after it belong to that word.
 
+    Scripts without spaces: in BPE and Unigram a token that begins with one of their letters starts
+    a word, as in google-research/albert (_is_start_piece_sp).
+
     Special tokens are words, except Unigram's <unk>, which stands for some characters of a word. If
     a vocabulary marks no word starts (other models), every token is a word.
     """
@@ -73,16 +78,19 @@ def word_starts(
         step["type"] == "ByteLevel" for step in flatten_sequence(description.get("pre_tokenizer"))
     )
     starts = np.zeros(size, np.bool_)
+    unspaced: list[int] = []
     for piece, number in vocab.items():
         if prefix:
             is_start = not piece.startswith(prefix)
-        elif is_byte_level:
-            is_start = decode_byte_piece(piece)[:1].isspace()
         else:
-            is_start = piece.startswith(METASPACE)
+            text = decode_byte_piece(piece) if is_byte_level else piece
+            is_start = text[:1].isspace() if is_byte_level else text.startswith(METASPACE)
+            if UNSPACED_LETTER.match(text):
+                unspaced.append(number)
         starts[number] = is_start and piece not in special
     if not starts.any():
         starts[:] = True
+    starts[unspaced] = True
     starts[[vocab[token] for token in special if token in vocab]] = True
     if description["model"]["type"] == "Unigram" and description["model"]["unk_id"] is not None:
         starts[description["model"]["unk_id"]] = False

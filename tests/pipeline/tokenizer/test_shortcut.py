@@ -20,6 +20,7 @@ from cloze.pipeline.tokenizer.word_cache import word_split_rule
 from cloze.pipeline.vocab.config import VocabConfig
 from cloze.pipeline.vocab.trainers import train_bpe, train_unigram
 from tests.pipeline.corpus.corpora import made_documents
+from tests.pipeline.corpus.script_texts import TEXTS
 from tests.pipeline.tokenizer.texts import AWKWARD, BLANKS, MARKS, TRAINING, trained_spiece
 
 texts = st.lists(
@@ -189,10 +190,29 @@ def test_word_starts_by_piece(kinds):
     assert decode_byte_piece("ĠcafÃ©") == " café"
     unmarked = tokenizers.Tokenizer(
         models.WordLevel(
-            {name: i for i, name in enumerate(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a"])}
+            {
+                name: i
+                for i, name in enumerate(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "市"])
+            }
         )
     )
     assert Tokenizer.of(unmarked, "words").word_start.all()
+
+
+@pytest.mark.parametrize("language", ["zh", "ja", "th"])
+@pytest.mark.parametrize("train", [train_bpe, train_unigram])
+def test_letters_of_scripts_without_spaces_start_words(train, language):
+    text = TEXTS[language]
+    backend = train(
+        lambda: iter([text] * 9), VocabConfig(), size=600, lowercase=False, strip_accents=False
+    )
+    tokenizer = Tokenizer.of(backend, language)
+    encoded = backend.encode(text, add_special_tokens=False)
+    pieces = [text[first:last] for first, last in encoded.offsets]
+    starts = tokenizer.word_start[encoded.ids].tolist()
+    expected = [piece[0].isspace() or piece[0].isalpha() for piece in pieces]
+    assert starts[1:] == expected[1:]
+    assert any(expected[1:])
 
 
 @pytest.mark.parametrize(
