@@ -1,9 +1,4 @@
-"""Masking of personal data: e-mail and IP addresses, telephone, card and account numbers.
-
-The check digits of cards and accounts are right by chance for one number in 10 or in 97. A card
-number must therefore also have the prefix and length of a known network, and an IBAN the length of
-its country.
-"""
+"""Masking of personal data: e-mail and IP addresses, telephone, card and account numbers."""
 
 from __future__ import annotations
 
@@ -18,118 +13,17 @@ from typing import Any, Literal
 from pydantic import Field, model_validator
 from typing_extensions import Self
 
+from cloze.core.words import UNSPACED_LETTER
 from cloze.pipeline.corpus.document import Document
 from cloze.pipeline.corpus.options import CorpusOptions
+from cloze.pipeline.corpus.steps.account_numbers import (
+    BETWEEN,
+    OTHER_NUMBERS,
+    Span,
+    cards,
+    ibans,
+)
 from cloze.pipeline.corpus.steps.base import CleaningResult, CleaningStep, RemovedText, StepFunction
-
-Span = tuple[int, int]
-
-_CARD = re.compile(
-    r"(?<![\w.,:/+=#&@%°$€£-])"
-    r"(?:\d{14,19}|\d{4}([ -])\d{4}\1\d{4}\1\d{4}(?:\1\d{3})?|\d{4}([ -])\d{6}\2\d{4,5})"
-    r"(?![\w-]|[.,:/]\d|[ ]\d)"
-)
-_DIGITS = re.compile(r"\d{4}[ -]?\d{4}")  # quick tests
-_COUNTRY = re.compile(r"[A-Z]{2}\d\d[ ]?[A-Z0-9]{4}")
-# Networks: first and last prefix, and numbers of digits (ISO/IEC 7812; the networks' own ranges).
-_NETWORKS = (
-    ("4", "4", (16, 19)),  # Visa; 13-digit numbers are out of use, and barcodes have 13 digits
-    ("51", "55", (16,)),
-    ("2221", "2720", (16,)),  # Mastercard
-    ("34", "34", (15,)),
-    ("37", "37", (15,)),  # American Express
-    ("6011", "6011", (16,)),
-    ("644", "659", (16,)),  # Discover
-    ("300", "305", (14,)),
-    ("36", "36", (14,)),
-    ("38", "39", (14,)),  # Diners Club
-    ("3528", "3589", (16,)),  # JCB
-    ("62", "62", (16, 17, 18, 19)),  # UnionPay
-)
-_IS_CARD = re.compile(
-    r"\b(?:cards?|credit|debit|visa|master ?card|amex|american express|discover|diners|jcb|"
-    r"unionpay)\b\W{0,4}(?:\w{0,8}\W{1,4}){0,3}$",
-    re.IGNORECASE,
-)
-# Words before a number that make it something else, for cards and telephones. Each rule adds a few.
-OTHER_NUMBERS = (
-    r"isbn|issn|doi|oclc|lccn|asin|ean|upc|isin|iban|vat|ids?|nos?|nr|numbers?|orders?|invoice|"
-    r"patents?|serial|sku|models?|refs?|case|"
-    r"docket|arxiv|pmid|pmc|lots?|items?|parts?"
-)
-BETWEEN = r"[\s.:#°-]{0,4}$"  # between such a word and the number
-_OTHER_NUMBER = re.compile(
-    rf"(?:\b(?:{OTHER_NUMBERS}|gtin|uid|imei|iccid|tracking|topics?|threads?|pages?|status|"
-    rf"statuses)(?:[ -]1[03])?|[/=?&#_]){BETWEEN}",
-    re.IGNORECASE,
-)
-_NUMBER_CONTEXT = 40  # characters before a number that are examined
-
-# Length of an IBAN by country (SWIFT's IBAN registry, release 99).
-_LENGTHS = {
-    name: int(length)
-    for name, length in re.findall(
-        r"([A-Z]{2})(\d\d)",
-        "AD24 AE23 AL28 AT20 AZ28 BA20 BE16 BG22 BH22 BI27 BR29 BY28 CH21 CR22 CY28 CZ24 DE22 DJ27 "
-        "DK18 DO28 EE20 EG29 ES24 FI18 FK18 FO18 FR27 GB22"
-        " GE22 GI23 GL18 GR27 GT28 HN28 HR21 HU28 IE22 IL23 IQ23 IS26 IT27 JO30 KW30 KZ20 LB28 "
-        "LC32 LI21 LT20 LU20 LV21 LY25 MC27 MD24 ME22 MK19 MN20"
-        " MR27 MT31 MU30 NI28 NL18 NO15 OM23 PK24 PL28 PS29 PT25 QA29 RO24 RS22 RU33 SA24 SC31 "
-        "SD18 SE24 SI19 SK24 SM27 SO23 ST25 SV28 TL23 TN24 TR26"
-        " UA29 VA22 VG24 XK20 YE30",
-    )
-}
-_IBAN = re.compile(r"(?<![A-Za-z0-9])[A-Z]{2}\d\d(?=[ ]?[A-Z0-9])")
-_GROUPED = re.compile(
-    r"[A-Z0-9]{4}(?:[ \u00a0][A-Z0-9]{4}){2,7}(?:[ \u00a0][A-Z0-9]{1,4})?|[A-Z0-9]{15,34}"
-)
-
-
-def cards(text: str) -> Iterator[Span]:
-    """Yield the spans of card numbers, ungrouped or in the groups printed on cards."""
-    for match in _CARD.finditer(text) if _DIGITS.search(text) else ():
-        digits = match[0].replace(" ", "").replace("-", "")
-        if _has_network(digits) and passes_luhn(digits):
-            before = text[max(0, match.start() - _NUMBER_CONTEXT) : match.start()]
-            if _IS_CARD.search(before) or not _OTHER_NUMBER.search(before):
-                yield match.span()
-
-
-def _has_network(digits: str) -> bool:
-    return any(
-        len(digits) in lengths and first <= digits[: len(first)] <= last
-        for first, last, lengths in _NETWORKS
-    )
-
-
-def passes_luhn(digits: str) -> bool:
-    """Return True if the last digit is the Luhn check digit (ISO/IEC 7812-1, annex B)."""
-    total = 0
-    for position, digit in enumerate(reversed(digits)):
-        value = int(digit) * (1 + position % 2)
-        total += value - 9 * (value > 9)
-    return total % 10 == 0
-
-
-def ibans(text: str) -> Iterator[Span]:
-    """Yield the spans of IBANs, ungrouped or in groups of four."""
-    for match in _IBAN.finditer(text) if _COUNTRY.search(text) else ():
-        length = _LENGTHS.get(match[0][:2])
-        grouped = _GROUPED.match(text, match.start())
-        if length is None or grouped is None:
-            continue
-        iban = re.match(rf"(?:\s*\S){{{length}}}", grouped[0])
-        if iban is None:
-            continue
-        end = match.start() + iban.end()
-        if not text[end : end + 1].isalnum() and passes_mod_97("".join(iban[0].split())):
-            yield match.start(), end
-
-
-def passes_mod_97(iban: str) -> bool:
-    """Return True if the check digits of the IBAN are right (ISO 13616, ISO/IEC 7064)."""
-    return int("".join(str(int(character, 36)) for character in iban[4:] + iban[:4])) % 97 == 1
-
 
 Kind = Literal["email", "phone", "ip", "card", "iban"]
 _SEARCHED: tuple[Kind, ...] = ("email", "iban", "card", "ip", "phone")  # in this order
@@ -285,6 +179,11 @@ def _valid_phone(window: str, region: str, is_announced: bool) -> Span | None:
     return None
 
 
+# Letters that touch a number or an address before or after them: of scripts without spaces between
+# words, and of Korean particles.
+_TOUCHING = re.compile(f"(?:{UNSPACED_LETTER.pattern}|[\uac00-\ud7a3])+")
+_DIGIT_OR_AT = re.compile(r"[\d@]")  # quick test
+
 _FIND: dict[Kind, Callable[[str], Iterator[Span]]] = {
     "email": emails,
     "ip": ip_addresses,
@@ -296,19 +195,37 @@ _FIND: dict[Kind, Callable[[str], Iterator[Span]]] = {
 def mask_text(
     text: str, tokens: Mapping[Kind, str], language: str = "en"
 ) -> tuple[str, list[Kind]]:
-    """Replace the kinds in `tokens`; return the text and the kind of each replacement."""
+    """Replace the kinds in `tokens`; return the text and the kind of each replacement.
+
+    Letters of scripts without spaces end an address. They are part of one, such as 王@例子.中国,
+    only in texts that contain no other address.
+    """
     replaced: list[Kind] = []
+    if not _DIGIT_OR_AT.search(text):
+        return text, replaced
+    separated = _separate(text)
     # in sequence, so that no kind matches inside the replacement of another
     for kind, token in tokens.items():
         pieces: list[str] = []
         position = 0
-        for begin, end in sorted(phones(text, language) if kind == "phone" else _FIND[kind](text)):
+        find = partial(phones, language=language) if kind == "phone" else _FIND[kind]
+        spans = sorted(find(separated))
+        if kind == "email" and not spans:
+            spans = sorted(emails(text))
+        for begin, end in spans:
             if begin >= position:
                 pieces += (text[position:begin], token)
                 position = end
-        replaced += [kind] * (len(pieces) // 2)
-        text = "".join((*pieces, text[position:]))
+        if pieces:
+            replaced += [kind] * (len(pieces) // 2)
+            text = "".join((*pieces, text[position:]))
+            separated = _separate(text)
     return text, replaced
+
+
+def _separate(text: str) -> str:
+    """Return the text with a full stop in place of each letter that may touch an address."""
+    return text if text.isascii() else _TOUCHING.sub(lambda run: "。" * len(run[0]), text)
 
 
 def mask_personal_data(

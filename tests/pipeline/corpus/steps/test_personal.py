@@ -62,6 +62,27 @@ def test_numbers_of_the_languages_country(text, expected):
 
 
 @pytest.mark.parametrize(
+    ("language", "text", "expected"),
+    [
+        ("zh", "请发邮件到zhang@example.com联系我们", "请发邮件到<email>联系我们"),
+        ("zh", "王@例子.中国", "<email>"),
+        ("zh", "服务器地址是192.168.100.125的机器", "服务器地址是<ip>的机器"),
+        ("zh", "地址2001:db8:85a3::8a2e:370:7334的机器", "地址<ip>的机器"),
+        ("zh", "请致电010-62781234联系", "请致电<phone>联系"),
+        ("zh", "卡号4111111111111111的用户", "卡号<card>的用户"),
+        ("zh", "账户GB29NWBK60161331926819的", "账户<iban>的"),
+        ("ja", "電話は03-1234-5678です", "電話は<phone>です"),
+        ("ko", "전화02-2133-5678로, kim@example.com으로", "전화<phone>로, <email>으로"),
+        ("th", "ที่info@example.comครับ", "ที่<email>ครับ"),
+        ("zh", "日期2020-10-15发布，版本1.2.3.4，1990-1995年", None),
+        ("ja", "郵便番号100-0001東京都、人口12345678人", None),
+    ],
+)
+def test_letters_of_scripts_without_spaces_end_an_address(language, text, expected):
+    assert masked(text, language) == (expected or text)
+
+
+@pytest.mark.parametrize(
     "text",
     [
         "Version 1.2.3.4 of the program, v10.20.30.40, release 10.11.12.13.",
