@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import html
 import re
 from collections import Counter
@@ -14,40 +15,47 @@ from cloze.pipeline.corpus.readers.streams import BYTE_ORDER_MARKS
 
 _META = re.compile(rb"<meta[^>]{0,200}?charset\s*=\s*[\"']?\s*([\w.:-]{1,40})", re.IGNORECASE)
 _META_BYTES = 4096
+# Python's codecs lack the vendors' characters that these labels include (WHATWG Encoding Standard).
+_CODECS = {
+    "shift_jis": "cp932", "euc_kr": "cp949", "big5": "big5hkscs", "gbk": "gb18030",
+    "iso8859-11": "cp874",
+}  # fmt: skip
+_MOST_INVALID = 0.1  # share of the non-ASCII characters; more if the encoding is wrong
 _SURROGATES = re.compile("[\ud800-\udfff]")
 
 
 def decode_page(data: bytes, charset: str = "", *, is_html: bool) -> str:
     """Decode a page; invalid bytes become U+FFFD.
 
-    The encoding is taken from the byte order mark, the HTTP header, `<meta>`, or detection.
+    The encoding is taken from the byte order mark, the HTTP header, `<meta>`, or detection. One
+    without invalid bytes, or else UTF-8 without any, is preferred to one with few. Default:
+    Windows-1252.
 
     Args:
         data: bytes of the page.
         charset: encoding in the HTTP header; empty if there is none.
         is_html: bool, True if the page may declare its encoding in `<meta>`.
     """
-    from resiliparse.parse.encoding import bytes_to_str, detect_encoding, map_encoding_to_html5
+    from resiliparse.parse.encoding import detect_encoding, map_encoding_to_html5
 
     marks = (name for mark, name in BYTE_ORDER_MARKS if data.startswith(mark))
     mark_encoding = next(marks, "")
     meta = _META.search(data[:_META_BYTES]) if is_html else None
+    encodings: list[str] = []
     for label in filter(None, (mark_encoding, charset, meta[1].decode() if meta else "")):
         encoding = map_encoding_to_html5(label, fallback_utf8=False)
-        if encoding is None:
-            continue
-        if encoding.startswith("utf-16") and label != mark_encoding:
-            continue  # a page with a readable <meta> is not UTF-16
-        try:
+        # a page with a readable <meta> is not UTF-16
+        if encoding and (label == mark_encoding or not encoding.startswith("utf-16")):
+            encodings.append(_CODECS.get(encoding, encoding))
+    for encoding in (*encodings, "utf-8"):
+        with contextlib.suppress(UnicodeDecodeError):
             return _without_mark(data.decode(encoding))
-        except (UnicodeDecodeError, LookupError):
-            continue
-    try:
-        return _without_mark(data.decode("utf-8"))
-    except UnicodeDecodeError:
-        encoding = detect_encoding(data, html5_compatible=True) or "windows-1252"
-        text: str = bytes_to_str(data, encoding, errors="replace", strip_bom=True)
-        return _SURROGATES.sub("\ufffd", text)
+    detected = detect_encoding(data, html5_compatible=True)
+    for encoding in (*encodings, _CODECS.get(detected, detected)):
+        text = data.decode(encoding, "replace")
+        if text.count("\ufffd") <= _MOST_INVALID * sum(map("\x7f".__lt__, text)):
+            return _without_mark(text)
+    return _without_mark(data.decode("cp1252", "replace"))
 
 
 def _without_mark(text: str) -> str:

@@ -15,8 +15,10 @@ from hypothesis import strategies as st
 from cloze.core.errors import DataError
 from cloze.pipeline.corpus.readers.base import ReadCounters
 from cloze.pipeline.corpus.readers.warc import reader
+from cloze.pipeline.corpus.readers.web_text import decode_page
 from tests.pipeline.corpus.readers.made import PAGE, SENTENCE, record, response
 from tests.pipeline.corpus.reading import options_of
+from tests.pipeline.corpus.script_texts import TEXTS
 
 INFO = record(0, "software: none", kind="warcinfo", mime="application/warc-fields")
 
@@ -85,6 +87,33 @@ def test_pages(tmp_path, name):
 def test_characters(tmp_path, body, mime):
     documents, _ = read(tmp_path, [response(1, body, mime)])
     assert documents[0].paragraphs[0] == SENTENCE.replace("towers", "Türme")
+
+
+@pytest.mark.parametrize(
+    ("language", "label", "codec", "extra"),
+    [
+        ("ko", "euc-kr", "cp949", "펲뷁"),
+        ("ja", "Shift_JIS", "cp932", "㈱髙①"),
+        ("zh", "gb2312", "gb18030", "㐀"),
+        ("th", "tis-620", "cp874", "“”"),
+    ],
+)
+def test_labels_include_the_vendors_characters(language, label, codec, extra):
+    text = extra + TEXTS[language]
+    data = text.encode(codec)
+    assert decode_page(data, label, is_html=False) == text
+    damaged = data + b"\xff" + data[:1]
+    assert decode_page(damaged, label, is_html=False) == damaged.decode(codec, "replace")
+    assert decode_page("臺北碁恒".encode("big5hkscs"), "big5", is_html=False) == "臺北碁恒"
+
+
+def test_a_wrong_declaration_is_not_preferred():
+    text = "Die Türme über dem Fluß sind größer als früher. " * 9
+    for label in ("utf-8", "utf-16"):
+        assert decode_page(text.encode("cp1252"), label, is_html=False) == text
+    assert decode_page(text.encode(), "shift_jis", is_html=False) == text
+    damaged = text.encode() + b"\xc3"
+    assert decode_page(damaged, "utf-8", is_html=False) == text + "\ufffd"
 
 
 @pytest.mark.parametrize(
