@@ -13,7 +13,8 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from cloze.pipeline.corpus.document import Document
+from cloze.core.words import CLUSTERS, IDEOGRAPHS, UNSPACED_LETTER
+from cloze.pipeline.corpus.document import OTHER_SCRIPTS, Document
 from cloze.pipeline.corpus.options import CorpusOptions
 from cloze.pipeline.corpus.readers.base import (
     HEAD_BYTES,
@@ -168,6 +169,11 @@ _BREAK = re.compile(r"<br */>|<br>(?: *<br>)+", re.IGNORECASE)
 
 _NARROWEST, _WIDEST = 40, 110  # characters; usual widths of wrapped lines
 _FEWEST = 3  # lines needed to detect wrapping
+_MARKS = "\u3001-\u303f\uff01-\uff60"  # of Chinese and Japanese
+_UNSPACED = f"[{IDEOGRAPHS}{CLUSTERS}{_MARKS}]"  # lines also break before these
+# Ends of lines that stand for no blank.
+_UNSPACED_END = re.compile(f"({UNSPACED_LETTER.pattern}|[{_MARKS}])\n(?={_UNSPACED})")
+_FIRST_UNIT = re.compile(rf"{_UNSPACED}|(?:(?!{_UNSPACED})\S)+")
 
 
 def paragraphs(text: str) -> tuple[str, ...]:
@@ -181,7 +187,8 @@ def paragraphs(text: str) -> tuple[str, ...]:
     for line in [*lines, ""]:
         stripped = line.strip()
         if open_lines and (not stripped or len(open_lines[-1]) <= width // 2):
-            joined.append(" ".join(piece.strip() for piece in open_lines))
+            paragraph = "\n".join(piece.strip() for piece in open_lines)
+            joined.append(_UNSPACED_END.sub(r"\1", paragraph).replace("\n", " "))
             open_lines = []
         if stripped:
             open_lines.append(line.rstrip())
@@ -191,18 +198,24 @@ def paragraphs(text: str) -> tuple[str, ...]:
 def _are_wrapped(lines: list[str]) -> bool:
     """Return True if the lines are those of wrapped paragraphs.
 
-    In wrapped text all lines but the last of a paragraph are full; in a list hardly any is.
+    In wrapped text all lines but the last of a paragraph are full; in a list hardly any is. In
+    scripts without spaces the longest line always seems full, and few wrapped lines end in an end
+    mark.
     """
     lengths = [len(line.rstrip()) for line in lines if line.strip()]
     width = max(lengths, default=0)
     if len(lengths) < _FEWEST or not _NARROWEST <= width <= _WIDEST:
         return False
-    are_full = [
-        len(line.rstrip()) + 1 + len(next_line.split(maxsplit=1)[0]) > width
-        for line, next_line in zip(lines[:-1], lines[1:], strict=True)
-        if line.strip() and next_line.strip()
-    ]
-    return len(are_full) >= _FEWEST - 1 and sum(are_full) * 2 >= len(are_full)
+    has_unspaced = False
+    are_full: list[bool] = []
+    for line, next_line in zip(lines[:-1], lines[1:], strict=True):
+        line = line.rstrip()
+        if line and (unit := _FIRST_UNIT.search(next_line)):
+            is_unspaced = re.match(_UNSPACED, unit[0]) is not None
+            has_unspaced |= is_unspaced
+            is_end = is_unspaced and line[-1] in OTHER_SCRIPTS
+            are_full.append(len(line) + 1 + len(unit[0]) > width and not is_end)
+    return len(are_full) >= _FEWEST - 1 and sum(are_full) * 2 >= len(are_full) + has_unspaced
 
 
 # Source `text`.

@@ -50,7 +50,7 @@ def decode_page(data: bytes, charset: str = "", *, is_html: bool) -> str:
     for encoding in (*encodings, "utf-8"):
         with contextlib.suppress(UnicodeDecodeError):
             return _without_mark(data.decode(encoding))
-    detected = detect_encoding(data, html5_compatible=True)
+    detected = detect_encoding(data, html5_compatible=True) or "utf-8"
     for encoding in (*encodings, _CODECS.get(detected, detected)):
         text = data.decode(encoding, "replace")
         if text.count("\ufffd") <= _MOST_INVALID * sum(map("\x7f".__lt__, text)):

@@ -22,6 +22,7 @@ from cloze.pipeline.corpus.readers import find_reader, table_files
 from cloze.pipeline.corpus.readers.base import ReadCounters
 from cloze.pipeline.corpus.readers.plain_text import paragraphs
 from tests.pipeline.corpus.reading import options_of
+from tests.pipeline.corpus.script_texts import TEXTS
 
 ROWS = [
     {"id": "a", "title": "One", "text": "It is one.\nIt goes on."},
@@ -297,6 +298,21 @@ def test_paragraphs():
     verse = "Roses are red,\nviolets are blue,\nsugar is sweet,\nand so are you.\n"
     assert paragraphs(verse) == tuple(verse.split("\n")[:-1])
     assert paragraphs("") == paragraphs("\n \n") == ()
+
+
+@pytest.mark.parametrize("language", ["zh", "ja", "th"])
+def test_paragraphs_of_scripts_without_spaces(language):
+    text = TEXTS[language]
+    lines = [text[start : start + 40] for start in range(0, len(text), 40)]
+    if language == "th":
+        lines = ["\u0e01" * 38 + "\u0e17\u0e35\u0e48"] * 3  # a letter with two marks at the end
+    wrapped = "\n".join(lines)
+    assert paragraphs(f"{wrapped}\n\n{wrapped}") == ("".join(lines),) * 2
+    lengths = (66, 70, 63, 80, 45)
+    separate = [text[:length].strip() + "。" * (language == "zh") for length in lengths]
+    assert paragraphs("\n".join(separate)) == tuple(separate)
+    titles = [f"“{text[:40]}", f"“{text[:43]}", f"“{text[:41]}", f"“{text[:45]}"]
+    assert paragraphs("\n".join(titles)) == tuple(titles)
 
 
 def test_text_one_document_a_file(tmp_path):
