@@ -1,8 +1,9 @@
 """Source `wikiextractor`: output of WikiExtractor, `<doc id= url= title=>` files or JSON lines.
 
 The first line of a document repeats its title and is dropped. The old format, in which most corpora
-exist, writes section headings as short lines with a full stop (`Early life.`); they are dropped as
-well. Formulas (`formula_12`) become placeholders, and sentences with one are dropped. Of the
+exist, writes section headings as short lines with a full stop (`Early life.`). They are dropped as
+well, except in Wikimedia's wikis of other languages: English verbs tell short sentences from
+headings. Formulas (`formula_12`) become placeholders, and sentences with one are dropped. Of the
 templates that WikiExtractor removes, only empty brackets are repaired: `( ; born 1935)` becomes
 `(born 1935)`.
 """
@@ -35,6 +36,7 @@ _LEFTOVER = re.compile(
 _MARK = re.compile(r"[\[\]<]|://|\{\{|\}\}|__")  # quick test for _LEFTOVER and _TAG
 _TAG = re.compile(r"</?(?:[a-zA-Z]+)(?:\s[^<>]*)?/?>")
 _HEADING = re.compile(r"#+ .*|(?:[^\W\d_]|\d|[\"'“‘(])(?:(?![.!?] )[^\n]){0,58}\.")
+_OTHER_LANGUAGE = re.compile(r"//(?!(?:en|simple)\.)[a-z-]+\.(?:m\.)?wik")
 _ABBREVIATION = re.compile(r"\b(U\.S|St|Dr|Mr|Mrs|Ms|Jr|Sr|vs|No|Vol|[A-Z])\. ")
 _DISAMBIGUATION = re.compile(
     r"\b(?:may|can) (?:also |either )?(?:refer to|mean)(?: any of)?(?: the following)?:\s*$",
@@ -81,7 +83,7 @@ class WikiextractorReader(FileReader):
                 id=f"{self.kind}/{file_slice.name}/{document_id}",
                 source=self.kind,
                 title=title,
-                paragraphs=tuple(_paragraphs(text, title, tally)),
+                paragraphs=tuple(_paragraphs(text, title, url, tally)),
                 url=url,
             )
 
@@ -158,7 +160,8 @@ def _json(line: bytes, offset: int, tally: ReadCounters) -> Iterator[_Raw]:
     yield offset, data, title, document_id, url if isinstance(url, str) else ""
 
 
-def _paragraphs(text: str, title: str, tally: ReadCounters) -> Iterator[str]:
+def _paragraphs(text: str, title: str, url: str, tally: ReadCounters) -> Iterator[str]:
+    is_english = _OTHER_LANGUAGE.search(url) is None
     is_first = True
     for line in text.split("\n"):
         line = html.unescape(line).strip()
@@ -167,7 +170,7 @@ def _paragraphs(text: str, title: str, tally: ReadCounters) -> Iterator[str]:
         was_first, is_first = is_first, False
         if was_first and line.rstrip(".") == title.strip().rstrip("."):
             continue
-        if is_heading(line):
+        if is_heading(line, is_english):
             tally.drop_lines("heading")
             continue
         if "_" in line:
@@ -188,12 +191,15 @@ def _paragraphs(text: str, title: str, tally: ReadCounters) -> Iterator[str]:
             tally.drop_lines("fragment")
 
 
-def is_heading(line: str) -> bool:
-    """Return True if a line of the old format is a heading: few words, one full stop, no verb."""
+def is_heading(line: str, is_english: bool = True) -> bool:
+    """Return True if a line of the old format is a heading: few words, one full stop, no verb.
+
+    In other languages than English only a line that begins with `# ` is one.
+    """
     if not _HEADING.fullmatch(_ABBREVIATION.sub(r"\1 ", line) if ". " in line else line):
         return False
     return line.startswith("#") or (
-        len(line.split()) <= _MOST_HEADING_WORDS and not has_finite_verb(line)
+        is_english and len(line.split()) <= _MOST_HEADING_WORDS and not has_finite_verb(line)
     )
 
 

@@ -155,6 +155,24 @@ def test_short_sentences_have_a_verb(line):
 
 
 @pytest.mark.parametrize(
+    ("host", "line", "stays"),
+    [
+        ("ko.wikipedia.org", "서울특별시는 대한민국의 수도이자 최대 도시이다.", True),
+        ("de.wikipedia.org", "Berlin ist die Hauptstadt von Deutschland.", True),
+        ("zh-min-nan.m.wikipedia.org", "Hà Nội là thủ đô của Việt Nam.", True),
+        ("de.wikipedia.org", "# Die Geschichte der Stadt.", False),
+        ("de.wikipedia.org", "Geschichte.", False),
+        ("en.wikipedia.org", "Early life and later career.", False),
+        ("simple.wikipedia.org", "Early life and later career.", False),
+    ],
+)
+def test_short_sentences_of_other_languages_are_no_headings(tmp_path, host, line, stays):
+    page = f'<doc id="1" url="https://{host}/wiki?curid=1" title="T">\nT\n\n{line}\n\n</doc>\n'
+    documents, _ = read(tmp_path, page)
+    assert documents[0].paragraphs == (line,) * stays
+
+
+@pytest.mark.parametrize(
     "line", ["Works cited.", "Selected works.", "U.S. citizenship.", "Towns of the county."]
 )
 def test_headings_have_none(line):
