@@ -24,7 +24,7 @@ from cloze.core import storage
 from cloze.core.artifacts import fingerprints
 from cloze.core.config import InputPath
 from cloze.core.errors import DataError, first_line
-from cloze.core.words import width
+from cloze.core.words import UNSPACED_LETTER, width
 from cloze.pipeline.corpus.document import Document
 from cloze.pipeline.corpus.readers.streams import (
     SAMPLE_BYTES,
@@ -150,6 +150,7 @@ def _strings(value: Any) -> Iterator[str]:
         elif isinstance(node, list):
             if node and all(isinstance(item, str) and " " not in item for item in node):
                 yield " ".join(node)  # a list of words is one text
+                yield from filter(UNSPACED_LETTER.search, node)  # or of Chinese sentences
             else:
                 pending += reversed(node)
 

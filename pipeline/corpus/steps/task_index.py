@@ -21,12 +21,7 @@ _SIEVE_BITS = 22  # 4M flags of one byte; most n-grams of documents hit none
 
 
 class TaskIndex:
-    """N-grams of task files.
-
-    Attributes:
-        names: the task files.
-        lengths: numbers of words of the n-grams, descending.
-    """
+    """N-grams of task files. `names`: the task files."""
 
     def __init__(
         self,
@@ -36,7 +31,6 @@ class TaskIndex:
         """Build the sieves. `tables`: length -> sorted hashes and the file number of each."""
         self.names = names
         self.tables = dict(sorted(tables.items(), reverse=True))
-        self.lengths = tuple(self.tables)
         self._sieves = {length: self._sieve(hashes) for length, (hashes, _) in self.tables.items()}
 
     @staticmethod

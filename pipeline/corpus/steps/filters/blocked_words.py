@@ -86,7 +86,7 @@ class WordList:
     def count(self, text: str) -> int:
         """Count the occurrences of the words and phrases in a text; only whole words match."""
         folded = caseless(text)
-        words = _word().findall(folded)
+        words = _word().findall(UNSPACED_LETTER.sub(r" \g<0> ", folded))
         total = sum(_occurrences(part, folded) for part in self.parts)
         for start, word in enumerate(words):
             for rest in self.phrases.get(word, ()):
@@ -119,7 +119,7 @@ def read_list(path: str) -> WordList:
         DataError: the file is missing, not UTF-8, or empty.
     """
     try:
-        words = WordList.of(storage.read_text(path).splitlines())
+        words = WordList.of(storage.read_text(path).removeprefix("\ufeff").splitlines())
     except (OSError, UnicodeDecodeError) as error:
         raise DataError(
             f"blocked_words ({path}) cannot be read as UTF-8 ({error}). Use a text file with one "

@@ -47,7 +47,7 @@ def test_a_short_text_counts_as_a_whole():
     assert INDEX.find("Then the cat sat on the very old mat, and slept.")[0] == "cola.tsv"
     assert INDEX.find("Then the cat sat on the very old chair, and slept.") is None
     assert INDEX.find("This is too short to be found.") is None
-    assert INDEX.lengths == (13, 8)
+    assert list(INDEX.tables) == [13, 8]
 
 
 def test_what_is_dropped_is_the_document_or_its_paragraph():
@@ -84,7 +84,7 @@ def test_paragraphs_do_not_hide_a_text():
 def test_saved_and_loaded(tmp_path):
     INDEX.save(str(tmp_path / "tasks.arrow"))
     again = TaskIndex.load(str(tmp_path / "tasks.arrow"))
-    assert (again.names, again.lengths, len(again)) == (INDEX.names, INDEX.lengths, len(INDEX))
+    assert (again.names, list(again.tables), len(again)) == (INDEX.names, [13, 8], len(INDEX))
     assert again.find(QUESTION) == INDEX.find(QUESTION)
 
 
@@ -120,6 +120,10 @@ FILES = {
     ), ["It rains.", "so it is", "Below."]),
     "dev.json": (json.dumps({"data": [{"context": "Long ago.",
     "qas": [{"question": "When?"}]}]}).encode(), ["Long ago.", "When?"]),
+    "choices.json": (
+        json.dumps({"options": ["北京大学图书馆", "上海市政府"], "words": ["a", "b"]}).encode(),
+        ["北京大学图书馆 上海市政府", "北京大学图书馆", "上海市政府", "a b"],
+    ),
     "lines.json": (b'{"a": "first line"}\n{"a": "second line"}\n', ["first line", "second line"]),
     "scicite.txt": (b'{"string": "As shown by them."}\n', ["As shown by them."]),
     "plain.txt": ("\ufeffOne line.\nAnother line.\n".encode(), ["One line.", "Another line."]),

@@ -17,6 +17,7 @@ from cloze.pipeline.corpus.steps.filters.blocked_words import (
     STEP,
     BlockedWordsOptions,
     WordList,
+    read_list,
 )
 from tests.pipeline.corpus.corpora import make, rows
 
@@ -43,12 +44,24 @@ def step(words: str, **values: Any) -> Any:
         ("A Son of a Gun, and the son of a gunner.", 1),
         ("Die STRASSE war leer.", 1),
         ("おばかさん", 1),
+        ("他说darn了", 1),
+        ("他说undarn了", 0),
+        ("son of他a gun", 0),
         ("a remark # darn-ed", 0),
         ("", 0),
     ],
 )
 def test_whole_words_and_phrases_are_found(words: str, text: str, count: int) -> None:
     assert WordList.of(Path(words).read_text(encoding="utf-8").splitlines()).count(text) == count
+
+
+def test_a_byte_order_mark_is_no_part_of_the_first_word(tmp_path: Path) -> None:
+    path = tmp_path / "words.txt"
+    path.write_text("darn\n傻瓜\n", encoding="utf-8-sig")
+    assert read_list(str(path)).count("Darn!") == 1
+    path = tmp_path / "others.txt"
+    path.write_text("傻瓜\n", encoding="utf-8-sig")
+    assert read_list(str(path)).count("你是傻瓜吗") == 1
 
 
 def document(*paragraphs: str) -> Document:
