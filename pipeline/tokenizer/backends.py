@@ -227,13 +227,7 @@ def albert_backend(
     names = special_names(vocab)
     backend = tokenizers.Tokenizer(models.Unigram(list(pieces), unk_id, False))
     backend.normalizer = albert_normalizer(lowercase, strip_accents, charsmap)
-    backend.pre_tokenizer = pre_tokenizers.Sequence(
-        [
-            pre_tokenizers.WhitespaceSplit(),
-            pre_tokenizers.Metaspace(replacement=METASPACE, prepend_scheme="always"),
-        ]
-    )
-    backend.decoder = decoders.Metaspace(replacement=METASPACE, prepend_scheme="always")
+    _split_at_spaces(backend)
     _add_special_tokens(backend, names)
     frame_as_bert(backend, names)
     return backend
@@ -253,15 +247,17 @@ def t5_backend(
     backend = tokenizers.Tokenizer(models.Unigram(vocab, unk_id, False))
     if charsmap:
         backend.normalizer = normalizers.Precompiled(charsmap)
-    backend.pre_tokenizer = pre_tokenizers.Sequence(
-        [
-            pre_tokenizers.WhitespaceSplit(),
-            pre_tokenizers.Metaspace(replacement=METASPACE, prepend_scheme="always"),
-        ]
-    )
-    backend.decoder = decoders.Metaspace(replacement=METASPACE, prepend_scheme="always")
+    _split_at_spaces(backend)
     backend.add_special_tokens(["<pad>", "</s>", "<unk>", *reversed(extra)])
     return backend
+
+
+def _split_at_spaces(backend: tokenizers.Tokenizer) -> None:
+    """Make words begin with `▁`."""
+    metaspace = pre_tokenizers.Metaspace(replacement=METASPACE, prepend_scheme="always")
+    splitters = [pre_tokenizers.WhitespaceSplit(), metaspace]
+    backend.pre_tokenizer = pre_tokenizers.Sequence(splitters)
+    backend.decoder = decoders.Metaspace(replacement=METASPACE, prepend_scheme="always")
 
 
 def _add_special_tokens(backend: tokenizers.Tokenizer, names: Mapping[str, str]) -> None:

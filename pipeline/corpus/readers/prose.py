@@ -123,11 +123,6 @@ _BREAKS_OFF = re.compile(
 )
 
 
-def is_unspaced(character: str) -> bool:
-    """Return True if the character is of a script without blanks between words."""
-    return UNSPACED_LETTER.match(character) is not None
-
-
 def _has_end(text: str) -> bool:
     """Return True if the text ends with an end mark."""
     return _END.search(text, max(0, len(text) - _LONGEST_END)) is not None

@@ -21,7 +21,6 @@ _CODECS = {
     "iso8859-11": "cp874",
 }  # fmt: skip
 _MOST_INVALID = 0.1  # share of the non-ASCII characters; more if the encoding is wrong
-_SURROGATES = re.compile("[\ud800-\udfff]")
 
 
 def decode_page(data: bytes, charset: str = "", *, is_html: bool) -> str:
@@ -49,17 +48,13 @@ def decode_page(data: bytes, charset: str = "", *, is_html: bool) -> str:
             encodings.append(_CODECS.get(encoding, encoding))
     for encoding in (*encodings, "utf-8"):
         with contextlib.suppress(UnicodeDecodeError):
-            return _without_mark(data.decode(encoding))
+            return data.decode(encoding).removeprefix("\ufeff")
     detected = detect_encoding(data, html5_compatible=True) or "utf-8"
     for encoding in (*encodings, _CODECS.get(detected, detected)):
         text = data.decode(encoding, "replace")
         if text.count("\ufffd") <= _MOST_INVALID * sum(map("\x7f".__lt__, text)):
-            return _without_mark(text)
-    return _without_mark(data.decode("cp1252", "replace"))
-
-
-def _without_mark(text: str) -> str:
-    return _SURROGATES.sub("\ufffd", text.removeprefix("\ufeff"))
+            return text.removeprefix("\ufeff")
+    return data.decode("cp1252", "replace")
 
 
 # Extraction of the main text without navigation, comments and boilerplate, by trafilatura or
@@ -171,14 +166,7 @@ def _by_resiliparse(text: str) -> tuple[str, list[str]]:
 
     tree = HTMLTree.parse(text)
     content = extract_plain_text(
-        tree,
-        main_content=True,
-        list_bullets=False,
-        alt_texts=False,
-        links=False,
-        form_fields=False,
-        noscript=False,
-        comments=False,
+        tree, main_content=True, list_bullets=False, alt_texts=False, comments=False
     )
     lines = (" ".join(line.split()) for line in content.split("\n"))
     return " ".join((tree.title or "").split()), list(filter(None, lines))

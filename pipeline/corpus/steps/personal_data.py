@@ -16,13 +16,7 @@ from typing_extensions import Self
 from cloze.core.words import UNSPACED_LETTER
 from cloze.pipeline.corpus.document import Document
 from cloze.pipeline.corpus.options import CorpusOptions
-from cloze.pipeline.corpus.steps.account_numbers import (
-    BETWEEN,
-    OTHER_NUMBERS,
-    Span,
-    cards,
-    ibans,
-)
+from cloze.pipeline.corpus.steps.accounts import BETWEEN, OTHER_NUMBERS, Span, cards, ibans
 from cloze.pipeline.corpus.steps.base import CleaningResult, CleaningStep, RemovedText, StepFunction
 
 Kind = Literal["email", "phone", "ip", "card", "iban"]
@@ -120,16 +114,14 @@ def emails(text: str) -> Iterator[Span]:
 
 def ip_addresses(text: str) -> Iterator[Span]:
     """Yield the spans of IPv4 and IPv6 addresses."""
-    if _DOTTED.search(text):
-        for match in _IPV4.finditer(text):
-            before = text[max(0, match.start() - _CONTEXT) : match.start()]
-            plain = len(match[0]) >= _SHORT_IPV4 and max(map(int, match[0].split("."))) > _LOW_OCTET
-            if not _IS_VERSION.search(before) and (plain or _IS_ADDRESS.search(before)):
-                yield match.span()
-    if _COLONS.search(text):
-        for match in _IPV6.finditer(text):
-            if _is_ipv6(match[0]):
-                yield match.span()
+    for match in _IPV4.finditer(text) if _DOTTED.search(text) else ():
+        before = text[max(0, match.start() - _CONTEXT) : match.start()]
+        plain = len(match[0]) >= _SHORT_IPV4 and max(map(int, match[0].split("."))) > _LOW_OCTET
+        if not _IS_VERSION.search(before) and (plain or _IS_ADDRESS.search(before)):
+            yield match.span()
+    for match in _IPV6.finditer(text) if _COLONS.search(text) else ():
+        if _is_ipv6(match[0]):
+            yield match.span()
 
 
 def _is_ipv6(text: str) -> bool:
@@ -243,43 +235,30 @@ def mask_personal_data(
         allowed: drop documents with more replacements, counted as `dropped_email`, …. None: never.
     """
     language = document.language or language
-    values = tuple(field.value for field in document.infobox)
-    texts = [
-        mask_text(text, tokens, language)
-        for text in (document.title, *document.paragraphs, *values)
-    ]
-    url, url_kinds = _mask_url(document.url, tokens, language)
-    masked_id = _mask_id(document.id, tokens, language)
-    kinds = [
-        kind for replaced in (url_kinds, *(replaced for _, replaced in texts)) for kind in replaced
-    ]
-    if not kinds and masked_id == document.id:
+    kinds: list[Kind] = []
+
+    def masked(text: str) -> str:
+        shown, replaced = mask_text(text, tokens, language)
+        kinds.extend(replaced)
+        return shown
+
+    url = masked(document.url.replace("%40", "@"))
+    changed = replace(
+        document,
+        id=_mask_id(document.id, tokens, language),
+        url=url if kinds else document.url,
+        title=masked(document.title),
+        paragraphs=tuple(map(masked, document.paragraphs)),
+        infobox=tuple(field._replace(value=masked(field.value)) for field in document.infobox),
+    )
+    if not kinds and changed.id == document.id:
         return CleaningResult(document)
     if allowed is not None and len(kinds) > allowed:
         return CleaningResult(
             None, REASON, tuple(RemovedText(f"dropped_{kind}", tokens[kind]) for kind in kinds)
         )
-    title, *rest = (text for text, _ in texts)
-    values = tuple(rest[len(document.paragraphs) :])
-    changed = replace(
-        document,
-        id=masked_id,
-        url=url,
-        title=title,
-        paragraphs=tuple(rest[: len(document.paragraphs)]),
-        infobox=tuple(
-            field._replace(value=value)
-            for field, value in zip(document.infobox, values, strict=True)
-        ),
-    )
     removed = tuple(RemovedText(f"masked_{kind}", tokens[kind]) for kind in kinds)
     return CleaningResult(changed, None, removed)
-
-
-def _mask_url(url: str, tokens: Mapping[Kind, str], language: str) -> tuple[str, list[Kind]]:
-    """Return a URL without personal data, and the kinds replaced; `%40` counts as `@`."""
-    masked, kinds = mask_text(url.replace("%40", "@"), tokens, language)
-    return (masked if kinds else url), kinds
 
 
 def _mask_id(name: str, tokens: Mapping[Kind, str], language: str) -> str:

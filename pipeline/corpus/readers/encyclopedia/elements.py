@@ -11,8 +11,8 @@ import functools
 import re
 from typing import Literal
 
+from cloze.core.words import UNSPACED_LETTER
 from cloze.pipeline.corpus.document import HOLE_TEMPLATE, HOLES, PLACEHOLDER
-from cloze.pipeline.corpus.readers.prose import is_unspaced
 
 GAP = "\ue0fc"
 """Marks a removal that no sentence needs: a reference, a note, a flag."""
@@ -124,7 +124,7 @@ def _spaced(text: str) -> str:
         words_touch = (
             previous_character.isalpha()
             and text[match.end() : match.end() + 1].isalpha()
-            and not is_unspaced(previous_character)
+            and not UNSPACED_LETTER.match(previous_character)
         )
         has_blank = match[1] or len(stripped) < len(preceding) or words_touch
         pieces += (stripped, " " if has_blank else "")

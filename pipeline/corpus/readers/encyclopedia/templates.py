@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from cloze.core.words import UNSPACED_LETTER
 from cloze.pipeline.corpus.document import HOLE_TEMPLATE
 from cloze.pipeline.corpus.readers.encyclopedia import template_functions, template_numbers
 from cloze.pipeline.corpus.readers.encyclopedia.elements import GAP, PHONES
@@ -26,7 +27,6 @@ from cloze.pipeline.corpus.readers.encyclopedia.template_numbers import (
     convert,
     group_digits,
 )
-from cloze.pipeline.corpus.readers.prose import is_unspaced
 
 Rule = Callable[..., str]
 
@@ -114,7 +114,7 @@ def render(content: str, language: str = "en", before: str = "") -> str:
 
 def _by_shape(name: str, shown: str, arguments: Arguments, keywords: Keywords, before: str) -> str:
     """Return the text for an unknown template, as far as its arguments tell."""
-    follows_word = before in (",", ";") or (before.isalnum() and not is_unspaced(before))
+    follows_word = before in (",", ";") or (before.isalnum() and not UNSPACED_LETTER.match(before))
     if before in _ENDS or before == GAP:
         return HOLE_TEMPLATE  # after a sentence, where placeholders are removed
     if not arguments and not keywords:
