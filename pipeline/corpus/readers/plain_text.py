@@ -98,6 +98,10 @@ def read_lines(
 _HIGH = bytes(range(128, 256))
 _NO_SPACE = dict.fromkeys(b"\t\n\v\f\r\x1a\xa0\xad")  # including the mark that ends a CP/M text
 _MOST_HIGH = 0.4  # share of non-ASCII letters in Windows-1252; Western languages: below a fifth
+# Encodings of Central Europe and Turkey. With fewer non-ASCII bytes detection is often wrong, and it
+# takes Icelandic for Baltic.
+_NOT_WESTERN = frozenset(("cp1250", "cp1254", "iso8859-2", "iso8859-16"))
+_FEWEST_HIGH = 20
 
 
 def decode(data: bytes, tally: ReadCounters, *, offset: int = 0) -> str | None:
@@ -105,7 +109,7 @@ def decode(data: bytes, tally: ReadCounters, *, offset: int = 0) -> str | None:
 
     UTF-8; UTF-16 and UTF-32 with a byte order mark; UTF-16 without one if zero bytes show it. Else
     Windows-1252 (counted) if it reads as a Western language. UTF-8 with single wrong bytes is
-    damaged UTF-8, not Windows-1252. Other encodings are refused.
+    damaged UTF-8, not Windows-1252. Other encodings are refused, if they can be told from it.
 
     Args:
         data: bytes of the file or document.
@@ -144,15 +148,21 @@ def decode(data: bytes, tally: ReadCounters, *, offset: int = 0) -> str | None:
 
 
 def _is_western(data: bytes) -> bool:
-    """Return True if all bytes are Windows-1252 characters and most letters are ASCII."""
+    """Return True if the text reads as Windows-1252, most letters are ASCII, and no other encoding
+    is detected.
+    """
+    from resiliparse.parse.encoding import detect_encoding
+
     try:
         text = data.decode("cp1252")
     except UnicodeDecodeError:
         return False
     high_count = len(data) - len(data.translate(None, _HIGH))
-    return text.translate(_NO_SPACE).isprintable() and high_count <= _MOST_HIGH * sum(
-        map(str.isalpha, text)
-    )
+    letters = sum(map(str.isalpha, text))
+    if high_count > _MOST_HIGH * letters or not text.translate(_NO_SPACE).isprintable():
+        return False
+    detected = detect_encoding(data) or "" if high_count >= _FEWEST_HIGH else ""
+    return detected not in _NOT_WESTERN or data.decode(detected, "replace") == text
 
 
 def _mostly_utf8(data: bytes) -> bool:

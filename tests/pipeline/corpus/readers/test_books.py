@@ -16,8 +16,10 @@ from cloze.pipeline.corpus.readers.books.reader import (
     merge_sections,
     reader,
 )
+from cloze.pipeline.corpus.readers.plain_text import decode
 from tests.pipeline.corpus.readers.made import chapter, write_epub
 from tests.pipeline.corpus.reading import options_of
+from tests.pipeline.corpus.script_texts import GERMAN
 
 SENTENCE = (
     "It was the best of times and it was the worst of times, and nobody knew which of them it was. "
@@ -188,6 +190,26 @@ def test_encodings(tmp_path, data, words):
     documents, tally = read(tmp_path, data)
     assert documents[0].text.startswith(words)
     assert tally.counters["encoding/windows-1252"] == (b"\x97" in data)
+
+
+@pytest.mark.parametrize(
+    ("encoding", "text"),
+    [
+        ("cp1252", GERMAN),
+        ("cp1252", GERMAN[:90]),
+        ("cp1252", "Paris est située sur un méandre de la Seine, à l’époque gallo-romaine. " * 9),
+        ("cp1252", "Stockholm är Sveriges största stad. Där ligger slottet på ön. " * 9),
+        ("cp1254", "Boğaz'ın iki yakasında kurulmuş olan şehir, birçok uygarlığa ev oldu. " * 9),
+        ("cp1250", "Położona jest nad Wisłą. Zażółć gęślą jaźń. Największe miasto kraju. " * 9),
+        ("iso8859-2", "Praha je hlavní a současně největší město. Leží na řece Vltavě. " * 9),
+    ],
+)
+def test_other_encodings_are_not_read_as_windows_1252(tmp_path, encoding, text):
+    path = tmp_path / "a.txt"
+    path.write_bytes(b"")
+    tally = ReadCounters(slice=reader.slices(str(path))[0], stop=False)
+    assert decode(text.encode(encoding), tally) == (text if encoding == "cp1252" else None)
+    assert tally.counters["quarantined/bad_encoding"] == (encoding != "cp1252")
 
 
 @pytest.mark.parametrize(
