@@ -8,6 +8,7 @@ paragraph. Other readers use the functions for lines, decoding and paragraphs.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import posixpath
 import re
 from collections.abc import Callable, Iterator
@@ -98,7 +99,7 @@ def read_lines(
 _HIGH = bytes(range(128, 256))
 _NO_SPACE = dict.fromkeys(b"\t\n\v\f\r\x1a\xa0\xad")  # including the mark that ends a CP/M text
 _MOST_HIGH = 0.4  # share of non-ASCII letters in Windows-1252; Western languages: below a fifth
-# Encodings of Central Europe and Turkey. With fewer non-ASCII bytes detection is often wrong, and it
+# Encodings of Central Europe and Turkey. With fewer non-ASCII bytes detection is often wrong. It
 # takes Icelandic for Baltic.
 _NOT_WESTERN = frozenset(("cp1250", "cp1254", "iso8859-2", "iso8859-16"))
 _FEWEST_HIGH = 20
@@ -188,20 +189,20 @@ _FIRST_UNIT = re.compile(rf"{_UNSPACED}|(?:(?!{_UNSPACED})\S)+")
 
 def paragraphs(text: str) -> tuple[str, ...]:
     """Return the non-blank paragraphs of `text`, each on one line; `<br />` also ends a line."""
-    lines = (_BREAK.sub("\n", text) if "<b" in text or "<B" in text else text).splitlines()
+    text = _BREAK.sub("\n", text) if "<b" in text or "<B" in text else text
+    lines = [line.rstrip() for line in text.splitlines()]
     if not _are_wrapped(lines):
-        return tuple(line.strip() for line in lines if line.strip())
-    width = max(len(line.rstrip()) for line in lines)
+        return tuple(line.strip() for line in lines if line)
+    width = max(map(len, lines))
     joined: list[str] = []
     open_lines: list[str] = []
     for line in [*lines, ""]:
-        stripped = line.strip()
-        if open_lines and (not stripped or len(open_lines[-1]) <= width // 2):
-            paragraph = "\n".join(piece.strip() for piece in open_lines)
+        if open_lines and (not line or len(open_lines[-1]) <= width // 2):
+            paragraph = "\n".join(map(str.strip, open_lines))
             joined.append(_UNSPACED_END.sub(r"\1", paragraph).replace("\n", " "))
             open_lines = []
-        if stripped:
-            open_lines.append(line.rstrip())
+        if line:
+            open_lines.append(line)
     return tuple(joined)
 
 
@@ -212,14 +213,13 @@ def _are_wrapped(lines: list[str]) -> bool:
     scripts without spaces the longest line always seems full, and few wrapped lines end in an end
     mark.
     """
-    lengths = [len(line.rstrip()) for line in lines if line.strip()]
+    lengths = [len(line) for line in lines if line]
     width = max(lengths, default=0)
     if len(lengths) < _FEWEST or not _NARROWEST <= width <= _WIDEST:
         return False
     has_unspaced = False
     are_full: list[bool] = []
-    for line, next_line in zip(lines[:-1], lines[1:], strict=True):
-        line = line.rstrip()
+    for line, next_line in itertools.pairwise(lines):
         if line and (unit := _FIRST_UNIT.search(next_line)):
             is_unspaced = re.match(_UNSPACED, unit[0]) is not None
             has_unspaced |= is_unspaced

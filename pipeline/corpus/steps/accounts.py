@@ -70,17 +70,14 @@ def cards(text: str) -> Iterator[Span]:
     """Yield the spans of card numbers, ungrouped or in the groups printed on cards."""
     for match in _CARD.finditer(text) if _DIGITS.search(text) else ():
         digits = match[0].replace(" ", "").replace("-", "")
-        if _has_network(digits) and passes_luhn(digits):
+        has_network = any(
+            len(digits) in lengths and first <= digits[: len(first)] <= last
+            for first, last, lengths in _NETWORKS
+        )
+        if has_network and passes_luhn(digits):
             before = text[max(0, match.start() - _NUMBER_CONTEXT) : match.start()]
             if _IS_CARD.search(before) or not _OTHER_NUMBER.search(before):
                 yield match.span()
-
-
-def _has_network(digits: str) -> bool:
-    return any(
-        len(digits) in lengths and first <= digits[: len(first)] <= last
-        for first, last, lengths in _NETWORKS
-    )
 
 
 def passes_luhn(digits: str) -> bool:

@@ -190,15 +190,13 @@ def _is_tagged(text: str) -> bool:
 
 def _sentences_of_columns(text: str) -> Iterator[str]:
     words: list[str] = []
-    for line in text.splitlines():
+    for line in [*text.splitlines(), ""]:
         columns = line.split()
         if columns and columns[0] != "-DOCSTART-":
             words.append(columns[0])
         elif words:
             yield " ".join(words)
             words = []
-    if words:
-        yield " ".join(words)
 
 
 def _columns(path: str, name: str) -> Iterator[str]:

@@ -80,8 +80,8 @@ _MAYBE_PHONE = re.compile(r"\d(?:(?:\.(?!\s)|[\s()\-–/]){0,3}\d){6,15}")
 _DECIMAL = re.compile(r"\d+\.\d+")
 _IS_PHONE = re.compile(
     r"(?:\b(?:tel|telephone|phones?|call|fax|mobile|mob|cell|whatsapp|sms|hotline|dial|ph|telefon|"
-    r"rufnummer|handy|tél|téléphone|teléfono|"
-    r"telefono|telefone|móvil|cellulare)\b|☎|📞)\W{0,4}(?:\w{0,8}\W{1,3}){0,2}$",
+    r"rufnummer|handy|tél|téléphone|teléfono|telefono|telefone|móvil|cellulare)\b|☎|📞)"
+    r"\W{0,4}(?:\w{0,8}\W{1,3}){0,2}$",
     re.IGNORECASE,
 )
 _IS_NUMBER = re.compile(rf"\b(?:{OTHER_NUMBERS}|ein)(?:[ -]1[03])?{BETWEEN}", re.IGNORECASE)
@@ -90,11 +90,10 @@ _CONTEXT = 30  # characters before a number that are examined
 # Countries of numbers without country code, by language of the text.
 REGIONS = {
     "ar": ("EG",), "cs": ("CZ",), "da": ("DK",), "de": ("DE", "AT", "CH"), "el": ("GR",),
-    "en": ("US", "GB"), "es": ("ES", "MX"), "fi": ("FI",),
-    "fr": ("FR",), "he": ("IL",), "hi": ("IN",), "hu": ("HU",), "it": ("IT",), "ja": ("JP",),
-    "ko": ("KR",), "nl": ("NL",), "no": ("NO",), "pl": ("PL",),
-    "pt": ("BR", "PT"), "ro": ("RO",), "ru": ("RU",), "sv": ("SE",), "tr": ("TR",), "uk": ("UA",),
-    "zh": ("CN",),
+    "en": ("US", "GB"), "es": ("ES", "MX"), "fi": ("FI",), "fr": ("FR",), "he": ("IL",),
+    "hi": ("IN",), "hu": ("HU",), "it": ("IT",), "ja": ("JP",), "ko": ("KR",), "nl": ("NL",),
+    "no": ("NO",), "pl": ("PL",), "pt": ("BR", "PT"), "ro": ("RO",), "ru": ("RU",), "sv": ("SE",),
+    "tr": ("TR",), "uk": ("UA",), "zh": ("CN",),
 }  # fmt: skip
 
 
@@ -107,9 +106,8 @@ def _email() -> Any:
 
 def emails(text: str) -> Iterator[Span]:
     """Yield the spans of e-mail addresses."""
-    if "@" in text:
-        for match in _email().finditer(text):
-            yield match.span()
+    for match in _email().finditer(text) if "@" in text else ():
+        yield match.span()
 
 
 def ip_addresses(text: str) -> Iterator[Span]:

@@ -170,7 +170,7 @@ def _paragraphs(text: str, title: str, url: str, tally: ReadCounters) -> Iterato
         was_first, is_first = is_first, False
         if was_first and line.rstrip(".") == title.strip().rstrip("."):
             continue
-        if is_heading(line, is_english):
+        if (is_english or line.startswith("#")) and is_heading(line):
             tally.drop_lines("heading")
             continue
         if "_" in line:
@@ -191,15 +191,12 @@ def _paragraphs(text: str, title: str, url: str, tally: ReadCounters) -> Iterato
             tally.drop_lines("fragment")
 
 
-def is_heading(line: str, is_english: bool = True) -> bool:
-    """Return True if a line of the old format is a heading: few words, one full stop, no verb.
-
-    In other languages than English only a line that begins with `# ` is one.
-    """
+def is_heading(line: str) -> bool:
+    """Return True if a line of the old format is a heading: few words, one full stop, no verb."""
     if not _HEADING.fullmatch(_ABBREVIATION.sub(r"\1 ", line) if ". " in line else line):
         return False
     return line.startswith("#") or (
-        is_english and len(line.split()) <= _MOST_HEADING_WORDS and not has_finite_verb(line)
+        len(line.split()) <= _MOST_HEADING_WORDS and not has_finite_verb(line)
     )
 
 
