@@ -127,7 +127,7 @@ def test_no_unrelated_text_is_contaminated() -> None:
     """Two texts about other things share function words, and no thirteen words in a row."""
     index = TaskIndex.build([("task", ("นกสีฟ้าตัวหนึ่งบินข้ามภูเขาไปหาอาหารให้ลูกของมันที่รออยู่ในรังบนต้นไม้ใหญ่"))])
     assert index.find(TEXTS["th"]) is None
-    assert index.lengths == (13,)
+    assert list(index.tables) == [13]
 
 
 @pytest.mark.parametrize(
