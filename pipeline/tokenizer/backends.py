@@ -255,8 +255,7 @@ def t5_backend(
 def _split_at_spaces(backend: tokenizers.Tokenizer) -> None:
     """Make words begin with `▁`."""
     metaspace = pre_tokenizers.Metaspace(replacement=METASPACE, prepend_scheme="always")
-    splitters = [pre_tokenizers.WhitespaceSplit(), metaspace]
-    backend.pre_tokenizer = pre_tokenizers.Sequence(splitters)
+    backend.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.WhitespaceSplit(), metaspace])
     backend.decoder = decoders.Metaspace(replacement=METASPACE, prepend_scheme="always")
 
 

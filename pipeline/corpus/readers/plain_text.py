@@ -149,9 +149,7 @@ def decode(data: bytes, tally: ReadCounters, *, offset: int = 0) -> str | None:
 
 
 def _is_western(data: bytes) -> bool:
-    """Return True if the text reads as Windows-1252, most letters are ASCII, and no other encoding
-    is detected.
-    """
+    """Return True if it is Windows-1252, mostly ASCII, and no other encoding is detected."""
     from resiliparse.parse.encoding import detect_encoding
 
     try:

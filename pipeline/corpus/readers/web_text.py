@@ -37,8 +37,7 @@ def decode_page(data: bytes, charset: str = "", *, is_html: bool) -> str:
     """
     from resiliparse.parse.encoding import detect_encoding, map_encoding_to_html5
 
-    marks = (name for mark, name in BYTE_ORDER_MARKS if data.startswith(mark))
-    mark_encoding = next(marks, "")
+    mark_encoding = next((name for mark, name in BYTE_ORDER_MARKS if data.startswith(mark)), "")
     meta = _META.search(data[:_META_BYTES]) if is_html else None
     encodings: list[str] = []
     for label in filter(None, (mark_encoding, charset, meta[1].decode() if meta else "")):

@@ -44,7 +44,6 @@ from cloze.pipeline.corpus.steps.filters.documents import MinimumOptions
 if TYPE_CHECKING:
     from cloze.pipeline.corpus.steps.task_index import TaskIndex
 
-
 _PACKED = (".gz", ".bz2", ".xz", ".zst")
 _NO_TASKS = re.compile(
     r"(?i)^(readme|licen[cs]e|copying|notice)\b|\.(md|rst|html?|pdf|py|sh|yaml|yml|zip|tar|tgz|log|"

@@ -37,10 +37,7 @@ class PersonalDataOptions(CorpusOptions):
     @model_validator(mode="after")
     def _kinds_are_named(self) -> Self:
         if self.personal_data_allowed is not None and not self.mask_personal_data:
-            raise ValueError(
-                "personal_data_allowed needs mask_personal_data: what is looked for, such as email "
-                "and phone"
-            )
+            raise ValueError("personal_data_allowed needs mask_personal_data; set it, as to email")
         return self
 
     def personal_tokens(self) -> dict[Kind, str]:

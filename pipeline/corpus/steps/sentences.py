@@ -149,9 +149,8 @@ def _english_ends(text: str) -> list[int]:
     for mark in _BLANKED:  # faster than a regex
         if mark in shadow:
             shadow = shadow.replace(mark, " ")
-    if sum(map(shadow.count, _OPENING_MARKS)) * 10 > len(
-        shadow
-    ):  # not prose; each mark costs time proportional to the text
+    # not prose; each mark costs time proportional to the text
+    if sum(map(shadow.count, _OPENING_MARKS)) * 10 > len(shadow):
         shadow = shadow.translate(_NO_OPENING_MARKS)
     ends: list[int] = []
     position = 0

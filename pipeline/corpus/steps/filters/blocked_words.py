@@ -103,12 +103,7 @@ def _word() -> Any:
 
 def _occurrences(part: str, text: str) -> int:
     """Count `part` in the text; an occurrence followed by a combining mark does not match."""
-    count, start = 0, text.find(part)
-    while start >= 0:
-        end = start + len(part)
-        count += not is_mark(text[end : end + 1] or " ")
-        start = text.find(part, end)
-    return count
+    return sum(not is_mark(rest[:1] or " ") for rest in text.split(part)[1:])
 
 
 @functools.lru_cache(maxsize=4)
