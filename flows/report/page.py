@@ -112,8 +112,10 @@ def _cards(
     tuned = of["finetune"]
     if len(tuned) != 1:
         return cards + _task_cards(tuned, scores)
-    metrics = tuned[0].manifest.summary["metrics"]
-    name = next(iter(metrics))
+    metrics = tuned[0].scores
+    name = next(iter(metrics), "")
+    if not name:
+        return cards
     baselines = [key for key in reversed(BASELINES) if key in metrics]
     remark = ", ".join(f"{key.replace('_', ' ')} {metrics[key]:.3f}" for key in baselines)
     task = str(tuned[0].manifest.config.get("task", ""))
@@ -249,7 +251,7 @@ def _lengths(node: ReportNode) -> str:
 
 
 def _task(node: ReportNode) -> str:
-    metrics = node.manifest.summary["metrics"]
+    metrics = node.scores
     score = next(iter(metrics), "")
     shown = {key: value for key, value in metrics.items() if key == score or key in BASELINES}
     if len(shown) < 2:

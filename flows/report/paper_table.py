@@ -11,111 +11,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
-
-from cloze.core.errors import did_you_mean
 from cloze.core.humanize import format_count
-from cloze.flows.report.report_nodes import (
-    ReportNode,
-    RowPoints,
-    SummaryTable,
-    last_pretrainings,
-    lower_is_better,
-)
+from cloze.flows.report.report_nodes import ReportNode, SummaryTable, lower_is_better
+from cloze.flows.report.table_config import PaperTable, TableColumn, TableRow
 
 EVALUATE, FINETUNE, PRETRAIN = "evaluate", "finetune", "pretrain"
 NEAR = 1.1  # a run's size within this factor of the paper's counts as equal
 MISSING = "–"
-
-
-class _Spec(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class TableRow(_Spec):
-    """A row: a system of the paper, of the run, or of both."""
-
-    label: str = ""
-    """Name in the paper. Default: the row's key."""
-
-    nodes: dict[str, Any] = Field(default_factory=dict)
-    """Nodes of the row: matrix values, `section`, `stage`, `split`, each with a value or a list of
-    them. Default: {row: KEY}, where the row of a node without that axis is its section's label."""
-
-    published: dict[str, float] = Field(default_factory=dict)
-    """Figures of the paper by column."""
-
-    seen: dict[str, float] = Field(default_factory=dict)
-    """Where they differ from the table's: `parameters` and `tokens` of the paper's model."""
-
-
-class TableColumn(_Spec):
-    """A column: a task, or another measure of a row."""
-
-    label: str = ""
-    """Name in the paper. Default: the column's key."""
-
-    nodes: dict[str, Any] = Field(default_factory=dict)
-    """Nodes of the column, as for a row. Default: {task: KEY}. Without stage and split: the
-    fine-tunings, scored on dev."""
-
-    metric: str = ""
-    """Metric, or of a pretraining a number of its summary. Default: the task's main metric."""
-
-    mean_of: tuple[str, ...] = ()
-    """Columns whose mean this column is, for rows that have all of them. A repeated name weighs
-    as often."""
-
-    digits: int = Field(default=1, ge=0)
-    """Decimal places."""
-
-
-class TableFigure(_Spec):
-    """A figure of one column: a dot for each seed, and each row's mean."""
-
-    y: str
-    """Column."""
-
-    x: str = "row"
-    """row, or a number in the summaries of the pretrainings such as training_flops, summed over a
-    row's phases. Rows without the number are left out."""
-
-
-class PaperTable(_Spec):
-    """A table of a paper."""
-
-    source: str
-    """Paper and number of the table, such as "Devlin et al. 2019, table 5"."""
-
-    rows: dict[str, TableRow]
-    columns: dict[str, TableColumn]
-
-    reference: str = ""
-    """Row that the others are compared with, by seed; empty: no table of differences."""
-
-    seen: dict[str, float] = Field(default_factory=dict)
-    """Size of the paper's models: `parameters`, and `tokens` read in pretraining."""
-
-    differs: tuple[str, ...] = ()
-    """What differs from the paper at every size, a sentence each."""
-
-    figure: TableFigure | None = None
-    """Figure below the tables."""
-
-    @model_validator(mode="after")
-    def _names_exist(self) -> PaperTable:
-        named = [*(part for column in self.columns.values() for part in column.mean_of)]
-        named += [] if self.figure is None else [self.figure.y]
-        if unknown := [name for name in named if name not in self.columns]:
-            raise ValueError(
-                f"{unknown[0]!r} is no column; {did_you_mean(unknown[0], self.columns)}"
-            )
-        if self.reference and self.reference not in self.rows:
-            raise ValueError(
-                f"reference ({self.reference!r}) is no row; "
-                f"{did_you_mean(self.reference, self.rows)}"
-            )
-        return self
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,6 +27,7 @@ class Cell:
     by_seed: Mapping[str, float]
     published: float | None
     digits: int = 1
+    nodes: Sequence[str] = ()  # names of the nodes with these scores
 
     @property
     def mean(self) -> float | None:
@@ -153,18 +56,33 @@ Cells = Mapping[str, Mapping[str, Cell]]  # by row and column
 def table_cells(table: PaperTable, nodes: Sequence[ReportNode]) -> Cells:
     """Return the cells of a table, from the nodes that its rows and columns select."""
     cells: dict[str, dict[str, Cell]] = {row: {} for row in table.rows}
-    for row, spec in table.rows.items():
-        members = _members(table, row, nodes)
-        for name, column in table.columns.items():
+    members = {row: _members(table, row, nodes) for row in table.rows}
+    # means last: a column that they need may follow them
+    for name, column in sorted(table.columns.items(), key=lambda item: bool(item[1].mean_of)):
+        for row, spec in table.rows.items():
+            scored = [] if column.mean_of else _scored(members[row], name, column, spec)
+            by_seed = {_seed(node): value for node, value in scored}
             if column.mean_of:
                 by_seed = _mean_by_seed([cells[row][part].by_seed for part in column.mean_of])
-            else:
-                selector = column.nodes or {"task": name}
-                scored = [node for node in members if _matches(node, selector)]
-                by_seed = {_seed(node): value for node in scored for value in _score(node, column)}
-            published = spec.published.get(name)
-            cells[row][name] = Cell(by_seed=by_seed, published=published, digits=column.digits)
+            cells[row][name] = Cell(
+                by_seed=by_seed,
+                published=spec.published.get(name),
+                digits=column.digits,
+                nodes=[node.name for node, _ in scored],
+            )
     return cells
+
+
+def _scored(
+    members: Sequence[ReportNode], name: str, column: TableColumn, row: TableRow
+) -> list[tuple[ReportNode, float]]:
+    """Return the row's nodes that the column selects, with their scores."""
+    selector = column.nodes or {"task": name}
+    default = {"stage": EVALUATE if "split" in {**row.nodes, **selector} else FINETUNE}
+    if "section" in selector or "stage" in row.nodes:
+        default = {}
+    selected = [node for node in members if _selects({**default, **selector}, _properties(node))]
+    return [(node, value) for node in selected for value in _score(node, column)]
 
 
 def paper_tables(
@@ -182,6 +100,7 @@ def paper_tables(
         f"{in_brackets if any(row.published for row in table.rows.values()) else ''}"
         f"{spread if seeds > 1 else 'Scores of one seed'}, in the paper's unit.",
         *comparability(table, nodes),
+        *_repeated_seeds(cells),
         *table.differs,
     ]
     columns = ["", *(labels[name] for name in used)]
@@ -197,6 +116,20 @@ def paper_tables(
     if costs := _costs(table, nodes):
         tables.append(costs)
     return tables
+
+
+def _repeated_seeds(cells: Cells) -> list[str]:
+    """Return a sentence about the cells in which several nodes have the same seed."""
+    pairs = [(row, name, cell) for row in cells for name, cell in cells[row].items()]
+    repeated = [entry for entry in pairs if len(entry[2].nodes) > len(entry[2].by_seed)]
+    if not repeated:
+        return []
+    row, name, cell = repeated[0]
+    more = f" {len(repeated) - 1} more cells have such nodes." if len(repeated) > 1 else ""
+    return [
+        f"Row {row}, column {name}: of {', '.join(cell.nodes)} only the last of each seed counts; "
+        f"select one with `nodes`.{more}"
+    ]
 
 
 def _members(table: PaperTable, row: str, nodes: Sequence[ReportNode]) -> list[ReportNode]:
@@ -225,20 +158,17 @@ def _selects(selector: Mapping[str, Any], properties: Mapping[str, Any]) -> bool
     )
 
 
-def _matches(node: ReportNode, selector: Mapping[str, Any]) -> bool:
-    own = {} if "section" in selector else {"stage": EVALUATE if "split" in selector else FINETUNE}
-    return _selects({**own, **selector}, _properties(node))
-
-
 def _score(node: ReportNode, column: TableColumn) -> Iterator[float]:
-    """Yield the node's score in the paper's unit: hundredths, or as it is if lower is better."""
-    scores = node.scores
-    value = node.manifest.summary.get(column.metric) if node.stage == PRETRAIN else None
-    if isinstance(value, (int, float)):
-        scores = {**scores, column.metric: float(value)}
+    """Yield the node's score in the paper's unit: shares in hundredths, other numbers as they are.
+
+    A pretraining also has the numbers of its summary.
+    """
+    scores, summary = node.scores, node.manifest.summary
     metric = column.metric or next(iter(scores), "")
-    if metric in scores:
-        yield scores[metric] * (1 if lower_is_better(metric) else 100)
+    value = scores.get(metric, summary.get(metric) if node.stage == PRETRAIN else None)
+    is_share = (metric in scores or metric.endswith("accuracy")) and not lower_is_better(metric)
+    if isinstance(value, (int, float)):
+        yield value * (100 if is_share else 1)
 
 
 def _seed(node: ReportNode) -> str:
@@ -292,6 +222,15 @@ def _shares(
     return rows
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowPoints:
+    """Scores of a table's row: one for each seed; `x`: position, None if rows are categories."""
+
+    label: str
+    x: float | None
+    values: Sequence[float]
+
+
 def figure_points(table: PaperTable, cells: Cells, nodes: Sequence[ReportNode]) -> list[RowPoints]:
     """Return the dots of the table's figure; empty: no figure, or no row has its numbers."""
     if table.figure is None:
@@ -310,7 +249,10 @@ def figure_points(table: PaperTable, cells: Cells, nodes: Sequence[ReportNode]) 
 
 
 def pretrainings(members: Sequence[ReportNode], nodes: Sequence[ReportNode]) -> list[ReportNode]:
-    """Return the pretrainings of a row's weights, all phases, earliest first; no teacher's."""
+    """Return the pretrainings of a row's weights, all phases, earliest first; no teacher's.
+
+    Of several seeds, only those of the first: costs and sizes are those of one model.
+    """
     by_name = {node.name: node for node in nodes}
     needed, pending = set[str](), [node.name for node in members]
     while pending:
@@ -318,7 +260,9 @@ def pretrainings(members: Sequence[ReportNode], nodes: Sequence[ReportNode]) -> 
         if name in by_name and name not in needed:
             needed.add(name)
             pending += by_name[name].own_origins
-    return [node for node in nodes if node.name in needed and node.stage == PRETRAIN]
+    phases = [node for node in nodes if node.name in needed and node.stage == PRETRAIN]
+    first_seed = next(filter(None, map(_seed, phases)), "")
+    return [node for node in phases if _seed(node) in ("", first_seed)]
 
 
 def _over_phases(phases: Sequence[ReportNode], key: str) -> float | None:
@@ -335,7 +279,7 @@ def comparability(table: PaperTable, nodes: Sequence[ReportNode]) -> list[str]:
         if not phases:
             continue
         own = {
-            "parameters": float(last_pretrainings(phases)[-1].manifest.summary["parameters"]),
+            "parameters": float(phases[-1].manifest.summary["parameters"]),
             # a summary's tokens also count those of the phases before it
             "tokens": float(sum(node.manifest.tokens for node in phases)),
         }
@@ -389,7 +333,7 @@ def _costs(table: PaperTable, nodes: Sequence[ReportNode]) -> SummaryTable | Non
         title="Cost of each row",
         columns=["", *(headings[i] for i in shown)],
         rows=[[row[0], *(row[i + 1] for i in shown)] for row in rows],
-        notes=["Of the pretraining, all phases; use is measured on the machine of the evaluation."],
+        notes=["Of one pretraining, all phases; use is measured on the machine of the evaluation."],
     )
 
 

@@ -16,7 +16,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from cloze.core.humanize import format_count
-from cloze.flows.report.report_nodes import Curve, RowPoints
+from cloze.flows.report.paper_table import RowPoints
+from cloze.flows.report.report_nodes import Curve
 
 INK, MUTED, BLUE, ORANGE = "#1f2933", "#7b8794", "#2563a8", "#d97706"
 GREEN, RED = "#2f855a", "#b83227"

@@ -247,15 +247,6 @@ def _shift(node: ReportNode, ends: Mapping[str, float]) -> float:
     return float(int(step)) if step.isdigit() else ends.get(name, 0.0)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RowPoints:
-    """Scores of a table's row: one for each seed; `x`: position, None if rows are categories."""
-
-    label: str
-    x: float | None
-    values: Sequence[float]
-
-
 # Tables in summaries of stages: for the terminal and the report's page
 
 
@@ -352,19 +343,20 @@ def multitask_versus_single(nodes: Sequence[ReportNode]) -> SummaryTable | None:
 
     None: the run has no such pair.
     """
-    tuned = _by_task(nodes)
-    multitask_nodes = {node.name: node for node in tuned.get(MULTITASK, ())}
-    rows: list[Sequence[str]] = []
-    for group, members in by_group(multitask_nodes.values()).items():
+    tuned, rows = _by_task(nodes), list[Sequence[str]]()
+    for group, members in by_group(tuned.get(MULTITASK, ())).items():
         multitask_scores = scores_of(members)
         for name, options in (members[0].manifest.config.get("tasks") or {}).items():
-            single_scores = scores_of(tuned.get(str((options or {}).get("task") or name), ()))
-            for metric, score in single_scores.items():
-                multitask_score = multitask_scores.get(f"{name}_{metric}")
-                if multitask_score is not None and metric not in BASELINES:
-                    difference = f"{multitask_score.mean - score.mean:+.3f}"
-                    both = score.format, multitask_score.format
-                    rows.append((group, name, metric, *both, difference))
+            same_task = tuned.get(str((options or {}).get("task") or name), ())
+            singles = by_group(node for node in same_task if _agrees(node, members[0]))
+            for single, replicates in singles.items():
+                label = name if len(singles) == 1 else f"{name}, {single}"
+                for metric, score in scores_of(replicates).items():
+                    multitask_score = multitask_scores.get(f"{name}_{metric}")
+                    if multitask_score is not None and metric not in BASELINES:
+                        difference = f"{multitask_score.mean - score.mean:+.3f}"
+                        both = score.format, multitask_score.format
+                        rows.append((group, label, metric, *both, difference))
     if not rows:
         return None
     return SummaryTable(
@@ -375,8 +367,14 @@ def multitask_versus_single(nodes: Sequence[ReportNode]) -> SummaryTable | None:
     )
 
 
+def _agrees(node: ReportNode, other: ReportNode) -> bool:
+    """Return whether two nodes have equal values on the axes that both have."""
+    setting = _setting(other)
+    return all(setting.get(axis, value) == value for axis, value in _setting(node).items())
+
+
 def cross_tests(nodes: Sequence[ReportNode]) -> SummaryTable | None:
-    """Return the main scores by trained task (rows) and tested task (columns).
+    """Return the main scores by trained task and setting (rows), and tested task (columns).
 
     None: no evaluation names a task with `test_on`.
     """
@@ -385,7 +383,9 @@ def cross_tests(nodes: Sequence[ReportNode]) -> SummaryTable | None:
         trained = node.manifest.summary.get("trained_on")
         if trained is not None and node.scores:
             tested = f"{node.task} {node.manifest.summary['split']}, {next(iter(node.scores))}"
-            cells.setdefault((str(trained), tested), []).append(node)
+            setting = {**_setting(node), "test_on": None}
+            axes = [f"{axis} {value}" for axis, value in setting.items() if value is not None]
+            cells.setdefault((", ".join([str(trained), *axes]), tested), []).append(node)
     if not cells:
         return None
     rows, columns = (dict.fromkeys(key[axis] for key in cells) for axis in (0, 1))

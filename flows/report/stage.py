@@ -27,14 +27,7 @@ from cloze.core.stages.execution import (
 )
 from cloze.core.stages.stage import BuildContext, Stage, StageResult
 from cloze.flows.graph.command import run_inference
-from cloze.flows.report.paper_table import (
-    COSTS,
-    Cells,
-    PaperTable,
-    figure_points,
-    paper_tables,
-    table_cells,
-)
+from cloze.flows.report.paper_table import COSTS, Cells, figure_points, paper_tables, table_cells
 from cloze.flows.report.report_nodes import (
     NodePlacement,
     ReportNode,
@@ -47,8 +40,9 @@ from cloze.flows.report.report_nodes import (
     read_node,
     scores,
 )
+from cloze.flows.report.table_config import PaperTable
 
-VERSION = 3
+VERSION = 4
 FILE = "report.html"
 MOST_FILLED = 6  # checkpoints that fill masks
 MAX_SHOWN_GROUPS = 3  # groups in one line

@@ -209,3 +209,18 @@ def test_a_test_on_another_task_is_a_cell_of_a_square() -> None:
     assert table.columns == ("trained on", "rte dev, accuracy", "mnli dev, accuracy")
     assert table.rows == [("mnli", "0.700 ± 0.141", "0.900"), ("rte", "0.700", "")]
     assert cross_tests([tuned("rte", 1, 0.5, "evaluate")]) is None
+
+
+def test_other_settings_are_other_rows_of_the_square() -> None:
+    summary = {"trained_on": "rte", "task": "mnli", "split": "dev", "metric": "accuracy"}
+    nodes = [
+        node(
+            f"evaluate@{size}",
+            {**summary, "metrics": {"accuracy": score}},
+            values={"row": size, "task": "rte", "test_on": "mnli", "seed": 1},
+        )
+        for size, score in (("small", 0.5), ("big", 0.9))
+    ]
+    table = cross_tests(nodes)
+    assert table is not None
+    assert table.rows == [("rte, row small", "0.500"), ("rte, row big", "0.900")]

@@ -126,6 +126,20 @@ def test_a_page_of_one_node_each_shows_all_of_them() -> None:
     assert "<code>pretrain</code>" not in page
 
 
+def test_one_fine_tuning_shows_its_main_metric() -> None:
+    """A manifest's keys are sorted by name, so the first one is another metric."""
+    summary = {
+        "metric": "matthews",
+        "metrics": {"accuracy": 0.77, "constant": 0.0, "majority": 0.0, "matthews": 0.45},
+    }
+    nodes = [gathered("finetune", summary)]
+    page = render(nodes, scores(nodes), [])
+    assert ("0.450", "matthews") in re.findall(r"<b>([^<]*)</b>\s*<span>([^<]*)</span>", page)
+    assert "matthews on dev" in page
+    summary["metrics"] = {"matthews": float("nan")}
+    assert "nan" not in render(nodes, scores(nodes), []).partition("<h2")[0]
+
+
 def test_a_page_of_many_shows_rows_seeds_and_all_curves() -> None:
     page = render(many(), scores(many()), [])
     assert page.count("Scores of") == 3, "of both phases of pretraining, and of fine-tuning"

@@ -12,16 +12,14 @@ from cloze.flows.graph import config as configs
 from cloze.flows.graph.overrides import parse
 from cloze.flows.report import plots
 from cloze.flows.report.paper_table import (
-    PaperTable,
-    TableColumn,
-    TableFigure,
-    TableRow,
+    RowPoints,
     figure_points,
     paper_tables,
     pretrainings,
     table_cells,
 )
-from cloze.flows.report.report_nodes import NodePlacement, ReportNode, RowPoints
+from cloze.flows.report.report_nodes import NodePlacement, ReportNode
+from cloze.flows.report.table_config import PaperTable, TableColumn, TableFigure, TableRow
 from tests.flows.presets.reading import SOURCES
 
 TABLE = PaperTable.model_validate(
@@ -227,6 +225,85 @@ def test_a_figure_has_the_scores_by_seed_over_rows_or_a_number_of_the_pretrainin
 def test_names_of_columns_and_rows_must_exist(wrong: dict[str, Any]) -> None:
     with pytest.raises(ValidationError, match="is no (column|row)"):
         PaperTable.model_validate({**TABLE.model_dump(), **wrong})
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"rows": {"base": {"published": {"sst": 92.0}}}},
+        {"rows": {}, "columns": {"a": {"mean_of": ["b"]}, "b": {"mean_of": ["sst2"]}, "sst2": {}}},
+        {"seen": {"steps": 1e6}},
+        {"rows": {"base": {"seen": {"tokens": 0}}}},
+    ],
+)
+def test_what_cannot_be_shown_is_refused_before_the_run(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError):
+        PaperTable.model_validate({**TABLE.model_dump(), "reference": "", **wrong})
+
+
+def test_a_mean_may_precede_its_columns() -> None:
+    columns = {"average": {"mean_of": ["sst2", "mrpc"]}, "sst2": {}, "mrpc": {}}
+    table = PaperTable.model_validate(
+        {**TABLE.model_dump(), "rows": {"base": {}}, "columns": columns}
+    )
+    shown = tables_of(table, run_nodes())[0]
+    assert list(shown.columns) == ["", "average", "sst2", "mrpc"]
+    assert list(shown.rows[0])[1] == "87.0 ± 2.8"
+
+
+def test_a_row_of_several_pretraining_seeds_costs_one_pretraining() -> None:
+    summary = {"parameters": 1e8, "tokens": 1e9, "training_flops": 1e14}
+    nodes = [node("pretrain", "base", summary)]
+    for seed in (1, 2, 3):
+        later = node("pretrain", "base", summary, {"checkpoint": "pretrain@base"}, seed=seed)
+        score = {"task": "sst2", "metric": "accuracy", "metrics": {"accuracy": 0.8}}
+        nodes += [later, node("finetune", "base", score, {"checkpoint": later.name}, seed=seed)]
+    assert [phase.name for phase in pretrainings(nodes, nodes)] == [
+        "pretrain@base",
+        "pretrain@base-1",
+    ]
+    columns = {"sst2": {}}
+    table = PaperTable.model_validate(
+        {"source": "x", "rows": {"base": {}}, "columns": columns, "seen": {"tokens": 2e9}}
+    )
+    shown, costs = tables_of(table, nodes)
+    assert list(costs.rows[0]) == ["base", "100M", "200T"]
+    assert not any("Not comparable" in note for note in shown.notes)
+
+
+def test_a_cell_with_two_nodes_of_a_seed_has_a_note() -> None:
+    nodes = [
+        node(
+            "finetune", "base", {"task": "sst2", "metrics": {"accuracy": score}}, lr=rate, seed=seed
+        )
+        for rate, score in ((1, 0.9), (2, 0.5))
+        for seed in (1, 2)
+    ]
+    (note,) = [note for note in tables_of(TABLE, nodes)[0].notes if "seed counts" in note]
+    assert "Row base, column sst2" in note
+    assert "finetune@base-1-1, finetune@base-1-2, finetune@base-2-1" in note
+    assert not any("seed counts" in note for note in tables_of(TABLE, run_nodes())[0].notes)
+
+
+@pytest.mark.parametrize("nodes", [{"split": "test"}, {"stage": "evaluate"}])
+def test_a_row_can_select_a_split_or_a_stage(nodes: dict[str, str]) -> None:
+    table = PaperTable.model_validate(
+        {"source": "x", "columns": {"sst2": {}}, "rows": {"base": {"nodes": nodes}}}
+    )
+    assert list(tables_of(table, run_nodes())[0].rows[0]) == ["base", "70.0"]
+
+
+def test_only_shares_are_in_hundredths() -> None:
+    table = PaperTable.model_validate(
+        {
+            "source": "x",
+            "columns": {"words": {"metric": "words_seen", "nodes": {"stage": "pretrain"}}},
+            "rows": {"base": {}},
+        }
+    )
+    nodes = run_nodes()
+    nodes[0].manifest.summary["words_seen"] = 250
+    assert list(tables_of(table, nodes)[0].rows[0]) == ["base", "250.0"]
 
 
 def test_a_run_of_the_paper_s_size_is_comparable() -> None:

@@ -111,3 +111,29 @@ def test_several_tasks_at_once_stand_beside_each_alone() -> None:
     assert told is not None
     assert told.rows == [("finetune", "own", "accuracy", "0.650 ± 0.071", "0.750", "+0.100")]
     assert multitask_versus_single(alone) is None
+
+
+def test_several_tasks_at_once_are_compared_with_models_of_their_own_setting() -> None:
+    rows = (("small", 0.5), ("big", 0.9))
+    alone = [
+        node(f"finetune@rte-{row}", "rte", {"accuracy": score}, task="rte", row=row)
+        for row, score in rows
+    ]
+    tasks = {"tasks": {"rte": {}}}
+    both = [
+        node(f"finetune@all-{row}", "multitask", {"rte_accuracy": score + 0.05}, tasks, row=row)
+        for row, score in rows
+    ]
+    table = multitask_versus_single([*alone, *both])
+    assert table is not None
+    assert [row[:1] + row[3:] for row in table.rows] == [
+        ("finetune@small", "0.500", "0.550", "+0.050"),
+        ("finetune@big", "0.900", "0.950", "+0.050"),
+    ]
+    one = node("finetune@all", "multitask", {"rte_accuracy": 0.7}, tasks)
+    table = multitask_versus_single([*alone, one])
+    assert table is not None
+    assert [row[1:] for row in table.rows] == [
+        ("rte, finetune@rte-small", "accuracy", "0.500", "0.700", "+0.200"),
+        ("rte, finetune@rte-big", "accuracy", "0.900", "0.700", "-0.200"),
+    ]
