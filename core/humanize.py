@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Mapping
+from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +13,7 @@ if TYPE_CHECKING:
     import jinja2
 
 
-_COUNT = re.compile(r"(\d+(?:\.\d+)?(?:e\d{1,2})?)([kmgb]?)", re.IGNORECASE)
+_COUNT = re.compile(r"((?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?(?:e\d{1,2})?)([kmgb]?)", re.IGNORECASE)
 _DURATION = re.compile(r"(?:(\d+(?:\.\d+)?)h)?(?:(\d+(?:\.\d+)?)m(?:in)?)?(?:(\d+(?:\.\d+)?)s)?")
 
 
@@ -60,12 +61,13 @@ def format_duration(seconds: float) -> str:
 
 
 def parse_count(text: str) -> int | None:
-    """Parse 10M, 2.5M, 800k, 1G, 300e9 or 10_000; None for anything else."""
-    match = _COUNT.fullmatch(text.strip().replace("_", "").replace(",", ""))
+    """Parse 10M, 2.5M, 800k, 1G, 300e9, 10_000 or 10,000; None for anything else, as 2.5 or 1,2."""
+    match = _COUNT.fullmatch(text.strip().replace("_", ""))
     if match is None:
         return None
-    factor = {"": 1, "k": 1e3, "m": 1e6, "g": 1e9, "b": 1e9}[match[2].lower()]
-    return round(float(match[1]) * factor)
+    factor = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "b": 10**9}[match[2].lower()]
+    count = Decimal(match[1].replace(",", "")) * factor
+    return int(count) if count == int(count) else None
 
 
 def parse_duration(text: str) -> float | None:

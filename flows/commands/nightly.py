@@ -41,7 +41,7 @@ def nightly(
     Also draws the trend page. CONFIG is a YAML file with a section night, or the config of any run.
     Default: the built-in suite.
     """
-    from cloze.flows.graph.schedule import combine_errors
+    from cloze.flows.graph.schedule import combine_errors, describe_error
     from cloze.flows.nightly import nightly_run, suite
 
     evaluations = suite.load(config, overrides)
@@ -54,10 +54,14 @@ def nightly(
         return
     result = nightly_run.nightly_run(evaluations, since=since)
     _show_result(result)
+    error = combine_errors(result.errors) if result.errors else None
     if as_json:
         emit(result.as_json())
-    if result.errors:
-        raise combine_errors(result.errors)
+        if error is not None:  # raised, it would be a second JSON object
+            click.echo(f"cloze: {describe_error(error)}", err=True)
+            click.get_current_context().exit(getattr(error, "exit_code", 1))
+    elif error is not None:
+        raise error
 
 
 def _show_preview(preview: dict[str, Any]) -> None:

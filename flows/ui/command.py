@@ -58,6 +58,7 @@ def serve(requested: Mapping[str, int | None], as_json: bool) -> None:
 def _supervise(
     runs: Path, requested: Mapping[str, int | None], screen: Console, as_json: bool
 ) -> None:
+    (state.directory(runs) / server_addresses.STATE).unlink(missing_ok=True)
     leftovers = processes.marked_processes(state.directory(runs))
     if leftovers:  # its supervisor was killed; flows save checkpoints
         screen.print(f"ending {len(leftovers)} processes that an earlier `cloze ui` left behind …")

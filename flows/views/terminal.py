@@ -15,6 +15,7 @@ from rich.text import Text
 from cloze.core.humanize import format_duration
 from cloze.core.stages.execute import BuildResult
 from cloze.flows.graph.stages import headline
+from cloze.flows.report.report_nodes import lower_is_better
 
 MAX_LINES = 40  # nodes with a line each
 FEWEST = 3  # minimum number of instances that share a line
@@ -151,12 +152,11 @@ def result_table(
 
 
 def _mean(results: Sequence[BuildResult]) -> str:
-    """Return the mean and the maximum of the artifacts' main metric."""
+    """Return the mean and the best value of the artifacts' main metric."""
     metrics = [item.manifest.summary.get("metrics") or {} for item in results]
     name = str(results[0].manifest.summary.get("metric") or next(iter(metrics[0]), ""))
     values = [value for item in metrics if isinstance(value := item.get(name), (int, float))]
-    return (
-        f"{name} {sum(values) / len(values):.3f} on average, best {max(values):.3f}"
-        if values
-        else ""
-    )
+    if not values:
+        return ""
+    best = min(values) if lower_is_better(name) else max(values)
+    return f"{name} {sum(values) / len(values):.3f} on average, best {best:.3f}"

@@ -92,6 +92,8 @@ def _spaces(rows: list[list[str]], words: list[list[str]]) -> list[bool]:
         first, _, last = row[0].partition("-")
         if not last:
             continue
+        if not (first + last).isdecimal() or not 1 <= int(first) <= int(last) <= len(words):
+            raise ValueError(f"has a multiword token {row[0]!r} that is no range of its words")
         members = range(int(first) - 1, int(last))
         joins = "".join(words[member][1] for member in members) == row[1]
         for member in members[:-1]:

@@ -37,8 +37,10 @@ class Count(click.IntRange):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         if isinstance(value, str) and not value.lstrip("-").isdecimal():
             text, value = value, parse_count(value)
+            if getattr(param, "multiple", False) and "," in text:
+                self.fail(f"{text!r} has a comma; repeat the option for each number", param, ctx)
             if value is None:
-                self.fail(f"{text!r} is not a number; write 10M, 300e9 or 10000000", param, ctx)
+                self.fail(f"{text!r} is not an integer; write 10M, 300e9 or 10000000", param, ctx)
         return super().convert(value, param, ctx)
 
 

@@ -38,6 +38,7 @@ class EveryKind(StageConfig):
     keep: bool = False
     tf32: bool = True
     labels: tuple[str, ...] = ()
+    milestones: tuple[int, ...] = ()
     grace_seconds: float | None = Field(default=None, ge=0)
     paths: tuple[InputPath, ...] = ()
     betas: tuple[float, float] = (0.9, 0.999)
@@ -113,7 +114,10 @@ def test_a_field_is_spelled_as_the_verb_says() -> None:
         (["--rate", "1"], "0.0<x<1.0|0<x<1"),
         (["--precision", "fp8"], "'auto', 'bf16'"),
         (["--column", "text"], "must look like NAME=VALUE"),
-        (["--steps", "many"], "'many' is not a number"),
+        (["--steps", "many"], "'many' is not an integer"),
+        (["--steps", "2.5"], "'2.5' is not an integer"),
+        (["--steps", "1,2"], "'1,2' is not an integer"),
+        (["--milestone", "100,200"], "repeat the option"),
     ],
 )
 def test_bounds_and_choices_are_those_of_the_field(arguments: list[str], told: str) -> None:

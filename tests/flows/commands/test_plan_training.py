@@ -54,8 +54,8 @@ def test_a_person_s_plan_fits_the_screen(
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["roberta-large", "--tokens", "many"], "'many' is not a number; write 10M, 300e9"),
-        (["roberta-large", "--tokens", "nan"], "'nan' is not a number"),
+        (["roberta-large", "--tokens", "many"], "'many' is not an integer; write 10M, 300e9"),
+        (["roberta-large", "--tokens", "nan"], "'nan' is not an integer"),
         (["roberta-large", "--tokens", "1e9", "--gpus", "0"], "0 is not in the range"),
         (["roberta-larg", "--tokens", "1e9"], "did you mean 'roberta-large'"),
         (["roberta-large"], "Missing option '--tokens'"),

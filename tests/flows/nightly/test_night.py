@@ -4,6 +4,7 @@ without any training.
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import shutil
@@ -18,8 +19,9 @@ from cloze.core import storage
 from cloze.core.artifacts import checkpoints
 from cloze.core.artifacts.artifact import Manifest, write_manifest
 from cloze.core.artifacts.fingerprints import input_fingerprint
-from cloze.core.errors import UsageError
+from cloze.core.errors import DataError, UsageError
 from cloze.core.stages.execute import BuildResult
+from cloze.flows import cli
 from cloze.flows.nightly import suite
 from cloze.flows.nightly.journal import (
     Journal,
@@ -125,6 +127,22 @@ def test_what_fails_is_tried_again_three_nights_then_given_up(runs: Path) -> Non
         assert outcome.errors
         assert "the disk is full" in Path(str(outcome.trend)).read_text()
     assert nightly_run(suite.load(), run=never).message == "No new checkpoints"
+
+
+def test_a_failed_night_prints_one_json_object(
+    runs: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    training(runs / "demo" / "pretrain-aaa", "a" * 64, [20])
+
+    def run(session: RunSession) -> None:
+        session.failures |= {step.name: DataError("the disk is full") for step in session.steps}
+
+    failing = functools.partial(nightly_run, run=run)
+    monkeypatch.setattr("cloze.flows.nightly.nightly_run.nightly_run", failing)
+    assert cli.main(["nightly", "--json"]) == DataError.exit_code
+    output = capsys.readouterr()
+    assert "the disk is full" in " ".join(json.loads(output.out)["failed"].values())
+    assert "the disk is full" in output.err.splitlines()[-1]
 
 
 def test_candidates_wait_if_the_champion_was_not_evaluated(runs: Path) -> None:

@@ -17,6 +17,7 @@ import pytest
 from cloze.core.errors import UsageError
 from cloze.core.processes import PARENT_PID
 from cloze.flows.ui import processes, service_process
+from cloze.flows.ui.command import serve
 from cloze.flows.ui.service_process import ServiceProcess
 from cloze.flows.ui.services import Service, choose_port
 from tests.conftest import REPOSITORY
@@ -49,6 +50,20 @@ def is_up(child: ServiceProcess) -> bool:
     child.supervise(True)
     child.check_health()
     return child.state == "up"
+
+
+def test_the_state_of_a_killed_supervisor_goes_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A second `cloze ui` would print its addresses while the new servers start."""
+    monkeypatch.setenv("CLOZE_RUNS_DIR", str(tmp_path / "runs"))
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
+    written = tmp_path / "runs" / ".servers" / "state.json"
+    written.parent.mkdir(parents=True)
+    written.write_text('{"state": "up"}')
+    with pytest.raises(UsageError, match="unset MLFLOW_TRACKING_URI"):
+        serve({"page": None, "prefect": None, "mlflow": 9999}, as_json=False)
+    assert not written.exists()
 
 
 def test_a_killed_server_restarts(tmp_path: Path, made: list[ServiceProcess]) -> None:

@@ -25,7 +25,7 @@ def printed(width: int, show: Any) -> str:
     return text
 
 
-def result(name: str, accuracy: float, cached: bool = False) -> BuildResult:
+def result(name: str, score: float, cached: bool = False, metric: str = "accuracy") -> BuildResult:
     manifest = Manifest(
         stage="finetune",
         version=1,
@@ -35,7 +35,7 @@ def result(name: str, accuracy: float, cached: bool = False) -> BuildResult:
         files=(),
         rows=10,
         seconds=60.0,
-        summary={"metrics": {"accuracy": accuracy}},
+        summary={"metrics": {metric: score}},
     )
     return BuildResult(
         artifact=f"/runs/night/{name}-0123456789ab", cached=cached, seconds=1.0, manifest=manifest
@@ -74,6 +74,13 @@ def test_many_results_share_lines_and_tell_mean_and_best(width: int) -> None:
     assert "1 h 40 min, 10 cached" in text
     assert "accuracy 0.503 on average, best 0.800" in " ".join(text.split())
     assert "1,000" in text
+
+
+def test_the_best_of_scores_where_lower_is_better_is_the_least() -> None:
+    results = {f"score@{n}": result(f"score@{n}", n, metric="perplexity") for n in range(1, 51)}
+    table = terminal.result_table(results, dict.fromkeys(results, "score"))
+    text = printed(140, lambda out: out.print(table))
+    assert "perplexity 25.500 on average, best 1.000" in text
 
 
 @pytest.mark.parametrize("width", [80, 140])

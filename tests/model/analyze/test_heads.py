@@ -202,6 +202,9 @@ def test_words_of_a_treebank(treebank: str) -> None:
         ("\t5\tnsubj", "\t9\tnsubj", r"sentence 1 .*head is none of its words"),
         ("\t5\tnsubj", "\t2\tnsubj", r"sentence 1 .*head is none of its words"),
         ("6\t.\t.", "7\t.\t.", r"sentence 1 .*number its words from 1"),
+        ("3-4\tdidn't", "3-7\tdidn't", r"sentence 1 .*'3-7' that is no range"),
+        ("3-4\tdidn't", "4-3\tdidn't", r"sentence 1 .*'4-3' that is no range"),
+        ("3-4\tdidn't", "3-\u00e9\tdidn't", r"sentence 1 .*'3-\u00e9' that is no range"),
     ],
 )
 def test_what_is_no_treebank_is_refused(old: str, new: str, message: str, tmp_path: Path) -> None:

@@ -150,7 +150,7 @@ def test_a_checkpoint_has_a_model_already() -> None:
 
 def test_no_number_is_a_fault_of_usage(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["pretrain", "--dataset", "x", "--size", "17x", "--out", "y"]) == 2
-    assert "'17x' is not a number" in capsys.readouterr().err
+    assert "'17x' is not an integer" in capsys.readouterr().err
 
 
 def test_a_plan_says_what_was_chosen_and_why() -> None:

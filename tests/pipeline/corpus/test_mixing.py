@@ -253,4 +253,11 @@ def test_numbers_of_words_are_read_as_people_write_them() -> None:
         1_000_000_000,
         7,
     ]
-    assert parse_count("10 apples") is None
+    assert [parse_count(text) for text in ("10,000", "1,000.5k", "2.3M", "300e9")] == [
+        10_000,
+        1_000_500,
+        2_300_000,
+        300_000_000_000,
+    ]
+    for text in ("10 apples", "2.5", "1,2", "1000,2000", "1,0000", "1.2345k"):
+        assert parse_count(text) is None, text
