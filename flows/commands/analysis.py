@@ -94,11 +94,7 @@ def neighbours(request: Request, options: Mapping[str, Any], sentence: str | Non
     Occurrences in --corpus are compared by their states in context with the word's in the sentence
     of --in; words by the static vectors of --static, or of CHECKPOINT if it has such.
     """
-    from cloze.flows.run.targets import resolve_path
-
-    paths = {name: resolve_path(options[name]) for name in ("corpus", "static") if name in options}
-    fields = {} if sentence is None else {"in": sentence}
-    neighbours.predict(request, {**options, **paths}, fields)
+    neighbours.predict(request, options, {} if sentence is None else {"in": sentence})
 
 
 @click.command("heads", cls=StageCommand, stage="heads", positional=("checkpoint",), transient=True)

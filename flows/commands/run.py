@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
 from rich.markup import escape
 
 from cloze.flows.commands.base.options import Command, complete_from, emit, json_option
+from cloze.flows.commands.base.stage_command import parse_overrides
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -36,22 +38,13 @@ def _node_names(ctx: click.Context) -> list[str]:
     return sorted({*nodes, *(node.section for node in nodes.values())})
 
 
-def _parse_overrides(
-    ctx: click.Context, parameter: click.Parameter, values: tuple[str, ...]
-) -> dict[str, Any]:
-    """Parse the texts of --set."""
-    from cloze.flows.graph.overrides import parse
-
-    del ctx, parameter
-    return parse(values, "section.key=value, such as pretrain.steps=200", sections=True)
-
-
+_EXAMPLE = "section.key=value, such as pretrain.steps=200"
 set_option = click.option(
     "--set",
     "overrides",
     multiple=True,
     metavar="SECTION.KEY=VALUE",
-    callback=_parse_overrides,
+    callback=partial(parse_overrides, example=_EXAMPLE, sections=True),
     help="Override a config value. Repeatable.",
 )
 

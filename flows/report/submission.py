@@ -24,7 +24,6 @@ from cloze.core.stages.execution import (
     CostModel,
     Execution,
     MachineSpec,
-    MeasuredThroughput,
     Metadata,
 )
 from cloze.core.stages.stage import BuildContext, Stage, StageResult
@@ -102,20 +101,6 @@ def best_submission(
     return max(candidates, key=lambda pair: score(pair[0]), default=None)
 
 
-def missing_files(nodes: Sequence[ReportNode]) -> dict[str, str]:
-    """Return the submission files that this run has no predictions for, with the reason."""
-    reasons = {}
-    for name, file in FILES.items():
-        if best_submission(nodes, file) is None:
-            models = tuned(nodes, file.task)
-            reasons[name] = (
-                f"no {file.splits[0]} file of {file.task}: dev only"
-                if models
-                else f"task {file.task} is not in this run"
-            )
-    return reasons
-
-
 # Stage `submission`: `submission.zip` for gluebenchmark.com, and what is in it.
 
 VERSION = 2
@@ -145,12 +130,15 @@ def run(config: SubmissionConfig, build: BuildContext) -> StageResult:
         DataError: GLUE does not allow a prediction.
     """
     nodes = [read_node(name, path, config.nodes) for name, path in build.inputs.items()]
-    files, notes = dict[str, dict[str, Any]](), list[str]()
+    files, missing, notes = dict[str, dict[str, Any]](), dict[str, str](), list[str]()
     archive = io.BytesIO()
     with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as zip_file:
         for name, file in FILES.items():
             best = best_submission(nodes, file)
             if best is None:
+                missing[name] = f"task {file.task} is not in this run"
+                if tuned(nodes, file.task):
+                    missing[name] = f"no {file.splits[0]} file of {file.task}: dev only"
                 continue
             model, evaluation = best
             lines = _lines(evaluation, file)
@@ -163,7 +151,6 @@ def run(config: SubmissionConfig, build: BuildContext) -> StageResult:
                     f"{name} has {len(lines) - 1:,} rows, GLUE's has {file.rows:,}: the server "
                     f"will refuse it."
                 )
-    missing = missing_files(nodes)
     if missing:
         notes.append(SERVER.format(all=len(FILES), names=", ".join(missing)))
     if files:
@@ -237,12 +224,6 @@ def _ahead(
     )
 
 
-def _afterwards(facts: Metadata) -> MeasuredThroughput | None:
-    """Return None: the cost is not measured."""
-    del facts
-    return None
-
-
 STAGE = Stage(
     name="submission",
     version=VERSION,
@@ -251,5 +232,5 @@ STAGE = Stage(
     reads_all_nodes=True,
     outputs=("submission",),
     headline=headline,
-    cost_model=CostModel(estimate=_ahead, measure=_afterwards),
+    cost_model=CostModel(estimate=_ahead, measure=lambda facts: None),
 )

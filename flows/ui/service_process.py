@@ -48,7 +48,7 @@ class ServiceProcess:
         self.has_been_up = False
         self.messages: list[str] = []
         self._pause, self._not_before = FIRST_PAUSE, 0.0
-        self._cleaning: threading.Thread | None = None
+        self._cleaning = threading.Thread()
 
     def supervise(self, ready: bool) -> None:
         """Record that the process has ended, or start it if it is due and `ready`."""
@@ -56,7 +56,7 @@ class ServiceProcess:
             code = self.process.poll()
             if code is not None:
                 self._ended(code)
-        elif ready and time.monotonic() >= self._not_before and not self._is_cleaning():
+        elif ready and time.monotonic() >= self._not_before and not self._cleaning.is_alive():
             self._start()
 
     def check_health(self) -> None:
@@ -130,9 +130,6 @@ class ServiceProcess:
         )
         self._pause = min(2 * self._pause, LONGEST_PAUSE)
         self.restarts += 1
-
-    def _is_cleaning(self) -> bool:
-        return self._cleaning is not None and self._cleaning.is_alive()
 
     def _end_leftovers(self) -> None:
         """End processes that the server left behind; flows of a worker save checkpoints."""

@@ -38,6 +38,7 @@ from cloze.flows.commands.base.options import (
     complete_targets,
     emit,
 )
+from cloze.flows.commands.base.stage_command import OF_CONFIG
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -48,7 +49,6 @@ Answer = Mapping[str, Any]  # `index`, and the fields of the command
 
 STDIN = "-"
 _CHUNK = 1 << 16
-OF_CONFIG = "config__"  # prefix of the Python parameter names
 # config fields that `predict` sets, and that have no option
 REQUEST_FIELDS = ("requests", "file", "called", "jsonl", "common", "npy")
 
@@ -154,8 +154,8 @@ class InferenceCommand(GroupedCommand):
             for name, value in config.items()
             if value is not None
         }
-        if "corpus" in options:
-            options["corpus"] = resolve_path(options["corpus"])
+        for name in {"corpus", "static"} & options.keys():
+            options[name] = resolve_path(options[name])
         ctx.params = {"request": request, "options": options, **values}
         return super().invoke(ctx)
 

@@ -159,7 +159,7 @@ class StageCommand(GroupedCommand):
             ["--set", "overrides"],
             multiple=True,
             metavar="KEY=VALUE",
-            callback=_parse_overrides,
+            callback=parse_overrides,
             help="Config field of the stage, by its name. Repeatable.",
         )
         if self.has_artifact:
@@ -244,8 +244,12 @@ def _input_paths(inputs: Mapping[str, str | tuple[str, ...]]) -> dict[str, str]:
     return {role: resolve_path(path) for role, path in paths.items()}
 
 
-def _parse_overrides(
-    ctx: click.Context, parameter: click.Parameter, values: tuple[str, ...]
+def parse_overrides(
+    ctx: click.Context,
+    parameter: click.Parameter,
+    values: tuple[str, ...],
+    example: str = "KEY=VALUE, such as seed=2",
+    sections: bool = False,
 ) -> dict[str, Any]:
     """Parse the texts of `--set` into nested values."""
     del ctx, parameter
@@ -253,7 +257,7 @@ def _parse_overrides(
         return {}
     from cloze.flows.graph.overrides import parse
 
-    return parse(values, "KEY=VALUE, such as seed=2")
+    return parse(values, example, sections)
 
 
 def run_stage(
