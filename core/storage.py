@@ -14,6 +14,7 @@ import posixpath
 import uuid
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
+from glob import escape
 from typing import IO, TYPE_CHECKING, Any
 
 from cloze.core import object_store
@@ -92,7 +93,7 @@ def remove(path: str) -> None:
     fs, inner = filesystem(path)
     with contextlib.suppress(FileNotFoundError, NotADirectoryError):
         object_store.forget_listed(path, inner, tree=True)
-        fs.rm(inner, recursive=True)
+        fs.rm(inner if is_disk(fs) else escape(inner), recursive=True)  # stores expand patterns
 
 
 @with_client_errors
@@ -123,9 +124,13 @@ def move(source: str, target: str) -> None:
     """Rename a directory within a filesystem and replace the target; a store moves file by file."""
     fs, inner = filesystem(source)
     inner_target = filesystem(target)[1]
-    if fs.exists(inner_target):
-        fs.rm(inner_target, recursive=True)
-    fs.mv(inner, inner_target, recursive=True)
+    remove(target)
+    if is_disk(fs):
+        fs.mv(inner, inner_target)
+        return
+    for file in fs.find(inner):
+        fs.cp_file(file, inner_target + file[len(inner) :])
+    remove(source)
 
 
 def fsync_tree(path: str) -> None:

@@ -239,7 +239,7 @@ def link_file(source: str, target: str) -> None:
             if error.errno not in _NO_LINKS:
                 raise
     elif from_fs == to_fs:
-        from_fs.copy(from_path, to_path)
+        from_fs.cp_file(from_path, to_path)  # `copy` expands patterns
         return
     with storage.open_input(source) as reader, storage.atomic_output(target) as writer:
         shutil.copyfileobj(reader, writer, storage.CHUNK_BYTES)
