@@ -109,11 +109,15 @@ def read(path: str) -> dict[str, Any] | None:
     return content if isinstance(content, dict) else {}
 
 
+def is_here(facts: dict[str, Any]) -> bool:
+    """Return whether the process id in a lease means a process of this machine."""
+    boot = _boot_id()
+    return bool(boot) and (facts.get("boot"), facts.get("host")) == (boot, socket.gethostname())
+
+
 def is_dead(path: str, facts: dict[str, Any], seconds: float) -> bool:
     """Return whether the lease expired, or its owner, a process of this machine, has ended."""
-    boot = _boot_id()
-    is_local = bool(boot) and (facts.get("boot"), facts.get("host")) == (boot, socket.gethostname())
-    if is_local and not os.path.exists(f"/proc/{facts.get('pid')}"):
+    if is_here(facts) and not os.path.exists(f"/proc/{facts.get('pid')}"):
         return True
     probe = storage.join(path.rpartition("/")[0], f"{PROBE}{uuid.uuid4().hex}")
     storage.write_bytes(probe, b"")
@@ -270,7 +274,8 @@ def _check(out: str, own: Lease) -> None:
     """Raise ClozeError if the lease was removed, or another builder holds the lock."""
     if own.is_sure:
         return
-    facts = _holder_facts(out)
+    directory = storage.join(out, LOCK)
+    facts = _newest(directory, storage.list_names(directory))[1] or {}
     if own.is_lost or facts.get("token") != own.facts["token"]:
         owner = facts.get("holder") or "another builder"
         raise ClozeError(
@@ -278,20 +283,23 @@ def _check(out: str, own: Lease) -> None:
         )
 
 
-def _holder_facts(out: str) -> dict[str, Any]:
-    """Return the facts of the lease on `out`; empty if there is none."""
+def holder_facts(out: str) -> dict[str, Any]:
+    """Return the facts of the lease on `out` in a store; empty if there is none that is alive."""
     directory = storage.join(out, LOCK)
-    return _newest(directory, storage.list_names(directory))[1] or {}
+    newest, facts = _newest(directory, storage.list_names(directory))
+    if facts is None or is_dead(storage.join(directory, newest), facts, LEASE_SECONDS):
+        return {}
+    return facts
 
 
 def holder(out: str) -> str:
-    """Return a description of the lock's holder; empty: none, or a dead process on a disk."""
+    """Return a description of the lock's holder, on a disk perhaps a dead one; empty: none."""
     name = storage.join(out, LOCK)
     if storage.is_local(out):
         with contextlib.suppress(OSError):
             return storage.read_at_once(name).decode(errors="replace").strip()
         return ""
-    return str(_holder_facts(out).get("holder", ""))
+    return str(holder_facts(out).get("holder", ""))
 
 
 def _is_locked(out: str, holder: str) -> UsageError:

@@ -96,7 +96,10 @@ def cancel(path: str, report: Callable[[str], None]) -> dict[str, Any]:
     request_cancel(path)
     report(f"requested {builder} to end; trainings have {grace:.0f} s to save a checkpoint")
     match = _HOLDER.search(builder)
-    pid = int(match[1]) if match is not None and match[2] == socket.gethostname() else None
+    is_here = match is not None and match[2] == socket.gethostname()
+    if not storage.is_local(path):  # another boot may have given its id to another process
+        is_here = is_here and lock.is_here(lock.holder_facts(path))
+    pid = int(match[1]) if match is not None and is_here else None
     seconds = grace + PATIENCE_SECONDS
     wait_or_kill(path, builder, lambda: holder(path) is not None, pid, seconds, report)
     clear_requests(path)
@@ -129,7 +132,7 @@ def wait_or_kill(
         while runs():
             if time.monotonic() > deadline:
                 return False
-            time.sleep(0.2)
+            time.sleep(POLL_SECONDS[storage.is_local(path)] / 2)
         return True
 
     if has_ended():

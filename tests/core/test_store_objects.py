@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+import json
+import signal
+import subprocess
+import threading
+
 import pytest
 
 from cloze.core import storage
-from cloze.core.artifacts import artifact, checkpoints
+from cloze.core.artifacts import artifact, checkpoints, lock
+from cloze.core.errors import DataError, UsageError
+from cloze.core.stages.execution import Execution
+from cloze.flows.launch import cancel_requests
 from tests.object_store import Store
 
 
@@ -53,3 +61,31 @@ def test_a_damaged_checkpoint_is_set_aside(store: Store) -> None:
         assert complete == [store.path(steps, "step-00000010")]
         quarantined = store.path(steps, "_damaged-step-00000020", "training/state.json")
         assert storage.read_text(quarantined) == content
+
+
+def test_only_a_living_builder_of_this_boot_is_killed(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A lease outlives its builder, whose process id may by then be that of another process."""
+    patience = 0.5 - Execution().min_grace_seconds
+    monkeypatch.setattr(cancel_requests, "PATIENCE_SECONDS", patience)
+    monkeypatch.setitem(cancel_requests.POLL_SECONDS, False, 0.1)
+    path, messages = store.path("run"), list[str]()
+    with subprocess.Popen(["sleep", "100"]) as process:
+        facts = {**lock.Lease("", 1.0).facts, "pid": process.pid}
+        facts["holder"] = f"process {process.pid} on {facts['host']}"
+        try:
+            write(store, **{"run/_lock/00000001": json.dumps({**facts, "boot": "an earlier one"})})
+            with pytest.raises(DataError, match="is still held by process"):
+                cancel_requests.cancel(path, messages.append)
+            with monkeypatch.context() as patch:
+                patch.setattr(lock, "LEASE_SECONDS", -1.0)
+                with pytest.raises(UsageError, match="no process is building"):
+                    cancel_requests.cancel(path, messages.append)
+            assert process.poll() is None
+            write(store, **{"run/_lock/00000001": json.dumps(facts)})
+            threading.Thread(target=process.wait).start()  # else it stays as a zombie
+            assert cancel_requests.cancel(path, messages.append)["state"] == "cancelled"
+        finally:
+            process.kill()
+        assert process.returncode == -signal.SIGKILL
