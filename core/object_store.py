@@ -81,6 +81,19 @@ def client_errors(path: str) -> Iterator[None]:
         raise ClozeError(f"{path} cannot be reached ({cause}); {remedy}") from error
 
 
+@contextlib.contextmanager
+def ignoring_denial() -> Iterator[None]:
+    """Leave the block at an error of `client_errors` that says that credentials lack a right.
+
+    Credentials are often limited to a prefix of the bucket.
+    """
+    try:
+        yield
+    except ClozeError as error:
+        if not isinstance(error.__cause__, PermissionError):
+            raise
+
+
 def with_client_errors(
     function: Callable[Concatenate[str, _P], _R],
 ) -> Callable[Concatenate[str, _P], _R]:
@@ -177,7 +190,7 @@ def hashing_written(directory: str) -> Iterator[dict[str, tuple[str, int]]]:
     builder need not read its output again for the manifest.
     """
     written: dict[str, tuple[str, int]] = {}
-    token = _WRITTEN.set((f"{directory}/", written))
+    token = _WRITTEN.set((f"{directory.rstrip('/')}/", written))
     try:
         yield written
     finally:
@@ -185,10 +198,12 @@ def hashing_written(directory: str) -> Iterator[dict[str, tuple[str, int]]]:
 
 
 def note_written(hashes: Mapping[str, Sequence[Any]]) -> None:
-    """Add what another process wrote, by relative name, to the hashes of `hashing_written`."""
+    """Add what this thread did not upload, by path or relative name, to `hashing_written`."""
     noted = _WRITTEN.get()
     if noted is not None:
-        noted[1].update((name, (str(sha256), int(size))) for name, (sha256, size) in hashes.items())
+        directory, written = noted
+        for name, (sha256, size) in hashes.items():
+            written[name.removeprefix(directory)] = str(sha256), int(size)
 
 
 def read_ranges(paths: Sequence[str], extents: Sequence[tuple[int, int]]) -> list[bytes]:

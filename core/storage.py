@@ -26,6 +26,7 @@ from cloze.core.object_store import create_bytes as create_bytes
 from cloze.core.object_store import filesystem as filesystem
 from cloze.core.object_store import has_scheme as has_scheme
 from cloze.core.object_store import hashing_written as hashing_written
+from cloze.core.object_store import ignoring_denial as ignoring_denial
 from cloze.core.object_store import is_local as is_local
 from cloze.core.object_store import note_written as note_written
 from cloze.core.object_store import read_ranges as read_ranges
@@ -120,6 +121,21 @@ def list_names(directory: str) -> list[str]:
 
 
 @with_client_errors
+def list_directories(directory: str) -> list[str]:
+    """Return the sorted names of the directories in `directory`, without links."""
+    fs, inner = filesystem(directory)
+    try:
+        if is_disk(fs):
+            entries = os.scandir(inner)
+            return sorted(entry.name for entry in entries if entry.is_dir(follow_symlinks=False))
+        infos = fs.ls(inner, detail=True)
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    paths = (str(info["name"]).rstrip("/") for info in infos if info["type"] == "directory")
+    return sorted(path.rsplit("/", 1)[-1] for path in paths)
+
+
+@with_client_errors
 def move(source: str, target: str) -> None:
     """Rename a directory within a filesystem and replace the target; a store moves file by file."""
     fs, inner = filesystem(source)
@@ -161,7 +177,8 @@ def list_files(directory: str) -> list[str]:
         return sorted(str(file)[len(root) :] for file in fs.find(inner))
     infos = fs.find(inner, detail=True)
     object_store.note_listed(directory, infos)
-    return sorted(str(file)[len(root) :] for file in infos)
+    # consoles make a folder as an empty object whose name ends in a slash
+    return sorted(str(file)[len(root) :] for file in infos if not str(file).endswith("/"))
 
 
 def printable_name(name: str) -> str:

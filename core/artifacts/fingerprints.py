@@ -15,6 +15,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+import posixpath
 import sqlite3
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -136,6 +137,8 @@ def link_unchanged(directory: str, entry: artifact.FileEntry, target: str) -> No
             f"{source} does not have the sha256 that the manifest says; make {directory} again"
         )
     artifact.link_file(source, target)
+    if storage.is_local(source) == storage.is_local(target):  # no byte has passed through here
+        storage.note_written({target: (entry.sha256, entry.size)})
 
 
 def file_hashes(paths: Iterable[str]) -> dict[str, str]:
@@ -246,18 +249,26 @@ def artifact_fingerprint(path: str) -> str:
     return "" if build is None else build.fingerprint
 
 
+def directories_above(path: str) -> Iterator[str]:
+    """Yield the directories, up to a bucket, of which `path` may be a part; the nearest first."""
+    directory = path.rstrip("/")
+    for _ in range(DEEPEST_PART):
+        directory = posixpath.dirname(directory)
+        if not directory.strip("/") or (storage.has_scheme(path) and "://" not in directory):
+            return
+        yield directory
+
+
 def part_fingerprint(path: str) -> str:
     """Return the fingerprint of a part of an artifact, without reading the part; else ''."""
-    directory, subpath = storage.absolute(path).rstrip("/"), ""
-    for _ in range(DEEPEST_PART):
-        directory, _, name = directory.rpartition("/")
-        is_root = not directory.rstrip("/") or directory.endswith(":/")
-        if not name or is_root or name.startswith("_"):
-            return ""
-        subpath = f"/{name}{subpath}"
-        owner = artifact_fingerprint(directory)
-        if owner:
-            return owner + subpath
+    path = storage.absolute(path).rstrip("/")
+    for directory in directories_above(path):
+        subpath = path[len(directory) :]
+        if subpath.startswith("/_"):
+            break
+        with storage.ignoring_denial():
+            if owner := artifact_fingerprint(directory):
+                return owner + subpath
     return ""
 
 

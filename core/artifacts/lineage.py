@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import posixpath
 from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
@@ -16,14 +15,20 @@ from cloze.core.errors import DataError
 
 def containing_artifact(path: str) -> str:
     """Return the artifact, finished or not, that contains `path`; default: `path` itself."""
-    candidate = path.rstrip("/")
-    for _ in range(fingerprints.DEEPEST_PART + 1):
-        if any(storage.has_file(storage.join(candidate, name)) for name in (MANIFEST, BUILDING)):
-            return candidate
-        candidate = posixpath.dirname(candidate)
-        if not candidate:
-            break
+    own = path.rstrip("/")
+    if any(storage.has_file(storage.join(own, name)) for name in (MANIFEST, BUILDING)):
+        return own
+    for directory in fingerprints.directories_above(own):
+        if _has_file(directory, MANIFEST) or _has_file(directory, BUILDING):
+            return directory
     return path
+
+
+def _has_file(directory: str, name: str) -> bool:
+    """Return whether a directory has a file that the credentials may read."""
+    with storage.ignoring_denial():
+        return storage.has_file(storage.join(directory, name))
+    return False
 
 
 def input_contents(inputs: Mapping[str, str]) -> dict[str, str]:
@@ -64,22 +69,23 @@ def _directories_around(path: str) -> Iterator[str]:
     parent = posixpath.dirname(owner)
     grandparent = posixpath.dirname(parent)
     yield from _artifacts_in([parent])
-    yield from _artifacts_in([grandparent])
-    yield from _artifacts_in(_directories_in(grandparent))
+    if storage.has_scheme(posixpath.dirname(grandparent)) or not storage.has_scheme(owner):
+        # not a bucket, which may have thousands of directories of raw data
+        yield from _artifacts_in([grandparent])
+        yield from _artifacts_in(_directories_in(grandparent))
 
 
 def _artifacts_in(directories: Iterable[str]) -> Iterator[str]:
     """Yield the artifacts directly below directories, the finished ones first."""
     inner = [own for directory in directories for own in _directories_in(directory)]
     for mark in (MANIFEST, BUILDING):
-        yield from (own for own in inner if storage.has_file(storage.join(own, mark)))
+        yield from (own for own in inner if _has_file(own, mark))
 
 
 def _directories_in(directory: str) -> list[str]:
-    """Return what is in a directory, without links; empty if it cannot be listed."""
-    with contextlib.suppress(OSError):
-        paths = [storage.join(directory, name) for name in storage.list_names(directory)]
-        return [path for path in paths if not os.path.islink(path)]
+    """Return the directories in a directory, without links; empty if it cannot be listed."""
+    with contextlib.suppress(OSError), storage.ignoring_denial():
+        return [storage.join(directory, name) for name in storage.list_directories(directory)]
     return []
 
 

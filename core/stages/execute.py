@@ -231,7 +231,7 @@ def _manifest(
         tokens=result.tokens,
         counters=dict(sorted(build.counters.items())),
         summary=result.summary,
-        execution=build.execution.model_dump(mode="json"),
+        execution=redact(build.execution.model_dump(mode="json")),
         seconds=round(time.perf_counter() - started, 3),
         created=datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
         packages=artifact.package_versions(),

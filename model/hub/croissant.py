@@ -16,7 +16,7 @@ import pyarrow as pa
 import yaml
 
 from cloze.core import storage
-from cloze.core.artifacts import artifact
+from cloze.core.artifacts import artifact, fingerprints
 from cloze.core.artifacts.artifact import Manifest
 from cloze.core.artifacts.lineage import finished_ancestors
 from cloze.core.errors import UsageError
@@ -64,7 +64,7 @@ def export_data(build: BuildContext) -> StageResult:
             f"or choose another form"
         )
     for entry in manifest.files:
-        artifact.link_file(storage.join(source, entry.path), build.file(entry.path))
+        fingerprints.link_unchanged(source, entry, build.file(entry.path))
     lineage = finished_ancestors(source) if storage.is_local(source) else {source: manifest}
     name = re.sub(r"[^\w-]+", "-", source.rstrip("/").rpartition("/")[2])
     content = metadata(source, manifest, lineage, name)

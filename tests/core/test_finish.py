@@ -19,6 +19,7 @@ from cloze.core.artifacts import artifact, claim
 from cloze.core.artifacts.lock import LOCK
 from cloze.core.config import StageConfig
 from cloze.core.stages import execute
+from cloze.core.stages.execution import Execution
 from cloze.core.stages.stage import BuildContext, Stage, StageResult
 
 UNITS = 3
@@ -132,3 +133,13 @@ def test_an_error_while_files_are_hashed_keeps_the_finished_units(
             execute.execute(STAGE, Config(), {}, out)
     execute.execute(STAGE, Config(), {}, out)
     assert (tmp_path / "done").read_text() == "012"
+
+
+def test_the_manifest_holds_no_secret(tmp_path: Path) -> None:
+    """It may be read by more people than may use the store, and is uploaded to MLflow."""
+    secret = "--s3_secret_access_key=abc123"
+    execute.execute(
+        STAGE, Config(), {}, str(tmp_path / "out"), execution=Execution(beam_options=(secret,))
+    )
+    options = artifact.read_manifest(str(tmp_path / "out")).execution["beam_options"]
+    assert options == ["--s3_secret_access_key=***"]

@@ -6,15 +6,16 @@ import json
 import signal
 import subprocess
 import threading
+from typing import Any
 
 import pytest
 
 from cloze.core import storage
-from cloze.core.artifacts import artifact, checkpoints, lock
-from cloze.core.errors import DataError, UsageError
+from cloze.core.artifacts import artifact, checkpoints, claim, fingerprints, lineage, lock
+from cloze.core.errors import ClozeError, DataError, UsageError
 from cloze.core.stages.execution import Execution
 from cloze.flows.launch import cancel_requests
-from tests.object_store import Store
+from tests.object_store import Answer, Store
 
 
 def write(store: Store, **contents: str) -> None:
@@ -89,3 +90,74 @@ def test_only_a_living_builder_of_this_boot_is_killed(
         finally:
             process.kill()
         assert process.returncode == -signal.SIGKILL
+
+
+def manifest(**fields: Any) -> artifact.Manifest:
+    defaults = {"stage": "toy", "version": 1, "fingerprint": "f", "parents": {}, "config": {}}
+    return artifact.Manifest(**{**defaults, "files": (), **fields})
+
+
+def test_credentials_may_be_limited_to_a_prefix(store: Store) -> None:
+    def fault(kind: str, key: str, number: int) -> Answer:
+        return None if key.startswith("team/") else (403, "AccessDenied")
+
+    write(store, **{"team/a.tsv": "x", "team/run/checkpoints/step-00000010/a": "x"})
+    artifact.write_manifest(store.path("team", "run"), manifest(parents={"corpus": "elsewhere"}))
+    store.server.fault = fault
+    file, part = store.path("team", "a.tsv"), store.path("team", "run", "checkpoints", "last")
+    assert fingerprints.input_fingerprint(file)
+    assert lineage.containing_artifact(file) == file
+    assert fingerprints.input_fingerprint(part) == "f/checkpoints/last"
+    assert lineage.containing_artifact(part) == store.path("team", "run")
+    assert list(lineage.finished_ancestors(part)) == [store.path("team", "run")]
+    with pytest.raises(ClozeError, match="ask for the right"):
+        fingerprints.input_fingerprint(store.path("other", "a.tsv"))
+
+
+def test_an_artifact_may_be_a_whole_bucket(store: Store) -> None:
+    artifact.write_manifest(store.path(), manifest())
+    assert fingerprints.part_fingerprint(store.path("checkpoints", "last")) == "f/checkpoints/last"
+    assert lineage.containing_artifact(store.path("checkpoints", "last")) == store.path()
+
+
+def test_files_and_other_directories_of_a_bucket_are_not_asked_for(store: Store) -> None:
+    artifact.write_manifest(store.path("raw", "run"), manifest(parents={"corpus": "missing"}))
+    artifact.write_manifest(store.path("raw", "other"), manifest(fingerprint="o"))
+    write(store, **{f"raw/{number}.txt": "x" for number in range(20)})
+    write(store, **{f"crawl/{number}/a.txt": "x" for number in range(20)})
+    store.server.requests.clear()
+    assert list(lineage.finished_ancestors(store.path("raw", "run"))) == [store.path("raw", "run")]
+    assert not [request.key for request in store.server.requests if ".txt" in request.key]
+    assert not [request.key for request in store.server.requests if "crawl/" in request.key]
+    assert lineage.NearbyArtifacts(store.path("raw", "run")).find("o") == store.path("raw", "other")
+
+
+def test_a_folder_of_a_console_is_no_file(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """S3 lists the empty object `out/` of such a folder; the server of the tests has none."""
+    import s3fs
+
+    listing = s3fs.S3FileSystem._iterdir
+
+    async def with_folder(fs: Any, bucket: str, *arguments: Any, **more: Any) -> Any:
+        folder = {"Key": "out/", "Size": 0, "size": 0, "type": "file"}
+        fs._fill_info(folder, bucket)
+        yield folder
+        async for info in listing(fs, bucket, *arguments, **more):
+            yield info
+
+    monkeypatch.setattr(s3fs.S3FileSystem, "_iterdir", with_folder)
+    claim.check_not_foreign(store.path("out"))
+    write(store, **{"out/a": "x"})
+    assert storage.list_files(store.path("out")) == ["a"]
+
+
+def test_a_linked_file_is_not_read_again(store: Store) -> None:
+    write(store, **{"old/a.arrow": "content", "new/other": "x"})
+    (entry,) = artifact.hash_files(store.path("old"), ["a.arrow"])
+    store.server.requests.clear()
+    with storage.hashing_written(store.path("new/")) as written:
+        fingerprints.link_unchanged(store.path("old"), entry, store.path("new", "b.arrow"))
+        write(store, **{"new/c.arrow": "content"})
+    assert written["b.arrow"] == written["c.arrow"] == (entry.sha256, entry.size)
+    assert store.server.totals()["read"] == 0
+    assert storage.sha256(store.path("new", "b.arrow"))[0] == entry.sha256
