@@ -19,9 +19,8 @@ from typing import IO, TYPE_CHECKING, Any
 
 from cloze.core import object_store
 from cloze.core.errors import DataError, naming
-from cloze.core.object_store import Upload, client_errors, is_disk, with_client_errors
+from cloze.core.object_store import Upload, check_right, client_errors, is_disk, with_client_errors
 from cloze.core.object_store import changing_after as changing_after
-from cloze.core.object_store import check_right as check_right
 from cloze.core.object_store import create_bytes as create_bytes
 from cloze.core.object_store import filesystem as filesystem
 from cloze.core.object_store import has_scheme as has_scheme
@@ -108,31 +107,20 @@ def remove_file(path: str) -> None:
 
 
 @with_client_errors
-def list_names(directory: str) -> list[str]:
-    """Return the sorted names of the entries of `directory`; empty if it does not exist."""
+def list_names(directory: str, *, only_directories: bool = False) -> list[str]:
+    """Return the sorted names in `directory`, or only directories, no links; [] if missing."""
     fs, inner = filesystem(directory)
-    try:
+    with contextlib.suppress(FileNotFoundError, NotADirectoryError):
         if is_disk(fs):  # fsspec would stat each name
-            return sorted(os.listdir(inner))
-        entries = {str(entry).rstrip("/") for entry in fs.ls(inner, detail=False)}
-    except (FileNotFoundError, NotADirectoryError):
-        return []
-    return sorted(entry.rsplit("/", 1)[-1] for entry in entries - {inner.rstrip("/")})
-
-
-@with_client_errors
-def list_directories(directory: str) -> list[str]:
-    """Return the sorted names of the directories in `directory`, without links."""
-    fs, inner = filesystem(directory)
-    try:
-        if is_disk(fs):
+            if not only_directories:
+                return sorted(os.listdir(inner))
             entries = os.scandir(inner)
             return sorted(entry.name for entry in entries if entry.is_dir(follow_symlinks=False))
-        infos = fs.ls(inner, detail=True)
-    except (FileNotFoundError, NotADirectoryError):
-        return []
-    paths = (str(info["name"]).rstrip("/") for info in infos if info["type"] == "directory")
-    return sorted(path.rsplit("/", 1)[-1] for path in paths)
+        kinds = ("directory",) if only_directories else ("directory", "file")
+        infos = (info for info in fs.ls(inner, detail=True) if info["type"] in kinds)
+        names = {str(info["name"]).rstrip("/") for info in infos} - {inner.rstrip("/")}
+        return sorted(name.rsplit("/", 1)[-1] for name in names)
+    return []
 
 
 @with_client_errors
@@ -173,12 +161,11 @@ def list_files(directory: str) -> list[str]:
     """Return every file below `directory`, as sorted relative paths with `/` between the parts."""
     fs, inner = filesystem(directory)
     root = inner.rstrip("/") + "/"
-    if is_disk(fs):
-        return sorted(str(file)[len(root) :] for file in fs.find(inner))
-    infos = fs.find(inner, detail=True)
-    object_store.note_listed(directory, infos)
+    found = fs.find(inner, detail=not is_disk(fs))
+    if not is_disk(fs):
+        object_store.note_listed(directory, found)
     # consoles make a folder as an empty object whose name ends in a slash
-    return sorted(str(file)[len(root) :] for file in infos if not str(file).endswith("/"))
+    return sorted(str(file)[len(root) :] for file in found if not str(file).endswith("/"))
 
 
 def printable_name(name: str) -> str:
@@ -252,8 +239,7 @@ def read_at_once(path: str) -> bytes:
     """Return a file's bytes by one request; raise FileNotFoundError if it is missing."""
     fs, inner = filesystem(path)
     # s3fs otherwise asks for the size first, to divide large files
-    content: bytes = fs.cat_file(inner, **({"max_concurrency": 1} if "s3" in fs.protocol else {}))
-    return content
+    return bytes(fs.cat_file(inner, **({"max_concurrency": 1} if "s3" in fs.protocol else {})))
 
 
 @with_client_errors
@@ -283,10 +269,9 @@ def has_file(path: str) -> bool:
     fs, inner = filesystem(path)
     if is_disk(fs):
         return os.path.isfile(inner)
-    try:
+    with contextlib.suppress(FileNotFoundError):
         return bool(fs.cat_file(inner, start=0, end=1))
-    except FileNotFoundError:
-        return False
+    return False
 
 
 @contextlib.contextmanager
@@ -390,20 +375,18 @@ def stat(path: str) -> dict[str, Any]:
     if listed is not None:
         return listed
     try:
-        info: dict[str, Any] = fs.info(inner)
+        return dict(fs.info(inner))
     except FileNotFoundError as error:
         raise DataError(f"{path} does not exist; check the path") from error
-    return info
 
 
 @with_client_errors
 def mtime(path: str) -> float:
     """Return the file's Unix time of change by its store's clock; 0 if it does not exist."""
     fs, inner = filesystem(path)
-    try:
+    with contextlib.suppress(FileNotFoundError):
         return float(fs.modified(inner).timestamp())
-    except FileNotFoundError:
-        return 0.0
+    return 0.0
 
 
 @with_client_errors

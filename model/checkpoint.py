@@ -116,7 +116,7 @@ def save_weights(
 def clear(directory: str) -> None:
     """Remove the checkpoint directory, with the leftovers of an interrupted save."""
     # First, so that a half-removed directory does not pass for a checkpoint.
-    storage.remove(storage.join(directory, COMPLETE))
+    storage.remove_file(storage.join(directory, COMPLETE))
     storage.remove(directory)
 
 

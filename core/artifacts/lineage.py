@@ -18,16 +18,15 @@ def containing_artifact(path: str) -> str:
     own = path.rstrip("/")
     if any(storage.has_file(storage.join(own, name)) for name in (MANIFEST, BUILDING)):
         return own
-    for directory in fingerprints.directories_above(own):
-        if _has_file(directory, MANIFEST) or _has_file(directory, BUILDING):
-            return directory
-    return path
+    above = fingerprints.directories_above(own)
+    return next((parent for parent in above if _has_any(parent, MANIFEST, BUILDING)), path)
 
 
-def _has_file(directory: str, name: str) -> bool:
-    """Return whether a directory has a file that the credentials may read."""
+def _has_any(directory: str, *names: str) -> bool:
+    """Return whether a directory has one of the files, and the credentials suffice to read it."""
     with storage.ignoring_denial():
-        return storage.has_file(storage.join(directory, name))
+        if any(storage.has_file(storage.join(directory, name)) for name in names):
+            return True
     return False
 
 
@@ -72,20 +71,21 @@ def _directories_around(path: str) -> Iterator[str]:
     if storage.has_scheme(posixpath.dirname(grandparent)) or not storage.has_scheme(owner):
         # not a bucket, which may have thousands of directories of raw data
         yield from _artifacts_in([grandparent])
-        yield from _artifacts_in(_directories_in(grandparent))
+        yield from _artifacts_in(directories_in(grandparent))
 
 
 def _artifacts_in(directories: Iterable[str]) -> Iterator[str]:
     """Yield the artifacts directly below directories, the finished ones first."""
-    inner = [own for directory in directories for own in _directories_in(directory)]
+    inner = [own for directory in directories for own in directories_in(directory)]
     for mark in (MANIFEST, BUILDING):
-        yield from (own for own in inner if _has_file(own, mark))
+        yield from (own for own in inner if _has_any(own, mark))
 
 
-def _directories_in(directory: str) -> list[str]:
+def directories_in(directory: str) -> list[str]:
     """Return the directories in a directory, without links; empty if it cannot be listed."""
     with contextlib.suppress(OSError), storage.ignoring_denial():
-        return [storage.join(directory, name) for name in storage.list_directories(directory)]
+        names = storage.list_names(directory, only_directories=True)
+        return [storage.join(directory, name) for name in names]
     return []
 
 

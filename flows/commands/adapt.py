@@ -96,8 +96,14 @@ def adapt(
     Adds words of the domain to the vocabulary, and reports bits per byte in and out of the domain,
     tokens per word, and a task's score, before and after. All steps are nodes of the preset adapt.
     """
+    from cloze.core import storage
     from cloze.flows.graph.overrides import parse
 
+    if storage.has_scheme(out):
+        raise UsageError(
+            f"--out ({out}) must be a local directory; give one, and set CLOZE_STORE to a URL to "
+            f"have the artifacts in a store"
+        )
     directory = Path(out).resolve()
     os.environ["CLOZE_RUNS_DIR"] = str(directory.parent)
     own = {"name": directory.name, **_settings(**choices)}

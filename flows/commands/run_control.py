@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -88,12 +87,14 @@ def logs(target: str, lines: int, as_json: bool) -> None:
     TARGET is a run, a node (RUN/NODE, such as sample/finetune@sst2-1), a stage, or the directory of
     an artifact. Of several artifacts, the one with the newest log is shown.
     """
-    from cloze.core.stages.worker import LOGS
+    from cloze.core import storage
+    from cloze.core.stages.worker import LOGS, local_directory
 
-    directory = _newest_logs(target)
-    ends = {log: _end(log, lines) for log in sorted((directory / LOGS).glob("*.log"))}
-    metrics_file = directory / METRICS
-    metrics = _end(metrics_file, min(lines, METRIC_LINES)) if metrics_file.exists() else []
+    path = _newest_logs(target)
+    log_files = sorted((local_directory(path) / LOGS).glob("*.log"))
+    ends = {log: _end(str(log), lines) for log in log_files}
+    metrics_file = storage.join(path, METRICS)
+    metrics = _end(metrics_file, min(lines, METRIC_LINES)) if storage.exists(metrics_file) else []
     if as_json:
         files = [{"file": str(log), "lines": end} for log, end in ends.items()]
         emit({"logs": files, "metrics": list(filter(None, map(_values, metrics)))})
@@ -104,25 +105,27 @@ def logs(target: str, lines: int, as_json: bool) -> None:
         click.echo("\n".join([f"==> {metrics_file} <==", *map(_format_metrics, metrics)]))
 
 
-def _newest_logs(text: str) -> Path:
+def _newest_logs(text: str) -> str:
     """Return the artifact with the newest log, of those that a TARGET names."""
     from cloze.core.artifacts.lineage import containing_artifact
     from cloze.core.errors import DataError
     from cloze.core.stages.worker import LOGS, local_directory
     from cloze.flows.run import targets
 
-    directories = [
-        local_directory(containing_artifact(path))
-        for path in targets.resolve(text, in_any_run=True).paths
+    mtimes = [
+        (log.stat().st_mtime_ns, path)
+        for path in map(containing_artifact, targets.resolve(text, in_any_run=True).paths)
+        for log in (local_directory(path) / LOGS).glob("*.log")
     ]
-    log_files = [log for directory in directories for log in (directory / LOGS).glob("*.log")]
-    if not log_files:
+    if not mtimes:
         raise DataError(f"{text} has no logs yet ({LOGS}/*.log); see `cloze status {text}`")
-    return max(log_files, key=lambda log: log.stat().st_mtime_ns).parent.parent
+    return max(mtimes)[1]
 
 
-def _end(path: Path, lines: int) -> list[str]:
-    return path.read_text(encoding="utf-8", errors="replace").splitlines()[-lines:]
+def _end(path: str, lines: int) -> list[str]:
+    from cloze.core import storage
+
+    return storage.read_at_once(path).decode(errors="replace").splitlines()[-lines:]
 
 
 def _values(line: str) -> dict[str, Any] | None:

@@ -13,7 +13,6 @@ from contextlib import suppress
 from typing import Any
 
 from cloze.core import storage
-from cloze.core.errors import DataError
 from cloze.core.secrets import holds_secret
 
 
@@ -25,7 +24,7 @@ class EventWriter:
         self.path = path
         self._count = 0
         file, flags = f"{storage.filesystem(path)[1]}.jsonl", os.O_WRONLY | os.O_CREAT | os.O_APPEND
-        self._file = os.open(file, flags, 0o666) if _grows(path) else None
+        self._file = os.open(file, flags, 0o666) if storage.is_local(path) else None
 
     def send(self, events: Sequence[Mapping[str, Any]]) -> None:
         """Append events in order.
@@ -54,7 +53,9 @@ class EventReader:
 
     def read(self) -> list[dict[str, Any]]:
         """Return the events since the last call; an incomplete last line is left for the next."""
-        content = self._pending + (self._from_file() if _grows(self.path) else self._from_store())
+        content = self._pending + (
+            self._from_file() if storage.is_local(self.path) else self._from_store()
+        )
         *lines, self._pending = content.split(b"\n")
         return [json.loads(line) for line in lines]
 
@@ -72,14 +73,11 @@ class EventReader:
 
     def _from_store(self) -> bytes:
         content = b""
-        while storage.exists(name := f"{self.path}/{self._position:08d}.jsonl"):
-            content += storage.read_text(name).encode()
-            self._position += 1
+        with suppress(FileNotFoundError):
+            while True:
+                content += storage.read_at_once(f"{self.path}/{self._position:08d}.jsonl")
+                self._position += 1
         return content
-
-
-def _grows(path: str) -> bool:
-    return storage.is_local(path)
 
 
 def write_json(path: str, content: Mapping[str, Any]) -> None:
@@ -89,11 +87,11 @@ def write_json(path: str, content: Mapping[str, Any]) -> None:
 
 def read_json(path: str) -> dict[str, Any] | None:
     """Return the content written by `write_json`; None if the file does not exist."""
-    if _grows(path):
+    if storage.is_local(path):
         _refresh_directory(storage.filesystem(path)[1])
     try:
-        content: dict[str, Any] = json.loads(storage.read_text(path))
-    except DataError:  # no such file
+        content: dict[str, Any] = json.loads(storage.read_at_once(path))
+    except FileNotFoundError:
         return None
     return content
 
@@ -106,10 +104,6 @@ def _refresh_directory(file: str) -> None:
 
 def peek(path: str) -> str:
     """Return the content of a small file that may be missing or incomplete."""
-    try:
-        if _grows(path):
-            with open(storage.filesystem(path)[1], encoding="ascii") as stream:
-                return stream.read()
-        return storage.read_text(path)
-    except (OSError, DataError):
-        return ""
+    with suppress(OSError):
+        return storage.read_at_once(path).decode()
+    return ""

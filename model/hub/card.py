@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import json
+import posixpath
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import yaml
 
 from cloze.core import storage
-from cloze.core.artifacts.artifact import MANIFEST, Manifest, read_manifest
-from cloze.core.artifacts.lineage import finished_ancestors
+from cloze.core.artifacts.artifact import Manifest, find_manifest
+from cloze.core.artifacts.lineage import directories_in, finished_ancestors
 from cloze.model.checkpoint import LoadedCheckpoint
 from cloze.model.families.hub_format import EMBEDDING, hub_of, task_head
 from cloze.pipeline import tokenizer
@@ -134,7 +134,7 @@ def model_card(loaded: LoadedCheckpoint, architecture: str) -> str:
     What the text was, how the model was trained and how it scored come from the manifests of the
     artifacts that the checkpoint was made from, as far as they are near it.
     """
-    lineage = finished_ancestors(loaded.path) if storage.is_local(loaded.path) else {}
+    lineage = finished_ancestors(loaded.path)
     corpora = corpus_cards(lineage)
     model = loaded.model
     tag, use = _use(loaded, architecture)
@@ -284,10 +284,9 @@ def _results(lineage: Mapping[str, Manifest]) -> list[dict[str, Any]]:
     if tuned is None or tuned.stage != "finetune":
         return []
     results = []
-    for path in sorted(Path(directory).parent.glob(f"*/{MANIFEST}")):
-        other = read_manifest(str(path.parent))
-        same = (other.stage, other.parents) == (tuned.stage, tuned.parents)
-        if path.parent.is_symlink() or not same:
+    for path in directories_in(posixpath.dirname(directory)):
+        other = find_manifest(path)
+        if other is None or (other.stage, other.parents) != (tuned.stage, tuned.parents):
             continue
         if {**other.config, "seed": 0} != {**tuned.config, "seed": 0}:
             continue

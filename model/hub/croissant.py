@@ -65,7 +65,7 @@ def export_data(build: BuildContext) -> StageResult:
         )
     for entry in manifest.files:
         fingerprints.link_unchanged(source, entry, build.file(entry.path))
-    lineage = finished_ancestors(source) if storage.is_local(source) else {source: manifest}
+    lineage = finished_ancestors(source)
     name = re.sub(r"[^\w-]+", "-", source.rstrip("/").rpartition("/")[2])
     content = metadata(source, manifest, lineage, name)
     text = json.dumps(content, indent=1, ensure_ascii=False) + "\n"

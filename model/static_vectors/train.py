@@ -6,6 +6,7 @@ Shapes: V words, D numbers per vector, N pairs of words that occur together.
 from __future__ import annotations
 
 import itertools
+import tempfile
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -239,9 +240,9 @@ def score_analogies(path: str, vectors: dict[str, Vectors]) -> dict[str, Any]:
     named = KeyedVectors(len(next(iter(vectors.values()))))
     named.add_vectors(list(vectors), np.stack(list(vectors.values())))
     _check_questions(path)
-    _, sections = named.evaluate_word_analogies(
-        storage.filesystem(path)[1], restrict_vocab=MOST_COMMON
-    )
+    with tempfile.NamedTemporaryFile() as copy:
+        storage.download(path, copy.name)  # gensim reads no stores
+        _, sections = named.evaluate_word_analogies(copy.name, restrict_vocab=MOST_COMMON)
     counts = {
         row["section"]: {"right": len(row["correct"]), "wrong": len(row["incorrect"])}
         for row in sections

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import io
 import json
 import os
 import sys
@@ -316,13 +317,21 @@ def _stdin_pipe() -> Iterator[str]:
 
 @contextlib.contextmanager
 def _output(request: Request) -> Iterator[IO[str]]:
+    from cloze.core import storage
+
     if request.out is None:
         yield sys.stdout
         return
     if request.file is not None and os.path.realpath(request.file) == os.path.realpath(request.out):
         raise click.UsageError(f"--out ({request.out}) is the input file; name another file")
-    with open(request.out, "w", encoding="utf-8") as handle:
-        yield handle
+    if not storage.has_scheme(request.out):
+        with open(request.out, "w", encoding="utf-8") as handle:
+            yield handle
+        return
+    with storage.atomic_output(request.out) as remote:
+        text = io.TextIOWrapper(remote, encoding="utf-8")
+        yield text
+        text.flush()
 
 
 def _write(target: IO[str], answers: Sequence[Answer]) -> None:

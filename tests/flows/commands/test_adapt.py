@@ -41,12 +41,13 @@ def planned(*arguments: str) -> dict[str, Any]:
         (("--source", BOOKS, "--general", "=x"), "'=x' must look like KIND=PATH"),
         (("--source", BOOKS, "--seeds", "1e9"), "1000000000 is not in the range"),
         (("--source", BOOKS, "--task", "sst2"), "--task and --data belong together"),
+        (("--source", BOOKS, "--out", "s3://bucket/run"), "must be a local directory"),
     ],
 )
 def test_bad_input_is_told_in_a_sentence(
     arguments: tuple[str, ...], sentence: str, tmp_path: Path
 ) -> None:
-    done = adapt("--from", "nowhere", *arguments, "--out", str(tmp_path / "run"))
+    done = adapt("--from", "nowhere", "--out", str(tmp_path / "run"), *arguments)
     assert (done.returncode, list(tmp_path.iterdir())) == (2, [])
     assert sentence in done.stderr
 

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from cloze.core import storage
+from cloze.core.stages import worker
 from cloze.flows.cli import main
 from cloze.flows.run.targets import resolve
 
@@ -72,3 +74,19 @@ def test_a_checkpoint_belongs_to_the_node_of_its_training(runs: Path) -> None:
 def test_what_is_not_there_is_told_with_the_nearest(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["logs", "night/finetune@sst2-3"]) == 3
     assert "did you mean 'night/finetune@sst2-" in capsys.readouterr().err
+
+
+def test_metrics_of_an_artifact_in_a_store_are_read_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its logs are on the machine that trained."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    path = "memory://logged/pretrain"
+    storage.write_bytes(f"{path}/_building.json", b"{}")
+    storage.write_bytes(f"{path}/metrics.jsonl", b'{"step": 7, "loss": 6.25}\n')
+    log = worker.local_directory(path) / "_logs" / "rank0.log"
+    log.parent.mkdir(parents=True)
+    log.write_text("rank 0 is here\n")
+    assert main(["logs", path]) == 0
+    assert "step 7  loss 6.25" in (shown := capsys.readouterr().out)
+    assert "rank 0 is here" in shown

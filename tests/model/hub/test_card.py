@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
+from cloze.core import storage
 from cloze.core.artifacts.artifact import Manifest, write_manifest
 from cloze.model import checkpoint
 from cloze.model.families.hub_format import exportable
@@ -157,6 +158,17 @@ def test_text_training_and_scores(
         ("sst2", "accuracy, seed 1", 0.75),
         ("sst2", "accuracy, seed 2", 0.5),
     ]
+
+
+def test_the_card_of_a_training_in_a_store_is_the_same(tmp_path: Path) -> None:
+    path, store = write_lineage(tmp_path / "runs", ("MIT",)), "memory://scores"
+    for name in storage.list_files(str(tmp_path)):
+        storage.write_bytes(storage.join(store, name), (tmp_path / name).read_bytes())
+    for loaded, hub in ((path, "disk"), (store + path.removeprefix(str(tmp_path)), "store")):
+        write_directory(checkpoint.load(loaded), str(tmp_path / hub))
+    cards = [(tmp_path / hub / "README.md").read_text() for hub in ("disk", "store")]
+    assert "seed 2" in cards[0]
+    assert cards[1] == cards[0]
 
 
 def test_the_kind_decides_library_and_tag(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from cloze.core import storage
 from cloze.core.errors import DataError, UsageError
 from cloze.core.stages.execute import execute
 from cloze.core.stages.stage import NULL_REPORTER
@@ -107,6 +108,8 @@ def test_analogies_are_scored_by_section(tmp_path: Path) -> None:
     found = score_analogies(str(questions), named)
     assert (found["accuracy"], found["questions"]) == (0.5, 2)
     assert found["sections"]["family"] == {"right": 1, "wrong": 1}
+    storage.write_bytes("memory://analogies/questions.txt", questions.read_bytes())
+    assert score_analogies("memory://analogies/questions.txt", named) == found
     questions.write_text(": none\nx y z u\n")
     with pytest.raises(DataError, match="no question whose four words"):
         score_analogies(str(questions), named)

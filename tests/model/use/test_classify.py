@@ -13,6 +13,7 @@ import pytest
 import torch
 from click.testing import CliRunner
 
+from cloze.core import storage
 from cloze.core.errors import DataError, UsageError
 from cloze.flows.cli import cloze
 from cloze.model import checkpoint
@@ -191,6 +192,9 @@ def test_the_command_line_hands_everything_on(likeness: str, choosing: str, tmp_
         pytest.approx(scores[0], abs=1e-6),
     )
     assert (other["index"], other["score"]) == (1, pytest.approx(scores[1], abs=1e-6))
+    out = "memory://classified/answers.jsonl"
+    told(likeness, "--file", str(tmp_path / "pairs.jsonl"), "--pair", "the cat", "--out", out)
+    assert [json.loads(text)["index"] for text in storage.read_text(out).splitlines()] == [0, 1]
     (best,) = told(
         choosing, "--text", "the cat", "--choice", "sat", "--choice", "ran in paris", "--json"
     )
