@@ -132,7 +132,10 @@ class Store(AbstractFileSystem):
         }
         if not names:
             raise FileNotFoundError(path)
-        return sorted(names)
+        if not detail:
+            return sorted(names)
+        kinds = {name: "file" if name in Store.files else "directory" for name in names}
+        return [{"name": name, "type": kinds[name]} for name in sorted(names)]
 
     def find(self, path: str, *_: Any, **__: Any) -> dict[str, dict[str, Any]]:
         self.request()
