@@ -93,6 +93,20 @@ def _own_places(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 
 @pytest.fixture
+def deepspeed_here() -> Iterator[None]:
+    """DeepSpeed in this process; its process group and its variables end with the test."""
+    variables = dict(os.environ)
+    yield
+    from deepspeed import comm
+
+    comm.destroy_process_group()
+    comm.comm.cdb = None
+    for name in os.environ.keys() - variables.keys():
+        del os.environ[name]
+    os.environ.update(variables)
+
+
+@pytest.fixture
 def warm(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ranks and workers that this process starts are forks of a Python that has imported the
     libraries: see `tests.warm`.

@@ -119,6 +119,6 @@ def test_a_large_model_has_longer() -> None:
         large = torch.nn.Linear(33_500, 10_000, bias=False)
     grace = ShutdownTimeEstimator(told, large, World(0, 1, torch.device("cpu")))
     assert told.seconds > 100
-    grace.observe_save(80.0)
     grace.observe_step(10.0)
+    grace.observe_save(80.0)
     assert told.seconds == pytest.approx(10 + 320 + 30), "another save may run first"

@@ -80,7 +80,9 @@ def test_a_training_in_a_queue_has_no_progress_until_it_starts(tmp_path: Path) -
     out = str(tmp_path / "pretrain")
     directory = command_directory(tmp_path, out)
     node: Any = SimpleNamespace(stage="pretrain", section="pretrain", depends_on=())
-    step: Any = SimpleNamespace(name="p", node=node, reason="", artifact=out, cached=False)
+    step: Any = SimpleNamespace(
+        name="p", node=node, reason="", artifact=out, inputs={}, cached=False
+    )
     labels, started = ("p", out, "pretrain"), threading.Event()
     with lock.locked(str(directory)):
         record = RunStatusFile(directory, out, [step], {}, {})

@@ -115,6 +115,7 @@ def test_nothing_is_compiled_unasked(
     assert not found
 
 
+@pytest.mark.usefixtures("deepspeed_here")
 @pytest.mark.filterwarnings("ignore:`torch.distributed")  # of DeepSpeed
 def test_a_resume_on_sharded_weights_runs_plain(
     pretrained: str, sentiment: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -232,6 +232,7 @@ def test_what_a_checkpoint_records_is_gone_on_with(rows: ShardedRows) -> None:
         given(rows, False, recorded=True)
 
 
+@pytest.mark.usefixtures("deepspeed_here")
 @pytest.mark.filterwarnings("ignore:`torch.distributed")  # of DeepSpeed
 def test_a_resume_on_sharded_weights_runs_plain(
     rows: ShardedRows, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.pipeline.runners.jobs import run
+from tests.pipeline.runners.jobs import run, stage
 
 pytestmark = pytest.mark.slow
 
@@ -35,5 +35,8 @@ def test_embedded_flink(
     """The corpus has more documents than one process may compare here, so what has duplicates is
     found by Flink's shuffle.
     """
-    options = ["--runner", "flink", "--workers", "2", "--dedup-in-memory-documents", "5"]
-    assert run(str(tmp_path / "out"), options, str(shelf), samples) == local_run
+    out, options = str(tmp_path / "out"), ["--runner", "flink", "--workers", "2"]
+    few = [*options, "--dedup-in-memory-documents", "5"]
+    done = stage("corpus", out, few, str(shelf), samples)
+    assert done.returncode == 0, done.stderr
+    assert run(out, options, str(shelf), samples) == local_run
