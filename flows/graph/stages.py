@@ -100,3 +100,8 @@ def figures(name: str, summary: Mapping[str, Any]) -> dict[str, float]:
             if isinstance(number, (int, float)) and not isinstance(number, bool)
         }
     return metrics
+
+
+def lower_is_better(metric: str) -> bool:
+    """Return whether a lower value of the metric is better."""
+    return any(word in metric for word in ("loss", "perplexity", "entropy", "bits_per_byte"))

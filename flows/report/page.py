@@ -10,6 +10,7 @@ import yaml
 
 from cloze.core.humanize import format_count, format_duration, templates_in
 from cloze.flows.graph import stages
+from cloze.flows.graph.stages import lower_is_better
 from cloze.flows.report import plots
 from cloze.flows.report.graph_picture import NodePicture, graph_svg
 from cloze.flows.report.head_plots import head_pictures
@@ -23,7 +24,6 @@ from cloze.flows.report.report_nodes import (
     by_group,
     curves,
     grouped,
-    lower_is_better,
     scored_groups,
     scored_sections,
     scores_of,

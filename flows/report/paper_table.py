@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from cloze.core.humanize import format_count
-from cloze.flows.report.report_nodes import ReportNode, SummaryTable, lower_is_better
+from cloze.flows.graph.stages import lower_is_better
+from cloze.flows.report.report_nodes import ReportNode, SummaryTable
 from cloze.flows.report.table_config import PaperTable, TableColumn, TableRow
 
 EVALUATE, FINETUNE, PRETRAIN = "evaluate", "finetune", "pretrain"

@@ -11,12 +11,12 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field
 
 from cloze.core.artifacts.artifact import Manifest, read_manifest
+from cloze.flows.graph.stages import lower_is_better
 
 REPLICATES = ("seed",)  # axes of replicates: mean and deviation are over them
 # Baselines of a fine-tuning in its first metric: constant predictions, and the model from random
 # weights.
 BASELINES = ("majority", "constant", "chance", "from_scratch")
-LOWER_IS_BETTER = ("loss", "perplexity", "entropy", "bits_per_byte")
 PRETRAINED = ("heldout_loss", "heldout_accuracy", "heldout_perplexity")  # scores of a pretraining
 
 
@@ -112,11 +112,6 @@ class Score:
     def format(self) -> str:
         """Mean and deviation as text: `0.512 ± 0.020`."""
         return f"{self.mean:.3f}" + ("" if self.std is None else f" ± {self.std:.3f}")
-
-
-def lower_is_better(metric: str) -> bool:
-    """Return whether a lower value of the metric is better."""
-    return any(word in metric for word in LOWER_IS_BETTER)
 
 
 def scores_of(nodes: Iterable[ReportNode]) -> dict[str, Score]:

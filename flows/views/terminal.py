@@ -14,8 +14,7 @@ from rich.text import Text
 
 from cloze.core.humanize import format_duration
 from cloze.core.stages.execute import BuildResult
-from cloze.flows.graph.stages import headline
-from cloze.flows.report.report_nodes import lower_is_better
+from cloze.flows.graph.stages import headline, lower_is_better
 
 MAX_LINES = 40  # nodes with a line each
 FEWEST = 3  # minimum number of instances that share a line

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from cloze.core.artifacts.artifact import Manifest
+from cloze.flows.graph.stages import lower_is_better
 from cloze.flows.report.report_nodes import (
     NodePlacement,
     ReportNode,
@@ -19,7 +20,6 @@ from cloze.flows.report.report_nodes import (
     curves,
     describe_groups,
     last_pretrainings,
-    lower_is_better,
     scores,
 )
 
