@@ -94,11 +94,16 @@ def _own_places(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 @pytest.fixture
 def deepspeed_here() -> Iterator[None]:
-    """DeepSpeed in this process; its process group and its variables end with the test."""
-    variables = dict(os.environ)
+    """DeepSpeed in this process; its process group, its variables and its `linear` of ZeRO 3, which
+    rounds otherwise, end with the test.
+    """
+    from torch.nn import functional
+
+    variables, linear = dict(os.environ), functional.linear
     yield
     from deepspeed import comm
 
+    functional.linear = linear
     comm.destroy_process_group()
     comm.comm.cdb = None
     for name in os.environ.keys() - variables.keys():
