@@ -207,9 +207,9 @@ def keep_champion_files(journal: Journal, champion: Champion) -> None:
     """Link the champion's files next to the journal, and remove those of older champions.
 
     The training may prune its checkpoint; hard links use no extra space until then. Files on an
-    object store or another file system are copied. The copy's
-    claim names the training, so the copy has the checkpoint's fingerprint and cached results stay
-    valid. The claim is written first: after a kill, a copy without a claim would never get one.
+    object store or another file system are copied. The copy's claim names the training, so the copy
+    has the checkpoint's fingerprint and cached results stay valid. The claim is written first:
+    after a kill, a copy without a claim would never get one.
     """
     target = _copy(journal, champion)
     if is_checkpoint(champion.checkpoint) or target.exists():
