@@ -19,9 +19,8 @@ _DURATION = re.compile(r"(?:(\d+(?:\.\d+)?)h)?(?:(\d+(?:\.\d+)?)m(?:in)?)?(?:(\d
 
 def format_count(value: float) -> str:
     """Format 1234567 as 1.23M."""
-    units = ((999.5e9, 1e12, "T"), (999.5e6, 1e9, "G"), (999.5e3, 1e6, "M"), (1e4, 1e3, "k"))
-    for limit, unit, suffix in units:
-        if abs(value) >= limit:
+    for suffix, unit in zip("ZEPTGMk", (1e21, 1e18, 1e15, 1e12, 1e9, 1e6, 1e3), strict=True):
+        if abs(value) >= (0.9995 * unit if unit > 1e3 else 1e4):
             return f"{value / unit:.3g}{suffix}"
     return f"{value:.0f}" if float(value).is_integer() or abs(value) >= 100 else f"{value:.3g}"
 

@@ -1,9 +1,9 @@
 """A Python that has imported the libraries: processes that tests start come out of it in a moment
 instead of importing torch anew.
 
-    [python(), "-m", "cloze.model.worker", job]       as `[sys.executable, …]`, and what that
-    process starts is as warm python -m tests.warm DIRECTORY              the nursery, of which they
-    are forks
+    [python(), "-m", "cloze.model.worker", job]    as `[sys.executable, …]`, and what that process
+                                                   starts is as warm
+    python -m tests.warm DIRECTORY                 the nursery, of which they are forks
 
 `DIRECTORY/python` stands for the interpreter. It hands its arguments, environment, working
 directory and open files to the nursery, which forks; signals go on to the fork, its end is theirs,

@@ -20,7 +20,7 @@ from cloze.model.data.batch import move, prefetch_batches
 from cloze.model.layers.batch import Batch
 from cloze.model.tasks.encode import CPU_POSITIONS, GPU_POSITIONS, evaluation_batches, groups_of
 from cloze.model.tasks.heads import trained_network
-from cloze.model.tasks.kinds.multitask import select_task
+from cloze.model.tasks.kinds.multitask import select_task, trained_options
 from cloze.model.tasks.kinds.rag import RagNetwork, open_store
 from cloze.model.tasks.source import TaskObjective
 from cloze.model.tasks.table import TASKS, load_task, merge_options
@@ -176,7 +176,7 @@ class FinetunedModel:
             self.metadata, state = select_task(loaded.task, loaded.state, task, path)
         name = str(self.metadata["name"])
         if test_on in (None, name):
-            own_options = merge_options(self.metadata.get("options"), options or {})
+            own_options = merge_options(trained_options(self.metadata), options or {})
             self.task = load_task(name, own_options)
         else:
             self.task = load_task(str(test_on), options)

@@ -24,6 +24,7 @@ from cloze.core.humanize import (
         (999_999, "1M"),
         (1_234_567, "1.23M"),
         (2e9, "2G"),
+        (5e20, "500E"),
     ],
 )
 def test_si(value: float, text: str) -> None:

@@ -341,6 +341,15 @@ def select_task(
     return metadata, weights
 
 
+def trained_options(metadata: TaskMetadata) -> dict[str, Any]:
+    """Return the options of a checkpoint's training; of several tasks with each task's own."""
+    tasks = {
+        name: {"task": own["name"], "options": own["options"]}
+        for name, own in metadata.get(TASKS, {}).items()
+    }
+    return {**metadata.get("options", {}), **({TASKS: tasks} if tasks else {})}
+
+
 def _task_of(batch: Mapping[str, Any]) -> str:
     return next(key.removeprefix(OF) for key in batch if key.startswith(OF))
 

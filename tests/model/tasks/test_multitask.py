@@ -14,9 +14,11 @@ import pytest
 import torch
 
 from cloze.core.errors import StoppedError, UsageError
-from cloze.core.stages.execute import BuildResult
+from cloze.core.stages.execute import BuildResult, execute
 from cloze.core.storage import read_tsv
 from cloze.model import checkpoint
+from cloze.model.analyze.prune_stage import STAGE as PRUNE
+from cloze.model.analyze.prune_stage import PruneConfig
 from cloze.model.tasks.heads import new_network, trained_network
 from cloze.model.tasks.kinds.multitask import select_task
 from cloze.model.tasks.source import MultiTaskSource, shares, source_of
@@ -185,6 +187,19 @@ def test_a_task_that_is_not_there_is_told(trained: BuildResult, glue: Path, tmp_
         evaluate(trained.artifact, tmp_path / "a", data=str(glue))
     with pytest.raises(UsageError, match="has no task 'mrcp'; did you mean 'mrpc'"):
         evaluate(trained.artifact, tmp_path / "b", data=str(glue), task="mrcp")
+
+
+def test_heads_are_pruned_by_all_tasks_together(
+    trained: BuildResult, glue: Path, tmp_path: Path
+) -> None:
+    config = PruneConfig(data=str(glue), keep_heads=0.5)
+    pruned = execute(PRUNE, config, {"checkpoint": trained.artifact}, str(tmp_path / "out"))
+    before = pruned.manifest.summary["metrics_before"]
+    assert before == pytest.approx(trained.manifest.summary["metrics"], abs=1e-6)
+    found = evaluate(pruned.artifact, tmp_path / "second", data=str(glue), task="second")
+    assert found.manifest.summary["metrics"]["accuracy"] == pytest.approx(
+        pruned.manifest.summary["metrics"]["second_accuracy"], abs=1e-6
+    )
 
 
 def test_the_order_of_the_tasks_and_their_options_name_the_result(glue: Path) -> None:
