@@ -4,6 +4,7 @@ environment.
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from collections import Counter
@@ -61,6 +62,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if item.get_closest_marker("slow") and not item.get_closest_marker("soak")
     )
     items.sort(key=lambda item: -slow[item.path])
+
+
+def pytest_collection_finish() -> None:
+    """Garbage is looked for seldom: of a million objects, nearly all are what was imported."""
+    gc.freeze()
+    gc.set_threshold(10_000, 20, 50)
 
 
 @pytest.fixture(scope="session")

@@ -16,6 +16,7 @@ The worker writes one JSON object per line to the file descriptor in `CLOZE_EVEN
 from __future__ import annotations
 
 import contextlib
+import gc
 import json
 import os
 import sys
@@ -163,6 +164,7 @@ def main(package: str) -> int:
     Called by the worker module of `package`.
     """
     die_with_parent()
+    gc.set_threshold(700, 10, 1000)  # full collections during torch's imports take .4 s
     events = PipeReporter()
     try:
         result, counters = run(Job.read(sys.argv[1]), package, events)

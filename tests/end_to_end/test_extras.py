@@ -75,7 +75,8 @@ def test_each_extra_does_its_part_of_a_run(tmp_path: Path) -> None:
     without_torch = run(tmp_path, "data", "run", "sample", "--until", "pretrain")
     assert without_torch.returncode == 2
     assert "'cloze-pretraining-base[train]'" in " ".join(without_torch.stderr.split())
-    trained = run(tmp_path, "train", "run", "sample")
+    short = ["--set=pretrain.steps=4", "--set=finetune.baselines=false", "--set=run.processes=1"]
+    trained = run(tmp_path, "train", "run", "sample", *short)
     assert trained.returncode == 0, trained.stderr
     assert (tmp_path / "runs" / "sample" / "report").is_dir()
 

@@ -182,6 +182,7 @@ def test_weights_that_are_not_finite_are_no_checkpoint(
         *(pytest.param(name, marks=pytest.mark.soak) for name in ("zero1", "zero3", "fsdp3")),
     ],
 )
+@pytest.mark.usefixtures("warm")
 def test_ranks_go_back_together(
     dataset: str, tmp_path: Path, poisoned: pytest.MonkeyPatch, stage: str
 ) -> None:

@@ -14,6 +14,7 @@ from cloze.core.artifacts import artifact
 from cloze.flows.graph.config import samples_directory
 from tests.tiny_models import write_checkpoint
 
+pytestmark = pytest.mark.usefixtures("warm")
 SAMPLES = samples_directory()
 WIKIPEDIA = f"wikipedia={SAMPLES / 'wikipedia' / 'samplewiki-pages-articles.xml.bz2'}"
 BOOKS = f"books={SAMPLES / 'books'}"
@@ -100,7 +101,7 @@ def test_a_checkpoint_learns_words_and_text_of_a_domain(checkpoint: str, tmp_pat
     settings = [*short, "likelihood.limit=40", "pretrain.heldout_rows=20", "run.threads=1"]
     done = adapt(
         "--from", checkpoint, "--source", BOOKS, "--general", WIKIPEDIA, "--add", "30",
-        "--steps", "150", "--out", str(out), *(item for text in settings for item in ("--set", text)),
+        "--steps", "60", "--out", str(out), *(item for text in settings for item in ("--set", text)),
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     results = {row["node"]: row for row in json.loads(done.stdout)["stages"]}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import json
 import shutil
+import sys
 from pathlib import Path
 from pkgutil import resolve_name
 from types import SimpleNamespace
@@ -24,6 +25,7 @@ from cloze.flows.commands import record
 from cloze.flows.graph import stages
 from cloze.flows.graph.config import samples_directory
 from cloze.flows.tracking import metadata
+from tests import warm
 
 RUNS = ("s1/pretrain", "s2/pretrain", "s3/pretrain")
 MODEL = {"preset": "modern-tiny", "hidden_size": 16, "num_attention_heads": 2}
@@ -35,7 +37,9 @@ def build(base: Path, out: str, values: dict[str, Any], **inputs: str) -> str:
     path = str(base / out)
     execution = Execution(threads=1, device="cpu", compile=False)
     config = parse_config(definition.config, values, name)
-    execute(definition, config, inputs, path, execution=execution)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "executable", warm.python())
+        execute(definition, config, inputs, path, execution=execution)
     return path
 
 

@@ -100,6 +100,7 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> str:
     return write_checkpoint(base / "checkpoint", base / "scratch")
 
 
+@pytest.mark.usefixtures("warm")
 def test_the_page_has_the_maps_and_loads_nothing(
     path: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -149,6 +150,7 @@ def test_a_line_per_head_for_people(path: str) -> None:
     assert cells[7:10] == [found["tokens"][query], "→", found["tokens"][key]]
 
 
+@pytest.mark.usefixtures("warm")
 def test_what_cannot_be_shown_is_refused(path: str, capsys: pytest.CaptureFixture[str]) -> None:
     model = cloze.load(path)
     with pytest.raises(UsageError, match=r"has 42 tokens.* reads 32; shorten"):

@@ -274,6 +274,7 @@ def test_nine_of_ten_make_a_positional_head() -> None:
     assert positional_heads({"entropy": [[1.0, 1.0]], "maximum_at": at}) == 1
 
 
+@pytest.mark.usefixtures("warm")
 def test_the_command(
     path: str, treebank: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

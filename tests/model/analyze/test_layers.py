@@ -95,6 +95,7 @@ def test_layers_and_checkpoints_are_compared_token_by_token(tmp_path: Path) -> N
     assert same["cka"][0][2] == pytest.approx(plain_cka(x[:9], y[:9]), abs=1e-4)
 
 
+@pytest.mark.usefixtures("warm")
 def test_the_command_prints_a_row_per_layer_and_draws(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -247,6 +247,7 @@ def test_a_probe_needs_data(directory: str, tmp_path: Path) -> None:
         run(directory, tmp_path)
 
 
+@pytest.mark.usefixtures("warm")
 def test_the_command_prints_a_row_per_layer_and_draws(
     directory: str, treebank: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

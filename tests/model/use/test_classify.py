@@ -180,6 +180,7 @@ def test_a_model_of_which_nobody_said_it_reads_both(tmp_path: Path) -> None:
     assert found[1]["score"] != found[2]["score"]
 
 
+@pytest.mark.usefixtures("warm")
 def test_the_command_line_hands_everything_on(likeness: str, choosing: str, tmp_path: Path) -> None:
     (tmp_path / "pairs.jsonl").write_text(
         '{"text": "the cat", "pair": "a dog", "id": "x"}\n{"text": "paris"}\n'

@@ -94,6 +94,7 @@ def test_a_line_that_is_no_probe_is_refused(
         verb_of(directory).read(request(0, fields))
 
 
+@pytest.mark.usefixtures("warm")
 def test_the_command_prints_the_scores(directory: str, tmp_path: Path) -> None:
     file, out = tmp_path / "P36.jsonl", tmp_path / "answers.jsonl"
     file.write_text("".join(json.dumps(fields) + "\n" for fields in PROBES))

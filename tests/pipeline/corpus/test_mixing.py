@@ -78,6 +78,7 @@ def test_a_budget_is_kept_and_the_rest_is_counted(sources: list[str], tmp_path: 
     assert "For training, as it was asked for" in (Path(some.artifact) / "card.html").read_text()
 
 
+@pytest.mark.usefixtures("warm")
 def test_workers_order_and_places_of_files_do_not_matter(
     sources: list[str], tmp_path: Path
 ) -> None:

@@ -24,7 +24,7 @@ pytestmark = pytest.mark.usefixtures("warm")
 
 HOSTS = 3
 HOST = """
-import json, pickle, sys
+import json, pickle, sys, cloze
 write, units = pickle.load(sys.stdin.buffer)
 print(json.dumps([write(unit) for unit in units]))
 """

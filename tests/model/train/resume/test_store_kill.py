@@ -52,7 +52,7 @@ def test_a_killed_training_goes_on_to_the_same_weights(
         return None
 
     store.server.fault = kill
-    process = subprocess.Popen([sys.executable, "-c", program], cwd=warm.REPOSITORY)
+    process = subprocess.Popen([warm.python(), "-c", program], cwd=warm.REPOSITORY)
     assert process.wait(120) == -signal.SIGKILL
     store.server.fault = lambda *_: None
     assert max(kept(path)) == (3 if "00004" in name else 4)

@@ -231,6 +231,7 @@ def rows_of(corpus: str) -> list[dict[str, Any]]:
     ]
 
 
+@pytest.mark.usefixtures("warm")
 def test_workers_and_units_do_not_matter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nor does a schema without the columns that came later, but for their emptiness."""
     corpus = _corpus(tmp_path / "corpus")

@@ -387,6 +387,7 @@ def test_a_bomb_in_a_zip_archive(tmp_path, monkeypatch):
     assert tally.counters["quarantined/bomb"] == 1
 
 
+@pytest.mark.usefixtures("warm")
 def test_the_shards_are_the_same_for_one_and_two_workers(tmp_path):
     (tmp_path / "in").mkdir()
     for part in range(3):
