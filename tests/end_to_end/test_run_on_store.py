@@ -15,7 +15,12 @@ from tests.flows.test_cli import Done
 from tests.flows.test_cli import cloze as installed_cloze
 from tests.object_store import Store
 
-VALUES = ("run.threads=1", "pretrain.heldout_rows=20", "pretrain.steps=8", "finetune.baselines=false")
+VALUES = (
+    "run.threads=1",
+    "pretrain.heldout_rows=20",
+    "pretrain.steps=8",
+    "finetune.baselines=false",
+)
 SETTINGS = [*(f"--set={value}" for value in VALUES), "--no-prefect", "--json"]
 
 

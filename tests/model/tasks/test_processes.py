@@ -59,7 +59,8 @@ def test_killed_past_a_checkpoint_the_same_command_goes_on_to_the_same_bytes(
     subprocess.run(command(pretrained, sentiment, straight), check=True)
     process = subprocess.Popen(command(pretrained, sentiment, killed))
     deadline = time.monotonic() + 240
-    while len(lines(killed)) < EVERY + 5 or not [*killed.glob(f"checkpoints/*/{checkpoints.COMPLETE}")]:
+    saved_file = f"checkpoints/*/{checkpoints.COMPLETE}"
+    while len(lines(killed)) < EVERY + 5 or not [*killed.glob(saved_file)]:
         assert process.poll() is None
         assert time.monotonic() < deadline
         time.sleep(0.002)
