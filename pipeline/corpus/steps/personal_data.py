@@ -86,11 +86,13 @@ _CONTEXT = 30  # characters before a number that are examined
 
 # Countries of numbers without country code, by language of the text.
 REGIONS = {
-    "ar": ("EG",), "cs": ("CZ",), "da": ("DK",), "de": ("DE", "AT", "CH"), "el": ("GR",),
-    "en": ("US", "GB"), "es": ("ES", "MX"), "fi": ("FI",), "fr": ("FR",), "he": ("IL",),
-    "hi": ("IN",), "hu": ("HU",), "it": ("IT",), "ja": ("JP",), "ko": ("KR",), "nl": ("NL",),
-    "no": ("NO",), "pl": ("PL",), "pt": ("BR", "PT"), "ro": ("RO",), "ru": ("RU",), "sv": ("SE",),
-    "tr": ("TR",), "uk": ("UA",), "zh": ("CN",),
+    "ar": ("EG",), "bg": ("BG",), "ca": ("ES",), "cs": ("CZ",), "da": ("DK",),
+    "de": ("DE", "AT", "CH"), "el": ("GR",), "en": ("US", "GB"), "es": ("ES", "MX"), "et": ("EE",),
+    "fa": ("IR",), "fi": ("FI",), "fr": ("FR",), "he": ("IL",), "hi": ("IN",), "hr": ("HR",),
+    "hu": ("HU",), "id": ("ID",), "it": ("IT",), "ja": ("JP",), "ko": ("KR",), "lt": ("LT",),
+    "lv": ("LV",), "nl": ("NL",), "no": ("NO",), "pl": ("PL",), "pt": ("BR", "PT"), "ro": ("RO",),
+    "ru": ("RU",), "sk": ("SK",), "sl": ("SI",), "sr": ("RS",), "sv": ("SE",), "th": ("TH",),
+    "tr": ("TR",), "uk": ("UA",), "vi": ("VN",), "zh": ("CN",),
 }  # fmt: skip
 
 
