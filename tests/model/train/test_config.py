@@ -242,5 +242,5 @@ def test_an_absent_gpu_is_a_fault_of_usage() -> None:
 
 def test_a_full_disk_is_found_before_training(tmp_path: Path) -> None:
     micro_batch.check_disk(str(tmp_path), 1000, 2)
-    with pytest.raises(ClozeError, match=r"B free, 3 checkpoints take \S+TB; free some space"):
+    with pytest.raises(ClozeError, match=r"B free, 3 checkpoints take \S+PB; free some space"):
         micro_batch.check_disk(str(tmp_path), 1 << 50, 2)
