@@ -46,9 +46,9 @@ def test_two_starts_at_once_do_not_migrate_together(
     try:
         if user:
             shutil.chown(directory, "postgres")
-        initdb = [f"{PROGRAMS}/initdb", "-D", str(directory), "--auth=trust", "-U", "postgres"]
+        initdb = [f"{PROGRAMS}/initdb", "-ND", str(directory), "--auth=trust", "-U", "postgres"]
         subprocess.run([*user, *initdb], check=True, stdout=subprocess.DEVNULL)
-        options = f"-p {port} -k {directory} -c listen_addresses=127.0.0.1"
+        options = f"-p {port} -k {directory} -c listen_addresses=127.0.0.1 -c fsync=off"
         start = [*control, "-o", options, "-l", str(directory / "log"), "start"]
         subprocess.run(start, check=True, stdout=subprocess.DEVNULL)
         environment = os.environ | {"PGHOST": "127.0.0.1", "PGPORT": port, "PGUSER": "postgres"}
