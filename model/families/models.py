@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from cloze.core.errors import DataError, UsageError
 from cloze.model.families.config import ModelConfig
@@ -195,9 +196,24 @@ def parameter_shapes(config: ModelConfig) -> dict[str, torch.Size]:
     return {name: tensor.shape for name, tensor in _without_weights(config).state_dict().items()}
 
 
+class _NoInitialization(TorchFunctionMode):
+    """Leaves weights as they are: on the meta device their initialization imports torch's compiler,
+    for a second.
+    """
+
+    def __torch_function__(
+        self, function: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        values = kwargs or {}
+        is_init = getattr(function, "__module__", "") == nn.init.__name__
+        if is_init or function in (Tensor.div_, Tensor.__itruediv__):
+            return values["tensor"] if "tensor" in values else args[0]
+        return function(*args, **values)
+
+
 def _without_weights(config: ModelConfig) -> PretrainingModel:
     """Build the model on the meta device."""
-    with torch.device("meta"):
+    with torch.device("meta"), _NoInitialization():
         return new_model(config)
 
 

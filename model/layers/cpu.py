@@ -38,13 +38,19 @@ def linear(values: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor
     return functional.linear(values, weight, bias)
 
 
-@torch.library.custom_op("cloze::product", mutates_args=())
-def _product(left: Tensor, right: Tensor, bias: Tensor | None) -> Tensor:
+# Not `torch.library.custom_op`, which imports torch's compiler at its first call, for a second.
+_OPERATORS = torch.library.Library("cloze", "FRAGMENT")
+_OPERATORS.define("product(Tensor left, Tensor right, Tensor? bias) -> Tensor")
+_product = torch.ops.cloze.product.default
+
+
+@torch.library.impl(_OPERATORS, "product", "CPU")
+def _compute(left: Tensor, right: Tensor, bias: Tensor | None) -> Tensor:
     """Return left [..., K] · right [N, K] transposed + bias [N]; torch's compiler calls it so."""
     return cast(Tensor, torch.ops.mkldnn._linear_pointwise(left, right, bias, "none", [], ""))
 
 
-@_product.register_fake
+@torch.library.register_fake("cloze::product")
 def _(left: Tensor, right: Tensor, bias: Tensor | None) -> Tensor:
     return left.new_empty(*left.shape[:-1], len(right))
 
@@ -64,7 +70,7 @@ def _factor_gradients(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
     )
 
 
-_product.register_autograd(_factor_gradients, setup_context=_keep_factors)
+torch.library.register_autograd("cloze::product", _factor_gradients, setup_context=_keep_factors)
 
 
 class Linear(nn.Linear):

@@ -5,6 +5,8 @@ all are alike.
 from __future__ import annotations
 
 import math
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -18,6 +20,7 @@ from cloze.model.families.models import (
     vocab_parameters,
 )
 from cloze.model.families.registry import FAMILIES
+from tests.conftest import REPOSITORY
 from tests.tiny_models import PIECES, tiny_batch, tiny_config, tiny_model
 
 
@@ -176,3 +179,20 @@ def test_layers_say_which_parameters_grow_with_the_vocabulary(family: str) -> No
         if tensor.shape != larger[name].shape
     ]
     assert sorted(vocab_parameters(config)) == sorted(grown)
+
+
+def test_answers_import_no_compiler() -> None:
+    """A second of the start of `fill-mask` and other verbs."""
+    program = """
+import sys
+from cloze.model.families.models import load_model
+from tests.tiny_models import tiny_batch, tiny_config, tiny_model
+for family in ("bert", "modern", "t5"):
+    config, state = tiny_config(family=family), tiny_model(family=family).state_dict()
+    load_model(config, state)(tiny_batch())
+sys.exit(", ".join({"torch._dynamo", "sympy"} & set(sys.modules)) or 0)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=REPOSITORY, capture_output=True, text=True
+    )
+    assert (done.returncode, done.stderr) == (0, "")
