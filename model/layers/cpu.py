@@ -39,8 +39,8 @@ def linear(values: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor
 
 
 # Not `torch.library.custom_op`, which imports torch's compiler at its first call, for a second.
-_OPERATORS = torch.library.Library("cloze", "FRAGMENT")
-_OPERATORS.define("product(Tensor left, Tensor right, Tensor? bias) -> Tensor")
+_OPERATORS = torch.library.Library("cloze", "FRAGMENT")  # type: ignore[no-untyped-call]
+_OPERATORS.define("product(Tensor left, Tensor right, Tensor? bias) -> Tensor")  # type: ignore[no-untyped-call]
 _product = torch.ops.cloze.product.default
 
 
@@ -50,7 +50,7 @@ def _compute(left: Tensor, right: Tensor, bias: Tensor | None) -> Tensor:
     return cast(Tensor, torch.ops.mkldnn._linear_pointwise(left, right, bias, "none", [], ""))
 
 
-@torch.library.register_fake("cloze::product")
+@torch.library.register_fake("cloze::product")  # type: ignore[untyped-decorator]
 def _(left: Tensor, right: Tensor, bias: Tensor | None) -> Tensor:
     return left.new_empty(*left.shape[:-1], len(right))
 
