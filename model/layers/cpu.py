@@ -40,7 +40,9 @@ def linear(values: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor
 
 # Not `torch.library.custom_op`, which imports torch's compiler at its first call, for a second.
 _OPERATORS = torch.library.Library("cloze", "FRAGMENT")  # type: ignore[no-untyped-call]
-_OPERATORS.define("product(Tensor left, Tensor right, Tensor? bias) -> Tensor")  # type: ignore[no-untyped-call]
+_OPERATORS.define(  # type: ignore[no-untyped-call]
+    "product(Tensor left, Tensor right, Tensor? bias) -> Tensor"
+)
 _product = torch.ops.cloze.product.default
 
 
