@@ -347,7 +347,7 @@ def trained_options(metadata: TaskMetadata) -> dict[str, Any]:
         name: {"task": own["name"], "options": own["options"]}
         for name, own in metadata.get(TASKS, {}).items()
     }
-    return {**metadata.get("options", {}), **({TASKS: tasks} if tasks else {})}
+    return {**(metadata.get("options") or {}), **({TASKS: tasks} if tasks else {})}
 
 
 def _task_of(batch: Mapping[str, Any]) -> str:
