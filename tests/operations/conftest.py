@@ -13,7 +13,7 @@ from prefect.workers.process import ProcessWorker
 from tests.operations.servers import Operations, prefect
 
 
-@pytest.fixture(scope="package")  # an idle server takes a tenth of a core
+@pytest.fixture(scope="package")  # an idle server computes, too
 def operations(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Operations]:
     """A server with the pool, the deployments `full-run/toys` and `full-run/one-at-a-time`, and a
     worker.
