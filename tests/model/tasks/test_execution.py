@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from torch import nn
+from torch._dynamo.utils import counters
 
 from cloze.core.artifacts import artifact
 from cloze.core.errors import ClozeError, StoppedError, UsageError
@@ -80,19 +81,19 @@ def test_where_no_sample_fits_it_says_so(
 
 
 def compiled_layers(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
-    """What is compiled."""
+    """What is compiled: traced, but without generated code, which takes a minute."""
     found: Counter[str] = Counter()
     compiles = nn.Module.compile
 
     def noted(module: nn.Module, *args: object, **options: object) -> None:
         found[type(module).__name__] += 1
-        compiles(module, *args, **options)
+        compiles(module, *args, backend="aot_eager", **options)
 
     monkeypatch.setattr(nn.Module, "compile", noted)
     return found
 
 
-@pytest.mark.slow  # the compiler takes its time
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
 def test_compiled_layers_train_as_others(
     pretrained: str, sentiment: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -100,11 +101,12 @@ def test_compiled_layers_train_as_others(
     config = settings(sentiment, **SHORT)
     finetune(config, pretrained, tmp_path / "eager")
     found = compiled_layers(monkeypatch)
+    counters.clear()
     finetune(config, pretrained, tmp_path / "compiled", execution={"compile": True})
     assert found == {EncoderLayer.__name__: 1}, "each of the model's layers"
     eager, compiled = (losses(tmp_path / name) for name in ("eager", "compiled"))
-    assert compiled != eager, "another program rounds otherwise"
-    assert compiled == pytest.approx(eager, rel=5e-3), "but for the dropout"
+    assert counters["stats"]["unique_graphs"], "they ran as graphs"
+    assert compiled == pytest.approx(eager, rel=5e-3)
 
 
 def test_nothing_is_compiled_unasked(

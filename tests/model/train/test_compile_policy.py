@@ -173,13 +173,15 @@ def test_times_that_cannot_be_written_stop_no_training(monkeypatch: pytest.Monke
     assert timed(GAIN, seconds=1e5).compiled
 
 
-@pytest.mark.slow  # torch.compile runs a C++ compiler
-@pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile needs a compiler")
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("g++") is None, reason="the policy looks for a compiler")
 def test_measuring_changes_no_bit_and_a_resume_keeps_the_choice(
     rows: ShardedRows, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(compile_policy, "SHORTEST", 0.0)
     monkeypatch.setattr(compile_policy, "MEASURES", 0.0)
+    # Traced, but without generated code, which takes long and is test_loop.py's.
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="aot_eager"))
     settings = config(steps=4, model={"num_hidden_layers": 1})
 
     def run(name: str, **options: Any) -> Here:
