@@ -93,7 +93,8 @@ def batches_of(dataset: str, rows: range, batch: int, length: int) -> list[Batch
 
 def _scoring(config: PretrainConfig, precision: Precision, compiled: bool) -> PretrainModule:
     torch.manual_seed(0)
-    return PretrainModule(new_model(config.model), ("mlm", "nsp"), precision, compiled)
+    names = config.model.default_objectives("nsp")
+    return PretrainModule(new_model(config.model), names, precision, compiled)
 
 
 def _counts(scoring: PretrainModule, batch: Batch, ranks: int) -> torch.Tensor:

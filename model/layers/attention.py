@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from cloze.model.layers.attention_kernels import attend
-from cloze.model.layers.cpu import Linear, linear
+from cloze.model.layers.cpu import Linear, linear, rotary_factors
 from cloze.model.layers.elementwise import ModuleReference, autocast_input
 from cloze.model.layers.elementwise import dropout as drop
 from cloze.model.layers.layout import AttentionPattern, BatchLayout, KVCache, PaddedLayout
@@ -50,8 +50,7 @@ class Rotary(nn.Module):
         )
         even = torch.arange(0, self.head_size, 2, device=device, dtype=torch.float32)
         angle = positions[..., None, None].float() * (1.0 / self.theta ** (even / self.head_size))
-        cosine, sine = angle.cos(), angle.sin()
-        return torch.cat([cosine, cosine], dim=-1), torch.cat([-sine, sine], dim=-1)
+        return rotary_factors(angle)
 
 
 def _turn(values: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:

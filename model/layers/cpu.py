@@ -1,4 +1,5 @@
-"""CPU code: matrix products, dropout masks from few random bits, and a lookup for compiled graphs.
+"""CPU code: matrix products, dropout masks from few random bits, and operations that
+torch.compile must not fuse: an embedding lookup and rotary factors.
 
 docs/decisions/models.md has the measured gains.
 """
@@ -142,3 +143,27 @@ def _backward(context: Any, gradient: Tensor) -> tuple[Tensor, None]:
 
 
 embedding_lookup.register_autograd(_backward, setup_context=_keep)
+
+
+def rotary_factors(angle: Tensor) -> tuple[Tensor, Tensor]:
+    """Map angles [..., H / 2] to their cosines and signed sines, [..., H] each.
+
+    A compiled graph on a CPU calls them: fused, each value of each head would compute a sine.
+    """
+    calls = torch.compiler.is_compiling() and angle.device.type == "cpu"
+    factors: tuple[Tensor, Tensor] = (_called_factors if calls else _factors)(angle)
+    return factors
+
+
+def _factors(angle: Tensor) -> tuple[Tensor, Tensor]:
+    cosine, sine = angle.cos(), angle.sin()
+    return torch.cat([cosine, cosine], dim=-1), torch.cat([-sine, sine], dim=-1)
+
+
+_called_factors = torch.library.custom_op("cloze::rotary_factors", _factors, mutates_args=())
+
+
+@_called_factors.register_fake
+def _(angle: Tensor) -> tuple[Tensor, Tensor]:
+    shape = (*angle.shape[:-1], 2 * angle.shape[-1])
+    return angle.new_empty(shape), angle.new_empty(shape)

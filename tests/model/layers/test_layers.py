@@ -132,6 +132,24 @@ def test_rotary_products_depend_on_the_distance_alone() -> None:
     assert not torch.allclose(*(turned[0][0, :, 0] @ turned[1][0, :, 0].T)[0, [0, 3]], atol=1e-3)
 
 
+def test_a_compiled_cpu_computes_no_sine_in_its_loops() -> None:
+    graphs: list[torch.fx.GraphModule] = []
+
+    def keep(graph: torch.fx.GraphModule, inputs: object) -> torch.fx.GraphModule:
+        graphs.append(graph)
+        return graph
+
+    rotary, layout = Rotary(8, 100.0), PaddedLayout((1, 6))
+    query, key = torch.randn(1, 6, 2, 8), torch.randn(1, 6, 2, 8)
+    compiled = torch.compile(
+        lambda query, key: rotary(query, key, PaddedLayout((1, 6))), backend=keep, fullgraph=True
+    )
+    torch.testing.assert_close(compiled(query, key), rotary(query, key, layout), rtol=0, atol=0)
+    calls = [str(node.target) for node in graphs[0].graph.nodes]
+    assert any("rotary_factors" in call for call in calls)
+    assert not any("sin" in call for call in calls)
+
+
 def test_a_gated_block_multiplies_its_halves() -> None:
     block, hidden = FeedForward(6, 10, activation="gelu", gated=True, bias=False), torch.randn(2, 6)
     value, gate = block.up.weight[:10], block.up.weight[10:]
