@@ -1,5 +1,4 @@
-"""CPU code: matrix products, dropout masks from few random bits, and operations that
-torch.compile must not fuse: an embedding lookup and rotary factors.
+"""CPU code: matrix products, dropout masks, and operations that torch.compile must not fuse.
 
 docs/decisions/models.md has the measured gains.
 """
