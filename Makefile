@@ -61,7 +61,7 @@ check: $(VENV)/.installed-dev
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
-	@rm -rf build/imports && mkdir -p build/imports/cloze && cp -al src/cloze/__init__.py core pipeline model flows build/imports/cloze/
+	@rm -rf build/imports && mkdir -p build/imports/cloze && cp -al src/cloze/*.py core pipeline model flows build/imports/cloze/
 	cd build/imports && PYTHONPATH=. ../../$(BIN)/lint-imports --config ../../pyproject.toml
 	@$(MAKE) --no-print-directory docs
 

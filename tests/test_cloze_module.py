@@ -25,7 +25,12 @@ VERBS = {
     for name, verb in inspect.getmembers(cloze.Checkpoint, inspect.isfunction)
     if not name.startswith("_")
 }
-EXAMPLES = [found for found in doctest.DocTestFinder().find(cloze) if found.examples]
+EXAMPLES = [
+    found
+    for module in (cloze, cloze.checkpoint)
+    for found in doctest.DocTestFinder().find(module)
+    if found.examples
+]
 
 
 def write_tuned(directory: Path, name: str, meaning: dict[str, Any]) -> None:
@@ -68,6 +73,7 @@ def _there(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_examples_are_true(example: doctest.DocTest) -> None:
     runner = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS)
     told: list[str] = []
+    example.globs["load"] = cloze.load
     runner.run(example, out=told.append)
     assert "".join(told) == ""
     assert runner.summarize(verbose=False).attempted == len(example.examples)
@@ -102,10 +108,159 @@ def test_a_verb_that_a_checkpoint_cannot_do_says_so() -> None:
         cloze.load("W/squad").classify("the cat")
     with pytest.raises(cloze.UsageError, match="tags no words"):
         cloze.load("W/sst2").tag("the cat")
-    with pytest.raises(cloze.UsageError, match="give a list of texts"):
-        cloze.load("W/sst2").embed("the cat")
     with pytest.raises(cloze.UsageError, match="has no masked_lm or lm head"):
         cloze.load("W/sst2").score("the cat")
+
+
+# Each method, a checkpoint for it, and the arguments of one call.
+CALLS: dict[str, tuple[str, tuple[str, ...]]] = {
+    "fill_mask": ("W/pretrain", ("the [MASK] sat.",)),
+    "generate": ("W/gpt2", ("the cat",)),
+    "answer": ("W/squad", ("where is the cat?", "the cat sat in paris.")),
+    "classify": ("W/sst2", ("the dog ran in the park.",)),
+    "tag": ("W/ner", ("The cat sat in Paris.",)),
+    "embed": ("W/pretrain", ("the cat sat.",)),
+    "score": ("W/pretrain", ("the cat sat.",)),
+    "attention": ("W/pretrain", ("the cat sat.",)),
+}
+
+
+def call(method: str, *arguments: Any) -> Any:
+    return getattr(cloze.load(Path(CALLS[method][0])), method)(*arguments)
+
+
+def same(one: Any, other: Any) -> bool:
+    """Equal to rounding."""
+    if isinstance(one, dict):
+        return one.keys() == other.keys() and all(same(one[key], other[key]) for key in one)
+    if isinstance(one, list | tuple):
+        return len(one) == len(other) and all(map(same, one, other))
+    if isinstance(one, float | np.ndarray):
+        return bool(np.allclose(one, other, atol=1e-5))
+    return bool(one == other)
+
+
+def test_every_method_is_called() -> None:
+    assert set(CALLS) | {"batch"} == set(VERBS)
+
+
+@pytest.mark.parametrize("method", CALLS)
+def test_one_text_or_a_list(method: str) -> None:
+    """A list of texts gives a list of what each gives; so does anything that can be iterated."""
+    _, arguments = CALLS[method]
+    alone = call(method, *arguments)
+    for several in (
+        [[argument] * 2 for argument in arguments],
+        [iter([argument] * 2) for argument in arguments],
+        [np.array([argument] * 2) for argument in arguments],
+    ):
+        together = call(method, *several)
+        assert len(together) == 2
+        assert same(together[0], alone)
+        assert same(together[1], alone)
+    nothing = call(method, *([] for _ in arguments))
+    assert len(nothing) == 0
+    assert type(nothing) is type(together)
+    if method == "embed":
+        assert nothing.dtype == np.float32
+        assert nothing.shape == (0, 16)
+        assert alone.shape == (16,)
+
+
+@pytest.mark.parametrize("method", CALLS)
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        None,
+        3,
+        float("nan"),
+        b"the cat",
+        {"text": "a"},
+        [None],
+        ["a", float("nan")],
+        [b"a"],
+        "",
+        [" "],
+    ],
+    ids=repr,
+)
+def test_what_is_no_text_is_an_error_of_cloze(method: str, wrong: Any) -> None:
+    _, arguments = CALLS[method]
+    for place in range(len(arguments)):
+        with pytest.raises(cloze.ClozeError):
+            call(method, *arguments[:place], wrong, *arguments[place + 1 :])
+
+
+@pytest.mark.parametrize(
+    ("method", "options"),
+    [
+        *(("fill_mask", {"top_k": wrong}) for wrong in (0, -1, 1.5, None, "many")),
+        *(("answer", {"top_k": wrong}) for wrong in (0, "x")),
+        *(("generate", {name: -1}) for name in ("tokens", "samples", "temperature", "seed")),
+        ("generate", {"top_p": 2}),
+        ("classify", {"pair": "a cat"}),
+        ("classify", {"pair": ["a cat"]}),
+        ("classify", {"choices": ["a", "b"]}),
+        ("attention", {"pairs": ["a", "b"]}),
+        ("answer", {"passage": ["a", "b"]}),
+    ],
+)
+def test_wrong_options_are_errors_of_cloze(method: str, options: dict[str, Any]) -> None:
+    _, arguments = CALLS[method]
+    first = arguments[: 1 if set(options) & {"passage"} else None]
+    with pytest.raises(cloze.UsageError):
+        getattr(cloze.load(CALLS[method][0]), method)(*first, **options)
+
+
+@pytest.mark.parametrize(
+    ("verb", "requests"),
+    [
+        ("classify", [None]),
+        ("classify", [3]),
+        ("classify", [{"text": b"a"}]),
+        ("classify", [{1: "a"}]),
+        ("embed", 3),
+        ("tag", [""]),
+        ("nonsense", ["a"]),
+    ],
+)
+def test_wrong_requests_are_errors_of_cloze(verb: str, requests: Any) -> None:
+    where = {"classify": "W/sst2", "tag": "W/ner"}.get(verb, "W/pretrain")
+    with pytest.raises(cloze.ClozeError) as failed:
+        list(cloze.load(where).batch(verb, requests))
+    if requests == [None]:
+        assert "it has text" not in str(failed.value)
+
+
+def test_a_batch_of_one_text_has_one_answer() -> None:
+    assert len(list(cloze.load("W/sst2").batch("classify", "the cat"))) == 1
+    assert len(list(cloze.load("W/sst2").batch("classify", {"text": "the cat"}))) == 1
+    with pytest.raises(cloze.UsageError, match="nonsense"):  # at the call, not at the first answer
+        cloze.load("W/sst2").batch("nonsense", ["the cat"])
+
+
+@pytest.mark.parametrize("wrong", [None, 3, b"W/pretrain", ["W/pretrain"]])
+def test_what_is_no_path_is_an_error_of_cloze(wrong: Any) -> None:
+    with pytest.raises(cloze.UsageError, match="path"):
+        cloze.load(wrong)
+
+
+def test_unknown_devices_and_precisions_are_refused_at_once() -> None:
+    for option in ({"device": "gpu"}, {"precision": "fp16"}):
+        wrong: dict[str, Any] = option
+        with pytest.raises(cloze.UsageError, match=next(iter(option))):
+            cloze.load("W/pretrain", **wrong)
+
+
+def test_the_code_of_the_page_runs(monkeypatch: pytest.MonkeyPatch, place: Path) -> None:
+    """docs/reference/python.md, with a checkpoint where the page has its own."""
+    page = (Path(__file__).parent.parent / "docs/reference/python.md").read_text(encoding="utf-8")
+    blocks, names = page.split("```python\n")[1:], dict[str, Any]()
+    assert blocks
+    for block in blocks:
+        code = block.split("```")[0].replace("runs/demo/pretrain", "W/pretrain")
+        code = code.replace("runs/demo/finetune", "W/sst2")
+        exec(compile(code, "python.md", "exec"), names)
 
 
 def test_classify_gives_numbers_and_choices_where_the_task_does() -> None:

@@ -118,9 +118,6 @@ class AnswerPredictor(Verb[tuple[str, str | None]]):
     def read(self, request: Request) -> tuple[str, str | None]:
         question = request.text("question")
         passage = request.optional("passage") if self._searcher else request.text("passage")
-        for name, text in (("question", question), ("passage", passage)):
-            if text is not None and not text.strip():
-                raise request.error(f"has an empty {name!r}; write something")
         return question, passage
 
     def encode(self, group: Sequence[tuple[str, str | None]]) -> tuple[Split, list[Reading | None]]:

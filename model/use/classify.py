@@ -213,9 +213,6 @@ class Classify(Verb[_Input]):
     def read(self, request: Request) -> _Input:
         text, pair = request.text("text"), request.optional("pair")
         choices, classifier = request.fields.get("choices"), self._classifier
-        for name, value in (("text", text), ("pair", pair)):
-            if value == "":
-                raise request.error(f"has an empty {name!r}; write something")
         if classifier.pairs is not None and (pair is not None) != classifier.pairs:
             raise request.error(
                 "has no 'pair', and the model reads pairs; add it (--pair)"
@@ -294,7 +291,7 @@ class ZeroShot(Verb[str]):
 
     def read(self, request: Request) -> str:
         text = request.text("text")
-        if not text.strip() or request.fields.get("pair") is not None:
+        if request.fields.get("pair") is not None:
             raise request.error("needs a 'text' and no 'pair' (--labels makes the pairs)")
         return text
 

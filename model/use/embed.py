@@ -218,10 +218,7 @@ class Embed(Verb[str]):
         self._file = config.npy and _VectorFile(config.npy, self._embedder.size)
 
     def read(self, request: Request) -> str:
-        text = request.text("text")
-        if not text.strip():
-            raise request.error("is empty; write something")
-        return text
+        return request.text("text")
 
     def encode(self, group: Sequence[str]) -> tuple[Sequence[str], TextSamples | None]:
         return group, None if self._words else self._embedder.encode(group)

@@ -84,6 +84,7 @@ class FillMaskPipeline:
         self._before = int("mntp" in names)
         self._permuted = "plm" in names
         self.mask_token = str(self.pieces.backend.id_to_token(self.pieces.special.mask))
+        self._reader = self.pieces.backend_naming([self.mask_token])
         self.longest = loaded.model.max_position_embeddings
         self._device, self._precision = device or torch.device("cpu"), precision
         self.model = load_model(loaded.model, loaded.state).to(self._device)
@@ -107,7 +108,7 @@ class FillMaskPipeline:
         text, special = text.replace(MASK, self.mask_token), self.pieces.special
         ids = (
             special.cls,
-            *self.pieces.backend.encode(text, add_special_tokens=False).ids,
+            *self._reader.encode(text, add_special_tokens=False).ids,
             special.sep,
         )
         masks = tuple(position for position, token in enumerate(ids) if token == special.mask)
@@ -140,7 +141,7 @@ class FillMaskPipeline:
         if len(question.masks) > 1:
             raise UsageError(f"the probe {shortened(text)!r} has several masks; write one")
         ids, (mask,) = question.ids, question.masks
-        filled = self.pieces.backend.encode(
+        filled = self._reader.encode(
             question.text.replace(self.mask_token, word), add_special_tokens=False
         ).ids
         token = filled[mask - 1] if len(filled) == len(ids) - 2 else -1

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import json
 import select
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import IO, Any
 
@@ -46,18 +46,17 @@ class Request:
         """Return a text field.
 
         Raises:
-            UsageError, DataError: the field is missing or no text.
+            UsageError, DataError: the field is missing, empty or no text.
         """
-        value = self.fields.get(name)
-        if value is None:
-            raise self.error(
-                f"has no {name!r} (it has {', '.join(sorted(self.fields)) or 'nothing'}); add it"
-            )
+        if name not in self.fields:
+            named = ", ".join(sorted(map(str, self.fields))) or "nothing"
+            raise self.error(f"has no {name!r} (it has {named}); add it")
+        value = self.fields[name]
         if not isinstance(value, str):
-            raise self.error(
-                f"has a {name!r} that is no text ({shortened(json.dumps(value))}); write it as a "
-                f"string"
-            )
+            shown = shortened(json.dumps(value, default=repr))
+            raise self.error(f"has a {name!r} that is no text ({shown}); write it as a string")
+        if not value.strip():
+            raise self.error(f"has an empty {name!r}; write something")
         if "\0" in value:
             raise self.error(f"has a NUL character in {name!r}; remove it")
         if any("\ud800" <= letter <= "\udfff" for letter in value):
@@ -185,3 +184,39 @@ def shortened(text: str) -> str:
 def request_of(fields: Mapping[str, Any], index: int) -> Request:
     """Return a request that a program made."""
     return Request(index=index, fields=fields, where=f"request {index}", typed=True)
+
+
+# Arguments of `cloze.Checkpoint`: one text, or several.
+
+
+def texts_of(value: str | Iterable[str], name: str) -> list[str]:
+    """Return the texts of an argument, one or several.
+
+    Raises:
+        UsageError: it is no text and no list of texts, or one of them is empty.
+    """
+    if isinstance(value, str):
+        return [Request(index=0, fields={name: value}, where="the call", typed=True).text(name)]
+    if not isinstance(value, Iterable) or isinstance(value, bytes | Mapping):
+        raise UsageError(f"{name} ({value!r:.60}) is no text; give a string, or a list of strings")
+    return [
+        Request(index=0, fields={name: text}, where=f"text {number}", typed=True).text(name)
+        for number, text in enumerate(value, 1)
+    ]
+
+
+def matching_texts(value: str | Iterable[str], name: str, texts: Sequence[str]) -> list[str]:
+    """Return a second text for each text; one text stands for all.
+
+    Raises:
+        UsageError: as for `texts_of`, or the numbers differ.
+    """
+    seconds = texts_of(value, name) * (len(texts) if isinstance(value, str) else 1)
+    if len(seconds) != len(texts):
+        raise UsageError(f"{name} ({len(seconds)}) must have one text for each of {len(texts)}")
+    return seconds
+
+
+def as_given(value: str | Iterable[str], results: Sequence[Any]) -> Any:
+    """Return one result for one text, and a list of them for a list."""
+    return results[0] if isinstance(value, str) else results

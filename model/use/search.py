@@ -127,10 +127,7 @@ class Search(Verb[str]):
         self._searcher, self._top_k = Searcher(path, config.by, **options), config.top_k
 
     def read(self, request: Request) -> str:
-        query = request.text("query")
-        if not query.strip():
-            raise request.error("is empty; write something")
-        return query
+        return request.text("query")
 
     def answer(self, encoded: Sequence[str]) -> list[dict[str, Any]]:
         passage = self._searcher.index.passage

@@ -66,6 +66,10 @@ class TextToTextPipeline:
         # Ids behind the vocabulary; T5's names for them can then be read and written.
         sentinels = range(loaded.model.vocab_size - self.pieces.vocab_size)
         self.pieces.backend.add_tokens([f"<extra_id_{number}>" for number in sentinels])
+        # A pretrained model fills spans in, so its texts name them; a task's texts name nothing.
+        vocabulary = self.pieces.backend.get_vocab(with_added_tokens=True)
+        spans = [] if metadata else [name for name in vocabulary if name.startswith("<extra_id_")]
+        self._reader = self.pieces.backend_naming(spans)
         self._prefix = str(options.get("prefix", ""))
         self._beams = int(options.get("beams", 1))
         self._length_penalty = float(options.get("length_penalty", 1.0))
@@ -88,7 +92,7 @@ class TextToTextPipeline:
         Raises:
             UsageError: the text is empty, or too long.
         """
-        ids = self.pieces.encode_batch([self._prefix + text])[0]
+        ids = self._reader.encode(self._prefix + text, add_special_tokens=False).ids
         if not text.strip():
             raise UsageError(f"the text {shortened(text)!r} has no words in it; name a text")
         longest = self._config.max_position_embeddings

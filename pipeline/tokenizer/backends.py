@@ -1,114 +1,16 @@
-"""Tokenizer backends of the families, and a reader of SentencePiece models (`spiece.model`).
-
-The reader parses protobuf's wire format: numbered fields, each a varint, eight bytes, a byte
-string, or four bytes. Field numbers are from google/sentencepiece, sentencepiece_model.proto. The
-class in the sentencepiece package needs a newer protobuf than Apache Beam allows, and the library
-does not expose the normalization (docs/decisions/tokenizers.md).
-"""
+"""Tokenizer backends of the families, equal to those of transformers' own classes."""
 
 from __future__ import annotations
 
-import struct
-from collections.abc import Iterator, Mapping, Sequence
+import json
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import tokenizers
 from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers, processors
 
-from cloze.core.errors import DataError
 from cloze.pipeline.tokenizer.special import METASPACE, special_names
-
-UNIGRAM = 1
-NORMAL, UNKNOWN = 1, 2
-MODEL_TYPES = {1: "unigram", 2: "bpe", 3: "word", 4: "char"}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SentencePieceModel:
-    """The fields of a SentencePiece model that define a tokenizer.
-
-    Attributes:
-        pieces: tokens with their scores; the index is the id.
-        types: type of each token: NORMAL, UNKNOWN, or another of SentencePiece's.
-        model_type: UNIGRAM, or another of MODEL_TYPES.
-        charsmap: compiled normalization; empty if there is none.
-    """
-
-    pieces: tuple[tuple[str, float], ...]
-    types: tuple[int, ...]
-    model_type: int
-    charsmap: bytes
-
-
-def parse(data: bytes, name: str) -> SentencePieceModel:
-    """Parse a model; `name` is its file, for messages.
-
-    Raises:
-        DataError: the bytes are no SentencePiece model.
-    """
-    pieces, types, model_type, charsmap = [], [], UNIGRAM, b""
-    try:
-        for number, value in _fields(data):
-            if number == 1 and isinstance(value, bytes):
-                piece = dict(_fields(value))
-                text, score = piece.get(1, b""), piece.get(2, 0.0)
-                if not isinstance(text, bytes) or not isinstance(score, float):
-                    raise ValueError("a malformed piece")
-                pieces.append((text.decode("utf-8"), score))
-                types.append(int(piece.get(3, NORMAL)))
-            elif number == 2 and isinstance(value, bytes):
-                model_type = int(dict(_fields(value)).get(3, UNIGRAM))
-            elif number == 3 and isinstance(value, bytes):
-                compiled = dict(_fields(value)).get(2, b"")
-                charsmap = compiled if isinstance(compiled, bytes) else b""
-        if not pieces:
-            raise ValueError("it has no pieces")
-    except (ValueError, IndexError, struct.error) as error:
-        raise DataError(f"{name} is no SentencePiece model ({error}); fetch it again") from error
-    return SentencePieceModel(
-        pieces=tuple(pieces), types=tuple(types), model_type=model_type, charsmap=charsmap
-    )
-
-
-def _fields(data: bytes) -> Iterator[tuple[int, int | float | bytes]]:
-    """Yield number and value of each field of a message, in order."""
-    offset = 0
-    while offset < len(data):
-        key, offset = _varint(data, offset)
-        number, kind = key >> 3, key & 7
-        if kind == 0:
-            value, offset = _varint(data, offset)
-            yield number, value
-        elif kind == 2:
-            length, offset = _varint(data, offset)
-            if offset + length > len(data):
-                raise ValueError(f"a field of {length} bytes is cut off")
-            yield number, data[offset : offset + length]
-            offset += length
-        elif kind == 5:
-            yield number, struct.unpack_from("<f", data, offset)[0]
-            offset += 4
-        elif kind == 1:
-            yield number, struct.unpack_from("<d", data, offset)[0]
-            offset += 8
-        else:
-            raise ValueError(f"a field of kind {kind}")
-
-
-def _varint(data: bytes, offset: int) -> tuple[int, int]:
-    """Return the number at `offset`, and the offset after it."""
-    value, shift = 0, 0
-    while True:
-        byte = data[offset]
-        value |= (byte & 0x7F) << shift
-        offset, shift = offset + 1, shift + 7
-        if byte < 0x80:
-            return value, offset
-        if shift > 63:
-            raise ValueError("a number of more than ten bytes")
-
-
-# Backends of the families, equal to those of transformers' own classes.
 
 # longer words are [UNK]: google-research/bert, tokenization.py has 200, transformers 100
 MAX_WORD_CHARACTERS = 100
@@ -292,6 +194,61 @@ def albert_normalizer(
     if charsmap:
         steps.append(normalizers.Precompiled(charsmap))
     return normalizers.Sequence(steps)
+
+
+# Holds a space, which no piece of a text has, and a code point that is no character.
+HIDDEN = "\ufdd0 "
+
+
+def literal_backend(
+    description: Mapping[str, Any], special: Collection[int], names: Collection[str] = ()
+) -> tokenizers.Tokenizer:
+    """Build the tokenizer of a `tokenizer.json` for which special tokens in text are plain text.
+
+    The library's switch (`encode_special_tokens`) stops the search for them in the text, but not
+    the model: in Unigram they are pieces, and a BPE or a list of words can have them, too.
+    SentencePiece never makes its control symbols from text. So their names become ones that no text
+    has; ids stay.
+
+    Args:
+        description: the parsed `tokenizer.json`.
+        special: ids of tokens that are special whatever the file says of them.
+        names: special tokens that text may name.
+    """
+    model = dict(description["model"])
+    vocab = model["vocab"]
+    pieces = (
+        enumerate(piece for piece, _ in vocab)
+        if isinstance(vocab, list)
+        else ((number, piece) for piece, number in vocab.items())
+    )
+    hidden = {piece for number, piece in pieces if number in special}
+    for token in description["added_tokens"]:
+        if token["special"] or token["id"] in special:
+            hidden.add(token["content"])
+    hidden -= set(names)
+
+    def shown(piece: str) -> str:
+        return HIDDEN + piece if piece in hidden else piece
+
+    if isinstance(vocab, list):
+        model["vocab"] = [[shown(piece), score] for piece, score in vocab]
+    else:
+        model["vocab"] = {shown(piece): number for piece, number in vocab.items()}
+    if model.get("unk_token"):
+        model["unk_token"] = shown(model["unk_token"])
+    if "merges" in model:
+        model["merges"] = [pair for pair in model["merges"] if "".join(pair) not in hidden]
+    added = [
+        # The switch spares tokens that are not special, so those that may be named are none here.
+        {**token, "content": shown(token["content"]), "special": token["content"] in hidden}
+        for token in description["added_tokens"]
+    ]
+    backend = tokenizers.Tokenizer.from_str(
+        json.dumps({**description, "model": model, "added_tokens": added, "post_processor": None})
+    )
+    backend.encode_special_tokens = True
+    return backend
 
 
 # The special tokens around one text and around a pair.

@@ -19,8 +19,13 @@ from tokenizers import normalizers
 from cloze.core import storage
 from cloze.core.artifacts import artifact, claim, fingerprints
 from cloze.core.errors import DataError, UsageError
-from cloze.pipeline.tokenizer import backends
-from cloze.pipeline.tokenizer.backends import albert_backend, bert_backend, roberta_backend
+from cloze.pipeline.tokenizer import sentencepiece_model
+from cloze.pipeline.tokenizer.backends import (
+    albert_backend,
+    bert_backend,
+    roberta_backend,
+    t5_backend,
+)
 from cloze.pipeline.tokenizer.special import ROBERTA, SPECIAL_NAMES
 from cloze.pipeline.tokenizer.tokenizer import Tokenizer
 
@@ -290,36 +295,40 @@ def _sentencepiece(files: TokenizerFiles, lowercase: bool | None) -> tokenizers.
     """
     path = files.vocabulary
     with storage.open_input(path) as handle:
-        model = backends.parse(handle.read(), path)
-    if model.model_type != backends.UNIGRAM:
-        kind = backends.MODEL_TYPES.get(model.model_type, str(model.model_type))
+        model = sentencepiece_model.parse(handle.read(), path)
+    if model.model_type != sentencepiece_model.UNIGRAM:
+        kind = sentencepiece_model.MODEL_TYPES.get(model.model_type, str(model.model_type))
         raise DataError(
             f"{path} is a SentencePiece model of type {kind}, and only unigram models are "
             f"supported; save the tokenizer as tokenizer.json (by transformers' save_pretrained) "
             f"and give that"
         )
-    if backends.UNKNOWN not in model.types:
+    if sentencepiece_model.UNKNOWN not in model.types:
         raise DataError(f"{path} has no unknown token; use a model that has one")
-    config, pieces, unk_id = _config(files), [], model.types.index(backends.UNKNOWN)
+    config, pieces, unk_id = _config(files), [], model.types.index(sentencepiece_model.UNKNOWN)
     names = {piece for piece, _ in model.pieces}
     if "</s>" in names and not names.intersection(SPECIAL_NAMES["cls"]):
         if lowercase is not None:
             raise UsageError(f"lowercase ({lowercase}) cannot be set for T5's {path}; remove it")
-        return backends.t5_backend(
+        backend = t5_backend(
             model.pieces, unk_id, model.charsmap, int(config.get("extra_ids", 100))
         )
+        sentencepiece_model.add_control_tokens(backend, model)
+        return backend
     for piece, score in model.pieces:
         is_number_comma = len(piece) > 1 and piece[-1] == "," and piece[-2].isdigit()
         pieces.append((piece, score - NUMBER_COMMA if is_number_comma else score))
     if lowercase is None:
         lowercase = bool(config.get("do_lower_case", True))
-    return albert_backend(
+    backend = albert_backend(
         pieces,
         unk_id,
         lowercase=lowercase,
         strip_accents=not config.get("keep_accents", False),
         charsmap=model.charsmap,
     )
+    sentencepiece_model.add_control_tokens(backend, model)
+    return backend
 
 
 def _config(files: TokenizerFiles) -> dict[str, Any]:

@@ -7,7 +7,7 @@ import hashlib
 import itertools
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -20,7 +20,7 @@ from cloze.core.artifacts.artifact import canonical_json
 from cloze.core.errors import DataError
 from cloze.core.ragged import I64, offsets_of
 from cloze.pipeline.tokenizer import load
-from cloze.pipeline.tokenizer.backends import PairFrame, pair_frame
+from cloze.pipeline.tokenizer.backends import PairFrame, literal_backend, pair_frame
 from cloze.pipeline.tokenizer.saving import save
 from cloze.pipeline.tokenizer.special import (
     SPECIAL_NAMES,
@@ -141,10 +141,12 @@ class Tokenizer:
 
     @cached_property
     def _text_backend(self) -> tokenizers.Tokenizer:
-        """A copy of the backend that treats the names of special tokens in text as plain text."""
-        literal = tokenizers.Tokenizer.from_str(self.backend.to_str())
-        literal.encode_special_tokens = True
-        return literal
+        """A copy of the backend for which names of special tokens in text are plain text."""
+        return literal_backend(self.description, self.special.ids)
+
+    def backend_naming(self, names: Collection[str]) -> tokenizers.Tokenizer:
+        """Return a backend that recognises `names` alone: a mask to fill, sentinels of spans."""
+        return literal_backend(self.description, self.special.ids, names)
 
     @cached_property
     def _memory(self) -> WordCache | None:

@@ -69,10 +69,7 @@ def extend_embeddings(
     new_tokens = tokens[known_count:]
     if not new_tokens:
         return state
-    splits = [
-        model_tokenizer.backend.encode(_plain(token), add_special_tokens=False).ids
-        for token in new_tokens
-    ]
+    splits = model_tokenizer.encode_batch([_plain(token) for token in new_tokens])
     for name in vocab_parameters(loaded.model):
         if name in state:
             rows = state[name]

@@ -146,7 +146,12 @@ def test_answers_are_those_of_the_commands(site: Site, models: Path) -> None:
         ("/models/sst2/classify", {"inputs": [{}]}, 422, "has no 'text'"),
         ("/models/sst2/classify", {"inputs": [{"text": "a\0"}]}, 422, "NUL"),
         ("/models/sst2/classify", {"inputs": [{"text": "a", "pair": "b"}]}, 422, "single texts"),
-        ("/models/vectors/embed", {"inputs": [{"text": "a"}, {"text": " "}]}, 422, "is empty"),
+        (
+            "/models/vectors/embed",
+            {"inputs": [{"text": "a"}, {"text": " "}]},
+            422,
+            "an empty 'text'",
+        ),
         ("/models/sst2/classify", {"inputs": [{"text": "a" * 2001}]}, 413, "more than 2,000"),
         ("/models/sst2/classify", {"inputs": [{"text": "a"}] * 101}, 413, "more than 100"),
         ("/models/sst2/classify", "x" * 100_001, 413, "longer than 100,000 bytes"),

@@ -106,7 +106,7 @@ def test_what_cannot_be_searched(built: dict[str, str], tmp_path: Path) -> None:
     (tmp_path / "alone" / "deep" / "vectors" / "_logs" / "job.json").unlink(missing_ok=True)
     with pytest.raises(DataError, match="neither where it was nor near it"):
         Searcher(str(tmp_path / "alone" / "deep" / "vectors"))
-    with pytest.raises(UsageError, match="is empty; write something"):
+    with pytest.raises(UsageError, match="an empty 'query'"):
         results(built["index"], " ")
     assert (
         arrow.vectors_file_name("passages-00000-of-00002.arrow") == "vectors-00000-of-00002.arrow"

@@ -12,7 +12,8 @@ import pytest
 
 from cloze.core.artifacts import artifact
 from cloze.core.errors import DataError
-from cloze.pipeline.tokenizer import backends, load, loading
+from cloze.pipeline.tokenizer import load, loading
+from cloze.pipeline.tokenizer.sentencepiece_model import parse
 from cloze.pipeline.tokenizer.special import SpecialTokens
 from cloze.pipeline.tokenizer.tokenizer import Tokenizer
 from cloze.pipeline.vocab.config import VocabConfig
@@ -190,4 +191,4 @@ def test_bad_files_are_told_by_name(roberta, tmp_path, kind, says):
 )
 def test_hostile_models_do_no_harm(data):
     with pytest.raises(DataError, match="is no SentencePiece model"):
-        backends.parse(data, "x.model")
+        parse(data, "x.model")

@@ -11,7 +11,7 @@ from cloze.core.errors import UsageError
 from cloze.model.families.registry import config_class
 from cloze.model.tasks.encode import encode
 from cloze.pipeline.tokenizer import load
-from cloze.pipeline.tokenizer.backends import parse
+from cloze.pipeline.tokenizer.sentencepiece_model import parse
 from tests.pipeline.tokenizer.texts import AWKWARD, TRAINING, trained_spiece
 
 PIECES, SENTINELS = 150, 100
