@@ -66,8 +66,8 @@ GPU_GAIN, GPU_COMPILING, GPU_SPEED = 0.14, 20.0, 3e14
 # layers. There, a compiled step of 12 layers of 384 takes the host 55 ms; on a core of an EPYC,
 # with tiny tensors, 20 ms compiled and 29 ms plain.
 GPU_LAUNCHES = 0.0015
-# Seconds; layers that are not compiled by then run plain. Half of the time after which a rank counts
-# as dead: one that fails at once waits for another that does not.
+# Seconds; layers that are not compiled by then run plain. Half of the time after which a rank
+# counts as dead: one that fails at once waits for another that does not.
 COMPILE_TIMEOUT = 300.0
 SAMPLE = 2048  # rows from which the share of padding is measured
 CPU = torch.device("cpu")

@@ -59,10 +59,35 @@ def test_in_every_family_rates_rise_from_the_embeddings_to_the_head(family: str)
         for name, _ in new_backbone(tiny_config(family)).encoder.named_parameters()
     ]
     rate = layerwise_lr_multipliers(names, 0.5)
-    lowest = {rate(name) for name in names if name.startswith("encoder.embeddings.")}
-    others = {rate(name) for name in names if not name.startswith("encoder.embeddings.")}
+    lowest = {rate(name) for name in names if ".embeddings." in name}
+    others = {rate(name) for name in names if ".embeddings." not in name}
     assert len(lowest) == 1
     assert max(lowest) < min(others) <= max(others) <= 0.5 < rate("classifier.weight")
+
+
+@pytest.mark.parametrize("family", ["t5", "bart", "transformer"])
+def test_a_decoder_and_a_second_encoder_count_their_own_layers(family: str) -> None:
+    """Of 3 and 5 layers, with a retriever of 2: each stack's top has one rate, and its first step."""
+    model = tiny_config(family, num_hidden_layers=3, num_decoder_layers=5)
+    names = [f"encoder.{name}" for name, _ in new_backbone(model).encoder.named_parameters()]
+    second = new_backbone(tiny_config(num_hidden_layers=2)).encoder.named_parameters()
+    names += [f"retriever.encoder.{name}" for name, _ in second] + ["retriever.pooler.dense.weight"]
+    rate, first = layerwise_lr_multipliers(names, 0.5), gradual_unfreezing(names, 1, 10)
+    stacks = {"encoder.layers": 3, "encoder.decoder.layers": 5, "retriever.encoder.layers": 2}
+    for stack, count in stacks.items():
+        for layer in range(count):
+            own = [name for name in names if name.startswith(f"{stack}.{layer}.")]
+            assert own
+            assert {rate(name) for name in own} == {0.5 ** (count + 1 - layer)}
+            assert {first(name) for name in own} == {10 * (count - layer)}
+    tables = [name for name in names if ".embeddings." in name]
+    assert {rate(name) for name in tables if name.startswith("encoder.")} == {0.5**7}
+    assert {rate(name) for name in tables if name.startswith("retriever.")} == {0.5**4}
+    assert {first(name) for name in tables if name.startswith("retriever.")} == {30}
+    assert (rate("retriever.pooler.dense.weight"), first("retriever.pooler.dense.weight")) == (
+        0.5,
+        0,
+    )
 
 
 def test_the_embeddings_move_least_and_a_stopped_training_goes_on_exactly(
