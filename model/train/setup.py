@@ -34,11 +34,11 @@ from cloze.model.train.evaluate.heldout import (
 from cloze.model.train.evaluate.scoring import PretrainModule
 from cloze.model.train.loop.data import (
     DatasetSource,
-    MixtureCounter,
     mask_rate_schedule,
     open_data,
 )
 from cloze.model.train.loop.interfaces import START, StartPosition
+from cloze.model.train.loop.mixture import MixtureCounter
 from cloze.model.train.loop.schedules import Duration, StepDuration, TimeBudget, TokenDuration
 from cloze.model.train.loop.train_spec import (
     CheckpointMetadata,
