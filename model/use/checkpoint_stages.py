@@ -107,10 +107,16 @@ def shares(count: int, decay: float) -> list[float]:
 
 
 def mean(directories: Sequence[str], weights: Sequence[float]) -> dict[str, Tensor]:
-    """Return the weighted mean of complete checkpoints, fp32, summed in fp64 tensor by tensor."""
+    """Return the weighted mean of complete checkpoints, fp32, summed in fp64 tensor by tensor.
+
+    Counters and other integers have no mean: those of the last checkpoint stay.
+    """
     merged: dict[str, Tensor] = {}
     files = [checkpoint.weights(directory) for directory in directories]
     for name in files[0]:
+        if not (last := files[-1][name]).is_floating_point():
+            merged[name] = last
+            continue
         total = weights[0] * files[0][name].double()
         for weight, tensors in zip(weights[1:], files[1:], strict=True):
             total += weight * tensors[name].double()

@@ -36,20 +36,21 @@ def trained_parameters(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
             yield name, parameter
 
 
-def freeze_unused(trained: TrainModule, batch: Batch) -> list[str]:
+def freeze_unused(trained: TrainModule, *batches: Batch) -> list[str]:
     """Freeze parameters that no objective reaches, such as an unused pair head; return their names.
 
     They have no gradient. If trained, they would still decay where ranks reduce flat gradients or
     shard the optimizer state, but not elsewhere: the result would depend on the parallelism.
 
     Args:
-        batch: a batch without samples, on the device of the weights.
+        batches: batches on the device of the weights, without samples if what they reach does not
+            depend on the samples.
     """
     training = trained.training
-    loss, _ = trained.eval()(
-        batch, torch.ones(len(trained.names), device=batch["input_ids"].device)
-    )
-    loss.backward()
+    for batch in batches:
+        ones = torch.ones(len(trained.names), device=batch["input_ids"].device)
+        loss, _ = trained.eval()(batch, ones)
+        loss.backward()
     trained.train(training)
     unused = [
         name for name, parameter in trained.model.named_parameters() if parameter.grad is None
