@@ -183,7 +183,8 @@ def a_cpu_checkpoint_goes_on(place: Place) -> Figures:
 
 def resume_is_bit_exact(place: Place) -> Figures:
     """Stopped and gone on with, on the device: not a byte differs, under torch's deterministic
-    kernels if not without.
+    kernels if not without. Rows have at most 40 tokens; in longer ones attention's backward pass
+    adds blocks in an order of its own (docs/explanation/resume.md).
     """
     plain = _resumed_alike(place, "plain")
     if plain:

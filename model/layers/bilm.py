@@ -159,6 +159,7 @@ class BiLmLayer(nn.Module):
         )
         for lstm in (self.forward_lstm, self.backward_lstm):  # remember at first
             cast(Tensor, lstm.bias_ih_l0).data[cells : 2 * cells] = 1.0
+            lstm.stacked = {"weight_ih_l0": 4, "weight_hh_l0": 4}  # gates
         self.residual = residual
         self.dropout = Dropout(dropout)
 

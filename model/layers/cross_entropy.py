@@ -128,7 +128,8 @@ def summed_cross_entropy(logits: Logits, labels: Tensor) -> tuple[Tensor, Tensor
         labels: int64 [M], -100 for ignored rows.
 
     Returns:
-        Loss in nats, fp32 scalar, differentiable; number of labels with the highest logit, int64.
+        Loss in nats, fp32 scalar, differentiable; number of labels that
+        are the prediction, the first column of the highest logit, int64.
     """
     if isinstance(logits, LazyLogits):
         needs_gradient = torch.is_grad_enabled() and (
@@ -142,8 +143,7 @@ def summed_cross_entropy(logits: Logits, labels: Tensor) -> tuple[Tensor, Tensor
         total, correct = _InRows.apply(logits, labels)  # type: ignore[no-untyped-call]
         return total, correct
     total = cross_entropy(logits.float(), labels, ignore_index=IGNORED, reduction="sum")
-    picked = logits.detach().gather(1, labels.clamp(min=0)[:, None]).squeeze(1)
-    return total, ((picked == logits.detach().amax(dim=-1)) & (labels != IGNORED)).sum()
+    return total, (logits.detach().argmax(dim=-1) == labels).sum()
 
 
 def _rows(
@@ -159,11 +159,14 @@ def _rows(
     for start in range(0, len(logits), at_once):
         selected = slice(start, start + at_once)
         scores = logits[selected].to(torch.float32, copy=True)
-        highest = scores.amax(dim=1, keepdim=True)
+        # NumPy finds the place of a maximum in the time of torch's `amax`; torch's own takes 15
+        # times as long. A label that only ties with a prediction is no prediction.
+        predicted = torch.from_numpy(scores.numpy().argmax(axis=1))[:, None]
+        highest = scores.gather(1, predicted)
         picked = scores.gather(1, targets[selected])
         normalizer = scores.sub_(highest).exp_().sum(dim=1, keepdim=True)
         losses.append((highest + normalizer.log() - picked).squeeze(1))
-        correct.append((picked == highest).squeeze(1))
+        correct.append((predicted == targets[selected]).squeeze(1))
         if gradient is not None:
             scores.mul_(real[selected, None] / normalizer)
             scores.scatter_add_(1, targets[selected], -real[selected, None].float())
@@ -191,7 +194,7 @@ def _fused_rows(
     normalizer = (scores - highest).exp().sum(dim=1, keepdim=True).log() + highest
     picked = scores.gather(1, targets)
     loss = torch.where(real, (normalizer - picked).squeeze(1), 0.0).sum()
-    correct = ((picked == highest).squeeze(1) & real).sum()
+    correct = (scores.argmax(dim=1) == labels).sum()  # no ignored row has such a column
     if not learns:
         return loss, correct, None
     gradient = ((scores - normalizer).exp() - (columns == targets).float()) * real[:, None]

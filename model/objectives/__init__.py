@@ -208,14 +208,22 @@ def choose(
     return selected
 
 
-def trained_heads(model: ModelConfig, names: Sequence[str]) -> dict[str, Any]:
-    """Return the `heads` entry of a checkpoint of `model` trained on these objectives."""
+def trained_heads(
+    model: ModelConfig, names: Sequence[str], causal_share: float = 0.0
+) -> dict[str, Any]:
+    """Return the `heads` entry of a checkpoint of `model` trained on these objectives.
+
+    Args:
+        causal_share: share of samples that were read left to right; of mixed objectives it is part
+            of the entry, since a held-out loss depends on it.
+    """
     prediction_names = [name for name in names if name in (*MASKED, CAUSAL)]
     if model.is_encoder_decoder:
         return {**model.heads, "seq2seq": {"objectives": list(names)}}
     if not prediction_names or tuple(prediction_names) == prediction_objectives(model.heads):
         return dict(model.heads)
-    return {**model.heads, "masked_lm": {"objectives": prediction_names}}
+    share = {"causal_share": causal_share} if 0.0 < causal_share < 1.0 else {}
+    return {**model.heads, "masked_lm": {"objectives": prediction_names, **share}}
 
 
 def _check_rows(objective: Objective, model: ModelConfig, info: DatasetInfo) -> None:

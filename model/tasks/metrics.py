@@ -283,7 +283,9 @@ def question_scores(
     return exacts, f1s
 
 
-def best_threshold(scores: Floats, odds: Floats, has_answer: Flags) -> tuple[float, float]:
+def best_threshold(
+    scores: Floats, odds: Floats, has_answer: Flags, empty: Flags
+) -> tuple[float, float]:
     """Return the best mean score over thresholds of the "no answer" odds, and that threshold.
 
     Questions with odds above the threshold get no answer. Unlike `find_best_thresh` of
@@ -294,6 +296,7 @@ def best_threshold(scores: Floats, odds: Floats, has_answer: Flags) -> tuple[flo
         scores: float [n], scores of the best answers; 0 for unanswerable questions.
         odds: float [n], odds of "no answer".
         has_answer: bool [n], answerable questions.
+        empty: bool [n], best answers without text, which cost an unanswerable question nothing.
 
     Returns:
         Mean score from 0 to 1, and threshold; the lowest on ties.
@@ -301,7 +304,7 @@ def best_threshold(scores: Floats, odds: Floats, has_answer: Flags) -> tuple[flo
     if not len(scores):
         return 0.0, 0.0
     order = np.argsort(odds, kind="stable")
-    gains = np.where(has_answer, scores, -1.0)[order]
+    gains = np.where(has_answer, scores, np.where(empty, 0.0, -1.0))[order]
     totals = float((~has_answer).sum()) + np.concatenate([[0.0], np.cumsum(gains)])
     ranked = odds[order]
     equals_next = np.append(ranked[:-1] == ranked[1:], False)  # no threshold between the two

@@ -16,9 +16,10 @@ import hashlib
 import json
 import os
 import shutil
+import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -65,7 +66,9 @@ GPU_GAIN, GPU_COMPILING, GPU_SPEED = 0.14, 20.0, 3e14
 # layers. There, a compiled step of 12 layers of 384 takes the host 55 ms; on a core of an EPYC,
 # with tiny tensors, 20 ms compiled and 29 ms plain.
 GPU_LAUNCHES = 0.0015
-COMPILE_TIMEOUT = 600.0  # seconds; layers that are not compiled by then run plain
+# Seconds; layers that are not compiled by then run plain. Half of the time after which a rank
+# counts as dead: one that fails at once waits for another that does not.
+COMPILE_TIMEOUT = 300.0
 SAMPLE = 2048  # rows from which the share of padding is measured
 CPU = torch.device("cpu")
 
@@ -293,26 +296,51 @@ def first_step_failure(
     Returns:
         Why they could not be compiled within `seconds`; empty: they are.
     """
-    failure = [f"compiling took more than {seconds:.0f} s"]
-
-    def run_once() -> None:
-        try:
-            if device.type == "cuda":
-                torch.cuda.set_device(device)  # of this thread
+    try:
+        with leaving_no_trace(scoring, device), _time_limit(seconds):
             scoring.forward_backward(batch, device)
-            failure[0] = ""
-        except torch.OutOfMemoryError:
-            failure[0] = ""  # the training's first step tells it
-        except Exception as error:
-            cause = getattr(error, "inner_exception", error)
-            failure[0] = f"{type(cause).__name__}: {str(cause).strip().splitlines()[0]}"
+    except _OutOfTime:
+        torch._dynamo.reset()  # what is half compiled
+        return f"compiling took more than {seconds:.0f} s"
+    except torch.OutOfMemoryError:
+        return ""  # the training's first step tells it
+    except Exception as error:
+        cause = getattr(error, "inner_exception", error)
+        return f"{type(cause).__name__}: {str(cause).strip().splitlines()[0]}"
+    return ""
 
-    # Not in the thread, which may end long after this function.
-    with leaving_no_trace(scoring, device):
-        thread = threading.Thread(target=run_once, name="compile", daemon=True)
-        thread.start()
-        thread.join(seconds)
-    return failure[0]
+
+class _OutOfTime(BaseException):
+    """No Exception: the compiler catches those, to try something else."""
+
+
+@contextlib.contextmanager
+def _time_limit(seconds: float) -> Iterator[None]:
+    """Raise `_OutOfTime` in the block after `seconds`, as soon as Python runs there.
+
+    A thread that is left alone would go on: it would add gradients to the training's, draw from its
+    random numbers, and abort the process if it outlived it. Only a main thread receives signals;
+    any other has no limit.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def stop(number: int, frame: object) -> None:
+        raise _OutOfTime
+
+    before = signal.signal(signal.SIGALRM, stop)
+    rest, interval = signal.setitimer(signal.ITIMER_REAL, seconds)
+    begin = time.monotonic()
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0.0)
+        signal.signal(signal.SIGALRM, before)
+        if rest:  # somebody else's timer
+            signal.setitimer(
+                signal.ITIMER_REAL, max(0.001, rest - (time.monotonic() - begin)), interval
+            )
 
 
 def compiling_seconds(model: ModelConfig) -> float:

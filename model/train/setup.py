@@ -34,11 +34,11 @@ from cloze.model.train.evaluate.heldout import (
 from cloze.model.train.evaluate.scoring import PretrainModule
 from cloze.model.train.loop.data import (
     DatasetSource,
-    MixtureCounter,
     mask_rate_schedule,
     open_data,
 )
 from cloze.model.train.loop.interfaces import START, StartPosition
+from cloze.model.train.loop.mixture import MixtureCounter
 from cloze.model.train.loop.schedules import Duration, StepDuration, TimeBudget, TokenDuration
 from cloze.model.train.loop.train_spec import (
     CheckpointMetadata,
@@ -109,7 +109,7 @@ def prepare(config: PretrainConfig, build: BuildContext, world: World) -> Pretra
     duration = training_duration(config, world, start_position, evaluator, model.parameters)
     if isinstance(duration, TimeBudget) and (start.own is None or not start.own.progress.budget):
         world.decide_on_rank_zero(duration.check_feasible)
-    heads = trained_heads(start.model, start.names)
+    heads = trained_heads(start.model, start.names, start.directions.causal_share)
     compiling = f"compiling the training step, about {compiling_seconds(start.model):.0f} s"
     compiles = model.compiled and model.has_fixed_shape  # a GPU's layers are compiled by now
     training = TrainSpec(

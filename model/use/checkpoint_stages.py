@@ -107,10 +107,16 @@ def shares(count: int, decay: float) -> list[float]:
 
 
 def mean(directories: Sequence[str], weights: Sequence[float]) -> dict[str, Tensor]:
-    """Return the weighted mean of complete checkpoints, fp32, summed in fp64 tensor by tensor."""
+    """Return the weighted mean of complete checkpoints, fp32, summed in fp64 tensor by tensor.
+
+    Counters and other integers have no mean: those of the last checkpoint stay.
+    """
     merged: dict[str, Tensor] = {}
     files = [checkpoint.weights(directory) for directory in directories]
     for name in files[0]:
+        if not (last := files[-1][name]).is_floating_point():
+            merged[name] = last
+            continue
         total = weights[0] * files[0][name].double()
         for weight, tensors in zip(weights[1:], files[1:], strict=True):
             total += weight * tensors[name].double()
@@ -125,11 +131,11 @@ def mean(directories: Sequence[str], weights: Sequence[float]) -> dict[str, Tens
 # Predictions and summed loss per group of rows, for paired comparison of checkpoints.
 LOSSES = "losses.json"
 GROUPS = 64  # minimum number of groups, if there are enough rows
-REPORTED_METRICS = ("heldout_loss", "heldout_perplexity", "heldout_accuracy")
+REPORTED_METRICS = ("loss", "perplexity", "accuracy")
 
 
 def compute_perplexity(config: PerplexityConfig, build: BuildContext) -> StageResult:
-    """Evaluate the checkpoint's first objective, usually mlm.
+    """Evaluate the checkpoint's objectives, usually mlm, on the rows as in its training.
 
     Raises:
         UsageError: the model cannot read the dataset.
@@ -162,7 +168,7 @@ def compute_perplexity(config: PerplexityConfig, build: BuildContext) -> StageRe
         longest=data.info.length,
         layout=layout_for([network], world.device, DTYPES[precision], packed_rows=data.info.packed),
         directions=replace(
-            attention_modes(names, None, max(rows, 2)),
+            attention_modes(names, heads.get("masked_lm", {}).get("causal_share"), max(rows, 2)),
             noise=noise_of(names[0], initial.model, data.info, data.tokenizer, seed=0),
             permutation=permutation_of(names, initial.model, seed=0),
         ),
@@ -170,7 +176,12 @@ def compute_perplexity(config: PerplexityConfig, build: BuildContext) -> StageRe
     build.report.progress(0, rows, "rows", {})
     groups: list[tuple[float, float]] = []
     results = evaluate(scoring, heldout, world, groups=groups)
-    metrics = {name: results[name] for name in REPORTED_METRICS if name in results}
+    reported = [
+        f"heldout_{name}{figure}"
+        for name in ("", *(f"{other}_" for other in names[1:]))
+        for figure in REPORTED_METRICS
+    ]
+    metrics = {name: results[name] for name in reported if name in results}
     if not metrics:
         raise DataError(
             f"the held-out rows of {build.inputs['dataset']} have nothing to predict; make it from "

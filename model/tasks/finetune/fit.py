@@ -27,7 +27,7 @@ from cloze.model.tasks.kinds.rag import RagNetwork, Retrieval
 from cloze.model.tasks.predict import DevEvaluator, predict_split
 from cloze.model.tasks.source import TaskObjective, source_of
 from cloze.model.tasks.table import load_task, merge_options
-from cloze.model.tasks.task import Split, Task, TaskMetadata
+from cloze.model.tasks.task import Ints, Split, Task, TaskMetadata
 from cloze.model.tasks.teacher import TaskTeacher
 from cloze.model.train import engines
 from cloze.model.train.compile_policy import recorded_decision
@@ -58,6 +58,7 @@ from cloze.model.train.plan.estimates import (
 from cloze.model.train.precision import Precision, resolve_for_run
 from cloze.model.train.resume import state
 
+SPREAD = 8  # samples, see `spread`
 LINES, MOST_STEPS = 100, 100  # log entries per training, and maximum steps between two
 
 
@@ -227,8 +228,14 @@ def prepare(
         auxiliary=auxiliary,
         teacher_losses=teacher_losses,
     )
-    sample_batch = objective.trial_batch(setup.train.samples, np.zeros(1, np.int64))
-    unused = freeze_unused(objective, sample_batch)
+    samples = setup.train.samples
+    unused = freeze_unused(
+        objective,
+        *(
+            objective.trial_batch(samples, spread(numbers, samples.lengths))
+            for numbers in groups_of(samples)
+        ),
+    )
     if teacher is not None:  # only now: `freeze_unused` runs the network on the CPU
         teacher.network.to(world.device)
     if isinstance(network, FrozenNetwork):
@@ -348,6 +355,16 @@ def _compiled(
     if decision is not None and decision.reason:
         notes.append(f"not compiled: {decision.reason}")
     return decision is not None and decision.compiled
+
+
+def spread(numbers: Ints, lengths: Ints) -> Ints:
+    """Return a few of the samples `numbers`: from all over the data, the shortest and the longest.
+
+    What none of them reaches is not trained, and one sample alone may lack what others have.
+    """
+    by_length = numbers[np.argsort(lengths[numbers], kind="stable")]
+    places = np.linspace(0, len(numbers) - 1, SPREAD).astype(np.int64)
+    return np.unique(np.concatenate([numbers[places], by_length[[0, -1]]]))
 
 
 def _plan(

@@ -385,12 +385,14 @@ class Spans(Task[SquadExamples, Predictions]):
 
     def _best(self, examples: SquadExamples, predictions: Predictions) -> Figures:
         """Return the best metrics over all thresholds, with evaluate-v2.0.py's names."""
-        exact, f1 = self._scores(examples, [prediction.text for prediction in predictions])
+        texts = [prediction.text for prediction in predictions]
+        exact, f1 = self._scores(examples, texts)
+        empty = np.array([not text for text in texts])
         odds = np.array([prediction.null_odds for prediction in predictions])
         figures: Figures = {}
         for name, scores in (("exact", exact), ("f1", f1)):
             figures[f"best_{name}"], figures[f"best_{name}_thresh"] = best_threshold(
-                scores, odds, examples.answerable
+                scores, odds, examples.answerable, empty
             )
         return figures
 

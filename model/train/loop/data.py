@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
@@ -265,62 +264,6 @@ def objective_weights(names: Sequence[str], directions: AttentionModes) -> dict[
     }
 
 
-@dataclass(frozen=True, slots=True)
-class MixtureCounter:
-    """Counters of a mixture: rows, tokens and epochs per dataset.
-
-    Attributes:
-        names: names of the datasets.
-        prints: fingerprints of the datasets.
-        sampler: order of the mixture's rows.
-        start_position: that of this phase.
-    """
-
-    names: tuple[str, ...]
-    prints: tuple[str, ...]
-    sampler: MixtureSampler
-    start_position: StartPosition
-
-    @classmethod
-    def of(
-        cls, data: TrainingData, sampler: Sampler | MixtureSampler, start_position: StartPosition
-    ) -> MixtureCounter | None:
-        """Create the counter; None for a single dataset."""
-        if not isinstance(sampler, MixtureSampler) or data.fingerprints is None:
-            return None
-        return cls(
-            tuple(data.fingerprints), tuple(data.fingerprints.values()), sampler, start_position
-        )
-
-    def next_samples(self, samples: int) -> dict[str, int]:
-        """Return dataset fingerprint -> its next sample, if the run's next is `samples`."""
-        return dict(zip(self.prints, self.sampler.next_samples(samples), strict=True))
-
-    def figures(self, samples: int, tokens: Sequence[int]) -> dict[str, float]:
-        """Return the log metrics. Args: tokens: tokens of each dataset in this phase."""
-        return {
-            f"{kind}_{dataset['name']}": dataset[kind]
-            for dataset in self.summary(samples, tokens)
-            for kind in ("rows", "tokens", "epochs")
-        }
-
-    def summary(self, samples: int, tokens: Sequence[int]) -> list[dict[str, Any]]:
-        """Return `name`, `share`, `rows`, `tokens` and `epochs` of each dataset."""
-        positions = self.sampler.next_samples(samples)
-        start_positions = self.sampler.next_samples(self.start_position.sample)
-        token_counts = tokens or [0] * len(self.names)
-        return [
-            {
-                "name": name,
-                "share": round(self.sampler.draw.quotas[index] / BLOCK, 6),
-                "rows": positions[index] - start_positions[index],
-                "tokens": token_counts[index],
-                "epochs": round(positions[index] / self.sampler.samplers[index].rows, 4),
-            }
-            for index, name in enumerate(self.names)
-        ]
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DatasetSource:
     """The rows of a dataset as batches, divided among the ranks and then into micro-batches.
@@ -338,6 +281,7 @@ class DatasetSource:
         thinning: mask-rate schedule; None: all masks are used.
         directions: attention modes of the samples.
         start_position: that of this phase.
+        passed: (step, count) pairs: from that step on, the rows of `count` steps are passed over.
     """
 
     shards: RowTable
@@ -350,13 +294,14 @@ class DatasetSource:
     thinning: MaskRateSchedule | None = None
     directions: AttentionModes = BIDIRECTIONAL
     start_position: StartPosition = START
+    passed: tuple[tuple[int, int], ...] = ()
 
     def step_batches(self, step: int, rank: int, world_size: int) -> StepBatches:
         batches, tokens, number = [], 0, torch.tensor(step)
         by_source = np.zeros(
             len(self.shards.parts) if isinstance(self.shards, ConcatenatedRows) else 0, np.int64
         )
-        first, end = self.samples(step), self.samples(step + 1)
+        first, end = self._range(step)
         rank_batch = math.ceil((end - first) / world_size)
         accumulation = math.ceil(rank_batch / self.micro_batch)
         for start, stop in micro_batch_ranges(first, end, rank, world_size, accumulation):
@@ -385,12 +330,23 @@ class DatasetSource:
         return StepBatches(batches, tokens, by_source.tolist())
 
     def samples(self, steps: int) -> int:
-        return self.start_position.sample + self.batches.samples_before(
-            steps - self.start_position.step
+        skipped = sum(
+            self._before(first, first + count) for first, count in self.passed if steps >= first
         )
+        return self.start_position.sample + self._before(self.start_position.step, steps) + skipped
+
+    def _range(self, step: int) -> tuple[int, int]:
+        """Return the numbers of the first sample of a step, and of that behind its last."""
+        first = self.samples(step)
+        return first, first + self._before(step, step + 1)
+
+    def _before(self, first: int, end: int) -> int:
+        """Return the number of samples in steps `first` to `end`, the latter excluded."""
+        start, before = self.start_position.step, self.batches.samples_before
+        return before(end - start) - before(first - start)
 
     def row_ids(self, step: int) -> dict[str, list[int]]:
-        rows, copies = self.sampler.locate(np.arange(self.samples(step), self.samples(step + 1)))
+        rows, copies = self.sampler.locate(np.arange(*self._range(step)))
         # datasets: index in the order of names; rows: index in the dataset.
         if isinstance(self.shards, ConcatenatedRows):
             sources, rows = self.shards.source(rows), self.shards.local(rows)

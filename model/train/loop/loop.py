@@ -25,8 +25,8 @@ from cloze.model.train.distributed import StopRequest, World
 from cloze.model.train.loop.interfaces import EvaluationInterrupted
 from cloze.model.train.loop.rollback import (
     RollbackRequired,
-    SkippingSource,
     all_weights_finite,
+    pass_over,
     roll_back,
 )
 from cloze.model.train.loop.schedules import ScheduleProgress
@@ -93,7 +93,7 @@ class _TrainingLoop:
         self.triggers = StepTriggers(training, execution)
         self.reporter = TrainingReporter(training, world, report, self._position)
         self.results = StepResults(training, world, self.reporter)
-        self.source = SkippingSource(training.data.source, self.progress.passed)
+        self.source = pass_over(training.data.source, self.progress.passed)
         self.timer = StepTimer(world, execution.hang_seconds, training.execution.compiled)
         world.timeline.begin()
         self.throughput = Throughput(world.timeline, training.logging.mfu_meter)
@@ -288,7 +288,7 @@ class _TrainingLoop:
         )
         self.runner.load(checkpoint)
         self.progress = checkpoint.progress
-        self.source = SkippingSource(self.training.data.source, self.progress.passed)
+        self.source = pass_over(self.training.data.source, self.progress.passed)
         self.results.restore(self.progress)
         self.saved_step = self.progress.step
         self.reporter.metrics.truncate(self.progress.step - (self.progress.pending is not None))

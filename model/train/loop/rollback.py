@@ -23,6 +23,7 @@ from cloze.core.artifacts.checkpoints import LaunchFence
 from cloze.core.errors import ClozeError, DataError
 from cloze.model import checkpoint
 from cloze.model.train.distributed import World
+from cloze.model.train.loop.data import DatasetSource
 from cloze.model.train.loop.interfaces import BatchSource, StepBatches
 from cloze.model.train.loop.train_spec import TrainSpec
 from cloze.model.train.monitor.log import JsonlLog
@@ -60,6 +61,17 @@ class SkippingSource:
         return self.source.row_ids(self._shifted(step))
 
 
+def pass_over(source: BatchSource, ranges: Sequence[Sequence[int]]) -> BatchSource:
+    """Return the source without the rows of skipped steps; `ranges` as in `SkippingSource`.
+
+    A dataset's rows move on alone: mask rates, a growing batch and a retriever's clock go by the
+    step, as the learning rate does. Fine-tuning has none of these.
+    """
+    if isinstance(source, DatasetSource):
+        return replace(source, passed=tuple((first, count) for first, count in ranges))
+    return SkippingSource(source, ranges) if ranges else source
+
+
 class RollbackRequired(Exception):
     """Raised on all ranks at once to request a rollback.
 
@@ -94,7 +106,7 @@ def roll_back(
     remedy = (
         f"lower learning_rate ({training.hyperparameters.learning_rate:g}), or use precision fp32"
     )
-    source = SkippingSource(training.data.source, progress.passed)
+    source = pass_over(training.data.source, progress.passed)
     if progress.passed:
         rows = sorted(set(source.row_ids(request.step - 1).get("rows", [])))
         row_list = ", ".join(map(str, rows[:FEW])) + (", …" if len(rows) > FEW else "")

@@ -9,7 +9,6 @@ from typing import Any
 
 from cloze.model.families.config import ModelConfig
 from cloze.model.train.engines import EngineConfig
-from cloze.model.train.loop.data import MixtureCounter
 from cloze.model.train.loop.interfaces import (
     START,
     BatchSource,
@@ -17,6 +16,7 @@ from cloze.model.train.loop.interfaces import (
     StartPosition,
     TrainModule,
 )
+from cloze.model.train.loop.mixture import MixtureCounter
 from cloze.model.train.loop.schedules import Duration, Schedule, ScheduleProgress
 from cloze.model.train.monitor.throughput import MfuMeter
 from cloze.model.train.precision import Precision

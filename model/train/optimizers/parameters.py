@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -35,20 +36,21 @@ def trained_parameters(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
             yield name, parameter
 
 
-def freeze_unused(trained: TrainModule, batch: Batch) -> list[str]:
+def freeze_unused(trained: TrainModule, *batches: Batch) -> list[str]:
     """Freeze parameters that no objective reaches, such as an unused pair head; return their names.
 
     They have no gradient. If trained, they would still decay where ranks reduce flat gradients or
     shard the optimizer state, but not elsewhere: the result would depend on the parallelism.
 
     Args:
-        batch: a batch without samples, on the device of the weights.
+        batches: batches on the device of the weights, without samples if what they reach does not
+            depend on the samples.
     """
     training = trained.training
-    loss, _ = trained.eval()(
-        batch, torch.ones(len(trained.names), device=batch["input_ids"].device)
-    )
-    loss.backward()
+    for batch in batches:
+        ones = torch.ones(len(trained.names), device=batch["input_ids"].device)
+        loss, _ = trained.eval()(batch, ones)
+        loss.backward()
     trained.train(training)
     unused = [
         name for name, parameter in trained.model.named_parameters() if parameter.grad is None
@@ -59,13 +61,44 @@ def freeze_unused(trained: TrainModule, batch: Batch) -> list[str]:
     return unused
 
 
-# A layer, or a group of layers with shared weights.
-_BLOCK = re.compile(r"encoder\.(?:layers|groups)\.(\d+)\.")
+# Where a parameter of a backbone stands: in a stack (an encoder, its decoder, a second encoder such
+# as a retriever's), there in a table of embeddings, in a layer (or a group of layers with shared
+# weights), or behind the layers.
+_PLACE = re.compile(
+    r"(?P<stack>(?P<encoder>(?:\w+\.)*?encoder\.)(?:decoder\.)?)"
+    r"(?:(?P<table>embeddings)\.|(?:layers|groups)\.(?P<layer>\d+)\.)?"
+)
+_POOLER = re.compile(r"(?:\w+\.)?pooler\.")
 
 
-def _count_layers(names: Iterable[str]) -> int:
-    """Return the number of layers of the parameters with these names."""
-    return 1 + max((int(match[1]) for match in map(_BLOCK.match, names) if match), default=-1)
+def _depths(names: Iterable[str]) -> Callable[[str], tuple[int, bool]]:
+    """Return a function from parameter name to its depth, and whether a layer or table has it.
+
+    The top layer of each stack has depth 1, the tables of an encoder and its decoder one more than
+    the bottom layer of the taller of the two. What is behind the layers has depth 1, heads and
+    poolers have 0.
+
+    Args:
+        names: names of all parameters of the network.
+    """
+    layers: Counter[str] = Counter()
+    taller: Counter[str] = Counter()
+    for place in filter(None, map(_PLACE.match, names)):
+        count = 1 + int(place["layer"] or -1)
+        layers[place["stack"]] = max(layers[place["stack"]], count)
+        taller[place["encoder"]] = max(taller[place["encoder"]], count)
+
+    def depth(name: str) -> tuple[int, bool]:
+        place = _PLACE.match(name)
+        if place is None:
+            return 0, False
+        if place["table"]:
+            return taller[place["encoder"]] + 1, True
+        if place["layer"]:
+            return layers[place["stack"]] - int(place["layer"]), True
+        return 1, False
+
+    return depth
 
 
 def layerwise_lr_multipliers(names: Iterable[str], decay: float) -> Callable[[str], float]:
@@ -73,20 +106,19 @@ def layerwise_lr_multipliers(names: Iterable[str], decay: float) -> Callable[[st
 
     Of n layers, layer i (from 0) has decay^(n + 1 - i), the embeddings decay^(n + 2), and heads 1.
     See `_get_layer_lrs` of google-research/electra's model/optimization.py (Clark et al., 2020,
-    appendix B). The pooler and a norm after the last layer, which ELECTRA lacks, have decay.
+    appendix B). The pooler and a norm after the last layer, which ELECTRA lacks, have decay. A
+    decoder and a second encoder count their own layers, see `_depths`.
 
     Args:
         names: names of all parameters of the network.
     """
-    layer_count = _count_layers(names)
+    depth_of = _depths(names)
 
     def rate(name: str) -> float:
-        match = _BLOCK.match(name)
-        if match:
-            return decay ** (layer_count + 1 - int(match[1]))
-        if name.startswith("encoder.embeddings."):
-            return decay ** (layer_count + 2)
-        return decay if name.startswith(("encoder.", "pooler.")) else 1.0
+        depth, in_layers = depth_of(name)
+        if in_layers:
+            return decay ** (depth + 1)
+        return decay if depth or _POOLER.match(name) else 1.0
 
     return rate
 
@@ -106,22 +138,12 @@ def gradual_unfreezing(
     """
     if layers is None:
         return from_start
-    layer_count = _count_layers(names)
+    depth_of = _depths(names)
 
     def first_step(name: str) -> int:
-        match = _BLOCK.match(name)
-        if match:
-            depth = layer_count - int(match[1])
-        elif name.startswith("encoder.embeddings."):
-            depth = layer_count + 1
-        else:  # a norm after the last layer belongs to that layer
-            depth = int(name.startswith("encoder."))
-        return epoch * math.ceil(depth / layers)
+        return epoch * math.ceil(depth_of(name)[0] / layers)
 
     return first_step
-
-
-_SECTION = re.compile(r"(?:^|\.)encoder\.(?:decoder\.)?(?:(embeddings)\.|(?:layers|groups)\.\d+\.)")
 
 
 def parameter_role(name: str, parameter: Tensor) -> str:
@@ -130,10 +152,11 @@ def parameter_role(name: str, parameter: Tensor) -> str:
     `embeddings`: tables, their norm and projection; `hidden`: a layer's matrix; `others`: the
     layers' vectors, and the heads.
     """
-    match = _SECTION.search(name)
-    if match is None:
+    place = _PLACE.match(name)
+    if place is None or not (place["table"] or place["layer"]):
         return "others"
-    if match[1]:
+    # XLNet's vectors of the same and of the other segment are a table of two rows in each layer.
+    if place["table"] or name.endswith("attention.segment.weight"):
         return "embeddings"
     return "hidden" if parameter.ndim > 1 else "others"
 

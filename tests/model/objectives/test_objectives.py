@@ -18,7 +18,7 @@ from torch.nn import functional
 
 from cloze.core.errors import UsageError
 from cloze.model.families.registry import FAMILIES, config_class
-from cloze.model.layers.cross_entropy import summed_cross_entropy
+from cloze.model.layers.cross_entropy import LazyLogits, _fused_rows, summed_cross_entropy
 from cloze.model.objectives import OBJECTIVES, choose, objectives, total_loss, trained_heads
 from tests.tiny_models import dataset_info, tiny_batch, tiny_config, tiny_model, write_tokenizer
 
@@ -224,6 +224,31 @@ def test_cross_entropy_in_rows_is_torchs(dtype: torch.dtype) -> None:
     with torch.no_grad():
         assert summed_cross_entropy(logits, labels)[0].equal(total.detach())
     assert summed_cross_entropy(logits[:0], labels[:0])[0] == 0
+
+
+@pytest.mark.parametrize("form", ["rows", "traced", "compiled rows", "lazy"])
+@given(data=st.data())
+def test_a_label_that_ties_with_a_prediction_is_not_right(form: str, data: st.DataObject) -> None:
+    """In bf16, equal logits are common; the figure may not grow with the precision's coarseness."""
+    rows = data.draw(st.integers(1, 40))
+    values = st.lists(st.sampled_from([-1.0, 0.0, 0.5]), min_size=7, max_size=7)
+    logits = torch.tensor(data.draw(st.lists(values, min_size=rows, max_size=rows)))
+    numbers = st.lists(st.sampled_from([-100, *range(7)]), min_size=rows, max_size=rows)
+    labels = torch.tensor(data.draw(numbers))
+    expected = int((logits.numpy().argmax(axis=1) == labels.numpy()).sum())
+    for dtype in (torch.float32, torch.bfloat16):
+        given = logits.to(dtype)
+        if form == "compiled rows":
+            _, correct, _ = _fused_rows(given, labels, 7, learns=False)
+        elif form == "traced":
+            traced = torch.compile(summed_cross_entropy, backend="eager", dynamic=True)
+            _, correct = traced(given, labels)
+        elif form == "lazy":  # the states are the logits
+            lazy = LazyLogits(given, torch.eye(7, dtype=dtype), None, False)
+            _, correct = summed_cross_entropy(lazy, labels)
+        else:
+            _, correct = summed_cross_entropy(given, labels)
+        assert int(correct) == expected
 
 
 def test_rows_that_do_not_fit_are_refused_in_one_sentence(tmp_path: Path) -> None:

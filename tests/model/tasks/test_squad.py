@@ -10,6 +10,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from cloze.core.errors import DataError, UsageError
 from cloze.model.tasks.formats.squad import Answer, counts, read_squad
@@ -286,9 +288,30 @@ def test_scores_are_those_of_the_official_programs(version: str) -> None:
         unanswerable=True,
     )
     for name, scores in zip(("exact", "f1"), never_empty, strict=True):
-        best, threshold = best_threshold(scores, odds, has)
+        best, threshold = best_threshold(scores, odds, has, has & False)
         assert 100 * best == pytest.approx(official["best"][f"best_{name}"])
         assert threshold == official["best"][f"best_{name}_thresh"]
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(["", "the", "cat"]), st.booleans(), st.integers(-99, 99)),
+        min_size=1,
+        unique_by=lambda one: one[2],
+    )
+)
+def test_thresholds_are_found_as_evaluate_v2_finds_them(drawn: list[tuple[str, bool, int]]) -> None:
+    """Its walk over the questions by rising odds: a wrong text costs 1, an empty one nothing."""
+    texts, has, odds = map(list, zip(*drawn, strict=True))
+    answers = [["cat"] if answerable else [] for answerable in has]
+    _, scores = question_scores(texts, answers, unanswerable=True)
+    score = best = float(sum(not answerable for answerable in has))
+    for number in np.argsort(odds):
+        score += scores[number] if has[number] else -1.0 if texts[number] else 0.0
+        best = max(best, score)
+    empty = np.array([not text for text in texts])
+    found, _ = best_threshold(scores, np.array(odds, float), np.array(has), empty)
+    assert found == pytest.approx(best / len(drawn))
 
 
 def test_rules_of_comparison() -> None:
@@ -308,13 +331,13 @@ def test_rules_of_comparison() -> None:
 
 def test_a_threshold_leaves_questions_of_equal_odds_together() -> None:
     scores, has = np.array([1.0, 0.0, 1.0]), np.array([True, False, True])
-    assert best_threshold(scores, np.array([0.0, 0.0, 5.0]), has) == (2 / 3, 5.0)
-    assert best_threshold(scores, np.array([0.0, 1.0, 0.5]), has) == (1.0, 0.5)
+    assert best_threshold(scores, np.array([0.0, 0.0, 5.0]), has, ~has & False) == (2 / 3, 5.0)
+    assert best_threshold(scores, np.array([0.0, 1.0, 0.5]), has, ~has & False) == (1.0, 0.5)
 
 
 def test_where_nothing_should_be_answered_the_threshold_lies_below_all_odds() -> None:
     odds = np.array([0.5, -2.0])
-    best, threshold = best_threshold(np.zeros(2), odds, np.array([False, False]))
+    best, threshold = best_threshold(np.zeros(2), odds, *np.zeros((2, 2), dtype=bool))
     assert best == 1.0
     assert (odds > threshold).all()
-    assert best_threshold(np.zeros(0), np.zeros(0), np.zeros(0, dtype=bool)) == (0.0, 0.0)
+    assert best_threshold(np.zeros(0), np.zeros(0), *np.zeros((2, 0), dtype=bool)) == (0.0, 0.0)

@@ -5,6 +5,8 @@ The flash kernel is the stand-in of `tests.model.flash_on_cpu`, so that this run
 
 from __future__ import annotations
 
+import signal
+import threading
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -185,10 +187,11 @@ def test_layers_that_cannot_be_compiled_run_plain(
         raise RuntimeError("no compiler\nas the stack says")
 
     def hangs(graph: Any, inputs: Any) -> Any:
-        time.sleep(3)
+        time.sleep(60)
         return graph.forward
 
     wanted = gradient(module(rows, "bert", False), batch(rows, 0))
+    threads = threading.active_count()
     for backend, seconds, reason in (
         (fails, 60.0, "no compiler"),
         (hangs, 0.5, "more than 0 s"),
@@ -200,12 +203,33 @@ def test_layers_that_cannot_be_compiled_run_plain(
         for layer in scoring.modules():
             if isinstance(layer, EncoderLayer):
                 layer.compile(backend=backend)
+        random = torch.get_rng_state()
         failure = compile_policy.first_step_failure(scoring, batch(rows, 0), device, seconds)
         assert reason in failure
         assert "\n" not in failure
+        # Nothing is left behind that could train the model later.
+        assert threading.active_count() == threads
+        assert all(parameter.grad is None for parameter in scoring.parameters())
+        assert torch.equal(torch.get_rng_state(), random)
         scoring.set_compiled(False)
         assert not any(layer._compiled_call_impl for layer in scoring.modules())
         torch.testing.assert_close(gradient(scoring, batch(rows, 0)), wanted)
+
+
+def test_a_time_limit_gives_back_the_timer_of_another(rows: ShardedRows) -> None:
+    """pytest's own limit is such a timer; a run's may be, too."""
+    raised: list[int] = []
+    handler = signal.signal(signal.SIGALRM, lambda number, frame: raised.append(number))
+    outer = signal.setitimer(signal.ITIMER_REAL, 500.0)
+    try:
+        scoring = module(rows, "bert", False)
+        assert not compile_policy.first_step_failure(scoring, batch(rows, 0), torch.device("cpu"))
+        assert 0.0 < signal.getitimer(signal.ITIMER_REAL)[0] <= 500.0
+        signal.raise_signal(signal.SIGALRM)
+        assert raised
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, *outer)
+        signal.signal(signal.SIGALRM, handler)
 
 
 def test_the_first_step_leaves_no_trace(rows: ShardedRows, monkeypatch: pytest.MonkeyPatch) -> None:

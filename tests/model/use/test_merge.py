@@ -15,10 +15,12 @@ from cloze.core.stages.execute import BuildResult, execute
 from cloze.core.stages.execution import Execution
 from cloze.model import checkpoint
 from cloze.model.train.stage import STAGE as PRETRAIN
+from cloze.model.use.checkpoint_stages import mean
 from cloze.model.use.configs import MergeConfig, PerplexityConfig
 from cloze.model.use.stages import MERGE, PERPLEXITY
 from tests.model.datasets import write_dataset
 from tests.model.train.ranks import config
+from tests.tiny_models import write_checkpoint
 
 
 @pytest.fixture(scope="module")
@@ -76,6 +78,19 @@ def test_it_is_the_mean(
         moved += float((tensor - parts[8][name]).abs().sum())
     assert moved > 0
     assert artifact.verify(str(tmp_path / "merged")).ok
+
+
+def test_integers_have_no_mean(tmp_path: Path) -> None:
+    """ELMo's spellings of words are a table of bytes, by which its embeddings look up letters."""
+    paths = [str(tmp_path / name) for name in "ab"]
+    for path in paths:
+        write_checkpoint(Path(path), Path(f"{path}-scratch"), family="elmo")
+    merged, last = mean(paths, [0.5, 0.5]), checkpoint.load(paths[-1]).state
+    integers = [name for name, tensor in last.items() if not tensor.is_floating_point()]
+    assert integers
+    for name in integers:
+        assert merged[name].dtype == last[name].dtype
+        assert merged[name].equal(last[name])
 
 
 def test_what_reads_a_checkpoint_reads_it(trained: Path, dataset: str, tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from cloze.core.errors import DataError, UsageError
+from cloze.core.stages.execute import execute
 from cloze.model import checkpoint
 from cloze.model.data.batch import AttentionModes, collate
 from cloze.model.data.layouts import Sequences, make_layout
@@ -25,9 +26,11 @@ from cloze.model.families.registry import model_config
 from cloze.model.layers import unpadded
 from cloze.model.train.loop.data import attention_modes, objective_weights
 from cloze.model.train.plan.estimates import MASK_SHARE, activation_bytes, fitting_rows
+from cloze.model.use.configs import PerplexityConfig
 from cloze.model.use.fill_mask import FillMaskPipeline
 from cloze.model.use.generate import TextGenerationPipeline
 from cloze.model.use.scorer import SentenceScorer
+from cloze.model.use.stages import PERPLEXITY
 from tests.model.datasets import SPECIAL, lines, write_dataset
 from tests.model.layouts import varlen_on_cpu
 from tests.model.train.ranks import STILL, config, digests, here, job, run_all
@@ -186,8 +189,15 @@ def test_the_losses_of_both_ways_fall_and_stopping_changes_no_byte(
         assert late < early - 0.5, name
     assert {"heldout_loss", "heldout_mntp_loss", "heldout_mntp_top5_accuracy"} <= found[-1].keys()
     assert checkpoint.load(str(run.checkpoint)).heads["masked_lm"] == {
-        "objectives": ["clm", "mntp"]
+        "objectives": ["clm", "mntp"],
+        "causal_share": 0.3,
     }
+    # `cloze perplexity` reads as many rows each way as the training did, and tells both figures.
+    inputs = {"checkpoint": str(run.checkpoint), "dataset": dataset}
+    asked_again = PerplexityConfig(precision="fp32", rows=8)
+    scored = execute(PERPLEXITY, asked_again, inputs, str(tmp_path / "scored"))
+    for name in ("heldout_loss", "heldout_mntp_loss", "heldout_mntp_accuracy"):
+        assert scored.as_json()["metrics"][name] == pytest.approx(found[-1][name], abs=1e-4), name
     here(asked, dataset, tmp_path / "halves", stop_at=23, micro_batch=4)
     again = here(asked, dataset, tmp_path / "halves", micro_batch=4)
     assert (

@@ -14,8 +14,11 @@ from hypothesis import strategies as st
 from cloze.core.config import parse_config
 from cloze.core.errors import UsageError
 from cloze.model.data.rows import MaskedRows, MaskRateSchedule
+from cloze.model.data.sampler import Sampler
 from cloze.model.data.shards import ShardedRows
 from cloze.model.train.config import PretrainConfig
+from cloze.model.train.loop.data import DatasetSource
+from cloze.model.train.loop.rollback import pass_over
 from cloze.model.train.loop.schedules import BatchSizeSchedule
 from tests.model.datasets import lines, write_dataset
 from tests.model.train.ranks import STILL, config, digests, here
@@ -77,6 +80,49 @@ def test_masks_thin_out_in_a_straight_line(dataset: str) -> None:
     assert set(_masks(alone, np.array([7]))) == {
         item for item in some if item[0] == 7
     }  # whatever else is in the batch
+
+
+@given(
+    growing=st.booleans(),
+    passed=st.lists(st.tuples(st.integers(1, 12), st.integers(1, 6)), max_size=2),
+    step=st.integers(0, 20),
+    ranks=st.integers(1, 3),
+)
+def test_rows_that_are_passed_over_move_no_schedule(
+    dataset: str, growing: bool, passed: list[tuple[int, int]], step: int, ranks: int
+) -> None:
+    """After a rollback other rows are read; sizes, shares of masks and clocks go by the step."""
+    shards = ShardedRows(dataset)
+    batches = BatchSizeSchedule(12, 4, 15) if growing else BatchSizeSchedule(12)
+    source = DatasetSource(
+        shards=shards,
+        info=shards.info,
+        sampler=Sampler(rows=len(shards), copies=2, seed=3),
+        batches=batches,
+        micro_batch=3,
+        thinning=MaskRateSchedule(last=0.5, first=0, steps=20, seed=3),
+    )
+    ranges = tuple(sorted(passed))
+    moved = pass_over(source, ranges)
+    starts = [moved.samples(number) for number in range(step + 2)]
+    for number, start in enumerate(starts[:-1]):
+        jump = sum(
+            batches.samples_before(first + count) - batches.samples_before(first)
+            for first, count in ranges
+            if number + 1 == first
+        )
+        assert starts[number + 1] - start == batches.size(number) + jump
+    rows = moved.row_ids(step)["rows"]
+    assert len(rows) == batches.size(step)
+    works = [moved.step_batches(step, rank, ranks).micro_batches for rank in range(ranks)]
+    plain = [source.step_batches(step, rank, ranks).micro_batches for rank in range(ranks)]
+    assert [[item.batch["step"].item() for item in own] for own in works] == [
+        [item.batch["step"].item() for item in own] for own in plain
+    ]
+    expected = source.sampler.locate(np.arange(starts[step], starts[step] + batches.size(step)))[0]
+    assert rows == expected.tolist()
+    if not any(first <= step for first, _ in ranges):
+        assert starts[step] == source.samples(step)
 
 
 def _masks(rows: MaskedRows, samples: np.ndarray) -> list[tuple[int, int, int]]:

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from cloze.model.families.models import new_model
+from cloze.model.families.models import new_backbone, new_model
 from cloze.model.families.registry import model_config, parse_model
 from cloze.model.train.config import PretrainConfig
 from cloze.model.train.distributed import single_process_group
@@ -23,6 +23,7 @@ from cloze.model.train.optimizers.muon import Muon, assign_matrices, newton_schu
 from cloze.model.train.optimizers.parameters import (
     FlatShard,
     TensorExtent,
+    _stacked,
     optimizer_states,
     parameter_groups,
     parameter_role,
@@ -32,7 +33,7 @@ from cloze.model.train.optimizers.parameters import (
 from cloze.model.train.setup import hyperparameters, step_duration
 from tests.model.train.engine_cases import CHANGES
 from tests.model.train.ranks import TINY
-from tests.tiny_models import TRANSFORMERS
+from tests.tiny_models import TRANSFORMERS, tiny_config
 
 STEPS, RATE, DECAY, BETAS, EPS = 6, 0.02, 0.1, (0.9, 0.98), 1e-6
 
@@ -313,6 +314,24 @@ def test_every_family_has_places(family: str) -> None:
         for name, parameter in model.named_parameters()
         if places[name] == "hidden"
     )
+
+
+def test_muon_turns_one_matrix_at_a_time() -> None:
+    """Neither a table of two segments nor the four gates of an LSTM together are a matrix."""
+    segments = new_model(parse_model({**TINY, "family": "xlnet", "vocab_size": 67}))
+    tables = {
+        name: parameter_role(name, parameter)
+        for name, parameter in segments.named_parameters()
+        if name.endswith("attention.segment.weight")
+    }
+    assert set(tables.values()) == {"embeddings"}
+    gates = new_backbone(tiny_config("elmo")).encoder
+    found = {
+        name.rpartition(".")[2]: _stacked(gates, name)
+        for name, _ in gates.named_parameters()
+        if "lstm.weight" in name
+    }
+    assert found == {"weight_ih_l0": 4, "weight_hh_l0": 4, "weight_hr_l0": 1}
 
 
 def test_places_have_rates_of_their_own() -> None:
