@@ -101,19 +101,19 @@ _NEXT = 6  # characters at most between a number and the next one of a list
 
 # Words that announce a telephone number, in all languages of REGIONS; `-` stands for any ending.
 _ANNOUNCEMENTS = """
-    tel tél tlf tlfn tlp telp tlm tfn tfno ph phone phones call calls calling dial fax fax-
-    telef telefo- telefó- teléfo- telèfo- telefax- telep- teleph- téléph- télécop- telemó- faks-
-    mob mobil- mobie- mobiil- móvil- mòbil- mobitel- cel cell cellphone- cellul- celular-
-    smartphone- gsm handy- rufnummer- durchwahl- festnetz- fernsprech- portable- hotline-
-    infolin- whatsapp sms kom komórk- puh puheli- matkapuheli- kännyk- tālr- ponsel- hp wa cep
+    tel tél tlf tlfn tlp telp tlm tfn tfno ph phone phones call calls calling dial fax fax- telef
+    telefo- telefó- teléfo- telèfo- telefax- telep- teleph- téléph- télécop- telemó- faks- mob
+    mobil- mobie- mobiil- móvil- mòbil- mobitel- cel cell cellphone- cellul- celular- smartphone-
+    gsm handy- rufnummer- durchwahl- festnetz- fernsprech- portable- hotline- infolin- whatsapp
+    sms kom växel- centralin- komórk- puh puheli- matkapuheli- kännyk- tālr- ponsel- hp wa cep
     thoại đt sđt đtdđ động тел телефон- моб мобил- мобіл- сот сотов- факс- звон- дзвон- τηλ
     τηλέφων- τηλεφων- κιν κινητ- φαξ ☎ ☏ ✆ 📞 📱 📠 هاتف هواتف تلفون تليفون تيليفون جوال موبايل
-    محمول نقال خلوي فاكس اتصل واتس تلفن موبایل همراه نمابر فکس تماس فون موبائل فیکس טלפון טל'
-    טל׳ טל. טל: נייד פלאפון סלולר פקס וואטסאפ फोन फ़ोन फ़ोन मोबाइल मोबाईल दूरभाष दूरध्वनी
+    محمول نقال خلوي فاكس اتصل اتصال واتس تلفن موبایل همراه نمابر فکس تماس فون موبائل فیکس טלפון
+    טל' טל׳ טל. טל: נייד פלאפון סלולר פקס וואטסאפ फोन फ़ोन फ़ोन मोबाइल मोबाईल दूरभाष दूरध्वनी
     भ्रमणध्वनी फैक्स फॅक्स ফোন মোবাইল দূরভাষ ফ্যাক্স தொலைபேசி கைபேசி அலைபேசி மொபைல் போன் ఫోన్
     మొబైల్ దూరవాణి โทร มือถือ เบอร์ แฟกซ์ สายด่วน 电话 電話 手机 手機 致电 致電 热线 熱線 专线
-    專線 传真 傳真 座机 拨打 撥打 携帯 ファックス ファクス ダイヤル 直通 連絡先 전화 휴대폰
-    핸드폰 팩스 연락처 폰
+    專線 传真 傳真 座机 拨打 撥打 携帯 ファックス ファクス ダイヤル 直通 連絡先 전화 휴대폰 핸드폰
+    팩스 연락처 폰
 """
 _WHOLE = frozenset(_ANNOUNCEMENTS.split())
 _STEMS = tuple(word[:-1] for word in _WHOLE if word.endswith("-"))

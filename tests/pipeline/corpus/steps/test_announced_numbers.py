@@ -196,3 +196,168 @@ TOKENS = {kind: f"<{kind}>" for kind in ("email", "iban", "card", "ip")}
 )  # fmt: skip
 def test_other_kinds_in_other_forms(text, expected):
     assert mask_text(text, TOKENS)[0] == (expected or text)
+
+
+# Contact lines as authorities and shops print them, with the numbers that name no telephone.
+LINES = [
+    (
+        "de",
+        "Stadtverwaltung Musterstadt, Rathausplatz 1, Telefon (0 62 21) 58-0, Telefax (0 62 21) 58-10 90 0",
+        "Stadtverwaltung Musterstadt, Rathausplatz 1, Telefon <phone>, Telefax <phone>",
+    ),
+    (
+        "de",
+        "Öffnungszeiten: Mo-Fr 8:00-12:00 Uhr. Telefonisch erreichbar unter 089/23396 0 oder 115.",
+        "Öffnungszeiten: Mo-Fr 8:00-12:00 Uhr. Telefonisch erreichbar unter <phone> oder 115.",
+    ),
+    (
+        "fr",
+        "Mairie de Lyon – 1 place de la Comédie – 69001 Lyon – Tél. 04 72 10 30 30 – Siret 216 901 231 00012",
+        "Mairie de Lyon – 1 place de la Comédie – 69001 Lyon – Tél. <phone> – Siret 216 901 231 00012",
+    ),
+    (
+        "ru",
+        "ООО «Ромашка», ИНН 7707083893, КПП 770701001, р/с 40702810900000012345, тел./факс (495) 123-45-67, доб. 12",
+        "ООО «Ромашка», ИНН 7707083893, КПП 770701001, р/с 40702810900000012345, тел./факс <phone>, доб. 12",
+    ),
+    (
+        "ru",
+        "г. Казань, ул. Баумана, д. 5, т. 8 (843) 292-00-00; e-mail: info@kazan.ru",
+        "г. Казань, ул. Баумана, д. 5, т. <phone>; e-mail: <email>",
+    ),
+    (
+        "zh",
+        "地址：北京市海淀区中关村大街1号 邮编：100080 电话：010-62511234 传真：010-62511235 手机：139 1234 5678",
+        "地址：北京市海淀区中关村大街1号 邮编：100080 电话：<phone> 传真：<phone> 手机：<phone>",
+    ),
+    (
+        "zh",
+        "客服热线：400-810-8888，24小时服务。QQ：123456789",
+        "客服热线：<phone>，24小时服务。QQ：123456789",
+    ),
+    (
+        "zh",
+        "統一編號：12345678\u3000電話：(02)2720-8889分機1234\u3000傳真：02-27208890",
+        "統一編號：12345678\u3000電話：<phone>分機1234\u3000傳真：<phone>",
+    ),
+    (
+        "ja",
+        "〒100-8111\u3000東京都千代田区千代田1-1\u3000TEL:03-3213-1111(代表)\u3000FAX:03-3213-1234\u3000営業時間9:00〜17:00",
+        "〒100-8111\u3000東京都千代田区千代田1-1\u3000TEL:<phone>(代表)\u3000FAX:<phone>\u3000営業時間9:00〜17:00",
+    ),
+    (
+        "ja",
+        "フリーダイヤル 0120-123-456（受付時間 平日9時〜18時）、携帯電話からは０５７０－００－１２３４",
+        "フリーダイヤル <phone>（受付時間 平日9時〜18時）、携帯電話からは<phone>",
+    ),
+    (
+        "ko",
+        "서울특별시 중구 세종대로 110 (우) 04524 대표전화 02-120 / 팩스 02-2133-0797 사업자등록번호 104-83-00469",
+        "서울특별시 중구 세종대로 110 (우) 04524 대표전화 02-120 / 팩스 <phone> 사업자등록번호 104-83-00469",
+    ),
+    (
+        "ar",
+        "للاستفسار يرجى الاتصال على الرقم 0501234567 أو هاتف رقم ٠١١٢٣٤٥٦٧٨ فاكس 0112345679",
+        "للاستفسار يرجى الاتصال على الرقم <phone> أو هاتف رقم <phone> فاكس <phone>",
+    ),
+    (
+        "fa",
+        "آدرس: تهران، خیابان ولیعصر، پلاک ۱۲، تلفن: ۰۲۱۸۸۷۷۶۶۵۵ - ۰۹۱۲۳۴۵۶۷۸۹",
+        "آدرس: تهران، خیابان ولیعصر، پلاک ۱۲، تلفن: <phone> - <phone>",
+    ),
+    (
+        "hi",
+        "अधिक जानकारी के लिए मोबाइल नंबर 98765 43210 या हेल्पलाइन 1800-11-2345 पर संपर्क करें।",
+        "अधिक जानकारी के लिए मोबाइल नंबर <phone> या हेल्पलाइन <phone> पर संपर्क करें।",
+    ),
+    (
+        "th",
+        "ติดต่อสอบถาม โทร 0 2345 6789 ต่อ 123 หรือ 081-234-5678",
+        "ติดต่อสอบถาม โทร <phone> ต่อ 123 หรือ <phone>",
+    ),
+    (
+        "he",
+        "לפרטים: דני 052-1234567, משרד: 03-6123456, פקס 03-6123457, ת.ז. 123456782",
+        "לפרטים: דני 052-1234567, משרד: <phone>, פקס <phone>, ת.ז. 123456782",
+    ),
+    (
+        "pl",
+        "ul. Marszałkowska 1, 00-624 Warszawa, tel. (22) 621 02 03, NIP 525-000-12-34, REGON 123456785",
+        "ul. Marszałkowska 1, 00-624 Warszawa, tel. <phone>, NIP 525-000-12-34, REGON 123456785",
+    ),
+    (
+        "tr",
+        "Tel: 0 (212) 444 0 849 - 0212 455 13 00, Faks: 0212 512 77 10, Vergi No: 1234567890",
+        "Tel: <phone> - <phone>, Faks: <phone>, Vergi No: 1234567890",
+    ),
+    (
+        "pt",
+        "Telefone: (11) 3091-3116 / 3091-3117; WhatsApp (11) 98765-4321; CNPJ 63.025.530/0001-04; CEP 05508-220",
+        "Telefone: <phone> / 3091-3117; WhatsApp <phone>; CNPJ 63.025.530/0001-04; CEP 05508-220",
+    ),
+    (
+        "es",
+        "C/ Alcalá 45, 28014 Madrid. Telf.: 91 480 00 10 / 010. Fax: 91 480 00 11. NIF P2807900B",
+        "C/ Alcalá 45, 28014 Madrid. Telf.: <phone> / 010. Fax: <phone>. NIF P2807900B",
+    ),
+    (
+        "it",
+        "P.IVA 00514490010 – Tel. centralino 011.442.1111 – cell. 335 1234567",
+        "P.IVA 00514490010 – Tel. centralino <phone> – cell. <phone>",
+    ),
+    (
+        "nl",
+        "KvK 34366966, tel. 020 - 624 11 11 of 14 020 (ma-vr)",
+        "KvK 34366966, tel. <phone> of 14 020 (ma-vr)",
+    ),
+    (
+        "sv",
+        "Org.nr 212000-0142. Växel: 08-508 00 000. Tfn 08-508 29 000, tfn vx 08/508 28 000",
+        "Org.nr 212000-0142. Växel: <phone>. Tfn <phone>, tfn vx <phone>",
+    ),
+    (
+        "fi",
+        "Y-tunnus 0201256-6, puh. 09 310 1691 (vaihde), p. 040 123 4567, asiakaspalvelu puh: 0931011111",
+        "Y-tunnus 0201256-6, puh. <phone> (vaihde), p. <phone>, asiakaspalvelu puh: <phone>",
+    ),
+    (
+        "el",
+        "ΑΦΜ 090000045, Τηλ: 210 3893400, 213-1500100, Φαξ 2103893401, κιν. 6912345678",
+        "ΑΦΜ 090000045, Τηλ: <phone>, <phone>, Φαξ <phone>, κιν. <phone>",
+    ),
+    (
+        "vi",
+        "Mã số thuế: 0100109106. ĐT: (024) 3825 5566 - 0912 345 678, Fax: 024.38255567",
+        "Mã số thuế: 0100109106. ĐT: <phone> - <phone>, Fax: <phone>",
+    ),
+    (
+        "id",
+        "Jl. Medan Merdeka Selatan 8-9, Telp. (021) 3823355, HP. 0812-3456-7890, NPWP 01.234.567.8-901.000",
+        "Jl. Medan Merdeka Selatan 8-9, Telp. <phone>, HP. <phone>, NPWP 01.234.567.8-901.000",
+    ),
+    (
+        "uk",
+        "ЄДРПОУ 00032684, тел.: (044) 202-70-00, факс 044-279-87-22, моб.тел. 0671234567",
+        "ЄДРПОУ 00032684, тел.: <phone>, факс <phone>, моб.тел. <phone>",
+    ),
+    (
+        "bn",
+        "ফোন: ০২-৯৫৫৮০৮০, মোবাইলঃ ০১৭১২-৩৪৫৬৭৮, পোস্ট কোড ১০০০",
+        "ফোন: <phone>, মোবাইলঃ <phone>, পোস্ট কোড ১০০০",
+    ),
+    (
+        "en",
+        "Reg. charity 1234567. Tel +44 (0)20 7946 0000 ext. 123; mob. 07700 900123; VAT GB 123 4567 89; ORCID 0000-0002-1825-0097",
+        "Reg. charity 1234567. Tel <phone> ext. 123; mob. <phone>; VAT GB 123 4567 89; ORCID 0000-0002-1825-0097",
+    ),
+    (
+        "en",
+        "Call us toll-free at 1-800-FLOWERS or 1-800-356-9377. SSN 078-05-1120. Flight 1234-5678.",
+        "Call us toll-free at 1-800-FLOWERS or <phone>. SSN 078-05-1120. Flight 1234-5678.",
+    ),
+]
+
+
+@pytest.mark.parametrize(("language", "text", "expected"), LINES)
+def test_contact_lines(language, text, expected):
+    assert mask_text(text, TOKENS | {"phone": "<phone>"}, language)[0] == expected
