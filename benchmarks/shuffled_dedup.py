@@ -44,6 +44,7 @@ from cloze.pipeline.corpus.duplicates.distributed import (
     write_blocks,
 )
 from cloze.pipeline.corpus.duplicates.plan import CorpusPlan, CorpusPlanRequest, plan
+from cloze.pipeline.corpus.duplicates.signatures import SKETCH_BYTES
 from cloze.pipeline.corpus.options import DEFAULT
 from cloze.pipeline.corpus.read.intermediate import signatures_schema
 from cloze.pipeline.runners.shuffle import ShuffleJob
@@ -96,10 +97,10 @@ def _batches(
 ) -> Iterator[pa.RecordBatch]:
     for begin in range(0, own.size, 300):
         rows = own[begin : begin + 300]
-        minima = np.arange(DEFAULT.minima)
-        alike = random_keys.uniform(random_keys.fold_in(5, rows[:, None], minima)) < 0.8
+        places = np.arange(SKETCH_BYTES)
+        alike = random_keys.uniform(random_keys.fold_in(5, rows[:, None], places)) < 0.9
         sketch = random_keys.fold_in(
-            6, np.where(alike, head[rows][:, None], rows[:, None]), minima
+            6, np.where(alike, head[rows][:, None], rows[:, None]), places
         ).astype(np.uint8)
         arrays = [pa.array(columns[name][rows]) for name in schema.names if name != "sketch"]
         kind = schema.field("sketch").type

@@ -53,21 +53,24 @@ class Lease:
         self._written, content = time.monotonic(), json.dumps(self.facts).encode()
         if not storage.create_bytes(self.path, content):
             return False
-        # A store that writes it again has no conditions, and others may have replaced it.
-        self._is_exclusive = not storage.create_bytes(self.path, content)
+        # A store that writes other facts there has no conditions, and others may have replaced it.
+        self.facts["count"] += 1
+        again = json.dumps(self.facts).encode()
+        self._is_exclusive = not storage.create_bytes(self.path, again)
         return True
 
     def put(self) -> None:
         """Write the object."""
         self.facts["count"] += 1
-        self._written = time.monotonic()
         storage.write_bytes(self.path, json.dumps(self.facts).encode())
 
     def renew(self) -> None:
         """Write the object again, unless it was removed or replaced: then the lease is lost."""
+        began = time.monotonic()
         self.is_lost = self.is_lost or not self._is_own(read(self.path))
         if not self.is_lost:
             self.put()
+            self._written = began  # the write may be late: then the object was taken meanwhile
 
     def keep(self) -> None:
         """Start a thread that renews the lease."""

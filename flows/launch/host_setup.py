@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import fcntl
-import functools
-import hashlib
 import os
-import platform
 import socket
 import struct
 import subprocess
@@ -15,37 +12,13 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from cloze.core.artifacts import artifact, fingerprints
+from cloze.core.artifacts import fingerprints
 from cloze.core.artifacts.checkpoints import TOKEN
 from cloze.core.errors import ClozeError, DataError, UsageError
+from cloze.core.identity import difference, identity
 from cloze.core.stages.execution import Execution
 from cloze.flows.launch.protocol import LaunchSpec
 from cloze.flows.machine import slots
-
-PACKAGES = ("core", "pipeline", "model", "flows")
-
-
-def identity() -> dict[str, str]:
-    """Return versions by package, `python`, and `code`: a hash of Cloze's source files."""
-    return {"python": platform.python_version(), **artifact.package_versions(), "code": _code()}
-
-
-@functools.cache
-def _code() -> str:
-    root, digest = Path(__file__).parents[2], hashlib.sha256()
-    for path in sorted(path for package in PACKAGES for path in (root / package).rglob("*.py")):
-        digest.update(
-            f"{path.relative_to(root)}\0{hashlib.sha256(path.read_bytes()).hexdigest()}\n".encode()
-        )
-    return digest.hexdigest()[:12]
-
-
-def difference(local: Mapping[str, str], remote: Mapping[str, str]) -> tuple[str, str, str] | None:
-    """Return the first difference of two identities as (name, here, there); None if equal."""
-    for name in sorted({*local, *remote}, key=lambda name: (name == "code", name)):
-        if local.get(name) != remote.get(name):
-            return name, local.get(name, "none"), remote.get(name, "none")
-    return None
 
 
 def check_host(launch: LaunchSpec, node: int, host: str) -> None:

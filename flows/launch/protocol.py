@@ -147,7 +147,7 @@ class LaunchSpec:
         worker: module that a rank's process runs.
         hosts: host names by node number, one agent each; empty names are not known in advance.
         counts: number of ranks by node number.
-        program: identity of the program (`host_setup.identity`), which must be equal on all hosts.
+        program: identity of the program (`cloze.core.identity`), which must be equal on all hosts.
         inputs: path and fingerprint by role; all hosts must see the same.
         grace_seconds: grace period of the ranks.
         grace_grows: extend the grace period if ranks report that they need more.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import heapq
 import itertools
 import json
 import logging
@@ -37,11 +38,11 @@ def balance_units(
     For engines that assign elements dynamically (one worker here), the heaviest units come first.
     """
     queues: list[list[tuple[str, Any]]] = [[] for _ in range(max(1, min(workers, len(units))))]
-    loads = [0.0] * len(queues)
+    loads = [(0.0, worker) for worker in range(len(queues))]  # a heap
     for number in sorted(range(len(units)), key=lambda n: (-weights[n], n)):
-        lightest = loads.index(min(loads))
+        load, lightest = loads[0]
         queues[lightest].append(units[number])
-        loads[lightest] += weights[number]
+        heapq.heapreplace(loads, (load + weights[number], lightest))
     longest = max(map(len, queues), default=0)
     return [
         queue[index] if index < len(queue) else (IDLE, None)

@@ -28,7 +28,12 @@ from cloze.core.processes import describe_exit, free_ports, wait_for_port
 from cloze.core.stages.execution import Execution
 from cloze.pipeline.runners.base import CONTINUE, RunnerBackend, WorkerLostError
 from cloze.pipeline.runners.beam_runner import run_monitored
-from cloze.pipeline.runners.pool import DEATH_NOTICE_SECONDS, WorkerPool, shared_secret
+from cloze.pipeline.runners.pool import (
+    DEATH_NOTICE_SECONDS,
+    WorkerPool,
+    shared_secret,
+    worker_params,
+)
 
 CLASSPATH = "CLOZE_FLINK_CLASSPATH"  # a jar or a directory of jars; separate several by `:`
 # version of the downloaded job server; overridden by --beam-option=--flink_version=…
@@ -136,7 +141,7 @@ class FlinkBackend(RunnerBackend):
             else:
                 self._pool = None
                 workers = slots_per_task_manager(cluster_url, self.workers)
-                address, params = self._execution.worker_pool, {"secret": shared_secret()}
+                address, params = self._execution.worker_pool, worker_params(shared_secret())
             self._worker_flags = self._worker_options(address, params, workers)
             self._log.parent.mkdir(parents=True, exist_ok=True)
             self._server = stack.enter_context(

@@ -42,6 +42,7 @@ from apache_beam.portability.api import beam_fn_api_pb2, beam_fn_api_pb2_grpc
 from cloze.core import storage
 from cloze.core.artifacts.fingerprints import cache_directory
 from cloze.core.errors import UsageError
+from cloze.core.identity import difference, identity
 from cloze.core.processes import MemoryWatch, describe_exit, die_with_parent
 from cloze.pipeline.runners.base import CONTINUE, WorkerLostError
 from cloze.pipeline.runners.beam_worker import quiet_hang_ups
@@ -79,13 +80,14 @@ class WorkerPool(beam_fn_api_pb2_grpc.BeamFnExternalWorkerPoolServicer):  # type
     """A gRPC server that listens at `address` while entered.
 
     Attributes:
-        params: parameters of the callers' EXTERNAL environment: the secret, drawn unless given.
+        params: parameters of the callers' EXTERNAL environment: the secret, drawn unless given, and
+            the program's identity. A worker of another version would mix its results in.
         deaths: messages about workers that died without a stop request.
     """
 
     def __init__(self, address: str = "127.0.0.1:0", secret: str | None = None) -> None:
         self.address = address
-        self.params = {"secret": secret or secrets.token_hex(16)}
+        self.params = worker_params(secret or secrets.token_hex(16))
         self.deaths: list[str] = []
         self._workers: dict[str, PoolWorker] = {}
         self._count = 0
@@ -151,6 +153,15 @@ class WorkerPool(beam_fn_api_pb2_grpc.BeamFnExternalWorkerPoolServicer):  # type
             message = (
                 f"{context.peer()} does not know the secret of this pool; set {SECRET} to the same "
                 f"text for pools and submitters"
+            )
+            _LOGGER.warning("%s", message)
+            return beam_fn_api_pb2.StartWorkerResponse(error=message)
+        theirs = json.loads(request.params["program"] or "{}")
+        if differs := difference(json.loads(self.params["program"]), theirs):
+            name, here, there = differs
+            message = (
+                f"the worker pool at {self.address} has {name} {here}, the command has {there}; "
+                f"install the same for both and restart the pool"
             )
             _LOGGER.warning("%s", message)
             return beam_fn_api_pb2.StartWorkerResponse(error=message)
@@ -232,6 +243,11 @@ def _hang_up(control: str, worker_id: str) -> None:
         )
         for _ in stub.Control(iter(()), timeout=HANG_UP_SECONDS, wait_for_ready=True):
             break  # the engine took it for its worker and gave it work
+
+
+def worker_params(secret: str) -> dict[str, str]:
+    """Return the parameters by which a pool knows a caller, and that both are the same program."""
+    return {"secret": secret, "program": json.dumps(identity("core", "pipeline"))}
 
 
 def shared_secret() -> str:

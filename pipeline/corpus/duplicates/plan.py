@@ -2,7 +2,7 @@
 
 It runs in one process, by column: the signatures are copied to one flat file per column on the
 local disk; each column is loaded, sorted and released before the next. A document takes about 50
-bytes of memory at the peak and 190 bytes of disk, whatever its length. `distributed.py` finds the
+bytes of memory at the peak and 590 bytes of disk, whatever its length. `distributed.py` finds the
 duplicates of a larger corpus.
 """
 
@@ -32,6 +32,7 @@ from cloze.pipeline.corpus.duplicates.search import (
     later_occurrences,
     verified_duplicates,
 )
+from cloze.pipeline.corpus.duplicates.signatures import sure_similarity
 from cloze.pipeline.corpus.options import MinHash, MixtureOptions
 from cloze.pipeline.corpus.read.intermediate import shard_of, shard_position
 from cloze.pipeline.corpus.write.mixing import (
@@ -83,8 +84,8 @@ def find_duplicates(
         columns: signatures of all documents.
         minhash: parameters of the bands; None: near duplicates are kept.
         exact: drop exact duplicates.
-        threshold: minimum estimated similarity of a near duplicate to the kept document; 0: near
-            duplicates are the connected components of shared bands.
+        threshold: minimum similarity of a near duplicate to the kept document; 0: near duplicates
+            are the connected components of shared bands.
     """
     by_rank = _by_rank(columns)
     count = by_rank.size
@@ -109,7 +110,7 @@ def find_duplicates(
                 minhash.bands,
                 alive,
                 lambda numbers: sketches[by_rank[numbers]],
-                threshold,
+                sure_similarity(threshold),
             )
         else:
             bands = (columns.ranked(f"band_{band:02d}", by_rank) for band in range(minhash.bands))

@@ -17,15 +17,17 @@ import pyarrow as pa
 
 from cloze.core import random_keys
 from cloze.core.arrow import file_buffer
-from cloze.pipeline.corpus.duplicates.signatures import U8, similarity
+from cloze.pipeline.corpus.duplicates.signatures import U8, margin, similarity
 from cloze.pipeline.corpus.read.intermediate import IntermediateFile
 
 I32 = npt.NDArray[np.int32]
 I64 = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 
-_PAIRS = 1 << 16  # pairs of sketches compared at a time
-_ROUNDS = 1000  # afterwards, undecided documents are kept
+_PAIRS = 1 << 12  # pairs of sketches compared at a time: 1 MB, so that they fit in the cache
+_ROUNDS = 8  # a round keeps one document of a bucket; large buckets are then decided in order
+_HEAD = 64  # bytes of the sketches that are compared first
+_FEW = 64  # kept documents of the smallest buckets, compared first: a copy is mostly among them
 _IN_MEMORY_DOCUMENTS = 1 << 20  # undecided documents whose bands all fit in memory
 
 
@@ -125,13 +127,13 @@ def verified_duplicates(
     A document is dropped if it shares a band with a kept document of lower number and their
     estimated similarity is at least `threshold`. Being a duplicate of a dropped document does not
     suffice. Each round keeps the documents that share no band with an earlier undecided one, and
-    drops the documents similar to them; the rest is decided in later rounds.
+    drops the documents similar to them. What the last round leaves is decided in order.
 
     Args:
         band: returns the hashes of a band, uint64 [n].
         bands: number of bands.
         alive: bool [n], documents to consider.
-        sketches: returns the sketches of the numbered documents, uint8 [k, minima].
+        sketches: returns the sketches of the numbered documents, uint8 [k, bytes].
         threshold: Jaccard similarity.
     """
     of = np.arange(alive.size, dtype=np.int32)
@@ -148,7 +150,7 @@ def verified_duplicates(
             )
             blocked[later] = shared[later] = shared[first] = True
         if not blocked.any():
-            break
+            return of
         undecided, leads = undecided[shared], ~blocked[shared]
         if band_columns is not None:
             band_columns = band_columns[shared]
@@ -174,7 +176,56 @@ def verified_duplicates(
             undecided[remaining],
             None if band_columns is None else band_columns[remaining],
         )
+    columns = (
+        _column(band, number, undecided, of.size)
+        if band_columns is None
+        else band_columns[:, number]
+        for number in range(bands)
+    )
+    _decide_in_order(of, undecided, list(map(_members, columns)), sketches, threshold)
     return of
+
+
+def _members(column: random_keys.U64) -> I64:
+    """Return for each document where its bucket begins, if documents are sorted by bucket."""
+    _, bucket, sizes = np.unique(column, return_inverse=True, return_counts=True)
+    begins: I64 = (np.cumsum(sizes) - sizes)[bucket]
+    return begins
+
+
+def _decide_in_order(
+    of: I32,
+    undecided: I64,
+    begins: Sequence[I64],
+    sketches: Callable[[I64], U8],
+    threshold: float,
+) -> None:
+    """Decide the documents one by one, each by the kept ones in its buckets; write into `of`.
+
+    Args:
+        begins: result of `_members` of each band.
+    """
+    if not undecided.size:
+        return
+    blocks = np.split(undecided, range(_PAIRS, undecided.size, _PAIRS))
+    heads = np.concatenate([sketches(block)[:, :_HEAD] for block in blocks])
+    rough = threshold - margin(threshold, heads.shape[1])
+    places = np.stack(begins, axis=1) + undecided.size * np.arange(len(begins))
+    kept = np.empty(places.size, dtype=np.int32)  # members of each bucket, from its first place on
+    sizes = np.zeros(places.size, dtype=np.int32)  # number of them, at a bucket's first place
+    for row, own in enumerate(places):
+        buckets = sorted(zip(sizes[own].tolist(), own.tolist(), strict=True))
+        members = np.concatenate([kept[begin : begin + size] for size, begin in buckets])
+        many = np.sort(members[_FEW:])
+        for some in (members[:_FEW], many[np.diff(many, prepend=-1) > 0]):
+            some = some[_alike(lambda rows: heads[rows], np.array([row]), some, rough)]
+            alike = _alike(sketches, undecided[row : row + 1], undecided[some], threshold)
+            if alike.any():
+                of[undecided[row]] = undecided[some[alike].min()]
+                break
+        else:
+            kept[own + sizes[own]] = row
+            sizes[own] += 1
 
 
 def _column(
@@ -185,11 +236,15 @@ def _column(
 
 
 def _alike(sketches: Callable[[I64], U8], left: I64, right: I64, threshold: float) -> Bools:
-    """Return which pairs reach the threshold of estimated similarity, bool [pairs]."""
-    alike = np.zeros(left.size, dtype=bool)
-    for begin in range(0, left.size, _PAIRS):
+    """Return which pairs reach the threshold of estimated similarity, bool [pairs].
+
+    A single document at the left is compared with each at the right.
+    """
+    alike = np.zeros(right.size, dtype=bool)
+    for begin in range(0, right.size, _PAIRS):
         pairs = slice(begin, begin + _PAIRS)
-        alike[pairs] = similarity(sketches(left[pairs]), sketches(right[pairs])) >= threshold
+        one = left if left.size == 1 else left[pairs]
+        alike[pairs] = similarity(sketches(one), sketches(right[pairs])) >= threshold
     return alike
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import itertools
+import math
 import unicodedata
 from dataclasses import dataclass
 
@@ -198,6 +199,14 @@ U8 = npt.NDArray[np.uint8]
 U32 = npt.NDArray[np.uint32]
 
 EXACT_BYTES = 16
+SKETCH_BYTES = 512
+_BINS = 2 * SKETCH_BYTES  # four bits each
+_BIN_SHIFT = np.uint32(33 - _BINS.bit_length())  # the first bits of a hash name its bin
+_VALUES = 15  # of a filled bin
+# An estimate has a standard deviation of at most sqrt(J (1 - J) / bins), and 5 % more because one
+# in 15 unequal bins agrees. Beyond four of them lies one pair in 30,000.
+_DEVIATIONS = 4.2
+_LOW_BITS = np.uint64(0x7777777777777777)
 _BLOCK = 1 << 10  # n-grams hashed at a time, so that a block of hashes fits in the cache
 _SMALLEST_BUFFER = 16  # numpy's minimum
 _MOST = np.iinfo(np.uint32).max
@@ -210,7 +219,7 @@ class Signature:
     Attributes:
         exact: 16 bytes, equal for texts that differ only in case, punctuation and spacing.
         bands: uint64 [bands]; near duplicates share at least one. None without MinHash.
-        sketch: uint8 [bands · rows], lowest byte of each minimum. None without MinHash.
+        sketch: uint8 [SKETCH_BYTES], see `_sketch`. None without MinHash.
     """
 
     exact: bytes
@@ -224,14 +233,15 @@ def signature(text: str, minhash: MinHash | None = DEFAULT) -> Signature:
     exact = hashlib.blake2b(data, digest_size=EXACT_BYTES).digest()
     if minhash is None:
         return Signature(exact)
-    minima = _minima(shingles(data, minhash.ngram), minhash.minima)
+    hashes = shingles(data, minhash.ngram)
+    minima = _minima(hashes, minhash.minima)
     with np.errstate(over="ignore"):
         bands = random_keys.splitmix64(
             (minima.reshape(minhash.bands, minhash.rows) * _row_factors(minhash.rows)).sum(
                 axis=1, dtype=np.uint64
             )
         )
-    return Signature(exact, bands, minima.astype(np.uint8))
+    return Signature(exact, bands, _sketch(hashes))
 
 
 def shingles(data: bytes, length: int = DEFAULT.ngram) -> U32:
@@ -271,15 +281,53 @@ def _minima(hashes: U32, count: int) -> U32:
     return minima
 
 
+def _sketch(hashes: U32) -> U8:
+    """Return the smallest hash of each bin in four bits, 0 if the bin is empty; two bins a byte.
+
+    One permutation hashing (Li, Owen and Zhang, 2012). The bands cannot serve for the estimate:
+    pairs are compared because a band agrees, so their minima overstate the similarity.
+    """
+    smallest = np.full(_BINS, _MOST, dtype=np.uint32)
+    np.minimum.at(smallest, hashes >> _BIN_SHIFT, hashes)
+    values = np.where(smallest == _MOST, 0, smallest % _VALUES + 1).astype(np.uint8)
+    return values[0::2] | values[1::2] << np.uint8(4)
+
+
 def similarity(left: U8, right: U8) -> npt.NDArray[np.float64]:
     """Estimate the Jaccard similarity of pairs of sketches, corrected for chance; float64 [n].
 
     Args:
-        left, right: uint8 [n, bands · rows], as `Signature.sketch`.
+        left, right: uint8 [n, bytes] or [1, bytes], as `Signature.sketch`.
     """
-    agreeing = (left == right).mean(axis=1)
-    corrected: npt.NDArray[np.float64] = np.clip((agreeing - 2.0**-8) / (1 - 2.0**-8), 0.0, 1.0)
-    return corrected
+    one, other = left.view(np.uint64), right.view(np.uint64)
+    empty = _zeros(one | other)
+    both = 2 * left.shape[1] - _zeros(one) - _zeros(other) + empty
+    agreeing = _zeros(one ^ other) - empty
+    shared = (_VALUES * agreeing - both) / (_VALUES - 1)  # one in 15 agrees by chance
+    filled = np.maximum(2 * left.shape[1] - empty, 1)
+    clipped: npt.NDArray[np.float64] = np.clip(shared / filled, 0.0, 1.0)
+    return clipped
+
+
+def _zeros(words: random_keys.U64) -> I64:
+    """Count the zeros among the groups of four bits in each row, int64 [n]."""
+    filled = ((words & _LOW_BITS) + _LOW_BITS) | words | _LOW_BITS
+    counts: I64 = np.bitwise_count(~filled).sum(axis=1, dtype=np.int64)
+    return counts
+
+
+def sure_similarity(threshold: float) -> float:
+    """Return the estimate from which on a pair surely has the similarity `threshold`.
+
+    A document is compared with thousands of others of its kind, as the pages of one template are.
+    With the threshold itself, some estimate would be too high for most of the documents.
+    """
+    return min(1.0, threshold + margin(threshold, SKETCH_BYTES))
+
+
+def margin(threshold: float, sketched: int) -> float:
+    """Return what an estimate from so many bytes may be above or below the true similarity."""
+    return _DEVIATIONS * math.sqrt(threshold * (1 - threshold) / (2 * sketched))
 
 
 def jaccard(left: str, right: str, length: int = DEFAULT.ngram) -> float:

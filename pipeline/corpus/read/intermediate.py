@@ -15,6 +15,7 @@ from cloze.core import random_keys, storage
 from cloze.core.arrow import file_buffer, local_copy
 from cloze.core.errors import DataError, first_line
 from cloze.pipeline.corpus.document import InfoboxField
+from cloze.pipeline.corpus.duplicates.signatures import SKETCH_BYTES
 from cloze.pipeline.corpus.options import MinHash
 
 # 2: url, licence, origin; 3: infobox. Readers of shards ask for the columns they need, so shards of
@@ -92,7 +93,7 @@ def signatures_schema(minhash: MinHash | None, verified: bool, mixed: bool = Fal
     if minhash is not None:
         numbers += [(f"band_{band:02d}", pa.uint64()) for band in range(minhash.bands)]
         if verified:
-            numbers.append(("sketch", pa.binary(minhash.minima)))
+            numbers.append(("sketch", pa.binary(SKETCH_BYTES)))
     return pa.schema(_required(*numbers))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import ipaddress
 import re
+import unicodedata
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
@@ -16,7 +17,14 @@ from typing_extensions import Self
 from cloze.core.words import UNSPACED_LETTER
 from cloze.pipeline.corpus.document import Document
 from cloze.pipeline.corpus.options import CorpusOptions
-from cloze.pipeline.corpus.steps.accounts import BETWEEN, OTHER_NUMBERS, Span, cards, ibans
+from cloze.pipeline.corpus.steps.accounts import (
+    BETWEEN,
+    LABELS,
+    OTHER_NUMBERS,
+    Span,
+    cards,
+    ibans,
+)
 from cloze.pipeline.corpus.steps.base import CleaningResult, CleaningStep, RemovedText, StepFunction
 
 Kind = Literal["email", "phone", "ip", "card", "iban"]
@@ -45,9 +53,10 @@ class PersonalDataOptions(CorpusOptions):
         return {kind: f"<{kind}>" for kind in _SEARCHED if kind in self.mask_personal_data}
 
 
-_LOCAL = r"[\w+%-]{1,64}(?:\.[\w+%-]{1,64}){0,8}"
+_LOCAL = r"[\w+%-]{1,64}(?:[.'’&][\w+%-]{1,64}){0,8}"
 _LABEL = r"[^\W_](?:[^\W_]|-(?=[\w-])){0,62}"
-_EMAIL = rf"(?<![\w.+%@-]){_LOCAL}@(?:{_LABEL}\.){{1,8}}[^\W\d_]{{2,24}}(?![\w-]|\.\w)"
+_TOP = r"(?:[^\W\d_]{2,24}|xn--[a-z\d-]{2,59})"
+_EMAIL = rf"(?<![\w.+%@-]){_LOCAL}@(?:{_LABEL}\.){{1,8}}{_TOP}(?![\w-]|\.\w)"
 
 _OCTET = r"(?:25[0-5]|2[0-4]\d|1\d\d|[1-9]?\d)"
 _IPV4 = re.compile(rf"(?<![\w.:/-])(?:{_OCTET}\.){{3}}{_OCTET}(?![\w-]|\.\d)")
@@ -59,7 +68,10 @@ _IPV6 = re.compile(
 _IS_VERSION = re.compile(
     r"(?:\b(?:versions?|ver|v|releases?|builds?|firmware|kernel|chrome|chromium|firefox|safari|"
     r"opera|java|jdk|python|windows|sections?|sect?|"
-    r"chapters?|clauses?|paragraphs?|rules?|tables?|fig(?:ure)?s?|oid)|[§#])[\s.:#/]{0,3}$",
+    r"chapters?|clauses?|paragraphs?|rules?|tables?|fig(?:ure)?s?|oid)|[§#]|"
+    # version in other languages
+    r"\b(?:верси|версі|верзи|versi|versã|verzi|verze|wersj|sürüm|έκδοση|phiên bản)\w{0,6}|版本|"
+    r"バージョン|버전|إصدار|نسخه|גרסה|संस्करण|เวอร์ชัน)[\s.:#/]{0,3}$",
     re.IGNORECASE,
 )
 _IS_ADDRESS = re.compile(
@@ -75,24 +87,66 @@ _LOW_OCTET = 12  # so do low ones such as `10.10.10.10`, which may be the metre 
 # Digits separated only by characters that occur in telephone numbers.
 _MAYBE_PHONE = re.compile(r"\d(?:(?:\.(?!\s)|[\s()\-–/]){0,3}\d){6,15}")
 _DECIMAL = re.compile(r"\d+\.\d+")
-_IS_PHONE = re.compile(
-    r"(?:\b(?:tel|telephone|phones?|call|fax|mobile|mob|cell|whatsapp|sms|hotline|dial|ph|telefon|"
-    r"rufnummer|handy|tél|téléphone|teléfono|telefono|telefone|móvil|cellulare)\b|☎|📞)"
-    r"\W{0,4}(?:\w{0,8}\W{1,3}){0,2}$",
-    re.IGNORECASE,
-)
 _IS_NUMBER = re.compile(rf"\b(?:{OTHER_NUMBERS}|ein)(?:[ -]1[03])?{BETWEEN}", re.IGNORECASE)
-_CONTEXT = 30  # characters before a number that are examined
+_IS_LABELLED = re.compile(rf"\b(?:{LABELS})(?:[ -]1[03])?{BETWEEN}", re.IGNORECASE)
+_IS_DATE = re.compile(  # also years, and frequencies such as 900/1800/1900
+    r"(?:1\d|20)\d\d\s?[-–/]\s?(?:1\d|20)\d\d|(?:1\d|20)\d\d([-./])\d\d?\1\d\d?"
+    r"|\d\d?([-./])\d\d?\2(?:1\d|20)\d\d|(?:\d{3,4}/){2,}\d{3,4}"
+)
+_IS_COUNT = re.compile(r"\d\d?(?:[ .]\d{3}){2,}")
+_CONTEXT = 40  # characters before a number that are examined
+_WORDS = 4  # the last of them, of which one announces a number
+_INSIDE_CONTEXT = 24  # characters, in scripts without spaces
+_NEXT = 6  # characters at most between a number and the next one of a list
 
-# Countries of numbers without country code, by language of the text.
+# Words that announce a telephone number, in all languages of REGIONS; `-` stands for any ending.
+_ANNOUNCEMENTS = """
+    tel tél tlf tlfn tlp telp tlm tfn tfno ph phone phones call calls calling dial fax fax- telef
+    telefo- telefó- teléfo- telèfo- telefax- telep- teleph- téléph- télécop- telemó- faks- mob
+    mobil- mobie- mobiil- móvil- mòbil- mobitel- cel cell cellphone- cellul- celular- smartphone-
+    gsm handy- rufnummer- durchwahl- festnetz- fernsprech- portable- hotline- infolin- whatsapp
+    sms kom växel- centralin- komórk- puh puheli- matkapuheli- kännyk- tālr- ponsel- hp wa cep
+    thoại đt sđt đtdđ động тел телефон- моб мобил- мобіл- сот сотов- факс- звон- дзвон- τηλ
+    τηλέφων- τηλεφων- κιν κινητ- φαξ ☎ ☏ ✆ 📞 📱 📠 هاتف هواتف تلفون تليفون تيليفون جوال موبايل
+    محمول نقال خلوي فاكس اتصل اتصال واتس تلفن موبایل همراه نمابر فکس تماس فون موبائل فیکس טלפון
+    טל' טל׳ טל. טל: נייד פלאפון סלולר פקס וואטסאפ फोन फ़ोन फ़ोन मोबाइल मोबाईल दूरभाष दूरध्वनी
+    भ्रमणध्वनी फैक्स फॅक्स ফোন মোবাইল দূরভাষ ফ্যাক্স தொலைபேசி கைபேசி அலைபேசி மொபைல் போன் ఫోన్
+    మొబైల్ దూరవాణి โทร มือถือ เบอร์ แฟกซ์ สายด่วน 电话 電話 手机 手機 致电 致電 热线 熱線 专线
+    專線 传真 傳真 座机 拨打 撥打 携帯 ファックス ファクス ダイヤル 直通 連絡先 전화 휴대폰 핸드폰
+    팩스 연락처 폰
+"""
+_WHOLE = frozenset(_ANNOUNCEMENTS.split())
+_STEMS = tuple(word[:-1] for word in _WHOLE if word.endswith("-"))
+# Scripts without spaces, or with prefixes of a letter as Arabic: the word may stand inside another.
+_INSIDE = tuple(word for word in _WHOLE if word >= "\u0590")
+_WORD = re.compile(r"[a-z\u00aa-\u058f\u1e00-\u1fff]+")
+
+
+def _announces(before: str, words: int) -> bool:
+    """Return whether one of the last words announces a number; a digit ends what it announces."""
+    tail = re.split(r"\d", before.lower())[-1]
+    last = _WORD.findall(tail)[-words:]
+    return (
+        not _WHOLE.isdisjoint(last)
+        or any(word.startswith(_STEMS) for word in last)
+        or any(word in tail[-_INSIDE_CONTEXT:] for word in _INSIDE)
+    )
+
+
+# Countries of numbers without country code, by language of the text. Those after the bar count only
+# for announced numbers.
 REGIONS = {
-    "ar": ("EG",), "bg": ("BG",), "ca": ("ES",), "cs": ("CZ",), "da": ("DK",),
-    "de": ("DE", "AT", "CH"), "el": ("GR",), "en": ("US", "GB"), "es": ("ES", "MX"), "et": ("EE",),
-    "fa": ("IR",), "fi": ("FI",), "fr": ("FR",), "he": ("IL",), "hi": ("IN",), "hr": ("HR",),
-    "hu": ("HU",), "id": ("ID",), "it": ("IT",), "ja": ("JP",), "ko": ("KR",), "lt": ("LT",),
-    "lv": ("LV",), "nl": ("NL",), "no": ("NO",), "pl": ("PL",), "pt": ("BR", "PT"), "ro": ("RO",),
-    "ru": ("RU",), "sk": ("SK",), "sl": ("SI",), "sr": ("RS",), "sv": ("SE",), "th": ("TH",),
-    "tr": ("TR",), "uk": ("UA",), "vi": ("VN",), "zh": ("CN",),
+    "ar": "EG | SA AE MA DZ TN IQ JO LB SY KW QA BH OM YE LY SD PS MR", "bg": "BG", "bn": "BD | IN",
+    "ca": "ES | AD", "cs": "CZ", "da": "DK", "de": "DE AT CH | LI LU BE IT", "el": "GR | CY",
+    "en": "US GB | CA AU IE NZ IN ZA SG PH NG KE GH PK HK MY",
+    "es": "ES MX | AR CO CL PE VE EC GT CU BO DO HN PY SV NI CR PA UY PR US", "et": "EE",
+    "fa": "IR | AF", "fi": "FI", "fr": "FR | BE CH CA LU MC CI SN CM MA TN DZ MG CD", "he": "IL",
+    "hi": "IN", "hr": "HR | BA", "hu": "HU", "id": "ID", "it": "IT | CH SM", "ja": "JP", "ko": "KR",
+    "lt": "LT", "lv": "LV", "mr": "IN", "nl": "NL | BE SR", "no": "NO", "pl": "PL",
+    "pt": "BR PT | AO MZ CV", "ro": "RO | MD", "ru": "RU | BY KZ KG UA", "sk": "SK",
+    "sl": "SI | IT", "sr": "RS | ME BA", "sv": "SE | FI", "ta": "IN | LK SG MY", "te": "IN",
+    "th": "TH", "tr": "TR | CY", "uk": "UA", "ur": "PK | IN", "vi": "VN",
+    "zh": "CN | TW HK MO SG MY",
 }  # fmt: skip
 
 
@@ -109,10 +163,10 @@ def emails(text: str) -> Iterator[Span]:
         yield match.span()
 
 
-def ip_addresses(text: str) -> Iterator[Span]:
-    """Yield the spans of IPv4 and IPv6 addresses."""
+def ip_addresses(text: str, context: str) -> Iterator[Span]:
+    """Yield the spans of IPv4 and IPv6 addresses; `context` as in `phones`."""
     for match in _IPV4.finditer(text) if _DOTTED.search(text) else ():
-        before = text[max(0, match.start() - _CONTEXT) : match.start()]
+        before = context[max(0, match.start() - _CONTEXT) : match.start()]
         plain = len(match[0]) >= _SHORT_IPV4 and max(map(int, match[0].split("."))) > _LOW_OCTET
         if not _IS_VERSION.search(before) and (plain or _IS_ADDRESS.search(before)):
             yield match.span()
@@ -130,16 +184,27 @@ def _is_ipv6(text: str) -> bool:
     return len(text) >= 6 and any(character.isdigit() for character in text)
 
 
-def phones(text: str, language: str = "en") -> Iterator[Span]:
+def phones(text: str, context: str, language: str = "en") -> Iterator[Span]:
     """Yield the spans of telephone numbers.
 
     Numbers without country code follow the rules of the countries of `language`.
+
+    Args:
+        context: the text with the letters that touch a number.
     """
-    for match in _MAYBE_PHONE.finditer(text):
+    own, _, more = REGIONS.get(language, "US").partition("|")
+    position, list_end = 0, -_CONTEXT
+    while match := _MAYBE_PHONE.search(text, position):
+        position = match.end()
         start = match.start() - (text[match.start() - 1 : match.start()] in {"+", "("})
-        candidate = text[start : match.end()]
-        before = text[max(0, start - _CONTEXT) : start]
-        is_announced = _IS_PHONE.search(before) is not None
+        candidate = text[start : match.end()].removeprefix("(")
+        before, shown = (part[max(0, start - _CONTEXT) : start] for part in (text, context))
+        if _IS_DATE.fullmatch(candidate):
+            continue
+        near = 1 if _IS_COUNT.fullmatch(candidate) else _WORDS
+        is_announced = not _IS_LABELLED.search(before) and (
+            start - list_end <= _NEXT or _announces(shown, near)
+        )
         is_other = (
             candidate.isdigit()  # a bare number may be a count or an id
             or _DECIMAL.fullmatch(candidate)
@@ -149,13 +214,19 @@ def phones(text: str, language: str = "en") -> Iterator[Span]:
         )
         if is_other and not is_announced:
             continue
-        begin = max(0, start - 1)
+        begin = max(0, start - (not is_announced))  # phonenumbers rejects what touches a letter
         window = text[begin : match.end() + 1]
-        for region in REGIONS.get(language, ("US",)):
-            span = _valid_phone(window, region, is_announced)
-            if span is not None:
-                yield begin + span[0], begin + span[1]
+        best = 0, 0
+        for region in (own + more if is_announced else own).split():
+            span = _valid_phone(window, region, is_announced) or best
+            # another country may see a part of the number
+            best = max(best, span, key=lambda span: span[1] - span[0])
+            if best[1] - best[0] >= len(match[0]):
                 break
+        if best[1]:
+            yield begin + best[0], begin + best[1]
+            position = begin + best[1]
+            list_end = position if is_announced else list_end
 
 
 def _valid_phone(window: str, region: str, is_announced: bool) -> Span | None:
@@ -171,11 +242,22 @@ def _valid_phone(window: str, region: str, is_announced: bool) -> Span | None:
 # Letters that touch a number or an address before or after them: of scripts without spaces between
 # words, and of Korean particles.
 _TOUCHING = re.compile(f"(?:{UNSPACED_LETTER.pattern}|[\uac00-\ud7a3])+")
-_DIGIT_OR_AT = re.compile(r"[\d@]")  # quick test
+_LONG_VOWEL = re.compile(r"(?<=\d)ー(?=\d)")  # typed for a hyphen
+_DIGIT_OR_AT = re.compile(r"[\d@\uff20]")  # quick test
 
+
+@functools.cache
+def _ascii_forms() -> dict[str, str]:
+    """Return the ASCII form of full-width letters and signs, and of all digits, hyphens, blanks."""
+    signs = map(chr, range(0x80, 0x20000))
+    forms = {sign: str(unicodedata.decimal(sign)) for sign in signs if sign.isdecimal()}
+    forms |= {chr(code + 0xFEE0): chr(code) for code in range(0x21, 0x7F)}
+    return forms | dict.fromkeys("\u2010\u2011\u2012", "-") | dict.fromkeys(_BLANKS, " ")
+
+
+_BLANKS = "\u00a0\u2007\u2009\u202f\u3000"
 _FIND: dict[Kind, Callable[[str], Iterator[Span]]] = {
     "email": emails,
-    "ip": ip_addresses,
     "card": cards,
     "iban": ibans,
 }
@@ -192,15 +274,19 @@ def mask_text(
     replaced: list[Kind] = []
     if not _DIGIT_OR_AT.search(text):
         return text, replaced
-    separated = _separate(text)
+    plain, separated = _search_forms(text)
     # in sequence, so that no kind matches inside the replacement of another
     for kind, token in tokens.items():
         pieces: list[str] = []
         position = 0
-        find = partial(phones, language=language) if kind == "phone" else _FIND[kind]
-        spans = sorted(find(separated))
+        if kind == "phone":
+            spans = sorted(phones(separated, plain, language))
+        elif kind == "ip":
+            spans = sorted(ip_addresses(separated, plain))
+        else:
+            spans = sorted(_FIND[kind](separated))
         if kind == "email" and not spans:
-            spans = sorted(emails(text))
+            spans = sorted(emails(plain))
         for begin, end in spans:
             if begin >= position:
                 pieces += (text[position:begin], token)
@@ -208,13 +294,22 @@ def mask_text(
         if pieces:
             replaced += [kind] * (len(pieces) // 2)
             text = "".join((*pieces, text[position:]))
-            separated = _separate(text)
+            plain, separated = _search_forms(text)
     return text, replaced
 
 
-def _separate(text: str) -> str:
-    """Return the text with a full stop in place of each letter that may touch an address."""
-    return text if text.isascii() else _TOUCHING.sub(lambda run: "。" * len(run[0]), text)
+def _search_forms(text: str) -> tuple[str, str]:
+    """Return the text in ASCII forms, and with a stop for each letter that may touch an address.
+
+    Both have the length of the text.
+    """
+    if text.isascii():
+        return text, text
+    plain = text
+    for sign in set(text) & _ascii_forms().keys():  # few; faster than a look-up of each letter
+        plain = plain.replace(sign, _ascii_forms()[sign])
+    plain = _LONG_VOWEL.sub("-", plain)
+    return plain, _TOUCHING.sub(lambda run: "。" * len(run[0]), plain)
 
 
 def mask_personal_data(

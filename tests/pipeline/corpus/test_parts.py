@@ -21,6 +21,7 @@ from cloze.pipeline.corpus.config import CorpusConfig
 from cloze.pipeline.corpus.document import join_sentences, replace_surrogates
 from cloze.pipeline.corpus.duplicates.plan import CorpusPlanRequest, find_duplicates, plan
 from cloze.pipeline.corpus.duplicates.search import SignatureColumns
+from cloze.pipeline.corpus.duplicates.signatures import SKETCH_BYTES
 from cloze.pipeline.corpus.options import MinHash
 from cloze.pipeline.corpus.read import sources
 from cloze.pipeline.corpus.read.intermediate import (
@@ -262,7 +263,8 @@ def _references(directory: Path, count: int, cuts: list[int], verified: bool) ->
     }
     arrow_schema = signatures_schema(minhash, verified)
     if verified:
-        sketch = (random_keys.fold_in(6, np.arange(12), group[:, None] // 2) % np.uint64(5)).astype(
+        places = np.arange(SKETCH_BYTES)
+        sketch = (random_keys.fold_in(6, places, group[:, None] // 2) % np.uint64(5)).astype(
             np.uint8
         )
         columns["sketch"] = [row.tobytes() for row in sketch]

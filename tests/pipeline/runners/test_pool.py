@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import queue
 import signal
@@ -104,6 +105,30 @@ def test_only_who_knows_the_secret_gets_a_worker(tmp_path: Path, monkeypatch: py
                 "does not know the secret of this pool"
                 in stub.StartWorker(request, wait_for_ready=True).error
             )
+        assert set(psutil.Process().children(recursive=True)) == before
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"code": "0123456789ab"}, {"trafilatura": "0.0"}, {"python": "2.7"}, None],
+    ids=["code", "package", "python", "none sent"],
+)
+def test_a_caller_of_another_version_gets_no_worker(change: dict[str, str] | None):
+    """Its results would stand among those of this version, and nobody would see it."""
+    with WorkerPool() as pool, grpc.insecure_channel(pool.address) as channel:
+        before = set(psutil.Process().children(recursive=True))
+        params = {"secret": pool.params["secret"]}
+        if change is not None:
+            params["program"] = json.dumps(json.loads(pool.params["program"]) | change)
+        request = beam_fn_api_pb2.StartWorkerRequest(
+            worker_id="theirs",
+            control_endpoint=endpoints_pb2.ApiServiceDescriptor(url="localhost:9"),
+            params=params,
+        )
+        stub = beam_fn_api_pb2_grpc.BeamFnExternalWorkerPoolStub(channel)
+        error = stub.StartWorker(request, wait_for_ready=True).error
+        assert "install the same for both and restart the pool" in error
+        assert next(iter(change or {"apache-beam": ""})) in error
         assert set(psutil.Process().children(recursive=True)) == before
 
 

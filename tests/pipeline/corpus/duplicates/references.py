@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from cloze.core import random_keys
 from cloze.core.arrow import write_arrow
+from cloze.pipeline.corpus.duplicates.signatures import SKETCH_BYTES
 from cloze.pipeline.corpus.options import MinHash
 from cloze.pipeline.corpus.read.intermediate import signatures_schema
 
@@ -51,7 +52,7 @@ def invented(
     )
     bands = random_keys.fold_in(seed, 3, np.arange(count)[:, None], np.arange(minhash.bands))
     sketch = (
-        random_keys.fold_in(seed, 4, np.arange(count)[:, None], np.arange(minhash.minima))
+        random_keys.fold_in(seed, 4, np.arange(count)[:, None], np.arange(SKETCH_BYTES))
         % np.uint64(256)
     ).astype(np.uint8)
     characters = draw.integers(40, 60, count).astype(np.uint32)  # many are equally long
@@ -82,7 +83,7 @@ def invented(
             exact[0][own[1:3]], exact[1][own[1:3]] = exact[0][own[1]], exact[1][own[1]]
             bands[own[2:], 0] = bands[own[0], 0]
         if draw.random() < 0.7:  # how like they are
-            kept = draw.random((size, minhash.minima)) < draw.choice([0.5, 0.7, 0.95])
+            kept = draw.random((size, SKETCH_BYTES)) < draw.choice([0.5, 0.7, 0.95])
             sketch[own] = np.where(kept, sketch[own[0]], sketch[own])
         at += size + int(draw.integers(0, 6))
     if hot:

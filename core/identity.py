@@ -1,0 +1,39 @@
+"""Identity of the program: processes whose results are mixed must be of the same versions."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import platform
+from collections.abc import Mapping
+from pathlib import Path
+
+from cloze.core.artifacts import artifact
+
+
+def identity(*packages: str) -> dict[str, str]:
+    """Return versions by package, `python`, and `code`: a hash of the source files in `packages`.
+
+    Args:
+        packages: packages of Cloze. Default: all.
+    """
+    code = _code(packages or ("core", "pipeline", "model", "flows"))
+    return {"python": platform.python_version(), **artifact.package_versions(), "code": code}
+
+
+@functools.cache
+def _code(packages: tuple[str, ...]) -> str:
+    root, digest = Path(__file__).parents[1], hashlib.sha256()
+    for path in sorted(path for package in packages for path in (root / package).rglob("*.py")):
+        digest.update(
+            f"{path.relative_to(root)}\0{hashlib.sha256(path.read_bytes()).hexdigest()}\n".encode()
+        )
+    return digest.hexdigest()[:12]
+
+
+def difference(local: Mapping[str, str], remote: Mapping[str, str]) -> tuple[str, str, str] | None:
+    """Return the first difference of two identities as (name, here, there); None if equal."""
+    for name in sorted({*local, *remote}, key=lambda name: (name == "code", name)):
+        if local.get(name) != remote.get(name):
+            return name, local.get(name, "none"), remote.get(name, "none")
+    return None
