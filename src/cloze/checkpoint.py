@@ -386,7 +386,7 @@ class Checkpoint:
         from cloze.model.use.verb import find_verb
 
         paths = {
-            name: os.fspath(own) for name, own in options.items() if isinstance(own, os.PathLike)
+            key: os.fspath(own) for key, own in options.items() if isinstance(own, os.PathLike)
         }
         values = {**self._placement, **options, **paths, "file": "-"}
         return parse_config(find_verb(verb).config, values, verb)
