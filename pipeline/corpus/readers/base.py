@@ -1,4 +1,4 @@
-"""Base of all readers: slices of sources, counters, file search, and detection of file types.
+"""Base of all readers: slices of sources, counters and file search.
 
 A source is divided into slices before reading; any worker can read a slice as a stream of
 documents. The documents depend only on the bytes of the slice and the options.
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import fnmatch
 import posixpath
-import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -19,7 +18,9 @@ from cloze.core.errors import DataError
 from cloze.pipeline.corpus.document import Document
 from cloze.pipeline.corpus.options import MAXIMUM_UNREADABLE_SHARE, CorpusOptions
 from cloze.pipeline.corpus.provenance import NOTHING_KNOWN, Origin
-from cloze.pipeline.corpus.readers.streams import FORMATS
+from cloze.pipeline.corpus.readers.file_types import HEAD_BYTES as HEAD_BYTES
+from cloze.pipeline.corpus.readers.file_types import has_expected_type as has_expected_type
+from cloze.pipeline.corpus.readers.file_types import kind_of as kind_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -184,7 +185,7 @@ class ReadCounters:
         *,
         offset: int = 0,
         inner: str = "",
-        remedy: str = "get the file again",
+        remedy: str = "",
     ) -> None:
         """Record that the file is damaged or of another format. The caller stops reading it.
 
@@ -193,12 +194,14 @@ class ReadCounters:
         """
         if self.stop:
             raise DataError(
-                f"{self.slice.path}: {sentence}; {remedy}, or set corpus.on_error to quarantine to "
-                f"continue without it"
+                f"{self.slice.path}: {sentence}; {remedy or _REMEDIES.get(reason, _AGAIN)}, or set "
+                f"corpus.on_error to quarantine to continue without it"
             )
         self.quarantine(reason, sentence, offset=offset, inner=inner)
 
 
+_AGAIN = "get the file again"
+_REMEDIES = {"misnamed": "rename it to the ending of its format (none, if it is plain)"}
 _PACKED = ("", ".gz", ".bz2", ".xz", ".zst")
 """Endings of uncompressed and compressed files."""
 
@@ -306,77 +309,3 @@ class FileReader:
 
 def _is_hidden(name: str) -> bool:
     return any(component.startswith((".", "_")) for component in name.split("/"))
-
-
-# Detection of file types by the first bytes, for readers that would accept anything as text.
-
-HEAD_BYTES = 4096
-_SPACE = rb"(?:\xef\xbb\xbf)?\s*"
-_XML = _SPACE + rb"(?:<\?xml[^>]{0,200}\?>\s*)?"
-_HTML = _XML + rb"(?:<!--.{0,500}?-->\s*)?<(?:!doctype\s+html|html)\b"
-_DUMP_PART = (
-    rb"<(?:siteinfo>\s*<sitename>|page>\s*<title>[^<]{1,500}</title>\s*<(?:ns|id|redirect)\b)"
-)
-_ENTERPRISE = (
-    rb"\{\s*\"name\"\s*:\s*\"(?:[^\"\\]|\\.){0,600}\"\s*,"
-    rb"\s*\"identifier\"\s*:\s*\d+\s*,[^\n]*?"
-    rb"(?:\"(?:abstract|date_created|date_modified|protection|version|main_entity|is_part_of|"
-    rb"article_body)\"\s*:)"
-)
-_EXTRACTED = rb"<doc (?=[^>]{0,500}\burl=)[^>]{0,500}\btitle=[^>]{0,500}>"
-_JSON = rb"(?:\[\s*)?\{\s*\"[^\"\n]{1,100}\"\s*:"
-_OTHER_XML = rb"<(?:\?xml\b(?!.*<html)|!DOCTYPE\s+TEI|TEI\b)"
-_PACKERS = {".gz": "gzip", ".bz2": "bzip2", ".xz": "xz", ".zst": "zstd"}
-
-# Description, source that reads it (empty: none), and pattern of the first bytes.
-_KINDS: Sequence[tuple[str, str, re.Pattern[bytes]]] = (
-    ("a MediaWiki dump", "wikipedia", re.compile(_XML + rb"<mediawiki\b")),
-    ("a part of a MediaWiki dump", "", re.compile(_SPACE + _DUMP_PART)),
-    ("WikiExtractor's output", "wikiextractor", re.compile(_SPACE + _EXTRACTED)),
-    ("a WARC file", "warc", re.compile(rb"WARC/\d\.\d\r?\n")),
-    ("an HTML page", "html", re.compile(_HTML, re.I | re.S)),
-    ("a dump of Wikimedia Enterprise", "html", re.compile(_SPACE + _ENTERPRISE)),
-    ("a file of JSON objects", "jsonl", re.compile(_SPACE + _JSON)),
-    ("an XML document", "", re.compile(_SPACE + _OTHER_XML, re.I | re.S)),
-    ("a Parquet file", "parquet", re.compile(rb"PAR1")),
-    ("an Arrow file", "arrow", re.compile(rb"ARROW1\0\0")),
-    ("a PDF", "", re.compile(rb"%PDF-\d")),
-    ("an RTF document", "", re.compile(rb"\{\\rtf1")),
-    ("a zip archive", "", re.compile(rb"PK\x03\x04")),
-    ("a tar archive", "", re.compile(rb".{257}ustar[\0 ]", re.S)),
-    *((f"packed by {name}", "", FORMATS[ending].magic) for ending, name in _PACKERS.items()),
-)
-_PART_ADVICE = "put it back between <mediawiki> and </mediawiki> for source wikipedia"
-_TAR_ADVICE = "take its text out first, or, if it contains pages in HTML, name it as source html"
-_ADVICE = {"a part of a MediaWiki dump": _PART_ADVICE, "a tar archive": _TAR_ADVICE}
-
-
-def has_expected_type(head: bytes, tally: ReadCounters) -> bool:
-    """Return True if the slice's reader may read a file with this head; else record the damage.
-
-    Raises:
-        DataError: the file is of another type, and `corpus.on_error` is not `quarantine`.
-    """
-    kind = tally.slice.kind
-    description, source = kind_of(head)
-    if not description or source == kind:
-        return True
-    if description.startswith("packed"):
-        remedy = "give it the ending of its format, such as .gz"
-    elif description in _ADVICE:
-        remedy = _ADVICE[description]
-    else:
-        remedy = f"name it as source {source}" if source else "take its text out first"
-    is_plain = kind in ("text", "books")
-    reason, nothing = ("not_text", "no text") if is_plain else (f"not_{kind}", "nothing")
-    sentence = f"the file is {description}, {nothing} for source {kind}"
-    tally.record_damage(reason, sentence, remedy=remedy)
-    return False
-
-
-def kind_of(head: bytes) -> tuple[str, str]:
-    """Return (type, source that reads it) of a file from its first bytes; empty if unknown."""
-    for description, source, pattern in _KINDS:
-        if pattern.match(head[:HEAD_BYTES]):
-            return description, source
-    return "", ""

@@ -30,7 +30,7 @@ class CorruptStreamError(Exception):
     """A stream of the file cannot be decompressed further; the next read returns the next stream.
 
     Attributes:
-        reason: `truncated`, `damaged` or `bomb`.
+        reason: `truncated`, `damaged`, `misnamed` (the file is of another format) or `bomb`.
         offset: start of the stream, in bytes of the compressed file.
     """
 
@@ -137,6 +137,7 @@ class Streams:
         self._position = begin  # compressed bytes read
         self._waiting = b""  # compressed bytes not yet given to the decompressor
         self._decompressor: _Decompressor | None = None
+        self._head = b""  # first bytes of the open stream
         self.start = begin  # of the open stream
         self._unpacked = 0  # bytes of the open stream
         self._errors = _errors()
@@ -168,10 +169,11 @@ class Streams:
             try:
                 output = decompressor.decompress(data, size)
             except self._errors as error:
-                message = str(error).rstrip(".")
-                raise self._fail(
-                    "damaged", f"a compressed stream cannot be unpacked ({message})"
-                ) from error
+                reason, cause = "damaged", str(error).rstrip(".")
+                if not self.start and not self._form.magic.match(self._head):
+                    reason, cause = "misnamed", "the file does not begin as its ending says"
+                sentence = f"a compressed stream cannot be unpacked ({cause})"
+                raise self._fail(reason, sentence) from error
             self._unpacked += len(output)
             compressed_size = self._position - self.start
             if self._unpacked > max(FREE_BYTES, MAXIMUM_RATIO * compressed_size):
@@ -195,7 +197,7 @@ class Streams:
             self._waiting = self._more()
             if not self._waiting:
                 return None
-        self._waiting, self._unpacked = data, 0
+        self._waiting, self._unpacked, self._head = data, 0, data[:_LONGEST_MAGIC]
         self.start = self._position - len(data)
         self._decompressor = self._form.make()
         return self._decompressor
