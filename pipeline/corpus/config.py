@@ -25,6 +25,7 @@ from cloze.pipeline.corpus.options import MAXIMUM_UNREADABLE_SHARE, DedupOptions
 from cloze.pipeline.corpus.read.sources import (
     ListedSlice,
     Source,
+    SourceListing,
     list_sources,
     source_fingerprints,
 )
@@ -70,7 +71,7 @@ class CorpusConfig(_Options):
     keep_dropped: bool = False
     """Write dropped documents and the reasons to OUT/dropped."""
 
-    _listed: tuple[ListedSlice, ...] | None = PrivateAttr(None)
+    _listed: SourceListing | None = PrivateAttr(None)
 
     @model_validator(mode="after")
     def _weighs_what_is_read(self) -> Self:
@@ -143,7 +144,7 @@ class CorpusConfig(_Options):
         returns this list.
         """
         self._listed = list_sources(self.sources)
-        hashes = source_fingerprints(self._listed)
+        hashes = source_fingerprints(self._listed.slices)
         if self.decontaminate:
             hashes["decontaminate"] = fingerprints.combine_hashes(
                 {(name, sha256) for name, _, sha256 in self.task_files()}
@@ -155,8 +156,11 @@ class CorpusConfig(_Options):
 
     def listed(self) -> tuple[ListedSlice, ...]:
         """Return the slices of the sources as of the last fingerprint."""
-        if self._listed is None:
-            self._listed = list_sources(self.sources)
+        return self.listing().slices
+
+    def listing(self) -> SourceListing:
+        """Return the files of the sources as of the last fingerprint."""
+        self._listed = self._listed or list_sources(self.sources)
         return self._listed
 
     def __getstate__(self) -> dict[Any, Any]:

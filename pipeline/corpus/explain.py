@@ -283,9 +283,11 @@ def _find(
         report.progress(done, total, "bytes", {"step": "looking for it"})
     names = ", ".join(repr(name) for _, name in sorted(nearest, reverse=True))
     unread = ", ".join(f"{reason} {count:,}" for reason, count in dropped.most_common())
+    passed_over = "; ".join(config.listing().describe())
     raise UsageError(
         f"no document of the title or id {name_or_id!r} among the {read:,} that were read"
         + (f" ({unread} have no text to look at)" if unread else "")
+        + (f"; {passed_over}" if passed_over else "")
         + (f"; the nearest titles: {names}" if names else "; check the title and the sources")
     )
 

@@ -53,7 +53,7 @@ class FilterConfig(StageConfig):
         return {
             f"{side}/{name}": sha256
             for side, sources in (("good", self.good), ("bad", self.bad))
-            for name, sha256 in source_fingerprints(list_sources(sources)).items()
+            for name, sha256 in source_fingerprints(list_sources(sources).slices).items()
         }
 
 

@@ -150,6 +150,8 @@ def run(config: CorpusConfig, build: BuildContext) -> StageResult:
     slices, repeated = plan_reading(config.listed())
     if repeated:
         build.counters["dropped_files/duplicate_file"] += repeated
+    for kind, endings in config.listing().passed_over.items():
+        build.counters.update({f"passed_over/{kind}/{name}": n for name, n in endings.items() if n})
     configured_language, config = config.language, with_detected_language(slices, config)
     groups = group_slices(slices, in_store=not storage.is_local(build.path))
     results = _read(config, build, groups)
@@ -175,7 +177,11 @@ def run(config: CorpusConfig, build: BuildContext) -> StageResult:
         build.file(CARD), (json.dumps(card, indent=1, ensure_ascii=False) + "\n").encode()
     )
     storage.write_bytes(build.file(CARD_PAGE), render(card).encode())
-    summary = _summary(build, card) | ({"first_unreadable": unreadable} if unreadable else {})
+    summary = (
+        _summary(build, card)
+        | {"passed_over": card["passed_over"]}
+        | ({"first_unreadable": unreadable} if unreadable else {})
+    )
     if config.language != configured_language:
         summary["language"] = config.language
     return StageResult(rows=documents, summary=summary)
@@ -347,6 +353,7 @@ def headline(summary: Mapping[str, Any]) -> str:
             f"warning: no language is set and the text is in {language!r}, so its rules were used; "
             f"set --language {language}"
         )
+    messages += summary.get("passed_over", ())
     if first := summary.get("first_unreadable"):
         messages.append(
             f"{sum(summary['quarantined'].values()):,} could not be read, the first: {first}"

@@ -66,6 +66,7 @@ def collect(
             "shards": plan.shards,
         },
         "sources": _shares(sources, config, plan),
+        "passed_over": config.listing().describe(),
         "origins": _origins(retained["origins"], results),
         "licences": [
             {

@@ -173,6 +173,8 @@ def read_documents(config: CorpusConfig, counters: ReadCounters) -> Iterator[Doc
             if licence or origin.label
             else document
         )
+    if counters.slice.span is None and not counters.counters:
+        counters.quarantine("empty_file", "the file holds no document")
 
 
 def with_detected_language(slices: Sequence[PlannedSlice], config: CorpusConfig) -> CorpusConfig:
@@ -260,6 +262,9 @@ class ReadSliceGroup:
         counters: Counter[str] = Counter()
         for each in slice_counters:
             counters.update(each.counters)
+            if each.slice.span is None or not each.slice.span[0]:
+                refused = each.slice.span is None and not each.counters["read/documents"]
+                counters[f"files/{'refused' if refused else 'read'}"] += 1
         return {
             "counters": dict(counters),
             "documents": writer.documents,

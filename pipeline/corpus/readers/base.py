@@ -11,7 +11,7 @@ import posixpath
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any
+from typing import Any, TypeAlias
 
 from cloze.core import storage
 from cloze.core.errors import DataError
@@ -211,6 +211,9 @@ def file_patterns(*endings: str) -> tuple[str, ...]:
     return tuple(f"*{ending}{packed}" for ending in endings for packed in _PACKED)
 
 
+Files: TypeAlias = list[tuple[str, str]]  # name relative to the source, and path
+
+
 class FileReader:
     """Base of readers of one format: a file, the matching files of a directory, or a pattern.
 
@@ -238,44 +241,45 @@ class FileReader:
         Raises:
             DataError: nothing of this format there.
         """
-        files = storage.list_files(path)  # in a store one request
-        if not files and not storage.exists(path):
-            if storage.is_pattern(path):
-                return self._cut_all(self._matches(path))
-            raise DataError(f"{path} does not exist; check the path of source {self.kind}")
-        if not any(files) and not storage.is_dir(path):  # "": the file itself
-            return self._cut_all([(posixpath.basename(path.rstrip("/")), path)])
-        names = [name for name in files if self._is_readable(name)]
-        if not names:
-            raise DataError(
-                f"{path} contains no file of source {self.kind} ({', '.join(self.patterns)}); set "
-                f"the path to a directory with such files"
-            )
-        return self._cut_all((name, storage.join(path, name)) for name in names)
+        return self.list_slices(path)[0]
 
-    def _matches(self, pattern: str) -> list[tuple[str, str]]:
-        """Return (name, path) of files that match a pattern, or are in a matching directory.
+    def list_slices(self, path: str) -> tuple[list[Slice], Files]:
+        """Return the slices of the source at `path`, and the files below it that are passed over.
 
-        File names are relative to the directory before the first wildcard.
+        Raises:
+            DataError: nothing of this format there.
         """
-        directory, names = storage.glob(pattern)
-        paths: dict[str, str] = {}
-        for name in names:
-            path = storage.join(directory, name) if directory else name
-            if storage.is_dir(path):
-                for file_name in storage.list_files(path):
-                    if self._is_readable(f"{name}/{file_name}"):
-                        paths[f"{name}/{file_name}"] = storage.join(path, file_name)
-            elif not _is_hidden(name):
-                paths[name] = path
-        if not paths:
+        names = storage.list_files(path)  # in a store one request
+        is_pattern = not names and not storage.exists(path) and storage.is_pattern(path)
+        if is_pattern:
+            files = list(_glob(path))
+        elif any(names) or storage.is_dir(path):
+            files = [(name, storage.join(path, name), False) for name in names]
+        elif names:  # "": the file itself
+            return self._cut_all([(posixpath.basename(path.rstrip("/")), path)]), []
+        else:
+            raise DataError(f"{path} does not exist; check the path of source {self.kind}")
+        matching = {
+            (name, path)
+            for name, path, is_named in files
+            if (not _is_hidden(name) if is_named else self._is_readable(name))
+        }
+        others = [
+            (name if storage.is_file(path) else f"{name}/", path)  # a link to a folder, a pipe
+            for name, path in sorted({(name, path) for name, path, _ in files} - matching)
+        ]
+        if not matching:
+            found = describe_endings(count_endings(name for name, _ in others))
+            wanted = f"file of source {self.kind}"
             raise DataError(
-                f"{pattern} matches no file of source {self.kind}; check the pattern, and quote it "
-                f"in a shell"
+                f"{path} matches no {wanted}; check the pattern, and quote it in a shell"
+                if is_pattern
+                else f"{path} contains no {wanted} ({', '.join(self.patterns)})"
+                f"{found and f', but {found}'}; set the path to a directory with such files"
             )
-        return sorted(paths.items())
+        return self._cut_all(sorted(matching)), others
 
-    def _cut_all(self, files: Iterable[tuple[str, str]]) -> list[Slice]:
+    def _cut_all(self, files: Files) -> list[Slice]:
         return [
             file_slice for name, path in files for file_slice in self.cut(self._slice(name, path))
         ]
@@ -305,6 +309,49 @@ class FileReader:
     def files(self, file_slice: Slice) -> list[tuple[str, str]]:
         """Return (relative name, path) of every file that the documents of the slice come from."""
         return [(file_slice.name, file_slice.path)]
+
+
+def _glob(pattern: str) -> Iterator[tuple[str, str, bool]]:
+    """Yield name, path and True of files that match, and False of those in matching directories.
+
+    Names are relative to the directory before the first wildcard.
+    """
+    directory, names = storage.glob(pattern)
+    for name in names:
+        path = storage.join(directory, name) if directory else name
+        if storage.is_dir(path):
+            for inner in storage.list_files(path):
+                yield f"{name}/{inner}", storage.join(path, inner), False
+        else:
+            yield name, path, True
+
+
+_OTHERS = "others"
+_MOST_ENDINGS = 10
+_LONGEST_ENDING = 12  # characters
+
+
+def count_endings(names: Iterable[str]) -> Counter[str]:
+    """Count files by ending, or as `hidden`, `no ending` or `link`; beyond ten, as `others`.
+
+    A name that ends in `/` is a link to a folder, which is not followed, or a pipe.
+    """
+    counts: Counter[str] = Counter()
+    for name in names:
+        base_name, ending = posixpath.splitext(name.lower())
+        if ending in _PACKED:
+            ending = posixpath.splitext(base_name)[1] + ending
+        is_ending = 1 < len(ending) <= _LONGEST_ENDING and ending.isprintable()
+        kind = "link" if name.endswith("/") else ending if is_ending else "no ending"
+        counts["hidden" if _is_hidden(name) else kind] += 1
+    first = sorted(counts.items(), key=lambda pair: (-pair[1], pair[0]))[:_MOST_ENDINGS]
+    return Counter({**dict(first), _OTHERS: counts.total() - sum(count for _, count in first)})
+
+
+def describe_endings(counts: Mapping[str, int]) -> str:
+    """Return `ending count` of each entry, largest count first, the sum of others last."""
+    order = sorted(counts.items(), key=lambda pair: (pair[0] == _OTHERS, -pair[1], pair[0]))
+    return ", ".join(f"{ending} {count:,}" for ending, count in order if count)
 
 
 def _is_hidden(name: str) -> bool:
