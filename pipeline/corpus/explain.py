@@ -21,6 +21,7 @@ from cloze.pipeline.corpus.config import CorpusConfig
 from cloze.pipeline.corpus.document import Document, InfoboxField, join_sentences
 from cloze.pipeline.corpus.duplicates import signatures
 from cloze.pipeline.corpus.duplicates.plan import REASONS, find_duplicates
+from cloze.pipeline.corpus.duplicates.repeated_ids import are_records
 from cloze.pipeline.corpus.duplicates.search import SignatureColumns
 from cloze.pipeline.corpus.read.intermediate import PART, read_selected
 from cloze.pipeline.corpus.read.read_and_clean import (
@@ -355,7 +356,9 @@ def _find_duplicates(
     part_paths = tuple(storage.join(directory, group.part) for group in groups)
     columns = SignatureColumns(directory)
     columns.gather([f"{path}.refs.arrow" for path in part_paths])
-    duplicates = find_duplicates(columns, config.minhash(), True, config.dedup_similarity)
+    kinds = [group.kind for group in groups]
+    records = are_records(np.arange(columns.count), columns.begins, kinds)
+    duplicates = find_duplicates(columns, config.minhash(), True, config.dedup_similarity, records)
     text = " ".join(explanation.sentences)
     exact = int.from_bytes(signatures.signature(text, None).exact[:8], "little")
     same_key = columns.load("key") == np.uint64(key)

@@ -167,6 +167,8 @@ def run(config: CorpusConfig, build: BuildContext) -> StageResult:
 
     for reason, count in corpus_plan.dropped.items():
         build.counters[f"dropped/{reason}"] += count
+    if corpus_plan.renamed:
+        build.counters["renamed/duplicate_id"] += corpus_plan.renamed
     documents = corpus_plan.documents
     build.counters["kept/documents"] += documents
     build.counters["kept/bytes"] += corpus_plan.bytes
@@ -179,7 +181,7 @@ def run(config: CorpusConfig, build: BuildContext) -> StageResult:
     storage.write_bytes(build.file(CARD_PAGE), render(card).encode())
     summary = (
         _summary(build, card)
-        | {"passed_over": card["passed_over"]}
+        | {"passed_over": card["passed_over"], "renamed": corpus_plan.renamed}
         | ({"first_unreadable": unreadable} if unreadable else {})
     )
     if config.language != configured_language:
@@ -354,6 +356,11 @@ def headline(summary: Mapping[str, Any]) -> str:
             f"set --language {language}"
         )
     messages += summary.get("passed_over", ())
+    if renamed := summary.get("renamed"):
+        messages.append(
+            f"{renamed:,} have the id of another document, so their ids end in #2, #3, …: is the "
+            f"column the right one (--column id=NAME)?"
+        )
     if first := summary.get("first_unreadable"):
         messages.append(
             f"{sum(summary['quarantined'].values()):,} could not be read, the first: {first}"

@@ -231,6 +231,7 @@ def _duplicates(config: CorpusConfig, plan: CorpusPlan, parts: tuple[str, ...]) 
         "exact": plan.dropped.get("exact_duplicate", 0),
         "near": plan.dropped.get("near_duplicate", 0),
         "same_id": plan.dropped.get("duplicate_id", 0),
+        "renamed": plan.renamed,
         "groups": plan.groups,
         "largest": plan.largest,
         "between": [
@@ -295,7 +296,7 @@ MEANINGS = {
     "too_short": "fewer characters or words than the limit",
     "too_long": "more characters than the limit",
     "not_prose": "too few letters",
-    "duplicate_id": "an id that another document has",
+    "duplicate_id": "another version of a page, by its id",
     "exact_duplicate": "the same words as another document",
     "near_duplicate": "nearly the same words as another document",
     "over_budget": "beyond max_words or the mixture",
