@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from pydantic import Field, PrivateAttr, model_validator
@@ -72,6 +72,7 @@ class CorpusConfig(_Options):
     """Write dropped documents and the reasons to OUT/dropped."""
 
     _listed: SourceListing | None = PrivateAttr(None)
+    _identify: Callable[[str], str] | None = PrivateAttr(None)
 
     @model_validator(mode="after")
     def _weighs_what_is_read(self) -> Self:
@@ -163,9 +164,21 @@ class CorpusConfig(_Options):
         self._listed = self._listed or list_sources(self.sources)
         return self._listed
 
+    @property
+    def identify(self) -> Callable[[str], str] | None:
+        """Return the function that identifies a document's language; None: it is not looked for."""
+        return self._identify
+
+    def identified_by(self, identify: Callable[[str], str], language: str) -> CorpusConfig:
+        """Return the config with this function and the language of most documents."""
+        config = self.model_copy(update={"language": language})
+        config._identify = identify
+        return config
+
     def __getstate__(self) -> dict[Any, Any]:
         """Leave the list of files out of the pickle, which is sent to every worker."""
-        return {**super().__getstate__(), "__pydantic_private__": {"_listed": None}}
+        private = {"_listed": None, "_identify": self._identify}
+        return {**super().__getstate__(), "__pydantic_private__": private}
 
     def __eq__(self, other: object) -> bool:
         """Compare the fields only, not the list of files."""

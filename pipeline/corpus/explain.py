@@ -23,12 +23,12 @@ from cloze.pipeline.corpus.duplicates import signatures
 from cloze.pipeline.corpus.duplicates.plan import REASONS, find_duplicates
 from cloze.pipeline.corpus.duplicates.repeated_ids import are_records
 from cloze.pipeline.corpus.duplicates.search import SignatureColumns
+from cloze.pipeline.corpus.read.detect_language import with_detected_language
 from cloze.pipeline.corpus.read.intermediate import PART, read_selected
 from cloze.pipeline.corpus.read.read_and_clean import (
     ReadSliceGroup,
     is_heldout,
     read_documents,
-    with_detected_language,
 )
 from cloze.pipeline.corpus.read.sources import PlannedSlice, group_slices, plan_reading
 from cloze.pipeline.corpus.readers.base import ReadCounters
