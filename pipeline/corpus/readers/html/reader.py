@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from cloze.pipeline.corpus.document import Document, replace_surrogates
+from cloze.pipeline.corpus.document import Document, escape_markup, replace_surrogates
 from cloze.pipeline.corpus.provenance import wiki
 from cloze.pipeline.corpus.readers.base import (
     HEAD_BYTES,
@@ -213,7 +213,7 @@ class _Reading:
         from cloze.pipeline.corpus.readers.html.page import TooDeep, parse
 
         try:
-            root = parse(text)
+            root = parse(escape_markup(text))
         except TooDeep:
             self._tally.drop("too_deep")
             return None
