@@ -185,7 +185,7 @@ class ReadCounters:
         *,
         offset: int = 0,
         inner: str = "",
-        remedy: str = "",
+        remedy: str = "get the file again",
     ) -> None:
         """Record that the file is damaged or of another format. The caller stops reading it.
 
@@ -194,14 +194,12 @@ class ReadCounters:
         """
         if self.stop:
             raise DataError(
-                f"{self.slice.path}: {sentence}; {remedy or _REMEDIES.get(reason, _AGAIN)}, or set "
-                f"corpus.on_error to quarantine to continue without it"
+                f"{self.slice.path}: {sentence}; {remedy}, or set corpus.on_error to quarantine to "
+                f"continue without it"
             )
         self.quarantine(reason, sentence, offset=offset, inner=inner)
 
 
-_AGAIN = "get the file again"
-_REMEDIES = {"misnamed": "rename it to the ending of its format (none, if it is plain)"}
 _PACKED = ("", ".gz", ".bz2", ".xz", ".zst")
 """Endings of uncompressed and compressed files."""
 

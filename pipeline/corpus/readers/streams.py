@@ -30,7 +30,7 @@ class CorruptStreamError(Exception):
     """A stream of the file cannot be decompressed further; the next read returns the next stream.
 
     Attributes:
-        reason: `truncated`, `damaged`, `misnamed` (the file is of another format) or `bomb`.
+        reason: `truncated`, `damaged` or `bomb`.
         offset: start of the stream, in bytes of the compressed file.
     """
 
@@ -98,9 +98,7 @@ class StreamFormat:
 
 FORMATS = {
     ".bz2": StreamFormat(bz2.BZ2Decompressor, re.compile(rb"BZh[1-9](?:1AY&SY|\x17rE8P\x90)")),
-    ".gz": StreamFormat(
-        _Gzip, re.compile(rb"\x1f\x8b\x08[\x00-\x1f].{4}[\x00\x02\x04][\x00-\x0d\xff]", re.DOTALL)
-    ),
+    ".gz": StreamFormat(_Gzip, re.compile(rb"(?s)\x1f\x8b\x08[\0-\x1f].{4}[\0\2\4][\0-\r\xff]")),
     ".xz": StreamFormat(
         lambda: lzma.LZMADecompressor(memlimit=_XZ_MEMORY), re.compile(rb"\xfd7zXZ\x00")
     ),
@@ -169,11 +167,11 @@ class Streams:
             try:
                 output = decompressor.decompress(data, size)
             except self._errors as error:
-                reason, cause = "damaged", str(error).rstrip(".")
+                cause = str(error).rstrip(".")
                 if not self.start and not self._form.magic.match(self._head):
-                    reason, cause = "misnamed", "the file does not begin as its ending says"
+                    cause = "it begins otherwise than its ending says: rename it"
                 sentence = f"a compressed stream cannot be unpacked ({cause})"
-                raise self._fail(reason, sentence) from error
+                raise self._fail("damaged", sentence) from error
             self._unpacked += len(output)
             compressed_size = self._position - self.start
             if self._unpacked > max(FREE_BYTES, MAXIMUM_RATIO * compressed_size):

@@ -143,7 +143,7 @@ def _errors() -> tuple[type[Exception], ...]:
     """Return the errors that a damaged table causes."""
     import pyarrow as pa
 
-    return pa.ArrowException, OSError, ValueError, KeyError, NotImplementedError
+    return pa.ArrowException, OSError, ValueError, KeyError, NotImplementedError, OverflowError
 
 
 def _ipc(handle: IO[bytes]) -> Iterator[pa.RecordBatch]:

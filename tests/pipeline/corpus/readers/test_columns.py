@@ -179,7 +179,7 @@ def test_a_name_that_promises_another_packing_is_named(
     tmp_path: Path, ending: str, data: bytes
 ) -> None:
     (tmp_path / f"a.jsonl{ending}").write_bytes(data)
-    with pytest.raises(DataError, match=r"does not begin as its ending says\); rename it"):
+    with pytest.raises(DataError, match="begins otherwise than its ending says: rename it"):
         read("jsonl", tmp_path / f"a.jsonl{ending}")
 
 
@@ -189,6 +189,13 @@ def test_a_damaged_stream_is_no_other_format(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl.gz").write_bytes(data)
     with pytest.raises(DataError, match="cannot be unpacked .*get the file again"):
         read("jsonl", tmp_path / "a.jsonl.gz")
+
+
+def test_a_time_that_no_calendar_has_is_damage(tmp_path: Path) -> None:
+    times = pa.StructArray.from_arrays([pa.array([2**62], pa.timestamp("us"))], ["at"])
+    write_table(tmp_path / "a.arrow", pa.table({"text": [TEXT], "id": times}))
+    with pytest.raises(DataError, match="cannot be read after row 0"):
+        read("arrow", tmp_path / "a.arrow")
 
 
 def test_parquet_written_by_rows_of_bytes(tmp_path: Path) -> None:
