@@ -151,8 +151,7 @@ def run(config: CorpusConfig, build: BuildContext) -> StageResult:
     slices, repeated = plan_reading(config.listed())
     if repeated:
         build.counters["dropped_files/duplicate_file"] += repeated
-    for kind, endings in config.listing().passed_over.items():
-        build.counters.update({f"passed_over/{kind}/{name}": n for name, n in endings.items() if n})
+    build.counters.update(config.listing().counters())
     config = with_detected_language(slices, config)
     groups = group_slices(slices, in_store=not storage.is_local(build.path))
     results = _read(config, build, groups)

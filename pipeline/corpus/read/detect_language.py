@@ -80,9 +80,12 @@ def with_detected_language(slices: Sequence[PlannedSlice], config: CorpusConfig)
             # the reading step reports errors
             with contextlib.suppress(DataError), storage.reading_ahead(SAMPLE_READ_AHEAD):
                 for document in itertools.islice(documents, most):
-                    if document.language:  # the source names languages itself
+                    if document.language:
                         break
                     texts.append(document.text)
+                else:
+                    continue
+                break  # sources of this kind name languages themselves
     if not texts:
         return config
     identify = LanguageIdentifier("", frozenset())

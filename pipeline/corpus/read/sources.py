@@ -206,6 +206,15 @@ class SourceListing(NamedTuple):
     matching: dict[str, int]
     passed_over: dict[str, Counter[str]]
 
+    def counters(self) -> dict[str, int]:
+        """Return `passed_over/KIND/ENDING` for the manifest."""
+        return {
+            f"passed_over/{kind}/{ending}": count
+            for kind, counts in self.passed_over.items()
+            for ending, count in counts.items()
+            if count
+        }
+
     def describe(self) -> list[str]:
         """Return a sentence for each kind with files that are passed over."""
         return [
