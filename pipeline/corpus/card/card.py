@@ -17,6 +17,7 @@ from cloze.pipeline.corpus.document import join_sentences as text_of
 from cloze.pipeline.corpus.duplicates.signatures import jaccard
 from cloze.pipeline.corpus.provenance import UNKNOWN, Origin, merge_origins
 from cloze.pipeline.corpus.read.intermediate import PART, read_selected
+from cloze.pipeline.corpus.readers.base import IN_ARCHIVES
 
 if TYPE_CHECKING:
     from cloze.pipeline.corpus.config import CorpusConfig
@@ -66,7 +67,10 @@ def collect(
             "shards": plan.shards,
         },
         "sources": _shares(sources, config, plan),
-        "passed_over": config.listing().describe(),
+        "passed_over": [
+            *config.listing().describe(),
+            *(f"{n:,} members of archives passed over" for n in [counters.get(IN_ARCHIVES)] if n),
+        ],
         "origins": _origins(retained["origins"], results),
         "licences": [
             {

@@ -164,7 +164,8 @@ def read_documents(config: CorpusConfig, counters: ReadCounters) -> Iterator[Doc
         if config.identify is not None and not document.language:
             language = config.identify(document.text)
             counters.counters[f"language/{language or 'unknown'}"] += 1
-            document = replace(document, language=language)
+            if language not in ("", config.fallback_language):
+                document = replace(document, language=language)
         yield document
     if counters.slice.span is None and not counters.counters:
         counters.quarantine("empty_file", "the file holds no document")

@@ -324,6 +324,7 @@ def _glob(pattern: str) -> Iterator[tuple[str, str, bool]]:
             yield name, path, True
 
 
+IN_ARCHIVES = "passed_over/html/in archives"  # counter of members that are no pages
 _OTHERS = "others"
 _MOST_ENDINGS = 10
 _LONGEST_ENDING = 12  # characters

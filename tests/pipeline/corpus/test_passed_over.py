@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import tempfile
 import uuid
+import zipfile
 from pathlib import Path
 
 import fsspec
@@ -157,3 +158,13 @@ def test_a_file_of_blank_lines_is_refused(tmp_path: Path) -> None:
     counters = result.manifest.counters
     assert (counters["files/read"], counters["files/refused"]) == (1, 1)
     assert counters["quarantined/empty_file"] == 1
+
+
+def test_members_of_an_archive_that_are_no_pages_are_counted(tmp_path: Path) -> None:
+    page = f"<html><body><main><p>{PROSE}</p></main></body></html>"
+    with zipfile.ZipFile(tmp_path / "a.zip", "w") as archive:
+        for name in ("a.html", ".b.html", "c.css", "d/e.txt"):
+            archive.writestr(name, page)
+    result = make(tmp_path / "out", f"html={tmp_path}/a.zip")
+    assert result.manifest.counters["passed_over/html/in archives"] == 3
+    assert "3 members of archives passed over" in STAGE.headline(result.manifest.summary)
