@@ -19,8 +19,7 @@ from cloze.pipeline.corpus.document import Document
 from cloze.pipeline.corpus.options import MAXIMUM_UNREADABLE_SHARE, CorpusOptions
 from cloze.pipeline.corpus.provenance import NOTHING_KNOWN, Origin
 from cloze.pipeline.corpus.readers.file_types import HEAD_BYTES as HEAD_BYTES
-from cloze.pipeline.corpus.readers.file_types import has_expected_type as has_expected_type
-from cloze.pipeline.corpus.readers.file_types import kind_of as kind_of
+from cloze.pipeline.corpus.readers.file_types import find_type
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -355,3 +354,25 @@ def describe_endings(counts: Mapping[str, int]) -> str:
 
 def _is_hidden(name: str) -> bool:
     return any(component.startswith((".", "_")) for component in name.split("/"))
+
+
+def has_expected_type(head: bytes, tally: ReadCounters) -> bool:
+    """Return True if the slice's reader may read a file with this head; else record the damage.
+
+    Raises:
+        DataError: the file is of another type, and `corpus.on_error` is not `quarantine`.
+    """
+    kind = tally.slice.kind
+    description, source, remedy = find_type(head)
+    if not description or source == kind:
+        return True
+    is_plain = kind in ("text", "books")
+    reason, nothing = ("not_text", "no text") if is_plain else (f"not_{kind}", "nothing")
+    sentence = f"the file is {description}, {nothing} for source {kind}"
+    tally.record_damage(reason, sentence, remedy=remedy)
+    return False
+
+
+def kind_of(head: bytes) -> tuple[str, str]:
+    """Return (type, source that reads it) of a file from its first bytes; empty if unknown."""
+    return find_type(head)[:2]
