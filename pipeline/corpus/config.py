@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from pydantic import Field, PrivateAttr, model_validator
@@ -25,6 +25,7 @@ from cloze.pipeline.corpus.options import MAXIMUM_UNREADABLE_SHARE, DedupOptions
 from cloze.pipeline.corpus.read.sources import (
     ListedSlice,
     Source,
+    SourceListing,
     list_sources,
     source_fingerprints,
 )
@@ -70,7 +71,8 @@ class CorpusConfig(_Options):
     keep_dropped: bool = False
     """Write dropped documents and the reasons to OUT/dropped."""
 
-    _listed: tuple[ListedSlice, ...] | None = PrivateAttr(None)
+    _listed: SourceListing | None = PrivateAttr(None)
+    _identify: Callable[[str], str] | None = PrivateAttr(None)
 
     @model_validator(mode="after")
     def _weighs_what_is_read(self) -> Self:
@@ -143,7 +145,7 @@ class CorpusConfig(_Options):
         returns this list.
         """
         self._listed = list_sources(self.sources)
-        hashes = source_fingerprints(self._listed)
+        hashes = source_fingerprints(self._listed.slices)
         if self.decontaminate:
             hashes["decontaminate"] = fingerprints.combine_hashes(
                 {(name, sha256) for name, _, sha256 in self.task_files()}
@@ -155,13 +157,28 @@ class CorpusConfig(_Options):
 
     def listed(self) -> tuple[ListedSlice, ...]:
         """Return the slices of the sources as of the last fingerprint."""
-        if self._listed is None:
-            self._listed = list_sources(self.sources)
+        return self.listing().slices
+
+    def listing(self) -> SourceListing:
+        """Return the files of the sources as of the last fingerprint."""
+        self._listed = self._listed or list_sources(self.sources)
         return self._listed
+
+    @property
+    def identify(self) -> Callable[[str], str] | None:
+        """Return the function that identifies a document's language; None: it is not looked for."""
+        return self._identify
+
+    def identified_by(self, identify: Callable[[str], str], language: str) -> CorpusConfig:
+        """Return the config with this function and the language of most documents."""
+        config = self.model_copy(update={"language": language})
+        config._identify = identify
+        return config
 
     def __getstate__(self) -> dict[Any, Any]:
         """Leave the list of files out of the pickle, which is sent to every worker."""
-        return {**super().__getstate__(), "__pydantic_private__": {"_listed": None}}
+        private = {"_listed": None, "_identify": self._identify}
+        return {**super().__getstate__(), "__pydantic_private__": private}
 
     def __eq__(self, other: object) -> bool:
         """Compare the fields only, not the list of files."""

@@ -64,6 +64,13 @@ HOLE_TEMPLATE = "\ue0fe"
 HOLE_LIST = "\ue0fd"
 HOLES = {PLACEHOLDER: "formula", HOLE_TEMPLATE: "template", HOLE_LIST: "lead_in"}
 PLACEHOLDER_PATTERN = re.compile(f"[{''.join(HOLES)}]")
+INTERNAL = "\ue0fa\ue0fb\ue0fc\ue0fd\ue0fe\ue0ff"
+"""All characters that readers of wikis put into text for a later step."""
+
+PLACED_BY = frozenset(("wikipedia", "html", "wikiextractor"))
+"""Sources whose readers put them there; they call `escape_markup` on their input."""
+
+_REFERENCES = re.compile("&#(?:0*5759[4-9]|[xX]0*[eE]0[fF][a-fA-F]);?")
 
 _ASCII_PRINTABLE = bytes(range(0x20, 0x7F))
 
@@ -138,6 +145,19 @@ def is_plain(text: str) -> bool:
     )
 
 
+def escape_internal(text: str) -> str:
+    """Replace INTERNAL in a source's own text by U+FFFD; later steps would drop its sentence."""
+    if not text.isascii():
+        for character in INTERNAL:
+            text = text.replace(character, "\ufffd")
+    return text
+
+
+def escape_markup(text: str) -> str:
+    """Return `escape_internal` of HTML or wikitext, which may name the characters by number."""
+    return escape_internal(_REFERENCES.sub("\ufffd", text))
+
+
 def replace_surrogates(text: str) -> str:
     """Replace lone surrogates, which UTF-8 cannot encode, by U+FFFD."""
     try:
@@ -148,22 +168,25 @@ def replace_surrogates(text: str) -> str:
 
 
 def sanitize_document(document: Document) -> Document:
-    """Return the document without lone surrogates, so that it can be written."""
+    """Return the document without lone surrogates, and without INTERNAL that no reader placed."""
     names = (document.id, document.title, document.url, document.licence)
     fields = (*names, *document.paragraphs, *(text for field in document.infobox for text in field))
-    if all(text.isascii() or replace_surrogates(text) is text for text in fields):
+
+    def change(text: str) -> str:
+        text = replace_surrogates(text)
+        return text if document.source in PLACED_BY else escape_internal(text)
+
+    if all(text.isascii() or change(text) is text for text in fields):
         return document
-    paragraphs = tuple(map(replace_surrogates, document.paragraphs))
-    name, title, url, licence = map(replace_surrogates, names)
-    infobox = document.map_infobox(replace_surrogates)
+    name, title, url, licence = map(change, names)
     return replace(
         document,
         id=name,
         title=title,
         url=url,
         licence=licence,
-        paragraphs=paragraphs,
-        infobox=infobox,
+        paragraphs=tuple(map(change, document.paragraphs)),
+        infobox=document.map_infobox(change),
     )
 
 

@@ -21,13 +21,14 @@ from cloze.pipeline.corpus.config import CorpusConfig
 from cloze.pipeline.corpus.document import Document, InfoboxField, join_sentences
 from cloze.pipeline.corpus.duplicates import signatures
 from cloze.pipeline.corpus.duplicates.plan import REASONS, find_duplicates
+from cloze.pipeline.corpus.duplicates.repeated_ids import are_records
 from cloze.pipeline.corpus.duplicates.search import SignatureColumns
+from cloze.pipeline.corpus.read.detect_language import with_detected_language
 from cloze.pipeline.corpus.read.intermediate import PART, read_selected
 from cloze.pipeline.corpus.read.read_and_clean import (
     ReadSliceGroup,
     is_heldout,
     read_documents,
-    with_detected_language,
 )
 from cloze.pipeline.corpus.read.sources import PlannedSlice, group_slices, plan_reading
 from cloze.pipeline.corpus.readers.base import ReadCounters
@@ -283,9 +284,11 @@ def _find(
         report.progress(done, total, "bytes", {"step": "looking for it"})
     names = ", ".join(repr(name) for _, name in sorted(nearest, reverse=True))
     unread = ", ".join(f"{reason} {count:,}" for reason, count in dropped.most_common())
+    passed_over = "; ".join(config.listing().describe())
     raise UsageError(
         f"no document of the title or id {name_or_id!r} among the {read:,} that were read"
         + (f" ({unread} have no text to look at)" if unread else "")
+        + (f"; {passed_over}" if passed_over else "")
         + (f"; the nearest titles: {names}" if names else "; check the title and the sources")
     )
 
@@ -353,7 +356,9 @@ def _find_duplicates(
     part_paths = tuple(storage.join(directory, group.part) for group in groups)
     columns = SignatureColumns(directory)
     columns.gather([f"{path}.refs.arrow" for path in part_paths])
-    duplicates = find_duplicates(columns, config.minhash(), True, config.dedup_similarity)
+    kinds = [group.kind for group in groups]
+    records = are_records(np.arange(columns.count), columns.begins, kinds)
+    duplicates = find_duplicates(columns, config.minhash(), True, config.dedup_similarity, records)
     text = " ".join(explanation.sentences)
     exact = int.from_bytes(signatures.signature(text, None).exact[:8], "little")
     same_key = columns.load("key") == np.uint64(key)

@@ -46,8 +46,8 @@ class CorpusOptions(StageConfig):
     """Kind of source to which --preset web applies. Repeatable. Default: all."""
 
     language: str = Field(default="", pattern="^([a-z]{2,3}|auto|)$")
-    """Language of the text (ISO 639), or auto to identify it per document. Default: that of
-    90 % of a sample, else en."""
+    """Language of the text (ISO 639), or auto to identify it per document. Default: identified, if
+    the source names none."""
 
     keep_languages: tuple[str, ...] = ()
     """With --language auto: keep only this language. Repeatable. Default: all."""

@@ -53,7 +53,7 @@ class FilterConfig(StageConfig):
         return {
             f"{side}/{name}": sha256
             for side, sources in (("good", self.good), ("bad", self.bad))
-            for name, sha256 in source_fingerprints(list_sources(sources)).items()
+            for name, sha256 in source_fingerprints(list_sources(sources).slices).items()
         }
 
 
@@ -107,6 +107,7 @@ def _documents(
     corpus = CorpusConfig(sources=sources, language=config.language)
     steps = [(name, step) for name, step in build_steps(corpus) if name != "sentences"]
     slices, _ = plan_reading(corpus.listed())
+    build.counters.update(corpus.listing().counters())
     total = float(sum(planned.slice.size for planned in slices))
     done = 0.0
     for planned in slices:

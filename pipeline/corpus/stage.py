@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 
 UNREADABLE = "unreadable.jsonl"
+MINOR = 0.02  # share of the documents below which a language is not named
 MOST = 0.5  # share of documents that one reason may drop without a warning
 
 # Config field behind each reason, by prefix. Pages without text, such as redirects, have other
@@ -145,12 +146,13 @@ def run(config: CorpusConfig, build: BuildContext) -> StageResult:
             documents are left.
     """
     from cloze.pipeline.corpus.card.card import collect, render
-    from cloze.pipeline.corpus.read.read_and_clean import with_detected_language
+    from cloze.pipeline.corpus.read.detect_language import with_detected_language
 
     slices, repeated = plan_reading(config.listed())
     if repeated:
         build.counters["dropped_files/duplicate_file"] += repeated
-    configured_language, config = config.language, with_detected_language(slices, config)
+    build.counters.update(config.listing().counters())
+    config = with_detected_language(slices, config)
     groups = group_slices(slices, in_store=not storage.is_local(build.path))
     results = _read(config, build, groups)
     unreadable = _write_unreadable(build, results)
@@ -165,6 +167,8 @@ def run(config: CorpusConfig, build: BuildContext) -> StageResult:
 
     for reason, count in corpus_plan.dropped.items():
         build.counters[f"dropped/{reason}"] += count
+    if corpus_plan.renamed:
+        build.counters["renamed/duplicate_id"] += corpus_plan.renamed
     documents = corpus_plan.documents
     build.counters["kept/documents"] += documents
     build.counters["kept/bytes"] += corpus_plan.bytes
@@ -175,9 +179,14 @@ def run(config: CorpusConfig, build: BuildContext) -> StageResult:
         build.file(CARD), (json.dumps(card, indent=1, ensure_ascii=False) + "\n").encode()
     )
     storage.write_bytes(build.file(CARD_PAGE), render(card).encode())
-    summary = _summary(build, card) | ({"first_unreadable": unreadable} if unreadable else {})
-    if config.language != configured_language:
-        summary["language"] = config.language
+    summary = (
+        _summary(build, card)
+        | {"passed_over": card["passed_over"], "renamed": corpus_plan.renamed}
+        | ({"first_unreadable": unreadable} if unreadable else {})
+    )
+    if config.identify is not None:
+        summary["read_languages"] = counted(build.counters, "language/")
+        summary |= {"language": config.language} if config.language else {}
     return StageResult(rows=documents, summary=summary)
 
 
@@ -333,6 +342,23 @@ def _write_unreadable(build: BuildContext, results: Results) -> str:
     return f"{entries[0]['file']}: {entries[0]['sentence']}" if entries else ""
 
 
+def _rules_used(languages: Mapping[str, int], main: str) -> str:
+    """Return which rules were used, by documents of each language; "" for English text."""
+    known = {name: count for name, count in languages.items() if name != "unknown"}
+    major = {name: count for name, count in known.items() if count > MINOR * sum(known.values())}
+    if len(major) > 1:
+        return (
+            f"the text is in several ({_by_count(major)} documents), so each document's own rules "
+            f"were used; set --language auto"
+        )
+    language = next(iter(major), main)
+    if languages and not language:
+        return "none could be told, so English rules were used; set --language"
+    if language in ("", "en"):
+        return ""
+    return f"the text is in {language!r}, so its rules were used; set --language {language}"
+
+
 def headline(summary: Mapping[str, Any]) -> str:
     """Return a line with documents, bytes, drops and warnings."""
     dropped = summary.get("dropped", {})
@@ -342,10 +368,13 @@ def headline(summary: Mapping[str, Any]) -> str:
     ]
     if warning := most_dropped(dropped, summary["documents"]):
         messages.append(f"warning: {warning}")
-    if language := summary.get("language"):
+    if rules := _rules_used(summary.get("read_languages", {}), summary.get("language", "")):
+        messages.append(f"warning: no language is set and {rules}")
+    messages += summary.get("passed_over", ())
+    if renamed := summary.get("renamed"):
         messages.append(
-            f"warning: no language is set and the text is in {language!r}, so its rules were used; "
-            f"set --language {language}"
+            f"{renamed:,} have the id of another document, so their ids end in #2, #3, …: is the "
+            f"column the right one (--column id=NAME)?"
         )
     if first := summary.get("first_unreadable"):
         messages.append(

@@ -17,6 +17,7 @@ from cloze.pipeline.corpus.document import join_sentences as text_of
 from cloze.pipeline.corpus.duplicates.signatures import jaccard
 from cloze.pipeline.corpus.provenance import UNKNOWN, Origin, merge_origins
 from cloze.pipeline.corpus.read.intermediate import PART, read_selected
+from cloze.pipeline.corpus.readers.base import IN_ARCHIVES
 
 if TYPE_CHECKING:
     from cloze.pipeline.corpus.config import CorpusConfig
@@ -66,6 +67,10 @@ def collect(
             "shards": plan.shards,
         },
         "sources": _shares(sources, config, plan),
+        "passed_over": [
+            *config.listing().describe(),
+            *(f"{n:,} members of archives passed over" for n in [counters.get(IN_ARCHIVES)] if n),
+        ],
         "origins": _origins(retained["origins"], results),
         "licences": [
             {
@@ -230,6 +235,7 @@ def _duplicates(config: CorpusConfig, plan: CorpusPlan, parts: tuple[str, ...]) 
         "exact": plan.dropped.get("exact_duplicate", 0),
         "near": plan.dropped.get("near_duplicate", 0),
         "same_id": plan.dropped.get("duplicate_id", 0),
+        "renamed": plan.renamed,
         "groups": plan.groups,
         "largest": plan.largest,
         "between": [
@@ -294,7 +300,7 @@ MEANINGS = {
     "too_short": "fewer characters or words than the limit",
     "too_long": "more characters than the limit",
     "not_prose": "too few letters",
-    "duplicate_id": "an id that another document has",
+    "duplicate_id": "another version of a page, by its id",
     "exact_duplicate": "the same words as another document",
     "near_duplicate": "nearly the same words as another document",
     "over_budget": "beyond max_words or the mixture",

@@ -16,7 +16,7 @@ import json
 import logging
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -32,11 +32,11 @@ from cloze.core.stages.stage import BuildContext
 from cloze.pipeline.corpus.duplicates.plan import (
     CorpusPlan,
     CorpusPlanRequest,
-    Duplicates,
     find_duplicates,
     local_columns,
     write_plan,
 )
+from cloze.pipeline.corpus.duplicates.repeated_ids import are_records
 from cloze.pipeline.corpus.duplicates.search import I64, Bools
 from cloze.pipeline.corpus.options import MinHash
 from cloze.pipeline.corpus.read.intermediate import IntermediateFile
@@ -229,13 +229,15 @@ def plan_by_shuffle(
     files = [_file(directory, CANDIDATES, number) for number in range(blocks)]
     with local_columns(request.plan_file) as columns:
         columns.gather(files)
-        local_duplicates = find_duplicates(
-            columns, request.minhash, request.exact, request.threshold
-        )
         rows = columns.load("row").astype(np.int64)
         numbers = rows + np.repeat(begins, np.diff(columns.begins))
-        duplicates = Duplicates(
-            numbers[local_duplicates.numbers], local_duplicates.reason, numbers[local_duplicates.of]
+        records = are_records(numbers, np.cumsum([0, *documents]), request.kinds)
+        found = find_duplicates(columns, request.minhash, request.exact, request.threshold, records)
+        duplicates = replace(
+            found,
+            numbers=numbers[found.numbers],
+            of=numbers[found.of],
+            repeated=replace(found.repeated, numbers=numbers[found.repeated.numbers]),
         )
     names = ["key", "bytes", "heldout", *(["words", "language"] if request.mix else [])]
     with local_columns(request.plan_file) as columns:

@@ -23,6 +23,11 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from cloze.core import random_keys, storage
+from cloze.pipeline.corpus.duplicates.repeated_ids import (
+    RepeatedIds,
+    are_records,
+    number_repeated_ids,
+)
 from cloze.pipeline.corpus.duplicates.search import (
     I64,
     Bools,
@@ -66,26 +71,34 @@ class Duplicates:
         numbers: int64 [k], their numbers, ascending.
         reason: int8 [k], index into REASONS.
         of: int64 [k], number of the kept document.
+        repeated: kept documents that share their id with another kept one.
     """
 
     numbers: I64
     reason: npt.NDArray[np.int8]
     of: I64
+    repeated: RepeatedIds
 
 
 def find_duplicates(
-    columns: SignatureColumns, minhash: MinHash | None, exact: bool, threshold: float = 0.0
+    columns: SignatureColumns,
+    minhash: MinHash | None,
+    exact: bool,
+    threshold: float = 0.0,
+    records: Bools | None = None,
 ) -> Duplicates:
     """Find the duplicates; keep the longest document, and of equally long ones the smallest key.
 
-    A document whose id occurs before is dropped as `duplicate_id`.
+    Pages of one id are versions of a page: all but one are dropped as `duplicate_id`. Ids of
+    records come from a column that the user may have chosen wrongly: their texts decide.
 
     Args:
         columns: signatures of all documents.
         minhash: parameters of the bands; None: near duplicates are kept.
-        exact: drop exact duplicates.
+        exact: drop exact duplicates. Without `minhash` and `exact` nothing is dropped.
         threshold: minimum similarity of a near duplicate to the kept document; 0: near duplicates
             are the connected components of shared bands.
+        records: bool [n], documents of sources with columns. Default: none.
     """
     by_rank = _by_rank(columns)
     count = by_rank.size
@@ -96,7 +109,10 @@ def find_duplicates(
         reason[later] = why
         of[later] = first.astype(np.int32)
 
-    drop(*later_occurrences(columns.ranked("key", by_rank)), DUPLICATE_ID)
+    key = columns.ranked("key", by_rank)
+    if exact or minhash is not None:
+        pages = None if records is None else ~records[by_rank]
+        drop(*later_occurrences(key, pages), DUPLICATE_ID)
     if exact:
         high, low = (columns.ranked(name, by_rank) for name in ("exact_high", "exact_low"))
         drop(*exact_duplicates(high, low, reason == RETAINED), EXACT)
@@ -122,7 +138,10 @@ def find_duplicates(
     of = of[of]
     dropped = np.flatnonzero(reason != RETAINED)
     dropped = dropped[np.argsort(by_rank[dropped])]
-    return Duplicates(by_rank[dropped], reason[dropped], by_rank[of[dropped]])
+    same_id = np.unique(np.concatenate(later_occurrences(key, reason == RETAINED)))
+    high, low = (columns.mapped(f"exact_{half}")[by_rank[same_id]] for half in ("high", "low"))
+    repeated = number_repeated_ids(by_rank[same_id], key[same_id], high, low)
+    return Duplicates(by_rank[dropped], reason[dropped], by_rank[of[dropped]], repeated)
 
 
 def _by_rank(columns: SignatureColumns) -> I64:
@@ -168,6 +187,7 @@ class CorpusPlan:
         dropped: documents dropped in this step, by reason.
         pairs: dropped duplicates by (kind of the duplicate, kind of the kept document, reason).
         groups: number of documents with dropped duplicates.
+        renamed: number of documents whose id got a suffix because another one has it.
         largest: largest number of dropped duplicates of one document.
         mixed: groups of `MixtureSelection`.
         examples: (reason, position of the duplicate, position of the kept document); a
@@ -181,6 +201,7 @@ class CorpusPlan:
     dropped: Counter[str]
     pairs: Counter[tuple[str, str, str]]
     groups: int
+    renamed: int
     largest: int
     examples: list[tuple[str, tuple[int, ...], tuple[int, ...]]]
     mixed: list[dict[str, Any]] = field(default_factory=list)
@@ -200,7 +221,10 @@ def plan(
     """
     with local_columns(request.plan_file) as columns:
         columns.gather(references, report)
-        duplicates = find_duplicates(columns, request.minhash, request.exact, request.threshold)
+        records = are_records(np.arange(columns.count), columns.begins, request.kinds)
+        duplicates = find_duplicates(
+            columns, request.minhash, request.exact, request.threshold, records
+        )
         return write_plan(columns, duplicates, request)
 
 
@@ -216,12 +240,13 @@ def write_plan(
         request: parameters of the plan.
     """
     key, size, heldout = (columns.mapped(name) for name in ("key", "bytes", "heldout"))
+    original, key = key, duplicates.repeated.distinct_keys(key)
     retained: Bools = np.ones(columns.count, dtype=bool)
     retained[duplicates.numbers] = False
     figures = _figures(columns, duplicates, request.kinds)
     numbers: I64 | None = None  # of the chosen documents; None: all kept ones
     if request.mix is not None:
-        mixture = _mixed(columns, np.flatnonzero(retained), request.mix, request.kinds)
+        mixture = _mixed(columns, key, np.flatnonzero(retained), request.mix, request.kinds)
         numbers, copies = mixture.numbers, mixture.copies
         figures["dropped"] += mixture.dropped
         figures["mixed"] = mixture.groups
@@ -232,11 +257,16 @@ def write_plan(
     def retained_batches() -> Iterator[pa.RecordBatch]:
         if numbers is None:
             for rows in rows_by_shard(key, shards, retained):
-                positions = [*columns.where(rows), np.zeros(rows.size, np.int32)]
+                positions = [
+                    *columns.where(rows),
+                    duplicates.repeated.copies_of(rows).astype(np.int32),
+                ]
                 yield pa.record_batch(positions, schema=PLAN)
         else:
-            for rows in rows_by_shard(copied_key(key[numbers], copies), shards):
-                positions = [*columns.where(numbers[rows]), copies[rows].astype(np.int32)]
+            # a repetition of a renamed document is no copy that another one of its id is
+            unique = copies + duplicates.repeated.copies_of(numbers) * (copies.max(initial=0) + 1)
+            for rows in rows_by_shard(copied_key(original[numbers], unique), shards):
+                positions = [*columns.where(numbers[rows]), unique[rows].astype(np.int32)]
                 yield pa.record_batch(positions, schema=PLAN)
 
     def dropped_batches() -> Iterator[pa.RecordBatch]:
@@ -260,10 +290,15 @@ def write_plan(
 
 
 def _mixed(
-    columns: SignatureColumns, retained: I64, mix: MixtureOptions, kinds: Sequence[str]
+    columns: SignatureColumns,
+    keys: random_keys.U64,
+    retained: I64,
+    mix: MixtureOptions,
+    kinds: Sequence[str],
 ) -> MixtureSelection:
     """Choose among the kept documents; the numbers of the selection are those of documents."""
-    key, words, heldout = (columns.mapped(name)[retained] for name in ("key", "words", "heldout"))
+    key = keys[retained]
+    words, heldout = (columns.mapped(name)[retained] for name in ("words", "heldout"))
     if mix.mixture_by == "source":
         names = sorted(set(kinds))
         groups = _kind_numbers(columns, kinds, retained)
@@ -335,6 +370,7 @@ def _figures(
         "dropped": dropped,
         "pairs": pairs,
         "groups": int(sizes.size),
+        "renamed": int(duplicates.repeated.numbers.size),
         "largest": int(sizes.max(initial=0)),
     }
 

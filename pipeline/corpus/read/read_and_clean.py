@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import heapq
-import itertools
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -15,7 +14,6 @@ import pyarrow as pa
 
 from cloze.core import random_keys, storage
 from cloze.core.artifacts.artifact import HELDOUT, TRAIN
-from cloze.core.errors import DataError
 from cloze.core.words import count_words
 from cloze.pipeline.corpus.config import CorpusConfig
 from cloze.pipeline.corpus.document import Document, sanitize_document
@@ -29,7 +27,6 @@ from cloze.pipeline.corpus.read.intermediate import (
     shard_position,
     signatures_schema,
 )
-from cloze.pipeline.corpus.read.sources import PlannedSlice
 from cloze.pipeline.corpus.readers import find_reader
 from cloze.pipeline.corpus.readers.base import ReadCounters, Slice
 from cloze.pipeline.corpus.steps.base import CleaningResult, Sentences
@@ -151,16 +148,9 @@ class IntermediateWriter:
 EXAMPLES = 3  # per reason
 EXAMPLE_CHARACTERS = 300
 
-# Detection of the language of sources that name none, if the config names none either.
-SAMPLED_SLICES = 8
-SAMPLED_DOCUMENTS = 10  # per slice
-SAMPLE_READ_AHEAD = 64 << 10  # bytes of an object in a store
-SHORTEST_SAMPLE = 200  # minimum characters to identify a language
-SAMPLED_SHARE = 0.9  # minimum share of sampled documents in one language
-
 
 def read_documents(config: CorpusConfig, counters: ReadCounters) -> Iterator[Document]:
-    """Yield the documents of a slice with licence and origin, free of lone surrogates."""
+    """Yield the documents of a slice with licence, origin and language, free of lone surrogates."""
     reader = find_reader(counters.slice.kind)
     if not reader.takes_names and not storage.is_file(counters.slice.path):
         counters.quarantine("no_file", "it is a link that leads to no file, or a pipe")
@@ -168,39 +158,17 @@ def read_documents(config: CorpusConfig, counters: ReadCounters) -> Iterator[Doc
     for document in reader.read(counters.slice, config, counters):
         origin = counters.origin
         licence = licence_name(document.licence) or origin.licence
-        yield sanitize_document(
-            replace(document, licence=licence, origin=origin.label)
-            if licence or origin.label
-            else document
-        )
-
-
-def with_detected_language(slices: Sequence[PlannedSlice], config: CorpusConfig) -> CorpusConfig:
-    """Return the config with the detected `language` of the sources.
-
-    The config is returned unchanged if it sets a language, if the sources name theirs, or if fewer
-    than 90 % of the sampled documents are in one language.
-    """
-    from cloze.pipeline.corpus.steps.filters.language import CERTAIN, UNKNOWN, identify
-
-    if config.language:
-        return config
-    counts: Counter[str] = Counter()
-    for planned in slices[:: max(1, len(slices) // SAMPLED_SLICES)][:SAMPLED_SLICES]:
-        documents = read_documents(config, ReadCounters(slice=planned.slice, stop=False))
-        # the reading step reports errors
-        with contextlib.suppress(DataError), storage.reading_ahead(SAMPLE_READ_AHEAD):
-            for document in itertools.islice(documents, SAMPLED_DOCUMENTS):
-                if document.language:  # the source names languages itself
-                    break
-                if len(document.text) >= SHORTEST_SAMPLE:
-                    language, probability = identify(document.text)
-                    if probability >= CERTAIN and language != UNKNOWN:
-                        counts[language] += 1
-    language, count = counts.most_common(1)[0] if counts else (config.fallback_language, 0)
-    if language == config.fallback_language or count < SAMPLED_SHARE * counts.total():
-        return config
-    return config.model_copy(update={"language": language})
+        if licence or origin.label:
+            document = replace(document, licence=licence, origin=origin.label)
+        document = sanitize_document(document)
+        if config.identify is not None and not document.language:
+            language = config.identify(document.text)
+            counters.counters[f"language/{language or 'unknown'}"] += 1
+            if language not in ("", config.fallback_language):
+                document = replace(document, language=language)
+        yield document
+    if counters.slice.span is None and not counters.counters:
+        counters.quarantine("empty_file", "the file holds no document")
 
 
 def is_heldout(key: int, fraction: float) -> bool:
@@ -260,6 +228,9 @@ class ReadSliceGroup:
         counters: Counter[str] = Counter()
         for each in slice_counters:
             counters.update(each.counters)
+            if each.slice.span is None or not each.slice.span[0]:
+                refused = each.slice.span is None and not each.counters["read/documents"]
+                counters[f"files/{'refused' if refused else 'read'}"] += 1
         return {
             "counters": dict(counters),
             "documents": writer.documents,

@@ -12,7 +12,7 @@ import posixpath
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
@@ -22,7 +22,7 @@ from cloze.core.config import InputPath
 from cloze.core.errors import did_you_mean
 from cloze.pipeline.corpus.provenance import NOTHING_KNOWN, Origin, licence_name, merge_origins
 from cloze.pipeline.corpus.readers import READERS, find_reader
-from cloze.pipeline.corpus.readers.base import Slice
+from cloze.pipeline.corpus.readers.base import Slice, count_endings, describe_endings
 from cloze.pipeline.corpus.readers.records import FIELDS
 
 # Limits of a group of small sources, so that many small files still give work to many workers.
@@ -193,16 +193,51 @@ class ListedSlice:
         return len(self.files) == 1 and self.files[0][0] == self.slice.name
 
 
-def list_sources(sources: Iterable[Source]) -> tuple[ListedSlice, ...]:
+class SourceListing(NamedTuple):
+    """Files of all sources.
+
+    Attributes:
+        slices: what is read.
+        matching: number of files that are read, by kind.
+        passed_over: by kind, the files below its sources that no source reads, by ending.
+    """
+
+    slices: tuple[ListedSlice, ...]
+    matching: dict[str, int]
+    passed_over: dict[str, Counter[str]]
+
+    def counters(self) -> dict[str, int]:
+        """Return `passed_over/KIND/ENDING` for the manifest."""
+        return {
+            f"passed_over/{kind}/{ending}": count
+            for kind, counts in self.passed_over.items()
+            for ending, count in counts.items()
+            if count
+        }
+
+    def describe(self) -> list[str]:
+        """Return a sentence for each kind with files that are passed over."""
+        return [
+            f"{self.matching[kind]:,} of {self.matching[kind] + counts.total():,} files match "
+            f"{kind}; {counts.total():,} others passed over ({describe_endings(counts)})"
+            for kind, counts in self.passed_over.items()
+            if counts.total()
+        ]
+
+
+def list_sources(sources: Iterable[Source]) -> SourceListing:
     """List all slices of all sources; hash each file once.
 
     Raises:
         DataError: a source has no files of its kind.
     """
     listed: list[tuple[Source, Slice, list[tuple[str, str]]]] = []
+    others: dict[str, dict[str, str]] = {}  # by kind: names by path
     for source in dict.fromkeys(sources):
         reader, columns = find_reader(source.kind), tuple(sorted(source.fields.items()))
-        for file_slice in reader.slices(source.path):
+        slices, passed_over = reader.list_slices(source.path)
+        others.setdefault(source.kind, {}).update((path, name) for name, path in passed_over)
+        for file_slice in slices:
             listed.append(
                 (
                     source,
@@ -210,20 +245,30 @@ def list_sources(sources: Iterable[Source]) -> tuple[ListedSlice, ...]:
                     reader.files(file_slice),
                 )
             )
-    paths = {path for _, _, files in listed for _, path in files}
+    paths_by_kind: dict[str, set[str]] = {}
+    for source, _, files in listed:
+        paths_by_kind.setdefault(source.kind, set()).update(path for _, path in files)
+    paths = set[str]().union(*paths_by_kind.values())
     readable = {path for path in paths if storage.is_file(path)}
     hashes = fingerprints.file_fingerprints(readable)
     hashes |= {
         path: fingerprints.combine_hashes([("no file", posixpath.basename(path))])
         for path in paths - readable
     }
-    return tuple(
-        ListedSlice(
-            source=source,
-            slice=file_slice,
-            files=tuple((name, hashes[path]) for name, path in files),
-        )
-        for source, file_slice, files in listed
+    return SourceListing(
+        tuple(
+            ListedSlice(
+                source=source,
+                slice=file_slice,
+                files=tuple((name, hashes[path]) for name, path in files),
+            )
+            for source, file_slice, files in listed
+        ),
+        {kind: len(read) for kind, read in paths_by_kind.items()},
+        {
+            kind: count_endings(name for path, name in names.items() if path not in paths)
+            for kind, names in others.items()
+        },
     )
 
 

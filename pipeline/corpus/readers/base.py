@@ -1,4 +1,4 @@
-"""Base of all readers: slices of sources, counters, file search, and detection of file types.
+"""Base of all readers: slices of sources, counters and file search.
 
 A source is divided into slices before reading; any worker can read a slice as a stream of
 documents. The documents depend only on the bytes of the slice and the options.
@@ -8,18 +8,18 @@ from __future__ import annotations
 
 import fnmatch
 import posixpath
-import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any
+from typing import Any, TypeAlias
 
 from cloze.core import storage
 from cloze.core.errors import DataError
 from cloze.pipeline.corpus.document import Document
 from cloze.pipeline.corpus.options import MAXIMUM_UNREADABLE_SHARE, CorpusOptions
 from cloze.pipeline.corpus.provenance import NOTHING_KNOWN, Origin
-from cloze.pipeline.corpus.readers.streams import FORMATS
+from cloze.pipeline.corpus.readers.file_types import HEAD_BYTES as HEAD_BYTES
+from cloze.pipeline.corpus.readers.file_types import find_type
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -208,6 +208,9 @@ def file_patterns(*endings: str) -> tuple[str, ...]:
     return tuple(f"*{ending}{packed}" for ending in endings for packed in _PACKED)
 
 
+Files: TypeAlias = list[tuple[str, str]]  # name relative to the source, and path
+
+
 class FileReader:
     """Base of readers of one format: a file, the matching files of a directory, or a pattern.
 
@@ -235,44 +238,45 @@ class FileReader:
         Raises:
             DataError: nothing of this format there.
         """
-        files = storage.list_files(path)  # in a store one request
-        if not files and not storage.exists(path):
-            if storage.is_pattern(path):
-                return self._cut_all(self._matches(path))
-            raise DataError(f"{path} does not exist; check the path of source {self.kind}")
-        if not any(files) and not storage.is_dir(path):  # "": the file itself
-            return self._cut_all([(posixpath.basename(path.rstrip("/")), path)])
-        names = [name for name in files if self._is_readable(name)]
-        if not names:
-            raise DataError(
-                f"{path} contains no file of source {self.kind} ({', '.join(self.patterns)}); set "
-                f"the path to a directory with such files"
-            )
-        return self._cut_all((name, storage.join(path, name)) for name in names)
+        return self.list_slices(path)[0]
 
-    def _matches(self, pattern: str) -> list[tuple[str, str]]:
-        """Return (name, path) of files that match a pattern, or are in a matching directory.
+    def list_slices(self, path: str) -> tuple[list[Slice], Files]:
+        """Return the slices of the source at `path`, and the files below it that are passed over.
 
-        File names are relative to the directory before the first wildcard.
+        Raises:
+            DataError: nothing of this format there.
         """
-        directory, names = storage.glob(pattern)
-        paths: dict[str, str] = {}
-        for name in names:
-            path = storage.join(directory, name) if directory else name
-            if storage.is_dir(path):
-                for file_name in storage.list_files(path):
-                    if self._is_readable(f"{name}/{file_name}"):
-                        paths[f"{name}/{file_name}"] = storage.join(path, file_name)
-            elif not _is_hidden(name):
-                paths[name] = path
-        if not paths:
+        names = storage.list_files(path)  # in a store one request
+        is_pattern = not names and not storage.exists(path) and storage.is_pattern(path)
+        if is_pattern:
+            files = list(_glob(path))
+        elif any(names) or storage.is_dir(path):
+            files = [(name, storage.join(path, name), False) for name in names]
+        elif names:  # "": the file itself
+            return self._cut_all([(posixpath.basename(path.rstrip("/")), path)]), []
+        else:
+            raise DataError(f"{path} does not exist; check the path of source {self.kind}")
+        matching = {
+            (name, path)
+            for name, path, is_named in files
+            if (not _is_hidden(name) if is_named else self._is_readable(name))
+        }
+        others = [
+            (name if storage.is_file(path) else f"{name}/", path)  # a link to a folder, a pipe
+            for name, path in sorted({(name, path) for name, path, _ in files} - matching)
+        ]
+        if not matching:
+            found = describe_endings(count_endings(name for name, _ in others))
+            wanted = f"file of source {self.kind}"
             raise DataError(
-                f"{pattern} matches no file of source {self.kind}; check the pattern, and quote it "
-                f"in a shell"
+                f"{path} matches no {wanted}; check the pattern, and quote it in a shell"
+                if is_pattern
+                else f"{path} contains no {wanted} ({', '.join(self.patterns)})"
+                f"{found and f', but {found}'}; set the path to a directory with such files"
             )
-        return sorted(paths.items())
+        return self._cut_all(sorted(matching)), others
 
-    def _cut_all(self, files: Iterable[tuple[str, str]]) -> list[Slice]:
+    def _cut_all(self, files: Files) -> list[Slice]:
         return [
             file_slice for name, path in files for file_slice in self.cut(self._slice(name, path))
         ]
@@ -304,51 +308,52 @@ class FileReader:
         return [(file_slice.name, file_slice.path)]
 
 
+def _glob(pattern: str) -> Iterator[tuple[str, str, bool]]:
+    """Yield name, path and True of files that match, and False of those in matching directories.
+
+    Names are relative to the directory before the first wildcard.
+    """
+    directory, names = storage.glob(pattern)
+    for name in names:
+        path = storage.join(directory, name) if directory else name
+        if storage.is_dir(path):
+            for inner in storage.list_files(path):
+                yield f"{name}/{inner}", storage.join(path, inner), False
+        else:
+            yield name, path, True
+
+
+IN_ARCHIVES = "passed_over/html/in archives"  # counter of members that are no pages
+_OTHERS = "others"
+_MOST_ENDINGS = 10
+_LONGEST_ENDING = 12  # characters
+
+
+def count_endings(names: Iterable[str]) -> Counter[str]:
+    """Count files by ending, or as `hidden`, `no ending` or `link`; beyond ten, as `others`.
+
+    A name that ends in `/` is a link to a folder, which is not followed, or a pipe.
+    """
+    counts: Counter[str] = Counter()
+    for name in names:
+        base_name, ending = posixpath.splitext(name.lower())
+        if ending in _PACKED:
+            ending = posixpath.splitext(base_name)[1] + ending
+        is_ending = 1 < len(ending) <= _LONGEST_ENDING and ending.isprintable()
+        kind = "link" if name.endswith("/") else ending if is_ending else "no ending"
+        counts["hidden" if _is_hidden(name) else kind] += 1
+    first = sorted(counts.items(), key=lambda pair: (-pair[1], pair[0]))[:_MOST_ENDINGS]
+    return Counter({**dict(first), _OTHERS: counts.total() - sum(count for _, count in first)})
+
+
+def describe_endings(counts: Mapping[str, int]) -> str:
+    """Return `ending count` of each entry, largest count first, the sum of others last."""
+    order = sorted(counts.items(), key=lambda pair: (pair[0] == _OTHERS, -pair[1], pair[0]))
+    return ", ".join(f"{ending} {count:,}" for ending, count in order if count)
+
+
 def _is_hidden(name: str) -> bool:
     return any(component.startswith((".", "_")) for component in name.split("/"))
-
-
-# Detection of file types by the first bytes, for readers that would accept anything as text.
-
-HEAD_BYTES = 4096
-_SPACE = rb"(?:\xef\xbb\xbf)?\s*"
-_XML = _SPACE + rb"(?:<\?xml[^>]{0,200}\?>\s*)?"
-_HTML = _XML + rb"(?:<!--.{0,500}?-->\s*)?<(?:!doctype\s+html|html)\b"
-_DUMP_PART = (
-    rb"<(?:siteinfo>\s*<sitename>|page>\s*<title>[^<]{1,500}</title>\s*<(?:ns|id|redirect)\b)"
-)
-_ENTERPRISE = (
-    rb"\{\s*\"name\"\s*:\s*\"(?:[^\"\\]|\\.){0,600}\"\s*,"
-    rb"\s*\"identifier\"\s*:\s*\d+\s*,[^\n]*?"
-    rb"(?:\"(?:abstract|date_created|date_modified|protection|version|main_entity|is_part_of|"
-    rb"article_body)\"\s*:)"
-)
-_EXTRACTED = rb"<doc (?=[^>]{0,500}\burl=)[^>]{0,500}\btitle=[^>]{0,500}>"
-_JSON = rb"(?:\[\s*)?\{\s*\"[^\"\n]{1,100}\"\s*:"
-_OTHER_XML = rb"<(?:\?xml\b(?!.*<html)|!DOCTYPE\s+TEI|TEI\b)"
-_PACKERS = {".gz": "gzip", ".bz2": "bzip2", ".xz": "xz", ".zst": "zstd"}
-
-# Description, source that reads it (empty: none), and pattern of the first bytes.
-_KINDS: Sequence[tuple[str, str, re.Pattern[bytes]]] = (
-    ("a MediaWiki dump", "wikipedia", re.compile(_XML + rb"<mediawiki\b")),
-    ("a part of a MediaWiki dump", "", re.compile(_SPACE + _DUMP_PART)),
-    ("WikiExtractor's output", "wikiextractor", re.compile(_SPACE + _EXTRACTED)),
-    ("a WARC file", "warc", re.compile(rb"WARC/\d\.\d\r?\n")),
-    ("an HTML page", "html", re.compile(_HTML, re.I | re.S)),
-    ("a dump of Wikimedia Enterprise", "html", re.compile(_SPACE + _ENTERPRISE)),
-    ("a file of JSON objects", "jsonl", re.compile(_SPACE + _JSON)),
-    ("an XML document", "", re.compile(_SPACE + _OTHER_XML, re.I | re.S)),
-    ("a Parquet file", "parquet", re.compile(rb"PAR1")),
-    ("an Arrow file", "arrow", re.compile(rb"ARROW1\0\0")),
-    ("a PDF", "", re.compile(rb"%PDF-\d")),
-    ("an RTF document", "", re.compile(rb"\{\\rtf1")),
-    ("a zip archive", "", re.compile(rb"PK\x03\x04")),
-    ("a tar archive", "", re.compile(rb".{257}ustar[\0 ]", re.S)),
-    *((f"packed by {name}", "", FORMATS[ending].magic) for ending, name in _PACKERS.items()),
-)
-_PART_ADVICE = "put it back between <mediawiki> and </mediawiki> for source wikipedia"
-_TAR_ADVICE = "take its text out first, or, if it contains pages in HTML, name it as source html"
-_ADVICE = {"a part of a MediaWiki dump": _PART_ADVICE, "a tar archive": _TAR_ADVICE}
 
 
 def has_expected_type(head: bytes, tally: ReadCounters) -> bool:
@@ -358,15 +363,9 @@ def has_expected_type(head: bytes, tally: ReadCounters) -> bool:
         DataError: the file is of another type, and `corpus.on_error` is not `quarantine`.
     """
     kind = tally.slice.kind
-    description, source = kind_of(head)
+    description, source, remedy = find_type(head)
     if not description or source == kind:
         return True
-    if description.startswith("packed"):
-        remedy = "give it the ending of its format, such as .gz"
-    elif description in _ADVICE:
-        remedy = _ADVICE[description]
-    else:
-        remedy = f"name it as source {source}" if source else "take its text out first"
     is_plain = kind in ("text", "books")
     reason, nothing = ("not_text", "no text") if is_plain else (f"not_{kind}", "nothing")
     sentence = f"the file is {description}, {nothing} for source {kind}"
@@ -376,7 +375,4 @@ def has_expected_type(head: bytes, tally: ReadCounters) -> bool:
 
 def kind_of(head: bytes) -> tuple[str, str]:
     """Return (type, source that reads it) of a file from its first bytes; empty if unknown."""
-    for description, source, pattern in _KINDS:
-        if pattern.match(head[:HEAD_BYTES]):
-            return description, source
-    return "", ""
+    return find_type(head)[:2]

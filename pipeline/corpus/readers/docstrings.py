@@ -25,7 +25,7 @@ from cloze.core import storage
 from cloze.core.errors import DataError
 from cloze.pipeline.corpus.document import Document
 from cloze.pipeline.corpus.options import CorpusOptions
-from cloze.pipeline.corpus.readers.base import FileReader, ReadCounters, Slice
+from cloze.pipeline.corpus.readers.base import FileReader, Files, ReadCounters, Slice
 
 STDLIB = "stdlib"
 
@@ -50,8 +50,8 @@ class DocstringsReader(FileReader):
     takes_names = True
     patterns = ("*.py",)
 
-    def slices(self, path: str) -> list[Slice]:
-        """Return one slice per package.
+    def list_slices(self, path: str) -> tuple[list[Slice], Files]:
+        """Return one slice per package, and the files of packages that are passed over.
 
         Raises:
             DataError: a package is not installed here.
@@ -72,7 +72,7 @@ class DocstringsReader(FileReader):
             if not names:
                 raise DataError("source docstrings names no package; write docstrings=numpy,torch")
             roots = [_locate(name) for name in dict.fromkeys(names)]
-        slices = []
+        slices, passed_over = [], Files()
         for name, root in roots:
             file_slice = Slice(kind=self.kind, name=name, path=root, size=0)
             files = self.files(file_slice)
@@ -83,7 +83,9 @@ class DocstringsReader(FileReader):
                 )
             size = sum(Path(file).stat().st_size for _, file in files)
             slices.append(replace(file_slice, size=size))
-        return slices
+            below = {(name, storage.join(root, name)) for name in storage.list_files(root)}
+            passed_over += sorted(below - set(files)) if len(below) > 1 else []
+        return slices, passed_over
 
     def files(self, file_slice: Slice) -> list[tuple[str, str]]:
         """Return the files of modules, without tests and generated code, by relative name."""

@@ -1,14 +1,17 @@
 """Documents from records with fields, and source `jsonl`.
 
-A JSON file has one object per line, or is one array of objects, which is read into memory. A line
-or element that is not an object with a text is counted and recorded; reading continues. The records
-of Parquet and Arrow files (table_files.py) are converted in the same way.
+A JSON file has one object per line, or is one array of objects, which is read into memory. Objects
+may also follow each other without a line break. A line or element that is not an object with a text
+is counted and recorded; reading continues. Of a repeated key the last value counts, as in Python,
+pandas and jq. The records of Parquet and Arrow files (table_files.py) are converted in the same
+way.
 """
 
 from __future__ import annotations
 
 import contextlib
 import io
+import json
 import re
 from collections.abc import Generator, Iterable, Iterator, Mapping
 from typing import Any
@@ -58,7 +61,7 @@ class RecordConverter:
         self.mapped = frozenset(columns)
         self._slice, self._tally, self._limit = file_slice, tally, options.maximum_document_bytes
 
-    def json(self, record: Any, number: int, where: str, offset: int) -> Iterator[Document]:
+    def json(self, record: Any, number: int | str, where: str, offset: int) -> Iterator[Document]:
         """Yield the document of a JSON value, unless it is no object with a text."""
         if isinstance(record, dict):
             values = {field: get_nested(record, self.names[field]) for field in FIELDS}
@@ -76,7 +79,7 @@ class RecordConverter:
     def document(
         self,
         values: Mapping[str, Any],
-        number: int,
+        number: int | str,
         where: str,
         offset: int,
         available: Iterable[str] = (),
@@ -85,24 +88,26 @@ class RecordConverter:
 
         Args:
             values: values of FIELDS; None if missing.
-            number: number of the record in the file, from 1.
+            number: number of the record in the file, from 1; `3.2` is the second on line 3.
             where: description of the record for messages, such as `the line at byte 5`.
             offset: byte in the decompressed file, or row.
             available: names of the record's fields.
         """
-        text, record_id = values["text"], values["id"]
-        if isinstance(text, bytes):
-            try:
-                text = text.decode("utf-8")
-            except UnicodeDecodeError as error:
-                self._tally.quarantine(
-                    "bad_utf8",
-                    f"{where} has a text that is not UTF-8 at its byte {error.start:,}",
-                    offset=offset,
-                )
-                return None
-        pieces = [text] if isinstance(text, str) else text
-        if not isinstance(pieces, list) or not all(isinstance(piece, str) for piece in pieces):
+        text = values["text"]
+        try:
+            pieces = [
+                piece.decode() if isinstance(piece, bytes) else piece
+                for piece in (text if isinstance(text, list) else [text])
+                if piece is not None
+            ]
+        except UnicodeDecodeError as error:
+            self._tally.quarantine(
+                "bad_utf8",
+                f"{where} has a text that is not UTF-8 at its byte {error.start:,}",
+                offset=offset,
+            )
+            return None
+        if text is None or not all(isinstance(piece, str) for piece in pieces):
             column = self.names["text"]
             if text is None:
                 message = f"{where} has no text in its field {column!r}{_listed(available)}"
@@ -111,22 +116,20 @@ class RecordConverter:
                 message = f"{where} has a {type_name}, not a text, in its field {column!r}"
             self._tally.quarantine("no_text", message, offset=offset)
             return None
-        if record_id is None or isinstance(record_id, (dict, list)) or record_id == "":
+        record_id = plain(values["id"])
+        if not record_id:
             if "id" in self.mapped:
                 self._tally.quarantine(
                     "no_id", f"{where} has no id in its field {self.names['id']!r}", offset=offset
                 )
                 return None
             record_id = f"#{number}"
-        elif isinstance(record_id, str) and record_id.startswith("#"):
+        elif record_id.startswith("#"):
             record_id = f"#{record_id}"  # it might be taken for a number
         if self._tally.read_texts(pieces) > self._limit:
             self._tally.drop("too_long")
             return None
-        title, url, licence = (
-            values[field] if isinstance(values[field], str) else ""
-            for field in ("title", "url", "licence")
-        )
+        title, url, licence = (plain(values[field]) for field in ("title", "url", "licence"))
         return Document(
             id=f"{self._slice.kind}/{self._slice.name}/{record_id}",
             source=self._slice.kind,
@@ -137,33 +140,60 @@ class RecordConverter:
         )
 
 
+def plain(value: Any) -> str:
+    """Return a field other than the text as text; empty for null, and NaN, pandas' null.
+
+    Numbers keep their digits, objects and lists are JSON; bytes that are no UTF-8 are hexadecimal.
+    """
+    if isinstance(value, str):
+        return value
+    if value is None or value != value:
+        return ""
+    if isinstance(value, bytes):
+        try:
+            return value.decode().rstrip("\0")  # columns of fixed size are padded
+        except UnicodeDecodeError:
+            return value.hex()
+    if isinstance(value, list) and len(value) == 1:  # R boxes every value
+        return plain(value[0])
+    if isinstance(value, (bool, dict, list)):
+        return json.dumps(value, ensure_ascii=False, separators=(",", ":"), default=plain)
+    return str(value)
+
+
 def get_nested(record: Any, name: str) -> Any:
-    """Return the value of a possibly nested field (`title`, `meta.title`); None if missing."""
-    if isinstance(record, dict) and name in record:
+    """Return the value of a possibly nested field (`title`, `meta.title`); None if missing.
+
+    A key with dots has priority over a path.
+    """
+    if not isinstance(record, dict):
+        return None
+    if name in record:
         return record[name]
-    value = record
-    for key in name.split("."):
-        if not isinstance(value, dict) or key not in value:
-            return None
-        value = value[key]
-    return value
+    if "." not in name:
+        return None
+    dots = [match.start() for match in re.finditer(r"\.", name)]
+    found = (get_nested(record.get(name[:dot]), name[dot + 1 :]) for dot in reversed(dots))
+    return next((value for value in found if value is not None), None)
 
 
 def _listed(available: Iterable[str]) -> str:
     """Return the field names for a message; empty without names."""
-    names = list(available)
-    if not names:
-        return ""
-    omitted = f" and {len(names) - _MOST_LISTED} more" if len(names) > _MOST_LISTED else ""
-    listing = ", ".join(names[:_MOST_LISTED])
-    return f" (its fields: {listing}{omitted}; name the one with --column text=NAME)"
+    listing = list_names(available)
+    return listing and f" (its fields: {listing}; name the one with --column text=NAME)"
+
+
+def list_names(names: Iterable[str]) -> str:
+    """Return the first names, and the number of the others."""
+    first, *more = [list(names)[:_MOST_LISTED], *list(names)[_MOST_LISTED:]]
+    return ", ".join(first) + (f" and {len(more):,} more" if more else "")
 
 
 # Source `jsonl`.
 
 MOST_ARRAY_BYTES = 256 << 20
 _ARRAY = re.compile(rb"\s*\[\s*\{")
-_CONTINUES = (b"{", b"[", b",", b":")  # end of a line whose JSON continues on the next
+_GAP = re.compile("[\\s\ufeff\x1e]*")  # between values; also marks of byte order and of jq --seq
 _LINE_ADVICE = "write one object a line (jq -c . FILE, or jq -c '.[]' FILE for an array)"
 _CHUNK = 1 << 20
 
@@ -182,9 +212,13 @@ class JsonlReader(FileReader):
         converter = RecordConverter(file_slice, options, tally)
         with contextlib.closing(open_source(file_slice.path)) as source:
             head, unpacked = peek(as_utf8(source), HEAD_BYTES)
-            if "text" not in converter.mapped and not has_expected_type(head, tally):
+            # the user may name a field of an article of Wikimedia Enterprise
+            is_named = "text" in converter.mapped and head.lstrip()[:1] in (b"{", b"[")
+            if not is_named and not has_expected_type(head, tally):
                 return
-            content = _elements(unpacked, tally) if _ARRAY.match(head) else unpacked
+            is_array = _ARRAY.match(head)
+            id_name = converter.names["id"]
+            content = _elements(unpacked, id_name, tally) if is_array else unpacked
             if isinstance(content, list):
                 count = len(content)
                 for number, record in enumerate(content, 1):
@@ -203,7 +237,7 @@ def _read_lines(
     """Yield the documents of a file with one object per line; return the number of lines read."""
     number = 0
     for number, line in enumerate(lines, 1):
-        where = f"the line at byte {line.offset:,}"
+        where = f"the line at byte {line.offset:,} (line {number:,})"
         if line.data is None:
             message = f"{where} has {line.size:,} bytes and was left out"
             tally.drop_too_long(line.size, message, offset=line.offset)
@@ -211,9 +245,12 @@ def _read_lines(
         if not line.data or line.data.isspace():
             continue
         try:
-            record = orjson.loads(line.data)
-        except orjson.JSONDecodeError as error:
-            if not tally.counters and line.data.rstrip().endswith(_CONTINUES):
+            found = parse(line.data, converter.names["id"])
+        except ValueError as error:
+            continues = isinstance(error, json.JSONDecodeError) and (
+                error.pos >= len(error.doc.rstrip())
+            )
+            if continues and not tally.counters:
                 tally.record_damage(
                     "json_over_lines",
                     "the file is JSON over several lines, and not one object a line",
@@ -221,14 +258,72 @@ def _read_lines(
                     remedy=_LINE_ADVICE,
                 )
                 break
-            reason, fault = _fault(line.data, str(error))
+            reason, fault = _fault(line.data, error)
             tally.quarantine(reason, f"{where} {fault}", offset=line.offset)
             continue
-        yield from converter.json(record, number, where, line.offset)
+        for place, record in enumerate(found):
+            yield from converter.json(
+                record, f"{number}.{place + 1}" if place else number, where, line.offset
+            )
     return number
 
 
-def _elements(source: ByteSource, tally: ReadCounters) -> list[Any] | ByteSource:
+def parse(data: bytes | bytearray, id_name: str) -> list[Any]:
+    """Return the JSON values that follow each other in `data`.
+
+    orjson is fast, but refuses what other programs write: NaN, lone surrogates, control characters
+    in strings, several values. It also rounds numbers, so that different ids would become equal.
+
+    Args:
+        data: a line or an array, in UTF-8.
+        id_name: field whose value keeps its exact digits.
+
+    Raises:
+        ValueError: it is no JSON.
+    """
+    try:
+        value = orjson.loads(data)
+    except orjson.JSONDecodeError:
+        return _parse_leniently(data)
+    records = value if isinstance(value, list) else [value]
+    if any(isinstance(get_nested(record, id_name), (float, dict, list)) for record in records):
+        return _parse_leniently(data)
+    return [value]
+
+
+class Number(float):
+    """A number of JSON that is shown with its original digits."""
+
+    def __new__(cls, digits: str) -> Number:
+        number = super().__new__(cls, digits)
+        number.digits = digits
+        return number
+
+    digits: str
+
+    def __str__(self) -> str:
+        return self.digits
+
+
+_LENIENT = json.JSONDecoder(strict=False, parse_float=Number)
+
+
+def _parse_leniently(data: bytes | bytearray) -> list[Any]:
+    """Return the JSON values in `data` by Python's parser, which takes what it writes itself."""
+    if b"\0" in data:
+        raise ValueError(f"it holds a NUL at its byte {data.index(0):,}")
+    text = data.decode("utf-8", "surrogatepass")  # Java and MySQL write surrogates
+    values, position = list[Any](), 0
+    while (start := _GAP.match(text, position)) and (position := start.end()) < len(text):
+        try:
+            value, position = _LENIENT.raw_decode(text, position)
+        except RecursionError:
+            raise ValueError("it is nested too deeply") from None
+        values.append(value)
+    return values
+
+
+def _elements(source: ByteSource, id_name: str, tally: ReadCounters) -> list[Any] | ByteSource:
     """Return the elements of a file that begins as an array of objects.
 
     Return the content as a source if only the first line is an array, so that the file is read by
@@ -246,28 +341,25 @@ def _elements(source: ByteSource, tally: ReadCounters) -> list[Any] | ByteSource
         tally.record_damage("long_array", message, remedy=_LINE_ADVICE)
         return []
     try:
-        elements: list[Any] = orjson.loads(data)
-    except orjson.JSONDecodeError as error:
+        values = parse(data, id_name)
+        if len(values) == 1 and isinstance(values[0], list):
+            return values[0]
+    except ValueError as error:
         first_line = bytes(data).lstrip().split(b"\n", 1)[0]
         try:
-            orjson.loads(first_line)
-        except orjson.JSONDecodeError:
+            parse(first_line, id_name)
+        except ValueError:
             message = f"the file begins as a JSON array, but is not valid JSON ({error})"
-            tally.record_damage("bad_json", message, offset=error.pos)
+            tally.record_damage("bad_json", message, offset=getattr(error, "pos", 0))
             return []
-        return io.BytesIO(data)
-    return elements
+    return io.BytesIO(data)
 
 
-def _fault(data: bytes, message: str) -> tuple[str, str]:
+def _fault(data: bytes, error: ValueError) -> tuple[str, str]:
     """Return (reason, message) for a line that does not parse."""
-    try:
-        data.decode("utf-8")
-    except UnicodeDecodeError as error:
+    if isinstance(error, UnicodeDecodeError):
         return "bad_utf8", f"is not UTF-8 at its byte {error.start:,}"
-    if b"\0" in data:
-        return "bad_json", f"is no JSON: it holds a NUL at its byte {data.index(0):,}"
-    return "bad_json", f"is no JSON ({message})"
+    return "bad_json", f"is no JSON ({error})"
 
 
 reader = JsonlReader()

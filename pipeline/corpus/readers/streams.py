@@ -98,9 +98,7 @@ class StreamFormat:
 
 FORMATS = {
     ".bz2": StreamFormat(bz2.BZ2Decompressor, re.compile(rb"BZh[1-9](?:1AY&SY|\x17rE8P\x90)")),
-    ".gz": StreamFormat(
-        _Gzip, re.compile(rb"\x1f\x8b\x08[\x00-\x1f].{4}[\x00\x02\x04][\x00-\x0d\xff]", re.DOTALL)
-    ),
+    ".gz": StreamFormat(_Gzip, re.compile(rb"(?s)\x1f\x8b\x08[\0-\x1f].{4}[\0\2\4][\0-\r\xff]")),
     ".xz": StreamFormat(
         lambda: lzma.LZMADecompressor(memlimit=_XZ_MEMORY), re.compile(rb"\xfd7zXZ\x00")
     ),
@@ -137,6 +135,7 @@ class Streams:
         self._position = begin  # compressed bytes read
         self._waiting = b""  # compressed bytes not yet given to the decompressor
         self._decompressor: _Decompressor | None = None
+        self._head = b""  # first bytes of the open stream
         self.start = begin  # of the open stream
         self._unpacked = 0  # bytes of the open stream
         self._errors = _errors()
@@ -168,10 +167,11 @@ class Streams:
             try:
                 output = decompressor.decompress(data, size)
             except self._errors as error:
-                message = str(error).rstrip(".")
-                raise self._fail(
-                    "damaged", f"a compressed stream cannot be unpacked ({message})"
-                ) from error
+                cause = str(error).rstrip(".")
+                if not self.start and not self._form.magic.match(self._head):
+                    cause = "it begins otherwise than its ending says: rename it"
+                sentence = f"a compressed stream cannot be unpacked ({cause})"
+                raise self._fail("damaged", sentence) from error
             self._unpacked += len(output)
             compressed_size = self._position - self.start
             if self._unpacked > max(FREE_BYTES, MAXIMUM_RATIO * compressed_size):
@@ -195,7 +195,7 @@ class Streams:
             self._waiting = self._more()
             if not self._waiting:
                 return None
-        self._waiting, self._unpacked = data, 0
+        self._waiting, self._unpacked, self._head = data, 0, data[:_LONGEST_MAGIC]
         self.start = self._position - len(data)
         self._decompressor = self._form.make()
         return self._decompressor

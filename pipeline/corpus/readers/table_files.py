@@ -14,8 +14,14 @@ from cloze.core import storage
 from cloze.core.errors import first_line
 from cloze.pipeline.corpus.document import Document
 from cloze.pipeline.corpus.options import CorpusOptions
-from cloze.pipeline.corpus.readers.base import FileReader, ReadCounters, Slice
-from cloze.pipeline.corpus.readers.records import FIELDS, RecordConverter
+from cloze.pipeline.corpus.readers.base import (
+    HEAD_BYTES,
+    FileReader,
+    ReadCounters,
+    Slice,
+    has_expected_type,
+)
+from cloze.pipeline.corpus.readers.records import FIELDS, RecordConverter, list_names
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -45,7 +51,11 @@ class TableReader(FileReader):
         try:
             with storage.open_input(file_slice.path) as handle:
                 for row, batch in self._batches(handle, file_slice, converter):
-                    columns = {field: _column(batch, converter.names[field]) for field in FIELDS}
+                    paths = _paths(batch.schema)
+                    columns = {
+                        field: _column(batch, paths.get(converter.names[field]), field)
+                        for field in FIELDS
+                    }
                     for index in range(batch.num_rows):
                         values = {
                             field: None if column is None else column[index].as_py()
@@ -59,9 +69,11 @@ class TableReader(FileReader):
             tally.record_damage("no_text_field", error.args[0], remedy=error.args[1])
         except _errors() as error:
             message = first_line(error).rstrip(".")
-            tally.record_damage(
-                "damaged", f"the table cannot be read after row {row:,} ({message})", offset=row
-            )
+            with storage.open_input(file_slice.path) as handle:
+                is_table = has_expected_type(handle.read(HEAD_BYTES), tally)
+            if is_table:
+                sentence = f"the table cannot be read after row {row:,} ({message})"
+                tally.record_damage("damaged", sentence, offset=row)
         else:
             if not row and file_slice.span is None and not tally.unreadable:
                 tally.quarantine("empty_file", "the table has no rows")
@@ -131,7 +143,7 @@ def _errors() -> tuple[type[Exception], ...]:
     """Return the errors that a damaged table causes."""
     import pyarrow as pa
 
-    return pa.ArrowException, OSError, ValueError, KeyError, NotImplementedError
+    return pa.ArrowException, OSError, ValueError, KeyError, NotImplementedError, OverflowError
 
 
 def _ipc(handle: IO[bytes]) -> Iterator[pa.RecordBatch]:
@@ -162,39 +174,51 @@ def _row_groups(metadata: Any) -> Iterator[tuple[int, int]]:
         yield begin, group.num_rows
 
 
+def _paths(schema: pa.Schema) -> dict[str, tuple[str, ...]]:
+    """Return the path to each column and field of a struct, by name; columns have priority."""
+    import pyarrow as pa
+
+    paths: dict[str, tuple[str, ...]] = {}
+    pending: list[tuple[tuple[str, ...], Any]]
+    pending = [((field.name,), field.type) for field in schema]
+    for path, kind in pending:
+        paths.setdefault(".".join(path), path)
+        if pa.types.is_struct(kind):
+            pending += [((*path, field.name), field.type) for field in kind]
+    return paths
+
+
 def _check_columns(schema: pa.Schema, records: RecordConverter) -> list[str]:
     """Return the columns to read.
 
     Raises:
         ColumnMismatchError: the text column, or a column named by the user, is missing.
     """
-    columns = []
-    for field in FIELDS:
-        name = records.names[field]
-        if name in schema.names or name.split(".")[0] in schema.names:
-            columns.append(name)
-        elif field == "text" or field in records.mapped:
+    paths = _paths(schema)
+    for field in ("text", *records.mapped):
+        if records.names[field] not in paths:
             raise ColumnMismatchError(
-                f"the table has no column {name!r} but {', '.join(schema.names)}",
+                f"the table has no column {records.names[field]!r} but {list_names(paths)}",
                 f"name the column by --column {field}=COLUMN",
             )
-    return list(dict.fromkeys(columns))
+    return [name for name in dict.fromkeys(records.names.values()) if name in paths]
 
 
-def _column(batch: pa.RecordBatch, name: str) -> Any:
-    """Return a column, which may be a nested field; None if it is missing."""
+def _column(batch: pa.RecordBatch, path: tuple[str, ...] | None, field: str) -> Any:
+    """Return the column or nested field at a path; None without one.
+
+    Times become strings here: in Python they would lose nanoseconds, or need pandas.
+    """
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    if name in batch.schema.names:
-        return batch.column(name)
-    column, *path = name.split(".")
-    if column not in batch.schema.names or not path:
+    if path is None:
         return None
-    try:
-        return pc.struct_field(batch.column(column), path)
-    except (pa.ArrowException, TypeError):
-        return None
+    column = batch.column(path[0])
+    for name in path[1:]:
+        column = pc.struct_field(column, [name])
+    is_time = pa.types.is_temporal(column.type) and not pa.types.is_interval(column.type)
+    return column.cast(pa.string()) if is_time and field != "text" else column
 
 
 parquet = ParquetReader()

@@ -51,9 +51,12 @@ def _kinds() -> dict[str, CleaningStep]:
 if TYPE_CHECKING:
     from cloze.pipeline.corpus.steps.decontaminate import DecontaminateOptions
     from cloze.pipeline.corpus.steps.filters.documents import QualityFilterOptions
+    from cloze.pipeline.corpus.steps.filters.language import LanguageOptions
     from cloze.pipeline.corpus.steps.personal_data import PersonalDataOptions
 
-    class TextConfig(DecontaminateOptions, QualityFilterOptions, PersonalDataOptions): ...
+    class TextConfig(
+        DecontaminateOptions, LanguageOptions, QualityFilterOptions, PersonalDataOptions
+    ): ...
 else:
     TextConfig = merge_option_classes(
         "TextConfig", (kind.options for kind in _kinds().values()), __name__

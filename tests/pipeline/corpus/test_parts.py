@@ -70,7 +70,7 @@ def test_a_dump_cut_by_its_index_gives_the_same_bytes(tmp_path, monkeypatch):
     monkeypatch.setattr(sources, "GROUP_BYTES", 0)
     monkeypatch.setattr(shards, "SHARDS", 3)  # the plan in pieces
     slices, repeated = plan_reading(
-        list_sources([Source(kind="wikipedia", path=f"{tmp_path}/x-multistream.xml.bz2")])
+        list_sources([Source(kind="wikipedia", path=f"{tmp_path}/x-multistream.xml.bz2")]).slices
     )
     assert (len(slices) > 3, repeated) == (True, 0)
     assert len({one.part for one in slices}) == len(slices)
@@ -91,7 +91,7 @@ def test_a_file_that_is_there_whole_and_cut_is_read_once(tmp_path, monkeypatch):
     monkeypatch.setattr(dump, "SLICE_BYTES", 600)
     sources = [Source(kind="wikipedia", path=str(tmp_path / name)) for name in "ab"]
     for order in (sources, sources[::-1]):
-        slices, repeated = plan_reading(list_sources(order))
+        slices, repeated = plan_reading(list_sources(order).slices)
         assert repeated == 0  # one file of one name, from two places
         assert len(slices) > 3
         assert [one.slice.span for one in slices] == sorted(one.slice.span for one in slices)
@@ -110,7 +110,7 @@ def test_small_files_share_a_part_and_their_number_shows_in_nothing(tmp_path, mo
     listed = list_sources(
         [Source(kind=kind, path=path) for kind, path in (one.split("=") for one in given)]
     )
-    slices, _ = plan_reading(listed)
+    slices, _ = plan_reading(listed.slices)
     together = group_slices(slices)
     assert [one.kind for one in together] == ["jsonl", "text"]
     assert sorted(one.slice.name for both in together for one in both.slices) == sorted(
@@ -143,7 +143,7 @@ def test_files_of_different_sources_stand_in_bundles_of_their_own(tmp_path):
         for number in range(3):
             (tmp_path / name / f"{name}{number}.txt").write_text(f"{name} {prose(number)}")
     listed = list_sources([Source(kind="text", path=str(tmp_path / name)) for name in "ab"])
-    assert [len(one.slices) for one in group_slices(plan_reading(listed)[0])] == [3, 3]
+    assert [len(one.slices) for one in group_slices(plan_reading(listed.slices)[0])] == [3, 3]
 
 
 def test_columns_are_part_of_a_source(tmp_path):

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from cloze.core import storage
 from cloze.core.errors import DataError
-from cloze.pipeline.corpus.document import Document
+from cloze.pipeline.corpus.document import Document, escape_markup
 from cloze.pipeline.corpus.options import CorpusOptions
 from cloze.pipeline.corpus.provenance import page_url, wiki
 from cloze.pipeline.corpus.readers.base import (
@@ -217,7 +217,7 @@ class WikipediaReader(FileReader):
                 if reason is not None:
                     tally.drop(reason)
                     continue
-                extracted = parser.extract(page.text)
+                extracted = parser.extract(escape_markup(page.text))
                 for line_reason, count in extracted.dropped.items():
                     tally.drop_lines(line_reason, count)
                 yield Document(

@@ -18,7 +18,7 @@ from collections.abc import Iterator
 
 import orjson
 
-from cloze.pipeline.corpus.document import PLACEHOLDER, Document
+from cloze.pipeline.corpus.document import PLACEHOLDER, Document, escape_markup
 from cloze.pipeline.corpus.options import CorpusOptions
 from cloze.pipeline.corpus.provenance import wiki
 from cloze.pipeline.corpus.readers.base import FileReader, ReadCounters, Slice, file_patterns
@@ -65,7 +65,7 @@ class WikiextractorReader(FileReader):
         """
         for offset, data, title, document_id, url in self._raw(file_slice, options, tally):
             try:
-                text = data.decode("utf-8")
+                text = escape_markup(data.decode("utf-8"))
             except UnicodeDecodeError as error:
                 position = offset + error.start
                 tally.quarantine(

@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from cloze.pipeline.corpus.document import Document, replace_surrogates
+from cloze.pipeline.corpus.document import Document, escape_markup, replace_surrogates
 from cloze.pipeline.corpus.provenance import wiki
 from cloze.pipeline.corpus.readers.base import (
     HEAD_BYTES,
+    IN_ARCHIVES,
     FileReader,
     ReadCounters,
     Slice,
@@ -120,13 +121,16 @@ class _Reading:
                 self._record_damage(error.reason, str(error), offset=error.offset)
 
     def _member(self, name: str, size: int, content: ByteSource) -> Iterator[Document]:
-        lower_name = name.lower()
-        if posixpath.basename(name).startswith("."):
-            return
+        is_hidden = posixpath.basename(name).startswith(".")
+        lower_name = "" if is_hidden else name.lower()
         if lower_name.endswith(_LINES):
             yield from self._lines(content, name)
-        elif lower_name.endswith(_PAGES) and not self._source.side:
+        elif self._source.side:  # another slice reads it
+            return
+        elif lower_name.endswith(_PAGES):
             yield from self._page(content, name, size)
+        else:
+            self._tally.counters[IN_ARCHIVES] += 1
 
     def _lines(self, source: ByteSource, name: str) -> Iterator[Document]:
         """Yield the articles of a file with one per line."""
@@ -213,7 +217,7 @@ class _Reading:
         from cloze.pipeline.corpus.readers.html.page import TooDeep, parse
 
         try:
-            root = parse(text)
+            root = parse(escape_markup(text))
         except TooDeep:
             self._tally.drop("too_deep")
             return None

