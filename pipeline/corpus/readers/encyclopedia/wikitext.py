@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import html
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -97,6 +97,11 @@ _TAG_NAME = re.compile(r"</?([a-zA-Z][\w:-]*)[^<>]*>")
 _HTML = read_names("html tags")
 _MARK = re.compile(r"[*#;:]+")
 _TERM = re.compile(r"\s:\s")
+_LINE_PIECES = 80  # characters looked at before a template
+# What may stand before a box on its line: list marks, quotes, tags, other boxes.
+_ABOVE = re.compile(rf"(?:[\s*#:;'{GAP}{HOLE_TEMPLATE}]|<[^<>]*>)*")
+# A bold template is what the sentence is about, even where letters have no case.
+_SUBJECT = re.compile(rf"[\s{GAP}]*''+\s*{HOLE_TEMPLATE}")
 
 
 @dataclass(slots=True)
@@ -218,7 +223,7 @@ class WikitextParser(ArticleRules):
             _abandon(stack)
         return "".join(root.pieces)
 
-    def _link(self, content: str, before: str = "") -> str:
+    def _link(self, content: str, line: str = "", after: str = "") -> str:
         """Return the text that a link shows; empty for files, categories and languages."""
         target, bar, label = content.partition("|")
         target = target.strip()
@@ -242,10 +247,10 @@ class WikitextParser(ArticleRules):
             return ""
         return target.lstrip(":").partition("#")[0] or target.lstrip("#")
 
-    def _template(self, content: str, before: str) -> str:
-        return templates.render(content, self.language, before)
+    def _template(self, content: str, line: str, after: str) -> str:
+        return templates.render(content, self.language, line, after)
 
-    def _table(self, content: str, before: str) -> str:
+    def _table(self, content: str, line: str, after: str) -> str:
         rows = (
             tables.table_from_wikitext(content, self.kept_tables)
             if self.kept_tables != "drop"
@@ -267,13 +272,12 @@ class WikitextParser(ArticleRules):
             blocks.close_term()
 
         for raw_line in text.split("\n"):
+            is_marginal = HOLE_TEMPLATE in raw_line and not _SUBJECT.match(raw_line)
             if "''" in raw_line:
                 raw_line = without_quotes(raw_line)
-            line = (
-                drop_marginal_templates(raw_line.strip())
-                if HOLE_TEMPLATE in raw_line
-                else raw_line.strip()
-            )
+            line = raw_line.strip()
+            if is_marginal:
+                line = drop_marginal_templates(line)
             if not line:
                 if raw_line:  # only templates or their remnants
                     flush()
@@ -343,15 +347,28 @@ def _begins_line(text: str, position: int) -> bool:
     return (line_start > 0 or begin == 0) and not text[line_start:position].strip(" \t:*")
 
 
-def _close(stack: list[_Frame], resolve: Callable[[str, str], str], following: str) -> None:
+def _close(stack: list[_Frame], resolve: Callable[[str, str, str], str], following: str) -> None:
     """Resolve the innermost bracket; `following` is the next character."""
     content = "".join(stack.pop().pieces)
     pieces = stack[-1].pieces
     previous = pieces[-1][-1:] if pieces else ""
-    text = resolve(content, previous)
+    text = resolve(content, _line(stack[-1]), following)
     words_touch = previous.isalpha() and following.isalpha()
     if text != GAP or not previous or previous in BEFORE_GAP or words_touch:
         pieces.append(text)  # after a word no gap is left
+
+
+def _line(frame: _Frame) -> str:
+    """Return the end of the text on the open line; empty if only boxes and marks precede."""
+    line = ""
+    for piece in reversed(frame.pieces):
+        line = piece + line
+        if "\n" in piece or len(line) > _LINE_PIECES:
+            line = line[line.rfind("\n") + 1 :]
+            break
+    else:
+        line = frame.kind + line  # inside of a link or template no line begins
+    return "" if _ABOVE.fullmatch(line) else line
 
 
 def _abandon(stack: list[_Frame]) -> None:
