@@ -39,8 +39,10 @@ UNSPACED = (
     "\u3005-\u3007\u3041-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\u0e01-\u0eff\u0f40-\u0fbc"
     "\u1000-\u109f\u1780-\u17ff"
 )
-_MARKS = "\u0300-\u036f\u0483-\u0489\u0591-\u05c7\u0610-\u065f\u0670\u06d6-\u06ed\u0900-\u0dff"
-_TOKEN = re.compile(rf"\d+|[{UNSPACED}]|(?:[^\W\d_{UNSPACED}]|[{_MARKS}](?<!\d))+")
+_MARKS = "".join(
+    chr(code) for code in range(0x300, 0xE00) if unicodedata.category(chr(code))[0] == "M"
+)
+_TOKEN = re.compile(rf"\d+|[{UNSPACED}]|(?:[^\W\d_{UNSPACED}]|[{_MARKS}])+")
 _GROUPED = re.compile(r"(?<=\d)[.,'’ \u00a0\u2009\u202f](?=\d{3}(?!\d))")
 _HIDDEN = re.compile("[\u00ad\u200b-\u200f\u202a-\u202e\u2060-\u2069\ufeff]")
 _NOT_SHOWN = re.compile(
@@ -66,16 +68,20 @@ _QUOTE = re.compile(
     r".*(?:quot|quote|citat|citação|cita |citaz|цитат|alıntı|উক্তি|उद्धरण|引用|παράθεμα|"
     r"क्वोट|poem|verse|column|colonne|nowrap|col-list|list|ubl|columnas|վկայ|քաղվ|cytat|sitat|idézet)"
 )
-# What templates of the English Wikipedia say in words of their own.
-_SAID = frozenset(
+# What templates say in words of their own: units, and in English other words.
+_UNITS = frozenset(
+    "10 ১০ १० c km m січня лютого березня квітня травня червня липня серпня вересня жовтня листопада грудня".split()
+)  # fmt: skip
+_SAID = _UNITS | frozenset(
     "as of since to and or by c fl million billion trillion thousand sq mi ft in km m cu lb per square miles "
     "hectares acres chinese simplified traditional pinyin literally lit russian greek french german latin spanish "
     "italian japanese arabic hebrew ancient old persian turkish polish portuguese korean sanskrit english irish "
     "hungarian dutch swedish welsh czech ukrainian armenian january february march april may june july august "
-    "september october november december ad bc bce ce née us s r x metric tons long short st nd rd th barrels day gal us imp berber catalan oil per".split()
+    "september october november december ad bc bce ce née us s r x metric tons long short st nd rd th barrels day gal us imp 10 albanian berber catalan oil per".split()
 )  # fmt: skip
 _NEAR = 25  # tokens around the place of a sentence
-_NGRAM = 3
+_NGRAM = 3  # tokens; twice as many where a token is a character
+_DENSE = 0.5  # share of characters above which a page is in such a script
 
 
 @dataclass(slots=True)
@@ -170,8 +176,7 @@ def _is_shown(content: str, line: str, after: str) -> bool:
     return (
         _MARKUP.match(name) is not None
         or _QUOTE.match(name) is not None
-        or (goes_on.islower() or goes_on in tuple(",;:.()–—-"))
-        and "\n" not in after
+        or ((goes_on.islower() or goes_on in tuple(",;:.()–—-")) and "\n" not in after)
     )
 
 
@@ -206,12 +211,15 @@ def insertions(
         excused: words that templates say of their own.
     """
     places: dict[tuple[str, ...], list[int]] = defaultdict(list)
-    for index in range(len(shown.tokens) - _NGRAM + 1):
-        places[tuple(shown.tokens[index : index + _NGRAM])].append(index)
+    characters = sum(len(token) == 1 for token in shown.tokens)
+    length = _NGRAM * (2 if characters > _DENSE * len(shown.tokens) else 1)
+    for index in range(len(shown.tokens) - length + 1):
+        places[tuple(shown.tokens[index : index + length])].append(index)
     result = Insertions(pages=1)
+    place = 0
     for line in lines:
         own = tokens(line)
-        added = _inserted(own, shown, places, excused)
+        added, place = _inserted(own, shown, places, excused, place)
         result.words += len(own)
         result.inserted += len(added)
         if added:
@@ -225,16 +233,21 @@ def _inserted(
     shown: Shown,
     places: dict[tuple[str, ...], list[int]],
     excused: frozenset[str],
-) -> list[str]:
+    after: int,
+) -> tuple[list[str], int]:
+    """Return the inserted words of a sentence, and its place, found near that of the one before."""
     votes: Counter[int] = Counter()
     hits: list[tuple[int, int]] = []
-    for index in range(len(own) - _NGRAM + 1):
-        for place in places.get(tuple(own[index : index + _NGRAM]), ())[:50]:
+    length = len(next(iter(places), ()))
+    for index in range(len(own) - length + 1):
+        for place in places.get(tuple(own[index : index + length]), ())[:50]:
             votes[(place - index) // (2 * _NEAR)] += 1
             hits.append((place, index))
     if not hits:
-        return [] if len(own) < 2 * _NGRAM else list(own)
-    best = votes.most_common(1)[0][0]
+        return [] if len(own) < 2 * length else list(own), after
+    most = max(votes.values())
+    likely = (bucket for bucket, count in votes.items() if 5 * count >= 4 * most)
+    best = min(likely, key=lambda bucket: abs(bucket * 2 * _NEAR - after))
     near = [place for place, index in hits if abs((place - index) // (2 * _NEAR) - best) < 3]
     begin = max(0, min(near) - len(own) - _NEAR)
     end = max(near) + len(own) + _NEAR
@@ -242,10 +255,12 @@ def _inserted(
     said = {token for token, flag in zip(window, slots, strict=True) if flag}
     added: list[str] = []
     matcher = SequenceMatcher(None, own, window, autojunk=False)
-    for kind, first, last, _, _ in matcher.get_opcodes():
-        if kind in ("delete", "replace"):
+    for kind, first, last, begin, end in matcher.get_opcodes():
+        joined = "".join(window[max(0, begin - 1) : end + 1])
+        is_same = "".join(own[first:last]) in joined  # cut elsewhere into tokens
+        if kind in ("delete", "replace") and not is_same:
             added += [word for word in own[first:last] if word not in said and word not in excused]
-    return added
+    return added, min(near)
 
 
 def articles(path: Path) -> Iterator[tuple[WikitextParser, Page]]:
@@ -272,7 +287,7 @@ def measure(path: Path, pages: int, found: dict[str, Insertions]) -> None:
     for markup, page in articles(path):
         total = found.setdefault(markup.language, Insertions())
         lines = sentences.split(markup.extract(page.text).paragraphs, markup.language).texts
-        excused = _SAID if markup.language == "en" else frozenset()
+        excused = _SAID if markup.language == "en" else _UNITS
         one = insertions(lines, of_wikitext(page.text), excused)
         one.examples = [f"{page.title}: {example}" for example in one.examples]
         total.add(one)

@@ -110,7 +110,7 @@ _BUTTONS = read_names("audio buttons")
 def audio(arguments: Arguments, keywords: Keywords) -> str:
     """Render `{{Audio|x.ogg|Alabama}}` as its label; without one it is a button."""
     label = "".join(arguments[1:2])
-    return "" if label.lower().strip("''[]() ") in _BUTTONS else label
+    return "" if label.lower().strip("'[]() ") in _BUTTONS else label
 
 
 def nihongo(arguments: Arguments, keywords: Keywords) -> str:
