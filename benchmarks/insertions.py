@@ -62,7 +62,7 @@ _MARKUP = re.compile(
     r"lang|nowrap|nobr|nobold|transl|tlit|script|nihongo|harv|ill|link|flag|circa|convert|cvt|val|"
     r"formatnum|iw|не переведено|нп|仮リンク|読み仮名|ruby|small|big|sic|abbr|color|font|sc|smallcaps|"
     r"as of|audio|frac|sfrac|unité|unit|nts|num|hms|uss|ss|'|langx|флаг|state|zh|nastaliq|"
-    r"unicode|polytonic|nobreak|нп\d|лл|langue|date|lien|siècle|s-|s$|v$|ta$|dp$|vchem|chem"
+    r"unicode|polytonic|nobreak|要出典範囲|нп\d|лл|langue|date|lien|siècle|s-|s$|v$|ta$|dp$|vchem|chem"
 )
 _QUOTE = re.compile(
     r".*(?:quot|quote|citat|citação|cita |citaz|цитат|alıntı|উক্তি|उद्धरण|引用|παράθεμα|"
@@ -77,10 +77,11 @@ _SAID = _UNITS | frozenset(
     "hectares acres chinese simplified traditional pinyin literally lit russian greek french german latin spanish "
     "italian japanese arabic hebrew ancient old persian turkish polish portuguese korean sanskrit english irish "
     "hungarian dutch swedish welsh czech ukrainian armenian january february march april may june july august "
-    "september october november december ad bc bce ce née us s r x metric tons long short st nd rd th barrels day gal us imp 10 albanian berber catalan oil per".split()
+    "september october november december ad bc bce ce née us s r x metric tons long short st nd rd th barrels day gal us imp 10 albanian berber catalan punjabi azerbaijani oil per".split()
 )  # fmt: skip
 _NEAR = 25  # tokens around the place of a sentence
 _NGRAM = 3  # tokens; twice as many where a token is a character
+_SKIP = 6
 _DENSE = 0.5  # share of characters above which a page is in such a script
 
 
@@ -254,12 +255,16 @@ def _inserted(
     window, slots = shown.tokens[begin:end], shown.from_template[begin:end]
     said = {token for token, flag in zip(window, slots, strict=True) if flag}
     added: list[str] = []
+    skipped = 0  # words of the page that the sentence leaves out here
     matcher = SequenceMatcher(None, own, window, autojunk=False)
-    for kind, first, last, begin, end in matcher.get_opcodes():
-        joined = "".join(window[max(0, begin - 1) : end + 1])
+    for kind, first, last, start, stop in matcher.get_opcodes():
+        joined = "".join(window[max(0, start - 1) : stop + 1])
         is_same = "".join(own[first:last]) in joined  # cut elsewhere into tokens
-        if kind in ("delete", "replace") and not is_same:
+        # A few words that match only far from the others of the sentence stand elsewhere.
+        is_far = kind == "equal" and skipped > _SKIP and first and len(own) - first <= _NGRAM
+        if is_far or (kind in ("delete", "replace") and not is_same):
             added += [word for word in own[first:last] if word not in said and word not in excused]
+        skipped = slots[start:stop].count(False) if kind in ("insert", "replace") else 0
     return added, min(near)
 
 
@@ -319,15 +324,20 @@ def main() -> None:
     parser.add_argument("--pages", type=int, default=1 << 30, metavar="NUMBER", help="of a dump")
     parser.add_argument("--show", type=int, default=0, metavar="NUMBER", help="examples of each")
     given = parser.parse_args()
+    report(given.dumps, given.pages, given.show)
+
+
+def report(dumps: Iterable[Path], pages: int = 1 << 30, show: int = 0) -> None:
+    """Print the table of dumps, and examples of each language."""
     found: dict[str, Insertions] = {}
-    for path in given.dumps:
-        measure(path, given.pages, found)
+    for path in dumps:
+        measure(path, pages, found)
     total = Insertions()
     for one in found.values():
         total.add(one)
     print(table(HEAD, [row(name, one) for name, one in [*found.items(), ("all", total)]]))
     for language, one in found.items():
-        for example in one.examples[: given.show]:
+        for example in one.examples[:show]:
             print(f"{language}  {example}")
 
 

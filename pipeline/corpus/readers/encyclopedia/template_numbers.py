@@ -26,7 +26,7 @@ _MONTH_NUMBERS = {
 _NUMBER = re.compile(
     r"[−–-]?\d[\d,]*(?:\.\d+)?(?:[+/⁄]{1,2}\d+)*(?:e[−+-]?\d+)?(?:[-–]\d[\d,.]*)?|[−-]?\.\d+"
 )
-_PLAIN = re.compile(r"([−–-]?)(\d+)(?:([.٫])(\d+))?")
+_PLAIN = re.compile(r"([−–-]?)(\d+)(?:[.٫](\d+))?")
 _POWER = re.compile(r"([−–-]?\d[\d,]*(?:\.\d+)?)e([−+-]?\d+)")
 _RANGES = {
     "to": "to", "to(-)": "to", "-": "–", "–": "–", "and": "and", "and(-)": "and", "or": "or",
@@ -73,14 +73,12 @@ def group_digits(number: str, language: str = "en") -> str:
     match = _PLAIN.fullmatch(number)
     if match is None or (len(match[2]) > 1 and match[2][0] == "0"):
         return number
-    sign, digits, point, decimals = match.groups()
+    sign, digits, decimals = match.groups()
     separator, mark = _SEPARATORS.get(language, ","), "."
     if _EASTERN.match(digits):
         separator, mark = "٬", "٫"
     elif separator != ",":
         mark = ","
-        # `1.500` without a unit is one and a half, or fifteen hundred: it stays as written
-        mark = point if point and len(decimals) == 3 and len(digits) < 4 else mark
     if len(digits) > 4 or (len(digits) == 4 and (mark != "," or language in _FOUR_GROUPED)):
         head = len(digits) % 3
         groups = [digits[:head], *(digits[i : i + 3] for i in range(head, len(digits), 3))]
@@ -119,24 +117,27 @@ _EXPONENT = re.compile(r"[−–+-]?\d+")
 
 
 def power(arguments: Arguments, keywords: Keywords, text: str = "") -> str:
-    """Render `{{e|24}}` as `× 10^24` behind a number.
+    """Render `{{e|24}}` as `× 10^24`, in the digits of the exponent.
 
     Args:
         text: what the template says without a number, in languages where it is an ending.
     """
-    return (
-        ""
-        if (ten := ten_power(arguments, keywords, text)) == ""
-        else (f" × {ten}" if "^" in ten else ten)
-    )
-
-
-def ten_power(arguments: Arguments, keywords: Keywords, text: str = "") -> str:
-    """Render `{{10^|6}}` as `10^6`, in the digits of the exponent."""
     exponent = html.unescape(next(filter(None, arguments), ""))
     if _EXPONENT.fullmatch(exponent):
-        return f"{in_script('10', exponent)}^{exponent}"
+        return f" × {in_script('10', exponent)}^{exponent}"
     return (exponent or text) if text else HOLE_TEMPLATE
+
+
+def ten_power(arguments: Arguments, keywords: Keywords) -> str:
+    """Render `{{10^|6}}` as `10^6`."""
+    return power(arguments, keywords).removeprefix(" × ")
+
+
+def exponential(arguments: Arguments, keywords: Keywords) -> str:
+    """Render `{{exp|1.5|7}}` as `1.5 × 10^7`, and `{{exp|2}}` as raised text."""
+    if len(arguments) > 1:
+        return arguments[0] + power(arguments[1:], keywords)
+    return f"<sup>{''.join(arguments)}</sup>"
 
 
 def gaps(arguments: Arguments, keywords: Keywords) -> str:
