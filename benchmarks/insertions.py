@@ -68,6 +68,7 @@ _QUOTE = re.compile(
     r".*(?:quot|quote|citat|citação|cita |citaz|цитат|alıntı|উক্তি|उद्धरण|引用|παράθεμα|"
     r"क्वोट|poem|verse|column|colonne|nowrap|col-list|list|ubl|columnas|վկայ|քաղվ|cytat|sitat|idézet)"
 )
+_NOTE = re.compile(r"(?:efn|refn|notetag|sfn|harv|cite |ref|#tag:ref|注)(?!.*(?:txt|nb|text))")
 # What templates say in words of their own: units, and in English other words.
 _UNITS = frozenset(
     "10 ১০ १० c km m січня лютого березня квітня травня червня липня серпня вересня жовтня листопада грудня".split()
@@ -82,6 +83,7 @@ _SAID = _UNITS | frozenset(
 _NEAR = 25  # tokens around the place of a sentence
 _NGRAM = 3  # tokens; twice as many where a token is a character
 _SKIP = 6
+_CANDIDATES = 4
 _DENSE = 0.5  # share of characters above which a page is in such a script
 
 
@@ -169,6 +171,8 @@ def _with_slots(text: str) -> str:
 
 def _is_shown(content: str, line: str, after: str) -> bool:
     name = content.partition("|")[0].strip().lower().replace("_", " ")
+    if _NOTE.match(name):
+        return False
     if "\n" in content.strip():
         return _QUOTE.match(name) is not None
     if not _ABOVE.fullmatch(line):
@@ -217,10 +221,9 @@ def insertions(
     for index in range(len(shown.tokens) - length + 1):
         places[tuple(shown.tokens[index : index + length])].append(index)
     result = Insertions(pages=1)
-    place = 0
     for line in lines:
         own = tokens(line)
-        added, place = _inserted(own, shown, places, excused, place)
+        added = _inserted(own, shown, places, excused)
         result.words += len(own)
         result.inserted += len(added)
         if added:
@@ -234,25 +237,33 @@ def _inserted(
     shown: Shown,
     places: dict[tuple[str, ...], list[int]],
     excused: frozenset[str],
-    after: int,
-) -> tuple[list[str], int]:
-    """Return the inserted words of a sentence, and its place, found near that of the one before."""
+) -> list[str]:
+    """Return the inserted words of a sentence at the place of the page that fits it best."""
     votes: Counter[int] = Counter()
-    hits: list[tuple[int, int]] = []
+    diagonals: Counter[int] = Counter()
     length = len(next(iter(places), ()))
     for index in range(len(own) - length + 1):
-        for place in places.get(tuple(own[index : index + length]), ())[:50]:
-            votes[(place - index) // (2 * _NEAR)] += 1
-            hits.append((place, index))
-    if not hits:
-        return [] if len(own) < 2 * length else list(own), after
-    most = max(votes.values())
-    likely = (bucket for bucket, count in votes.items() if 5 * count >= 4 * most)
-    best = min(likely, key=lambda bucket: abs(bucket * 2 * _NEAR - after))
-    near = [place for place, index in hits if abs((place - index) // (2 * _NEAR) - best) < 3]
-    begin = max(0, min(near) - len(own) - _NEAR)
-    end = max(near) + len(own) + _NEAR
-    window, slots = shown.tokens[begin:end], shown.from_template[begin:end]
+        for place in places.get(tuple(own[index : index + length]), ())[:200]:
+            diagonals[place - index] += 1
+            bucket = (place - index) // _NEAR
+            votes.update((bucket, bucket + 1))  # overlapping: a border cuts no sentence
+    if not votes:
+        return [] if len(own) < 2 * length else list(own)
+    if max(diagonals.values()) >= len(own) - length + 1:  # it stands there as it is
+        return []
+    best: list[str] | None = None
+    for bucket, _ in votes.most_common(_CANDIDATES):
+        begin = max(0, bucket * _NEAR - 3 * _NEAR)
+        end = bucket * _NEAR + 2 * len(own) + 5 * _NEAR
+        added = _added(own, shown.tokens[begin:end], shown.from_template[begin:end], excused)
+        best = added if best is None or len(added) < len(best) else best
+    return best or []
+
+
+def _added(
+    own: Sequence[str], window: Sequence[str], slots: Sequence[bool], excused: frozenset[str]
+) -> list[str]:
+    """Return the words of a sentence that a piece of the page has not, in order."""
     said = {token for token, flag in zip(window, slots, strict=True) if flag}
     added: list[str] = []
     skipped = 0  # words of the page that the sentence leaves out here
@@ -265,7 +276,7 @@ def _inserted(
         if is_far or (kind in ("delete", "replace") and not is_same):
             added += [word for word in own[first:last] if word not in said and word not in excused]
         skipped = slots[start:stop].count(False) if kind in ("insert", "replace") else 0
-    return added, min(near)
+    return added
 
 
 def articles(path: Path) -> Iterator[tuple[WikitextParser, Page]]:
