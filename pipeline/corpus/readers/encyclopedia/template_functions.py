@@ -55,9 +55,7 @@ def harvard_years(arguments: Arguments, keywords: Keywords) -> str:
     """
 
     def numbered(key: str) -> list[str]:
-        values = [keywords.get(f"{key}{number}") for number in ("1", "2", "3", "4", "5")]
-        values[0] = values[0] or keywords.get(key)
-        return [value or "" for value in values]
+        return [keywords.get(f"{key}{number}", "") for number in ("", "1", "2", "3", "4", "5")]
 
     lasts, firsts = numbered("last"), numbered("first")
     names = [f"{name} {last}".strip() for name, last in zip(firsts, lasts, strict=True) if last]
@@ -70,33 +68,14 @@ def harvard_years(arguments: Arguments, keywords: Keywords) -> str:
     return f"{authors} ({years})" if "txt" in kinds else f"{authors} {years}"
 
 
-def lower(arguments: Arguments, keywords: Keywords, language: str) -> str:
-    """Render `{{lc:ABC}}` as `abc`."""
-    text = first(arguments)
-    if language in _DOTTED:
-        text = text.replace("İ", "i").replace("I", "ı")
-    return text.lower()
-
-
-def upper(arguments: Arguments, keywords: Keywords, language: str) -> str:
-    """Render `{{uc:abc}}` as `ABC`."""
-    text = first(arguments)
-    return (text.replace("i", "İ") if language in _DOTTED else text).upper()
-
-
-def lower_first(arguments: Arguments, keywords: Keywords, language: str) -> str:
-    """Render `{{lcfirst:ABC}}` as `aBC`."""
-    text = first(arguments)
-    return lower([text[:1]], {}, language) + text[1:]
-
-
-def upper_first(arguments: Arguments, keywords: Keywords, language: str) -> str:
-    """Render `{{ucfirst:abc}}` as `Abc`."""
-    text = first(arguments)
-    return upper([text[:1]], {}, language) + text[1:]
-
-
-_DOTTED = frozenset(("tr", "az"))
+def cased(arguments: Arguments, keywords: Keywords, language: str, text: str) -> str:
+    """Render `{{lc:ABC}}` as `abc`; `text` is lower or upper, or with `1` for the first letter."""
+    whole = first(arguments)
+    part, rest = (whole[:1], whole[1:]) if text.endswith("1") else (whole, "")
+    lower = text.startswith("lower")
+    if language in ("tr", "az"):
+        part = part.replace("İ", "i").replace("I", "ı") if lower else part.replace("i", "İ")
+    return (part.lower() if lower else part.upper()) + rest
 
 
 def harvard_bare(arguments: Arguments, keywords: Keywords) -> str:

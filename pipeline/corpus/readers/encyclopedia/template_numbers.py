@@ -108,8 +108,9 @@ def spell_number(number: str, language: str = "en") -> str:
     mantissa = match[1].replace(",", "").replace("−", "-").replace("–", "-")
     integer, _, decimals = mantissa.partition(".")
     if 0 <= exponent <= 15 and len(decimals) <= exponent:
-        zeros = in_script("0" * (exponent - len(decimals)), integer)
-        return group_digits(integer + decimals + zeros, language)
+        zero = in_script("0", integer)
+        digits = integer + decimals + zero * (exponent - len(decimals))
+        return group_digits(digits.lstrip(zero) or zero, language)
     return f"{group_digits(match[1], language)} × {in_script(f'10^{exponent}', integer)}"
 
 
@@ -348,11 +349,6 @@ def currency(arguments: Arguments, keywords: Keywords, language: str) -> str:
     amount = keywords.get("amount") or "".join(arguments[:1])
     symbol = _CURRENCIES.get(code.lower(), f"{code.upper()} ")
     return money([amount], {}, language, symbol) if amount else HOLE_TEMPLATE
-
-
-def price(arguments: Arguments, keywords: Keywords) -> str:
-    """Render `{{Format price|3160384}}` with separators; the argument may be a placeholder."""
-    return spell_number(arguments[0]) if arguments else ""
 
 
 def coordinates(arguments: Arguments, keywords: Keywords) -> str:

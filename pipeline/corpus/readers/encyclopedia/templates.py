@@ -78,6 +78,29 @@ _ENDS = frozenset('.!?。！？।…"”’»)」』')
 _INSIDE = re.compile(r"[^\W_][\"'’”»)\]%°]*(?:[,;:–—-]?\s+[\"'“«„‘(\[]*|[(\[“«„（「『《、，])\Z")
 
 
+# What may stand before a box on its line: list marks, quotes, tags, other boxes.
+_ABOVE = re.compile(rf"(?:[\s*#:;'{GAP}{HOLE_TEMPLATE}]|<[^<>]*>)*")
+_NEAR = 80  # characters looked at before a template
+
+
+def open_line(pieces: Sequence[str], bracket: str) -> str:
+    """Return the end of the text on the open line; empty if only boxes and marks precede.
+
+    Args:
+        pieces: text since the last open bracket.
+        bracket: that bracket, empty at the top: inside of a link or template no line begins.
+    """
+    line = ""
+    for piece in reversed(pieces):
+        line = piece + line
+        if "\n" in piece or len(line) > _NEAR:
+            line = line[line.rfind("\n") + 1 :]
+            break
+    else:
+        line = bracket + line
+    return "" if _ABOVE.fullmatch(line) else line
+
+
 def render(content: str, language: str = "en", line: str = "", after: str = "") -> str:
     """Return the text for a template: words, a gap (encyclopedia/elements.py) or a placeholder.
 

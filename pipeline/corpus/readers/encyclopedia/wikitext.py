@@ -97,9 +97,6 @@ _TAG_NAME = re.compile(r"</?([a-zA-Z][\w:-]*)[^<>]*>")
 _HTML = read_names("html tags")
 _MARK = re.compile(r"[*#;:]+")
 _TERM = re.compile(r"\s:\s")
-_LINE_PIECES = 80  # characters looked at before a template
-# What may stand before a box on its line: list marks, quotes, tags, other boxes.
-_ABOVE = re.compile(rf"(?:[\s*#:;'{GAP}{HOLE_TEMPLATE}]|<[^<>]*>)*")
 # A bold template is what the sentence is about, even where letters have no case.
 _SUBJECT = re.compile(rf"[\s{GAP}]*''+\s*{HOLE_TEMPLATE}")
 
@@ -352,23 +349,10 @@ def _close(stack: list[_Frame], resolve: Callable[[str, str, str], str], followi
     content = "".join(stack.pop().pieces)
     pieces = stack[-1].pieces
     previous = pieces[-1][-1:] if pieces else ""
-    text = resolve(content, _line(stack[-1]), following)
+    text = resolve(content, templates.open_line(pieces, stack[-1].kind), following)
     words_touch = previous.isalpha() and following.isalpha()
     if text != GAP or not previous or previous in BEFORE_GAP or words_touch:
         pieces.append(text)  # after a word no gap is left
-
-
-def _line(frame: _Frame) -> str:
-    """Return the end of the text on the open line; empty if only boxes and marks precede."""
-    line = ""
-    for piece in reversed(frame.pieces):
-        line = piece + line
-        if "\n" in piece or len(line) > _LINE_PIECES:
-            line = line[line.rfind("\n") + 1 :]
-            break
-    else:
-        line = frame.kind + line  # inside of a link or template no line begins
-    return "" if _ABOVE.fullmatch(line) else line
 
 
 def _abandon(stack: list[_Frame]) -> None:

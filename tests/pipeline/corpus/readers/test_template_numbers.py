@@ -40,6 +40,7 @@ def text_of(wikitext: str, language: str = "en") -> str:
         ("en", "{{val|5.98e24|u=kg}} and {{val|1.5|e=8|u=m}}", "5.98 × 10^24 kg and 1.5 × 10^8 m"),
         ("en", "{{val|12.3|+0.1|-0.2|u=m}} and {{val|1.234|(5)|e=-3}}", "12.3 +0.1 −0.2 m and 1.234(5) × 10^-3"),
         ("en", "{{val|1234567.8912|-|9|u=m}}", "1,234,567.8912–9 m"),
+        ("en", "{{convert|0.08|e6km2}}, {{convert|0.08e4|m}} and {{val|0.5e3}}", "0.08 million km², 800 m and 500"),
         ("en", "{{gaps|1|234|567}} and {{gaps|0.123|456|e=9|u=m}}", "1 234 567 and 0.123 456 × 10^9 m"),
         ("en", "{{nts|1234}} and {{num|12345}} and {{ntsh|5}}x", "1,234 and 12,345 and x"),
         ("en", "{{formatnum:1,234|R}} and {{formatnum:1234}}", "1234 and 1,234"),
