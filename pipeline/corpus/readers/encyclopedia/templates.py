@@ -17,10 +17,16 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from cloze.core.words import UNSPACED_LETTER
+from cloze.core.words import UNSPACED_LETTER, without_marks
 from cloze.pipeline.corpus.document import HOLE_TEMPLATE
 from cloze.pipeline.corpus.readers.encyclopedia import template_functions, template_numbers
-from cloze.pipeline.corpus.readers.encyclopedia.elements import GAP, PHONES, escape_literals
+from cloze.pipeline.corpus.readers.encyclopedia.elements import (
+    GAP,
+    PHONES,
+    ends_word,
+    escape_literals,
+    touch,
+)
 from cloze.pipeline.corpus.readers.encyclopedia.mediawiki_names import ENGLISH_NAMES
 from cloze.pipeline.corpus.readers.encyclopedia.template_functions import by_name, first, labelled
 from cloze.pipeline.corpus.readers.encyclopedia.template_numbers import (
@@ -146,13 +152,6 @@ def render(content: str, language: str = "en", line: str = "", after: str = "") 
     return _by_shape(name, head.strip(), arguments, keywords, line, after)
 
 
-def _touch(left: str, right: str) -> bool:
-    """Return True if two characters would read as one word or number."""
-    if left.isdigit() or right.isdigit():
-        return left.isdigit() and right.isdigit()
-    return left.isalpha() and right.isalpha() and not UNSPACED_LETTER.match(left)
-
-
 def _apart(text: str, line: str, after: str, gap: str | None) -> str:
     """Keep words and numbers of a template apart from those beside it: `1{{frac|1|4}}`.
 
@@ -162,7 +161,7 @@ def _apart(text: str, line: str, after: str, gap: str | None) -> str:
     """
     if gap is None or not text:
         return text
-    if _touch(line.rstrip("'")[-1:], text[0]):  # bold and italics aside
+    if touch(line.rstrip("'")[-1:], text[0]):  # bold and italics aside
         text = gap if gap == GAP else f" {text}"
     return f"{text} " if text[-1].isdigit() and after.isdigit() else text
 
@@ -172,7 +171,7 @@ def _by_shape(
 ) -> str:
     """Return the text for an unknown template, as far as its place and arguments tell."""
     before = line[-1:]
-    follows_word = before in (",", ";") or (before.isalpha() and not UNSPACED_LETTER.match(before))
+    follows_word = before in (",", ";") or (ends_word(before) and not UNSPACED_LETTER.match(before))
     if not before or before in _ENDS or before == GAP:
         return HOLE_TEMPLATE  # a box, or after a sentence, where placeholders are removed
     if not arguments and not keywords:
@@ -184,12 +183,12 @@ def _by_shape(
     texts = list(filter(None, arguments))
     if not texts:
         return HOLE_TEMPLATE
-    is_word = _PLAIN_WORD.search(texts[0]) is not None
+    is_word = _PLAIN_WORD.search(without_marks(texts[0])) is not None
     if len(texts) == 1 and not is_word:
         return GAP if follows_word else HOLE_TEMPLATE  # number of a note, or without a unit
     text = "" if len(texts) == 1 and keywords and follows_word else _wording(texts, is_word)
-    is_inside = _INSIDE.search(line) or UNSPACED_LETTER.match(before)
-    return text if text and is_inside and not _touch(text[-1], after) else HOLE_TEMPLATE
+    is_inside = UNSPACED_LETTER.match(before) or _INSIDE.search(without_marks(line))
+    return text if text and is_inside and not touch(text[-1], after) else HOLE_TEMPLATE
 
 
 def _wording(texts: Sequence[str], is_word: bool) -> str:

@@ -34,6 +34,7 @@ from cloze.pipeline.corpus.readers.encyclopedia.elements import (
     drop_elements,
     escape_literals,
     power,
+    touch,
     without_quotes,
 )
 from cloze.pipeline.corpus.readers.encyclopedia.mediawiki_names import (
@@ -350,8 +351,7 @@ def _close(stack: list[_Frame], resolve: Callable[[str, str, str], str], followi
     pieces = stack[-1].pieces
     previous = pieces[-1][-1:] if pieces else ""
     text = resolve(content, templates.open_line(pieces, stack[-1].kind), following)
-    words_touch = previous.isalpha() and following.isalpha()
-    if text != GAP or not previous or previous in BEFORE_GAP or words_touch:
+    if text != GAP or not previous or previous in BEFORE_GAP or touch(previous, following):
         pieces.append(text)  # after a word no gap is left
 
 

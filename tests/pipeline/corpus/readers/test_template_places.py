@@ -119,6 +119,18 @@ def test_an_unknown_template_stands_apart_or_its_sentence_goes(wikitext, texts):
     assert paragraphs(wikitext) == texts
 
 
+def test_a_note_between_words_and_numbers_leaves_a_blank():
+    assert paragraphs("এটি বড় জনসংখ্যা নিয়ে{{sfn|ref}}জ্যামাইকা একটি দেশ।", "bn") == [
+        "এটি বড় জনসংখ্যা নিয়ে জ্যামাইকা একটি দেশ।"
+    ]
+    assert paragraphs("It was so in 1990{{sfn|x}}1991 and in 1992.") == [
+        "It was so in 1990 1991 and in 1992."
+    ]
+    assert paragraphs("এটি বড় শহর নিয়ে {{zzname|ঢাকা}} একটি দেশ।", "bn") == [
+        "এটি বড় শহর নিয়ে ঢাকা একটি দেশ।"
+    ]
+
+
 def test_a_bold_subject_is_missed_where_letters_have_no_case():
     assert paragraphs("'''{{zzname|ঢাকা}}''' বাংলাদেশের রাজধানী ও বৃহত্তম শহর।", "bn") == []
 
