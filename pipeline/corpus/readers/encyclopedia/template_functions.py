@@ -289,6 +289,17 @@ def ruler(arguments: Arguments, keywords: Keywords) -> str:
     return re.sub(r"\s*\(.*\)$", "", first(arguments))
 
 
+def chemical(arguments: Arguments, keywords: Keywords) -> str:
+    """Render `{{chem|SO|4|2-}}` with lowered numbers and raised charges."""
+    return "".join(
+        f"<sub>{word}</sub>" if word.isdigit() else _CHARGE.sub(r"<sup>\g<0></sup>", word)
+        for word in arguments
+    )
+
+
+_CHARGE = re.compile(r"^\d*[−+-]$")
+
+
 def formula(arguments: Arguments, keywords: Keywords) -> str:
     """Render `{{fchim|H|2|O}}` as `H2O`."""
     is_labelled = len(arguments) > 1 and not arguments[1].isdigit()

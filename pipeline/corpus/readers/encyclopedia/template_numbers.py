@@ -158,8 +158,8 @@ def _measure(number: str, keywords: Keywords) -> str:
 
 def unit(arguments: Arguments, keywords: Keywords, language: str) -> str:
     """Render `{{unidad|5|km|2}}` as `5 km²`, and `{{unité|1.5|e=3|kg}}` as `1,5 × 10^3 kg`."""
-    if not arguments:
-        return ""
+    if not arguments or any("=" in argument for argument in arguments):  # an unknown option
+        return HOLE_TEMPLATE if arguments else ""
     pattern = r"(?<![\d.,٫])\d+(?:\.\d+)?(?![\d.,٫])"
     number = re.sub(pattern, lambda match: group_digits(match[0], language), arguments[0])
     if "e" in number.lower() and _POWER.fullmatch(number.lower()):

@@ -250,10 +250,13 @@ def _look_up(head: str, language: str) -> tuple[str, str | None, Rule | str | No
     rule: Rule | str | None = None if pattern is None else _compile(pattern, language)
     if rule is None and not colon and PHONETIC.fullmatch(name):
         rule = PHONES
-    is_marking = pattern is None or pattern.startswith(("{", "[{", "<")) or bool(colon)
+    is_marking = pattern is None or pattern.startswith(_MARKING) or bool(colon)
     apart = None if is_marking else GAP if pattern == "!audio" else " "
     return name, head.partition(":")[2] if colon else None, rule, apart
 
+
+# Patterns that may stand inside a word or formula.
+_MARKING = ("{", "[{", "<", "!chemical", "!formula")
 
 # A page has few names, and most pages have the same ones.
 _look_up_cached = functools.lru_cache(maxsize=1 << 13)(_look_up)

@@ -98,8 +98,9 @@ _TAG_NAME = re.compile(r"</?([a-zA-Z][\w:-]*)[^<>]*>")
 _HTML = read_names("html tags")
 _MARK = re.compile(r"[*#;:]+")
 _TERM = re.compile(r"\s:\s")
-# A bold template is what the sentence is about, even where letters have no case.
-_SUBJECT = re.compile(rf"[\s{GAP}]*''+\s*{HOLE_TEMPLATE}")
+# A template is what the sentence is about, even where letters have no case: in bold, or before a
+# bracket, dash, sign or ending.
+_SUBJECT = re.compile(rf"[\s{GAP}]*(?:''+\s*{HOLE_TEMPLATE}|{HOLE_TEMPLATE}[\s']*[(–—°%&/=×+’-])")
 
 
 @dataclass(slots=True)

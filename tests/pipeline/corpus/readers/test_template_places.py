@@ -101,6 +101,10 @@ def test_an_unknown_template_never_opens_a_paragraph(values, name, gap):
         # a subject: the sentence would be false without it
         ("{{zzname|Anna}} is a singer from the north of Norway.", []),
         ("'''{{zzname|Anna}}''' is a singer from the north of Norway.", []),
+        ("{{zzname|Anna}} (born 1950) is a singer from the north of Norway.", []),
+        ("{{zzname|Anna}} – a singer – lives in the north of Norway.", []),
+        ("''{{zzname|Anna}}''’s town is a place in the north of Norway.", []),
+        ("{{zzname|5}} °C are cold enough for most of the people of Norway.", []),
         ("{{zzname|Anna}}, a singer, lives in the north of Norway.", []),
         # after a word
         ("She lives in {{zzname|Oslo}} and sings.", ["She lives in Oslo and sings."]),
