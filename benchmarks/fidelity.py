@@ -10,7 +10,8 @@ stage's own readers and steps twice, as source `wikipedia` and as source `html`,
 of the two are compared as bags: of words (letters; in scripts without blanks, characters) and of
 numbers (digits; marks between thousands do not count). `shown` is what the rendering has, `kept`
 the share of it that the wikitext gave too, `more` what only the wikitext gave, as a share of the
-same. `of <p>` is a check of the other side: the share of the words in the rendering's `<p>`
+same. `inserted` are words and numbers that the rendering does not have at that place, aligned in
+order, per thousand (`benchmarks.insertions`; a dump of wikitext alone has this figure only). `of <p>` is a check of the other side: the share of the words in the rendering's `<p>`
 elements, outside of tables, boxes and the sections that both leave out, that source `html` keeps.
 """
 
@@ -23,24 +24,24 @@ import re
 import sys
 import tempfile
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
+from benchmarks import insertions
 from benchmarks.data.measure import table
+from benchmarks.page_pairs import SMALL, Pair, pairs_in
 from cloze.core.config import parse_config
 from cloze.pipeline.corpus.config import CorpusConfig
 from cloze.pipeline.corpus.read.read_and_clean import read_documents
 from cloze.pipeline.corpus.read.sources import plan_reading
-from cloze.pipeline.corpus.readers.base import ReadCounters, Slice
+from cloze.pipeline.corpus.readers.base import ReadCounters
 from cloze.pipeline.corpus.readers.encyclopedia.blocks import SectionFilter
-from cloze.pipeline.corpus.readers.html import archive, page
-from cloze.pipeline.corpus.readers.html.archive import NotAnArticleError, of_record
+from cloze.pipeline.corpus.readers.html import page
 from cloze.pipeline.corpus.readers.html.element_roles import role
 from cloze.pipeline.corpus.steps.chain import build_steps, run_steps
 
-SMALL = Path(__file__).parents[1] / "tests" / "pipeline" / "corpus" / "readers" / "pairs"
 _UNSPACED = (
     "\u3005-\u3007\u3041-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\u0e01-\u0eff\u0f40-\u0fbc"
     "\u1000-\u109f\u1780-\u17ff"
@@ -48,25 +49,8 @@ _UNSPACED = (
 _WORD = re.compile(rf"[{_UNSPACED}]|[^\W\d_{_UNSPACED}]+")
 _GROUPED = re.compile(r"(?<=\d)[.,'’ \u00a0\u2009\u202f](?=\d{3}(?!\d))")
 _NUMBER = re.compile(r"\d+(?:[.,]\d+)*")
-_DUMPS = (".json", ".ndjson", ".ndjson.gz", ".tar.gz", ".tgz")
 _NEAR = 6  # sentences shown of a page
 _HEADINGS = ("h1", "h2", "h3", "h4", "h5", "h6")
-
-
-@dataclass(frozen=True, slots=True)
-class Pair:
-    """A page in both forms."""
-
-    language: str
-    title: str
-    wikitext: str
-    html: str
-    wiki: str = ""
-
-    @property
-    def name(self) -> str:
-        other = self.wiki not in ("", f"{self.language}wiki")
-        return f"{self.language}/{f'{self.wiki}:' if other else ''}{self.title}"
 
 
 @dataclass(slots=True)
@@ -79,6 +63,8 @@ class Fidelity:
         words, words_kept, words_more: of the rendering, of these in the text from wikitext, and in
             that alone.
         numbers, numbers_kept, numbers_more: the same.
+        aligned, inserted: words and numbers of the text from wikitext, and of these those that the
+            rendering does not have at that place.
         in_paragraphs, read: words in the rendering's `<p>`, and of these in the text from HTML.
         lost_numbers: those that are not kept, a page's together.
     """
@@ -91,6 +77,8 @@ class Fidelity:
     numbers: int = 0
     numbers_kept: int = 0
     numbers_more: int = 0
+    aligned: int = 0
+    inserted: int = 0
     in_paragraphs: int = 0
     read: int = 0
     lost_numbers: list[str] = field(default_factory=list)
@@ -132,62 +120,6 @@ def compare(shown: str, kept: str, paragraphs: str = "") -> Fidelity:
     written = words(paragraphs)
     found.in_paragraphs, found.read = written.total(), (written & theirs).total()
     return found
-
-
-def pairs_in(path: Path) -> Iterator[Pair]:
-    """The pages below a path that are there in both forms."""
-    if path.is_file():
-        yield from _of_dump(path)
-        return
-    for name in sorted(path.rglob("*.wikitext")):
-        rendered = name.with_suffix(".html")
-        if rendered.exists():
-            yield Pair(
-                name.parent.name,
-                name.stem,
-                name.read_text(encoding="utf-8"),
-                rendered.read_text(encoding="utf-8"),
-            )
-    for name in sorted(path.rglob("*")):
-        if name.name.lower().endswith(_DUMPS):
-            yield from _of_dump(name)
-
-
-def pages_in(path: Path) -> Iterator[str]:
-    """The pages in HTML below a path: files of their own, and those of dumps."""
-    for name in [path] if path.is_file() else sorted(path.rglob("*")):
-        if name.suffix == ".html":
-            yield name.read_text(encoding="utf-8", errors="replace")
-        elif name.name.lower().endswith(_DUMPS):
-            yield from (pair.html for pair in _of_dump(name, wikitext=False))
-
-
-def _of_dump(path: Path, wikitext: bool = True) -> Iterator[Pair]:
-    """The articles of a dump, with `wikitext` those alone that have both forms."""
-    source = archive.UnpackedStream(
-        Slice(kind="html", name=path.name, path=str(path), size=path.stat().st_size)
-    )
-    try:
-        files: Iterable[Any] = (
-            (content for _, _, content in archive.tar_members(source))
-            if ".tar" in path.name
-            else (source,)
-        )
-        for file in files:
-            data = b"".join(iter(lambda file=file: file.read(1 << 20), b""))
-            for line in (data,) if path.suffix == ".json" else data.splitlines():
-                if (pair := _of_record(line)) and (pair.wikitext or not wikitext):
-                    yield pair
-    finally:
-        source.close()
-
-
-def _of_record(line: bytes) -> Pair | None:
-    try:
-        article = of_record(json.loads(line))
-    except (ValueError, NotAnArticleError):
-        return None
-    return Pair(article.language, article.title, article.wikitext, article.html, article.wiki)
 
 
 def both_texts(pairs: Iterable[Pair], settings: Mapping[str, Any]) -> dict[Pair, tuple[str, str]]:
@@ -292,9 +224,11 @@ def measure(
     options = CorpusConfig.model_validate({"sources": [{"kind": "html", "path": "-"}], **settings})
     found: dict[str, Fidelity] = {}
     for pair, (shown, kept) in texts.items():
-        found[pair.name] = compare(
-            shown, kept, paragraphs_of(pair, options.sections_to_drop(pair.language))
-        )
+        one = compare(shown, kept, paragraphs_of(pair, options.sections_to_drop(pair.language)))
+        whole = _plain(page.content(page.parse(pair.html)))
+        more = insertions.insertions(kept.split("\n"), insertions.Shown.of_text(whole))
+        one.aligned, one.inserted = more.words, more.inserted
+        found[pair.name] = one
     return found, texts
 
 
@@ -311,7 +245,18 @@ def _share(part: int, whole: int) -> str:
     return f"{100 * part / whole:.1f} %" if whole else "–"
 
 
-HEAD = ("", "pages", "words shown", "kept", "more", "numbers shown", "kept", "more", "of <p>")
+HEAD = (
+    "",
+    "pages",
+    "words shown",
+    "kept",
+    "more",
+    "numbers shown",
+    "kept",
+    "more",
+    "inserted",
+    "of <p>",
+)
 
 
 def row(name: str, one: Fidelity) -> tuple[str, ...]:
@@ -325,6 +270,7 @@ def row(name: str, one: Fidelity) -> tuple[str, ...]:
         f"{one.numbers:,}",
         _share(one.numbers_kept, one.numbers),
         _share(one.numbers_more, one.numbers),
+        f"{1000 * one.inserted / max(1, one.aligned):.2f} ‰",
         _share(one.read, one.in_paragraphs),
     )
 
@@ -376,6 +322,11 @@ def main() -> None:
         "--show", type=int, default=0, metavar="NUMBER", help="so many of the pages that lost most"
     )
     given = parser.parse_args()
+    if dumps := [path for path in given.pairs if ".xml" in path.name]:
+        insertions.report(dumps, show=given.show)
+        given.pairs = [path for path in given.pairs if path not in dumps]
+        if not given.pairs:
+            return
     pairs = {pair.name: pair for path in given.pairs for pair in pairs_in(path)}
     if not pairs:
         sys.exit(

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from benchmarks.fidelity import pages_in
+from benchmarks.page_pairs import pages_in
 from cloze.pipeline.corpus.document import PLACEHOLDER_PATTERN
 from cloze.pipeline.corpus.readers.encyclopedia.wikitext import WikitextParser
 from cloze.pipeline.corpus.readers.html import archive, page

@@ -20,15 +20,9 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
+from benchmarks.insertions import articles
 from benchmarks.text_measures import _MARKUP, _REFERENCE
-from cloze.core.config import parse_config
-from cloze.pipeline.corpus.config import CorpusConfig
-from cloze.pipeline.corpus.read.sources import plan_reading
-from cloze.pipeline.corpus.readers.base import ReadCounters
-from cloze.pipeline.corpus.readers.encyclopedia import dump as reader
 from cloze.pipeline.corpus.readers.encyclopedia.mediawiki_names import appended_sections
-from cloze.pipeline.corpus.readers.encyclopedia.mediawiki_xml import Dump
-from cloze.pipeline.corpus.readers.streams import as_utf8, open_source
 from cloze.pipeline.corpus.steps import sentences
 
 _APPENDED = frozenset(appended_sections())
@@ -127,18 +121,7 @@ def measure(
     path: Path, found: dict[str, Counter[str]], lost: dict[tuple[str, str], list[str]]
 ) -> None:
     """Add the pages of a dump to `found`, and the templates that lost their sentence to `lost`."""
-    config = parse_config(
-        CorpusConfig,
-        {"sources": [{"kind": "wikipedia", "path": str(path)}], "on_error": "quarantine"},
-        "corpus",
-    )
-    tally = ReadCounters(slice=plan_reading(config.listed())[0][0].slice, stop=False)
-    dump = Dump(as_utf8(open_source(str(path))), tally, config.maximum_document_bytes)
-    markup = None
-    for page in dump.pages():
-        markup = markup or reader._markup(dump.site, config)
-        if reader._reason(page, markup, frozenset()):
-            continue
+    for markup, page in articles(path):
         lines = sentences.split(markup.extract(page.text).paragraphs, markup.language).texts
         text, count = letters("".join(lines)), found.setdefault(markup.language, Counter())
         count["pages"] += 1

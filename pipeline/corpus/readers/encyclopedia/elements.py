@@ -11,7 +11,7 @@ import functools
 import re
 from typing import Literal
 
-from cloze.core.words import UNSPACED_LETTER
+from cloze.core.words import UNSPACED_LETTER, is_mark
 from cloze.pipeline.corpus.document import HOLE_TEMPLATE, HOLES, PLACEHOLDER
 
 GAP = "\ue0fc"
@@ -120,16 +120,25 @@ def _spaced(text: str) -> str:
     for match in _ALONE.finditer(text):
         preceding = text[position : match.start()]
         stripped = preceding.rstrip()
-        previous_character = text[match.start() - 1 : match.start()]
-        words_touch = (
-            previous_character.isalpha()
-            and text[match.end() : match.end() + 1].isalpha()
-            and not UNSPACED_LETTER.match(previous_character)
+        words_touch = touch(
+            text[match.start() - 1 : match.start()], text[match.end() : match.end() + 1]
         )
         has_blank = match[1] or len(stripped) < len(preceding) or words_touch
         pieces += (stripped, " " if has_blank else "")
         position = match.end()
     return "".join((*pieces, text[position:]))
+
+
+def ends_word(character: str) -> bool:
+    """Return True for a letter, or a vowel sign or accent, which `isalpha` does not count."""
+    return character.isalpha() or (character != "" and is_mark(character))
+
+
+def touch(left: str, right: str) -> bool:
+    """Return True if two characters would read as one word or number."""
+    if left.isdigit() or right.isdigit():
+        return left.isdigit() and right.isdigit()
+    return ends_word(left) and right.isalpha() and not UNSPACED_LETTER.match(left)
 
 
 # Literal text, such as that of `<nowiki>`: its characters move to the private-use area until the

@@ -14,6 +14,7 @@ from cloze.pipeline.corpus.readers.encyclopedia.elements import GAP, PHONES, esc
 from cloze.pipeline.corpus.readers.encyclopedia.mediawiki_names import (
     ENGLISH_NAMES,
     GERMAN_NAMES,
+    read_names,
     read_table,
 )
 from cloze.pipeline.corpus.readers.encyclopedia.template_numbers import Arguments, Keywords
@@ -47,15 +48,48 @@ def harvard_text(arguments: Arguments, keywords: Keywords) -> str:
     return f"{names} ({year})" if year else names
 
 
+def harvard_years(arguments: Arguments, keywords: Keywords) -> str:
+    """Render `{{harvs|txt|last=Ax|first=J|year=1966|year2=1967}}` as `J Ax (1966, 1967)`.
+
+    Without `txt` or `nb` it is a reference in brackets.
+    """
+
+    def numbered(key: str) -> list[str]:
+        return [keywords.get(f"{key}{number}", "") for number in ("", "1", "2", "3", "4", "5")]
+
+    lasts, firsts = numbered("last"), numbered("first")
+    names = [f"{name} {last}".strip() for name, last in zip(firsts, lasts, strict=True) if last]
+    place = keywords.get("loc") or (f"p. {keywords['p']}" if keywords.get("p") else "")
+    years = ", ".join(filter(None, [*numbered("year"), place]))
+    kinds = {*arguments, *(kind for kind in ("txt", "nb") if keywords.get(kind))}
+    if not names or not years or not kinds & {"txt", "nb"}:
+        return ""
+    authors, _ = _harvard([*names, ""])
+    return f"{authors} ({years})" if "txt" in kinds else f"{authors} {years}"
+
+
+def cased(arguments: Arguments, keywords: Keywords, language: str, text: str) -> str:
+    """Render `{{lc:ABC}}` as `abc`; `text` is lower or upper, or with `1` for the first letter."""
+    whole = first(arguments)
+    part, rest = (whole[:1], whole[1:]) if text.endswith("1") else (whole, "")
+    lower = text.startswith("lower")
+    if language in ("tr", "az"):
+        part = part.replace("İ", "i").replace("I", "ı") if lower else part.replace("i", "İ")
+    return (part.lower() if lower else part.upper()) + rest
+
+
 def harvard_bare(arguments: Arguments, keywords: Keywords) -> str:
     """Render `{{harvnb|Smith|Jones|1999}}` as `Smith & Jones 1999`."""
     return " ".join(filter(None, _harvard(arguments)))
 
 
+_BUTTONS = read_names("audio buttons")
+
+
 def audio(arguments: Arguments, keywords: Keywords) -> str:
     """Render `{{Audio|x.ogg|Alabama}}` as its label; without one it is a button."""
     label = "".join(arguments[1:2])
-    return "" if label.lower() in ("listen", "help", "pronunciation", "audio") else label
+    return "" if label.lower().strip("'[]() ") in _BUTTONS else label
 
 
 def nihongo(arguments: Arguments, keywords: Keywords) -> str:
@@ -118,10 +152,10 @@ def spoken(arguments: Arguments, keywords: Keywords) -> str:
     return PHONES if len(arguments) > 1 else first(arguments)
 
 
-def foreign(arguments: Arguments, keywords: Keywords) -> str:
-    """Render `{{langx|de|Neuland}}` as `German: Neuland`."""
+def foreign(arguments: Arguments, keywords: Keywords, language: str) -> str:
+    """Render `{{langx|de|Neuland}}` as `German: Neuland`; in other wikis the text alone."""
     code, text, *_ = [*arguments, "", ""]
-    return labelled(code.partition("-")[0], text, keywords)
+    return text if language != "en" else labelled(code.partition("-")[0], text, keywords)
 
 
 def marriage(arguments: Arguments, keywords: Keywords) -> str:
@@ -153,37 +187,37 @@ def _nth(number: str) -> str:
     return f"{number}{'er' if number == 'I' else 'e'}"
 
 
-def century(arguments: Arguments, keywords: Keywords, word: str = "") -> str:
+def century(arguments: Arguments, keywords: Keywords, text: str = "") -> str:
     """Render `{{s|XIX}}` and `{{s-|XIX|e}}` as `XIXe siècle`.
 
     In Russian, the template of this name keeps words on one line.
     """
     number = first(arguments)
-    return f"{_nth(number)} {word}".strip() if _ROMAN.fullmatch(number) else number
+    return f"{_nth(number)} {text}".strip() if _ROMAN.fullmatch(number) else number
 
 
 def _two_centuries(arguments: Arguments) -> list[str]:
     return [_nth(argument) for argument in arguments if _ROMAN.fullmatch(argument)][:2]
 
 
-def centuries(arguments: Arguments, keywords: Keywords, word: str = "") -> str:
+def centuries(arguments: Arguments, keywords: Keywords, text: str = "") -> str:
     """Render `{{s2|XIX|e|XX|e}}` as `XIXe et XXe siècles`."""
     centuries = _two_centuries(arguments)
     if len(centuries) < 2:
-        return century(arguments, keywords, word.replace("siècles", "siècle"))
-    return f"{centuries[0]} et {centuries[1]} {word}"
+        return century(arguments, keywords, text.replace("siècles", "siècle"))
+    return f"{centuries[0]} et {centuries[1]} {text}"
 
 
-def period(arguments: Arguments, keywords: Keywords, word: str = "") -> str:
+def period(arguments: Arguments, keywords: Keywords, text: str = "") -> str:
     """Render `{{sp|XVIII|-|XXI}}` as `XVIIIe – XXIe siècle`."""
     centuries = _two_centuries(arguments)
     if len(centuries) < 2:
-        return century(arguments, keywords, word)
+        return century(arguments, keywords, text)
     words = [
-        text for text in arguments if text not in ("", "e", "er") and not _ROMAN.fullmatch(text)
+        word for word in arguments if word not in ("", "e", "er") and not _ROMAN.fullmatch(word)
     ]
     separator = "–" if first(words) in ("", "-", "–") else words[0]
-    return f"{centuries[0]} {separator} {centuries[1]} {word}"
+    return f"{centuries[0]} {separator} {centuries[1]} {text}"
 
 
 def century_es(arguments: Arguments, keywords: Keywords) -> str:
@@ -234,33 +268,8 @@ def date_uk(arguments: Arguments, keywords: Keywords) -> str:
     return f"{day} {_MONTHS_UK[int(month) - 1]} {year}"
 
 
-_PLAIN = re.compile(r"(?<![\d.,])\d{4,}(?![\d.,])|(?<![\d.,])(\d+)\.(\d+)(?![\d.,])")
-_EXPONENT = re.compile(r"-?\d+")
 _ORDINAL = re.compile(r"(\d+|[ivxlcdm]+)(er|ère|re|e|ème|nd|nde)(?:s)?")
 _DISTRICT = re.compile(r"\d+(?:er|e) [^\W\d].*")
-
-
-def _number_fr(text: str) -> str:
-    """Return numbers in French notation: `10283.5` as `10 283,5`."""
-
-    def written(match: re.Match[str]) -> str:
-        integer, _, decimals = match[0].partition(".")
-        if integer[0] != "0":
-            integer = f"{int(integer):,}".replace(",", " ")
-        return f"{integer},{decimals}" if decimals else integer
-
-    return _PLAIN.sub(written, text)
-
-
-def unit_fr(arguments: Arguments, keywords: Keywords) -> str:
-    """Render `{{unité|1930|km|2}}`: the number, then units without powers."""
-    return unit_es([*map(_number_fr, arguments[:1]), *arguments[1:]], keywords)
-
-
-def unit_es(arguments: Arguments, keywords: Keywords) -> str:
-    """Render `{{unidad|5|km|2}}` as `5 km`."""
-    units = (word for word in arguments[1:] if word and not _EXPONENT.fullmatch(word))
-    return " ".join([*arguments[:1], *units])
 
 
 def aside(arguments: Arguments, keywords: Keywords) -> str:
@@ -278,6 +287,17 @@ def aside(arguments: Arguments, keywords: Keywords) -> str:
 def ruler(arguments: Arguments, keywords: Keywords) -> str:
     """Render `{{souverain2|Guillaume IV (roi du Royaume-Uni)}}` as `Guillaume IV`."""
     return re.sub(r"\s*\(.*\)$", "", first(arguments))
+
+
+def chemical(arguments: Arguments, keywords: Keywords) -> str:
+    """Render `{{chem|SO|4|2-}}` with lowered numbers and raised charges."""
+    return "".join(
+        f"<sub>{word}</sub>" if word.isdigit() else _CHARGE.sub(r"<sup>\g<0></sup>", word)
+        for word in arguments
+    )
+
+
+_CHARGE = re.compile(r"^\d*[−+-]$")
 
 
 def formula(arguments: Arguments, keywords: Keywords) -> str:
@@ -311,7 +331,7 @@ def by_name(name: str, shown: str, text: str, language: str) -> str | None:
         return shown if _DISTRICT.fullmatch(name) and not text else None
     if language == "it" and name.startswith("calcio "):
         return shown[len("calcio ") :]
-    match = _GERMAN_LANGUAGE.fullmatch(name)
+    match = _GERMAN_LANGUAGE.fullmatch(name) if language == "de" else None
     if match and match[1] in GERMAN_NAMES:
         return f"{GERMAN_NAMES[match[1]]} {text}".strip()
     return None

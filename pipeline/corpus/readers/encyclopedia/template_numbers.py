@@ -5,7 +5,9 @@ What only MediaWiki could compute (current prices, ages) leaves a placeholder.
 
 from __future__ import annotations
 
+import html
 import re
+import unicodedata
 
 from cloze.pipeline.corpus.document import HOLE_TEMPLATE
 from cloze.pipeline.corpus.readers.encyclopedia.mediawiki_names import read_table
@@ -24,7 +26,7 @@ _MONTH_NUMBERS = {
 _NUMBER = re.compile(
     r"[−–-]?\d[\d,]*(?:\.\d+)?(?:[+/⁄]{1,2}\d+)*(?:e[−+-]?\d+)?(?:[-–]\d[\d,.]*)?|[−-]?\.\d+"
 )
-_PLAIN = re.compile(r"([−–-]?)(\d+)((?:\.\d+)?)")
+_PLAIN = re.compile(r"([−–-]?)(\d+)(?:[.٫](\d+))?")
 _POWER = re.compile(r"([−–-]?\d[\d,]*(?:\.\d+)?)e([−+-]?\d+)")
 _RANGES = {
     "to": "to", "to(-)": "to", "-": "–", "–": "–", "and": "and", "and(-)": "and", "or": "or",
@@ -37,6 +39,7 @@ _INSIDE = re.compile(r"(\d[\d,.]*) ?(x|×|by|to|and|or|±) ?(\d[\d,.]*)")
 _UNITS = read_table("units")
 _SYMBOLS = read_table("unit symbols")
 _CURRENCIES = read_table("currencies")
+_WORDED = re.compile(r"[^\W\d_]{3,}")
 _POWERS = {3: "thousand", 6: "million", 9: "billion", 12: "trillion"}
 _SEQUENCES = {
     "mi": ("yd", "ch", "ft", "furlong"),
@@ -51,30 +54,50 @@ _SEPARATORS = {
     **dict.fromkeys("fr pt ru uk pl cs sk sv fi no nb nn hu bg et lv lt".split(), " "),
 }
 
+_EASTERN = re.compile("[٠-٩۰-۹]")  # Arabic and Persian digits have marks of their own
 _FOUR_GROUPED = frozenset(("fr", "pt"))  # and English: 1 930; other languages: 1930
 
 
-def group_digits(number: str, language: str = "en") -> str:
-    """Return `1234567.5` as `1,234,567.5`, or with the language's separators.
+def in_script(number: str, sample: str) -> str:
+    """Return ASCII digits as digits of the script that the sample begins with: `10` as `১০`."""
+    digit = next((one for one in sample if one.isdecimal()), "0")
+    zero = ord(digit) - unicodedata.digit(digit)
+    return "".join(chr(zero + int(one)) if one.isdecimal() else one for one in number)
 
-    Other text is returned unchanged.
+
+def group_digits(number: str, language: str = "en") -> str:
+    """Return `1234567.5` as `1,234,567.5`, or with the separators of the language or digits.
+
+    Other text is returned unchanged, and digits stay in their script.
     """
     match = _PLAIN.fullmatch(number)
-    if match is None or len(match[2]) < 4 or match[2][0] == "0":
+    if match is None or (len(match[2]) > 1 and match[2][0] == "0"):
         return number
     sign, digits, decimals = match.groups()
-    separator = _SEPARATORS.get(language, ",")
-    if separator == ",":
-        return f"{sign}{int(digits):,}{decimals}"
-    if len(digits) == 4 and language not in _FOUR_GROUPED:
-        return number.replace(".", ",")
-    return f"{sign}{int(digits):,}".replace(",", separator) + decimals.replace(".", ",")
+    separator, mark = _SEPARATORS.get(language, ","), "."
+    if _EASTERN.match(digits):
+        separator, mark = "٬", "٫"
+    elif separator != ",":
+        mark = ","
+    if len(digits) > 4 or (len(digits) == 4 and (mark != "," or language in _FOUR_GROUPED)):
+        head = len(digits) % 3
+        groups = [digits[:head], *(digits[i : i + 3] for i in range(head, len(digits), 3))]
+        digits = separator.join(filter(None, groups))
+    return f"{sign}{digits}{mark}{decimals}" if decimals else f"{sign}{digits}"
+
+
+def format_number(arguments: Arguments, keywords: Keywords, language: str) -> str:
+    """Render `{{formatnum:1234}}` as `1,234`, and `{{formatnum:1,234|R}}` as `1234`."""
+    number, *options = [*arguments, ""]
+    if "R" in options:
+        return re.sub(r"(?<=\d)[,٬ \u00a0](?=\d{3})", "", number)
+    return group_digits(number, language)
 
 
 def spell_number(number: str, language: str = "en") -> str:
     """Return a number as it reads: `4.5e6` is `4.5 million`, `5+1/2` is `5 1/2`."""
     if "e" not in number.lower():
-        number = number.replace("//", "/").replace("⁄", "/").replace("+", " ")
+        number = number.replace("//", "/").replace("⁄", "/").replace("+", " ").strip()
         number = re.sub(r"(?<=\d)-(?=\d)", "–", number)
     match = _POWER.fullmatch(number.lower())
     if match is None:
@@ -85,13 +108,76 @@ def spell_number(number: str, language: str = "en") -> str:
     mantissa = match[1].replace(",", "").replace("−", "-").replace("–", "-")
     integer, _, decimals = mantissa.partition(".")
     if 0 <= exponent <= 15 and len(decimals) <= exponent:
-        return group_digits(integer + decimals + "0" * (exponent - len(decimals)), language)
-    return f"{match[1]} × 10^{exponent}"
+        zero = in_script("0", integer)
+        digits = integer + decimals + zero * (exponent - len(decimals))
+        return group_digits(digits.lstrip(zero) or zero, language)
+    return f"{group_digits(match[1], language)} × {in_script(f'10^{exponent}', integer)}"
+
+
+_EXPONENT = re.compile(r"[−–+-]?\d+")
+
+
+def power(arguments: Arguments, keywords: Keywords, text: str = "") -> str:
+    """Render `{{e|24}}` as `× 10^24`, in the digits of the exponent.
+
+    Args:
+        text: what the template says without a number, in languages where it is an ending.
+    """
+    exponent = html.unescape(next(filter(None, arguments), ""))
+    if _EXPONENT.fullmatch(exponent):
+        return f" × {in_script('10', exponent)}^{exponent}"
+    return (exponent or text) if text else HOLE_TEMPLATE
+
+
+def ten_power(arguments: Arguments, keywords: Keywords) -> str:
+    """Render `{{10^|6}}` as `10^6`."""
+    return power(arguments, keywords).removeprefix(" × ")
+
+
+def exponential(arguments: Arguments, keywords: Keywords) -> str:
+    """Render `{{exp|1.5|7}}` as `1.5 × 10^7`, and `{{exp|2}}` as raised text."""
+    if len(arguments) > 1:
+        return arguments[0] + power(arguments[1:], keywords)
+    return f"<sup>{''.join(arguments)}</sup>"
+
+
+def gaps(arguments: Arguments, keywords: Keywords) -> str:
+    """Render `{{gaps|1|234|567|u=m}}` as `1 234 567 m`."""
+    return _measure(" ".join(arguments), keywords)
+
+
+def _measure(number: str, keywords: Keywords) -> str:
+    """Return a number with the power of ten, unit, prefix and suffix of `{{val}}`."""
+    if exponent := keywords.get("e"):
+        number += power([exponent], {})
+    unit = keywords.get("u") or keywords.get("ul") or ""
+    per = keywords.get("up") or keywords.get("upl")
+    prefix, suffix = keywords.get("p") or "", keywords.get("s") or keywords.get("end") or ""
+    return f"{prefix}{number}{suffix} {unit}{'/' + per if per else ''}".strip()
+
+
+def unit(arguments: Arguments, keywords: Keywords, language: str) -> str:
+    """Render `{{unidad|5|km|2}}` as `5 km²`, and `{{unité|1.5|e=3|kg}}` as `1,5 × 10^3 kg`."""
+    if not arguments or any("=" in argument for argument in arguments):  # an unknown option
+        return HOLE_TEMPLATE if arguments else ""
+    pattern = r"(?<![\d.,٫])\d+(?:\.\d+)?(?![\d.,٫])"
+    number = re.sub(pattern, lambda match: group_digits(match[0], language), arguments[0])
+    if "e" in number.lower() and _POWER.fullmatch(number.lower()):
+        number = spell_number(number, language)
+    if exponent := keywords.get("e"):
+        number += power([exponent], {})
+    words = [number]
+    for word in filter(None, map(html.unescape, arguments[1:])):
+        if _EXPONENT.fullmatch(word) and len(words) > 1:
+            words[-1] += {"2": "²", "3": "³", "1": ""}.get(word, f"^{word}")
+        else:
+            words.append(word)
+    return " ".join(words)
 
 
 def _unit(name: str, language: str = "en") -> str:
     if language != "en":  # the symbol; names of units are English
-        return _SYMBOLS.get(name, name)
+        return _SYMBOLS.get(name, HOLE_TEMPLATE if re.match(r"e\d", name) else name)
     match = re.fullmatch(r"e(3|6|9|12)(.+)", name)
     if match:
         return f"{_POWERS[int(match[1])]} {_unit(match[2])}"
@@ -123,7 +209,8 @@ def convert(arguments: Arguments, keywords: Keywords, language: str = "en") -> s
         if number_follows and (unit_or_range.lower() in _RANGES or is_foreign_word):
             separator = _RANGES.get(unit_or_range.lower(), unit_or_range)
             if language != "en":
-                words.append("–" if separator == "to" else separator)
+                is_english = separator.isascii() and any(map(str.isalpha, separator))
+                words.append("–" if separator == "to" else HOLE_TEMPLATE * is_english or separator)
             else:
                 words.append("to" if unit_or_range in "-–" and tokens[0][0] in "-−–" else separator)
             continue
@@ -132,7 +219,8 @@ def convert(arguments: Arguments, keywords: Keywords, language: str = "en") -> s
         if smaller_unit in _SEQUENCES.get(unit_or_range.lower(), ()) and number_follows:
             continue
         if len(tokens) > 1 and tokens[0].lower() in _RANGES and _NUMBER.fullmatch(tokens[1]):
-            words.append(_RANGES[tokens.pop(0).lower()])  # 5 ft 6 in to 5 ft 8 in
+            separator = _RANGES[tokens.pop(0).lower()]  # 5 ft 6 in to 5 ft 8 in
+            words.append(separator if language == "en" or not separator.isalpha() else "–")
         elif number_follows and smaller_unit:
             return HOLE_TEMPLATE  # two values with an unknown relation
         else:
@@ -156,9 +244,15 @@ def _month(text: str) -> str:
     return _MONTHS[_MONTH_NUMBERS[text.lower()] - 1] if text.lower() in _MONTH_NUMBERS else ""
 
 
-def date(arguments: Arguments, keywords: Keywords) -> str:
-    """Render year, month and day as `5 May 2016`; other arguments are joined unchanged."""
+def date(arguments: Arguments, keywords: Keywords, language: str = "en") -> str:
+    """Render year, month and day as `5 May 2016`; other arguments are joined unchanged.
+
+    In other languages numbers that need the name of a month leave a placeholder.
+    """
     values = [argument for argument in arguments[:3] if argument]
+    if language != "en":
+        in_words = len(values) == 1 or any(map(_WORDED.search, values))
+        return " ".join(values) if in_words or not values else HOLE_TEMPLATE
     if (
         not values
         or not values[0].isdigit()
@@ -199,21 +293,24 @@ def fraction(arguments: Arguments, keywords: Keywords) -> str:
     return f"1/{arguments[0]}" if arguments else ""
 
 
-def value(arguments: Arguments, keywords: Keywords) -> str:
-    """Render `{{val|4.5|0.2|e=6|u=m}}` as `4.5 ± 0.2 × 10^6 m`."""
+def value(arguments: Arguments, keywords: Keywords, language: str = "en") -> str:
+    """Render `{{val|4.5|0.2|e=6|u=m}}` as `4.5 ± 0.2 × 10^6 m`, two errors as `+0.1 −0.2`."""
     if not arguments:
         return ""
-    uncertainty = ""
-    if len(arguments) > 1 and _NUMBER.fullmatch(arguments[1]):
-        uncertainty = f" ± {group_digits(arguments[1])}"
-    exponent = f" × 10^{keywords['e']}" if keywords.get("e") else ""
-    unit = keywords.get("u") or keywords.get("ul") or ""
-    per = keywords.get("up") or keywords.get("upl")
-    prefix, suffix = keywords.get("p") or "", keywords.get("s") or ""
-    number = spell_number(arguments[0])
-    return (
-        f"{prefix}{number}{uncertainty}{exponent}{suffix} {unit}{'/' + per if per else ''}".strip()
-    )
+    number, *others = [spell_number(one, language) for one in arguments]
+    signs = [one[:1] for one in others]
+    if len(others) == 2 and arguments[1].lower() in _RANGES:
+        separator = _RANGES[arguments[1].lower()]
+        number += "–" + others[1] if separator in "-–" else f" {separator} {others[1]}"
+        number = number if language == "en" or not separator.isalpha() else HOLE_TEMPLATE
+    elif len(others) == 1 and signs[0] == "(":
+        number += others[0]
+    elif others and all(map(_NUMBER.fullmatch, others)) and len(others) < 3:
+        upper, lower = [one.lstrip("−–-") for one in [*others, ""][:2]]
+        number += f" +{upper} −{lower}" if lower else f" ± {upper}"
+    elif any(others):
+        return HOLE_TEMPLATE
+    return _measure(number, keywords)
 
 
 def ordinal(arguments: Arguments, keywords: Keywords) -> str:
@@ -226,32 +323,32 @@ def ordinal(arguments: Arguments, keywords: Keywords) -> str:
     return f"{number}" + {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
 
 
+_SIGN_FIRST = frozenset("en zh yue wuu ja ko hi bn mr ta te ur ne si th ms ga cy".split())
 _SCALES = {
     **dict.fromkeys(("m", "mn", "million"), " million"),
     **dict.fromkeys(("b", "bn", "billion"), " billion"),
 }
 
 
-def money(arguments: Arguments, keywords: Keywords, symbol: str) -> str:
-    """Render `{{US$|1500}}` as `US$1,500`."""
-    amount = spell_number(arguments[0]) if arguments else ""
+def money(arguments: Arguments, keywords: Keywords, language: str, text: str) -> str:
+    """Render `{{US$|1500}}` as `US$1,500`, and `{{euro|1500}}` of most languages as `1500 €`."""
+    amount = spell_number(arguments[0], language) if arguments else ""
     scale = _SCALES.get(arguments[1].lower(), "") if len(arguments) > 1 else ""
-    return f"{symbol}{amount}{scale}" if amount else symbol
+    if scale and language != "en":
+        return HOLE_TEMPLATE
+    if not amount or language in _SIGN_FIRST:
+        return f"{text}{amount}{scale}"
+    return f"{amount} {text}"
 
 
-def currency(arguments: Arguments, keywords: Keywords) -> str:
+def currency(arguments: Arguments, keywords: Keywords, language: str) -> str:
     """Render `{{currency|1000|GBP}}` as `£1,000`."""
     code = keywords.get("type") or keywords.get("currency") or "usd"
     if len(arguments) > 1:
         code = arguments[1]
-    amount = spell_number(keywords.get("amount") or "".join(arguments[:1]))
+    amount = keywords.get("amount") or "".join(arguments[:1])
     symbol = _CURRENCIES.get(code.lower(), f"{code.upper()} ")
-    return f"{symbol}{amount}" if amount else HOLE_TEMPLATE
-
-
-def price(arguments: Arguments, keywords: Keywords) -> str:
-    """Render `{{Format price|3160384}}` with separators; the argument may be a placeholder."""
-    return spell_number(arguments[0]) if arguments else ""
+    return money([amount], {}, language, symbol) if amount else HOLE_TEMPLATE
 
 
 def coordinates(arguments: Arguments, keywords: Keywords) -> str:

@@ -1,42 +1,55 @@
 """Rendering of templates inside sentences.
 
 Most templates are data (templates.txt), some are functions (template_functions.py). Others are
-rendered by their form. A single argument is shown, as are the text of `{{x|en|text}}` and the
-components of a date or measure. A template without arguments directly after a word is a note
-(`word{{when}}`). All others leave a placeholder, because unknown words are missing; sentences with
-a placeholder are dropped.
+rendered by their place and form. At the start of a line they are boxes, such as hatnotes. After a
+word and a blank, a single argument is shown, as are the text of `{{x|en|text}}` and the components
+of a date or measure. A template without arguments directly after a word is a note (`word{{when}}`).
+All others leave a placeholder, because unknown words are missing; sentences with a placeholder are
+dropped.
 """
 
 from __future__ import annotations
 
 import functools
+import inspect
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from cloze.core.words import UNSPACED_LETTER
+from cloze.core.words import UNSPACED_LETTER, without_marks
 from cloze.pipeline.corpus.document import HOLE_TEMPLATE
 from cloze.pipeline.corpus.readers.encyclopedia import template_functions, template_numbers
-from cloze.pipeline.corpus.readers.encyclopedia.elements import GAP, PHONES
+from cloze.pipeline.corpus.readers.encyclopedia.elements import (
+    GAP,
+    PHONES,
+    ends_word,
+    escape_literals,
+    touch,
+)
 from cloze.pipeline.corpus.readers.encyclopedia.mediawiki_names import ENGLISH_NAMES
 from cloze.pipeline.corpus.readers.encyclopedia.template_functions import by_name, first, labelled
 from cloze.pipeline.corpus.readers.encyclopedia.template_numbers import (
     Arguments,
     Keywords,
-    convert,
     group_digits,
 )
 
 Rule = Callable[..., str]
 
 _DATA = Path(__file__).with_name("templates.txt")
-_SECTION = re.compile(r"\[([a-z-]+|\*)\]")
-_SILENT, _PRONUNCIATION = "!silent", "!phones"
+_SECTION = re.compile(r"\[([a-z-]+|[*:])\]")
+_PRONUNCIATION = "!phones"
+_CONSTANTS = {
+    "!silent": GAP,
+    _PRONUNCIATION: PHONES,
+    "!nothing": "",
+    "!hole": HOLE_TEMPLATE,
+}
 
 # Families of names, in any language, whose removal loses no words.
 _BEGINNINGS = re.compile(
-    r"(?:cite|citation|vcite|sfn|harv(?!txt|nb|coltxt)|efn|refn|notelist|reflist|refbegin|refend|"
+    r"(?:cite|citation|vcite|sfn|harv|efn|refn|notelist|reflist|refbegin|refend|"
     r"ref |infobox|taxobox|navbox|pp-|use |"
     r"main(?:$| )|see also|authority|#tag:ref|flagicon|flagdeco|subst:|defaultsort|displaytitle|"
     r"webarchive|"
@@ -67,26 +80,51 @@ _UNIT = re.compile(
 )
 _LONGEST_WORDING = 200  # characters
 _ENDS = frozenset('.!?。！？।…"”’»)」』')
+# A word, or a comma or dash behind one, and the opening quotes and brackets of the next.
+_INSIDE = re.compile(r"[^\W_][\"'’”»)\]%°]*(?:[,;:–—-]?\s+[\"'“«„‘(\[]*|[(\[“«„（「『《、，])\Z")
 
 
-def render(content: str, language: str = "en", before: str = "") -> str:
+# What may stand before a box on its line: list marks, quotes, tags, other boxes.
+_ABOVE = re.compile(rf"(?:[\s*#:;'{GAP}{HOLE_TEMPLATE}]|<[^<>]*>)*")
+_NEAR = 80  # characters looked at before a template
+
+
+def open_line(pieces: Sequence[str], bracket: str) -> str:
+    """Return the end of the text on the open line; empty if only boxes and marks precede.
+
+    Args:
+        pieces: text since the last open bracket.
+        bracket: that bracket, empty at the top: inside of a link or template no line begins.
+    """
+    line = ""
+    for piece in reversed(pieces):
+        line = piece + line
+        if "\n" in piece or len(line) > _NEAR:
+            line = line[line.rfind("\n") + 1 :]
+            break
+    else:
+        line = bracket + line
+    return "" if _ABOVE.fullmatch(line) else line
+
+
+def render(content: str, language: str = "en", line: str = "", after: str = "") -> str:
     """Return the text for a template: words, a gap (encyclopedia/elements.py) or a placeholder.
 
     Args:
         content: text between the braces, with inner templates rendered.
         language: language of the wiki.
-        before: preceding character; empty at the beginning.
+        line: text before the template on its line; empty at the beginning.
+        after: following character; empty at the end.
     """
     head, *parameters = content.split("|")
     look_up = _look_up_cached if len(head) <= _LONGEST_HEAD else _look_up
-    name, after_colon, rule = look_up(head, language)
+    name, after_colon, rule, apart = look_up(head, language)
     if after_colon is not None:
         parameters.insert(0, after_colon)
-    if name == "formatnum":
-        number = parameters[0].strip() if parameters else ""
-        return group_digits(number, language) or GAP
     if isinstance(rule, str):
-        return rule
+        if name == "!" and line[:1] not in ("", "|", "!", "["):
+            return escape_literals("|")  # outside of tables and links it is text
+        return _apart(rule, line, after, " " if rule[:1].isdigit() else None)
     if rule is None:
         text = by_name(name, head.strip(), parameters[0].strip() if parameters else "", language)
         if text is not None:
@@ -103,20 +141,39 @@ def render(content: str, language: str = "en", before: str = "") -> str:
         if key in keywords and len(arguments) == int(key) - 1:
             arguments.append(keywords[key])
     if rule is not None:
-        return rule(arguments, keywords) or GAP
+        return _apart(rule(arguments, keywords), line, after, apart) or GAP
     if match := _LANGUAGE.fullmatch(name):
         text = first(arguments[:1])
         return (labelled(match[1], text, keywords) if language == "en" else text) or GAP
     if is_silent(name, parameters) or "\n" in content.strip():  # a box spans several lines
         return GAP
-    return _by_shape(name, head.strip(), arguments, keywords, before)
+    if after_colon is not None:  # an unknown parser function, or a page
+        return HOLE_TEMPLATE
+    return _by_shape(name, head.strip(), arguments, keywords, line, after)
 
 
-def _by_shape(name: str, shown: str, arguments: Arguments, keywords: Keywords, before: str) -> str:
-    """Return the text for an unknown template, as far as its arguments tell."""
-    follows_word = before in (",", ";") or (before.isalnum() and not UNSPACED_LETTER.match(before))
-    if before in _ENDS or before == GAP:
-        return HOLE_TEMPLATE  # after a sentence, where placeholders are removed
+def _apart(text: str, line: str, after: str, gap: str | None) -> str:
+    """Keep words and numbers of a template apart from those beside it: `1{{frac|1|4}}`.
+
+    Args:
+        gap: a blank, GAP for a button that shows nothing after a word, or None for marking, which
+            may stand inside a word.
+    """
+    if gap is None or not text:
+        return text
+    if touch(line.rstrip("'")[-1:], text[0]):  # bold and italics aside
+        text = gap if gap == GAP else f" {text}"
+    return f"{text} " if text[-1].isdigit() and after.isdigit() else text
+
+
+def _by_shape(
+    name: str, shown: str, arguments: Arguments, keywords: Keywords, line: str, after: str
+) -> str:
+    """Return the text for an unknown template, as far as its place and arguments tell."""
+    before = line[-1:]
+    follows_word = before in (",", ";") or (ends_word(before) and not UNSPACED_LETTER.match(before))
+    if not before or before in _ENDS or before == GAP:
+        return HOLE_TEMPLATE  # a box, or after a sentence, where placeholders are removed
     if not arguments and not keywords:
         if not _PLAIN_WORD.search(name) and not any(map(str.isdigit, name)):
             return GAP  # a mark
@@ -126,11 +183,18 @@ def _by_shape(name: str, shown: str, arguments: Arguments, keywords: Keywords, b
     texts = list(filter(None, arguments))
     if not texts:
         return HOLE_TEMPLATE
-    first_text, second_text = texts[0], "".join(texts[1:2])
-    is_word = _PLAIN_WORD.search(first_text) is not None
+    is_word = _PLAIN_WORD.search(without_marks(texts[0])) is not None
     if len(texts) == 1 and not is_word:
         return GAP if follows_word else HOLE_TEMPLATE  # number of a note, or without a unit
-    if len(texts) == 1 and not (keywords and follows_word):
+    text = "" if len(texts) == 1 and keywords and follows_word else _wording(texts, is_word)
+    is_inside = UNSPACED_LETTER.match(before) or _INSIDE.search(without_marks(line))
+    return text if text and is_inside and not touch(text[-1], after) else HOLE_TEMPLATE
+
+
+def _wording(texts: Sequence[str], is_word: bool) -> str:
+    """Return what the arguments of an unknown template say; "" if they do not tell."""
+    first_text, second_text = texts[0], "".join(texts[1:2])
+    if len(texts) == 1:
         return first_text
     if len(texts) == 2 and _is_language(first_text):
         return second_text
@@ -142,7 +206,7 @@ def _by_shape(name: str, shown: str, arguments: Arguments, keywords: Keywords, b
             return " ".join(texts)  # a date
         if _UNIT.fullmatch(second_text):
             return f"{first_text} {second_text}"
-    return HOLE_TEMPLATE
+    return ""
 
 
 def _is_wording(argument: str) -> bool:
@@ -177,16 +241,22 @@ def is_pronunciation(name: str) -> bool:
     return PHONETIC.fullmatch(name) is not None or _pattern(name, "en") == _PRONUNCIATION
 
 
-def _look_up(head: str, language: str) -> tuple[str, str | None, Rule | str | None]:
-    """Return the name of a template, the text after a colon (formatnum:12), and its rule."""
+def _look_up(head: str, language: str) -> tuple[str, str | None, Rule | str | None, str | None]:
+    """Return the name of a template, the text after a colon, its rule, and the gap beside it."""
     name = head.strip().lower().replace("_", " ")
     name, colon, _ = name.partition(":") if not name.startswith(("h:", "#")) else (name, "", "")
-    pattern = _pattern(name, language)
+    name = name.strip() if colon else name
+    pattern = _tables()[0][":"].get(name) if colon else _pattern(name, language)
     rule: Rule | str | None = None if pattern is None else _compile(pattern, language)
-    if rule is None and PHONETIC.fullmatch(name):
+    if rule is None and not colon and PHONETIC.fullmatch(name):
         rule = PHONES
-    return name, head.partition(":")[2] if colon else None, rule
+    is_marking = pattern is None or pattern.startswith(_MARKING) or bool(colon)
+    apart = None if is_marking else GAP if pattern == "!audio" else " "
+    return name, head.partition(":")[2] if colon else None, rule, apart
 
+
+# Patterns that may stand inside a word or formula.
+_MARKING = ("{", "[{", "<", "!chemical", "!formula")
 
 # A page has few names, and most pages have the same ones.
 _look_up_cached = functools.lru_cache(maxsize=1 << 13)(_look_up)
@@ -206,7 +276,7 @@ def _pattern(name: str, language: str) -> str | None:
 @functools.cache
 def _tables() -> tuple[dict[str, dict[str, str]], dict[str, str]]:
     """Return the patterns by section and name, and those usable in all languages, by name."""
-    sections: dict[str, dict[str, str]] = {"*": {}}
+    sections: dict[str, dict[str, str]] = {"*": {}, ":": {}, "en": {}}
     current = sections["*"]
     names: list[str] = []
     for line in _DATA.read_text(encoding="utf-8").splitlines():
@@ -221,12 +291,15 @@ def _tables() -> tuple[dict[str, dict[str, str]], dict[str, str]]:
             pattern = (
                 pattern.replace("␣ ", " ").replace(" ␣", " ").replace("␣", " ").replace("⏎", "\n")
             )
+            if not pattern.isalnum() and "{" not in pattern and pattern[0] not in "!|":
+                pattern = escape_literals(pattern)  # no markup, whatever is beside
             current.update(dict.fromkeys(names, pattern))
             names = []
-    borrowed: dict[str, str] = {}
-    for patterns in sections.values():
+    # English words are no text in other languages.
+    borrowed: dict[str, str] = dict.fromkeys(sections["en"], "!hole")
+    for language, patterns in sections.items():
         for name, pattern in patterns.items():
-            if len(name) >= _SHORTEST_BORROWED:
+            if len(name) >= _SHORTEST_BORROWED and language != ":":
                 borrowed.setdefault(name, pattern)
     return sections, borrowed
 
@@ -236,18 +309,15 @@ _PARTS = re.compile(r"\[([^\[\]]*)\]|\{([^{}]+)\}")
 
 def _compile(pattern: str, language: str) -> Rule | str:
     """Return the function of a pattern in one language, or its text if it is constant."""
-    if pattern == _SILENT:
-        return GAP
-    if pattern == _PRONUNCIATION:
-        return PHONES
+    if pattern in _CONSTANTS:
+        return _CONSTANTS[pattern]
     if pattern.startswith("!"):
         name, _, text = pattern[1:].partition(" ")
         function: Rule = getattr(template_functions, name, None) or getattr(template_numbers, name)
-        if function is convert:
-            return functools.partial(convert, language=language)
-        return (
-            (lambda arguments, keywords: function(arguments, keywords, text)) if text else function
-        )
+        options = {"text": text} if text else {}
+        if "language" in inspect.signature(function).parameters:
+            options["language"] = language
+        return functools.partial(function, **options) if options else function
     if pattern == "{1}":
         return _first
     if "{" not in pattern:

@@ -34,6 +34,7 @@ from cloze.pipeline.corpus.readers.encyclopedia.elements import (
     drop_elements,
     escape_literals,
     power,
+    touch,
     without_quotes,
 )
 from cloze.pipeline.corpus.readers.encyclopedia.mediawiki_names import (
@@ -97,6 +98,9 @@ _TAG_NAME = re.compile(r"</?([a-zA-Z][\w:-]*)[^<>]*>")
 _HTML = read_names("html tags")
 _MARK = re.compile(r"[*#;:]+")
 _TERM = re.compile(r"\s:\s")
+# A template is what the sentence is about, even where letters have no case: in bold, or before a
+# bracket, dash, sign or ending.
+_SUBJECT = re.compile(rf"[\s{GAP}]*(?:''+\s*{HOLE_TEMPLATE}|{HOLE_TEMPLATE}[\s']*[(–—°%&/=×+’-])")
 
 
 @dataclass(slots=True)
@@ -218,7 +222,7 @@ class WikitextParser(ArticleRules):
             _abandon(stack)
         return "".join(root.pieces)
 
-    def _link(self, content: str, before: str = "") -> str:
+    def _link(self, content: str, line: str = "", after: str = "") -> str:
         """Return the text that a link shows; empty for files, categories and languages."""
         target, bar, label = content.partition("|")
         target = target.strip()
@@ -242,10 +246,10 @@ class WikitextParser(ArticleRules):
             return ""
         return target.lstrip(":").partition("#")[0] or target.lstrip("#")
 
-    def _template(self, content: str, before: str) -> str:
-        return templates.render(content, self.language, before)
+    def _template(self, content: str, line: str, after: str) -> str:
+        return templates.render(content, self.language, line, after)
 
-    def _table(self, content: str, before: str) -> str:
+    def _table(self, content: str, line: str, after: str) -> str:
         rows = (
             tables.table_from_wikitext(content, self.kept_tables)
             if self.kept_tables != "drop"
@@ -267,13 +271,12 @@ class WikitextParser(ArticleRules):
             blocks.close_term()
 
         for raw_line in text.split("\n"):
+            is_marginal = HOLE_TEMPLATE in raw_line and not _SUBJECT.match(raw_line)
             if "''" in raw_line:
                 raw_line = without_quotes(raw_line)
-            line = (
-                drop_marginal_templates(raw_line.strip())
-                if HOLE_TEMPLATE in raw_line
-                else raw_line.strip()
-            )
+            line = raw_line.strip()
+            if is_marginal:
+                line = drop_marginal_templates(line)
             if not line:
                 if raw_line:  # only templates or their remnants
                     flush()
@@ -343,14 +346,13 @@ def _begins_line(text: str, position: int) -> bool:
     return (line_start > 0 or begin == 0) and not text[line_start:position].strip(" \t:*")
 
 
-def _close(stack: list[_Frame], resolve: Callable[[str, str], str], following: str) -> None:
+def _close(stack: list[_Frame], resolve: Callable[[str, str, str], str], following: str) -> None:
     """Resolve the innermost bracket; `following` is the next character."""
     content = "".join(stack.pop().pieces)
     pieces = stack[-1].pieces
     previous = pieces[-1][-1:] if pieces else ""
-    text = resolve(content, previous)
-    words_touch = previous.isalpha() and following.isalpha()
-    if text != GAP or not previous or previous in BEFORE_GAP or words_touch:
+    text = resolve(content, templates.open_line(pieces, stack[-1].kind), following)
+    if text != GAP or not previous or previous in BEFORE_GAP or touch(previous, following):
         pieces.append(text)  # after a word no gap is left
 
 

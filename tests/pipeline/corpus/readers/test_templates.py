@@ -164,7 +164,7 @@ def test_thousands_are_separated_as_the_language_does(language, text):
         ("fr", (
             "{{unité|1930|km|2}}, {{nombre|100000|ans}}, {{nb|4.11 millions}}, {{unité|100 à "
             "1000|m}}"
-        ), "1 930 km, 100 000 ans, 4,11 millions, 100 à 1 000 m"),
+        ), "1 930 km², 100 000 ans, 4,11 millions, 100 à 1 000 m"),
         ("fr", (
             "{{23e|place}}, {{1er|mai}}, {{1ère}}, {{XXe}}, {{18e arrondissement de Paris}}"
         ), "23e place, 1er mai, 1re, XXe, 18e arrondissement de Paris"),
@@ -188,7 +188,7 @@ def test_thousands_are_separated_as_the_language_does(language, text):
         ), "92 090 km² no século XII, 5 500 a.C., 4 000"),
         ("es", (
             "el {{siglo|XIX||s}}, el siglo {{siglo|VII|a}}, {{formatnum:4000}}, {{unidad|5|km|2}}"
-        ), "el siglo XIX, el siglo VII a. C., 4000, 5 km"),
+        ), "el siglo XIX, el siglo VII a. C., 4000, 5 km²"),
         ("de", (
             "{{Bruch|9|3|4}} von {{mtS|Malta}}, {{Person|Adolpho Ducke}}{{Zukunft|2029}}"
         ), "9 3/4 von maltesisch Malta, Adolpho Ducke"),
