@@ -15,13 +15,14 @@ from cloze.core.words import UNSPACED_LETTER, width
 from cloze.pipeline.corpus.document import is_unmarked
 from cloze.pipeline.corpus.readers.base import ReadCounters
 from cloze.pipeline.corpus.readers.books import aozora, gutenberg
-from cloze.pipeline.corpus.readers.books.edges import Block, strip_edges
+from cloze.pipeline.corpus.readers.books.edges import Block, is_capitals, strip_edges
 from cloze.pipeline.corpus.readers.books.headings import NUMBER_ONLY, NUMBER_TITLE, is_heading
 from cloze.pipeline.corpus.readers.plain_text import FIRST_UNIT, are_wrapped
 from cloze.pipeline.corpus.readers.prose import has_end
 
 _APPARATUS = re.compile(
-    r"\[(?:Illustration|Pg|Page|Image|Sidenote|Blank Page|Decoration|Music|Greek)\b[^\]]{0,3000}\]|"
+    r"\[(?:Illustration|Pg|Page|Image|Sidenote|Blank Page|Decoration|Music|Musique|Greek|Vignette|"
+    r"Abbildung|Afbeelding|Ilustración|Illustrazione)\b[^\]]{0,3000}\]|"
     r"\{\d+\}|\[\d{1,3}\]|\[[*†‡]\]",
     re.IGNORECASE,
 )
@@ -218,7 +219,7 @@ def _is_subtitle(block: Block, text: str) -> bool:
     if is_unmarked(text) and width(text) > _LONGEST_UNMARKED:
         return False
     is_short = len(block.lines) <= 2 and len(text) <= _LONGEST_SUBTITLE
-    return is_short and (text.isupper() or not (has_end(text) or _OPEN_END.search(text)))
+    return is_short and (is_capitals(text) or not (has_end(text) or _OPEN_END.search(text)))
 
 
 def _plain(text: str) -> str:
@@ -253,6 +254,6 @@ def _is_capital_heading(block: Block, text: str) -> bool:
         len(block.lines) <= 2
         and block.gap >= 2
         and 4 <= len(text) <= 80
-        and text.isupper()
+        and is_capitals(text)
         and text[0] not in '"“'
     )

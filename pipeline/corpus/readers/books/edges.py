@@ -103,11 +103,17 @@ def _has_case(text: str) -> bool:
     return sum(word[0].lower() != word[0].upper() for word in words) * 2 >= len(words)
 
 
+def is_capitals(text: str) -> bool:
+    """Return True if the text is in capitals; a capital among ideographs does not count."""
+    return text.isupper() and _has_case(text)
+
+
 def strip_edges(blocks: list[Block], tally: ReadCounters) -> list[Block]:
     """Remove credits, transcriber's notes, catalogues and `THE END`, and lists of contents."""
     blocks = _without_catalogue(blocks, tally)
     remaining: list[Block] = []
     in_note = False  # a transcriber's note with its own title
+    titles: set[str] = set()  # of notes at the start; those at the end have them again
     for position, block in enumerate(blocks):
         text = block.text
         near_start, near_end = position < _EDGE, position >= len(blocks) - _EDGE
@@ -115,10 +121,13 @@ def strip_edges(blocks: list[Block], tally: ReadCounters) -> list[Block]:
             tally.drop_lines("transcriber_note", len(block.lines))
             continue
         in_note = False
-        if (near_start or near_end or position * 20 >= len(blocks) * 19) and _NOTE.match(text):
+        if (near_start or near_end or position * 20 >= len(blocks) * 19) and (
+            _NOTE.match(text) or text in titles
+        ):
             is_explained = text[-1] in ".:" and len(text) > 60
             if is_explained and near_start and remaining and len(remaining[-1].text) < 30:
-                tally.drop_lines("transcriber_note", len(remaining.pop().lines))
+                tally.drop_lines("transcriber_note", len(remaining[-1].lines))
+                titles.add(remaining.pop().text)
             in_note = (len(text) < 60 or is_explained) and "]" not in text
             tally.drop_lines("transcriber_note", len(block.lines))
         elif (near_start or near_end) and len(text) < _LONGEST_BANNER and _BANNER.search(text):

@@ -44,7 +44,9 @@ _HEADING = re.compile(
     re.IGNORECASE,
 )
 NUMBER_ONLY = re.compile(rf"(?:{_ROMAN})\.?|\d{{1,2}}\.?", re.IGNORECASE)
-NUMBER_TITLE = re.compile(rf"(?:(?:{_ROMAN})|\d{{1,2}})[.:]? *[—–-]* *(.{{2,60}})", re.IGNORECASE)
+NUMBER_TITLE = re.compile(
+    rf"(?:(?:{_ROMAN})|\d{{1,2}})(?![\w'’])[.:]? *[—–-]* *(.{{2,60}})", re.IGNORECASE
+)
 
 _CHAPTERS, _PARTS = alternatives("chapters"), alternatives("parts")
 _NUMBER = rf"(?:\d{{1,3}}|{_ROMAN}|[א-תΑ-Ω]{{1,2}}['׳ʹ΄]?)"
