@@ -15,7 +15,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
-from cloze.core.words import CLUSTERS, IDEOGRAPHS, TSHEG, UNSPACED_LETTER, width
+from cloze.core.words import CLUSTERS, IDEOGRAPHS, MAY_BE_UNSPACED, TSHEG, UNSPACED_LETTER, width
 from cloze.pipeline.corpus.document import OTHER_SCRIPTS, Document
 from cloze.pipeline.corpus.options import CorpusOptions
 from cloze.pipeline.corpus.readers import encodings
@@ -228,7 +228,7 @@ def paragraphs(text: str) -> tuple[str, ...]:
 def join_lines(lines: Iterable[str]) -> str:
     """Join the lines of a paragraph, by a blank where the script has one."""
     text = "\n".join(map(str.strip, lines))
-    if not text.isascii():
+    if not text.isascii() and MAY_BE_UNSPACED.search(text):
         text = _UNSPACED_END.sub(r"\1\2", text)
     return text.replace("\n", " ")
 

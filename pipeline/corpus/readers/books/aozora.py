@@ -12,7 +12,7 @@ from collections import Counter
 from cloze.pipeline.corpus.readers.base import ReadCounters
 from cloze.pipeline.corpus.readers.books.gutenberg import count_lines
 
-_MARKED = re.compile("［＃|《》：ルビ|^底本：", re.MULTILINE)
+_MARKS = ("［＃", "《》：ルビ", "\n底本：")
 _RULE = "^[-－]{20,}"
 _EXPLANATION = re.compile(
     rf"{_RULE}\n【テキスト中に現れる.{{0,4000}}?{_RULE}$", re.MULTILINE | re.DOTALL
@@ -26,7 +26,7 @@ _MISSING = "〓"  # a printer's mark for a character that is lacking
 
 def strip_notes(text: str, tally: ReadCounters) -> str:
     """Return the text without the marks, counted by kind; any other text unchanged."""
-    if _MARKED.search(text) is None:
+    if not any(mark in text for mark in _MARKS):
         return text
     counts: Counter[str] = Counter()
 

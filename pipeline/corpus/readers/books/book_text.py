@@ -15,10 +15,9 @@ from cloze.core.words import UNSPACED_LETTER, width
 from cloze.pipeline.corpus.document import is_unmarked
 from cloze.pipeline.corpus.readers.base import ReadCounters
 from cloze.pipeline.corpus.readers.books import aozora, gutenberg
-from cloze.pipeline.corpus.readers.books.edges import Block, is_capitals, strip_edges
+from cloze.pipeline.corpus.readers.books.edges import Block, is_capitals, is_closed, strip_edges
 from cloze.pipeline.corpus.readers.books.headings import NUMBER_ONLY, NUMBER_TITLE, is_heading
 from cloze.pipeline.corpus.readers.plain_text import FIRST_UNIT, are_wrapped
-from cloze.pipeline.corpus.readers.prose import has_end
 
 _APPARATUS = re.compile(
     r"\[(?:Illustration|Pg|Page|Image|Sidenote|Blank Page|Decoration|Music|Musique|Greek|Vignette|"
@@ -38,12 +37,13 @@ _OPEN_END = re.compile("[:;,—–‐：，、；،؛-][\"'”’)\\]_]*$")
 
 _LONG_LINES = 120  # characters; if a tenth of the lines is longer, each line is a paragraph
 _MOSTLY = 0.7  # share of lines that end in an end mark if each line is a paragraph
+_FEWEST_INDENTED = 0.02  # share of lines if paragraphs are indented; fewer are misprints
 _HARDLY = 0.05  # share of such lines in scripts without end marks
 _LONGEST_FRONT = 40  # blocks that may be title page, dedication and other front matter
 _LONGEST_SUBTITLE = 90  # characters
 _LONGEST_UNMARKED = 30  # columns of a subtitle in a script without end marks
 _SAMPLE_LINES = 200
-_LINE_END = re.compile("[\r\v\x1c-\x1e\x85\u2028\u2029]")
+_LINE_ENDS = "\r\v\x1c\x1d\x1e\x85\u2028\u2029"
 
 
 Section = tuple[str, list[str]]
@@ -69,15 +69,19 @@ class Book:
 def read(text: str, tally: ReadCounters) -> Book:
     """Return the book in `text` without front and back matter, counted as `dropped_lines`."""
     text = text.replace("\r\n", "\n").replace("\f", "\n\n").replace("\xa0", " ")
-    text = _LINE_END.sub("\n", text)
+    for line_end in _LINE_ENDS:
+        if line_end in text:
+            text = text.replace(line_end, "\n")
     title = gutenberg.title(text)
     text = aozora.strip_notes(gutenberg.strip_boilerplate(text, tally), tally)
     if "[" in text or "{" in text:
-        line_count = gutenberg.count_lines(text)
-        text = _APPARATUS.sub("", text)
-        tally.drop_lines("apparatus", line_count - gutenberg.count_lines(text))
+        remaining = _APPARATUS.sub("", text)
+        if remaining != text:
+            line_count = gutenberg.count_lines(text) - gutenberg.count_lines(remaining)
+            tally.drop_lines("apparatus", line_count)
+        text = remaining
     blocks = _blocks(text)
-    if not title and blocks and len(blocks[0].text) <= 80 and not has_end(blocks[0].text):
+    if not title and blocks and len(blocks[0].text) <= 80 and not is_closed(blocks[0].text):
         title = blocks[0].text.rstrip(" ;:.")
     return Book(title, _sections(strip_edges(blocks, tally), tally))
 
@@ -96,14 +100,18 @@ def _blocks(text: str) -> list[Block]:
     if not is_unspaced and not has_long_lines and len(blocks) > max(1, len(filled) // 25):
         return blocks
     # hardly a blank line, or a script whose authors indent instead
-    closed_share = sum(map(has_end, filled)) / len(filled)
+    closed_share = sum(map(is_closed, filled)) / len(filled)
     if has_long_lines or (is_unspaced and closed_share < _HARDLY and not are_wrapped(lines)):
         return list(_split_blocks(lines, line_per_paragraph=True))
     columns = sorted(map(width, filled))
     indents = Counter(len(line) - len(line.lstrip()) for line in filled)
+    indent = min(
+        (indent for indent, count in indents.items() if count * 4 >= len(filled)), default=0
+    )
+    deeper_count = sum(count for deeper, count in indents.items() if deeper > indent)
     layout = _Layout(
         columns[len(columns) * 99 // 100],
-        min((indent for indent, count in indents.items() if count * 4 >= len(filled)), default=0),
+        indent if deeper_count >= _FEWEST_INDENTED * len(filled) else max(indents),
         closed_share >= _MOSTLY,
     )
     return [paragraph for block in blocks for paragraph in layout.paragraphs(block)]
@@ -145,7 +153,10 @@ class _Layout:
         open_lines: list[str] = []
         gap = block.gap
         for line in block.lines:
-            if open_lines and self._begins(line, open_lines[-1]):
+            if open_lines and (
+                self._begins(line, open_lines[-1])
+                or (len(open_lines) == 1 and is_heading(open_lines[0].strip()))
+            ):
                 yield Block(tuple(open_lines), gap)
                 open_lines, gap = [], 0
             open_lines.append(line)
@@ -153,11 +164,12 @@ class _Layout:
 
     def _begins(self, line: str, previous: str) -> bool:
         """Return True if a paragraph begins: the line before ended a sentence and had space."""
-        if is_heading(line.strip()) or is_heading(previous.strip()):
+        if is_heading(line.strip()):
             return True
+        is_open = not is_closed(previous)
         if len(line) - len(line.lstrip()) > self.indent:
-            return True
-        if not has_end(previous):
+            return not is_open or not line.lstrip()[0].islower()
+        if is_open:
             return width(previous) <= self.columns // 2 and UNSPACED_LETTER.search(line) is not None
         unit = FIRST_UNIT.search(line)
         return self.are_closed or (
@@ -187,6 +199,7 @@ def _sections(blocks: list[Block], tally: ReadCounters) -> list[Section]:
             dropped["front_matter"] += len(block.lines)
         elif after_heading and _is_subtitle(block, text):
             dropped["heading"] += len(block.lines)
+            sections[-1] = (f"{sections[-1][0]} {text}", [])
         elif _FOOTNOTE.match(text):
             dropped["footnote"] += len(block.lines)
             after_heading = False
@@ -219,7 +232,7 @@ def _is_subtitle(block: Block, text: str) -> bool:
     if is_unmarked(text) and width(text) > _LONGEST_UNMARKED:
         return False
     is_short = len(block.lines) <= 2 and len(text) <= _LONGEST_SUBTITLE
-    return is_short and (is_capitals(text) or not (has_end(text) or _OPEN_END.search(text)))
+    return is_short and (is_capitals(text) or not (is_closed(text) or _OPEN_END.search(text)))
 
 
 def _plain(text: str) -> str:
@@ -236,14 +249,16 @@ def _opens_chapter(block: Block, text: str) -> bool:
     if len(block.lines) > 3 or len(text) > 120:
         return False
     first_line = block.lines[0].strip()
-    if is_heading(text) or (len(block.lines) > 1 and is_heading(first_line) and not has_end(text)):
+    if is_heading(text) or (
+        len(block.lines) > 1 and is_heading(first_line) and not is_closed(text)
+    ):
         return True
     if NUMBER_ONLY.fullmatch(first_line):
         if len(block.lines) == 1:
             return first_line[0].isupper() or (
                 first_line[0].isdigit() and (first_line.endswith(".") or block.gap >= 1)
             )
-        return first_line[0].isupper() and not (has_end(text) or _OPEN_END.search(text))
+        return first_line[0].isupper() and not (is_closed(text) or _OPEN_END.search(text))
     match = NUMBER_TITLE.fullmatch(text)
     return bool(match and match[1].isupper()) and len(block.lines) <= 2
 

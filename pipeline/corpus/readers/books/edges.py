@@ -8,7 +8,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from cloze.core.words import count_words, width
+from cloze.core.words import MAY_BE_UNSPACED, count_words, width
 from cloze.pipeline.corpus.readers.base import ReadCounters
 from cloze.pipeline.corpus.readers.books.headings import (
     NUMBER_ONLY,
@@ -51,6 +51,10 @@ _THE_END = re.compile(
 )
 _EDITION = re.compile(alternatives("editions"), re.IGNORECASE)
 _SPEECH = re.compile('[ \t\u3000_]*(?:[-–—]|["“„«»‹「『‘])')
+_COLUMNS = frozenset("page pages seite seiten bladz blz pag side sida strana стр".split())
+_DIGIT = re.compile(r"\d")
+_PAGE = re.compile(r"\d\W*$")
+_ENTRY = re.compile(r"(?:[,.…·]|  ) *\d+\W*$")
 # A price at the end of an entry, as in lists of a publisher's books.
 _PRICE = re.compile(
     r"(?:\b(?:price|net|cloth|boards|paper|prix|preis|prijs|pris|cena|prezzo|preço|precio|цена)\b.{0,40}"
@@ -72,13 +76,16 @@ class Block:
 
     @functools.cached_property
     def text(self) -> str:
-        return " ".join(join_lines(self.lines).split())
+        text = " ".join(self.lines)
+        if not text.isascii() and MAY_BE_UNSPACED.search(text):
+            text = join_lines(self.lines)
+        return " ".join(text.split())
 
     @property
     def is_prose(self) -> bool:
         """Return True if the block is long and ends like a sentence, unlike title pages."""
         length = width(self.text)
-        return length >= 200 and has_end(self.text) and length / len(self.lines) > 40
+        return length >= 200 and is_closed(self.text) and length / len(self.lines) > 40
 
     @property
     def is_sentence(self) -> bool:
@@ -94,7 +101,12 @@ class Block:
         if _has_case(text):
             words = text.split()
             return sum(word[0].islower() for word in words) * 10 >= len(words) * 6
-        return (has_end(text) and count_words(text) >= 4) or width(text) >= 60
+        return (is_closed(text) and count_words(text) >= 4) or width(text) >= 60
+
+
+def is_closed(text: str) -> bool:
+    """Return True if the text ends in an end mark, perhaps in italics."""
+    return has_end(text.rstrip("_"))
 
 
 def _has_case(text: str) -> bool:
@@ -146,19 +158,24 @@ def strip_edges(blocks: list[Block], tally: ReadCounters) -> list[Block]:
     return _without_contents(remaining, tally)
 
 
+def _is_priced(block: Block) -> bool:
+    """Return True if the block is short and one of its lines ends in a price."""
+    return (
+        len(block.text) < _LONGEST_PRICED
+        and any(_PRICE.search(line[-80:]) for line in block.lines if _DIGIT.search(line[-30:]))
+        and not _SPEECH.match(block.text)
+    )
+
+
 def _without_catalogue(blocks: list[Block], tally: ReadCounters) -> list[Block]:
     """Drop the publisher's list of books with prices at the end."""
     half = len(blocks) // 2
-    priced = [
-        position
-        for position, block in enumerate(blocks[half:], half)
-        if len(block.text) < _LONGEST_PRICED
-        and any(_PRICE.search(line[-80:]) for line in block.lines)
-        and not _SPEECH.match(block.text)
-    ]
+    if not any(map(_is_priced, blocks[-2 * _EDGE :])):
+        return blocks
+    priced = [position for position in range(half, len(blocks)) if _is_priced(blocks[position])]
     gaps = [right - left > _FARTHEST_PRICE for left, right in itertools.pairwise(priced)]
     priced = priced[len(gaps) - gaps[::-1].index(True) if True in gaps else 0 :]
-    if len(priced) < _FEWEST_PRICES or len(blocks) - priced[-1] > 2 * _EDGE:
+    if len(priced) < _FEWEST_PRICES:
         return blocks
     begin = priced[0]
     while begin > half and not blocks[begin - 1].is_spoken and priced[0] - begin < _FARTHEST_PRICE:
@@ -194,10 +211,12 @@ def _contents_end(blocks: Sequence[Block], begin: int) -> int:
     other: int | None = None
     for position, block in enumerate(blocks[begin + 1 :], begin + 1):
         heading = key(block.lines[0])
-        if len(heading) >= 4 and _is_listed(heading, listed):
+        may_recur = heading not in _COLUMNS and not _ENTRY.search(block.lines[0])
+        if len(heading) >= 4 and may_recur and _is_listed(heading, listed):
             return position
         is_number = NUMBER_ONLY.fullmatch(block.lines[0].strip()) and _is_listed(heading, listed)
-        if other is None and (is_number or block.is_spoken or _SPEECH.match(block.text)):
+        is_text = block.is_spoken or _SPEECH.match(block.text)
+        if other is None and (is_number or (is_text and not _PAGE.search(block.text[-8:]))):
             other = position
         if block.is_prose:
             return other or position

@@ -102,7 +102,7 @@ def strip_boilerplate(text: str, tally: ReadCounters) -> str:
 
 def count_lines(text: str) -> int:
     """Return the number of lines that are not blank."""
-    return sum(not line.isspace() for line in text.split("\n") if line)
+    return sum(map(bool, map(str.strip, text.split("\n"))))
 
 
 def _marks(text: str) -> tuple[list[tuple[int, int, bool]], list[tuple[int, int, bool]]]:

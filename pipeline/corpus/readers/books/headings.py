@@ -56,6 +56,9 @@ _OTHER_LANGUAGES = re.compile(
     rf"|_?(?:{_CHAPTERS}) \w+{_END}|_?\w+ (?:{_CHAPTERS}){_END}",
     re.IGNORECASE,
 )
+# The first two letters are looked up for speed.
+_BEGINNINGS = frozenset(word[:2] for word in LISTS["chapters"] + LISTS["parts"])
+_CHAPTER_END = re.compile(rf" (?:{_CHAPTERS}){_END}", re.IGNORECASE)
 # 第一章, 第一回　題, 卷三, 제1장; and the number alone: 一
 _HAN_NUMBER = "[〇零一二三四五六七八九十百千两兩]{1,8}"
 _HAN = re.compile(
@@ -65,6 +68,7 @@ _HAN = re.compile(
     rf"|[（(]?{_HAN_NUMBER}[)）]?[、．.]?$|[上中下][篇編编卷巻]$"
 )
 _PREFACES = frozenset(LISTS["prefaces"])
+_PREFACE_BEGINNINGS = frozenset(word[:2] for word in _PREFACES)
 
 
 def is_heading(text: str) -> bool:
@@ -73,9 +77,10 @@ def is_heading(text: str) -> bool:
         return False
     if _HEADING.match(text) or (not text.isascii() and _HAN.match(text)):
         return True
-    if _OTHER_LANGUAGES.match(text):
+    begin = text.lstrip("_")[:2].lower()
+    if (begin in _BEGINNINGS or _CHAPTER_END.search(text[-20:])) and _OTHER_LANGUAGES.match(text):
         return not has_end(text.rstrip(".")) or len(text.split()) < 3
-    return key(text) in _PREFACES
+    return begin in _PREFACE_BEGINNINGS and key(text) in _PREFACES
 
 
 def key(line: str) -> str:
