@@ -302,6 +302,7 @@ def _summary(build: BuildContext, card: dict[str, Any]) -> dict[str, Any]:
         "sentences": totals["sentences"],
         "dropped": counted(build.counters, "dropped/"),
         "dropped_lines": counted(build.counters, "dropped_lines/"),
+        "encodings": counted(build.counters, "encoding/"),
         "duplicates": {name: duplicates[name] for name in ("exact", "near", "same_id", "groups")},
         "contaminated": {
             task["name"]: task["documents"]
@@ -347,6 +348,8 @@ def headline(summary: Mapping[str, Any]) -> str:
             f"warning: no language is set and the text is in {language!r}, so its rules were used; "
             f"set --language {language}"
         )
+    if encodings := summary.get("encodings"):
+        messages.append(f"texts that are not UTF-8 were read as {_by_count(encodings)}")
     if first := summary.get("first_unreadable"):
         messages.append(
             f"{sum(summary['quarantined'].values()):,} could not be read, the first: {first}"

@@ -7,7 +7,6 @@ paragraph. Other readers use the functions for lines, decoding and paragraphs.
 
 from __future__ import annotations
 
-import codecs
 import contextlib
 import itertools
 import posixpath
@@ -123,7 +122,7 @@ def decode(data: bytes, tally: ReadCounters, *, offset: int = 0) -> str | None:
     """
     unicode, mark = detect_unicode(data)
     content = data[len(mark) if unicode else 0 :]
-    position = 0
+    position, candidates = 0, tuple[str, ...]()
     if not data.strip():
         reason, sentence = "empty_file", "the file is empty"
     elif not unicode and b"\0" in data:
@@ -149,7 +148,7 @@ def decode(data: bytes, tally: ReadCounters, *, offset: int = 0) -> str | None:
             sentence = f"the text begins as {(unicode or 'utf-8').upper()}, {place} does not fit"
         else:
             reason = "bad_encoding"
-            perhaps = f" (perhaps {', '.join(candidates)})" if not mark and candidates else ""
+            perhaps = f" (perhaps {', '.join(candidates)})" if candidates else ""
             sentence = (
                 f"the text is neither UTF-8 (see {place}) nor surely of another encoding{perhaps}; "
                 f"convert it (iconv -f ENCODING -t UTF-8)"
@@ -160,15 +159,15 @@ def decode(data: bytes, tally: ReadCounters, *, offset: int = 0) -> str | None:
 
 def _decode_unicode(data: bytes, encoding: str, tally: ReadCounters) -> tuple[str | None, int]:
     """Return the text, or None and the first byte that does not fit; count what is repaired."""
-    decoder = codecs.getincrementaldecoder(encoding)()
     try:
-        text = decoder.decode(data)
-        cut = len(decoder.getstate()[0])
-        if cut and text.isascii():
-            return None, len(data) - cut  # a letter of another encoding at the end
-        tally.drop_lines("cut_character", int(cut > 0))
-        return text, 0
+        return data.decode(encoding), 0
     except UnicodeDecodeError as error:
+        text = data[: error.start].decode(encoding)
+        is_cut = "end of data" in error.reason or "truncated" in error.reason
+        # at the end of ASCII it may be a letter of another encoding
+        if is_cut and (encoding != "utf-8" or not text.isascii()):
+            tally.drop_lines("cut_character")
+            return text, 0
         if encoding == "utf-8":
             text = data.decode("utf-8", "surrogateescape")
             invalid_count = len(_ESCAPED.findall(text))
