@@ -6,6 +6,7 @@ paragraphs (Project Gutenberg) or without.
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections import Counter
 from collections.abc import Iterator
@@ -97,11 +98,13 @@ def _blocks(text: str) -> list[Block]:
     sample = "".join(filled[:_SAMPLE_LINES])
     is_unspaced = len(UNSPACED_LETTER.findall(sample)) * 2 > sum(map(str.isalpha, sample))
     has_long_lines = lengths[len(lengths) * 9 // 10] > _LONG_LINES
-    if not is_unspaced and not has_long_lines and len(blocks) > max(1, len(filled) // 25):
+    is_divided = len(blocks) > max(1, len(filled) // 25) and not _are_indented(blocks, len(filled))
+    if is_divided and not is_unspaced and not has_long_lines:
         return blocks
     # hardly a blank line, or a script whose authors indent instead
     closed_share = sum(map(is_closed, filled)) / len(filled)
-    if has_long_lines or (is_unspaced and closed_share < _HARDLY and not are_wrapped(lines)):
+    is_listed = is_unspaced and not are_wrapped(lines)
+    if has_long_lines or (is_listed and closed_share < _HARDLY):
         return list(_split_blocks(lines, line_per_paragraph=True))
     columns = sorted(map(width, filled))
     indents = Counter(len(line) - len(line.lstrip()) for line in filled)
@@ -112,9 +115,19 @@ def _blocks(text: str) -> list[Block]:
     layout = _Layout(
         columns[len(columns) * 99 // 100],
         indent if deeper_count >= _FEWEST_INDENTED * len(filled) else max(indents),
-        closed_share >= _MOSTLY,
+        is_listed or closed_share >= _MOSTLY,
     )
     return [paragraph for block in blocks for paragraph in layout.paragraphs(block)]
+
+
+def _are_indented(blocks: list[Block], line_count: int) -> bool:
+    """Return True if paragraphs also begin inside blocks, by their indentation."""
+    inner_count = sum(
+        line[0].isspace() and not previous[0].isspace() and is_closed(previous)
+        for block in blocks
+        for previous, line in itertools.pairwise(block.lines)
+    )
+    return inner_count >= _HARDLY * line_count
 
 
 def _split_blocks(lines: list[str], *, line_per_paragraph: bool) -> Iterator[Block]:

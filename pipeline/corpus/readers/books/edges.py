@@ -100,7 +100,7 @@ class Block:
             return False
         if _has_case(text):
             words = text.split()
-            return sum(word[0].islower() for word in words) * 10 >= len(words) * 6
+            return sum(word[0].islower() for word in words) * 2 >= len(words)
         return (is_closed(text) and count_words(text) >= 4) or width(text) >= 60
 
 
@@ -163,7 +163,7 @@ def _is_priced(block: Block) -> bool:
     return (
         len(block.text) < _LONGEST_PRICED
         and any(_PRICE.search(line[-80:]) for line in block.lines if _DIGIT.search(line[-30:]))
-        and not _SPEECH.match(block.text)
+        and not (block.is_spoken or _SPEECH.match(block.text))
     )
 
 
@@ -214,9 +214,10 @@ def _contents_end(blocks: Sequence[Block], begin: int) -> int:
         may_recur = heading not in _COLUMNS and not _ENTRY.search(block.lines[0])
         if len(heading) >= 4 and may_recur and _is_listed(heading, listed):
             return position
-        is_number = NUMBER_ONLY.fullmatch(block.lines[0].strip()) and _is_listed(heading, listed)
+        if NUMBER_ONLY.fullmatch(block.lines[0].strip()) and _is_listed(heading, listed):
+            return other or position
         is_text = block.is_spoken or _SPEECH.match(block.text)
-        if other is None and (is_number or (is_text and not _PAGE.search(block.text[-8:]))):
+        if other is None and is_text and not _PAGE.search(block.text[-8:]):
             other = position
         if block.is_prose:
             return other or position
