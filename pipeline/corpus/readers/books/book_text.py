@@ -41,6 +41,7 @@ _MOSTLY = 0.7  # share of lines that end in an end mark if each line is a paragr
 _FEWEST_INDENTED = 0.02  # share of lines if paragraphs are indented; fewer are misprints
 _HARDLY = 0.05  # share of such lines in scripts without end marks
 _LONGEST_FRONT = 40  # blocks that may be title page, dedication and other front matter
+_LONGEST_HEADING = 200  # characters
 _LONGEST_SUBTITLE = 90  # characters
 _LONGEST_UNMARKED = 30  # columns of a subtitle in a script without end marks
 _SAMPLE_LINES = 200
@@ -202,7 +203,7 @@ def _sections(blocks: list[Block], tally: ReadCounters) -> list[Section]:
         if _opens_chapter(block, text) or (_is_capital_heading(block, text) and spaced):
             dropped["heading"] += len(block.lines)
             if after_heading and position >= begin:
-                sections[-1] = (f"{sections[-1][0]} {text}".strip(), [])
+                sections[-1] = (_joined(sections[-1][0], text), [])
             elif after_heading or not sections[-1][1]:
                 sections[-1] = (text, [])
             else:
@@ -212,7 +213,7 @@ def _sections(blocks: list[Block], tally: ReadCounters) -> list[Section]:
             dropped["front_matter"] += len(block.lines)
         elif after_heading and _is_subtitle(block, text):
             dropped["heading"] += len(block.lines)
-            sections[-1] = (f"{sections[-1][0]} {text}", [])
+            sections[-1] = (_joined(sections[-1][0], text), [])
         elif _FOOTNOTE.match(text):
             dropped["footnote"] += len(block.lines)
             after_heading = False
@@ -226,6 +227,11 @@ def _sections(blocks: list[Block], tally: ReadCounters) -> list[Section]:
     for reason, count in dropped.items():
         tally.drop_lines(reason, count)
     return sections
+
+
+def _joined(heading: str, text: str) -> str:
+    """Return a heading with its subtitle, unless it is long: a list of numbers is none."""
+    return heading if len(heading) > _LONGEST_HEADING else f"{heading} {text}".strip()
 
 
 def _front_end(blocks: list[Block]) -> int:
