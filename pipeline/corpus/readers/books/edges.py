@@ -36,7 +36,9 @@ _BANNER = re.compile(
 _LONGEST_BANNER = 1500  # characters
 _NOTE = re.compile(
     rf"[\[(*_+| ]*(?:transcriber(?:['’]?s['’]?)?(?: |-)?(?:note|comment|remark|endnote)|"
-    rf"{alternatives('notes')})|.*_(?:italic|italique|kursiv|cursie|corsiv|itálic|cursiv)\w*_",
+    rf"{alternatives('notes')})|"
+    r".*\b(?:te[xk]te?|testo|texto|words|mots|wörter)\b.*_(?:italic|italique|kursiv|cursie|corsiv|"
+    r"itálic|cursiv)\w*_",
     re.IGNORECASE,
 )
 _CONTENTS = re.compile(
@@ -136,8 +138,8 @@ def strip_edges(blocks: list[Block], tally: ReadCounters) -> list[Block]:
         if (near_start or near_end or position * 20 >= len(blocks) * 19) and (
             _NOTE.match(text) or text in titles
         ):
-            is_explained = text[-1] in ".:" and len(text) > 60
-            if is_explained and near_start and remaining and len(remaining[-1].text) < 30:
+            is_explained = "_" in text and near_start  # the marks of italics
+            if is_explained and remaining and len(remaining[-1].text) < 30:
                 tally.drop_lines("transcriber_note", len(remaining[-1].lines))
                 titles.add(remaining.pop().text)
             in_note = (len(text) < 60 or is_explained) and "]" not in text
