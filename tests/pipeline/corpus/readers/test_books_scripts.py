@@ -58,9 +58,7 @@ def read(text: str) -> tuple[list[str], ReadCounters]:
 
 
 def dropped(tally: ReadCounters) -> int:
-    return sum(
-        count for name, count in tally.counters.items() if name.startswith("dropped_lines/")
-    )
+    return sum(count for name, count in tally.counters.items() if name.startswith("dropped_lines/"))
 
 
 def paragraphs_of(language: str, sizes: list[int]) -> list[str]:
@@ -114,7 +112,11 @@ HEADINGS = {
     "de": ["Erstes Kapitel.", "Kapitel II"], "vi": ["Chương 1", "Chương II"],
     "km": ["ជំពូកទី១", "ជំពូកទី២"],
 }  # fmt: skip
-TITLES = {"zh": ["河边小城", "张三 著"], "ja": ["川の町", "山田太郎"], "ko": ["강가의 마을", "김철수"]}
+TITLES = {
+    "zh": ["河边小城", "张三 著"],
+    "ja": ["川の町", "山田太郎"],
+    "ko": ["강가의 마을", "김철수"],
+}
 
 
 @pytest.mark.parametrize("language", HEADINGS)
