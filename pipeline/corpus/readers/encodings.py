@@ -8,6 +8,7 @@ Windows-1252 needs no model, but a language that it can write, and hardly a symb
 
 from __future__ import annotations
 
+import codecs
 import re
 from typing import NamedTuple
 
@@ -27,6 +28,7 @@ _NOT_WESTERN = frozenset(
     "ar az be bg bs cs cy el eo et fa he hi hr hu hy ja ka kk ko ky lt lv mk mn mt pl ps ro ru sk "
     "sl sr th tr ug uk ur vi zh".split()
 )
+_ICELANDIC = frozenset("ðþÐÞ")  # where Turkish has ğ and ş
 # Languages that the two models of language confuse.
 _ALIKE = ({"hr", "sr", "bs", "sl"}, {"cs", "sk"}, {"no", "da", "nb", "nn"}, {"ru", "bg", "mk"})
 _SURE = 0.25  # chardet's confidence; on whole files its mistakes have less
@@ -58,8 +60,10 @@ class Guess(NamedTuple):
 def shifted(data: bytes) -> str:
     """Return the name of the encoding if ASCII bytes are ISO-2022-JP or HZ; else an empty text."""
     for shift, encoding in ((b"\x1b$", "iso2022_jp_2"), (b"~{", "hz")):
-        if shift in data and (text := decode(data, encoding)) and _language(text) in UNSPACED:
-            return encoding
+        if shift in data:
+            text = decode(data[:_SAMPLE], encoding, final=False)
+            if text and _language(text) in UNSPACED:
+                return encoding
     return ""
 
 
@@ -70,24 +74,32 @@ def detect(data: bytes) -> Guess:
     sample = (b"".join(_HIGH_LINE.findall(data)) + data)[:_SAMPLE]
     ranked = chardet.detect_all(sample, include_encodings=_ENCODINGS, ignore_threshold=True)
     names = [str(guess["encoding"]).lower() for guess in ranked[:5]]
-    texts = {name: decode(data, name) for name in names}
+    texts = {name: decode(sample, name, final=False) for name in names}
     likely = [encoding for encoding, text in texts.items() if text]
-    western = decode(data, _WESTERN)
+    western = decode(sample, _WESTERN, final=False)
     top = texts[likely[0]] if likely else ""
+    if top and likely[0] == "iso8859-15" and "¤" not in western:  # it has no euro sign
+        top = western
     if top and top != western:
         guess = ranked[names.index(likely[0])]
         if guess["confidence"] >= _SURE and _agree(guess["language"], _language(top)):
             return Guess(likely[0], ())
-    is_other = top != western and _language(western) in _NOT_WESTERN
-    if western and _reads_well(western, 0 if top == western else _FEWEST_HIGH) and not is_other:
+    language, is_plain = _language(western), _ICELANDIC.isdisjoint(western)
+    is_other = language not in ("is", "fo") if not is_plain else language in _NOT_WESTERN
+    fewest = 0 if top == western and is_plain else _FEWEST_HIGH
+    if western and _reads_well(western, fewest) and not (is_other and fewest):
         return Guess(_WESTERN, ())
     return Guess("", tuple(likely[:3]))
 
 
-def decode(data: bytes, encoding: str) -> str:
-    """Return the printable text in an encoding; empty if the bytes are no text in it."""
+def decode(data: bytes, encoding: str, *, final: bool = True) -> str:
+    """Return the printable text in an encoding; empty if the bytes are no text in it.
+
+    Args:
+        final: False if the last character may be cut.
+    """
     try:
-        text = data.decode(encoding).translate(_C1)
+        text = codecs.getincrementaldecoder(encoding)().decode(data, final).translate(_C1)
     except (LookupError, UnicodeDecodeError):
         return ""
     return text if text.translate(_HARMLESS).isprintable() else ""

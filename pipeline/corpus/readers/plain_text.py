@@ -134,11 +134,15 @@ def decode(data: bytes, tally: ReadCounters, *, offset: int = 0) -> str | None:
         encoding = ""
         if text is None and not mark:
             encoding, candidates = encodings.detect(content)
+            if not encoding:  # the last character may be cut
+                encoding = encodings.detect(content[:-1]).encoding
         elif text is not None and text.isascii():
             encoding = encodings.shifted(content)
         if encoding:
-            tally.counters[f"encoding/{encoding}"] += 1
-            text = encodings.decode(content, encoding)
+            text = encodings.decode(content, encoding) or None
+            if text is None and (text := encodings.decode(content, encoding, final=False) or None):
+                tally.drop_lines("cut_character")
+            tally.counters[f"encoding/{encoding}"] += text is not None
         if text is not None:
             return text.rstrip(_END_OF_FILE)
         position += len(data) - len(content)

@@ -117,6 +117,17 @@ def test_a_file_cut_inside_its_last_character_keeps_its_text(language: str, enco
         assert tally.counters["dropped_lines/cut_character"] == 1
 
 
+@pytest.mark.parametrize(
+    ("encoding", "language"),
+    [("cp932", "ja"), ("euc_jp", "ja"), ("gb18030", "zh"), ("cp949", "ko")],
+)
+def test_so_does_one_of_two_bytes_a_character(encoding: str, language: str) -> None:
+    text = TEXTS[language][:-1]
+    decoded, tally = read(text.encode(encoding)[:-1])
+    assert decoded == text[:-1]
+    assert tally.counters["dropped_lines/cut_character"] == 1
+
+
 @pytest.mark.parametrize("letter", ["é", "ü", "’", "—", "ñ"])
 def test_single_bytes_of_windows_1252_in_utf8(letter: str) -> None:
     whole = f"{FRENCH} Voil{letter}là. {GERMAN}"
