@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from cloze.core.words import MAY_BE_UNSPACED, count_words, width
+from cloze.pipeline.corpus.document import OTHER_SCRIPTS
 from cloze.pipeline.corpus.readers.base import ReadCounters
 from cloze.pipeline.corpus.readers.books.headings import (
     NUMBER_ONLY,
@@ -64,6 +65,7 @@ _PRICE = re.compile(
     r"[\w .,;]{0,12}\W*$",
     re.IGNORECASE,
 )
+_OTHER_END = re.compile(rf"[{OTHER_SCRIPTS}]\W*$")  # no title page has such a mark
 _FEWEST_PRICES, _FARTHEST_PRICE = 4, 6  # entries; blocks between two
 _LONGEST_PRICED = 300  # characters
 _EDGE = 12  # blocks at either end that may be credits or notes
@@ -96,10 +98,12 @@ class Block:
 
     @functools.cached_property
     def is_spoken(self) -> bool:
-        """Return True if the block may be a short sentence; four words, in scripts without case."""
+        """Return True if the block may be a short sentence, or something that somebody says."""
         text = self.text
         if not ends_as_sentence(text.rstrip("_")):
             return False
+        if _OTHER_END.search(text[-8:]) or (_SPEECH.match(text) and is_closed(text)):
+            return True
         if _has_case(text):
             words = text.split()
             return sum(word[0].islower() for word in words) * 2 >= len(words)

@@ -145,3 +145,20 @@ def test_a_short_book_is_not_counted_as_dropped(language: str) -> None:
     kept, tally = read("\n\n".join(lines))
     assert len(kept) == 39
     assert dropped(tally) == 0
+
+
+@pytest.mark.parametrize(
+    "opening",
+    [
+        ["「好。」", "「走吧！」", "他们一起走出了村子，谁也没有回头看一眼。"],
+        ["「はい。」", "「行こう。」", "二人は村を出て、一度も振り返らなかった。"],
+        ["»Ja.«", "»Komm.«", "Sie gingen zusammen aus dem Dorf und sahen sich nicht einmal um."],
+        ["— Да.", "— Идём.", "Они вместе вышли из деревни и ни разу не оглянулись назад."],
+        ["جاء.", "— نعم.", "خرجا معا من القرية ولم يلتفت أحد منهما إلى الوراء."],
+    ],
+    ids=["zh", "ja", "de", "ru", "ar"],
+)
+def test_a_book_may_begin_with_speech(opening: list[str]) -> None:
+    kept, tally = read("\n\n".join(opening * 4))
+    assert kept[-11:] == (opening * 4)[-11:]
+    assert len(kept) + dropped(tally) == 12
