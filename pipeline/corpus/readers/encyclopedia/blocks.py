@@ -7,6 +7,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from html.entities import html5
 from typing import TYPE_CHECKING
 
 from cloze.pipeline.corpus.document import (
@@ -98,6 +99,7 @@ def lowered(names: Iterable[str]) -> frozenset[str]:
 
 # Assembly of paragraphs. The neighbours of a list, formula or table determine whether it is kept.
 
+_ENTITY = re.compile(r"&(#)?\w{1,32};")
 _RESIDUE = re.compile(r"\{\{+|\}\}+|\[\[+|\]\]+|\{\||^\|[-}]?|~~~+|\[\d{1,3}\]")
 _ARGUMENTS = re.compile(r"\|\s*[\w -]{1,20}\s?=(?!=)[^|]*")  # of a template without opening braces
 # Relative to the day on which the page is shown.
@@ -305,10 +307,15 @@ def _is_running_text(items: Sequence[str], *, led: bool, indented: bool, english
     return led or not english or sum(map(has_finite_verb, items)) >= _VERBS_SHARE * len(items)
 
 
+def _unescaped(match: re.Match[str]) -> str:
+    # html.unescape would also take the beginning of `&notit;`, and references without a semicolon
+    return html.unescape(match[0]) if match[1] or match[0][1:] in html5 else match[0]
+
+
 def plain(text: str) -> str:
     """Return text on one line without remnants of markup."""
     if "&" in text:
-        text = html.unescape(text)
+        text = _ENTITY.sub(_unescaped, text)
     if "|" in text:
         text = _ARGUMENTS.sub(HOLE_TEMPLATE, text)
     if "[" in text or "]" in text or "{" in text or "}" in text or "~" in text or text[:1] == "|":

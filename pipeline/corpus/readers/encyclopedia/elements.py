@@ -8,6 +8,7 @@ none and is not changed.
 from __future__ import annotations
 
 import functools
+import html
 import re
 from typing import Literal
 
@@ -139,11 +140,26 @@ _CHARACTERS = "[]{}|'=*#:;!<>_~&$-/"
 _HIDE = {ord(character): 0xE100 + ord(character) for character in _CHARACTERS}
 _SHOW = {hidden: plain for plain, hidden in _HIDE.items()}
 _HIDDEN = re.compile("[\ue100-\ue1ff]")
+_NOWIKI = re.compile(r"<nowiki\s*>", re.IGNORECASE)
+_NOWIKI_END = re.compile(r"</nowiki\s*>", re.IGNORECASE)
 
 
 def escape_literals(text: str) -> str:
     """Replace the characters that could be markup."""
     return text.translate(_HIDE)
+
+
+def escape_nowiki(text: str) -> str:
+    """Escape what stands in `<nowiki>`; one without an end stays."""
+    first, *others = _NOWIKI.split(text)
+    pieces = [first]
+    for content in others:
+        closing = _NOWIKI_END.search(content)
+        if closing is None:
+            pieces += ("<nowiki>", content)
+        else:
+            pieces += (escape_literals(content[: closing.start()]), content[closing.end() :])
+    return "".join(pieces)
 
 
 def unescape_literals(text: str) -> str:
@@ -284,8 +300,99 @@ def formula(content: str, formulas: Formulas) -> str:
     return escape_literals(f"${' '.join(content.split())}$") if formulas == "latex" else PLACEHOLDER
 
 
-def power(base: str, exponent: str) -> str:
-    """Return a character and its exponent: `10^−7`, `km²`; other raised figures are unchanged."""
-    if base.isdigit() or base == ")":
-        return f"{base}^{exponent}"
-    return base + {"2": "²", "3": "³"}.get(exponent, exponent)
+# Raised and lowered text on one line: a bare removal of the tags would make other numbers.
+
+_SCRIPTS = re.compile(
+    r"(?<=([^\W²³]|\)))<(su[bp])\b[^<>]*>((?:[^<\n]|<(?!/?su[bp]\b)){0,200})</su[bp]\s*>",
+    re.IGNORECASE,
+)
+_TAGS = re.compile(r"<[^<>]*>")
+_NUMBER = re.compile(r"[−–+-]?\d+(?:[.,]\d+)?")
+_CHARGE = re.compile(r"\d{1,2}[−–+-]")
+_ORDINAL = re.compile(r"[^\W\d_]{2,4}|[aeoros]\.?|º")
+_NESTED = 3
+
+
+def resolve_scripts(text: str) -> str:
+    """Replace `<sup>` and `<sub>` after a character by text on one line, from the inside out."""
+    for _ in range(_NESTED):
+        previous = text
+        text = _SCRIPTS.sub(_script, text)
+        if text == previous:
+            break
+    return text
+
+
+def _script(match: re.Match[str]) -> str:
+    base, kind, markup = match.groups()
+    content = html.unescape(_TAGS.sub("", markup)).strip()
+    text = content.replace("''", "")
+    if kind.lower() == "sub":
+        return lowered_text(base, text, match.string[match.end() : match.end() + 1])
+    return raised(base, text, is_variable=text != content)
+
+
+def lowered_text(base: str, text: str, after: str) -> str:
+    """Return lowered text as written between two characters: `H2O`, but `10_2`, not 102."""
+    return f"_{text}" if text[:1].isdigit() and (base.isdigit() or after.isdigit()) else text
+
+
+def raised(base: str, text: str, *, is_variable: bool = False) -> str:
+    """Return raised text as written after its base: `10^−7`, `km²`, `10^n`, but `10th`, `Ca2+`.
+
+    Args:
+        base: character before.
+        text: raised text without markup.
+        is_variable: it is in italics, as variables are.
+    """
+    if _NUMBER.fullmatch(text):
+        is_letter = base.isalpha()
+        return {"2": "²", "3": "³"}.get(text, f"^{text}") if is_letter else f"^{text}"
+    if _CHARGE.fullmatch(text):
+        return text if base.isalpha() else f"^{text}"
+    is_word = base.isalpha() or _ORDINAL.fullmatch(text) is not None
+    if not any(map(str.isalnum, text)) or (text.isalpha() and is_word and not is_variable):
+        return text
+    if text[0] in "[(" or HOLE_TEMPLATE in text or text.startswith(GAP):
+        return text
+    return f"^({text})" if re.search(r"[\s/^*·+−–-]", text[1:]) else f"^{text}"
+
+
+# Words in several scripts, `-{zh-hans:软件; zh-hant:軟體}-`, by the rules of MediaWiki's
+# LanguageConverter: flags, a bar, and the word of each variant.
+
+_VARIANTS = re.compile(r"-\{([^{}]*)\}-")
+_UNBRACKETED = re.compile(r"-\{([^{}\[\]]*)\}-")
+_CODE = r"(?:zh|sr|sh|gan|wuu|kk|ku|iu|tg|uz|crh|shi|tly|ban|mni)(?:-[a-z]{2,10})*"
+_RULE = re.compile(rf"\s*(?:[^;]*=>\s*)?{_CODE}\s*:", re.IGNORECASE)
+_NEXT_RULE = re.compile(rf";\s*(?=(?:[^;]*=>\s*)?{_CODE}\s*:|[\s;]*\Z)", re.IGNORECASE)
+_HIDDEN_FLAGS = frozenset("HT-")
+
+
+def resolve_variants(text: str, *, before_links: bool = False) -> str:
+    """Replace words in several scripts by that of the first.
+
+    Args:
+        before_links: links are not resolved yet: words with brackets stay.
+    """
+    pattern = _UNBRACKETED if before_links else _VARIANTS
+    for _ in range(_NESTED):
+        previous = text
+        text = pattern.sub(_variant, text)
+        if text == previous:
+            break
+    return text
+
+
+def _variant(match: re.Match[str]) -> str:
+    flag_text, bar, words = match[1].partition("|")
+    flags = {flag.strip().upper() for flag in flag_text.split(";")} if bar else set()
+    words = words if bar else match[1]
+    if flags & {"D", "N"}:  # a description of the rule, or the name of a variant
+        return HOLE_TEMPLATE
+    if flags & _HIDDEN_FLAGS:
+        return ""
+    first_rule = _RULE.match(words)
+    if first_rule is None or "R" in flags:
+        return words
+    return _NEXT_RULE.split(words[first_rule.end() :], maxsplit=1)[0].strip()

@@ -33,7 +33,9 @@ from cloze.pipeline.corpus.readers.encyclopedia.elements import (
     GAP,
     drop_elements,
     escape_literals,
-    power,
+    escape_nowiki,
+    resolve_scripts,
+    resolve_variants,
     without_quotes,
 )
 from cloze.pipeline.corpus.readers.encyclopedia.mediawiki_names import (
@@ -47,13 +49,12 @@ _FILE_KEYS = (-2, 6, 14)  # media, files, categories: links into them show no te
 _NAMESPACES = FILE_ALIASES | CATEGORY_ALIASES | read_names("namespaces")
 
 
-_NOWIKI = re.compile(r"<nowiki>(.*?)</nowiki>", re.DOTALL | re.IGNORECASE)
 _PARAMETER = re.compile(r"\{\{\{[^{}]*\}\}\}")
 # Of `|}` only the second character, for bars are frequent.
 _BRACKET = re.compile(r"\{[{|]|\}\}|\[\[|\]\]|\}(?<=\|\})(?!\})")
 # A link without inner brackets: its label, or a target that is shown, or content to examine.
 _SIMPLE_LINK = re.compile(
-    r"\[\[(?:[^\[\]{}|:]*\|(?=\s*[^\s\[\]])([^\[\]{}]*)|(?=\S)([^\[\]{}|:#]+)(?<=\S)|"
+    r"\[\[(?:[^\[\]{}|:]*\|(?=\s*[^\s\[\]])([^\[\]{}]*)|(?=\S)([^\[\]{}|:']+)(?<=\S)|"
     r"([^\[\]{}]*))\]\]"
 )
 _TABLE_INDENT = 40  # characters of blanks and list marks before a table
@@ -72,21 +73,21 @@ _FILE = re.compile(
 )
 
 _EXTERNAL = re.compile(
-    r"\[(?:(?:https?|ftp|irc|news):)?//([^\]\n]{0,2000})\]|\[mailto:([^\]\n]{0,2000})\]"
+    r"\[(?:[a-zA-Z][a-zA-Z+.-]{1,9}:)?//((?:\[[\d:.A-Fa-f]+\])?[^\]\n]{0,2000})\]|"
+    r"\[(?:mailto|news|tel|urn|geo):([^\]\n]{0,2000})\]"
 )
 _URL = re.compile(r"(?:https?|ftp)://[^\s<>\]|]*")
-_POWER = re.compile(r"<sup>(?<=[\w)]<sup>)([−–+-]?\d{1,3})</sup>")
 _BLOCK_TAG = re.compile(
-    r"</?(?:p|div|blockquote|center|poem|ul|ol|li|dl|dd|dt|h[1-6]|hr|onlyinclude|"
-    r"noinclude)\b[^<>]*>",
+    r"</?(?:p|div|blockquote|center|poem|ul|ol|li|dl|dd|dt|h[1-6]|hr)\b[^<>]*>", re.IGNORECASE
+)
+# Of pages that others include or translate; a page itself shows what stands in them.
+_TRANSPARENT = re.compile(
+    r"</?(?:onlyinclude|noinclude|includeonly|translate|tvar|languages|section)\b[^<>]*>|</>",
     re.IGNORECASE,
 )
 _BREAK = re.compile(r"<br\b[^<>]*>", re.IGNORECASE)
 _TAG = re.compile(r"</?[a-zA-Z][a-zA-Z0-9:-]*(?:\s[^<>]*)?/?>")
 _SWITCH = re.compile(r"__[^\W\d_]{3,}__")
-_VARIANTS = re.compile(
-    r"-\{([^{}]*)\}-"
-)  # a word in several scripts: -{zh-hans:软件; zh-hant:軟體}-
 _HEADING = re.compile(r"(={1,6})\s*(.+?)\s*\1\s*")
 _OPENS = {"}}": "{{", "]]": "[[", "}": "{|"}
 _DEEPEST = 60  # maximum nesting of brackets; MediaWiki stops at 40 templates
@@ -131,19 +132,20 @@ class WikitextParser(ArticleRules):
 
     def extract(self, text: str) -> ExtractedPage:
         """Return the text passages of a page."""
-        text = _without_comments(text)
-        preceding, end_tag, remainder = text.rpartition("</nowiki>")
-        if end_tag:
-            text = (
-                _NOWIKI.sub(lambda match: escape_literals(match[1]), preceding + end_tag)
-                + remainder
-            )
-        text = drop_elements(text, self.formulas)
-        text = _PARAMETER.sub("", text) if "{{{" in text else text
+        text = self.without_elements(text)
         page = self._paragraphs(self._inline(text))
         if self.infoboxes:
             tables.collect_infoboxes(text, self.shown, page)
         return page
+
+    def without_elements(self, text: str) -> str:
+        """Return wikitext without comments, parameters and elements that are not running text."""
+        text = _without_comments(text)
+        text = escape_nowiki(text) if "</nowiki" in text or "</NOWIKI" in text else text
+        if "-{" in text:
+            text = resolve_variants(text, before_links=True)
+        text = drop_elements(text, self.formulas)
+        return _PARAMETER.sub("", text) if "{{{" in text else text
 
     def shown(self, text: str) -> str:
         """Return what the page shows for a piece of wikitext without non-text elements."""
@@ -158,10 +160,11 @@ class WikitextParser(ArticleRules):
         if "<" in text:
             if _HAS_CODE.search(text):
                 text = _without_code_tags(text)
-            text = _POWER.sub(_raised, text)
+            text = _TRANSPARENT.sub("", text)
+            if "<su" in text or "<SU" in text:
+                text = resolve_scripts(text)
             text = _TAG.sub("", _BLOCK_TAG.sub("\n\n", text))
-        if "-{" in text:
-            text = _VARIANTS.sub(_variant, text)
+        text = resolve_variants(text) if "-{" in text else text
         return _SWITCH.sub("", text)
 
     def _simple_links(self, text: str) -> str:
@@ -228,8 +231,8 @@ class WikitextParser(ArticleRules):
         if colon and not is_shown and (prefix in self._files or _FILE.search(content)):
             return ""
         if bar:
-            if label.strip():
-                return label
+            if label:
+                return label if label.strip() else " "
             return re.sub(r"\s*\(.*\)$|,.*$", "", title if colon else target)  # the "pipe trick"
         if colon and prefix in _INTERWIKI:
             return title.rpartition(":")[2]
@@ -240,10 +243,12 @@ class WikitextParser(ArticleRules):
             and _LANGUAGE.fullmatch(prefix)
         ):
             return ""
-        return target.lstrip(":").partition("#")[0] or target.lstrip("#")
+        return target.lstrip(":").replace("''", escape_literals("''"))
 
     def _template(self, content: str, before: str) -> str:
-        return templates.render(content, self.language, before)
+        text = templates.render(content, self.language, before)
+        # {{'}} is an apostrophe, which beside italics would make other marks
+        return escape_literals(text) if text[:1] == "'" and text[1:2] != "'" else text
 
     def _table(self, content: str, before: str) -> str:
         rows = (
@@ -366,10 +371,6 @@ def _abandon(stack: list[_Frame]) -> None:
     stack[-1].pieces.append(content)
 
 
-def _raised(match: re.Match[str]) -> str:
-    return power(match.string[match.start() - 1], match[1])[1:]
-
-
 def _without_code_tags(text: str) -> str:
     """Remove tags of program code; inside them, tags unknown to HTML are text."""
     pieces: list[str] = []
@@ -390,9 +391,3 @@ def _without_code_tags(text: str) -> str:
 
 def _unknown_tag(match: re.Match[str]) -> str:
     return match[0] if match[1].lower() in _HTML else escape_literals(match[0])
-
-
-def _variant(match: re.Match[str]) -> str:
-    """Return the first script's word."""
-    content = match[1].partition("|")[2] if "|" in match[1] else match[1]
-    return content.split(";")[0].rpartition(":")[2].strip()

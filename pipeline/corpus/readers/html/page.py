@@ -27,14 +27,15 @@ from cloze.pipeline.corpus.readers.encyclopedia.elements import (
     escape_literals,
     formula,
     left_over,
-    power,
+    lowered_text,
+    raised,
 )
 from cloze.pipeline.corpus.readers.encyclopedia.templates import is_pronunciation
 from cloze.pipeline.corpus.readers.html import element_roles
 from cloze.pipeline.corpus.readers.html.element_roles import BLOCKS, HEADINGS, TEMPLATE, cells
 
-_EXPONENT = re.compile(r"[−–+-]?\d{1,3}")
 _BASE = re.compile(r"[\w)]")
+_LONGEST_SCRIPT = 200  # characters of raised or lowered text
 _STYLED = re.compile(r"\A\{\\(?:displaystyle|textstyle|scriptstyle)\s*(.*)\}\Z", re.DOTALL)
 _MARKUP = re.compile(r"[&\[\]{}|]|~~~")  # `Blocks` would take these for wikitext
 _BETWEEN = "\0"  # between lines of a cell; `parse` removes NULs
@@ -157,8 +158,8 @@ class _TreeWalk:
             return False
         if tag == "br" or tag == "wbr":
             self.pieces.append((_BETWEEN if self._flat else " ") if tag == "br" else "")
-        elif tag == "sup":
-            return self._raised(element)
+        elif tag == "sup" or tag == "sub":
+            return self._script(element)
         elif tag == "hr":
             self._flush()
             self._omit()
@@ -218,15 +219,14 @@ class _TreeWalk:
         else:
             self.pieces.append(" ")
 
-    def _raised(self, element: Any) -> bool:
-        """Convert a raised number to a power; return True to visit the element instead."""
-        text = "".join(element.itertext()).strip()
-        previous = self._last()
-        if not (_EXPONENT.fullmatch(text) and _BASE.match(previous)):
+    def _script(self, element: Any) -> bool:
+        """Convert raised or lowered text; return True to visit the element instead."""
+        text, previous = _written(element).strip(), self._last()
+        if not _BASE.match(previous) or len(text) > _LONGEST_SCRIPT:
             return True
-        while not self.pieces[-1]:
-            self.pieces.pop()
-        self.pieces[-1] = self.pieces[-1][:-1] + power(previous, text)
+        if any(self._role(child) != "text" for child in element.iterdescendants()):
+            return True
+        self.pieces.append(_script(element, previous, text))
         return False
 
     def _end(self, tag: str) -> None:
@@ -298,6 +298,23 @@ class _TreeWalk:
             self._blocks.add_line(line)
         if not lines:
             self._blocks.omit()
+
+
+def _script(element: Any, base: str, text: str) -> str:
+    if element.tag == "sub":
+        return lowered_text(base, text, (element.tail or "")[:1])
+    return raised(base, text, is_variable=element.find(".//i") is not None)
+
+
+def _written(element: Any) -> str:
+    """Return the text of an element, with raised and lowered text as on one line."""
+    text = element.text or ""
+    for child in element:
+        inner = _written(child)
+        if child.tag in ("sup", "sub") and _BASE.match(text[-1:]):
+            inner = _script(child, text[-1], inner)
+        text += inner + (child.tail or "")
+    return text
 
 
 def _tex(element: Any) -> str:
