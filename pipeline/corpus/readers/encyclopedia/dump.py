@@ -157,8 +157,11 @@ class WikipediaOptions(CorpusOptions):
 
     def rules(self, language: str) -> dict[str, Any]:
         """Return the fields of `ArticleRules` for pages in this language (empty: unknown)."""
+        dropped = self.sections_to_drop(language)
+        judged = mediawiki_names.PROSE_OR_LISTS if self.dropped_sections is None else frozenset()
         return {
-            "dropped_sections": self.sections_to_drop(language),
+            "dropped_sections": dropped - judged,
+            "judged_sections": dropped & judged,
             "kept_sections": lowered(self.kept_sections),
             "language": language or self.fallback_language,
             "formulas": self.math,
@@ -228,6 +231,7 @@ class WikipediaReader(FileReader):
                     language=parser.language,
                     url=page_url(site.base, page.title) if site else "",
                     infobox=tuple(extracted.infobox),
+                    left_out=extracted.readable_texts() if options.keep_dropped else (),
                 )
         if not dump.count and not tally.unreadable and file_slice.span is None:
             tally.quarantine("empty_dump", "the dump holds no page")

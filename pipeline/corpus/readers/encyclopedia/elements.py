@@ -140,8 +140,7 @@ _CHARACTERS = "[]{}|'=*#:;!<>_~&$-/"
 _HIDE = {ord(character): 0xE100 + ord(character) for character in _CHARACTERS}
 _SHOW = {hidden: plain for plain, hidden in _HIDE.items()}
 _HIDDEN = re.compile("[\ue100-\ue1ff]")
-_NOWIKI = re.compile(r"<nowiki\s*>", re.IGNORECASE)
-_NOWIKI_END = re.compile(r"</nowiki\s*>", re.IGNORECASE)
+_NOWIKI = re.compile(r"</?NOWIKI")
 
 
 def escape_literals(text: str) -> str:
@@ -151,14 +150,17 @@ def escape_literals(text: str) -> str:
 
 def escape_nowiki(text: str) -> str:
     """Escape what stands in `<nowiki>`; one without an end stays."""
-    first, *others = _NOWIKI.split(text)
+    if "<NOWIKI" in text:
+        text = _NOWIKI.sub(lambda match: match[0].lower(), text)
+    first, *others = text.split("<nowiki")
     pieces = [first]
-    for content in others:
-        closing = _NOWIKI_END.search(content)
-        if closing is None:
-            pieces += ("<nowiki>", content)
+    for other in others:
+        blank, _, content = other.partition(">")
+        inside, closing, after = content.partition("</nowiki")
+        if blank.strip() or not closing:
+            pieces += ("<nowiki", other)
         else:
-            pieces += (escape_literals(content[: closing.start()]), content[closing.end() :])
+            pieces += (escape_literals(inside), after.partition(">")[2])
     return "".join(pieces)
 
 
@@ -302,9 +304,10 @@ def formula(content: str, formulas: Formulas) -> str:
 
 # Raised and lowered text on one line: a bare removal of the tags would make other numbers.
 
+# A pattern that begins with one character is searched for fast; a lookbehind or a flag is not.
 _SCRIPTS = re.compile(
-    r"(?<=([^\W²³]|\)))<(su[bp])\b[^<>]*>((?:[^<\n]|<(?!/?su[bp]\b)){0,200})</su[bp]\s*>",
-    re.IGNORECASE,
+    r"<(?<=([^\W²³]<|\)<))([sS][uU][bBpP])\b[^<>]*>"
+    r"((?:[^<\n]|<(?!/?[sS][uU][bBpP]\b)){0,200})</[sS][uU][bBpP]\s*>"
 )
 _TAGS = re.compile(r"<[^<>]*>")
 _NUMBER = re.compile(r"[−–+-]?\d+(?:[.,]\d+)?")
@@ -324,7 +327,7 @@ def resolve_scripts(text: str) -> str:
 
 
 def _script(match: re.Match[str]) -> str:
-    base, kind, markup = match.groups()
+    base, kind, markup = match[1][0], match[2], match[3]
     content = html.unescape(_TAGS.sub("", markup)).strip()
     text = content.replace("''", "")
     if kind.lower() == "sub":

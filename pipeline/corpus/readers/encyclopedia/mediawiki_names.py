@@ -103,6 +103,8 @@ APPENDED_SECTIONS = {
     if section.startswith("appended sections ")
 }
 
+PROSE_OR_LISTS = read_names("sections of prose or of lists")
+
 
 def appended_sections(*languages: str) -> frozenset[str]:
     """Return the lower-case headings of sections without running text: references, links, notes.

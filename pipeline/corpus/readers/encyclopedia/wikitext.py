@@ -25,7 +25,6 @@ from cloze.pipeline.corpus.readers.encyclopedia.blocks import (
     ArticleRules,
     Blocks,
     ExtractedPage,
-    SectionFilter,
     drop_marginal_templates,
 )
 from cloze.pipeline.corpus.readers.encyclopedia.elements import (
@@ -46,6 +45,8 @@ from cloze.pipeline.corpus.readers.encyclopedia.mediawiki_names import (
 
 _FILE_KEYS = (-2, 6, 14)  # media, files, categories: links into them show no text
 
+# Where `-{…}-` may stand inside of a template's argument, and its bar is none of the template's.
+_VARIANT_LANGUAGES = frozenset("ban crh gan iu kk ku mni sh shi sr tg tly uz wuu zh".split())
 _NAMESPACES = FILE_ALIASES | CATEGORY_ALIASES | read_names("namespaces")
 
 
@@ -82,8 +83,7 @@ _BLOCK_TAG = re.compile(
 )
 # Of pages that others include or translate; a page itself shows what stands in them.
 _TRANSPARENT = re.compile(
-    r"</?(?:onlyinclude|noinclude|includeonly|translate|tvar|languages|section)\b[^<>]*>|</>",
-    re.IGNORECASE,
+    r"<(?:/?(?i:onlyinclude|noinclude|includeonly|translate|tvar|languages|section)\b[^<>]*|/)>"
 )
 _BREAK = re.compile(r"<br\b[^<>]*>", re.IGNORECASE)
 _TAG = re.compile(r"</?[a-zA-Z][a-zA-Z0-9:-]*(?:\s[^<>]*)?/?>")
@@ -142,7 +142,7 @@ class WikitextParser(ArticleRules):
         """Return wikitext without comments, parameters and elements that are not running text."""
         text = _without_comments(text)
         text = escape_nowiki(text) if "</nowiki" in text or "</NOWIKI" in text else text
-        if "-{" in text:
+        if self.language in _VARIANT_LANGUAGES:
             text = resolve_variants(text, before_links=True)
         text = drop_elements(text, self.formulas)
         return _PARAMETER.sub("", text) if "{{{" in text else text
@@ -261,9 +261,9 @@ class WikitextParser(ArticleRules):
     def _paragraphs(self, text: str) -> ExtractedPage:
         """Assemble the paragraphs from text without brackets and tags, line by line."""
         page = ExtractedPage()
-        blocks = Blocks(page, self.language == "en")
+        blocks = Blocks(page, self)
         lines: list[str] = []  # of the open paragraph
-        sections = SectionFilter(self.dropped_sections, self.kept_sections)
+        sections = blocks.sections
 
         def flush() -> None:
             if lines:
@@ -294,11 +294,9 @@ class WikitextParser(ArticleRules):
             )
             if heading:
                 flush()
-                blocks.heading()
-                page.dropped["heading"] += 1
-                sections.heading(len(heading[1]), html.unescape(heading[2]))
+                blocks.section(len(heading[1]), html.unescape(heading[2]))
             elif not sections.is_read:
-                page.dropped["section"] += 1
+                page.omit("section", line)
             elif first_character in "*#;:":
                 if lines:
                     flush()
@@ -322,7 +320,7 @@ class WikitextParser(ArticleRules):
             elif first_character in "|!" or line.startswith("----"):
                 flush()
                 blocks.omit()
-                page.dropped["table_row"] += 1
+                page.omit("table_row", line)
             else:
                 lines.append(line)
         flush()

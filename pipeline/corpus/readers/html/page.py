@@ -19,7 +19,6 @@ from cloze.pipeline.corpus.readers.encyclopedia.blocks import (
     ArticleRules,
     Blocks,
     ExtractedPage,
-    SectionFilter,
     drop_marginal_templates,
 )
 from cloze.pipeline.corpus.readers.encyclopedia.elements import (
@@ -120,8 +119,7 @@ class _TreeWalk:
     def __init__(self, rules: HtmlExtractor, flat: bool = False) -> None:
         self._rules, self._flat = rules, flat
         self._page = ExtractedPage()
-        self._blocks = Blocks(self._page, rules.language == "en")
-        self._sections = SectionFilter(rules.dropped_sections, rules.kept_sections)
+        self._blocks = Blocks(self._page, rules)
         self.pieces: list[str] = []  # of the open paragraph, item or heading
         self._items: list[_Item] = []  # open, nested
         # ids of template outputs that only give a pronunciation
@@ -214,7 +212,7 @@ class _TreeWalk:
             self._table(element)
         elif role == "box" and not self._items:
             self._flush()
-            if self._sections.is_read:
+            if self._blocks.sections.is_read:
                 self._blocks.paragraph("")  # ends a list
         else:
             self.pieces.append(" ")
@@ -252,8 +250,7 @@ class _TreeWalk:
         name = " ".join("".join(self.pieces).split())
         self.pieces.clear()
         if name:
-            self._page.dropped["heading"] += 1
-            self._sections.heading(level, name)
+            self._blocks.section(level, name)
 
     def _flush(self) -> None:
         """Finish the open paragraph, item or term."""
@@ -265,8 +262,8 @@ class _TreeWalk:
             text = drop_marginal_templates(text)
         if not text:
             return
-        if not self._sections.is_read:
-            self._page.dropped["section"] += 1
+        if not self._blocks.sections.is_read:
+            self._page.omit("section", escape_literals(text))
             return
         if _MARKUP.search(text):
             text = escape_literals(text)
@@ -281,13 +278,13 @@ class _TreeWalk:
             self._blocks.item(text, indented=is_indented, defines=is_definition)
 
     def _omit(self) -> None:
-        if self._sections.is_read:
+        if self._blocks.sections.is_read:
             self._blocks.close_term()
             self._blocks.omit()
 
     def _table(self, element: Any) -> None:
-        if not self._sections.is_read:
-            self._page.dropped["section"] += 1
+        if not self._blocks.sections.is_read:
+            self._page.omit("section", "")
             return
         lines: list[str] = []
         if self._rules.kept_tables != "drop":

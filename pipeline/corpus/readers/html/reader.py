@@ -241,6 +241,7 @@ class _Reading:
             url=article.url,
             licence=article.licence,
             infobox=tuple(extracted.infobox),
+            left_out=extracted.readable_texts() if self._options.keep_dropped else (),
         )
 
     def _extractor(self, language: str) -> HtmlExtractor:

@@ -15,6 +15,7 @@ from cloze.pipeline.corpus.readers.encyclopedia.wikitext import WikitextParser
 from cloze.pipeline.corpus.readers.html.page import HtmlExtractor, parse
 
 MARKUP = WikitextParser({6: ["file"], 14: ["category"]})
+CHINESE = WikitextParser({6: ["file"], 14: ["category"]}, language="zh")
 
 
 def one(text, markup=MARKUP):
@@ -80,11 +81,15 @@ def test_a_tag_of_inclusion_inside_a_word():
     ],
 )
 def test_words_in_several_scripts(markup, shown):
-    assert one(f"他说这是{markup}就是一个很好的产品。") == f"他说这是{shown}就是一个很好的产品。"
+    for parser in (MARKUP, CHINESE):
+        assert (
+            one(f"他说这是{markup}就是一个很好的产品。", parser)
+            == f"他说这是{shown}就是一个很好的产品。"
+        )
 
 
 def test_flags_inside_an_argument_end_no_template():
-    text = one("他说{{lang|zh|-{R|软件}-}}是一个很好的产品。")
+    text = one("他说{{lang|zh|-{R|软件}-}}是一个很好的产品。", CHINESE)
     assert text == "他说软件是一个很好的产品。"
 
 
