@@ -241,6 +241,7 @@ def _find(
     total = float(sum(planned.slice.size for planned in slices))
     done, read = 0.0, 0
     dropped: Counter[str] = Counter()
+    unreadable: list[str] = []
     nearest: list[tuple[float, str]] = []
     lowered = name_or_id.strip().casefold()
     for planned in sorted(
@@ -271,6 +272,7 @@ def _find(
                 heapq.heappush(nearest, (matcher.ratio(), document.title))
                 if len(nearest) > NEAREST:
                     heapq.heappop(nearest)
+        unreadable += (f"{entry.file}: {entry.sentence}" for entry in counters.unreadable[:1])
         done += planned.slice.size
         read += counters.counters["read/documents"]
         dropped.update(
@@ -286,6 +288,7 @@ def _find(
     raise UsageError(
         f"no document of the title or id {name_or_id!r} among the {read:,} that were read"
         + (f" ({unread} have no text to look at)" if unread else "")
+        + (f"; not read: {unreadable[0]}" if unreadable else "")
         + (f"; the nearest titles: {names}" if names else "; check the title and the sources")
     )
 

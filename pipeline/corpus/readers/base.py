@@ -340,15 +340,23 @@ _KINDS: Sequence[tuple[str, str, re.Pattern[bytes]]] = (
     ("an XML document", "", re.compile(_SPACE + _OTHER_XML, re.I | re.S)),
     ("a Parquet file", "parquet", re.compile(rb"PAR1")),
     ("an Arrow file", "arrow", re.compile(rb"ARROW1\0\0")),
+    ("an SQL dump", "", re.compile(_SPACE + rb"-- (?:MySQL|MariaDB|PostgreSQL) ")),
     ("a PDF", "", re.compile(rb"%PDF-\d")),
     ("an RTF document", "", re.compile(rb"\{\\rtf1")),
     ("a zip archive", "", re.compile(rb"PK\x03\x04")),
+    ("a 7-Zip archive", "", re.compile(rb"7z\xbc\xaf\x27\x1c")),
+    ("a RAR archive", "", re.compile(rb"Rar!\x1a\x07")),
     ("a tar archive", "", re.compile(rb".{257}ustar[\0 ]", re.S)),
     *((f"packed by {name}", "", FORMATS[ending].magic) for ending, name in _PACKERS.items()),
 )
 _PART_ADVICE = "put it back between <mediawiki> and </mediawiki> for source wikipedia"
 _TAR_ADVICE = "take its text out first, or, if it contains pages in HTML, name it as source html"
-_ADVICE = {"a part of a MediaWiki dump": _PART_ADVICE, "a tar archive": _TAR_ADVICE}
+_ADVICE = {
+    "a part of a MediaWiki dump": _PART_ADVICE,
+    "a tar archive": _TAR_ADVICE,
+    "a 7-Zip archive": "unpack it first (7z x)",
+    "a RAR archive": "unpack it first (unrar x)",
+}
 
 
 def has_expected_type(head: bytes, tally: ReadCounters) -> bool:

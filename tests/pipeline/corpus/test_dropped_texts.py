@@ -89,7 +89,8 @@ def test_dropped_text_is_kept_with_its_reason(mixed):
     for reason in ("formula", "heading", "section", "list_item", "fragment"):
         assert lines[reason] == counters.get(f"dropped_lines/{reason}", 0), reason
     left_out = [row["text"] for row in found if row["step"] == "read"]
-    assert left_out and not any("''" in text or "[[" in text for text in left_out)
+    assert left_out
+    assert not any("''" in text or "[[" in text for text in left_out)
     texts = {row["reason"]: row for row in found if row["source"] == "jsonl"}
     assert texts["too_short"]["text"] == "Too short."
     assert {texts["exact_duplicate"]["id"], texts["exact_duplicate"]["detail"]} == {

@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import html
 import re
+from collections.abc import Callable
 from typing import Literal
 
 from cloze.core.words import UNSPACED_LETTER
@@ -318,9 +319,13 @@ _NESTED = 3
 
 def resolve_scripts(text: str) -> str:
     """Replace `<sup>` and `<sub>` after a character by text on one line, from the inside out."""
+    return _repeated(_SCRIPTS, _script, text)
+
+
+def _repeated(pattern: re.Pattern[str], replace: Callable[[re.Match[str]], str], text: str) -> str:
     for _ in range(_NESTED):
         previous = text
-        text = _SCRIPTS.sub(_script, text)
+        text = pattern.sub(replace, text)
         if text == previous:
             break
     return text
@@ -378,13 +383,7 @@ def resolve_variants(text: str, *, before_links: bool = False) -> str:
     Args:
         before_links: links are not resolved yet: words with brackets stay.
     """
-    pattern = _UNBRACKETED if before_links else _VARIANTS
-    for _ in range(_NESTED):
-        previous = text
-        text = pattern.sub(_variant, text)
-        if text == previous:
-            break
-    return text
+    return _repeated(_UNBRACKETED if before_links else _VARIANTS, _variant, text)
 
 
 def _variant(match: re.Match[str]) -> str:

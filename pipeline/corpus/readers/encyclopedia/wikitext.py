@@ -20,7 +20,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from cloze.pipeline.corpus.document import HOLE_TEMPLATE
-from cloze.pipeline.corpus.readers.encyclopedia import tables, templates
+from cloze.pipeline.corpus.readers.encyclopedia import (
+    mediawiki_names,
+    tables,
+    templates,
+)
 from cloze.pipeline.corpus.readers.encyclopedia.blocks import (
     ArticleRules,
     Blocks,
@@ -246,6 +250,10 @@ class WikitextParser(ArticleRules):
         return target.lstrip(":").replace("''", escape_literals("''"))
 
     def _template(self, content: str, before: str) -> str:
+        if self.project == "wikivoyage" and (listing := mediawiki_names.listing(content)):
+            return listing
+        if self.project == "wiktionary" and not mediawiki_names.is_word(content):
+            return HOLE_TEMPLATE  # a code of a language, or what only a server knows
         text = templates.render(content, self.language, before)
         # {{'}} is an apostrophe, which beside italics would make other marks
         return escape_literals(text) if text[:1] == "'" and text[1:2] != "'" else text

@@ -49,7 +49,7 @@ def extract(text, language="en", **options):
 def test_prose_stays_whatever_its_heading(language, above, name):
     prose = PROSE[language]
     below = f"{prose}\n== {above} ==\n{prose}\n=== {name} ===\n{prose}\n{BOOKS}"
-    assert [text for text in extract(below, language).paragraphs] == [prose] * 3
+    assert extract(below, language).paragraphs == [prose] * 3
     alone = f"{prose}\n== {name} ==\n{prose}\n"
     assert extract(alone, language).paragraphs == [prose] * 2
     tags = alone.replace(f"== {name} ==", f"<h2>{name}</h2>").replace(prose, f"<p>{prose}</p>")
