@@ -168,7 +168,8 @@ class WikipediaOptions(CorpusOptions):
         judged = mediawiki_names.PROSE_OR_LISTS if self.dropped_sections is None else frozenset()
         return {
             "dropped_sections": dropped - judged,
-            "judged_sections": dropped & judged,
+            # listings are no books
+            "judged_sections": frozenset() if project == "wikivoyage" else dropped & judged,
             "kept_sections": lowered(self.kept_sections),
             "language": language or self.fallback_language,
             "formulas": self.math,

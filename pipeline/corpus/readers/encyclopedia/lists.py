@@ -28,7 +28,8 @@ _REFERENCE = re.compile(
 _LONGEST_REFERENCE = 200  # characters
 _SENTENCES_SHARE, _CHARACTERS_SHARE = 2 / 3, 0.8  # minimum of sentences in a list
 _VERBS_SHARE = 0.5  # of the items
-_QUOTING = "wikiquote"  # the project whose lists are quotations, each with its source below it
+# Projects whose items stand alone: quotations, each with its source below it, and listings.
+_ITEMIZED = frozenset(("wikiquote", "wikivoyage"))
 
 
 def running_items(
@@ -54,7 +55,7 @@ def running_items(
         good = [item for item in good if not is_reference(item)]
     is_english = rules.language == "en"
     sentences = [item for item in good if _is_sentence(item, is_english)]
-    if rules.project == _QUOTING:
+    if rules.project in _ITEMIZED:
         return sentences
     if indented and led:
         return items if len(sentences) == len(items) else ()

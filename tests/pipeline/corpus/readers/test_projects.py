@@ -148,6 +148,13 @@ def test_a_listing_of_wikivoyage_is_text(listing, form):
     assert found.paragraphs == [f"Old Mill: {CONTENT}"] * 2
 
 
+def test_a_listing_among_names_stays():
+    text = f"== Publications ==\n* {{{{buy|name=Old Mill|content={CONTENT}}}}}\n* {{{{see|name=River}}}}"
+    found = parser("wikivoyage").extract(f"{text}\n* The station\n* The [[Lake]], in the north")
+    assert found.paragraphs == [f"Old Mill: {CONTENT}"]
+    assert found.dropped == {"heading": 1, "list_item": 3}
+
+
 def test_a_listing_without_content_is_counted():
     found = parser("wikivoyage").extract("* {{see|name=Old Mill|content=}}\n* {{do|name=River}}")
     assert found.paragraphs == []
