@@ -305,16 +305,15 @@ def formula(content: str, formulas: Formulas) -> str:
 
 # Raised and lowered text on one line: a bare removal of the tags would make other numbers.
 
-# A pattern that begins with one character is searched for fast; a lookbehind or a flag is not.
 _SCRIPTS = re.compile(
-    r"<(?<=([^\W²³]<|\)<))([sS][uU][bBpP])\b[^<>]*>"
-    r"((?:[^<\n]|<(?!/?[sS][uU][bBpP]\b)){0,200})</[sS][uU][bBpP]\s*>"
+    r"<([sS][uU][bBpP])\b[^<>]*>((?:[^<\n]|<(?!/?[sS][uU][bBpP]\b)){0,200})</[sS][uU][bBpP]\s*>"
 )
+_BASE = re.compile(r"([^\W²³]|[)>])('')?'{0,3}\Z")  # maybe in italics
 _TAGS = re.compile(r"<[^<>]*>")
 _NUMBER = re.compile(r"[−–+-]?\d+(?:[.,]\d+)?")
 _CHARGE = re.compile(r"\d{1,2}[−–+-]")
 _ORDINAL = re.compile(r"[^\W\d_]{2,4}|[aeoros]\.?|º")
-_NESTED = 3
+_NESTED = 3  # passes
 
 
 def resolve_scripts(text: str) -> str:
@@ -332,12 +331,17 @@ def _repeated(pattern: re.Pattern[str], replace: Callable[[re.Match[str]], str],
 
 
 def _script(match: re.Match[str]) -> str:
-    base, kind, markup = match[1][0], match[2], match[3]
-    content = html.unescape(_TAGS.sub("", markup)).strip()
+    before = _BASE.search(match.string, max(0, match.start() - 6), match.start())
+    if before is None:
+        return match[2]
+    if before[1] == ">":  # other raised or lowered text comes first
+        return match[0]
+    content = html.unescape(_TAGS.sub("", match[2])).strip()
     text = content.replace("''", "")
-    if kind.lower() == "sub":
-        return lowered_text(base, text, match.string[match.end() : match.end() + 1])
-    return raised(base, text, is_variable=text != content)
+    after = match.string[match.end() : match.end() + 1]
+    if match[1].lower() == "sub":
+        return lowered_text(before[1], text, after)
+    return raised(before[1], text, after, is_variable=text != content)
 
 
 def lowered_text(base: str, text: str, after: str) -> str:
@@ -345,17 +349,17 @@ def lowered_text(base: str, text: str, after: str) -> str:
     return f"_{text}" if text[:1].isdigit() and (base.isdigit() or after.isdigit()) else text
 
 
-def raised(base: str, text: str, *, is_variable: bool = False) -> str:
+def raised(base: str, text: str, after: str = "", *, is_variable: bool = False) -> str:
     """Return raised text as written after its base: `10^−7`, `km²`, `10^n`, but `10th`, `Ca2+`.
 
     Args:
-        base: character before.
+        base, after: characters before and behind.
         text: raised text without markup.
         is_variable: it is in italics, as variables are.
     """
     if _NUMBER.fullmatch(text):
-        is_letter = base.isalpha()
-        return {"2": "²", "3": "³"}.get(text, f"^{text}") if is_letter else f"^{text}"
+        number = f"^({text})" if after.isdigit() else f"^{text}"
+        return {"2": "²", "3": "³"}.get(text, number) if base.isalpha() else number
     if _CHARGE.fullmatch(text):
         return text if base.isalpha() else f"^{text}"
     is_word = base.isalpha() or _ORDINAL.fullmatch(text) is not None
@@ -378,11 +382,7 @@ _HIDDEN_FLAGS = frozenset("HT-")
 
 
 def resolve_variants(text: str, *, before_links: bool = False) -> str:
-    """Replace words in several scripts by that of the first.
-
-    Args:
-        before_links: links are not resolved yet: words with brackets stay.
-    """
+    """Replace words in several scripts by that of the first; `before_links`, if without links."""
     return _repeated(_UNBRACKETED if before_links else _VARIANTS, _variant, text)
 
 

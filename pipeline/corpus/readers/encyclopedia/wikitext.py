@@ -20,11 +20,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from cloze.pipeline.corpus.document import HOLE_TEMPLATE
-from cloze.pipeline.corpus.readers.encyclopedia import (
-    mediawiki_names,
-    tables,
-    templates,
-)
+from cloze.pipeline.corpus.readers.encyclopedia import mediawiki_names, tables, templates
 from cloze.pipeline.corpus.readers.encyclopedia.blocks import (
     ArticleRules,
     Blocks,
@@ -90,7 +86,10 @@ _TRANSPARENT = re.compile(
     r"<(?:/?(?i:onlyinclude|noinclude|includeonly|translate|tvar|languages|section)\b[^<>]*|/)>"
 )
 _BREAK = re.compile(r"<br\b[^<>]*>", re.IGNORECASE)
-_TAG = re.compile(r"</?[a-zA-Z][a-zA-Z0-9:-]*(?:\s[^<>]*)?/?>")
+# Of one letter only HTML's: `x<y and a>b` is no tag.
+_TAG = re.compile(
+    r"</?(?:[bipqsuBIPQSU]|[aA](?=\s[^<>]*=|>)|[a-zA-Z][a-zA-Z0-9:-]+)(?:\s[^<>]*)?/?>"
+)
 _SWITCH = re.compile(r"__[^\W\d_]{3,}__")
 _HEADING = re.compile(r"(={1,6})\s*(.+?)\s*\1\s*")
 _OPENS = {"}}": "{{", "]]": "[[", "}": "{|"}

@@ -298,9 +298,10 @@ class _TreeWalk:
 
 
 def _script(element: Any, base: str, text: str) -> str:
+    after = (element.tail or "")[:1]
     if element.tag == "sub":
-        return lowered_text(base, text, (element.tail or "")[:1])
-    return raised(base, text, is_variable=element.find(".//i") is not None)
+        return lowered_text(base, text, after)
+    return raised(base, text, after, is_variable=element.find(".//i") is not None)
 
 
 def _written(element: Any) -> str:
