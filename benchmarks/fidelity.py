@@ -153,7 +153,7 @@ def _texts(kind: str, path: Path, settings: Mapping[str, Any]) -> dict[int, str]
             "sources": [{"kind": kind, "path": str(path)}],
             "minimum_words": 0,
             "minimum_characters": 0,
-            "other_wikis": "read",
+            "namespaces": ["0"],
             **settings,
         },
         "corpus",

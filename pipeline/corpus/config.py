@@ -68,9 +68,6 @@ class CorpusConfig(_Options):
     """Abort if more than this share of files, pages and lines is unreadable. Default: 0.5, or 1
     with --on-error quarantine."""
 
-    keep_dropped: bool = False
-    """Write dropped documents and the reasons to OUT/dropped."""
-
     _listed: SourceListing | None = PrivateAttr(None)
     _identify: Callable[[str], str] | None = PrivateAttr(None)
 

@@ -103,6 +103,7 @@ class Document:
             (pipeline/corpus/provenance.py).
         origin: name of the source, set by `cloze.pipeline.corpus.read.read_and_clean`.
         infobox: fields of the infobox in order; empty unless the options ask for them.
+        left_out: (reason, text) of what the reader left out, with `keep_dropped`; else empty.
     """
 
     id: str
@@ -114,6 +115,7 @@ class Document:
     licence: str = ""
     origin: str = ""
     infobox: tuple[InfoboxField, ...] = ()
+    left_out: tuple[tuple[str, str], ...] = ()
 
     @property
     def text(self) -> str:

@@ -242,6 +242,7 @@ def _find(
     total = float(sum(planned.slice.size for planned in slices))
     done, read = 0.0, 0
     dropped: Counter[str] = Counter()
+    unreadable: list[str] = []
     nearest: list[tuple[float, str]] = []
     lowered = name_or_id.strip().casefold()
     for planned in sorted(
@@ -272,6 +273,7 @@ def _find(
                 heapq.heappush(nearest, (matcher.ratio(), document.title))
                 if len(nearest) > NEAREST:
                     heapq.heappop(nearest)
+        unreadable += (f"{entry.file}: {entry.sentence}" for entry in counters.unreadable[:1])
         done += planned.slice.size
         read += counters.counters["read/documents"]
         dropped.update(
@@ -289,6 +291,7 @@ def _find(
         f"no document of the title or id {name_or_id!r} among the {read:,} that were read"
         + (f" ({unread} have no text to look at)" if unread else "")
         + (f"; {passed_over}" if passed_over else "")
+        + (f"; not read: {unreadable[0]}" if unreadable else "")
         + (f"; the nearest titles: {names}" if names else "; check the title and the sources")
     )
 

@@ -58,6 +58,9 @@ class CorpusOptions(StageConfig):
     maximum_document_bytes: int = Field(default=MAXIMUM_DOCUMENT_BYTES, ge=1 << 10)
     """Drop raw documents larger than this, before they are parsed."""
 
+    keep_dropped: bool = False
+    """Write dropped documents and the reasons to OUT/dropped."""
+
     @field_validator("keep_languages")
     @classmethod
     def _codes(cls, languages: tuple[str, ...]) -> tuple[str, ...]:

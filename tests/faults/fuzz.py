@@ -325,7 +325,7 @@ def consume(kind: str, path: Path, options: dict[str, Any]) -> None:
     values = {
         "sources": [{"kind": kind, "path": str(path)}],
         "on_error": "quarantine",
-        "other_wikis": "read",
+        "namespaces": ["0"],
         **options,
     }
     config = parse_config(CorpusConfig, values, "corpus")

@@ -284,7 +284,7 @@ STAGES: dict[str, Mapping[str, str]] = {
         "Text cleaning": "normalize_unicode repair_unicode",
         "Source formats": "extractor blank_line_documents"
         " dropped_sections kept_sections"
-        " disambiguation_templates tables infobox math other_wikis",
+        " disambiguation_templates tables infobox math namespaces",
         "Output": "*heldout_fraction *keep_dropped shard_bytes",
     },
     "filter": {"Documents": "*good *bad *language", "Model": "*kind bits"},

@@ -311,7 +311,7 @@ MEANINGS = {
     "blocked_words": "more blocked words than allowed",
     "contaminated": "contains text of a task",
     "redirect": "a page that redirects to another",
-    "namespace": "a page outside the article namespace",
+    "namespace": "a page outside of the namespaces that are read",
     "disambiguation": "a list of the meanings of a title",
 }
 

@@ -16,7 +16,7 @@ from cloze.core import random_keys, storage
 from cloze.core.artifacts.artifact import HELDOUT, TRAIN
 from cloze.core.words import count_words
 from cloze.pipeline.corpus.config import CorpusConfig
-from cloze.pipeline.corpus.document import Document, sanitize_document
+from cloze.pipeline.corpus.document import Document, replace_surrogates, sanitize_document
 from cloze.pipeline.corpus.duplicates.signatures import signature
 from cloze.pipeline.corpus.options import MinHash
 from cloze.pipeline.corpus.provenance import Origin, licence_name
@@ -260,8 +260,13 @@ class _Dropped:
         self.examples = DroppedExamples()
 
     def begin(self, raw: Document, counters: ReadCounters) -> None:
-        """Set the raw document that is observed next, and the counters of its slice."""
+        """Set the raw document that is observed next, and the counters of its slice.
+
+        What the reader left out is noted; the reader has counted it.
+        """
         self._raw, self._counters = raw, counters
+        for reason, text in raw.left_out:
+            self._note(raw, "line", "read", reason, "", replace_surrogates(text))
 
     def observe(self, step: str, before: Document, result: CleaningResult) -> None:
         """Count and record what a step dropped; the `observe` argument of `run_steps`."""

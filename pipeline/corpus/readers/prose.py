@@ -42,6 +42,10 @@ _DETERMINERS = _WORDS["determiners"]
 _NO_VERB_AFTER = _WORDS["before no verb"]
 _AFTER_PAST = _WORDS["after past tense"]
 _AFTER_PRESENT = _WORDS["after present tense"]
+_IMPERATIVES = _WORDS["imperatives"]
+_NOUNS_OR_IMPERATIVES = _WORDS["nouns or imperatives"]
+_BEFORE_IMPERATIVES = _WORDS["before imperatives"]
+_OBJECTS = _WORDS["after imperatives"]
 _WORD = re.compile(r"[^\W\d_]+(?:['’-][^\W\d_]+)*|\d[\d.,–-]*")
 _FARTHEST = 14  # words in which the verb of a statement is searched
 
@@ -61,6 +65,35 @@ def has_finite_verb(text: str) -> bool:
             if first in ("this", "that") and (second in _AUXILIARIES or second in _FINITE):
                 return True
     return _has_finite(words)
+
+
+def is_instruction(text: str) -> bool:
+    """Return True if English text begins with an imperative, maybe after an adverb or a clause."""
+    _, comma, remainder = text.partition(", ")
+    words = _WORD.findall(text[:200])[:_FARTHEST]
+    while words and (words[0].lower() in _BEFORE_IMPERATIVES or words[0].endswith("ly")):
+        words = words[1:]
+    if len(words) < 2:
+        return False
+    verb, following = words[0].lower(), words[1]
+    if verb in _IMPERATIVES and (following.islower() or following[0].isdigit()):
+        return following not in ("of", "is", "was", "and")
+    if verb in _NOUNS_OR_IMPERATIVES and (following in _OBJECTS or following[0].isdigit()):
+        return True
+    return bool(comma) and words[0][0].isupper() and is_instruction(remainder)
+
+
+def states(text: str) -> bool:
+    """Return True if a sentence of English text has a finite verb or is an instruction."""
+    return has_finite_verb(text) or any(
+        is_instruction(sentence) or has_finite_verb(sentence)
+        for sentence in _SENTENCE_END.split(text)
+    )
+
+
+def has_stating_sentence(text: str) -> bool:
+    """Return True if English text has a complete sentence before its end, and a verb."""
+    return (". " in text or "! " in text or "? " in text) and states(text)
 
 
 def _has_finite(words: list[str]) -> bool:
@@ -110,6 +143,7 @@ _END = re.compile(rf"[{LATIN}{OTHER_SCRIPTS}{ELLIPSIS}{_BURMESE_STOP}][{_CLOSERS
 _LONGEST_END = 8  # characters of an end mark and closing marks
 # Inside a line: only marks with hardly any other use, followed by a blank if the script has blanks.
 _INNER_END = re.compile(rf"[{LATIN}] |[{OTHER_SCRIPTS}]")
+_SENTENCE_END = re.compile(rf"(?<=[{LATIN}])[{_CLOSERS}]*\s+|\s[–—-]\s")
 _LETTERS_A_WORD = 2  # approximate, in unspaced scripts
 _FEWEST_WORDS = 4
 _LONG = 120  # characters of text that needs no end mark
@@ -146,7 +180,7 @@ def reads_as_prose(text: str) -> bool:
     if len(text.split(maxsplit=_FEWEST_WORDS)) < _FEWEST_WORDS and (
         text.isascii() or len(UNSPACED_LETTER.findall(text[:_LONG])) < fewest_letters
     ):
-        return has_end(text) and has_finite_verb(text)
+        return has_end(text) and (has_finite_verb(text) or is_instruction(text))
     return has_end(text) or (len(text) > _LONG and bool(_INNER_END.search(text)))
 
 

@@ -86,7 +86,11 @@ def test_dropped_text_is_kept_with_its_reason(mixed):
     for reason in ("exact_duplicate", "near_duplicate", "too_short", "not_prose", "contaminated"):
         assert by_reason[reason] == counters[f"dropped/{reason}"], reason
     lines = Counter(row["reason"] for row in found if row["scope"] == "line")
-    assert lines["formula"] == counters["dropped_lines/formula"]
+    for reason in ("formula", "heading", "section", "list_item", "fragment"):
+        assert lines[reason] == counters.get(f"dropped_lines/{reason}", 0), reason
+    left_out = [row["text"] for row in found if row["step"] == "read"]
+    assert left_out
+    assert not any("''" in text or "[[" in text for text in left_out)
     texts = {row["reason"]: row for row in found if row["source"] == "jsonl"}
     assert texts["too_short"]["text"] == "Too short."
     assert {texts["exact_duplicate"]["id"], texts["exact_duplicate"]["detail"]} == {

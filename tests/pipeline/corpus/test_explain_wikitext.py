@@ -9,7 +9,7 @@ import html
 import pytest
 
 from cloze.core.config import parse_config
-from cloze.core.errors import DataError
+from cloze.core.errors import UsageError
 from cloze.pipeline.corpus.config import CorpusConfig
 from cloze.pipeline.corpus.explain import explain
 from tests.pipeline.corpus.readers.made import page
@@ -108,7 +108,7 @@ def test_the_dumps_language_wins(tmp_path):
     [
         "<dbname>enwiktionary</dbname>",
         "<base>https://en.wiktionary.org/wiki/Main_Page</base>",
-        "<dbname>frwikiquote</dbname>",
+        "<dbname>wikidatawiki</dbname>",
     ],
 )
 def test_a_dump_without_running_text_is_refused(tmp_path, site):
@@ -118,16 +118,10 @@ def test_a_dump_without_running_text_is_refused(tmp_path, site):
         f"siteinfo>{page('Mill', 'It is a mill that runs.')}</mediawiki>"
     )
     with pytest.raises(
-        DataError,
-        match=(
-            r"is a dump of Wik(tionary|iquote) .*; take a dump of Wikipedia, or set "
-            r"corpus\.other_wikis"
-        ),
+        UsageError, match=r"is a dump of Wik(tionary|idata) .*; .*corpus\.namespaces"
     ):
         explain(config(path), "Mill")
-    assert explain(config(path, other_wikis="read"), "Mill").sentences == [
-        "It is a mill that runs."
-    ]
+    assert explain(config(path, namespaces=["0"]), "Mill").sentences == ["It is a mill that runs."]
 
 
 def test_options_reach_the_reader(tmp_path):

@@ -5,8 +5,9 @@ from __future__ import annotations
 import html
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
+from html.entities import html5
 from typing import TYPE_CHECKING
 
 from cloze.pipeline.corpus.document import (
@@ -27,9 +28,15 @@ from cloze.pipeline.corpus.readers.encyclopedia.elements import (
     unescape_literals,
     without_padding,
 )
+from cloze.pipeline.corpus.readers.encyclopedia.lists import (
+    CLAUSE,
+    LETTER,
+    is_bad,
+    is_reference,
+    running_items,
+)
 from cloze.pipeline.corpus.readers.prose import (
     ends_as_sentence,
-    has_finite_verb,
     reads_as_prose,
     reads_as_statement,
 )
@@ -48,19 +55,23 @@ class ArticleRules:
 
     Attributes:
         dropped_sections: lower-case headings of sections to drop.
+        judged_sections: lower-case headings of sections that are dropped unless they are prose.
         kept_sections: lower-case headings; if any, only these sections are read. "" is the lead.
         language: language of the pages (ISO 639).
         formulas: treatment of formulas that do not read as text.
         kept_tables: treatment of tables.
         infoboxes: if True, the fields of infoboxes are collected.
+        project: Wikimedia project of the pages, such as `wikivoyage`.
     """
 
     dropped_sections: frozenset[str] = frozenset()
+    judged_sections: frozenset[str] = frozenset()
     kept_sections: frozenset[str] = frozenset()
     language: str = "en"
     formulas: Formulas = "drop"
     kept_tables: Form = "drop"
     infoboxes: bool = False
+    project: str = "wikipedia"
 
 
 class SectionFilter:
@@ -69,6 +80,9 @@ class SectionFilter:
     Args:
         dropped: lower-case headings of sections to drop, including subsections.
         retained: lower-case headings; if any, only these sections are read. "" is the lead.
+
+    Attributes:
+        is_read: the current section is read.
     """
 
     def __init__(self, dropped: frozenset[str], retained: frozenset[str]) -> None:
@@ -76,11 +90,7 @@ class SectionFilter:
         self._skipped = _NONE  # level of the heading whose section is dropped
         # level of the heading whose section is kept
         self._open = 0 if not retained or "" in retained else _NONE
-
-    @property
-    def is_read(self) -> bool:
-        """Return True if the current section is read."""
-        return self._skipped == _NONE and self._open != _NONE
+        self.is_read = self._open != _NONE
 
     def heading(self, level: int, name: str) -> None:
         """Enter the section of a heading of this level (1 to 6)."""
@@ -89,6 +99,7 @@ class SectionFilter:
             self._skipped = level if name in self._dropped else _NONE
         if self._retained and (level <= self._open or self._open in (0, _NONE)):
             self._open = level if name in self._retained else _NONE
+        self.is_read = self._skipped == _NONE and self._open != _NONE
 
 
 def lowered(names: Iterable[str]) -> frozenset[str]:
@@ -98,15 +109,11 @@ def lowered(names: Iterable[str]) -> frozenset[str]:
 
 # Assembly of paragraphs. The neighbours of a list, formula or table determine whether it is kept.
 
+_ENTITY = re.compile(r"&(#)?\w{1,32};")
 _RESIDUE = re.compile(r"\{\{+|\}\}+|\[\[+|\]\]+|\{\||^\|[-}]?|~~~+|\[\d{1,3}\]")
 _ARGUMENTS = re.compile(r"\|\s*[\w -]{1,20}\s?=(?!=)[^|]*")  # of a template without opening braces
 # Relative to the day on which the page is shown.
 _AGE = re.compile(r" ?\((?:age[ds]? *|(?:\d+ )?(?:years?|days?|months?) ago)\)")
-_LETTER = re.compile(r"[^\W\d_]")
-# In a list item: a book, not a sentence. ISBN, ISSN, ASIN, OCLC or doi at the start of a word; the
-# search is by one letter.
-_CITATION = re.compile(r"[AIOd](?<!\w.)(?:(?<=I)S[BS]N|(?<=A)SIN|(?<=O)CLC|(?<=d)oi:)")
-_CLAUSE = re.compile(r"[;,](?:\s*(?:and|or|und|et|y|e|och|og|en|i|и))?\Z")
 _LEADS = re.compile(r"[:：—–]\Z")
 _CONTINUES = re.compile(r"[a-z]+[\s,]")
 
@@ -116,8 +123,9 @@ _BEHIND = re.compile(rf"([{LATIN}{OTHER_SCRIPTS}][\"'”’)\]]*)(\s*)(?:{HOLE_T
 # Where no mark ends a sentence.
 _AT_END = re.compile(rf"(?<=[{UNMARKED}])\s*(?:{HOLE_TEMPLATE}\s*)+\Z")
 _AHEAD = re.compile(rf"^[\s{GAP}]*(?:{HOLE_TEMPLATE}\s*)+")
-_SENTENCES_SHARE, _CHARACTERS_SHARE = 2 / 3, 0.8  # minimum of sentences in a list
-_VERBS_SHARE = 0.5  # of the items
+# Minimum of prose in a section whose heading promises a bibliography, at the top and below another.
+_PROSE_SHARE, _PROSE_SHARE_BELOW = 0.5, 0.25
+_TOP = 2  # level of the sections of a page
 
 
 @dataclass(slots=True)
@@ -127,12 +135,28 @@ class ExtractedPage:
     Attributes:
         paragraphs: the text.
         infobox: fields of the infoboxes, if collected.
-        dropped: counts of omitted text by reason.
+        removed: (reason, text) of each omitted line or item; the text may be unknown.
     """
 
     paragraphs: list[str] = field(default_factory=list)
     infobox: list[InfoboxField] = field(default_factory=list)
-    dropped: Counter[str] = field(default_factory=Counter)
+    removed: list[tuple[str, str]] = field(default_factory=list)
+
+    @property
+    def dropped(self) -> Counter[str]:
+        """Return the counts of omitted text by reason."""
+        return Counter(reason for reason, _ in self.removed)
+
+    def omit(self, reason: str, *texts: str) -> None:
+        """Record omitted texts."""
+        self.removed += [(reason, text) for text in texts]
+
+    def readable_texts(self) -> tuple[tuple[str, str], ...]:
+        """Return `removed` as plain text."""
+        return tuple(
+            (reason, PLACEHOLDER_PATTERN.sub("[…]", plain(text.replace("''", ""))))
+            for reason, text in self.removed
+        )
 
 
 def drop_marginal_templates(line: str) -> str:
@@ -152,26 +176,60 @@ def _behind(match: re.Match[str]) -> str:
     )
 
 
+@dataclass(slots=True)
+class _Trial:
+    """A section that is kept if it is prose: its level and first paragraph, and characters."""
+
+    level: int = 0  # none
+    begin: int = 0
+    prose: int = 0
+    listed: int = 0
+
+
 class Blocks:
     """Assembler of paragraphs from the blocks of a page, added in order.
 
     Args:
         page: page to add the paragraphs to.
-        english: bool, True to apply rules based on English words.
+        rules: rules of the pages.
+
+    Attributes:
+        sections: tracker of the sections.
     """
 
-    def __init__(self, page: ExtractedPage, english: bool) -> None:
-        self._page, self._english = page, english
+    def __init__(self, page: ExtractedPage, rules: ArticleRules) -> None:
+        self._page, self._rules, self._english = page, rules, rules.language == "en"
         self._open = ""  # the last paragraph; the next block may continue it
         self._items: list[str] = []
         self._indented = True  # all items are indented text
         self._term = ""  # of a definition that has not followed yet
+        self.sections = SectionFilter(rules.dropped_sections, rules.kept_sections)
+        self._trial = _Trial()  # a judged section
+
+    def section(self, level: int, name: str) -> None:
+        """Enter the section of a heading of this level (1 to 6)."""
+        self.heading()
+        self._page.omit("heading", name)
+        if level <= self._trial.level:
+            self._judge()
+        self.sections.heading(level, name)
+        is_judged = name.strip(" :").lower() in self._rules.judged_sections
+        if is_judged and not self._trial.level and self.sections.is_read:
+            self._trial = _Trial(level, len(self._page.paragraphs))
+
+    def _judge(self) -> None:
+        """Drop the section on trial unless enough of it is prose outside of lists."""
+        trial, self._trial = self._trial, _Trial()
+        share = _PROSE_SHARE_BELOW if trial.level > _TOP else _PROSE_SHARE
+        if not trial.prose or trial.prose < share * (trial.prose + trial.listed):
+            self._page.omit("section", *self._page.paragraphs[trial.begin :])
+            del self._page.paragraphs[trial.begin :]
 
     def paragraph(self, text: str) -> None:
         """Add a paragraph."""
         self._close_list()
         text = plain(text)
-        if not _LETTER.search(text) and not PLACEHOLDER_PATTERN.search(text):
+        if not LETTER.search(text) and not PLACEHOLDER_PATTERN.search(text):
             return
         if self._open and PLACEHOLDER_PATTERN.search(self._open[-1]) and _CONTINUES.match(text):
             # a formula on a separate line
@@ -188,8 +246,8 @@ class Blocks:
     def close_term(self) -> None:
         """Treat a term without a definition as a heading: bold text above what follows."""
         if self._term:
+            self._page.omit("heading", self._term)
             self._term = ""
-            self._page.dropped["heading"] += 1
             self.heading()
 
     def item(self, text: str, *, indented: bool, defines: bool = False) -> None:
@@ -204,9 +262,11 @@ class Blocks:
             text = f"{self._term.rstrip(': ')}: {text}" if defines else text
             self._term, indented = "", False
         text = plain(text)
-        if _LETTER.search(text) or PLACEHOLDER_PATTERN.search(text):
+        if LETTER.search(text) or PLACEHOLDER_PATTERN.search(text):
             self._items.append(text)
             self._indented &= indented
+        elif text:
+            self._page.omit("list_item", text)
 
     def heading(self) -> None:
         """End the current block: what follows is separate."""
@@ -226,10 +286,13 @@ class Blocks:
         text = plain(text)
         if text:
             self._page.paragraphs.append(text)
+            self._trial.listed += len(text)
 
     def finish(self) -> ExtractedPage:
         """Finish the page and return it."""
         self.heading()
+        if self._trial.level:
+            self._judge()
         return self._page
 
     def _close_list(self) -> None:
@@ -240,24 +303,26 @@ class Blocks:
         self._items, self._indented = [], True
         introduces_list = _LEADS.search(self._open) or not ends_as_sentence(self._open)
         introduction = self._open if self._open and introduces_list else ""
-        if indented and not any(_LETTER.search(item) for item in items):  # formulas
+        if indented and not any(LETTER.search(item) for item in items):  # formulas
             self._omit_list(introduction, PLACEHOLDER)
-        elif not _is_running_text(
-            items, led=bool(introduction), indented=indented, english=self._english
-        ):
-            self._page.dropped["list_item"] += len(items)
+            return
+        kept = running_items(items, self._rules, led=bool(introduction), indented=indented)
+        if len(kept) < len(items):
+            self._page.omit("list_item", *(item for item in items if item not in kept))
+        self._trial.listed += sum(map(len, items))
+        if not kept:
             self._omit_list(introduction, HOLE_LIST)
         elif introduction and all(
-            ends_as_sentence(item) or _CLAUSE.search(item) for item in items[:-1]
+            ends_as_sentence(item) or CLAUSE.search(item) for item in kept[:-1]
         ):
-            self._open = " ".join([introduction, *items])
+            self._open = " ".join([introduction, *kept])
             self._emit()
         else:
             if introduction:
                 self._page.paragraphs.append(introduction)
                 self._open = ""
             self._emit()
-            self._page.paragraphs += items
+            self._page.paragraphs += kept
 
     def _omit_list(self, lead: str, hole: str) -> None:
         """Leave a placeholder for the omitted list; it marks a sentence that leads to it."""
@@ -268,7 +333,7 @@ class Blocks:
     def _emit(self) -> None:
         """Add the open paragraph to the page if it reads as running text."""
         text, self._open = self._open, ""
-        if not _LETTER.search(text):
+        if not LETTER.search(text):
             return
         if (
             reads_as_prose(text)
@@ -277,38 +342,23 @@ class Blocks:
             or (self._english and reads_as_statement(text))
         ):
             self._page.paragraphs.append(text)
+            if self._trial.level and not (
+                has_hole(text[-1:]) or is_bad(text) or is_reference(text)
+            ):
+                self._trial.prose += len(text)
         else:
-            self._page.dropped["fragment"] += 1
+            self._page.omit("fragment", text)
 
 
-def _is_running_text(items: Sequence[str], *, led: bool, indented: bool, english: bool) -> bool:
-    """Return True if the items of a list are kept as text.
-
-    In English, a list without a lead-in whose items hardly have verbs is a bibliography or an
-    inventory, even if its items end like sentences.
-    """
-    if any(has_hole(item) or _CITATION.search(item) for item in items):
-        return False
-    if led and len(items) > 1:
-        clauses = [bool(_CLAUSE.search(item)) for item in items]
-        if all(clauses[:-1]) and not clauses[-1]:
-            return True
-    sentences = [
-        item for item in items if reads_as_prose(item) or (english and reads_as_statement(item))
-    ]
-    if indented and led:
-        return len(sentences) == len(items)
-    if len(sentences) < _SENTENCES_SHARE * len(items):
-        return False
-    if sum(map(len, sentences)) < _CHARACTERS_SHARE * sum(map(len, items)):
-        return False
-    return led or not english or sum(map(has_finite_verb, items)) >= _VERBS_SHARE * len(items)
+def _unescaped(match: re.Match[str]) -> str:
+    # html.unescape would also take the beginning of `&notit;`, and references without a semicolon
+    return html.unescape(match[0]) if match[1] or match[0][1:] in html5 else match[0]
 
 
 def plain(text: str) -> str:
     """Return text on one line without remnants of markup."""
     if "&" in text:
-        text = html.unescape(text)
+        text = _ENTITY.sub(_unescaped, text)
     if "|" in text:
         text = _ARGUMENTS.sub(HOLE_TEMPLATE, text)
     if "[" in text or "]" in text or "{" in text or "}" in text or "~" in text or text[:1] == "|":

@@ -17,7 +17,6 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Literal
 
 from cloze.core import storage
-from cloze.core.errors import DataError
 from cloze.pipeline.corpus.document import Document, escape_markup
 from cloze.pipeline.corpus.options import CorpusOptions
 from cloze.pipeline.corpus.provenance import page_url, wiki
@@ -27,6 +26,7 @@ from cloze.pipeline.corpus.readers.base import (
     ReadCounters,
     Slice,
     has_expected_type,
+    kind_of,
 )
 from cloze.pipeline.corpus.readers.encyclopedia import mediawiki_names
 from cloze.pipeline.corpus.readers.encyclopedia.blocks import lowered
@@ -46,6 +46,8 @@ if TYPE_CHECKING:
 SLICE_BYTES = 32 << 20  # approximate compressed bytes per slice: half a minute on one core
 _STREAM = re.compile(rb"BZh[1-9]1AY&SY")
 _LINE = re.compile(rb"^(\d{1,19}):", re.MULTILINE)
+_PROOFREAD = "proofread-page"  # Wikisource: a page of a book, whose header and footer are margins
+_MARGINS = re.compile(r"<noinclude>.*?</noinclude>", re.DOTALL)
 _log = logging.getLogger(__name__)
 
 
@@ -144,8 +146,9 @@ class WikipediaOptions(CorpusOptions):
     math: Literal["drop", "latex"] = "drop"
     """wikipedia: drop sentences with formulas that are not readable as text, or keep LaTeX."""
 
-    other_wikis: Literal["refuse", "read"] = "refuse"
-    """wikipedia: refuse or read dumps of wikis without running text, such as Wiktionary."""
+    namespaces: tuple[str, ...] = ()
+    """wikipedia: number or name of a namespace to read, such as 0, Cookbook. Repeatable. Default:
+    by project; none of Wiktionary, Commons and Wikidata."""
 
     def sections_to_drop(self, language: str) -> frozenset[str]:
         """Return the lower-case headings of sections to drop in this language (empty: unknown)."""
@@ -155,15 +158,24 @@ class WikipediaOptions(CorpusOptions):
             return mediawiki_names.appended_sections(*languages)
         return lowered(self.dropped_sections)
 
-    def rules(self, language: str) -> dict[str, Any]:
+    def namespaces_to_read(self, project: str) -> frozenset[str]:
+        """Return the numbers and lower-case names of the namespaces that are read of a project."""
+        return lowered(self.namespaces or mediawiki_names.namespaces_of(project))
+
+    def rules(self, language: str, project: str = "wikipedia") -> dict[str, Any]:
         """Return the fields of `ArticleRules` for pages in this language (empty: unknown)."""
+        dropped = self.sections_to_drop(language)
+        judged = mediawiki_names.PROSE_OR_LISTS if self.dropped_sections is None else frozenset()
         return {
-            "dropped_sections": self.sections_to_drop(language),
+            "dropped_sections": dropped - judged,
+            # listings are no books
+            "judged_sections": frozenset() if project == "wikivoyage" else dropped & judged,
             "kept_sections": lowered(self.kept_sections),
             "language": language or self.fallback_language,
             "formulas": self.math,
             "kept_tables": self.tables,
             "infoboxes": self.infobox == "metadata",
+            "project": project,
         }
 
 
@@ -196,7 +208,8 @@ class WikipediaReader(FileReader):
             unpacked: ByteSource = source
             if not begin:
                 head, unpacked = peek(as_utf8(source), HEAD_BYTES)
-                if head.lstrip()[:1] != b"<" and not has_expected_type(head, tally):
+                is_other = head.lstrip()[:1] != b"<" or kind_of(head)[0] == "an HTML page"
+                if is_other and not has_expected_type(head, tally):
                     return
             dump = Dump(
                 unpacked,
@@ -208,16 +221,24 @@ class WikipediaReader(FileReader):
             for page in dump.pages():
                 if parser is None:
                     site = site or dump.site
-                    check_wiki(file_slice.path, site.dbname, site.base, options)
+                    project = mediawiki_names.project(site.dbname, site.base)
+                    namespaces = options.namespaces_to_read(project)
+                    if fault := _refusal(site, project, options):
+                        if not begin:  # once a dump
+                            tally.quarantine("other_wiki", fault)
+                        return
                     language = mediawiki_names.language_code(site.language)
-                    parser = WikitextParser(site.names, **options.rules(language))
+                    parser = WikitextParser(site.names, **options.rules(language, project))
                     tally.set_origin(wiki(site.dbname, site.base, file_slice.name))
                 tally.read_texts([page.text])
-                reason = _reason(page, parser, disambiguation)
+                reason = _reason(page, parser, disambiguation, namespaces)
                 if reason is not None:
                     tally.drop(reason)
                     continue
-                extracted = parser.extract(escape_markup(page.text))
+                text = page.text
+                if page.model.strip() == _PROOFREAD:
+                    text = _MARGINS.sub("", text)
+                extracted = parser.extract(escape_markup(text))
                 for line_reason, count in extracted.dropped.items():
                     tally.drop_lines(line_reason, count)
                 yield Document(
@@ -228,30 +249,32 @@ class WikipediaReader(FileReader):
                     language=parser.language,
                     url=page_url(site.base, page.title) if site else "",
                     infobox=tuple(extracted.infobox),
+                    left_out=extracted.readable_texts() if options.keep_dropped else (),
                 )
         if not dump.count and not tally.unreadable and file_slice.span is None:
             tally.quarantine("empty_dump", "the dump holds no page")
 
 
-def check_wiki(path: str, name: str, address: str, options: WikipediaOptions) -> None:
-    """Check that a dump is of a wiki with running text.
+def refuse_project(project: str, name: str) -> str:
+    """Return why a wiki of a project without running text is not read."""
+    return (
+        f"it is a dump of {project.capitalize()} ({name}), hardly a sentence of whose pages is "
+        f"running text; remove it, or set corpus.namespaces to 0 to read what there is"
+    )
 
-    Args:
-        path: path of the dump.
-        name: database name, such as `enwiktionary`; may be empty.
-        address: URL of a page of the wiki.
-        options: options of the stage.
 
-    Raises:
-        DataError: the wiki has hardly any running text, and `other_wikis` is `refuse`.
-    """
-    project = mediawiki_names.project_without_prose(name, address)
-    if project and options.other_wikis == "refuse":
-        raise DataError(
-            f"{path} is a dump of {project.capitalize()} ({name or address}) and no encyclopedia: "
-            f"hardly a sentence of its pages would be left; take a dump of Wikipedia, or set "
-            f"corpus.other_wikis to read to take what is left"
+def _refusal(site: Site, project: str, options: WikipediaOptions) -> str:
+    """Return why a dump is not read; empty if it is."""
+    if not options.namespaces_to_read(project):
+        return refuse_project(project, site.dbname or site.base)
+    known = {name for names in site.names.values() for name in names if name}
+    names = {name for name in lowered(options.namespaces) if not name.isdigit()}
+    if known and (missing := sorted(names - known)):
+        return (
+            f"the dump has no namespace {missing[0]!r} (corpus.namespaces), but "
+            f"{', '.join(sorted(known))}"
         )
+    return ""
 
 
 def _site(file_slice: Slice, options: WikipediaOptions) -> Site:
@@ -266,13 +289,21 @@ def _site(file_slice: Slice, options: WikipediaOptions) -> Site:
         return dump.site
 
 
-def _reason(page: Page, markup: WikitextParser, disambiguation: frozenset[str]) -> str | None:
+def is_in(namespaces: frozenset[str], key: str, title: str) -> bool:
+    """Return True if a page is in one of the namespaces, by number or by the title's prefix."""
+    return key in namespaces or title.partition(":")[0].strip().lower() in namespaces
+
+
+def _reason(
+    page: Page, markup: WikitextParser, disambiguation: frozenset[str], namespaces: frozenset[str]
+) -> str | None:
     """Return why a page is not an article; None if it is one."""
     if page.redirect or mediawiki_names.is_redirect(page.text):
         return "redirect"
-    if page.ns.strip() not in ("", "0") or (not page.ns and markup.is_namespaced(page.title)):
+    key = page.ns.strip() or ("" if markup.is_namespaced(page.title) else "0")
+    if not is_in(namespaces, key, page.title):
         return "namespace"
-    if page.model.strip() not in ("", "wikitext"):
+    if page.model.strip() not in ("", "wikitext", _PROOFREAD):
         return "not_wikitext"
     if page.too_long:
         return "too_long"

@@ -103,6 +103,8 @@ APPENDED_SECTIONS = {
     if section.startswith("appended sections ")
 }
 
+PROSE_OR_LISTS = read_names("sections of prose or of lists")
+
 
 def appended_sections(*languages: str) -> frozenset[str]:
     """Return the lower-case headings of sections without running text: references, links, notes.
@@ -117,9 +119,10 @@ def appended_sections(*languages: str) -> frozenset[str]:
 
 
 _CODE = re.compile(r"([a-z]{2,3})(?:-.*)?")
-_NO_PROSE = "wiktionary|wikiquote|wikisource|wikidata|commons|species"
-_DATABASE = re.compile(rf"(?:.*?)({_NO_PROSE})(?:wiki)?")
-_HOST = re.compile(rf"https?://(?:[\w-]+\.)*({_NO_PROSE})\.")
+_NAMESPACES = read_table("namespaces by project")
+_OTHERS = "|".join(name for name in _NAMESPACES if name != "wikipedia")
+_DATABASE = re.compile(rf"(?:.*?)({_OTHERS})(?:wiki)?")
+_HOST = re.compile(rf"https?://(?:[\w-]+\.)*({_OTHERS})\.")
 
 
 def language_code(name: str) -> str:
@@ -128,12 +131,50 @@ def language_code(name: str) -> str:
     return match[1] if match else ""
 
 
-def project_without_prose(dbname: str, base: str) -> str:
-    """Return the Wikimedia project of a dump if it has hardly any running text; else "".
+def project(dbname: str, base: str) -> str:
+    """Return the Wikimedia project of a dump: `wiktionary`, `commons`; of others `wikipedia`.
 
     Args:
         dbname: database name, such as `enwiktionary`.
         base: URL of a page of the wiki.
     """
     match = _DATABASE.fullmatch(dbname.lower()) or _HOST.match(base.lower())
-    return match[1] if match else ""
+    return match[1] if match else "wikipedia"
+
+
+def namespaces_of(project: str) -> tuple[str, ...]:
+    """Return the namespaces of a project that are read by default: 0, and lower-case names."""
+    return tuple(filter(None, _NAMESPACES[project].split(";")))
+
+
+# Templates of projects.
+
+_WORDS_OF_WIKTIONARY = read_names("wiktionary words")
+_LISTING_NAMES = _LISTS["listing names"]
+_LISTING_CONTENT = re.compile(rf"(.*?)(?:{'|'.join(map(re.escape, _LISTS['listing contents']))})")
+
+
+def listing(content: str) -> str:
+    """Return names and descriptions of a listing of Wikivoyage, `Mill: It is old.`, else "".
+
+    Args:
+        content: text between the braces, with inner templates rendered.
+    """
+    arguments: dict[str, str] = {}
+    for argument in content.split("|")[1:]:
+        key, equals, value = argument.partition("=")
+        if equals:
+            arguments[key.strip().lower()] = " ".join(value.split())
+    pieces: list[str] = []
+    for key, value in arguments.items():
+        if value and (match := _LISTING_CONTENT.fullmatch(key)):
+            names = (arguments.get(f"{match[1]}{name}") for name in _LISTING_NAMES)
+            pieces.append(": ".join((*list(filter(None, names))[:1], value)))
+    return "\n\n".join(pieces) or next(
+        (arguments[name] for name in _LISTING_NAMES if arguments.get(name)), ""
+    )
+
+
+def is_word(content: str) -> bool:
+    """Return True if a template of Wiktionary shows the word that it names."""
+    return content.partition("|")[0].strip().lower() in _WORDS_OF_WIKTIONARY

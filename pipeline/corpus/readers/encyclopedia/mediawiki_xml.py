@@ -25,6 +25,7 @@ _LONGEST_BORDER = 16
 _LONGEST_HEADER = 4 << 20
 _LONGEST_TOKEN = 4 << 20  # bytes of a tag; expat holds a token in memory
 _DOCTYPE = re.compile(rb"<!DOCTYPE\s*([\w:.-]{0,40})", re.IGNORECASE)
+_FIRST_TAG = re.compile(rb"<([A-Za-z][A-Za-z0-9:._-]{0,40})")
 _ENCODING = re.compile(rb"""^\s*<\?xml[^>]{0,100}?encoding\s*=\s*["']([\w.:-]{1,40})["']""")
 _ENCODINGS = (b"utf-8", b"utf8", b"utf-16", b"us-ascii", b"ascii")
 _LANGUAGE = re.compile(r"""<mediawiki\b[^>]*\bxml:lang\s*=\s*["']([\w-]{1,20})["']""", re.ASCII)
@@ -212,9 +213,9 @@ class Dump:
         self._has_started = True
         return True
 
-    def _refuse(self, sentence: str) -> None:
+    def _refuse(self, sentence: str, remedy: str = "get the file again") -> None:
         self._is_refused = True
-        self._tally.record_damage("damaged", sentence)
+        self._tally.record_damage("damaged", sentence, remedy=remedy)
 
     def _scan(self) -> Iterator[Page]:
         """Yield the pages that end in the buffer."""
@@ -291,9 +292,15 @@ class Dump:
         if fault := _header_fault(self._buffer):
             self._refuse(fault)
         elif self._buffer.strip() and b"<mediawiki" not in self._buffer:
-            self._refuse(
-                "the dump is damaged at byte 0 of its XML (it holds no element <mediawiki>)"
-            )
+            if tag := _FIRST_TAG.search(self._buffer):
+                self._refuse(
+                    f"the file is no MediaWiki dump but begins with <{tag[1].decode()}>",
+                    "take a dump of pages, such as enwiki-latest-pages-articles.xml.bz2",
+                )
+            else:
+                self._refuse(
+                    "the dump is damaged at byte 0 of its XML (it holds no element <mediawiki>)"
+                )
         elif self._buffer.strip() and b"</mediawiki" not in self._buffer and not self._has_gap:
             self._refuse("the dump is truncated: it ends before its first page")
 

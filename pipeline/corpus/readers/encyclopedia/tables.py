@@ -225,7 +225,7 @@ def add_field(box: str, name: str, lines: list[str], page: ExtractedPage) -> Non
     if not name or not value or _LAYOUT.fullmatch(name) or _SETTING.fullmatch(value):
         return
     if PLACEHOLDER_PATTERN.search(value):
-        page.dropped[REASON] += 1
+        page.omit(REASON, f"{name}: {value}")
     else:
         page.infobox.append(InfoboxField(box, name, value))
 

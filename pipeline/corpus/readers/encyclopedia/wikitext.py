@@ -20,12 +20,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from cloze.pipeline.corpus.document import HOLE_TEMPLATE
-from cloze.pipeline.corpus.readers.encyclopedia import tables, templates
+from cloze.pipeline.corpus.readers.encyclopedia import mediawiki_names, tables, templates
 from cloze.pipeline.corpus.readers.encyclopedia.blocks import (
     ArticleRules,
     Blocks,
     ExtractedPage,
-    SectionFilter,
     drop_marginal_templates,
 )
 from cloze.pipeline.corpus.readers.encyclopedia.elements import (
@@ -33,7 +32,9 @@ from cloze.pipeline.corpus.readers.encyclopedia.elements import (
     GAP,
     drop_elements,
     escape_literals,
-    power,
+    escape_nowiki,
+    resolve_scripts,
+    resolve_variants,
     touch,
     without_quotes,
 )
@@ -45,16 +46,17 @@ from cloze.pipeline.corpus.readers.encyclopedia.mediawiki_names import (
 
 _FILE_KEYS = (-2, 6, 14)  # media, files, categories: links into them show no text
 
+# Where `-{…}-` may stand inside of a template's argument, and its bar is none of the template's.
+_VARIANT_LANGUAGES = frozenset("ban crh gan iu kk ku mni sh shi sr tg tly uz wuu zh".split())
 _NAMESPACES = FILE_ALIASES | CATEGORY_ALIASES | read_names("namespaces")
 
 
-_NOWIKI = re.compile(r"<nowiki>(.*?)</nowiki>", re.DOTALL | re.IGNORECASE)
 _PARAMETER = re.compile(r"\{\{\{[^{}]*\}\}\}")
 # Of `|}` only the second character, for bars are frequent.
 _BRACKET = re.compile(r"\{[{|]|\}\}|\[\[|\]\]|\}(?<=\|\})(?!\})")
 # A link without inner brackets: its label, or a target that is shown, or content to examine.
 _SIMPLE_LINK = re.compile(
-    r"\[\[(?:[^\[\]{}|:]*\|(?=\s*[^\s\[\]])([^\[\]{}]*)|(?=\S)([^\[\]{}|:#]+)(?<=\S)|"
+    r"\[\[(?:[^\[\]{}|:]*\|(?=\s*[^\s\[\]])([^\[\]{}]*)|(?=\S)([^\[\]{}|:']+)(?<=\S)|"
     r"([^\[\]{}]*))\]\]"
 )
 _TABLE_INDENT = 40  # characters of blanks and list marks before a table
@@ -73,21 +75,23 @@ _FILE = re.compile(
 )
 
 _EXTERNAL = re.compile(
-    r"\[(?:(?:https?|ftp|irc|news):)?//([^\]\n]{0,2000})\]|\[mailto:([^\]\n]{0,2000})\]"
+    r"\[(?:[a-zA-Z][a-zA-Z+.-]{1,9}:)?//((?:\[[\d:.A-Fa-f]+\])?[^\]\n]{0,2000})\]|"
+    r"\[(?:mailto|news|tel|urn|geo):([^\]\n]{0,2000})\]"
 )
 _URL = re.compile(r"(?:https?|ftp)://[^\s<>\]|]*")
-_POWER = re.compile(r"<sup>(?<=[\w)]<sup>)([−–+-]?\d{1,3})</sup>")
 _BLOCK_TAG = re.compile(
-    r"</?(?:p|div|blockquote|center|poem|ul|ol|li|dl|dd|dt|h[1-6]|hr|onlyinclude|"
-    r"noinclude)\b[^<>]*>",
-    re.IGNORECASE,
+    r"</?(?:p|div|blockquote|center|poem|ul|ol|li|dl|dd|dt|h[1-6]|hr)\b[^<>]*>", re.IGNORECASE
+)
+# Of pages that others include or translate; a page itself shows what stands in them.
+_TRANSPARENT = re.compile(
+    r"<(?:/?(?i:onlyinclude|noinclude|includeonly|translate|tvar|languages|section)\b[^<>]*|/)>"
 )
 _BREAK = re.compile(r"<br\b[^<>]*>", re.IGNORECASE)
-_TAG = re.compile(r"</?[a-zA-Z][a-zA-Z0-9:-]*(?:\s[^<>]*)?/?>")
+# Of one letter only HTML's: `x<y and a>b` is no tag.
+_TAG = re.compile(
+    r"</?(?:[bipqsuBIPQSU]|[aA](?=\s[^<>]*=|>)|[a-zA-Z][a-zA-Z0-9:-]+)(?:\s[^<>]*)?/?>"
+)
 _SWITCH = re.compile(r"__[^\W\d_]{3,}__")
-_VARIANTS = re.compile(
-    r"-\{([^{}]*)\}-"
-)  # a word in several scripts: -{zh-hans:软件; zh-hant:軟體}-
 _HEADING = re.compile(r"(={1,6})\s*(.+?)\s*\1\s*")
 _OPENS = {"}}": "{{", "]]": "[[", "}": "{|"}
 _DEEPEST = 60  # maximum nesting of brackets; MediaWiki stops at 40 templates
@@ -135,19 +139,20 @@ class WikitextParser(ArticleRules):
 
     def extract(self, text: str) -> ExtractedPage:
         """Return the text passages of a page."""
-        text = _without_comments(text)
-        preceding, end_tag, remainder = text.rpartition("</nowiki>")
-        if end_tag:
-            text = (
-                _NOWIKI.sub(lambda match: escape_literals(match[1]), preceding + end_tag)
-                + remainder
-            )
-        text = drop_elements(text, self.formulas)
-        text = _PARAMETER.sub("", text) if "{{{" in text else text
+        text = self.without_elements(text)
         page = self._paragraphs(self._inline(text))
         if self.infoboxes:
             tables.collect_infoboxes(text, self.shown, page)
         return page
+
+    def without_elements(self, text: str) -> str:
+        """Return wikitext without comments, parameters and elements that are not running text."""
+        text = _without_comments(text)
+        text = escape_nowiki(text) if "</nowiki" in text or "</NOWIKI" in text else text
+        if self.language in _VARIANT_LANGUAGES:
+            text = resolve_variants(text, before_links=True)
+        text = drop_elements(text, self.formulas)
+        return _PARAMETER.sub("", text) if "{{{" in text else text
 
     def shown(self, text: str) -> str:
         """Return what the page shows for a piece of wikitext without non-text elements."""
@@ -162,10 +167,11 @@ class WikitextParser(ArticleRules):
         if "<" in text:
             if _HAS_CODE.search(text):
                 text = _without_code_tags(text)
-            text = _POWER.sub(_raised, text)
+            text = _TRANSPARENT.sub("", text)
+            if "<su" in text or "<SU" in text:
+                text = resolve_scripts(text)
             text = _TAG.sub("", _BLOCK_TAG.sub("\n\n", text))
-        if "-{" in text:
-            text = _VARIANTS.sub(_variant, text)
+        text = resolve_variants(text) if "-{" in text else text
         return _SWITCH.sub("", text)
 
     def _simple_links(self, text: str) -> str:
@@ -232,8 +238,8 @@ class WikitextParser(ArticleRules):
         if colon and not is_shown and (prefix in self._files or _FILE.search(content)):
             return ""
         if bar:
-            if label.strip():
-                return label
+            if label:
+                return label if label.strip() else " "
             return re.sub(r"\s*\(.*\)$|,.*$", "", title if colon else target)  # the "pipe trick"
         if colon and prefix in _INTERWIKI:
             return title.rpartition(":")[2]
@@ -244,9 +250,13 @@ class WikitextParser(ArticleRules):
             and _LANGUAGE.fullmatch(prefix)
         ):
             return ""
-        return target.lstrip(":").partition("#")[0] or target.lstrip("#")
+        return target.lstrip(":").replace("''", escape_literals("''"))
 
     def _template(self, content: str, line: str, after: str) -> str:
+        if self.project == "wikivoyage" and (listing := mediawiki_names.listing(content)):
+            return listing
+        if self.project == "wiktionary" and not mediawiki_names.is_word(content):
+            return HOLE_TEMPLATE  # a code of a language, or what only a server knows
         return templates.render(content, self.language, line, after)
 
     def _table(self, content: str, line: str, after: str) -> str:
@@ -260,9 +270,9 @@ class WikitextParser(ArticleRules):
     def _paragraphs(self, text: str) -> ExtractedPage:
         """Assemble the paragraphs from text without brackets and tags, line by line."""
         page = ExtractedPage()
-        blocks = Blocks(page, self.language == "en")
+        blocks = Blocks(page, self)
         lines: list[str] = []  # of the open paragraph
-        sections = SectionFilter(self.dropped_sections, self.kept_sections)
+        sections = blocks.sections
 
         def flush() -> None:
             if lines:
@@ -292,11 +302,9 @@ class WikitextParser(ArticleRules):
             )
             if heading:
                 flush()
-                blocks.heading()
-                page.dropped["heading"] += 1
-                sections.heading(len(heading[1]), html.unescape(heading[2]))
+                blocks.section(len(heading[1]), html.unescape(heading[2]))
             elif not sections.is_read:
-                page.dropped["section"] += 1
+                page.omit("section", line)
             elif first_character in "*#;:":
                 if lines:
                     flush()
@@ -320,7 +328,7 @@ class WikitextParser(ArticleRules):
             elif first_character in "|!" or line.startswith("----"):
                 flush()
                 blocks.omit()
-                page.dropped["table_row"] += 1
+                page.omit("table_row", line)
             else:
                 lines.append(line)
         flush()
@@ -368,10 +376,6 @@ def _abandon(stack: list[_Frame]) -> None:
     stack[-1].pieces.append(content)
 
 
-def _raised(match: re.Match[str]) -> str:
-    return power(match.string[match.start() - 1], match[1])[1:]
-
-
 def _without_code_tags(text: str) -> str:
     """Remove tags of program code; inside them, tags unknown to HTML are text."""
     pieces: list[str] = []
@@ -392,9 +396,3 @@ def _without_code_tags(text: str) -> str:
 
 def _unknown_tag(match: re.Match[str]) -> str:
     return match[0] if match[1].lower() in _HTML else escape_literals(match[0])
-
-
-def _variant(match: re.Match[str]) -> str:
-    """Return the first script's word."""
-    content = match[1].partition("|")[2] if "|" in match[1] else match[1]
-    return content.split(";")[0].rpartition(":")[2].strip()

@@ -317,13 +317,14 @@ def _namespace(root: Any) -> int:
     return int(match[1]) if match else 0
 
 
-def reason(article: Article, root: Any, more: frozenset[str]) -> str | None:
+def reason(article: Article, root: Any, more: frozenset[str], is_read: bool) -> str | None:
     """Return why a page is not an article; None if it is one.
 
     Args:
         article: the page.
         root: lxml element, the root of its HTML.
         more: lower-case names of additional templates that mark disambiguation pages.
+        is_read: bool, True if the page's namespace is read.
     """
     text = article.html  # searching its tree takes as long as parsing it
     redirect = "mw:PageProp/redirect" in text and root.xpath(
@@ -331,7 +332,7 @@ def reason(article: Article, root: Any, more: frozenset[str]) -> str | None:
     )
     if redirect or mediawiki_names.is_redirect(article.wikitext):
         return "redirect"
-    if article.namespace:
+    if not is_read:
         return "namespace"
     template_markup = "".join(f"{{{{{name}}}}}" for name in article.templates)
     if (

@@ -19,7 +19,6 @@ from cloze.pipeline.corpus.readers.encyclopedia.blocks import (
     ArticleRules,
     Blocks,
     ExtractedPage,
-    SectionFilter,
     drop_marginal_templates,
 )
 from cloze.pipeline.corpus.readers.encyclopedia.elements import (
@@ -27,14 +26,15 @@ from cloze.pipeline.corpus.readers.encyclopedia.elements import (
     escape_literals,
     formula,
     left_over,
-    power,
+    lowered_text,
+    raised,
 )
 from cloze.pipeline.corpus.readers.encyclopedia.templates import is_pronunciation
 from cloze.pipeline.corpus.readers.html import element_roles
 from cloze.pipeline.corpus.readers.html.element_roles import BLOCKS, HEADINGS, TEMPLATE, cells
 
-_EXPONENT = re.compile(r"[−–+-]?\d{1,3}")
 _BASE = re.compile(r"[\w)]")
+_LONGEST_SCRIPT = 200  # characters of raised or lowered text
 _STYLED = re.compile(r"\A\{\\(?:displaystyle|textstyle|scriptstyle)\s*(.*)\}\Z", re.DOTALL)
 _MARKUP = re.compile(r"[&\[\]{}|]|~~~")  # `Blocks` would take these for wikitext
 _BETWEEN = "\0"  # between lines of a cell; `parse` removes NULs
@@ -119,8 +119,7 @@ class _TreeWalk:
     def __init__(self, rules: HtmlExtractor, flat: bool = False) -> None:
         self._rules, self._flat = rules, flat
         self._page = ExtractedPage()
-        self._blocks = Blocks(self._page, rules.language == "en")
-        self._sections = SectionFilter(rules.dropped_sections, rules.kept_sections)
+        self._blocks = Blocks(self._page, rules)
         self.pieces: list[str] = []  # of the open paragraph, item or heading
         self._items: list[_Item] = []  # open, nested
         # ids of template outputs that only give a pronunciation
@@ -157,8 +156,8 @@ class _TreeWalk:
             return False
         if tag == "br" or tag == "wbr":
             self.pieces.append((_BETWEEN if self._flat else " ") if tag == "br" else "")
-        elif tag == "sup":
-            return self._raised(element)
+        elif tag == "sup" or tag == "sub":
+            return self._script(element)
         elif tag == "hr":
             self._flush()
             self._omit()
@@ -213,20 +212,19 @@ class _TreeWalk:
             self._table(element)
         elif role == "box" and not self._items:
             self._flush()
-            if self._sections.is_read:
+            if self._blocks.sections.is_read:
                 self._blocks.paragraph("")  # ends a list
         else:
             self.pieces.append(" ")
 
-    def _raised(self, element: Any) -> bool:
-        """Convert a raised number to a power; return True to visit the element instead."""
-        text = "".join(element.itertext()).strip()
-        previous = self._last()
-        if not (_EXPONENT.fullmatch(text) and _BASE.match(previous)):
+    def _script(self, element: Any) -> bool:
+        """Convert raised or lowered text; return True to visit the element instead."""
+        text, previous = _written(element).strip(), self._last()
+        if not _BASE.match(previous) or len(text) > _LONGEST_SCRIPT:
             return True
-        while not self.pieces[-1]:
-            self.pieces.pop()
-        self.pieces[-1] = self.pieces[-1][:-1] + power(previous, text)
+        if any(self._role(child) != "text" for child in element.iterdescendants()):
+            return True
+        self.pieces.append(_script(element, previous, text))
         return False
 
     def _end(self, tag: str) -> None:
@@ -252,8 +250,7 @@ class _TreeWalk:
         name = " ".join("".join(self.pieces).split())
         self.pieces.clear()
         if name:
-            self._page.dropped["heading"] += 1
-            self._sections.heading(level, name)
+            self._blocks.section(level, name)
 
     def _flush(self) -> None:
         """Finish the open paragraph, item or term."""
@@ -265,8 +262,8 @@ class _TreeWalk:
             text = drop_marginal_templates(text)
         if not text:
             return
-        if not self._sections.is_read:
-            self._page.dropped["section"] += 1
+        if not self._blocks.sections.is_read:
+            self._page.omit("section", escape_literals(text))
             return
         if _MARKUP.search(text):
             text = escape_literals(text)
@@ -281,13 +278,13 @@ class _TreeWalk:
             self._blocks.item(text, indented=is_indented, defines=is_definition)
 
     def _omit(self) -> None:
-        if self._sections.is_read:
+        if self._blocks.sections.is_read:
             self._blocks.close_term()
             self._blocks.omit()
 
     def _table(self, element: Any) -> None:
-        if not self._sections.is_read:
-            self._page.dropped["section"] += 1
+        if not self._blocks.sections.is_read:
+            self._page.omit("section", "")
             return
         lines: list[str] = []
         if self._rules.kept_tables != "drop":
@@ -298,6 +295,24 @@ class _TreeWalk:
             self._blocks.add_line(line)
         if not lines:
             self._blocks.omit()
+
+
+def _script(element: Any, base: str, text: str) -> str:
+    after = (element.tail or "")[:1]
+    if element.tag == "sub":
+        return lowered_text(base, text, after)
+    return raised(base, text, after, is_variable=element.find(".//i") is not None)
+
+
+def _written(element: Any) -> str:
+    """Return the text of an element, with raised and lowered text as on one line."""
+    text = element.text or ""
+    for child in element:
+        inner = _written(child)
+        if child.tag in ("sup", "sub") and _BASE.match(text[-1:]):
+            inner = _script(child, text[-1], inner)
+        text += inner + (child.tail or "")
+    return text
 
 
 def _tex(element: Any) -> str:

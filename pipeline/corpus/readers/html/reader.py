@@ -27,8 +27,13 @@ from cloze.pipeline.corpus.readers.base import (
     has_expected_type,
     kind_of,
 )
+from cloze.pipeline.corpus.readers.encyclopedia import mediawiki_names
 from cloze.pipeline.corpus.readers.encyclopedia.blocks import lowered
-from cloze.pipeline.corpus.readers.encyclopedia.dump import WikipediaOptions, check_wiki
+from cloze.pipeline.corpus.readers.encyclopedia.dump import (
+    WikipediaOptions,
+    is_in,
+    refuse_project,
+)
 from cloze.pipeline.corpus.readers.html import archive
 from cloze.pipeline.corpus.readers.html.archive import is_zip, zip_members
 from cloze.pipeline.corpus.readers.plain_text import Line, read_lines
@@ -80,7 +85,7 @@ class _Reading:
         source: archive.UnpackedStream,
     ) -> None:
         self._slice, self._options, self._tally, self._source = file_slice, options, tally, source
-        self._extractors: dict[str, HtmlExtractor] = {}  # by language
+        self._extractors: dict[tuple[str, str], HtmlExtractor] = {}
         self._disambiguation = lowered(options.disambiguation_templates)
         self._has_articles = False  # the records are known to be articles
         self._has_origin = False  # of the dump's wiki
@@ -146,6 +151,8 @@ class _Reading:
                 yield from self._record(line, number, name)
             if not self._has_articles and self._tally.counters["quarantined/not_html"]:
                 return
+            if self._tally.counters["quarantined/other_wiki"]:
+                return
 
     def _record(self, line: Line, number: int, name: str) -> Iterator[Document]:
         location = f"line {number:,}" + (f" of {name}" if name else "")
@@ -203,7 +210,10 @@ class _Reading:
 
     def _article(self, article: Article) -> Iterator[Document]:
         """Yield the document of a Wikimedia Enterprise record."""
-        check_wiki(self._slice.path, article.wiki, article.url, self._options)
+        project = mediawiki_names.project(article.wiki, article.url)
+        if not self._options.namespaces_to_read(project):
+            self._tally.quarantine("other_wiki", refuse_project(project, article.wiki))
+            return
         if article.wiki and not self._has_origin:
             self._tally.set_origin(wiki(article.wiki, article.url, self._slice.name))
             self._has_origin = True
@@ -228,11 +238,14 @@ class _Reading:
     def _document(self, article: Article, name: str, root: Any) -> Iterator[Document]:
         from cloze.pipeline.corpus.readers.html import page
 
-        reason = archive.reason(article, root, self._disambiguation)
+        project = mediawiki_names.project(article.wiki, article.url if article.wiki else "")
+        namespaces = self._options.namespaces_to_read(project)
+        is_read = is_in(namespaces, str(article.namespace), article.title)
+        reason = archive.reason(article, root, self._disambiguation, is_read)
         if reason is not None:
             self._tally.drop(reason)
             return
-        extractor = self._extractor(article.language)
+        extractor = self._extractor(article.language, project)
         extracted = extractor.extract(page.content(root))
         for line_reason, count in extracted.dropped.items():
             self._tally.drop_lines(line_reason, count)
@@ -245,15 +258,17 @@ class _Reading:
             url=article.url,
             licence=article.licence,
             infobox=tuple(extracted.infobox),
+            left_out=extracted.readable_texts() if self._options.keep_dropped else (),
         )
 
-    def _extractor(self, language: str) -> HtmlExtractor:
-        """Return the extractor for pages of this language."""
+    def _extractor(self, language: str, project: str) -> HtmlExtractor:
+        """Return the extractor for pages of this language and project."""
         from cloze.pipeline.corpus.readers.html.page import HtmlExtractor
 
-        if language not in self._extractors:
-            self._extractors[language] = HtmlExtractor(**self._options.rules(language))
-        return self._extractors[language]
+        key = language, project
+        if key not in self._extractors:
+            self._extractors[key] = HtmlExtractor(**self._options.rules(*key))
+        return self._extractors[key]
 
 
 reader = HtmlReader()

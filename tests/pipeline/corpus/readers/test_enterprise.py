@@ -265,10 +265,12 @@ def test_the_language_of_an_article_chooses_its_rules(tmp_path):
 
 
 def test_a_wiki_of_another_kind_is_refused(tmp_path):
-    (tmp_path / "a.ndjson").write_bytes(lines(article(1, wiki="enwiktionary")))
-    with pytest.raises(DataError, match=r"dump of Wiktionary \(enwiktionary\) and no encyclopedia"):
-        read_all(tmp_path)
-    assert len(read_all(tmp_path, other_wikis="read")[0]) == 1
+    (tmp_path / "a.ndjson").write_bytes(lines(*[article(1, wiki="enwiktionary")] * 3))
+    documents, (tally,) = read_all(tmp_path)
+    assert documents == []
+    assert tally.counters["quarantined/other_wiki"] == 1
+    assert "dump of Wiktionary (enwiktionary)" in tally.unreadable[0].sentence
+    assert len(read_all(tmp_path, namespaces=("0",))[0]) == 3
 
 
 def test_lines_that_are_no_articles_are_refused(tmp_path):

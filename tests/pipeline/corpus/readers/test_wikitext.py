@@ -156,7 +156,7 @@ PIECES = st.sampled_from(
         ),
         (
             "The [[mill||old mill]] by the [[ river ]] and [[lake|  ]][[sea#north]] [[:file:x]].",
-            "The |old mill by the river and lakesea file:x.",
+            "The |old mill by the river and sea#north file:x.",
         ),
         ("The mill {|} stands by the Lee.", "The mill } stands by the Lee."),
         (
