@@ -20,6 +20,7 @@ from cloze.model.data.noise import Noise
 from cloze.model.data.rows import MaskedRows, Permutation
 from cloze.model.layers.batch import IGNORE_INDEX, Batch
 from cloze.model.layers.unpadded import UnpaddedLayout
+from cloze.pipeline.dataset.masking.candidates import DRAWING_BIT
 
 AnyBatch = TypeVar("AnyBatch", bound=Mapping[str, Any])  # a `Batch`, or some fields of one
 
@@ -185,7 +186,9 @@ def collate(
         "masked_labels": masked_labels,
         "pair_labels": torch.from_numpy(rows.pair_labels),
         "source": torch.from_numpy(
-            np.column_stack([rows.documents.view(np.int64), rows.sentences])
+            np.column_stack(
+                [rows.documents.view(np.int64), rows.sentences & ((1 << DRAWING_BIT) - 1)]
+            )
         ),
     }
     if directions.before:

@@ -23,7 +23,7 @@ from cloze.core import random_keys
 from cloze.core.errors import UsageError
 from cloze.core.ragged import I64, offsets_of
 from cloze.model.data.rows import DynamicMasker, MaskedRows
-from cloze.model.data.sampler import LengthBins, Sampler
+from cloze.model.data.sampler import Sampler
 from cloze.model.data.shards import ShardedRows
 from cloze.pipeline.dataset.schema import DatasetInfo
 
@@ -155,9 +155,9 @@ class ConcatenatedRows:
         return self._shards[0].info
 
     @property
-    def bins(self) -> LengthBins | None:
-        """Length bins of the first dataset that has any; their rows are contiguous."""
-        return next((bins for dataset in self._shards if (bins := dataset.bins) is not None), None)
+    def is_binned(self) -> bool:
+        """Whether the rows of a dataset are in bins of similar length."""
+        return any(dataset.is_binned for dataset in self._shards)
 
     def first(self, number: int) -> I64:
         """Return numbers of each dataset's first rows, `number` in total by its share; int64."""
@@ -280,4 +280,5 @@ def make_sampler(
         bins=shards.bins,
         group=group or min(LENGTH_GROUP, global_batch),
         window=shards.window,
+        drawings=shards.drawings,
     )

@@ -19,8 +19,9 @@ from cloze.pipeline.dataset.shards import sum_counts
 
 # prefix of the counters of text tokens: read, in_rows, and reasons for the others
 TOKENS = "tokens/"
-# of these: tokens in rows a second time, as another document's random next segment
-AGAIN = "random_next"
+TRUNCATED = "tokens/truncated"  # in no row of any drawing
+# of these: tokens in rows once more, in another drawing or as another document's random segment
+AGAIN = "again"
 CAPPED = "masks/capped_rows"
 CAPPED_SHARE = 0.01  # share of rows that may lose predictions to the maximum without a warning
 
@@ -49,6 +50,7 @@ def new_counts(
         "tokens": counters[f"{TOKENS}read"],
         "row_tokens": total["row_tokens"],
         "masked": total["masked"],
+        "unmasked_rows": total["unmasked_rows"],
         "shards": len(written),
         "documents": documents,
         "pair_labels": dict(label_counts),
@@ -86,6 +88,7 @@ def summarize(
     summary = {
         **total,
         "copies": info.copies,
+        "drawings": info.drawings,
         "length": info.length,
         "masked_share": round(total["masked"] / (info.copies * row_tokens), 6),
         "mean_length": round(total["row_tokens"] / row_count, 3),
@@ -94,7 +97,8 @@ def summarize(
         **token_shares(build.counters),
         "words_per_token": _words_per_token(total, build.counters),
         **appended,
-        "warnings": warnings(config, build.counters, total["rows"] + total["heldout_rows"]),
+        "warnings": warnings(config, build.counters, total["rows"] + total["heldout_rows"])
+        + lost_parts(config, info, build.counters, total),
     }
     for warning in summary["warnings"]:
         build.report.progress(row_count, row_count, "rows", {"step": "shards", "warning": warning})
@@ -149,5 +153,54 @@ def warnings(config: ExampleConfig, counters: Mapping[str, int], rows: int) -> l
         messages.append(
             f"max_predictions ({config.max_predictions}) cuts the masks of {capped:,} of {rows:,} "
             f"rows below mask_rate ({config.mask_rate:g}); leave it out, or set a larger one"
+        )
+    return messages
+
+
+LOST_SHARE = 0.05  # share of tokens or rows that may be of no use without a warning
+LABEL_DISTANCE = 0.1  # by which the share of a pair label may differ from the recipe's
+EXPECTED_SHARES = {"nsp": "random_next_prob", "sop": "swap_prob"}  # option with label 1's share
+
+
+def lost_parts(
+    config: ExampleConfig,
+    info: DatasetInfo,
+    counters: Mapping[str, int],
+    total: Mapping[str, Any],
+) -> list[str]:
+    """Return warnings about text that is in no row, and about rows that teach too little.
+
+    Args:
+        config: requested examples.
+        info: metadata of every shard.
+        counters: counters of the text.
+        total: counts of all shards, see `new_counts`.
+    """
+    messages = []
+    lost, rows = counters[TRUNCATED] / max(1, counters[f"{TOKENS}read"]), max(1, total["rows"])
+    if lost > LOST_SHARE:
+        messages.append(
+            f"{lost:.1%} of the tokens are in no row, because pairs are cut to length "
+            f"({config.length}); use a larger length, more drawings, or pairing full"
+        )
+    if config.masking != "none" and total["unmasked_rows"] > LOST_SHARE * rows:
+        messages.append(
+            f"{total['unmasked_rows'] / rows:.1%} of the rows have no masks, because their tokens "
+            f"are unknown or too few; use a vocabulary of this text, or longer documents"
+        )
+    *labels, unlabelled = total["pair_labels"].items()
+    remedy = "give longer documents, or use pairing full, without a pair task"
+    if info.pair_task is not None and unlabelled[1] > LABEL_DISTANCE * rows:
+        messages.append(
+            f"{unlabelled[1] / rows:.1%} of the rows have no {info.pair_task} label, because their "
+            f"documents have one sentence, or a corpus shard has one document; {remedy}"
+        )
+    (_, other), (name, count) = labels
+    expected: float = getattr(config, EXPECTED_SHARES.get(info.pair_task or "", "swap_prob"))
+    share = count / max(1, count + other)
+    if info.pair_task is not None and count + other and abs(share - expected) > LABEL_DISTANCE:
+        messages.append(
+            f"{share:.1%} of the {info.pair_task} labels are {name}, not {expected:.0%}, because "
+            f"documents have few sentences or a corpus shard has one document; {remedy}"
         )
     return messages
