@@ -291,7 +291,10 @@ def _estimate_rows(
     assert isinstance(config, NspOptions)
     random = config.random_next_prob if pairing.options is NspOptions else 0.0
     if pairing.sentences is not None:
-        # the number of rows does not depend on the length
+        # Sentences longer than a row are cut into halves of rows. Lengths count as exponentially
+        # distributed, with the mean counted in halves of a row.
+        mean = 2 * tokens / sentences / config.max_tokens
+        sentences *= 1 + math.exp(-2 / mean) * (1 - 1 / math.expm1(-1 / mean))
         mean_length = min(length, 3 + pairing.sentences * tokens / sentences)
         return sentences / (pairing.sentences - random), mean_length
     if pairing.options is None:
