@@ -82,8 +82,8 @@ class ExampleConfig(_OfRulesAndPairings, MaskFields):
         recipe = RECIPES.get(name) if isinstance(name, str) else None
         filled = {**(recipe() if recipe else {}), **explicit}
         with contextlib.suppress(TypeError, ValueError, OverflowError):
-            if not is_drawn(filled) and "drawings" not in explicit:
-                # all drawings would be equal: one, with the masks of all of them
+            if not draws_pairs(filled) and "drawings" not in explicit:
+                # drawings would hardly differ: one, with the masks of all of them
                 drawings = filled.pop("drawings", 1)
                 if "mask_copies" in filled and "mask_copies" not in explicit:
                     filled["mask_copies"] *= drawings
@@ -123,10 +123,10 @@ class ExampleConfig(_OfRulesAndPairings, MaskFields):
                 f"mask_rate ({self.mask_rate:g}) is more than masking {self.masking} can choose in "
                 f"every row; use {highest:g} or less"
             )
-        if self.drawings > 1 and not is_drawn(self.model_dump()):
+        if self.drawings > 1 and not draws_pairs(self.model_dump()):
             messages.append(
-                f"drawings ({self.drawings}) repeats equal rows, because pairing {self.pairing} "
-                f"draws nothing if short_seq_prob is 0; use 1"
+                f"drawings ({self.drawings}) repeats most rows, because pairing {self.pairing} "
+                f"draws no pairs; use 1, and more mask_copies"
             )
         if not has_masks and self.mask_copies > 1:
             messages.append(
@@ -159,10 +159,10 @@ class ExampleConfig(_OfRulesAndPairings, MaskFields):
         )
 
 
-def is_drawn(values: Mapping[str, Any]) -> bool:
-    """Report whether the rows of such a config depend on random numbers."""
+def draws_pairs(values: Mapping[str, Any]) -> bool:
+    """Report whether a config's pairing draws more than short rows, so that drawings differ."""
     pairing = PAIRINGS.get(values.get("pairing", "nsp"))
-    return pairing is None or pairing.options is not None or values.get("short_seq_prob", 0.1) != 0
+    return pairing is None or pairing.options is not None
 
 
 class DatasetConfig(ExampleConfig):
@@ -233,7 +233,7 @@ TOKENS_PER_SECOND = 800e3
 BYTES_PER_TOKEN = 4.2  # of English with a vocabulary of 30,000
 SENTENCE_BYTES = 135.0  # of Wikipedia's English, for a corpus that is not there yet
 COPY_SHARE = 0.05  # work per mask copy, relative to tokenizing its row
-DRAWING_SHARE = 0.2  # work per drawing but the first
+DRAWING_SHARE = 0.1  # work per drawing but the first
 
 
 def _work_share(drawings: int, copies: int) -> float:

@@ -23,7 +23,7 @@ def bert() -> Values:
     (short_seq_prob .1, 20 predictions at 128).
 
     What differs: of the ten duplicates two share a drawing (borders of A and B, random B, short
-    rows) and differ in their masks. Ten drawings of one mask are the program's, and take 1.7 times
+    rows) and differ in their masks. Ten drawings of one mask are the program's, and take 1.6 times
     the disk. Sentences longer than a row are cut, not truncated; a random B is never of the same
     document; `[UNK]` is never masked. Training reads one drawing after another, not all at once.
     """

@@ -13,7 +13,7 @@ from cloze.core.stages.stage import BuildContext, StageResult
 from cloze.pipeline.dataset import append
 from cloze.pipeline.dataset.append import BaseDataset
 from cloze.pipeline.dataset.config import ExampleConfig
-from cloze.pipeline.dataset.pairings.registry import label_names
+from cloze.pipeline.dataset.pairings.registry import PAIRINGS, label_names
 from cloze.pipeline.dataset.schema import DatasetInfo
 from cloze.pipeline.dataset.shards import sum_counts
 
@@ -158,6 +158,7 @@ def warnings(config: ExampleConfig, counters: Mapping[str, int], rows: int) -> l
 
 
 LOST_SHARE = 0.05  # share of tokens or rows that may be of no use without a warning
+SHORT_ROWS = 0.25  # share of the length that rows have on average without a warning
 LABEL_DISTANCE = 0.1  # by which the share of a pair label may differ from the recipe's
 EXPECTED_SHARES = {"nsp": "random_next_prob", "sop": "swap_prob"}  # option with label 1's share
 
@@ -187,6 +188,12 @@ def lost_parts(
         messages.append(
             f"{total['unmasked_rows'] / rows:.1%} of the rows have no masks, because their tokens "
             f"are unknown or too few; use a vocabulary of this text, or longer documents"
+        )
+    mean = total["row_tokens"] / rows
+    if mean < SHORT_ROWS * config.length and PAIRINGS[config.pairing].sentences is None:
+        messages.append(
+            f"rows have {mean:.0f} of {config.length} tokens on average, because documents are "
+            f"short; use a smaller length, or pairing full or packed"
         )
     *labels, unlabelled = total["pair_labels"].items()
     remedy = "give longer documents, or use pairing full, without a pair task"

@@ -29,11 +29,11 @@ from cloze.pipeline.dataset.rows import RowBlock, assemble
 from tests.pipeline.dataset.pairings.documents import (
     SPECIAL,
     columns,
-    own_text,
-    tokens_in,
     corpora,
     make_documents,
+    own_text,
     sentence,
+    tokens_in,
 )
 
 
