@@ -22,17 +22,10 @@ import numpy.typing as npt
 from cloze.core import random_keys
 from cloze.core.ragged import I64, offsets_of
 
-ROUNDS = (
-    6  # 4 rounds give a pseudorandom permutation (Luby and Rackoff); small domains need some more
-)
+# 4 rounds give a pseudorandom permutation (Luby and Rackoff); small domains need some more
+ROUNDS = 6
 # Random streams, distinct from the trainer's.
-_ORDER, _WITHIN, _WINDOWS, _GROUPS, _TURN = (
-    1,
-    4,
-    5,
-    6,
-    7,
-)
+_ORDER, _WITHIN, _WINDOWS, _GROUPS, _TURN = 1, 4, 5, 6, 7
 
 
 def permute(position: npt.ArrayLike, count: npt.ArrayLike, key: npt.ArrayLike) -> I64:
@@ -66,14 +59,8 @@ def _feistel(
     low = (np.uint64(1) << half) - np.uint64(1)
     left, right = value >> half, value & low
     for number in range(ROUNDS):
-        left, right = (
-            right,
-            left
-            ^ (
-                random_keys.splitmix64(random_keys.splitmix64(key ^ np.uint64(number)) ^ right)
-                & low
-            ),
-        )
+        mixed = random_keys.splitmix64(random_keys.splitmix64(key ^ np.uint64(number)) ^ right)
+        left, right = right, left ^ (mixed & low)
     return (left << half) | right
 
 
@@ -182,11 +169,8 @@ class Sampler:
         full_groups = counts // group
         full_groups[int(np.argmax(full_groups))] -= max(0, int(full_groups.sum()) - slots)
         pure = int(full_groups.sum())
-        starts, pure_starts, rest_starts = (
-            offsets_of(counts),
-            offsets_of(full_groups),
-            offsets_of(counts - full_groups * group),
-        )
+        rests = counts - full_groups * group
+        starts, pure_starts, rest_starts = map(offsets_of, (counts, full_groups, rests))
         key = random_keys.fold_in(self.seed, _ORDER, number)
 
         # Classify each position: before the slots, in one, or after. Slots are permuted; the first
@@ -195,9 +179,8 @@ class Sampler:
         slotted = (inside >= 0) & (inside < slots * group)
         slot = np.zeros_like(positions)
         if slots:
-            slot[slotted] = permute(
-                inside[slotted] // group, slots, random_keys.fold_in(key, _GROUPS)
-            )
+            groups_key = random_keys.fold_in(key, _GROUPS)
+            slot[slotted] = permute(inside[slotted] // group, slots, groups_key)
         group_offset = inside % group
         is_pure = slotted & (slot < pure)
         # Number the remainders in bin order: before, in and after the slots.

@@ -206,10 +206,6 @@ def add_counts(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
     total["pair_labels"] = {
         name: old["pair_labels"][name] + count for name, count in new["pair_labels"].items()
     }
-    total["length_histogram"] = [
-        old_count + new_count
-        for old_count, new_count in zip(
-            old["length_histogram"], new["length_histogram"], strict=True
-        )
-    ]
+    histograms = zip(old["length_histogram"], new["length_histogram"], strict=True)
+    total["length_histogram"] = [sum(counts) for counts in histograms]
     return total

@@ -108,18 +108,10 @@ def plan_ranges(bucket_rows: I64, sizes: I64) -> list[ShuffleRange]:
         if low == high:
             ranges.append(ShuffleRange(first=0, end=0, skip=0, rows=0))
             continue
-        first, end = (
-            int(np.searchsorted(starts[1:], low, side="right")),
-            int(np.searchsorted(starts, high, side="left")),
-        )
-        ranges.append(
-            ShuffleRange(
-                first=first,
-                end=end,
-                skip=low - int(starts[first]),
-                rows=high - low,
-            )
-        )
+        first = int(np.searchsorted(starts[1:], low, side="right"))
+        end = int(np.searchsorted(starts, high, side="left"))
+        skip = low - int(starts[first])
+        ranges.append(ShuffleRange(first=first, end=end, skip=skip, rows=high - low))
     return ranges
 
 

@@ -227,13 +227,10 @@ class Segments:
             packed: see `Segments`.
         """
         firsts = np.sort(rows.values)
-        ends = np.append(firsts[1:], len(documents.sentence_index))[
-            np.searchsorted(firsts, rows.values)
-        ]
-        starts, first_sentences = (
-            documents.sentence_offsets[rows.values],
-            rows.values[rows.offsets[:-1]],
-        )
+        nexts = np.append(firsts[1:], len(documents.sentence_index))
+        ends = nexts[np.searchsorted(firsts, rows.values)]
+        starts = documents.sentence_offsets[rows.values]
+        first_sentences = rows.values[rows.offsets[:-1]]
         return cls(
             document=documents.sentence_document[first_sentences],
             offset=documents.sentence_index[first_sentences],
@@ -286,13 +283,8 @@ def truncate_pairs(starts: I64, lengths: I64, max_tokens: int, row: U64) -> tupl
     uneven = np.minimum(excess, np.abs(lengths[:, 0] - lengths[:, 1]))
     even = excess - uneven  # alternating, from B first
     a_longer = lengths[:, 0] > lengths[:, 1]
-    cut = np.stack(
-        [
-            np.where(a_longer, uneven, 0) + even // 2,
-            np.where(a_longer, 0, uneven) + (even + 1) // 2,
-        ],
-        axis=1,
-    )
+    cut_a = np.where(a_longer, uneven, 0) + even // 2
+    cut = np.stack([cut_a, excess - cut_a], axis=1)
     front = np.stack(
         [_heads(row, USE_TRUNCATE_A, cut[:, 0]), _heads(row, USE_TRUNCATE_B, cut[:, 1])], axis=1
     )
