@@ -181,13 +181,13 @@ class ConcatenatedRows:
 
     def by_source(self, rows: I64, values: I64) -> list[int]:
         """Sum the rows' values per dataset."""
-        return [
-            int(total)
-            for total in np.bincount(self.source(rows), weights=values, minlength=len(self._shards))
-        ]
+        sources, count = self.source(rows), len(self._shards)
+        return [int(total) for total in np.bincount(sources, weights=values, minlength=count)]
 
     def take(self, rows: I64, copies: I64) -> MaskedRows:
         """Return the rows with the given mask copies, in the given order."""
+        if not len(rows):
+            return MaskedRows.none()
         sources = self.source(rows)
         local = rows - self._starts[sources]
         order = np.argsort(sources, kind="stable")
@@ -195,11 +195,7 @@ class ConcatenatedRows:
         for number in np.unique(sources).tolist():
             selected = order[sources[order] == number]
             pieces.append(self._shards[number].take(local[selected], copies[selected]))
-        return (
-            MaskedRows.concatenate(pieces).ordered(np.argsort(order, kind="stable"))
-            if len(rows)
-            else MaskedRows.none()
-        )
+        return MaskedRows.concatenate(pieces).ordered(np.argsort(order, kind="stable"))
 
 
 # Fields of `DatasetInfo` that must agree in a mixture: their name for people, and a remedy.

@@ -192,14 +192,10 @@ def _buffers(batch: pa.RecordBatch) -> tuple[list[pa.Buffer | None], I64]:
     rows = batch.num_rows
     buffers: list[pa.Buffer | None] = [None] * BUFFERS
     minimum_sizes = np.zeros(BUFFERS, np.int64)
-    ids, labels, source = (
-        batch.column("input_ids"),
-        batch.column("pair_label"),
-        batch.column("source"),
-    )
+    ids, labels, source = map(batch.column, ("input_ids", "pair_label", "source"))
     if any(column.offset for column in batch.columns):
         raise ValueError("a column begins in the middle of its buffers")
-    buffers[ID_OFFSETS], buffers[IDS] = ids.buffers()[1], ids.values.buffers()[1]
+    lists = {ID_OFFSETS: ids}
     buffers[SEGMENT_START] = batch.column("segment_start").buffers()[1]
     buffers[VALID], buffers[LABELS] = labels.buffers()
     for number, field in zip((DOCUMENTS, SENTENCES, DRAWINGS), source.type, strict=False):
@@ -213,24 +209,15 @@ def _buffers(batch: pa.RecordBatch) -> tuple[list[pa.Buffer | None], I64]:
         buffers[VALID] = None
     if MASKS in batch.schema.names:
         masks = batch.column(MASKS)
-        positions, replacements = masks.values.field("positions"), masks.values.field("input_ids")
+        lists[POSITION_OFFSETS] = masks.values.field("positions")
+        lists[REPLACEMENT_OFFSETS] = masks.values.field("input_ids")
         buffers[MASK_OFFSETS] = masks.buffers()[1]
-        buffers[POSITION_OFFSETS], buffers[POSITIONS] = (
-            positions.buffers()[1],
-            positions.values.buffers()[1],
-        )
-        buffers[REPLACEMENT_OFFSETS], buffers[REPLACEMENTS] = (
-            replacements.buffers()[1],
-            replacements.values.buffers()[1],
-        )
         minimum_sizes[[MASK_OFFSETS]] = rows + 1
     if "boundaries" in batch.schema.names:
-        boundaries = batch.column("boundaries")
-        buffers[BOUNDARY_OFFSETS], buffers[BOUNDARIES] = (
-            boundaries.buffers()[1],
-            boundaries.values.buffers()[1],
-        )
+        lists[BOUNDARY_OFFSETS] = batch.column("boundaries")
         minimum_sizes[BOUNDARY_OFFSETS] = rows + 1
+    for number, column in lists.items():  # the number of the values follows that of the offsets
+        buffers[number], buffers[number + 1] = column.buffers()[1], column.values.buffers()[1]
     return buffers, minimum_sizes
 
 

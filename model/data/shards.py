@@ -80,10 +80,8 @@ class _Reading:
     def _lists(self, offsets: int, values: int, index: I64) -> tuple[npt.NDArray[Any], I64]:
         """Return the lists at `index`, concatenated, and their lengths."""
         self._require((index < 0) | (index + 1 >= self._sizes[offsets]), "a list that is not there")
-        start, stop = (
-            self._at(offsets, index).astype(np.int64),
-            self._at(offsets, index + 1).astype(np.int64),
-        )
+        start = self._at(offsets, index).astype(np.int64)
+        stop = self._at(offsets, index + 1).astype(np.int64)
         self._require(
             (start < 0) | (stop < start) | (stop > self._sizes[values]), "an offset outside of it"
         )

@@ -101,10 +101,7 @@ def _key_batches(file: str, stamp: str) -> tuple[U64, ...]:
 # The finished dataset that new shards are appended to; its files are linked.
 
 # summary values that add up
-ADDED = (
-    *("rows", "heldout_rows", "unmasked_rows", "shards", "documents"),
-    *("tokens", "row_tokens", "masked"),
-)
+ADDED = "rows heldout_rows unmasked_rows shards documents tokens row_tokens masked".split()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

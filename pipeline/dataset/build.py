@@ -272,10 +272,7 @@ class BuildRows:
     def _rows(
         self, table: pa.Table, split: str, salient: pa.Table | None
     ) -> tuple[RowBlock, dict[str, int]]:
-        """Return the rows of a split of a corpus shard, sorted, and their counters.
-
-        Held-out rows are drawn once, because they are only read once.
-        """
+        """Return the rows of a split of a corpus shard, sorted, and their counters."""
         tokenizer = shared_tokenizer(self.tokenizer, self.tokenizer_fingerprint)
         text = texts(table, in_split(table, split))
         documents = tokenize(
@@ -287,29 +284,20 @@ class BuildRows:
             None if salient is None else spans_by_sentence(salient, text.keys, text.counts),
         )
         pairing = resolve_name(PAIRINGS[self.config.pairing].function)
-        count = self.config.drawings if split == TRAIN else 1
-        drawings: list[Segments] = [
-            pairing(documents.draw(number), self.config) for number in range(count)
-        ]
-        block = RowBlock.concatenate(
-            [
-                assemble(documents, segments, self.config.seed, tokenizer.special, count)
-                for segments in drawings
-            ]
-        )
+        count = self.config.drawings if split == TRAIN else 1  # held-out text is read once
+        drawings = [pairing(documents.draw(number), self.config) for number in range(count)]
+        given = (self.config.seed, tokenizer.special, count)
+        block = RowBlock.concatenate([assemble(documents, rows, *given) for rows in drawings])
         counters = _counters(documents, drawings)
         counters[CAPPED] = _count_capped(block, self.config, TokenProperties.of(tokenizer))
         return block, counters
 
 
 def _counters(documents: TokenizedDocuments, drawings: list[Segments]) -> dict[str, int]:
-    """Count the part's tokens: read = in_rows + truncated; rows contain some again.
-
-    A token that a drawing truncates is in the rows if another drawing, or a random B, has it.
-    """
+    """Count the part's tokens: read = in_rows (of any drawing) + truncated; rows repeat some."""
     starts = np.concatenate([segments.starts for segments in drawings])
     lengths = np.concatenate([segments.lengths for segments in drawings])
-    read = len(documents.tokens)
+    read, sizes = len(documents.tokens), [np.diff(rows.range_offsets) for rows in drawings]
     begins, ends = (np.bincount(place, minlength=read + 1) for place in (starts, starts + lengths))
     in_rows = int(np.count_nonzero(np.cumsum(begins - ends)))
     return {
@@ -321,9 +309,7 @@ def _counters(documents: TokenizedDocuments, drawings: list[Segments]) -> dict[s
         "tokens/in_rows": in_rows,
         TRUNCATED: read - in_rows,
         "tokens/again": int(lengths.sum()) - in_rows,
-        "rows/single_segment": sum(
-            int((np.diff(segments.range_offsets) == 1).sum()) for segments in drawings
-        ),
+        "rows/single_segment": int(sum((ranges == 1).sum() for ranges in sizes)),
         "rows/sequences": len(lengths),
     }
 

@@ -307,11 +307,9 @@ def _estimate_rows(
 
 def measure_throughput(metadata: Metadata) -> MeasuredThroughput:
     """Return the throughput in tokens, weighted by drawings and mask copies."""
-    drawings, copies = (
-        int(metadata["config"].get(name, 1)) for name in ("drawings", "mask_copies")
-    )
+    numbers = [int(metadata["config"].get(name, 1)) for name in ("drawings", "mask_copies")]
     return MeasuredThroughput(
-        amount=float(metadata["tokens"]) * _work_share(drawings, copies),
+        amount=float(metadata["tokens"]) * _work_share(*numbers),
         seconds=subtract_startup(metadata["seconds"], STARTUP_SECONDS),
         width=int(metadata["execution"].get("workers", 1)),
     )

@@ -22,10 +22,10 @@ def bert() -> Values:
     create_pretraining_data.py (dupe_factor 10, random words from the whole vocabulary) and README
     (short_seq_prob .1, 20 predictions at 128).
 
-    What differs: of the ten duplicates two share a drawing (borders of A and B, random B, short
-    rows) and differ in their masks. Ten drawings of one mask are the program's, and take 1.6 times
-    the disk. Sentences longer than a row are cut, not truncated; a random B is never of the same
-    document; `[UNK]` is never masked. Training reads one drawing after another, not all at once.
+    What differs: two of the ten duplicates share a drawing (borders of A and B, random B, short
+    rows); ten drawings of one mask take 1.6 times the disk. Sentences longer than a row are cut; a
+    random B is of another document of the shard; `[UNK]` is never masked. Training reads one
+    drawing after another.
     """
     return {"pairing": "nsp", "masking": "token", "drawings": 5, "mask_copies": 2}
 
@@ -67,9 +67,9 @@ def albert() -> Values:
     (dupe_factor 40). Its 20 predictions per row at length 512 would mask under 4 %; here the
     maximum grows with the length.
 
-    What differs: of the forty duplicates four share a drawing, see `bert`. A chunk of one sentence
-    has no label; that program gives it a random B with the label "swapped", which mixes two tasks
-    (google-research/albert, issue 234). A sentence longer than a row is cut, and then has one.
+    What differs, besides what `bert` says: four of the forty duplicates share a drawing. A chunk of
+    one sentence has no label; that program gives it a random B with the label "swapped", which
+    mixes two tasks (issue 234 there).
     """
     return {"pairing": "sop", "masking": "n-gram", "drawings": 10, "mask_copies": 4}
 

@@ -19,11 +19,8 @@ from cloze.core.arrow import write_arrow
 from cloze.core.ragged import Ragged
 from cloze.pipeline.dataset import schema
 from cloze.pipeline.dataset.config import DatasetConfig
-from cloze.pipeline.dataset.masking.candidates import (
-    DRAWING_BIT,
-    TokenProperties,
-    read_unigrams,
-)
+from cloze.pipeline.dataset.masking import candidates
+from cloze.pipeline.dataset.masking.candidates import DRAWING_BIT, SENTENCES, TokenProperties
 from cloze.pipeline.dataset.masking.draw import Masks, sample_masks
 from cloze.pipeline.dataset.masking.salient import SALIENT_RULE
 from cloze.pipeline.dataset.merge import (
@@ -76,7 +73,7 @@ class WriteDatasetShard:
     def __call__(self, unit: dict[str, Any]) -> dict[str, Any]:
         tokenizer = shared_tokenizer(self.tokenizer, self.info.tokenizer)
         table = TokenProperties.of(
-            tokenizer, None if self.unigrams is None else read_unigrams(self.unigrams)
+            tokenizer, None if self.unigrams is None else candidates.read_unigrams(self.unigrams)
         )
         ranges = [ShuffleRange(**shuffle_range) for shuffle_range in unit["ranges"]]
         info, mask_config = self.info, self.config.mask_config()
@@ -101,15 +98,12 @@ class WriteDatasetShard:
         counts = [NO_ROWS]
 
         def batches() -> Iterator[pa.RecordBatch]:
-            for key_range, bin_range in zip(
-                ranges, itertools.pairwise((0, *self.borders)), strict=True
-            ):
-                for block in merge_range(
-                    parts, rows_schema, unit["first"], key_range, layout.batch_rows, bin_range
-                ):
-                    masks = sample_masks(
-                        block.with_keys(info.seed), mask_config, table, range(info.copies)
-                    )
+            bins, size = itertools.pairwise((0, *self.borders)), layout.batch_rows
+            for key_range, limits in zip(ranges, bins, strict=True):
+                merged = merge_range(parts, rows_schema, unit["first"], key_range, size, limits)
+                for block in merged:
+                    rows = block.with_keys(info.seed)
+                    masks = sample_masks(rows, mask_config, table, range(info.copies))
                     counts.append(count_rows(block, masks, info.length))
                     yield to_batch(block, masks, info.copies, arrow_schema)
 
@@ -206,10 +200,8 @@ def to_batch(block: RowBlock, masks: Masks, copies: int, arrow_schema: pa.Schema
     ]
     masks_of_copies = pa.StructArray.from_arrays(mask_columns, fields=list(mask_type))
     mask_offsets = pa.array(np.arange(len(block) + 1, dtype=np.int32) * copies)
-    source = [pa.array(block.document)] + [
-        pa.array(values.astype(np.int32))
-        for values in (block.offset & ((1 << DRAWING_BIT) - 1), block.offset >> DRAWING_BIT)
-    ]
+    places = (block.offset & SENTENCES, block.offset >> DRAWING_BIT)
+    source = [pa.array(block.document), *(pa.array(each.astype(np.int32)) for each in places)]
     columns = [
         list_array(block.ids, arrow_schema.field("input_ids").type),
         pa.array(block.segment_start),

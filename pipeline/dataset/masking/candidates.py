@@ -142,6 +142,7 @@ SALIENT = (1, 2)  # first token of a salient span, and its other tokens; 0: none
 # A row's place in its document: its first sentence, and from this bit on its drawing. The first
 # drawing's places are the sentences themselves.
 DRAWING_BIT = 42
+SENTENCES = (1 << DRAWING_BIT) - 1  # bits of the sentence
 
 
 def row_keys(seed: int, document: npt.ArrayLike, place: npt.ArrayLike) -> U64:
