@@ -21,6 +21,7 @@ from cloze.pipeline.dataset.pairings.segments import (
     tokenize,
 )
 from cloze.pipeline.dataset.pairings.sentence_pairs import RANDOM, next_sentence
+from cloze.pipeline.tokenizer.tokenizer import Tokenizer
 from tests.parity.test_reference_program import (  # noqa: F401
     Theirs,
     directory,
@@ -118,7 +119,7 @@ def test_each_document_is_short_in_one_drawing_of_ten() -> None:
 
 def test_the_programs_own_output_is_as_likely_as_ours(
     theirs: list[Theirs],  # noqa: F811
-    tokenizer,  # noqa: F811
+    tokenizer: Tokenizer,  # noqa: F811
     text: list[list[str]],  # noqa: F811
 ) -> None:
     """Its 60 examples, five duplicates, against 500 drawings of the same text."""

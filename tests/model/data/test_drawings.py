@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,7 +18,7 @@ from tests.pipeline.corpus.corpora import made_documents, write_corpus
 from tests.pipeline.dataset.datasets import made_corpus, make, write_vocab
 
 D = 3
-KINDS = {
+KINDS: dict[str, dict[str, Any]] = {
     "plain": {},
     "bins": {"length_bins": 3},
     "zstd": {"compression": "zstd"},
@@ -39,8 +40,8 @@ def test_an_epoch_reads_one_drawing_after_the_other(
     result = make(*inputs, tmp_path / "made", drawings=D, mask_copies=2, **KINDS[kind])
     if appended:
         more = write_corpus(tmp_path / "more", [(f"n/{n}", t) for n, t in made_documents(9, 8)])
-        settings = {"drawings": D, "mask_copies": 2, **KINDS[kind]}
-        result = make(more, inputs[1], tmp_path / "more-made", append=result.artifact, **settings)
+        values = {"drawings": D, "mask_copies": 2, **KINDS[kind]}
+        result = make(more, inputs[1], tmp_path / "more-made", append=result.artifact, **values)
     shards = ShardedRows(result.artifact)
     assert shards.drawings == D
     sampler = make_sampler(shards, 5, False, 16)

@@ -7,6 +7,7 @@ import subprocess
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -44,7 +45,7 @@ def made(inputs: tuple[str, str], tmp_path_factory: pytest.TempPathFactory) -> B
     return make(*inputs, tmp_path_factory.mktemp("made"), drawings=D)
 
 
-def by_drawing(result: BuildResult) -> list[list[dict]]:
+def by_drawing(result: BuildResult) -> list[list[dict[str, Any]]]:
     found = rows(result)
     return [[row for row in found if row["source"]["drawing"] == number] for number in range(D)]
 
@@ -66,10 +67,11 @@ def test_the_first_drawing_is_the_dataset_of_one(
 def test_rows_are_in_the_order_of_their_drawings(made: BuildResult) -> None:
     order = [row["source"]["drawing"] for row in rows(made)]
     assert order == sorted(order)
-    total = Counter()
+    total: Counter[int] = Counter()
     for number, table in enumerate(tables(made)):
         info = DatasetInfo.from_schema(table.schema, "shard")
         layout = ShardLayout.from_schema(table.schema, "shard")
+        assert layout is not None
         assert (info.drawings, info.copies) == (D, CONFIG["mask_copies"])
         own = Counter(row["drawing"] for row in table["source"].to_pylist())
         assert layout.drawings == (tuple(own[drawing] for drawing in range(D)),), number
@@ -110,6 +112,7 @@ def test_workers_and_buckets_do_not_matter(
     assert sorted(map(repr, rows(bins))) == sorted(map(repr, rows(made)))
     for table in tables(bins):
         layout = ShardLayout.from_schema(table.schema, "shard")
+        assert layout is not None
         cells = Counter(
             (min(2, (len(ids) - 1) // 16), source["drawing"])
             for ids, source in zip(
@@ -143,7 +146,7 @@ def few_rows(result: BuildResult) -> Iterator[str]:
     return (part for part in headline(result.manifest.summary).split("; ") if "only" not in part)
 
 
-CASES = {
+CASES: dict[str, tuple[dict[str, Any], list[list[int]], str | None]] = {
     "ordinary": ({}, [[8] * 60] * 30, None),
     "no end marks": ({}, [[5000], [4000]], None),
     "paragraphs": ({}, [[90, 300, 150, 220]] * 12, None),
