@@ -26,7 +26,10 @@ from benchmarks.data.measure import (
 )
 from benchmarks.data.prepared import Work
 
-COPIES = {"bert, 1 copy": {"mask_copies": 1}, "bert, 10 copies": {"mask_copies": 10}}
+COPIES = {
+    "bert, 1 copy": {"drawings": 1, "mask_copies": 1},
+    "bert, 10 copies": {"drawings": 1, "mask_copies": 10},
+}
 # Every recipe with the same ten copies and length, so that what they do is compared and not how
 # much.
 RECIPES = ("bert-wwm", "albert", "spanbert", "electra", "roberta", "roberta-doc", "packed", "lm")
@@ -59,6 +62,7 @@ def main(work: Work, options: argparse.Namespace) -> tuple[str, dict[str, list[S
     for recipe in options.recipes:
         copies = 1 if recipe == "lm" else 10  # which has no masks
         requested[f"{recipe}, {copies} {'copy' if copies == 1 else 'copies'}"] = {
+            "drawings": 1,
             "mask_copies": copies,
             "recipe": recipe,
         }

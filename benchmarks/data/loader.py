@@ -20,7 +20,7 @@ DATASETS: dict[str, dict[str, Any]] = {
     "bert 128": {"recipe": "bert", "length": 128},
     "bert-wwm 128": {"recipe": "bert-wwm", "length": 128},
     "roberta 512": {"recipe": "roberta", "length": 512},
-    "albert 512": {"recipe": "albert", "length": 512, "mask_copies": 10},
+    "albert 512": {"recipe": "albert", "length": 512},
     "spanbert 512": {"recipe": "spanbert", "length": 512},
     "packed 512": {"recipe": "packed", "length": 512},
 }

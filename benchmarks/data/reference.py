@@ -85,7 +85,8 @@ def main(work: Work, options: argparse.Namespace) -> tuple[str, dict[str, list[S
                 "recipe": "bert",
                 "length": LENGTH,
                 "max_predictions": PREDICTIONS,
-                "mask_copies": COPIES,
+                "drawings": COPIES,  # as theirs: a drawing has one mask
+                "mask_copies": 1,
             }
             planned[f"{name} {size:g}"] = Case(
                 function="benchmarks.data.cases:dataset",

@@ -57,7 +57,8 @@ def _facts(view: Row) -> list[tuple[str, str]]:
         ),
         (
             "mask",
-            f"copy {view['copy']} of {view['copies']}: {predictions} predictions, "
+            f"copy {view['copy']} of {view['copies']}, drawing {view['drawing']} of "
+            f"{view['drawings']}: {predictions} predictions, "
             f"{predictions / max(1, lengths['row']):.1%} of the tokens",
         ),
     ]

@@ -20,6 +20,7 @@ from cloze.model.data.noise import Noise
 from cloze.model.data.rows import MaskedRows, Permutation
 from cloze.model.layers.batch import IGNORE_INDEX, Batch
 from cloze.model.layers.unpadded import UnpaddedLayout
+from cloze.pipeline.dataset.masking.candidates import SENTENCES
 
 AnyBatch = TypeVar("AnyBatch", bound=Mapping[str, Any])  # a `Batch`, or some fields of one
 
@@ -109,9 +110,8 @@ def sizes(batch: Batch) -> TokenCounts:
     lengths = real.sum(axis=-1).ravel().astype(np.int64)
     sequence_starts = batch.get("sequence_first")
     if sequence_starts is not None:  # rows of several sequences, which do not attend to each other
-        lengths = np.bincount(np.cumsum(sequence_starts.numpy().ravel())[real.ravel()]).astype(
-            np.int64
-        )
+        sequences = np.cumsum(sequence_starts.numpy().ravel())
+        lengths = np.bincount(sequences[real.ravel()]).astype(np.int64)
     layout = batch.get("layout")
     positions = len(layout.flat_positions) if isinstance(layout, UnpaddedLayout) else real.size
     return TokenCounts(int(real.sum()), positions, int((lengths**2).sum()))
@@ -185,7 +185,7 @@ def collate(
         "masked_labels": masked_labels,
         "pair_labels": torch.from_numpy(rows.pair_labels),
         "source": torch.from_numpy(
-            np.column_stack([rows.documents.view(np.int64), rows.sentences])
+            np.column_stack([rows.documents.view(np.int64), rows.sentences & SENTENCES])
         ),
     }
     if directions.before:

@@ -23,7 +23,7 @@ from cloze.core import random_keys
 from cloze.core.errors import UsageError
 from cloze.core.ragged import I64, offsets_of
 from cloze.model.data.rows import DynamicMasker, MaskedRows
-from cloze.model.data.sampler import LengthBins, Sampler
+from cloze.model.data.sampler import Sampler
 from cloze.model.data.shards import ShardedRows
 from cloze.pipeline.dataset.schema import DatasetInfo
 
@@ -155,9 +155,9 @@ class ConcatenatedRows:
         return self._shards[0].info
 
     @property
-    def bins(self) -> LengthBins | None:
-        """Length bins of the first dataset that has any; their rows are contiguous."""
-        return next((bins for dataset in self._shards if (bins := dataset.bins) is not None), None)
+    def is_binned(self) -> bool:
+        """Whether the rows of a dataset are in bins of similar length."""
+        return any(dataset.is_binned for dataset in self._shards)
 
     def first(self, number: int) -> I64:
         """Return numbers of each dataset's first rows, `number` in total by its share; int64."""
@@ -181,13 +181,13 @@ class ConcatenatedRows:
 
     def by_source(self, rows: I64, values: I64) -> list[int]:
         """Sum the rows' values per dataset."""
-        return [
-            int(total)
-            for total in np.bincount(self.source(rows), weights=values, minlength=len(self._shards))
-        ]
+        sources, count = self.source(rows), len(self._shards)
+        return [int(total) for total in np.bincount(sources, weights=values, minlength=count)]
 
     def take(self, rows: I64, copies: I64) -> MaskedRows:
         """Return the rows with the given mask copies, in the given order."""
+        if not len(rows):
+            return MaskedRows.none()
         sources = self.source(rows)
         local = rows - self._starts[sources]
         order = np.argsort(sources, kind="stable")
@@ -195,11 +195,7 @@ class ConcatenatedRows:
         for number in np.unique(sources).tolist():
             selected = order[sources[order] == number]
             pieces.append(self._shards[number].take(local[selected], copies[selected]))
-        return (
-            MaskedRows.concatenate(pieces).ordered(np.argsort(order, kind="stable"))
-            if len(rows)
-            else MaskedRows.none()
-        )
+        return MaskedRows.concatenate(pieces).ordered(np.argsort(order, kind="stable"))
 
 
 # Fields of `DatasetInfo` that must agree in a mixture: their name for people, and a remedy.
@@ -280,4 +276,5 @@ def make_sampler(
         bins=shards.bins,
         group=group or min(LENGTH_GROUP, global_batch),
         window=shards.window,
+        drawings=shards.drawings,
     )

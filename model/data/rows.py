@@ -41,7 +41,8 @@ class MaskedRows:
         replacements: [sum of counts], ids at these positions in the masked rows.
         counts: int64 [B], predicted positions per row.
         documents: uint64 [B], document keys; part of the seed of a row's masks.
-        sentences: int64 [B], offsets in the documents; part of the seed of a row's masks.
+        sentences: int64 [B], places in the documents, see `row_keys`; part of the seed of a row's
+            masks.
         boundaries: [sum of boundary_counts], starts of the sequences in packed rows.
         boundary_counts: int64 [B], sequences per row; None if rows are not packed.
     """

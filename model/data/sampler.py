@@ -1,6 +1,7 @@
 """Stateless sampler: the rows of a step are a pure function of (seed, samples consumed).
 
-Sample g of a run is position g % N of epoch g // N. An epoch visits every row once, in an order
+Sample g of a run is position g % N of epoch g // N. An epoch visits every row once, one drawing
+of the dataset after another, so that a document comes once in each. The order of a drawing is
 given by a format-preserving permutation: a Feistel network on the next power of four, iterated
 until the value is below N (Black and Rogaway, "Ciphers with Arbitrary Finite Domains", 2002). Any
 sample is found in O(1), so resuming takes no time. A rank takes its slice of each step's samples,
@@ -21,17 +22,10 @@ import numpy.typing as npt
 from cloze.core import random_keys
 from cloze.core.ragged import I64, offsets_of
 
-ROUNDS = (
-    6  # 4 rounds give a pseudorandom permutation (Luby and Rackoff); small domains need some more
-)
+# 4 rounds give a pseudorandom permutation (Luby and Rackoff); small domains need some more
+ROUNDS = 6
 # Random streams, distinct from the trainer's.
-_ORDER, _WITHIN, _WINDOWS, _GROUPS, _TURN = (
-    1,
-    4,
-    5,
-    6,
-    7,
-)
+_ORDER, _WITHIN, _WINDOWS, _GROUPS, _TURN = 1, 4, 5, 6, 7
 
 
 def permute(position: npt.ArrayLike, count: npt.ArrayLike, key: npt.ArrayLike) -> I64:
@@ -65,14 +59,8 @@ def _feistel(
     low = (np.uint64(1) << half) - np.uint64(1)
     left, right = value >> half, value & low
     for number in range(ROUNDS):
-        left, right = (
-            right,
-            left
-            ^ (
-                random_keys.splitmix64(random_keys.splitmix64(key ^ np.uint64(number)) ^ right)
-                & low
-            ),
-        )
+        mixed = random_keys.splitmix64(random_keys.splitmix64(key ^ np.uint64(number)) ^ right)
+        left, right = right, left ^ (mixed & low)
     return (left << half) | right
 
 
@@ -81,7 +69,7 @@ class LengthBins:
     """Rows of each length bin, as runs of consecutive rows in bin order.
 
     Attributes:
-        counts: int64 [bins], rows per bin.
+        counts: int64 [D * bins], rows per bin of the first drawing, then of the second, ….
         run_starts: int64 [runs], ascending: first number of each run in bin order.
         rows: int64 [runs], first row of each run.
     """
@@ -109,6 +97,7 @@ class Sampler:
         group: with bins, samples from one multiple of `group` to the next are of one bin, except
             for the remainders of the bins.
         window: rows that an epoch finishes before it reads others; None: all rows.
+        drawings: D, drawings of the rows; more than one have `bins`.
     """
 
     rows: int
@@ -117,24 +106,29 @@ class Sampler:
     bins: LengthBins | None = None
     group: int = 1
     window: int | None = None
+    drawings: int = 1
 
     def locate(self, samples: npt.ArrayLike) -> tuple[I64, I64]:
         """Return row and mask copy of each global sample number; both int64 [B]."""
         samples = np.asarray(samples, np.int64)
         epochs, positions = samples // self.rows, samples % self.rows
-        if self.bins is None:
-            rows = self._order(
-                positions,
-                np.full_like(positions, self.rows),
-                random_keys.fold_in(self.seed, _ORDER, epochs),
-            )
+        counts = np.array([self.rows]) if self.bins is None else self.bins.counts
+        counts = counts.reshape(self.drawings, -1)
+        starts = offsets_of(counts.sum(axis=1))
+        drawing = np.searchsorted(starts, positions, side="right") - 1
+        passes, positions = epochs * self.drawings + drawing, positions - starts[drawing]
+        if counts.shape[1] == 1:
+            key = random_keys.fold_in(self.seed, _ORDER, passes)
+            rows = self._order(positions, counts[drawing, 0], key)
         else:
             rows = np.empty_like(samples)
-            for epoch in np.unique(epochs).tolist():
-                selected = epochs == epoch
-                rows[selected] = self.bins.row(
-                    self._binned(self.bins.counts, positions[selected], epoch)
-                )
+            for number in np.unique(passes).tolist():
+                selected, (epoch, own) = passes == number, divmod(number, self.drawings)
+                first = epoch * self.rows + int(starts[own])
+                rows[selected] = self._binned(counts[own], positions[selected], number, first)
+        rows += starts[drawing]
+        if self.bins is not None:
+            rows = self.bins.row(rows)
         return rows, epochs if self.copies is None else epochs % self.copies
 
     def _order(self, position: I64, count: I64, key: random_keys.U64) -> I64:
@@ -162,25 +156,22 @@ class Sampler:
         )
         return (windows * self.window + inside + rotation) % count
 
-    def _binned(self, counts: I64, positions: I64, epoch: int) -> I64:
-        """Return the numbers in bin order of the rows at `positions` of an epoch.
+    def _binned(self, counts: I64, positions: I64, number: int, first: int) -> I64:
+        """Return the numbers in bin order of the rows at `positions` of pass `number`.
 
-        Groups begin at the multiples of `group` in the run's samples, even within an epoch. Rows
-        that fill no group of their bin come before the first group, after the last one, and in the
-        slots left over.
+        Groups begin at the multiples of `group` in the run's samples, even within a pass, whose
+        first sample is `first`. Rows that fill no group of their bin come before the first group,
+        after the last one, and in the slots left over.
         """
         group, total = self.group, int(counts.sum())
-        head = min(total, -epoch * total % group)
+        head = min(total, -first % group)
         slots = (total - head) // group
         full_groups = counts // group
         full_groups[int(np.argmax(full_groups))] -= max(0, int(full_groups.sum()) - slots)
         pure = int(full_groups.sum())
-        starts, pure_starts, rest_starts = (
-            offsets_of(counts),
-            offsets_of(full_groups),
-            offsets_of(counts - full_groups * group),
-        )
-        key = random_keys.fold_in(self.seed, _ORDER, epoch)
+        rests = counts - full_groups * group
+        starts, pure_starts, rest_starts = map(offsets_of, (counts, full_groups, rests))
+        key = random_keys.fold_in(self.seed, _ORDER, number)
 
         # Classify each position: before the slots, in one, or after. Slots are permuted; the first
         # `pure` contain whole groups.
@@ -188,9 +179,8 @@ class Sampler:
         slotted = (inside >= 0) & (inside < slots * group)
         slot = np.zeros_like(positions)
         if slots:
-            slot[slotted] = permute(
-                inside[slotted] // group, slots, random_keys.fold_in(key, _GROUPS)
-            )
+            groups_key = random_keys.fold_in(key, _GROUPS)
+            slot[slotted] = permute(inside[slotted] // group, slots, groups_key)
         group_offset = inside % group
         is_pure = slotted & (slot < pure)
         # Number the remainders in bin order: before, in and after the slots.

@@ -22,7 +22,7 @@ MASKS = "masks"
 # Numbers of the flat buffers of a record batch.
 ID_OFFSETS, IDS, SEGMENT_START, VALID, LABELS, MASK_OFFSETS, POSITION_OFFSETS, POSITIONS = range(8)
 REPLACEMENT_OFFSETS, REPLACEMENTS, DOCUMENTS, SENTENCES, BOUNDARY_OFFSETS, BOUNDARIES = range(8, 14)
-BUFFERS = 14
+DRAWINGS, BUFFERS = 14, 15
 
 
 @contextlib.contextmanager
@@ -74,8 +74,10 @@ class ShardFile:
             self._reader = self._open(None)
             self.info = DatasetInfo.from_schema(self._reader.schema, file)
             self.layout = ShardLayout.from_schema(self._reader.schema, file)
+            if self.layout and {self.info.drawings} != set(map(len, self.layout.cells)):
+                raise ValueError("its layout has another number of drawings")
             self.dtypes = _dtypes(self._reader.schema, self.info)
-            self.rows, self.bins = self._count()
+            self.rows = self._count()
             views = {dtype: _array(self._buffer, dtype) for dtype in set(self.dtypes)}
             self._arrays = [views[dtype] for dtype in self.dtypes]
             if not masks:
@@ -90,22 +92,27 @@ class ShardFile:
         )
         return pa.ipc.open_file(pa.BufferReader(self._buffer), options=options)
 
-    def _count(self) -> tuple[I64, I64]:
-        """Return rows and length bin of each record batch, from the layout or the batches."""
+    @property
+    def cells(self) -> I64:
+        """Rows of each length bin and drawing: int64 [bins, D]."""
+        cells = [[self.rows.sum()]] if self.layout is None else self.layout.cells
+        return np.array(cells, np.int64)
+
+    def _count(self) -> I64:
+        """Return the rows of each record batch, from the layout or the batches."""
         batches = self._reader.num_record_batches
         if self.layout is None:
             reader = self._open([self._reader.schema.get_field_index("segment_start")])
-            sizes = np.array(
+            return np.array(
                 [reader.get_batch(number).num_rows for number in range(batches)], np.int64
             )
-            return sizes, np.zeros(batches, np.int64)
-        sizes, bins = self.layout.batches()
+        sizes = self.layout.batches()
         if len(sizes) != batches:
             raise DataError(
                 f"{self.file} is damaged (it has {batches} record batches, its layout says "
                 f"{len(sizes)}); make the dataset again"
             )
-        return sizes, bins
+        return sizes
 
     def record_batch(self, number: int) -> RecordBatch:
         """Return the record batch with this number.
@@ -185,45 +192,32 @@ def _buffers(batch: pa.RecordBatch) -> tuple[list[pa.Buffer | None], I64]:
     rows = batch.num_rows
     buffers: list[pa.Buffer | None] = [None] * BUFFERS
     minimum_sizes = np.zeros(BUFFERS, np.int64)
-    ids, labels, source = (
-        batch.column("input_ids"),
-        batch.column("pair_label"),
-        batch.column("source"),
-    )
+    ids, labels, source = map(batch.column, ("input_ids", "pair_label", "source"))
     if any(column.offset for column in batch.columns):
         raise ValueError("a column begins in the middle of its buffers")
-    buffers[ID_OFFSETS], buffers[IDS] = ids.buffers()[1], ids.values.buffers()[1]
+    lists = {ID_OFFSETS: ids}
     buffers[SEGMENT_START] = batch.column("segment_start").buffers()[1]
     buffers[VALID], buffers[LABELS] = labels.buffers()
-    buffers[DOCUMENTS], buffers[SENTENCES] = (
-        source.field(name).buffers()[1] for name in ("document", "offset")
-    )
+    for number, field in zip((DOCUMENTS, SENTENCES, DRAWINGS), source.type, strict=False):
+        buffers[number] = source.field(field.name).buffers()[1]
+        minimum_sizes[number] = rows
     minimum_sizes[[ID_OFFSETS]] = rows + 1
-    minimum_sizes[[SEGMENT_START, LABELS, DOCUMENTS, SENTENCES]] = rows
+    minimum_sizes[[SEGMENT_START, LABELS]] = rows
     if labels.null_count:
         minimum_sizes[VALID] = -(-rows // 8)
     else:
         buffers[VALID] = None
     if MASKS in batch.schema.names:
         masks = batch.column(MASKS)
-        positions, replacements = masks.values.field("positions"), masks.values.field("input_ids")
+        lists[POSITION_OFFSETS] = masks.values.field("positions")
+        lists[REPLACEMENT_OFFSETS] = masks.values.field("input_ids")
         buffers[MASK_OFFSETS] = masks.buffers()[1]
-        buffers[POSITION_OFFSETS], buffers[POSITIONS] = (
-            positions.buffers()[1],
-            positions.values.buffers()[1],
-        )
-        buffers[REPLACEMENT_OFFSETS], buffers[REPLACEMENTS] = (
-            replacements.buffers()[1],
-            replacements.values.buffers()[1],
-        )
         minimum_sizes[[MASK_OFFSETS]] = rows + 1
     if "boundaries" in batch.schema.names:
-        boundaries = batch.column("boundaries")
-        buffers[BOUNDARY_OFFSETS], buffers[BOUNDARIES] = (
-            boundaries.buffers()[1],
-            boundaries.values.buffers()[1],
-        )
+        lists[BOUNDARY_OFFSETS] = batch.column("boundaries")
         minimum_sizes[BOUNDARY_OFFSETS] = rows + 1
+    for number, column in lists.items():  # the number of the values follows that of the offsets
+        buffers[number], buffers[number + 1] = column.buffers()[1], column.values.buffers()[1]
     return buffers, minimum_sizes
 
 

@@ -21,6 +21,7 @@ from cloze.model.data import shard_file
 from cloze.model.data.rows import MaskedRows
 from cloze.model.data.sampler import LengthBins
 from cloze.model.data.shard_file import RecordBatchIndex, ShardFile
+from cloze.pipeline.dataset.masking.candidates import DRAWING_BIT
 from cloze.pipeline.dataset.schema import NO_PAIR, DatasetInfo
 
 
@@ -79,10 +80,8 @@ class _Reading:
     def _lists(self, offsets: int, values: int, index: I64) -> tuple[npt.NDArray[Any], I64]:
         """Return the lists at `index`, concatenated, and their lengths."""
         self._require((index < 0) | (index + 1 >= self._sizes[offsets]), "a list that is not there")
-        start, stop = (
-            self._at(offsets, index).astype(np.int64),
-            self._at(offsets, index + 1).astype(np.int64),
-        )
+        start = self._at(offsets, index).astype(np.int64)
+        stop = self._at(offsets, index + 1).astype(np.int64)
         self._require(
             (start < 0) | (stop < start) | (stop > self._sizes[values]), "an offset outside of it"
         )
@@ -118,7 +117,7 @@ class _Reading:
             replacements=replacements,
             counts=counts,
             documents=self._at(shard_file.DOCUMENTS, local),
-            sentences=self._at(shard_file.SENTENCES, local).astype(np.int64),
+            sentences=self._places(),
             boundaries=ids[:0],
         )
         self._check(result)
@@ -129,6 +128,13 @@ class _Reading:
             self._check_boundaries(boundaries.astype(np.int64), sequences, lengths)
             result = replace(result, boundaries=boundaries, boundary_counts=sequences)
         return result
+
+    def _places(self) -> I64:
+        places = self._at(shard_file.SENTENCES, self.local).astype(np.int64)
+        if self.info.drawings > 1:
+            drawing = self._at(shard_file.DRAWINGS, self.local).astype(np.int64)
+            places += drawing << DRAWING_BIT
+        return places
 
     def _pair_labels(self) -> I64:
         labels = self._at(shard_file.LABELS, self.local).astype(np.int64)
@@ -205,8 +211,8 @@ class RowTable(Protocol):
         ...
 
     @property
-    def bins(self) -> LengthBins | None:
-        """Rows of each length bin; None if there is only one bin."""
+    def is_binned(self) -> bool:
+        """Whether the rows are in bins of similar length."""
         ...
 
     def __len__(self) -> int: ...
@@ -269,9 +275,8 @@ class ShardedRows:
                 )
         self.info = shard_files[0].info if shard_files else info
         sizes = np.concatenate([np.zeros(0, np.int64), *(shard.rows for shard in shard_files)])
-        self._bin_of = np.concatenate(
-            [np.zeros(0, np.int64), *(shard.bins for shard in shard_files)]
-        )
+        cells = np.array([shard.cells for shard in shard_files] or np.zeros((0, 1, 1), np.int64))
+        self._cells = cells[:, cells.any(axis=(0, 2))]  # [shards, bins, D], without empty bins
         self._starts = offsets_of(sizes)
         self.blocks = RecordBatchIndex(shard_files)
 
@@ -279,17 +284,26 @@ class ShardedRows:
         return int(self._starts[-1])
 
     @property
+    def is_binned(self) -> bool:
+        return bool(self._cells.shape[1] > 1)
+
+    @property
+    def drawings(self) -> int:
+        """Number of drawings, D, which training reads one after the other."""
+        return int(self._cells.shape[2])
+
+    @property
     def bins(self) -> LengthBins | None:
-        """Rows of each length bin; None if the dataset has only one bin."""
-        if len(np.unique(self._bin_of)) < 2:
+        """Rows of each length bin of each drawing; None if there are one bin and one drawing."""
+        cells, sizes = self._cells, self._cells.ravel()
+        if cells[:1].size < 2:
             return None
-        order = np.argsort(self._bin_of, kind="stable")
-        sizes = np.diff(self._starts)
-        counts = np.bincount(self._bin_of, weights=sizes).astype(np.int64)
+        # all runs of a drawing before those of the next, and of a bin before those of the next
+        order = np.arange(cells.size).reshape(cells.shape).transpose(2, 1, 0).ravel()
         return LengthBins(
-            counts=counts[counts > 0],
+            counts=cells.sum(axis=0).T.ravel(),
             run_starts=offsets_of(sizes[order])[:-1],
-            rows=self._starts[:-1][order],
+            rows=offsets_of(sizes)[:-1][order],
         )
 
     @property
@@ -302,11 +316,8 @@ class ShardedRows:
         packed = [layout for layout in layouts if layout is not None and layout.compression]
         if not packed:
             return None
-        bins = self.bins
-        return (
-            max(1, WINDOW_BATCHES // (1 if bins is None else len(bins.counts)))
-            * packed[0].batch_rows
-        )
+        bins = int(self._cells.shape[1])
+        return max(1, WINDOW_BATCHES // max(1, bins)) * packed[0].batch_rows
 
     def first(self, number: int) -> I64:
         """Return the numbers of the first rows, at most `number`; int64."""

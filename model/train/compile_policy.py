@@ -350,7 +350,7 @@ def compiling_seconds(model: ModelConfig) -> float:
 
 def fill_ratio(train: RowTable) -> float:
     """Return the share of positions with a token in sampled rows; 0 for length-binned rows."""
-    if train.info is None or train.bins is not None:
+    if train.info is None or train.is_binned:
         return 0.0
     count = min(len(train), SAMPLE)
     sample = train.take(

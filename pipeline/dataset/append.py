@@ -101,7 +101,7 @@ def _key_batches(file: str, stamp: str) -> tuple[U64, ...]:
 # The finished dataset that new shards are appended to; its files are linked.
 
 # summary values that add up
-ADDED = ("rows", "heldout_rows", "tokens", "row_tokens", "shards", "documents", "masked")
+ADDED = "rows heldout_rows unmasked_rows shards documents tokens row_tokens masked".split()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -203,10 +203,6 @@ def add_counts(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
     total["pair_labels"] = {
         name: old["pair_labels"][name] + count for name, count in new["pair_labels"].items()
     }
-    total["length_histogram"] = [
-        old_count + new_count
-        for old_count, new_count in zip(
-            old["length_histogram"], new["length_histogram"], strict=True
-        )
-    ]
+    histograms = zip(old["length_histogram"], new["length_histogram"], strict=True)
+    total["length_histogram"] = [sum(counts) for counts in histograms]
     return total

@@ -44,7 +44,7 @@ from cloze.pipeline.dataset.pairings.segments import Segments, TokenizedDocument
 from cloze.pipeline.dataset.rows import RowBlock, assemble, part_path, part_schema
 from cloze.pipeline.dataset.schema import DatasetInfo, id_dtype
 from cloze.pipeline.dataset.shards import WriteDatasetShard, plan_units
-from cloze.pipeline.dataset.summary import CAPPED, new_counts, summarize
+from cloze.pipeline.dataset.summary import CAPPED, TRUNCATED, new_counts, summarize
 from cloze.pipeline.runners.fan_out import fan_out
 from cloze.pipeline.tokenizer import load
 from cloze.pipeline.tokenizer.tokenizer import Tokenizer, shared_tokenizer
@@ -74,6 +74,7 @@ def build_dataset(config: DatasetConfig, build: BuildContext, version: int) -> S
     directory = storage.join(build.scratch, "parts")
     groups = _part_groups(corpus, is_local=storage.is_local(build.path))
     tokens = sum(corpus.sizes) / BYTES_PER_TOKEN
+    tokens *= config.drawings
     buckets = bucket_count(tokens, config.length, len(groups), config.shards)
     results = _build_rows(config, build, corpus, directory, tokenizer, base, groups, buckets)
     rows = {split: sum(result[split]["rows"] for result in results) for split in SPLITS}
@@ -130,6 +131,7 @@ def _dataset_info(config: DatasetConfig, tokenizer: Tokenizer) -> DatasetInfo:
         recipe=config.recipe,
         length=config.length,
         copies=config.mask_copies,
+        drawings=config.drawings,
         vocab_size=tokenizer.vocab_size,
         special=tokenizer.special,
         pair_task=pairing.task,
@@ -264,7 +266,8 @@ class BuildRows:
             block = RowBlock.concatenate(blocks)
             block = block.take(np.argsort(block.rank, kind="stable"))
         buckets = self.buckets if split == TRAIN else -(-self.buckets // HELDOUT_SHARE)
-        return write_part(part_path(self.directory, split, number), block, buckets, self.borders)
+        path = part_path(self.directory, split, number)
+        return write_part(path, block, buckets, self.borders, self.config.drawings)
 
     def _rows(
         self, table: pa.Table, split: str, salient: pa.Table | None
@@ -281,26 +284,33 @@ class BuildRows:
             None if salient is None else spans_by_sentence(salient, text.keys, text.counts),
         )
         pairing = resolve_name(PAIRINGS[self.config.pairing].function)
-        segments: Segments = pairing(documents, self.config)
-        block = assemble(documents, segments, self.config.seed, tokenizer.special)
-        counters = _counters(documents, segments)
+        count = self.config.drawings if split == TRAIN else 1  # held-out text is read once
+        drawings = [pairing(documents.draw(number), self.config) for number in range(count)]
+        given = (self.config.seed, tokenizer.special, count)
+        block = RowBlock.concatenate([assemble(documents, rows, *given) for rows in drawings])
+        counters = _counters(documents, drawings)
         counters[CAPPED] = _count_capped(block, self.config, TokenProperties.of(tokenizer))
         return block, counters
 
 
-def _counters(documents: TokenizedDocuments, segments: Segments) -> dict[str, int]:
-    """Count the part's tokens: read = in_rows + truncated; rows also contain random_next."""
+def _counters(documents: TokenizedDocuments, drawings: list[Segments]) -> dict[str, int]:
+    """Count the part's tokens: read = in_rows (of any drawing) + truncated; rows repeat some."""
+    starts = np.concatenate([segments.starts for segments in drawings])
+    lengths = np.concatenate([segments.lengths for segments in drawings])
+    read, sizes = len(documents.tokens), [np.diff(rows.range_offsets) for rows in drawings]
+    begins, ends = (np.bincount(place, minlength=read + 1) for place in (starts, starts + lengths))
+    in_rows = int(np.count_nonzero(np.cumsum(begins - ends)))
     return {
         "read/documents": len(documents),
         "read/sentences": len(documents.sentence_index),
         "dropped/empty_document": documents.empty_documents,
         "dropped/empty_sentence": documents.empty_sentences,
-        "tokens/read": len(documents.tokens),
-        "tokens/in_rows": int(segments.lengths.sum() - segments.random_next_tokens.sum()),
-        "tokens/truncated": int(segments.truncated.sum()),
-        "tokens/random_next": int(segments.random_next_tokens.sum()),
-        "rows/single_segment": int((np.diff(segments.range_offsets) == 1).sum()),
-        "rows/sequences": len(segments.lengths),
+        "tokens/read": read,
+        "tokens/in_rows": in_rows,
+        TRUNCATED: read - in_rows,
+        "tokens/again": int(lengths.sum()) - in_rows,
+        "rows/single_segment": int(sum((ranges == 1).sum() for ranges in sizes)),
+        "rows/sequences": len(lengths),
     }
 
 

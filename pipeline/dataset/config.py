@@ -59,6 +59,9 @@ class ExampleConfig(_OfRulesAndPairings, MaskFields):
     """Lowercase the text. Default: as the tokenizer's files say."""
     mask_copies: int = Field(default=10, ge=1, le=10_000)
     """Number of masks stored with each row (K)."""
+    drawings: int = Field(default=1, ge=1, le=1000)
+    """Number of times that documents are cut into rows anew, each with its own pairs, short rows
+    and masks (D)."""
     pairing: str = "nsp"
     """Pairing of a row's two segments; it also decides how documents are cut into rows."""
     short_seq_prob: float = Field(default=0.1, ge=0, le=1)
@@ -79,6 +82,11 @@ class ExampleConfig(_OfRulesAndPairings, MaskFields):
         recipe = RECIPES.get(name) if isinstance(name, str) else None
         filled = {**(recipe() if recipe else {}), **explicit}
         with contextlib.suppress(TypeError, ValueError, OverflowError):
+            if not draws_pairs(filled) and "drawings" not in explicit:
+                # drawings would hardly differ: one, with the masks of all of them
+                drawings = filled.pop("drawings", 1)
+                if "mask_copies" in filled and "mask_copies" not in explicit:
+                    filled["mask_copies"] *= drawings
             rate, length = float(filled.get("mask_rate", 0.15)), int(filled.get("length", 128))
             filled.setdefault(
                 "max_predictions",
@@ -115,6 +123,11 @@ class ExampleConfig(_OfRulesAndPairings, MaskFields):
                 f"mask_rate ({self.mask_rate:g}) is more than masking {self.masking} can choose in "
                 f"every row; use {highest:g} or less"
             )
+        if self.drawings > 1 and not draws_pairs(self.model_dump()):
+            messages.append(
+                f"drawings ({self.drawings}) repeats most rows, because pairing {self.pairing} "
+                f"draws no pairs; use 1, and more mask_copies"
+            )
         if not has_masks and self.mask_copies > 1:
             messages.append(
                 f"mask_copies ({self.mask_copies}) has no effect with masking none; use 1"
@@ -144,6 +157,12 @@ class ExampleConfig(_OfRulesAndPairings, MaskFields):
         return MaskConfig(
             **{name: getattr(self, field_names.get(name, name)) for name in MaskConfig.model_fields}
         )
+
+
+def draws_pairs(values: Mapping[str, Any]) -> bool:
+    """Report whether a config's pairing draws more than short rows, so that drawings differ."""
+    pairing = PAIRINGS.get(values.get("pairing", "nsp"))
+    return pairing is None or pairing.options is not None
 
 
 class DatasetConfig(ExampleConfig):
@@ -200,8 +219,8 @@ def check_disk_space(
     if free < needed:
         raise ClozeError(
             f"{path} has {free / 1e9:.2f} GB free, the shards will take some {needed / 1e9:.2f} GB;"
-            f" free some space, or use fewer copies or --compression zstd, and run the same command"
-            f" again"
+            f" free some space, or use fewer drawings, fewer copies or --compression zstd, and run "
+            f"the same command again"
         )
 
 
@@ -213,7 +232,13 @@ STARTUP_SECONDS = 2.5
 TOKENS_PER_SECOND = 800e3
 BYTES_PER_TOKEN = 4.2  # of English with a vocabulary of 30,000
 SENTENCE_BYTES = 135.0  # of Wikipedia's English, for a corpus that is not there yet
-COPY_SHARE = 0.05  # work per mask copy, relative to its row
+COPY_SHARE = 0.05  # work per mask copy, relative to tokenizing its row
+DRAWING_SHARE = 0.1  # work per drawing but the first
+
+
+def _work_share(drawings: int, copies: int) -> float:
+    """Return the work relative to tokenizing the text once."""
+    return 1 + DRAWING_SHARE * (drawings - 1) + COPY_SHARE * drawings * copies
 
 
 def estimate_cost(
@@ -232,10 +257,11 @@ def estimate_cost(
     documents = max(1.0, float(corpus["documents"]))
     rows, mean_length = _estimate_rows(config, tokens, max(1.0, sentences), documents)
     id_bytes = 4 if int(vocab.get("size") or 0) > 1 << 16 else 2
+    rows *= config.drawings
     row_bytes, mask_bytes = shard_bytes(config, rows * mean_length, id_bytes)
     parallelism = min(execution.workers, machine.cpus)
     return CostEstimate(
-        work=tokens * (1 + COPY_SHARE * config.mask_copies),
+        work=tokens * _work_share(config.drawings, config.mask_copies),
         speed=TOKENS_PER_SECOND,
         startup_seconds=STARTUP_SECONDS,
         parallelism=parallelism,
@@ -265,7 +291,10 @@ def _estimate_rows(
     assert isinstance(config, NspOptions)
     random = config.random_next_prob if pairing.options is NspOptions else 0.0
     if pairing.sentences is not None:
-        # the number of rows does not depend on the length
+        # Sentences longer than a row are cut into halves of rows. Lengths count as exponentially
+        # distributed, with the mean counted in halves of a row.
+        mean = 2 * tokens / sentences / config.max_tokens
+        sentences *= 1 + math.exp(-2 / mean) * (1 - 1 / math.expm1(-1 / mean))
         mean_length = min(length, 3 + pairing.sentences * tokens / sentences)
         return sentences / (pairing.sentences - random), mean_length
     if pairing.options is None:
@@ -277,10 +306,10 @@ def _estimate_rows(
 
 
 def measure_throughput(metadata: Metadata) -> MeasuredThroughput:
-    """Return the throughput in tokens, weighted by mask copies."""
-    copies = int(metadata["config"].get("mask_copies", 1))
+    """Return the throughput in tokens, weighted by drawings and mask copies."""
+    numbers = [int(metadata["config"].get(name, 1)) for name in ("drawings", "mask_copies")]
     return MeasuredThroughput(
-        amount=float(metadata["tokens"]) * (1 + COPY_SHARE * copies),
+        amount=float(metadata["tokens"]) * _work_share(*numbers),
         seconds=subtract_startup(metadata["seconds"], STARTUP_SECONDS),
         width=int(metadata["execution"].get("workers", 1)),
     )

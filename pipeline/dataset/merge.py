@@ -27,6 +27,7 @@ from cloze.core import storage
 from cloze.core.arrow import drop_page_cache, file_buffer, local_copy
 from cloze.core.ragged import I64, offsets_of
 from cloze.core.random_keys import U64
+from cloze.pipeline.dataset.masking.candidates import DRAWING_BIT
 from cloze.pipeline.dataset.rows import RowBlock
 
 BUCKET_TOKENS = 1 << 21  # size of a bucket, which a writer reads into memory at once
@@ -107,18 +108,10 @@ def plan_ranges(bucket_rows: I64, sizes: I64) -> list[ShuffleRange]:
         if low == high:
             ranges.append(ShuffleRange(first=0, end=0, skip=0, rows=0))
             continue
-        first, end = (
-            int(np.searchsorted(starts[1:], low, side="right")),
-            int(np.searchsorted(starts, high, side="left")),
-        )
-        ranges.append(
-            ShuffleRange(
-                first=first,
-                end=end,
-                skip=low - int(starts[first]),
-                rows=high - low,
-            )
-        )
+        first = int(np.searchsorted(starts[1:], low, side="right"))
+        end = int(np.searchsorted(starts, high, side="left"))
+        skip = low - int(starts[first])
+        ranges.append(ShuffleRange(first=first, end=end, skip=skip, rows=high - low))
     return ranges
 
 
@@ -129,24 +122,28 @@ MAGIC_BYTES = 8  # at the start of an Arrow file
 
 
 def write_part(
-    path: str, block: RowBlock, buckets: int, borders: tuple[int, ...]
+    path: str, block: RowBlock, buckets: int, borders: tuple[int, ...], drawings: int = 1
 ) -> dict[str, Any]:
     """Write an intermediate file; `borders`: maximum row length of each length bin.
 
     Returns:
-        `rows`; `counts`, the rows of each bin in each bucket; `offsets`, the first byte of each
-        bucket and the end of the last.
+        `rows`; `counts`, the rows of each bin in each bucket; `drawings`, the rows of each drawing
+        in each bin; `offsets`, the first byte of each bucket and the end of the last.
     """
     bounds = bucket_borders(block.rank, buckets)
     bucket = np.repeat(np.arange(buckets), np.diff(bounds))
-    cells = np.searchsorted(borders, block.lengths) * buckets + bucket
-    counts = np.bincount(cells, minlength=len(borders) * buckets).reshape(len(borders), buckets)
+    bins = np.searchsorted(borders, block.lengths)
+    counts, drawn = (
+        np.bincount(bins * size + column, minlength=len(borders) * size).reshape(-1, size)
+        for column, size in ((bucket, buckets), (block.offset >> DRAWING_BIT, drawings))
+    )
     batch, offsets = block.to_arrow(), [MAGIC_BYTES]
     with storage.atomic_output(path) as handle, pa.ipc.new_file(handle, batch.schema) as writer:
         for low, high in itertools.pairwise(bounds.tolist()):
             writer.write_batch(batch.slice(low, high - low))
             offsets.append(handle.tell())
-    return {"rows": len(block), "counts": counts.tolist(), "offsets": offsets}
+    result = {"counts": counts.tolist(), "drawings": drawn.tolist(), "offsets": offsets}
+    return {"rows": len(block), **result}
 
 
 @functools.lru_cache(maxsize=1 << 15)

@@ -16,13 +16,18 @@ Values = dict[str, Any]
 
 
 def bert() -> Values:
-    """BERT: next sentence prediction and token masks.
+    """BERT: next sentence prediction and token masks; the text ten times, in five drawings.
 
     Devlin et al. 2019, section 3.1 and appendix A.2 (80/10/10, 15 %); google-research/bert,
     create_pretraining_data.py (dupe_factor 10, random words from the whole vocabulary) and README
     (short_seq_prob .1, 20 predictions at 128).
+
+    What differs: two of the ten duplicates share a drawing (borders of A and B, random B, short
+    rows); ten drawings of one mask take 1.6 times the disk. Sentences longer than a row are cut; a
+    random B is of another document of the shard; `[UNK]` is never masked. Training reads one
+    drawing after another.
     """
-    return {"pairing": "nsp", "masking": "token"}
+    return {"pairing": "nsp", "masking": "token", "drawings": 5, "mask_copies": 2}
 
 
 def bert_wwm() -> Values:
@@ -61,8 +66,12 @@ def albert() -> Values:
     Lan et al. 2020, section 3.1 and equation 1; google-research/albert, create_pretraining_data.py
     (dupe_factor 40). Its 20 predictions per row at length 512 would mask under 4 %; here the
     maximum grows with the length.
+
+    What differs, besides what `bert` says: four of the forty duplicates share a drawing. A chunk of
+    one sentence has no label; that program gives it a random B with the label "swapped", which
+    mixes two tasks (issue 234 there).
     """
-    return {"pairing": "sop", "masking": "n-gram", "mask_copies": 40}
+    return {"pairing": "sop", "masking": "n-gram", "drawings": 10, "mask_copies": 4}
 
 
 def spanbert() -> Values:
@@ -70,15 +79,16 @@ def spanbert() -> Values:
 
     Joshi et al. 2020, section 3; facebookresearch/SpanBERT, masking.py: ceil(.15 · length) without
     special tokens, and random tokens by their frequency in the text. Boundary targets follow from
-    the positions: see `cloze.pipeline.dataset.masking.rules`. Its masks were dynamic.
-    short_seq_prob .1 is the default of its code; 0 repeats the paper's models, which were trained
-    without short sequences (section 4.2).
+    the positions: see `cloze.pipeline.dataset.masking.rules`. Its masks were dynamic, so rows are
+    drawn once. There are no short rows (section 4.2); the default of its code, short_seq_prob .1,
+    was not used.
     """
     return {
         "pairing": "document",
         "masking": "span",
         "mask_rounding": "ceil",
         "random_from": "corpus",
+        "short_seq_prob": 0.0,
     }
 
 

@@ -53,6 +53,8 @@ class RowView:
     recipe: str
     document: int
     offset: int
+    drawing: int
+    drawings: int
     copy: int
     copies: int
     pair_task: str | None
@@ -136,7 +138,7 @@ def _files(path: str, split: str) -> tuple[list[str], str]:
 def _sizes(reader: pa.RecordBatchFileReader, file: str) -> list[int]:
     layout = ShardLayout.from_schema(reader.schema, file)
     if layout is not None:
-        return [int(size) for size in layout.batches()[0]]
+        return [int(size) for size in layout.batches()]
     with arrow_errors_as_data_errors(file, REBUILD):
         return [reader.get_batch(number).num_rows for number in range(reader.num_record_batches)]
 
@@ -161,6 +163,8 @@ def _view(
         recipe=info.recipe,
         document=content["source"]["document"],
         offset=content["source"]["offset"],
+        drawing=content["source"].get("drawing", 0),
+        drawings=info.drawings,
         copy=copy,
         copies=info.copies,
         pair_task=info.pair_task,

@@ -14,7 +14,7 @@ from cloze.core import random_keys, storage
 from cloze.core.errors import UsageError
 from cloze.core.ragged import I64, Ragged, offsets_of, ranges
 from cloze.core.random_keys import U64
-from cloze.pipeline.dataset.masking.candidates import UnmaskedRows, row_keys
+from cloze.pipeline.dataset.masking.candidates import DRAWING_BIT, UnmaskedRows, row_keys
 from cloze.pipeline.dataset.pairings.segments import USE_RANK, Segments, TokenizedDocuments
 from cloze.pipeline.dataset.schema import id_dtype
 from cloze.pipeline.tokenizer.special import SpecialTokens
@@ -33,7 +33,7 @@ class RowBlock:
         segment_start: int32 [R], start of B; the row's length if there is no B.
         pair_label: int8 [R], NO_LABEL without a label.
         document: uint64 [R], key of the document of segment A.
-        offset: int32 [R], sentence of that document in which the row begins.
+        offset: int64 [R], place of the row in that document, see `row_keys`.
         boundaries: uint16, start positions of each row's sequences, 0 first; None unless packed.
         salient: uint8, marks of each row's tokens, see `UnmaskedRows`; only for masking salient.
     """
@@ -43,7 +43,7 @@ class RowBlock:
     segment_start: npt.NDArray[np.int32]
     pair_label: npt.NDArray[np.int8]
     document: U64
-    offset: npt.NDArray[np.int32]
+    offset: I64
     boundaries: Ragged | None = None
     salient: Ragged | None = None
 
@@ -130,9 +130,15 @@ def _ragged(lists: pa.ListArray) -> Ragged:
 
 
 def assemble(
-    documents: TokenizedDocuments, segments: Segments, seed: int, special: SpecialTokens
+    documents: TokenizedDocuments,
+    segments: Segments,
+    seed: int,
+    special: SpecialTokens,
+    drawings: int = 1,
 ) -> RowBlock:
     """Build rows from segments, with special tokens, in ascending order of the shuffle key.
+
+    The keys of each drawing are an equal range of all keys, so a dataset has one after the other.
 
     Args:
         documents: documents that the segments' ranges point into.
@@ -140,9 +146,13 @@ def assemble(
             every range.
         seed: seed of the dataset.
         special: ids of [CLS] and [SEP].
+        drawings: number of drawings of the dataset.
     """
     document = documents.keys[segments.document]
     rank = random_keys.fold_in(row_keys(seed, document, segments.offset), USE_RANK)
+    if drawings > 1:
+        drawing = (segments.offset >> DRAWING_BIT).astype(np.uint64)
+        rank = rank // np.uint64(drawings) + drawing * np.uint64((1 << 64) // drawings)
     order = np.argsort(rank, kind="stable")
     starts = Ragged(segments.starts, segments.range_offsets).take(order)
     lengths = Ragged(segments.lengths, segments.range_offsets).take(order).values
@@ -185,7 +195,7 @@ def part_schema(vocab_size: int, *, packed: bool, salient: bool = False) -> pa.S
     """Return the schema of `RowBlock.to_arrow`."""
     ids = pa.from_numpy_dtype(id_dtype(vocab_size))
     fields = [("rank", pa.uint64()), ("input_ids", pa.list_(ids)), ("segment_start", pa.int32())]
-    fields += [("pair_label", pa.int8()), ("document", pa.uint64()), ("offset", pa.int32())]
+    fields += [("pair_label", pa.int8()), ("document", pa.uint64()), ("offset", pa.int64())]
     fields += [("boundaries", pa.list_(pa.uint16()))] if packed else []
     return pa.schema([*fields, *([("salient", pa.list_(pa.uint8()))] if salient else [])])
 

@@ -29,6 +29,7 @@ class DatasetInfo:
         recipe: a name in `cloze.pipeline.dataset.recipes.RECIPES`.
         length: maximum tokens per row.
         copies: mask copies per row.
+        drawings: number of times that the training documents were cut into rows anew.
         vocab_size: V.
         special: ids of the special tokens.
         pair_task: meaning of the pair labels: nsp, sop, or None without labels.
@@ -50,6 +51,7 @@ class DatasetInfo:
     tokenizer: str
     packed: bool = False
     masks: dict[str, Any] | None = None
+    drawings: int = 1
     version: int = VERSION
 
     def to_metadata(self) -> dict[bytes, bytes]:
@@ -80,23 +82,25 @@ class ShardLayout:
 
     Rows are in length bins, the shortest first, and in shuffle order within a bin. A record batch
     has rows of one bin only, and a fixed number of them except for the bin's last batch. Without
-    bins there is one. Stored as JSON under `cloze.layout` in the schema's metadata, which other
-    programs ignore.
+    bins there is one. Within a bin, one drawing follows the other. Stored as JSON under
+    `cloze.layout` in the schema's metadata, which other programs ignore.
 
     Attributes:
         bin_boundaries: maximum row length of each bin.
         rows: rows in each bin.
         batch_rows: rows per record batch, except for the last of each bin.
         compression: compression of the buffers: zstd, lz4 or None.
+        drawings: rows of each drawing in each bin; empty if there is one drawing.
     """
 
     bin_boundaries: tuple[int, ...]
     rows: tuple[int, ...]
     batch_rows: int
     compression: str | None = None
+    drawings: tuple[tuple[int, ...], ...] = ()
 
     def to_metadata(self) -> dict[bytes, bytes]:
-        values = asdict(self)
+        values = {name: value for name, value in asdict(self).items() if value != ()}
         values["borders"] = values.pop("bin_boundaries")  # the stored name
         return {LAYOUT_KEY: json.dumps(values, sort_keys=True).encode()}
 
@@ -113,6 +117,7 @@ class ShardLayout:
                 rows=tuple(map(int, values["rows"])),
                 batch_rows=int(values["batch_rows"]),
                 compression=values.get("compression"),
+                drawings=tuple(tuple(map(int, rows)) for rows in values.get("drawings", ())),
             )
         except (ValueError, TypeError, KeyError) as error:
             raise DataError(
@@ -122,20 +127,25 @@ class ShardLayout:
             len(layout.rows) != len(layout.bin_boundaries)
             or layout.batch_rows < 1
             or min(layout.rows, default=0) < 0
+            or tuple(map(sum, layout.cells)) != layout.rows
         ):
             raise DataError(
                 f"{name} is damaged (its layout contradicts itself); make the dataset again"
             )
         return layout
 
-    def batches(self) -> tuple[I64, I64]:
-        """Return rows and bin of each record batch: int64 [batches] twice."""
+    @property
+    def cells(self) -> tuple[tuple[int, ...], ...]:
+        """Rows of each drawing in each bin."""
+        return self.drawings or tuple((rows,) for rows in self.rows)
+
+    def batches(self) -> I64:
+        """Return the rows of each record batch: int64 [batches]."""
         counts = -(-np.asarray(self.rows, np.int64) // self.batch_rows)
-        bins = np.repeat(np.arange(len(self.rows)), counts)
-        sizes = np.full(len(bins), self.batch_rows, np.int64)
+        sizes = np.full(counts.sum(), self.batch_rows, np.int64)
         last = np.cumsum(counts)[counts > 0] - 1
         sizes[last] = (np.asarray(self.rows, np.int64)[counts > 0] - 1) % self.batch_rows + 1
-        return sizes, bins
+        return sizes
 
 
 def id_dtype(vocab_size: int) -> np.dtype[Any]:
@@ -152,7 +162,7 @@ def dataset_schema(info: DatasetInfo, ids: np.dtype[Any]) -> pa.Schema:
 
     `source` names the document of the row's first token, and the sentence in which the row begins.
     If a pairing splits an overlong sentence, each part counts as a sentence, so that no two rows
-    share a source.
+    share a source. With several drawings it has a field `drawing`, too.
 
     `boundaries` is the last column, only if `info.packed`: the first position of every sequence in
     the row, 0 first.
@@ -161,16 +171,14 @@ def dataset_schema(info: DatasetInfo, ids: np.dtype[Any]) -> pa.Schema:
     mask = pa.struct(
         [pa.field("positions", pa.list_(pa.uint16())), pa.field("input_ids", pa.list_(token))]
     )
+    source = [pa.field("document", pa.uint64()), pa.field("offset", pa.int32())]
+    source += [pa.field("drawing", pa.int32())] if info.drawings > 1 else []
     fields = [
         pa.field("input_ids", pa.list_(token), nullable=False),
         pa.field("segment_start", pa.int32(), nullable=False),
         pa.field("pair_label", pa.int8(), nullable=True),
         pa.field("masks", pa.list_(mask), nullable=False),
-        pa.field(
-            "source",
-            pa.struct([pa.field("document", pa.uint64()), pa.field("offset", pa.int32())]),
-            nullable=False,
-        ),
+        pa.field("source", pa.struct(source), nullable=False),
     ]
     if info.packed:
         fields.append(pa.field("boundaries", pa.list_(pa.uint16()), nullable=False))

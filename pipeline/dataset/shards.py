@@ -19,7 +19,8 @@ from cloze.core.arrow import write_arrow
 from cloze.core.ragged import Ragged
 from cloze.pipeline.dataset import schema
 from cloze.pipeline.dataset.config import DatasetConfig
-from cloze.pipeline.dataset.masking.candidates import TokenProperties, read_unigrams
+from cloze.pipeline.dataset.masking import candidates
+from cloze.pipeline.dataset.masking.candidates import DRAWING_BIT, SENTENCES, TokenProperties
 from cloze.pipeline.dataset.masking.draw import Masks, sample_masks
 from cloze.pipeline.dataset.masking.salient import SALIENT_RULE
 from cloze.pipeline.dataset.merge import (
@@ -72,7 +73,7 @@ class WriteDatasetShard:
     def __call__(self, unit: dict[str, Any]) -> dict[str, Any]:
         tokenizer = shared_tokenizer(self.tokenizer, self.info.tokenizer)
         table = TokenProperties.of(
-            tokenizer, None if self.unigrams is None else read_unigrams(self.unigrams)
+            tokenizer, None if self.unigrams is None else candidates.read_unigrams(self.unigrams)
         )
         ranges = [ShuffleRange(**shuffle_range) for shuffle_range in unit["ranges"]]
         info, mask_config = self.info, self.config.mask_config()
@@ -82,6 +83,7 @@ class WriteDatasetShard:
             rows=tuple(shuffle_range.rows for shuffle_range in ranges),
             batch_rows=batch_rows(info.length, info.copies),
             compression=compression,
+            drawings=tuple(map(tuple, unit["drawings"])) if info.drawings > 1 else (),
         )
         base_schema = schema.dataset_schema(info, schema.id_dtype(info.vocab_size))
         arrow_schema = base_schema.with_metadata({**base_schema.metadata, **layout.to_metadata()})
@@ -96,15 +98,12 @@ class WriteDatasetShard:
         counts = [NO_ROWS]
 
         def batches() -> Iterator[pa.RecordBatch]:
-            for key_range, bin_range in zip(
-                ranges, itertools.pairwise((0, *self.borders)), strict=True
-            ):
-                for block in merge_range(
-                    parts, rows_schema, unit["first"], key_range, layout.batch_rows, bin_range
-                ):
-                    masks = sample_masks(
-                        block.with_keys(info.seed), mask_config, table, range(info.copies)
-                    )
+            bins, size = itertools.pairwise((0, *self.borders)), layout.batch_rows
+            for key_range, limits in zip(ranges, bins, strict=True):
+                merged = merge_range(parts, rows_schema, unit["first"], key_range, size, limits)
+                for block in merged:
+                    rows = block.with_keys(info.seed)
+                    masks = sample_masks(rows, mask_config, table, range(info.copies))
                     counts.append(count_rows(block, masks, info.length))
                     yield to_batch(block, masks, info.copies, arrow_schema)
 
@@ -112,13 +111,14 @@ class WriteDatasetShard:
         return sum_counts(counts)
 
 
-# rows; tokens of all rows, special tokens included; predictions in all copies; rows with pair label
-# 0, with label 1, and without a label; rows by length
+# rows; tokens of all rows, special tokens included; predictions in all copies; rows without any;
+# rows with pair label 0, with label 1, and without a label; rows by length
 Counts = Mapping[str, Any]
 NO_ROWS: Counts = {
     "rows": 0,
     "row_tokens": 0,
     "masked": 0,
+    "unmasked_rows": 0,
     "labels": [0, 0, 0],
     "histogram": [0] * HISTOGRAM_BINS,
 }
@@ -127,10 +127,12 @@ NO_ROWS: Counts = {
 def count_rows(block: RowBlock, masks: Masks, length: int) -> Counts:
     """Return the counts of some rows; `length`: maximum tokens per row."""
     bins = (block.lengths - 1) * HISTOGRAM_BINS // length
+    copies = (len(masks.offsets) - 1) // len(block)
     return {
         "rows": len(block),
         "row_tokens": len(block.ids.values),
         "masked": len(masks.positions),
+        "unmasked_rows": (np.diff(masks.offsets[::copies]) == 0).sum(),
         "labels": [(block.pair_label == label).sum() for label in (0, 1, NO_LABEL)],
         "histogram": np.bincount(bins, minlength=HISTOGRAM_BINS),
     }
@@ -153,8 +155,9 @@ def batch_rows(length: int, copies: int) -> int:
 def plan_units(split: str, parts: Sequence[Mapping[str, Any]], shards: int) -> list[dict[str, Any]]:
     """Return the units of a split's shards, which are equal to within one row.
 
-    A unit has "ranges", a `ShuffleRange` as a dict per length bin; "first", the first bucket of
-    them all; and "extents", first byte and end of them all in each intermediate file.
+    A unit has "ranges", a `ShuffleRange` as a dict per length bin; "drawings", the rows of each
+    drawing in each bin; "first", the first bucket of them all; and "extents", first byte and end of
+    them all in each intermediate file.
 
     Args:
         split: train or heldout.
@@ -164,8 +167,13 @@ def plan_units(split: str, parts: Sequence[Mapping[str, Any]], shards: int) -> l
     counts = np.sum([part["counts"] for part in parts], axis=0)
     sizes = shard_rows(counts.sum(axis=1).tolist(), shards)
     bins = [plan_ranges(counts[number], sizes[number]) for number in range(len(counts))]
+    # A bin's rows are in order of their drawings; the shards take them in turn: [bins, 1, D], and
+    # [bins, shards + 1, 1].
+    drawn = np.sum([part["drawings"] for part in parts], axis=0)[:, None]
+    bounds = np.pad(np.cumsum(sizes, axis=1), ((0, 0), (1, 0)))[..., None]
+    cells = np.diff(np.clip(bounds - (np.cumsum(drawn, axis=2) - drawn), 0, drawn), axis=1)
     units = []
-    for ranges in zip(*bins, strict=True):
+    for number, ranges in enumerate(zip(*bins, strict=True)):
         needed = [shuffle_range for shuffle_range in ranges if shuffle_range.rows]
         first = min((shuffle_range.first for shuffle_range in needed), default=0)
         end = max((shuffle_range.end for shuffle_range in needed), default=0)
@@ -174,6 +182,7 @@ def plan_units(split: str, parts: Sequence[Mapping[str, Any]], shards: int) -> l
             {
                 "split": split,
                 "ranges": list(map(asdict, ranges)),
+                "drawings": cells[:, number].tolist(),
                 "first": first,
                 "extents": extents,
             }
@@ -191,14 +200,14 @@ def to_batch(block: RowBlock, masks: Masks, copies: int, arrow_schema: pa.Schema
     ]
     masks_of_copies = pa.StructArray.from_arrays(mask_columns, fields=list(mask_type))
     mask_offsets = pa.array(np.arange(len(block) + 1, dtype=np.int32) * copies)
+    places = (block.offset & SENTENCES, block.offset >> DRAWING_BIT)
+    source = [pa.array(block.document), *(pa.array(each.astype(np.int32)) for each in places)]
     columns = [
         list_array(block.ids, arrow_schema.field("input_ids").type),
         pa.array(block.segment_start),
         pa.array(block.pair_label, mask=block.pair_label == NO_LABEL),
         pa.ListArray.from_arrays(mask_offsets, masks_of_copies, type=mask_list),
-        pa.StructArray.from_arrays(
-            [pa.array(block.document), pa.array(block.offset)], fields=list(source_type)
-        ),
+        pa.StructArray.from_arrays(source[: len(source_type)], fields=list(source_type)),
     ]
     if block.boundaries is not None:
         columns.append(list_array(block.boundaries, arrow_schema.field("boundaries").type))

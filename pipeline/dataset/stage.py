@@ -35,17 +35,18 @@ def run(config: DatasetConfig, build: BuildContext) -> StageResult:
 
 
 def headline(summary: Mapping[str, Any]) -> str:
-    """Summarise rows, tokens read and shards; warn if there are few rows."""
+    """Summarise rows, tokens read and shards, with the warnings."""
     text = (
         f"{summary['rows']:,} rows, {format_count(summary['tokens'])} tokens read, "
         f"{summary['shards']} shards"
     )
+    messages = list(summary.get("warnings", []))
     if summary["rows"] < FEW_ROWS:
-        text += (
-            f"; warning: only {summary['rows']:,} rows to train on: see what the corpus dropped, "
-            f"or give it more text"
+        messages.append(
+            f"only {summary['rows']:,} rows to train on: see what the corpus dropped, or give it "
+            f"more text"
         )
-    return text
+    return "".join([text, *(f"; warning: {message}" for message in messages)])
 
 
 STAGE = Stage(

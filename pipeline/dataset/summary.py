@@ -13,14 +13,15 @@ from cloze.core.stages.stage import BuildContext, StageResult
 from cloze.pipeline.dataset import append
 from cloze.pipeline.dataset.append import BaseDataset
 from cloze.pipeline.dataset.config import ExampleConfig
-from cloze.pipeline.dataset.pairings.registry import label_names
+from cloze.pipeline.dataset.pairings.registry import PAIRINGS, label_names
 from cloze.pipeline.dataset.schema import DatasetInfo
 from cloze.pipeline.dataset.shards import sum_counts
 
 # prefix of the counters of text tokens: read, in_rows, and reasons for the others
 TOKENS = "tokens/"
-# of these: tokens in rows a second time, as another document's random next segment
-AGAIN = "random_next"
+TRUNCATED = "tokens/truncated"  # in no row of any drawing
+# of these: tokens in rows once more, in another drawing or as another document's random segment
+AGAIN = "again"
 CAPPED = "masks/capped_rows"
 CAPPED_SHARE = 0.01  # share of rows that may lose predictions to the maximum without a warning
 
@@ -49,6 +50,7 @@ def new_counts(
         "tokens": counters[f"{TOKENS}read"],
         "row_tokens": total["row_tokens"],
         "masked": total["masked"],
+        "unmasked_rows": total["unmasked_rows"],
         "shards": len(written),
         "documents": documents,
         "pair_labels": dict(label_counts),
@@ -64,7 +66,7 @@ def summarize(
     base: BaseDataset | None,
     known: int,
 ) -> StageResult:
-    """Return the result of the stage, and report its warnings.
+    """Return the result of the stage; its headline has the warnings.
 
     Args:
         config: requested examples.
@@ -86,6 +88,7 @@ def summarize(
     summary = {
         **total,
         "copies": info.copies,
+        "drawings": info.drawings,
         "length": info.length,
         "masked_share": round(total["masked"] / (info.copies * row_tokens), 6),
         "mean_length": round(total["row_tokens"] / row_count, 3),
@@ -94,10 +97,9 @@ def summarize(
         **token_shares(build.counters),
         "words_per_token": _words_per_token(total, build.counters),
         **appended,
-        "warnings": warnings(config, build.counters, total["rows"] + total["heldout_rows"]),
+        "warnings": warnings(config, build.counters, total["rows"] + total["heldout_rows"])
+        + losses(config, build.counters, total),
     }
-    for warning in summary["warnings"]:
-        build.report.progress(row_count, row_count, "rows", {"step": "shards", "warning": warning})
     return StageResult(rows=total["rows"], tokens=total["tokens"], summary=summary)
 
 
@@ -151,3 +153,45 @@ def warnings(config: ExampleConfig, counters: Mapping[str, int], rows: int) -> l
             f"rows below mask_rate ({config.mask_rate:g}); leave it out, or set a larger one"
         )
     return messages
+
+
+LOST_SHARE = 0.05  # share of tokens or rows that may be of no use without a warning
+SHORT_ROWS = 0.25  # share of the length that rows have on average without a warning
+UNLABELLED_SHARE = 0.2  # of rows of a pair task; short rows alone make some 9 % of ALBERT's
+LABEL_DISTANCE = 0.1  # by which the share of a pair label may differ from the recipe's
+EXPECTED_SHARES = {"nsp": "random_next_prob", "sop": "swap_prob"}  # option with label 1's share
+
+
+def losses(
+    config: ExampleConfig, counters: Mapping[str, int], total: Mapping[str, Any]
+) -> list[str]:
+    """Return warnings about text that is in no row, and about rows that teach too little.
+
+    `counters`: of the text; `total`: counts of all shards, see `new_counts`.
+    """
+    rows, length, pairing = max(1, total["rows"]), config.length, PAIRINGS[config.pairing]
+    lost = counters[TRUNCATED] / max(1, counters[f"{TOKENS}read"])
+    bare, mean = total["unmasked_rows"] / rows, total["row_tokens"] / rows
+    remedy = "give longer documents, or use pairing full, without a pair task"
+    messages = {
+        f"{lost:.1%} of the tokens are in no row, because pairs are cut to length ({length}); use "
+        f"a larger length, more drawings, or pairing full": lost > LOST_SHARE,
+        f"{bare:.1%} of the rows have no masks, because their tokens are unknown or too few; use "
+        f"a vocabulary of this text, or longer documents": config.masking != "none"
+        and bare > LOST_SHARE,
+        f"rows have {mean:.0f} of {length} tokens on average, because documents are short; use a "
+        f"smaller length, or pairing full or packed": mean < SHORT_ROWS * length
+        and pairing.sentences is None,
+    }
+    if pairing.task is not None:
+        (_, other), (name, count), (_, unlabelled) = total["pair_labels"].items()
+        expected = float(getattr(config, EXPECTED_SHARES[pairing.task]))
+        share, none = count / max(1, count + other), unlabelled / rows
+        messages |= {
+            f"{none:.1%} of the rows have no {pairing.task} label, because their documents have "
+            f"one sentence, or a corpus shard has one document; {remedy}": none > UNLABELLED_SHARE,
+            f"{share:.1%} of the {pairing.task} labels are {name}, not {expected:.0%}, because "
+            f"documents have few sentences or a corpus shard has one document; {remedy}": none < 1
+            and abs(share - expected) > LABEL_DISTANCE,
+        }
+    return [message for message, is_due in messages.items() if is_due]

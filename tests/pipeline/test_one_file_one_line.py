@@ -67,8 +67,6 @@ def heads(documents, config):
         lengths=lengths,
         range_offsets=np.arange(rows + 1),
         pair_label=np.full(rows, NO_LABEL, np.int8),
-        truncated=ends - starts - lengths,
-        random_next_tokens=np.zeros(rows, np.int64),
     )
 ''',
     "vocab/letters.py": '''

@@ -304,7 +304,7 @@ STAGES: dict[str, Mapping[str, str]] = {
         "Rows": "*recipe *length *length_bins *lowercase short_seq_prob *seed",
         "Masking": "*masking *mask_rate *mask_copies mask_rounding max_predictions mask_share"
         " random_share random_from max_ngram span_p max_span",
-        "Pairing": "*pairing random_next_prob swap_prob single_segment_prob",
+        "Pairing": "*pairing *drawings random_next_prob swap_prob single_segment_prob",
         "Output": "*shards compression",
     },
     "pretrain": {

@@ -73,8 +73,7 @@ class TrainingData:
         if isinstance(self.train, ShardedRows):
             return make_sampler(self.train, *options)
         assert self.fingerprints is not None
-        binned = self.train.bins is not None
-        length_group = min(LENGTH_GROUP, config.global_batch) if binned else 1
+        length_group = min(LENGTH_GROUP, config.global_batch) if self.train.is_binned else 1
         first_samples = (
             -(-start_position.places.get(fingerprint, 0) // length_group) * length_group
             for fingerprint in self.fingerprints.values()

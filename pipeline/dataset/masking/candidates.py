@@ -139,15 +139,21 @@ Bools = npt.NDArray[np.bool_]
 SALIENT = (1, 2)  # first token of a salient span, and its other tokens; 0: none
 
 
-def row_keys(seed: int, document: npt.ArrayLike, offset: npt.ArrayLike) -> U64:
+# A row's place in its document: its first sentence, and from this bit on its drawing. The first
+# drawing's places are the sentences themselves.
+DRAWING_BIT = 42
+SENTENCES = (1 << DRAWING_BIT) - 1  # bits of the sentence
+
+
+def row_keys(seed: int, document: npt.ArrayLike, place: npt.ArrayLike) -> U64:
     """Return the random key of each row, from a shard's `source`: uint64 of the broadcast shape.
 
     Args:
         seed: seed of the dataset.
         document: keys of the documents.
-        offset: sentence of the document in which each row begins, unique among the document's rows.
+        place: offset + (drawing << DRAWING_BIT), unique among the document's rows.
     """
-    return random.fold_in(seed, document, offset)
+    return random.fold_in(seed, document, place)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -60,27 +60,27 @@ def packed(documents: TokenizedDocuments, config: ExampleConfig) -> Segments:
     return Segments.of_runs(cut, Ragged(first[order], offsets_of(np.bincount(row))), packed=True)
 
 
-def cut_sentences(documents: TokenizedDocuments, room: int) -> TokenizedDocuments:
-    """Split every sentence longer than `room` into parts of `room` tokens and a rest.
+def cut_sentences(documents: TokenizedDocuments, room: int, parts: int = 1) -> TokenizedDocuments:
+    """Cut every sentence longer than `room` at the multiples of `room` / `parts` tokens.
 
-    So rows of whole sentences lose no text (fairseq and SpanBERT drop such sentences). Each part
-    then counts as a sentence: the following values of `sentence_index` increase by the number of
-    splits.
+    So rows of whole sentences lose no text (fairseq and SpanBERT drop such sentences). `parts`
+    consecutive pieces have `room` tokens: two fill a pair, which loses nothing then. Each piece
+    counts as a sentence: the following values of `sentence_index` increase by the number of cuts.
     """
     lengths = np.diff(documents.sentence_offsets)
     if not len(lengths) or int(lengths.max()) <= room:
         return documents
-    part_counts = -(-lengths // room)
+    part_counts = np.where(lengths > room, -(-lengths * parts // room), 1)
     part = ranges(np.zeros(len(part_counts)), part_counts)
     borders = offsets_of(part_counts)
     first = documents.document_offsets[documents.sentence_document]
     splits_before = borders[:-1] - np.arange(len(lengths)) - (borders[first] - first)
     index = np.repeat(documents.sentence_index + splits_before, part_counts) + part
-    starts = np.repeat(documents.sentence_offsets[:-1], part_counts) + part * room
+    starts = np.repeat(documents.sentence_offsets[:-1], part_counts) + part * room // parts
     return replace(
         documents,
         sentence_offsets=np.append(starts, len(documents.tokens)),
-        sentence_index=index.astype(np.int32),
+        sentence_index=index,
         document_offsets=borders[documents.document_offsets],
     )
 

@@ -3,8 +3,8 @@
 A new pairing is one module and one row here. The module has a function `(TokenizedDocuments,
 ExampleConfig) -> Segments`; `sentence_pairs.py` shows how a pairing of two segments calls
 `Segments.of_pairs`. Options of its own are a subclass of `cloze.core.options.Options`: a class in
-this file, or in the module if that imports numpy only inside of functions. No two rows may share
-document and offset, because a row's random numbers follow from (seed, document, offset).
+this file, or in the module if that imports numpy only inside of functions. No two rows of a drawing
+may share document and offset, because a row's random numbers follow from them, seed and drawing.
 """
 
 from __future__ import annotations

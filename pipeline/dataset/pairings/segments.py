@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,7 +15,7 @@ import numpy.typing as npt
 from cloze.core import random_keys
 from cloze.core.ragged import I64, Ragged, offsets_of
 from cloze.core.random_keys import U64
-from cloze.pipeline.dataset.masking.candidates import SALIENT, row_keys
+from cloze.pipeline.dataset.masking.candidates import DRAWING_BIT, SALIENT, row_keys
 
 if TYPE_CHECKING:
     from cloze.pipeline.dataset.config import ExampleConfig
@@ -33,24 +33,32 @@ class TokenizedDocuments:
         keys: uint64 [D], random seed of each document.
         tokens: [T], all tokens, without special tokens, in the dtype of the rows.
         sentence_offsets: int64 [S + 1] into `tokens`. No sentence is empty.
-        sentence_index: int32 [S], index of each sentence in its document in the corpus.
+        sentence_index: int64 [S], index of each sentence in its document in the corpus, and from
+            bit DRAWING_BIT on `drawing`: the place of a row that begins there.
         document_offsets: int64 [D + 1] into sentences. No document is empty.
         empty_sentences: number of omitted sentences without tokens.
         empty_documents: number of omitted documents without tokens.
         salient: uint8 [T], see `UnmaskedRows.salient`.
+        drawing: number of the drawing whose random numbers rows take.
     """
 
     keys: U64
     tokens: npt.NDArray[Any]
     sentence_offsets: I64
-    sentence_index: npt.NDArray[np.int32]
+    sentence_index: I64
     document_offsets: I64
     empty_sentences: int = 0
     empty_documents: int = 0
     salient: npt.NDArray[np.uint8] | None = None
+    drawing: int = 0
 
     def __len__(self) -> int:
         return len(self.keys)
+
+    def draw(self, drawing: int) -> TokenizedDocuments:
+        """Return the documents of the first drawing, for rows of another one."""
+        places = self.sentence_index + (drawing << DRAWING_BIT)
+        return replace(self, sentence_index=places, drawing=drawing)
 
     @property
     def sentence_document(self) -> I64:
@@ -90,7 +98,7 @@ def tokenize(
         keys=np.asarray(keys, np.uint64)[nonempty_counts > 0],
         tokens=ids.astype(dtype, copy=False),
         sentence_offsets=offsets_of(lengths[is_nonempty]),
-        sentence_index=index[is_nonempty].astype(np.int32),
+        sentence_index=index[is_nonempty],
         document_offsets=offsets_of(nonempty_counts[nonempty_counts > 0]),
         empty_sentences=int(len(is_nonempty) - is_nonempty.sum()),
         empty_documents=int((nonempty_counts == 0).sum()),
@@ -148,27 +156,21 @@ class Segments:
     Attributes:
         document: int64 [R], index of the document of the first range and of the row's random
             numbers.
-        offset: int32 [R], sentence of that document in which the row begins, unique in the
-            document.
+        offset: int64 [R], place of the row in that document, see `DRAWING_BIT`; unique there.
         starts: int64 [P], start of each range in the tokens.
         lengths: int64 [P], tokens of each range, at least one.
         range_offsets: int64 [R + 1], start of each row's ranges in `starts`, and P.
         pair_label: int8 [R], 0 or 1, or NO_LABEL.
-        truncated: int64 [R], tokens of the row's own document that were cut to make it fit.
-        random_next_tokens: int64 [R], tokens of B from another document, which also has them in its
-            own rows.
         paired: a second range is segment B; else all ranges are segment A.
         packed: each range is a sequence of its own, `[CLS] … [SEP]`.
     """
 
     document: I64
-    offset: npt.NDArray[np.int32]
+    offset: I64
     starts: I64
     lengths: I64
     range_offsets: I64
     pair_label: npt.NDArray[np.int8]
-    truncated: I64
-    random_next_tokens: I64
     paired: bool = False
     packed: bool = False
 
@@ -184,7 +186,6 @@ class Segments:
         pair_label: I64,
         *,
         first: I64 | None = None,
-        is_random: npt.NDArray[np.bool_] | None = None,
         truncate: Truncation | None = None,
     ) -> Segments:
         """Build rows of two segments, truncated to the row length.
@@ -195,19 +196,16 @@ class Segments:
             sentences: int64 [R, 4], first sentence and end of A, and of B; B may be empty.
             pair_label: int [R], 0, 1 or NO_LABEL; a row with an empty B gets no label.
             first: int64 [R], sentence in which the row begins. Default: the first of A.
-            is_random: bool [R], rows whose B is from another document. Default: none.
             truncate: truncation of too long pairs. Default: `truncate_pairs`.
         """
         first = sentences[:, 0] if first is None else first
         document, offset = documents.sentence_document[first], documents.sentence_index[first]
         key = row_keys(config.seed, documents.keys[document], offset)
         borders = documents.sentence_offsets[sentences]
-        full_lengths = borders[:, 1::2] - borders[:, ::2]
         starts, lengths = (truncate or truncate_pairs)(
-            borders[:, ::2], full_lengths, config.max_tokens, key
+            borders[:, ::2], borders[:, 1::2] - borders[:, ::2], config.max_tokens, key
         )
-        is_present, lost = lengths > 0, full_lengths - lengths
-        is_foreign = np.zeros(len(first), np.bool_) if is_random is None else is_random
+        is_present = lengths > 0
         return cls(
             document=document,
             offset=offset,
@@ -215,8 +213,6 @@ class Segments:
             lengths=lengths[is_present],
             range_offsets=offsets_of(is_present.sum(axis=1)),
             pair_label=np.where(is_present[:, 1], pair_label, NO_LABEL).astype(np.int8),
-            truncated=lost[:, 0] + np.where(is_foreign, 0, lost[:, 1]),
-            random_next_tokens=np.where(is_foreign, lengths[:, 1], 0),
             paired=True,
         )
 
@@ -231,13 +227,10 @@ class Segments:
             packed: see `Segments`.
         """
         firsts = np.sort(rows.values)
-        ends = np.append(firsts[1:], len(documents.sentence_index))[
-            np.searchsorted(firsts, rows.values)
-        ]
-        starts, first_sentences = (
-            documents.sentence_offsets[rows.values],
-            rows.values[rows.offsets[:-1]],
-        )
+        nexts = np.append(firsts[1:], len(documents.sentence_index))
+        ends = nexts[np.searchsorted(firsts, rows.values)]
+        starts = documents.sentence_offsets[rows.values]
+        first_sentences = rows.values[rows.offsets[:-1]]
         return cls(
             document=documents.sentence_document[first_sentences],
             offset=documents.sentence_index[first_sentences],
@@ -245,8 +238,6 @@ class Segments:
             lengths=documents.sentence_offsets[ends] - starts,
             range_offsets=rows.offsets,
             pair_label=np.full(len(rows), NO_LABEL, np.int8),
-            truncated=np.zeros(len(rows), np.int64),
-            random_next_tokens=np.zeros(len(rows), np.int64),
             packed=packed,
         )
 
@@ -262,13 +253,12 @@ def target_lengths(documents: TokenizedDocuments, config: ExampleConfig, room: i
     `room`, or with `short_seq_prob` a number from 2 to `room`, drawn once per document
     (google-research/bert, create_pretraining_data.py, create_instances_from_document).
     """
-    is_short = (
-        random_keys.uniform(random_keys.fold_in(config.seed, documents.keys, DOCUMENT_SHORT))
-        < config.short_seq_prob
+    short, target = (
+        random_keys.fold_in(config.seed, documents.keys, use + (documents.drawing << DRAWING_BIT))
+        for use in (DOCUMENT_SHORT, DOCUMENT_TARGET)
     )
-    drawn = 2 + random_keys.randint_below(
-        random_keys.fold_in(config.seed, documents.keys, DOCUMENT_TARGET), room - 1
-    )
+    is_short = random_keys.uniform(short) < config.short_seq_prob
+    drawn = 2 + random_keys.randint_below(target, room - 1)
     return np.where(is_short, drawn.astype(np.int64), room)
 
 
@@ -293,13 +283,8 @@ def truncate_pairs(starts: I64, lengths: I64, max_tokens: int, row: U64) -> tupl
     uneven = np.minimum(excess, np.abs(lengths[:, 0] - lengths[:, 1]))
     even = excess - uneven  # alternating, from B first
     a_longer = lengths[:, 0] > lengths[:, 1]
-    cut = np.stack(
-        [
-            np.where(a_longer, uneven, 0) + even // 2,
-            np.where(a_longer, 0, uneven) + (even + 1) // 2,
-        ],
-        axis=1,
-    )
+    cut_a = np.where(a_longer, uneven, 0) + even // 2
+    cut = np.stack([cut_a, excess - cut_a], axis=1)
     front = np.stack(
         [_heads(row, USE_TRUNCATE_A, cut[:, 0]), _heads(row, USE_TRUNCATE_B, cut[:, 1])], axis=1
     )

@@ -22,6 +22,7 @@ import numpy as np
 
 from cloze.core.ragged import I64
 from cloze.core.random_keys import U64, fold_in, uniform
+from cloze.pipeline.dataset.pairings.continuous import cut_sentences
 from cloze.pipeline.dataset.pairings.registry import ElectraOptions, NspOptions, SopOptions
 from cloze.pipeline.dataset.pairings.segments import (
     NO_LABEL,
@@ -85,6 +86,7 @@ def _next_sentence_pairs(
         max_sentences: maximum sentences of a segment, 1 or UNLIMITED.
     """
     assert isinstance(config, NspOptions)
+    documents = cut_sentences(documents, config.max_tokens, 2)
     row_key = sentence_keys(documents, config.seed)
     middle_draw, coin_draw, document_draw, start_draw = (
         uniform(fold_in(row_key, use)).tolist()
@@ -115,8 +117,7 @@ def _next_sentence_pairs(
                 rows.append((first, a_end, a_end, chunk_end, NEXT if followers else NO_LABEL))
                 first = chunk_end
     table = np.array(rows, np.int64).reshape(-1, 5)
-    label = table[:, 4]
-    return Segments.of_pairs(documents, config, table[:, :4], label, is_random=label == RANDOM)
+    return Segments.of_pairs(documents, config, table[:, :4], table[:, 4])
 
 
 def _chunks(documents: TokenizedDocuments, targets: I64) -> tuple[I64, I64]:
@@ -149,6 +150,7 @@ IN_ORDER, SWAPPED = 0, 1
 def sentence_order(documents: TokenizedDocuments, config: ExampleConfig) -> Segments:
     """Build rows with sentence-order labels; every sentence is in exactly one row."""
     assert isinstance(config, SopOptions)
+    documents = cut_sentences(documents, config.max_tokens, 2)
     targets = target_lengths(documents, config, config.max_tokens)
     first, end = _chunks(documents, targets[documents.sentence_document])
     key = sentence_keys(documents, config.seed)[first]
@@ -169,6 +171,7 @@ SHORTEST = 5
 def electra(documents: TokenizedDocuments, config: ExampleConfig) -> Segments:
     """Build rows as ELECTRA reads them; every sentence is in exactly one row."""
     assert isinstance(config, ElectraOptions)
+    documents = cut_sentences(documents, config.length, 2)
     row_key = sentence_keys(documents, config.seed)
     short, drawn, single, coin = (
         uniform(fold_in(row_key, use)) for use in (USE_SHORT, USE_TARGET, USE_SINGLE, USE_COIN)

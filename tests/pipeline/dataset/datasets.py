@@ -13,7 +13,7 @@ from cloze.pipeline.dataset.config import DatasetConfig
 from cloze.pipeline.dataset.stage import STAGE
 from tests.pipeline.corpus.corpora import made_documents, write_corpus
 
-CONFIG = {"length": 48, "mask_copies": 3, "shards": 4, "seed": 7}
+CONFIG = {"length": 48, "mask_copies": 3, "drawings": 1, "shards": 4, "seed": 7}
 PIECES = [
     "[PAD]",
     "[UNK]",

@@ -67,14 +67,16 @@ def test_hosts_read_together_little_more_than_the_parts(
     corpus = write_corpus(tmp_path / "corpus", documents, shards=5, heldout=held)
     vocab = write_vocab(tmp_path)
     monkeypatch.setattr(merge, "PART_ROWS", 1)
-    expected = make(corpus, vocab, tmp_path / "local", length_bins=length_bins)
+    # pairs of sentences of 4 to 68 tokens: each length bin has many rows
+    settings = {"length_bins": length_bins, "pairing": "sentence-pair", "length": 140}
+    expected = make(corpus, vocab, tmp_path / "local", **settings)
     monkeypatch.setattr(build, "fan_out", by_hosts(tmp_path))
     monkeypatch.setattr(build, "LEAST_PARTS", 2)  # five corpus shards become files of two
     read = {}
     for copied_bytes in (0, 1 << 30):
         monkeypatch.setattr(build, "COPIED_BYTES", copied_bytes)
         store.server.requests.clear()
-        made = make(corpus, vocab, store.path(f"{copied_bytes}"), length_bins=length_bins)
+        made = make(corpus, vocab, store.path(f"{copied_bytes}"), **settings)
         assert made.manifest.content_sha256 == expected.manifest.content_sha256
         assert made.manifest.counters == expected.manifest.counters
         parts = [r for r in store.server.requests if "/_scratch/parts/train" in r.key]

@@ -207,11 +207,11 @@ def test_sentence_pairs_by_hand(small):
     ]
 
 
-# recipe: pairing, rule, rate, budget, [MASK], random, from, short, copies, cap at 128, cap at 512
+# recipe: pairing, rule, rate, budget, [MASK], random, from, short, drawings, copies, cap at 128, at 512
 VALUES = {
-    "bert": ("nsp", "token", 0.15, "bert", 0.8, 0.1, "vocabulary", 0.1, 10, 20, 78),
-    "bert-wwm": ("nsp", "whole-word", 0.15, "bert", 0.8, 0.1, "vocabulary", 0.1, 10, 20, 78),
-    "roberta": ("full", "token", 0.15, "probabilistic", 0.8, 0.1, "pieces", 0.0, 10, 128, 512),
+    "bert": ("nsp", "token", 0.15, "bert", 0.8, 0.1, "vocabulary", 0.1, 5, 2, 20, 78),
+    "bert-wwm": ("nsp", "whole-word", 0.15, "bert", 0.8, 0.1, "vocabulary", 0.1, 5, 2, 20, 78),
+    "roberta": ("full", "token", 0.15, "probabilistic", 0.8, 0.1, "pieces", 0.0, 1, 10, 128, 512),
     "roberta-doc": (
         "document",
         "token",
@@ -221,19 +221,21 @@ VALUES = {
         0.1,
         "pieces",
         0.0,
+        1,
         10,
         128,
         512,
     ),
-    "albert": ("sop", "n-gram", 0.15, "bert", 0.8, 0.1, "vocabulary", 0.1, 40, 20, 78),
-    "spanbert": ("document", "span", 0.15, "ceil", 0.8, 0.1, "corpus", 0.1, 10, 128, 512),
-    "electra": ("electra", "token", 0.15, "round", 0.85, 0.0, "vocabulary", 0.05, 10, 19, 79),
-    "lm": ("full", "none", 0.15, "bert", 0.8, 0.1, "vocabulary", 0.0, 1, 20, 78),
-    "packed": ("packed", "token", 0.3, "bert", 0.8, 0.1, "pieces", 0.0, 10, 39, 155),
-    "realm": ("document", "salient", 0.15, "bert", 1.0, 0.0, "vocabulary", 0.0, 10, 20, 78),
+    "albert": ("sop", "n-gram", 0.15, "bert", 0.8, 0.1, "vocabulary", 0.1, 10, 4, 20, 78),
+    "spanbert": ("document", "span", 0.15, "ceil", 0.8, 0.1, "corpus", 0.0, 1, 10, 128, 512),
+    "electra": ("electra", "token", 0.15, "round", 0.85, 0.0, "vocabulary", 0.05, 1, 10, 19, 79),
+    "lm": ("full", "none", 0.15, "bert", 0.8, 0.1, "vocabulary", 0.0, 1, 1, 20, 78),
+    "packed": ("packed", "token", 0.3, "bert", 0.8, 0.1, "pieces", 0.0, 1, 10, 39, 155),
+    "realm": ("document", "salient", 0.15, "bert", 1.0, 0.0, "vocabulary", 0.0, 1, 10, 20, 78),
 }
 NAMES = (
-    "pairing masking mask_rate mask_rounding mask_share random_share random_from short_seq_prob mask_copies"
+    "pairing masking mask_rate mask_rounding mask_share random_share random_from short_seq_prob"
+    " drawings mask_copies"
 ).split()
 
 
@@ -362,7 +364,7 @@ def test_nothing_of_a_part_disappears(small, tmp_path):
             table = pa.ipc.open_file(part_path(str(tmp_path / recipe), split, 0)).read_all()
             block = RowBlock.from_arrow(table.to_batches()[0])
             assert len(block) == result[split]["rows"] > 0
-            in_rows = counters["tokens/in_rows"] + counters["tokens/random_next"]
+            in_rows = counters["tokens/in_rows"] + counters["tokens/again"]
             heads = counters["rows/sequences"] if recipe == "packed" else len(block)
             assert len(block.ids.values) == in_rows + heads + counters["rows/sequences"]
             assert (block.boundaries is not None) == (recipe == "packed")

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from cloze.core import random_keys
 from cloze.core.ragged import offsets_of, ranges
+from cloze.pipeline.dataset.pairings.continuous import cut_sentences
 from cloze.pipeline.dataset.pairings.segments import Segments, TokenizedDocuments
 from cloze.pipeline.tokenizer.special import SpecialTokens
 
@@ -22,7 +23,7 @@ def make_documents(sizes: list[list[int]], seed: int = 0) -> TokenizedDocuments:
         keys=np.sort(random_keys.fold_in(seed, np.arange(len(sizes)))),
         tokens=(FIRST_TOKEN + np.arange(flat.sum())).astype(np.uint32),
         sentence_offsets=offsets_of(flat),
-        sentence_index=ranges(np.zeros(len(counts)), counts).astype(np.int32),
+        sentence_index=ranges(np.zeros(len(counts)), counts),
         document_offsets=offsets_of(counts),
     )
 
@@ -39,6 +40,29 @@ def columns(segments: Segments) -> tuple[np.ndarray, np.ndarray]:
     return starts, np.stack(
         [segments.lengths[at], np.where(counts > 1, segments.lengths[second], 0)], axis=1
     )
+
+
+def tokens_in(documents: TokenizedDocuments, *drawings: Segments) -> set[int]:
+    """Places of the tokens that are in a row of some drawing."""
+    return {
+        place
+        for segments in drawings
+        for start, length in zip(segments.starts.tolist(), segments.lengths.tolist(), strict=True)
+        for place in range(start, start + length)
+    }
+
+
+def own_text(
+    documents: TokenizedDocuments, segments: Segments, room: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Start and length of the text that each row of pairs was made of: int64 [R] each.
+
+    A row's text ends where the next row begins, so that all of them are all text.
+    """
+    cut = cut_sentences(documents, room, 2)
+    first = cut.document_offsets[segments.document] + segments.offset
+    starts = cut.sentence_offsets[first]
+    return starts, np.diff(np.append(starts, len(documents.tokens)))
 
 
 sentence = st.one_of(st.integers(1, 30), st.integers(1, 300))

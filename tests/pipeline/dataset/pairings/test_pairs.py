@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from cloze.core import random_keys
 from cloze.pipeline.dataset.config import ExampleConfig
 from cloze.pipeline.dataset.masking.candidates import row_keys
+from cloze.pipeline.dataset.pairings.continuous import cut_sentences
 from cloze.pipeline.dataset.pairings.segments import (
     NO_LABEL,
     USE_COIN,
@@ -30,7 +31,9 @@ from tests.pipeline.dataset.pairings.documents import (
     columns,
     corpora,
     make_documents,
+    own_text,
     sentence,
+    tokens_in,
 )
 
 
@@ -63,15 +66,19 @@ def test_what_pairs_promise(sizes, seed, length, short):
         assert ends[row, 1] <= document_tokens[home[row, 1] + 1]
         if label == RANDOM:
             assert home[row, 1] != home[row, 0]
-            assert segments.random_next_tokens[row] == lengths[row, 1]
         else:
             assert home[row, 1] == home[row, 0]
             assert ends[row, 0] <= starts[row, 1]
-    # Every token of every document is in a row's own text, or was truncated.
-    assert (
-        segments.lengths.sum() - segments.random_next_tokens.sum() + segments.truncated.sum()
-        == borders[-1]
-    )
+    # Every token of every document is in a row's own text, or was truncated from a full row.
+    begins, extents = own_text(documents, segments, config.max_tokens)
+    assert extents.sum() == borders[-1]
+    is_own = segments.pair_label != RANDOM
+    assert (lengths.sum(axis=1)[is_own] == np.minimum(extents, config.max_tokens)[is_own]).all()
+    assert (starts[:, 0] >= begins).all()
+    assert (ends[:, 0] <= begins + extents).all()
+    assert (ends[is_own, 1] <= (begins + extents)[is_own]).all()
+    full = is_own | (lengths.sum(axis=1) == config.max_tokens)
+    assert (lengths[~full, 0] == extents[~full]).all()
     # Rows' own sentences follow each other without gap: the first begins a document, offsets rise.
     for document in range(len(sizes)):
         offsets = segments.offset[segments.document == document]
@@ -131,7 +138,7 @@ def test_rows_are_those_of_the_reference_program(sizes, seed):
     documents = make_documents(sizes, seed)
     config = ExampleConfig(length=64, short_seq_prob=0.3, seed=seed)
     segments = next_sentence(documents, config)
-    expected = reference_program(documents, config)
+    expected = reference_program(cut_sentences(documents, config.max_tokens, 2), config)
     starts, lengths = columns(segments)
     assert segments.pair_label.tolist() == [label for _, _, label in expected]
     for row, (a, b, _) in enumerate(expected):
@@ -205,8 +212,8 @@ def test_random_text_comes_from_every_other_document():
 def test_one_long_sentence_is_not_dropped():
     documents = make_documents([[700], [3, 4]])
     segments = next_sentence(documents, ExampleConfig(length=128, short_seq_prob=0, seed=0))
-    assert 0 in segments.document
-    assert segments.pair_label[0] == RANDOM
+    assert len(tokens_in(documents, segments)) > 680
+    assert {NEXT, RANDOM} == set(segments.pair_label.tolist())
 
 
 def test_without_another_document_rows_are_contiguous():

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from cloze.core import random_keys
 from cloze.pipeline.dataset.config import ExampleConfig
-from cloze.pipeline.dataset.pairings.registry import PAIRINGS
+from cloze.pipeline.dataset.pairings.continuous import cut_sentences
+from cloze.pipeline.dataset.pairings.registry import PAIRINGS, NspOptions
 from cloze.pipeline.dataset.pairings.segments import (
     NO_LABEL,
     USE_COIN,
@@ -40,7 +41,14 @@ from cloze.pipeline.dataset.pairings.sentence_pairs import (
 )
 from cloze.pipeline.dataset.rows import assemble
 from cloze.pipeline.tokenizer.special import SpecialTokens
-from tests.pipeline.dataset.pairings.documents import FIRST_TOKEN, columns, corpora, make_documents
+from tests.pipeline.dataset.pairings.documents import (
+    FIRST_TOKEN,
+    columns,
+    corpora,
+    make_documents,
+    own_text,
+    tokens_in,
+)
 
 SPECIAL = SpecialTokens(pad=0, unk=1, cls=2, sep=3, mask=4)
 
@@ -63,16 +71,20 @@ def texts_of(documents: TokenizedDocuments, segments: Segments, row: int) -> lis
     short=st.sampled_from([0.0, 0.1, 1.0]),
 )
 def test_every_token_is_accounted_for(pairing, sizes, seed, length, short):
-    """read = in_rows + truncated, rows fit, no two share a source, and no token stands in two rows
-    as their own text.
+    """A row is the text up to the next row, or what fits of it; rows fit, no two share a source, and
+    no token stands in two rows as their own text.
     """
     documents = make_documents(sizes)
     config = ExampleConfig(length=length, short_seq_prob=short, seed=seed)
     segments: Segments = resolve_name(PAIRINGS[pairing].function)(documents, config)
-    assert (
-        segments.lengths.sum() - segments.random_next_tokens.sum() + segments.truncated.sum()
-        == len(documents.tokens)
-    )
+    has_random = PAIRINGS[pairing].options is NspOptions
+    if PAIRINGS[pairing].options is None:
+        assert len(tokens_in(documents, segments)) == len(documents.tokens)
+    elif pairing != "electra":
+        lengths = columns(segments)[1].sum(axis=1)
+        extents = own_text(documents, segments, config.max_tokens)[1]
+        assert extents.sum() == len(documents.tokens)
+        assert has_random or (lengths == np.minimum(extents, config.max_tokens)).all()
     assert segments.lengths.min() >= 1
     assert len(set(zip(segments.document.tolist(), segments.offset.tolist(), strict=True))) == len(
         segments
@@ -88,7 +100,7 @@ def test_every_token_is_accounted_for(pairing, sizes, seed, length, short):
             for piece in texts_of(documents, segments, row)
         ]
     )
-    if not segments.random_next_tokens.any():
+    if not has_random:
         assert len(np.unique(own)) == len(own)
     # The order of tokens within each piece is that of the text.
     for row in range(min(len(segments), 20)):
@@ -104,6 +116,7 @@ def test_sentence_order_is_pure(sizes, seed, length):
         documents, ExampleConfig(length=length, short_seq_prob=0.1, seed=seed)
     )
     starts, lengths = columns(segments)
+    truncated = own_text(documents, segments, length - 3)[1] - lengths.sum(axis=1)
     borders = documents.sentence_offsets[documents.document_offsets]
     home = np.searchsorted(borders, starts, side="right") - 1
     for row, label in enumerate(segments.pair_label.tolist()):
@@ -116,10 +129,7 @@ def test_sentence_order_is_pure(sizes, seed, length):
         end = starts[row, first] + lengths[row, first]
         gap = starts[row, second] - end
         assert gap >= 0  # in the text, the first one stands first …
-        assert (
-            gap <= segments.truncated[row]
-        )  # … with nothing between them but what truncation took
-    assert (segments.random_next_tokens == 0).all()
+        assert gap <= truncated[row]  # … with nothing between them but what truncation took
 
 
 def test_half_of_the_orders_are_swapped_and_single_sentences_have_no_label():
@@ -133,11 +143,11 @@ def test_half_of_the_orders_are_swapped_and_single_sentences_have_no_label():
         documents, ExampleConfig(length=128, short_seq_prob=0.1, seed=3, swap_prob=0.0)
     )
     assert set(never.pair_label.tolist()) <= {IN_ORDER, NO_LABEL}
-    alone = sentence_order(
-        make_documents([[50], [200]]), ExampleConfig(length=64, short_seq_prob=0, seed=0)
-    )
-    assert alone.pair_label.tolist() == [NO_LABEL, NO_LABEL]
-    assert alone.truncated.tolist() == [0, 139]
+    documents = make_documents([[50], [200]])
+    alone = sentence_order(documents, ExampleConfig(length=64, short_seq_prob=0, seed=0))
+    # a sentence longer than a row is cut, so its pieces have an order
+    assert (alone.pair_label == NO_LABEL).tolist() == [True, False, False, False, True]
+    assert len(tokens_in(documents, alone)) == 250
 
 
 def test_pairs_without_labels_are_the_same_rows():
@@ -188,9 +198,10 @@ def test_sentence_pairs_are_two_natural_sentences(sizes, seed, length, short):
     documents = make_documents(sizes, seed)
     config = ExampleConfig(length=length, short_seq_prob=short, seed=seed)
     segments = sentence_pairs(documents, config)
-    expected = sentence_by_sentence(documents, config)
+    cut = cut_sentences(documents, config.max_tokens, 2)
+    expected = sentence_by_sentence(cut, config)
     assert segments.pair_label.tolist() == [label for _, _, label in expected]
-    borders = documents.sentence_offsets.tolist()
+    borders = cut.sentence_offsets.tolist()
     for row, (a, b, _) in enumerate(expected):
         whole = [
             list(range(borders[each], borders[each + 1])) for each in (a, b) if each is not None
@@ -290,7 +301,7 @@ def test_electra_rows_are_those_of_the_reference_program(sizes, seed, length, sh
     for row in range(len(segments)):
         pieces = texts_of(documents, segments, row)
         found.append((pieces[0], pieces[1] if len(pieces) > 1 else []))
-    assert found == example_builder(documents, config)
+    assert found == example_builder(cut_sentences(documents, config.length, 2), config)
 
 
 def test_one_electra_row_in_ten_is_a_single_segment():
