@@ -294,7 +294,7 @@ def articles(path: Path) -> Iterator[tuple[WikitextParser, Page]]:
         if markup is None:
             options = reader.WikipediaOptions()
             markup = WikitextParser(dump.site.names, **options.rules(dump.site.language))
-        if not reader._reason(page, markup, frozenset()):
+        if not reader._reason(page, markup, frozenset(), frozenset({"0"})):
             yield markup, page
 
 

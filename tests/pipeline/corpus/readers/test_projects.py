@@ -209,7 +209,7 @@ def test_namespaces_of_rendered_pages(tmp_path):
 @pytest.mark.parametrize(
     ("name", "content", "told"),
     [
-        ("a.xml.7z", b"7z\xbc\xaf\x27\x1c\0\4" + b"x" * 90, "7-Zip archive.*7z x"),
+        ("a.xml.7z", b"7z\xbc\xaf\x27\x1c\0\4" + b"x" * 90, "7-zip archive.*7z x"),
         ("a.xml.rar", b"Rar!\x1a\x07\x01\0" + b"x" * 90, "RAR archive.*unrar x"),
         ("a.tar", b"a" * 257 + b"ustar\0" + b"x" * 300, "tar archive"),
         ("a.sql", b"-- MySQL dump 10.16\n\nDROP TABLE page;\n", "an SQL dump"),
