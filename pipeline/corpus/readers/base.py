@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from cloze.core import storage
-from cloze.core.errors import DataError
+from cloze.core.errors import DataError, bounded
 from cloze.pipeline.corpus.document import Document
 from cloze.pipeline.corpus.options import MAXIMUM_UNREADABLE_SHARE, CorpusOptions
 from cloze.pipeline.corpus.provenance import NOTHING_KNOWN, Origin
@@ -144,6 +144,7 @@ class ReadCounters:
         Raises:
             DataError: with `stop`, if too large a share of the file is unreadable.
         """
+        sentence = bounded(sentence)
         self.counters[f"quarantined/{reason}"] += 1
         self._refused += 1
         if self._refused <= MOST_UNREADABLE:
@@ -191,6 +192,7 @@ class ReadCounters:
         Raises:
             DataError: unless `corpus.on_error` is `quarantine`.
         """
+        sentence = bounded(sentence)
         if self.stop:
             raise DataError(
                 f"{self.slice.path}: {sentence}; {remedy}, or set corpus.on_error to quarantine to "
@@ -333,7 +335,8 @@ _KINDS: Sequence[tuple[str, str, re.Pattern[bytes]]] = (
     ("a MediaWiki dump", "wikipedia", re.compile(_XML + rb"<mediawiki\b")),
     ("a part of a MediaWiki dump", "", re.compile(_SPACE + _DUMP_PART)),
     ("WikiExtractor's output", "wikiextractor", re.compile(_SPACE + _EXTRACTED)),
-    ("a WARC file", "warc", re.compile(rb"WARC/\d\.\d\r?\n")),
+    ("a WARC file", "warc", re.compile(rb"WARC/\d\.\d{1,2}\s*\n")),
+    ("an ARC file", "", re.compile(rb"filedesc://")),
     ("an HTML page", "html", re.compile(_HTML, re.I | re.S)),
     ("a dump of Wikimedia Enterprise", "html", re.compile(_SPACE + _ENTERPRISE)),
     ("a file of JSON objects", "jsonl", re.compile(_SPACE + _JSON)),
@@ -348,7 +351,11 @@ _KINDS: Sequence[tuple[str, str, re.Pattern[bytes]]] = (
 )
 _PART_ADVICE = "put it back between <mediawiki> and </mediawiki> for source wikipedia"
 _TAR_ADVICE = "take its text out first, or, if it contains pages in HTML, name it as source html"
-_ADVICE = {"a part of a MediaWiki dump": _PART_ADVICE, "a tar archive": _TAR_ADVICE}
+_ADVICE = {
+    "a part of a MediaWiki dump": _PART_ADVICE,
+    "a tar archive": _TAR_ADVICE,
+    "an ARC file": "convert it for source warc: `warcio recompress FILE.arc.gz FILE.warc.gz`",
+}
 
 
 def has_expected_type(head: bytes, tally: ReadCounters) -> bool:

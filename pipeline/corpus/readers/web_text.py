@@ -26,9 +26,9 @@ _MOST_INVALID = 0.1  # share of the non-ASCII characters; more if the encoding i
 def decode_page(data: bytes, charset: str = "", *, is_html: bool) -> str:
     """Decode a page; invalid bytes become U+FFFD.
 
-    The encoding is taken from the byte order mark, the HTTP header, `<meta>`, or detection. One
-    without invalid bytes, or else UTF-8 without any, is preferred to one with few. Default:
-    Windows-1252.
+    The encoding is taken from the byte order mark, UTF-8 if the bytes are that, the HTTP header,
+    `<meta>`, or detection. One without invalid bytes is preferred to one with few. `<meta>` comes
+    before a header of Latin-1, which servers send by default. Default: Windows-1252.
 
     Args:
         data: bytes of the page.
@@ -39,8 +39,12 @@ def decode_page(data: bytes, charset: str = "", *, is_html: bool) -> str:
 
     mark_encoding = next((name for mark, name in BYTE_ORDER_MARKS if data.startswith(mark)), "")
     meta = _META.search(data[:_META_BYTES]) if is_html else None
-    encodings: list[str] = []
-    for label in filter(None, (mark_encoding, charset, meta[1].decode() if meta else "")):
+    labels = (charset, meta[1].decode() if meta else "")
+    if map_encoding_to_html5(charset, fallback_utf8=False) == "cp1252":
+        labels = labels[::-1]
+    # Text of another encoding is hardly ever valid UTF-8, unless it is in 7 bits as ISO-2022-JP.
+    encodings: list[str] = [] if mark_encoding or data.isascii() else ["utf-8"]
+    for label in filter(None, (mark_encoding, *labels)):
         encoding = map_encoding_to_html5(label, fallback_utf8=False)
         # a page with a readable <meta> is not UTF-16
         if encoding and (label == mark_encoding or not encoding.startswith("utf-16")):
