@@ -10,39 +10,30 @@ import io
 import re
 import zlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 
 from cloze.pipeline.corpus.readers.streams import FORMATS, CorruptStreamError, Streams
 
 LONGEST_HEAD = 1 << 18  # bytes of header fields
 _STATUS = re.compile(rb"\s{0,8}HTTP/\d(?:\.\d)?[ \t]+(\d{3})\b[^\n]{0,1000}(?:\n|\Z)")
 _FIELD = re.compile(rb"[A-Za-z][\w-]{0,60}[ \t]*:")
+_FIELDS = re.compile(rb"((?:[^\r\n<][^\n]*(?:\n|\Z))*)(?:\r?\n)?")
+_FOLD = re.compile(rb"\n[ \t]+")
 _MOST_LAYERS = 3  # compressions of one body
 _PIECE = 1 << 16
 
 
-@dataclass(frozen=True, slots=True)
-class HttpResponse:
-    """A response.
-
-    Attributes:
-        status: status code; 200 if the response has none.
-        fields: header fields by lower-case name.
-        body: decoded body.
-    """
-
-    status: int
-    fields: Mapping[str, str]
-    body: bytes
-
-
-def parse_response(data: bytes, is_page: Callable[[bytes], object], limit: int) -> HttpResponse:
-    """Return the response; its status is 0 if it is none.
+def parse_response(
+    data: bytes, is_page: Callable[[bytes], object], limit: int
+) -> tuple[int, Mapping[str, str], bytes]:
+    """Return (status, header fields by lower-case name, decoded body) of a response.
 
     Args:
         data: content of the record.
         is_page: test of whether bytes begin as an HTML page.
         limit: the body ends after `limit + 1` decoded bytes.
+
+    Returns:
+        Status 200 for a page without a status line, and 0 for what is no response.
     """
     status, begin, fields = 0, 0, dict[str, str]()
     while match := _STATUS.match(data, begin):  # 100 Continue and redirects precede the last one
@@ -53,7 +44,7 @@ def parse_response(data: bytes, is_page: Callable[[bytes], object], limit: int) 
     elif not status and _FIELD.match(data):
         fields, begin = read_fields(data, 0)
         status = 200 if "content-type" in fields else 0
-    return HttpResponse(status, fields, decode_body(data[begin:], fields, limit) if status else b"")
+    return status, fields, decode_body(data[begin:], fields, limit) if status else b""
 
 
 def read_fields(data: bytes | bytearray, begin: int) -> tuple[dict[str, str], int]:
@@ -61,25 +52,14 @@ def read_fields(data: bytes | bytearray, begin: int) -> tuple[dict[str, str], in
 
     Lines end with LF or CRLF. A line that begins as markup ends the fields, too.
     """
-    fields: dict[str, str] = {}
-    name, most = "", begin + LONGEST_HEAD
-    while begin < min(len(data), most):
-        end = data.find(b"\n", begin, most) + 1 or min(len(data), most)
-        line = bytes(data[begin:end])
-        if not line.strip():
-            return fields, end
-        if line.startswith(b"<"):
-            break
-        begin = end
-        key, colon, value = line.partition(b":")
-        text = (value if colon and not line[:1].isspace() else line).strip()
-        if line[:1].isspace():
-            if name:
-                fields[name] += f" {text.decode('utf-8', 'replace')}"
-        elif colon:
-            name = key.strip().lower().decode("latin-1")
-            fields[name] = text.decode("utf-8", "replace")
-    return fields, begin
+    match = _FIELDS.match(data, begin, begin + LONGEST_HEAD)
+    assert match is not None  # it may be empty
+    fields = {}
+    for line in _FOLD.sub(b" ", match[1]).split(b"\n"):
+        name, colon, value = line.partition(b":")
+        if colon:
+            fields[name.strip().lower().decode("latin-1")] = value.strip().decode(errors="replace")
+    return fields, match.end()
 
 
 def decode_body(body: bytes, fields: Mapping[str, str], limit: int) -> bytes:

@@ -31,6 +31,7 @@ from cloze.pipeline.corpus.readers.http_message import (
     read_fields,
 )
 from cloze.pipeline.corpus.readers.plain_text import paragraphs
+from cloze.pipeline.corpus.readers.raised import without_plain_marks
 from cloze.pipeline.corpus.readers.streams import (
     FORMATS,
     ByteSource,
@@ -316,7 +317,7 @@ def _document(
         for reason, count in dropped.items():
             tally.drop_lines(reason, count)
     else:
-        lines = list(paragraphs(text))
+        lines = list(map(without_plain_marks, paragraphs(text)))
     record_id = record.fields.get("warc-record-id", "").strip("<>").removeprefix("urn:uuid:")
     return Document(
         id=f"{file_slice.kind}/{file_slice.name}/{record_id or record.offset}",
@@ -334,13 +335,13 @@ def _content(record: WarcRecord, kind: str, limit: int) -> tuple[bool, str, byte
     content_type = record.fields.get("content-type", "")
     data = decode_body(record.content, {}, limit)
     if kind == "response" or content_type.lower().startswith("application/http"):
-        response = parse_response(data, _HTML_START.match, limit)
-        if response.status:
-            content_type, data = response.fields.get("content-type", ""), response.body
-        elif _media_type(content_type) not in _HTML:
-            return "not_http"
-        if response.status not in (0, 200):
+        status, fields, body = parse_response(data, _HTML_START.match, limit)
+        if status not in (0, 200):
             return "http_status"
+        if not status and _media_type(content_type) not in _HTML:
+            return "not_http"
+        if status:
+            content_type, data = fields.get("content-type", ""), body
     if len(data) > limit:
         return "too_long"
     if not data.strip():
