@@ -142,17 +142,24 @@ def _without_long_tags(text: str) -> str:
 def _by_trafilatura(text: str) -> tuple[list[str], Counter[str]]:
     """Return the lines of the main text (also items and rows), without headings and code.
 
-    A page with menus between its sentences is extracted again in trafilatura's precision mode. That
-    mode loses whole articles, so its result counts only if it keeps most of the text.
+    Where menus stand between the sentences, trafilatura's precision mode chooses among the lines.
+    Its own lines lack links, even inside sentences, and it loses whole articles; then it is ignored.
     """
     lines, dropped = _extract(text)
     size = sum(map(len, lines))
     if sum(len(line) for line in lines if not reads_as_prose(line)) < _MENUS * size:
         return lines, dropped
-    precise_lines, precisely_dropped = _extract(text, favor_precision=True)
-    if sum(map(len, precise_lines)) < _MOST_OF_TEXT * size:
+    precise = _shingles(_extract(text, favor_precision=True)[0])
+    shingles = [(line, _shingles([line])) for line in lines]
+    kept = [line for line, found in shingles if 2 * len(found & precise) >= len(found)]
+    if sum(map(len, kept)) < _MOST_OF_TEXT * size:
         return lines, dropped
-    return precise_lines, precisely_dropped + Counter(fragment=len(lines) - len(precise_lines))
+    return kept, dropped + Counter(fragment=len(lines) - len(kept))
+
+
+def _shingles(lines: list[str]) -> set[str]:
+    width = 8  # characters, for scripts without blanks
+    return {line[n : n + width] for line in lines for n in range(max(1, len(line) - width + 1))}
 
 
 def _extract(text: str, **mode: bool) -> tuple[list[str], Counter[str]]:

@@ -129,3 +129,28 @@ def test_no_page_takes_quadratic_work(kind):
 def test_a_deep_page_is_refused_by_the_fast_extractor():
     assert main_text(f"<p>{MILL}</p>" + "<code>x</a>" * 2000, "fast") == "too_deep"
     assert main_text(f"<p>{MILL}</p>" + "<div><code>x</div>" * 2000, "fast") != "too_deep"
+
+
+@pytest.mark.parametrize(
+    "sentence",
+    [
+        "He said that the mill <a href=/w>would be opened to the people of the town</a> in May {}.",
+        "据报道第{}座磨坊<a href=/w>今年五月将向全镇居民开放参观</a>，届时将有许多人前来观看。",
+    ],
+)
+def test_links_inside_sentences_stay_where_menus_go(sentence):
+    """trafilatura's precision mode, which recognizes the menus, removes the links, too."""
+    menu = "<ul>" + "".join(f"<li><a href=/{n}>Other news number {n}</a></li>" for n in range(9))
+    paragraphs = "".join(f"<p>{sentence.format(n)} {sentence.format(n + 50)}</p>" for n in range(9))
+    text = text_of(f"<article>{paragraphs}{menu}</ul>{paragraphs}</article>")
+    for number in range(9):
+        assert re.sub("<.*?>", "", sentence.format(number)) in text
+
+
+def test_menus_between_sentences_go():
+    teaser = "<p><a href=/{0}><strong>FANS VOTE FOR THE TOWN'S MILL {0}</strong></a></p>"
+    told = [f"<p>{MILL} In the year 190{n} it ground {n} tons of corn.</p>" for n in range(8)]
+    body = "".join(f"{each}{teaser.format(n)}" for n, each in enumerate(told))
+    text = text_of(f"<article>{body}</article>")
+    assert "FANS VOTE" not in text
+    assert text.count(MILL) == 8
