@@ -176,17 +176,12 @@ def _next_record(window: _Window, limit: int) -> WarcRecord | _BadRecord | None:
     if not window.data:
         return None
     offset, place = window.offset, f"the record at byte {window.offset:,}"
-    window.has(_LONGEST_NEXT)
-    version = _VERSION.match(window.data)
-    if version is None:
+    head = _head(window)
+    if head is None:
         fault = f"no WARC record begins at byte {offset:,}"
         return _BadRecord(offset, "no_record", fault, window.skip(0))
-    first = version.end()
-    while not (head_end := _HEAD_END.search(window.data, first - 1, LONGEST_HEAD)):
-        if len(window.data) >= LONGEST_HEAD or not window.fill():
-            return _BadRecord(offset, "bad_record", f"{place} has no end of head", window.skip(1))
-    fields, _ = read_fields(window.data, first)
-    begin, length = head_end.end(), fields.get("content-length", "")
+    fields, begin = head
+    length = fields.get("content-length", "")
     if not (length.isascii() and length.isdecimal() and len(length) < 19):
         fault = f"{place} states no number as its Content-Length"
         return _BadRecord(offset, "bad_record", fault, window.skip(1))
@@ -206,6 +201,18 @@ def _next_record(window: _Window, limit: int) -> WarcRecord | _BadRecord | None:
         fault = f"the file ends inside the record at byte {offset:,} of {size:,} bytes"
         return _BadRecord(offset, "truncated", fault, passed)
     return _BadRecord(offset, "bad_length", f"{place} does not end after {size:,} bytes", passed)
+
+
+def _head(window: _Window) -> tuple[dict[str, str], int] | None:
+    """Return a record's header fields and the first byte of its content; None if there is none."""
+    window.has(_LONGEST_NEXT)
+    version = _VERSION.match(window.data)
+    if version is None:
+        return None
+    while not _HEAD_END.search(window.data, version.end() - 1, LONGEST_HEAD):
+        if len(window.data) >= LONGEST_HEAD or not window.fill():
+            break  # without its length, the record is bad
+    return read_fields(window.data, version.end())
 
 
 def _ends_at(window: _Window, begin: int, end: int) -> bool:

@@ -143,7 +143,7 @@ def _by_trafilatura(text: str) -> tuple[list[str], Counter[str]]:
     """Return the lines of the main text (also items and rows), without headings and code.
 
     Where menus stand between the sentences, trafilatura's precision mode chooses among the lines.
-    Its own lines lack links, even inside sentences, and it loses whole articles; then it is ignored.
+    Its own lines lack links, even inside sentences. Where it loses most of a page, it is ignored.
     """
     lines, dropped = _extract(text)
     size = sum(map(len, lines))
