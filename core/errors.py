@@ -17,9 +17,12 @@ import difflib
 import errno
 import importlib.util
 import json
+import lzma
 import re
+import zlib
 from collections.abc import Iterable, Iterator
 from typing import Any
+from xml.parsers.expat import ExpatError
 
 
 class ClozeError(Exception):
@@ -106,6 +109,29 @@ def first_line(error: BaseException) -> str:
     return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 
+# Errors whose texts are fixed phrases and positions; those of other libraries quote the input.
+_PHRASES = (zlib.error, lzma.LZMAError, EOFError, UnicodeError, json.JSONDecodeError, ExpatError)
+_QUOTING = re.compile(r"""[:;'"`<({\[=@]|\S*[.@\\]\S""")
+_LONGEST_CAUSE = 120
+_LONGEST_SENTENCE = 400
+
+
+def cause_of(error: BaseException) -> str:
+    """Return why a library cannot read its input, without the input that its message may quote."""
+    if isinstance(error, SyntaxError):  # lxml's, too
+        return f"it is not well-formed in line {error.lineno or 1}"
+    text = first_line(error)
+    if not isinstance(error, _PHRASES):
+        text = _QUOTING.split(text, maxsplit=1)[0]
+    return text[:_LONGEST_CAUSE].strip(" .,-") or type(error).__name__
+
+
+def bounded(sentence: str) -> str:
+    """Return a sentence on one line that is cut if it is very long."""
+    line = " ".join(sentence.split())
+    return line if len(line) <= _LONGEST_SENTENCE else f"{line[:_LONGEST_SENTENCE]}…"
+
+
 _DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS)
 
 
@@ -128,7 +154,7 @@ def describe_os_error(error: OSError, otherwise: str) -> str:
 
 # extra of the distribution -> modules that no other extra needs
 _EXTRAS = {
-    "data": "apache_beam backports fastwarc ftfy lxml markdown_it phonenumbers py3langid"
+    "data": "apache_beam backports brotli ftfy lxml markdown_it phonenumbers py3langid"
     " resiliparse sentencepiece sentencex trafilatura",
     "train": "deepspeed safetensors seqeval torch",
     "flows": "fastapi mlflow prefect sqlalchemy",

@@ -34,7 +34,7 @@ ABSENT = (
     "scipy",
     "ftfy",
     "lxml",
-    "fastwarc",
+    "brotli",
     "py3langid",
     "resiliparse",
     "sentencex",

@@ -31,9 +31,9 @@ BUILDING = "_building.json"  # the claim of a builder: see `cloze.core.artifacts
 _NO_LINKS = (errno.EXDEV, errno.EPERM, errno.EMLINK, errno.EOPNOTSUPP, errno.ENOSYS, errno.EACCES)
 # packages whose versions can change what a stage makes, or how it runs
 RECORDED_PACKAGES = (
-    "cloze-pretraining-base apache-beam backports.zstd deepspeed fastwarc fsspec ftfy lxml mlflow"
+    "cloze-pretraining-base apache-beam backports.zstd brotli deepspeed fsspec ftfy lxml mlflow"
     " numpy orjson phonenumberslite prefect py3langid pyarrow resiliparse"
-    " safetensors sentencepiece sentencex tokenizers torch transformers"
+    " safetensors sentencepiece sentencex tokenizers torch trafilatura transformers"
 ).split()
 
 

@@ -60,7 +60,8 @@ def test_versions_of_the_libraries_that_shape_text_are_recorded() -> None:
     text = {
         "ftfy",
         "resiliparse",
-        "fastwarc",
+        "brotli",
+        "trafilatura",
         "phonenumberslite",
         "lxml",
         "sentencex",

@@ -28,7 +28,7 @@ from cloze.pipeline.corpus.read.intermediate import (
     signatures_schema,
 )
 from cloze.pipeline.corpus.readers import find_reader
-from cloze.pipeline.corpus.readers.base import ReadCounters, Slice
+from cloze.pipeline.corpus.readers.base import ReadCounters, Slice, UnreadableItem
 from cloze.pipeline.corpus.steps.base import CleaningResult, Sentences
 from cloze.pipeline.corpus.steps.chain import build_steps, run_steps
 from cloze.pipeline.corpus.steps.personal_data import make_redactor
@@ -235,11 +235,23 @@ class ReadSliceGroup:
             "counters": dict(counters),
             "documents": writer.documents,
             "bytes": writer.bytes,
-            "unreadable": [asdict(entry) for each in slice_counters for entry in each.report()],
+            "unreadable": [
+                _masked(entry, dropped.redact) for each in slice_counters for entry in each.report()
+            ],
             "tasks": dropped.tasks,
             "examples": dropped.examples.as_json(),
             "origins": sorted(map(asdict, origins), key=lambda origin: tuple(origin.values())),
         }
+
+
+_Redactor = Callable[[Document, str], tuple[Document, str]]
+
+
+def _masked(entry: UnreadableItem, redact: _Redactor) -> dict[str, Any]:
+    """Return an entry without personal data: it may name a file in an archive, or a field."""
+    place = Document(id=entry.file, source="", title="", paragraphs=())
+    place, sentence = redact(place, entry.sentence)
+    return {**asdict(entry), "file": place.id, "sentence": sentence}
 
 
 class _Dropped:
@@ -250,12 +262,8 @@ class _Dropped:
         redact: redacts a document and its text for output.
     """
 
-    def __init__(
-        self,
-        writer: IntermediateWriter | None,
-        redact: Callable[[Document, str], tuple[Document, str]],
-    ) -> None:
-        self._writer, self._redact = writer, redact
+    def __init__(self, writer: IntermediateWriter | None, redact: _Redactor) -> None:
+        self._writer, self.redact = writer, redact
         self.tasks: Counter[str] = Counter()
         self.examples = DroppedExamples()
 
@@ -286,7 +294,7 @@ class _Dropped:
         self, document: Document, scope: str, step: str, reason: str, detail: str, text: str
     ) -> None:
         """Offer the text as an example and write it if there is a writer."""
-        document, text = self._redact(document, text)
+        document, text = self.redact(document, text)
         self.examples.offer(scope, reason, document, text)
         if self._writer is not None:
             row = {

@@ -26,7 +26,8 @@ from cloze.pipeline.corpus.readers.streams import as_utf8, open_source, peek
 
 _HEADING = re.compile(rb"(?:= )+(.*?)(?: =)+\s*")
 _SPEAKER = re.compile(r"^(?:\*\w{1,8}:|[A-Z]:\t)\s*")
-_NOTE = re.compile(r"\s*\[[^\]]*\]")
+_NOTE = re.compile(r"\s{0,80}\[[^\]]{0,500}\]")  # bounded: a line may be a whole file
+_LONGEST_HEADING = 200  # bytes; the pattern takes cubic time
 _MOST_LINES = 1000  # of a document
 
 _Raw = tuple[str, int, list[bytes]]  # title, byte offset, lines
@@ -77,7 +78,8 @@ class BabylmReader(FileReader):
                         offset=line.offset,
                     )
                     continue
-                heading, blank = _HEADING.fullmatch(line.data), not line.data.strip()
+                heading = _HEADING.fullmatch(line.data) if line.size <= _LONGEST_HEADING else None
+                blank = not line.data.strip()
                 if lines and (heading or blank or len(lines) == _MOST_LINES):
                     yield title, start, lines
                     lines = []

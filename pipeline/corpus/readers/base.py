@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any, TypeAlias
 
 from cloze.core import storage
-from cloze.core.errors import DataError
+from cloze.core.errors import DataError, bounded
 from cloze.pipeline.corpus.document import Document
 from cloze.pipeline.corpus.options import MAXIMUM_UNREADABLE_SHARE, CorpusOptions
 from cloze.pipeline.corpus.provenance import NOTHING_KNOWN, Origin
@@ -144,6 +144,7 @@ class ReadCounters:
         Raises:
             DataError: with `stop`, if too large a share of the file is unreadable.
         """
+        sentence = bounded(sentence)
         self.counters[f"quarantined/{reason}"] += 1
         self._refused += 1
         if self._refused <= MOST_UNREADABLE:
@@ -191,6 +192,7 @@ class ReadCounters:
         Raises:
             DataError: unless `corpus.on_error` is `quarantine`.
         """
+        sentence = bounded(sentence)
         if self.stop:
             raise DataError(
                 f"{self.slice.path}: {sentence}; {remedy}, or set corpus.on_error to quarantine to "

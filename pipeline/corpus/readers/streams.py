@@ -159,11 +159,8 @@ class Streams:
             data = b""
             if decompressor.needs_input:
                 data, self._waiting = self._waiting or self._more(), b""
-                if not data:
-                    self._decompressor = None
-                    raise CorruptStreamError(
-                        "truncated", "the file ends inside a compressed stream", self.start
-                    )
+                if not data:  # or it was damaged and took the streams after it for its own
+                    raise self._fail("truncated", "the file ends inside a compressed stream")
             try:
                 output = decompressor.decompress(data, size)
             except self._errors as error:

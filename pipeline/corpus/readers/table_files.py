@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import IO, TYPE_CHECKING, Any
 
 from cloze.core import storage
-from cloze.core.errors import first_line
+from cloze.core.errors import cause_of
 from cloze.pipeline.corpus.document import Document
 from cloze.pipeline.corpus.options import CorpusOptions
 from cloze.pipeline.corpus.readers.base import (
@@ -68,11 +68,10 @@ class TableReader(FileReader):
         except ColumnMismatchError as error:
             tally.record_damage("no_text_field", error.args[0], remedy=error.args[1])
         except _errors() as error:
-            message = first_line(error).rstrip(".")
             with storage.open_input(file_slice.path) as handle:
                 is_table = has_expected_type(handle.read(HEAD_BYTES), tally)
             if is_table:
-                sentence = f"the table cannot be read after row {row:,} ({message})"
+                sentence = f"the table cannot be read after row {row:,} ({cause_of(error)})"
                 tally.record_damage("damaged", sentence, offset=row)
         else:
             if not row and file_slice.span is None and not tally.unreadable:

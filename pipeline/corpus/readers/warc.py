@@ -1,30 +1,57 @@
 """Source `warc`: web pages from WARC files (.warc, .warc.gz), and texts from WET files.
 
-FastWARC reads the records (ISO 28500), one member of the compressed file at a time. Crawlers
-compress each record as a separate member, so damage or a wrong length costs only that member. An
-uncompressed file counts as one member.
+A record (ISO 28500) is a version line, header fields, and as many bytes as Content-Length states;
+another record or the end of the file follows. A record that lies costs itself alone: reading
+continues at the next version line, however the file is divided into compressed members.
 """
 
 from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Iterator
+import sys
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
 
+from cloze.core import storage
 from cloze.pipeline.corpus.document import Document
-from cloze.pipeline.corpus.readers.base import FileReader, ReadCounters, Slice, file_patterns
+from cloze.pipeline.corpus.readers.base import (
+    HEAD_BYTES,
+    FileReader,
+    ReadCounters,
+    Slice,
+    file_patterns,
+    has_expected_type,
+)
+from cloze.pipeline.corpus.readers.http_message import (
+    LONGEST_HEAD,
+    decode_body,
+    parse_response,
+    read_fields,
+)
 from cloze.pipeline.corpus.readers.plain_text import paragraphs
+from cloze.pipeline.corpus.readers.raised import without_plain_marks
 from cloze.pipeline.corpus.readers.streams import (
+    FORMATS,
     ByteSource,
     CorruptStreamError,
+    StreamFormat,
     Streams,
     open_source,
+    peek,
 )
 from cloze.pipeline.corpus.readers.web_text import WebOptions, decode_page, main_text
 
 _CHUNK = 1 << 16
+_VERSION = re.compile(rb"WARC/\d\.\d{1,2}[ \t]{0,8}\r?\n")
+# Anywhere in a line: the record before it may have been cut off.
+_NEXT = re.compile(_VERSION.pattern + rb"[A-Za-z-]{1,40}[ \t]{0,8}:")
+_LONGEST_NEXT = 80  # bytes of a match
+_HEAD_END = re.compile(rb"\n\r?\n")
+_LINE_ENDS = re.compile(rb"[\r\n]*")
+_FOLLOWS = re.compile(rb"[\r\n]{0,8}(?:WARC/\d|\Z)")
+_BLANK_LINE = re.compile(rb"\r?\n\r?\n")
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,160 +60,211 @@ class WarcRecord:
 
     Attributes:
         offset: first byte in the decompressed file.
-        type: value of WARC-Type, such as `response`.
         size: stated length of the content in bytes.
-        record: `fastwarc.warc.WarcRecord` with its content in memory; None if longer than the
-            limit.
+        fields: header fields by lower-case name.
+        content: the content; None if longer than the limit.
     """
 
     offset: int
-    type: str
     size: int
-    record: Any | None
+    fields: Mapping[str, str]
+    content: bytes | None
 
 
-class _Member:
-    """File object for FastWARC: one stream of a compressed file, or an uncompressed file.
+@dataclass(frozen=True, slots=True)
+class _BadRecord:
+    """Bytes that are no sound record: where, why, and how many up to the next record."""
+
+    offset: int
+    reason: str
+    fault: str
+    size: int
+
+
+class _Window:
+    """The bytes of a file that are read and not yet passed, up to damage or the end.
 
     Attributes:
-        damage: why the member ends early, if it does.
-        following: first bytes of the next member.
+        data: the bytes.
+        offset: position of the first of them in the decompressed file.
+        damage: why no more can be read; None at the end of the file.
     """
 
-    def __init__(self, source: ByteSource, first: bytes) -> None:
-        self._source, self._data, self._position = source, first, 0
-        self._start = _start(source)  # of the member, in the compressed file
-        self._ended = False
+    def __init__(self, source: ByteSource) -> None:
+        self._source = source
+        self.data = bytearray()
+        self.offset = 0
         self.damage: CorruptStreamError | None = None
-        self.following = b""
 
-    def read(self, size: int = -1, /) -> bytes:
-        if not self._data and not self._ended:
-            self._fill()
-        size = len(self._data) if size < 0 else size
-        data, self._data = self._data[:size], self._data[size:]
-        self._position += len(data)
-        return data
-
-    def _fill(self) -> None:
+    def fill(self) -> bool:
+        """Read on; return False at damage or the end."""
+        if self.damage is not None:
+            return False
         try:
             data = self._source.read(_CHUNK)
         except CorruptStreamError as error:
-            # Not raised here: FastWARC would turn it into an OSError.
-            self.damage, self._ended = error, True
-            return
-        if _start(self._source) != self._start:
-            self.following, self._ended = data, True
-        else:
-            self._data, self._ended = data, not data
+            self.damage = error
+            return False
+        self.data += data
+        return bool(data)
 
-    def tell(self) -> int:
-        return self._position
+    def has(self, size: int) -> bool:
+        """Read until there are `size` bytes; return False if there are fewer."""
+        while len(self.data) < size:
+            if not self.fill():
+                return False
+        return True
+
+    def drop(self, size: int) -> None:
+        """Pass over the first bytes."""
+        del self.data[:size]
+        self.offset += size
+
+    def skip(self, begin: int, end: int = sys.maxsize) -> int:
+        """Pass over bytes, in bounded memory: up to a record that begins between two positions.
+
+        Without one, up to `end`, damage or the end of the file. Return the number of bytes.
+        """
+        first = self.offset
+        while not (match := _NEXT.search(self.data, begin, end)) and len(self.data) < end:
+            size = max(0, len(self.data) - _LONGEST_NEXT)
+            self.drop(size)
+            begin, end = max(0, begin - size), end - size
+            if not self.fill():
+                break
+        self.drop(match.start() if match else min(end, len(self.data)))
+        return self.offset - first
 
 
-def _start(source: ByteSource) -> int:
-    return source.start if isinstance(source, Streams) else 0
-
-
-def read_records(source: ByteSource, tally: ReadCounters, limit: int) -> Iterator[WarcRecord]:
-    """Yield the records of a file in order.
+def read_records(
+    source: ByteSource, tally: ReadCounters, limit: int, *, is_packed: bool
+) -> Iterator[WarcRecord]:
+    """Yield the records of a file in order; count and record what is none.
 
     Args:
         source: decompressed bytes.
         tally: counters of the slice.
         limit: maximum bytes of content in memory.
+        is_packed: the source unpacks a file, and so notices itself if that breaks off.
     """
-    offset, first_bytes = 0, b""
+    window, has_records = _Window(source), False
     while True:
-        try:
-            first_bytes = first_bytes or source.read(_CHUNK)
-        except CorruptStreamError as error:
-            tally.record_damage(error.reason, str(error), offset=error.offset)
-            continue
-        if not first_bytes:
+        while (record := _next_record(window, limit)) is not None:
+            if isinstance(record, WarcRecord):
+                has_records = True
+                yield record
+                continue
+            if not window.data and window.damage is not None:
+                break  # which is reported instead
+            sentence = f"{record.fault}; {record.size:,} bytes are passed over"
+            is_cut = record.reason == "truncated" and not is_packed
+            if not window.data and (is_cut or not has_records):
+                tally.record_damage(record.reason, sentence, offset=record.offset)
+            else:
+                reason = "bad_length" if record.reason == "truncated" else record.reason
+                tally.quarantine(reason, sentence, offset=record.offset)
+        if window.damage is None:
             return
-        member = _Member(source, first_bytes)
-        yield from _records(member, offset, tally, limit, packed=isinstance(source, Streams))
-        while member.read():
-            pass
-        if member.damage is not None:
-            tally.record_damage(
-                member.damage.reason, str(member.damage), offset=member.damage.offset
-            )
-        offset, first_bytes = offset + member.tell(), member.following
+        damage, window.damage = window.damage, None
+        tally.record_damage(damage.reason, str(damage), offset=damage.offset)
 
 
-def _records(
-    member: _Member, start: int, tally: ReadCounters, limit: int, *, packed: bool
-) -> Iterator[WarcRecord]:
-    """Yield the records of a member; each is yielded once the next record or the end is reached."""
-    from fastwarc.warc import ArchiveIterator
-
-    stream: Any = member  # FastWARC calls only `read` and `tell`
-    pending: WarcRecord | None = None  # complete only if another record or the end follows
-    offset, reason, fault = start, "", ""
-    try:
-        for record in ArchiveIterator(stream, parse_http=False, stream_detect=False):
-            if pending is not None:
-                yield pending
-            pending, offset = None, start + record.stream_pos
-            size = record.content_length
-            stated_length = record.headers.get("Content-Length") or "no"
-            if stated_length.strip() != str(size):
-                reason = "bad_record"
-                fault = (
-                    f"the record at byte {offset:,} has {stated_length[:30]} for its Content-Length"
-                )
-                break
-            if _attach_content(record, size, limit) < size:
-                reason, scope = ("bad_length", "member") if packed else ("truncated", "file")
-                fault = f"the {scope} ends inside the record at byte {offset:,} of {size:,} bytes"
-                break
-            record_type = (record.headers.get("WARC-Type") or "").lower()
-            pending = WarcRecord(offset, record_type, size, record if size <= limit else None)
-    except (OSError, ValueError) as error:
-        if pending is None:
-            reason = "no_record"
-            fault = f"no WARC record begins at byte {offset:,} ({str(error).rstrip('.')})"
-        elif member.damage is None:
-            reason = "bad_length"
-            fault = f"the record at byte {offset:,} does not end after its {pending.size:,} bytes"
-    if not fault:
-        if pending is not None:
-            yield pending
-        return
-    while member.read():
-        pass
-    if member.damage is not None:
-        return  # `read_records` reports the damage
-    message = f"{fault}; nothing is read up to byte {start + member.tell():,}"
-    if packed:
-        tally.quarantine(reason, message, offset=offset)
-    else:
-        tally.record_damage(reason, message, offset=offset)
+def _next_record(window: _Window, limit: int) -> WarcRecord | _BadRecord | None:
+    """Return the next record, and pass over it; None at damage or the end of the file."""
+    while window.has(1) and (blank := _LINE_ENDS.match(window.data)) and blank.end():
+        window.drop(blank.end())
+    if not window.data:
+        return None
+    offset, place = window.offset, f"the record at byte {window.offset:,}"
+    head = _head(window)
+    if head is None:
+        fault = f"no WARC record begins at byte {offset:,}"
+        return _BadRecord(offset, "no_record", fault, window.skip(0))
+    fields, begin = head
+    length = fields.get("content-length", "")
+    if not (length.isascii() and length.isdecimal() and len(length) < 19):
+        fault = f"{place} states no number as its Content-Length"
+        return _BadRecord(offset, "bad_record", fault, window.skip(1))
+    size = int(length)
+    end, passed = begin + size, 0
+    if size > limit:
+        passed = window.skip(begin, end)
+        if passed == end:
+            return WarcRecord(offset, size, fields, None)
+    elif (window.has(end + _LONGEST_NEXT) or window.has(end)) and _ends_at(window, begin, end):
+        content = bytes(window.data[begin:end])
+        window.drop(end)
+        return WarcRecord(offset, size, fields, content)
+    is_short = passed > 0 or len(window.data) < end
+    passed = passed or window.skip(1)
+    if is_short and not window.data:
+        fault = f"the file ends inside the record at byte {offset:,} of {size:,} bytes"
+        return _BadRecord(offset, "truncated", fault, passed)
+    return _BadRecord(offset, "bad_length", f"{place} does not end after {size:,} bytes", passed)
 
 
-def _attach_content(record: Any, size: int, limit: int) -> int:
-    """Read a record's content, and attach it if it is not too long. Return its size in bytes.
+def _head(window: _Window) -> tuple[dict[str, str], int] | None:
+    """Return a record's header fields and the first byte of its content; None if there is none."""
+    window.has(_LONGEST_NEXT)
+    version = _VERSION.match(window.data)
+    if version is None:
+        return None
+    while not _HEAD_END.search(window.data, version.end() - 1, LONGEST_HEAD):
+        if len(window.data) >= LONGEST_HEAD or not window.fill():
+            break  # without its length, the record is bad
+    return read_fields(window.data, version.end())
 
-    FastWARC's own `freeze` allocates the stated length; a wrong length could exhaust memory.
+
+def _ends_at(window: _Window, begin: int, end: int) -> bool:
+    """Return True if a record's content ends there: before a record, the end, or a blank line.
+
+    What follows the blank line may be junk. A record inside the content means a wrong length.
     """
-    pieces, length = [], 0
-    while data := record.reader.read(_CHUNK):
-        length += len(data)
-        if size <= limit:
-            pieces.append(data)
-    if size <= limit:
-        record.set_bytes_content(b"".join(pieces))
-    return length
+    if _FOLLOWS.match(window.data, end):
+        return True
+    return bool(_BLANK_LINE.match(window.data, end)) and not _NEXT.search(window.data, begin, end)
 
 
-_TYPES = frozenset({"response", "resource", "conversion"})
+_DICTIONARY = b"\x5d\x2a\x4d\x18"  # of the frame that holds it: IIPC's "zstd WARC" format
+_LONGEST_DICTIONARY = 64 << 20
+
+
+def open_warc(path: str) -> ByteSource:
+    """Open a file; a `.warc.zst` may begin with the dictionary of its zstd frames."""
+    source = open_source(path)
+    if not path.lower().endswith(".zst"):
+        return source
+    from backports import zstd
+
+    with storage.open_input(path) as handle:
+        head = handle.read(8)
+        size = min(_LONGEST_DICTIONARY, int.from_bytes(head[4:], "little"))
+        content = handle.read(size) if head.startswith(_DICTIONARY) else b""
+    form = FORMATS[".zst"]
+    try:
+        if form.magic.match(content):
+            content = zstd.ZstdDecompressor().decompress(content, _LONGEST_DICTIONARY)
+        dictionary = zstd.ZstdDict(content)
+    except (zstd.ZstdError, ValueError):  # no dictionary
+        return source
+    source.close()
+    make = partial(zstd.ZstdDecompressor, zstd_dict=dictionary)
+    return Streams(storage.open_input(path), StreamFormat(make, form.magic))
+
+
+_PAGES = frozenset({"response", "resource", "conversion"})
+_ELSEWHERE = frozenset({"revisit", "continuation"})  # refer to the content of other records
 _HTML = frozenset({"text/html", "application/xhtml+xml", "application/vnd.wap.xhtml+xml"})
 _HTML_START = re.compile(
-    rb"\s*(?:<!--.{0,500}?-->\s*)?<(?:!doctype html|html|head|body)\b", re.IGNORECASE | re.DOTALL
+    rb"(?:\xef\xbb\xbf)?\s*(?:<\?xml\b[^>]{0,200}>\s*)?(?:<!--.{0,500}?-->\s*)?"
+    rb"<(?:!doctype html|html|head|body)\b",
+    re.IGNORECASE | re.DOTALL,
 )
-_CHARSET = re.compile(r"charset\s*=\s*[\"']?\s*([\w.:-]{1,40})", re.IGNORECASE)
+_BINARY = re.compile(
+    rb"%PDF-|\x89PNG|GIF8|\xff\xd8\xff|PK\x03\x04|\x1f\x8b|\{\\rtf|Rar!|RIFF|OggS|ID3|wOF|.{4}ftyp",
+    re.DOTALL,
+)
+_CHARSET = re.compile(r"charset\s{0,8}=[\s\"']{0,8}([\w.:-]{1,40})", re.IGNORECASE)
 _LONGEST_HTML = 16 << 20
 
 
@@ -202,16 +280,21 @@ class WarcReader(FileReader):
     ) -> Iterator[Document]:
         """Yield the pages and texts of one file."""
         is_empty = True
-        with contextlib.closing(open_source(file_slice.path)) as source:
-            for raw in read_records(source, tally, options.maximum_document_bytes):
-                if raw.type not in _TYPES:
+        with contextlib.closing(open_warc(file_slice.path)) as opened:
+            head, source = peek(opened, HEAD_BYTES)
+            if not has_expected_type(head, tally):
+                return
+            limit, is_packed = options.maximum_document_bytes, isinstance(opened, Streams)
+            for record in read_records(source, tally, limit, is_packed=is_packed):
+                kind = record.fields.get("warc-type", "").lower()
+                if kind not in _PAGES and kind not in _ELSEWHERE:
                     continue
                 is_empty = False
-                tally.read(raw.size)
-                if raw.record is None:
-                    tally.drop("too_long")
+                tally.read(record.size)
+                if kind in _ELSEWHERE:
+                    tally.drop("not_stored")
                     continue
-                document = self._document(raw, file_slice, options, tally)
+                document = _document(record, kind, file_slice, options, tally)
                 if isinstance(document, str):
                     tally.drop(document)
                 else:
@@ -221,76 +304,69 @@ class WarcReader(FileReader):
                 "no_documents", "the file holds no response, resource or conversion record"
             )
 
-    def _document(
-        self, raw: WarcRecord, file_slice: Slice, options: WebOptions, tally: ReadCounters
-    ) -> Document | str:
-        """Return the record's document, or the reason to drop it."""
-        record = raw.record
-        assert record is not None
-        try:
-            content = _content(record, raw.type, options.maximum_document_bytes)
-        except (OSError, ValueError, EOFError) as error:
-            message = str(error).rstrip(".") or type(error).__name__
-            tally.quarantine(
-                "bad_record",
-                f"the record at byte {raw.offset:,} cannot be read ({message})",
-                offset=raw.offset,
-            )
-            return "bad_record"
-        if isinstance(content, str):
-            return content
-        media_type, charset, data = content
-        headers = {record_id.lower(): value for record_id, value in record.headers.items()}
-        uri = headers.get("warc-target-uri", "").strip("<>")
-        text = decode_page(data, charset, is_html=media_type in _HTML)
-        title = ""
-        if media_type in _HTML:
-            page = main_text(text, options.extractor)
-            if isinstance(page, str):
-                return page
-            title, lines, dropped = page
-            for reason, count in dropped.items():
-                tally.drop_lines(reason, count)
-        else:
-            lines = list(paragraphs(text))
-        record_id = headers.get("warc-record-id", "").strip("<>").removeprefix("urn:uuid:")
-        return Document(
-            id=f"{self.kind}/{file_slice.name}/{record_id or raw.offset}",
-            source=self.kind,
-            title=title or uri,
-            paragraphs=tuple(lines),
-            url=uri,
-        )
+
+def _document(
+    record: WarcRecord, kind: str, file_slice: Slice, options: WebOptions, tally: ReadCounters
+) -> Document | str:
+    """Return the record's document, or the reason to drop it."""
+    content = _content(record, kind, options.maximum_document_bytes)
+    if isinstance(content, str):
+        return content
+    is_html, charset, data = content
+    uri = record.fields.get("warc-target-uri", "").strip("<>")
+    text = decode_page(data, charset, is_html=is_html)
+    title = ""
+    if is_html:
+        page = main_text(text, options.extractor)
+        if isinstance(page, str):
+            return page
+        title, lines, dropped = page
+        for reason, count in dropped.items():
+            tally.drop_lines(reason, count)
+    else:
+        lines = list(map(without_plain_marks, paragraphs(text)))
+    record_id = record.fields.get("warc-record-id", "").strip("<>").removeprefix("urn:uuid:")
+    return Document(
+        id=f"{file_slice.kind}/{file_slice.name}/{record_id or record.offset}",
+        source=file_slice.kind,
+        title=title or uri,
+        paragraphs=tuple(lines),
+        url=uri,
+    )
 
 
-def _content(record: Any, kind: str, limit: int) -> tuple[str, str, bytes] | str:
-    """Return (media type, charset, decoded payload), or the reason to drop the record."""
-    content_type = record.headers.get("Content-Type", "") or ""
-    if kind == "response":
-        if not content_type.lower().startswith("application/http"):
-            return "not_http"
-        record.parse_http(auto_decode="all")
-        if record.http_headers is None or record.http_headers.status_code is None:
-            return "not_http"
-        if record.http_headers.status_code != 200:
+def _content(record: WarcRecord, kind: str, limit: int) -> tuple[bool, str, bytes] | str:
+    """Return (whether it is HTML, charset, decoded page), or the reason to drop the record."""
+    if record.content is None:
+        return "too_long"
+    content_type = record.fields.get("content-type", "")
+    data = decode_body(record.content, {}, limit)
+    if kind == "response" or content_type.lower().startswith("application/http"):
+        status, fields, body = parse_response(data, _HTML_START.match, limit)
+        if status not in (0, 200):
             return "http_status"
-        content_type = record.http_headers.get("Content-Type", "") or ""
-    data = record.reader.read(limit + 1)
+        if not status and _media_type(content_type) not in _HTML:
+            return "not_http"
+        if status:
+            content_type, data = fields.get("content-type", ""), body
     if len(data) > limit:
         return "too_long"
-    match = _CHARSET.search(content_type)
-    media_type = content_type.partition(";")[0].strip().lower()
-    if not media_type and kind == "conversion":
-        media_type = "text/plain"
-    elif not media_type and _HTML_START.match(data):
-        media_type = "text/html"
-    if media_type in _HTML and len(data) > _LONGEST_HTML:
-        return "too_long"
-    if media_type not in _HTML and media_type != "text/plain":
-        return "not_text"
     if not data.strip():
         return "empty"
-    return media_type, match[1] if match else "", data
+    match = _CHARSET.search(content_type)
+    media_type = _media_type(content_type)
+    # A page that is declared as something else is still a page; a PDF is none.
+    is_html = media_type in _HTML or bool(_HTML_START.match(data))
+    is_text = media_type == "text/plain" or (not media_type and kind == "conversion")
+    if not (is_html or is_text) or _BINARY.match(data):
+        return "not_text"
+    if is_html and len(data) > _LONGEST_HTML:
+        return "too_long"
+    return is_html, match[1] if match else "", data
+
+
+def _media_type(content_type: str) -> str:
+    return content_type.partition(";")[0].strip().lower()
 
 
 reader = WarcReader()

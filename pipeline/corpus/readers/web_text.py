@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 from cloze.pipeline.corpus.options import CorpusOptions
 from cloze.pipeline.corpus.readers.prose import reads_as_prose
+from cloze.pipeline.corpus.readers.raised import without_marks
 from cloze.pipeline.corpus.readers.streams import BYTE_ORDER_MARKS
 
 _META = re.compile(rb"<meta[^>]{0,200}?charset\s*=\s*[\"']?\s*([\w.:-]{1,40})", re.IGNORECASE)
@@ -26,9 +27,9 @@ _MOST_INVALID = 0.1  # share of the non-ASCII characters; more if the encoding i
 def decode_page(data: bytes, charset: str = "", *, is_html: bool) -> str:
     """Decode a page; invalid bytes become U+FFFD.
 
-    The encoding is taken from the byte order mark, the HTTP header, `<meta>`, or detection. One
-    without invalid bytes, or else UTF-8 without any, is preferred to one with few. Default:
-    Windows-1252.
+    The encoding is taken from the byte order mark, UTF-8 if the bytes are that, the HTTP header,
+    `<meta>`, or detection. One without invalid bytes is preferred to one with few. `<meta>` comes
+    before a header of Latin-1, which servers send by default. Default: Windows-1252.
 
     Args:
         data: bytes of the page.
@@ -39,8 +40,12 @@ def decode_page(data: bytes, charset: str = "", *, is_html: bool) -> str:
 
     mark_encoding = next((name for mark, name in BYTE_ORDER_MARKS if data.startswith(mark)), "")
     meta = _META.search(data[:_META_BYTES]) if is_html else None
-    encodings: list[str] = []
-    for label in filter(None, (mark_encoding, charset, meta[1].decode() if meta else "")):
+    labels = (charset, meta[1].decode() if meta else "")
+    if map_encoding_to_html5(charset, fallback_utf8=False) == "cp1252":
+        labels = labels[::-1]
+    # Text of another encoding is hardly ever valid UTF-8, unless it is in 7 bits as ISO-2022-JP.
+    encodings: list[str] = [] if mark_encoding or data.isascii() else ["utf-8"]
+    for label in filter(None, (mark_encoding, *labels)):
         encoding = map_encoding_to_html5(label, fallback_utf8=False)
         # a page with a readable <meta> is not UTF-16
         if encoding and (label == mark_encoding or not encoding.startswith("utf-16")):
@@ -71,12 +76,15 @@ _UNCLOSED = frozenset(
 # nesting depth; Resiliparse's time grows with it, and lxml omits deeper elements
 _DEEPEST = 256
 _LONGEST = 2 << 20  # characters for trafilatura: a few seconds
-# Tags without meaning; trafilatura removes each and moves the text after it: quadratic time.
+# Tags without meaning for the text. trafilatura removes each and moves the text after it;
+# Resiliparse opens each again in every block if it is not closed: quadratic time.
 _STRIPPED = re.compile(
-    r"</?(?:abbr|acronym|bdi|bdo|big|cite|data|dfn|font|ins|mark|nobr|small|span|wbr)\b[^<>]*>",
+    r"</?(?:abbr|acronym|b|bdi|bdo|big|cite|data|dfn|em|font|i|ins|mark|nobr|optgroup|option|small|"
+    r"span|strike|strong|tt|u|wbr)\b[^<>]*>",
     re.IGNORECASE,
 )
 _MOST_STRIPPED = 4_000
+_LONGEST_TAG = 1 << 14  # characters
 # Elements whose words touch and only the style sheet separates: `<a>Kristi Noem</a><span>Kristi
 # Lynn …`.
 _INLINE = "(?:a|abbr|b|em|font|i|small|span|strong|u)"
@@ -85,6 +93,7 @@ _TOUCHING = re.compile(
     rf"2000}}>)+[A-ZÀ-Þ])"
 )
 _TITLE = re.compile(r"<title\b[^<>]*>([^<]{0,2000})", re.IGNORECASE)
+_MENUS, _MOST_OF_TEXT = 0.05, 0.7  # shares of a page's characters: benchmarks/web_pages.py
 _DROPPED = {"head": "heading", "code": "code"}  # elements of trafilatura
 _APART = frozenset(("lb", "p", "quote", "head"))
 
@@ -103,7 +112,10 @@ def main_text(text: str, extractor: Extractor) -> tuple[str, list[str], Counter[
     Returns:
         (title, lines, numbers of omitted lines by reason), or the reason to drop the page.
     """
-    text = _TOUCHING.sub(r"\g<0> ", text.replace("\0", ""))
+    text = without_marks(_without_long_tags(text.replace("\0", "")))
+    text = _TOUCHING.sub(r"\g<0> ", text)
+    if len(_STRIPPED.findall(text)) > _MOST_STRIPPED:
+        text = _STRIPPED.sub("", text)
     if extractor == "trafilatura" and len(text) <= _LONGEST:
         lines, dropped = _by_trafilatura(text)
         if lines:
@@ -115,15 +127,50 @@ def main_text(text: str, extractor: Extractor) -> tuple[str, list[str], Counter[
     return title, prose_lines, Counter(fragment=len(lines) - len(prose_lines))
 
 
-def _by_trafilatura(text: str) -> tuple[list[str], Counter[str]]:
-    """Return the lines of the main text (also items and rows), without headings and code."""
-    from trafilatura import bare_extraction
+def _without_long_tags(text: str) -> str:
+    """Return the page with very long tags bare; parsers compare their attributes in pairs."""
+    pieces = text.split(">")
+    if max(map(len, pieces)) <= _LONGEST_TAG:
+        return text
+    for number, piece in enumerate(pieces):
+        tag = _TAG.search(piece) if len(piece) > _LONGEST_TAG else None
+        if tag and len(piece) - tag.start() > _LONGEST_TAG:
+            pieces[number] = piece[: tag.end()]
+    return ">".join(pieces)
 
-    if len(_STRIPPED.findall(text)) > _MOST_STRIPPED:
-        text = _STRIPPED.sub("", text)
+
+def _by_trafilatura(text: str) -> tuple[list[str], Counter[str]]:
+    """Return the lines of the main text (also items and rows), without headings and code.
+
+    Where menus stand between the sentences, trafilatura's precision mode chooses among the lines.
+    Its own lines lack links, even inside sentences. Where it loses most of a page, it is ignored.
+    """
+    lines, dropped = _extract(text)
+    size = sum(map(len, lines))
+    if sum(len(line) for line in lines if not reads_as_prose(line)) < _MENUS * size:
+        return lines, dropped
+    precise = _shingles(_extract(text, favor_precision=True)[0])
+    shingles = [(line, _shingles([line])) for line in lines]
+    kept = [line for line, found in shingles if 2 * len(found & precise) >= len(found)]
+    if sum(map(len, kept)) < _MOST_OF_TEXT * size:
+        return lines, dropped
+    return kept, dropped + Counter(fragment=len(lines) - len(kept))
+
+
+def _shingles(lines: list[str]) -> set[str]:
+    width = 8  # characters, for scripts without blanks
+    return {line[n : n + width] for line in lines for n in range(max(1, len(line) - width + 1))}
+
+
+def _extract(text: str, **mode: bool) -> tuple[list[str], Counter[str]]:
+    from trafilatura import bare_extraction
+    from trafilatura.utils import load_html
+
     try:
+        root = load_html(text)
+        _wrap_loose_text(root)
         page = bare_extraction(
-            text, include_comments=False, fast=True, deduplicate=False, with_metadata=False
+            root, include_comments=False, fast=True, deduplicate=False, with_metadata=False, **mode
         )
     except Exception:  # unexpected errors of any kind: the other extractor reads the page
         page = None
@@ -141,6 +188,50 @@ def _by_trafilatura(text: str) -> tuple[list[str], Counter[str]]:
         else:
             lines.append(_words(block))
     return [line for line in lines if any(map(str.isalnum, line))], dropped
+
+
+_CONTAINERS = frozenset("article blockquote body center div li main section td".split())
+_INLINE_TAGS = frozenset(
+    """
+    a abbr acronym b bdi bdo big br cite code data del dfn em font i img ins kbd mark nobr q s samp
+    small span strike strong sub sup time tt u var wbr
+    """.split()
+)
+
+
+def _wrap_loose_text(root: Any) -> None:
+    """Make paragraphs of the sentences between those of a page; trafilatura would omit them."""
+    if root is None:
+        return
+    for container in dict.fromkeys(paragraph.getparent() for paragraph in root.iter("p")):
+        if container is None or container.tag not in _CONTAINERS:
+            continue
+        block, inline = None, list[Any]()
+        for child in [*container, None]:
+            if child is not None and (not isinstance(child.tag, str) or child.tag in _INLINE_TAGS):
+                inline.append(child)
+                continue
+            _wrap(container, block, inline)
+            block, inline = child, []
+
+
+def _wrap(container: Any, block: Any, inline: list[Any]) -> None:
+    """Put the text and elements after a block, or at the start of a container, in a paragraph."""
+    first = container.text if block is None else block.tail
+    text = [first or ""]
+    for child in inline:
+        text += [*child.itertext(), child.tail or ""]
+    if not reads_as_prose(" ".join("".join(text).split())):
+        return
+    paragraph = container.makeelement("p")
+    paragraph.text = first
+    if block is None:
+        container.text = None
+        container.insert(0, paragraph)
+    else:
+        block.tail = None
+        block.addnext(paragraph)
+    paragraph.extend(inline)
 
 
 def _words(element: Any) -> str:
@@ -177,11 +268,23 @@ def _title(text: str) -> str:
 
 
 def _depth(text: str) -> int:
-    """Return the maximum nesting depth, without elements whose end tag is optional."""
-    depth = deepest = 0
-    for closing, name in _TAG.findall(text):
-        if name.lower() in _UNCLOSED:
+    """Return the maximum nesting depth, without elements whose end tag is optional.
+
+    As in a browser, an end tag closes what is open inside its element, or nothing if there is none.
+    """
+    opened: list[str] = []
+    counts: Counter[str] = Counter()
+    deepest = 0
+    for closing, tag in _TAG.findall(text):
+        name = tag.lower()
+        if name in _UNCLOSED:
             continue
-        depth = max(0, depth - 1) if closing else depth + 1
-        deepest = max(deepest, depth)
+        if not closing:
+            opened.append(name)
+            counts[name] += 1
+            deepest = max(deepest, len(opened))
+        elif counts[name]:
+            while (last := opened.pop()) != name:
+                counts[last] -= 1
+            counts[name] -= 1
     return deepest

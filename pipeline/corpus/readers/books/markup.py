@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 from lxml import etree, html
 
 from cloze.core import storage
+from cloze.core.errors import cause_of
 from cloze.pipeline.corpus.readers.base import ReadCounters
 from cloze.pipeline.corpus.readers.books.book_text import Book, Section, add_heading
 from cloze.pipeline.corpus.readers.prose import reads_as_prose
@@ -191,15 +192,17 @@ _ERRORS = (
 )
 
 
+def _cause(error: Exception) -> str:
+    return str(error) if isinstance(error, _Broken) else cause_of(error)
+
+
 def read_epub(path: str, tally: ReadCounters) -> Book | None:
     """Return the book at `path`, or None after recording the damage."""
     try:
         with storage.open_input(path) as handle, zipfile.ZipFile(handle) as archive:
             return _Epub(archive, tally).book()
     except _ERRORS as error:
-        tally.record_damage(
-            "damaged_epub", f"the EPUB cannot be read ({error or type(error).__name__})"
-        )
+        tally.record_damage("damaged_epub", f"the EPUB cannot be read ({_cause(error)})")
         return None
 
 
@@ -226,10 +229,8 @@ class _Epub:
             try:
                 book.sections += self._sections(name)
             except _ERRORS as error:
-                message = str(error).rstrip(".") or type(error).__name__
-                self._tally.record_damage(
-                    "damaged_epub", f"the EPUB cannot be read in full ({message})", inner=name
-                )
+                message = f"the EPUB cannot be read in full ({_cause(error)})"
+                self._tally.record_damage("damaged_epub", message, inner=name)
             if self._unpacked > MOST_BYTES:
                 break
         book.sections = [section for section in book.sections if section[1]]
@@ -286,7 +287,9 @@ class _Epub:
         try:
             root = html.document_fromstring(data, parser=parser)
         except (etree.ParserError, LookupError, ValueError) as error:
-            self._tally.quarantine("bad_html", f"the chapter cannot be read ({error})", inner=name)
+            self._tally.quarantine(
+                "bad_html", f"the chapter cannot be read ({_cause(error)})", inner=name
+            )
             return []
         body = root.find(".//body")
         sections: list[Section] = [("", [])]

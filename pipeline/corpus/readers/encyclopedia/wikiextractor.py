@@ -136,7 +136,7 @@ class WikiextractorReader(FileReader):
 
 
 def _unfinished(attributes: defaultdict[str, str]) -> str:
-    return f"the file ends inside document {attributes['id']!r} ({attributes['title']})"
+    return f"the file ends inside document {attributes['id']!r}"
 
 
 def _attributes(line: bytes) -> defaultdict[str, str]:

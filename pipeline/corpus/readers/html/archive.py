@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import IO, Any, cast
 
 from cloze.core import storage
+from cloze.core.errors import cause_of
 from cloze.pipeline.corpus.provenance import licence_name
 from cloze.pipeline.corpus.readers.base import Slice
 from cloze.pipeline.corpus.readers.encyclopedia import mediawiki_names
@@ -123,10 +124,8 @@ def zip_members(handle: IO[bytes], begin: int, end: int) -> Iterator[tuple[str, 
     except _ZIP_ERRORS as error:
         if begin:
             return
-        message = str(error).rstrip(".")
-        raise CorruptStreamError(
-            "damaged", f"the archive's directory, at its end, cannot be read ({message})", 0
-        ) from error
+        message = f"the archive's directory, at its end, cannot be read ({cause_of(error)})"
+        raise CorruptStreamError("damaged", message, 0) from error
     with archive:
         for entry in sorted(archive.infolist(), key=lambda entry: entry.header_offset):
             if begin <= entry.header_offset < end and not entry.is_dir():
@@ -148,7 +147,7 @@ def _zip_reader(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> Callable[[i
             reason = "bomb"
             sentence = f"unpacks to more than {MAXIMUM_RATIO} times its size; no text does"
         except _ZIP_ERRORS as error:
-            sentence = f"cannot be unpacked ({str(error).rstrip('.')})"
+            sentence = f"cannot be unpacked ({cause_of(error)})"
         message = f"the archive's file {entry.filename} {sentence}"
         raise CorruptStreamError(reason, message, entry.header_offset)
 
@@ -178,7 +177,7 @@ def tar_members(source: ByteSource) -> Iterator[tuple[str, int, ByteSource]]:
                         return
     except tarfile.TarError as error:
         raise CorruptStreamError(
-            "damaged", f"the archive cannot be read ({str(error).rstrip('.')})", 0
+            "damaged", f"the archive cannot be read ({cause_of(error)})", 0
         ) from error
 
 

@@ -22,6 +22,7 @@ from cloze.pipeline.corpus.readers.encyclopedia.tables import (
     line_of,
 )
 from cloze.pipeline.corpus.readers.prose import read_lists
+from cloze.pipeline.corpus.readers.raised import raised_text
 
 Role = Literal["text", "dropped", "box", "formula", "shown", "phones", "separator", "table"]
 """Role of an element.
@@ -51,6 +52,8 @@ _HIDDEN = re.compile(r"display\s*:\s*none|visibility\s*:\s*hidden", re.IGNORECAS
 def role(element: Any) -> Role:
     """Return the role of an element, without regard to its template."""
     tag_role = _TAGS.get(element.tag, "text")
+    if element.tag == "sup" and _is_mark(element):
+        return "dropped"
     if tag_role == "dropped":
         is_tex = element.tag == "img" and "tex" in element.get("class", "").split()
         return "formula" if is_tex else "dropped"
@@ -58,6 +61,17 @@ def role(element: Any) -> Role:
     if tag_role == "formula" or not attributes:
         return tag_role
     return _by_attributes(element, attributes) or tag_role
+
+
+def _is_mark(element: Any) -> bool:
+    """Return True if a raised text is a footnote mark."""
+    previous, parent = element.getprevious(), element.getparent()
+    before = parent.text if previous is None and parent is not None else ""
+    if previous is not None:
+        before = previous.tail or "".join(previous.itertext())
+    link = element.find(".//a")
+    is_link = link is not None and "#" in link.get("href", "")
+    return raised_text(before or "", "".join(element.itertext()), is_link=is_link) == ""
 
 
 def _by_attributes(element: Any, attributes: Any) -> Role | None:

@@ -31,6 +31,9 @@ _WINDOWS = 3
 UNKNOWN = "und"  # ISO 639: undetermined
 _LETTER = re.compile(r"[^\W\d_]")
 _NOISE = re.compile(r"https?://\S+|www\.\S+|\S+@\S+|[\d_]+|" + PLACEHOLDER_PATTERN.pattern)
+# A text of one is often as probable in another of them: the doubt is not about the text.
+_GROUPS = ("id ms jv", "no nb nn da", "hr bs sr", "cs sk", "es gl an", "pt gl", "ca oc", "xh zu")
+_RELATED = {name: group.split() for group in _GROUPS for name in group.split()}
 _NAMES = {"nb": "no", "zxx": UNKNOWN}
 
 
@@ -69,6 +72,7 @@ def sample(text: str, characters: int = SAMPLE) -> str:
 def identify(text: str) -> tuple[str, float]:
     """Return the most probable language (ISO 639; `und` if undetermined) and its probability.
 
+    The probability of closely related languages, such as Indonesian and Malay, is that of all.
     Only a sample of SAMPLE characters is examined. The probability has three decimals; a text
     without letters is `und` with probability 1.
     """
@@ -78,6 +82,9 @@ def identify(text: str) -> tuple[str, float]:
             name, probability = UNKNOWN, 1.0
         else:
             name, probability = _identifier().classify(sampled)
+            if probability < CERTAIN and (related := _RELATED.get(name)):
+                ranks = _identifier().rank(sampled)
+                probability = sum(share for language, share in ranks if language in related)
         # The last bits of the library's single-precision sums depend on the processor.
         probability = round(float(probability), 3)
         if (probability >= CERTAIN and name != UNKNOWN) or len(text) <= characters:

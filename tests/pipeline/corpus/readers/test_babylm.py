@@ -66,3 +66,9 @@ def test_what_is_no_text_is_named(tmp_path: Path) -> None:
     assert (tmp_path / "a.train").read_bytes()[tally.unreadable[0].offset] == 0xFF
     (tmp_path / "a.train").write_bytes(b"\n")
     assert [item.reason for item in read(tmp_path)[1].unreadable] == ["empty_file"]
+
+
+def test_a_long_line_of_signs_takes_no_quadratic_work(tmp_path: Path) -> None:
+    path = tmp_path / "a.train"
+    path.write_text("[" * 50_000 + "\n" + "= " * 9_000 + "x" + " =" * 9_000 + "y\n")
+    assert len(read(path)[0]) == 1

@@ -254,3 +254,21 @@ def test_any_depth_and_any_bytes():
         SECOND,
     ]
     assert paragraphs("<p>") == []
+
+
+@pytest.mark.parametrize(
+    ("mark", "shown"),
+    [
+        ("farmer<sup>1</sup> saw", "farmer saw"),
+        ("farmer<sup><a href='#fn1'>1</a></sup> saw", "farmer saw"),
+        ("<b>farmer</b><sup>*</sup> saw", "farmer saw"),
+        ("farmer<sup>[note 3]</sup> saw", "farmer saw"),
+        ("farmer of 1905<sup id=r><a href='#n'>2</a></sup> saw", "farmer of 1905 saw"),
+        ("farmer saw 12 km<sup>2</sup> and", "farmer saw 12 km² and"),
+        ("farmer saw 10<sup>3</sup> and", "farmer saw 10^3 and"),
+        ("farmer saw the 1<sup>st</sup> and", "farmer saw the 1st and"),
+    ],
+)
+def test_footnote_marks_of_other_sites_go(mark, shown):
+    html = f"<body><main><p>The {mark} it stand by the brook. {MILL}</p></main></body>"
+    assert paragraphs(html) == [f"The {shown} it stand by the brook. {MILL}"]

@@ -145,13 +145,12 @@ def test_lying_lengths_cost_one_packed_record(tmp_path, length):
 
 
 @pytest.mark.parametrize("length", LENGTHS)
-def test_a_lying_length_ends_a_plain_file(tmp_path, length):
+def test_a_lying_length_costs_one_plain_record(tmp_path, length):
     records = [response(1), response(2, length=length), response(3), response(4)]
-    with pytest.raises(DataError, match=f"byte {len(records[0]):,} "):
-        read(tmp_path, records)
-    documents, tally = read(tmp_path, records, stop=False)
-    assert [d.id.rsplit("/", 1)[1] for d in documents] == ["id-1"]
+    documents, tally = read(tmp_path, records)
+    assert [d.id.rsplit("/", 1)[1] for d in documents] == ["id-1", "id-3", "id-4"]
     assert [entry.offset for entry in tally.unreadable] == [len(records[0])]
+    assert f" {len(records[1]):,} bytes are passed over" in tally.unreadable[0].sentence
 
 
 def test_members_of_several_records(tmp_path):

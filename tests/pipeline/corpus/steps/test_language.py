@@ -9,7 +9,7 @@ import pytest
 
 from cloze.pipeline.corpus.document import Document
 from cloze.pipeline.corpus.steps.chain import TextConfig, build_steps, run_steps
-from cloze.pipeline.corpus.steps.filters.language import SAMPLE, identify, sample
+from cloze.pipeline.corpus.steps.filters.language import CERTAIN, SAMPLE, identify, sample
 
 TEXTS = {
     "en": "The city lies on the bank of the river and has about twenty thousand inhabitants. In the "
@@ -134,3 +134,15 @@ def test_most_articles_of_an_english_encyclopedia_are_english(shared_data):
     assert sum(
         language == "en" and probability >= 0.99 for language, probability in found
     ) > 0.9 * len(found)
+
+
+def test_doubt_between_related_languages_is_no_doubt():
+    """Indonesian is as probable as Malay, and is certainly none of the others."""
+    text = (
+        "Mudah-mudahan kita bisa memahami dan mengamalkan Al Quran dan hadits ini. Jangan cuma di "
+        "kerongkongan. Jangan lebay dalam mencintai atau membenci sesuatu. "
+    )
+    name, probability = identify(text)
+    assert name in ("id", "ms")
+    assert probability >= CERTAIN
+    assert identify("12.5 17.3 d. Rockledge Palm Bay 70-44 Tolivert Davis Burgher")[1] < CERTAIN
