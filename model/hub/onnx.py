@@ -101,14 +101,15 @@ def trace(loaded: LoadedCheckpoint, directory: str, architecture: str, path: str
     Raises:
         DataError: torch's exporter cannot trace the model.
     """
-    model = hub_model(directory, architecture, attn_implementation="eager")
+    model, _ = hub_model(directory, architecture, attn_implementation="eager")
     model.config.use_cache = False  # past keys are no outputs
     inputs = hub_inputs(loaded, probe(loaded))
     # torch.export makes dimensions of size 1 constants.
     inputs = {name: tensor.repeat_interleave(2, dim=0) for name, tensor in inputs.items()}
     with torch.no_grad():
         computed = model(**inputs)
-    names = dict.fromkeys([*hub_of(loaded.model.family, loaded.heads).outputs, *OUTPUTS])
+    hub = hub_of(loaded.model.family, loaded.heads)
+    names = dict.fromkeys([*hub.outputs(loaded.heads), *OUTPUTS])
     outputs = [name for name in names if name in computed]
     rank = inputs["input_ids"].ndim
     shape = {axis: torch.export.Dim(name) for axis, name in enumerate(AXES[rank])}

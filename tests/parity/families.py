@@ -141,7 +141,9 @@ def their_labels(batch: dict[str, Tensor]) -> dict[str, Tensor]:
 def their_logits(case: Case, outputs: Any, batch: dict[str, Tensor]) -> dict[str, Tensor]:
     """By our names; those of masked tokens at the masked positions alone."""
     found = {
-        ours: outputs[theirs] for theirs, ours in case.hub.outputs.items() if theirs in outputs
+        ours: outputs[theirs]
+        for theirs, ours in case.hub.outputs(case.config.heads).items()
+        if theirs in outputs
     }
     if "mlm_logits" in found:
         found["mlm_logits"] = found["mlm_logits"].flatten(0, 1)[batch["masked_positions"]]

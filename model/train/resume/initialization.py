@@ -162,14 +162,20 @@ def load_teacher(path: str, info: DatasetInfo, pieces: str, build: BuildContext)
     if has_config and not checkpoints.is_checkpoint(path):
         imported = read_directory(path)
         model, state, heads, tokenizer_path = imported.model, imported.state, imported.heads, path
+        is_trained = "masked_lm" not in imported.untrained
     else:
         loaded = checkpoint.load_input(build, path)
         model, state, heads = loaded.model, loaded.state, loaded.heads
-        tokenizer_path = loaded.tokenizer
+        tokenizer_path, is_trained = loaded.tokenizer, "masked_lm" not in loaded.untrained
     if "masked_lm" not in heads or "discriminator" in heads:
         raise UsageError(
             f"teacher ({path}) has no masked_lm head to learn from (it has {', '.join(heads)}); "
             f"use another model"
+        )
+    if not is_trained:
+        raise UsageError(
+            f"masked_lm of teacher ({path}) was never trained: its weights are random; use another "
+            f"model"
         )
     if model.max_position_embeddings < info.length:
         raise UsageError(
