@@ -31,6 +31,7 @@ from cloze.model.families.hub_format import (
 from cloze.model.families.models import load_backbone, load_model, meta_pooler, new_model
 from cloze.model.families.roberta import RobertaConfig
 from cloze.model.layers.embeddings import DELTA
+from cloze.model.tasks.formats.columns import is_scheme
 from cloze.model.tensors import read_tensors
 from cloze.pipeline import tokenizer
 from cloze.pipeline.tokenizer.tokenizer import Tokenizer
@@ -317,7 +318,10 @@ def _task(
             f"{where} names {len(names)} labels in id2label, the classifier has {count}; correct "
             f"id2label"
         )
-    return {**task, "labels": [str(names[str(number)]) for number in range(count)]}
+    labels = [str(names[str(number)]) for number in range(count)]
+    if head == "token_classifier" and not is_scheme(labels):
+        task["options"] = {"scheme": "joined"}
+    return {**task, "labels": labels}
 
 
 def _read_weights(directory: str, trust_pickle: bool) -> dict[str, Tensor]:

@@ -32,12 +32,34 @@ _BIOES = {"L": "E", "U": "S"}  # prefixes of BILOU
 UNTYPED = "-_"  # type of tags without one, as in BioBERT's files: B, I and O
 
 
+def is_scheme(labels: Iterable[str]) -> bool:
+    """Return whether all labels are tags of a scheme of entities; plain labels are none."""
+    return all(TAG.fullmatch(label) for label in labels)
+
+
 def entities(tags: Sequence[str]) -> list[Entity]:
     """Return the entities of a sentence, in order."""
     if all(tag == OUTSIDE for tag in tags):  # most sentences, if entities are rare
         return []
     bioes = [_BIOES.get(tag[0], tag[0]) + tag[1:] for tag in tags]
     return [(str(kind), int(first), int(last)) for kind, first, last in get_entities(bioes)]
+
+
+def joined_labels(labels: Sequence[str]) -> list[Entity]:
+    """Return runs of words with one label, in order; B- begins a run, and O is in none.
+
+    As transformers' `TokenClassificationPipeline.group_entities` for labels with and without B- and
+    I-.
+    """
+    runs: list[Entity] = []
+    for word, label in enumerate(labels):
+        kind = label[2:] if label.startswith(("B-", "I-")) else label
+        continues = bool(runs) and runs[-1][0] == kind and runs[-1][2] == word - 1
+        if label != OUTSIDE and continues and not label.startswith("B-"):
+            runs[-1] = (kind, runs[-1][1], word)
+        elif label != OUTSIDE:
+            runs.append((kind, word, word))
+    return runs
 
 
 def tags_from_entities(spans: Iterable[Entity], words: int, scheme: Scheme) -> list[str]:
@@ -276,7 +298,7 @@ def read_columns(
     if tag_column == word_column:
         return examples
     tags = [[lines[number][tag_column] for number in numbers] for numbers in sentences]
-    if options.scheme == "plain":
+    if options.scheme != "entities":
         return dataclasses.replace(examples, tags=tags, scheme="plain")
     return _with_entities(examples, tags)
 
