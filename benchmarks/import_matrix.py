@@ -23,7 +23,7 @@ import sys
 import tempfile
 import traceback
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -93,6 +93,7 @@ CLASSES = (
     *("ForSequenceClassification", "ForTokenClassification", "ForQuestionAnswering"),
     *("ForQuestionAnsweringSimple", "ForMultipleChoice"),
 )
+READERS = ("EncoderModel", "Classification", "Answering")  # their decoders read the row itself
 FORMS = ("fp32", "bf16", "shards", "bin")
 OUTPUTS = (
     *("last_hidden_state", "logits", "prediction_logits", "seq_relationship_logits", "sop_logits"),
@@ -114,11 +115,10 @@ def batch() -> dict[str, Tensor]:
 def inputs_of(model: Any, architecture: str) -> dict[str, Tensor]:
     inputs = batch()
     config = model.config
-    if config.is_encoder_decoder and not architecture.endswith(("EncoderModel", "Classification")):
-        if not architecture.endswith("Answering"):
-            start = config.decoder_start_token_id
-            shifted = torch.nn.functional.pad(inputs["input_ids"][:, :-1], (1, 0), value=start)
-            inputs["decoder_input_ids"] = shifted
+    if config.is_encoder_decoder and not architecture.endswith(READERS):
+        start = config.decoder_start_token_id
+        shifted = torch.nn.functional.pad(inputs["input_ids"][:, :-1], (1, 0), value=start)
+        inputs["decoder_input_ids"] = shifted
     if architecture.endswith("MultipleChoice"):
         return {name: tensor[None] for name, tensor in inputs.items()}
     return inputs
@@ -143,7 +143,8 @@ def computed(model: Any, architecture: str) -> dict[str, Tensor]:
     return {name: tensor.clone() for name, tensor in {**states, **found}.items()}
 
 
-def write(directory: Path, types: list[str]) -> None:
+def write(directory: Path, types: list[str], forms: Sequence[str] = FORMS) -> None:
+    """Save the models of these types, and what they compute."""
     import transformers
 
     transformers.logging.set_verbosity_error()
@@ -155,7 +156,7 @@ def write(directory: Path, types: list[str]) -> None:
         if config_class is None:
             continue
         for suffix in CLASSES:
-            model_class = getattr(transformers, prefix + suffix, None)
+            model_class: Any = getattr(transformers, prefix + suffix, None)
             for tied in (True, False) if model_class is not None else ():
                 torch.manual_seed(7)
                 extra = {} if model_type == "gpt2" else {"pad_token_id": PAD}
@@ -171,7 +172,7 @@ def write(directory: Path, types: list[str]) -> None:
                     for parameter in model.parameters():
                         if parameter.ndim == 1:
                             parameter.add_(0.2 * torch.randn_like(parameter))
-                for form in FORMS:
+                for form in forms:
                     if form != "fp32" and not tied:
                         continue
                     name = f"{model_type}+{suffix}+{'tied' if tied else 'untied'}+{form}"
@@ -243,7 +244,6 @@ def same(ours: Mapping[str, Tensor], theirs: Mapping[str, Tensor]) -> tuple[list
 def ours(path: str, expected: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Return a checkpoint's states and logits in fp64, under transformers' names."""
     from cloze.model import checkpoint
-    from cloze.model.families.hub_format import hub_of
     from cloze.model.hub import parity
 
     loaded = checkpoint.load(path)
@@ -261,9 +261,8 @@ def ours(path: str, expected: Mapping[str, Tensor]) -> dict[str, Tensor]:
         found = parity.our_logits(loaded, probe)
     finally:
         torch.set_default_dtype(torch.float32)
-    hub = hub_of(loaded.model.family, loaded.heads)
     named = {"states": found[parity.STATES]}
-    for theirs, mine in hub.outputs(loaded.trained_heads).items():
+    for theirs, mine in parity.output_names(loaded.trained_heads).items():
         if mine in found and theirs in expected:
             named[theirs] = found[mine]
     for head in ("classifier", "token_classifier"):
@@ -297,7 +296,7 @@ def outcome(path: Path, export: bool) -> tuple[str, str]:
             compared, fault = same(ours(f"{out}/checkpoint", expected), expected)
             new = ", ".join(summary["initialized"])
             left = ", ".join(summary["left_out"])
-            said = IMPORT.headline(summary) if IMPORT.headline else ""
+            said = IMPORT.headline(summary)
             if fault or "states" not in compared:
                 return "wrong", f"{fault or 'no states'} ({said})"
             missing = expected.keys() - set(compared)
@@ -313,9 +312,7 @@ def outcome(path: Path, export: bool) -> tuple[str, str]:
 
                 theirs = getattr(transformers, name).from_pretrained(back, dtype=torch.float32)
                 common = computed(theirs, name)
-                if name.startswith("Roberta"):
-                    pass
-                fault = same({**flat(common)}, {k: v for k, v in flat(expected).items()})[1]
+                fault = same(flat(common), flat(expected))[1]
                 if fault:
                     return "wrong export", f"{name}: {fault}"
             return "imported", f"new: {new}; left out: {left}; compared: {', '.join(compared)}"

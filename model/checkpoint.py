@@ -82,8 +82,10 @@ class LoadedCheckpoint:
     state: dict[str, torch.Tensor] = field(default_factory=dict, repr=False)
 
     @property
-    def trained_heads(self) -> dict[str, Any]:
-        """The heads without those that were never trained."""
+    def trained_heads(self) -> Mapping[str, Any]:
+        """The heads without those that were never trained; `heads` itself, if all were."""
+        if not self.untrained:
+            return self.heads
         return {name: value for name, value in self.heads.items() if name not in self._random}
 
     @property

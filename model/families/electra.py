@@ -63,8 +63,8 @@ class ElectraConfig(ModelConfig):
     @property
     def heads(self) -> Mapping[str, Any]:  # type: ignore[override]
         """Heads as in `ModelConfig.heads`, by pretraining objective."""
-        rtd = {"discriminator": {}} if self.pretraining == "rtd" else {}
-        return {"masked_lm": {}, **rtd}
+        rtd = self.pretraining == "rtd"
+        return {"masked_lm": {}, "discriminator": {}} if rtd else {"masked_lm": {}}
 
     def default_objectives(self, pair_task: str | None) -> tuple[str, ...]:
         del pair_task

@@ -21,29 +21,12 @@ from cloze.model.families.registry import FAMILIES, family_module, parse_model
 if TYPE_CHECKING:
     from torch import Tensor
 
-# outputs of transformers' classes without a head or with several -> Cloze's
-OUTPUTS = {
-    "last_hidden_state": "hidden",
-    "prediction_logits": "mlm_logits",
-    "seq_relationship_logits": "pair_logits",
-    "sop_logits": "pair_logits",
-}
-# head -> Cloze's output; transformers calls that of a class's only head `logits`
-LOGITS = {
-    "discriminator": "rtd_logits",
-    "masked_lm": "mlm_logits",
-    "pair": "pair_logits",
-    "lm": "lm_logits",
-    "seq2seq": "seq2seq_logits",
-}
-
 WORDS = "encoder.embeddings.word.weight"
 CLOZE_FIELDS = "cloze_model"  # key in config.json for fields that only Cloze's config has
 TIED = "tie_word_embeddings"
 TASK = "cloze_task"  # key in config.json for a checkpoint's `task`
 
-# What wrappers of torch put before names, or between their parts: DDP, torch.compile, FSDP,
-# activation checkpointing.
+# what wrappers of torch put into names
 _WRAPPERS = re.compile(
     r"(?<![^.])(module|_orig_mod|_fsdp_wrapped_module|_checkpoint_wrapped_module)\."
 )
@@ -101,8 +84,7 @@ class HubFormat:
     Attributes:
         family: Cloze's name of the family.
         model_type: `model_type` in Hugging Face's config.
-        aliases: other `model_type`s of the same format -> the beginning of their classes' names,
-            instead of that of `architectures`; they are only read.
+        aliases: other `model_type`s that can be read -> the beginning of their classes' names.
         keys: parameter names.
         fields: config fields, Cloze -> Hugging Face.
         fixed: Hugging Face config values that this family requires; checked at import, written at
@@ -220,20 +202,22 @@ class HubFormat:
     def architecture(self, heads: Iterable[str], model_type: str = "") -> str:
         """Return the Hugging Face class that has all of these heads; the encoder's without one.
 
-        Args:
-            model_type: one of `aliases`, if not the format's own.
-
         Raises:
             DataError: no class has them.
         """
         heads = frozenset(heads)
-        name = self.architectures.get((heads - set(self.unexported)) or frozenset({EMBEDDING}))
-        if name is None:
+        if not self.has_class(heads):
             raise DataError(
                 f"heads ({', '.join(sorted(heads))}) of a {self.family} model have no Hugging Face "
                 f"class; export another checkpoint"
             )
-        return self._of_type(name, model_type)
+        own = (heads - set(self.unexported)) or frozenset({EMBEDDING})
+        return self._of_type(self.architectures[own], model_type)
+
+    def has_class(self, heads: Iterable[str]) -> bool:
+        """Return whether Hugging Face has a class with exactly these heads."""
+        own = frozenset(heads) - set(self.unexported)
+        return (own or frozenset({EMBEDDING})) in self.architectures
 
     def head_of(self, config: Mapping[str, Any]) -> str | None:
         """Return the fine-tuning head of the class in a Hugging Face config; None without one."""
@@ -244,20 +228,6 @@ class HubFormat:
         return next(
             (names[name] for name in config.get("architectures") or () if name in names), None
         )
-
-    def outputs(self, heads: Iterable[str]) -> dict[str, str]:
-        """Return the outputs of transformers' pretraining class, Hugging Face -> Cloze."""
-        only = [output for head, output in LOGITS.items() if head in heads]
-        return {**OUTPUTS, **({"logits": only[0]} if only else {})}
-
-    def trained_class(
-        self, trained: Iterable[str], heads: Iterable[str], model_type: str = ""
-    ) -> tuple[str, bool]:
-        """Return the class of the trained heads, or that of all where there is none; and which."""
-        try:
-            return self.architecture(trained, model_type), True
-        except DataError:
-            return self.architecture(heads, model_type), False
 
     def keys_for(self, heads: Iterable[str]) -> KeyMap:
         """Return the parameter names of a model with these heads."""
@@ -415,10 +385,8 @@ def hub_of(family: str, heads: Mapping[str, Any] = MappingProxyType({})) -> HubF
         known = ", ".join(sorted(exportable()))
         raise UsageError(f"family ({family!r}) has no Hugging Face form; choose from {known}")
     fitting = [hub for hub in hubs if objectives & set(hub.objectives)] or hubs[:1]
-    with_class = (
-        hub for hub in fitting if frozenset(heads) - set(hub.unexported) in hub.architectures
-    )
-    return next(with_class, fitting[0])
+    whole = (hub for hub in fitting if frozenset(heads) - {*hub.unexported} in hub.architectures)
+    return next(whole, fitting[0])
 
 
 def formats(families: Iterable[str] = FAMILIES) -> list[HubFormat]:

@@ -21,7 +21,6 @@ from torch import Tensor, nn
 from cloze.core import storage
 from cloze.core.errors import ClozeError, DataError
 from cloze.model.checkpoint import LoadedCheckpoint
-from cloze.model.families.hub_format import hub_of
 from cloze.model.hub.parity import (
     LENGTHS,
     Difference,
@@ -30,6 +29,7 @@ from cloze.model.hub.parity import (
     largest_difference,
     named_logits,
     our_logits,
+    output_names,
     probe,
 )
 
@@ -108,8 +108,7 @@ def trace(loaded: LoadedCheckpoint, directory: str, architecture: str, path: str
     inputs = {name: tensor.repeat_interleave(2, dim=0) for name, tensor in inputs.items()}
     with torch.no_grad():
         computed = model(**inputs)
-    hub = hub_of(loaded.model.family, loaded.heads)
-    names = dict.fromkeys([*hub.outputs(loaded.heads), *OUTPUTS])
+    names = dict.fromkeys([*output_names(loaded.heads), *OUTPUTS])
     outputs = [name for name in names if name in computed]
     rank = inputs["input_ids"].ndim
     shape = {axis: torch.export.Dim(name) for axis, name in enumerate(AXES[rank])}
@@ -161,13 +160,13 @@ def compare(loaded: LoadedCheckpoint, path: str) -> Difference:
 
     session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
     names = [output.name for output in session.get_outputs()]
-    hub, differences = hub_of(loaded.model.family, loaded.heads), []
+    differences = []
     for lengths in BATCHES:
         batch = probe(loaded, lengths)
         inputs = hub_inputs(loaded, batch)
         arrays = session.run(names, {name: tensor.numpy() for name, tensor in inputs.items()})
         outputs = {name: torch.from_numpy(array) for name, array in zip(names, arrays, strict=True)}
-        logits = named_logits(outputs, hub, batch, loaded.heads)
+        logits = named_logits(outputs, batch, loaded.heads)
         differences.append(largest_difference(our_logits(loaded, batch), logits))
     return max(differences, key=lambda difference: difference.relative)
 

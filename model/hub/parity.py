@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Any, cast
@@ -16,7 +16,7 @@ from cloze.core import storage
 from cloze.core.errors import ClozeError
 from cloze.model.checkpoint import CONFIG, LoadedCheckpoint
 from cloze.model.families.encoder_decoder import EncoderDecoderConfig
-from cloze.model.families.hub_format import EMBEDDING, POOLED, HubFormat, hub_of, task_head
+from cloze.model.families.hub_format import EMBEDDING, POOLED, hub_of, task_head
 from cloze.model.families.models import Transform, load_backbone, load_model
 from cloze.model.families.pretraining import encode
 from cloze.model.layers.layout import PaddedLayout
@@ -31,14 +31,16 @@ LENGTHS = (64, 37, 11, 3)  # tokens of the compared rows, limited to the model's
 SHORTEST_PAIR = 5  # tokens of a row with three separators in two places
 
 
-# Cloze's output -> the parameters of its head
-HEADS = {
-    "mlm_logits": ("masked_lm.",),
-    "pair_logits": ("pair.", "pooler."),
-    "rtd_logits": ("discriminator.",),
-    "lm_logits": ("lm.",),
-    "seq2seq_logits": ("encoder.output.",),
+# head -> its output here, and its parameters; transformers calls that of a class's only head
+# `logits`, here the first one's
+HEADS: dict[str, tuple[str, tuple[str, ...]]] = {
+    "discriminator": ("rtd_logits", ("discriminator.",)),
+    "masked_lm": ("mlm_logits", ("masked_lm.",)),
+    "pair": ("pair_logits", ("pair.", "pooler.")),
+    "lm": ("lm_logits", ("lm.",)),
+    "seq2seq": ("seq2seq_logits", ("encoder.output.",)),
 }
+PARAMETERS = dict(HEADS.values())
 OUTPUT_MATRICES = ("masked_lm.", "lm.", "encoder.output.")
 
 
@@ -90,6 +92,24 @@ def compare_with_transformers(loaded: LoadedCheckpoint, directory: str) -> Diffe
                 f"checkpoint's; please report this"
             )
     return difference
+
+
+def exported_heads(loaded: LoadedCheckpoint) -> Mapping[str, Any]:
+    """Return the heads that were trained; all, if transformers has no class of exactly these."""
+    hub, trained = hub_of(loaded.model.family, loaded.heads), loaded.trained_heads
+    return trained if hub.has_class(trained) else loaded.heads
+
+
+def output_names(heads: Iterable[str]) -> dict[str, str]:
+    """Return the outputs of transformers' class with these heads, Hugging Face -> Cloze."""
+    only = [output for head, (output, _) in HEADS.items() if head in heads]
+    return {
+        "last_hidden_state": STATES,
+        "prediction_logits": "mlm_logits",
+        "seq_relationship_logits": "pair_logits",
+        "sop_logits": "pair_logits",
+        **({"logits": only[0]} if only else {}),
+    }
 
 
 def largest_difference(
@@ -198,7 +218,9 @@ def our_logits(loaded: LoadedCheckpoint, batch: Mapping[str, Tensor]) -> dict[st
         rows, length = real.shape
         layout = PaddedLayout((rows, length), real, causal=torch.ones(rows, dtype=torch.bool))
     found = load_model(loaded.model, loaded.state)({**batch, "layout": layout})
-    return {name: _real(found[name], batch) for name in sorted({STATES, *HEADS} & found.keys())}
+    return {
+        name: _real(found[name], batch) for name in sorted({STATES, *PARAMETERS} & found.keys())
+    }
 
 
 @torch.inference_mode()
@@ -215,7 +237,8 @@ def transformers_logits(
     """
     hub = hub_of(loaded.model.family, loaded.heads)
     config = json.loads(storage.read_text(storage.join(directory, CONFIG)))
-    name, _ = hub.trained_class(loaded.trained_heads, loaded.heads, str(config["model_type"]))
+    heads = exported_heads(loaded)
+    name = hub.architecture(heads, str(config["model_type"]))
     model, missing = hub_model(directory, name, dtype=dtype)
     states: list[Tensor] = []
     base = model.base_model
@@ -223,7 +246,7 @@ def transformers_logits(
     base.register_forward_hook(lambda module, inputs, output: states.append(output[0]))
     start = getattr(model.config, "decoder_start_token_id", None)
     outputs = model(**hub_inputs(loaded, batch, start))
-    named = named_logits(outputs, hub, batch, loaded.trained_heads)
+    named = named_logits(outputs, batch, heads)
     if states[0].shape[:2] == batch["input_ids"].shape:  # a choice's are flat
         named[STATES] = _real(states[0], batch)
     made = [f"{module}." for module in loaded.untrained]
@@ -233,7 +256,7 @@ def transformers_logits(
     return {
         name: logits
         for name, logits in named.items()
-        if not any(parameter.startswith(HEADS.get(name, ())) for parameter in made)
+        if not any(parameter.startswith(PARAMETERS.get(name, ())) for parameter in made)
     }
 
 
@@ -282,7 +305,6 @@ def hub_inputs(
 
 def named_logits(
     outputs: Mapping[str, Tensor],
-    hub: HubFormat,
     batch: Mapping[str, Tensor],
     heads: Mapping[str, object],
 ) -> dict[str, Tensor]:
@@ -299,7 +321,7 @@ def named_logits(
         return {head: _real(outputs["logits"], batch)}
     return {
         cloze_name: _real(outputs[hub_name], batch)
-        for hub_name, cloze_name in hub.outputs(heads).items()
+        for hub_name, cloze_name in output_names(heads).items()
         if hub_name in outputs
     }
 

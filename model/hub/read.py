@@ -168,8 +168,8 @@ def read_directory(
     generation = storage.join(directory, GENERATION)
     if hub.fixed.get("is_encoder_decoder") and storage.exists(generation):
         # transformers 5 writes some ids only there
-        others = _read_json(generation)
-        config = {**{key: others[key] for key in DECODER_IDS if key in others}, **config}
+        written = without_nulls(_read_json(generation))
+        config = {**{key: written[key] for key in DECODER_IDS if key in written}, **config}
     model = hub.from_config(config, name)
     head = hub.head_of(config)
     state = hub.from_state(_read_weights(directory, trust_pickle), directory, head, model)

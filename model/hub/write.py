@@ -18,7 +18,12 @@ from cloze.model.families.encoder_decoder import EncoderDecoderConfig
 from cloze.model.families.hub_format import EMBEDDING, hub_of
 from cloze.model.families.smaller import with_all_heads
 from cloze.model.hub.card import model_card
-from cloze.model.hub.parity import check_pair, compare_with_transformers, not_compared
+from cloze.model.hub.parity import (
+    check_pair,
+    compare_with_transformers,
+    exported_heads,
+    not_compared,
+)
 from cloze.model.hub.read import check_padding, read_directory
 from cloze.model.hub.stages import ExportConfig
 from cloze.model.tensors import write_tensors
@@ -131,14 +136,12 @@ def trained_part(loaded: LoadedCheckpoint) -> LoadedCheckpoint:
     """Return the checkpoint without heads that were never trained; all of it, if no class of
     transformers has exactly the others.
     """
-    if not loaded.untrained:
+    heads = exported_heads(loaded)
+    if heads is loaded.heads:
         return loaded
-    hub = hub_of(loaded.model.family, loaded.heads)
     modules = tuple(f"{module}." for module in loaded.untrained)
     state = {name: value for name, value in loaded.state.items() if not name.startswith(modules)}
-    if not hub.trained_class(loaded.trained_heads, loaded.heads)[1]:
-        return loaded
-    return replace(loaded, heads=loaded.trained_heads, state=state)
+    return replace(loaded, heads=heads, state=state)
 
 
 def in_form(loaded: LoadedCheckpoint, export_as: str | None) -> LoadedCheckpoint:

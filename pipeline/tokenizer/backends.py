@@ -196,7 +196,7 @@ def roberta_backend(
     )
     backend.decoder = decoders.ByteLevel()
     _add_special_tokens(backend, names)
-    if names["cls"] in vocab and names["sep"] in vocab:
+    if names["cls"] in vocab and names["sep"] in vocab and names["cls"] != names["sep"]:
         backend.post_processor = processors.RobertaProcessing(
             (names["sep"], vocab[names["sep"]]),
             (names["cls"], vocab[names["cls"]]),

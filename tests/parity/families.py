@@ -18,7 +18,7 @@ from cloze.model.families.encoder_decoder import EncoderDecoderConfig
 from cloze.model.families.hub_format import HubFormat, exportable, hub_of
 from cloze.model.families.models import load_model
 from cloze.model.families.pretraining import PretrainingModel
-from cloze.model.hub.parity import with_one_end
+from cloze.model.hub.parity import output_names, with_one_end
 from cloze.model.hub.read import complete
 from tests.tiny_models import tiny_batch, tiny_config, variants
 
@@ -142,7 +142,7 @@ def their_logits(case: Case, outputs: Any, batch: dict[str, Tensor]) -> dict[str
     """By our names; those of masked tokens at the masked positions alone."""
     found = {
         ours: outputs[theirs]
-        for theirs, ours in case.hub.outputs(case.config.heads).items()
+        for theirs, ours in output_names(case.config.heads).items()
         if theirs in outputs
     }
     if "mlm_logits" in found:

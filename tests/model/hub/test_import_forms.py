@@ -28,7 +28,7 @@ from tests.tiny_models import PIECES, tiny_config, tiny_model, write_checkpoint,
 
 transformers = pytest.importorskip("transformers")
 
-SIZES = {
+SIZES: dict[str, Any] = {
     "hidden_size": 16,
     "num_hidden_layers": 1,
     "num_attention_heads": 2,
@@ -56,6 +56,13 @@ def seeded(build: Any) -> Any:
     return build().eval()
 
 
+def read_or_refused(hub: Any, config: dict[str, Any]) -> Any:
+    try:
+        return hub.from_config(config, "config.json")
+    except DataError as error:
+        return str(error)
+
+
 # Configs.
 
 
@@ -63,21 +70,14 @@ def seeded(build: Any) -> Any:
 def test_a_null_is_as_good_as_nothing(hub: Any) -> None:
     """Whatever field it is in: transformers writes `"pad_token_id": null` for a GPT-2."""
     model = tiny_config(family=hub.family)
-    heads: dict[str, Any] = dict.fromkeys(next(iter(hub.architectures)), {})
+    heads: dict[str, Any] = {head: {} for head in next(iter(hub.architectures))}
     if "masked_lm" in heads:
         heads["masked_lm"] = {"objectives": list(hub.objectives)[:1]}
     config = hub.to_config(model, heads, None)
     required = {"vocab_size", "model_type"}
     for name in config.keys() - required:
         absent = {key: value for key, value in config.items() if key != name}
-        try:
-            expected: Any = hub.from_config(absent, "config.json")
-        except DataError as error:
-            with pytest.raises(DataError) as found:
-                hub.from_config({**config, name: None}, "config.json")
-            assert str(found.value) == str(error)
-        else:
-            assert hub.from_config({**config, name: None}, "config.json") == expected, name
+        assert read_or_refused(hub, {**config, name: None}) == read_or_refused(hub, absent), name
 
 
 def test_megatron_berts_defaults_are_transformers() -> None:
@@ -98,7 +98,7 @@ def test_barts_decoder_starts_as_its_config_says(tmp_path: Path) -> None:
     directory = saved(model, tmp_path / "hub")
     summary = imported(directory, tmp_path / "out")
     assert summary["max_logit_difference"] < 1e-5
-    assert checkpoint.load(str(tmp_path / "out")).model.start_token_id == 2
+    assert checkpoint.load(str(tmp_path / "out")).model.model_dump()["decoder_start_token_id"] == 2
     execute(EXPORT, ExportConfig(), {"checkpoint": str(tmp_path / "out")}, str(tmp_path / "back"))
     content = json.loads((tmp_path / "back" / "config.json").read_text())
     assert content["decoder_start_token_id"] == 2
@@ -146,9 +146,8 @@ def test_t5_scales_where_its_config_says(form: str, tmp_path: Path) -> None:
     summary = imported(str(directory), tmp_path / "out")
     assert summary["max_logit_difference"] < 1e-4
     assert set(summary["compared"]) == {"seq2seq_logits", "hidden"}
-    assert checkpoint.load(str(tmp_path / "out")).model.tie_word_embeddings == (
-        form == "version 1.0"
-    )
+    ours = checkpoint.load(str(tmp_path / "out")).model.model_dump()
+    assert ours["tie_word_embeddings"] == (form == "version 1.0")
     back = str(tmp_path / "back")
     execute(EXPORT, ExportConfig(), {"checkpoint": str(tmp_path / "out")}, back)
 
@@ -244,7 +243,7 @@ def test_electra_by_another_class_names_what_it_leaves_out(tmp_path: Path) -> No
     assert summary["initialized"] == ["generator"]
     assert set(summary["left_out"]) == head.keys()
     assert set(summary["compared"]) == {"rtd_logits", "hidden"}
-    line = IMPORT.headline(summary) if IMPORT.headline else ""
+    line = IMPORT.headline(summary)
     assert "random weights: generator" in line
     assert "left out: generator_predictions" in line
 
@@ -317,7 +316,7 @@ def test_a_checkpoint_says_which_heads_are_new(family: str, tmp_path: Path) -> N
 
 # Rounding.
 
-LAYERS = {"num_hidden_layers": 2, "initializer_range": 1.0}
+LAYERS: dict[str, Any] = {"num_hidden_layers": 2, "initializer_range": 1.0}
 
 
 def test_the_gate_is_transformers_own_rounding(
@@ -389,5 +388,8 @@ def test_a_token_head_tags_whole_words_with_whole_labels(
     ours = [(e["type"], e["start"], e["end"]) for e in tagger.tag(text)]
     if scheme is not None:
         assert ours == theirs
-    assert all(kind in {n.removeprefix("B-").removeprefix("I-") for n in names or ()} | {
-        "LABEL_0", "LABEL_1"} for kind, _, _ in ours)
+    assert all(
+        kind
+        in {n.removeprefix("B-").removeprefix("I-") for n in names or ()} | {"LABEL_0", "LABEL_1"}
+        for kind, _, _ in ours
+    )
