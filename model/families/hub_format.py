@@ -46,8 +46,7 @@ POOLED = ("classifier", "choice")  # heads on one vector per sequence, not on ev
 
 def without_nulls(config: Mapping[str, Any]) -> dict[str, Any]:
     """Return a Hugging Face config without null fields, which mean the same as missing ones."""
-    present = {name: value for name, value in config.items() if value is not None}
-    return {"is_decoder": False, **present}
+    return {"is_decoder": False, **{k: value for k, value in config.items() if value is not None}}
 
 
 def task_head(heads: Iterable[str]) -> str | None:
@@ -114,7 +113,7 @@ class HubFormat:
         defaults: values of missing fields in Hugging Face's config, where they are not Cloze's.
         write: adapts a Hugging Face config after `fields` is applied.
         read: inverse of `write`; applied after `defaults`.
-        fill: adds to the weights of an import what Hugging Face's config (second argument) implies.
+        fill: adds to imported weights what Hugging Face's config (second argument) implies.
     """
 
     family: str
