@@ -163,5 +163,6 @@ def without_copies(hub: HubFormat, names: Any) -> set[str]:
         for name in names
         if name not in hub.copies
         and not name.endswith(hub.ignored)
-        and not name.startswith(hub.unused or "?")
+        and not name.startswith(hub.unused)
+        and not name.endswith(hub.ignored)
     }
