@@ -35,7 +35,7 @@ from cloze.core.artifacts.artifact import FileEntry
 from cloze.core.artifacts.checkpoints import COMPLETE, is_checkpoint
 from cloze.core.errors import DataError, UsageError
 from cloze.core.stages.stage import BuildContext
-from cloze.model.families.config import ModelConfig
+from cloze.model.families.config import HEAD_OF, ModelConfig
 from cloze.model.families.models import without_training_modules
 from cloze.model.families.registry import parse_model
 from cloze.model.tensors import PICKLE, PICKLES, LazyTensors, to_saved_dtype, write_tensors
@@ -53,8 +53,6 @@ CONFIG = "config.json"
 TOKENIZER = "tokenizer"
 TRAINING = "training"
 PIN_ATTEMPTS = 5
-# module -> the head that it computes, where names differ
-HEAD_OF = {"generator": "masked_lm", "encoder.output": "seq2seq"}
 
 log = logging.getLogger(__name__)
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from cloze.core.errors import UsageError
 from cloze.core.options import find_entry
-from cloze.model.families.config import prediction_objectives
+from cloze.model.families.config import HEAD_OF, prediction_objectives
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -216,6 +216,15 @@ def trained_heads(model: ModelConfig, names: Sequence[str]) -> dict[str, Any]:
     if not prediction_names or tuple(prediction_names) == prediction_objectives(model.heads):
         return dict(model.heads)
     return {**model.heads, "masked_lm": {"objectives": prediction_names}}
+
+
+def still_untrained(modules: Sequence[str], names: Sequence[str]) -> tuple[str, ...]:
+    """Return those of a checkpoint's `untrained` modules that these objectives do not train."""
+    trained = {objective.head for objective in objectives(names)}
+    # BERT's pooler is trained by pairs; ModernBERT's, which is its masked LM's, by any objective.
+    head_of = {**HEAD_OF, "pooler": "pair" if "pair" in modules else None}
+    kept = (module for module in modules if head_of.get(module, module) not in (None, *trained))
+    return tuple(kept)
 
 
 def _check_rows(objective: Objective, model: ModelConfig, info: DatasetInfo) -> None:

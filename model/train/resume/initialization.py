@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -204,11 +204,13 @@ class InitialModel:
         state: initial weights, under Cloze's names; missing ones (a head) are random. None: all
             random.
         teacher_weights: if `state` is None: weights that a student takes from its teacher.
+        untrained: modules of `state` with random weights.
     """
 
     model: ModelConfig
     state: Mapping[str, Tensor] | None = field(default=None, repr=False)
     teacher_weights: Mapping[str, Tensor] = field(default_factory=dict, repr=False)
+    untrained: Sequence[str] = ()
 
 
 def initial_model(
@@ -241,7 +243,8 @@ def initial_model(
         state = extend_embeddings(loaded, tokenizer.load(pieces), path)
     rows = max(model.vocab_size, tokenizer.load(pieces).vocab_size)
     model = model.model_copy(update={"vocab_size": rows})
-    return InitialModel(model=for_dataset(model, info), state=state)
+    model = for_dataset(model, info)
+    return InitialModel(model=model, state=state, untrained=loaded.untrained)
 
 
 def build_network(

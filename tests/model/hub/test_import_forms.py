@@ -19,6 +19,7 @@ from cloze.model.families.hub_format import exportable, formats, hub_of
 from cloze.model.families.registry import FAMILIES
 from cloze.model.hub.read import import_directory, read_directory
 from cloze.model.hub.stages import EXPORT, IMPORT, ExportConfig, ImportConfig
+from cloze.model.objectives import still_untrained
 from cloze.model.tasks.formats.columns import joined_labels
 from cloze.model.tensors import read_tensors, write_tensors
 from cloze.model.use.embed import EmbeddingPipeline
@@ -393,3 +394,24 @@ def test_a_token_head_tags_whole_words_with_whole_labels(
         in {n.removeprefix("B-").removeprefix("I-") for n in names or ()} | {"LABEL_0", "LABEL_1"}
         for kind, _, _ in ours
     )
+
+
+# A training.
+
+
+@pytest.mark.parametrize(
+    ("modules", "names", "kept"),
+    [
+        (("pair", "pooler"), ("mlm",), ("pair", "pooler")),
+        (("pair", "pooler"), ("mlm", "nsp"), ()),
+        (("masked_lm", "pair"), ("mlm",), ("pair",)),
+        (("masked_lm", "pooler"), ("mlm",), ()),
+        (("discriminator", "generator"), ("mlm", "rtd"), ()),
+        (("encoder.output",), ("random-spans",), ()),
+        ((), ("mlm",), ()),
+    ],
+)
+def test_a_training_changes_the_heads_of_its_objectives(
+    modules: tuple[str, ...], names: tuple[str, ...], kept: tuple[str, ...]
+) -> None:
+    assert still_untrained(modules, names) == kept
