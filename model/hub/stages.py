@@ -115,6 +115,8 @@ def _import(config: ImportConfig, build: BuildContext) -> StageResult:
     if config.positions is None:
         reason = not_compared(source)
         difference = compare_with_transformers(checkpoint.load(build.file(CHECKPOINT)), source)
+        if difference is None and not reason:
+            reason = "transformers makes new embeddings for this untied model"
     summary = {
         "checkpoint": CHECKPOINT,
         "family": imported.model.family,
