@@ -94,19 +94,19 @@ class HubFormat:
         objectives: objectives of the masked_lm head by which Hugging Face's class predicts; a
             family may have a second format for others, see `hub_of`.
         task_rows: fine-tuning head -> parameter names that replace rows of `keys`.
-        refused: fine-tuning head -> reason why Hugging Face's class computes something else.
-        question_separators: number in a row, if Hugging Face's class finds questions by them.
+        refused: fine-tuning head -> why Hugging Face's class computes something else.
+        question_separators: number in a row, if Hugging Face's class finds questions so.
         copies: Hugging Face names of tied copies that files may contain -> the original. Those with
             a row in `keys` are tied in some models only.
         legacy: parts of names in files of old versions -> their current form.
         ignored: ends of names that are no parameters: buffers that old versions saved.
-        zeros: those of `ignored` that must be 0, as the family has no such parameters.
+        zeros, sines: those of `ignored` that must be 0, or unrounded sines.
         base: prefix of Hugging Face's encoder parameters; files of the encoder alone omit it.
         to_theirs: maps model, Cloze's name and a tensor to the form that Hugging Face stores.
         to_ours: inverse of `to_theirs`.
         unexported: heads without a Hugging Face form.
-        encoder_alone: pretraining heads with which only the encoder is exported.
-        unused: prefixes of Hugging Face parameters that no head reads; an import leaves them out.
+        encoder_alone: heads with which only the encoder is exported.
+        unused: prefixes of parameters that no head reads; an import leaves them out.
         unread: model -> Cloze's names of parameters that files may contain and the model does not
             need; an import leaves them out.
         converts: families that can be converted to this one -> conversion.
@@ -131,6 +131,7 @@ class HubFormat:
     legacy: Mapping[str, str] = field(default_factory=dict)
     ignored: tuple[str, ...] = ("embeddings.position_ids",)
     zeros: tuple[str, ...] = ()
+    sines: tuple[str, ...] = ()
     base: str = ""
     to_theirs: Callable[[Any, str, Tensor], Tensor] = lambda model, name, tensor: tensor
     to_ours: Callable[[Any, str, Tensor], Tensor] = lambda model, name, tensor: tensor
@@ -215,8 +216,9 @@ class HubFormat:
 
     def has_class(self, heads: Iterable[str]) -> bool:
         """Return whether Hugging Face has a class with exactly these heads."""
-        own = frozenset(heads) - set(self.unexported)
-        return (own or frozenset({EMBEDDING})) in self.architectures
+        return (
+            frozenset(heads) - {*self.unexported} or frozenset({EMBEDDING})
+        ) in self.architectures
 
     def head_of(self, config: Mapping[str, Any]) -> str | None:
         """Return the fine-tuning head of the class in a Hugging Face config; None without one."""
@@ -314,10 +316,8 @@ class HubFormat:
     ) -> dict[str, Tensor]:
         """Return Hugging Face's weights, read from `where`, under Cloze's names.
 
-        Weights of heads that the family does not use keep their own names.
-
-        Args:
-            head, model: see `head_of`; `model` is needed where `to_ours` reads it.
+        Weights of heads that the family does not use keep their own names. `head`, see `head_of`;
+        `model` is needed where `to_ours` reads it.
 
         Raises:
             DataError: a name is not in the table, or a tied copy differs from its original.
@@ -333,6 +333,8 @@ class HubFormat:
             if hf_name.endswith(self.ignored):
                 if hf_name.endswith(self.zeros) and bool(tensor.any()):
                     raise DataError(f"{where}: {hf_name} must be 0; use another model")
+                if hf_name.endswith(self.sines) and tensor.element_size() < 4:
+                    raise DataError(f"{where}: {hf_name} is rounded; save the model in fp32")
                 continue
             original = self.copies.get(hf_name)
             if original in weights:
@@ -390,8 +392,8 @@ def hub_of(family: str, heads: Mapping[str, Any] = MappingProxyType({})) -> HubF
 
 def formats(families: Iterable[str] = FAMILIES) -> list[HubFormat]:
     """Return the Hugging Face formats of families: `HUB` and others of their modules."""
-    modules, names = [family_module(family) for family in families], ("HUB", *OTHER_HUBS)
-    hubs = [getattr(module, name, None) for module in modules for name in names]
+    modules = map(family_module, families)
+    hubs = [getattr(module, name, None) for module in modules for name in ("HUB", *OTHER_HUBS)]
     return [hub for hub in hubs if hub is not None]
 
 

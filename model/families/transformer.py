@@ -100,6 +100,7 @@ HUB = HubFormat(
     refused=refused("classifier", "span", "token_classifier", "choice"),
     copies=bart.COPIES,
     ignored=("final_logits_bias", POSITIONS),
+    sines=(POSITIONS,),
     zeros=("final_logits_bias",),
     defaults={
         **bart.HUB.defaults,

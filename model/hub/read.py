@@ -49,6 +49,7 @@ UNKNOWN_TYPES = {
     "deberta": "the first DeBERTa, whose layers differ from deberta-v2's (in_proj, q_bias, v_bias)",
 }
 MULTI_LABEL = "multi_label_classification"  # `problem_type`
+TASK_CLASSES = ("Classification", "Answering", "MultipleChoice", "EncoderModel")
 OUTPUT = "encoder.output.weight"  # the head of T5 1.1
 GENERATION = "generation_config.json"
 DECODER_IDS = ("decoder_start_token_id", "forced_bos_token_id")
@@ -129,11 +130,7 @@ def import_directory(
 
 
 def check_padding(heads: Mapping[str, Any], pieces: Tokenizer, where: str) -> None:
-    """Check that a classifier by the last token can tell it from padding.
-
-    Raises:
-        DataError: padding is the token that ends a text, as in GPT-2's own vocabulary.
-    """
+    """Raise DataError if a classifier by the last token cannot tell it from padding (GPT-2)."""
     if "classifier" in heads and pieces.special.sep == pieces.special.pad:
         raise DataError(
             f"{where} classifies by the last token that is not padding, but its tokenizer pads "
@@ -172,10 +169,10 @@ def read_directory(
         config = {**{key: written[key] for key in DECODER_IDS if key in written}, **config}
     model = hub.from_config(config, name)
     head = hub.head_of(config)
+    _check_class(hub, config, name)
     state = hub.from_state(_read_weights(directory, trust_pickle), directory, head, model)
-    unread = [name for name in state if name in hub.unread(model)]
-    dropped = {name: state.pop(name) for name in unread}
-    state = hub.fill(model, config, state)
+    dropped = [name for name in state if name in hub.unread(model)]
+    state = hub.fill(model, config, {key: state[key] for key in state if key not in dropped})
     if convert is not None:
         model, state = convert(model, state, positions or model.max_position_embeddings)
     elif positions is not None and positions != model.max_position_embeddings:
@@ -191,6 +188,17 @@ def read_directory(
     else:
         imported = _fine_tuned(model, state, head or "classifier", config, directory)
     return replace(imported, left_out=(*imported.left_out, *dropped))
+
+
+def _check_class(hub: HubFormat, config: Mapping[str, Any], where: str) -> None:
+    """Raise DataError if the config names a class of a task that the family does not have."""
+    own = {*hub.architectures.values()}
+    for name in config.get("architectures") or ():
+        if hub.refused and name not in own and name.endswith(TASK_CLASSES):
+            raise DataError(
+                f"{where} has the class {name}, which Cloze's {hub.family} does not have; import "
+                f"the whole pretrained model, and fine-tune it"
+            )
 
 
 def _fine_tuned(
