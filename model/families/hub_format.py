@@ -40,6 +40,7 @@ TASK_ROWS: dict[str, tuple[Row, ...]] = {
 }
 OTHER_HUBS = ("CAUSAL_HUB", "GENERATOR_HUB")  # names of further formats in a family's module
 EMBEDDING = "embedding"  # head without weights: the encoder's states, pooled by their reader
+ENCODER = frozenset({EMBEDDING})
 LABELLED = ("classifier", "token_classifier")  # heads with one output per label
 POOLED = ("classifier", "choice")  # heads on one vector per sequence, not on every position
 
@@ -196,7 +197,7 @@ class HubFormat:
         """Return the class of a `model_type` that does the same as `architecture`."""
         if model_type not in self.aliases:
             return architecture
-        own = self.architectures[frozenset({EMBEDDING})].removesuffix("Model")
+        own = self.architectures[ENCODER].removesuffix("Model")
         return architecture.replace(own, self.aliases[str(model_type)], 1)
 
     def architecture(self, heads: Iterable[str], model_type: str = "") -> str:
@@ -211,14 +212,11 @@ class HubFormat:
                 f"heads ({', '.join(sorted(heads))}) of a {self.family} model have no Hugging Face "
                 f"class; export another checkpoint"
             )
-        own = (heads - set(self.unexported)) or frozenset({EMBEDDING})
-        return self._of_type(self.architectures[own], model_type)
+        return self._of_type(self.architectures[heads - {*self.unexported} or ENCODER], model_type)
 
     def has_class(self, heads: Iterable[str]) -> bool:
         """Return whether Hugging Face has a class with exactly these heads."""
-        return (
-            frozenset(heads) - {*self.unexported} or frozenset({EMBEDDING})
-        ) in self.architectures
+        return (frozenset(heads) - {*self.unexported} or ENCODER) in self.architectures
 
     def head_of(self, config: Mapping[str, Any]) -> str | None:
         """Return the fine-tuning head of the class in a Hugging Face config; None without one."""

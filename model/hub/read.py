@@ -13,6 +13,7 @@ from torch import Tensor
 
 from cloze.core import storage
 from cloze.core.errors import DataError, UsageError
+from cloze.core.label_metrics import ENTITY_TAG
 from cloze.model import checkpoint
 from cloze.model.checkpoint import CONFIG, WEIGHTS
 from cloze.model.families.config import ModelConfig
@@ -31,7 +32,6 @@ from cloze.model.families.hub_format import (
 from cloze.model.families.models import load_backbone, load_model, meta_pooler, new_model
 from cloze.model.families.roberta import RobertaConfig
 from cloze.model.layers.embeddings import DELTA
-from cloze.model.tasks.formats.columns import is_scheme
 from cloze.model.tensors import read_tensors
 from cloze.pipeline import tokenizer
 from cloze.pipeline.tokenizer.tokenizer import Tokenizer
@@ -327,7 +327,7 @@ def _task(
             f"id2label"
         )
     labels = [str(names[str(number)]) for number in range(count)]
-    if head == "token_classifier" and not is_scheme(labels):
+    if head == "token_classifier" and not all(map(ENTITY_TAG.fullmatch, labels)):
         task["options"] = {"scheme": "joined"}
     return {**task, "labels": labels}
 

@@ -19,6 +19,7 @@ from typing import Literal
 from seqeval.metrics.sequence_labeling import get_entities
 
 from cloze.core.errors import DataError
+from cloze.core.label_metrics import ENTITY_TAG
 from cloze.model.tasks.files import split_file
 from cloze.model.tasks.formats.lines import text_lines
 from cloze.model.tasks.options import TaggingOptions
@@ -27,14 +28,8 @@ Scheme = Literal["BIO", "IOB1", "BIOES", "BILOU", "plain"]
 Entity = tuple[str, int, int]  # type, first word, last word
 
 OUTSIDE = "O"
-TAG = re.compile(r"O|[BIESLU](-.+)?", re.DOTALL)
 _BIOES = {"L": "E", "U": "S"}  # prefixes of BILOU
 UNTYPED = "-_"  # type of tags without one, as in BioBERT's files: B, I and O
-
-
-def is_scheme(labels: Iterable[str]) -> bool:
-    """Return whether all labels are tags of a scheme of entities; plain labels are none."""
-    return all(TAG.fullmatch(label) for label in labels)
 
 
 def entities(tags: Sequence[str]) -> list[Entity]:
@@ -336,7 +331,7 @@ def _with_entities(examples: TaggedWords, tags: Sequence[Sequence[str]]) -> Tagg
     """Return the examples with the entities of the file's tags."""
     for sentence, sentence_tags in enumerate(tags):
         for word, tag in enumerate(sentence_tags):
-            if not TAG.fullmatch(tag):
+            if not ENTITY_TAG.fullmatch(tag):
                 raise DataError(
                     f"{examples.location(sentence, word)}: {tag!r} is not a tag (O, B-, I-, E- or "
                     f"S-, and a type); correct the line, set the tag column with --set "
