@@ -6,12 +6,15 @@ example, to float64 [R]. A bootstrap computes a thousand at once.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 
 import numpy as np
 import numpy.typing as npt
 
 Floats = npt.NDArray[np.float64]
+# tags of entities in all schemes: BIO, IOB1, BIOES, BILOU
+ENTITY_TAG = re.compile(r"O|[BIESLU](-.+)?", re.DOTALL)
 
 
 def accuracy(counts: Floats) -> Floats:

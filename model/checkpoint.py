@@ -13,7 +13,8 @@ is written last and contains the size and sha256 of every other file:
 `heads` has one entry per head: `{"masked_lm": {}, "pair": {"num_labels": 2}}` after pretraining,
 `{"classifier": {"num_labels": n}}` after fine-tuning for a sentence task (see `Task.heads`). `task`
 is null or at least `{"name": …}`, and has `"labels": [name of label 0, …]` if the outputs have
-names. Pickles are never read.
+names. `untrained` names the modules, such as `pair` and `pooler`, that an import made anew and no
+training has changed. Pickles are never read.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from cloze.core.artifacts.artifact import FileEntry
 from cloze.core.artifacts.checkpoints import COMPLETE, is_checkpoint
 from cloze.core.errors import DataError, UsageError
 from cloze.core.stages.stage import BuildContext
-from cloze.model.families.config import ModelConfig
+from cloze.model.families.config import HEAD_OF, ModelConfig
 from cloze.model.families.models import without_training_modules
 from cloze.model.families.registry import parse_model
 from cloze.model.tensors import PICKLE, PICKLES, LazyTensors, to_saved_dtype, write_tensors
@@ -63,7 +64,7 @@ class LoadedCheckpoint:
     Attributes:
         path: the checkpoint directory.
         tokenizer: the tokenizer directory in `path`.
-        datasets: see `Metadata`.
+        datasets, untrained: see `Metadata`.
         state: parameter name -> fp32 tensor on the CPU.
     """
 
@@ -75,7 +76,34 @@ class LoadedCheckpoint:
     step: int
     tokenizer: str
     datasets: Sequence[Mapping[str, Any]] = ()
+    untrained: Sequence[str] = ()
     state: dict[str, torch.Tensor] = field(default_factory=dict, repr=False)
+
+    @property
+    def trained_heads(self) -> Mapping[str, Any]:
+        """The heads without those that were never trained; `heads` itself, if all were."""
+        if not self.untrained:
+            return self.heads
+        return {name: value for name, value in self.heads.items() if name not in self._random}
+
+    @property
+    def _random(self) -> set[str]:
+        """The heads of `untrained`, and its pooler."""
+        return {HEAD_OF.get(module, module) for module in self.untrained}
+
+    def require_trained(self, *heads: str) -> None:
+        """Check that none of these heads, or `pooler`, was made anew by an import.
+
+        Raises:
+            UsageError: one was, so it would answer from random weights.
+        """
+        for head in heads:
+            if head in self._random:
+                raise UsageError(
+                    f"{head} of {self.path} was never trained: the imported directory has none, so "
+                    f"its weights are random; train it (`cloze pretrain --checkpoint`), or import "
+                    f"a directory that has it"
+                )
 
 
 class Metadata(TypedDict):
@@ -91,6 +119,8 @@ class Metadata(TypedDict):
     """Of a mixture: name, share, rows, tokens and epochs of each dataset."""
     step: NotRequired[int]
     """Default: 0."""
+    untrained: NotRequired[Sequence[str]]
+    """Modules with random weights; default: none."""
 
 
 def save_weights(
@@ -123,7 +153,7 @@ def clear(directory: str) -> None:
 def write_metadata(directory: str, **metadata: Unpack[Metadata]) -> None:
     """Write all of a checkpoint except its weights: config.json and tokenizer."""
     task, dataset = metadata.get("task"), metadata.get("dataset")
-    datasets = metadata.get("datasets", ())
+    datasets, untrained = metadata.get("datasets", ()), metadata.get("untrained", ())
     config = {
         "format": FORMAT,
         "model": metadata["model"].model_dump(mode="json"),
@@ -132,6 +162,7 @@ def write_metadata(directory: str, **metadata: Unpack[Metadata]) -> None:
         "dataset": None if dataset is None else asdict(dataset),
         "step": metadata.get("step", 0),
         **({"datasets": [dict(entry) for entry in datasets]} if datasets else {}),
+        **({"untrained": list(untrained)} if untrained else {}),
     }
     storage.write_bytes(storage.join(directory, CONFIG), _json(config))
     tokenizer, target = metadata["tokenizer"], storage.join(directory, TOKENIZER)
@@ -270,6 +301,7 @@ def load_metadata(directory: str) -> LoadedCheckpoint:
         dataset=dataset,
         step=step,
         datasets=tuple(content.get("datasets", ())),
+        untrained=tuple(content.get("untrained", ())),
         tokenizer=storage.join(directory, TOKENIZER),
     )
 

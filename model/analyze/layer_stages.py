@@ -71,7 +71,7 @@ class ProbeConfig(StageConfig):
             raise ValueError(str(error)) from error
         if options.context == "document":
             raise ValueError("options.context (document) is not for probes; use sentence")
-        if self.target == "entities" and options.scheme == "plain":
+        if self.target == "entities" and options.scheme != "entities":
             raise ValueError(
                 f"target (entities) needs tags such as B-PER, {self.task} has plain labels; use "
                 f"target words"

@@ -93,6 +93,7 @@ def run(config: PruneConfig, build: BuildContext) -> StageResult:
         task=loaded.task,
         dataset=loaded.dataset,
         datasets=loaded.datasets,
+        untrained=loaded.untrained,
         step=loaded.step,
     )
     checkpoint.finalize(build.file(CHECKPOINT))

@@ -38,12 +38,16 @@ class BartConfig(EncoderDecoderConfig):
     bos_token_id: Annotated[int, Field(ge=0)] = 0
     """Id with which targets begin; from a dataset, its [CLS]."""
 
+    decoder_start_token_id: Annotated[int, Field(ge=-1)] = -1
+    """Id of the token that the decoder reads first. -1: eos_token_id."""
+
     scale_embedding: bool = False
     """Multiply word embeddings by the square root of D."""
 
     @property
     def start_token_id(self) -> int:
-        return self.eos_token_id
+        start = self.decoder_start_token_id
+        return self.eos_token_id if start < 0 else start
 
     @property
     def first_target_id(self) -> int | None:
@@ -158,8 +162,26 @@ def read(config: dict[str, Any]) -> dict[str, Any]:
 
 
 def _write(config: dict[str, Any]) -> dict[str, Any]:
-    eos = config["eos_token_id"]
-    return {**write(config), "decoder_start_token_id": eos, "forced_eos_token_id": eos}
+    eos, start = config["eos_token_id"], config["decoder_start_token_id"]
+    ids = {"decoder_start_token_id": eos if start < 0 else start, "forced_eos_token_id": eos}
+    return {**write(config), **ids}
+
+
+def _read(config: dict[str, Any]) -> dict[str, Any]:
+    """Convert transformers' config; the inverse of `_write`.
+
+    Raises:
+        DataError: generated texts begin with another token than targets; or as `read`.
+    """
+    first, forced = config["bos_token_id"], config.get("forced_bos_token_id")
+    if forced not in (None, first):
+        raise DataError(
+            f"forced_bos_token_id ({forced}) must be bos_token_id ({first}), with which targets "
+            f"begin; use another model"
+        )
+    start = config["decoder_start_token_id"]
+    own = -1 if start == config["eos_token_id"] else start
+    return {**read(config), "decoder_start_token_id": own}
 
 
 HUB = HubFormat(
@@ -172,7 +194,7 @@ HUB = HubFormat(
             ("classifier.{p}", "classification_head.out_proj.{p}"),
         ]
     ),
-    fields={**FIELDS, **same("bos_token_id", "scale_embedding")},
+    fields={**FIELDS, **same("bos_token_id", "scale_embedding", "decoder_start_token_id")},
     fixed={"is_encoder_decoder": True, "tie_word_embeddings": True},
     architectures={
         frozenset({"seq2seq"}): "BartForConditionalGeneration",
@@ -184,7 +206,6 @@ HUB = HubFormat(
     copies=COPIES,
     ignored=("final_logits_bias",),
     zeros=("final_logits_bias",),
-    outputs={"logits": "seq2seq_logits"},
     defaults={
         "encoder_layers": 12,
         "decoder_layers": 12,
@@ -194,7 +215,10 @@ HUB = HubFormat(
         "decoder_ffn_dim": 4096,
         "d_model": 1024,
         "pad_token_id": 1,
+        "bos_token_id": 0,
+        "eos_token_id": 2,
+        "decoder_start_token_id": 2,
     },
     write=_write,
-    read=read,
+    read=_read,
 )

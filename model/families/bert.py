@@ -98,6 +98,7 @@ HUB = HubFormat(
     architectures={
         frozenset({"masked_lm", "pair"}): "BertForPreTraining",
         frozenset({"masked_lm"}): "BertForMaskedLM",
+        frozenset({"pair"}): "BertForNextSentencePrediction",
         **fine_tuned("Bert"),
     },
     copies={

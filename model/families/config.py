@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 Size = Annotated[int, Field(gt=0)]
 Probability = Annotated[float, Field(ge=0.0, lt=1.0)]
+# module of a network -> the head that it computes, where names differ
+HEAD_OF = {"generator": "masked_lm", "encoder.output": "seq2seq"}
 
 
 class ModelConfig(BaseModel):

@@ -23,7 +23,7 @@ from cloze.core.config import UnionTag
 from cloze.core.errors import DataError
 from cloze.model.families import bert
 from cloze.model.families.config import ModelConfig
-from cloze.model.families.hub_format import OUTPUTS, HubFormat, Row, fine_tuned, same
+from cloze.model.families.hub_format import HubFormat, Row, fine_tuned, same
 from cloze.model.families.key_map import KeyMap
 
 if TYPE_CHECKING:
@@ -376,7 +376,6 @@ HUB = HubFormat(
         if cast(DebertaConfig, model).position_biased_input
         else ("encoder.embeddings.position.weight",)
     ),
-    outputs={**OUTPUTS, "last_hidden_state": "hidden"},
     # transformers' defaults are those of DeBERTa-v2-xlarge, without relative positions
     defaults={
         "hidden_size": 1536,

@@ -14,13 +14,14 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, cast
 from pydantic import Field, ValidationInfo, field_validator
 
 from cloze.core.config import UnionTag
+from cloze.core.errors import DataError
 from cloze.model.families import bert
 from cloze.model.families.config import ModelConfig, Size
 from cloze.model.families.hub_format import TASK_ROWS, fine_tuned, same
 from cloze.model.families.key_map import KeyMap
 
 if TYPE_CHECKING:
-    from cloze.model.families.pretraining import ReplacedTokenModel
+    from cloze.model.families.pretraining import PretrainingModel, ReplacedTokenModel
     from cloze.model.layers.embeddings import Embeddings
     from cloze.model.layers.heads import Pooler
 
@@ -28,8 +29,6 @@ if TYPE_CHECKING:
 class ElectraConfig(ModelConfig):
     """ELECTRA (Clark et al., 2020)."""
 
-    heads: ClassVar[Mapping[str, Any]] = {"masked_lm": {}, "discriminator": {}}
-    own_objectives: ClassVar[tuple[str, ...]] = ("mlm", "rtd")
     supports_causal: ClassVar[bool] = False
 
     family: UnionTag[Literal["electra"]] = "electra"
@@ -37,6 +36,10 @@ class ElectraConfig(ModelConfig):
     embedding_size: Size = 768
     """Width of the embeddings, projected to hidden_size if it differs (google-research/electra,
     `embeddings_project`)."""
+
+    pretraining: Literal["rtd", "mlm"] = "rtd"
+    """Pretraining objective: rtd, replaced-token detection with a generator; or mlm, the model is a
+    generator alone, a masked language model."""
 
     generator_size: Annotated[float, Field(gt=0.0, le=1.0)] = 0.25
     """Width, heads and feed-forward size of the generator as a share of the discriminator's (Table
@@ -58,6 +61,16 @@ class ElectraConfig(ModelConfig):
         return share
 
     @property
+    def heads(self) -> Mapping[str, Any]:  # type: ignore[override]
+        """Heads as in `ModelConfig.heads`, by pretraining objective."""
+        rtd = self.pretraining == "rtd"
+        return {"masked_lm": {}, "discriminator": {}} if rtd else {"masked_lm": {}}
+
+    def default_objectives(self, pair_task: str | None) -> tuple[str, ...]:
+        del pair_task
+        return ("mlm", "rtd") if self.pretraining == "rtd" else ("mlm",)
+
+    @property
     def generator(self) -> ModelConfig:
         """Config of the generator (google-research/electra, `get_generator_config`)."""
         share = self.generator_size
@@ -75,10 +88,10 @@ class ElectraConfig(ModelConfig):
 
     @property
     def auxiliary_models(self) -> tuple[ModelConfig, ...]:
-        return (self.generator,)
+        return (self.generator,) if self.pretraining == "rtd" else ()
 
     def loss_weights(self) -> Mapping[str, float]:
-        return {"rtd": self.discriminator_weight}
+        return {"rtd": self.discriminator_weight} if self.pretraining == "rtd" else {}
 
 
 CONFIG = ElectraConfig
@@ -95,7 +108,7 @@ PRESETS: dict[str, ModelConfig] = {
 }
 
 
-def build_model(config: ElectraConfig) -> ReplacedTokenModel:
+def build_model(config: ElectraConfig) -> ReplacedTokenModel | PretrainingModel:
     from torch import nn
 
     from cloze.model.families.models import encoder, masked_lm
@@ -105,6 +118,9 @@ def build_model(config: ElectraConfig) -> ReplacedTokenModel:
     from cloze.model.layers.heads import ReplacedTokenHead
 
     generator_config, size = config.generator, config.embedding_size
+    if config.pretraining == "mlm":
+        head = masked_lm(config, size, activation="gelu")  # whatever hidden_act is
+        return PretrainingModel(encoder(config, embedding_size=size), head)
     discriminator, generator = encoder(config, embedding_size=size), encoder(generator_config)
     projection = (
         nn.Identity()
@@ -128,6 +144,30 @@ def build_pooler(config: ModelConfig) -> Pooler:
     return Pooler(config.hidden_size, "gelu")
 
 
+SUMMARY = {"summary_type": "first", "summary_use_proj": True, "summary_activation": "gelu"}
+
+
+def read(config: dict[str, Any]) -> dict[str, Any]:
+    """Refuse multiple choice by another vector than the classifier's.
+
+    Raises:
+        DataError: it is one.
+    """
+    for name, value in SUMMARY.items():
+        found = config.get(name, value)
+        if found != value and "ElectraForMultipleChoice" in (config.get("architectures") or ()):
+            raise DataError(
+                f"{name} ({found!r}) must be {value!r}, as Cloze's electra chooses; import the "
+                f"pretrained model, and fine-tune it"
+            )
+    return {**config, "pretraining": "rtd"}
+
+
+def write(config: dict[str, Any]) -> dict[str, Any]:
+    """Leave out the pretraining objective, which the class tells."""
+    return {name: value for name, value in config.items() if name != "pretraining"}
+
+
 HUB = replace(
     bert.HUB,
     family="electra",
@@ -142,7 +182,7 @@ HUB = replace(
             ("classifier.{p}", "classifier.out_proj.{p}"),
         ]
     ),
-    fields={**bert.HUB.fields, **same("embedding_size")},
+    fields={**bert.HUB.fields, **same("embedding_size", "pretraining")},
     fixed={"is_decoder": False},
     architectures={
         frozenset({"discriminator"}): "ElectraForPreTraining",
@@ -156,7 +196,6 @@ HUB = replace(
     copies={},
     unexported=("masked_lm", "generator"),
     unused=("generator_predictions.", "generator_lm_head."),
-    outputs={"logits": "rtd_logits"},
     # transformers' defaults are those of ELECTRA-small
     defaults={
         "embedding_size": 128,
@@ -164,4 +203,24 @@ HUB = replace(
         "num_attention_heads": 4,
         "intermediate_size": 1024,
     },
+    write=write,
+    read=read,
+)
+
+GENERATOR_HUB = replace(
+    HUB,
+    keys=KeyMap(
+        [
+            *HUB.keys.rows,
+            ("masked_lm.dense.{p}", "generator_predictions.dense.{p}"),
+            ("masked_lm.norm.{p}", "generator_predictions.LayerNorm.{p}"),
+            ("masked_lm.bias", "generator_lm_head.bias"),
+        ]
+    ),
+    fixed={**HUB.fixed, "tie_word_embeddings": True},
+    architectures={frozenset({"masked_lm"}): "ElectraForMaskedLM"},
+    copies={"generator_lm_head.weight": "electra.embeddings.word_embeddings.weight"},
+    unexported=(),
+    unused=("discriminator_predictions.",),
+    read=lambda config: {**config, "pretraining": "mlm"},
 )

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
+from cloze.core.errors import DataError
 from cloze.model.families.config import ModelConfig, Probability
 
 if TYPE_CHECKING:
@@ -77,6 +78,19 @@ class EncoderDecoderConfig(ModelConfig):
     def vocabulary_values(self, size: int, special: SpecialTokens) -> dict[str, Any]:
         values = super().vocabulary_values(size + self.sentinels, special)
         return {**values, "eos_token_id": special.sep}
+
+
+def check_start(config: Mapping[str, Any]) -> None:
+    """Check that the decoder starts with padding.
+
+    Raises:
+        DataError: Hugging Face's config names another token.
+    """
+    start, pad = config.get("decoder_start_token_id"), config["pad_token_id"]
+    if start not in (None, pad):
+        raise DataError(
+            f"decoder_start_token_id ({start}) must be pad_token_id ({pad}); use another model"
+        )
 
 
 def refused(*heads: str) -> dict[str, str]:

@@ -29,6 +29,7 @@ class Gpt2Config(ModelConfig):
 
     heads: ClassVar[Mapping[str, Any]] = {"lm": {}}
     own_objectives: ClassVar[tuple[str, ...]] = ("lm",)
+    needs_first_token: ClassVar[bool] = False
 
     # section 2.3
     scaled_projections: ClassVar[tuple[str, ...]] = (
@@ -157,7 +158,6 @@ HUB = HubFormat(
     base="transformer.",
     to_theirs=lambda model, name, tensor: transpose(name, tensor),
     to_ours=lambda model, name, tensor: transpose(name, tensor),
-    outputs={"logits": "lm_logits"},
     write=write,
     read=read,
 )

@@ -5,6 +5,7 @@ Imports no torch; the families' modules build their formats with it.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -20,16 +21,15 @@ from cloze.model.families.registry import FAMILIES, family_module, parse_model
 if TYPE_CHECKING:
     from torch import Tensor
 
-OUTPUTS = {
-    "logits": "mlm_logits",
-    "prediction_logits": "mlm_logits",
-    "seq_relationship_logits": "pair_logits",
-    "sop_logits": "pair_logits",
-}
-
 WORDS = "encoder.embeddings.word.weight"
 CLOZE_FIELDS = "cloze_model"  # key in config.json for fields that only Cloze's config has
+TIED = "tie_word_embeddings"
 TASK = "cloze_task"  # key in config.json for a checkpoint's `task`
+
+# what wrappers of torch put into names
+_WRAPPERS = re.compile(
+    r"(?<![^.])(module|_orig_mod|_fsdp_wrapped_module|_checkpoint_wrapped_module)\."
+)
 
 Row = tuple[str, str]
 # Fine-tuning heads as most classes name them; `classifier` is in each family's own table.
@@ -38,9 +38,16 @@ TASK_ROWS: dict[str, tuple[Row, ...]] = {
     "token_classifier": (("token_classifier.{p}", "classifier.{p}"),),
     "choice": (("choice.{p}", "classifier.{p}"),),
 }
+OTHER_HUBS = ("CAUSAL_HUB", "GENERATOR_HUB")  # names of further formats in a family's module
 EMBEDDING = "embedding"  # head without weights: the encoder's states, pooled by their reader
+ENCODER = frozenset({EMBEDDING})
 LABELLED = ("classifier", "token_classifier")  # heads with one output per label
 POOLED = ("classifier", "choice")  # heads on one vector per sequence, not on every position
+
+
+def without_nulls(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a Hugging Face config without null fields, which mean the same as missing ones."""
+    return {"is_decoder": False, **{k: value for k, value in config.items() if value is not None}}
 
 
 def task_head(heads: Iterable[str]) -> str | None:
@@ -77,6 +84,7 @@ class HubFormat:
     Attributes:
         family: Cloze's name of the family.
         model_type: `model_type` in Hugging Face's config.
+        aliases: other `model_type`s that can be read -> the beginning of their classes' names.
         keys: parameter names.
         fields: config fields, Cloze -> Hugging Face.
         fixed: Hugging Face config values that this family requires; checked at import, written at
@@ -87,26 +95,26 @@ class HubFormat:
         objectives: objectives of the masked_lm head by which Hugging Face's class predicts; a
             family may have a second format for others, see `hub_of`.
         task_rows: fine-tuning head -> parameter names that replace rows of `keys`.
-        refused: fine-tuning head -> reason why Hugging Face's class computes something else.
-        question_separators: number in a row, if Hugging Face's class finds questions by them.
+        refused: fine-tuning head -> why Hugging Face's class computes something else.
+        question_separators: number in a row, if Hugging Face's class finds questions so.
         copies: Hugging Face names of tied copies that files may contain -> the original. Those with
             a row in `keys` are tied in some models only.
         legacy: parts of names in files of old versions -> their current form.
         ignored: ends of names that are no parameters: buffers that old versions saved.
-        zeros: those of `ignored` that must be 0, as the family has no such parameters.
+        zeros, sines: those of `ignored` that must be 0, or unrounded sines.
         base: prefix of Hugging Face's encoder parameters; files of the encoder alone omit it.
         to_theirs: maps model, Cloze's name and a tensor to the form that Hugging Face stores.
         to_ours: inverse of `to_theirs`.
         unexported: heads without a Hugging Face form.
-        encoder_alone: pretraining heads with which only the encoder is exported.
-        unused: prefixes of Hugging Face parameters that no head reads; they are dropped.
+        encoder_alone: heads with which only the encoder is exported.
+        unused: prefixes of parameters that no head reads; an import leaves them out.
         unread: model -> Cloze's names of parameters that files may contain and the model does not
-            need; they are dropped.
-        outputs: outputs of transformers' heads, Hugging Face -> Cloze.
+            need; an import leaves them out.
         converts: families that can be converted to this one -> conversion.
         defaults: values of missing fields in Hugging Face's config, where they are not Cloze's.
         write: adapts a Hugging Face config after `fields` is applied.
         read: inverse of `write`; applied after `defaults`.
+        fill: adds to imported weights what Hugging Face's config (second argument) implies.
     """
 
     family: str
@@ -115,6 +123,7 @@ class HubFormat:
     fields: Mapping[str, str]
     fixed: Mapping[str, Any]
     architectures: Mapping[frozenset[str], str]
+    aliases: Mapping[str, str] = field(default_factory=dict)
     objectives: tuple[str, ...] = ("mlm", "plm")
     task_rows: Mapping[str, tuple[Row, ...]] = field(default_factory=lambda: dict(TASK_ROWS))
     refused: Mapping[str, str] = field(default_factory=dict)
@@ -123,6 +132,7 @@ class HubFormat:
     legacy: Mapping[str, str] = field(default_factory=dict)
     ignored: tuple[str, ...] = ("embeddings.position_ids",)
     zeros: tuple[str, ...] = ()
+    sines: tuple[str, ...] = ()
     base: str = ""
     to_theirs: Callable[[Any, str, Tensor], Tensor] = lambda model, name, tensor: tensor
     to_ours: Callable[[Any, str, Tensor], Tensor] = lambda model, name, tensor: tensor
@@ -130,11 +140,13 @@ class HubFormat:
     encoder_alone: tuple[str, ...] = ()
     unused: tuple[str, ...] = ()
     unread: Callable[[ModelConfig], tuple[str, ...]] = lambda model: ()
-    outputs: Mapping[str, str] = field(default_factory=lambda: dict(OUTPUTS))
     converts: Mapping[str, Conversion] = field(default_factory=dict)
     defaults: Mapping[str, Any] = field(default_factory=dict)
     write: Callable[[dict[str, Any]], dict[str, Any]] = dict
     read: Callable[[dict[str, Any]], dict[str, Any]] = dict
+    fill: Callable[[Any, Mapping[str, Any], dict[str, Tensor]], dict[str, Tensor]] = (
+        lambda model, config, state: state
+    )
 
     def to_config(
         self, model: ModelConfig, heads: Mapping[str, Any], task: Mapping[str, Any] | None
@@ -181,24 +193,37 @@ class HubFormat:
         """Whether the format's class reads from left to right, by the masked_lm head."""
         return "clm" in self.objectives
 
-    def architecture(self, heads: Iterable[str]) -> str:
-        """Return the Hugging Face class that has all of these heads.
+    def _of_type(self, architecture: str, model_type: object) -> str:
+        """Return the class of a `model_type` that does the same as `architecture`."""
+        if model_type not in self.aliases:
+            return architecture
+        own = self.architectures[ENCODER].removesuffix("Model")
+        return architecture.replace(own, self.aliases[str(model_type)], 1)
+
+    def architecture(self, heads: Iterable[str], model_type: str = "") -> str:
+        """Return the Hugging Face class that has all of these heads; the encoder's without one.
 
         Raises:
             DataError: no class has them.
         """
         heads = frozenset(heads)
-        name = self.architectures.get(heads - set(self.unexported))
-        if name is None:
+        if not self.has_class(heads):
             raise DataError(
                 f"heads ({', '.join(sorted(heads))}) of a {self.family} model have no Hugging Face "
                 f"class; export another checkpoint"
             )
-        return name
+        return self._of_type(self.architectures[heads - {*self.unexported} or ENCODER], model_type)
+
+    def has_class(self, heads: Iterable[str]) -> bool:
+        """Return whether Hugging Face has a class with exactly these heads."""
+        return (frozenset(heads) - {*self.unexported} or ENCODER) in self.architectures
 
     def head_of(self, config: Mapping[str, Any]) -> str | None:
         """Return the fine-tuning head of the class in a Hugging Face config; None without one."""
-        names = {name: task_head(heads) for heads, name in self.architectures.items()}
+        names = {
+            self._of_type(name, config.get("model_type")): task_head(heads)
+            for heads, name in self.architectures.items()
+        }
         return next(
             (names[name] for name in config.get("architectures") or () if name in names), None
         )
@@ -217,13 +242,15 @@ class HubFormat:
     def from_config(self, config: Mapping[str, Any], where: str) -> ModelConfig:
         """Return the model config for a Hugging Face config, read from `where`.
 
-        Missing fields have Hugging Face's defaults.
+        Missing fields have Hugging Face's defaults, and so have those that are null. Whether
+        matrices are tied is seen in the weights, see `from_state`.
 
         Raises:
             DataError: a value is not supported by this family.
         """
+        config = without_nulls(config)
         for name, value in self.fixed.items():
-            if config.get(name, value) != value:
+            if name != TIED and config.get(name, value) != value:
                 raise DataError(
                     f"{where} has {name} {config[name]!r}, but Cloze's {self.family} has "
                     f"{value!r}; use another model"
@@ -287,40 +314,45 @@ class HubFormat:
     ) -> dict[str, Tensor]:
         """Return Hugging Face's weights, read from `where`, under Cloze's names.
 
-        Args:
-            head, model: see `head_of`; `model` is needed where `to_ours` reads it.
+        Weights of heads that the family does not use keep their own names. `head`, see `head_of`;
+        `model` is needed where `to_ours` reads it.
 
         Raises:
             DataError: a name is not in the table, or a tied copy differs from its original.
         """
-        current = self.keys.join({self._current(name): tensor for name, tensor in state.items()})
+        current = {self.current_name(name): name for name in state}
         prefix = f"{self.keys.to_hf(WORDS)}".split(".", 1)[0] + "."
         if not any(name.startswith(prefix) for name in current):  # the encoder was saved alone
-            current = {prefix + name: tensor for name, tensor in current.items()}
+            current = {prefix + name: own for name, own in current.items()}
+        weights = self.keys.join({name: state[own] for name, own in current.items()})
         cloze_state: dict[str, Tensor] = {}
         keys = self.keys_for(() if head is None else (head,))
-        for hf_name, tensor in current.items():
-            if hf_name.endswith(self.ignored) or (
-                hf_name.startswith(self.unused) and keys.from_hf(hf_name) is None
-            ):
+        for hf_name, tensor in weights.items():
+            if hf_name.endswith(self.ignored):
                 if hf_name.endswith(self.zeros) and bool(tensor.any()):
                     raise DataError(f"{where}: {hf_name} must be 0; use another model")
+                if hf_name.endswith(self.sines) and tensor.element_size() < 4:
+                    raise DataError(f"{where}: {hf_name} is rounded; save the model in fp32")
                 continue
             original = self.copies.get(hf_name)
-            if original in current:
-                tied = current[original]
+            if original in weights:
+                tied = weights[original]
                 if tensor.shape == tied.shape and bool((tensor == tied).all()):
                     continue
                 original = None  # some models have a matrix of their own
             name = keys.from_hf(original or hf_name)
+            if name is None and hf_name.startswith(self.unused):
+                name = hf_name
             if name is None:
-                tie = self.copies.get(hf_name)
+                tie, own = self.copies.get(hf_name), current.get(hf_name, hf_name)
                 fault = f"must be tied to {tie}" if tie else f"is not in the {self.family} table"
-                raise DataError(f"{where} contains {hf_name}, which {fault}; use another model")
+                raise DataError(f"{where} contains {own}, which {fault}; use another model")
             cloze_state[name] = self.to_ours(model, name, tensor.float())
         return cloze_state
 
-    def _current(self, name: str) -> str:
+    def current_name(self, name: str) -> str:
+        """Return today's name of a parameter in a file, without what wrappers of torch add."""
+        name = _WRAPPERS.sub("", name)
         for legacy_part, current_part in self.legacy.items():
             name = name.replace(legacy_part, current_part)
         lacks_base = self.keys.from_hf(name) is None and self.keys.from_hf(self.base + name)
@@ -351,13 +383,15 @@ def hub_of(family: str, heads: Mapping[str, Any] = MappingProxyType({})) -> HubF
     if not hubs:
         known = ", ".join(sorted(exportable()))
         raise UsageError(f"family ({family!r}) has no Hugging Face form; choose from {known}")
-    return next((hub for hub in hubs if objectives & set(hub.objectives)), hubs[0])
+    fitting = [hub for hub in hubs if objectives & set(hub.objectives)] or hubs[:1]
+    whole = (hub for hub in fitting if frozenset(heads) - {*hub.unexported} in hub.architectures)
+    return next(whole, fitting[0])
 
 
 def formats(families: Iterable[str] = FAMILIES) -> list[HubFormat]:
-    """Return the Hugging Face formats of families: `HUB` of their modules, and `CAUSAL_HUB`."""
-    modules = [family_module(family) for family in families]
-    hubs = [getattr(module, name, None) for module in modules for name in ("HUB", "CAUSAL_HUB")]
+    """Return the Hugging Face formats of families: `HUB` and others of their modules."""
+    modules = map(family_module, families)
+    hubs = [getattr(module, name, None) for module in modules for name in ("HUB", *OTHER_HUBS)]
     return [hub for hub in hubs if hub is not None]
 
 

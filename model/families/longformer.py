@@ -161,6 +161,7 @@ HUB = replace(
     roberta.HUB,
     family="longformer",
     model_type="longformer",
+    aliases={},
     keys=KeyMap(bert.encoder_rows("longformer") + GLOBAL_ROWS + roberta.LM_ROWS),
     fields={**roberta.HUB.fields, **same("attention_window")},
     fixed={"tie_word_embeddings": True},

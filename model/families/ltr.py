@@ -68,5 +68,4 @@ HUB = replace(
     keys=KeyMap(bert.encoder_rows("bert") + _HEAD),
     fixed={**bert.HUB.fixed, "is_decoder": True},
     architectures={frozenset({"lm"}): "BertLMHeadModel"},
-    outputs={"logits": "lm_logits"},
 )

@@ -56,6 +56,14 @@ HUB = replace(
     architectures={
         frozenset({"masked_lm", "pair"}): "MegatronBertForPreTraining",
         frozenset({"masked_lm"}): "MegatronBertForMaskedLM",
+        frozenset({"pair"}): "MegatronBertForNextSentencePrediction",
         **fine_tuned("MegatronBert"),
+    },
+    # transformers' defaults are those of the model of 336M parameters
+    defaults={
+        "hidden_size": 1024,
+        "num_hidden_layers": 24,
+        "num_attention_heads": 16,
+        "intermediate_size": 4096,
     },
 )

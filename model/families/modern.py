@@ -15,11 +15,11 @@ from pydantic import Field
 from cloze.core.config import UnionTag
 from cloze.core.errors import DataError
 from cloze.model.families.config import ModelConfig, Probability, Size
-from cloze.model.families.hub_format import TASK_ROWS, HubFormat, fine_tuned, same
+from cloze.model.families.hub_format import TASK_ROWS, WORDS, HubFormat, fine_tuned, same
 from cloze.model.families.key_map import KeyMap
 
 if TYPE_CHECKING:
-    from torch import nn
+    from torch import Tensor, nn
 
     from cloze.model.families.pretraining import PretrainingModel
     from cloze.model.layers.encoder import EncoderLayer
@@ -217,6 +217,7 @@ def write(config: dict[str, Any]) -> dict[str, Any]:
     return {
         **config,
         **dict.fromkeys(NO_IDS),
+        "decoder_bias": True,
         "layer_types": [LOCAL if number % every else GLOBAL for number in range(layers)],
         "rope_parameters": rope,
     }
@@ -254,6 +255,17 @@ def read(config: dict[str, Any]) -> dict[str, Any]:
     return config
 
 
+def fill(
+    model: ModernConfig, config: Mapping[str, Any], state: dict[str, Tensor]
+) -> dict[str, Tensor]:
+    """Add the decoder's bias, zero, to a masked LM that has none (`decoder_bias`)."""
+    if config.get("decoder_bias") is not False or "masked_lm.bias" in state:
+        return state
+    if not any(name.startswith("pooler.") for name in state):
+        return state
+    return {**state, "masked_lm.bias": state[WORDS].new_zeros(model.vocab_size)}
+
+
 HUB = HubFormat(
     family="modern",
     model_type="modernbert",
@@ -272,7 +284,6 @@ HUB = HubFormat(
         "norm_bias": False,
         "attention_bias": False,
         "mlp_bias": False,
-        "decoder_bias": True,
         "classifier_bias": False,
         "classifier_activation": "gelu",
         "tie_word_embeddings": True,
@@ -286,6 +297,7 @@ HUB = HubFormat(
     defaults={"num_hidden_layers": 22, "pad_token_id": 50283},
     write=write,
     read=read,
+    fill=fill,
 )
 
 

@@ -87,6 +87,8 @@ HUB = replace(
     bert.HUB,
     family="roberta",
     model_type="roberta",
+    # RoBERTa with a SentencePiece vocabulary (Conneau et al., 2020; Martin et al., 2020)
+    aliases={"xlm-roberta": "XLMRoberta", "camembert": "Camembert"},
     keys=KeyMap(bert.encoder_rows("roberta") + LM_ROWS),
     fixed={"is_decoder": False, "tie_word_embeddings": True},
     architectures={

@@ -8,6 +8,7 @@ text-to-text-transfer-transformer, released_checkpoints.md).
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
@@ -15,8 +16,8 @@ from pydantic import Field, ValidationInfo, field_validator, model_validator
 from cloze.core.config import UnionTag
 from cloze.core.errors import DataError
 from cloze.model.families.config import ModelConfig, Size
-from cloze.model.families.encoder_decoder import EncoderDecoderConfig, refused
-from cloze.model.families.hub_format import HubFormat, Row, same
+from cloze.model.families.encoder_decoder import EncoderDecoderConfig, check_start, refused
+from cloze.model.families.hub_format import TIED, WORDS, HubFormat, Row, same
 from cloze.model.families.key_map import KeyMap
 
 if TYPE_CHECKING:
@@ -66,6 +67,11 @@ class T5Config(EncoderDecoderConfig):
             raise ValueError(
                 f"hidden_size ({self.hidden_size}) must be divisible by num_attention_heads "
                 f"({self.num_attention_heads}); set attention_head_size, or change the heads"
+            )
+        if self.gated_feed_forward and self.hidden_act == "gelu":
+            raise ValueError(
+                "hidden_act (gelu) cannot be gated in transformers' T5, whose gated-gelu is "
+                "gelu_new; use hidden_act: gelu_new (version 1.1)"
             )
         return self
 
@@ -200,23 +206,39 @@ def read(config: dict[str, Any]) -> dict[str, Any]:
     Raises:
         DataError: the decoder starts with another token than padding.
     """
-    start, pad = config.get("decoder_start_token_id"), config.get("pad_token_id", 0)
-    if start not in (None, pad):
-        raise DataError(
-            f"decoder_start_token_id ({start}) must be pad_token_id ({pad}); use another model"
-        )
+    check_start(config)
     kind, _, activation = str(config["feed_forward_proj"]).rpartition("-")
     gelu = "gelu_new" if kind == "gated" and activation == "gelu" else activation
     layers, decoder_layers = config.get("num_layers"), config.get("num_decoder_layers")
     width = config.get("d_kv", 64)
+    # transformers 5 always ties, and says otherwise whether version 1.0's scale is left out.
+    tied = config.get("scale_decoder_outputs", config.get(TIED, True)) is not False
     return {
         **config,
+        TIED: tied,
         "gated": kind == "gated",
         "act": gelu,
         "num_decoder_layers": 0 if decoder_layers in (None, layers) else decoder_layers,
         "d_kv": 0 if width * config["num_heads"] == config["d_model"] else width,
         "attention_dropout": config.get("attention_dropout", config["dropout_rate"]),
     }
+
+
+def fill(model: T5Config, config: Mapping[str, Any], state: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Add the matrix of version 1.1's logits where transformers 5 uses the word embeddings.
+
+    Raises:
+        DataError: version 1.0 has a matrix of its own.
+    """
+    if model.tie_word_embeddings and OUTPUT in state:
+        raise DataError(
+            f"lm_head.weight must be tied to {SHARED}, as this T5 scales its logits (version 1.0); "
+            f"use another model"
+        )
+    is_whole = HUB.architecture({"seq2seq": {}}) in (config.get("architectures") or ())
+    if is_whole and not model.tie_word_embeddings and OUTPUT not in state:
+        return {**state, OUTPUT: state[WORDS].clone()}
+    return state
 
 
 def to_theirs(model: T5Config, name: str, tensor: Tensor) -> Tensor:
@@ -229,7 +251,7 @@ def to_ours(model: T5Config, name: str, tensor: Tensor) -> Tensor:
     return tensor * model.query_factor if name.endswith(".query.weight") else tensor
 
 
-SHARED = "shared.weight"
+SHARED, OUTPUT = "shared.weight", "encoder.output.weight"
 
 HUB = HubFormat(
     family="t5",
@@ -237,7 +259,7 @@ HUB = HubFormat(
     keys=KeyMap(
         [
             ("encoder.embeddings.word.weight", SHARED),
-            ("encoder.output.weight", "lm_head.weight"),
+            (OUTPUT, "lm_head.weight"),
             *_rows("encoder.decoder", "decoder", 2),
             *_rows("encoder", "encoder", 1),
         ]
@@ -269,7 +291,6 @@ HUB = HubFormat(
     },
     # a table that versions before 4 saved and no model reads
     ignored=("EncDecAttention.relative_attention_bias.weight",),
-    outputs={"logits": "seq2seq_logits"},
     defaults={
         "feed_forward_proj": "relu",
         "dropout_rate": 0.1,
@@ -277,8 +298,10 @@ HUB = HubFormat(
         "num_layers": 6,
         "num_heads": 8,
         "d_ff": 2048,
+        "pad_token_id": 0,
         "eos_token_id": 1,
     },
     write=write,
     read=read,
+    fill=fill,
 )

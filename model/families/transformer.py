@@ -12,7 +12,7 @@ from pydantic import Field
 from cloze.core.config import UnionTag
 from cloze.model.families import bart
 from cloze.model.families.config import ModelConfig, Probability, Size
-from cloze.model.families.encoder_decoder import EncoderDecoderConfig, refused
+from cloze.model.families.encoder_decoder import EncoderDecoderConfig, check_start, refused
 from cloze.model.families.hub_format import HubFormat
 from cloze.model.families.key_map import KeyMap
 
@@ -75,6 +75,14 @@ def write(config: dict[str, Any]) -> dict[str, Any]:
     return {**bart.write(config), **ids}
 
 
+def read(config: dict[str, Any]) -> dict[str, Any]:
+    """Convert transformers' config; the inverse of `write`; raises as `bart.read`, and if the
+    decoder does not start with padding.
+    """
+    check_start(config)
+    return bart.read(config)
+
+
 POSITIONS = ".embed_positions.weight"  # sines and cosines, which Marian's class holds as weights
 
 HUB = HubFormat(
@@ -91,11 +99,15 @@ HUB = HubFormat(
     architectures={frozenset({"seq2seq"}): "MarianMTModel"},
     refused=refused("classifier", "span", "token_classifier", "choice"),
     copies=bart.COPIES,
-    unused=(f"model.encoder{POSITIONS}", f"model.decoder{POSITIONS}"),
-    ignored=("final_logits_bias",),
+    ignored=("final_logits_bias", POSITIONS),
+    sines=(POSITIONS,),
     zeros=("final_logits_bias",),
-    outputs={"logits": "seq2seq_logits"},
-    defaults={**bart.HUB.defaults, "pad_token_id": 58_100, "eos_token_id": 0},
+    defaults={
+        **bart.HUB.defaults,
+        "pad_token_id": 58_100,
+        "decoder_start_token_id": 58_100,
+        "eos_token_id": 0,
+    },
     write=write,
-    read=bart.read,
+    read=read,
 )

@@ -21,7 +21,6 @@ from torch import Tensor, nn
 from cloze.core import storage
 from cloze.core.errors import ClozeError, DataError
 from cloze.model.checkpoint import LoadedCheckpoint
-from cloze.model.families.hub_format import hub_of
 from cloze.model.hub.parity import (
     LENGTHS,
     Difference,
@@ -30,6 +29,7 @@ from cloze.model.hub.parity import (
     largest_difference,
     named_logits,
     our_logits,
+    output_names,
     probe,
 )
 
@@ -101,14 +101,14 @@ def trace(loaded: LoadedCheckpoint, directory: str, architecture: str, path: str
     Raises:
         DataError: torch's exporter cannot trace the model.
     """
-    model = hub_model(directory, architecture, attn_implementation="eager")
+    model, _ = hub_model(directory, architecture, attn_implementation="eager")
     model.config.use_cache = False  # past keys are no outputs
     inputs = hub_inputs(loaded, probe(loaded))
     # torch.export makes dimensions of size 1 constants.
     inputs = {name: tensor.repeat_interleave(2, dim=0) for name, tensor in inputs.items()}
     with torch.no_grad():
         computed = model(**inputs)
-    names = dict.fromkeys([*hub_of(loaded.model.family, loaded.heads).outputs, *OUTPUTS])
+    names = dict.fromkeys([*output_names(loaded.heads), *OUTPUTS])
     outputs = [name for name in names if name in computed]
     rank = inputs["input_ids"].ndim
     shape = {axis: torch.export.Dim(name) for axis, name in enumerate(AXES[rank])}
@@ -160,13 +160,13 @@ def compare(loaded: LoadedCheckpoint, path: str) -> Difference:
 
     session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
     names = [output.name for output in session.get_outputs()]
-    hub, differences = hub_of(loaded.model.family, loaded.heads), []
+    differences = []
     for lengths in BATCHES:
         batch = probe(loaded, lengths)
         inputs = hub_inputs(loaded, batch)
         arrays = session.run(names, {name: tensor.numpy() for name, tensor in inputs.items()})
         outputs = {name: torch.from_numpy(array) for name, array in zip(names, arrays, strict=True)}
-        logits = named_logits(outputs, hub, batch, loaded.heads)
+        logits = named_logits(outputs, batch, loaded.heads)
         differences.append(largest_difference(our_logits(loaded, batch), logits))
     return max(differences, key=lambda difference: difference.relative)
 

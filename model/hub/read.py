@@ -13,22 +13,28 @@ from torch import Tensor
 
 from cloze.core import storage
 from cloze.core.errors import DataError, UsageError
+from cloze.core.label_metrics import ENTITY_TAG
 from cloze.model import checkpoint
 from cloze.model.checkpoint import CONFIG, WEIGHTS
 from cloze.model.families.config import ModelConfig
+from cloze.model.families.encoder_decoder import EncoderDecoderConfig
 from cloze.model.families.hub_format import (
     LABELLED,
     POOLED,
     TASK,
+    TIED,
     HubFormat,
     exportable,
     formats,
     hub_of,
+    without_nulls,
 )
 from cloze.model.families.models import load_backbone, load_model, meta_pooler, new_model
+from cloze.model.families.roberta import RobertaConfig
 from cloze.model.layers.embeddings import DELTA
 from cloze.model.tensors import read_tensors
 from cloze.pipeline import tokenizer
+from cloze.pipeline.tokenizer.tokenizer import Tokenizer
 
 # Task of an imported fine-tuned model by head: tasks of user files, and questions with answers.
 _TASKS = {
@@ -37,7 +43,16 @@ _TASKS = {
     "token_classifier": "tagging",
     "choice": "choice",
 }
+# Model types that look like those of a family, and why they are none.
+UNKNOWN_TYPES = {
+    "mpnet": "whose attention adds a bias by relative position to BERT's, which no family here has",
+    "deberta": "the first DeBERTa, whose layers differ from deberta-v2's (in_proj, q_bias, v_bias)",
+}
 MULTI_LABEL = "multi_label_classification"  # `problem_type`
+TASK_CLASSES = ("Classification", "Answering", "MultipleChoice", "EncoderModel")
+OUTPUT = "encoder.output.weight"  # the head of T5 1.1
+GENERATION = "generation_config.json"
+DECODER_IDS = ("decoder_start_token_id", "forced_bos_token_id")
 PICKLE = "pytorch_model.bin"  # name in transformers before safetensors
 
 
@@ -56,6 +71,14 @@ class ImportedModel:
     state: dict[str, Tensor] = field(repr=False)
     fresh: tuple[str, ...] = ()
     left_out: tuple[str, ...] = ()
+
+    @property
+    def untrained(self) -> tuple[str, ...]:
+        """The modules of `fresh`: heads, and the pooler."""
+        names = (name for name in self.fresh if not name.endswith(DELTA))
+        return tuple(
+            sorted({n.removesuffix(".weight") if n == OUTPUT else n.split(".")[0] for n in names})
+        )
 
 
 def import_directory(
@@ -88,16 +111,31 @@ def import_directory(
             f"{directory} has a tokenizer of {pieces.vocab_size:,} pieces and an embedding of "
             f"{imported.model.vocab_size:,}; use the tokenizer that the model was trained with"
         )
+    check_padding(imported.heads, pieces, directory)
+    model, written = imported.model, without_nulls(_read_json(storage.join(directory, CONFIG)))
+    computes_with_padding = isinstance(model, RobertaConfig | EncoderDecoderConfig)
+    if "pad_token_id" not in written and not computes_with_padding:
+        model = model.model_copy(update={"pad_token_id": pieces.special.pad})
     checkpoint.save_weights(
         out,
-        model=imported.model,
+        model=model,
         state=imported.state,
         tokenizer=pieces,
         heads=imported.heads,
         task=imported.task,
+        untrained=imported.untrained,
     )
     checkpoint.finalize(out)
     return imported
+
+
+def check_padding(heads: Mapping[str, Any], pieces: Tokenizer, where: str) -> None:
+    """Raise DataError if a classifier by the last token cannot tell it from padding (GPT-2)."""
+    if "classifier" in heads and pieces.special.sep == pieces.special.pad:
+        raise DataError(
+            f"{where} classifies by the last token that is not padding, but its tokenizer pads "
+            f"with the end of a text; use one with a padding token"
+        )
 
 
 def read_directory(
@@ -112,7 +150,7 @@ def read_directory(
     Arguments and errors are those of `import_directory`; shapes are not checked.
     """
     name = storage.join(directory, CONFIG)
-    config = _read_json(name)
+    config = without_nulls(_read_json(name))
     hub = _hub_of_config(config, name)
     convert = None
     if family is not None and family != hub.family:
@@ -124,10 +162,17 @@ def read_directory(
                 f"{', '.join(sorted({hub.family, *others}))}"
             )
         hub = hub if convert else hub_of(family)
+    generation = storage.join(directory, GENERATION)
+    if hub.fixed.get("is_encoder_decoder") and storage.exists(generation):
+        # transformers 5 writes some ids only there
+        written = without_nulls(_read_json(generation))
+        config = {**{key: written[key] for key in DECODER_IDS if key in written}, **config}
     model = hub.from_config(config, name)
     head = hub.head_of(config)
+    _check_class(hub, config, name)
     state = hub.from_state(_read_weights(directory, trust_pickle), directory, head, model)
-    state = {key: tensor for key, tensor in state.items() if key not in hub.unread(model)}
+    dropped = [name for name in state if name in hub.unread(model)]
+    state = hub.fill(model, config, {key: state[key] for key in state if key not in dropped})
     if convert is not None:
         model, state = convert(model, state, positions or model.max_position_embeddings)
     elif positions is not None and positions != model.max_position_embeddings:
@@ -137,11 +182,23 @@ def read_directory(
         )
     if head is None and "classifier.weight" not in state and "classifier.bias" not in state:
         imported = complete(model, state)
-        if not hub.is_causal:
-            return imported
-        masked_lm = {**imported.heads["masked_lm"], "objectives": list(hub.objectives)}
-        return replace(imported, heads={**imported.heads, "masked_lm": masked_lm})
-    return _fine_tuned(model, state, head or "classifier", config, directory)
+        if hub.is_causal:
+            masked_lm = {**imported.heads["masked_lm"], "objectives": list(hub.objectives)}
+            imported = replace(imported, heads={**imported.heads, "masked_lm": masked_lm})
+    else:
+        imported = _fine_tuned(model, state, head or "classifier", config, directory)
+    return replace(imported, left_out=(*imported.left_out, *dropped))
+
+
+def _check_class(hub: HubFormat, config: Mapping[str, Any], where: str) -> None:
+    """Raise DataError if the config names a class of a task that the family does not have."""
+    own = {*hub.architectures.values()}
+    for name in config.get("architectures") or ():
+        if hub.refused and name not in own and name.endswith(TASK_CLASSES):
+            raise DataError(
+                f"{where} has the class {name}, which Cloze's {hub.family} does not have; import "
+                f"the whole pretrained model, and fine-tune it"
+            )
 
 
 def _fine_tuned(
@@ -181,7 +238,8 @@ def _fine_tuned(
 
 
 def _hub_of_config(config: Mapping[str, Any], where: str) -> HubFormat:
-    """Return the Hugging Face format for `model_type`, preferably one whose fixed values match.
+    """Return the Hugging Face format for `model_type`, preferably one whose fixed values match, or
+    one that has the class of the config.
 
     Args:
         where: file of the config, for messages.
@@ -191,18 +249,24 @@ def _hub_of_config(config: Mapping[str, Any], where: str) -> HubFormat:
     """
     hubs = formats()
     model_type = config.get("model_type")
-    matches = [hub for hub in hubs if hub.model_type == model_type]
+    matches = [hub for hub in hubs if model_type in (hub.model_type, *hub.aliases)]
     if not matches:
-        supported = ", ".join(sorted({hub.model_type for hub in hubs}))
-        raise DataError(
-            f"{where} has the model_type {model_type!r}, which Cloze does not know; use one of "
-            f"{supported}"
+        supported = ", ".join(
+            sorted({name for hub in hubs for name in (hub.model_type, *hub.aliases)})
         )
+        reason = UNKNOWN_TYPES.get(str(model_type), "which Cloze does not know")
+        raise DataError(
+            f"{where} has the model_type {model_type!r}, {reason}; use one of {supported}"
+        )
+    architectures = config.get("architectures") or ()
 
-    def fits(hub: HubFormat) -> bool:
-        return all(config.get(name, value) == value for name, value in hub.fixed.items())
+    def fits(hub: HubFormat) -> tuple[bool, bool]:
+        fixed = all(
+            config.get(name, value) == value for name, value in hub.fixed.items() if name != TIED
+        )
+        return fixed, any(name in architectures for name in hub.architectures.values())
 
-    return next(filter(fits, matches), matches[0])
+    return max(matches, key=fits)  # the first of equal ones
 
 
 def complete(model: ModelConfig, state: dict[str, Tensor]) -> ImportedModel:
@@ -218,11 +282,11 @@ def complete(model: ModelConfig, state: dict[str, Tensor]) -> ImportedModel:
     fresh = {
         name: tensor
         for name, tensor in missing.items()
-        if not name.startswith("encoder.") or name.endswith(DELTA)
+        if not name.startswith("encoder.") or name.endswith((DELTA, OUTPUT))
     }
     present = {name.split(".", 1)[0] for name in state}
     for name in sorted(fresh):
-        if name.split(".", 1)[0] in present and not name.endswith(DELTA):
+        if name.split(".", 1)[0] in present - {"encoder"}:
             raise DataError(
                 f"the weights lack {name}, a part of what is there; use a complete Hugging Face "
                 f"directory"
@@ -262,7 +326,10 @@ def _task(
             f"{where} names {len(names)} labels in id2label, the classifier has {count}; correct "
             f"id2label"
         )
-    return {**task, "labels": [str(names[str(number)]) for number in range(count)]}
+    labels = [str(names[str(number)]) for number in range(count)]
+    if head == "token_classifier" and not all(map(ENTITY_TAG.fullmatch, labels)):
+        task["options"] = {"scheme": "joined"}
+    return {**task, "labels": labels}
 
 
 def _read_weights(directory: str, trust_pickle: bool) -> dict[str, Tensor]:

@@ -22,6 +22,7 @@ from cloze.core.stages.stage import BuildContext, InputSpec, Stage, StageResult
 from cloze.model.families.registry import FAMILIES
 
 CHECKPOINT = "checkpoint"
+SHOWN = 4  # parameters that the last line names
 
 
 class ExportConfig(StageConfig):
@@ -92,8 +93,8 @@ def _import(config: ImportConfig, build: BuildContext) -> StageResult:
 
     Returns:
         summary: `checkpoint`; `family`; `parameters`; `initialized`, heads that the directory
-            lacks; `left_out`, parameters that the family does not use; `max_logit_difference` from
-            transformers, None with the reason `not_compared`.
+            lacks; `left_out`, parameters that the family does not use; `max_logit_difference` of
+            the outputs `compared` with transformers, None with the reason `not_compared`.
 
     Raises:
         ClozeError: the logits are not those of transformers.
@@ -110,29 +111,40 @@ def _import(config: ImportConfig, build: BuildContext) -> StageResult:
         positions=config.positions,
         trust_pickle=config.trust_pickle,
     )
-    changed = config.positions is not None or imported.fresh or config.trust_pickle
-    difference, reason = None, "new positions, new heads or pickled weights"
-    if not changed:
+    difference, reason = None, "the model has new positions"
+    if config.positions is None:
         reason = not_compared(source)
         difference = compare_with_transformers(checkpoint.load(build.file(CHECKPOINT)), source)
+        if difference is None and not reason:
+            reason = "transformers makes new embeddings for this untied model"
     summary = {
         "checkpoint": CHECKPOINT,
         "family": imported.model.family,
         "parameters": sum(tensor.numel() for tensor in imported.state.values()),
-        "initialized": sorted({name.split(".", 1)[0] for name in imported.fresh}),
+        "initialized": list(imported.untrained),
         "left_out": list(imported.left_out),
         "max_logit_difference": None if difference is None else difference.absolute,
+        "compared": [] if difference is None else list(difference.compared),
         "not_compared": reason,
     }
     return StageResult(summary=summary)
 
 
 def _headline(summary: Mapping[str, Any]) -> str:
-    """Return how far the logits are from transformers', or why that is not known."""
-    if reason := summary.get("not_compared"):
-        return f"logits not compared: {reason}"
-    difference = summary.get("max_logit_difference")
-    return "" if difference is None else f"logits within {difference:.0e} of transformers'"
+    """Return how far the logits are from transformers', or why that is not known, and what is new
+    or left out.
+    """
+    difference, reason = summary.get("max_logit_difference"), summary.get("not_compared")
+    parts = [f"logits not compared: {reason}"] if reason else []
+    if difference is not None:
+        names = [name.removesuffix("_logits") for name in summary.get("compared", ())]
+        parts = [f"logits within {difference:.0e} of transformers' ({', '.join(sorted(names))})"]
+    if new := summary.get("initialized"):
+        parts.append(f"new, with random weights: {', '.join(new)}")
+    if left := summary.get("left_out"):
+        more = f" and {len(left) - SHOWN} more" if len(left) > SHOWN else ""
+        parts.append(f"left out: {', '.join(left[:SHOWN])}{more}")
+    return "; ".join(parts)
 
 
 EXPORT = Stage(

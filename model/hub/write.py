@@ -18,8 +18,13 @@ from cloze.model.families.encoder_decoder import EncoderDecoderConfig
 from cloze.model.families.hub_format import EMBEDDING, hub_of
 from cloze.model.families.smaller import with_all_heads
 from cloze.model.hub.card import model_card
-from cloze.model.hub.parity import check_pair, compare_with_transformers, not_compared
-from cloze.model.hub.read import read_directory
+from cloze.model.hub.parity import (
+    check_pair,
+    compare_with_transformers,
+    exported_heads,
+    not_compared,
+)
+from cloze.model.hub.read import check_padding, read_directory
 from cloze.model.hub.stages import ExportConfig
 from cloze.model.tensors import write_tensors
 from cloze.pipeline import tokenizer
@@ -36,8 +41,9 @@ def export(build: BuildContext, config: ExportConfig) -> StageResult:
 
     Returns:
         summary: `directory`; `architecture`; `parameters`; `max_logit_difference` from
-            transformers, None with the reason `not_compared`; with ONNX, `onnx`, see
-            `cloze.model.hub.onnx.export_onnx`; `revisions`, directory by name.
+            transformers, None with the reason `not_compared`; `left_out`, modules that were never
+            trained; with ONNX, `onnx`, see `cloze.model.hub.onnx.export_onnx`; `revisions`,
+            directory by name.
 
     Raises:
         ModuleNotFoundError: ONNX needs packages that are not installed.
@@ -103,24 +109,39 @@ def _export_checkpoint(
     loaded = in_form(checkpoint, config.export_as)
     model, state = with_all_heads(loaded.model, loaded.state)  # transformers has no other form
     loaded = replace(loaded, model=model, state=state)
-    hub_config = write_directory(loaded, directory, config.export_as)
-    check_reload(loaded, directory)
+    written = trained_part(loaded)
+    hub_config = write_directory(written, directory, config.export_as)
+    check_reload(written, directory)
     difference = compare_with_transformers(loaded, directory)
     if difference is not None:
         check_pair(loaded, directory)
-    exported = hub_of(loaded.model.family, loaded.heads).exported(loaded.state, loaded.heads)
+    exported = hub_of(loaded.model.family, loaded.heads).exported(written.state, written.heads)
     summary: dict[str, Any] = {
         "directory": directory,
         "architecture": hub_config["architectures"][0],
         "parameters": sum(tensor.numel() for tensor in exported.values()),
         "max_logit_difference": None if difference is None else difference.absolute,
+        "compared": [] if difference is None else list(difference.compared),
         "not_compared": not_compared(directory),
+        "left_out": list(loaded.untrained),
     }
     if config.format == "onnx":
         from cloze.model.hub.onnx import export_onnx
 
         summary["onnx"] = export_onnx(loaded, directory, summary["architecture"], config.int8)
     return summary
+
+
+def trained_part(loaded: LoadedCheckpoint) -> LoadedCheckpoint:
+    """Return the checkpoint without heads that were never trained; all of it, if no class of
+    transformers has exactly the others.
+    """
+    heads = exported_heads(loaded)
+    if heads is loaded.heads:
+        return loaded
+    modules = tuple(f"{module}." for module in loaded.untrained)
+    state = {name: value for name, value in loaded.state.items() if not name.startswith(modules)}
+    return replace(loaded, heads=heads, state=state)
 
 
 def in_form(loaded: LoadedCheckpoint, export_as: str | None) -> LoadedCheckpoint:
@@ -144,7 +165,7 @@ def in_form(loaded: LoadedCheckpoint, export_as: str | None) -> LoadedCheckpoint
     # The pooling of `cloze embed`.
     pooling = {"pooling": "mean", "normalize": False} if export_as == SENTENCE_TRANSFORMERS else {}
     encoder = {name: value for name, value in loaded.state.items() if name.startswith("encoder.")}
-    return replace(loaded, heads={EMBEDDING: pooling}, task=None, state=encoder)
+    return replace(loaded, heads={EMBEDDING: pooling}, task=None, state=encoder, untrained=())
 
 
 def write_directory(
@@ -156,6 +177,7 @@ def write_directory(
         loaded: the checkpoint, see `in_form`.
         export_as: see `ExportConfig`.
     """
+    check_padding(loaded.heads, tokenizer.load(loaded.tokenizer), loaded.path)
     hub = hub_of(loaded.model.family, loaded.heads)
     config = hub.to_config(loaded.model, loaded.heads, loaded.task) | _separator(loaded)
     if hub.is_causal:

@@ -100,8 +100,9 @@ class RelativeBias(nn.Module):
             buckets //= 2
             first, distance = (offset > 0).long() * buckets, offset.abs()
         exact = buckets // 2
-        scale = (buckets - exact) / math.log(self.farthest / exact)
-        far = exact + (torch.log(distance.clamp(min=1).float() / exact) * scale).long()
+        # In transformers' order, whose rounding decides the bucket at some distances.
+        far = torch.log(distance.clamp(min=1).float() / exact) / math.log(self.farthest / exact)
+        far = exact + (far * (buckets - exact)).long()
         return first + torch.where(distance < exact, distance, far.clamp(max=buckets - 1))
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from cloze.core.errors import UsageError
 from cloze.core.options import find_entry
-from cloze.model.families.config import prediction_objectives
+from cloze.model.families.config import HEAD_OF, prediction_objectives
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -224,6 +224,15 @@ def trained_heads(
         return dict(model.heads)
     share = {"causal_share": causal_share} if 0.0 < causal_share < 1.0 else {}
     return {**model.heads, "masked_lm": {"objectives": prediction_names, **share}}
+
+
+def still_untrained(modules: Sequence[str], names: Sequence[str]) -> tuple[str, ...]:
+    """Return those of a checkpoint's `untrained` modules that these objectives do not train."""
+    trained = {objective.head for objective in objectives(names)}
+    # BERT's pooler is trained by pairs; ModernBERT's, which is its masked LM's, by any objective.
+    head_of = {**HEAD_OF, "pooler": "pair" if "pair" in modules else None}
+    kept = (module for module in modules if head_of.get(module, module) not in (None, *trained))
+    return tuple(kept)
 
 
 def _check_rows(objective: Objective, model: ModelConfig, info: DatasetInfo) -> None:

@@ -278,9 +278,10 @@ class TaggingOptions(TaskOptions):
     """Column number of each role (word, tag) from 0; negative: from the end. Default: word 0, tag
     -1. A tag of null: the file has no tags."""
 
-    scheme: Literal["entities", "plain"] = "entities"
-    """Meaning of the tags: entities (BIO, IOB1, BIOES or BILOU, recognized by the tags), or plain
-    labels of single words, such as parts of speech."""
+    scheme: Literal["entities", "plain", "joined"] = "entities"
+    """Meaning of the tags: entities (BIO, IOB1, BIOES or BILOU, recognized by the tags), plain
+    labels of single words, such as parts of speech, or joined: plain labels, and words of one label
+    in a row are an entity, as in transformers' pipeline (imported models)."""
 
     context: Literal["sentence", "document"] = "sentence"
     """Words of a window: the sentence, or also those around it in the document, as many as fit

@@ -10,7 +10,7 @@ from cloze.core.artifacts import artifact
 from cloze.core.errors import UsageError
 from cloze.core.stages.stage import BuildContext, inputs_of_role
 from cloze.model.data.layouts import layout_for
-from cloze.model.objectives import trained_heads
+from cloze.model.objectives import still_untrained, trained_heads
 from cloze.model.train.build_model import (
     BuiltModel,
     SetupJob,
@@ -131,7 +131,11 @@ def prepare(config: PretrainConfig, build: BuildContext, world: World) -> Pretra
         ),
         checkpoints=CheckpointSpec(
             metadata=CheckpointMetadata(
-                model=start.model, heads=heads, tokenizer=job.data.tokenizer, dataset=job.info
+                model=start.model,
+                heads=heads,
+                tokenizer=job.data.tokenizer,
+                dataset=job.info,
+                untrained=still_untrained(start.initial.untrained, start.names),
             ),
             milestones=frozenset(config.milestones),
             milestone_tokens=_milestone_tokens(config, build),

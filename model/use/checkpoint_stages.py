@@ -59,6 +59,7 @@ def merge_checkpoints(config: MergeConfig, build: BuildContext) -> StageResult:
             task=newest.task,
             dataset=newest.dataset,
             datasets=newest.datasets,
+            untrained=newest.untrained,
             step=newest.step,
         )
     checkpoint.finalize(build.file(CHECKPOINT))
@@ -153,7 +154,9 @@ def compute_perplexity(config: PerplexityConfig, build: BuildContext) -> StageRe
     initial = initial_model(None, build.inputs["checkpoint"], data.info, data.tokenizer)
     network, _ = build_network(initial)
     with checkpoint.resolve_pinned(build.inputs["checkpoint"]) as directory:
-        heads = checkpoint.load_metadata(directory).heads
+        metadata = checkpoint.load_metadata(directory)
+        metadata.require_trained("masked_lm", "lm", "seq2seq")
+        heads = metadata.heads
     trained_objectives: tuple[str, ...] | None = prediction_objectives(heads)
     if trained_objectives in (("mlm",), ("lm",)):
         trained_objectives = None  # the default of model and dataset

@@ -103,6 +103,8 @@ class EmbeddingPipeline:
                 f"pooling (pooler): {path} has no pooler, its training had no use for one; use "
                 f"mean or first"
             )
+        if self.pooling == "pooler":
+            loaded.require_trained("pooler")
         encoder, pooler = load_backbone(loaded.model, loaded.state)
         if layers:
             assert isinstance(encoder, Encoder)

@@ -74,6 +74,7 @@ class FillMaskPipeline:
             raise UsageError(
                 f"{checkpoint} has no masked_lm head (it has {', '.join(loaded.heads)}); {remedy}"
             )
+        loaded.require_trained("masked_lm")
         names = prediction_objectives(loaded.heads)
         if set(names) == {"clm"}:
             raise UsageError(

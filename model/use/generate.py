@@ -118,6 +118,7 @@ class TextGenerationPipeline:
         names = prediction_objectives(loaded.heads)
         if not {"lm", "clm"} & set(names):
             raise UsageError(_refusal(path, loaded.heads))
+        loaded.require_trained("masked_lm", "lm")
         self._device, self._precision = device or torch.device("cpu"), precision
         network: Any = load_model(loaded.model, loaded.state).to(self._device)
         self.longest = loaded.model.max_position_embeddings
@@ -125,7 +126,7 @@ class TextGenerationPipeline:
         self._head: nn.Module = network.lm if "lm" in names else network.masked_lm
 
     def question(self, text: str) -> list[int]:
-        """Tokenize the beginning of a text, with [CLS].
+        """Tokenize the beginning of a text, with [CLS] if the vocabulary has one.
 
         Raises:
             UsageError: the text is empty, or leaves no position for a new token.
@@ -140,7 +141,7 @@ class TextGenerationPipeline:
                 f"the text {shortened(text)!r} has {len(ids)} pieces, the model reads "
                 f"{self.longest} with those it writes and [CLS]; shorten it"
             )
-        return [self.pieces.special.cls, *map(int, ids)]
+        return [*self.pieces.special.begins, *map(int, ids)]
 
     def generate(
         self,

@@ -109,6 +109,7 @@ class SentenceScorer:
                 f"{path} has no masked_lm or lm head (it has {', '.join(loaded.heads)}); name a "
                 f"pretrained checkpoint"
             )
+        loaded.require_trained("masked_lm", "lm")
         if "plm" in names:
             raise UsageError(
                 f"{path} was trained without masks (plm), which scores need; use a model that was "

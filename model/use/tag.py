@@ -137,7 +137,8 @@ class TokenClassificationPipeline(FinetunedModel):
         Returns:
             For each text, dicts of "text"; "type", such as PER; "start" and "end", characters, end
             exclusive; "score", the mean probability of its words' tags. With plain labels every
-            word is an entity, and its label the type.
+            word is an entity, and its label the type; words of one label in a row are one entity
+            if the model was imported.
         """
         return self.entities(self.encode_texts(texts, words=words))
 

@@ -59,6 +59,7 @@ class TextToTextPipeline:
                 f"{path} was fine-tuned for {', '.join(loaded.heads)} and writes no texts; name a "
                 f"pretrained encoder-decoder, or one that was fine-tuned on text-to-text"
             )
+        loaded.require_trained("seq2seq")
         metadata = loaded.task or {}
         options = dict(metadata.get("options") or {})
         if metadata:

@@ -10,6 +10,7 @@ from typing import Any
 import tokenizers
 from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers, processors
 
+from cloze.pipeline.tokenizer.sentencepiece_model import SentencePieceModel
 from cloze.pipeline.tokenizer.special import METASPACE, special_names
 
 # longer words are [UNK]: google-research/bert, tokenization.py has 200, transformers 100
@@ -98,7 +99,7 @@ def roberta_backend(
     )
     backend.decoder = decoders.ByteLevel()
     _add_special_tokens(backend, names)
-    if names["cls"] in vocab and names["sep"] in vocab:
+    if names["cls"] in vocab and names["sep"] in vocab and names["cls"] != names["sep"]:
         backend.post_processor = processors.RobertaProcessing(
             (names["sep"], vocab[names["sep"]]),
             (names["cls"], vocab[names["cls"]]),
@@ -151,6 +152,41 @@ def t5_backend(
         backend.normalizer = normalizers.Precompiled(charsmap)
     _split_at_spaces(backend)
     backend.add_special_tokens(["<pad>", "</s>", "<unk>", *reversed(extra)])
+    return backend
+
+
+# model type -> fairseq's first ids, which replace those of the first SentencePiece tokens (their
+# number); transformers, convert_slow_tokenizer.py
+FAIRSEQ: dict[str, tuple[tuple[tuple[str, float], ...], int]] = {
+    "xlm-roberta": ((("<s>", 0.0), ("<pad>", 0.0), ("</s>", 0.0), ("<unk>", 0.0)), 3),
+    "camembert": (
+        (
+            *(("<s>NOTUSED", 0.0), ("<pad>", 0.0), ("</s>NOTUSED", 0.0), ("<unk>", 0.0)),
+            ("<unk>NOTUSED", -100.0),
+        ),
+        1,
+    ),
+}
+
+
+def fairseq_backend(model: SentencePieceModel, model_type: str) -> tokenizers.Tokenizer:
+    """Build XLM-RoBERTa's or CamemBERT's Unigram tokenizer: `<s> A </s></s> B </s>`.
+
+    The ids are those of fairseq's dictionary, whose last token is the mask.
+    """
+    first, replaced = FAIRSEQ[model_type]
+    pieces = [*first, *model.pieces[replaced:], ("<mask>", 0.0)]
+    vocab = {piece: number for number, (piece, _) in enumerate(pieces)}
+    backend = tokenizers.Tokenizer(models.Unigram(pieces, vocab["<unk>"], False))
+    if model.charsmap:
+        backend.normalizer = normalizers.Precompiled(model.charsmap)
+    _split_at_spaces(backend)
+    _add_special_tokens(backend, special_names(vocab))
+    backend.post_processor = processors.TemplateProcessing(
+        single="<s> $A </s>",
+        pair="<s> $A </s> </s> $B </s>",
+        special_tokens=[(name, vocab[name]) for name in ("<s>", "</s>")],
+    )
     return backend
 
 
@@ -277,13 +313,15 @@ def pair_frame(backend: tokenizers.Tokenizer, names: Mapping[str, str]) -> PairF
 
     BERT's post-processor replaces one that does not write `[CLS] A [SEP]` and `[CLS] A … B [SEP]`.
     So the saved tokenizer frames texts as in the model's training. T5 writes `A </s>` and `A </s> B
-    </s>`.
+    </s>`, GPT-2's own tokenizer nothing.
 
     Args:
         names: special tokens by role.
     """
     vocab = backend.get_vocab()
     cls, sep, mask = (vocab[names[role]] for role in ("cls", "sep", "mask"))
+    if names["sep"] == names["pad"]:  # GPT-2: its tokenizer writes no special tokens
+        return PairFrame((sep,), False)
     if names["cls"] == names["pad"]:
         end = names["sep"]
         backend.post_processor = processors.TemplateProcessing(

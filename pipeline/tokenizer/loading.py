@@ -19,18 +19,18 @@ from tokenizers import normalizers
 from cloze.core import storage
 from cloze.core.artifacts import artifact, claim, fingerprints
 from cloze.core.errors import DataError, UsageError
-from cloze.pipeline.tokenizer import sentencepiece_model
+from cloze.pipeline.tokenizer import backends, sentencepiece_model
 from cloze.pipeline.tokenizer.backends import (
     albert_backend,
     bert_backend,
     roberta_backend,
     t5_backend,
 )
-from cloze.pipeline.tokenizer.special import ROBERTA, SPECIAL_NAMES
+from cloze.pipeline.tokenizer.special import END_OF_TEXT, ROBERTA, SPECIAL_NAMES
 from cloze.pipeline.tokenizer.tokenizer import Tokenizer
 
 OF_CHECKPOINT = "tokenizer"  # directory of a checkpoint or dataset
-CONFIG = "tokenizer_config.json"
+CONFIG, MODEL_CONFIG = "tokenizer_config.json", "config.json"
 # Released names of a BPE's vocabulary and merges: transformers', OpenAI's, and with a prefix.
 BPE_NAMES = (
     ("vocab.json", "merges.txt"),
@@ -250,7 +250,7 @@ def _tokenizer_json(files: TokenizerFiles, lowercase: bool | None) -> tokenizers
 
 
 def _bpe(files: TokenizerFiles, lowercase: bool | None) -> tokenizers.Tokenizer:
-    """Read a byte-level BPE; add RoBERTa's special tokens if it has none."""
+    """Read a byte-level BPE; add RoBERTa's special tokens if it has none and is no GPT-2."""
     assert files.merges is not None
     vocab: dict[str, int] = _json(files.vocabulary)
     merges = []
@@ -265,7 +265,8 @@ def _bpe(files: TokenizerFiles, lowercase: bool | None) -> tokenizers.Tokenizer:
                 f"{files.vocabulary}; use the two files of one tokenizer"
             )
         merges.append((left, right))
-    if not any(name in vocab for names in SPECIAL_NAMES.values() for name in names):
+    is_gpt2 = END_OF_TEXT in vocab and _model_type(files) == "gpt2"
+    if not is_gpt2 and not any(name in vocab for names in SPECIAL_NAMES.values() for name in names):
         vocab = with_roberta_tokens(vocab)
     add_prefix_space = bool(_config(files).get("add_prefix_space", False))
     return roberta_backend(
@@ -288,7 +289,8 @@ def with_roberta_tokens(vocab: Mapping[str, int]) -> dict[str, int]:
 def _sentencepiece(files: TokenizerFiles, lowercase: bool | None) -> tokenizers.Tokenizer:
     """Read a Unigram model of SentencePiece as ALBERT's; the config determines case and accents.
 
-    A model that has </s> and no token for the beginning of a text is read as T5's.
+    A model that has </s> and no token for the beginning of a text is read as T5's, one beside an
+    XLM-RoBERTa or CamemBERT with fairseq's ids.
 
     Tokens of a digit and a comma get scores too low to be chosen, because google-research/albert,
     tokenization.py, encode_pieces splits them again.
@@ -306,6 +308,8 @@ def _sentencepiece(files: TokenizerFiles, lowercase: bool | None) -> tokenizers.
     if sentencepiece_model.UNKNOWN not in model.types:
         raise DataError(f"{path} has no unknown token; use a model that has one")
     config, pieces, unk_id = _config(files), [], model.types.index(sentencepiece_model.UNKNOWN)
+    if _model_type(files) in backends.FAIRSEQ:
+        return backends.fairseq_backend(model, _model_type(files))
     names = {piece for piece, _ in model.pieces}
     if "</s>" in names and not names.intersection(SPECIAL_NAMES["cls"]):
         if lowercase is not None:
@@ -334,6 +338,12 @@ def _sentencepiece(files: TokenizerFiles, lowercase: bool | None) -> tokenizers.
 def _config(files: TokenizerFiles) -> dict[str, Any]:
     """Return the directory's tokenizer_config.json; empty if there is none."""
     return _json(files.config) if files.config else {}
+
+
+def _model_type(files: TokenizerFiles) -> str:
+    """Return the `model_type` of the Hugging Face model in the directory; empty without one."""
+    name = storage.join(posixpath.dirname(files.vocabulary), MODEL_CONFIG)
+    return str(_json(name).get("model_type", "")) if storage.exists(name) else ""
 
 
 def _json(path: str) -> dict[str, Any]:

@@ -23,6 +23,7 @@ SPECIAL_NAMES = {
 # T5 has no [CLS] and [MASK]; a vocabulary with its first sentinel uses these for them
 T5_NAMES = {"cls": ("<pad>",), "mask": ("<extra_id_0>",)}
 SENTINEL = "<extra_id_0>"
+END_OF_TEXT = "<|endoftext|>"  # GPT-2's only special token; it has every role that no other has
 # the first four have ids 0 to 3, the mask is last: fairseq
 ROBERTA = ("<s>", "<pad>", "</s>", "<unk>", "<mask>")
 ALBERT = ("<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]")  # ids 0 to 4
@@ -33,6 +34,8 @@ METASPACE = "▁"
 def special_names(vocab: Collection[str]) -> dict[str, str]:
     """Return each role's token: the first of its names in the vocabulary, else BERT's."""
     others = T5_NAMES if SENTINEL in vocab else {}
+    if END_OF_TEXT in vocab and not any(name in vocab for name in SPECIAL_NAMES["cls"]):
+        others = dict.fromkeys(SPECIAL_NAMES, (END_OF_TEXT,))
     return {
         role: next((name for name in (*names, *others.get(role, ())) if name in vocab), names[0])
         for role, names in SPECIAL_NAMES.items()
@@ -122,7 +125,8 @@ def _bytes() -> dict[str, int]:
 class SpecialTokens:
     """Ids of the special tokens. RoBERTa's <s> and </s> are `cls` and `sep`.
 
-    T5 begins texts with no token: `cls` is then `pad`, and `mask` the first sentinel.
+    T5 begins texts with no token: `cls` is then `pad`, and `mask` the first sentinel. In GPT-2's
+    own vocabulary all are the end of a text; attention hides the padding.
     """
 
     pad: int

@@ -18,7 +18,7 @@ from cloze.model.families.encoder_decoder import EncoderDecoderConfig
 from cloze.model.families.hub_format import HubFormat, exportable, hub_of
 from cloze.model.families.models import load_model
 from cloze.model.families.pretraining import PretrainingModel
-from cloze.model.hub.parity import with_one_end
+from cloze.model.hub.parity import output_names, with_one_end
 from cloze.model.hub.read import complete
 from tests.tiny_models import tiny_batch, tiny_config, variants
 
@@ -141,7 +141,9 @@ def their_labels(batch: dict[str, Tensor]) -> dict[str, Tensor]:
 def their_logits(case: Case, outputs: Any, batch: dict[str, Tensor]) -> dict[str, Tensor]:
     """By our names; those of masked tokens at the masked positions alone."""
     found = {
-        ours: outputs[theirs] for theirs, ours in case.hub.outputs.items() if theirs in outputs
+        ours: outputs[theirs]
+        for theirs, ours in output_names(case.config.heads).items()
+        if theirs in outputs
     }
     if "mlm_logits" in found:
         found["mlm_logits"] = found["mlm_logits"].flatten(0, 1)[batch["masked_positions"]]
@@ -161,5 +163,6 @@ def without_copies(hub: HubFormat, names: Any) -> set[str]:
         for name in names
         if name not in hub.copies
         and not name.endswith(hub.ignored)
-        and not name.startswith(hub.unused or "?")
+        and not name.startswith(hub.unused)
+        and not name.endswith(hub.ignored)
     }

@@ -19,6 +19,7 @@ from typing import Literal
 from seqeval.metrics.sequence_labeling import get_entities
 
 from cloze.core.errors import DataError
+from cloze.core.label_metrics import ENTITY_TAG
 from cloze.model.tasks.files import split_file
 from cloze.model.tasks.formats.lines import text_lines
 from cloze.model.tasks.options import TaggingOptions
@@ -27,7 +28,6 @@ Scheme = Literal["BIO", "IOB1", "BIOES", "BILOU", "plain"]
 Entity = tuple[str, int, int]  # type, first word, last word
 
 OUTSIDE = "O"
-TAG = re.compile(r"O|[BIESLU](-.+)?", re.DOTALL)
 _BIOES = {"L": "E", "U": "S"}  # prefixes of BILOU
 UNTYPED = "-_"  # type of tags without one, as in BioBERT's files: B, I and O
 
@@ -38,6 +38,23 @@ def entities(tags: Sequence[str]) -> list[Entity]:
         return []
     bioes = [_BIOES.get(tag[0], tag[0]) + tag[1:] for tag in tags]
     return [(str(kind), int(first), int(last)) for kind, first, last in get_entities(bioes)]
+
+
+def joined_labels(labels: Sequence[str]) -> list[Entity]:
+    """Return runs of words with one label, in order; B- begins a run, and O is in none.
+
+    As transformers' `TokenClassificationPipeline.group_entities` for labels with and without B- and
+    I-.
+    """
+    runs: list[Entity] = []
+    for word, label in enumerate(labels):
+        kind = label[2:] if label.startswith(("B-", "I-")) else label
+        continues = bool(runs) and runs[-1][0] == kind and runs[-1][2] == word - 1
+        if label != OUTSIDE and continues and not label.startswith("B-"):
+            runs[-1] = (kind, runs[-1][1], word)
+        elif label != OUTSIDE:
+            runs.append((kind, word, word))
+    return runs
 
 
 def tags_from_entities(spans: Iterable[Entity], words: int, scheme: Scheme) -> list[str]:
@@ -276,7 +293,7 @@ def read_columns(
     if tag_column == word_column:
         return examples
     tags = [[lines[number][tag_column] for number in numbers] for numbers in sentences]
-    if options.scheme == "plain":
+    if options.scheme != "entities":
         return dataclasses.replace(examples, tags=tags, scheme="plain")
     return _with_entities(examples, tags)
 
@@ -314,7 +331,7 @@ def _with_entities(examples: TaggedWords, tags: Sequence[Sequence[str]]) -> Tagg
     """Return the examples with the entities of the file's tags."""
     for sentence, sentence_tags in enumerate(tags):
         for word, tag in enumerate(sentence_tags):
-            if not TAG.fullmatch(tag):
+            if not ENTITY_TAG.fullmatch(tag):
                 raise DataError(
                     f"{examples.location(sentence, word)}: {tag!r} is not a tag (O, B-, I-, E- or "
                     f"S-, and a type); correct the line, set the tag column with --set "

@@ -23,6 +23,7 @@ from cloze.model.tasks.formats.columns import (
     Entity,
     TaggedWords,
     entities,
+    joined_labels,
     read_columns,
 )
 from cloze.model.tasks.heads import TokenClassifier
@@ -69,7 +70,7 @@ class Tagging(Task[TaggedWords, Tags]):
 
     def __init__(self, name: str, options: TaskOptions, metrics: tuple[str, ...] = ()) -> None:
         super().__init__(name, options, metrics)
-        self._plain = self.options.scheme == "plain"
+        self._plain = self.options.scheme != "entities"
         if self._plain and not metrics:
             self.metrics = PLAIN
         file_names = [options.files.get(split, (f"{split}.txt",))[0] for split in ("train", "dev")]
@@ -168,6 +169,8 @@ class Tagging(Task[TaggedWords, Tags]):
 
     def entities(self, tags: Sequence[str]) -> list[Entity]:
         """Return the entities of a sentence's tags; with plain labels every word is one."""
+        if self.options.scheme == "joined":
+            return joined_labels(tags)
         if self._plain:
             return [(tag, number, number) for number, tag in enumerate(tags)]
         return entities(tags)

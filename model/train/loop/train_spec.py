@@ -33,6 +33,7 @@ class CheckpointMetadata:
     tokenizer: str
     task: Mapping[str, Any] | None = None
     dataset: DatasetInfo | None = None
+    untrained: Sequence[str] = ()
 
 
 def constant_rate(name: str) -> float:

@@ -108,7 +108,7 @@ def initial_model(
         metadata = checkpoint.load_metadata(directory)
         _check_dataset(metadata, pieces)
         model = for_dataset(saved_model(config.model, metadata, trunk.path), info)
-    return InitialModel(model=model, state=trunk.weights)
+    return InitialModel(model=model, state=trunk.weights, untrained=metadata.untrained)
 
 
 def optimizer(trunk: state.ResumeState, requested: str | None) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -159,14 +159,20 @@ def load_teacher(path: str, info: DatasetInfo, pieces: str, build: BuildContext)
     if has_config and not checkpoints.is_checkpoint(path):
         imported = read_directory(path)
         model, state, heads, tokenizer_path = imported.model, imported.state, imported.heads, path
+        is_trained = "masked_lm" not in imported.untrained
     else:
         loaded = checkpoint.load_input(build, path)
         model, state, heads = loaded.model, loaded.state, loaded.heads
-        tokenizer_path = loaded.tokenizer
+        tokenizer_path, is_trained = loaded.tokenizer, "masked_lm" not in loaded.untrained
     if "masked_lm" not in heads or "discriminator" in heads:
         raise UsageError(
             f"teacher ({path}) has no masked_lm head to learn from (it has {', '.join(heads)}); "
             f"use another model"
+        )
+    if not is_trained:
+        raise UsageError(
+            f"masked_lm of teacher ({path}) was never trained: its weights are random; use another "
+            f"model"
         )
     if model.max_position_embeddings < info.length:
         raise UsageError(
@@ -195,11 +201,13 @@ class InitialModel:
         state: initial weights, under Cloze's names; missing ones (a head) are random. None: all
             random.
         teacher_weights: if `state` is None: weights that a student takes from its teacher.
+        untrained: modules of `state` with random weights.
     """
 
     model: ModelConfig
     state: Mapping[str, Tensor] | None = field(default=None, repr=False)
     teacher_weights: Mapping[str, Tensor] = field(default_factory=dict, repr=False)
+    untrained: Sequence[str] = ()
 
 
 def initial_model(
@@ -232,7 +240,8 @@ def initial_model(
         state = extend_embeddings(loaded, tokenizer.load(pieces), path)
     rows = max(model.vocab_size, tokenizer.load(pieces).vocab_size)
     model = model.model_copy(update={"vocab_size": rows})
-    return InitialModel(model=for_dataset(model, info), state=state)
+    model = for_dataset(model, info)
+    return InitialModel(model=model, state=state, untrained=loaded.untrained)
 
 
 def build_network(

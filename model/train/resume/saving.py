@@ -275,6 +275,7 @@ class CheckpointSaver:
                     task=saved.task,
                     dataset=saved.dataset,
                     datasets=snapshot.datasets,
+                    untrained=saved.untrained,
                     step=snapshot.step,
                 )
                 training_state = storage.join(directory, checkpoint.TRAINING, state.STATE)

@@ -14,6 +14,7 @@ from cloze.model.families.hub_format import hub_of
 from cloze.model.families.models import new_model
 from cloze.model.families.registry import model_config
 from cloze.model.hub.stages import EXPORT, IMPORT, ExportConfig, ImportConfig
+from cloze.model.layers.attention import RelativeBias
 from cloze.model.use.generate import generation_pipeline
 from cloze.pipeline.tokenizer import load
 from tests.pipeline.tokenizer.texts import TRAINING, trained_spiece
@@ -76,3 +77,16 @@ def test_weights_begin_as_wide_as_transformers(preset: str) -> None:
         if name in ours and "relative" not in name:
             assert ours.pop(name) == pytest.approx(float(weight.std()), rel=0.1), name
     assert all("relative" in name for name in ours)
+
+
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize(("buckets", "farthest"), [(32, 128), (128, 100), (256, 100), (8, 12)])
+def test_distances_have_the_buckets_of_transformers(
+    buckets: int, farthest: int, causal: bool
+) -> None:
+    """Also where only the rounding of a logarithm decides."""
+    t5 = pytest.importorskip("transformers.models.t5.modeling_t5")
+    offsets = torch.arange(-600, 601)
+    ours = RelativeBias(1, buckets=buckets, farthest=farthest, causal=causal).bucket(offsets)
+    theirs = t5.T5Attention._relative_position_bucket(offsets, not causal, buckets, farthest)
+    assert ours.tolist() == theirs.tolist()
