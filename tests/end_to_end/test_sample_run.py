@@ -110,7 +110,7 @@ def test_mlflow_has_a_parent_and_a_child_a_stage(first: Done, place: Path) -> No
         == pretrain.data.metrics["heldout_loss"]
     )
     (given,) = pretrain.inputs.dataset_inputs
-    assert (given.dataset.name, json.loads(given.dataset.profile)["copies"]) == ("dataset", 4)
+    assert (given.dataset.name, json.loads(given.dataset.profile)["copies"]) == ("dataset", 2)
     assert "card.html" in {
         entry.path for entry in client.list_artifacts(found["corpus"].info.run_id)
     }

@@ -20,6 +20,7 @@ BUILT_FROM = ("core", "pipeline", "model", "flows", "samples")
 FILES = (
     "src/cloze/__init__.py",
     "src/cloze/__main__.py",
+    "src/cloze/checkpoint.py",
     "src/cloze/py.typed",
     "pyproject.toml",
     "setup.py",
