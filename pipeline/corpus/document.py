@@ -21,6 +21,7 @@ LATIN = ".!?"
 ELLIPSIS = "…"
 """Ends or breaks off a sentence; C4 regards a line that ends in it as truncated."""
 
+ETHIOPIC_STOP = "፡፡"  # two word spaces, typed for `።`
 OTHER_SCRIPTS = (
     # Chinese and Japanese: 。｡．！？ and presentation forms
     "\u3002\uff61\uff0e\uff01\uff1f\ufe12\ufe15\ufe16\ufe52\ufe56\ufe57"

@@ -305,7 +305,12 @@ class Number(float):
         return self.digits
 
 
-_LENIENT = json.JSONDecoder(strict=False, parse_float=Number)
+_MOST_DIGITS = 4000  # of an integer; Python converts no longer ones
+_LENIENT = json.JSONDecoder(
+    strict=False,
+    parse_float=Number,
+    parse_int=lambda digits: (int if len(digits) < _MOST_DIGITS else Number)(digits),
+)
 
 
 def _parse_leniently(data: bytes | bytearray) -> list[Any]:

@@ -114,6 +114,15 @@ _ANNOUNCEMENTS = """
     మొబైల్ దూరవాణి โทร มือถือ เบอร์ แฟกซ์ สายด่วน 电话 電話 手机 手機 致电 致電 热线 熱線 专线
     專線 传真 傳真 座机 拨打 撥打 携帯 ファックス ファクス ダイヤル 直通 連絡先 전화 휴대폰 핸드폰
     팩스 연락처 폰
+    kontakt- contact- contatt- contat- ruft ruf ring ringe ringen anruf- anzurufen appel appelez
+    appeler joignable joindre llama llame llamar llamad llámanos llámenos trucar truca truqueu
+    chiama chiamare chiamate chiamaci ligue ligar bel bellen soita soittaa soittakaa
+    helista helistage zvaniet skambinkite skambink zadzwoń dzwoń dzwonić volejte zavolejte
+    zavolajte volajte hívjon hívja hívj hívjanak sunați sunaţi sunati apelați обадете обади
+    позовите позови назовите nazovite nazovi pozovite pozovi pokličite pokliči zovite arayın
+    arayınız arayabilirsiniz καλέστε καλέσετε gọi hubungi kontak התקשרו התקשר להתקשר חייגו شماره
+    رابطہ کال संपर्क कॉल যোগাযোগ কল தொடர்பு அழைக்க కాల్ సంప్రదించ ติดต่อ สอบถาม 联系方式 联系人
+    聯絡 聯繫 微信 お問い合わせ 問合せ 연락 문의
 """
 _WHOLE = frozenset(_ANNOUNCEMENTS.split())
 _STEMS = tuple(word[:-1] for word in _WHOLE if word.endswith("-"))
