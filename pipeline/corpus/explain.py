@@ -25,11 +25,7 @@ from cloze.pipeline.corpus.duplicates.repeated_ids import are_records
 from cloze.pipeline.corpus.duplicates.search import SignatureColumns
 from cloze.pipeline.corpus.read.detect_language import with_detected_language
 from cloze.pipeline.corpus.read.intermediate import PART, read_selected
-from cloze.pipeline.corpus.read.read_and_clean import (
-    ReadSliceGroup,
-    is_heldout,
-    read_documents,
-)
+from cloze.pipeline.corpus.read.read_and_clean import ReadSliceGroup, is_heldout, read_documents
 from cloze.pipeline.corpus.read.sources import PlannedSlice, group_slices, plan_reading
 from cloze.pipeline.corpus.readers.base import ReadCounters
 from cloze.pipeline.corpus.steps.base import CleaningResult
@@ -346,9 +342,7 @@ def _find_duplicates(
 ) -> None:
     """Read all sources and record in `explanation` the duplicates of the document with `key`."""
     read = ReadSliceGroup(
-        parts=directory,
-        config=config.model_copy(update={"keep_dropped": False}),
-        prepared=prepared,
+        parts=directory, config=config.model_copy(update={"keep_dropped": False}), prepared=prepared
     )
     groups = group_slices(slices)
     total, done = float(sum(group.size for group in groups)), 0.0

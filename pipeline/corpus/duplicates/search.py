@@ -194,11 +194,7 @@ def _members(column: random_keys.U64) -> I64:
 
 
 def _decide_in_order(
-    of: I32,
-    undecided: I64,
-    begins: Sequence[I64],
-    sketches: Callable[[I64], U8],
-    threshold: float,
+    of: I32, undecided: I64, begins: Sequence[I64], sketches: Callable[[I64], U8], threshold: float
 ) -> None:
     """Decide the documents one by one, each by the kept ones in its buckets; write into `of`.
 

@@ -17,14 +17,7 @@ from typing_extensions import Self
 from cloze.core.words import UNSPACED_LETTER
 from cloze.pipeline.corpus.document import Document
 from cloze.pipeline.corpus.options import CorpusOptions
-from cloze.pipeline.corpus.steps.accounts import (
-    BETWEEN,
-    LABELS,
-    OTHER_NUMBERS,
-    Span,
-    cards,
-    ibans,
-)
+from cloze.pipeline.corpus.steps.accounts import BETWEEN, LABELS, OTHER_NUMBERS, Span, cards, ibans
 from cloze.pipeline.corpus.steps.base import CleaningResult, CleaningStep, RemovedText, StepFunction
 
 Kind = Literal["email", "phone", "ip", "card", "iban"]
@@ -265,11 +258,7 @@ def _ascii_forms() -> dict[str, str]:
 
 
 _BLANKS = "\u00a0\u2007\u2009\u202f\u3000"
-_FIND: dict[Kind, Callable[[str], Iterator[Span]]] = {
-    "email": emails,
-    "card": cards,
-    "iban": ibans,
-}
+_FIND: dict[Kind, Callable[[str], Iterator[Span]]] = {"email": emails, "card": cards, "iban": ibans}
 
 
 def mask_text(
