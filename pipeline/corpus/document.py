@@ -140,11 +140,9 @@ def is_plain(text: str) -> bool:
     """Return True if all characters are printable and white space is single inner blanks only."""
     if "  " in text or text[:1] == " " or text[-1:] == " ":
         return False
-    return (
-        not text.encode("ascii").translate(None, _ASCII_PRINTABLE)
-        if text.isascii()
-        else text.isprintable()
-    )
+    if not text.isascii():
+        return text.isprintable()
+    return not text.encode("ascii").translate(None, _ASCII_PRINTABLE)
 
 
 def escape_internal(text: str) -> str:

@@ -221,7 +221,7 @@ def plan(
     """
     with local_columns(request.plan_file) as columns:
         columns.gather(references, report)
-        records = are_records(np.arange(columns.count), columns.begins, request.kinds)
+        records = are_records(request.kinds, np.diff(columns.begins))
         duplicates = find_duplicates(
             columns, request.minhash, request.exact, request.threshold, records
         )

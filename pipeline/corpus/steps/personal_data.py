@@ -258,7 +258,13 @@ def _ascii_forms() -> dict[str, str]:
 
 
 _BLANKS = "\u00a0\u2007\u2009\u202f\u3000"
-_FIND: dict[Kind, Callable[[str], Iterator[Span]]] = {"email": emails, "card": cards, "iban": ibans}
+_FIND: dict[Kind, Callable[[str, str, str], Iterator[Span]]] = {
+    "email": lambda text, _context, _language: emails(text),
+    "card": lambda text, _context, _language: cards(text),
+    "iban": lambda text, _context, _language: ibans(text),
+    "ip": lambda text, context, _language: ip_addresses(text, context),
+    "phone": phones,
+}
 
 
 def mask_text(
@@ -277,12 +283,7 @@ def mask_text(
     for kind, token in tokens.items():
         pieces: list[str] = []
         position = 0
-        if kind == "phone":
-            spans = sorted(phones(separated, plain, language))
-        elif kind == "ip":
-            spans = sorted(ip_addresses(separated, plain))
-        else:
-            spans = sorted(_FIND[kind](separated))
+        spans = sorted(_FIND[kind](separated, plain, language))
         if kind == "email" and not spans:
             spans = sorted(emails(plain))
         for begin, end in spans:

@@ -206,11 +206,9 @@ def remove_boilerplate(document: Document) -> CleaningResult:
 
 
 def _build_boilerplate(options: BoilerplateOptions) -> StepFunction | None:
-    return (
-        restrict_to_sources(options.web_sources, remove_boilerplate)
-        if options.boilerplate
-        else None
-    )
+    if not options.boilerplate:
+        return None
+    return restrict_to_sources(options.web_sources, remove_boilerplate)
 
 
 BOILERPLATE = CleaningStep(options=BoilerplateOptions, build=_build_boilerplate)
