@@ -134,8 +134,8 @@ def find_duplicates(
         near = alive & (label != np.arange(count, dtype=np.int32))
         reason[near] = NEAR
         of[near] = label[near]
-    of = of[of]  # resolve chains: a repeated id may point to a document that is itself a duplicate
-    of = of[of]
+    # resolve chains: a repeated id may point to an exact duplicate, and that one to a near one
+    of = of[of][of[of]]
     dropped = np.flatnonzero(reason != RETAINED)
     dropped = dropped[np.argsort(by_rank[dropped])]
     same_id = np.unique(np.concatenate(later_occurrences(key, reason == RETAINED)))

@@ -307,7 +307,7 @@ class Number(float):
         return self.digits
 
 
-_MOST_DIGITS = 4000  # of an integer; Python converts no longer ones
+_MOST_DIGITS = 4000  # of an integer; Python refuses longer ones, which would cost the line
 _LENIENT = json.JSONDecoder(
     strict=False,
     parse_float=Number,

@@ -223,6 +223,7 @@ def _contents_end(blocks: Sequence[Block], begin: int) -> int:
 
     If prose comes before one, or none comes: the first block that is no entry.
     """
+    # A last number may be a page or the chapter's own; without it, all chapters are alike.
     listed = _entries(blocks[begin].lines[1:])
     other: int | None = None
     for position, block in enumerate(blocks[begin + 1 :], begin + 1):
