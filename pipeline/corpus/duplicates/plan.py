@@ -257,11 +257,8 @@ def write_plan(
     def retained_batches() -> Iterator[pa.RecordBatch]:
         if numbers is None:
             for rows in rows_by_shard(key, shards, retained):
-                positions = [
-                    *columns.where(rows),
-                    duplicates.repeated.copies_of(rows).astype(np.int32),
-                ]
-                yield pa.record_batch(positions, schema=PLAN)
+                copy = duplicates.repeated.copies_of(rows).astype(np.int32)
+                yield pa.record_batch([*columns.where(rows), copy], schema=PLAN)
         else:
             # a repetition of a renamed document is no copy that another one of its id is
             unique = copies + duplicates.repeated.copies_of(numbers) * (copies.max(initial=0) + 1)
