@@ -192,16 +192,9 @@ SPEED = 5e5  # bytes of clean text per second and worker; prose is much faster, 
 # Approximate bytes of clean text per byte of file, from Wikipedia dumps (20 GB of bz2: 14 GB of
 # text), crawled pages and books.
 CLEAN = {
-    ".bz2": 0.7,
-    ".gz": 1.5,
-    ".xz": 2.0,
-    ".zst": 2.0,
-    ".zip": 1.5,
-    ".parquet": 1.4,
-    ".epub": 1.5,
-    ".xml": 0.4,
-    ".py": 0.1,
-}
+    ".bz2": 0.7, ".gz": 1.5, ".xz": 2.0, ".zst": 2.0, ".zip": 1.5, ".parquet": 1.4, ".epub": 1.5,
+    ".xml": 0.4, ".py": 0.1,
+}  # fmt: skip
 WARC = 0.15
 HTML, HTML_PACKED = 0.04, 0.3  # of rendered articles, markup included
 LEFT = 0.9  # of a plain-text file
@@ -278,11 +271,8 @@ def clean_bytes(config: CorpusConfig) -> float:
         if "warc" in name:
             share = WARC
         elif listed.slice.kind == "html":
-            share = (
-                HTML_PACKED
-                if name.endswith((".gz", ".tgz", ".bz2", ".xz", ".zst", ".zip"))
-                else HTML
-            )
+            is_packed = name.endswith((".gz", ".tgz", ".bz2", ".xz", ".zst", ".zip"))
+            share = HTML_PACKED if is_packed else HTML
         elif listed.slice.kind == "docstrings":
             share = CLEAN[".py"]
         span = listed.slice.span

@@ -21,6 +21,7 @@ LATIN = ".!?"
 ELLIPSIS = "…"
 """Ends or breaks off a sentence; C4 regards a line that ends in it as truncated."""
 
+ETHIOPIC_STOP = "፡፡"  # two word spaces, typed for `።`
 OTHER_SCRIPTS = (
     # Chinese and Japanese: 。｡．！？ and presentation forms
     "\u3002\uff61\uff0e\uff01\uff1f\ufe12\ufe15\ufe16\ufe52\ufe56\ufe57"
@@ -139,11 +140,9 @@ def is_plain(text: str) -> bool:
     """Return True if all characters are printable and white space is single inner blanks only."""
     if "  " in text or text[:1] == " " or text[-1:] == " ":
         return False
-    return (
-        not text.encode("ascii").translate(None, _ASCII_PRINTABLE)
-        if text.isascii()
-        else text.isprintable()
-    )
+    if not text.isascii():
+        return text.isprintable()
+    return not text.encode("ascii").translate(None, _ASCII_PRINTABLE)
 
 
 def escape_internal(text: str) -> str:

@@ -25,13 +25,9 @@ from cloze.pipeline.corpus.duplicates.repeated_ids import are_records
 from cloze.pipeline.corpus.duplicates.search import SignatureColumns
 from cloze.pipeline.corpus.read.detect_language import with_detected_language
 from cloze.pipeline.corpus.read.intermediate import PART, read_selected
-from cloze.pipeline.corpus.read.read_and_clean import (
-    ReadSliceGroup,
-    is_heldout,
-    read_documents,
-)
+from cloze.pipeline.corpus.read.read_and_clean import ReadSliceGroup, is_heldout, read_documents
 from cloze.pipeline.corpus.read.sources import PlannedSlice, group_slices, plan_reading
-from cloze.pipeline.corpus.readers.base import ReadCounters
+from cloze.pipeline.corpus.readers.base import ReadCounters, counted
 from cloze.pipeline.corpus.steps.base import CleaningResult
 from cloze.pipeline.corpus.steps.chain import build_steps, prepare_steps, run_steps
 
@@ -129,7 +125,7 @@ class CleaningStepReport:
     detail: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Duplicate:
     """Another document with the same or nearly the same words."""
 
@@ -197,12 +193,7 @@ class _Watching(ReadCounters):
 
     def inside(self) -> dict[str, int]:
         """Return what was dropped inside the last document, by reason."""
-        new = self.counters - self.before
-        return {
-            name.removeprefix("dropped_lines/"): count
-            for name, count in sorted(new.items())
-            if name.startswith("dropped_lines/")
-        }
+        return counted(self.counters - self.before, "dropped_lines/")
 
 
 def explain(config: CorpusConfig, title: str, report: Reporter = NULL_REPORTER) -> Explanation:
@@ -276,13 +267,7 @@ def _find(
         unreadable += (f"{entry.file}: {entry.sentence}" for entry in counters.unreadable[:1])
         done += planned.slice.size
         read += counters.counters["read/documents"]
-        dropped.update(
-            {
-                name.removeprefix("dropped/"): n
-                for name, n in counters.counters.items()
-                if name.startswith("dropped/")
-            }
-        )
+        dropped.update(counted(counters.counters, "dropped/"))
         report.progress(done, total, "bytes", {"step": "looking for it"})
     names = ", ".join(repr(name) for _, name in sorted(nearest, reverse=True))
     unread = ", ".join(f"{reason} {count:,}" for reason, count in dropped.most_common())
@@ -346,9 +331,7 @@ def _find_duplicates(
 ) -> None:
     """Read all sources and record in `explanation` the duplicates of the document with `key`."""
     read = ReadSliceGroup(
-        parts=directory,
-        config=config.model_copy(update={"keep_dropped": False}),
-        prepared=prepared,
+        parts=directory, config=config.model_copy(update={"keep_dropped": False}), prepared=prepared
     )
     groups = group_slices(slices)
     total, done = float(sum(group.size for group in groups)), 0.0
@@ -359,8 +342,7 @@ def _find_duplicates(
     part_paths = tuple(storage.join(directory, group.part) for group in groups)
     columns = SignatureColumns(directory)
     columns.gather([f"{path}.refs.arrow" for path in part_paths])
-    kinds = [group.kind for group in groups]
-    records = are_records(np.arange(columns.count), columns.begins, kinds)
+    records = are_records([group.kind for group in groups], np.diff(columns.begins))
     duplicates = find_duplicates(columns, config.minhash(), True, config.dedup_similarity, records)
     text = " ".join(explanation.sentences)
     exact = int.from_bytes(signatures.signature(text, None).exact[:8], "little")
@@ -372,13 +354,7 @@ def _find_duplicates(
         for row, reason in zip(table.to_pylist(), reasons, strict=True):
             other = join_sentences(row["sentences"], row["paragraphs"])
             similarity = round(signatures.jaccard(text, other, config.dedup_ngram), 3)
-            yield Duplicate(
-                id=row["id"],
-                title=row["title"],
-                reason=reason,
-                similarity=similarity,
-                characters=len(other),
-            )
+            yield Duplicate(row["id"], row["title"], reason, similarity, len(other))
 
     for row in np.flatnonzero(duplicates.numbers == number).tolist():
         reason = REASONS[duplicates.reason[row]]

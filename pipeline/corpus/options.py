@@ -219,8 +219,6 @@ class DedupOptions(CorpusOptions):
 
     def minhash(self) -> MinHash | None:
         """Return the MinHash parameters; None unless `dedup` is `minhash`."""
-        return (
-            MinHash(self.dedup_bands, self.dedup_rows, self.dedup_ngram)
-            if self.dedup == "minhash"
-            else None
-        )
+        if self.dedup != "minhash":
+            return None
+        return MinHash(self.dedup_bands, self.dedup_rows, self.dedup_ngram)

@@ -80,18 +80,8 @@ class Filter:
 
     def _linear(self, words: WordSequence) -> float:
         indices = all_buckets(words, self.bits)
-        return 1.0 / (
-            1.0
-            + math.exp(
-                -float(
-                    np.clip(
-                        self.weights[indices].sum(dtype=np.float64) / indices.size + self.bias,
-                        -30,
-                        30,
-                    )
-                )
-            )
-        )
+        mean = self.weights[indices].sum(dtype=np.float64) / indices.size + self.bias
+        return 1.0 / (1.0 + math.exp(-float(np.clip(mean, -30, 30))))
 
     def _ngram(self, words: WordSequence) -> float:
         single = np.exp(self.weights[buckets(words, 1, self.bits)].astype(np.float64))
@@ -110,9 +100,8 @@ class Filter:
     def threshold(self, share: float) -> float:
         """Return the score below which `share` of held-out good text falls."""
         shares = sorted(self.thresholds)
-        return float(
-            np.interp(100.0 * share, shares, [self.thresholds[percentage] for percentage in shares])
-        )
+        scores = [self.thresholds[percentage] for percentage in shares]
+        return float(np.interp(100.0 * share, shares, scores))
 
     def write(self, path: str) -> None:
         """Write both files to the directory `path`."""
@@ -295,16 +284,10 @@ def _measured(trained: Filter, heldout: Sequence[Example]) -> TrainedFilter:
         "median_good": round(float(np.median(good)), 4),
     }
     if bad:
+        auc = roc_auc_score([is_good for _, is_good in scored], [score for score, _ in scored])
         figures |= {
             "median_bad": round(float(np.median(bad)), 4),
-            "auc": round(
-                float(
-                    roc_auc_score(
-                        [is_good for _, is_good in scored], [score for score, _ in scored]
-                    )
-                ),
-                4,
-            ),
+            "auc": round(float(auc), 4),
             "bad_dropped": {
                 f"{lost:g}": round(float(np.mean(np.array(bad) < complete.threshold(lost))), 4)
                 for lost in (0.01, 0.05, 0.1, 0.25)

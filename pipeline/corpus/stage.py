@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 from cloze.core import storage
 from cloze.core.errors import DataError
-from cloze.core.humanize import format_count
+from cloze.core.humanize import format_count, most_first
 from cloze.core.stages.stage import BuildContext, Stage, StageResult
 from cloze.pipeline.corpus.config import COSTS, CorpusConfig, uses_distributed_shuffle
 from cloze.pipeline.corpus.read.sources import SliceGroup, group_slices, plan_reading
+from cloze.pipeline.corpus.readers.base import counted
 from cloze.pipeline.corpus.steps.chain import prepare_steps
 
 if TYPE_CHECKING:
@@ -47,15 +48,6 @@ SETTINGS = {
 Results = Sequence[Mapping[str, Any]]  # results of `ReadSliceGroup`, one per slice group
 
 
-def counted(counters: Counter[str] | dict[str, int], prefix: str) -> dict[str, int]:
-    """Return the counters that start with `prefix`, with the prefix removed."""
-    return {
-        name.removeprefix(prefix): count
-        for name, count in sorted(counters.items())
-        if name.startswith(prefix)
-    }
-
-
 def most_dropped(dropped: Mapping[str, int], retained: int) -> str:
     """Return a warning if one reason drops more than half of the documents; else ""."""
     texts = {
@@ -75,8 +67,7 @@ def most_dropped(dropped: Mapping[str, int], retained: int) -> str:
 
 def _by_count(counts: Mapping[str, int]) -> str:
     """Return `name count` of each entry, largest count first."""
-    ordered = sorted(counts.items(), key=lambda pair: (-pair[1], pair[0]))
-    return ", ".join(f"{name} {count:,}" for name, count in ordered)
+    return ", ".join(f"{name} {count:,}" for name, count in most_first(counts).items())
 
 
 def check_readable(config: CorpusConfig, results: Results) -> None:
@@ -304,11 +295,10 @@ def _write(
 def _summary(build: BuildContext, card: dict[str, Any]) -> dict[str, Any]:
     totals, duplicates = card["totals"], card["duplicates"]
     return {
-        "documents": totals["documents"],
-        "bytes": totals["bytes"],
-        "characters": totals["characters"],
-        "words": totals["words"],
-        "sentences": totals["sentences"],
+        **{
+            name: totals[name]
+            for name in ("documents", "bytes", "characters", "words", "sentences")
+        },
         "dropped": counted(build.counters, "dropped/"),
         "dropped_lines": counted(build.counters, "dropped_lines/"),
         "encodings": counted(build.counters, "encoding/"),

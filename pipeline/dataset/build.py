@@ -33,12 +33,7 @@ from cloze.pipeline.dataset.masking.salient import (
     spans_by_sentence,
     spans_file_name,
 )
-from cloze.pipeline.dataset.merge import (
-    bin_borders,
-    bucket_count,
-    count_tokens,
-    write_part,
-)
+from cloze.pipeline.dataset.merge import bin_borders, bucket_count, count_tokens, write_part
 from cloze.pipeline.dataset.pairings.registry import PAIRINGS
 from cloze.pipeline.dataset.pairings.segments import Segments, TokenizedDocuments, tokenize
 from cloze.pipeline.dataset.rows import RowBlock, assemble, part_path, part_schema

@@ -23,7 +23,7 @@ TOKENIZER = "tokenizer"
 MASKED, RANDOM, UNCHANGED = "masked", "random", "kept"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Prediction:
     """A predicted position: the original token, the token shown, and masked, random or kept."""
 
@@ -191,14 +191,7 @@ def _predictions(
     for position, shown in zip(mask["positions"], mask["input_ids"], strict=True):
         original = ids[position]
         kind = MASKED if shown == mask_id else UNCHANGED if shown == original else RANDOM
-        predictions.append(
-            Prediction(
-                position=position,
-                original=names.piece(original),
-                shown=names.piece(shown),
-                kind=kind,
-            )
-        )
+        predictions.append(Prediction(position, names.piece(original), names.piece(shown), kind))
     return tuple(predictions)
 
 

@@ -5,19 +5,20 @@ The same corpus gives the same bytes.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from cloze.core.humanize import format_bytes, format_count, templates_in
+from cloze.core.humanize import format_bytes, format_count, most_first, templates_in
 from cloze.pipeline.corpus.card.statistics import DOCUMENT_BINS, SENTENCE_BINS, add_up, added
-from cloze.pipeline.corpus.document import join_sentences as text_of
+from cloze.pipeline.corpus.document import join_sentences
 from cloze.pipeline.corpus.duplicates.signatures import jaccard
 from cloze.pipeline.corpus.provenance import UNKNOWN, Origin, merge_origins
 from cloze.pipeline.corpus.read.intermediate import PART, read_selected
-from cloze.pipeline.corpus.readers.base import IN_ARCHIVES
+from cloze.pipeline.corpus.readers.base import IN_ARCHIVES, counted
 
 if TYPE_CHECKING:
     from cloze.pipeline.corpus.config import CorpusConfig
@@ -49,6 +50,7 @@ def collect(
         counters: counters of the stage.
         parts: paths of the intermediate files without endings.
     """
+    counters = {name: count for name, count in counters.items() if count}
     retained = add_up(shards)
     sources = _sources(groups, results, plan, retained["sources"])
     totals = {
@@ -87,11 +89,11 @@ def collect(
             "document_words": {"limits": list(DOCUMENT_BINS), "counts": retained["documents"]},
             "sentence_words": {"limits": list(SENTENCE_BINS), "counts": retained["sentences"]},
         },
-        "dropped": _most_first(counters, "dropped/"),
-        "dropped_lines": _most_first(counters, "dropped_lines/"),
-        "dropped_files": _most_first(counters, "dropped_files/"),
-        "quarantined": _most_first(counters, "quarantined/"),
-        "encodings": _most_first(counters, "encoding/"),
+        **{
+            name: most_first(counted(counters, f"{name}/"))
+            for name in ("dropped", "dropped_lines", "dropped_files", "quarantined")
+        },
+        "encodings": most_first(counted(counters, "encoding/")),
         "examples": _examples(results),
         "duplicates": _duplicates(config, plan, parts),
         "decontamination": _decontamination(config, results, counters),
@@ -120,15 +122,6 @@ def collect(
     }
 
 
-def _most_first(counters: Mapping[str, int], prefix: str) -> dict[str, int]:
-    counts = [
-        (name.removeprefix(prefix), count)
-        for name, count in counters.items()
-        if name.startswith(prefix) and count
-    ]
-    return dict(sorted(counts, key=lambda pair: (-pair[1], pair[0])))
-
-
 def _sources(
     groups: Sequence[SliceGroup],
     results: Sequence[Mapping[str, Any]],
@@ -139,23 +132,12 @@ def _sources(
     files: dict[str, set[str]] = {}
     for group, result in zip(groups, results, strict=True):
         kind = group.kind
-        row = rows.setdefault(
-            kind,
-            {
-                "kind": kind,
-                "files": 0,
-                "read_documents": 0,
-                "read_bytes": 0,
-                "dropped_reading": 0,
-                "duplicates": 0,
-            },
-        )
+        columns = ("files", "read_documents", "read_bytes", "dropped_reading", "duplicates")
+        row = rows.setdefault(kind, {"kind": kind, **dict.fromkeys(columns, 0)})
         files.setdefault(kind, set()).update(single.slice.name for single in group.slices)
         row["read_documents"] += result["counters"].get("read/documents", 0)
         row["read_bytes"] += result["counters"].get("read/bytes", 0)
-        row["dropped_reading"] += sum(
-            count for name, count in result["counters"].items() if name.startswith("dropped/")
-        )
+        row["dropped_reading"] += sum(counted(result["counters"], "dropped/").values())
     for (kind, _, _), count in plan.pairs.items():
         rows[kind]["duplicates"] += count
     nothing = dict.fromkeys(("documents", "sentences", "words", "characters", "bytes"), 0)
@@ -177,9 +159,7 @@ def _origins(
     return [
         {
             "kind": row["kind"],
-            "name": by_label[row["origin"]].name,
-            "url": by_label[row["origin"]].url,
-            "date": by_label[row["origin"]].date,
+            **{name: getattr(by_label[row["origin"]], name) for name in ("name", "url", "date")},
             "licence": row["licence"],
             **{name: row[name] for name in ("documents", "words", "bytes")},
         }
@@ -192,11 +172,8 @@ def _shares(
 ) -> list[dict[str, Any]]:
     """Add to each source its share of the words and how often it was repeated."""
     words = max(1, sum(source["words"] for source in sources))
-    epochs = (
-        {group["name"]: group["epochs"] for group in plan.mixed}
-        if config.mixture_by == "source"
-        else {}
-    )
+    groups = plan.mixed if config.mixture_by == "source" else []
+    epochs = {group["name"]: group["epochs"] for group in groups}
     default = None if plan.mixed and not epochs else 1.0
     return [
         {
@@ -223,9 +200,9 @@ def _examples(results: Sequence[Mapping[str, Any]]) -> list[dict[str, str]]:
 
 def _duplicates(config: CorpusConfig, plan: CorpusPlan, parts: tuple[str, ...]) -> dict[str, Any]:
     minhash = config.minhash()
-    between: dict[tuple[str, str], int] = {}
+    between = Counter[tuple[str, str]]()
     for (kind, of, _), count in plan.pairs.items():
-        between[kind, of] = between.get((kind, of), 0) + count
+        between[kind, of] += count
     return {
         "method": config.dedup,
         "bands": config.dedup_bands,
@@ -252,19 +229,13 @@ def _pairs(config: CorpusConfig, plan: CorpusPlan, parts: tuple[str, ...]) -> li
     pairs = []
     for reason, duplicate, of in plan.examples:
         positions = [np.array(values, dtype=np.int32) for values in zip(duplicate, of, strict=True)]
-        texts = []
-        shown = []
-        for document in read_selected(parts, PART, *positions).to_pylist():
-            texts.append(text_of(document["sentences"], document["paragraphs"]))
-            shown.append(
-                {
-                    "id": document["id"],
-                    "title": document["title"],
-                    "split": document["split"],
-                    "characters": len(texts[-1]),
-                    "text": texts[-1][:EXCERPT],
-                }
-            )
+        documents = read_selected(parts, PART, *positions).to_pylist()
+        texts = [join_sentences(each["sentences"], each["paragraphs"]) for each in documents]
+        shown = [
+            {name: each[name] for name in ("id", "title", "split")}
+            | {"characters": len(text), "text": text[:EXCERPT]}
+            for each, text in zip(documents, texts, strict=True)
+        ]
         similarity = round(jaccard(texts[0], texts[1], config.dedup_ngram), 3)
         pairs.append(
             {"reason": reason, "similarity": similarity, "duplicate": shown[0], "kept": shown[1]}
@@ -275,20 +246,16 @@ def _pairs(config: CorpusConfig, plan: CorpusPlan, parts: tuple[str, ...]) -> li
 def _decontamination(
     config: CorpusConfig, results: Sequence[Mapping[str, Any]], counters: Mapping[str, int]
 ) -> dict[str, Any]:
-    tasks = {name: 0 for name, _, _ in config.task_files()} if config.decontaminate else {}
+    tasks = Counter({name: 0 for name, _, _ in config.task_files()} if config.decontaminate else {})
     for result in results:
-        for name, count in result["tasks"].items():
-            tasks[name] = tasks.get(name, 0) + count
+        tasks.update(result["tasks"])
     return {
         "words": config.decontaminate_words,
         "minimum_words": config.decontaminate_minimum_words,
         "unit": config.decontaminate_unit,
         "documents": counters.get("dropped/contaminated", 0),
         "paragraphs": counters.get("dropped_lines/contaminated", 0),
-        "tasks": [
-            {"name": name, "documents": count}
-            for name, count in sorted(tasks.items(), key=lambda pair: (-pair[1], pair[0]))
-        ],
+        "tasks": [{"name": name, "documents": count} for name, count in most_first(tasks).items()],
     }
 
 
@@ -353,10 +320,8 @@ def render(card: Mapping[str, Any]) -> str:
 
 def largest(values: Mapping[str, float], most: int) -> list[tuple[str, float]]:
     """Return the positive values, largest first; those beyond `most` are added up."""
-    entries = sorted(
-        ((name, value) for name, value in values.items() if value > 0),
-        key=lambda pair: (-pair[1], pair[0]),
-    )
+    positive = {name: value for name, value in values.items() if value > 0}
+    entries = list(most_first(positive).items())
     rest = entries[most - 1 :] if len(entries) > most else []
     others = [(f"{len(rest)} others", sum(value for _, value in rest))] if rest else []
     return [*entries[: len(entries) - len(rest)], *others]

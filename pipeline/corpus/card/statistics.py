@@ -7,6 +7,7 @@ workers.
 from __future__ import annotations
 
 import functools
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -16,6 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from cloze.core import random_keys
+from cloze.core.humanize import most_first
 from cloze.core.words import count_words
 
 I64 = npt.NDArray[np.int64]
@@ -121,7 +123,7 @@ def _sums(values: I64, offsets: I64) -> I64:
 def _group_sums(values: I64, members: I64, groups: int) -> list[int]:
     sums = np.zeros(groups, np.int64)
     np.add.at(sums, members, values)
-    return [int(value) for value in sums]
+    return list(map(int, sums))
 
 
 def added(rows: Iterable[Mapping[str, Any]], *names: str) -> dict[tuple[str, ...], dict[str, int]]:
@@ -137,12 +139,8 @@ def added(rows: Iterable[Mapping[str, Any]], *names: str) -> dict[tuple[str, ...
 
 def _histogram(values: I64, bins: tuple[int, ...]) -> list[int]:
     """Return the number of values per bin; the last count is of values above all limits."""
-    return [
-        int(count)
-        for count in np.bincount(
-            np.searchsorted(bins, values, side="left"), minlength=len(bins) + 1
-        )
-    ]
+    counts: list[int] = np.bincount(np.searchsorted(bins, values), minlength=len(bins) + 1).tolist()
+    return counts
 
 
 def _lowest(
@@ -168,10 +166,7 @@ def _samples(batch: pa.RecordBatch, total: int) -> list[dict[str, Any]]:
         samples.append(
             {
                 "rank": rank,
-                "id": document["id"],
-                "title": document["title"],
-                "source": document["source"],
-                "split": document["split"],
+                **{name: document[name] for name in ("id", "title", "source", "split")},
                 "sentences": len(document["sentences"]),
                 "text": text[:SAMPLE_CHARACTERS] + ("…" if len(text) > SAMPLE_CHARACTERS else ""),
             }
@@ -188,12 +183,9 @@ def _languages(batch: pa.RecordBatch, total: int) -> dict[str, int]:
     identify = _identify()
     if identify is None:
         return {}
-    counts: dict[str, int] = {}
-    for row in _lowest(batch, _LANGUAGE, LANGUAGE_DOCUMENTS, total)[0].tolist():
-        text = " ".join(batch["sentences"][row].as_py())[:LANGUAGE_CHARACTERS]
-        language = identify(text)[0] or "unknown"
-        counts[language] = counts.get(language, 0) + 1
-    return counts
+    rows, _ = _lowest(batch, _LANGUAGE, LANGUAGE_DOCUMENTS, total)
+    texts = (" ".join(batch["sentences"][row].as_py()) for row in rows.tolist())
+    return Counter(identify(text[:LANGUAGE_CHARACTERS])[0] or "unknown" for text in texts)
 
 
 def add_up(shards: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
@@ -202,7 +194,7 @@ def add_up(shards: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     documents = np.zeros(len(DOCUMENT_BINS) + 1, dtype=np.int64)
     sentences = np.zeros(len(SENTENCE_BINS) + 1, dtype=np.int64)
     samples: list[dict[str, Any]] = []
-    languages: dict[str, int] = {}
+    languages = Counter[str]()
     infoboxes = {"documents": 0, "fields": 0}
     for shard in shards:
         origins += shard["origins"]
@@ -211,8 +203,7 @@ def add_up(shards: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
         samples = sorted(
             [*samples, *shard["samples"]], key=lambda sample: (sample["rank"], sample["id"])
         )[:SAMPLES]
-        for language, count in shard["languages"].items():
-            languages[language] = languages.get(language, 0) + count
+        languages.update(shard["languages"])
         infoboxes = {name: count + shard["infoboxes"][name] for name, count in infoboxes.items()}
     return {
         "sources": {kind: figures for (kind,), figures in added(origins, "kind").items()},
@@ -227,6 +218,6 @@ def add_up(shards: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
         "samples": [
             {name: value for name, value in sample.items() if name != "rank"} for sample in samples
         ],
-        "languages": dict(sorted(languages.items(), key=lambda pair: (-pair[1], pair[0]))),
+        "languages": most_first(languages),
         "infoboxes": infoboxes,
     }

@@ -231,7 +231,7 @@ def plan_by_shuffle(
         columns.gather(files)
         rows = columns.load("row").astype(np.int64)
         numbers = rows + np.repeat(begins, np.diff(columns.begins))
-        records = are_records(numbers, np.cumsum([0, *documents]), request.kinds)
+        records = are_records(request.kinds, documents)[numbers]
         found = find_duplicates(columns, request.minhash, request.exact, request.threshold, records)
         duplicates = replace(
             found,

@@ -134,8 +134,8 @@ def find_duplicates(
         near = alive & (label != np.arange(count, dtype=np.int32))
         reason[near] = NEAR
         of[near] = label[near]
-    of = of[of]  # resolve chains: a repeated id may point to a document that is itself a duplicate
-    of = of[of]
+    # resolve chains: a repeated id may point to an exact duplicate, and that one to a near one
+    of = of[of][of[of]]
     dropped = np.flatnonzero(reason != RETAINED)
     dropped = dropped[np.argsort(by_rank[dropped])]
     same_id = np.unique(np.concatenate(later_occurrences(key, reason == RETAINED)))
@@ -221,7 +221,7 @@ def plan(
     """
     with local_columns(request.plan_file) as columns:
         columns.gather(references, report)
-        records = are_records(np.arange(columns.count), columns.begins, request.kinds)
+        records = are_records(request.kinds, np.diff(columns.begins))
         duplicates = find_duplicates(
             columns, request.minhash, request.exact, request.threshold, records
         )
@@ -257,11 +257,8 @@ def write_plan(
     def retained_batches() -> Iterator[pa.RecordBatch]:
         if numbers is None:
             for rows in rows_by_shard(key, shards, retained):
-                positions = [
-                    *columns.where(rows),
-                    duplicates.repeated.copies_of(rows).astype(np.int32),
-                ]
-                yield pa.record_batch(positions, schema=PLAN)
+                copy = duplicates.repeated.copies_of(rows).astype(np.int32)
+                yield pa.record_batch([*columns.where(rows), copy], schema=PLAN)
         else:
             # a repetition of a renamed document is no copy that another one of its id is
             unique = copies + duplicates.repeated.copies_of(numbers) * (copies.max(initial=0) + 1)

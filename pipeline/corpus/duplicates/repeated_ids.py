@@ -58,13 +58,11 @@ def number_repeated_ids(numbers: I64, keys: U64, high: U64, low: U64) -> Repeate
     return RepeatedIds(numbers[order[by_number]], copies[by_number])
 
 
-def are_records(numbers: I64, begins: I64, kinds: Sequence[str]) -> Bools:
+def are_records(kinds: Sequence[str], documents: Sequence[int] | I64) -> Bools:
     """Return which documents are of sources with columns, bool [n].
 
     Args:
-        numbers: int64 [n], documents.
-        begins: int64 [parts + 1], number of the first document of each intermediate file.
         kinds: kind of source of each intermediate file.
+        documents: number of its documents.
     """
-    flags = np.array([find_reader(kind).has_columns for kind in kinds], dtype=bool)
-    return flags[np.searchsorted(begins, numbers, side="right") - 1]
+    return np.repeat(np.array([find_reader(kind).has_columns for kind in kinds], bool), documents)

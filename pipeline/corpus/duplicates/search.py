@@ -85,15 +85,9 @@ def union(label: I32, left: I64, right: I64) -> None:
         apart = left_label != right_label
         if not apart.any():
             return
-        left, right, left_label, right_label = (
-            left[apart],
-            right[apart],
-            left_label[apart],
-            right_label[apart],
-        )
-        np.minimum.at(
-            label, np.maximum(left_label, right_label), np.minimum(left_label, right_label)
-        )
+        left, right = left[apart], right[apart]
+        labels = np.stack((left_label[apart], right_label[apart]))
+        np.minimum.at(label, labels.max(axis=0), labels.min(axis=0))
         while not np.array_equal(label, shorter := label[label]):
             label[:] = shorter
 
@@ -139,15 +133,18 @@ def verified_duplicates(
     of = np.arange(alive.size, dtype=np.int32)
     undecided = np.flatnonzero(alive)
     band_columns: random_keys.U64 | None = None  # [undecided, bands], once few remain
+
+    def column(number: int) -> random_keys.U64:
+        if band_columns is not None:
+            return band_columns[:, number]
+        values = band(number)
+        return values if undecided.size == of.size else values[undecided]
+
     for _ in range(_ROUNDS):
         shared = np.zeros(undecided.size, dtype=bool)  # shares a band with any other
         blocked = np.zeros(undecided.size, dtype=bool)  # shares a band with an earlier one
         for number in range(bands):
-            later, first = later_occurrences(
-                _column(band, number, undecided, of.size)
-                if band_columns is None
-                else band_columns[:, number]
-            )
+            later, first = later_occurrences(column(number))
             blocked[later] = shared[later] = shared[first] = True
         if not blocked.any():
             return of
@@ -155,16 +152,10 @@ def verified_duplicates(
         if band_columns is not None:
             band_columns = band_columns[shared]
         elif undecided.size <= _IN_MEMORY_DOCUMENTS:
-            band_columns = np.stack(
-                [_column(band, number, undecided, of.size) for number in range(bands)], axis=1
-            )
+            band_columns = np.stack(list(map(column, range(bands))), axis=1)
         leader = np.full(undecided.size, undecided.size, dtype=np.int64)
         for number in range(bands):
-            later, first = later_occurrences(
-                _column(band, number, undecided, of.size)
-                if band_columns is None
-                else band_columns[:, number]
-            )
+            later, first = later_occurrences(column(number))
             selected = leads[first] & (leader[later] != first)
             later, first = later[selected], first[selected]
             alike = _alike(sketches, undecided[later], undecided[first], threshold)
@@ -172,17 +163,10 @@ def verified_duplicates(
         dropped = leader < undecided.size
         of[undecided[dropped]] = undecided[leader[dropped]].astype(np.int32)
         remaining = ~leads & ~dropped
-        undecided, band_columns = (
-            undecided[remaining],
-            None if band_columns is None else band_columns[remaining],
-        )
-    columns = (
-        _column(band, number, undecided, of.size)
-        if band_columns is None
-        else band_columns[:, number]
-        for number in range(bands)
-    )
-    _decide_in_order(of, undecided, list(map(_members, columns)), sketches, threshold)
+        undecided = undecided[remaining]
+        band_columns = None if band_columns is None else band_columns[remaining]
+    begins = [_members(column(number)) for number in range(bands)]
+    _decide_in_order(of, undecided, begins, sketches, threshold)
     return of
 
 
@@ -194,11 +178,7 @@ def _members(column: random_keys.U64) -> I64:
 
 
 def _decide_in_order(
-    of: I32,
-    undecided: I64,
-    begins: Sequence[I64],
-    sketches: Callable[[I64], U8],
-    threshold: float,
+    of: I32, undecided: I64, begins: Sequence[I64], sketches: Callable[[I64], U8], threshold: float
 ) -> None:
     """Decide the documents one by one, each by the kept ones in its buckets; write into `of`.
 
@@ -226,13 +206,6 @@ def _decide_in_order(
         else:
             kept[own + sizes[own]] = row
             sizes[own] += 1
-
-
-def _column(
-    band: Callable[[int], random_keys.U64], number: int, waiting: I64, count: int
-) -> random_keys.U64:
-    column = band(number)
-    return column if waiting.size == count else column[waiting]
 
 
 def _alike(sketches: Callable[[I64], U8], left: I64, right: I64, threshold: float) -> Bools:

@@ -187,7 +187,7 @@ def deduplicate(config: SemDedupConfig, build: BuildContext) -> StageResult:
     scratch = storage.join(build.scratch, "files")
     storage.make_dirs(scratch)
     centres_file, members = (
-        storage.join(scratch, name) for name in ("centres.arrow", "members.arrow")
+        storage.join(scratch, f"{name}.arrow") for name in ("centres", "members")
     )
     sample, documents = _sample(vectors, config)
     mean = mean_of(sample) if config.center else None
@@ -343,12 +343,8 @@ def _examples(corpus: CorpusShards, dropped: pa.Table) -> list[dict[str, Any]]:
 def _describe(corpus: CorpusShards, shard: int, row: int) -> dict[str, Any]:
     document = read_shard(corpus.file(corpus.names[shard])).slice(row, 1).to_pylist()[0]
     text = join_sentences(document["sentences"], document.get("paragraphs", ()))
-    return {
-        "id": document["id"],
-        "title": document.get("title", ""),
-        "characters": len(text),
-        "text": text[:EXCERPT],
-    }
+    names = {"id": document["id"], "title": document.get("title", "")}
+    return {**names, "characters": len(text), "text": text[:EXCERPT]}
 
 
 def _summary(

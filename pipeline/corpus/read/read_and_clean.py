@@ -100,7 +100,8 @@ class IntermediateWriter:
         self._stack = contextlib.ExitStack()
         self._names = {f"{path}.arrow": PART, f"{path}.refs.arrow": references}
         self._references = references
-        self._dropped_path = f"{path}.dropped.arrow" if keep_dropped else None
+        if keep_dropped:
+            self._names[f"{path}.dropped.arrow"] = DROPPED_SCHEMA
         self._runs = SortedBatches(
             pa.schema([*PART, *(field for field in references if field.name != "key")])
         )
@@ -109,11 +110,7 @@ class IntermediateWriter:
         self.documents = self.bytes = 0
 
     def __enter__(self) -> IntermediateWriter:
-        names = {
-            **self._names,
-            **({self._dropped_path: DROPPED_SCHEMA} if self._dropped_path else {}),
-        }
-        for name, arrow_schema in names.items():
+        for name, arrow_schema in self._names.items():
             handle = self._stack.enter_context(storage.atomic_output(name))
             self._files.append(self._stack.enter_context(pa.ipc.new_file(handle, arrow_schema)))
         return self

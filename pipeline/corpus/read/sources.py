@@ -366,11 +366,9 @@ def _by_file(listed: Iterable[ListedSlice]) -> Mapping[_File, Mapping[Source, li
     """Return the slices of each file, by the sources that name it."""
     slices_by_file: dict[_File, dict[Source, list[Slice]]] = {}
     for listed_slice in listed:
-        sha256 = (
-            listed_slice.files[0][1]
-            if len(listed_slice.files) == 1
-            else fingerprints.combine_hashes(listed_slice.files)
-        )
+        (_, sha256), *others = listed_slice.files
+        if others:
+            sha256 = fingerprints.combine_hashes(listed_slice.files)
         key = listed_slice.slice.kind, listed_slice.slice.name, sha256, listed_slice.slice.fields
         known_slices = slices_by_file.setdefault(key, {}).setdefault(listed_slice.source, [])
         if all(

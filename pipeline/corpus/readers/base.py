@@ -15,6 +15,7 @@ from typing import Any, TypeAlias
 
 from cloze.core import storage
 from cloze.core.errors import DataError, bounded
+from cloze.core.humanize import most_first
 from cloze.pipeline.corpus.document import Document
 from cloze.pipeline.corpus.options import MAXIMUM_UNREADABLE_SHARE, CorpusOptions
 from cloze.pipeline.corpus.provenance import NOTHING_KNOWN, Origin
@@ -73,6 +74,15 @@ class UnreadableItem:
     offset: int  # bytes from the start of the decompressed file; 0 if unknown
     reason: str
     sentence: str
+
+
+def counted(counters: Mapping[str, int], prefix: str) -> dict[str, int]:
+    """Return the counters that start with `prefix`, with the prefix removed."""
+    return {
+        name.removeprefix(prefix): count
+        for name, count in sorted(counters.items())
+        if name.startswith(prefix)
+    }
 
 
 MOST_UNREADABLE = 1000  # entries per slice; more are only counted
@@ -344,13 +354,13 @@ def count_endings(names: Iterable[str]) -> Counter[str]:
         is_ending = 1 < len(ending) <= _LONGEST_ENDING and ending.isprintable()
         kind = "link" if name.endswith("/") else ending if is_ending else "no ending"
         counts["hidden" if _is_hidden(name) else kind] += 1
-    first = sorted(counts.items(), key=lambda pair: (-pair[1], pair[0]))[:_MOST_ENDINGS]
+    first = list(most_first(counts).items())[:_MOST_ENDINGS]
     return Counter({**dict(first), _OTHERS: counts.total() - sum(count for _, count in first)})
 
 
 def describe_endings(counts: Mapping[str, int]) -> str:
     """Return `ending count` of each entry, largest count first, the sum of others last."""
-    order = sorted(counts.items(), key=lambda pair: (pair[0] == _OTHERS, -pair[1], pair[0]))
+    order = sorted(most_first(counts).items(), key=lambda pair: pair[0] == _OTHERS)
     return ", ".join(f"{ending} {count:,}" for ending, count in order if count)
 
 

@@ -363,8 +363,7 @@ def read_whole(file_slice: Slice, options: CorpusOptions, tally: ReadCounters) -
         tally.record_damage(error.reason, str(error), offset=error.offset)
         return None
     tally.quarantine(
-        "too_large",
-        f"the file has more than {limit:,} bytes of text, and is no single document",
+        "too_large", f"the file has more than {limit:,} bytes of text, and is no single document"
     )
     return None
 

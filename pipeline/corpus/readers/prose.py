@@ -10,7 +10,13 @@ import re
 from pathlib import Path
 
 from cloze.core.words import UNSPACED_LETTER
-from cloze.pipeline.corpus.document import ELLIPSIS, LATIN, OTHER_SCRIPTS, is_unmarked
+from cloze.pipeline.corpus.document import (
+    ELLIPSIS,
+    ETHIOPIC_STOP,
+    LATIN,
+    OTHER_SCRIPTS,
+    is_unmarked,
+)
 
 
 def read_lists(path: Path, separator: str | None = None) -> dict[str, list[str]]:
@@ -139,7 +145,9 @@ def _has_finite(words: list[str]) -> bool:
 # Closing marks of any language; German closes with the opening mark of English.
 _CLOSERS = "\"'”’“‘»›«‹)\\]」』）》】"
 _BURMESE_STOP = "၊"  # ends a clause as often as a sentence
-_END = re.compile(rf"[{LATIN}{OTHER_SCRIPTS}{ELLIPSIS}{_BURMESE_STOP}][{_CLOSERS}\s]*\Z")
+_END = re.compile(
+    rf"(?:[{LATIN}{OTHER_SCRIPTS}{ELLIPSIS}{_BURMESE_STOP}]|{ETHIOPIC_STOP})[{_CLOSERS}\s]*\Z"
+)
 _LONGEST_END = 8  # characters of an end mark and closing marks
 # Inside a line: only marks with hardly any other use, followed by a blank if the script has blanks.
 _INNER_END = re.compile(rf"[{LATIN}] |[{OTHER_SCRIPTS}]")

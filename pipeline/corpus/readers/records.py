@@ -258,7 +258,9 @@ def _read_lines(
                     remedy=_LINE_ADVICE,
                 )
                 break
-            reason, fault = _fault(line.data, error)
+            reason, fault = "bad_json", f"is no JSON ({error})"
+            if isinstance(error, UnicodeDecodeError):
+                reason, fault = "bad_utf8", f"is not UTF-8 at its byte {error.start:,}"
             tally.quarantine(reason, f"{where} {fault}", offset=line.offset)
             continue
         for place, record in enumerate(found):
@@ -305,7 +307,12 @@ class Number(float):
         return self.digits
 
 
-_LENIENT = json.JSONDecoder(strict=False, parse_float=Number)
+_MOST_DIGITS = 4000  # of an integer; Python refuses longer ones, which would cost the line
+_LENIENT = json.JSONDecoder(
+    strict=False,
+    parse_float=Number,
+    parse_int=lambda digits: (int if len(digits) < _MOST_DIGITS else Number)(digits),
+)
 
 
 def _parse_leniently(data: bytes | bytearray) -> list[Any]:
@@ -353,13 +360,6 @@ def _elements(source: ByteSource, id_name: str, tally: ReadCounters) -> list[Any
             tally.record_damage("bad_json", message, offset=getattr(error, "pos", 0))
             return []
     return io.BytesIO(data)
-
-
-def _fault(data: bytes, error: ValueError) -> tuple[str, str]:
-    """Return (reason, message) for a line that does not parse."""
-    if isinstance(error, UnicodeDecodeError):
-        return "bad_utf8", f"is not UTF-8 at its byte {error.start:,}"
-    return "bad_json", f"is no JSON ({error})"
 
 
 reader = JsonlReader()

@@ -58,11 +58,9 @@ def repair(document: Document) -> CleaningResult:
     changed = (
         title != document.title or paragraphs != document.paragraphs or infobox != document.infobox
     )
-    return CleaningResult(
-        replace(document, title=title, paragraphs=paragraphs, infobox=infobox)
-        if changed
-        else document
-    )
+    if changed:
+        document = replace(document, title=title, paragraphs=paragraphs, infobox=infobox)
+    return CleaningResult(document)
 
 
 def _build_repair(options: RepairOptions) -> StepFunction | None:

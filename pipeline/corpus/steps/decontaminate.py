@@ -268,11 +268,9 @@ def decontaminate(
     """
     if unit == "document":
         match = index.find(document.text)
-        return (
-            CleaningResult(document)
-            if match is None
-            else CleaningResult(None, REASON, matches=(TaskMatch(*match),))
-        )
+        if match is None:
+            return CleaningResult(document)
+        return CleaningResult(None, REASON, matches=(TaskMatch(*match),))
     remaining: list[str] = []
     removed: list[RemovedText] = []
     matches: list[TaskMatch] = []

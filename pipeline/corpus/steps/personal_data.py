@@ -17,14 +17,7 @@ from typing_extensions import Self
 from cloze.core.words import UNSPACED_LETTER
 from cloze.pipeline.corpus.document import Document
 from cloze.pipeline.corpus.options import CorpusOptions
-from cloze.pipeline.corpus.steps.accounts import (
-    BETWEEN,
-    LABELS,
-    OTHER_NUMBERS,
-    Span,
-    cards,
-    ibans,
-)
+from cloze.pipeline.corpus.steps.accounts import BETWEEN, LABELS, OTHER_NUMBERS, Span, cards, ibans
 from cloze.pipeline.corpus.steps.base import CleaningResult, CleaningStep, RemovedText, StepFunction
 
 Kind = Literal["email", "phone", "ip", "card", "iban"]
@@ -114,6 +107,15 @@ _ANNOUNCEMENTS = """
     మొబైల్ దూరవాణి โทร มือถือ เบอร์ แฟกซ์ สายด่วน 电话 電話 手机 手機 致电 致電 热线 熱線 专线
     專線 传真 傳真 座机 拨打 撥打 携帯 ファックス ファクス ダイヤル 直通 連絡先 전화 휴대폰 핸드폰
     팩스 연락처 폰
+    kontakt- contact- contatt- contat- ruft ruf ring ringe ringen anruf- anzurufen appel appelez
+    appeler joignable joindre llama llame llamar llamad llámanos llámenos trucar truca truqueu
+    chiama chiamare chiamate chiamaci ligue ligar bel bellen soita soittaa soittakaa
+    helista helistage zvaniet skambinkite skambink zadzwoń dzwoń dzwonić volejte zavolejte
+    zavolajte volajte hívjon hívja hívj hívjanak sunați sunaţi sunati apelați обадете обади
+    позовите позови назовите nazovite nazovi pozovite pozovi pokličite pokliči zovite arayın
+    arayınız arayabilirsiniz καλέστε καλέσετε gọi hubungi kontak התקשרו התקשר להתקשר חייגו شماره
+    رابطہ کال संपर्क कॉल যোগাযোগ কল தொடர்பு அழைக்க కాల్ సంప్రదించ ติดต่อ สอบถาม 联系方式 联系人
+    聯絡 聯繫 微信 お問い合わせ 問合せ 연락 문의
 """
 _WHOLE = frozenset(_ANNOUNCEMENTS.split())
 _STEMS = tuple(word[:-1] for word in _WHOLE if word.endswith("-"))
@@ -256,10 +258,12 @@ def _ascii_forms() -> dict[str, str]:
 
 
 _BLANKS = "\u00a0\u2007\u2009\u202f\u3000"
-_FIND: dict[Kind, Callable[[str], Iterator[Span]]] = {
-    "email": emails,
-    "card": cards,
-    "iban": ibans,
+_FIND: dict[Kind, Callable[[str, str, str], Iterator[Span]]] = {
+    "email": lambda text, _context, _language: emails(text),
+    "card": lambda text, _context, _language: cards(text),
+    "iban": lambda text, _context, _language: ibans(text),
+    "ip": lambda text, context, _language: ip_addresses(text, context),
+    "phone": phones,
 }
 
 
@@ -279,12 +283,7 @@ def mask_text(
     for kind, token in tokens.items():
         pieces: list[str] = []
         position = 0
-        if kind == "phone":
-            spans = sorted(phones(separated, plain, language))
-        elif kind == "ip":
-            spans = sorted(ip_addresses(separated, plain))
-        else:
-            spans = sorted(_FIND[kind](separated))
+        spans = sorted(_FIND[kind](separated, plain, language))
         if kind == "email" and not spans:
             spans = sorted(emails(plain))
         for begin, end in spans:

@@ -1,8 +1,6 @@
 """Rules, by language, on whether a sentence continues after an end mark.
 
-The tables list abbreviations without the final period. For English they supplement sentencex.
-NEVER_FINAL_ABBREVIATIONS precede a name or another word in any case: no sentence ends after them. ABBREVIATIONS_BEFORE_NUMBERS precede a
-number, a bracket or a small letter: there no sentence ends, but before a capital one may.
+sentence_rules.txt lists the words of each language. English has rules that supplement sentencex.
 """
 
 from __future__ import annotations
@@ -10,110 +8,25 @@ from __future__ import annotations
 import functools
 import re
 from dataclasses import dataclass
+from pathlib import Path
 
-NEVER_FINAL_ABBREVIATIONS = {
-    "de": "bzgl bspw evtl ggf inkl insb i.d.R o.ä vgl z.Hd Hr Hrn Fr Frl Prof Dr Ing Dipl Mag St Str "
-    "geb gest Abt Abs "
-    "Bd Hrsg zzgl Mio Mrd u.a v.a s.a d.h z.B i.A griech lat engl frz ital span russ poln österr "
-    "hebr arab v n z i u d o a chr bzw ca std",
-    "fr": "M MM Mme Mmes Mlle Mlles Me Mgr Dr Drs Pr St Ste Sts Cie av apr env art éd hab cf vol "
-    "chap fig bd boul réf "
-    "p.ex c.-à-d h.c",
-    "es": "Sr Sra Sres Srta D Dña Dr Dra Dres Ud Uds Vd Vds Prof Profa Lic Ing Arq Gral Cnel Cap Sto "
-    "Sta Fr Mons Excmo "
-    "Ilmo aprox núm art pág págs vol cap fig av Avda c p.ej ee cc ff rr jj ss av",
-    "it": "sig sigg sig.ra sig.na dott dott.ssa prof prof.ssa avv ing arch geom on rev mons gen col "
-    "cap sen pag pagg "
-    "art artt vol cap fig n nn cfr ca spett gent p.es",
-    "pt": "Sr Sra Srs Srta Dr Dra Drs Prof Profa Eng Arq Exmo Exma Gen Cel Cap D Sto Sta av art pág "
-    "págs vol cap fig n "
-    "núm aprox cf p.ex",
-    "nl": "dhr mevr mw mej dr drs ing ir mr prof ds st jhr mgr o.a d.w.z m.n i.p.v t.o.v t.a.v bijv "
-    "bv ca nr nrs blz "
-    "vgl resp evt incl excl afb fig i.v.m a.u.b z.g s.v.p o a d w z m i p t v b",
-    "pl": "prof dr hab inż mgr lek ks św im ul al pl os gen płk kpt por np tzn tzw m.in nr str s t "
-    "wyd zob por red tj "
-    "woj pow gm ur zm",
-    "ru": "г-н г-жа ул пр пл пер д корп кв им св см ср рис табл стр гл ст илл проф акад доц канд д-р "
-    "ген полк кап тов "
-    "гр род ум напр т.н т.е т.к с о лат греч др.-греч нем англ франц итал исп польск араб",
-    "uk": (
-        "вул пл пров буд кв ім св див рис табл стор с гл ст проф акад доц д-р ген полк нар напр "
-        "т.зв тобто бл м с о смт лат грец нім англ франц італ польск"
-    ),
-    "sv": (
-        "dr prof st bl.a t.ex s.k d.v.s ca resp inkl exkl nr fig kap jfr f.d fr.o.m t.o.m t d v s"
-    ),
-    "da": (
-        "dr prof hr fr st bl.a f.eks d.v.s dvs ca hhv inkl ekskl nr fig kap jf s.k pga mht f d v s"
-    ),
-    "no": "dr prof hr fr st bl.a f.eks dvs ca hhv inkl ekskl nr fig kap jf s.k pga mht f d v s",
-    "cs": (
-        "dr prof doc ing mgr bc mudr judr phdr sv p ul nám tř č čís str s obr tab např tzv tj mj "
-        "cca resp odst n př sv mil mld"
-    ),
-    "ar": "د أ م ص ج ق.م",
-    "tr": (
-        "dr prof doç yrd av sn st mah cad sok bul no s örn bkz yy m.ö m.s i.ö i.s alm fr lat yun "
-        "osm hz m i"
-    ),
-    "fi": "prof tri ks esim ns mm nk klo nro s kpl mrd milj e j kr n",
-    "hu": "dr prof özv ifj id st kb pl ún vö ld sz i kr",
-    "ro": "dl dna dra dr prof ing av str nr pag fig vol cap art cca ex d î lt sf",
-    "el": "κ κα κκ δρ καθ αρ σελ βλ πρβλ λ.χ π.χ δηλ",
-    "bg": (
-        "д-р проф инж акад св ул бул чл ал ген полк доц напр т.е т.нар вж гр обл общ им пл с в лат"
-    ),
-    "hr": "dr prof mr sv ul br str npr tj tzv akad ing gđa gdin ur",
-    "sr": "др проф мр св ул бр стр нпр тј тзв акад инж г-ђа г-дин ур",
-    "sl": "dr prof mag sv ul št str npr tj t.i ing ga",
-    "lt": "dr prof pvz žr t.y pan pr gat nr psl šv a kun",
-    "lv": "dr prof piem t.i sk lpp nr sv",
-    "et": "dr prof hr pr vt nt lk nr püha",
-    "is": "dr próf sr hr fr sbr t.d þ.e nr bls",
-    "id": "dr prof drs ir hj tn ny sdr jl hlm kec kab prov kel rp st kh k.h",
-    "vi": "tp ts gs pgs ths bs tx",
-    "kk": "акад проф ж жж ғ ғғ б.з.б б.з млн млрд мың",
-    "ka": (
-        "მდ ძვ ახ წწ ქ სოფ ბ-ნი ქ-ნი მაგ იხ შდრ გვ ლათ ბერძნ ინგლ ფრანგ გერმ რუს იტალ არაბ სპარს "
-        "თურქ პროფ აკად წმ"
-    ),
-    "hi": "डॉ डा प्रो प्रा पं स्व श्री श्रीमती कु मो मि ई.पू ई.सा.पू कि.ग्रा सेमी से.मी रु रू नं क्र "
-    "सं वि.सं उदा जि "
-    "ए बी सी डी ई एफ जी एच आई जे के एल एम एन ओ पी आर एस टी यू वी एक्स वाई जेड",
-    "bn": (
-        "ড ডা মো মি প্রফে অধ্যা খ্রি খ্রি.পূ কি.মি এ বি সি ডি এফ জি এইচ আই জে কে এল এম এন ও পি আর "
-        "এস টি ইউ ভি"
-    ),
-    "ta": ("திரு டாக் டாக்டர் பேரா கி.மு கி.பி ரூ எண் எம் எஸ் ஆர் கே டி வி ஜி என் பி ஏ சி ஜே எல் எப்"),
-    "te": ("డా డాక్టర్ ప్రొ శ్రీ శ్రీమతి క్రీ.శ క్రీ.పూ సెం.మీ రూ నం ఎ బి సి డి ఇ ఎఫ్ జి హెచ్ ఐ జె కె ఎల్ ఎం ఎన్ ఓ పి ఆర్ ఎస్ టి"),
-    "kn": ("ಡಾ ಪ್ರೊ ಶ್ರೀ ಶ್ರೀಮತಿ ಕ್ರಿ.ಶ ಕ್ರಿ.ಪೂ ಸೆಂ.ಮೀ ರೂ ನಂ ಎ ಬಿ ಸಿ ಡಿ ಎಫ್ ಜಿ ಎಚ್ ಐ ಜೆ ಕೆ ಎಲ್ ಎಂ ಎನ್ ಪಿ ಆರ್ ಎಸ್ ಟಿ"),
-    "ml": (
-        "ഡോ പ്രൊഫ പ്രഫ ശ്രീ ശ്രീമതി ക്രി ക്രി.പി ക്രി.മു സെ.മീ രൂ നം എ ബി സി ഡി എഫ് ജി എച്ച് ഐ ജെ "
-        "കെ എൽ എം എൻ ഒ പി ആർ എസ് ടി"
-    ),
-    "gu": (
-        "ડૉ ડો પ્રો શ્રી શ્રીમતી સ્વ ઈ.સ ઈ.સ.પૂ સે.મી રૂ નં વિ.સં એ બી સી ડી એફ જી એચ આઈ જે કે એલ "
-        "એમ એન પી આર એસ ટી"
-    ),
-    "pa": "ਡਾ ਪ੍ਰੋ ਸ੍ਰੀ ਸ਼੍ਰੀ ਈ.ਪੂ ਕਿ.ਮੀ ਰੁ ਨੰ ਏ ਬੀ ਸੀ ਡੀ ਐਫ ਜੀ ਐਚ ਆਈ ਜੇ ਕੇ ਐਲ ਐਮ ਐਨ ਪੀ ਆਰ ਐਸ ਟੀ",
-}
-ABBREVIATIONS_BEFORE_NUMBERS = {
-    "bg": "г гг в вв хил млн млрд лв км м кг см т др",
-    "cs": "tis mil mld hod min km kg ks",
-    "id": "no vol hal",
-    "hr": "st god tis mil mlrd",
-    "de": "etc usw max min Nr S Kap Abb Tab Art Jh Jhs sog sogen",
-    "fr": "p pp n no nos env ca vs max min t ch col l",
-    "es": "p pp n no ca vs max min s ss a d sig",
-    "it": "p pp no ca vs max min sec secc",
-    "ro": "sec nr pag",
-    "sr": "г гг ст в хиљ мил млрд",
-    "pt": "p pp no ca vs máx mín séc",
-    "nl": "p pp vs max min e.v",
-    "pl": "r w ww ok godz pkt tys mln mld poz art",
-    "ru": "г гг в вв ок тыс млн млрд руб коп с п пп т тт №",
-    "uk": "р рр ст тис млн млрд грн коп п пп т",
+from cloze.pipeline.corpus.readers.prose import read_lists
+
+
+def _by_language(entries: list[str]) -> dict[str, frozenset[str]]:
+    """Return the words after each `language:`."""
+    words: dict[str, list[str]] = {}
+    for entry in entries:
+        if entry.endswith(":"):
+            listed = words.setdefault(entry[:-1], [])
+        else:
+            listed.append(entry)
+    return {language: frozenset(listed) for language, listed in words.items()}
+
+
+_TABLES = {
+    name: _by_language(entries)
+    for name, entries in read_lists(Path(__file__).with_suffix(".txt")).items()
 }
 
 # A number and one of these abbreviations after one of these words only open a sentence: `В 1950 г.`
@@ -125,37 +38,6 @@ _AND_SO_ON = frozenset("т.д т.п т.ін т.н".split())
 
 # A period after a number makes it an ordinal: `3. Oktober`, `19. Jahrhundert`, `5. května`.
 ORDINALS = frozenset("de da no fi cs sk sl hr sr bs hu pl et lv is tr lb".split())
-
-# German capitalizes the noun after an ordinal, so a sentence ends there only before a word that
-# often begins one.
-SENTENCE_STARTERS = {
-    "de": "Der Die Das Den Dem Des Ein Eine Einen Einem Einer Er Sie Es Wir Ich Ihr Man Dies Diese "
-    "Dieser Dieses Diesem "
-    "Diesen Jede Jeder Alle Viele Einige Andere "
-    "In Im Am An Auf Aus Bei Beim Bis Durch Für Gegen Hinter Mit Nach Neben Ohne Seit Trotz Über "
-    "Um Unter Von Vom "
-    "Vor Während Wegen Zu Zum Zur Zwischen "
-    "Aber Allerdings Als Also Auch Außerdem Bald Bereits Da Dabei Dadurch Dafür Daher Damals Damit "
-    "Danach Dann "
-    "Daraufhin Darin Daran Darauf Dazu Dennoch Denn Deshalb "
-    "Doch Dort Ebenso Erst Heute Hier Hierbei Jedoch Jetzt Nachdem Nicht Noch Nun Nur Ob Obwohl "
-    "Oder Schließlich "
-    "Sein Seine Seinen Seiner Ihre Ihren So Sodann Somit Später Und "
-    "Was Weil Weitere Wenn Wer Wie Wo Zudem Zuerst Zunächst Zugleich Unsere Mein Meine Kein "
-    "Keine".split(),
-}
-
-# Languages that are split by the rules of a related one.
-RELATED = {
-    "af": "nl", "als": "de", "an": "es", "as": "bn", "ast": "es", "az": "tr", "ba": "kk",
-    "bar": "de", "be": "ru", "bs": "hr",
-    "ca": "es", "dsb": "cs", "fo": "da", "frr": "de", "fy": "nl", "gl": "pt", "gsw": "de",
-    "hsb": "cs", "ky": "kk", "lb": "de",
-    "li": "nl", "mk": "bg", "mr": "hi", "ms": "id", "nb": "no", "nds": "de", "ne": "hi", "nn": "no",
-    "oc": "fr", "rm": "de",
-    "rue": "uk", "sa": "hi", "sh": "hr", "sk": "cs", "szl": "pl", "tt": "kk", "vls": "nl",
-    "wa": "fr",
-}  # fmt: skip
 
 # Titles of English names in other languages, capitalized like this.
 _ENGLISH_TITLES = frozenset(
@@ -217,11 +99,6 @@ _ANSWERED = re.compile(r"(?:s?he|said|asked|cried|replied|and|or|nor|but|for)\b"
 _SHORT_SENTENCE = 20  # characters
 # A bracket after a title's own end mark, and its sentence.
 _TITLE_CONTINUES = re.compile(r"\([^()]{0,59}[^().!?]\)(?:,? [a-z]|[,;:]|\.?$)")
-
-
-def _words(table: dict[str, str], language: str) -> frozenset[str]:
-    """Return the lower-case words of a table for a language; empty if the table lacks it."""
-    return frozenset(table.get(language, "").lower().split())
 
 
 @dataclass(frozen=True, slots=True)
@@ -331,12 +208,11 @@ def sentence_rules(language: str) -> SentenceRules | EnglishRules:
     """Return the rules of a language (ISO 639)."""
     if language == "en":
         return EnglishRules()
-    language = (
-        language if language in NEVER_FINAL_ABBREVIATIONS else RELATED.get(language, language)
+    if language not in _TABLES["never final"]:
+        related = (main for main, others in _TABLES["related"].items() if language in others)
+        language = next(related, language)
+    titles, leads_on, openers = (
+        _TABLES[name].get(language, frozenset())
+        for name in ("never final", "before numbers", "starters")
     )
-    return SentenceRules(
-        titles=_words(NEVER_FINAL_ABBREVIATIONS, language),
-        leads_on=_words(ABBREVIATIONS_BEFORE_NUMBERS, language),
-        has_ordinals=language in ORDINALS,
-        openers=frozenset(SENTENCE_STARTERS.get(language, ())),
-    )
+    return SentenceRules(titles, leads_on, language in ORDINALS, openers)

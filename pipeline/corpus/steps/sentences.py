@@ -16,6 +16,7 @@ from collections.abc import Iterable
 
 from cloze.pipeline.corpus.document import (
     ELLIPSIS,
+    ETHIOPIC_STOP,
     HOLES,
     LATIN,
     OTHER_SCRIPTS,
@@ -45,6 +46,7 @@ _MARKS = rf"[!?{ELLIPSIS}{OTHER_SCRIPTS}]"
 _END = re.compile(rf"(?:{_MARKS}|\.)+")
 _ENDS = {  # other end marks, by language
     "el": re.compile(rf"(?:{_MARKS}|[.;])+"),
+    **dict.fromkeys(("am", "ti"), re.compile(rf"(?:{_MARKS}|{ETHIOPIC_STOP}|::|\.)+")),
     "hy": re.compile(rf"(?:{_MARKS}|:|\.\.\.)+"),  # a full stop is a comma in Armenian
 }
 _UNSTOPPED = re.compile(f"[{UNMARKED}]")  # scripts without `.`

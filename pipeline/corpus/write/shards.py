@@ -16,7 +16,7 @@ from cloze.core import storage
 from cloze.core.arrow import read_arrow, write_arrow
 from cloze.core.artifacts import artifact
 from cloze.core.errors import DataError
-from cloze.core.ragged import I64
+from cloze.core.ragged import I64, offsets_of
 from cloze.core.random_keys import U64
 from cloze.pipeline.corpus.read.intermediate import CORPUS, IntermediateFile, copied_buffer
 
@@ -135,14 +135,7 @@ def text_bytes(table: pa.Table) -> I64:
     """Return the UTF-8 bytes of each document's sentences, int64 [D]."""
     sizes = []
     for chunk in table["sentences"].chunks:
-        ends = np.concatenate(
-            [
-                [0],
-                np.cumsum(
-                    pc.binary_length(chunk.values).to_numpy(zero_copy_only=False), dtype=np.int64
-                ),
-            ]
-        )
+        ends = offsets_of(pc.binary_length(chunk.values).to_numpy(zero_copy_only=False))
         sizes.append(np.diff(ends[chunk.offsets.to_numpy()]))
     return np.concatenate([np.zeros(0, np.int64), *sizes]).astype(np.int64)
 

@@ -58,10 +58,8 @@ class WordSlots:
         first[run_slots - 1] = run_starts
         first[slots] = len(opens)
         run_ends = np.append(run_slots[1:] - 1, slots)[: len(run_slots)]
-        offsets, slot_offsets = (
-            np.searchsorted(starts, candidates.offsets),
-            slot_counts[candidates.offsets],
-        )
+        offsets = np.searchsorted(starts, candidates.offsets)
+        slot_offsets = slot_counts[candidates.offsets]
         run_words = np.diff(np.append(np.searchsorted(starts, run_starts), len(starts)))
         rows, width = len(offsets) - 1, int(np.diff(slot_offsets).max(initial=1)) // 64 + 2
         is_word = np.zeros(rows * width * 64, np.bool_)
@@ -199,12 +197,10 @@ def mask_units(
     while len(mask):
         tries = _draw(state, candidates, units, mask, step)
         remaining = state.remaining[mask]
-        single = len(units.weights) == 1 and not units.are_spans
-        sizes = (
-            _single_words(state, remaining, tries)
-            if single
-            else _long_units(state, units, remaining, tries, length)
-        )
+        if len(units.weights) == 1 and not units.are_spans:
+            sizes = _single_words(state, remaining, tries)
+        else:
+            sizes = _long_units(state, units, remaining, tries, length)
         state.remaining[mask] = remaining
         is_placed = sizes > 0
         placed_index = np.flatnonzero(is_placed)
@@ -216,11 +212,9 @@ def mask_units(
         idle = np.where(is_placed.any(axis=0), 0, idle + 1)
         is_exhausted = idle >= PATIENCE
         # Shorter units help only if the rest of the budget allows a longer one.
-        stuck = (
-            is_exhausted & ((length == 1) | (remaining <= length))
-            if units.are_spans
-            else is_exhausted
-        )
+        stuck = is_exhausted
+        if units.are_spans:
+            stuck = is_exhausted & ((length == 1) | (remaining <= length))
         length = np.where(is_exhausted, (length + 1) // 2, length)
         idle = np.where(is_exhausted, 0, idle)
         active = np.flatnonzero((remaining > 0) & ~stuck)
@@ -294,18 +288,11 @@ def _long_units(
     closed, first, of_candidate = state.closed, state.words.first, state.words.of_candidate
     sizes = np.zeros(tries.slot.shape, np.int64)
     back = LAST - tries.shift
-    farthest, gap, margin = (
-        len(of_candidate) - 1,
-        np.uint64(units.are_spans),
-        np.uint64(2 * units.are_spans),
-    )
+    farthest = len(of_candidate) - 1
+    gap, margin = np.uint64(units.are_spans), np.uint64(2 * units.are_spans)
     for attempt in range(CHUNK):
-        slot, begin, cell, shift = (
-            tries.slot[attempt],
-            tries.begin[attempt],
-            tries.cell[attempt],
-            tries.shift[attempt],
-        )
+        slot, begin = tries.slot[attempt], tries.begin[attempt]
+        cell, shift = tries.cell[attempt], tries.shift[attempt]
         # words within the rest of the budget
         longest = of_candidate.take(np.minimum(begin + remaining, farthest)) - slot
         requested = np.minimum(length if units.are_spans else tries.fresh[attempt], longest)
@@ -340,12 +327,8 @@ def _fill_up(state: PlacementState, units: UnitSpec) -> None:
         is_fitting = free & (tokens <= state.remaining[mask][:, None])
         fit_counts = is_fitting.sum(axis=1)
         nonempty = np.flatnonzero(fit_counts)
-        mask, is_fitting, tokens, fit_counts = (
-            mask[nonempty],
-            is_fitting[nonempty],
-            tokens[nonempty],
-            fit_counts[nonempty],
-        )
+        mask, fit_counts = mask[nonempty], fit_counts[nonempty]
+        is_fitting, tokens = is_fitting[nonempty], tokens[nonempty]
         pick = random.randint_below(
             random.splitmix64(state.keys[mask] ^ random.splitmix64(USE_REST + step)), fit_counts
         ).astype(np.int64)

@@ -9,6 +9,7 @@ from cloze.pipeline.corpus.document import ELLIPSIS, LATIN, OTHER_SCRIPTS, Docum
 from cloze.pipeline.corpus.readers.prose import reads_as_prose
 from cloze.pipeline.corpus.steps.filters.c4 import apply_c4
 from cloze.pipeline.corpus.steps.filters.lines import is_paragraph, remove_repeated
+from cloze.pipeline.corpus.steps.sentences import split_paragraph
 
 WORDS = "six words and the end mark"
 
@@ -52,3 +53,11 @@ def test_scripts_without_end_marks_are_running_text():
         id="a", source="warc", title="", paragraphs=(f"มี 1 คน {THAI}", f"มี 2 คน {THAI}")
     )
     assert remove_repeated(numbers).document == numbers  # two paragraphs, which differ in a number
+
+
+@pytest.mark.parametrize("mark", ["፡፡", "::", "።"])
+@pytest.mark.parametrize("language", ["am", "ti"])
+def test_two_ethiopic_word_spaces_are_a_full_stop(mark, language):
+    first, second = f"ትንሿ ከተማ በወንዝ ዳርቻ ትገኛለች{mark}", f"ተማሪዎች ፊት ያልፋሉ{mark}"
+    assert split_paragraph(f"{first} {second}", language) == [first, second]
+    assert mark == "::" or reads_as_prose(first)

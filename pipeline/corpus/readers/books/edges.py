@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from cloze.core.words import MAY_BE_UNSPACED, count_words, width
@@ -16,6 +16,7 @@ from cloze.pipeline.corpus.readers.books.headings import (
     alternatives,
     is_heading,
     key,
+    words,
 )
 from cloze.pipeline.corpus.readers.plain_text import join_lines
 from cloze.pipeline.corpus.readers.prose import ends_as_sentence, has_end
@@ -68,6 +69,7 @@ _PRICE = re.compile(
 _OTHER_END = re.compile(rf"[{OTHER_SCRIPTS}]\W*$")  # no title page has such a mark
 _FEWEST_PRICES, _FARTHEST_PRICE = 4, 6  # entries; blocks between two
 _LONGEST_PRICED = 300  # characters
+_LONG = 200  # columns of a paragraph that is no title page, whatever it ends in
 _EDGE = 12  # blocks at either end that may be credits or notes
 
 
@@ -89,12 +91,15 @@ class Block:
     def is_prose(self) -> bool:
         """Return True if the block is long and ends like a sentence, unlike title pages."""
         length = width(self.text)
-        return length >= 200 and is_closed(self.text) and length / len(self.lines) > 40
+        return length >= _LONG and is_closed(self.text) and length / len(self.lines) > 40
 
     @property
     def is_sentence(self) -> bool:
-        """Return True if the block ends like a sentence and most words begin in lower case."""
-        return self.is_spoken and (width(self.text) >= 40 or not _has_case(self.text))
+        """Return True if most words begin in lower case, and the block is long or has an end."""
+        length = width(self.text)
+        if self.is_spoken:
+            return length >= 40 or not _has_case(self.text)
+        return length >= _LONG and _has_case(self.text) and _is_lower(self.text)
 
     @functools.cached_property
     def is_spoken(self) -> bool:
@@ -105,8 +110,7 @@ class Block:
         if _OTHER_END.search(text[-8:]) or (_SPEECH.match(text) and is_closed(text)):
             return True
         if _has_case(text):
-            words = text.split()
-            return sum(word[0].islower() for word in words) * 2 >= len(words)
+            return _is_lower(text)
         return (is_closed(text) and count_words(text) >= 4) or width(text) >= 60
 
 
@@ -119,6 +123,12 @@ def _has_case(text: str) -> bool:
     """Return True if most words begin with a letter that has two cases."""
     words = text.split()
     return sum(word[0].lower() != word[0].upper() for word in words) * 2 >= len(words)
+
+
+def _is_lower(text: str) -> bool:
+    """Return True if most words begin in lower case."""
+    words = text.split()
+    return sum(word[0].islower() for word in words) * 2 >= len(words)
 
 
 def is_capitals(text: str) -> bool:
@@ -213,10 +223,11 @@ def _contents_end(blocks: Sequence[Block], begin: int) -> int:
 
     If prose comes before one, or none comes: the first block that is no entry.
     """
-    listed = [key(line) for line in blocks[begin].lines[1:]]
+    # A last number may be a page or the chapter's own; without it, all chapters are alike.
+    listed = _entries(blocks[begin].lines[1:])
     other: int | None = None
     for position, block in enumerate(blocks[begin + 1 :], begin + 1):
-        heading = key(block.lines[0])
+        heading = words(block.lines[0])
         may_recur = heading not in _COLUMNS and not _ENTRY.search(block.lines[0])
         if len(heading) >= 4 and may_recur and _is_listed(heading, listed):
             return position
@@ -227,8 +238,13 @@ def _contents_end(blocks: Sequence[Block], begin: int) -> int:
             other = position
         if block.is_prose:
             return other or position
-        listed += [key(line) for line in block.lines]
+        listed += _entries(block.lines)
     return other or len(blocks)
+
+
+def _entries(lines: Iterable[str]) -> list[str]:
+    """Return entries without and with the last number: of a page, or of a chapter."""
+    return [entry for line in lines for entry in (key(line), words(line))]
 
 
 def _is_listed(heading: str, listed: list[str]) -> bool:

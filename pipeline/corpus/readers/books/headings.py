@@ -53,12 +53,15 @@ _NUMBER = rf"(?:\d{{1,3}}|{_ROMAN}|[א-תΑ-Ω]{{1,2}}['׳ʹ΄]?)"
 _END = r"[.:,\])_ —–-]*$"
 _OTHER_LANGUAGES = re.compile(
     rf"_?(?:{_CHAPTERS}|{_PARTS})[ .]{{0,2}}{_NUMBER}\b(?:{_END}|[.:,]?[ —–-]+.{{1,70}}$)"
-    rf"|_?(?:{_CHAPTERS}) \w+{_END}|_?\w+ (?:{_CHAPTERS}){_END}",
+    rf"|_?(?:{_CHAPTERS}) \w+{_END}"
+    # Das erste Kapitel, 1. Kapitel, 1-тарау, 1 дугаар бүлэг
+    r"|_?(?:(?:das|le|el|il|het|o|\d{1,3}) )?[\w.-]+(?: |(?<=[.-]))"
+    rf"(?:{_CHAPTERS}){_END}",
     re.IGNORECASE,
 )
 # The first two letters are looked up for speed.
 _BEGINNINGS = frozenset(word[:2] for word in LISTS["chapters"] + LISTS["parts"])
-_CHAPTER_END = re.compile(rf" (?:{_CHAPTERS}){_END}", re.IGNORECASE)
+_CHAPTER_END = re.compile(rf"[ .-](?:{_CHAPTERS}){_END}", re.IGNORECASE)
 # 第一章, 第一回　題, 卷三, 제1장; and the number alone: 一
 _HAN_NUMBER = "[〇零一二三四五六七八九十百千两兩]{1,8}"
 _HAN = re.compile(
@@ -85,4 +88,9 @@ def is_heading(text: str) -> bool:
 
 def key(line: str) -> str:
     """Return a heading for comparison: words in lower case, without the page number."""
-    return " ".join(word_pattern().findall(_PAGE_NUMBER.sub("", line.lower()[:_LONGEST_LINE])))
+    return words(_PAGE_NUMBER.sub("", line[:_LONGEST_LINE]))
+
+
+def words(line: str) -> str:
+    """Return the words of a line in lower case."""
+    return " ".join(word_pattern().findall(line.lower()[:_LONGEST_LINE]))

@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import Any, ClassVar
 
 from cloze.core.words import count_words, split_words
-from cloze.pipeline.corpus.document import OTHER_SCRIPTS, Document, is_unmarked
+from cloze.pipeline.corpus.document import ETHIOPIC_STOP, OTHER_SCRIPTS, Document, is_unmarked
 from cloze.pipeline.corpus.options import CorpusOptions
 from cloze.pipeline.corpus.steps import sentences
 from cloze.pipeline.corpus.steps.base import (
@@ -31,7 +31,7 @@ MAXIMUM_WORD = 1000  # characters
 END_MARKS = (".", "?", "!", '"')
 # Line ends in other languages; C4 itself is English. Closing quotation marks count because its `"`
 # does.
-OTHER_END_MARKS = (*OTHER_SCRIPTS, "」", "』", "”", "’", "»", "«", "“")
+OTHER_END_MARKS = (*OTHER_SCRIPTS, ETHIOPIC_STOP, "」", "』", "”", "’", "»", "«", "“")
 POLICY = (
     "terms of use",
     "privacy policy",

@@ -18,7 +18,14 @@ from functools import partial
 from typing import Any, ClassVar
 
 from cloze.core.words import count_words, letters_pattern
-from cloze.pipeline.corpus.document import ELLIPSIS, LATIN, OTHER_SCRIPTS, Document, is_unmarked
+from cloze.pipeline.corpus.document import (
+    ELLIPSIS,
+    ETHIOPIC_STOP,
+    LATIN,
+    OTHER_SCRIPTS,
+    Document,
+    is_unmarked,
+)
 from cloze.pipeline.corpus.options import CorpusOptions
 from cloze.pipeline.corpus.steps.base import (
     CleaningResult,
@@ -199,11 +206,9 @@ def remove_boilerplate(document: Document) -> CleaningResult:
 
 
 def _build_boilerplate(options: BoilerplateOptions) -> StepFunction | None:
-    return (
-        restrict_to_sources(options.web_sources, remove_boilerplate)
-        if options.boilerplate
-        else None
-    )
+    if not options.boilerplate:
+        return None
+    return restrict_to_sources(options.web_sources, remove_boilerplate)
 
 
 BOILERPLATE = CleaningStep(options=BoilerplateOptions, build=_build_boilerplate)
@@ -211,7 +216,7 @@ BOILERPLATE = CleaningStep(options=BoilerplateOptions, build=_build_boilerplate)
 
 MINIMUM_WORDS = 6  # of a paragraph
 _CLOSED = ('."', '!"', '?"', ".”", "!”", "?”", ".)", ".'", ".’", "」", "»")
-_ENDS = (*LATIN, ELLIPSIS, *OTHER_SCRIPTS, *_CLOSED)
+_ENDS = (*LATIN, ELLIPSIS, *OTHER_SCRIPTS, ETHIOPIC_STOP, *_CLOSED)
 
 
 class RepeatedLinesOptions(CorpusOptions):

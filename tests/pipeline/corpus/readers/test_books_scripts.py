@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from cloze.pipeline.corpus.readers.base import ReadCounters, Slice
 from cloze.pipeline.corpus.readers.books import book_text
+from cloze.pipeline.corpus.readers.books.headings import is_heading
 from cloze.pipeline.corpus.steps.sentences import split_paragraph
 from tests.pipeline.corpus.script_texts import TEXTS
 
@@ -51,9 +52,13 @@ def wrap(paragraph: str, language: str, indent: str = "") -> str:
     return "\n".join([*lines, line])
 
 
-def read(text: str) -> tuple[list[str], ReadCounters]:
+def read_book(text: str) -> tuple[book_text.Book, ReadCounters]:
     tally = ReadCounters(slice=Slice(kind="books", name="a.txt", path="a.txt", size=0), stop=False)
-    book = book_text.read(text, tally)
+    return book_text.read(text, tally), tally
+
+
+def read(text: str) -> tuple[list[str], ReadCounters]:
+    book, tally = read_book(text)
     return [paragraph for _, paragraphs in book.sections for paragraph in paragraphs], tally
 
 
@@ -162,3 +167,56 @@ def test_a_book_may_begin_with_speech(opening: list[str]) -> None:
     kept, tally = read("\n\n".join(opening * 4))
     assert kept[-11:] == (opening * 4)[-11:]
     assert len(kept) + dropped(tally) == 12
+
+
+NUMBERED = {
+    "fa": ("فهرست", "فصل {}"),
+    "he": ("תוכן העניינים", "פרק {}"),
+    "am": ("ማውጫ", "ምዕራፍ {}"),
+    "ka": ("სარჩევი", "თავი {}"),
+    "hy": ("Բովանդակություն", "Գլուխ {}"),
+    "ru": ("Содержание", "Глава {}"),
+    "en": ("Contents", "Chapter {}"),
+}
+
+
+@pytest.mark.parametrize("language", NUMBERED)
+@pytest.mark.parametrize("page", ["", "  {}"])
+@pytest.mark.parametrize("end", ["", "،"])
+def test_the_first_numbered_chapter_is_no_entry_of_the_contents(
+    language: str, page: str, end: str
+) -> None:
+    title, heading = NUMBERED[language]
+    headings = [heading.format(number) for number in (1, 2, 3)]
+    listed = [name + page.format(5 * place) for place, name in enumerate(headings, 1)]
+    paragraph = " ".join(SENTENCES.get(language, SENTENCES["en"]) * 2).rstrip(".።։") + end
+    body = [f"{name}\n\n{paragraph}\n\n{paragraph}" for name in headings]
+    book, _ = read_book("\n\n".join([title, "\n".join(listed), "", *body]))
+    assert [name for name, _ in book.sections] == headings
+    assert [paragraphs for _, paragraphs in book.sections] == [[paragraph] * 2] * 3
+
+
+@pytest.mark.parametrize(
+    "heading",
+    [
+        *("1. Kapitel", "12. fejezet", "I. kapitola", "Das erste Kapitel", "Le premier chapitre"),
+        *("Het eerste hoofdstuk", "El primer capítulo", "1-тарау", "2 дугаар бүлэг", "Caput I"),
+        *("Kapitulli 3", "Биринчи бап", "1 caibidil"),
+    ],
+)
+def test_headings_of_other_languages(heading: str) -> None:
+    assert is_heading(heading)
+
+
+@pytest.mark.parametrize("line", ["in diesem Kapitel.", "от этой главы.", "Bob laughed."])
+def test_last_lines_of_paragraphs_are_no_headings(line: str) -> None:
+    assert not is_heading(line)
+
+
+def test_long_paragraphs_are_no_front_matter() -> None:
+    """The first paragraphs of a declaration end in commas."""
+    clause = "адам баласы үйелменінің барлық мүшелеріне тән қадір-қасиетті және олардың тең " * 3
+    paragraphs = [f"{clause}{number}," for number in range(12)]
+    kept, tally = read("\n\n".join(["Тақырып", *paragraphs, "Адам тең құқылы болып туады."]))
+    assert kept[: len(paragraphs)] == paragraphs
+    assert dropped(tally) == 1

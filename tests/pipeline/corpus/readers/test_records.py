@@ -38,6 +38,7 @@ WRITTEN = {
     "an escaped lone surrogate": b'{"id": "a", "title": "\\ud800", "text": "T"}',
     "surrogates in UTF-8": b'{"id": "a", "title": "\xed\xa0\xbd\xed\xb8\x80", "text": "T"}',
     "a large number": b'{"id": "a", "text": "T", "hash": 123456789012345678901234567890}',
+    "an integer of 5,000 digits": b'{"id": "a", "text": "T", "x": ' + b"9" * 5000 + b"}",
     "a number beyond floats": b'{"id": "a", "text": "T", "x": 1e999}',
     "a repeated key": b'{"id": "b", "text": "U", "text": "T", "id": "a"}',
     "R boxes": b'{"id": ["a"], "text": ["T"], "title": ["t"]}',

@@ -59,6 +59,20 @@ ANNOUNCED = {
     "vi": ["Điện thoại: {}", "ĐT: {}", "SĐT {}", "số điện thoại {}", "di động {}", "Hotline: {}"],
     "zh": ["电话：{}", "手机{}", "電話：{}", "联系电话（{}）", "电话号码是{}。", "请致电{}联系", "ＴＥＬ：{}"],
 }  # fmt: skip
+# Verbs, and words for contact.
+CALLS = {
+    "bg": "Обадете се на {}", "ca": "Truqueu al {}", "cs": "Volejte {}", "da": "Ring {}",
+    "de": "Ruf an: {}", "el": "Καλέστε {}", "es": "Llame al {}", "et": "Helista {}",
+    "fi": "Soita {}", "fr": "Appelez {}", "hi": "संपर्क करें: {}", "hr": "Nazovite {}",
+    "hu": "Hívjon a {} számon", "id": "Hubungi {}", "it": "Chiama il {}", "ja": "お問い合わせ：{}",
+    "ko": "문의: {}", "lt": "Skambinkite {}", "lv": "Zvaniet {}", "mr": "संपर्क: {}",
+    "nl": "Bel {}", "no": "Ring {}", "pl": "Zadzwoń: {}", "pt": "Ligue {}", "ro": "Sunați la {}",
+    "ru": "Звоните {}", "sk": "Zavolajte {}", "sl": "Pokličite {}", "sr": "Позовите {}",
+    "sv": "Ring {}", "th": "ติดต่อ {}", "tr": "Bizi arayın: {}", "uk": "Дзвоніть {}",
+    "ur": "رابطہ نمبر {}", "vi": "Gọi {}", "zh": "联系方式：{}",
+}  # fmt: skip
+for _language, _call in CALLS.items():
+    ANNOUNCED[_language].append(_call)
 NATIVE = {"ar": 0x660, "fa": 0x6F0, "ur": 0x6F0, "hi": 0x966, "mr": 0x966, "bn": 0x9E6, "th": 0xE50}
 KINDS = (PhoneNumberType.FIXED_LINE, PhoneNumberType.MOBILE)
 
