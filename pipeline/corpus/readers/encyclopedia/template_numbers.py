@@ -28,6 +28,7 @@ _NUMBER = re.compile(
 )
 _PLAIN = re.compile(r"([−–-]?)(\d+)(?:[.٫](\d+))?")
 _POWER = re.compile(r"([−–-]?\d[\d,]*(?:\.\d+)?)e([−+-]?\d+)")
+_ISO = re.compile(r"\d{4}-\d{1,2}(?:-\d{1,2})?")
 _RANGES = {
     "to": "to", "to(-)": "to", "-": "–", "–": "–", "and": "and", "and(-)": "and", "or": "or",
     "x": "×", "xx": "×", "×": "×", "*": "×",
@@ -89,7 +90,7 @@ def group_digits(number: str, language: str = "en") -> str:
 def format_number(arguments: Arguments, keywords: Keywords, language: str) -> str:
     """Render `{{formatnum:1234}}` as `1,234`, and `{{formatnum:1,234|R}}` as `1234`."""
     number, *options = [*arguments, ""]
-    if "R" in options:
+    if {"R", "NOSEP"} & {*options}:
         return re.sub(r"(?<=\d)[,٬ \u00a0](?=\d{3})", "", number)
     return group_digits(number, language)
 
@@ -168,7 +169,9 @@ def unit(arguments: Arguments, keywords: Keywords, language: str) -> str:
         number += power([exponent], {})
     words = [number]
     for word in filter(None, map(html.unescape, arguments[1:])):
-        if _EXPONENT.fullmatch(word) and len(words) > 1:
+        if _EXPONENT.fullmatch(word):
+            if len(words) == 1:
+                return HOLE_TEMPLATE  # two numbers with an unknown relation
             words[-1] += {"2": "²", "3": "³", "1": ""}.get(word, f"^{word}")
         else:
             words.append(word)
@@ -250,9 +253,12 @@ def date(arguments: Arguments, keywords: Keywords, language: str = "en") -> str:
     In other languages numbers that need the name of a month leave a placeholder.
     """
     values = [argument for argument in arguments[:3] if argument]
+    if len(values) == 1 and _ISO.fullmatch(values[0]):
+        values = values[0].split("-")
     if language != "en":
         in_words = len(values) == 1 or any(map(_WORDED.search, values))
-        return " ".join(values) if in_words or not values else HOLE_TEMPLATE
+        between = " de " if language in ("es", "pt", "gl") else " "
+        return between.join(values) if in_words or not values else HOLE_TEMPLATE
     if (
         not values
         or not values[0].isdigit()
