@@ -252,7 +252,7 @@ def date(arguments: Arguments, keywords: Keywords, language: str = "en") -> str:
 
     In other languages numbers that need the name of a month leave a placeholder.
     """
-    values = [argument for argument in arguments[:3] if argument]
+    values = [one for one in arguments[:3] if one and one.lower() not in ("dmy", "mdy", "ymd")]
     if len(values) == 1 and _ISO.fullmatch(values[0]):
         values = values[0].split("-")
     if language != "en":

@@ -68,7 +68,7 @@ _LANGUAGE = re.compile(r"lang-([a-z]{2,3})(?:-[a-z-]+)?\d?")
 _FOREIGN_CODE = re.compile(r"[a-z]{2,3}")
 _COMPUTED = re.compile(
     r"#|population|metadata|metadaten|einwohner|data |inflation|age|alter|wikidata|current|local|"
-    r"page|site|number"
+    r"page|site|number|first |last |digits|year|str "
 )
 _PLAIN_WORD = re.compile(r"[^\W\d_]{2,}")
 _NO_WORDS = re.compile(

@@ -369,7 +369,8 @@ def _close(stack: list[_Frame], resolve: Callable[[str, str, str], str], followi
     text = resolve(content, templates.open_line(pieces, stack[-1].kind), following)
     if text == GAP and previous and not touch(previous, following):
         text = left_over(previous, following)  # after a word no gap is left
-    pieces.append(text)
+    if text:  # `previous` of the next bracket is a character
+        pieces.append(text)
 
 
 def _abandon(stack: list[_Frame]) -> None:

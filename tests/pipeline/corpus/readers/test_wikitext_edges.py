@@ -84,6 +84,16 @@ WORDS = [
     ("en", "formatnum:1234567|NOSEP", "1234567"),
     ("de", "formatnum:1234567|NOSEP", "1234567"),
     ("en", "((", None),
+    ("en", "color|red|two mills", "two mills"),
+    ("en", "font color|white|red|two mills", "two mills"),
+    ("en", "resize|80%|two mills", "two mills"),
+    ("en", "birth-date and age|1941-04-12|12 April 1941", "12 April 1941"),
+    ("en", "date|June 8 2018|mdy", "June 8 2018"),
+    ("en", "first word|Foo bar baz", None),
+    ("en", "Last word|Foo bar baz", None),
+    ("en", "digits|12px", None),
+    ("en", "YEAR|1 January 1992", None),
+    ("en", "music|bassclef", "𝄢"),
 ]
 
 
