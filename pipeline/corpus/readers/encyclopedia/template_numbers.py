@@ -56,6 +56,7 @@ _SEPARATORS = {
 }
 
 _EASTERN = re.compile("[٠-٩۰-۹]")  # Arabic and Persian digits have marks of their own
+_INDIAN = frozenset("bn hi mr gu ta te kn ml pa or as sa".split())  # 12,34,567
 _FOUR_GROUPED = frozenset(("fr", "pt"))  # and English: 1 930; other languages: 1930
 
 
@@ -81,9 +82,10 @@ def group_digits(number: str, language: str = "en") -> str:
     elif separator != ",":
         mark = ","
     if len(digits) > 4 or (len(digits) == 4 and (mark != "," or language in _FOUR_GROUPED)):
-        head = len(digits) % 3
-        groups = [digits[:head], *(digits[i : i + 3] for i in range(head, len(digits), 3))]
-        digits = separator.join(filter(None, groups))
+        rest, step = digits[:-3], 2 if language in _INDIAN else 3
+        head = len(rest) % step
+        groups = [rest[:head], *(rest[i : i + step] for i in range(head, len(rest), step))]
+        digits = separator.join(filter(None, [*groups, digits[-3:]]))
     return f"{sign}{digits}{mark}{decimals}" if decimals else f"{sign}{digits}"
 
 
@@ -342,16 +344,14 @@ def money(arguments: Arguments, keywords: Keywords, language: str, text: str) ->
     scale = _SCALES.get(arguments[1].lower(), "") if len(arguments) > 1 else ""
     if scale and language != "en":
         return HOLE_TEMPLATE
-    if not amount or language in _SIGN_FIRST:
-        return f"{text}{amount}{scale}"
-    return f"{amount} {text}"
+    is_first = not amount or language in _SIGN_FIRST
+    return f"{text}{amount}{scale}" if is_first else f"{amount} {text}"
 
 
 def currency(arguments: Arguments, keywords: Keywords, language: str) -> str:
     """Render `{{currency|1000|GBP}}` as `£1,000`."""
-    code = keywords.get("type") or keywords.get("currency") or "usd"
-    if len(arguments) > 1:
-        code = arguments[1]
+    named = keywords.get("type") or keywords.get("currency") or "usd"
+    code = arguments[1] if len(arguments) > 1 else named
     amount = keywords.get("amount") or "".join(arguments[:1])
     symbol = _CURRENCIES.get(code.lower(), f"{code.upper()} ")
     return money([amount], {}, language, symbol) if amount else HOLE_TEMPLATE

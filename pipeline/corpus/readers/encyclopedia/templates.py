@@ -172,7 +172,9 @@ def _by_shape(
 ) -> str:
     """Return the text for an unknown template, as far as its place and arguments tell."""
     before = line[-1:]
-    follows_word = before in (",", ";") or (ends_word(before) and not UNSPACED_LETTER.match(before))
+    follows_word = before in (",", ";") or (
+        ends_word(line[-2:-1]) and ends_word(before) and not UNSPACED_LETTER.match(before)
+    )  # one letter is a prefix, such as the Arabic "and"
     if not before or before in _ENDS or before == GAP:
         return HOLE_TEMPLATE  # a box, or after a sentence, where placeholders are removed
     if not arguments and not keywords:

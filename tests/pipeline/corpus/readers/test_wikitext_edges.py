@@ -84,6 +84,9 @@ WORDS = [
     ("en", "formatnum:1234567|NOSEP", "1234567"),
     ("de", "formatnum:1234567|NOSEP", "1234567"),
     ("en", "((", None),
+    ("bn", "formatnum:১২৩৪৫৬৭", "১২,৩৪,৫৬৭"),
+    ("hi", "formatnum:1234567.5", "12,34,567.5"),
+    ("hi", "formatnum:12345", "12,345"),
     ("en", "color|red|two mills", "two mills"),
     ("en", "font color|white|red|two mills", "two mills"),
     ("en", "resize|80%|two mills", "two mills"),
@@ -102,6 +105,11 @@ def test_a_template_says_what_the_page_shows(
     language: str, template: str, text: str | None
 ) -> None:
     assert render(template, language, line="word ") == (HOLE_TEMPLATE if text is None else text)
+
+
+@pytest.mark.parametrize("line", ["ووزنه ٥ كم و", "עולה ב", "قيمته ل"])
+def test_a_number_behind_a_prefix_is_no_note(line: str) -> None:
+    assert render("unheard of money|50", line=line) == HOLE_TEMPLATE
 
 
 @pytest.mark.parametrize(
