@@ -22,6 +22,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from difflib import SequenceMatcher
+from itertools import pairwise
 from pathlib import Path
 
 from benchmarks.data.measure import table
@@ -46,7 +47,7 @@ _TOKEN = re.compile(rf"\d+|[{UNSPACED}]|(?:[^\W\d_{UNSPACED}]|[{_MARKS}])+")
 _GROUPED = re.compile(r"(?<=\d)[.,'’ \u00a0\u2009\u202f](?=\d{3}(?!\d))")
 _HIDDEN = re.compile("[\u00ad\u200b-\u200f\u202a-\u202e\u2060-\u2069\ufeff]")
 _NOT_SHOWN = re.compile(
-    r"<!--.*?-->|<ref\b[^<>]*/>|<(ref|gallery|timeline|references|templatestyles)\b[^<>]*>.*?</\1\s*>",
+    r"<!--.*?-->|<(?:ref|references|gallery)\b[^<>]*/>|<(ref|gallery|timeline|references|templatestyles)\b[^<>]*>.*?</\1\s*>",
     re.DOTALL | re.IGNORECASE,
 )
 _BRACES = re.compile(r"\{\{|\}\}")
@@ -65,13 +66,14 @@ _MARKUP = re.compile(
     r"unicode|polytonic|nobreak|要出典範囲|нп\d|лл|langue|date|lien|siècle|s-|s$|v$|ta$|dp$|vchem|chem"
 )
 _QUOTE = re.compile(
-    r".*(?:quot|quote|citat|citação|cita |citaz|цитат|alıntı|উক্তি|उद्धरण|引用|παράθεμα|"
+    r".*(?:small|big|zitat|quot|quote|citat|citação|cita |citaz|цитат|alıntı|উক্তি|उद्धरण|引用|παράθεμα|"
     r"क्वोट|poem|verse|column|colonne|nowrap|col-list|list|ubl|columnas|վկայ|քաղվ|cytat|sitat|idézet)"
 )
 _NOTE = re.compile(r"(?:efn|refn|notetag|sfn|harv|cite |ref|#tag:ref|注)(?!.*(?:txt|nb|text))")
 # What templates say in words of their own: units, and in English other words.
 _UNITS = frozenset(
-    "10 ১০ १० c km m січня лютого березня квітня травня червня липня серпня вересня жовтня листопада грудня".split()
+    "10 ১০ १० c km m n siècle siècles século segle siglo بالألمانية بالإنجليزية بالفرنسية بالروسية بالإيطالية بالتركية بالفارسية "
+    "січня лютого березня квітня травня червня липня серпня вересня жовтня листопада грудня".split()
 )  # fmt: skip
 _SAID = _UNITS | frozenset(
     "as of since to and or by c fl million billion trillion thousand sq mi ft in km m cu lb per square miles "
@@ -202,7 +204,7 @@ def _without_markup(text: str) -> str:
         text = _LINK.sub(r"\1", text)
     text = re.sub(r"</?(?:sub|small|span|big|i|b|u|wbr)\b[^<>]*>|\[\[|\]\]", "", text)
     text = re.sub(r"''+", "'", text).replace("''", "'")  # an apostrophe separates tokens
-    return html.unescape(re.sub(r"</?[a-z][a-z0-9]*(?: [^<>]*)?/?>|\[?https?:\S+", " ", text))
+    return html.unescape(re.sub(r"</?[a-z][a-z0-9]*(?: [^<>]*)?/?>|\[?https?:[^\s\]]+", " ", text))
 
 
 def insertions(
@@ -265,6 +267,8 @@ def _added(
 ) -> list[str]:
     """Return the words of a sentence that a piece of the page has not, in order."""
     said = {token for token, flag in zip(window, slots, strict=True) if flag}
+    said |= {f"{token}e" for token in said}  # {{s|XIX}} says XIXe siècle
+    said |= {left + right for left, right in pairwise(window) if left in said and right in said}
     added: list[str] = []
     skipped = 0  # words of the page that the sentence leaves out here
     matcher = SequenceMatcher(None, own, window, autojunk=False)

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from html.entities import html5
 from typing import TYPE_CHECKING
 
+from cloze.core.words import UNSPACED_LETTER
 from cloze.pipeline.corpus.document import (
     HOLE_LIST,
     HOLE_TEMPLATE,
@@ -171,9 +172,10 @@ def drop_marginal_templates(line: str) -> str:
 
 def _behind(match: re.Match[str]) -> str:
     next_character = match.string[match.end() : match.end() + 1]
-    return (
-        match[0] if next_character.islower() or next_character in tuple(",;:") else f"{match[1]} "
-    )
+    goes_on = next_character.islower() or next_character in tuple(",;:")
+    # Where words have no blanks between them, the template may be the next sentence's first word.
+    goes_on |= UNSPACED_LETTER.match(next_character) is not None and not match[0][-1].isspace()
+    return match[0] if goes_on else f"{match[1]} "
 
 
 @dataclass(slots=True)
@@ -342,9 +344,11 @@ class Blocks:
             or (self._english and reads_as_statement(text))
         ):
             self._page.paragraphs.append(text)
-            if self._trial.level and not (
-                has_hole(text[-1:]) or is_bad(text) or is_reference(text)
-            ):
+            if not self._trial.level:
+                return
+            if is_bad(text) or is_reference(text):
+                self._trial.listed += len(text)
+            elif not has_hole(text[-1:]):
                 self._trial.prose += len(text)
         else:
             self._page.omit("fragment", text)

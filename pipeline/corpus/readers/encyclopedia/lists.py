@@ -21,15 +21,17 @@ CLAUSE = re.compile(r"[;,](?:\s*(?:and|or|und|et|y|e|och|og|en|i|и))?\Z")
 # A book, not a sentence. ISBN, ISSN, ASIN, OCLC or doi at the start of a word; the search is by one
 # letter.
 _CITATION = re.compile(r"[AIOd](?<!\w.)(?:(?<=I)S[BS]N|(?<=A)SIN|(?<=O)CLC|(?<=d)oi:)")
-# Pages, or a year at the end: of a short text beside books, it is one, too.
+# Pages, a year at the end or behind the author: of a short text beside books, it is one, too.
 _REFERENCE = re.compile(
-    r"\b(?:pp?|S|s|с|стр|str|side|σ|σελ)\.\s?\d|\b(?:1[5-9]|20)\d\d[a-z]?[).]*\s*\Z"
+    r"\b(?:pp?|S|s|с|стр|str|side|σ|σελ)\.\s?\d|\b(?:1[5-9]|20)\d\d[a-z]?[).]*\s*\Z|"
+    r"\A[^\W\d_]+, [^()]{1,40}\((?:1[5-9]|20)\d\d[a-z]?\)|\d (?:pp?|S|s|с|σ)\.\Z"
 )
 _LONGEST_REFERENCE = 200  # characters
 _SENTENCES_SHARE, _CHARACTERS_SHARE = 2 / 3, 0.8  # minimum of sentences in a list
 _VERBS_SHARE = 0.5  # of the items
 # Projects whose items stand alone: quotations, each with its source below it, and listings.
 _ITEMIZED = frozenset(("wikiquote", "wikivoyage"))
+_QUOTED = re.compile(r"\w{2}[.!?…。！？][\"“”»«’」』](?=\W|\Z)")  # a sentence, before its source
 
 
 def running_items(
@@ -56,7 +58,7 @@ def running_items(
     is_english = rules.language == "en"
     sentences = [item for item in good if _is_sentence(item, is_english)]
     if rules.project in _ITEMIZED:
-        return sentences
+        return [item for item in good if item in sentences or _QUOTED.search(item)]
     if indented and led:
         return items if len(sentences) == len(items) else ()
     if 2 * len(good) < len(items) or len(sentences) < _SENTENCES_SHARE * len(good):

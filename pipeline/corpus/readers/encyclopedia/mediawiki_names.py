@@ -27,6 +27,7 @@ def read_names(section: str) -> frozenset[str]:
 
 
 FILE_ALIASES = read_names("file namespaces")
+MEDIA_ALIASES = read_names("media namespaces")
 CATEGORY_ALIASES = read_names("category namespaces")
 ENGLISH_NAMES = read_table("language names en")
 GERMAN_NAMES = read_table("language names de")

@@ -173,7 +173,7 @@ def height(arguments: Arguments, keywords: Keywords) -> str:
     return " ".join(measures) or HOLE_TEMPLATE
 
 
-_ROMAN = re.compile("[IVXLCDM]+")
+ROMAN = re.compile("[IVXLCDM]+")
 _MONTHS_FR = (
     "janvier février mars avril mai juin juillet août septembre octobre novembre décembre".split()
 )
@@ -193,11 +193,11 @@ def century(arguments: Arguments, keywords: Keywords, text: str = "") -> str:
     In Russian, the template of this name keeps words on one line.
     """
     number = first(arguments)
-    return f"{_nth(number)} {text}".strip() if _ROMAN.fullmatch(number) else number
+    return f"{_nth(number)} {text}".strip() if ROMAN.fullmatch(number) else number
 
 
 def _two_centuries(arguments: Arguments) -> list[str]:
-    return [_nth(argument) for argument in arguments if _ROMAN.fullmatch(argument)][:2]
+    return [_nth(argument) for argument in arguments if ROMAN.fullmatch(argument)][:2]
 
 
 def centuries(arguments: Arguments, keywords: Keywords, text: str = "") -> str:
@@ -214,7 +214,7 @@ def period(arguments: Arguments, keywords: Keywords, text: str = "") -> str:
     if len(centuries) < 2:
         return century(arguments, keywords, text)
     words = [
-        word for word in arguments if word not in ("", "e", "er") and not _ROMAN.fullmatch(word)
+        word for word in arguments if word not in ("", "e", "er") and not ROMAN.fullmatch(word)
     ]
     separator = "–" if first(words) in ("", "-", "–") else words[0]
     return f"{centuries[0]} {separator} {centuries[1]} {text}"
@@ -269,7 +269,7 @@ def date_uk(arguments: Arguments, keywords: Keywords) -> str:
 
 
 _ORDINAL = re.compile(r"(\d+|[ivxlcdm]+)(er|ère|re|e|ème|nd|nde)(?:s)?")
-_DISTRICT = re.compile(r"\d+(?:er|e) [^\W\d].*")
+_NAMED_BY_NUMBER = re.compile(r"(?:\d+|[ivxl]+)(?:er|e) [^\W\d].*")
 
 
 def aside(arguments: Arguments, keywords: Keywords) -> str:
@@ -313,8 +313,8 @@ _GERMAN_LANGUAGE = re.compile(r"([a-z]{2,3})s(?:-[a-z]+)?")
 def by_name(name: str, shown: str, text: str, language: str) -> str | None:
     """Return the text of a template that its name determines; else None.
 
-    `{{23e|place}}` is `23e place`, `{{18e arrondissement de Paris}}` its own name, `{{Calcio
-    Napoli}}` `Napoli`, `{{enS|Tower}}` `englisch Tower`.
+    `{{23e|place}}` is `23e place`, `{{18e arrondissement de Paris}}` and `{{XXe siècle}}` their own
+    names, `{{Calcio Napoli}}` `Napoli`, `{{enS|Tower}}` `englisch Tower`.
 
     Args:
         name: lower-case name.
@@ -328,7 +328,7 @@ def by_name(name: str, shown: str, text: str, language: str) -> str | None:
         if ordinal := _ORDINAL.fullmatch(name):
             number, ending = ordinal[1].upper(), ordinal[2]
             return f"{number}{_ENDINGS.get(ending, ending)} {text}".strip()
-        return shown if _DISTRICT.fullmatch(name) and not text else None
+        return shown if _NAMED_BY_NUMBER.fullmatch(name) and not text else None
     if language == "it" and name.startswith("calcio "):
         return shown[len("calcio ") :]
     match = _GERMAN_LANGUAGE.fullmatch(name) if language == "de" else None

@@ -28,6 +28,7 @@ _NUMBER = re.compile(
 )
 _PLAIN = re.compile(r"([−–-]?)(\d+)(?:[.٫](\d+))?")
 _POWER = re.compile(r"([−–-]?\d[\d,]*(?:\.\d+)?)e([−+-]?\d+)")
+_ISO = re.compile(r"\d{4}-\d{1,2}(?:-\d{1,2})?")
 _RANGES = {
     "to": "to", "to(-)": "to", "-": "–", "–": "–", "and": "and", "and(-)": "and", "or": "or",
     "x": "×", "xx": "×", "×": "×", "*": "×",
@@ -55,6 +56,7 @@ _SEPARATORS = {
 }
 
 _EASTERN = re.compile("[٠-٩۰-۹]")  # Arabic and Persian digits have marks of their own
+_INDIAN = frozenset("bn hi mr gu ta te kn ml pa or as sa".split())  # 12,34,567
 _FOUR_GROUPED = frozenset(("fr", "pt"))  # and English: 1 930; other languages: 1930
 
 
@@ -80,16 +82,17 @@ def group_digits(number: str, language: str = "en") -> str:
     elif separator != ",":
         mark = ","
     if len(digits) > 4 or (len(digits) == 4 and (mark != "," or language in _FOUR_GROUPED)):
-        head = len(digits) % 3
-        groups = [digits[:head], *(digits[i : i + 3] for i in range(head, len(digits), 3))]
-        digits = separator.join(filter(None, groups))
+        rest, step = digits[:-3], 2 if language in _INDIAN else 3
+        head = len(rest) % step
+        groups = [rest[:head], *(rest[i : i + step] for i in range(head, len(rest), step))]
+        digits = separator.join(filter(None, [*groups, digits[-3:]]))
     return f"{sign}{digits}{mark}{decimals}" if decimals else f"{sign}{digits}"
 
 
 def format_number(arguments: Arguments, keywords: Keywords, language: str) -> str:
     """Render `{{formatnum:1234}}` as `1,234`, and `{{formatnum:1,234|R}}` as `1234`."""
     number, *options = [*arguments, ""]
-    if "R" in options:
+    if {"R", "NOSEP"} & {*options}:
         return re.sub(r"(?<=\d)[,٬ \u00a0](?=\d{3})", "", number)
     return group_digits(number, language)
 
@@ -168,7 +171,9 @@ def unit(arguments: Arguments, keywords: Keywords, language: str) -> str:
         number += power([exponent], {})
     words = [number]
     for word in filter(None, map(html.unescape, arguments[1:])):
-        if _EXPONENT.fullmatch(word) and len(words) > 1:
+        if _EXPONENT.fullmatch(word):
+            if len(words) == 1:
+                return HOLE_TEMPLATE  # two numbers with an unknown relation
             words[-1] += {"2": "²", "3": "³", "1": ""}.get(word, f"^{word}")
         else:
             words.append(word)
@@ -249,10 +254,13 @@ def date(arguments: Arguments, keywords: Keywords, language: str = "en") -> str:
 
     In other languages numbers that need the name of a month leave a placeholder.
     """
-    values = [argument for argument in arguments[:3] if argument]
+    values = [one for one in arguments[:3] if one and one.lower() not in ("dmy", "mdy", "ymd")]
+    if len(values) == 1 and _ISO.fullmatch(values[0]):
+        values = values[0].split("-")
     if language != "en":
         in_words = len(values) == 1 or any(map(_WORDED.search, values))
-        return " ".join(values) if in_words or not values else HOLE_TEMPLATE
+        between = " de " if language in ("es", "pt", "gl") else " "
+        return between.join(values) if in_words or not values else HOLE_TEMPLATE
     if (
         not values
         or not values[0].isdigit()
@@ -336,16 +344,14 @@ def money(arguments: Arguments, keywords: Keywords, language: str, text: str) ->
     scale = _SCALES.get(arguments[1].lower(), "") if len(arguments) > 1 else ""
     if scale and language != "en":
         return HOLE_TEMPLATE
-    if not amount or language in _SIGN_FIRST:
-        return f"{text}{amount}{scale}"
-    return f"{amount} {text}"
+    is_first = not amount or language in _SIGN_FIRST
+    return f"{text}{amount}{scale}" if is_first else f"{amount} {text}"
 
 
 def currency(arguments: Arguments, keywords: Keywords, language: str) -> str:
     """Render `{{currency|1000|GBP}}` as `£1,000`."""
-    code = keywords.get("type") or keywords.get("currency") or "usd"
-    if len(arguments) > 1:
-        code = arguments[1]
+    named = keywords.get("type") or keywords.get("currency") or "usd"
+    code = arguments[1] if len(arguments) > 1 else named
     amount = keywords.get("amount") or "".join(arguments[:1])
     symbol = _CURRENCIES.get(code.lower(), f"{code.upper()} ")
     return money([amount], {}, language, symbol) if amount else HOLE_TEMPLATE

@@ -27,7 +27,7 @@ from cloze.pipeline.corpus.readers.encyclopedia.elements import (
     escape_literals,
     touch,
 )
-from cloze.pipeline.corpus.readers.encyclopedia.mediawiki_names import ENGLISH_NAMES
+from cloze.pipeline.corpus.readers.encyclopedia.mediawiki_names import ENGLISH_NAMES, read_names
 from cloze.pipeline.corpus.readers.encyclopedia.template_functions import by_name, first, labelled
 from cloze.pipeline.corpus.readers.encyclopedia.template_numbers import (
     Arguments,
@@ -38,6 +38,7 @@ from cloze.pipeline.corpus.readers.encyclopedia.template_numbers import (
 Rule = Callable[..., str]
 
 _DATA = Path(__file__).with_name("templates.txt")
+_PREFIXES = read_names("template namespaces")
 _SECTION = re.compile(r"\[([a-z-]+|[*:])\]")
 _PRONUNCIATION = "!phones"
 _CONSTANTS = {
@@ -67,7 +68,7 @@ _LANGUAGE = re.compile(r"lang-([a-z]{2,3})(?:-[a-z-]+)?\d?")
 _FOREIGN_CODE = re.compile(r"[a-z]{2,3}")
 _COMPUTED = re.compile(
     r"#|population|metadata|metadaten|einwohner|data |inflation|age|alter|wikidata|current|local|"
-    r"page|site|number"
+    r"page|site|number|first |last |digits|year|str "
 )
 _PLAIN_WORD = re.compile(r"[^\W\d_]{2,}")
 _NO_WORDS = re.compile(
@@ -171,7 +172,9 @@ def _by_shape(
 ) -> str:
     """Return the text for an unknown template, as far as its place and arguments tell."""
     before = line[-1:]
-    follows_word = before in (",", ";") or (ends_word(before) and not UNSPACED_LETTER.match(before))
+    follows_word = before in (",", ";") or (
+        ends_word(line[-2:-1]) and ends_word(before) and not UNSPACED_LETTER.match(before)
+    )  # one letter is a prefix, such as the Arabic "and"
     if not before or before in _ENDS or before == GAP:
         return HOLE_TEMPLATE  # a box, or after a sentence, where placeholders are removed
     if not arguments and not keywords:
@@ -183,9 +186,11 @@ def _by_shape(
     texts = list(filter(None, arguments))
     if not texts:
         return HOLE_TEMPLATE
-    is_word = _PLAIN_WORD.search(without_marks(texts[0])) is not None
+    is_number = template_functions.ROMAN.fullmatch(texts[0]) is not None  # of a century
+    is_word = not is_number and _PLAIN_WORD.search(without_marks(texts[0])) is not None
     if len(texts) == 1 and not is_word:
-        return GAP if follows_word else HOLE_TEMPLATE  # number of a note, or without a unit
+        # the number of a note, or without a unit
+        return GAP if follows_word and not is_number else HOLE_TEMPLATE
     text = "" if len(texts) == 1 and keywords and follows_word else _wording(texts, is_word)
     is_inside = UNSPACED_LETTER.match(before) or _INSIDE.search(without_marks(line))
     return text if text and is_inside and not touch(text[-1], after) else HOLE_TEMPLATE
@@ -246,6 +251,8 @@ def _look_up(head: str, language: str) -> tuple[str, str | None, Rule | str | No
     name = head.strip().lower().replace("_", " ")
     name, colon, _ = name.partition(":") if not name.startswith(("h:", "#")) else (name, "", "")
     name = name.strip() if colon else name
+    if colon and name in _PREFIXES:
+        return _look_up(head.partition(":")[2], language)
     pattern = _tables()[0][":"].get(name) if colon else _pattern(name, language)
     rule: Rule | str | None = None if pattern is None else _compile(pattern, language)
     if rule is None and not colon and PHONETIC.fullmatch(name):

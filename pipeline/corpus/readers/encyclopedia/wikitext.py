@@ -28,23 +28,25 @@ from cloze.pipeline.corpus.readers.encyclopedia.blocks import (
     drop_marginal_templates,
 )
 from cloze.pipeline.corpus.readers.encyclopedia.elements import (
-    BEFORE_GAP,
     GAP,
     drop_elements,
     escape_literals,
     escape_nowiki,
-    resolve_scripts,
-    resolve_variants,
+    left_over,
     touch,
+    without_code_tags,
     without_quotes,
 )
 from cloze.pipeline.corpus.readers.encyclopedia.mediawiki_names import (
     CATEGORY_ALIASES,
     FILE_ALIASES,
+    MEDIA_ALIASES,
     read_names,
 )
+from cloze.pipeline.corpus.readers.encyclopedia.scripts import resolve_scripts, resolve_variants
+from cloze.pipeline.corpus.readers.encyclopedia.template_functions import audio
 
-_FILE_KEYS = (-2, 6, 14)  # media, files, categories: links into them show no text
+_FILE_KEYS = (6, 14)  # files, categories: links into them show no text
 
 # Where `-{…}-` may stand inside of a template's argument, and its bar is none of the template's.
 _VARIANT_LANGUAGES = frozenset("ban crh gan iu kk ku mni sh shi sr tg tly uz wuu zh".split())
@@ -86,6 +88,7 @@ _BLOCK_TAG = re.compile(
 _TRANSPARENT = re.compile(
     r"<(?:/?(?i:onlyinclude|noinclude|includeonly|translate|tvar|languages|section)\b[^<>]*|/)>"
 )
+_NOT_INCLUDED = re.compile(r"<noinclude\b[^<>]*>.*?</noinclude\s*>", re.IGNORECASE | re.DOTALL)
 _BREAK = re.compile(r"<br\b[^<>]*>", re.IGNORECASE)
 # Of one letter only HTML's: `x<y and a>b` is no tag.
 _TAG = re.compile(
@@ -96,15 +99,13 @@ _HEADING = re.compile(r"(={1,6})\s*(.+?)\s*\1\s*")
 _OPENS = {"}}": "{{", "]]": "[[", "}": "{|"}
 _DEEPEST = 60  # maximum nesting of brackets; MediaWiki stops at 40 templates
 _LONGEST_HEADING = 300  # characters
-_HAS_CODE = re.compile(r"<(?:code|tt|kbd|samp)")  # four times as fast as separate searches
-_CODE = re.compile(r"<(/?)(code|tt|kbd|samp)\b[^<>]*>", re.IGNORECASE | re.ASCII)
-_TAG_NAME = re.compile(r"</?([a-zA-Z][\w:-]*)[^<>]*>")
-_HTML = read_names("html tags")
 _MARK = re.compile(r"[*#;:]+")
 _TERM = re.compile(r"\s:\s")
 # A template is what the sentence is about, even where letters have no case: in bold, or before a
 # bracket, dash, sign or ending.
-_SUBJECT = re.compile(rf"[\s{GAP}]*(?:''+\s*{HOLE_TEMPLATE}|{HOLE_TEMPLATE}[\s']*[(–—°%&/=×+’-])")
+_SUBJECT = re.compile(
+    rf"[\s{GAP}]*(?:''+\s*{HOLE_TEMPLATE}(?!['\s]*\Z)|{HOLE_TEMPLATE}[\s']*[(–—°%&/=×+’-])"
+)
 
 
 @dataclass(slots=True)
@@ -127,6 +128,7 @@ class WikitextParser(ArticleRules):
         super().__init__(**rules)
         file_namespaces = {name for key in _FILE_KEYS for name in namespaces.get(key, ())}
         self._files = file_namespaces | FILE_ALIASES | CATEGORY_ALIASES
+        self._media = set(namespaces.get(-2, ())) | MEDIA_ALIASES
         self._namespaces = {
             name for key, names in namespaces.items() if key != 0 for name in names if name
         }
@@ -148,6 +150,8 @@ class WikitextParser(ArticleRules):
     def without_elements(self, text: str) -> str:
         """Return wikitext without comments, parameters and elements that are not running text."""
         text = _without_comments(text)
+        if self.project == "wikisource":  # headers and footers of scanned pages
+            text = _NOT_INCLUDED.sub("", text)
         text = escape_nowiki(text) if "</nowiki" in text or "</NOWIKI" in text else text
         if self.language in _VARIANT_LANGUAGES:
             text = resolve_variants(text, before_links=True)
@@ -165,9 +169,7 @@ class WikitextParser(ArticleRules):
         text = _BREAK.sub(" ", text)
         text = _URL.sub("", text) if "://" in text else text
         if "<" in text:
-            if _HAS_CODE.search(text):
-                text = _without_code_tags(text)
-            text = _TRANSPARENT.sub("", text)
+            text = _TRANSPARENT.sub("", without_code_tags(text))
             if "<su" in text or "<SU" in text:
                 text = resolve_scripts(text)
             text = _TAG.sub("", _BLOCK_TAG.sub("\n\n", text))
@@ -181,7 +183,8 @@ class WikitextParser(ArticleRules):
         for index in range(3, len(pieces), 4):
             content = pieces[index]
             if content is not None:
-                pieces[index] = self._link(content)
+                in_marks = pieces[index - 3].endswith(("(", "[", "'"))  # `(GAP)` is removed whole
+                pieces[index] = self._link(content) or (GAP if in_marks else "")
         return "".join(filter(None, pieces))
 
     def _resolve(self, text: str) -> str:
@@ -235,6 +238,8 @@ class WikitextParser(ArticleRules):
         is_shown = target.startswith(":")
         prefix, colon, title = target.lstrip(":").partition(":")
         prefix = prefix.strip().lower().replace("_", " ")
+        if colon and prefix in self._media:  # the file itself is linked
+            return audio([target, label], {})
         if colon and not is_shown and (prefix in self._files or _FILE.search(content)):
             return ""
         if bar:
@@ -310,6 +315,8 @@ class WikitextParser(ArticleRules):
                     flush()
                 marks = _MARK.match(line)[0]  # type: ignore[index]
                 item = line[len(marks) :].strip()
+                if is_marginal and item.startswith(f"{HOLE_TEMPLATE} "):  # an icon
+                    item = drop_marginal_templates(item)
                 if marks[-1] != ";":
                     blocks.item(item, indented=not marks.strip(":"), defines=marks[-1] == ":")
                     continue
@@ -360,8 +367,10 @@ def _close(stack: list[_Frame], resolve: Callable[[str, str, str], str], followi
     pieces = stack[-1].pieces
     previous = pieces[-1][-1:] if pieces else ""
     text = resolve(content, templates.open_line(pieces, stack[-1].kind), following)
-    if text != GAP or not previous or previous in BEFORE_GAP or touch(previous, following):
-        pieces.append(text)  # after a word no gap is left
+    if text == GAP and previous and not touch(previous, following):
+        text = left_over(previous, following)  # after a word no gap is left
+    if text:  # `previous` of the next bracket is a character
+        pieces.append(text)
 
 
 def _abandon(stack: list[_Frame]) -> None:
@@ -374,25 +383,3 @@ def _abandon(stack: list[_Frame]) -> None:
         lines = content.partition("\n")[2] if frame.kind == "{|" else content
         content = "\n" + _TABLE_LINE.sub("", lines)
     stack[-1].pieces.append(content)
-
-
-def _without_code_tags(text: str) -> str:
-    """Remove tags of program code; inside them, tags unknown to HTML are text."""
-    pieces: list[str] = []
-    position = 0
-    opening: re.Match[str] | None = None
-    # last closing tag of each name
-    last_closing = {match[2].lower(): match.start() for match in _CODE.finditer(text) if match[1]}
-    for match in _CODE.finditer(text):
-        if opening is None:
-            if not match[1] and last_closing.get(match[2].lower(), -1) > match.start():
-                opening = match
-        elif match[1] and match[2].lower() == opening[2].lower():
-            code = _TAG_NAME.sub(_unknown_tag, text[opening.end() : match.start()])
-            pieces += (text[position : opening.start()], code)
-            opening, position = None, match.end()
-    return "".join((*pieces, text[position:]))
-
-
-def _unknown_tag(match: re.Match[str]) -> str:
-    return match[0] if match[1].lower() in _HTML else escape_literals(match[0])

@@ -26,9 +26,8 @@ from cloze.pipeline.corpus.readers.encyclopedia.elements import (
     escape_literals,
     formula,
     left_over,
-    lowered_text,
-    raised,
 )
+from cloze.pipeline.corpus.readers.encyclopedia.scripts import lowered_text, raised
 from cloze.pipeline.corpus.readers.encyclopedia.templates import is_pronunciation
 from cloze.pipeline.corpus.readers.html import element_roles
 from cloze.pipeline.corpus.readers.html.element_roles import BLOCKS, HEADINGS, TEMPLATE, cells

@@ -44,7 +44,7 @@ def text_of(wikitext: str, language: str = "en") -> str:
         ("en", "{{gaps|1|234|567}} and {{gaps|0.123|456|e=9|u=m}}", "1 234 567 and 0.123 456 × 10^9 m"),
         ("en", "{{nts|1234}} and {{num|12345}} and {{ntsh|5}}x", "1,234 and 12,345 and x"),
         ("en", "{{formatnum:1,234|R}} and {{formatnum:1234}}", "1234 and 1,234"),
-        ("bn", "{{formatnum:১২৩৪৫৬৭}}", "১,২৩৪,৫৬৭"),
+        ("bn", "{{formatnum:১২৩৪৫৬৭}}", "১২,৩৪,৫৬৭"),
         ("bn", "{{convert|১২৩৪|km|mi}}", "১,২৩৪ km"),
         ("fa", "{{formatnum:۱۲۳۴۵}}", "۱۲٬۳۴۵"),
         ("my", "{{formatnum:၁၂၃၄၅}}", "၁၂,၃၄၅"),

@@ -113,7 +113,7 @@ SCRIPTS = [
     ("Ca<sup>2+</sup>", "Ca2+"),
     ("H<sub>2</sub>O", "H2O"),
     ("101<sub>2</sub>", "101_2"),
-    ("log<sub>2</sub>8", "log_28"),
+    ("log<sub>2</sub>8", "log_(2)8"),
     ("19<sup>th</sup>", "19th"),
     ("XIX<sup>e</sup>", "XIXe"),
     ("M<sup>me</sup>", "Mme"),
