@@ -312,6 +312,7 @@ MEANINGS = {
     "contaminated": "contains text of a task",
     "redirect": "a page that redirects to another",
     "namespace": "a page outside of the namespaces that are read",
+    "encoding": "in no encoding that is stated or sure",
     "not_stored": "a repeated or continued visit, whose page is in another record",
     "disambiguation": "a list of the meanings of a title",
 }

@@ -201,7 +201,8 @@ class _Reading:
             return
         text = decode_page(bytes(data), is_html=True)
         if "<" not in text:
-            self._tally.quarantine("bad_html", "the page holds no element", inner=name)
+            sentence = "the page holds no element" if text else "the page's encoding is not known"
+            self._tally.quarantine("bad_html", sentence, inner=name)
             return
         self._tally.read(len(data))
         root = self._parsed(text)
