@@ -31,7 +31,7 @@ from cloze.pipeline.corpus.read.read_and_clean import (
     read_documents,
 )
 from cloze.pipeline.corpus.read.sources import PlannedSlice, group_slices, plan_reading
-from cloze.pipeline.corpus.readers.base import ReadCounters
+from cloze.pipeline.corpus.readers.base import ReadCounters, counted
 from cloze.pipeline.corpus.steps.base import CleaningResult
 from cloze.pipeline.corpus.steps.chain import build_steps, prepare_steps, run_steps
 
@@ -197,12 +197,7 @@ class _Watching(ReadCounters):
 
     def inside(self) -> dict[str, int]:
         """Return what was dropped inside the last document, by reason."""
-        new = self.counters - self.before
-        return {
-            name.removeprefix("dropped_lines/"): count
-            for name, count in sorted(new.items())
-            if name.startswith("dropped_lines/")
-        }
+        return counted(self.counters - self.before, "dropped_lines/")
 
 
 def explain(config: CorpusConfig, title: str, report: Reporter = NULL_REPORTER) -> Explanation:
@@ -276,13 +271,7 @@ def _find(
         unreadable += (f"{entry.file}: {entry.sentence}" for entry in counters.unreadable[:1])
         done += planned.slice.size
         read += counters.counters["read/documents"]
-        dropped.update(
-            {
-                name.removeprefix("dropped/"): n
-                for name, n in counters.counters.items()
-                if name.startswith("dropped/")
-            }
-        )
+        dropped.update(counted(counters.counters, "dropped/"))
         report.progress(done, total, "bytes", {"step": "looking for it"})
     names = ", ".join(repr(name) for _, name in sorted(nearest, reverse=True))
     unread = ", ".join(f"{reason} {count:,}" for reason, count in dropped.most_common())

@@ -13,6 +13,7 @@ from cloze.core.humanize import format_count
 from cloze.core.stages.stage import BuildContext, Stage, StageResult
 from cloze.pipeline.corpus.config import COSTS, CorpusConfig, uses_distributed_shuffle
 from cloze.pipeline.corpus.read.sources import SliceGroup, group_slices, plan_reading
+from cloze.pipeline.corpus.readers.base import counted
 from cloze.pipeline.corpus.steps.chain import prepare_steps
 
 if TYPE_CHECKING:
@@ -45,15 +46,6 @@ SETTINGS = {
 }
 
 Results = Sequence[Mapping[str, Any]]  # results of `ReadSliceGroup`, one per slice group
-
-
-def counted(counters: Counter[str] | dict[str, int], prefix: str) -> dict[str, int]:
-    """Return the counters that start with `prefix`, with the prefix removed."""
-    return {
-        name.removeprefix(prefix): count
-        for name, count in sorted(counters.items())
-        if name.startswith(prefix)
-    }
 
 
 def most_dropped(dropped: Mapping[str, int], retained: int) -> str:

@@ -5,6 +5,7 @@ The same corpus gives the same bytes.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,7 +18,7 @@ from cloze.pipeline.corpus.document import join_sentences as text_of
 from cloze.pipeline.corpus.duplicates.signatures import jaccard
 from cloze.pipeline.corpus.provenance import UNKNOWN, Origin, merge_origins
 from cloze.pipeline.corpus.read.intermediate import PART, read_selected
-from cloze.pipeline.corpus.readers.base import IN_ARCHIVES
+from cloze.pipeline.corpus.readers.base import IN_ARCHIVES, counted
 
 if TYPE_CHECKING:
     from cloze.pipeline.corpus.config import CorpusConfig
@@ -121,12 +122,10 @@ def collect(
 
 
 def _most_first(counters: Mapping[str, int], prefix: str) -> dict[str, int]:
-    counts = [
-        (name.removeprefix(prefix), count)
-        for name, count in counters.items()
-        if name.startswith(prefix) and count
-    ]
-    return dict(sorted(counts, key=lambda pair: (-pair[1], pair[0])))
+    return dict(Counter(counted(+Counter(counters), prefix)).most_common())
+
+
+_SOURCE_COUNTS = ("files", "read_documents", "read_bytes", "dropped_reading", "duplicates")
 
 
 def _sources(
@@ -141,21 +140,12 @@ def _sources(
         kind = group.kind
         row = rows.setdefault(
             kind,
-            {
-                "kind": kind,
-                "files": 0,
-                "read_documents": 0,
-                "read_bytes": 0,
-                "dropped_reading": 0,
-                "duplicates": 0,
-            },
+            {"kind": kind, **dict.fromkeys(_SOURCE_COUNTS, 0)},
         )
         files.setdefault(kind, set()).update(single.slice.name for single in group.slices)
         row["read_documents"] += result["counters"].get("read/documents", 0)
         row["read_bytes"] += result["counters"].get("read/bytes", 0)
-        row["dropped_reading"] += sum(
-            count for name, count in result["counters"].items() if name.startswith("dropped/")
-        )
+        row["dropped_reading"] += sum(counted(result["counters"], "dropped/").values())
     for (kind, _, _), count in plan.pairs.items():
         rows[kind]["duplicates"] += count
     nothing = dict.fromkeys(("documents", "sentences", "words", "characters", "bytes"), 0)
@@ -177,11 +167,8 @@ def _origins(
     return [
         {
             "kind": row["kind"],
-            "name": by_label[row["origin"]].name,
-            "url": by_label[row["origin"]].url,
-            "date": by_label[row["origin"]].date,
-            "licence": row["licence"],
-            **{name: row[name] for name in ("documents", "words", "bytes")},
+            **{name: getattr(by_label[row["origin"]], name) for name in ("name", "url", "date")},
+            **{name: row[name] for name in ("licence", "documents", "words", "bytes")},
         }
         for row in rows
     ]
@@ -223,9 +210,9 @@ def _examples(results: Sequence[Mapping[str, Any]]) -> list[dict[str, str]]:
 
 def _duplicates(config: CorpusConfig, plan: CorpusPlan, parts: tuple[str, ...]) -> dict[str, Any]:
     minhash = config.minhash()
-    between: dict[tuple[str, str], int] = {}
+    between: Counter[tuple[str, str]] = Counter()
     for (kind, of, _), count in plan.pairs.items():
-        between[kind, of] = between.get((kind, of), 0) + count
+        between[kind, of] += count
     return {
         "method": config.dedup,
         "bands": config.dedup_bands,
@@ -275,10 +262,9 @@ def _pairs(config: CorpusConfig, plan: CorpusPlan, parts: tuple[str, ...]) -> li
 def _decontamination(
     config: CorpusConfig, results: Sequence[Mapping[str, Any]], counters: Mapping[str, int]
 ) -> dict[str, Any]:
-    tasks = {name: 0 for name, _, _ in config.task_files()} if config.decontaminate else {}
+    tasks = Counter({name: 0 for name, _, _ in config.task_files()} if config.decontaminate else {})
     for result in results:
-        for name, count in result["tasks"].items():
-            tasks[name] = tasks.get(name, 0) + count
+        tasks.update(result["tasks"])
     return {
         "words": config.decontaminate_words,
         "minimum_words": config.decontaminate_minimum_words,

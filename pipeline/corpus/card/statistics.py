@@ -6,8 +6,8 @@ workers.
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Iterable, Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 
 from cloze.core import random_keys
 from cloze.core.words import count_words
+from cloze.pipeline.corpus.steps.filters.language import identify
 
 I64 = npt.NDArray[np.int64]
 
@@ -29,17 +30,6 @@ _SAMPLE, _LANGUAGE = 0x53414D50, 0x4C414E47
 # Upper limits of the bins in words; the last bin is open.
 DOCUMENT_BINS = (25, 50, 100, 200, 400, 800, 1_600, 3_200, 6_400, 12_800, 25_600, 51_200)
 SENTENCE_BINS = (2, 4, 6, 8, 10, 12, 15, 20, 25, 30, 40, 50, 70, 100)
-
-Identify = Callable[[str], tuple[str, float]]
-
-
-@functools.cache
-def _identify() -> Identify | None:
-    try:
-        from cloze.pipeline.corpus.steps.filters.language import identify
-    except ImportError:
-        return None
-    return identify
 
 
 def measure(batch: pa.RecordBatch, total: int) -> dict[str, Any]:
@@ -185,15 +175,9 @@ def _infoboxes(column: pa.ListArray) -> dict[str, int]:
 
 
 def _languages(batch: pa.RecordBatch, total: int) -> dict[str, int]:
-    identify = _identify()
-    if identify is None:
-        return {}
-    counts: dict[str, int] = {}
-    for row in _lowest(batch, _LANGUAGE, LANGUAGE_DOCUMENTS, total)[0].tolist():
-        text = " ".join(batch["sentences"][row].as_py())[:LANGUAGE_CHARACTERS]
-        language = identify(text)[0] or "unknown"
-        counts[language] = counts.get(language, 0) + 1
-    return counts
+    rows = _lowest(batch, _LANGUAGE, LANGUAGE_DOCUMENTS, total)[0].tolist()
+    texts = (" ".join(batch["sentences"][row].as_py())[:LANGUAGE_CHARACTERS] for row in rows)
+    return dict(Counter(identify(text)[0] for text in texts))
 
 
 def add_up(shards: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
@@ -202,7 +186,7 @@ def add_up(shards: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     documents = np.zeros(len(DOCUMENT_BINS) + 1, dtype=np.int64)
     sentences = np.zeros(len(SENTENCE_BINS) + 1, dtype=np.int64)
     samples: list[dict[str, Any]] = []
-    languages: dict[str, int] = {}
+    languages: Counter[str] = Counter()
     infoboxes = {"documents": 0, "fields": 0}
     for shard in shards:
         origins += shard["origins"]
@@ -211,8 +195,7 @@ def add_up(shards: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
         samples = sorted(
             [*samples, *shard["samples"]], key=lambda sample: (sample["rank"], sample["id"])
         )[:SAMPLES]
-        for language, count in shard["languages"].items():
-            languages[language] = languages.get(language, 0) + count
+        languages.update(shard["languages"])
         infoboxes = {name: count + shard["infoboxes"][name] for name, count in infoboxes.items()}
     return {
         "sources": {kind: figures for (kind,), figures in added(origins, "kind").items()},

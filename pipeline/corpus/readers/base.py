@@ -75,6 +75,15 @@ class UnreadableItem:
     sentence: str
 
 
+def counted(counters: Mapping[str, int], prefix: str) -> dict[str, int]:
+    """Return the counters that start with `prefix`, with the prefix removed, by name."""
+    return {
+        name.removeprefix(prefix): count
+        for name, count in sorted(counters.items())
+        if name.startswith(prefix)
+    }
+
+
 MOST_UNREADABLE = 1000  # entries per slice; more are only counted
 
 
