@@ -136,10 +136,11 @@ class ReadCounters:
         """Count the last document as dropped."""
         self.counters[f"dropped/{reason}"] += 1
 
-    def drop_too_long(self, size: int, sentence: str, *, offset: int, inner: str = "") -> None:
+    def drop_too_long(self, size: int, place: str, *, offset: int, inner: str = "") -> None:
         """Count a document of `size` bytes as dropped, and record where it is."""
         self.read(size)
         self.drop("too_long")
+        sentence = f"{place} has {size:,} bytes and was left out"
         self.quarantine("long_line", sentence, offset=offset, inner=inner)
 
     def drop_lines(self, reason: str, count: int = 1) -> None:
