@@ -236,26 +236,21 @@ def _find(
     unreadable: list[str] = []
     nearest: list[tuple[float, str]] = []
     lowered = name_or_id.strip().casefold()
-    for planned in sorted(
-        slices,
-        key=lambda planned: (
-            not name_or_id.startswith(f"{planned.slice.kind}/{planned.slice.name}/")
-        ),
-    ):
+
+    def is_other(planned: PlannedSlice) -> bool:
+        return not name_or_id.startswith(f"{planned.slice.kind}/{planned.slice.name}/")
+
+    for planned in sorted(slices, key=is_other):
         counters = _Watching(planned, config.on_error == "stop", config.unreadable_share)
         for document in read_documents(config, counters):
             if document.title.strip().casefold() == lowered or document.id == name_or_id:
+                same = ("id", "title", "source", "url", "origin", "licence")
                 explanation = Explanation(
-                    id=document.id,
-                    title=document.title,
-                    source=document.source,
+                    **{name: getattr(document, name) for name in same},
                     file=planned.slice.path,
                     raw_bytes=counters.size,
                     reader=counters.inside(),
                     paragraphs=list(document.paragraphs),
-                    url=document.url,
-                    origin=document.origin,
-                    licence=document.licence,
                     infobox=list(document.infobox),
                 )
                 return explanation, document

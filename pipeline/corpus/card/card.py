@@ -160,8 +160,7 @@ def _origins(
         {
             "kind": row["kind"],
             **{name: getattr(by_label[row["origin"]], name) for name in ("name", "url", "date")},
-            "licence": row["licence"],
-            **{name: row[name] for name in ("documents", "words", "bytes")},
+            **{name: row[name] for name in ("licence", "documents", "words", "bytes")},
         }
         for row in rows
     ]
@@ -279,6 +278,7 @@ MEANINGS = {
     "contaminated": "contains text of a task",
     "redirect": "a page that redirects to another",
     "namespace": "a page outside of the namespaces that are read",
+    "encoding": "in no encoding that is stated or sure",
     "not_stored": "a repeated or continued visit, whose page is in another record",
     "disambiguation": "a list of the meanings of a title",
 }

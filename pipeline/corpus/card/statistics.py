@@ -6,9 +6,8 @@ workers.
 
 from __future__ import annotations
 
-import functools
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -19,6 +18,7 @@ import pyarrow.compute as pc
 from cloze.core import random_keys
 from cloze.core.humanize import most_first
 from cloze.core.words import count_words
+from cloze.pipeline.corpus.steps.filters.language import identify
 
 I64 = npt.NDArray[np.int64]
 
@@ -31,17 +31,6 @@ _SAMPLE, _LANGUAGE = 0x53414D50, 0x4C414E47
 # Upper limits of the bins in words; the last bin is open.
 DOCUMENT_BINS = (25, 50, 100, 200, 400, 800, 1_600, 3_200, 6_400, 12_800, 25_600, 51_200)
 SENTENCE_BINS = (2, 4, 6, 8, 10, 12, 15, 20, 25, 30, 40, 50, 70, 100)
-
-Identify = Callable[[str], tuple[str, float]]
-
-
-@functools.cache
-def _identify() -> Identify | None:
-    try:
-        from cloze.pipeline.corpus.steps.filters.language import identify
-    except ImportError:
-        return None
-    return identify
 
 
 def measure(batch: pa.RecordBatch, total: int) -> dict[str, Any]:
@@ -180,12 +169,9 @@ def _infoboxes(column: pa.ListArray) -> dict[str, int]:
 
 
 def _languages(batch: pa.RecordBatch, total: int) -> dict[str, int]:
-    identify = _identify()
-    if identify is None:
-        return {}
-    rows, _ = _lowest(batch, _LANGUAGE, LANGUAGE_DOCUMENTS, total)
-    texts = (" ".join(batch["sentences"][row].as_py()) for row in rows.tolist())
-    return Counter(identify(text[:LANGUAGE_CHARACTERS])[0] or "unknown" for text in texts)
+    rows = _lowest(batch, _LANGUAGE, LANGUAGE_DOCUMENTS, total)[0].tolist()
+    texts = (" ".join(batch["sentences"][row].as_py())[:LANGUAGE_CHARACTERS] for row in rows)
+    return dict(Counter(identify(text)[0] for text in texts))
 
 
 def add_up(shards: Iterable[Mapping[str, Any]]) -> dict[str, Any]:

@@ -71,12 +71,8 @@ class BabylmReader(FileReader):
                 return
             for line in read_lines(unpacked, options.maximum_document_bytes, tally.record_damage):
                 if line.data is None:
-                    tally.drop_too_long(
-                        line.size,
-                        f"the line at byte {line.offset:,} has {line.size:,} bytes and was left "
-                        f"out",
-                        offset=line.offset,
-                    )
+                    place = f"the line at byte {line.offset:,}"
+                    tally.drop_too_long(line.size, place, offset=line.offset)
                     continue
                 heading = _HEADING.fullmatch(line.data) if line.size <= _LONGEST_HEADING else None
                 blank = not line.data.strip()

@@ -77,7 +77,7 @@ class UnreadableItem:
 
 
 def counted(counters: Mapping[str, int], prefix: str) -> dict[str, int]:
-    """Return the counters that start with `prefix`, with the prefix removed."""
+    """Return the counters that start with `prefix`, with the prefix removed, by name."""
     return {
         name.removeprefix(prefix): count
         for name, count in sorted(counters.items())
@@ -137,10 +137,11 @@ class ReadCounters:
         """Count the last document as dropped."""
         self.counters[f"dropped/{reason}"] += 1
 
-    def drop_too_long(self, size: int, sentence: str, *, offset: int, inner: str = "") -> None:
+    def drop_too_long(self, size: int, place: str, *, offset: int, inner: str = "") -> None:
         """Count a document of `size` bytes as dropped, and record where it is."""
         self.read(size)
         self.drop("too_long")
+        sentence = f"{place} has {size:,} bytes and was left out"
         self.quarantine("long_line", sentence, offset=offset, inner=inner)
 
     def drop_lines(self, reason: str, count: int = 1) -> None:

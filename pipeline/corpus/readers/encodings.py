@@ -3,7 +3,7 @@
 chardet ranks the encodings by models of letters for each language. Its guess counts only if
 py3langid finds the same language in the decoded text: both differ on a language that chardet lacks.
 Windows-1252 needs no model, but a language that it can write, and hardly a symbol inside a word:
-`ma¤ana` is a text of MS-DOS.
+`ma¤ana` is a text of MS-DOS. A text whose signs beyond ASCII are no letters fits it, too.
 """
 
 from __future__ import annotations
@@ -33,7 +33,6 @@ _ICELANDIC = frozenset("ðþÐÞ")  # where Turkish has ğ and ş
 _ALIKE = ({"hr", "sr", "bs", "sl"}, {"cs", "sk"}, {"no", "da", "nb", "nn"}, {"ru", "bg", "mk"})
 _SURE = 0.25  # chardet's confidence; on whole files its mistakes have less
 _SAMPLE = 100_000  # bytes of lines with letters that are not ASCII
-_HIGH_LINE = re.compile(rb"[^\n]*[\x80-\xff][^\n]*\n?")
 # Inside words Windows-1252 has no such symbol, but MS-DOS and the Macintosh have letters there.
 _SYMBOL_INSIDE = re.compile("[^\\W\\d_][¡-©«¬®-³¶¹»-¿×÷€‚ƒ„†-‰‹•˜™›][^\\W\\d_]")
 _MOST_SYMBOLS, _MISPRINTS = (
@@ -67,11 +66,16 @@ def shifted(data: bytes) -> str:
     return ""
 
 
+def high_lines(data: bytes) -> bytes:
+    """Return the lines with bytes beyond ASCII."""
+    return b"".join(line for line in data.splitlines(keepends=True) if not line.isascii())
+
+
 def detect(data: bytes) -> Guess:
     """Return the encoding of a text that is neither ASCII nor Unicode."""
     import chardet
 
-    sample = (b"".join(_HIGH_LINE.findall(data)) + data)[:_SAMPLE]
+    sample = (high_lines(data) + data)[:_SAMPLE]
     ranked = chardet.detect_all(sample, include_encodings=_ENCODINGS, ignore_threshold=True)
     names = [str(guess["encoding"]).lower() for guess in ranked[:5]]
     texts = {name: decode(sample, name, final=False) for name in names}
@@ -86,7 +90,8 @@ def detect(data: bytes) -> Guess:
             return Guess(likely[0], ())
     language, is_plain = _language(western), _ICELANDIC.isdisjoint(western)
     is_other = language not in ("is", "fo") if not is_plain else language in _NOT_WESTERN
-    fewest = 0 if top == western and is_plain else _FEWEST_HIGH
+    is_symbols = not any(letter > "\x7f" and letter.isalpha() for letter in western)
+    fewest = 0 if is_symbols or (top == western and is_plain) else _FEWEST_HIGH
     if western and _reads_well(western, fewest) and not (is_other and fewest):
         return Guess(_WESTERN, ())
     return Guess("", tuple(likely[:3]))

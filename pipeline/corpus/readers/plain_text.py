@@ -307,11 +307,7 @@ class TextReader(FileReader):
                 return
             number += 1
             if size > options.maximum_document_bytes:
-                tally.drop_too_long(
-                    size,
-                    f"the document at byte {start:,} has {size:,} bytes and was left out",
-                    offset=start,
-                )
+                tally.drop_too_long(size, f"the document at byte {start:,}", offset=start)
                 return
             text = decode(b"\n".join(lines), tally, offset=start)
             if text is not None:

@@ -239,8 +239,7 @@ def _read_lines(
     for number, line in enumerate(lines, 1):
         where = f"the line at byte {line.offset:,} (line {number:,})"
         if line.data is None:
-            message = f"{where} has {line.size:,} bytes and was left out"
-            tally.drop_too_long(line.size, message, offset=line.offset)
+            tally.drop_too_long(line.size, where, offset=line.offset)
             continue
         if not line.data or line.data.isspace():
             continue

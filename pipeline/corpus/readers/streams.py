@@ -245,7 +245,7 @@ def detect_unicode(data: bytes) -> tuple[str, bytes]:
             is_other_text = (
                 mark in _UTF16_MARKS
                 and b"\0" not in content
-                and _ascii_share(content) > _MOST_ASCII
+                and len(content.translate(None, _ASCII)) <= (1 - _MOST_ASCII) * len(content)
             )
             return ("" if is_other_text else encoding), mark
     for encoding, high, low in (
@@ -260,10 +260,6 @@ def detect_unicode(data: bytes) -> tuple[str, bytes]:
         ):
             return encoding, b""
     return "", b""
-
-
-def _ascii_share(data: bytes) -> float:
-    return 1 - len(data.translate(None, _ASCII)) / max(1, len(data))
 
 
 def _is_text(data: bytes, encoding: str) -> bool:

@@ -315,6 +315,8 @@ def _document(
     is_html, charset, data = content
     uri = record.fields.get("warc-target-uri", "").strip("<>")
     text = decode_page(data, charset, is_html=is_html)
+    if not text:
+        return "encoding"
     title = ""
     if is_html:
         page = main_text(text, options.extractor)

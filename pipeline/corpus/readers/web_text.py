@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from typing import Any, Literal
 
 from cloze.pipeline.corpus.options import CorpusOptions
+from cloze.pipeline.corpus.readers import encodings
 from cloze.pipeline.corpus.readers.prose import reads_as_prose
 from cloze.pipeline.corpus.readers.raised import without_marks
 from cloze.pipeline.corpus.readers.streams import BYTE_ORDER_MARKS
@@ -22,6 +23,10 @@ _CODECS = {
     "iso8859-11": "cp874",
 }  # fmt: skip
 _MOST_INVALID = 0.1  # share of the non-ASCII characters; more if the encoding is wrong
+_MARKUP = re.compile(rb"<[^<>]*>")
+_SAMPLE_BYTES = 1 << 13  # for detection
+_HIGH, _RARE = bytes(range(0x80, 0x100)), 200  # bytes of a page to one beyond ASCII
+_DEFAULT = "cp1252"  # of servers, whatever the page
 
 
 def decode_page(data: bytes, charset: str = "", *, is_html: bool) -> str:
@@ -29,36 +34,57 @@ def decode_page(data: bytes, charset: str = "", *, is_html: bool) -> str:
 
     The encoding is taken from the byte order mark, UTF-8 if the bytes are that, the HTTP header,
     `<meta>`, or detection. One without invalid bytes is preferred to one with few. `<meta>` comes
-    before a header of Latin-1, which servers send by default. Default: Windows-1252.
+    before a header of Latin-1, which servers send by default; detection, where it is sure, too.
 
     Args:
         data: bytes of the page.
         charset: encoding in the HTTP header; empty if there is none.
         is_html: bool, True if the page may declare its encoding in `<meta>`.
+
+    Returns:
+        An empty text if the encoding is not known.
     """
-    from resiliparse.parse.encoding import detect_encoding, map_encoding_to_html5
+    from resiliparse.parse.encoding import map_encoding_to_html5
 
     mark_encoding = next((name for mark, name in BYTE_ORDER_MARKS if data.startswith(mark)), "")
     meta = _META.search(data[:_META_BYTES]) if is_html else None
     labels = (charset, meta[1].decode() if meta else "")
-    if map_encoding_to_html5(charset, fallback_utf8=False) == "cp1252":
+    if map_encoding_to_html5(charset, fallback_utf8=False) == _DEFAULT:
         labels = labels[::-1]
     # Text of another encoding is hardly ever valid UTF-8, unless it is in 7 bits as ISO-2022-JP.
-    encodings: list[str] = [] if mark_encoding or data.isascii() else ["utf-8"]
+    candidates = [] if mark_encoding or data.isascii() else ["utf-8"]
     for label in filter(None, (mark_encoding, *labels)):
         encoding = map_encoding_to_html5(label, fallback_utf8=False)
         # a page with a readable <meta> is not UTF-16
         if encoding and (label == mark_encoding or not encoding.startswith("utf-16")):
-            encodings.append(_CODECS.get(encoding, encoding))
-    for encoding in (*encodings, "utf-8"):
+            candidates.append(_CODECS.get(encoding, encoding))
+    candidates = list(dict.fromkeys(candidates))
+    if data.isascii():
+        candidates.append(encodings.shifted(data) or "utf-8")
+    for number, encoding in enumerate(candidates):
+        if encoding == _DEFAULT:
+            candidates[number] = encoding = _detected(data) or encoding
         with contextlib.suppress(UnicodeDecodeError):
             return data.decode(encoding).removeprefix("\ufeff")
-    detected = detect_encoding(data, html5_compatible=True) or "utf-8"
-    for encoding in (*encodings, _CODECS.get(detected, detected)):
+    if _DEFAULT not in candidates:
+        candidates.append(_detected(data))
+    for encoding in filter(None, candidates):
         text = data.decode(encoding, "replace")
         if text.count("\ufffd") <= _MOST_INVALID * sum(map("\x7f".__lt__, text)):
             return text.removeprefix("\ufeff")
-    return data.decode("cp1252", "replace")
+    return ""
+
+
+def _detected(data: bytes) -> str:
+    """Return the name of a page's encoding; empty if it is not sure, and more than a rare letter.
+
+    Only its lines with bytes beyond ASCII count, without markup.
+    """
+    text = _MARKUP.sub(b"\n", data)
+    lines = encodings.high_lines(text)
+    sample = lines[: lines.rfind(b"\n", 0, _SAMPLE_BYTES) + 1] or lines
+    is_rare = len(text) > _RARE * (len(text) - len(text.translate(None, _HIGH)))
+    return (encodings.detect(sample).encoding if sample else "") or (_DEFAULT if is_rare else "")
 
 
 # Extraction of the main text without navigation, comments and boilerplate, by trafilatura or

@@ -34,7 +34,7 @@ from cloze.pipeline.corpus.readers.streams import (
 SLICE_BYTES = 256 << 20  # approximate, of a file
 MOST_SLICES = 8  # per file; each slice decompresses the file from its beginning
 _BLOCK = 1 << 16  # bytes read at once; the maximum lost before damage
-_IS_TAR = re.compile(rb".{257}ustar[\0 ]", re.DOTALL)
+IS_TAR = re.compile(rb".{257}ustar[\0 ]", re.DOTALL)
 # unknown compression methods raise NotImplementedError, encrypted files RuntimeError
 _ZIP_ERRORS = (
     zipfile.BadZipFile,
@@ -108,11 +108,6 @@ class _Member:
         """Do nothing: the archive closes its files."""
 
 
-def is_zip(head: bytes) -> bool:
-    """Return True if a file that begins with these bytes is a non-empty zip archive."""
-    return head.startswith(b"PK\x03\x04")
-
-
 def zip_members(handle: IO[bytes], begin: int, end: int) -> Iterator[tuple[str, int, ByteSource]]:
     """Yield (name, bytes, content) of each file that begins in a byte range of a zip archive.
 
@@ -152,11 +147,6 @@ def _zip_reader(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> Callable[[i
         raise CorruptStreamError(reason, message, entry.header_offset)
 
     return read
-
-
-def is_tar(head: bytes) -> bool:
-    """Return True if a file that begins with these bytes is a tar archive."""
-    return _IS_TAR.match(head) is not None
 
 
 def tar_members(source: ByteSource) -> Iterator[tuple[str, int, ByteSource]]:

@@ -35,7 +35,7 @@ from cloze.pipeline.corpus.readers.encyclopedia.dump import (
     refuse_project,
 )
 from cloze.pipeline.corpus.readers.html import archive
-from cloze.pipeline.corpus.readers.html.archive import is_zip, zip_members
+from cloze.pipeline.corpus.readers.html.archive import zip_members
 from cloze.pipeline.corpus.readers.plain_text import Line, read_lines
 from cloze.pipeline.corpus.readers.streams import ByteSource, CorruptStreamError, as_utf8, peek
 from cloze.pipeline.corpus.readers.web_text import decode_page
@@ -47,6 +47,7 @@ if TYPE_CHECKING:
 _LINES = (".ndjson", ".jsonl", ".json")
 _PAGES = (".html", ".htm", ".xhtml")
 _CHUNK = 1 << 20
+_ZIP = b"PK\x03\x04"
 
 
 class HtmlReader(FileReader):
@@ -94,9 +95,9 @@ class _Reading:
     def documents(self) -> Iterator[Document]:
         head, source = peek(as_utf8(self._source), HEAD_BYTES)
         try:
-            if archive.is_tar(head):
+            if archive.IS_TAR.match(head):
                 yield from self._archive(source)
-            elif is_zip(head):
+            elif head.startswith(_ZIP):
                 yield from self._zip()
             elif not head.strip() or not has_expected_type(head, self._tally):
                 source.read(1)  # raises on damage
@@ -157,8 +158,7 @@ class _Reading:
     def _record(self, line: Line, number: int, name: str) -> Iterator[Document]:
         location = f"line {number:,}" + (f" of {name}" if name else "")
         if line.data is None:
-            message = f"{location} has {line.size:,} bytes and was left out"
-            self._tally.drop_too_long(line.size, message, offset=line.offset, inner=name)
+            self._tally.drop_too_long(line.size, location, offset=line.offset, inner=name)
             return
         try:
             record = orjson.loads(line.data)
@@ -201,7 +201,8 @@ class _Reading:
             return
         text = decode_page(bytes(data), is_html=True)
         if "<" not in text:
-            self._tally.quarantine("bad_html", "the page holds no element", inner=name)
+            sentence = "the page holds no element" if text else "the page's encoding is not known"
+            self._tally.quarantine("bad_html", sentence, inner=name)
             return
         self._tally.read(len(data))
         root = self._parsed(text)

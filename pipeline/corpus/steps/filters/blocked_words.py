@@ -87,7 +87,9 @@ class WordList:
         """Count the occurrences of the words and phrases in a text; only whole words match."""
         folded = caseless(text)
         words = _word().findall(UNSPACED_LETTER.sub(r" \g<0> ", folded))
-        total = sum(_occurrences(part, folded) for part in self.parts)
+        # what a combining mark follows is another letter
+        rests = (rest for part in self.parts for rest in folded.split(part)[1:])
+        total = sum(not is_mark(rest[:1] or " ") for rest in rests)
         for start, word in enumerate(words):
             for rest in self.phrases.get(word, ()):
                 total += tuple(words[start + 1 : start + 1 + len(rest)]) == rest
@@ -99,11 +101,6 @@ def _word() -> Any:
     import regex
 
     return regex.compile(r"\w+(?:['’-]\w+)*")  # regex's \w has combining marks, re's not
-
-
-def _occurrences(part: str, text: str) -> int:
-    """Count `part` in the text; an occurrence followed by a combining mark does not match."""
-    return sum(not is_mark(rest[:1] or " ") for rest in text.split(part)[1:])
 
 
 @functools.lru_cache(maxsize=4)

@@ -9,7 +9,7 @@ pipeline/corpus/duplicates/signatures.py; its list of bad words is not included.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, ClassVar
 
@@ -84,9 +84,7 @@ def apply_c4(document: Document, *, language: str = "en", end_marks: bool = True
         language: its language; languages other than English add their own end marks.
         end_marks: drop lines without an end mark.
     """
-    marks = (
-        None if not end_marks else END_MARKS if language == "en" else (*END_MARKS, *OTHER_END_MARKS)
-    )
+    marks = END_MARKS if language == "en" else (*END_MARKS, *OTHER_END_MARKS)
     retained: list[str] = []
     removed: list[RemovedText] = []
     for paragraph in document.paragraphs:
@@ -94,7 +92,7 @@ def apply_c4(document: Document, *, language: str = "en", end_marks: bool = True
             removed.append(RemovedText("c4_long_word", paragraph))
             continue
         line = _CITATION.sub("", paragraph).strip() if "[" in paragraph else paragraph
-        reason = _line_reason(line, marks)
+        reason = _line_reason(line, marks if end_marks else None)
         if reason is None:
             lower = line.lower()
             if "lorem ipsum" in lower:
@@ -109,19 +107,14 @@ def apply_c4(document: Document, *, language: str = "en", end_marks: bool = True
             retained.append(line)
         else:
             removed.append(RemovedText(reason, paragraph))
-    if not _has_sentences(retained, language):
+    # every line counts at least once
+    if (
+        len(retained) < MINIMUM_SENTENCES
+        and sum(len(sentences.split_paragraph(line, language)) for line in retained)
+        < MINIMUM_SENTENCES
+    ):
         return CleaningResult(None, "c4_few_sentences", tuple(removed))
     return CleaningResult(replace(document, paragraphs=tuple(retained)), None, tuple(removed))
-
-
-def _has_sentences(lines: Iterable[str], language: str) -> bool:
-    """Return True if at least three sentences are left; every line counts at least once."""
-    lines = list(lines)
-    if len(lines) >= MINIMUM_SENTENCES:
-        return True
-    return (
-        sum(len(sentences.split_paragraph(line, language)) for line in lines) >= MINIMUM_SENTENCES
-    )
 
 
 def _build(options: C4Options) -> StepFunction | None:

@@ -213,3 +213,47 @@ def test_any_bytes_end(data):
     assert 0 <= status < 1000
     for fields in ({"transfer-encoding": "chunked"}, {"content-encoding": "br, deflate, gzip"}):
         assert isinstance(decode_body(data, fields, 100), bytes)
+
+
+CROWN = (
+    '<html><head><title>Home page</title><script>var menu = "open the menu";</script></head>'
+    '<body><div class="menu"><a href="/about">About us</a> <a href="/terms">Terms</a></div><p>'
+)
+UNLABELLED = {
+    "cp1250": "Wszyscy ludzie rodzą się wolni i równi pod względem swej godności i swych praw. Są oni "
+    "obdarzeni rozumem i sumieniem i powinni postępować wobec innych w duchu braterstwa.",
+    "iso8859-2": "Všichni lidé rodí se svobodní a sobě rovní co do důstojnosti a práv.",
+    "cp852": "Minden emberi lény szabadon születik és egyenlő méltósága és joga van. Az emberek, "
+    "ésszel és lelkiismerettel bírván, egymással szemben testvéri szellemben kell hogy viseltessenek.",
+    "cp1251": "Все люди рождаются свободными и равными в своём достоинстве и правах.",
+    "koi8-u": "Всі люди народжуються вільними і рівними у своїй гідності та правах.",
+    "mac-cyrillic": "Все люди рождаются свободными и равными в своём достоинстве и правах.",
+    "cp1253": "Όλοι οι άνθρωποι γεννιούνται ελεύθεροι και ίσοι στην αξιοπρέπεια.",
+    "cp862": "כל בני אדם נולדו בני חורין ושווים בערכם ובזכויותיהם.",
+    "shift_jis": "すべての人間は、生れながらにして自由であり、かつ、尊厳と権利とについて平等である。",
+    "euc-kr": "모든 인간은 태어날 때부터 자유로우며 그 존엄과 권리에 있어 동등하다.",
+    "gb2312": "人人生而自由，在尊严和权利上一律平等。他们赋有理性和良心。",
+    "iso2022_jp": "すべての人間は、生れながらにして自由であり、尊厳と権利とについて平等である。",
+    "cp1252": "The mill “by the brook” isn’t open – © 1999 the miller’s family.",
+}
+
+
+@pytest.mark.parametrize("label", ["", "ISO-8859-1", "klingon"])
+@pytest.mark.parametrize("codec", UNLABELLED)
+def test_pages_without_a_true_label(codec, label):
+    page = f"{CROWN}{f'{UNLABELLED[codec]} ' * 5}</p></body></html>"
+    data = page.encode(codec)
+    if not (data.isascii() and label == "ISO-8859-1"):
+        assert decode_page(data, label, is_html=True) == page
+
+
+def test_a_page_in_no_known_encoding_is_counted(tmp_path):
+    page = f"{CROWN}{'Totus homines dźiwny kožuch łužyskeje młodźiny. ' * 9}".encode("cp852")
+    documents, tally = read(tmp_path, response(1, page, "text/html"))
+    assert not documents
+    assert tally.counters["dropped/encoding"] == 1
+
+
+def test_a_long_line_takes_no_quadratic_work():
+    page = b"<html><script>" + b"var x;" * 100_000 + b"</script><p>Gr\xf6\xdfer"
+    assert decode_page(page, is_html=True).endswith("Größer")
