@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -62,7 +63,7 @@ class ImportedModel:
 
     Attributes:
         fresh: parameters of pretraining heads that the directory lacks, randomly initialized.
-        left_out: parameters of the directory that the family does not use.
+        left_out: parameters of the directory that the family does not use, under its names.
     """
 
     model: ModelConfig
@@ -170,7 +171,14 @@ def read_directory(
     model = hub.from_config(config, name)
     head = hub.head_of(config)
     _check_class(hub, config, name)
-    state = hub.from_state(_read_weights(directory, trust_pickle), directory, head, model)
+    weights = _read_weights(directory, trust_pickle)
+    for parameter, tensor in weights.items():
+        if not tensor.isfinite().all():
+            raise DataError(
+                f"{directory}: {parameter} has values that are not finite; use another "
+                f"save of the model"
+            )
+    state = hub.from_state(weights, directory, head, model)
     dropped = [name for name in state if name in hub.unread(model)]
     state = hub.fill(model, config, {key: state[key] for key in state if key not in dropped})
     if convert is not None:
@@ -187,7 +195,9 @@ def read_directory(
             imported = replace(imported, heads={**imported.heads, "masked_lm": masked_lm})
     else:
         imported = _fine_tuned(model, state, head or "classifier", config, directory)
-    return replace(imported, left_out=(*imported.left_out, *dropped))
+    keys = hub.keys_for(() if head is None else (head,))
+    left_out = (keys.to_hf(name) or name for name in (*imported.left_out, *dropped))
+    return replace(imported, left_out=tuple(left_out))
 
 
 def _check_class(hub: HubFormat, config: Mapping[str, Any], where: str) -> None:
@@ -323,10 +333,15 @@ def _task(
     names = config.get("id2label") or {str(number): f"LABEL_{number}" for number in range(count)}
     if sorted(names) != sorted(str(number) for number in range(count)):
         raise DataError(
-            f"{where} names {len(names)} labels in id2label, the classifier has {count}; correct "
-            f"id2label"
+            f"{where} has id2label for {', '.join(map(str, names))}, the classifier has {count} "
+            f"labels, 0 to {count - 1}; correct id2label"
         )
     labels = [str(names[str(number)]) for number in range(count)]
+    twice = [label for label, uses in Counter(labels).items() if uses > 1]
+    if twice:
+        raise DataError(
+            f"{where} gives the name {twice[0]!r} to several labels in id2label; correct id2label"
+        )
     if head == "token_classifier" and not all(map(ENTITY_TAG.fullmatch, labels)):
         task["options"] = {"scheme": "joined"}
     return {**task, "labels": labels}
