@@ -249,11 +249,6 @@ class HubFormat:
             DataError: a value is not supported by this family.
         """
         config = without_nulls(config)
-        if "quantization_config" in config:
-            raise DataError(
-                f"{where} has a quantization_config, so its weights are no plain numbers; use the "
-                f"model from which it was made"
-            )
         for name, value in self.fixed.items():
             if name != TIED and config.get(name, value) != value:
                 raise DataError(

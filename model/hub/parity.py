@@ -259,7 +259,7 @@ def transformers_logits(
         if parameter in hub.copies:  # untied by the config, and not in the file
             made += OUTPUT_MATRICES
         embeds = parameter.endswith(".embed_tokens.weight")
-        if embeds or made[-1].startswith("encoder.") and not made[-1].startswith(OUTPUT_MATRICES):
+        if embeds or (made[-1].startswith("encoder.") and not made[-1].startswith(OUTPUT_MATRICES)):
             return {}  # transformers' own are random
     return {
         name: logits
