@@ -254,12 +254,24 @@ def load(path: str) -> LoadedCheckpoint:
     """Read and verify the checkpoint that `path` resolves to, except its training state.
 
     Raises:
-        DataError: no checkpoint exists, a file is damaged, or the training has removed it.
+        DataError: no checkpoint exists, a file is damaged, a weight is not finite, or the training
+            has removed it.
     """
     with resolve_pinned(path) as directory:
         verify(directory, training=False)
         with weights(directory) as tensors:
-            return replace(load_metadata(directory), state=without_training_modules(tensors))
+            state = without_training_modules(tensors)
+        check_finite(state, directory)
+        return replace(load_metadata(directory), state=state)
+
+
+def check_finite(state: Mapping[str, torch.Tensor], where: str) -> None:
+    """Raise DataError if a weight is NaN or infinite; the message names it and `where`."""
+    for name, tensor in state.items():
+        if not tensor.isfinite().all():
+            raise DataError(
+                f"{where}: {name} has values that are not finite; use another save of the model"
+            )
 
 
 def weights(directory: str) -> LazyTensors:

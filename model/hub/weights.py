@@ -11,7 +11,7 @@ from torch import Tensor
 
 from cloze.core import storage
 from cloze.core.errors import DataError
-from cloze.model.checkpoint import CONFIG, WEIGHTS
+from cloze.model.checkpoint import CONFIG, WEIGHTS, check_finite
 from cloze.model.tensors import read_tensors
 
 PICKLE = "pytorch_model.bin"  # name in transformers before safetensors
@@ -40,11 +40,7 @@ def read_weights(directory: str, trust_pickle: bool) -> dict[str, Tensor]:
                 f"safetensors where it comes from, or use --trust-pickle, which reads only tensors"
             )
     weights = {name: tensor for file in files for name, tensor in read(file).items()}
-    for name, tensor in weights.items():
-        if not tensor.isfinite().all():
-            raise DataError(
-                f"{directory}: {name} has values that are not finite; use another save of the model"
-            )
+    check_finite(weights, directory)
     return weights
 
 

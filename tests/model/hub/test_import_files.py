@@ -15,7 +15,6 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from cloze.core.errors import DataError
-from cloze.model import checkpoint
 from cloze.model.hub.parity import largest_difference
 from cloze.model.hub.stages import IMPORT
 from cloze.model.use.embed import EmbeddingPipeline
@@ -146,7 +145,6 @@ def test_sentence_transformers_poolings_are_kept(
     assert summary["initialized"] == []
     own = EmbeddingPipeline(str(tmp_path / "out"))
     assert (own.pooling, own.normalize, own.max_length) == (pooling, normalize, 8)
-    checkpoint.verify(str(tmp_path / "out"))
     (directory / "Pooling" / "config.json").write_text('{"pooling_mode_max_tokens": true}')
     with pytest.raises(DataError, match="pools by max_tokens"):
         imported(str(directory), tmp_path / "again")
