@@ -13,7 +13,7 @@ is written last and contains the size and sha256 of every other file:
 `heads` has one entry per head: `{"masked_lm": {}, "pair": {"num_labels": 2}}` after pretraining,
 `{"classifier": {"num_labels": n}}` after fine-tuning for a sentence task (see `Task.heads`). `task`
 is null or at least `{"name": …}`, and has `"labels": [name of label 0, …]` if the outputs have
-names. `untrained` names the modules, such as `pair` and `pooler`, that an import made anew and no
+names. `untrained` names the modules, such as `pair` and `pooler`, with random weights that no
 training has changed. Pickles are never read.
 """
 
@@ -92,7 +92,7 @@ class LoadedCheckpoint:
         return {HEAD_OF.get(module, module) for module in self.untrained}
 
     def require_trained(self, *heads: str) -> None:
-        """Check that none of these heads, or `pooler`, was made anew by an import.
+        """Check that none of these heads, or `pooler`, has random weights.
 
         Raises:
             UsageError: one was, so it would answer from random weights.
@@ -100,9 +100,8 @@ class LoadedCheckpoint:
         for head in heads:
             if head in self._random:
                 raise UsageError(
-                    f"{head} of {self.path} was never trained: the imported directory has none, so "
-                    f"its weights are random; train it (`cloze pretrain --checkpoint`), or import "
-                    f"a directory that has it"
+                    f"{head} of {self.path} was never trained, so its weights are random; train it "
+                    f"(`cloze pretrain --checkpoint`), or import a directory that has it"
                 )
 
 
@@ -255,12 +254,24 @@ def load(path: str) -> LoadedCheckpoint:
     """Read and verify the checkpoint that `path` resolves to, except its training state.
 
     Raises:
-        DataError: no checkpoint exists, a file is damaged, or the training has removed it.
+        DataError: no checkpoint exists, a file is damaged, a weight is not finite, or the training
+            has removed it.
     """
     with resolve_pinned(path) as directory:
         verify(directory, training=False)
         with weights(directory) as tensors:
-            return replace(load_metadata(directory), state=without_training_modules(tensors))
+            state = without_training_modules(tensors)
+        check_finite(state, directory)
+        return replace(load_metadata(directory), state=state)
+
+
+def check_finite(state: Mapping[str, torch.Tensor], where: str) -> None:
+    """Raise DataError if a weight is NaN or infinite; the message names it and `where`."""
+    for name, tensor in state.items():
+        if not tensor.isfinite().all():
+            raise DataError(
+                f"{where}: {name} has values that are not finite; use another save of the model"
+            )
 
 
 def weights(directory: str) -> LazyTensors:

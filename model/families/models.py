@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -130,9 +130,10 @@ def is_backbone(name: str) -> bool:
 
 # Modules that only training uses: a student's projection, and the retriever with its copies.
 DISTILLATION, RETRIEVAL = "distillation", "retrieval"
+T = TypeVar("T")
 
 
-def without_training_modules(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def without_training_modules(state: Mapping[str, T]) -> dict[str, T]:
     """Return a network's weights without those of modules that only training uses."""
     own = (f"{DISTILLATION}.", f"{RETRIEVAL}.")
     return {name: state[name] for name in state if not name.startswith(own)}

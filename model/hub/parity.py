@@ -8,12 +8,13 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Any, cast
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional
 
 from cloze.core import storage
-from cloze.core.errors import ClozeError
+from cloze.core.errors import ClozeError, DataError
 from cloze.model.checkpoint import CONFIG, LoadedCheckpoint
 from cloze.model.families.encoder_decoder import EncoderDecoderConfig
 from cloze.model.families.hub_format import EMBEDDING, POOLED, hub_of, task_head
@@ -121,9 +122,10 @@ def largest_difference(
     pairs = [(expected[name], computed[name]) for name in computed if name in expected]
     differences = [float((one - other).abs().max()) for one, other in pairs]
     largest = [max(1.0, float(one.abs().max())) for one, _ in pairs]
+    # numpy's maximum of numbers with a NaN is NaN, Python's is not.
     return Difference(
-        absolute=max(differences),
-        relative=max(own / most for own, most in zip(differences, largest, strict=True)),
+        absolute=float(np.max(differences)),
+        relative=float(np.max(np.divide(differences, largest))),
         compared=tuple(name for name in computed if name in expected),
     )
 
@@ -256,8 +258,9 @@ def transformers_logits(
         made += [hub.keys.from_hf(parameter) or ""]
         if parameter in hub.copies:  # untied by the config, and not in the file
             made += OUTPUT_MATRICES
-        if parameter.endswith(".embed_tokens.weight"):
-            return {}
+        embeds = parameter.endswith(".embed_tokens.weight")
+        if embeds or (made[-1].startswith("encoder.") and not made[-1].startswith(OUTPUT_MATRICES)):
+            return {}  # transformers' own are random
     return {
         name: logits
         for name, logits in named.items()
@@ -272,17 +275,30 @@ def hub_model(
 
     Returns:
         The model, and the names of its weights that the directory lacks.
+
+    Raises:
+        DataError: transformers does not open the directory.
     """
     import transformers
 
     verbosity = transformers.logging.get_verbosity()
+    bars = transformers.logging.is_progress_bar_enabled()
     transformers.logging.set_verbosity_error()  # what is missing is in the stage's summary
+    transformers.logging.disable_progress_bar()
     try:
         model, found = getattr(transformers, architecture).from_pretrained(
             directory, local_files_only=True, dtype=dtype, output_loading_info=True, **options
         )
+    except Exception as error:  # its configs, quantizers and readers raise many types
+        reason = " ".join(str(error).split())[:200]
+        raise DataError(
+            f"{directory} is refused by {architecture} of transformers ({reason}); correct its "
+            f"{CONFIG}, or use another model"
+        ) from error
     finally:
         transformers.logging.set_verbosity(verbosity)
+        if bars:
+            transformers.logging.enable_progress_bar()
     return model.eval(), set(found["missing_keys"])
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import io
 import json
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -15,10 +15,11 @@ from cloze.core import storage
 from cloze.core.errors import DataError, UsageError
 from cloze.core.label_metrics import ENTITY_TAG
 from cloze.model import checkpoint
-from cloze.model.checkpoint import CONFIG, WEIGHTS
+from cloze.model.checkpoint import CONFIG
 from cloze.model.families.config import ModelConfig
 from cloze.model.families.encoder_decoder import EncoderDecoderConfig
 from cloze.model.families.hub_format import (
+    EMBEDDING,
     LABELLED,
     POOLED,
     TASK,
@@ -31,8 +32,8 @@ from cloze.model.families.hub_format import (
 )
 from cloze.model.families.models import load_backbone, load_model, meta_pooler, new_model
 from cloze.model.families.roberta import RobertaConfig
+from cloze.model.hub.weights import read_config, read_json, read_weights
 from cloze.model.layers.embeddings import DELTA
-from cloze.model.tensors import read_tensors
 from cloze.pipeline import tokenizer
 from cloze.pipeline.tokenizer.tokenizer import Tokenizer
 
@@ -48,12 +49,13 @@ UNKNOWN_TYPES = {
     "mpnet": "whose attention adds a bias by relative position to BERT's, which no family here has",
     "deberta": "the first DeBERTa, whose layers differ from deberta-v2's (in_proj, q_bias, v_bias)",
 }
+# Poolings of sentence-transformers, old and new, in Cloze's words.
+POOLINGS = {"mean_tokens": "mean", "mean": "mean", "cls_token": "first", "cls": "first"}
 MULTI_LABEL = "multi_label_classification"  # `problem_type`
 TASK_CLASSES = ("Classification", "Answering", "MultipleChoice", "EncoderModel")
 OUTPUT = "encoder.output.weight"  # the head of T5 1.1
 GENERATION = "generation_config.json"
 DECODER_IDS = ("decoder_start_token_id", "forced_bos_token_id")
-PICKLE = "pytorch_model.bin"  # name in transformers before safetensors
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +64,7 @@ class ImportedModel:
 
     Attributes:
         fresh: parameters of pretraining heads that the directory lacks, randomly initialized.
-        left_out: parameters of the directory that the family does not use.
+        left_out: parameters of the directory that the family does not use, under its names.
     """
 
     model: ModelConfig
@@ -112,7 +114,7 @@ def import_directory(
             f"{imported.model.vocab_size:,}; use the tokenizer that the model was trained with"
         )
     check_padding(imported.heads, pieces, directory)
-    model, written = imported.model, without_nulls(_read_json(storage.join(directory, CONFIG)))
+    model, written = imported.model, without_nulls(read_json(storage.join(directory, CONFIG)))
     computes_with_padding = isinstance(model, RobertaConfig | EncoderDecoderConfig)
     if "pad_token_id" not in written and not computes_with_padding:
         model = model.model_copy(update={"pad_token_id": pieces.special.pad})
@@ -127,6 +129,43 @@ def import_directory(
     )
     checkpoint.finalize(out)
     return imported
+
+
+def _pooled(imported: ImportedModel, directory: str) -> ImportedModel:
+    """Return an encoder of vectors if sentence-transformers' files say so, else `imported`.
+
+    Raises:
+        DataError: they say another pooling, or layers behind it.
+    """
+    path = storage.join(directory, "modules.json")
+    modules = json.loads(storage.read_text(path)) if storage.exists(path) else ()
+    paths = {module["type"].rpartition(".")[2]: module["path"] for module in modules}
+    if imported.task is not None or "Pooling" not in paths:
+        return imported
+    options = read_json(storage.join(directory, paths["Pooling"], CONFIG))
+    modes = [mode for mode, on in options.items() if mode.startswith("pooling_mode") and on]
+    mode = str(options.get("pooling_mode") or ",".join(modes)).removeprefix("pooling_mode_")
+    others = paths.keys() - {"Transformer", "Pooling", "Normalize"}
+    if mode not in POOLINGS or others:
+        raise DataError(
+            f"{path} pools by {', '.join((mode, *others))}, Cloze by the mean or the first token; "
+            f"remove {path} to import the encoder alone"
+        )
+    lengths = storage.join(directory, "sentence_bert_config.json")
+    read = read_json(lengths).get("max_seq_length") if storage.exists(lengths) else None
+    most = imported.model.max_position_embeddings
+    own = {key: value for key, value in imported.state.items() if key.startswith("encoder.")}
+    return replace(
+        imported,
+        heads={EMBEDDING: {"pooling": POOLINGS[mode], "normalize": "Normalize" in paths}},
+        task={"name": "imported", "max_length": min(read or most, most)},
+        state=own,
+        fresh=(),
+        left_out=(
+            *imported.left_out,
+            *sorted(imported.state.keys() - own.keys() - {*imported.fresh}),
+        ),
+    )
 
 
 def check_padding(heads: Mapping[str, Any], pieces: Tokenizer, where: str) -> None:
@@ -150,7 +189,7 @@ def read_directory(
     Arguments and errors are those of `import_directory`; shapes are not checked.
     """
     name = storage.join(directory, CONFIG)
-    config = without_nulls(_read_json(name))
+    config = without_nulls(read_config(directory))
     hub = _hub_of_config(config, name)
     convert = None
     if family is not None and family != hub.family:
@@ -165,12 +204,12 @@ def read_directory(
     generation = storage.join(directory, GENERATION)
     if hub.fixed.get("is_encoder_decoder") and storage.exists(generation):
         # transformers 5 writes some ids only there
-        written = without_nulls(_read_json(generation))
+        written = without_nulls(read_json(generation))
         config = {**{key: written[key] for key in DECODER_IDS if key in written}, **config}
     model = hub.from_config(config, name)
     head = hub.head_of(config)
     _check_class(hub, config, name)
-    state = hub.from_state(_read_weights(directory, trust_pickle), directory, head, model)
+    state = hub.from_state(read_weights(directory, trust_pickle), directory, head, model)
     dropped = [name for name in state if name in hub.unread(model)]
     state = hub.fill(model, config, {key: state[key] for key in state if key not in dropped})
     if convert is not None:
@@ -187,7 +226,10 @@ def read_directory(
             imported = replace(imported, heads={**imported.heads, "masked_lm": masked_lm})
     else:
         imported = _fine_tuned(model, state, head or "classifier", config, directory)
-    return replace(imported, left_out=(*imported.left_out, *dropped))
+    imported = _pooled(imported, directory)
+    keys = hub.keys_for(() if head is None else (head,))
+    left_out = (keys.to_hf(name) or name for name in (*imported.left_out, *dropped))
+    return replace(imported, left_out=tuple(left_out))
 
 
 def _check_class(hub: HubFormat, config: Mapping[str, Any], where: str) -> None:
@@ -323,75 +365,15 @@ def _task(
     names = config.get("id2label") or {str(number): f"LABEL_{number}" for number in range(count)}
     if sorted(names) != sorted(str(number) for number in range(count)):
         raise DataError(
-            f"{where} names {len(names)} labels in id2label, the classifier has {count}; correct "
-            f"id2label"
+            f"{where} has id2label for {', '.join(map(str, names))}, the classifier has {count} "
+            f"labels, 0 to {count - 1}; correct id2label"
         )
     labels = [str(names[str(number)]) for number in range(count)]
+    twice = [label for label, uses in Counter(labels).items() if uses > 1]
+    if twice:
+        raise DataError(
+            f"{where} gives the name {twice[0]!r} to several labels in id2label; correct id2label"
+        )
     if head == "token_classifier" and not all(map(ENTITY_TAG.fullmatch, labels)):
         task["options"] = {"scheme": "joined"}
     return {**task, "labels": labels}
-
-
-def _read_weights(directory: str, trust_pickle: bool) -> dict[str, Tensor]:
-    files, read = _weight_files(directory, WEIGHTS), read_tensors
-    if not files:
-        files, read = _weight_files(directory, PICKLE), _read_pickle
-        if not files:
-            raise DataError(f"{directory} has no {WEIGHTS}; use a complete Hugging Face directory")
-        if not trust_pickle:
-            raise DataError(
-                f"{files[0]} is a pickle, which can run code when it is read; convert it to "
-                f"safetensors where it comes from, or use --trust-pickle, which reads only tensors"
-            )
-    return {name: tensor for file in files for name, tensor in read(file).items()}
-
-
-def _weight_files(directory: str, name: str) -> list[str]:
-    """Return the paths of the weights saved as `name`: one file, or those that its index lists.
-
-    Raises:
-        DataError: the index names no files, or files outside the directory.
-    """
-    single, index = storage.join(directory, name), storage.join(directory, name + ".index.json")
-    if storage.exists(single):
-        return [single]
-    if not storage.exists(index):
-        return []
-    weight_map = _read_json(index).get("weight_map")
-    files = sorted(set(map(str, weight_map.values()))) if isinstance(weight_map, dict) else []
-    invalid = [file for file in files if "/" in file or "\\" in file]
-    if invalid or not files:
-        raise DataError(
-            f"{index} names {invalid[0] if invalid else 'no files'}; it must name files in its "
-            f"directory"
-        )
-    return [storage.join(directory, file) for file in files]
-
-
-def _read_pickle(path: str) -> dict[str, Tensor]:
-    """Read tensors from a pickle with torch's restricted reader, which runs no code."""
-    try:
-        with storage.open_input(path) as handle:
-            content = torch.load(io.BytesIO(handle.read()), map_location="cpu", weights_only=True)
-    except Exception as error:  # the restricted reader raises many types
-        raise DataError(
-            f"{path} contains more than tensors, or is damaged ({type(error).__name__}); use "
-            f"safetensors"
-        ) from error
-    if not isinstance(content, dict) or not all(
-        isinstance(tensor, Tensor) for tensor in content.values()
-    ):
-        raise DataError(f"{path} is no table of tensors; use the model's weights file")
-    return content
-
-
-def _read_json(path: str) -> dict[str, Any]:
-    try:
-        content = json.loads(storage.read_text(path))
-    except ValueError as error:
-        raise DataError(
-            f"{path} is no JSON ({error}); use a complete Hugging Face directory"
-        ) from error
-    if not isinstance(content, dict):
-        raise DataError(f"{path} contains no JSON object; use a complete Hugging Face directory")
-    return content

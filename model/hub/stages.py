@@ -116,7 +116,7 @@ def _import(config: ImportConfig, build: BuildContext) -> StageResult:
         reason = not_compared(source)
         difference = compare_with_transformers(checkpoint.load(build.file(CHECKPOINT)), source)
         if difference is None and not reason:
-            reason = "transformers makes new embeddings for this untied model"
+            reason = "transformers makes a part of this encoder anew"
     summary = {
         "checkpoint": CHECKPOINT,
         "family": imported.model.family,

@@ -8,7 +8,7 @@ depend on how a batch is split. Imports no torch, so that configs can be checked
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -226,12 +226,14 @@ def trained_heads(
     return {**model.heads, "masked_lm": {"objectives": prediction_names, **share}}
 
 
-def still_untrained(modules: Sequence[str], names: Sequence[str]) -> tuple[str, ...]:
-    """Return those of a checkpoint's `untrained` modules that these objectives do not train."""
+def still_untrained(modules: Collection[str], names: Sequence[str]) -> tuple[str, ...]:
+    """Return those of a model's modules with random weights that these objectives do not train."""
     trained = {objective.head for objective in objectives(names)}
     # BERT's pooler is trained by pairs; ModernBERT's, which is its masked LM's, by any objective.
     head_of = {**HEAD_OF, "pooler": "pair" if "pair" in modules else None}
-    kept = (module for module in modules if head_of.get(module, module) not in (None, *trained))
+    kept = (
+        module for module in sorted(modules) if head_of.get(module, module) not in (None, *trained)
+    )
     return tuple(kept)
 
 

@@ -114,7 +114,7 @@ def framed(
     """Truncate and frame texts or pairs that are tokenized."""
     special, frame = tokenizer.special, tokenizer.pair_frame
     begins, sep = special.begins, special.sep
-    room = max_length - (2 if other is None else frame.size)
+    room = max_length - tokenizer.frame_size(pair=other is not None)
     sequences, second, truncated = [], [], 0
     for i, tokens in enumerate(first):
         pair = () if other is None else other[i]
@@ -259,10 +259,10 @@ def encode_words(
         documents: number of each document's first sentence, from 0; windows are filled up with
             the words around them in the document. Empty: with none.
     """
-    room = max_length - 2
+    begins, sep = tokenizer.special.begins, tokenizer.special.sep
+    room = max_length - tokenizer.frame_size(pair=False)
     # A word has at most half of a window, so that the window has room for another word.
     max_word_tokens = max(room // 2, 1)
-    cls, sep = tokenizer.special.cls, tokenizer.special.sep
     sequences, windows, truncated = [], list[WordWindow](), 0
     first, own_sizes, own_labels = [], [], []
     texts = [*(documents or range(len(sentences))), len(sentences)]
@@ -281,8 +281,8 @@ def encode_words(
                     begin, end = widen(sizes, begin, end, room)
                     window = replace(window, words=(begin - offset, end - offset))
                 own_begin, own_end = window.own
-                starts = np.cumsum(sizes[begin:end]) - sizes[begin:end] + 1
-                ids = [cls, *(token for tokens in shortened[begin:end] for token in tokens), sep]
+                starts = np.cumsum(sizes[begin:end]) - sizes[begin:end] + len(begins)
+                ids = [*begins, *itertools.chain(*shortened[begin:end]), sep]
                 sequences.append(np.array(ids, dtype=np.int32))
                 windows.append(window)
                 first.append(starts[offset + own_begin - begin : offset + own_end - begin])

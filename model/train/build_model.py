@@ -17,11 +17,11 @@ from cloze.model.data.layouts import LayoutKind, layout_for
 from cloze.model.data.noise import noise_of
 from cloze.model.data.rows import permutation_of
 from cloze.model.families.config import ModelConfig
-from cloze.model.families.models import RETRIEVAL, without_training_modules
+from cloze.model.families.models import without_training_modules
 from cloze.model.layers.batch import Batch
 from cloze.model.layers.bilm import spell_words
 from cloze.model.layers.encoder import enable_activation_checkpointing
-from cloze.model.objectives import choose
+from cloze.model.objectives import choose, still_untrained
 from cloze.model.objectives.distill_options import DistillOptions
 from cloze.model.objectives.distillation import RECORDED, Comparison, add_projection
 from cloze.model.train import compile_policy, dial, engines
@@ -111,12 +111,14 @@ class BuiltModel:
     Attributes:
         networks: the trained network and the teacher's.
         parameters: number of parameters, before an engine shards them.
+        untrained: modules with random weights that no objective trains.
         layout: layout of training batches in the layers.
     """
 
     scoring: PretrainModule
     networks: list[torch.nn.Module]
     parameters: int
+    untrained: tuple[str, ...]
     engine: engines.EngineConfig
     precision: Precision
     compiled: bool
@@ -210,10 +212,12 @@ def build_model(
 
     network, missing = build_network(start.initial, extend)
     spell_words(network, job.data.tokenizer)
-    if missing := [name for name in missing if not name.startswith(f"{RETRIEVAL}.")]:
+    missing = list(without_training_modules(dict.fromkeys(missing)))
+    if missing and start.initial.state is not None:
         notes.append(f"the checkpoint lacks what begins at random: {', '.join(missing)}")
     if execution.activation_checkpointing:
         enable_activation_checkpointing(network)
+    modules = {name.split(".", 1)[0] for name in missing} - {"encoder"}
     own = without_training_modules(dict(network.named_parameters()))
     parameters = sum(parameter.numel() for parameter in own.values())
     engine = engines.choose_engine(
@@ -243,6 +247,7 @@ def build_model(
         scoring=scoring,
         networks=networks,
         parameters=parameters,
+        untrained=still_untrained({*start.initial.untrained, *modules}, start.names),
         engine=engine,
         precision=precision,
         compiled=compiled,

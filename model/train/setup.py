@@ -10,7 +10,7 @@ from cloze.core.artifacts import artifact
 from cloze.core.errors import UsageError
 from cloze.core.stages.stage import BuildContext, inputs_of_role
 from cloze.model.data.layouts import layout_for
-from cloze.model.objectives import still_untrained, trained_heads
+from cloze.model.objectives import trained_heads
 from cloze.model.train.build_model import (
     BuiltModel,
     SetupJob,
@@ -135,7 +135,7 @@ def prepare(config: PretrainConfig, build: BuildContext, world: World) -> Pretra
                 heads=heads,
                 tokenizer=job.data.tokenizer,
                 dataset=job.info,
-                untrained=still_untrained(start.initial.untrained, start.names),
+                untrained=model.untrained,
             ),
             milestones=frozenset(config.milestones),
             milestone_tokens=_milestone_tokens(config, build),

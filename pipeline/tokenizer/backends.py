@@ -302,11 +302,6 @@ class PairFrame:
     separator: tuple[int, ...]
     typed: bool
 
-    @property
-    def size(self) -> int:
-        """Number of special tokens of a pair."""
-        return len(self.separator) + 2
-
 
 def pair_frame(backend: tokenizers.Tokenizer, names: Mapping[str, str]) -> PairFrame:
     """Return the pair frame of the post-processor of `backend`.

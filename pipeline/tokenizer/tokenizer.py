@@ -107,6 +107,10 @@ class Tokenizer:
             ),
         )
 
+    def frame_size(self, *, pair: bool) -> int:
+        """Return the number of special tokens around a text or a pair."""
+        return len(self.special.begins) + 1 + pair * len(self.pair_frame.separator)
+
     @cached_property
     def description(self) -> dict[str, Any]:
         """The parsed `tokenizer.json`."""

@@ -284,3 +284,21 @@ def test_a_hugging_face_directory_is_recognized(tmp_path: Path) -> None:
     write_tensors(str(tmp_path / "model.safetensors"), {"x": torch.zeros(1)})
     with pytest.raises(DataError, match="may be a Hugging Face directory"):
         checkpoint.resolve(str(tmp_path))
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+@pytest.mark.parametrize("module", ["masked_lm", "encoder", "pooler", "pair"])
+def test_a_weight_that_is_not_finite_is_named(
+    directory: Path, module: str, value: float, tmp_path: Path
+) -> None:
+    """Whoever loads the checkpoint: a verb would answer from it, and an average pass it on."""
+    whole = checkpoint.load(str(directory))
+    name = next(name for name in whole.state if name.startswith(module))
+    state = {**whole.state, name: whole.state[name].index_fill(0, torch.tensor([1]), value)}
+    bad = str(tmp_path / "bad")
+    checkpoint.save_weights(
+        bad, model=whole.model, state=state, tokenizer=whole.tokenizer, heads=whole.heads
+    )
+    checkpoint.finalize(bad)
+    with pytest.raises(DataError, match=f"{name} has values that are not finite"):
+        checkpoint.load(bad)

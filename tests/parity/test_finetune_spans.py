@@ -54,7 +54,7 @@ def write_questions(directory: Path) -> Path:
 
 @each_family
 def test_fifty_losses(family: str, kind: str, tmp_path: Path) -> None:
-    longest = 26 + new_tokenizer(kind).pair_frame.size  # so that all windows are full
+    longest = 26 + new_tokenizer(kind).frame_size(pair=True)  # so that all windows are full
     config = FinetuneConfig(
         task="squad2",
         data=str(write_questions(tmp_path / "data")),

@@ -127,7 +127,7 @@ class Choice(Task[Choices, Probabilities]):
             [ending for example_endings in examples.endings for ending in example_endings]
         )
         first_texts, truncated = [contexts[i] for i in numbers], np.zeros(len(numbers), dtype=bool)
-        room = max_length - tokenizer.pair_frame.size
+        room = max_length - tokenizer.frame_size(pair=True)
         for index, (context, ending) in enumerate(zip(first_texts, endings, strict=True)):
             truncated[index] = len(context) + len(ending) > room
             if self.options.truncate == "context":

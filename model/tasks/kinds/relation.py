@@ -133,7 +133,7 @@ class Relation(Classification):
         _check_tags(examples)
         pair = () if examples.text_pairs is None else (examples.text_pairs,)
         texts = [self._marked(own, tokenizer) for own in (examples.texts, *pair)]  # by side
-        room = max_length - (tokenizer.pair_frame.size if pair else 2)
+        room = max_length - tokenizer.frame_size(pair=bool(pair))
         truncated = lost = 0
         for i, own in enumerate(zip(*texts, strict=True)):
             lengths = [len(text.tokens) for text in own]
@@ -148,7 +148,10 @@ class Relation(Classification):
         other = tokens[1] if pair else None
         samples = framed(tokens[0], other, tokenizer, max_length, self.targets(examples))
         marks = np.zeros((len(examples), 2), dtype=np.int64)
-        begins_by_side = (np.ones_like(samples.second), samples.second)
+        begins_by_side = (
+            np.full_like(samples.second, len(tokenizer.special.begins)),
+            samples.second,
+        )
         for marked, begins in zip(texts, begins_by_side, strict=False):
             for i, text in enumerate(marked):
                 for entity, start in text.starts.items():

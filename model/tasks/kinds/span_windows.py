@@ -144,16 +144,18 @@ def encode_questions(
 
     Of several answers, training uses the first that can be given exactly, or else the first.
     """
-    cls, sep, frame = tokenizer.special.cls, tokenizer.special.sep, tokenizer.pair_frame
+    special, frame = tokenizer.special, tokenizer.pair_frame
     passages = tokenizer.encode_with_offsets(examples.passages)
     questions = tokenizer.encode_batch(examples.questions)
-    longest_question = min(options.question_length, (max_length - frame.size) // 2)
+    longest_question = min(
+        options.question_length, (max_length - tokenizer.frame_size(pair=True)) // 2
+    )
     sequences: list[npt.NDArray[np.int32]] = []
     numbers: list[tuple[int, ...]] = []  # question, begin, bounds, start and end of the answer
     lost: Counter[str] = Counter()
     for number, passage in enumerate(examples.passage_of):
         ids, offsets = passages[passage]
-        head = [cls, *questions[number][:longest_question], *frame.separator]
+        head = [*special.begins, *questions[number][:longest_question], *frame.separator]
         room = max_length - len(head) - 1
         windows = windows_on(
             len(ids), room, min(options.stride, _widest_step(room, options.answer_length))
@@ -163,7 +165,7 @@ def encode_questions(
             span = _trained(examples.answers[number], offsets, windows, options.answer_length, lost)
         for window in windows:
             shift = len(head) - window.begin
-            own = [*head, *ids[window.begin : window.end], sep]
+            own = [*head, *ids[window.begin : window.end], special.sep]
             sequences.append(np.array(own, dtype=np.int32))
             complete = span is not None and window.begin <= span[0] and span[1] < window.end
             start, end = (position + shift for position in span) if span and complete else (0, 0)

@@ -33,7 +33,7 @@ from cloze.model.data.shards import RowTable
 from cloze.model.layers.batch import Batch
 from cloze.model.objectives.losses import BANDS
 from cloze.model.train.distributed import World
-from cloze.model.train.evaluate.scoring import PretrainModule
+from cloze.model.train.evaluate.scoring import PretrainModule, require_finite
 from cloze.model.train.loop.interfaces import EvaluationInterrupted
 from cloze.model.train.loop.schedules import BatchSizeSchedule, ScheduleProgress
 from cloze.pipeline.tokenizer.special import SpecialTokens
@@ -309,18 +309,17 @@ def evaluate(
     Args:
         scoring: the trained module; left in training mode.
         stop_requested: True if this rank was asked to stop; called between batches.
-        groups: if given, collects (predictions, summed loss) of the first objective for each batch
-            of this rank.
+        groups: collects (predictions, summed loss) of the first objective by batch of this rank.
 
     Returns:
         Of the first objective, usually mlm: heldout_loss (nats), heldout_perplexity,
         heldout_accuracy and its details (`heldout_top5_accuracy`, `heldout_loss_rare` …). Other
         objectives have their name in the metric, as in `heldout_nsp_loss`. Metrics without
-        predictions are left out. Of a mixture also the losses of each dataset, as in
-        `heldout_loss_wiki`.
+        predictions are left out. A mixture also has the losses of each dataset (`…_loss_wiki`).
 
     Raises:
         EvaluationInterrupted: a rank was asked to stop.
+        ClozeError: a figure is not finite.
     """
     sums = {
         name: _sums(scoring, dataset, world, stop_requested, groups)
@@ -334,6 +333,7 @@ def evaluate(
         if name:
             figures = _figures(scoring, dataset_sums[:, : len(scoring.names)])
             metrics |= {f"{key}_{name}": figures[key] for key in figures if "loss" in key}
+    require_finite(metrics)
     return {name: round(value, 6) for name, value in metrics.items()}
 
 

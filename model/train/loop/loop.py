@@ -318,6 +318,7 @@ class _TrainingLoop:
         """Add the metrics of the weights and of their EMA to `line`, and update the best step."""
         evaluator, progress = self.training.evaluator, self.progress
         assert evaluator is not None
+        self._require_finite_weights()
         line |= evaluator(progress.step, position, lambda: self.stop.requested)
         if self.training.hyperparameters.ema is not None:
             with self.runner.engine.ema_weights():
@@ -333,14 +334,17 @@ class _TrainingLoop:
         if best is None or sign * value > sign * best[metric]:
             progress.best = {"step": progress.step, metric: value}
 
+    def _require_finite_weights(self) -> None:
+        if not all_weights_finite(self.training.trained.model, self.world):
+            raise RollbackRequired(self.progress.step, max(1, self.progress.skipped_in_a_row))
+
     def _save(self) -> None:
         """Start to write this step's checkpoint unless it exists. Every rank must call it."""
         progress = self.progress
         self.results.process(progress, self.source, keep=0)
         if self.saved_step == progress.step:
             return
-        if not all_weights_finite(self.training.trained.model, self.world):
-            raise RollbackRequired(progress.step, max(1, progress.skipped_in_a_row))
+        self._require_finite_weights()
         with self.timer.exclude("save"):
             progress.window = self.results.window.state(self.world)
             progress.loss_scale = self.runner.loss_scale_state()

@@ -247,7 +247,7 @@ def initial_model(
 def build_network(
     beginning: InitialModel, extend: Callable[[PretrainingModel], None] | None = None
 ) -> tuple[PretrainingModel, list[str]]:
-    """Build the network; return it with the names of parameters that the checkpoint lacks.
+    """Build the network; return it with the names of parameters that begin at random.
 
     Args:
         extend: adds modules that only the training uses, before the weights are read.
@@ -260,7 +260,7 @@ def build_network(
         extend(network)
     if beginning.state is None:
         network.load_state_dict(beginning.teacher_weights, strict=False)
-        return network, []
+        return network, sorted(network.state_dict().keys() - beginning.teacher_weights.keys())
     model_state = network.state_dict()
     for name, tensor in model_state.items():
         if name not in beginning.state:

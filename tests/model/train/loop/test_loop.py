@@ -96,6 +96,10 @@ def test_the_last_log_line_scores_the_checkpoint(dataset: str, tmp_path: Path) -
         run.outcome.summary["heldout_nsp_accuracy"]
     )
     assert found["heldout_perplexity"] == pytest.approx(math.exp(found["heldout_loss"]), rel=1e-4)
+    with torch.no_grad():
+        module.model.get_parameter("masked_lm.bias").fill_(math.nan)
+    with pytest.raises(ClozeError, match="heldout_loss is nan"):
+        evaluate(module, heldout, World(0, 1, torch.device("cpu")))
 
 
 def test_looking_does_not_change_training(dataset: str, tmp_path: Path) -> None:

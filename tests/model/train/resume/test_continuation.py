@@ -402,3 +402,18 @@ def test_a_phase_has_the_optimizer_of_its_trunk(data: Path, tmp_path: Path) -> N
     here(settings, str(data / "long"), tmp_path / "halves", more=begin, stop_at=4)
     here(settings, str(data / "long"), tmp_path / "halves", more=begin)
     assert last(tmp_path / "said") == last(tmp_path / "left") == last(tmp_path / "halves")
+
+
+@pytest.mark.parametrize("dataset", ["unpaired", "short"])
+def test_heads_that_no_objective_trains_are_named(data: Path, dataset: str, tmp_path: Path) -> None:
+    """Also by a resumed training and a later phase; training the pair head gives it its weights."""
+    expected = ("pair", "pooler") if dataset == "unpaired" else ()
+    run = tmp_path / "run"
+    pretrain(data / dataset, run, steps=3, execution={"checkpoint_every": 2})
+    assert tuple(checkpoint.load(str(run)).untrained) == expected
+    after = tmp_path / "after"
+    pretrain(data / dataset, after, {"continue": str(run)}, steps=4)
+    assert tuple(checkpoint.load(str(after)).untrained) == expected
+    paired = tmp_path / "paired"
+    pretrain(data / "short", paired, {"checkpoint": str(run)}, steps=1)
+    assert tuple(checkpoint.load(str(paired)).untrained) == ()
