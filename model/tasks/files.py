@@ -32,9 +32,10 @@ def data_fingerprint(path: str, options: TaskOptions, splits: Iterable[str]) -> 
         path: task directory, its parent, a split's file, or an artifact.
 
     Raises:
-        DataError: `path` does not exist or is empty.
+        DataError: `path` does not exist or is empty, or two splits would be the same file.
     """
     names = tuple(splits)
+    check_apart(path, options, names)
     key = f"{path}\0{options.folder}\0{names}\0{sorted(options.files.items())}"
 
     def compute() -> str:
@@ -46,6 +47,33 @@ def data_fingerprint(path: str, options: TaskOptions, splits: Iterable[str]) -> 
         return fingerprints.combine_hashes((name, hashes[file]) for name, file in paths.items())
 
     return fingerprints.memoize(key, compute)
+
+
+def check_apart(path: str, options: TaskOptions, splits: Sequence[str]) -> None:
+    """Check that no file is read as two splits, except in folds.
+
+    Raises:
+        DataError: one file is, under one name or two.
+    """
+    if len(splits) < 2 or getattr(options, "folds", 0) or not storage.exists(path):
+        return
+    if not storage.is_dir(path):
+        named = " and ".join(f"{split}.*" for split in splits)
+        folds = ", or cut the file with options.folds=10" if hasattr(options, "folds") else ""
+        raise DataError(
+            f"{path} is one file, and {' and '.join(splits)} are read; name a directory with "
+            f"{named}{folds}"
+        )
+    if not _is_archive(path):
+        return
+    seen: dict[str, str] = {}
+    for split in splits:
+        for _, file in _files(path, options, split):
+            real = os.path.realpath(file) if storage.is_local(file) else file
+            if seen.setdefault(real, split) != split:
+                raise DataError(
+                    f"{file} is both {seen[real]} and {split}; name another file for one of them"
+                )
 
 
 def missing_split(path: str, options: TaskOptions, splits: Iterable[str]) -> str:
