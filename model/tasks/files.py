@@ -13,13 +13,20 @@ from typing import Any
 from cloze.core import storage
 from cloze.core.artifacts import artifact, fingerprints
 from cloze.core.errors import DataError
+from cloze.core.humanize import format_metrics
 from cloze.model.tasks.options import TaskOptions
 
 METRICS = "metrics.json"
+NOTES = "notes"  # sentences of a summary about what its metrics leave out
 
 
 def write_json(path: str, content: Mapping[str, Any]) -> None:
     storage.write_bytes(path, (json.dumps(content, indent=1) + "\n").encode())
+
+
+def headline(summary: Mapping[str, Any]) -> str:
+    """Return the metrics of a summary, and its notes."""
+    return "; ".join(filter(None, [format_metrics(summary["metrics"]), *summary.get(NOTES, ())]))
 
 
 # Files of a directory that a task reads: fingerprint, existence, size.
@@ -50,29 +57,36 @@ def data_fingerprint(path: str, options: TaskOptions, splits: Iterable[str]) -> 
 
 
 def check_apart(path: str, options: TaskOptions, splits: Sequence[str]) -> None:
-    """Check that no file is read as two splits, except in folds.
+    """Check that no file is read as two splits, but in folds or by rows of its own each.
 
     Raises:
         DataError: one file is, under one name or two.
     """
+    own = [getattr(options, "splits", {}).get(split) for split in splits]
+    rows = [getattr(options, "where", {}) if item is None or item.where is None else item.where
+            for item in own]  # fmt: skip
     if len(splits) < 2 or getattr(options, "folds", 0) or not storage.exists(path):
         return
-    if not storage.is_dir(path):
+    several = all(rows.count(item) == 1 for item in rows)
+    if not storage.is_dir(path) and not several:
         named = " and ".join(f"{split}.*" for split in splits)
-        folds = ", or cut the file with options.folds=10" if hasattr(options, "folds") else ""
+        folds = ", or cut the file with --set options.folds=10" if hasattr(options, "folds") else ""
         raise DataError(
             f"{path} is one file, and {' and '.join(splits)} are read; name a directory with "
             f"{named}{folds}"
         )
-    if not _is_archive(path):
+    if several or not _is_archive(path):
         return
-    seen: dict[str, str] = {}
+    seen: dict[object, str] = {}
     for split in splits:
         for _, file in _files(path, options, split):
-            real = os.path.realpath(file) if storage.is_local(file) else file
-            if seen.setdefault(real, split) != split:
+            # A link, symbolic or hard, is the file.
+            identity = os.stat(file)[1:3] if os.path.exists(file) else file
+            if seen.setdefault(identity, split) != split:
                 raise DataError(
-                    f"{file} is both {seen[real]} and {split}; name another file for one of them"
+                    f"{file} is both {seen[identity]} and {split}; name another file for one of "
+                    f"them, with --set 'options={{files: {{…}}}}', or its rows with "
+                    f"options.splits"
                 )
 
 

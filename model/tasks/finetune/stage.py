@@ -14,11 +14,10 @@ from cloze.core.artifacts import fingerprints
 from cloze.core.artifacts.artifact import canonical_json
 from cloze.core.config import InputPath, StageConfig
 from cloze.core.errors import UsageError, did_you_mean
-from cloze.core.humanize import format_metrics
 from cloze.core.stages.stage import BuildContext, InputSpec, Stage, StageResult
 from cloze.model.objectives.distill_options import DistillOptions
 from cloze.model.tasks.cost import FINETUNE_COSTS
-from cloze.model.tasks.files import data_fingerprint, missing_split
+from cloze.model.tasks.files import data_fingerprint, headline, missing_split
 from cloze.model.tasks.options import MULTITASK, FrozenLayers, SubTask, TaskOptions
 from cloze.model.tasks.table import TASKS, task_options
 from cloze.model.train.loop.schedules import SCHEDULES
@@ -327,7 +326,7 @@ STAGE = Stage(
     on_gpu=True,
     parallel=True,
     outputs=("checkpoint", "predictions"),
-    headline=lambda summary: format_metrics(summary["metrics"]),
+    headline=headline,
     cost_model=FINETUNE_COSTS,
     comparison_metrics=("metrics",),
 )
