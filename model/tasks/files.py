@@ -65,7 +65,7 @@ def check_apart(path: str, options: TaskOptions, splits: Sequence[str]) -> None:
     own = [getattr(options, "splits", {}).get(split) for split in splits]
     rows = [getattr(options, "where", {}) if item is None or item.where is None else item.where
             for item in own]  # fmt: skip
-    if len(splits) < 2 or getattr(options, "folds", 0) or not storage.exists(path):
+    if len(splits) < 2 or getattr(options, "folds", False) or not storage.exists(path):
         return
     several = all(rows.count(item) == 1 for item in rows)
     if not storage.is_dir(path) and not several:

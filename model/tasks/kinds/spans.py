@@ -240,7 +240,8 @@ class Spans(Task[SquadExamples, Predictions]):
     def read(self, path: str, split: str, limit_per_class: int | None) -> SquadExamples:
         self.refuse_limit(limit_per_class, ", which has no classes")
         name = split_file(path, split, self.options, (".json", *MRQA), self.files)
-        return read_squad(name, unanswerable=self.options.unanswerable)
+        drop = self.options.irregular == "drop" or split == "train"
+        return read_squad(name, unanswerable=self.options.unanswerable, drop=drop)
 
     def metadata(self, train: SquadExamples) -> TaskMetadata:
         return {}
@@ -350,7 +351,13 @@ class Spans(Task[SquadExamples, Predictions]):
         return figures
 
     def dataset_statistics(self, examples: SquadExamples) -> dict[str, Any]:
-        return {"questions": {**counts(examples), "mended_answers": examples.relocated}}
+        return {
+            "questions": {
+                **counts(examples),
+                "mended_answers": examples.relocated,
+                **({"misplaced_answers": examples.misplaced} if examples.misplaced else {}),
+            }
+        }
 
     def detailed_metrics(
         self,

@@ -71,7 +71,7 @@ def test_probe_and_prune_read_two_files(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="is one file"):
         ProbeConfig(task="conll2003-pos", data=str(file)).external_fingerprints()
     scorer = object.__new__(Scorer)
-    scorer._source = str(file)  # noqa: SLF001
+    scorer._source = str(file)
     scorer.whole = type("Whole", (), {"task": load_task("conll2003")})()
     with pytest.raises(DataError, match="is one file"):
         scorer.split("train")
