@@ -368,7 +368,9 @@ def _describe(directory: Path, config: Mapping[str, Any], model: LoggedModel) ->
     inputs = [(name, "string") for name in served.inputs]
     signature = ModelSignature(
         inputs=schema(inputs) if served.inputs != (TEXT,) else None,
-        outputs=schema((*column.split(":"),) for column in served.outputs.split()),
+        outputs=schema(
+            (name, kind) for name, kind in (column.split(":") for column in served.outputs.split())
+        ),
         params=ParamSchema(
             [ParamSpec(name, DataType.long, value) for name, value in served.params.items()]
         )

@@ -46,7 +46,7 @@ def data_fingerprint(path: str, options: TaskOptions, splits: Iterable[str]) -> 
     key = f"{path}\0{options.folder}\0{names}\0{sorted(options.files.items())}"
 
     def compute() -> str:
-        files = [dict(_files(path, options, split)) for split in names] if _is_archive(path) else []
+        files = [dict(_files(path, options, split)) for split in names] if is_archive(path) else []
         if not files or not all(files):
             return fingerprints.input_fingerprint(path)
         paths = {name: file for own in files for name, file in own.items()}
@@ -75,7 +75,7 @@ def check_apart(path: str, options: TaskOptions, splits: Sequence[str]) -> None:
             f"{path} is one file, and {' and '.join(splits)} are read; name a directory with "
             f"{named}{folds}"
         )
-    if several or not _is_archive(path):
+    if several or not is_archive(path):
         return
     seen: dict[object, str] = {}
     for split in splits:
@@ -95,7 +95,7 @@ def missing_split(path: str, options: TaskOptions, splits: Iterable[str]) -> str
 
     Files, artifacts and object stores are not checked.
     """
-    if not storage.is_local(path) or (storage.exists(path) and not _is_archive(path)):
+    if not storage.is_local(path) or (storage.exists(path) and not is_archive(path)):
         return ""
     if not storage.exists(path):
         return f"{path} does not exist"
@@ -109,13 +109,14 @@ def split_bytes(path: str | None, options: TaskOptions, split: str) -> int | Non
     """Return the bytes of a split's files; None if they are not local or not known by name."""
     if path is None or not storage.is_local(path) or not storage.exists(path):
         return None
-    files = [path] if not _is_archive(path) else [file for _, file in _files(path, options, split)]
+    files = [path] if not is_archive(path) else [file for _, file in _files(path, options, split)]
     with suppress(OSError):
         return sum(os.path.getsize(file) for file in files if os.path.isfile(file)) or None
     return None
 
 
-def _is_archive(path: str) -> bool:
+def is_archive(path: str) -> bool:
+    """Return whether a path is a directory of files, not an artifact."""
     return storage.exists(path) and storage.is_dir(path) and not artifact.is_artifact(path)
 
 

@@ -19,13 +19,14 @@ from cloze.model.objectives.distill_options import DistillOptions
 from cloze.model.tasks.cost import FINETUNE_COSTS
 from cloze.model.tasks.files import data_fingerprint, headline, missing_split
 from cloze.model.tasks.options import MULTITASK, FrozenLayers, SubTask, TaskOptions
-from cloze.model.tasks.table import TASKS, task_options
+from cloze.model.tasks.table import KINDS, TASKS, task_options
 from cloze.model.train.loop.schedules import SCHEDULES
 from cloze.model.train.optimizers import known_optimizer
 
 VERSION = 5
 SMALL, SMALL_RATE, USUAL_RATE, FROZEN_RATE = 512, 3e-4, 5e-5, 1e-3
 SPLITS = ("train", "dev")
+ASSUMED = " (task {} is the default; name yours with --task)"
 
 
 class FinetuneConfig(StageConfig):
@@ -213,6 +214,21 @@ class FinetuneConfig(StageConfig):
         return self
 
     @model_validator(mode="after")
+    def _classes_of_tasks(self) -> FinetuneConfig:
+        given = {
+            "limit_per_class": self.limit_per_class,
+            "class_weights": self.class_weights if self.class_weights != "none" else None,
+        }
+        for field, value in given.items():
+            for _, task, _, _ in self._read() if value is not None else ():
+                if task in TASKS and not KINDS[TASKS[task].kind].classes:
+                    raise ValueError(
+                        f"{field} ({value}) means nothing to task {task}, whose examples have not "
+                        f"one class each; leave it out"
+                    )
+        return self
+
+    @model_validator(mode="after")
     def _check_training(self) -> FinetuneConfig:
         if SCHEDULES[self.schedule].needs_warmup and not self.warmup_share:
             raise ValueError(
@@ -275,12 +291,22 @@ class FinetuneConfig(StageConfig):
             yield f"tasks.{name}", subtask.task or name, subtask.data or self.data, subtask.options
 
     def external_fingerprints(self) -> dict[str, str]:
-        """Return the fingerprint of the files that the task reads; others are ignored."""
+        """Return the fingerprint of the files that the task reads; others are ignored.
+
+        Raises:
+            DataError: files are missing or one is two splits, or a table lacks a column.
+        """
+        from cloze.model.tasks.formats.first_rows import check_columns
+
         hashes = {
             field: data_fingerprint(path, task_options(task, options), SPLITS)
             for field, task, path, options in self._read()
             if path is not None
         }
+        for _, task, path, options in self._read():
+            if path is not None:
+                hint = "" if self.tasks or "task" in self.model_fields_set else ASSUMED
+                check_columns(path, task_options(task, options), SPLITS, hint.format(task))
         if not self.tasks:
             return hashes
         records: list[object] = [

@@ -7,7 +7,7 @@ import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import chain
+from itertools import chain, islice
 from typing import Any
 
 from cloze.core import storage
@@ -79,13 +79,19 @@ class Table:
 
 
 def open_table(
-    path: str, options: TableOptions, *, header: bool = True, drop: bool = False
+    path: str,
+    options: TableOptions,
+    *,
+    header: bool = True,
+    drop: bool = False,
+    records: int | None = None,
 ) -> Table:
     """Open the table of a file, in the format of the options or of the suffix.
 
     Args:
         header: true if the first line of TSV and CSV has the column names.
         drop: true to drop lines with another number of columns; else they are an error.
+        records: maximum number of JSON records to read. Default: all.
 
     Raises:
         DataError: the file is missing, empty or malformed. Malformed rows raise it while iterating;
@@ -105,10 +111,11 @@ def open_table(
         delimiter = options.delimiter or csv_delimiter(path, header)
         return _from_lines(path, csv_lines, delimiter, header, drop)
     if kind in OFFICIAL:
-        return _from_records(path, OFFICIAL[kind](path))
+        return _from_records(path, islice(OFFICIAL[kind](path), records))
     if kind == "jsonl":
         objects = json_lines(path)
-        return _from_records(path, ((f"{path}, line {number}", own) for number, own in objects))
+        rows = ((f"{path}, line {number}", own) for number, own in objects)
+        return _from_records(path, islice(rows, records))
     return _from_arrow(path, kind)
 
 

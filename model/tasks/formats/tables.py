@@ -100,6 +100,7 @@ def open_split(
     optional: str,
     expected_files: str,
     prepare: Callable[[Table], Table] = lambda table: table,
+    records: int | None = None,
 ) -> SplitTable:
     """Open the table of a split; splits other than train and dev may have no answers.
 
@@ -109,6 +110,7 @@ def open_split(
         optional: role that is read, like `id`, if the options name its column.
         expected_files: description of the expected files, for messages.
         prepare: function that returns the table with other columns.
+        records: see `open_table`.
 
     Raises:
         DataError: the file or a column is missing.
@@ -124,7 +126,7 @@ def open_split(
     # Each line of a test file needs a prediction.
     drop = options.irregular == "drop" and not split.startswith("test")
     header = options.header if own.header is None else own.header
-    table = prepare(open_table(file, options, header=header, drop=drop))
+    table = prepare(open_table(file, options, header=header, drop=drop, records=records))
     table = _with_templates(table, columns.values())
     roles = [role, optional] if optional in columns else [role]
     has_label = table.index(columns.get(LABEL, LABEL)) is not None
