@@ -234,13 +234,10 @@ def _table(model_input: Any) -> pandas.DataFrame:
         unnamed = list(model_input.columns) in ([0], ["0"])
         return model_input.set_axis([TEXT], axis=1) if unnamed else model_input
     if isinstance(model_input, Mapping):
-        model_input = {name: _listed(value) for name, value in model_input.items()}
-        if len(sizes := {len(values) for values in model_input.values()}) > 1:
-            raise UsageError(
-                f"the input's columns have {' and '.join(map(str, sorted(sizes)))} values; give "
-                f"each column as many"
-            )
-        return pandas.DataFrame(model_input)
+        try:
+            return pandas.DataFrame({name: _listed(own) for name, own in model_input.items()})
+        except ValueError as error:
+            raise UsageError(f"the input is no table ({error}); give each column as many") from None
     rows = _listed(model_input)
     if rows and all(isinstance(row, Mapping) for row in rows):
         return pandas.DataFrame(rows)

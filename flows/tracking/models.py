@@ -21,7 +21,7 @@ import posixpath
 import shutil
 import tempfile
 import warnings
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -357,20 +357,19 @@ def _describe(directory: Path, config: Mapping[str, Any], model: LoggedModel) ->
     served = _served(config)
     assert served is not None  # callers have checked `why_not_served`
 
-    def schema(columns: Iterable[tuple[str, str]]) -> Schema:
+    def schema(*columns: str) -> Schema:
+        pairs = (column.split(":") for column in columns)
         return Schema(
             [
                 ColSpec(Array(DataType[LISTS[name]]) if name in LISTS else DataType[kind], name)
-                for name, kind in columns
+                for name, kind in pairs
             ]
         )
 
-    inputs = [(name, "string") for name in served.inputs]
+    inputs = schema(*(f"{name}:string" for name in served.inputs))
     signature = ModelSignature(
-        inputs=schema(inputs) if served.inputs != (TEXT,) else None,
-        outputs=schema(
-            (name, kind) for name, kind in (column.split(":") for column in served.outputs.split())
-        ),
+        inputs=inputs if served.inputs != (TEXT,) else None,
+        outputs=schema(*served.outputs.split()),
         params=ParamSchema(
             [ParamSpec(name, DataType.long, value) for name, value in served.params.items()]
         )
@@ -392,11 +391,7 @@ def _describe(directory: Path, config: Mapping[str, Any], model: LoggedModel) ->
         pip_requirements=[
             f"cloze-pretraining-base[train]=={importlib.metadata.version('cloze-pretraining-base')}"
         ],
-        metadata={
-            "format": "checkpoint",
-            "step": config.get("step", 0),
-            "columns": list(served.inputs),
-        },
+        metadata={"format": "checkpoint", "step": config.get("step", 0), "columns": served.inputs},
     )
     mlflow_model.flavors[pyfunc.FLAVOR_NAME][pyfunc.DATA] = DATA
     mlflow_model.save(str(directory / "MLmodel"))

@@ -215,12 +215,10 @@ class FinetuneConfig(StageConfig):
 
     @model_validator(mode="after")
     def _classes_of_tasks(self) -> FinetuneConfig:
-        given = {
-            "limit_per_class": self.limit_per_class,
-            "class_weights": self.class_weights if self.class_weights != "none" else None,
-        }
+        weights = self.class_weights.replace("none", "")
+        given = {"limit_per_class": self.limit_per_class, "class_weights": weights}
         for field, value in given.items():
-            for _, task, _, _ in self._read() if value is not None else ():
+            for _, task, _, _ in self._read() if value else ():
                 if task in TASKS and not KINDS[TASKS[task].kind].classes:
                     raise ValueError(
                         f"{field} ({value}) means nothing to task {task}, whose examples have not "

@@ -7,13 +7,11 @@ from collections.abc import Sequence
 from cloze.core import storage
 from cloze.core.artifacts import fingerprints
 from cloze.core.errors import DataError
-from cloze.model.tasks.files import is_archive, missing_split, split_file
+from cloze.model.tasks.files import is_archive, missing_split
 from cloze.model.tasks.formats.choices import CONTEXT, START
-from cloze.model.tasks.formats.table_files import SUFFIXES, open_table
 from cloze.model.tasks.formats.tables import LABEL, PAIR, TEXT, describe_columns, open_split
 from cloze.model.tasks.options import (
     ChoiceOptions,
-    MultiLabelOptions,
     RetrievalOptions,
     TableOptions,
     TaskOptions,
@@ -49,26 +47,21 @@ def check_columns(path: str, options: TaskOptions, splits: Sequence[str], hint: 
 
 def _check(path: str, split: str, options: TaskOptions, records: int | None) -> None:
     if isinstance(options, RetrievalOptions) and options.pairs == "rows":
-        file = split_file(path, split, options, tuple(SUFFIXES), "a table")
-        columns = [options.columns.get(role, role) for role in ("query", "passage")]
-        open_table(file, TableOptions(), records=records).indices(columns)
+        own = (options.columns.get(role, role) for role in ("query", "passage"))
+        columns: dict[str, str | int] = dict(zip((TEXT, LABEL), own, strict=True))
+        options = TableOptions(folder=options.folder, files=options.files, columns=columns)
     if not isinstance(options, TableOptions) or getattr(options, "layout", "table") != "table":
         return
-    is_choice, more = isinstance(options, ChoiceOptions), tuple[str | int, ...]()
-    if isinstance(options, ChoiceOptions):
-        more = options.endings
-    elif isinstance(options, MultiLabelOptions) and options.label_columns:
-        more = options.label_columns
-        columns_of = {**options.columns, LABEL: more[0]}
-        options = options.model_copy(update={"columns": columns_of})
+    is_choice = isinstance(options, ChoiceOptions)
+    more = getattr(options, "endings" if is_choice else "label_columns", ())
+    if more and not is_choice:
+        options = options.model_copy(update={"columns": {**options.columns, LABEL: more[0]}})
     roles = (CONTEXT, START) if is_choice else (TEXT, PAIR)
     table = open_split(path, split, options, *roles, describe_columns(options), records=records)
     table.table.indices(more)
-    if not isinstance(options, TextOptions) or isinstance(options, MultiLabelOptions):
-        return
-    for location, texts, _ in table.rows():
-        label = texts.get(LABEL, "")
-        if options.labels and label not in {*options.labels, *options.unlabelled}:
-            known = ", ".join(options.labels)
-            raise DataError(f"{location}: label {label!r} is not one of {known}; correct the line")
-        break
+    known = options.labels if type(options) is TextOptions else ()
+    location, texts, _ = next(table.rows() if known else iter(()), ("", dict[str, str](), ()))
+    if LABEL in texts and texts[LABEL] not in {*known, *options.unlabelled}:
+        raise DataError(
+            f"{location}: label {texts[LABEL]!r} is not one of {', '.join(known)}; correct the line"
+        )

@@ -313,6 +313,12 @@ def counts(examples: SquadExamples) -> dict[str, int]:
     return {name: counter[name] for name in ("answerable", "unanswerable")}
 
 
+def mended(examples: SquadExamples) -> dict[str, int]:
+    """Count the answers beside their answer_start, and the dropped ones, if any."""
+    dropped = {"misplaced_answers": examples.misplaced} if examples.misplaced else {}
+    return {"mended_answers": examples.relocated, **dropped}
+
+
 def _field(record: Any, name: str, kind: type | tuple[type, ...], source: str) -> Any:
     """Return a field of a JSON object, checked to have the type `kind`."""
     if not isinstance(record, dict):

@@ -139,8 +139,8 @@ def _parsed(cell: Any) -> Any:
 
 
 def _by_position(
-    labels: Sequence[Sequence[str]], names: Sequence[str], examples: TextExamples
-) -> Sequence[Sequence[str]]:
+    labels: list[list[str]], names: Sequence[str], examples: TextExamples
+) -> list[list[str]]:
     """Return the labels; lists that have a 0 or 1 for each of `names` become the names with 1.
 
     Raises:
@@ -149,18 +149,18 @@ def _by_position(
     flags = {*ON, *OFF} - {""}
     if not {label.lower() for own in labels for label in own} <= flags or set(names) & flags:
         return labels
-    if not names and all(len(set(own)) == len(own) and list(own) == sorted(own) for own in labels):
+    if not names and all(len(set(own)) == len(own) and own == sorted(own) for own in labels):
         return labels  # sets of two labels that are called 0 and 1
-    for number, own in enumerate(labels):
+    for own, location in zip(labels, examples.locations, strict=True):
         if not names or len(own) != len(names):
-            location = examples.locations[number] if examples.locations else examples.where
             raise DataError(
                 f"{location}: the labels are {len(own)} values of 0 and 1 by position, and "
                 f"{len(names) or 'no'} names are known; name one for each value with --set "
                 f"'options={{labels: […]}}', or write lists of names"
             )
-    return [[name for name, flag in zip(names, own, strict=True) if flag.lower() in ON]
-            for own in labels]  # fmt: skip
+    return [
+        [name for name, on in zip(names, own, strict=True) if on.lower() in ON] for own in labels
+    ]
 
 
 LABEL_SETS = ("micro_f1", "macro_f1")

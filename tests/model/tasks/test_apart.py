@@ -16,6 +16,7 @@ from cloze.model.tasks.files import check_apart, headline
 from cloze.model.tasks.finetune.stage import FinetuneConfig
 from cloze.model.tasks.kinds.multitask import MultiTask
 from cloze.model.tasks.notes import repeats
+from cloze.model.tasks.options import SubTask
 from cloze.model.tasks.table import KINDS, TASKS, load_task, task_options
 from tests.model.tasks.stages import finetune, settings
 
@@ -25,7 +26,8 @@ SPLITS = ("train", "dev")
 
 def config_of(kind: str, data: Path, **options: Any) -> FinetuneConfig:
     if kind == "multitask":
-        return FinetuneConfig(task=kind, tasks={"sst2": {"data": str(data), "options": options}})
+        part = SubTask(data=str(data), options=options)
+        return FinetuneConfig(task=kind, tasks={"sst2": part})
     return FinetuneConfig(task=BY_KIND[kind], data=str(data), options=options)
 
 
@@ -60,7 +62,7 @@ def test_rows_or_folds_of_one_file_are_splits(tmp_path: Path) -> None:
         ):
             options = task_options("classification", {"files": files, **more})
             check_apart(str(path), options, SPLITS)
-    same = {"splits": {"dev": {"where": {}}}}
+    same: dict[str, Any] = {"splits": {"dev": {"where": {}}}}
     with pytest.raises(DataError, match="is one file"):
         check_apart(str(tmp_path / "all.tsv"), task_options("classification", same), SPLITS)
 

@@ -81,7 +81,8 @@ def test_a_type_that_only_dev_has_counts_as_an_error(tmp_path: Path, pieces: Any
     ]
     perfect = Tags(tags=[["B-PER", "O", "O"], ["O"]], scores=[])
     scores = task.score(split.examples, perfect)
-    assert (scores["precision"], scores["recall"]) == (1.0, pytest.approx(1 / 3))
+    assert scores["precision"] == 1.0
+    assert scores["recall"] == pytest.approx(1 / 3)
     other = read(tmp_path, "a B-ORG\n")
     with pytest.raises(
         DataError, match=r"line 1: the tag's type 'ORG' is unknown .*LOC, PER\), and so are"

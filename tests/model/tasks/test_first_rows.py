@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from cloze.core.errors import DataError, UsageError
 from cloze.flows.graph.plan import with_section
 from cloze.model.tasks.finetune.stage import FinetuneConfig
 from cloze.model.tasks.formats import table_files
+from cloze.model.tasks.formats.lines import json_lines
 from cloze.model.tasks.table import KINDS, TASKS
 
 GOOD: dict[str, Any] = {"text": "a", "label": "x"}
@@ -57,6 +59,26 @@ def test_a_missing_column_is_told_by_the_plan(
     assert "default" not in str(fault.value)
 
 
+@pytest.mark.parametrize(
+    ("task", "row", "options"),
+    [
+        ("classification", GOOD, {"labels": ["x"]}),
+        ("multilabel", {"text": "a", "label": ["x"]}, {}),
+        ("multilabel", {"text": "a", "p": 1, "q": 0}, {"label_columns": ["p", "q"]}),
+        ("regression", {"text": "a", "label": 1.5}, {}),
+        ("relation", {"text": "<e1>a</e1> <e2>b</e2>", "label": "x"}, {}),
+        ("text-to-text", GOOD, {}),
+        ("choice", {"context": "a", "endings": ["b", "c"], "label": 1}, {}),
+        ("retrieval", {"q": "a", "passage": "b"}, {"columns": {"query": "q"}}),
+    ],
+)
+def test_what_is_right_passes(
+    task: str, row: dict[str, Any], options: dict[str, Any], tmp_path: Path
+) -> None:
+    written(tmp_path, ".jsonl", [row, row])
+    check(tmp_path, task=task, options=options)
+
+
 def test_the_assumed_task_is_named(tmp_path: Path) -> None:
     written(tmp_path, ".csv", [GOOD])
     with pytest.raises(DataError, match=r"no column 'sentence'.*\(task sst2 is the default; name"):
@@ -65,15 +87,16 @@ def test_the_assumed_task_is_named(tmp_path: Path) -> None:
         check(tmp_path, task="sst2")
 
 
-def test_what_is_right_passes_and_only_first_records_are_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_only_first_records_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     written(tmp_path, ".jsonl", [GOOD] * 500)
-    read: list[int] = []
-    lines = table_files.json_lines
-    monkeypatch.setattr(
-        table_files, "json_lines", lambda path: (read.append(0) or item for item in lines(path))
-    )
+    read: list[str] = []
+
+    def counted(path: str) -> Iterator[tuple[int, dict[str, Any]]]:
+        for item in json_lines(path):
+            read.append(path)
+            yield item
+
+    monkeypatch.setattr(table_files, "json_lines", counted)
     check(tmp_path, task="classification")
     assert len(read) == 2  # one of each split
     written(tmp_path, ".jsonl", [{"text": "a"}, GOOD])
@@ -84,7 +107,7 @@ def test_what_is_right_passes_and_only_first_records_are_read(
 @pytest.mark.parametrize("given", [{"limit_per_class": 20}, {"class_weights": "balanced"}])
 def test_classes_are_wanted_only_of_tasks_with_classes(kind: str, given: dict[str, Any]) -> None:
     task = next(name for name, spec in TASKS.items() if spec.kind == kind)
-    forms = [{"task": task}]
+    forms: list[dict[str, Any]] = [{"task": task}]
     if kind != "package":
         forms.append({"task": "multitask", "tasks": {"sst2": {}, "other": {"task": task}}})
     for form in forms:
