@@ -18,7 +18,7 @@ def split_notes(name: str, split: Split) -> list[str]:
     if not examples.labelled:
         notes.append(f"{name} has no labels: {len(examples):,} predicted, none scored")
     if examples.dropped:
-        notes.append(f"{name} without {_listed(examples.dropped)}")
+        notes.append(f"{name}: {_listed(examples.dropped)} dropped")
     if lost := {reason: count for reason, count in split.samples.dropped_counts.items() if count}:
         notes.append(f"{name} has answers that no output can give: {_listed(lost)}")
     return notes

@@ -19,8 +19,11 @@ import pandas
 import pytest
 
 from cloze.core.errors import UsageError
+from cloze.flows.tracking import models
 from cloze.flows.tracking.mlflow_writer import Registry
+from cloze.model.pyfunc import _load_pyfunc
 from cloze.model.use.classify import TextClassificationPipeline
+from tests.model.use.test_classify import tuned
 from tests.tiny_models import write_classifier
 
 pytestmark = [
@@ -111,6 +114,23 @@ def test_one_text_is_one_row(model: Any) -> None:
 def test_what_cannot_be_read_is_named(wrong: Any, said: str, model: Any) -> None:
     with pytest.raises(UsageError, match=said):
         model.predict(wrong)
+
+
+def test_a_multi_label_model_returns_all_that_it_predicts(tmp_path: Path) -> None:
+    names = ["toxic", "insult", "threat"]
+    task = {"name": "multilabel", "labels": names, "problem_type": "multi_label_classification"}
+    path = tuned(tmp_path, "classifier", 3, task)
+    found = _load_pyfunc(path).predict(pandas.DataFrame({"id": IDS, "text": TEXTS}))
+    assert list(found.columns) == ["labels", "label", "score"]
+    for row, ranked in zip(
+        found.to_dict("records"), TextClassificationPipeline(path).classify(TEXTS), strict=True
+    ):
+        assert row["labels"] == [own["label"] for own in ranked if own["score"] > 0.5]
+        assert (row["label"], row["score"]) == (ranked[0]["label"], ranked[0]["score"])
+    assert {label for row in found["labels"] for label in row} <= {*names}
+    assert models._served({"heads": {"classifier": {}}, "task": task}) == models.Served(
+        outputs="labels:string label:string score:double"
+    )
 
 
 def _free_port() -> int:
