@@ -169,6 +169,7 @@ def _step(
     inputs, input_hashes = _inputs(node, steps, outside)
     try:
         fingerprint, parents = stage.lineage(node.config, input_hashes)
+        node.config.check_data()
     except DataError as error:
         raise _with_location(error, node, node.name) from error
     path = node.out or storage.join(

@@ -292,19 +292,13 @@ class FinetuneConfig(StageConfig):
         """Return the fingerprint of the files that the task reads; others are ignored.
 
         Raises:
-            DataError: files are missing or one is two splits, or a table lacks a column.
+            DataError: files are missing, or one is two splits.
         """
-        from cloze.model.tasks.formats.first_rows import check_columns
-
         hashes = {
             field: data_fingerprint(path, task_options(task, options), SPLITS)
             for field, task, path, options in self._read()
             if path is not None
         }
-        for _, task, path, options in self._read():
-            if path is not None:
-                hint = "" if self.tasks or "task" in self.model_fields_set else ASSUMED
-                check_columns(path, task_options(task, options), SPLITS, hint.format(task))
         if not self.tasks:
             return hashes
         records: list[object] = [
@@ -314,6 +308,15 @@ class FinetuneConfig(StageConfig):
             (name, task.weight) for name, task in self.tasks.items() if task.weight != 1
         ]  # only these, so that a new field changes no fingerprint
         return {"tasks": fingerprints.combine_hashes([("", canonical_json(records))])}
+
+    def check_data(self) -> None:
+        """Check the columns of the tasks' tables; see `check_columns`."""
+        from cloze.model.tasks.formats.first_rows import check_columns
+
+        for _, task, path, options in self._read():
+            if path is not None:
+                hint = "" if self.tasks or "task" in self.model_fields_set else ASSUMED
+                check_columns(path, task_options(task, options), SPLITS, hint.format(task))
 
     def missing(self) -> str:
         """Return a clause about missing files of the task; empty if all exist."""

@@ -29,7 +29,7 @@ def written(directory: Path, name: str, rows: list[dict[str, Any]]) -> None:
 
 
 def check(data: Path, **values: Any) -> None:
-    parse_config(FinetuneConfig, {"data": str(data), **values}, "finetune").external_fingerprints()
+    parse_config(FinetuneConfig, {"data": str(data), **values}, "finetune").check_data()
 
 
 @pytest.mark.parametrize(
