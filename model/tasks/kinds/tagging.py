@@ -105,7 +105,8 @@ class Tagging(Task[TaggedWords, Tags]):
             ]
         documents = examples.documents if self.options.context == "document" else ()
         samples = encode_words(examples.words, tokenizer, max_length, labels, documents)
-        unknown = examples.check(examples.label_names) if labels is not None else 0
+        names = examples.label_names  # none for probes, which have labels of their own
+        unknown = examples.check(names) if names and labels is not None else 0
         return dataclasses.replace(samples, dropped_counts={UNKNOWN: unknown} if unknown else {})
 
     def network(
