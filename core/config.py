@@ -209,6 +209,9 @@ class StageConfig(BaseModel):
         """
         del keys
 
+    def check_data(self) -> None:
+        """Raise DataError if named files cannot be what the stage reads; a plan calls it."""
+
     def missing(self) -> str:
         """Return a clause about the first named file that does not exist; empty if all exist."""
         for name in self.path_fields():

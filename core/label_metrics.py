@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 Floats = npt.NDArray[np.float64]
 # tags of entities in all schemes: BIO, IOB1, BIOES, BILOU
-ENTITY_TAG = re.compile(r"O|[BIESLU](-.+)?", re.DOTALL)
+ENTITY_TAG = re.compile(r"O|[BIESLUMW](-.+)?", re.DOTALL)
 
 
 def accuracy(counts: Floats) -> Floats:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from cloze.core.errors import UsageError
+from cloze.model.tasks.kinds.multilabel import MultiLabel
 from cloze.model.use.answer import QuestionAnsweringPipeline
 from cloze.model.use.classify import TextClassificationPipeline
 from cloze.model.use.embed import EmbeddingPipeline
@@ -53,12 +54,13 @@ class ServedModel:
         """Return one row per answer.
 
         Args:
-            model_input: strings, as a list, a Series, or a DataFrame's column `text`; some models
-                read other columns, see their `answer`.
+            model_input: strings, as a list, an array or a Series; or a table's column `text`, where
+                a table is a DataFrame, a dict of columns or a list of dicts. Some models read
+                other columns, see their `answer`; all others are ignored.
             params: see `answer`; others are ignored.
 
         Raises:
-            UsageError: the model cannot read the input.
+            UsageError: the model cannot read the input, such as for a missing value.
         """
         return self.answer(self.pipeline, model_input, params or {})
 
@@ -79,7 +81,7 @@ def fill_masks(pipeline: FillMaskPipeline, model_input: Any, params: Params) -> 
     """
     rows = [
         {"text": number, "mask": mask, **candidate}
-        for number, text in enumerate(_columns(model_input)[0])
+        for number, text in enumerate(_texts(_table(model_input)))
         for mask, candidates in enumerate(pipeline.fill(text, int(params.get("top_k", TOP_K))))
         for candidate in candidates
     ]
@@ -97,24 +99,28 @@ def classify(
 
     Returns:
         Columns `label` (multiple choice: the ending) and `score`, its probability. Regression:
-        `score` alone, the predicted number.
+        `score` alone, the predicted number. Multi-label: before them `labels`, the list of all
+        that are predicted.
 
     Raises:
         UsageError: the task needs pairs or choices that are missing, or does not accept those of
             the input.
     """
-    texts, pairs = _columns(model_input)
+    table = _table(model_input)
+    texts, pairs = _texts(table), _texts(table, PAIR) if PAIR in table.columns else None
     if pipeline.answers == "scores":
         return _frame([{"score": score} for score in pipeline.score(texts, pairs)], "score")
     if pipeline.answers == "choices":
-        if not hasattr(model_input, "columns") or CHOICES not in model_input.columns:
-            raise UsageError(
-                f"the model chooses among endings (found no column {CHOICES}); give a DataFrame "
-                f"with one"
-            )
-        endings = [list(choices) for choices in model_input[CHOICES]]
+        endings = [list(map(str, choices)) for choices in _column(table, CHOICES)]
         selected = pipeline.choose(texts, endings, 1)
         rows = [{"label": best["text"], "score": best["score"]} for (best,) in selected]
+    elif isinstance(pipeline.task, MultiLabel):
+        threshold, ranked = pipeline.task.options.threshold, pipeline.classify(texts, pairs)
+        rows = [
+            {**best[0], "labels": [own["label"] for own in best if own["score"] > threshold]}
+            for best in ranked
+        ]
+        return _frame(rows, "labels", "label", "score")
     else:
         rows = [best for (best,) in pipeline.classify(texts, pairs, 1)]
     return _frame(rows, "label", "score")
@@ -133,7 +139,7 @@ def continue_texts(
         `stopped` (`end` of the text, `tokens` or `model`).
     """
     generated = pipeline.generate(
-        _columns(model_input)[0],
+        _texts(_table(model_input)),
         tokens=int(params.get("tokens", TOKENS)),
         samples=1,
         choice=SamplingParams(),
@@ -158,17 +164,8 @@ def answer_questions(
     Raises:
         UsageError: a column is missing.
     """
-    columns = getattr(model_input, "columns", ())
-    missing = [name for name in (QUESTION, PASSAGE) if name not in columns]
-    if missing:
-        raise UsageError(
-            f"the model answers questions from passages (found no column {missing[0]}); give a "
-            f"DataFrame with both"
-        )
-    questions = [
-        (str(question), str(passage))
-        for question, passage in zip(model_input[QUESTION], model_input[PASSAGE], strict=True)
-    ]
+    table = _table(model_input)
+    questions = list(zip(_texts(table, QUESTION), _texts(table, PASSAGE), strict=True))
     predictions = pipeline.answer_batch(questions, int(params.get("top_k", TOP_K)))
     rows = [
         {
@@ -193,7 +190,7 @@ def tag(
     """
     rows = [
         {**entity, "text": number, "entity": entity["text"]}
-        for number, entities in enumerate(pipeline.tag_batch(_columns(model_input)[0]))
+        for number, entities in enumerate(pipeline.tag_batch(_texts(_table(model_input))))
         for entity in entities
     ]
     return _frame(rows, "text", "entity", "type", "start", "end", "score")
@@ -201,7 +198,7 @@ def tag(
 
 def embed(pipeline: EmbeddingPipeline, model_input: Any, params: Params) -> pandas.DataFrame:
     """Return the embedding of each text, in the column `vector`, a list of floats."""
-    vectors = pipeline.embed(_columns(model_input)[0]).tolist()
+    vectors = pipeline.embed(_texts(_table(model_input))).tolist()
     return _frame([{"vector": vector} for vector in vectors], "vector")
 
 
@@ -224,19 +221,66 @@ def _frame(rows: list[dict[str, Any]], *columns: str) -> pandas.DataFrame:
     return pandas.DataFrame(rows, columns=list(columns))
 
 
-def _columns(model_input: Any) -> tuple[list[str], list[str] | None]:
-    """Return the texts, and the second texts if the input has them."""
-    if hasattr(model_input, "columns"):
-        names = [str(name) for name in model_input.columns]
-        text_column = TEXT if TEXT in names else names[0]
-        columns = dict(
-            zip(names, (model_input.iloc[:, index] for index in range(len(names))), strict=True)
+def _table(model_input: Any) -> pandas.DataFrame:
+    """Return the input as a table: texts alone are its column `text`.
+
+    Raises:
+        UsageError: an array has several columns without names, or a table's columns differ in size.
+    """
+    import pandas
+
+    if isinstance(model_input, pandas.DataFrame):
+        # MLflow makes such a table of a list, and Spark of a column.
+        unnamed = list(model_input.columns) in ([0], ["0"])
+        return model_input.set_axis([TEXT], axis=1) if unnamed else model_input
+    if isinstance(model_input, Mapping):
+        try:
+            return pandas.DataFrame({name: _listed(own) for name, own in model_input.items()})
+        except ValueError as error:
+            raise UsageError(f"the input is no table ({error}); give each column as many") from None
+    rows = _listed(model_input)
+    if rows and all(isinstance(row, Mapping) for row in rows):
+        return pandas.DataFrame(rows)
+    rows = [row[0] if isinstance(row, list) and len(row) == 1 else row for row in rows]
+    return pandas.DataFrame({TEXT: rows})
+
+
+def _listed(value: Any) -> list[Any]:
+    """Return a list of a list, an array, a Series or one value."""
+    value = value.tolist() if hasattr(value, "tolist") else value
+    return list(value) if isinstance(value, list | tuple | set) else [value]
+
+
+def _column(table: pandas.DataFrame, name: str) -> list[Any]:
+    """Return the values of a column.
+
+    Raises:
+        UsageError: it does not exist, exists twice, or a value is missing or blank.
+    """
+    import pandas
+
+    if (count := list(table.columns).count(name)) != 1:
+        found = ", ".join(map(str, table.columns)) or "none"
+        raise UsageError(
+            f"the model reads the column {name}, and the input has {count or 'none'} of that name "
+            f"(its columns: {found}); name one {name}"
         )
-        pairs = [str(text) for text in columns[PAIR]] if PAIR in columns else None
-        return [str(text) for text in columns[text_column]], pairs
-    return [
-        str(text) for text in ([model_input] if isinstance(model_input, str) else model_input)
-    ], None
+    values = [_listed(value) if name == CHOICES else value for value in table[name]]
+    for row, value in enumerate(values):
+        parts = value if name == CHOICES else [value]
+        if any(not pandas.api.types.is_scalar(part) for part in parts):
+            raise UsageError(f"row {row} (from 0): the {name} is no text; write one text a row")
+        if any(pandas.isna(part) or not str(part).strip() for part in parts):
+            raise UsageError(
+                f"row {row} (from 0): the {name} is missing or blank; write it, or leave the row "
+                f"out"
+            )
+    return values
+
+
+def _texts(table: pandas.DataFrame, name: str = TEXT) -> list[str]:
+    """Return the texts of a column, which is there in every row; raises as `_column`."""
+    return [str(value) for value in _column(table, name)]
 
 
 def _load_pyfunc(data_path: str) -> ServedModel:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import os
 import posixpath
+import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -32,6 +33,7 @@ from cloze.flows.graph.config import RunConfig
 from cloze.flows.graph.nodes import Node, select_nodes, with_ancestors, with_descendants
 
 FORCED = "forced"
+_OPTIONS = re.compile(r"(--set '?)(options\b)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -167,6 +169,7 @@ def _step(
     inputs, input_hashes = _inputs(node, steps, outside)
     try:
         fingerprint, parents = stage.lineage(node.config, input_hashes)
+        node.config.check_data()
     except DataError as error:
         raise _with_location(error, node, node.name) from error
     path = node.out or storage.join(
@@ -292,7 +295,12 @@ def _inputs(
 
 def _with_location(error: DataError, node: Node, location: str) -> DataError:
     """Prefix an error with its place in the run's config; a command has no config."""
-    return error if node.out else DataError(f"{location}: {error}")
+    return error if node.out else DataError(f"{location}: {with_section(str(error), node)}")
+
+
+def with_section(text: str, node: Node) -> str:
+    """Return an error's text with task options as a run sets them: --set finetune.options=…"""
+    return text if node.out else _OPTIONS.sub(rf"\1{node.section}.\2", text)
 
 
 def _manifest(path: str) -> artifact.Manifest | None:

@@ -153,9 +153,10 @@ def node(name: str, why: str) -> State[Any]:
         except (StoppedError, KeyboardInterrupt) as error:
             return Cancelled(message=str(error) or _describe_stop(step, reporter))
         except ClozeError as error:
-            log.error("%s", error)
+            text = plan.with_section(str(error), step.node)
+            log.error("%s", text)
             # Prefect copies the text into the state's message
-            raise type(error)(redact(str(error))) from None
+            raise type(error)(redact(text)) from None
         except Exception as error:
             if redact(str(error)) != str(error):
                 raise RuntimeError(redact(f"{type(error).__name__}: {error}")) from None

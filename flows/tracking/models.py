@@ -48,8 +48,9 @@ RUN_NAME = "cloze.run_name"  # name of the run that the node belongs to
 LOGGED = "cloze.model_id"  # tag of a version: its LoggedModel's id, which MLflow does not store
 VERSIONS = "mlflow.modelVersions"  # tag of a LoggedModel
 LOCK = "models.lock"
+TEXT = "text"  # input column of single texts
 EXAMPLE = "The capital of the country is [MASK]."
-LISTS = ("choices", "vector")  # columns with list values
+LISTS = {"choices": "string", "labels": "string", "vector": "double"}  # columns of lists: items
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,12 +58,13 @@ class Served:
     """Columns and parameters of `cloze.model.pyfunc` for a head.
 
     Attributes:
-        inputs: names of text columns; empty: one column without a name.
+        inputs: names of text columns. A model of single texts has no input schema, as MLflow
+            would refuse either lists or tables with further columns; the loader reads both.
         outputs: `NAME:TYPE` of each column, with MLflow's types.
         params: integer parameters and their defaults.
     """
 
-    inputs: tuple[str, ...] = ()
+    inputs: tuple[str, ...] = (TEXT,)
     outputs: str
     params: Mapping[str, int] = field(default_factory=dict)
 
@@ -186,9 +188,10 @@ def _served(config: Mapping[str, Any]) -> Served | None:
         spec = SERVED["lm"]
     if spec is _LABELS and "labels" not in task:
         spec = Served(outputs="score:double")
+    if task.get("problem_type") == "multi_label_classification":
+        spec = Served(outputs=f"labels:string {_LABELS.outputs}")
     if spec is not None and task.get("pairs"):
-        # pyfunc would drop an unnamed second column
-        spec = replace(spec, inputs=("text", "text_pair"))
+        spec = replace(spec, inputs=(TEXT, "text_pair"))
     return spec
 
 
@@ -353,25 +356,26 @@ def _describe(directory: Path, config: Mapping[str, Any], model: LoggedModel) ->
 
     served = _served(config)
     assert served is not None  # callers have checked `why_not_served`
-    columns = {
-        name: Array(DataType.string) if name in LISTS else DataType.string for name in served.inputs
-    }
-    signature = ModelSignature(
-        inputs=Schema(
-            [ColSpec(kind, name) for name, kind in columns.items()] or [ColSpec(DataType.string)]
-        ),
-        outputs=Schema(
+
+    def schema(*columns: str) -> Schema:
+        pairs = (column.split(":") for column in columns)
+        return Schema(
             [
-                ColSpec(Array(DataType.double) if name in LISTS else DataType[kind], name)
-                for name, kind in (column.split(":") for column in served.outputs.split())
+                ColSpec(Array(DataType[LISTS[name]]) if name in LISTS else DataType[kind], name)
+                for name, kind in pairs
             ]
-        ),
+        )
+
+    inputs = schema(*(f"{name}:string" for name in served.inputs))
+    signature = ModelSignature(
+        inputs=inputs if served.inputs != (TEXT,) else None,
+        outputs=schema(*served.outputs.split()),
         params=ParamSchema(
             [ParamSpec(name, DataType.long, value) for name, value in served.params.items()]
         )
         or None,
     )
-    example = [[EXAMPLE, EXAMPLE] if name in LISTS else EXAMPLE for name in columns]
+    example = {name: [[EXAMPLE, EXAMPLE] if name in LISTS else EXAMPLE] for name in served.inputs}
     mlflow_model = Model(
         artifact_path=model.artifact_location,
         model_uuid=model.model_id,
@@ -383,11 +387,11 @@ def _describe(directory: Path, config: Mapping[str, Any], model: LoggedModel) ->
         loader_module=LOADER,
         mlflow_model=mlflow_model,
         signature=signature,
-        input_example=pandas.DataFrame([example], columns=list(columns)) if columns else [EXAMPLE],
+        input_example=pandas.DataFrame(example) if signature.inputs else [EXAMPLE],
         pip_requirements=[
             f"cloze-pretraining-base[train]=={importlib.metadata.version('cloze-pretraining-base')}"
         ],
-        metadata={"format": "checkpoint", "step": config.get("step", 0)},
+        metadata={"format": "checkpoint", "step": config.get("step", 0), "columns": served.inputs},
     )
     mlflow_model.flavors[pyfunc.FLAVOR_NAME][pyfunc.DATA] = DATA
     mlflow_model.save(str(directory / "MLmodel"))

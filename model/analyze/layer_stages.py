@@ -12,7 +12,7 @@ from cloze.core.config import InputPath, StageConfig
 from cloze.core.errors import UsageError, did_you_mean
 from cloze.core.humanize import format_number
 from cloze.core.stages.stage import BuildContext, InputSpec, Stage, StageResult
-from cloze.model.tasks.files import data_fingerprint, missing_split
+from cloze.model.tasks.files import NOTES, data_fingerprint, missing_split
 from cloze.model.tasks.options import TaggingOptions
 from cloze.model.tasks.table import TASKS, task_options
 
@@ -112,11 +112,12 @@ def _run(reference: str) -> Callable[[StageConfig, BuildContext], StageResult]:
 
 
 def _headline(summary: Mapping[str, Any]) -> str:
-    return ", ".join(
+    figures = ", ".join(
         f"{name.replace('_', ' ')} {format_number(value)}"
         for name, value in summary["metrics"].items()
         if value is not None
     )
+    return "; ".join([figures, *summary.get(NOTES, ())])
 
 
 # Scores of probes by layer, with control tasks, scalar mixes and baselines. File: `metrics.json`.

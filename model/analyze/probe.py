@@ -18,9 +18,10 @@ from cloze.model.analyze.layers import token_states
 from cloze.model.analyze.probe_spans import Spans, sampled, spans_of, word_states
 from cloze.model.analyze.probe_training import Probes, fit, standardize
 from cloze.model.families.models import load_backbone, new_backbone
-from cloze.model.tasks.files import METRICS, write_json
+from cloze.model.tasks.files import METRICS, NOTES, write_json
 from cloze.model.tasks.formats.columns import TaggedWords
 from cloze.model.tasks.kinds.tagging import Tagging, Tags
+from cloze.model.tasks.notes import repeats
 from cloze.model.tasks.table import load_task
 from cloze.model.tasks.task import Ints, check_labelled, task_source
 from cloze.model.train.distributed import init_distributed
@@ -87,6 +88,7 @@ def run(config: ProbeConfig, build: BuildContext) -> StageResult:
         "mix": mix,
         "examples": {name: len(own.labels) for name, own in spans.items()},
         "step": loaded.step,
+        NOTES: repeats(examples["train"], examples["dev"]),
     }
     write_json(build.file(METRICS), summary)
     tokens = sum(int(own.lengths.sum()) for own in samples.values())

@@ -17,7 +17,7 @@ from cloze.model.analyze.head_gates import HeadGates, heads_to_keep
 from cloze.model.analyze.prune_stage import PruneConfig
 from cloze.model.checkpoint import LoadedCheckpoint
 from cloze.model.families.smaller import is_layer_matrix, keep_heads, keep_layers
-from cloze.model.tasks.files import METRICS, write_json
+from cloze.model.tasks.files import METRICS, check_apart, write_json
 from cloze.model.tasks.predict import FinetunedModel
 from cloze.model.tasks.task import Figures, Split, task_source
 from cloze.model.train.distributed import World, init_distributed
@@ -43,7 +43,13 @@ class Scorer:
         self.before = self.score(self.whole)
 
     def split(self, name: str) -> Split:
-        """Return a split of the task, encoded."""
+        """Return a split of the task, encoded.
+
+        Raises:
+            DataError: train would be the file that dev is.
+        """
+        for path, options in self.whole.task.sources(self._source) if name == "train" else ():
+            check_apart(path, options, ("train", "dev"))
         return self.whole.encode(self.whole.task.read(self._source, name, None))
 
     def model(self, loaded: LoadedCheckpoint) -> FinetunedModel:

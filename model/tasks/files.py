@@ -13,13 +13,20 @@ from typing import Any
 from cloze.core import storage
 from cloze.core.artifacts import artifact, fingerprints
 from cloze.core.errors import DataError
+from cloze.core.humanize import format_metrics
 from cloze.model.tasks.options import TaskOptions
 
 METRICS = "metrics.json"
+NOTES = "notes"  # sentences of a summary about what its metrics leave out
 
 
 def write_json(path: str, content: Mapping[str, Any]) -> None:
     storage.write_bytes(path, (json.dumps(content, indent=1) + "\n").encode())
+
+
+def headline(summary: Mapping[str, Any]) -> str:
+    """Return the metrics of a summary, and its notes."""
+    return "; ".join(filter(None, [format_metrics(summary["metrics"]), *summary.get(NOTES, ())]))
 
 
 # Files of a directory that a task reads: fingerprint, existence, size.
@@ -32,13 +39,14 @@ def data_fingerprint(path: str, options: TaskOptions, splits: Iterable[str]) -> 
         path: task directory, its parent, a split's file, or an artifact.
 
     Raises:
-        DataError: `path` does not exist or is empty.
+        DataError: `path` does not exist or is empty, or two splits would be the same file.
     """
     names = tuple(splits)
+    check_apart(path, options, names)
     key = f"{path}\0{options.folder}\0{names}\0{sorted(options.files.items())}"
 
     def compute() -> str:
-        files = [dict(_files(path, options, split)) for split in names] if _is_archive(path) else []
+        files = [dict(_files(path, options, split)) for split in names] if is_archive(path) else []
         if not files or not all(files):
             return fingerprints.input_fingerprint(path)
         paths = {name: file for own in files for name, file in own.items()}
@@ -48,12 +56,46 @@ def data_fingerprint(path: str, options: TaskOptions, splits: Iterable[str]) -> 
     return fingerprints.memoize(key, compute)
 
 
+def check_apart(path: str, options: TaskOptions, splits: Sequence[str]) -> None:
+    """Check that no file is read as two splits, but in folds or by rows of its own each.
+
+    Raises:
+        DataError: one file is, under one name or two.
+    """
+    own = [getattr(options, "splits", {}).get(split) for split in splits]
+    rows = [getattr(options, "where", {}) if item is None or item.where is None else item.where
+            for item in own]  # fmt: skip
+    if len(splits) < 2 or getattr(options, "folds", False) or not storage.exists(path):
+        return
+    several = all(rows.count(item) == 1 for item in rows)
+    if not storage.is_dir(path) and not several:
+        named = " and ".join(f"{split}.*" for split in splits)
+        folds = ", or cut the file with --set options.folds=10" if hasattr(options, "folds") else ""
+        raise DataError(
+            f"{path} is one file, and {' and '.join(splits)} are read; name a directory with "
+            f"{named}{folds}"
+        )
+    if several or not is_archive(path):
+        return
+    seen: dict[object, str] = {}
+    for split in splits:
+        for _, file in _files(path, options, split):
+            # A link, symbolic or hard, is the file.
+            identity = os.stat(file)[1:3] if os.path.exists(file) else file
+            if seen.setdefault(identity, split) != split:
+                raise DataError(
+                    f"{file} is both {seen[identity]} and {split}; name another file for one of "
+                    f"them, with --set 'options={{files: {{…}}}}', or its rows with "
+                    f"options.splits"
+                )
+
+
 def missing_split(path: str, options: TaskOptions, splits: Iterable[str]) -> str:
     """Return a clause about the first missing split; empty if none is.
 
     Files, artifacts and object stores are not checked.
     """
-    if not storage.is_local(path) or (storage.exists(path) and not _is_archive(path)):
+    if not storage.is_local(path) or (storage.exists(path) and not is_archive(path)):
         return ""
     if not storage.exists(path):
         return f"{path} does not exist"
@@ -67,13 +109,14 @@ def split_bytes(path: str | None, options: TaskOptions, split: str) -> int | Non
     """Return the bytes of a split's files; None if they are not local or not known by name."""
     if path is None or not storage.is_local(path) or not storage.exists(path):
         return None
-    files = [path] if not _is_archive(path) else [file for _, file in _files(path, options, split)]
+    files = [path] if not is_archive(path) else [file for _, file in _files(path, options, split)]
     with suppress(OSError):
         return sum(os.path.getsize(file) for file in files if os.path.isfile(file)) or None
     return None
 
 
-def _is_archive(path: str) -> bool:
+def is_archive(path: str) -> bool:
+    """Return whether a path is a directory of files, not an artifact."""
     return storage.exists(path) and storage.is_dir(path) and not artifact.is_artifact(path)
 
 

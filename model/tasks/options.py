@@ -291,6 +291,10 @@ class TaggingOptions(TaskOptions):
 class SpanOptions(TaskOptions):
     """Options of question answering; defaults are those of google-research/bert, `run_squad.py`."""
 
+    irregular: Literal["refuse", "drop"] = "refuse"
+    """Answers that are not in their passage near their answer_start: refuse (error) or drop. The
+    train split drops them, as run_squad.py does; questions without another answer are counted."""
+
     unanswerable: bool = False
     """Allow questions without an answer, as in SQuAD 2.0; otherwise they are dropped."""
 

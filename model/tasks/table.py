@@ -43,21 +43,27 @@ class TaskKind:
         build: location of its class, which takes (name, options, metrics).
         options: class of its options.
         max_length: default maximum tokens of a sequence; see `max_length`.
+        classes: its examples have one class each, which can be limited and weighted.
     """
 
     build: str
     options: type[TaskOptions]
     max_length: int = 128
+    classes: bool = False
 
 
 KINDS: dict[str, TaskKind] = {
-    "classification": TaskKind("cloze.model.tasks.kinds.texts:Classification", TextOptions),
+    "classification": TaskKind(
+        "cloze.model.tasks.kinds.texts:Classification", TextOptions, classes=True
+    ),
     "multilabel": TaskKind("cloze.model.tasks.kinds.multilabel:MultiLabel", MultiLabelOptions),
-    "answers": TaskKind("cloze.model.tasks.kinds.answers:Answers", TextOptions),
-    "relation": TaskKind("cloze.model.tasks.kinds.relation:Relation", RelationOptions),
+    "answers": TaskKind("cloze.model.tasks.kinds.answers:Answers", TextOptions, classes=True),
+    "relation": TaskKind(
+        "cloze.model.tasks.kinds.relation:Relation", RelationOptions, classes=True
+    ),
     "regression": TaskKind("cloze.model.tasks.kinds.texts:Regression", RegressionOptions),
     "choice": TaskKind("cloze.model.tasks.kinds.choice:Choice", ChoiceOptions),
-    "package": TaskKind("cloze.model.tasks.kinds.package:Package", TaskOptions),
+    "package": TaskKind("cloze.model.tasks.kinds.package:Package", TaskOptions, classes=True),
     "retrieval": TaskKind(
         "cloze.model.tasks.kinds.retrieval:Retrieval", RetrievalOptions, max_length=256
     ),

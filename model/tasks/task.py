@@ -169,6 +169,10 @@ class Task(abc.ABC, Generic[E, P]):
             DataError: a file is missing, empty or malformed (the message names file and line).
         """
 
+    def sources(self, path: str) -> list[tuple[str, TaskOptions]]:
+        """Return the paths that `read` reads for `path`, with their options."""
+        return [(path, self.options)]
+
     def refuse_limit(self, limit_per_class: int | None, remedy: str) -> None:
         """Raise UsageError for a limit in a kind without classes; `remedy` ends the message."""
         if limit_per_class is not None:

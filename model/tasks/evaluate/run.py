@@ -13,14 +13,15 @@ from cloze.core.processes import peak_memory
 from cloze.core.stages.stage import BuildContext, StageResult, inputs_of_role
 from cloze.model import hardware
 from cloze.model.tasks.evaluate.stage import EvaluateConfig
-from cloze.model.tasks.files import METRICS, write_json
+from cloze.model.tasks.files import METRICS, NOTES, write_json
+from cloze.model.tasks.notes import split_notes
 from cloze.model.tasks.predict import FinetunedModel, predict_ensemble
 from cloze.model.tasks.task import check_not_empty, task_source
 from cloze.model.train.distributed import init_distributed
 from cloze.model.train.precision import resolve
 
 # Keys of metrics.json that the summary repeats.
-SUMMARY = ("task", "metric", "split", "examples", "metrics", "interval")
+SUMMARY = ("task", "metric", "split", "examples", "metrics", "interval", NOTES)
 
 
 def run(config: EvaluateConfig, build: BuildContext) -> StageResult:
@@ -72,6 +73,7 @@ def run(config: EvaluateConfig, build: BuildContext) -> StageResult:
         "split": config.split,
         "examples": len(examples),
         "metrics": {},
+        NOTES: split_notes(config.split, split),
     }
     if examples.labelled:
         content |= {

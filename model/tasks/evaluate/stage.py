@@ -8,10 +8,9 @@ from pydantic import Field, field_validator
 
 from cloze.core.config import InputPath, StageConfig
 from cloze.core.errors import did_you_mean
-from cloze.core.humanize import format_metrics
 from cloze.core.stages.stage import BuildContext, InputSpec, Stage, StageResult
 from cloze.model.tasks.cost import EVALUATE_COSTS
-from cloze.model.tasks.files import missing_split
+from cloze.model.tasks.files import headline, missing_split
 from cloze.model.tasks.options import TaskOptions
 from cloze.model.tasks.table import TASKS, task_options
 
@@ -105,7 +104,7 @@ STAGE = Stage(
     worker="cloze.model",
     on_gpu=True,
     outputs=("predictions",),
-    headline=lambda summary: format_metrics(summary["metrics"]),
+    headline=headline,
     cost_model=EVALUATE_COSTS,
     comparison_metrics=("metrics",),
 )

@@ -11,12 +11,13 @@ from cloze.core.errors import UsageError
 from cloze.core.stages.stage import BuildContext, Reporter, StageResult
 from cloze.model import checkpoint
 from cloze.model.objectives.distill_options import DistillOptions
-from cloze.model.tasks.files import METRICS, write_json
+from cloze.model.tasks.files import METRICS, NOTES, write_json
 from cloze.model.tasks.finetune.fit import FinetuneResult, FinetuneSetup, fit
 from cloze.model.tasks.finetune.stage import SPLITS, FinetuneConfig
 from cloze.model.tasks.finetune.start import starting_point
 from cloze.model.tasks.kinds.rag import RETRIEVAL, VECTORS, load_retrieval
 from cloze.model.tasks.kinds.text_to_text import TextToText
+from cloze.model.tasks.notes import repeats, split_notes
 from cloze.model.tasks.options import Frozen
 from cloze.model.tasks.table import load_task
 from cloze.model.tasks.task import Figures, check_labelled, encoded, task_source
@@ -207,6 +208,10 @@ def _result(setup: FinetuneSetup, main: FinetuneResult, metrics: Figures) -> Sta
             statistic: {name: statistics[name][statistic] for name in splits}
             for statistic in statistics["train"]
         },
+        NOTES: [
+            *(note for name, split in splits.items() for note in split_notes(name, split)),
+            *repeats(setup.train.examples, setup.dev.examples),
+        ],
     }
     content = {
         **common,

@@ -14,19 +14,19 @@ from cloze.core.artifacts import fingerprints
 from cloze.core.artifacts.artifact import canonical_json
 from cloze.core.config import InputPath, StageConfig
 from cloze.core.errors import UsageError, did_you_mean
-from cloze.core.humanize import format_metrics
 from cloze.core.stages.stage import BuildContext, InputSpec, Stage, StageResult
 from cloze.model.objectives.distill_options import DistillOptions
 from cloze.model.tasks.cost import FINETUNE_COSTS
-from cloze.model.tasks.files import data_fingerprint, missing_split
+from cloze.model.tasks.files import data_fingerprint, headline, missing_split
 from cloze.model.tasks.options import MULTITASK, FrozenLayers, SubTask, TaskOptions
-from cloze.model.tasks.table import TASKS, task_options
+from cloze.model.tasks.table import KINDS, TASKS, task_options
 from cloze.model.train.loop.schedules import SCHEDULES
 from cloze.model.train.optimizers import known_optimizer
 
 VERSION = 5
 SMALL, SMALL_RATE, USUAL_RATE, FROZEN_RATE = 512, 3e-4, 5e-5, 1e-3
 SPLITS = ("train", "dev")
+ASSUMED = " (task {} is the default; name yours with --task)"
 
 
 class FinetuneConfig(StageConfig):
@@ -214,6 +214,19 @@ class FinetuneConfig(StageConfig):
         return self
 
     @model_validator(mode="after")
+    def _classes_of_tasks(self) -> FinetuneConfig:
+        weights = self.class_weights.replace("none", "")
+        given = {"limit_per_class": self.limit_per_class, "class_weights": weights}
+        for field, value in given.items():
+            for _, task, _, _ in self._read() if value else ():
+                if task in TASKS and not KINDS[TASKS[task].kind].classes:
+                    raise ValueError(
+                        f"{field} ({value}) means nothing to task {task}, whose examples have not "
+                        f"one class each; leave it out"
+                    )
+        return self
+
+    @model_validator(mode="after")
     def _check_training(self) -> FinetuneConfig:
         if SCHEDULES[self.schedule].needs_warmup and not self.warmup_share:
             raise ValueError(
@@ -276,7 +289,11 @@ class FinetuneConfig(StageConfig):
             yield f"tasks.{name}", subtask.task or name, subtask.data or self.data, subtask.options
 
     def external_fingerprints(self) -> dict[str, str]:
-        """Return the fingerprint of the files that the task reads; others are ignored."""
+        """Return the fingerprint of the files that the task reads; others are ignored.
+
+        Raises:
+            DataError: files are missing, or one is two splits.
+        """
         hashes = {
             field: data_fingerprint(path, task_options(task, options), SPLITS)
             for field, task, path, options in self._read()
@@ -291,6 +308,15 @@ class FinetuneConfig(StageConfig):
             (name, task.weight) for name, task in self.tasks.items() if task.weight != 1
         ]  # only these, so that a new field changes no fingerprint
         return {"tasks": fingerprints.combine_hashes([("", canonical_json(records))])}
+
+    def check_data(self) -> None:
+        """Check the columns of the tasks' tables; see `check_columns`."""
+        from cloze.model.tasks.formats.first_rows import check_columns
+
+        for _, task, path, options in self._read():
+            if path is not None:
+                hint = "" if self.tasks or "task" in self.model_fields_set else ASSUMED
+                check_columns(path, task_options(task, options), SPLITS, hint.format(task))
 
     def missing(self) -> str:
         """Return a clause about missing files of the task; empty if all exist."""
@@ -327,7 +353,7 @@ STAGE = Stage(
     on_gpu=True,
     parallel=True,
     outputs=("checkpoint", "predictions"),
-    headline=lambda summary: format_metrics(summary["metrics"]),
+    headline=headline,
     cost_model=FINETUNE_COSTS,
     comparison_metrics=("metrics",),
 )

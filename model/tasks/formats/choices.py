@@ -11,13 +11,13 @@ from cloze.core import storage
 from cloze.core.errors import DataError
 from cloze.model.tasks.files import fold_indices, split_file
 from cloze.model.tasks.formats.lines import json_lines, read_json
+from cloze.model.tasks.formats.table_files import as_text
 from cloze.model.tasks.formats.tables import (
     ID,
     LABEL,
     MUST_LABEL,
     NO_LABEL,
     SplitTable,
-    as_text,
     check_ids,
     open_split,
 )

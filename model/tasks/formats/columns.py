@@ -1,4 +1,4 @@
-"""Tagged words: files in columns, CoNLL-U, and the tag schemes BIO, IOB1, BIOES and BILOU.
+"""Tagged words: files in columns, CoNLL-U, and tag schemes, from BIO to BMEWO.
 
 Entities are those of conlleval (CoNLL-2000) in every scheme, even for invalid sequences: an I- or
 E- without a preceding entity of its type begins one, and a change of type ends one. The rule is
@@ -14,7 +14,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, cast
 
 from seqeval.metrics.sequence_labeling import get_entities
 
@@ -22,13 +22,21 @@ from cloze.core.errors import DataError
 from cloze.core.label_metrics import ENTITY_TAG
 from cloze.model.tasks.files import split_file
 from cloze.model.tasks.formats.lines import text_lines
+from cloze.model.tasks.formats.table_files import as_label
 from cloze.model.tasks.options import TaggingOptions
 
-Scheme = Literal["BIO", "IOB1", "BIOES", "BILOU", "plain"]
+Scheme = Literal["BIO", "IOB1", "BIOES", "BILOU", "BMES", "BMEWO", "plain"]
 Entity = tuple[str, int, int]  # type, first word, last word
 
 OUTSIDE = "O"
-_BIOES = {"L": "E", "U": "S"}  # prefixes of BILOU
+# Prefixes within, at the end of and alone in an entity, where they are not those of BIO.
+PREFIXES: Mapping[Scheme, tuple[str, str, str]] = {
+    "BIOES": ("I", "E", "S"),
+    "BILOU": ("I", "L", "U"),
+    "BMES": ("M", "E", "S"),
+    "BMEWO": ("M", "E", "W"),
+}
+_BIOES = {"L": "E", "U": "S", "M": "I", "W": "S"}  # prefixes of other schemes
 UNTYPED = "-_"  # type of tags without one, as in BioBERT's files: B, I and O
 
 
@@ -63,11 +71,11 @@ def tags_from_entities(spans: Iterable[Entity], words: int, scheme: Scheme) -> l
     previous: Entity | None = None
     for kind, first, last in spans:
         neighbours = previous is not None and previous[0] == kind and previous[2] + 1 == first
-        tags[first : last + 1] = [f"I-{kind}"] * (last + 1 - first)
+        inside, end, single = PREFIXES.get(scheme, ("I", "I", "I"))
+        tags[first : last + 1] = [f"{inside}-{kind}"] * (last + 1 - first)
         if scheme != "IOB1" or neighbours:
             tags[first] = f"B-{kind}"
-        if scheme in ("BIOES", "BILOU"):
-            single, end = "SE" if scheme == "BIOES" else "UL"
+        if scheme in PREFIXES:
             tags[last] = f"{single if first == last else end}-{kind}"
         previous = kind, first, last
     return tags
@@ -95,10 +103,9 @@ def detect_scheme(sentences: Sequence[Sequence[str]], spans: Sequence[Sequence[E
         spans: entities of each sentence.
     """
     prefixes = {tag[0] for tags in sentences for tag in tags}
-    if prefixes & set("ES"):
-        return "BIOES"
-    if prefixes & set("LU"):
-        return "BILOU"
+    for signs, scheme in (("W", "BMEWO"), ("M", "BMES"), ("ES", "BIOES"), ("LU", "BILOU")):
+        if prefixes & set(signs):
+            return cast(Scheme, scheme)
     schemes: tuple[Scheme, ...] = ("BIO", "IOB1")
     return min(schemes, key=lambda scheme: count_invalid_tags(sentences, spans, scheme))
 
@@ -106,8 +113,10 @@ def detect_scheme(sentences: Sequence[Sequence[str]], spans: Sequence[Sequence[E
 # Files of CoNLL's shared tasks: one word per line, blank lines between sentences, columns separated
 # by tabs or spaces.
 
-# First column of a line that begins a document: CoNLL-2003, JNLPBA, CoNLL-U.
-DOCUMENT = re.compile(r"-DOCSTART-( .*)?|###MEDLINE:\d+|# newdoc\b.*", re.DOTALL)
+# First column of a line between documents: CoNLL-2003, JNLPBA, CoNLL-U, OntoNotes.
+DOCUMENT = re.compile(
+    r"-DOCSTART-( .*)?|###MEDLINE:\d+|# newdoc\b.*|#(begin|end)( document .*)?", re.DOTALL
+)
 CONLLU = ".conllu"
 SUFFIXES = (".txt", ".conll", ".tsv", ".iob", ".bio", CONLLU)
 BLANKS = re.compile("[ \t]+")  # no other spaces: U+00A0, for example, may be part of a word
@@ -164,31 +173,33 @@ class TaggedWords:
             return list(self.types())
         return [OUTSIDE, *(f"{prefix}-{kind}" for kind in self.types() for prefix in "BI")]
 
-    def check(self, labels: Sequence[str]) -> None:
-        """Check that all tags are among a model's labels; of plain labels that some are.
+    def check(self, labels: Sequence[str]) -> int:
+        """Return the number of entities, or of words with plain labels, that a model cannot find.
 
-        Words with a plain label that the training had not count as errors of the model: small
-        treebanks have such labels.
+        They count as errors of the model, as for the authors of such data: small sets have types
+        and labels that only one split has.
 
         Raises:
-            DataError: another type occurs, or only other plain labels; the message names file and
-                line.
+            DataError: the model has none of the types or labels; the message names file and line.
         """
-        known = set(labels)
-        if self.scheme == "plain" and known & self.types().keys():
-            return
-        for sentence, tags in enumerate(self.tags or ()):
-            for word, tag in enumerate(tags):
-                if tag in known:
-                    continue
-                plain = self.scheme == "plain"
-                what = f"label {tag!r}" if plain else f"tag's type {tag[2:]!r}"
-                types = labels if plain else [name[2:] for name in labels if name[:2] == "B-"]
-                raise DataError(
-                    f"{self.location(sentence, word)}: the {what} is unknown to the model (it has "
-                    f"{', '.join(types) or 'none'}); use a file with the types of the training, or "
-                    f"ignore its tags with --set options.columns.tag=null"
-                )
+        plain, types = self.scheme == "plain", self.types()
+        names = labels if plain else [name[2:] for name in labels if name[:2] == "B-"]
+        unknown = types.keys() - set(names)
+        if not unknown or types.keys() & set(names):
+            return sum(types[name] for name in unknown)
+        sentence, word = next(
+            (sentence, word)
+            for sentence, tags in enumerate(self.tags or ())
+            for word, tag in enumerate(tags)
+            if tag not in {*labels, OUTSIDE} or (plain and tag not in labels)
+        )
+        tag = (self.tags or ())[sentence][word]
+        what = f"label {tag!r}" if plain else f"tag's type {tag[2:]!r}"
+        raise DataError(
+            f"{self.location(sentence, word)}: the {what} is unknown to the model (it has "
+            f"{', '.join(names) or 'none'}), and so are all others; use a file with the types of "
+            f"the training, or ignore its tags with --set options.columns.tag=null"
+        )
 
     def location(self, sentence: int, word: int) -> str:
         """Return the file and line of a word, for messages."""
@@ -247,16 +258,19 @@ def read_columns(
     separator, lines = _lines(file)
     sentences: list[list[int]] = []  # line numbers
     documents: list[int] = []
+    width = next((len(own) for own in lines if own and own[0] != "#" and not _is_mark(own)), 0)
     new_sentence = True
     for number, columns in enumerate(lines):
-        is_document = bool(columns) and DOCUMENT.fullmatch(columns[0]) is not None
-        if is_document:
+        if columns and _is_mark(columns):
             documents.append(len(sentences))
-        if is_document or not columns:
+            columns = ()
+        if not columns:
             new_sentence = True
             continue
         if file.endswith(CONLLU) and not columns[0].isdigit():
             continue  # a comment, a token of several words, or an empty node
+        if new_sentence and _is_comment(columns, width):
+            continue
         if new_sentence:
             sentences.append([])
             new_sentence = False
@@ -271,6 +285,9 @@ def read_columns(
     width = len(lines[sentences[0][0]])
     word_column = _column(options, "word", 0, width, file)
     for number in itertools.chain.from_iterable(sentences):
+        if len(lines[number]) != width:  # blanks for tabs, or tabs at the end
+            parts = BLANKS.split(separator.join(lines[number]).strip(" \t"))
+            lines[number] = tuple(parts) if len(parts) == width else lines[number]
         if len(lines[number]) != width:
             raise DataError(
                 f"{file}, line {number + 1}: {len(lines[number])} columns, but the lines above "
@@ -292,10 +309,25 @@ def read_columns(
     tag_column = _column(options, "tag", -1, width, file)
     if tag_column == word_column:
         return examples
-    tags = [[lines[number][tag_column] for number in numbers] for numbers in sentences]
+    tags = [[as_label(lines[number][tag_column]) for number in numbers] for numbers in sentences]
     if options.scheme != "entities":
         return dataclasses.replace(examples, tags=tags, scheme="plain")
     return _with_entities(examples, tags)
+
+
+def _is_mark(columns: Sequence[str]) -> bool:
+    """Return whether a line is between documents."""
+    return DOCUMENT.fullmatch(columns[0]) is not None
+
+
+def _is_comment(columns: Sequence[str], width: int) -> bool:
+    """Return whether a line before a sentence is a comment, such as `# id 7`, and not the word #.
+
+    A comment may have as many columns as the words; it then has a name and a value.
+    """
+    if columns[0] == "#":
+        return len(columns) != width or any("=" in column for column in columns[1:])
+    return columns[0].startswith("# ") and len(columns) == 1
 
 
 def _lines(name: str) -> tuple[str, list[tuple[str, ...]]]:
@@ -309,8 +341,9 @@ def _lines(name: str) -> tuple[str, list[tuple[str, ...]]]:
         if stripped:
             if not separator and not DOCUMENT.fullmatch(BLANKS.split(stripped)[0]):
                 separator = "\t" if "\t" in line else " "
-            columns = line.split("\t") if separator == "\t" else BLANKS.split(stripped)
-            lines.append(tuple(columns))
+            is_tab = separator == "\t"
+            columns = line.split("\t") if is_tab else BLANKS.split(stripped)
+            lines.append(tuple(column.strip(" ") for column in columns))
         else:
             lines.append(())
     return separator or " ", lines

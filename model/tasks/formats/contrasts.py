@@ -15,7 +15,8 @@ from typing import NamedTuple
 from cloze.core import storage
 from cloze.core.errors import DataError
 from cloze.model.tasks.formats.lines import load_json
-from cloze.model.tasks.formats.tables import SUFFIXES, open_table, read_texts_by_column
+from cloze.model.tasks.formats.table_files import SUFFIXES, open_table
+from cloze.model.tasks.formats.tables import read_texts_by_column
 from cloze.model.tasks.options import TableOptions
 
 COLUMNS = {  # BLiMP's columns by role

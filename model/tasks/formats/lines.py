@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import codecs
 import csv
 import gzip
+import io
 import json
+import re
 import zlib
 from collections.abc import Iterator
+from itertools import chain
 from typing import IO, Any
 
 from cloze.core import storage
@@ -16,19 +20,25 @@ csv.field_size_limit(1 << 30)  # the default is 131,072 characters
 BOM = b"\xef\xbb\xbf"
 # escaped surrogate: half of a character beyond the first 65,536; UTF-8 contains none
 SURROGATE = "\\ud"
+SEPARATOR = re.compile(r'"?sep=(.)"?\s*')  # first line that tells a spreadsheet the delimiter
 Line = tuple[int, list[str]]  # line number from 1, and values
 
 
-def text_lines(path: str) -> Iterator[tuple[int, str]]:
+def text_lines(path: str, spreadsheet: bool = False) -> Iterator[tuple[int, str]]:
     """Iterate over the numbered lines of a UTF-8 file, without their ends (LF or CRLF).
 
     Only LF ends a line: U+2028 and vertical tabs are part of the text. A file `.gz` is unpacked.
+
+    Args:
+        spreadsheet: also read UTF-16 with a byte order mark, and CR as the end of lines in a file
+            without LF, as spreadsheets write them.
 
     Raises:
         DataError: the file is missing or damaged, or a line is not UTF-8 or has a NUL.
     """
     with storage.open_input(path) as handle:
-        lines = _unpacked(handle, path) if path.endswith(".gz") else handle
+        lines = _unpacked(handle, path) if path.endswith(".gz") else iter(handle)
+        lines = _with_lf(lines, path) if spreadsheet else lines
         for number, line in enumerate(lines, start=1):
             content = line.removeprefix(BOM) if number == 1 else line
             if b"\0" in content:
@@ -38,6 +48,25 @@ def text_lines(path: str) -> Iterator[tuple[int, str]]:
                 )
             content = content.removesuffix(b"\n").removesuffix(b"\r")
             yield number, _decode(content, f"{path}, line {number}")
+
+
+def _with_lf(lines: Iterator[bytes], path: str) -> Iterator[bytes]:
+    """Iterate over lines in UTF-8 that end with LF, of a file that may be in UTF-16 or have CR."""
+    first = next(lines, b"")
+    if first.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        try:
+            text = b"".join([first, *lines]).decode("utf-16")
+        except UnicodeDecodeError as error:
+            raise DataError(
+                f"{path} is no complete UTF-16 ({error.reason}); get it again"
+            ) from error
+        lines = iter(io.BytesIO(text.encode()))
+        first = next(lines, b"")
+    if not first.endswith(b"\n"):  # the whole file
+        yield from (line + b"\n" for line in first.removesuffix(b"\r").split(b"\r") if first)
+        return
+    yield first
+    yield from lines
 
 
 def _unpacked(handle: IO[bytes], path: str) -> Iterator[bytes]:
@@ -53,29 +82,48 @@ def _decode(content: bytes, location: str) -> str:
         return content.decode("utf-8")
     except UnicodeDecodeError as error:
         raise DataError(
-            f"{location}: byte {error.start + 1} is not UTF-8; convert the file to UTF-8"
+            f"{location}: byte {error.start + 1} is not UTF-8; convert the file to UTF-8 (a "
+            f"spreadsheet saves it as CSV UTF-8)"
         ) from error
 
 
 def tsv_lines(path: str, delimiter: str = "\t") -> Iterator[Line]:
     """Iterate over split lines; quotation marks are text, as SST-2 and MRPC have unpaired ones."""
-    for number, line in text_lines(path):
+    for number, line in text_lines(path, spreadsheet=True):
         yield number, line.split(delimiter)
+
+
+def csv_delimiter(path: str, header: bool) -> str:
+    """Return the delimiter of a CSV file by its first line.
+
+    It is that of a line such as `sep=;`; else a semicolon or tab if a header has one and no comma,
+    as spreadsheets write where the comma is the decimal mark; else a comma.
+    """
+    first = next((line for _, line in text_lines(path, spreadsheet=True)), "")
+    if named := SEPARATOR.fullmatch(first):
+        return named[1]
+    return next((sign for sign in ";\t" if header and sign in first and "," not in first), ",")
 
 
 def csv_lines(path: str, delimiter: str = ",") -> Iterator[Line]:
     """Iterate over CSV records (RFC 4180) with the number of their first line.
 
+    A first line that names the delimiter, such as `sep=;`, is no record.
+
     Raises:
         DataError: a quotation mark is unclosed or misplaced; and as for `text_lines`.
     """
-    number = 1
-    lines = (line + "\n" for _, line in text_lines(path))
-    reader = csv.reader(lines, delimiter=delimiter, strict=True)
+    lines = (line + "\n" for _, line in text_lines(path, spreadsheet=True))
+    first = next(lines, "")
+    skipped = int(SEPARATOR.fullmatch(first) is not None)
+    number = 1 + skipped
+    reader = csv.reader(
+        lines if skipped else chain([first], lines), delimiter=delimiter, strict=True
+    )
     try:
         for values in reader:
             yield number, values
-            number = reader.line_num + 1
+            number = reader.line_num + skipped + 1
     except csv.Error as error:
         raise DataError(
             f"{path}, line {number}: {error}; close the quotation mark, or write it twice"

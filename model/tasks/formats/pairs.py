@@ -14,7 +14,8 @@ from cloze.core.errors import DataError
 from cloze.core.random_keys import document_key
 from cloze.model.tasks.files import documents, split_file
 from cloze.model.tasks.formats.squad import read_squad
-from cloze.model.tasks.formats.tables import SUFFIXES, open_table, read_texts_by_column
+from cloze.model.tasks.formats.table_files import SUFFIXES, open_table
+from cloze.model.tasks.formats.tables import read_texts_by_column
 from cloze.model.tasks.options import RetrievalOptions, TableOptions
 from cloze.model.tasks.task import Ints
 from cloze.pipeline.index.passages import cut
@@ -139,7 +140,7 @@ def _rows(file: str, columns: Mapping[str, str]) -> Iterator[Pair]:
 
 def _squad(file: str) -> Iterator[Pair]:
     """Iterate over questions with their paragraph (Rajpurkar et al. 2016), if answerable."""
-    examples = read_squad(file, unanswerable=False)
+    examples = read_squad(file, unanswerable=False, drop=True)
     for identity, question, passage in zip(
         examples.ids, examples.questions, examples.passage_of, strict=True
     ):

@@ -19,6 +19,7 @@ Detected answers are trained on; all aliases count in scores.
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -32,6 +33,7 @@ from cloze.model.tasks.formats.lines import json_lines, read_json
 
 # Characters: maximum distance at which a misplaced answer is searched around its answer_start.
 NEAR = 100
+MISPLACED = "misplaced_answer"  # reason for dropping a question
 MRQA = (".jsonl", ".jsonl.gz")
 
 
@@ -55,6 +57,7 @@ class SquadExamples:
         aliases: texts that count as right, where they differ from `answers`, as in MRQA.
         dropped: number of questions dropped on purpose, by reason.
         relocated: number of answers near their answer_start, but not at it.
+        misplaced: number of answers that were dropped, as they are not near it.
         where: source for messages.
     """
 
@@ -66,6 +69,7 @@ class SquadExamples:
     aliases: Sequence[tuple[str, ...]] | None = None
     dropped: Mapping[str, int] = field(default_factory=dict)
     relocated: int = 0
+    misplaced: int = 0
     where: str = ""
 
     def __len__(self) -> int:
@@ -88,7 +92,7 @@ class SquadExamples:
         return np.array([bool(answers) for answers in self.answers], dtype=np.bool_)
 
 
-def read_squad(path: str, *, unanswerable: bool) -> SquadExamples:
+def read_squad(path: str, *, unanswerable: bool, drop: bool = False) -> SquadExamples:
     """Read the questions of a file in the form of SQuAD, or of MRQA by its name.
 
     If an answer is not at its `answer_start`, the nearest occurrence is used, at most `NEAR`
@@ -96,6 +100,8 @@ def read_squad(path: str, *, unanswerable: bool) -> SquadExamples:
 
     Args:
         unanswerable: true to keep unanswerable questions; else they are dropped and counted.
+        drop: true to drop answers that are not in their passage, and questions that have no other;
+            else they are an error.
 
     Raises:
         DataError: the file is missing or not of SQuAD's form, has no questions or a duplicate id,
@@ -104,6 +110,7 @@ def read_squad(path: str, *, unanswerable: bool) -> SquadExamples:
     passages: list[str] = []
     questions: dict[str, _Question] = {}
     relocated, has_answers = 0, False
+    misplaced, dropped = 0, Counter[str]()
     for paragraph, source in _paragraphs(path):
         context = _field(paragraph, "context", str, source)
         if passages[-1:] != [context]:
@@ -116,8 +123,12 @@ def read_squad(path: str, *, unanswerable: bool) -> SquadExamples:
             text = _field(entry, "question", str, location)
             if not text.strip():
                 raise DataError(f"{location}: the question is empty; remove it")
-            answers = _answers(entry, context, location)
-            has_answers |= bool(answers) or entry.get("is_impossible") is True
+            answers, missing = _answers(entry, context, location, drop)
+            has_answers |= bool(answers or missing) or entry.get("is_impossible") is True
+            misplaced += missing
+            if missing and not answers:
+                dropped[MISPLACED] += 1
+                continue
             relocated += sum(moved for _, moved in answers or ())
             questions[identity] = _Question(
                 text,
@@ -126,9 +137,14 @@ def read_squad(path: str, *, unanswerable: bool) -> SquadExamples:
                 entry["aliases"] if path.endswith(MRQA) else (),
             )
     if not questions:
-        raise DataError(f"{path} has no questions; use a file of SQuAD's form that has some")
+        problem = f"only {dropped[MISPLACED]:,} whose answers are not in their passage"
+        raise DataError(
+            f"{path} has {problem if dropped else 'no questions'}; use a file of SQuAD's form that "
+            f"has some"
+        )
     answerable = _answered(path, questions, unanswerable) if has_answers else questions
-    dropped = len(questions) - len(answerable)
+    if without := len(questions) - len(answerable):
+        dropped["unanswerable"] = without
     return SquadExamples(
         ids=list(answerable),
         questions=[question.text for question in answerable.values()],
@@ -140,8 +156,9 @@ def read_squad(path: str, *, unanswerable: bool) -> SquadExamples:
         aliases=[question.aliases for question in answerable.values()]
         if path.endswith(MRQA)
         else None,
-        dropped={"unanswerable": dropped} if dropped else {},
+        dropped=dict(dropped),
         relocated=relocated,
+        misplaced=misplaced,
         where=path,
     )
 
@@ -232,12 +249,12 @@ def _answered(
 
 
 def _answers(
-    entry: Mapping[str, Any], context: str, source: str
-) -> list[tuple[Answer, bool]] | None:
-    """Return the answers to a question, and whether each is not at its answer_start.
+    entry: Mapping[str, Any], context: str, source: str, drop: bool
+) -> tuple[list[tuple[Answer, bool]] | None, int]:
+    """Return the answers to a question, and the number of dropped ones.
 
-    Returns:
-        Empty for an impossible question; None without the field `answers`.
+    Each answer has whether it is not at its answer_start. Empty for an impossible question; None
+    without the field `answers`.
     """
     impossible = entry.get("is_impossible", False)
     if not isinstance(impossible, bool):
@@ -245,9 +262,9 @@ def _answers(
             f"{source}: is_impossible ({impossible!r}) must be true or false; correct the file"
         )
     if impossible:
-        return []
+        return [], 0
     if entry.get("answers") is None:
-        return None
+        return None, 0
     answers = _field(entry, "answers", (list, dict), source)
     if isinstance(answers, dict):
         texts, starts = (
@@ -261,24 +278,31 @@ def _answers(
         answers = [
             {"text": text, "answer_start": start} for text, start in zip(texts, starts, strict=True)
         ]
-    return [
-        _answer(answer, context, f"{source}, answer {number}")
+    found = [
+        _answer(answer, context, f"{source}, answer {number}", drop)
         for number, answer in enumerate(answers, start=1)
     ]
+    kept = [answer for answer in found if answer is not None]
+    return kept, len(found) - len(kept)
 
 
-def _answer(answer: Any, context: str, source: str) -> tuple[Answer, bool]:
+def _answer(answer: Any, context: str, source: str, drop: bool) -> tuple[Answer, bool] | None:
     text, start = _field(answer, "text", str, source), _field(answer, "answer_start", int, source)
     if not text.strip():
         raise DataError(f"{source}: the text is empty; remove the answer")
-    actual_start = _nearest(context, text, start)
-    if actual_start is None:
+    indent = len(text) - len(text.lstrip())
+    if start + indent >= 0 and context.startswith(text.strip(), start + indent):
+        return Answer(text.strip(), start + indent), False
+    match = _nearest(context, text, start + indent)
+    if match is None and drop:
+        return None
+    if match is None:
         raise DataError(
             f"{source}: {_short(text)!r} is not at answer_start ({start}) in its passage of "
-            f"{len(context)} characters, nor within {NEAR} characters of it; correct answer_start"
+            f"{len(context)} characters, nor within {NEAR} characters of it; correct "
+            f"answer_start, or drop such answers with --set options.irregular=drop"
         )
-    indent = len(text) - len(text.lstrip())
-    return Answer(text.strip(), actual_start + indent), actual_start != start
+    return Answer(match[0], match.start()), match.start() != start + indent
 
 
 def counts(examples: SquadExamples) -> dict[str, int]:
@@ -287,6 +311,12 @@ def counts(examples: SquadExamples) -> dict[str, int]:
         return {}
     counter = Counter("answerable" if answers else "unanswerable" for answers in examples.answers)
     return {name: counter[name] for name in ("answerable", "unanswerable")}
+
+
+def mended(examples: SquadExamples) -> dict[str, int]:
+    """Count the answers beside their answer_start, and the dropped ones, if any."""
+    dropped = {"misplaced_answers": examples.misplaced} if examples.misplaced else {}
+    return {"mended_answers": examples.relocated, **dropped}
 
 
 def _field(record: Any, name: str, kind: type | tuple[type, ...], source: str) -> Any:
@@ -311,16 +341,15 @@ def _field(record: Any, name: str, kind: type | tuple[type, ...], source: str) -
     return value
 
 
-def _nearest(context: str, text: str, start: int) -> int | None:
-    """Return the start of `text`: `start`, or the nearest occurrence, the earlier one on a tie."""
-    if start >= 0 and context.startswith(text, start):
-        return start
-    window_start = max(start - NEAR, 0)
-    window = context[window_start : max(start + NEAR + len(text), 0)]
-    matches = (
-        window_start + offset for offset in range(len(window)) if window.startswith(text, offset)
-    )
-    return min(matches, key=lambda position: (abs(position - start), position), default=None)
+def _nearest(context: str, text: str, start: int) -> re.Match[str] | None:
+    """Return the nearest occurrence of `text` to `start`, the earlier one on a tie.
+
+    The passage may have other white space between the words, as in run_squad.py.
+    """
+    pattern = re.compile(r"\s+".join(map(re.escape, text.split())))
+    window = range(max(start - NEAR, 0), min(start + NEAR, len(context)) + 1)
+    matches = (match for place in window if (match := pattern.match(context, place)))
+    return min(matches, key=lambda match: abs(match.start() - start), default=None)
 
 
 def _short(text: str) -> str:

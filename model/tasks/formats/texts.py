@@ -15,6 +15,7 @@ import numpy.typing as npt
 from cloze.core.errors import DataError
 from cloze.core.random_keys import document_key
 from cloze.model.tasks.files import fold_indices
+from cloze.model.tasks.formats.table_files import Table
 from cloze.model.tasks.formats.tables import (
     ID,
     LABEL,
@@ -22,7 +23,6 @@ from cloze.model.tasks.formats.tables import (
     NO_LABEL,
     PAIR,
     TEXT,
-    Table,
     check_ids,
     open_split,
 )
@@ -235,6 +235,8 @@ def read_texts(path: str, split: str, options: TextOptions, expected_files: str)
     """
     examples, answers = read_rows(path, split, options, expected_files)
     names = options.labels or tuple(sorted(set(answers or ())))
+    if not options.labels:
+        check_names(names, examples)
     label_numbers = {name: i for i, name in enumerate(names)}
     for location, answer in zip(examples.locations, answers or (), strict=False):
         if answer not in label_numbers:
@@ -246,6 +248,23 @@ def read_texts(path: str, split: str, options: TextOptions, expected_files: str)
         labels=None if answers is None else [label_numbers[answer] for answer in answers],
         label_names=names,
     )
+
+
+def check_names(names: Sequence[str], examples: TextExamples) -> None:
+    """Check that labels are no measured numbers.
+
+    Raises:
+        DataError: all are numbers, and not all are whole.
+    """
+    try:
+        numbers = list(map(float, names))
+    except ValueError:
+        return
+    if measured := [name for name, number in zip(names, numbers, strict=True) if number % 1]:
+        raise DataError(
+            f"{examples.where}: labels such as {measured[0]} are numbers, not names of classes; "
+            f"use task regression, or name the classes with --set 'options={{labels: […]}}'"
+        )
 
 
 def shared_fields(examples: TextExamples) -> dict[str, Any]:

@@ -6,6 +6,8 @@ A label is predicted if its probability exceeds the threshold.
 
 from __future__ import annotations
 
+import ast
+import contextlib
 import dataclasses
 import json
 from collections import Counter
@@ -20,8 +22,10 @@ from torch import Tensor, nn
 
 from cloze.core.errors import DataError
 from cloze.model.tasks.encode import TextSamples, encode
-from cloze.model.tasks.formats.tables import LABEL, MUST_LABEL, Table, as_text
-from cloze.model.tasks.formats.texts import TextExamples, read_rows, shared_fields
+from cloze.model.tasks.formats.lines import load_json
+from cloze.model.tasks.formats.table_files import Table, as_label, as_text
+from cloze.model.tasks.formats.tables import LABEL, MUST_LABEL
+from cloze.model.tasks.formats.texts import TextExamples, check_names, read_rows, shared_fields
 from cloze.model.tasks.kinds.texts import Probabilities, TextTask
 from cloze.model.tasks.metrics import Flags, Ints, interval
 from cloze.model.tasks.options import MultiLabelOptions
@@ -96,16 +100,17 @@ def read_label_sets(
 
     def own_labels(location: str, cells: Sequence[Any]) -> list[str]:
         if options.label_columns:
-            texts = list(map(partial(as_text, location=location, column="label"), cells))
+            texts = [as_label(as_text(cell, location, "label")).lower() for cell in cells]
             if wrong := set(texts) - {*ON, *OFF}:
                 raise DataError(f"{location}: {min(wrong)!r} is not 0 or 1; correct the line")
             return [str(name) for name, text in zip(sources, texts, strict=True) if text in ON]
-        if not isinstance(cells[0], list):
+        labels = _parsed(cells[0])
+        if not isinstance(labels, list):
             raise DataError(
                 f"{location}: the {sources[0]} is not a list of labels; write one, or name a "
                 f"column of 0 and 1 for each label with --set options.label_columns=…"
             )
-        return [as_text(label, location, sources[0]) for label in cells[0]]
+        return [as_label(as_text(label, location, sources[0])) for label in labels]
 
     columns = {**options.columns, LABEL: LISTS}
     examples, answers = read_rows(
@@ -113,9 +118,49 @@ def read_label_sets(
     )
     labels = None if answers is None else [list[str](json.loads(answer)) for answer in answers]
     names = options.labels or tuple(map(str, options.label_columns))
+    if labels and not options.label_columns:
+        labels = _by_position(labels, names, examples)
     names = names or tuple(sorted({label for own in labels or () for label in own}))
+    if not options.labels:
+        check_names(names, examples)
     sets = LabelSets(**shared_fields(examples), labels=labels, label_names=names)
     return sets.relabelled(names)
+
+
+def _parsed(cell: Any) -> Any:
+    """Return the list that a text is, in JSON or as Python writes it; else the cell."""
+    if not isinstance(cell, str) or not cell.lstrip().startswith("["):
+        return cell
+    with contextlib.suppress(json.JSONDecodeError):
+        return load_json(cell)
+    with contextlib.suppress(ValueError, SyntaxError, MemoryError, RecursionError):
+        return ast.literal_eval(cell.strip())
+    return cell
+
+
+def _by_position(
+    labels: list[list[str]], names: Sequence[str], examples: TextExamples
+) -> list[list[str]]:
+    """Return the labels; lists that have a 0 or 1 for each of `names` become the names with 1.
+
+    Raises:
+        DataError: lists are of 0 and 1 by position, but names are unknown or of another number.
+    """
+    flags = {*ON, *OFF} - {""}
+    if not {label.lower() for own in labels for label in own} <= flags or set(names) & flags:
+        return labels
+    if not names and all(len(set(own)) == len(own) and own == sorted(own) for own in labels):
+        return labels  # sets of two labels that are called 0 and 1
+    for own, location in zip(labels, examples.locations, strict=True):
+        if not names or len(own) != len(names):
+            raise DataError(
+                f"{location}: the labels are {len(own)} values of 0 and 1 by position, and "
+                f"{len(names) or 'no'} names are known; name one for each value with --set "
+                f"'options={{labels: […]}}', or write lists of names"
+            )
+    return [
+        [name for name, on in zip(names, own, strict=True) if on.lower() in ON] for own in labels
+    ]
 
 
 LABEL_SETS = ("micro_f1", "macro_f1")

@@ -175,6 +175,13 @@ class MultiTask(Task[MultiTaskExamples, dict[str, Any]]):
         lengths = [part.max_length for part in self.parts.values()]
         self.max_length = max(lengths, default=self.max_length)
 
+    def sources(self, path: str) -> list[tuple[str, TaskOptions]]:
+        return [
+            source
+            for name, part in self.parts.items()
+            for source in part.sources(self.options.tasks[name].data or path)
+        ]
+
     def read(self, path: str, split: str, limit_per_class: int | None) -> MultiTaskExamples:
         """Read all tasks; `path` is for those without a data path."""
         examples = {

@@ -24,7 +24,7 @@ from cloze.core.errors import UsageError
 from cloze.model.families.config import ModelConfig
 from cloze.model.families.models import Backbone
 from cloze.model.tasks.files import split_file
-from cloze.model.tasks.formats.squad import MRQA, SquadExamples, counts, read_squad
+from cloze.model.tasks.formats.squad import MRQA, SquadExamples, counts, mended, read_squad
 from cloze.model.tasks.heads import TokenClassifier
 from cloze.model.tasks.kinds.span_windows import (
     BOUNDS,
@@ -240,7 +240,8 @@ class Spans(Task[SquadExamples, Predictions]):
     def read(self, path: str, split: str, limit_per_class: int | None) -> SquadExamples:
         self.refuse_limit(limit_per_class, ", which has no classes")
         name = split_file(path, split, self.options, (".json", *MRQA), self.files)
-        return read_squad(name, unanswerable=self.options.unanswerable)
+        drop = self.options.irregular == "drop" or split == "train"
+        return read_squad(name, unanswerable=self.options.unanswerable, drop=drop)
 
     def metadata(self, train: SquadExamples) -> TaskMetadata:
         return {}
@@ -350,15 +351,10 @@ class Spans(Task[SquadExamples, Predictions]):
         return figures
 
     def dataset_statistics(self, examples: SquadExamples) -> dict[str, Any]:
-        return {"questions": {**counts(examples), "mended_answers": examples.relocated}}
+        return {"questions": {**counts(examples), **mended(examples)}}
 
     def detailed_metrics(
-        self,
-        examples: SquadExamples,
-        predictions: Predictions,
-        *,
-        seed: int,
-        resamples: int,
+        self, examples: SquadExamples, predictions: Predictions, *, seed: int, resamples: int
     ) -> dict[str, Any]:
         exact, f1 = self._scores(examples, self.texts(predictions))
         scores = {"f1": f1, "exact_match": exact}
@@ -371,13 +367,8 @@ class Spans(Task[SquadExamples, Predictions]):
         self, directory: str, examples: SquadExamples, predictions: Predictions
     ) -> None:
         """Write `predictions.json` (id to text), `nbest_predictions.json` and `null_odds.json`."""
-        write_official(
-            directory,
-            examples,
-            self.texts(predictions),
-            predictions,
-            null=self.options.unanswerable,
-        )
+        texts, null = self.texts(predictions), self.options.unanswerable
+        write_official(directory, examples, texts, predictions, null=null)
 
     def _scores(self, examples: SquadExamples, texts: Sequence[str]) -> tuple[Floats, Floats]:
         assert examples.answers is not None

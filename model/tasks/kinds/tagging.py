@@ -42,6 +42,7 @@ from cloze.model.tasks.teacher import soft_loss
 from cloze.pipeline.tokenizer.tokenizer import Tokenizer
 
 HEAD = "token_classifier"
+UNKNOWN = "of_unknown_type"  # reason for a lost answer
 PLAIN = ("accuracy", "macro_f1")  # metrics of plain labels, over words
 
 
@@ -104,7 +105,10 @@ class Tagging(Task[TaggedWords, Tags]):
                 for tags in examples.tags
             ]
         documents = examples.documents if self.options.context == "document" else ()
-        return encode_words(examples.words, tokenizer, max_length, labels, documents)
+        samples = encode_words(examples.words, tokenizer, max_length, labels, documents)
+        names = examples.label_names  # none for probes, which have labels of their own
+        unknown = examples.check(names) if names and labels is not None else 0
+        return dataclasses.replace(samples, dropped_counts={UNKNOWN: unknown} if unknown else {})
 
     def network(
         self, backbone: Backbone, config: ModelConfig, metadata: TaskMetadata, dropout: float

@@ -341,3 +341,41 @@ def test_where_nothing_should_be_answered_the_threshold_lies_below_all_odds() ->
     assert best == 1.0
     assert (odds > threshold).all()
     assert best_threshold(np.zeros(0), np.zeros(0), *np.zeros((2, 0), dtype=bool)) == (0.0, 0.0)
+
+
+def test_a_misplaced_answer_is_dropped_and_counted_where_it_is_trained_on(tmp_path: Path) -> None:
+    far = "x " * 200 + PASSAGE
+    asked = [question("q1", ("1889", 0)), question("q2", ("1889", 423), ("Nil", 3)), question("q3")]
+    for split in ("train", "dev"):
+        write(tmp_path / f"{split}.json", article(*asked, context=far))
+    task = load_task("squad2")
+    train = task.read(str(tmp_path), "train", None)
+    assert (train.ids, train.dropped, train.misplaced) == (["q2", "q3"], {"misplaced_answer": 1}, 2)
+    assert train.answers == [(Answer("1889", 423),), ()]
+    assert task.dataset_statistics(train)["questions"]["misplaced_answers"] == 2
+    with pytest.raises(DataError, match=r"'q1', answer 1: .*drop such .* options\.irregular=drop"):
+        task.read(str(tmp_path), "dev", None)
+    lax = load_task("squad2", {"irregular": "drop"})
+    assert lax.read(str(tmp_path), "dev", None).ids == train.ids
+    write(tmp_path / "train.json", article(asked[0], context=far))
+    with pytest.raises(DataError, match="only 1 whose answers are not in their passage"):
+        task.read(str(tmp_path), "train", None)
+
+
+@pytest.mark.parametrize(
+    ("context", "text", "start", "found"),
+    [
+        ("the  big\nred dog", "big red", 5, Answer("big\nred", 5)),
+        ("(Paris)", " Paris", 0, Answer("Paris", 1)),
+        ("in Paris", "Paris ", 2, Answer("Paris", 3)),
+        ("in Paris", "Paris", 5, Answer("Paris", 3)),
+        ("aaa", "a", 1, Answer("a", 1)),
+        ("a.b", ".", 0, Answer(".", 1)),
+        ("to be", "be", -1, Answer("be", 3)),
+    ],
+)
+def test_an_answer_beside_its_place_is_found(
+    context: str, text: str, start: int, found: Answer, tmp_path: Path
+) -> None:
+    path = write(tmp_path / "dev.json", article(question("q1", (text, start)), context=context))
+    assert read_squad(path, unanswerable=False).answers == [(found,)]
