@@ -90,16 +90,7 @@ def headline(manifest: Manifest) -> str:
 
 def figures(name: str, summary: Mapping[str, Any]) -> dict[str, float]:
     """Return the metrics by which runs of a stage are compared, from its summary."""
-    metrics: dict[str, float] = {}
-    for key in stage(name).comparison_metrics:
-        value = summary.get(key)
-        values = value if isinstance(value, Mapping) else {key: value}
-        metrics |= {
-            metric: float(number)
-            for metric, number in values.items()
-            if isinstance(number, (int, float)) and not isinstance(number, bool)
-        }
-    return metrics
+    return stage(name).figures(summary)
 
 
 def lower_is_better(metric: str) -> bool:

@@ -8,6 +8,7 @@ from typing import Any
 
 import yaml
 
+from cloze.core.figures import is_finite
 from cloze.core.humanize import format_count, format_duration, templates_in
 from cloze.flows.graph import stages
 from cloze.flows.graph.stages import lower_is_better
@@ -144,7 +145,7 @@ def _task_cards(
 def _pretrain_cards(trained: Sequence[ReportNode]) -> list[Card]:
     """Return cards for the lowest held-out loss and for the last pretraining's speed."""
     cards: list[Card] = []
-    measured = [node for node in trained if node.manifest.summary["heldout_loss"] is not None]
+    measured = [node for node in trained if is_finite(node.manifest.summary["heldout_loss"])]
     if measured:
         best = min(measured, key=lambda node: float(node.manifest.summary["heldout_loss"]))
         summary = best.manifest.summary

@@ -12,6 +12,7 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
+from cloze.core.figures import is_finite
 from cloze.core.humanize import format_duration
 from cloze.core.stages.execute import BuildResult
 from cloze.flows.graph.stages import headline, lower_is_better
@@ -154,7 +155,7 @@ def _mean(results: Sequence[BuildResult]) -> str:
     """Return the mean and the best value of the artifacts' main metric."""
     metrics = [item.manifest.summary.get("metrics") or {} for item in results]
     name = str(results[0].manifest.summary.get("metric") or next(iter(metrics[0]), ""))
-    values = [value for item in metrics if isinstance(value := item.get(name), (int, float))]
+    values = [value for item in metrics if is_finite(value := item.get(name))]
     if not values:
         return ""
     best = min(values) if lower_is_better(name) else max(values)
