@@ -251,6 +251,7 @@ STYLES = {
     "cached": "dim",
     "failed": "bold red",
     "crashed": "bold red",
+    "lost": "bold red",
     "cancelled": "yellow",
 }
 FIGURES = 2  # number of metrics shown for a running node
