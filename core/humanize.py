@@ -14,7 +14,18 @@ if TYPE_CHECKING:
 
 
 _COUNT = re.compile(r"((?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?(?:e\d{1,2})?)([kmgb]?)", re.IGNORECASE)
+_ONE = re.compile(r"(?<![\w.,/-])(1 [a-z]+?)(ies|(?<=[^s])s)(?![a-z])")
 _DURATION = re.compile(r"(?:(\d+(?:\.\d+)?)h)?(?:(\d+(?:\.\d+)?)m(?:in)?)?(?:(\d+(?:\.\d+)?)s)?")
+
+
+def an(noun: str) -> str:
+    """Return the noun with its article: `a corpus`, `an export`."""
+    return f"{'an' if noun[:1].lower() in tuple('aeiou') else 'a'} {noun}"
+
+
+def agree(text: str) -> str:
+    """Return the text with singular nouns after a count of 1: `1 documents` -> `1 document`."""
+    return _ONE.sub(lambda match: match[1] + ("y" if match[2] == "ies" else ""), text)
 
 
 def format_count(value: float) -> str:

@@ -12,6 +12,7 @@ from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any
 
 from cloze.core.errors import UsageError, did_you_mean
+from cloze.core.humanize import agree
 
 if TYPE_CHECKING:
     from cloze.core.artifacts.artifact import Manifest
@@ -85,7 +86,7 @@ def stage(name: str) -> Stage:
 def headline(manifest: Manifest) -> str:
     """Return the main metrics of an artifact as text, as formatted by its stage."""
     is_known = manifest.stage in {**TABLE, **TOOLS}
-    return stage(manifest.stage).headline(manifest.summary) if is_known else ""
+    return agree(stage(manifest.stage).headline(manifest.summary)) if is_known else ""
 
 
 def figures(name: str, summary: Mapping[str, Any]) -> dict[str, float]:

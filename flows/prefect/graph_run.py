@@ -314,7 +314,7 @@ def _graceful_stop(
             )
             session.ending = (status_file.CRASHED, str(final_state.message))
         elif in_terminal or cancel_requested or _is_cancelled():
-            final_state = Cancelled(message=message or "stopped before a checkpoint; run again")
+            final_state = Cancelled(message=message or "stopped; run again")
             session.ending = (status_file.CANCELLED, str(final_state.message))
         else:
             session.ending = (status_file.CRASHED, message or "a signal ended its process")

@@ -129,10 +129,11 @@ NODE_RUN_CONTEXT: ContextVar[NodeRunContext] = ContextVar("running")
 
 def _should_retry(task: Task[Any, Any], run: Any, state: State[Any]) -> bool:
     del run
-    session = NODE_RUN_CONTEXT.get().session
+    session, retries = NODE_RUN_CONTEXT.get().session, task.retries
     # the state's own error has lost its type, see `node`
     error = session.failures.get(task.name, state.data)
-    return isinstance(error, BaseException) and session.should_retry(session.step(task.name), error)
+    step = session.step(task.name)
+    return isinstance(error, BaseException) and session.should_retry(step, error, retries)
 
 
 @task(cache_policy=NO_CACHE, persist_result=False, retry_condition_fn=_should_retry)

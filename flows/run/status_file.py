@@ -47,6 +47,7 @@ RUNNING, FINISHED, FAILED = "running", estimate.FINISHED, "failed"
 CANCELLED, CRASHED = "cancelled", "crashed"
 # states of nodes, in addition to running, finished and failed
 WAITING, CACHED, SKIPPED, STOPPED = ("waiting", "cached", "skipped", "stopped")
+RETRYING = "retrying"  # failed, and waits for its next attempt; `why` names both
 QUEUED = "queued"  # node that waits only for cores, GPUs or hosts; `why` names the reason
 LOST = "lost"  # shown, never written: a run of another host whose lease has expired
 RETAINED_RECORDS = 50  # records per run
@@ -134,9 +135,10 @@ class RunStatusFile:
         """Set the state of a node; `started` and `ended` follow from it."""
         node = self.content["nodes"][name]
         node |= {"state": state, **redact(values)}
-        if state == RUNNING:
+        if state == RUNNING:  # an earlier attempt's progress is not this one's
+            for key in ("ended", "error", "done", "total", "figures", "part", "begun"):
+                node.pop(key, None)
             node["started"] = time.time()
-            node.pop("ended", None)
         elif state not in (WAITING, QUEUED):
             node["ended"] = time.time()
             node.pop("seconds_left", None)
@@ -189,7 +191,7 @@ class RunStatusFile:
 def _end_nodes(content: Mapping[str, Any], running: str) -> None:
     """Give started nodes the state `running`, and waiting nodes the state skipped."""
     for node in content["nodes"].values():
-        if node["state"] in (RUNNING, WAITING, QUEUED):
+        if node["state"] in (RUNNING, WAITING, QUEUED, RETRYING):
             has_started = node["state"] == RUNNING or "started" in node
             node["state"] = running if has_started else SKIPPED
 
@@ -370,12 +372,10 @@ def cancel(
         raise UsageError(
             f"run {name} runs on {host} (process {pid}); cancel it there, or in Prefect's UI"
         )
-    facts = lock.holder_facts(directory)
-    if not lock.is_running(facts) or any(
-        facts.get(key) != record.get(key) for key in lock.identity()
-    ):
+    facts, keys = lock.holder_facts(directory), lock.identity()
+    if not lock.is_running(facts) or any(facts.get(key) != record.get(key) for key in keys):
         raise UsageError(
-            f"run {name} is held by {lock.holder(directory) or 'nobody'}, which is not the recorded "
+            f"run {name} is held by {lock.holder(directory) or 'nobody'}, not by the recorded "
             f"process {pid}, so nothing is stopped; try again once it has started"
         )
     grace = _grace(record)

@@ -118,7 +118,7 @@ def run_rows(runs: Path, prefect: str | None) -> list[dict[str, Any]]:
                 "name": record["run"],
                 "state": record["state"],
                 "started": _format_time(record["started"]),
-                "took": format_duration((record["ended"] or time.time()) - record["started"]),
+                "took": format_duration(status_file.elapsed(record)),
                 "done": sum(node["state"] in ("finished", "cached") for node in nodes.values()),
                 "total": len(nodes),
                 "now": [_now(name, node) for name, node in nodes.items() if _is_active(node)],
@@ -130,11 +130,11 @@ def run_rows(runs: Path, prefect: str | None) -> list[dict[str, Any]]:
 
 
 def _is_active(node: Mapping[str, Any]) -> bool:
-    return node["state"] in (status_file.RUNNING, status_file.QUEUED)
+    return node["state"] in (status_file.RUNNING, status_file.QUEUED, status_file.RETRYING)
 
 
 def _now(name: str, node: Mapping[str, Any]) -> str:
-    return f"{name}: {node['why']}" if node["state"] == status_file.QUEUED else name
+    return name if node["state"] == status_file.RUNNING else f"{name}: {node['why']}"
 
 
 def server_rows(servers: Mapping[str, Any]) -> list[dict[str, Any]]:

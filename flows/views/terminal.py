@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import posixpath
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -17,6 +18,7 @@ from cloze.core.humanize import format_duration
 from cloze.core.stages.execute import BuildResult
 from cloze.flows.graph.stages import headline, lower_is_better
 
+UNWRAPPED = 100_000  # columns
 MAX_LINES = 40  # nodes with a line each
 FEWEST = 3  # minimum number of instances that share a line
 
@@ -49,12 +51,19 @@ def group_instances(
 
 def console() -> Console:
     """Return the console of progress and notes: standard error, silent with --quiet."""
-    return Console(stderr=True, highlight=False, emoji=False, quiet=_has_flag("quiet"))
+    return _unwrapped(Console(stderr=True, highlight=False, emoji=False, quiet=_has_flag("quiet")))
 
 
 def output() -> Console:
     """Return the console of results, standard output; `:key:` in a text is no emoji."""
-    return Console(highlight=False, emoji=False)
+    return _unwrapped(Console(highlight=False, emoji=False))
+
+
+def _unwrapped(console: Console) -> Console:
+    """Give a console that is no terminal lines of any length: grep finds no half of a name."""
+    if not console.is_terminal and "COLUMNS" not in os.environ:
+        console.width = UNWRAPPED
+    return console
 
 
 def is_verbose() -> bool:
