@@ -7,7 +7,7 @@ a figure has failed: `check_figures` raises.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any, TypeGuard
 
 from cloze.core.errors import NotFiniteError
@@ -19,21 +19,11 @@ def is_finite(value: Any) -> TypeGuard[float]:
     return is_number and math.isfinite(value)
 
 
-def are_finite(values: Iterable[Any]) -> bool:
-    return all(map(is_finite, values))
-
-
 def goodness(value: Any, *, lower_is_better: bool = False) -> float:
     """Return the key by which figures are ranked, highest first; missing and not finite: -inf."""
     if not is_finite(value):
         return -math.inf
     return -float(value) if lower_is_better else float(value)
-
-
-def describe_not_finite(figures: Mapping[str, Any]) -> str:
-    """Return `heldout_loss is nan`, for the first number that is not finite; empty: none."""
-    wrong = (name for name, value in figures.items() if _is_wrong(value))
-    return next((f"{name} is {figures[name]}" for name in wrong), "")
 
 
 def check_figures(subject: str, figures: Mapping[str, Any]) -> None:
@@ -42,12 +32,9 @@ def check_figures(subject: str, figures: Mapping[str, Any]) -> None:
     Raises:
         NotFiniteError: one is.
     """
-    if wrong := describe_not_finite(figures):
-        raise NotFiniteError(
-            f"{subject}: {wrong}, so this evaluation has failed; the model's weights or outputs "
-            f"are not finite: use an earlier checkpoint, or train again with a lower learning_rate"
-        )
-
-
-def _is_wrong(value: Any) -> bool:
-    return isinstance(value, float) and not math.isfinite(value)
+    for name, value in figures.items():
+        if isinstance(value, float) and not math.isfinite(value):
+            raise NotFiniteError(
+                f"{subject}: {name} is {value}, so this evaluation has failed; use an earlier "
+                f"checkpoint, or train again with a lower learning_rate"
+            )

@@ -116,8 +116,8 @@ def _check(
         if not force:
             raise UsageError(
                 f"{out} contains {an(stage)} artifact made from other settings or inputs "
-                f"(fingerprint {manifest.fingerprint[:12]}, expected {wanted.fingerprint[:12]}); use another "
-                f"directory, or --force to replace it"
+                f"(fingerprint {manifest.fingerprint[:12]}, expected {wanted.fingerprint[:12]}); "
+                f"use another directory, or --force to replace it"
             )
         return Claim(stage)
     if claim is None:

@@ -92,7 +92,7 @@ class Journal:
 
     def __init__(self, runs: Path) -> None:
         self.directory = runs / DIRECTORY
-        self.path = self.directory / FILE
+        self.path, self.trend = self.directory / FILE, self.directory / "trend.html"
 
     @contextmanager
     def lease(self) -> Iterator[None]:

@@ -32,7 +32,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cloze.core.errors import UsageError
-from cloze.core.figures import are_finite, goodness, is_finite
+from cloze.core.figures import goodness, is_finite
 from cloze.core.label_metrics import CLASSIFICATION
 
 BETTER, WORSE, NOISE = "better", "worse", "within noise"
@@ -258,7 +258,7 @@ def compare(
         resamples, seed: settings of the bootstrap.
     """
     for model, lead in ((candidate, -inf), (champion, inf)):  # the candidate's own come first
-        if not are_finite(_figures(model)):
+        if not all(map(is_finite, _figures(model))):
             owner = "candidate" if model is candidate else "champion"
             note = f"the {owner}'s figures are not finite"
             return Comparison(task=task, difference=lead, low=lead, high=lead, note=note)

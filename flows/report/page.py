@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import posixpath
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -90,9 +91,15 @@ def render(
         unfilled=max(0, unfilled),
         config=yaml.safe_dump(config, sort_keys=False, allow_unicode=True, width=110),
         packages=sorted(packages.items()),
-        created=max((node.manifest.created for node in nodes), default=""),
+        created=_moment(max((node.manifest.created for node in nodes), default="")),
+        run=posixpath.basename(posixpath.dirname(nodes[0].path)) if nodes else "",
         execution=nodes[-1].manifest.execution if nodes else {},
     )
+
+
+def _moment(created: str) -> str:
+    """Return `2026-11-29 11:35 UTC` for a manifest's time, which is in UTC."""
+    return f"{created[:16].replace('T', ' ')} UTC" if created else ""
 
 
 def _cards(
