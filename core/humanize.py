@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import re
+import time
 from collections.abc import Mapping
 from decimal import Decimal
 from pathlib import Path
@@ -54,6 +55,11 @@ def format_metrics(values: Mapping[str, Any]) -> str:
     return ", ".join(
         f"{name} {value:.3f}" for name, value in values.items() if isinstance(value, (int, float))
     )
+
+
+def elapsed(entry: Mapping[str, Any]) -> float:
+    """Return the seconds of a run or node so far, or until its end; 0 if the clock was set back."""
+    return float(max(0.0, (entry.get("ended") or time.time()) - entry["started"]))
 
 
 def format_duration(seconds: float) -> str:

@@ -228,11 +228,6 @@ def _number(path: Path) -> int:
     return int(digits) if digits.isdecimal() else 0
 
 
-def elapsed(entry: Mapping[str, Any]) -> float:
-    """Return the seconds of a run or node so far, or until its end; 0 if the clock was set back."""
-    return float(max(0.0, (entry.get("ended") or time.time()) - entry["started"]))
-
-
 def read_file(path: Path) -> dict[str, Any] | None:
     """Return the record in a file; None if the file is damaged or missing."""
     with suppress(OSError, ValueError):

@@ -45,8 +45,7 @@ NEWEST = "newest"  # alias of the latest version
 MODEL_ID = "cloze.model"  # id of a LoggedModel: build and step
 FINGERPRINT, CHECKPOINT = "cloze.fingerprint", "cloze.checkpoint"
 NODE, STEP = "cloze.node", "cloze.step"
-# the first of these that a model has is in its version's description
-FIRST_FIGURES = ("heldout_loss", "accuracy", "f1", "matthews", "pearson", "mean", "loss")
+FIRST_FIGURES = ("heldout_loss", "accuracy", "f1", "matthews", "pearson", "mean", "loss")  # by rank
 RUN_NAME = "cloze.run_name"  # name of the run that the node belongs to
 LOGGED = "cloze.model_id"  # tag of a version: its LoggedModel's id, which MLflow does not store
 VERSIONS = "mlflow.modelVersions"  # tag of a LoggedModel

@@ -26,7 +26,7 @@ from starlette.responses import HTMLResponse, PlainTextResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
-from cloze.core.humanize import format_duration, templates_in
+from cloze.core.humanize import elapsed, format_duration, templates_in
 from cloze.flows.machine import slots
 from cloze.flows.nightly.journal import Champion, Journal
 from cloze.flows.run import server_addresses, status_file
@@ -170,7 +170,7 @@ def run_rows(runs: Path, prefect: str | None) -> list[dict[str, Any]]:
 def _took(record: Mapping[str, Any]) -> str:
     states = {node["state"] for node in record["nodes"].values()}
     is_cached = states == {status_file.CACHED}  # a rerun of finished work takes no time
-    return "cached" if is_cached else format_duration(status_file.elapsed(record))
+    return "cached" if is_cached else format_duration(elapsed(record))
 
 
 def _is_active(node: Mapping[str, Any]) -> bool:

@@ -19,10 +19,9 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from cloze.core.humanize import format_bytes, format_count, format_duration, labelled
+from cloze.core.humanize import elapsed, format_bytes, format_count, format_duration, labelled
 from cloze.flows.graph.estimate import Estimate, estimate_error
 from cloze.flows.graph.plan import PlannedNode
-from cloze.flows.run.status_file import elapsed
 from cloze.flows.views.terminal import MAX_LINES, ellipsized, group_instances, table_of
 
 ROUGH = "~"  # prefix of estimates without a measurement
