@@ -5,6 +5,7 @@
     │   └── SupersededError  another attempt or launch has the directory: no more writes
     ├── DataError         3  bad input data: a file is missing, truncated or of the wrong kind
     ├── TimeLimitError    1  a stage took longer than it may; it is not retried
+    ├── NotFiniteError    1  a figure of an evaluation is NaN or infinite; it is not retried
     └── StoppedError      4  stopped on request, with a checkpoint saved
 
 A message is one sentence that names the file or field, the value found, and what to do.
@@ -52,6 +53,10 @@ class DataError(ClozeError):
 
 class TimeLimitError(ClozeError):
     """A stage took longer than its `timeout_minutes`."""
+
+
+class NotFiniteError(ClozeError):
+    """A figure of an evaluation is NaN or infinite, so the evaluation has failed."""
 
 
 class StoppedError(ClozeError):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import re
+import time
 from collections.abc import Mapping
 from decimal import Decimal
 from pathlib import Path
@@ -15,7 +16,18 @@ if TYPE_CHECKING:
 Number = TypeVar("Number", int, float)
 
 _COUNT = re.compile(r"((?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?(?:e\d{1,2})?)([kmgb]?)", re.IGNORECASE)
+_ONE = re.compile(r"(?<![\w.,/-])(1 [a-z]+?)(ies|(?<=[^s])s)(?![a-z])")
 _DURATION = re.compile(r"(?:(\d+(?:\.\d+)?)h)?(?:(\d+(?:\.\d+)?)m(?:in)?)?(?:(\d+(?:\.\d+)?)s)?")
+
+
+def an(noun: str) -> str:
+    """Return the noun with its article: `a corpus`, `an export`."""
+    return f"{'an' if noun[:1].lower() in tuple('aeiou') else 'a'} {noun}"
+
+
+def agree(text: str) -> str:
+    """Return the text with singular nouns after a count of 1: `1 documents` -> `1 document`."""
+    return _ONE.sub(lambda match: match[1] + ("y" if match[2] == "ies" else ""), text)
 
 
 def format_count(value: float) -> str:
@@ -44,6 +56,11 @@ def format_metrics(values: Mapping[str, Any]) -> str:
     return ", ".join(
         f"{name} {value:.3f}" for name, value in values.items() if isinstance(value, (int, float))
     )
+
+
+def elapsed(entry: Mapping[str, Any]) -> float:
+    """Return the seconds of a run or node so far, or until its end; 0 if the clock was set back."""
+    return float(max(0.0, (entry.get("ended") or time.time()) - entry["started"]))
 
 
 def format_duration(seconds: float) -> str:

@@ -19,6 +19,7 @@ from cloze.core.artifacts.artifact import Claim as Claim
 from cloze.core.artifacts.checkpoints import STEPS
 from cloze.core.artifacts.lock import LOCK
 from cloze.core.errors import SupersededError, UsageError
+from cloze.core.humanize import an
 
 read = artifact.read_claim
 FRESH_SECONDS = 1.0
@@ -109,14 +110,14 @@ def _check(
     if manifest is not None:
         if manifest.stage != stage:
             raise UsageError(
-                f"{out} contains a {manifest.stage} artifact, not a {stage} one; use another "
+                f"{out} contains {an(manifest.stage)} artifact, not {an(stage)} one; use another "
                 f"directory"
             )
         if not force:
             raise UsageError(
-                f"{out} contains a {stage} artifact made from other settings or inputs (fingerprint"
-                f" {manifest.fingerprint[:12]}, expected {wanted.fingerprint[:12]}); use another "
-                f"directory, or --force to replace it"
+                f"{out} contains {an(stage)} artifact made from other settings or inputs "
+                f"(fingerprint {manifest.fingerprint[:12]}, expected {wanted.fingerprint[:12]}); "
+                f"use another directory, or --force to replace it"
             )
         return Claim(stage)
     if claim is None:

@@ -21,10 +21,11 @@ import fcntl
 import json
 import os
 import socket
+import sys
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import IO, Any
 
 from cloze.core import storage
@@ -39,9 +40,7 @@ class Lease:
         self.facts: dict[str, Any] = {
             "token": uuid.uuid4().hex,
             "holder": _this_process(),
-            "host": socket.gethostname(),
-            "pid": os.getpid(),
-            "boot": _boot_id(),
+            **identity(),
             "count": 0,
         }
         self.is_lost, self._is_exclusive, self._written = False, True, 0.0
@@ -112,15 +111,50 @@ def read(path: str) -> dict[str, Any] | None:
     return content if isinstance(content, dict) else {}
 
 
-def is_here(facts: dict[str, Any]) -> bool:
+def is_here(facts: Mapping[str, Any]) -> bool:
     """Return whether the process id in a lease means a process of this machine."""
     boot = _boot_id()
-    return bool(boot) and (facts.get("boot"), facts.get("host")) == (boot, socket.gethostname())
+    return bool(boot or sys.platform == "darwin") and (facts.get("boot"), facts.get("host")) == (
+        boot,
+        socket.gethostname(),
+    )
+
+
+def identity() -> dict[str, Any]:
+    """Return what identifies this process: host, pid, boot with namespace, and start time."""
+    pid = os.getpid()
+    return {"host": socket.gethostname(), "pid": pid, "boot": _boot_id(), "start": _start(pid)}
+
+
+def is_running(facts: Mapping[str, Any]) -> bool:
+    """Return whether the process of this identity runs here; its id alone may be another's."""
+    start = _start(facts.get("pid"))
+    return bool(start) and is_here(facts) and facts.get("start", start) == start
+
+
+def send_signal(facts: Mapping[str, Any], number: int) -> bool:
+    """Send a signal to the process of this identity, and to no other; False: it is not here."""
+    if not is_running(facts):
+        return False
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(facts["pid"], number)
+    return True
+
+
+def _start(pid: Any) -> str:
+    """Return a process's start in clock ticks after the boot; empty: there is none."""
+    with contextlib.suppress(OSError), open(f"/proc/{pid}/stat", encoding="utf-8") as stream:
+        return stream.read().rpartition(")")[2].split()[19]  # the name may hold blanks and ")"
+    if sys.platform == "darwin":  # no /proc: the id is all there is
+        with contextlib.suppress(OSError, TypeError):
+            os.kill(pid, 0)
+            return "0"
+    return ""
 
 
 def is_dead(path: str, facts: dict[str, Any], seconds: float) -> bool:
     """Return whether the lease expired, or its owner, a process of this machine, has ended."""
-    if is_here(facts) and not os.path.exists(f"/proc/{facts.get('pid')}"):
+    if is_here(facts) and not is_running(facts):
         return True
     probe = storage.join(path.rpartition("/")[0], f"{PROBE}{uuid.uuid4().hex}")
     storage.write_bytes(probe, b"")
@@ -179,7 +213,7 @@ def _local(out: str) -> Iterator[Callable[[], None]]:
     handle = _open_locked(out, name)
     try:
         handle.truncate(0)
-        handle.write(_this_process())
+        handle.write(f"{_this_process()}\n{json.dumps(identity())}")
         handle.flush()
         yield lambda: None
     finally:
@@ -206,7 +240,7 @@ def _open_locked(out: str, name: str) -> IO[str]:
             if time.monotonic() > deadline:
                 handle.seek(0)
                 with handle:
-                    raise _is_locked(out, handle.read().strip()) from error
+                    raise _is_locked(out, handle.readline().strip()) from error
             time.sleep(PATIENCE_SECONDS / 50)
         except OSError as error:  # a network disk without locks
             handle.close()
@@ -287,7 +321,12 @@ def _check(out: str, own: Lease) -> None:
 
 
 def holder_facts(out: str) -> dict[str, Any]:
-    """Return the facts of the lease on `out` in a store; empty if there is none that is alive."""
+    """Return the facts of the holder of `out`; empty if there is none that is alive."""
+    if storage.is_local(out):
+        with contextlib.suppress(OSError, ValueError, IndexError):
+            facts = json.loads(storage.read_at_once(storage.join(out, LOCK)).splitlines()[1])
+            return dict(facts) if is_locked(out) else {}
+        return {}
     directory = storage.join(out, LOCK)
     newest, facts = _newest(directory, storage.list_names(directory))
     if facts is None or is_dead(storage.join(directory, newest), facts, LEASE_SECONDS):
@@ -300,7 +339,7 @@ def holder(out: str) -> str:
     name = storage.join(out, LOCK)
     if storage.is_local(out):
         with contextlib.suppress(OSError):
-            return storage.read_at_once(name).decode(errors="replace").strip()
+            return storage.read_at_once(name).decode(errors="replace").partition("\n")[0].strip()
         return ""
     return str(holder_facts(out).get("holder", ""))
 

@@ -73,6 +73,7 @@ def execute(
     Raises:
         UsageError: `out` contains something else, or another process is building there.
         DataError: an input is missing or damaged.
+        NotFiniteError: a figure of the result is not finite; the artifact stays unfinished.
     """
     started = time.perf_counter()
     _check_required_inputs(stage, inputs)
@@ -113,6 +114,7 @@ def execute(
                 with storage.changing_after(build.path, build.fence.check):
                     with build.cleanup:
                         result = stage.run(config, build)
+                    stage.check_figures(result.summary)
                     _check_inputs_unchanged(stage, config, inputs, out, fingerprint, seen)
                     claim.note_temporary(out, claimed, result.temporary)
                     manifest = _manifest(stage, config, build, result, parents, contents, started)
@@ -122,6 +124,7 @@ def execute(
                     artifact=out, cached=False, seconds=manifest.seconds, manifest=manifest
                 )
     _remove_leftovers(out)
+    stage.check_figures(finished.summary)  # a version before this check may have built it
     return BuildResult(
         artifact=out, cached=True, seconds=time.perf_counter() - started, manifest=finished
     )

@@ -20,6 +20,7 @@ from cloze.core.artifacts import artifact
 from cloze.core.artifacts.claim import Fence
 from cloze.core.config import StageConfig
 from cloze.core.errors import UsageError
+from cloze.core.figures import check_figures
 from cloze.core.stages.execution import CostModel, Execution
 
 BELOW = "/"
@@ -269,6 +270,28 @@ class Stage:
     headline: Callable[[Mapping[str, Any]], str] = lambda summary: ""
     cost_model: CostModel | None = None
     comparison_metrics: tuple[str, ...] = ()
+
+    def figures(self, summary: Mapping[str, Any]) -> dict[str, float]:
+        """Return the metrics by which runs of the stage are compared, from its summary."""
+        metrics: dict[str, float] = {}
+        for key in self.comparison_metrics:
+            value = summary.get(key)
+            values = value if isinstance(value, Mapping) else {key: value}
+            metrics |= {
+                metric: float(number)
+                for metric, number in values.items()
+                if isinstance(number, (int, float)) and not isinstance(number, bool)
+            }
+        return metrics
+
+    def check_figures(self, summary: Mapping[str, Any]) -> None:
+        """Check that the metrics are finite.
+
+        Raises:
+            NotFiniteError: one is not. A training's last `loss` may be that of a skipped step.
+        """
+        metrics = self.figures(summary).items()
+        check_figures(self.name, {name: value for name, value in metrics if name != "loss"})
 
     def fingerprint(self, config: StageConfig, parents: Mapping[str, str]) -> str:
         """Return the fingerprint; `parents`: fingerprints of the input artifacts by key."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -133,7 +134,11 @@ def occupied_slots() -> Iterator[Finding]:
         names = ", ".join(holder.slot for holder in holders)
         description = f"{names}: {node} of run {run}, process {pid}, for {age}"
         record = status_file.newest(status_file.directory_of(runs, run))
-        is_over = record and record["pid"] == pid and record["state"] != status_file.RUNNING
+        is_over = (
+            record is not None
+            and (record["pid"], record["host"]) == (pid, socket.gethostname())
+            and record["state"] != status_file.RUNNING
+        )
         fix = f"the run has ended, but its process still occupies the slots; end it (kill {pid})"
         yield Finding(
             check="slots",

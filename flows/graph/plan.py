@@ -179,7 +179,7 @@ def _step(
     reason, resumes_at, abandoned = "", 0, ""
     if forced and fingerprint not in started:
         reason = FORCED
-    elif resumes_at := _saved_step(path, fingerprint):
+    elif resumes_at := saved_step(path, fingerprint):
         reason = _content_change(claim.read(path), inputs)
         resumes_at = 0 if reason else resumes_at
         reason = reason or f"continues from step {resumes_at:,}"
@@ -226,7 +226,7 @@ def _content_change(begun: Manifest | Claim | None, inputs: Mapping[str, str]) -
     return f"{FORCED}: {' and '.join(changed)} has other content than before" if changed else ""
 
 
-def _saved_step(directory: str, fingerprint: str) -> int:
+def saved_step(directory: str, fingerprint: str) -> int:
     """Return the step of the newest checkpoint of an unfinished training; 0: there is none.
 
     Args:

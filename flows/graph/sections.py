@@ -20,6 +20,7 @@ from typing import Any
 
 from cloze.core.config import parse_config
 from cloze.core.errors import UsageError, did_you_mean
+from cloze.core.humanize import an
 from cloze.core.stages.execution import Execution, without_other_launchers
 from cloze.core.stages.stage import BELOW, Stage, assign_input_keys, role_of
 from cloze.flows.graph import stages
@@ -273,7 +274,7 @@ class InputFinder:
         kinds = (*spec.kinds, *spec.explicit_kinds)
         if spec.kinds and node.stage not in kinds:
             raise UsageError(
-                f"{section.name}.{role} ({node.name}) is a {node.stage} node; it takes one of "
+                f"{section.name}.{role} ({node.name}) is {an(node.stage)} node; it takes one of "
                 f"{', '.join(kinds)}"
             )
         return InputSource(node=node.name, path=path)

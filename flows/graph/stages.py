@@ -12,6 +12,7 @@ from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any
 
 from cloze.core.errors import UsageError, did_you_mean
+from cloze.core.humanize import agree
 
 if TYPE_CHECKING:
     from cloze.core.artifacts.artifact import Manifest
@@ -85,21 +86,12 @@ def stage(name: str) -> Stage:
 def headline(manifest: Manifest) -> str:
     """Return the main metrics of an artifact as text, as formatted by its stage."""
     is_known = manifest.stage in {**TABLE, **TOOLS}
-    return stage(manifest.stage).headline(manifest.summary) if is_known else ""
+    return agree(stage(manifest.stage).headline(manifest.summary)) if is_known else ""
 
 
 def figures(name: str, summary: Mapping[str, Any]) -> dict[str, float]:
     """Return the metrics by which runs of a stage are compared, from its summary."""
-    metrics: dict[str, float] = {}
-    for key in stage(name).comparison_metrics:
-        value = summary.get(key)
-        values = value if isinstance(value, Mapping) else {key: value}
-        metrics |= {
-            metric: float(number)
-            for metric, number in values.items()
-            if isinstance(number, (int, float)) and not isinstance(number, bool)
-        }
-    return metrics
+    return stage(name).figures(summary)
 
 
 def lower_is_better(metric: str) -> bool:

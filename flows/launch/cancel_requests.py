@@ -6,12 +6,11 @@ Unlike a signal, the file works across hosts and with every launcher.
 from __future__ import annotations
 
 import json
-import os
 import re
 import signal
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -95,13 +94,8 @@ def cancel(path: str, report: Callable[[str], None]) -> dict[str, Any]:
     grace = _grace(path)
     request_cancel(path)
     report(f"requested {builder} to end; trainings have {grace:.0f} s to save a checkpoint")
-    match = _HOLDER.search(builder)
-    is_here = match is not None and match[2] == socket.gethostname()
-    if not storage.is_local(path):  # another boot may have given its id to another process
-        is_here = is_here and lock.is_here(lock.holder_facts(path))
-    pid = int(match[1]) if match is not None and is_here else None
-    seconds = grace + PATIENCE_SECONDS
-    wait_or_kill(path, builder, lambda: holder(path) is not None, pid, seconds, report)
+    facts, seconds = lock.holder_facts(path), grace + PATIENCE_SECONDS
+    wait_or_kill(path, builder, lambda: holder(path) is not None, facts, seconds, report)
     clear_requests(path)
     return cancel_result(path, "finished" if artifact.is_artifact(path) else "cancelled")
 
@@ -110,7 +104,7 @@ def wait_or_kill(
     path: str,
     builder: str,
     runs: Callable[[], bool],
-    pid: int | None,
+    facts: Mapping[str, Any],
     seconds: float,
     report: Callable[[str], None],
 ) -> bool:
@@ -120,7 +114,7 @@ def wait_or_kill(
         path: directory that the process holds, for messages.
         builder: description of the process, for messages.
         runs: checks whether the process still holds the directory.
-        pid: id of the process; None: it is on another host.
+        facts: identity of the process; only a process of this identity is killed.
         report: callback for progress messages.
 
     Raises:
@@ -137,12 +131,10 @@ def wait_or_kill(
 
     if has_ended():
         return False
-    if pid is None:
-        raise DataError(f"{path} is still held by {builder}; end it there")
+    if not lock.is_running(facts):
+        raise DataError(f"{path} is still held by {lock.holder(path) or builder}; end it there")
     report(f"it did not end in {seconds:.0f} s and is killed, with all that it has started")
-    with suppress(ProcessLookupError):
-        # the kernel kills its ranks; agents end with their connection
-        os.kill(pid, signal.SIGKILL)
+    lock.send_signal(facts, signal.SIGKILL)  # the kernel kills its ranks, agents lose their link
     if not has_ended():
         raise DataError(
             f"{path} is still held by {builder}, which cannot be killed; run `cloze doctor`"

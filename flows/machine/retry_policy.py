@@ -6,7 +6,14 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from cloze.core.errors import ClozeError, DataError, StoppedError, TimeLimitError, UsageError
+from cloze.core.errors import (
+    ClozeError,
+    DataError,
+    NotFiniteError,
+    StoppedError,
+    TimeLimitError,
+    UsageError,
+)
 from cloze.core.stages.execution import Execution
 from cloze.flows.machine.slots import number_of
 
@@ -16,9 +23,9 @@ _NUMBER = re.compile(r"\d+(\.\d+)?")
 
 
 def is_retryable(error: BaseException) -> bool:
-    """Return False for bad usage or data, requested stops and time limits; True for the rest."""
+    """Return False if a retry fails in the same way, and for requested stops and time limits."""
     return isinstance(error, Exception) and not isinstance(
-        error, (UsageError, DataError, StoppedError, TimeLimitError)
+        error, (UsageError, DataError, NotFiniteError, StoppedError, TimeLimitError)
     )
 
 

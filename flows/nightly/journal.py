@@ -33,7 +33,7 @@ from cloze.core import storage
 from cloze.core.artifacts import artifact, fingerprints
 from cloze.core.artifacts.checkpoints import STEPS, is_checkpoint
 from cloze.core.artifacts.claim import BUILDING, Claim
-from cloze.core.artifacts.lock import LOCK, locked
+from cloze.core.artifacts.lock import holder, locked
 from cloze.core.errors import ClozeError, UsageError
 from cloze.flows.nightly.discovery import STAGE, CheckpointInfo, find_checkpoints
 from cloze.flows.tracking.metadata import user_name
@@ -92,7 +92,7 @@ class Journal:
 
     def __init__(self, runs: Path) -> None:
         self.directory = runs / DIRECTORY
-        self.path = self.directory / FILE
+        self.path, self.trend = self.directory / FILE, self.directory / "trend.html"
 
     @contextmanager
     def lease(self) -> Iterator[None]:
@@ -105,10 +105,9 @@ class Journal:
             try:
                 stack.enter_context(locked(str(self.directory)))
             except UsageError as error:
-                with suppress(OSError):
-                    holder = (self.directory / LOCK).read_text(encoding="utf-8").strip()
+                if own := holder(str(self.directory)):
                     raise UsageError(
-                        f"a nightly run is in progress ({holder}); wait until it ends, or stop it"
+                        f"a nightly run is in progress ({own}); wait until it ends, or stop it"
                     ) from error
                 raise
             yield

@@ -19,7 +19,8 @@ from rich.markup import escape
 
 from cloze.core import storage
 from cloze.core.artifacts.checkpoints import pinned
-from cloze.core.errors import ClozeError, DataError, StoppedError
+from cloze.core.errors import ClozeError, DataError, NotFiniteError, StoppedError
+from cloze.core.figures import goodness, is_finite
 from cloze.flows.graph import plan
 from cloze.flows.nightly import discovery, journal, promotion_gate, result
 from cloze.flows.nightly.discovery import CheckpointInfo, CheckpointSelection
@@ -54,6 +55,7 @@ class NightlyRun:
         self.outcome = NightlyResult(choice=self.choose())
         self.candidates: dict[str, CheckpointInfo] = {}  # by label
         self.champion_label: str | None = None
+        self.broken_champion = ""  # why it is replaced without a comparison
         self.subjects: dict[str, Mapping[str, str]] = {}  # artifacts by stage, by label
         self._pins = contextlib.ExitStack()
 
@@ -140,10 +142,12 @@ class NightlyRun:
         outcome = self.outcome
         previous = self.journal.champion()
         scores, failed = self._scores(session) if session is not None else ({}, {})
+        if self.broken_champion and self.champion_label:
+            del failed[self.champion_label]
         ready = {
             label: scores[label] for label in self.candidates if label in {*scores} - {*failed}
         }
-        if self.champion_label in failed:
+        if self.champion_label in failed and not self.broken_champion:
             waiting = (*outcome.choice.waiting, *(self.candidates[label] for label in ready))
             outcome.choice, ready = replace(outcome.choice, waiting=waiting), {}
             self._warn(
@@ -173,17 +177,27 @@ class NightlyRun:
     ) -> Champion | None:
         """Apply the gate to the evaluated candidates; return the new champion, if any."""
         outcome = self.outcome
-        if before is None:
-            label = max(  # with equal scores, the newest
-                ready, key=lambda name: (ready[name].mean, self.candidates[name].written)
+        written = {name: self.candidates[name].written for name in ready}
+        if before is None or self.broken_champion:
+
+            def rank(name: str) -> tuple[int, float, float, str]:  # with equal scores, the newest
+                own = ready[name]
+                return len(own.values), goodness(own.mean), written[name], name
+
+            label, reason = max(ready, key=rank), self.broken_champion or "the first champion"
+            is_measured = is_finite(ready[label].mean)
+            why = f"promoted: {reason}, so there is no comparison"
+            outcome.decision = PromotionDecision(
+                promoted=is_measured,
+                why=why if is_measured else "kept: no candidate has a score",
+                left_out={},
             )
-            reason = "promoted: the first champion, so there is no comparison"
-            outcome.decision = PromotionDecision(promoted=True, why=reason, left_out={})
         else:
             champion_scores = scores.get(self.champion_label or "")
             label, outcome.decision = promotion_gate.choose(
                 champion_scores.answers if champion_scores else {},
                 {name: label_scores.answers for name, label_scores in ready.items()},
+                written,
                 confidence=self.settings.confidence,
                 promote_if=self.settings.promote_if,
             )
@@ -226,6 +240,8 @@ class NightlyRun:
             if label not in removed:
                 self.outcome.errors[name] = error
                 failed.setdefault(label, f"{name}: {error}")
+                if label == self.champion_label and isinstance(error, NotFiniteError):
+                    self.broken_champion = f"the champion's figures are not finite ({name})"
         return gather(
             (session.step(name).node, result.artifact) for name, result in session.results.items()
         ), failed

@@ -13,7 +13,7 @@ predictions. Its interval is about a hundred times narrower than that of a few d
 
 Tasks without labels (spans, tags, numbers) have no score per example and are compared by seeds
 alone. With one seed the interval covers only the noise of the examples. The explanation states both
-cases.
+cases. Figures that are not finite lose: a candidate's to any, a champion's to finite ones.
 
 The intervals hold simultaneously: with C candidates and T tasks each has the confidence
 1 - (1 - confidence) / (C T) (Bonferroni). At the default confidence of 95 %, equal candidates pass
@@ -22,8 +22,9 @@ in at most one run of forty.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from math import inf
 from statistics import fmean
 from typing import Any, Literal
 
@@ -31,6 +32,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cloze.core.errors import UsageError
+from cloze.core.figures import goodness, is_finite
 from cloze.core.label_metrics import CLASSIFICATION
 
 BETTER, WORSE, NOISE = "better", "worse", "within noise"
@@ -128,12 +130,15 @@ class Comparison:
 
     @property
     def verdict(self) -> str:
-        return BETTER if self.low > 0 else WORSE if self.high < 0 else NOISE
+        """NaN compares as false: what is no number is worse."""
+        return BETTER if self.low > 0 else NOISE if self.low <= 0 <= self.high else WORSE
 
     def describe(self) -> str:
         """Return `sst2 +1.8 (+0.4 to +3.1)`, with the verdict unless it is "better"."""
         note = f"; {self.note}" if self.note else ""
         note += "" if self.verdict == BETTER else f": {self.verdict}"
+        if not is_finite(self.difference):
+            return f"{self.task}{note.replace(';', ':', 1)}"
         return (
             f"{self.task} {_signed(self.difference)} ({_signed(self.low)} to "
             f"{_signed(self.high)}{note})"
@@ -155,18 +160,26 @@ class PromotionDecision:
 
     @property
     def strength(self) -> float:
-        """Mean over tasks of the candidate's lead, in widths of the interval."""
-        return fmean([c.difference / max(c.high - c.low, 1e-9) for c in self.comparisons] or [0.0])
+        """Mean over tasks of the candidate's lead, in widths of the interval.
+
+        Tasks on which the champion's figures are not finite say nothing about the lead.
+        """
+        leads = [c.difference / max(c.high - c.low, 1e-9) for c in self.comparisons if c.low < inf]
+        return goodness(fmean(leads or [0.0]))
 
 
 def choose(
-    champion: Mapping[str, Result], candidates: Mapping[str, Mapping[str, Result]], **settings: Any
+    champion: Mapping[str, Result],
+    candidates: Mapping[str, Mapping[str, Result]],
+    written: Mapping[str, float] | None = None,
+    **settings: Any,
 ) -> tuple[str, PromotionDecision]:
     """Compare every candidate with the champion.
 
     Args:
         champion: result by task.
-        candidates: results by name and task.
+        candidates: results by name and task; their order does not matter.
+        written: Unix seconds by name; of equal candidates the newest is the best, then by name.
         settings: arguments of `decide`.
 
     Returns:
@@ -176,7 +189,12 @@ def choose(
         name: decide(champion, results, candidates=len(candidates), **settings)
         for name, results in candidates.items()
     }
-    best = max(decisions, key=lambda name: (decisions[name].promoted, decisions[name].strength))
+
+    def rank(name: str) -> tuple[bool, float, float, str]:
+        decision = decisions[name]
+        return decision.promoted, decision.strength, (written or {}).get(name, 0.0), name
+
+    best = max(decisions, key=rank)
     return best, decisions[best]
 
 
@@ -239,9 +257,15 @@ def compare(
         confidence: confidence level of the interval.
         resamples, seed: settings of the bootstrap.
     """
+    for model, lead in ((candidate, -inf), (champion, inf)):  # the candidate's own come first
+        if not all(map(is_finite, _figures(model))):
+            owner = "candidate" if model is candidate else "champion"
+            note = f"the {owner}'s figures are not finite"
+            return Comparison(task=task, difference=lead, low=lead, high=lead, note=note)
     if isinstance(champion, TextLosses) and isinstance(candidate, TextLosses):
-        counts = np.array(candidate.predictions)
-        gains = np.array(champion.losses) - np.array(candidate.losses)
+        has_predictions = np.array(candidate.predictions) > 0
+        counts = np.array(candidate.predictions)[has_predictions]
+        gains = (np.array(champion.losses) - np.array(candidate.losses))[has_predictions]
         weights = _resampled(np.random.default_rng([seed, len(gains)]), resamples, len(gains))
         variance = float(((weights @ gains) / (weights @ counts)).var(ddof=1))
         difference = gains.sum() / counts.sum()
@@ -266,6 +290,13 @@ def compare(
     note = "" if len(of_seeds) == 2 else "one seed: noise of the examples alone"
     difference = fmean(scores[0]) - fmean(scores[1])
     return _comparison(task, difference, [of_examples, *of_seeds], confidence, note=note)
+
+
+def _figures(result: Result) -> Iterable[float]:
+    """Return the numbers of a result; labels are none."""
+    if isinstance(result, TaskPredictions):
+        return ()
+    return result.values.values() if isinstance(result, SeedScores) else result.losses
 
 
 def _seed_variance(scores: Sequence[float]) -> tuple[float, int]:
@@ -325,12 +356,16 @@ def _reason(champion: Result | None, candidate: Result) -> str:
         return ""
     if isinstance(candidate, TextLosses) and isinstance(champion, TextLosses):
         is_same = champion.examples == candidate.examples
+        if is_same and sum(count > 0 for count in candidate.predictions) < 2:
+            return "the text has fewer than two groups of predictions"
         return "" if is_same else "the losses are of different text"
     if not isinstance(candidate, TaskPredictions) or not isinstance(champion, TaskPredictions):
         return "the scores are different metrics"
     if champion.examples != candidate.examples:
         return "the answers are to different examples"
-    return "" if candidate.labels else "the task has no examples"
+    if not candidate.predictions or not champion.predictions:
+        return "a model has no answers"
+    return "" if len(candidate.labels) > 1 else "the task has fewer than two examples"
 
 
 def _signed(value: float) -> str:

@@ -25,6 +25,7 @@ from cloze.core import storage
 from cloze.core.artifacts.artifact import MANIFEST
 from cloze.core.artifacts.lock import locked
 from cloze.core.errors import UsageError
+from cloze.core.figures import is_finite
 from cloze.core.humanize import format_number, templates_in
 from cloze.flows.nightly.discovery import CheckpointInfo, CheckpointSelection
 from cloze.flows.nightly.journal import (
@@ -35,7 +36,7 @@ from cloze.flows.nightly.journal import (
     champion_path,
 )
 from cloze.flows.nightly.promotion_gate import PromotionDecision
-from cloze.flows.report.plots import BLUE, GREEN, INK, MUTED, RED, STYLE, svg
+from cloze.flows.report.plots import BLUE, GREEN, MUTED, STYLE, svg
 from cloze.flows.tracking.spool import DIRECTORY, Spool, tracking_uri
 
 
@@ -180,21 +181,17 @@ def remove_old_artifacts(directory: Path, before: float, labels: Collection[str]
 
 # The trend page: scores by nightly run and the changes of champion.
 
-FILE = "trend.html"
 TEMPLATES = Path(__file__).parent / "templates"
 NIGHTS = 60  # maximum drawn and listed
-SCREEN = {
-    INK: "var(--ink)", MUTED: "var(--muted)", "#cbd2d9": "var(--line)", "#e4e7eb": "var(--line)",
-    BLUE: "var(--blue)", RED: "var(--red)", GREEN: "var(--green)",
-}  # fmt: skip
 NONSENSE = 1e6  # perplexity of destroyed weights: listed, not drawn
 PERPLEXITY = "held-out perplexity"
-Points = list[tuple[int, float, float]]  # number of the run, value, deviation over seeds
+LABELLED = 8  # with more points, only the last has its checkpoint beside it
+Points = list[tuple[int, float, float, str]]  # run's number, value, deviation, checkpoint
 
 
 def write_trend(journal: Journal, zone: str) -> Path:
     """Write the page next to the journal, with times in the time zone `zone`."""
-    path = (journal.directory / FILE).resolve()
+    path = journal.trend.resolve()
     storage.write_bytes(str(path), render_trend(journal.nights(), journal.changes(), zone).encode())
     return path
 
@@ -233,12 +230,13 @@ def _points(nights: Sequence[Mapping[str, Any]]) -> dict[str, tuple[str, Points]
     perplexity: Points = []
     for number, night in enumerate(nights):
         for result in night["results"]:
+            name = f"{result['run']} {result['step']}"
             for task, score in result["scores"].items():
                 unit = f"{score['metric'].replace('_', ' ')} × 100"
-                point = number, 100 * score["mean"], 100 * score["deviation"]
+                point = number, 100 * score["mean"], 100 * score["deviation"], name
                 by_task.setdefault(task, (unit, []))[1].append(point)
-            if result["perplexity"] is not None and result["perplexity"] < NONSENSE:
-                perplexity.append((number, result["perplexity"], 0.0))
+            if is_finite(result["perplexity"]) and result["perplexity"] < NONSENSE:
+                perplexity.append((number, result["perplexity"], 0.0, name))
     if perplexity:
         by_task[PERPLEXITY] = ("perplexity", perplexity)
     return by_task
@@ -252,7 +250,7 @@ def _champion_scores(
     for number, night in enumerate(nights):
         champions = [change.champion for change in changes if change.time <= night["ended"]]
         if champions and task in champions[-1].scores:
-            points.append((number, float(champions[-1].scores[task]), 0.0))
+            points.append((number, float(champions[-1].scores[task]), 0.0, ""))
     return points
 
 
@@ -261,14 +259,25 @@ def _chart(unit: str, points: Points, champion: Points, times: Sequence[str]) ->
     with mpl.rc_context(STYLE):
         figure = Figure(figsize=(9.4, 3.1), layout="constrained")
         axes = figure.subplots()
-        across, values, deviations = zip(*points, strict=True)
+        across, values, deviations, names = zip(*points, strict=True)
         bars = deviations if any(deviations) else None
         axes.errorbar(
             across, values, bars, color=BLUE, marker="o", markersize=4, linewidth=0, elinewidth=0.8
         )
+        first = 0 if len(points) <= LABELLED else -1
+        for x, y, name in list(zip(across, values, names, strict=True))[first:]:
+            axes.annotate(
+                name,
+                (x, y),
+                xytext=(6, 3),
+                textcoords="offset points",
+                fontsize=7.5,
+                color=MUTED,
+                parse_math=False,  # a name may hold $
+            )
         if champion:
-            xs = [*(float(number) for number, _, _ in champion), champion[-1][0] + 0.5]
-            ys = [*(value for _, value, _ in champion), champion[-1][1]]
+            xs = [*(float(point[0]) for point in champion), champion[-1][0] + 0.5]
+            ys = [*(point[1] for point in champion), champion[-1][1]]
             axes.plot(xs, ys, color=GREEN, drawstyle="steps-post", label="champion")
             axes.legend(loc="best")
         axes.set_ylabel(unit)
@@ -276,12 +285,9 @@ def _chart(unit: str, points: Points, champion: Points, times: Sequence[str]) ->
         axes.set_xlim(-0.5, max(0.5, len(times) - 0.5))
         axes.margins(y=0.12)
         axes.xaxis.set_major_locator(MaxNLocator(nbins=8, integer=True, min_n_ticks=1))
-        names = {float(number): time[5:16] for number, time in enumerate(times)}
-        axes.xaxis.set_major_formatter(lambda x, _: names.get(x, ""))
-        page = svg(figure)
-    for colour, name in SCREEN.items():
-        page = page.replace(colour, name)
-    return page
+        dates = {float(number): time[5:16] for number, time in enumerate(times)}
+        axes.xaxis.set_major_formatter(lambda x, _: dates.get(x, ""))
+        return svg(figure)
 
 
 def _time(seconds: float, zone: str) -> str:

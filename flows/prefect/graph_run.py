@@ -7,6 +7,8 @@ so trainings save checkpoints.
 from __future__ import annotations
 
 import contextlib
+import functools
+import itertools
 import os
 import queue
 import signal
@@ -80,8 +82,21 @@ ACTIVE: ContextVar[RunSession | None] = ContextVar("session", default=None)
 SHOWN = 40  # nodes; in a larger graph, cached nodes get no task run
 
 
+@functools.cache
+def prefect_words() -> frozenset[str]:
+    """Return the words of the names that Prefect draws."""
+    from coolname.data import config
+
+    entries: Any = config  # untyped
+    lists = (entry.get("words", ()) for entry in entries.values())
+    return frozenset(itertools.chain.from_iterable(lists))
+
+
 def run_name() -> str:
-    """Return the config's name and the start time."""
+    """Return the name that was typed; instead of Prefect's two words, config and start time."""
+    first, _, second = str(flow_run.name or "").partition("-")
+    if flow_run.name and not {first, second} <= prefect_words():
+        return str(flow_run.name)
     config = str(flow_run.parameters.get("config", "run")).rpartition("/")[2].removesuffix(".yaml")
     start_time = flow_run.scheduled_start_time or datetime.now()
     return f"{config} {start_time:%m-%d %H:%M:%S}"
@@ -314,7 +329,7 @@ def _graceful_stop(
             )
             session.ending = (status_file.CRASHED, str(final_state.message))
         elif in_terminal or cancel_requested or _is_cancelled():
-            final_state = Cancelled(message=message or "stopped before a checkpoint; run again")
+            final_state = Cancelled(message=message or "stopped; run again")
             session.ending = (status_file.CANCELLED, str(final_state.message))
         else:
             session.ending = (status_file.CRASHED, message or "a signal ended its process")

@@ -22,6 +22,7 @@ from cloze.core.errors import ClozeError, StoppedError
 from cloze.core.humanize import format_number
 from cloze.core.secrets import redact
 from cloze.flows.graph import overrides, schedule
+from cloze.flows.graph.plan import runs_directory
 from cloze.flows.nightly import nightly_run, suite
 from cloze.flows.nightly.result import NightlyResult
 from cloze.flows.prefect import parameters as form
@@ -29,6 +30,7 @@ from cloze.flows.prefect.deploy import EVALUATED
 from cloze.flows.prefect.graph_run import OPTIONS, run_as_tasks, watch_parent
 from cloze.flows.prefect.node import install_log_filter
 from cloze.flows.prefect.publishing import ArtifactPublisher
+from cloze.flows.run import server_addresses
 from cloze.flows.run.session import RunSession
 
 
@@ -59,7 +61,7 @@ def nightly_evaluation(
     except ClozeError as error:
         get_run_logger().error("%s", error)
         return Failed(message=redact(str(error)))
-    trend = f"; trend: file://{outcome.trend}"
+    trend = f"; trend: {_trend_page(outcome)}"
     if outcome.errors:
         message = schedule.describe_error(schedule.combine_errors(outcome.errors))
         return Failed(message=redact(message + trend))
@@ -92,13 +94,21 @@ def _evaluate(
     return outcome
 
 
+def _trend_page(outcome: NightlyResult) -> str:
+    """Return its address on the dashboard, or else its path: browsers open no file from http."""
+    dashboard = server_addresses.servers(runs_directory()).get("page")
+    return f"{dashboard}/trend" if dashboard else str(outcome.trend)
+
+
 def _page(outcome: NightlyResult) -> str:
     """Return the markdown page with the result and the path of the trend page."""
     lines = [outcome.message + "."]
     if outcome.decision:
         lines.append(f"**{outcome.decision.why}**")
     if outcome.trend:
-        lines.append(f"Trend page: `{outcome.trend}`, also in MLflow, as a file of the nightly run")
+        lines.append(
+            f"Trend page: {_trend_page(outcome)}, also in MLflow, as a file of the nightly run"
+        )
     if outcome.evaluated:
         lines.append(
             "| checkpoint | step | scores | perplexity |\n| --- | --- | --- | --- |\n"

@@ -129,10 +129,11 @@ NODE_RUN_CONTEXT: ContextVar[NodeRunContext] = ContextVar("running")
 
 def _should_retry(task: Task[Any, Any], run: Any, state: State[Any]) -> bool:
     del run
-    session = NODE_RUN_CONTEXT.get().session
+    session, retries = NODE_RUN_CONTEXT.get().session, task.retries
     # the state's own error has lost its type, see `node`
     error = session.failures.get(task.name, state.data)
-    return isinstance(error, BaseException) and session.should_retry(session.step(task.name), error)
+    step = session.step(task.name)
+    return isinstance(error, BaseException) and session.should_retry(step, error, retries)
 
 
 @task(cache_policy=NO_CACHE, persist_result=False, retry_condition_fn=_should_retry)
@@ -161,13 +162,21 @@ def node(name: str, why: str) -> State[Any]:
             if redact(str(error)) != str(error):
                 raise RuntimeError(redact(f"{type(error).__name__}: {error}")) from None
             raise
-    summary = headline(result.manifest)
+    summary = log_warnings(headline(result.manifest), log)
     page = node_page(session, step, result, reporter.build_id)
     context.publisher.markdown(f"{session.config.name}-{name}", page, f"{name}: {summary}", run_id)
     if result.cached:
         return Completed(name="Cached", message=f"nothing to do{summary and ': '}{summary}")
     log.info("built in %s: %s", format_duration(result.seconds), summary)
     return Completed(message=summary or "built")
+
+
+def log_warnings(text: str, log: logging.Logger | logging.LoggerAdapter[Any]) -> str:
+    """Log the warnings in a headline, by which Prefect's pages filter; return the rest."""
+    summary, *warnings = text.split("; warning: ")
+    for warning in warnings:
+        log.warning("%s", warning)
+    return summary
 
 
 def _describe_stop(step: plan.PlannedNode, reporter: TaskRunReporter) -> str:

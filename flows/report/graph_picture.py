@@ -176,7 +176,8 @@ MARK, PADDING = 20.0, 10.0
 MOST_CHARACTERS = 36
 MOST_NODES = 60  # in a larger graph, the nodes of one stage in one layer are one box
 
-FILL, BORDER, MARK_SIGN = "#e6f4ea", "#2f855a", "✓"  # of a finished node
+FILL, BORDER, MARK_SIGN = "var(--done, #e6f4ea)", "var(--green, #2f855a)", "✓"  # finished node
+INK, MUTED = "var(--ink, #1f2933)", "var(--muted, #616e7c)"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -269,7 +270,7 @@ def _box(name: str, node: NodePicture, left: float, middle: float, width: float)
     name_y = top + (18 if node.line else BOX_HEIGHT / 2 + 4.5)
     line = (
         f'<text class="line" x="{text_x:.1f}" y="{top + 34:.1f}" font-size="11" '
-        f'fill="#616e7c">{escape(_cut(node.line))}</text>'
+        f'fill="{MUTED}">{escape(_cut(node.line))}</text>'
     )
     return (
         f"<g><title>{escape(f'{name} – {node.line}' if node.line else name)}</title>"
@@ -278,7 +279,7 @@ def _box(name: str, node: NodePicture, left: float, middle: float, width: float)
         f'<text class="mark" x="{left + PADDING:.1f}" y="{top + BOX_HEIGHT / 2 + 5:.1f}" '
         f'font-size="14" fill="{BORDER}">{MARK_SIGN}</text>'
         f'<text x="{text_x:.1f}" y="{name_y:.1f}" font-size="13" font-weight="600" '
-        f'fill="#1f2933">{escape(_cut(name))}</text>{line if node.line else ""}</g>'
+        f'fill="{INK}">{escape(_cut(name))}</text>{line if node.line else ""}</g>'
     )
 
 
@@ -297,5 +298,9 @@ def _edge(
         if layer < last:  # straight through the layer, between its boxes
             x += widths[layer]
             path += f"H{x:.1f}"
-    colour = 'class="implied" stroke="#dde2e7"' if edge in placed.implied else 'stroke="#9aa5b1"'
+    colour = (
+        'class="implied" stroke="var(--line, #dde2e7)"'
+        if edge in placed.implied
+        else 'stroke="#9aa5b1"'
+    )
     return f'<path d="{path}" fill="none" {colour} stroke-width="1.4"/>'

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import posixpath
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import yaml
 
+from cloze.core.figures import is_finite
 from cloze.core.humanize import format_count, format_duration, templates_in
 from cloze.flows.graph import stages
 from cloze.flows.graph.stages import lower_is_better
@@ -89,9 +91,15 @@ def render(
         unfilled=max(0, unfilled),
         config=yaml.safe_dump(config, sort_keys=False, allow_unicode=True, width=110),
         packages=sorted(packages.items()),
-        created=max((node.manifest.created for node in nodes), default=""),
+        created=_moment(max((node.manifest.created for node in nodes), default="")),
+        run=posixpath.basename(posixpath.dirname(nodes[0].path)) if nodes else "",
         execution=nodes[-1].manifest.execution if nodes else {},
     )
+
+
+def _moment(created: str) -> str:
+    """Return `2026-11-29 11:35 UTC` for a manifest's time, which is in UTC."""
+    return f"{created[:16].replace('T', ' ')} UTC" if created else ""
 
 
 def _cards(
@@ -144,7 +152,7 @@ def _task_cards(
 def _pretrain_cards(trained: Sequence[ReportNode]) -> list[Card]:
     """Return cards for the lowest held-out loss and for the last pretraining's speed."""
     cards: list[Card] = []
-    measured = [node for node in trained if node.manifest.summary["heldout_loss"] is not None]
+    measured = [node for node in trained if is_finite(node.manifest.summary["heldout_loss"])]
     if measured:
         best = min(measured, key=lambda node: float(node.manifest.summary["heldout_loss"]))
         summary = best.manifest.summary

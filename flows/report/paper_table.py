@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from cloze.core.figures import is_finite
 from cloze.core.humanize import format_count
 from cloze.flows.graph.stages import lower_is_better
 from cloze.flows.report.report_nodes import ReportNode, SummaryTable
@@ -168,7 +169,7 @@ def _score(node: ReportNode, column: TableColumn) -> Iterator[float]:
     metric = column.metric or next(iter(scores), "")
     value = scores.get(metric, summary.get(metric) if node.stage == PRETRAIN else None)
     is_share = (metric in scores or metric.endswith("accuracy")) and not lower_is_better(metric)
-    if isinstance(value, (int, float)):
+    if is_finite(value):
         yield value * (100 if is_share else 1)
 
 

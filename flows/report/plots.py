@@ -22,6 +22,13 @@ from cloze.flows.report.report_nodes import Curve
 INK, MUTED, BLUE, ORANGE = "#1f2933", "#7b8794", "#2563a8", "#d97706"
 GREEN, RED = "#2f855a", "#b83227"
 CYCLE = (BLUE, ORANGE, GREEN, RED, "#7c4dab", "#0f8b8d", "#a8527a", "#6b7280")  # of curves
+SCREEN = {  # a page may define other colours for a dark screen; elsewhere these hold
+    colour: f"var(--{name}, {colour})"
+    for colour, name in (
+        (INK, "ink"), (MUTED, "muted"), ("#cbd2d9", "line"), ("#e4e7eb", "line"), (BLUE, "blue"),
+        (ORANGE, "orange"), (GREEN, "green"), (RED, "red"), ("#616e7c", "muted"),
+    )
+}  # fmt: skip
 FEW = 6  # from this number of curves, only smoothed ones are drawn
 MAX_LEGEND_ENTRIES = 12  # maximum number of curves in the legend
 STYLE = {
@@ -54,7 +61,8 @@ def svg(figure: Figure) -> str:
     stream = io.StringIO()
     figure.savefig(stream, format="svg", metadata={"Date": None, "Creator": None}, transparent=True)
     text = re.sub(r"<metadata>.*?</metadata>", "", stream.getvalue(), flags=re.DOTALL)
-    return re.sub(r"^.*?(?=<svg)", "", text, count=1, flags=re.DOTALL)
+    text = re.sub(r"^.*?(?=<svg)", "", text, count=1, flags=re.DOTALL)
+    return re.sub("|".join(SCREEN), lambda match: SCREEN[match[0]], text)
 
 
 def smooth(values: Sequence[float], weight: float = 0.9) -> list[float]:

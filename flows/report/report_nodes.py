@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -11,6 +10,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field
 
 from cloze.core.artifacts.artifact import Manifest, read_manifest
+from cloze.core.figures import is_finite
 from cloze.flows.graph.stages import lower_is_better
 
 REPLICATES = ("seed",)  # axes of replicates: mean and deviation are over them
@@ -85,11 +85,7 @@ class ReportNode:
         }
         if summary.get("metric") in metrics:  # a manifest's keys are sorted alphabetically
             metrics = {summary["metric"]: metrics[summary["metric"]], **metrics}
-        return {
-            name: float(value)
-            for name, value in metrics.items()
-            if isinstance(value, (int, float)) and math.isfinite(value)
-        }
+        return {name: float(value) for name, value in metrics.items() if is_finite(value)}
 
 
 def read_node(name: str, path: str, placements: Mapping[str, NodePlacement]) -> ReportNode:

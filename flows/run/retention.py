@@ -89,7 +89,7 @@ def survey(
         need(path, "the champion")
     for directory in status_file.directories(runs):
         record = status_file.newest(directory, records) or {"state": "", "nodes": {}}
-        is_running = record["state"] == status_file.RUNNING
+        is_running = record["state"] in (status_file.RUNNING, status_file.LOST)
         if directory.name in discarded and not is_running:
             continue
         for name, node in record["nodes"].items():
@@ -102,7 +102,7 @@ def survey(
     for out, record in status_file.command_records(runs).items():
         for node in record["nodes"].values():
             is_gone = storage.is_local(node["artifact"]) and not Path(node["artifact"]).exists()
-            if record["state"] == status_file.RUNNING or not is_gone:
+            if record["state"] in (status_file.RUNNING, status_file.LOST) or not is_gone:
                 # records of earlier versions have the inputs in the config alone
                 for path in node.get("inputs") or record["config"].get("inputs", {}).values():
                     need(path, out)

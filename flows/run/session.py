@@ -20,7 +20,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from cloze.core.artifacts.lock import holder, locked
-from cloze.core.errors import StoppedError, UsageError
+from cloze.core.errors import UsageError
 from cloze.core.stages.execute import BuildResult
 from cloze.core.stages.stage import NULL_REPORTER, Reporter
 from cloze.flows.graph import config as configs
@@ -29,7 +29,7 @@ from cloze.flows.graph.command import CommandConfig
 from cloze.flows.graph.schedule import resource_request
 from cloze.flows.launch import host_setup
 from cloze.flows.machine import retry_policy, slots
-from cloze.flows.run import node_reporter, status_file
+from cloze.flows.run import endings, node_reporter, status_file
 from cloze.flows.run.node_reporter import NodeReporter
 from cloze.flows.tracking.spool_state import URI
 from cloze.flows.views import terminal
@@ -222,7 +222,7 @@ class RunSession:
         with self._resources:
             if self._lines is not None:
                 self._lines.stop()
-            self.record.end(*(self.ending or (_final_state(error), _message(error))))
+            self.record.end(*(self.ending or (endings.final_state(error), endings.message(error))))
             self._close_records(error)
 
     def _close_records(self, error: BaseException | None) -> None:
@@ -232,7 +232,7 @@ class RunSession:
             from cloze.flows.tracking.spool import FLUSH_SECONDS, STOP_SECONDS
 
             self.records.end(status_of(error))
-            seconds = FLUSH_SECONDS if error is None or not _is_stop(error) else STOP_SECONDS
+            seconds = FLUSH_SECONDS if error is None or not endings.is_stop(error) else STOP_SECONDS
             for warning in close_spool(self.records.spool, seconds):
                 self.screen.print(f"[yellow]{escape(warning)}[/]")
 
@@ -274,8 +274,9 @@ class RunSession:
             result = self._build(step, attempt, also)
         except BaseException as error:
             self.failures[step.name] = error
-            state = status_file.STOPPED if _is_stop(error) else status_file.FAILED
-            self.record.node(step.name, state, error=_message(error))
+            state = status_file.STOPPED if endings.is_stop(error) else status_file.FAILED
+            before = self.record.content["nodes"][step.name]["state"]
+            self.record.node(step.name, state, error=endings.message(error, step, before))
             raise
         self.failures.pop(step.name, None)
         self.results[step.name] = result
@@ -311,7 +312,9 @@ class RunSession:
             is_stopping,
             lambda: self._show_queued(step, also),
         ) as gpu_ids:
-            self.record.node(step.name, status_file.RUNNING, why=step.reason)
+            saved = plan.saved_step(step.artifact, step.fingerprint) if attempt > 1 else 0
+            why = f"continues from step {saved:,}" if saved else step.reason
+            self.record.node(step.name, status_file.RUNNING, why=why)
             gpus = f"GPU {', '.join(gpu_ids)}" if gpu_ids else "no GPU"
             self.explain(f"{step.name}: {step.reason}; {request.cpus} cores, {gpus} reserved")
             granted: dict[str, Any] = {"gpu_ids": gpu_ids} if gpu_ids else {}
@@ -347,49 +350,43 @@ class RunSession:
         policy = retry_policy.RetryPolicy(step.node.execution)
         return self._retry_policies.setdefault(step.name, policy)
 
-    def should_retry(self, step: plan.PlannedNode, error: BaseException) -> bool:
-        """Check whether a retry of the node may succeed. Call once per failure."""
+    def should_retry(self, step: plan.PlannedNode, error: BaseException, retries: int) -> bool:
+        """Check whether a retry of the node may succeed, and record it. Call once per failure.
+
+        Args:
+            retries: retries that the node may have in all.
+        """
         gpus: tuple[str, ...] | None = None
         if self.machine.gpus and step.node.execution.device != "cpu":
             self.machine = slots.machine()  # one may be lost
             gpus = self.machine.gpus
-        return not self._stop.is_set() and self.retry_policy(step).should_retry(error, gpus)
+        can_retry = not self._stop.is_set() and self.retry_policy(step).should_retry(error, gpus)
+        if can_retry and self.record is not None:
+            attempt = self.record.content["nodes"][step.name].get("attempt", 1)
+            wait = retry_policy.backoff_seconds(attempt, step.node.execution.retry_seconds)
+            why = f"retry {attempt} of {retries} in {wait:.0f} s: {endings.message(error)}"
+            self.record.node(step.name, status_file.RETRYING, why=why)
+        return can_retry
 
     def make(self, step: plan.PlannedNode) -> BuildResult:
         """Call `run_node` until it succeeds or the configured retries are used up."""
         attempt, execution = 1, step.node.execution
+        retries = execution.retries
         while True:
             try:
                 return self.run_node(step, attempt)
             except Exception as error:
-                if attempt > execution.retries or not self.should_retry(step, error):
+                if attempt > retries or not self.should_retry(step, error, retries):
                     raise
                 seconds = retry_policy.backoff_seconds(attempt, execution.retry_seconds)
+                why = escape(str(endings.message(error)))
                 self.screen.print(
-                    f"[yellow]{step.name} failed[/] ({escape(str(_message(error)))}); attempt"
-                    f" {attempt + 1} in {seconds:.0f} s"
+                    f"[yellow]{step.name} failed[/] ({why}); attempt {attempt + 1} in "
+                    f"{seconds:.0f} s"
                 )
                 attempt += 1
                 if self._stop.wait(seconds):
                     raise
-
-
-def _final_state(error: BaseException | None) -> str:
-    if error is None:
-        return status_file.FINISHED
-    return status_file.CANCELLED if _is_stop(error) else status_file.FAILED
-
-
-def _is_stop(error: BaseException) -> bool:
-    return isinstance(error, StoppedError) or not isinstance(error, Exception)
-
-
-def _message(error: BaseException | None) -> str | None:
-    if error is None:
-        return None
-    if isinstance(error, KeyboardInterrupt):
-        return "stopped before the first checkpoint; run again"
-    return schedule.describe_error(error)
 
 
 def run_plain(session: RunSession) -> Mapping[str, BuildResult]:

@@ -1,7 +1,8 @@
 """The status file of a run: one JSON record per start, for `cloze status`, `cancel` and `resume`.
 
-    RUNS/NAME/_status/STARTED-ID.json     one per start, newest last; rewritten at every change of
-                                        a node's state, and once a second during progress
+    RUNS/NAME/_status/NUMBER-ID.json    one per start, the highest number is the newest; rewritten
+                                        at every change of a node's state, once a second during
+                                        progress, and every 30 s in any case: the run's lease
     RUNS/.commands/HASH/_status/…         of a command (`cloze.flows.graph.command`)
     RUNS/NAME/_lock                     lock of the run (`cloze.core.artifacts.lock`). A record of
                                         this host that says "running" without a held lock belongs
@@ -20,7 +21,6 @@ read the file.
 from __future__ import annotations
 
 import json
-import os
 import signal
 import socket
 import threading
@@ -32,8 +32,9 @@ from pathlib import Path
 from typing import Any
 
 from cloze.core import storage
-from cloze.core.artifacts.lock import is_locked
+from cloze.core.artifacts import lock
 from cloze.core.errors import DataError, UsageError, did_you_mean
+from cloze.core.humanize import format_duration
 from cloze.core.secrets import redact
 from cloze.core.stages.execution import DEFAULT_GRACE_SECONDS
 from cloze.flows.graph import estimate
@@ -46,10 +47,13 @@ RUNNING, FINISHED, FAILED = "running", estimate.FINISHED, "failed"
 CANCELLED, CRASHED = "cancelled", "crashed"
 # states of nodes, in addition to running, finished and failed
 WAITING, CACHED, SKIPPED, STOPPED = ("waiting", "cached", "skipped", "stopped")
+RETRYING = "retrying"  # failed, and waits for its next attempt; `why` names both
 QUEUED = "queued"  # node that waits only for cores, GPUs or hosts; `why` names the reason
+LOST = "lost"  # shown, never written: a run of another host whose lease has expired
 RETAINED_RECORDS = 50  # records per run
 SECONDS = 1.0
-SILENT_SECONDS = 24 * 3600.0  # age at which another host's silent record counts as crashed
+RENEW_SECONDS = 30.0
+LEASE_SECONDS = 600.0  # storage may stall for minutes, and clocks of hosts differ
 
 
 class RunStatusFile:
@@ -76,16 +80,14 @@ class RunStatusFile:
             estimates: cost estimates by node.
             begun: fingerprints of the nodes that earlier starts have begun.
         """
-        now = time.time()
-        self.id = uuid.uuid4().hex
-        self.path = directory / DIRECTORY / f"{int(now * 1000)}-{self.id[:8]}.json"
+        self.id, number = uuid.uuid4().hex, max(map(_number, records_in(directory)), default=0) + 1
+        self.path = directory / DIRECTORY / f"{number}-{self.id[:8]}.json"
         self.content: dict[str, Any] = {
             "id": self.id,
             "run": run,
             "state": RUNNING,
-            "pid": os.getpid(),
-            "host": socket.gethostname(),
-            "started": now,
+            **lock.identity(),
+            "started": time.time(),
             "ended": None,
             "error": None,
             "parameters": redact(parameters),
@@ -106,9 +108,10 @@ class RunStatusFile:
                 for step in steps
             },
         }
-        self._lock = threading.Lock()
+        self._lock, self._ended = threading.Lock(), threading.Event()
         self._written = 0.0
         self.write()
+        threading.Thread(target=self._renew, name="cloze-status", daemon=True).start()
         for old in records_in(directory)[:-RETAINED_RECORDS]:
             old.unlink(missing_ok=True)
 
@@ -117,6 +120,11 @@ class RunStatusFile:
         with self._lock, suppress(OSError):
             self._written = time.monotonic()
             storage.write_bytes(str(self.path), json.dumps(self.content).encode(), private=True)
+
+    def _renew(self) -> None:
+        while not self._ended.wait(RENEW_SECONDS):
+            if self.path.exists():  # not after the run's directory was removed
+                self.write()
 
     def update(self, **values: Any) -> None:
         """Set fields of the run."""
@@ -127,9 +135,10 @@ class RunStatusFile:
         """Set the state of a node; `started` and `ended` follow from it."""
         node = self.content["nodes"][name]
         node |= {"state": state, **redact(values)}
-        if state == RUNNING:
+        if state == RUNNING:  # an earlier attempt's progress is not this one's
+            for key in ("ended", "error", "done", "total", "figures", "part", "begun"):
+                node.pop(key, None)
             node["started"] = time.time()
-            node.pop("ended", None)
         elif state not in (WAITING, QUEUED):
             node["ended"] = time.time()
             node.pop("seconds_left", None)
@@ -173,6 +182,7 @@ class RunStatusFile:
 
     def end(self, state: str, error: str | None = None) -> None:
         """Write the final state of the run."""
+        self._ended.set()
         _end_nodes(self.content, STOPPED)
         self.update(state=state, ended=time.time(), error=redact(error))
         _cancel_mark(self.path).unlink(missing_ok=True)
@@ -181,15 +191,18 @@ class RunStatusFile:
 def _end_nodes(content: Mapping[str, Any], running: str) -> None:
     """Give started nodes the state `running`, and waiting nodes the state skipped."""
     for node in content["nodes"].values():
-        if node["state"] in (RUNNING, WAITING, QUEUED):
+        if node["state"] in (RUNNING, WAITING, QUEUED, RETRYING):
             has_started = node["state"] == RUNNING or "started" in node
             node["state"] = running if has_started else SKIPPED
 
 
 def _as_crashed(content: dict[str, Any], ended: float) -> dict[str, Any]:
-    """Return the record of a run whose process has ended."""
+    """Return the record of a run whose process has ended, or whose host is lost."""
     _end_nodes(content, CRASHED)
     error = f"process {content['pid']} on {content['host']} is gone"
+    if content["host"] != socket.gethostname():
+        silence = format_duration(max(0.0, time.time() - ended))
+        error = f"no sign of life from {error.removesuffix(' is gone')} for {silence}: it is lost"
     return {**content, "state": CRASHED, "ended": ended, "error": error}
 
 
@@ -206,7 +219,13 @@ def _cancel_mark(path: Path) -> Path:
 
 def records_in(directory: Path) -> list[Path]:
     """Return the record files of a run's directory, oldest first."""
-    return sorted((directory / DIRECTORY).glob("*.json"))
+    return sorted((directory / DIRECTORY).glob("*.json"), key=lambda path: (_number(path), path))
+
+
+def _number(path: Path) -> int:
+    """Return a record's number; a clock in its place may be set back, or differ between hosts."""
+    digits = path.name.partition("-")[0]
+    return int(digits) if digits.isdecimal() else 0
 
 
 def read_file(path: Path) -> dict[str, Any] | None:
@@ -230,6 +249,8 @@ def newest(
         if record is not None:
             if _is_dead(record, path):
                 record = _as_crashed(record, path.stat().st_mtime)  # time of the last write
+                is_here = record["host"] == socket.gethostname()
+                record["state"] = CRASHED if is_here else LOST
             return {**record, "path": str(path)}
     return None
 
@@ -298,14 +319,14 @@ def mark_crashed(runs: Path, *, write: bool = True) -> list[str]:
 def _is_dead(content: Mapping[str, Any], path: Path) -> bool:
     """Check whether a run that is recorded as running has lost its process.
 
-    A file system may hide other hosts' locks, so another host's run counts as dead only after a day
-    without a write.
+    A file system may hide other hosts' locks, so another host's run counts as dead only once its
+    lease has expired. If it lives after all, its next write says "running" again.
     """
-    if content["state"] != RUNNING or is_locked(str(path.parent.parent)):
+    if content["state"] != RUNNING or lock.is_locked(str(path.parent.parent)):
         return False
     return (
         content["host"] == socket.gethostname()
-        or time.time() - path.stat().st_mtime > SILENT_SECONDS
+        or time.time() - path.stat().st_mtime > LEASE_SECONDS
     )
 
 
@@ -331,10 +352,13 @@ def cancel(
 
     Raises:
         DataError: the run does not exist, or its process cannot be killed.
-        UsageError: the run is not running, or runs on another host.
+        UsageError: the run is not running, runs on another host, or another process than the
+            recorded one holds its lock.
     """
     record, directory = read(runs, name), str(directory_of(runs, name))
     pid, host = record["pid"], record["host"]
+    if record["state"] == LOST:
+        raise UsageError(f"run {name}: {record['error']}; `cloze doctor --fix` clears it")
     if record["state"] != RUNNING:
         raise UsageError(
             f"run {name} does not run (it is {record['state']}); `cloze status {name}` shows it"
@@ -343,13 +367,18 @@ def cancel(
         raise UsageError(
             f"run {name} runs on {host} (process {pid}); cancel it there, or in Prefect's UI"
         )
+    facts, keys = lock.holder_facts(directory), lock.identity()
+    if not lock.is_running(facts) or any(facts.get(key) != record.get(key) for key in keys):
+        raise UsageError(
+            f"run {name} is held by {lock.holder(directory) or 'nobody'}, not by the recorded "
+            f"process {pid}, so nothing is stopped; try again once it has started"
+        )
     grace = _grace(record)
     _cancel_mark(Path(record["path"])).touch()  # tells the process a cancellation from a kill
     report(f"requested process {pid} to end; its trainings have {grace:.0f} s to save a checkpoint")
-    with suppress(ProcessLookupError):
-        os.kill(pid, signal.SIGTERM)
+    lock.send_signal(facts, signal.SIGTERM)
     seconds, builder = grace + PATIENCE_SECONDS, f"process {pid}"
-    if wait_or_kill(directory, builder, lambda: is_locked(directory), pid, seconds, report):
+    if wait_or_kill(directory, builder, lambda: lock.is_locked(directory), facts, seconds, report):
         mark_crashed(runs)
     return read(runs, name)
 

@@ -9,7 +9,6 @@ import logging
 import os
 import socket
 import subprocess
-import sys
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -39,7 +38,7 @@ def tags() -> dict[str, str]:
     """Return MLflow's and Cloze's tags: user, host, command, commit, modified files or not."""
     values = {
         "mlflow.user": user_name(),
-        "mlflow.source.name": Path(sys.argv[0]).name or "cloze",
+        "mlflow.source.name": "cloze",  # under Prefect, the program is its engine
         "mlflow.source.type": "LOCAL",
         "cloze.host": socket.gethostname(),
     }
@@ -117,6 +116,15 @@ def allowed(name: str) -> str:
         letter if letter.isalnum() or letter in "_-./: " else "/" if letter == "@" else "_"
         for letter in str(name)
     )
+
+
+def section_name(figure: str) -> str:
+    """Return a single value's name in its section of MLflow's page: `result/f1`, `time/seconds`.
+
+    Curves have no section, so they come first.
+    """
+    section = "time" if figure.endswith("seconds") else "result"
+    return allowed(f"{section}/{figure}")
 
 
 def metric_name(node: str, figure: str) -> str:

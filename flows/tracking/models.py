@@ -31,6 +31,7 @@ from cloze.core import storage
 from cloze.core.artifacts import artifact
 from cloze.core.artifacts.checkpoints import COMPLETE, pinned
 from cloze.core.errors import DataError
+from cloze.core.humanize import labelled
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -44,6 +45,7 @@ NEWEST = "newest"  # alias of the latest version
 MODEL_ID = "cloze.model"  # id of a LoggedModel: build and step
 FINGERPRINT, CHECKPOINT = "cloze.fingerprint", "cloze.checkpoint"
 NODE, STEP = "cloze.node", "cloze.step"
+FIRST_FIGURES = ("heldout_loss", "accuracy", "f1", "matthews", "pearson", "mean", "loss")  # by rank
 RUN_NAME = "cloze.run_name"  # name of the run that the node belongs to
 LOGGED = "cloze.model_id"  # tag of a version: its LoggedModel's id, which MLflow does not store
 VERSIONS = "mlflow.modelVersions"  # tag of a LoggedModel
@@ -271,6 +273,7 @@ def version(
         if error.error_code != "RESOURCE_ALREADY_EXISTS":
             raise
     versions = client.search_model_versions(f"name='{name}'")
+    current = client.get_logged_model(model.model_id)  # with the metrics logged since
     registered = next(
         (existing for existing in versions if existing.tags.get(LOGGED) == model.model_id), None
     )
@@ -280,11 +283,11 @@ def version(
             model.artifact_location,
             run_id=model.source_run_id,
             tags={**tags, LOGGED: model.model_id},
-            description=_description(tags),
+            description=_description(tags, current),
             model_id=model.model_id,
         )
     # a server sets it, a database client does not
-    if VERSIONS not in client.get_logged_model(model.model_id).tags:
+    if VERSIONS not in current.tags:
         client.set_logged_model_tags(
             model.model_id, {VERSIONS: json.dumps([{"name": name, "version": registered.version}])}
         )
@@ -293,10 +296,14 @@ def version(
     return registered
 
 
-def _description(tags: Mapping[str, str]) -> str:
-    """Return the known parts of `RUN · NODE · step N`."""
+def _description(tags: Mapping[str, str], model: LoggedModel) -> str:
+    """Return the known parts of `RUN · NODE · step N · held-out loss 3.502`."""
     step = f"step {tags[STEP]}" if STEP in tags else ""
-    return " · ".join(part for part in (tags.get(RUN_NAME, ""), tags.get(NODE, ""), step) if part)
+    values = {metric.key.rpartition("/")[2]: metric.value for metric in model.metrics or ()}
+    figure = next((name for name in FIRST_FIGURES if name in values), "")
+    result = labelled(figure, values[figure]).replace("heldout", "held-out") if figure else ""
+    known = (tags.get(RUN_NAME, ""), tags.get(NODE, ""), step, result)
+    return " · ".join(filter(None, known))
 
 
 def _model_name(checkpoint: Checkpoint) -> str:

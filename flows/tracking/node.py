@@ -60,7 +60,7 @@ class MlflowNodeReporter(Reporter):
             "cloze.build": build_id,
             "cloze.artifact": storage.absolute(planned.artifact),
             "cloze.world_size": str(_world_size(planned.node)),
-            **metadata.tags(),
+            **self._records.tags(),
         }
         self.run = self._records.start_node_run(planned, build_id, tags)
         self._spool.tags(self.run, {"mlflow.note.content": self._note(build_id)})
@@ -146,7 +146,10 @@ class MlflowNodeReporter(Reporter):
         self._spool.file(self.run, storage.join(directory, artifact.MANIFEST))
         self._read_files(manifest)
         step = int(manifest.summary.get("steps", 0))
-        compared = set(stages.figures(self._planned.node.stage, manifest.summary))
+        compared = {
+            metadata.section_name(name)
+            for name in stages.figures(self._planned.node.stage, manifest.summary)
+        }
         points = [
             point
             for point in self._spool.metrics(self.run, self._once(result))
@@ -169,7 +172,7 @@ class MlflowNodeReporter(Reporter):
         }
         if self._lines:
             return {
-                name: value
+                metadata.section_name(name): value
                 for name, value in flatten(figures)
                 if name not in self._lines and not _is_nested(name)
             }
@@ -177,7 +180,7 @@ class MlflowNodeReporter(Reporter):
             key.replace("/", "."): number for key, number in manifest.counters.items()
         }
         # a report's scores have node names as keys
-        return {metadata.allowed(name): value for name, value in flatten(figures)}
+        return {metadata.section_name(name): value for name, value in flatten(figures)}
 
     def _read_files(self, manifest: Manifest) -> None:
         """Log the files that the config names: a task's examples, a corpus's sources."""

@@ -104,6 +104,11 @@ class MlflowRunLogger:
         """Start a single command; its node's run is called `name` and has no parent."""
         self.name, self._is_single = name, True
 
+    def tags(self) -> dict[str, str]:
+        """Return the tags of all runs; the source is the command that makes the run again."""
+        source = "cloze" if self._is_single else f"cloze run {self.name}"
+        return {**metadata.tags(), "mlflow.source.name": source}
+
     def node(self, step: PlannedNode) -> MlflowNodeReporter:
         """Return a node's reporter, a context manager."""
         return MlflowNodeReporter(self, step)
@@ -168,7 +173,7 @@ class MlflowRunLogger:
             self.spool.start_sender()
             # MLflow's list is narrow and shows the year itself
             name = f"{self.name} {time.strftime('%m-%d %H:%M')}"
-            tags = {"cloze.kind": "pipeline", "cloze.name": self.name, **metadata.tags()}
+            tags = {"cloze.kind": "pipeline", "cloze.name": self.name, **self.tags()}
             self._parent = self.spool.start_run(name, tags=tags, run=self._run_id)
             self.spool.params(self._parent, metadata.of_run(self._config))
             for file, content in ((CONFIG, self._config), (RESOLVED, self._resolved)):

@@ -32,7 +32,6 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import json
-import math
 import os
 import subprocess
 import sys
@@ -47,6 +46,7 @@ from typing import IO, Any
 
 from cloze.core import storage
 from cloze.core.artifacts.lock import has_name
+from cloze.core.figures import is_finite
 from cloze.core.secrets import redact
 from cloze.flows.tracking import spool_state
 from cloze.flows.tracking.models import Checkpoint
@@ -152,8 +152,10 @@ class Spool:
         points: list[Point] = [
             (key, float(value), step, milliseconds)
             for key, value in flatten(values)
-            if is_number(value)
+            if is_finite(value)
         ]
+        if odd := sorted(key for key, value in flatten(values) if _is_odd(value)):
+            self.tags(run, {f"cloze.not_finite.{key}": f"step {step}" for key in odd})
         if points:
             series_field = {"series": series} if series else {}
             self._write({"op": "metrics", "run": run, "metrics": points, **series_field})
@@ -311,8 +313,8 @@ def open_runs(records: Iterable[Mapping[str, Any]]) -> dict[str, int]:
     return attempts
 
 
-def is_number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+def _is_odd(value: Any) -> bool:
+    return isinstance(value, float) and not is_finite(value)
 
 
 def flatten(values: Mapping[str, Any], prefix: str = "") -> list[tuple[str, Any]]:

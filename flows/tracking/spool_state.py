@@ -26,6 +26,8 @@ ARTIFACTS = "mlflow-artifacts"
 URI = "MLFLOW_TRACKING_URI"  # environment variable
 SQLITE = "sqlite:///"
 EXPERIMENT = "cloze"
+NOTE = "mlflow.note.content"
+DESCRIPTION = "A run of Cloze has a child run for each node, and a group for each matrix section."
 
 
 def connect(uri: str) -> MlflowClient:
@@ -47,7 +49,7 @@ def experiment_id(client: MlflowClient, uri: str) -> str:
     experiment = client.get_experiment_by_name(EXPERIMENT)
     if experiment is None:
         try:
-            location, tags = _artifacts(uri), {KIND: TRAINING}
+            location, tags = _artifacts(uri), {KIND: TRAINING, NOTE: DESCRIPTION}
             return str(client.create_experiment(EXPERIMENT, location, tags))
         except MlflowException as error:
             if error.error_code != "RESOURCE_ALREADY_EXISTS":  # another sender was faster
@@ -155,6 +157,14 @@ def page(directory: Path, run: str, server: str) -> str | None:
     if not cursor.mlflow:
         return None
     return f"{server.rstrip('/')}/#/experiments/{cursor.experiment}/runs/{cursor.mlflow}{MODE}"
+
+
+def home(directory: Path, server: str) -> str:
+    """Return the URL of Cloze's list of runs on an MLflow server; arguments as `page`."""
+    cursors = (read(directory, path.stem) for path in (directory / DIRECTORY).glob("*.json"))
+    experiment = next((cursor.experiment for cursor in cursors if cursor.experiment), "")
+    place = f"experiments/{experiment}/runs" if experiment else "experiments"
+    return f"{server.rstrip('/')}/#/{place}{MODE}"
 
 
 def _change(directory: Path, run: str, change: Callable[[RunCursor], RunCursor]) -> None:

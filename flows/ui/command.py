@@ -17,6 +17,8 @@ from cloze.core.artifacts import lock
 from cloze.core.errors import UsageError, require_packages
 from cloze.flows.graph import plan
 from cloze.flows.run import server_addresses
+from cloze.flows.tracking import spool_state
+from cloze.flows.tracking.spool import DIRECTORY
 from cloze.flows.ui import processes, state
 from cloze.flows.ui.services import choose_port, grace_seconds, mlflow_elsewhere, services
 from cloze.flows.ui.supervisor import Supervisor
@@ -120,8 +122,10 @@ def show(now: Mapping[str, Any], screen: Console, as_json: bool) -> None:
     Args:
         as_json: also print a JSON object to standard output.
     """
+    home = spool_state.home(runs_of_home() / DIRECTORY, now["mlflow"] or "")
     for name, title in TITLES.items():
-        screen.print(f"{title:<9}{now[name]}", soft_wrap=True)
+        page = home if name == "mlflow" and now[name] else now[name]
+        screen.print(f"{title:<9}{page}", soft_wrap=True)
     for service in now["services"].values():
         if service["state"] != "up":
             log = escape(service["log"])

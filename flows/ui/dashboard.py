@@ -4,7 +4,8 @@ It reads run records and the state of the servers, and changes nothing. Graphs, 
 are in Prefect. The page is one file, works without scripts, and its template escapes all text. A
 nonce allows its script and its style.
 
-Routes: `/` the page; `/metrics` for Prometheus; `/health` answers `ok`.
+Routes: `/` the page; `/trend` of the nights and `/report/RUN`, files of the runs directory;
+`/metrics` for Prometheus; `/health` answers `ok`.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from collections.abc import Collection, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.applications import Starlette
@@ -24,13 +26,15 @@ from starlette.responses import HTMLResponse, PlainTextResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
-from cloze.core.humanize import format_duration, format_metrics, templates_in
+from cloze.core.humanize import elapsed, format_duration, templates_in
 from cloze.flows.machine import slots
 from cloze.flows.nightly.journal import Champion, Journal
 from cloze.flows.run import server_addresses, status_file
+from cloze.flows.tracking import spool, spool_state
 from cloze.flows.ui import prometheus
 from cloze.flows.ui.loopback_guard import LOOPBACK, LoopbackOnlyMiddleware
 
+BACK = '<a href="/">Runs</a>'  # on pages that are also files
 TEMPLATES = Path(__file__).parent / "templates"
 REFRESH_SECONDS, IDLE_SECONDS = 3, 15
 HEADERS = {
@@ -69,19 +73,27 @@ def application(runs: Path, port: int, allowed: Collection[str] = ()) -> ASGIApp
     def page(request: Request) -> Response:
         servers = server_addresses.servers(runs)
         rows = run_rows(runs, servers.get("prefect"))
+        mlflow = servers.get("mlflow") and spool_state.home(
+            runs / spool.DIRECTORY, servers["mlflow"]
+        )
         nonce = secrets.token_urlsafe(16)
         busy = (
             any(row["state"] == status_file.RUNNING for row in rows) or servers.get("state") != "up"
         )
         environment = templates_in(TEMPLATES)
-        environment.filters |= {"moment": _format_time, "figures": format_metrics}
+        environment.filters["moment"] = _format_time
         content = environment.get_template("page.html").render(
             nonce=nonce,
             seconds=REFRESH_SECONDS if busy else IDLE_SECONDS,
             place=str(runs),
             runs=rows,
-            links={"Prefect": servers.get("prefect"), "MLflow": servers.get("mlflow")},
-            servers=server_rows(servers),
+            links={
+                "Prefect": servers.get("prefect"),
+                "MLflow": mlflow,
+                "Nights": "/trend" if Journal(runs).trend.exists() else None,
+            },
+            zone=time.strftime("%Z"),
+            servers=server_rows(servers, mlflow),
             slots=slot_rows(),
             champion=_champion(runs),
         )
@@ -91,8 +103,31 @@ def application(runs: Path, port: int, allowed: Collection[str] = ()) -> ASGIApp
         )
         return HTMLResponse(content, headers={**HEADERS, "Content-Security-Policy": policy})
 
+    def trend(request: Request) -> Response:
+        return _file(Journal(runs).trend)
+
+    def report(request: Request) -> Response:
+        return _file(_report(runs, request.path_params["run"]))
+
     routes = [Route("/", page), Route("/metrics", metrics), Route("/health", health)]
+    routes += [Route("/trend", trend), Route("/report/{run}", report)]
     return LoopbackOnlyMiddleware(Starlette(routes=routes), port, allowed)
+
+
+def _file(path: Path | None) -> Response:
+    """Return a page that Cloze has written: its styles are its own, and it runs no script."""
+    if path is None or not path.is_file():
+        return PlainTextResponse("there is no such page yet\n", status_code=404)
+    policy = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; frame-ancestors 'none'"
+    content = path.read_text(encoding="utf-8").replace("<main>", f"<main>{BACK}", 1)
+    return HTMLResponse(content, headers={**HEADERS, "Content-Security-Policy": policy})
+
+
+def _report(runs: Path, run: str) -> Path | None:
+    """Return the newest report page of a run on this disk, if it has one."""
+    known = {path.name: path for path in status_file.directories(runs)}
+    pages = known[run].glob("report*/report.html") if run in known else ()
+    return max(pages, key=lambda page: page.stat().st_mtime, default=None)
 
 
 def run_rows(runs: Path, prefect: str | None) -> list[dict[str, Any]]:
@@ -118,33 +153,43 @@ def run_rows(runs: Path, prefect: str | None) -> list[dict[str, Any]]:
                 "name": record["run"],
                 "state": record["state"],
                 "started": _format_time(record["started"]),
-                "took": format_duration((record["ended"] or time.time()) - record["started"]),
+                "took": _took(record),
                 "done": sum(node["state"] in ("finished", "cached") for node in nodes.values()),
                 "total": len(nodes),
                 "now": [_now(name, node) for name, node in nodes.items() if _is_active(node)],
                 "error": errors[0] if errors else str(record.get("error") or ""),
                 "link": f"{prefect}/runs/flow-run/{flow_run}" if flow_run else None,
+                "report": f"/report/{quote(record['run'])}"
+                if _report(runs, record["run"])
+                else None,
             }
         )
     return rows
 
 
+def _took(record: Mapping[str, Any]) -> str:
+    states = {node["state"] for node in record["nodes"].values()}
+    is_cached = states == {status_file.CACHED}  # a rerun of finished work takes no time
+    return "cached" if is_cached else format_duration(elapsed(record))
+
+
 def _is_active(node: Mapping[str, Any]) -> bool:
-    return node["state"] in (status_file.RUNNING, status_file.QUEUED)
+    return node["state"] in (status_file.RUNNING, status_file.QUEUED, status_file.RETRYING)
 
 
 def _now(name: str, node: Mapping[str, Any]) -> str:
-    return f"{name}: {node['why']}" if node["state"] == status_file.QUEUED else name
+    return name if node["state"] == status_file.RUNNING else f"{name}: {node['why']}"
 
 
-def server_rows(servers: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return a row for each server in `state.json`."""
+def server_rows(servers: Mapping[str, Any], mlflow: str | None = None) -> list[dict[str, Any]]:
+    """Return a row for each server in `state.json`; `mlflow`: page to open for MLflow."""
     return [
         {
             **{key: service[key] for key in ("title", "state", "address", "restarts", "last")},
+            **({"address": mlflow} if name == "mlflow" and mlflow else {}),
             "uptime": format_duration(time.time() - service["since"]) if service["since"] else "",
         }
-        for service in servers.get("services", {}).values()
+        for name, service in servers.get("services", {}).items()
     ]
 
 

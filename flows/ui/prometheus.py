@@ -29,6 +29,7 @@ STATES = (
     status_file.FAILED,
     status_file.CANCELLED,
     status_file.CRASHED,
+    status_file.LOST,
 )
 GB = 1e9
 

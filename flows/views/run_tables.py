@@ -19,7 +19,7 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from cloze.core.humanize import format_bytes, format_count, format_duration, labelled
+from cloze.core.humanize import elapsed, format_bytes, format_count, format_duration, labelled
 from cloze.flows.graph.estimate import Estimate, estimate_error
 from cloze.flows.graph.plan import PlannedNode
 from cloze.flows.views.terminal import MAX_LINES, ellipsized, group_instances, table_of
@@ -246,16 +246,19 @@ def estimate_error_lines(last: Mapping[str, Any] | None, when: str = "Last time"
 
 STYLES = {
     "running": "bold cyan",
+    "retrying": "yellow",
+    "stopped": "yellow",
     "queued": "yellow",
     "finished": "green",
     "cached": "dim",
     "failed": "bold red",
     "crashed": "bold red",
+    "lost": "bold red",
     "cancelled": "yellow",
 }
 FIGURES = 2  # number of metrics shown for a running node
 # states with a line of their own
-DETAILED = ("running", "queued", "failed", "crashed", "stopped")
+DETAILED = ("running", "retrying", "queued", "failed", "crashed", "stopped")
 # entries that are not measurements
 WORDS = ("note", "step", "warning", "device", "precision", "engine")
 
@@ -279,13 +282,12 @@ def show_runs(out: Console, records: Mapping[str, Mapping[str, Any]]) -> None:
     for name, record in sorted(records.items(), key=lambda item: -item[1]["started"]):
         nodes = record["nodes"]
         done_count = sum(node["state"] in ("finished", "cached") for node in nodes.values())
-        end_time = record["ended"] or time.time()
         table.add_row(
             name,
             state(record["state"]),
             f"{done_count}/{len(nodes)}",
             when(record["started"]),
-            format_duration(end_time - record["started"]),
+            format_duration(elapsed(record)),
             ellipsized(_now(nodes)),
         )
     out.print(table)
@@ -294,7 +296,7 @@ def show_runs(out: Console, records: Mapping[str, Mapping[str, Any]]) -> None:
 def _now(nodes: Mapping[str, Mapping[str, Any]]) -> str:
     by_state = {
         node_state: [name for name, node in nodes.items() if node["state"] == node_state]
-        for node_state in ("failed", "crashed", "running", "queued")
+        for node_state in ("failed", "crashed", "retrying", "running", "queued")
     }
     return "; ".join(
         f"{node_state}: {', '.join(names)}" for node_state, names in by_state.items() if names
@@ -303,10 +305,9 @@ def _now(nodes: Mapping[str, Mapping[str, Any]]) -> str:
 
 def show_run(out: Console, directory: str, record: Mapping[str, Any]) -> None:
     """Print one line per node."""
-    seconds = (record["ended"] or time.time()) - record["started"]
     out.print(
         f"[bold]{escape(record['run'])}[/] {state(record['state'])}  started "
-        f"{when(record['started'])}, {format_duration(seconds)}"
+        f"{when(record['started'])}, {format_duration(elapsed(record))}"
         f"  process {record['pid']} on {record['host']}"
     )
     columns = ("node", "state", "took", "left", "what")
@@ -318,7 +319,7 @@ def show_run(out: Console, directory: str, record: Mapping[str, Any]) -> None:
         members = [nodes[name] for name in names]
         states = Counter(node["state"] for node in members).most_common()
         started = [node for node in members if node.get("started")]
-        took = sum((node.get("ended") or time.time()) - node["started"] for node in started)
+        took = sum(map(elapsed, started))
         left = members[0].get("seconds_left") if len(members) == 1 else None
         text = ", ".join(f"{count} {name}" for name, count in states)
         table.add_row(
@@ -329,7 +330,8 @@ def show_run(out: Console, directory: str, record: Mapping[str, Any]) -> None:
             ellipsized(_node_summary(members[0]) if len(members) == 1 else text),
         )
     out.print(table)
-    for line in estimate_error_lines(estimate_error(record), "Estimates"):
+    scope = "Estimates" if record["ended"] else "Estimates of the finished nodes"
+    for line in estimate_error_lines(estimate_error(record), scope):
         out.print(f"[dim]{escape(line)}[/]")
     for name, node in nodes.items():
         if node.get("error") and node["state"] in ("failed", "crashed", "stopped"):
@@ -340,7 +342,9 @@ def show_run(out: Console, directory: str, record: Mapping[str, Any]) -> None:
 
 
 def _node_summary(node: Mapping[str, Any]) -> str:
-    if node["state"] == "running" and "done" in node:
+    if node["state"] in ("finished", "cached"):
+        return Path(node["artifact"]).name
+    if node["state"] in ("running", "failed", "stopped", "crashed") and "done" in node:
         total = f"/{format_count(node['total'])}" if node.get("total") else ""
         numbers = [
             (name, amount)
@@ -349,6 +353,5 @@ def _node_summary(node: Mapping[str, Any]) -> str:
         ]
         figures = "  ".join(labelled(key, value) for key, value in numbers[:FIGURES])
         return f"{format_count(node['done'])}{total} {node.get('unit', '')}  {figures}".rstrip()
-    if node["state"] in ("finished", "cached"):
-        return Path(node["artifact"]).name
-    return str(node.get("why") or "")
+    has_ended = node["state"] in ("failed", "stopped", "crashed")  # its error is below the table
+    return "" if has_ended else str(node.get("why") or "")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import posixpath
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -12,10 +13,12 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
+from cloze.core.figures import is_finite
 from cloze.core.humanize import format_duration
 from cloze.core.stages.execute import BuildResult
 from cloze.flows.graph.stages import headline, lower_is_better
 
+UNWRAPPED = 100_000  # columns
 MAX_LINES = 40  # nodes with a line each
 FEWEST = 3  # minimum number of instances that share a line
 
@@ -48,12 +51,19 @@ def group_instances(
 
 def console() -> Console:
     """Return the console of progress and notes: standard error, silent with --quiet."""
-    return Console(stderr=True, highlight=False, emoji=False, quiet=_has_flag("quiet"))
+    return _unwrapped(Console(stderr=True, highlight=False, emoji=False, quiet=_has_flag("quiet")))
 
 
 def output() -> Console:
     """Return the console of results, standard output; `:key:` in a text is no emoji."""
-    return Console(highlight=False, emoji=False)
+    return _unwrapped(Console(highlight=False, emoji=False))
+
+
+def _unwrapped(console: Console) -> Console:
+    """Give a console that is no terminal lines of any length: grep finds no half of a name."""
+    if not console.is_terminal and "COLUMNS" not in os.environ:
+        console.width = UNWRAPPED
+    return console
 
 
 def is_verbose() -> bool:
@@ -154,7 +164,7 @@ def _mean(results: Sequence[BuildResult]) -> str:
     """Return the mean and the best value of the artifacts' main metric."""
     metrics = [item.manifest.summary.get("metrics") or {} for item in results]
     name = str(results[0].manifest.summary.get("metric") or next(iter(metrics[0]), ""))
-    values = [value for item in metrics if isinstance(value := item.get(name), (int, float))]
+    values = [value for item in metrics if is_finite(value := item.get(name))]
     if not values:
         return ""
     best = min(values) if lower_is_better(name) else max(values)

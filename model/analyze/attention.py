@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from cloze.core.errors import UsageError
+from cloze.core.humanize import an
 from cloze.model import checkpoint
 from cloze.model.analyze.attention_stage import AttentionConfig
 from cloze.model.data.batch import move
@@ -81,7 +82,7 @@ class AttentionReader:
         attentions = [module for module in encoder.modules() if isinstance(module, SelfAttention)]
         if not attentions or not isinstance(encoder, Encoder):
             raise UsageError(
-                f"{path} is a {loaded.model.family} model, whose encoder records no attention "
+                f"{path} is {an(loaded.model.family)} model, whose encoder records no attention "
                 f"maps; use another family"
             )
         return cls(

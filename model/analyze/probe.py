@@ -11,6 +11,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
+from cloze.core.figures import check_figures, goodness
 from cloze.core.stages.stage import BuildContext, StageResult
 from cloze.model import checkpoint
 from cloze.model.analyze.layer_stages import SPLITS, ProbeConfig
@@ -60,6 +61,11 @@ def run(config: ProbeConfig, build: BuildContext) -> StageResult:
             spans[name].features(word_states(token_states(encoder, own, device), own))
             for name, own in samples.items()
         ]
+        largest = {
+            f"feature of {split}": float(own.abs().max())
+            for split, own in zip(samples, found, strict=True)
+        }
+        check_figures("probe", largest)
         standardize(*found)
         return found
 
@@ -67,7 +73,7 @@ def run(config: ProbeConfig, build: BuildContext) -> StageResult:
     trainer = _Trainer(config, task, examples["dev"], spans, device)
     layers, mix = trainer.trained(features(encoder))
     metric = trainer.metric
-    best = max(layers, key=lambda layer: layer[metric])
+    best = max(layers, key=lambda layer: goodness(layer[metric]))
     metrics = {metric: best[metric], **best, "best_layer": best["layer"]}
     del metrics["layer"]
     metrics |= {name: mix[name] for name in ("center_of_gravity", "expected_layer")}

@@ -13,7 +13,8 @@ import torch
 from torch import Tensor, distributed
 
 from cloze.core import storage
-from cloze.core.errors import UsageError
+from cloze.core.errors import NotFiniteError, UsageError
+from cloze.core.figures import check_figures
 from cloze.model import checkpoint
 from cloze.model.checkpoint import LoadedCheckpoint
 from cloze.model.data.batch import move, prefetch_batches
@@ -67,6 +68,8 @@ def predict(
 
     Raises:
         EvaluationInterrupted: a rank must stop.
+        NotFiniteError: an answer is NaN throughout. The largest of NaN logits is class 0, so its
+            accuracy would look like that of a model that works.
     """
     training, select = objective.training, select or objective.task.select_outputs
     lengths = samples.lengths
@@ -80,6 +83,7 @@ def predict(
     numbers = range(world.rank, world.rank + len(batches), world.size)
     rank_batches = [batches[min(number, len(batches) - 1)] for number in numbers]
     rank_answers: list[tuple[int, Any]] = []
+    is_nan = False
 
     def selected(prefetched: Iterable[Batch]) -> Iterator[tuple[Ints, tuple[Tensor, ...]]]:
         for number, indices, batch in zip(numbers, rank_batches, prefetched, strict=True):
@@ -97,16 +101,26 @@ def predict(
             (samples.batch(indices, objective.layout) for indices in rank_batches), world.device
         ) as prefetched:
             for indices, arrays in read_async(selected(prefetched)):
+                is_nan |= any(map(_has_nan_row, arrays))
                 rows = zip(*arrays, strict=True) if len(arrays) > 1 else arrays[0]
                 rank_answers += zip(indices.tolist(), rows, strict=True)
     finally:
         objective.train(training)
-    answers_by_rank = [rank_answers]
+    by_rank = [(is_nan, rank_answers)]
     if world.size > 1:
-        answers_by_rank *= world.size
-        distributed.all_gather_object(answers_by_rank, rank_answers, group=world.control)
-    answers = {number: answer for own in answers_by_rank for number, answer in own}
+        by_rank *= world.size
+        distributed.all_gather_object(by_rank, (is_nan, rank_answers), group=world.control)
+    check_figures(
+        objective.task.name, {"output": math.nan if any(nan for nan, _ in by_rank) else 0}
+    )
+    answers = {number: answer for _, own in by_rank for number, answer in own}
     return [answers[number] for number in range(len(samples))]
+
+
+def _has_nan_row(array: npt.NDArray[Any]) -> bool:
+    """Return whether a row is NaN throughout; padding of a sound model may be NaN in places."""
+    is_float = np.issubdtype(array.dtype, np.floating) and array.size
+    return bool(is_float and np.isnan(array.reshape(len(array), -1)).all(axis=1).any())
 
 
 def predict_split(
@@ -340,7 +354,10 @@ class DevEvaluator:
     def __call__(
         self, step: int, position: ScheduleProgress, stop_requested: Callable[[], bool]
     ) -> Figures:
-        predictions = predict_split(self._objective, self._dev, self._world, stop_requested)
+        try:
+            predictions = predict_split(self._objective, self._dev, self._world, stop_requested)
+        except NotFiniteError:  # never the best; the training goes on, and may recover
+            return {self.best_metric: math.nan}
         self._newest = step, predictions
         scores = self._objective.task.score(self._dev.examples, predictions)
         return {f"dev_{name}": value for name, value in scores.items()}

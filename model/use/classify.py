@@ -150,13 +150,13 @@ class TextClassificationPipeline(FinetunedModel):
         Raises:
             UsageError: the task has no label `entailment`, or reads no pairs.
         """
-        self._check("labels", texts, pairs)
-        names = [str(name).lower() for name in self.metadata["labels"]]
+        names = [str(name).lower() for name in self.metadata.get("labels") or ()]
         if "entailment" not in names:
             raise UsageError(
                 f"task {self.task.name} of {self.path} has no label entailment (it has"
-                f" {', '.join(names)}); name a model that was fine-tuned on mnli or rte"
+                f" {', '.join(names) or 'none'}); name a model that was fine-tuned on mnli or rte"
             )
+        self._check("labels", texts, pairs)
         logits: Floats = self.outputs(self.encode_texts(texts, pairs))[:, names.index("entailment")]
         return logits
 

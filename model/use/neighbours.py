@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from cloze.core.errors import DataError, UsageError
+from cloze.core.humanize import an
 from cloze.model import checkpoint
 from cloze.model.tasks.files import documents
 from cloze.model.train.precision import placement
@@ -56,7 +57,7 @@ class StaticWords:
             pieces = tokenizer.load(loaded.tokenizer)
         if loaded.model.family != FAMILY:
             raise UsageError(
-                f"static ({path}) is a {loaded.model.family} model, whose vectors depend on the "
+                f"static ({path}) is {an(loaded.model.family)} model, whose vectors depend on the "
                 f"sentence; name vectors that `cloze static-vectors` made"
             )
         vectors = loaded.state[WORDS].numpy()

@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from cloze.core import storage
 from cloze.core.errors import UsageError
+from cloze.core.figures import check_figures
 from cloze.core.stages.stage import BuildContext, StageResult
 from cloze.model.tasks.files import METRICS, write_json
 from cloze.model.tasks.formats.contrasts import Contrast, read_contrasts
@@ -37,6 +38,7 @@ def run(config: ScoreConfig, build: BuildContext) -> StageResult:
     Raises:
         UsageError: no data is given, or the checkpoint has no language-model head.
         DataError: checkpoint or data is missing or damaged, or a sentence is too long.
+        NotFiniteError: a sentence has no finite log-likelihood.
     """
     if config.data is None:
         raise UsageError(
@@ -59,6 +61,7 @@ def run(config: ScoreConfig, build: BuildContext) -> StageResult:
     scored = scorer.scored(texts, where.__getitem__, progress, starts)
     values = iter([sentence.score(config.normalize) for sentence in scored])
     scores = [list(itertools.islice(values, len(own.sentences))) for own in contrasts]
+    check_figures("score", {"log-likelihood": float(sum(map(sum, scores)))})
     points = correct(scores)
     groups: dict[str, list[str | None]] = {
         "by_phenomenon": [contrast.phenomenon for contrast in contrasts],

@@ -20,6 +20,7 @@ from cloze.core.arrow import open_arrow, read_arrow, write_arrow
 from cloze.core.artifacts import artifact, fingerprints
 from cloze.core.artifacts.artifact import TRAIN, Manifest
 from cloze.core.errors import DataError, UsageError
+from cloze.core.humanize import an
 from cloze.core.random_keys import U64
 from cloze.pipeline.dataset import schema
 from cloze.pipeline.dataset.merge import bucket_borders
@@ -129,7 +130,7 @@ class BaseDataset:
         manifest = artifact.read_manifest(path)
         if manifest.stage != "dataset":
             raise UsageError(
-                f"{path} contains a {manifest.stage} artifact, not a dataset; --append takes one "
+                f"{path} contains {an(manifest.stage)} artifact, not a dataset; --append takes one "
                 f"that `cloze dataset` made"
             )
         if manifest.version != version:

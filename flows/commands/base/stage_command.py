@@ -329,6 +329,9 @@ def _build(arguments: StageArguments, more: Callable[[BuildResult], dict[str, An
     extra = more(result) if more else {}
     if arguments.as_json:
         content = {**plan.result_json(result), **extra}
-        if is_transient:
-            del content["artifact"]
-        emit(content)
+        emit(without_deleted(content, result.artifact) if is_transient else content)
+
+
+def without_deleted(content: dict[str, Any], directory: str) -> dict[str, Any]:
+    """Return the content without the paths of a directory that ends with the command."""
+    return {key: value for key, value in content.items() if not str(value).startswith(directory)}

@@ -7,7 +7,6 @@ Everything changes one `TrainerState`, and the order of the changes makes resumi
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -18,6 +17,7 @@ import torch
 from cloze.core import storage
 from cloze.core.artifacts import artifact
 from cloze.core.errors import StoppedError
+from cloze.core.figures import goodness
 from cloze.core.processes import RankPhase
 from cloze.core.stages.stage import BuildContext, Reporter
 from cloze.model.data.batch import Prefetch
@@ -326,13 +326,11 @@ class _TrainingLoop:
             line |= {
                 name.replace(HELDOUT, f"{HELDOUT}ema_", 1): value for name, value in metrics.items()
             }
-        metric, best = evaluator.best_metric, progress.best
-        value = line.get(metric)
-        if value is None or math.isnan(value):
-            return
-        sign = 1 if evaluator.higher_is_better else -1
-        if best is None or sign * value > sign * best[metric]:
-            progress.best = {"step": progress.step, metric: value}
+        metric, best = evaluator.best_metric, progress.best or {}
+        values = line.get(metric), best.get(metric)
+        own, highest = (goodness(v, lower_is_better=not evaluator.higher_is_better) for v in values)
+        if own > highest:
+            progress.best = {"step": progress.step, metric: line[metric]}
 
     def _require_finite_weights(self) -> None:
         if not all_weights_finite(self.training.trained.model, self.world):

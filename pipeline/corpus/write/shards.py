@@ -16,6 +16,7 @@ from cloze.core import storage
 from cloze.core.arrow import read_arrow, write_arrow
 from cloze.core.artifacts import artifact
 from cloze.core.errors import DataError
+from cloze.core.humanize import an
 from cloze.core.ragged import I64, offsets_of
 from cloze.core.random_keys import U64
 from cloze.pipeline.corpus.read.intermediate import CORPUS, IntermediateFile, copied_buffer
@@ -59,8 +60,8 @@ class CorpusShards:
         files = sorted((entry.path, entry.size) for entry in shards)  # without dropped/
         if manifest.stage not in STAGES or not files:
             raise DataError(
-                f"{path} contains a {manifest.stage} artifact with {len(files)} Arrow files, not a "
-                f"corpus; name one that `cloze corpus` made"
+                f"{path} contains {an(manifest.stage)} artifact with {len(files)} Arrow files, not "
+                f"a corpus; name one that `cloze corpus` made"
             )
         return cls(
             path=path,

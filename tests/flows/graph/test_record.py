@@ -6,22 +6,29 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from cloze.core.artifacts.lock import locked
+from cloze.core.artifacts.lock import identity, is_running, locked, send_signal
 from cloze.core.config import StageConfig
-from cloze.core.errors import DataError
+from cloze.core.errors import DataError, UsageError
+from cloze.core.humanize import elapsed
 from cloze.core.stages.execution import Execution
 from cloze.flows.graph.nodes import Node
 from cloze.flows.graph.plan import PlannedNode
 from cloze.flows.run import status_file
+from cloze.flows.ui.prometheus import metrics
 
 
 def step(name: str, cached: bool = False) -> PlannedNode:
@@ -159,7 +166,7 @@ def test_a_run_whose_lease_nobody_holds_has_crashed(directory: Path) -> None:
     assert status_file.mark_crashed(directory.parent) == []
 
 
-def test_a_run_of_another_host_is_not_called_dead_before_a_day_of_silence(directory: Path) -> None:
+def test_a_run_of_another_host_is_lost_once_its_lease_has_expired(directory: Path) -> None:
     """A file system need not show other hosts' locks: here nobody seems to hold the lease."""
     told = begun(directory, "a")
     told.update(host="elsewhere")
@@ -169,12 +176,90 @@ def test_a_run_of_another_host_is_not_called_dead_before_a_day_of_silence(direct
         == status_file.mark_crashed(directory.parent)
         == []
     )
-    yesterday = time.time() - 25 * 3600
-    os.utime(told.path, (yesterday, yesterday))
-    assert status_file.read(directory.parent, "night")["state"] == "crashed"
+    recently, before = time.time() - 300, time.time() - status_file.LEASE_SECONDS - 60
+    os.utime(told.path, (recently, recently))  # storage may stall for minutes
+    assert status_file.read(directory.parent, "night")["state"] == "running"
+    os.utime(told.path, (before, before))
+    found = status_file.read(directory.parent, "night")
+    assert found["state"] == "lost"
+    assert re.search(r"no sign of life from process \d+ on elsewhere for 11", found["error"])
+    with pytest.raises(UsageError, match="`cloze doctor --fix` clears it"):
+        status_file.cancel(directory.parent, "night")
+    assert b"cloze_node_done" in metrics(directory.parent)
+    assert b"cloze_node_done{" not in metrics(directory.parent)
+    assert b'cloze_runs{state="lost"} 1.0' in metrics(directory.parent)
     for write in (False, True):
         assert status_file.mark_crashed(directory.parent, write=write) == ["night"]
     assert status_file.mark_crashed(directory.parent) == []
+    assert on_disk(told)["state"] == "crashed"
+    told.write()  # it lives after all: its next write says so
+    assert status_file.read(directory.parent, "night")["state"] == "running"
+
+
+def test_the_lease_is_renewed_without_progress_and_not_after_the_end(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(status_file, "RENEW_SECONDS", 0.02)
+    told = begun(directory, "a")
+    os.utime(told.path, (0, 0))
+    deadline = time.monotonic() + 10
+    while not told.path.stat().st_mtime and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert told.path.stat().st_mtime > 0
+    told.path.unlink()  # `cloze clean` removes a run's directory
+    time.sleep(0.1)
+    assert not told.path.exists()
+    told.end(status_file.FINISHED)
+
+
+@given(st.lists(st.sampled_from([1e9, 1.7e9, 3e9]), min_size=2, max_size=5))
+@settings(max_examples=20, deadline=None)
+def test_whatever_the_clocks_of_the_hosts_say_the_last_start_is_the_newest(
+    clocks: list[float],
+) -> None:
+    with tempfile.TemporaryDirectory() as name, pytest.MonkeyPatch.context() as patch:
+        directory = Path(name) / "night"
+        (directory / "_status").mkdir(parents=True)
+        old = '{"id": "old", "state": "finished"}'  # named by the clock, as before
+        (directory / "_status" / "1999999999999-abc.json").write_text(old)
+        for clock in clocks:
+            patch.setattr(time, "time", lambda clock=clock: clock)
+            told = begun(directory, "a")
+            told.node("a", status_file.RUNNING)
+            patch.setattr(time, "time", lambda clock=clock: clock - 3600)
+            assert elapsed(told.content) == 0
+            told.end(status_file.FINISHED)
+            found = status_file.read(directory.parent, "night")
+            assert found["id"] == told.id
+            assert elapsed(found) >= 0
+            assert elapsed(found["nodes"]["a"]) >= 0
+
+
+def test_cancel_signals_no_process_but_the_one_that_holds_the_run(directory: Path) -> None:
+    """A stale record, and a start that holds the lock and has written no record yet."""
+    stranger = subprocess.Popen(["sleep", "60"])
+    try:
+        told = begun(directory, "a")
+        for facts in ({"pid": stranger.pid}, {"start": "1"}, {"boot": "another boot pid:[1]"}):
+            told.update(**{**identity(), **facts})
+            with (
+                locked(str(directory)),
+                pytest.raises(UsageError, match=r"is held by process \d+ .* nothing is stopped"),
+            ):
+                status_file.cancel(directory.parent, "night")
+        assert stranger.poll() is None
+    finally:
+        stranger.kill()
+        stranger.wait()
+
+
+def test_an_identity_is_of_one_process_only() -> None:
+    own = identity()
+    assert is_running(own)
+    assert send_signal(own, 0)
+    for other in ({"start": "1"}, {"host": "elsewhere"}, {"boot": "x"}, {"pid": 2**22 + 1}):
+        assert not send_signal({**own, **other}, signal.SIGKILL)
+    assert not is_running({})
 
 
 def test_a_killed_process_leaves_a_crashed_run(directory: Path) -> None:
@@ -201,7 +286,6 @@ def test_the_newest_is_read_the_oldest_go_and_a_torn_one_is_passed_over(
         told = begun(directory, "a")
         told.end(status_file.FINISHED)
         ids.append(told.id)
-        time.sleep(0.002)  # names hold milliseconds
     assert len(status_file.records_in(directory)) == 3
     assert status_file.read(directory.parent, "night")["id"] == ids[-1]
     status_file.records_in(directory)[-1].write_text("{")

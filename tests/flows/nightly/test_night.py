@@ -353,7 +353,7 @@ def test_the_page_tells_of_all_and_escapes_what_it_shows(tmp_path: Path) -> None
     )
     page = write_trend(journal, "Europe/Zurich").read_text()
     assert "<script" not in page
-    assert page.count("&lt;script&gt;") == 3  # run, reason, failure
+    assert page.count("&lt;script&gt;") == 5  # run, also beside its two points; reason; failure
     assert "1970-01-02 01:43" in page  # 89,000 s after the epoch, an hour east
     assert page.count("<svg") == 2  # the task, the perplexity
     assert "why 2" in page

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from cloze.flows.prefect.node import TaskRunReporter, node_of
+from cloze.flows.prefect.node import TaskRunReporter, log_warnings, node_of
 from cloze.flows.run.session import RunParameters, RunSession
 
 
@@ -39,3 +39,15 @@ def test_the_last_line_of_a_training_keeps_its_loss(
         reporter.progress(6, 6, "steps", {"memory_bytes": 1 << 30})
     assert caplog.messages[-1] == bar.text
     assert bar.text.startswith("6/6 steps, loss 7.25, ")
+
+
+@pytest.mark.parametrize("warnings", [[], ["only 497 rows to train on: see why"], ["a; b", "c"]])
+def test_a_stage_s_warnings_are_warnings_and_no_part_of_the_state(
+    warnings: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    log = logging.getLogger("tests.warnings")
+    text = "".join(["497 rows, 2 shards", *(f"; warning: {warning}" for warning in warnings)])
+    with caplog.at_level(logging.INFO, log.name):
+        assert log_warnings(text, log) == "497 rows, 2 shards"
+    assert caplog.messages == warnings
+    assert {record.levelno for record in caplog.records} <= {logging.WARNING}

@@ -143,9 +143,10 @@ def test_what_is_finished_tells_its_figures_files_and_last_checkpoint(
     assert sorted(point for point in points if point[0] == "loss") == [
         ("loss", 1.5, 20)
     ]  # once, at its step
-    assert ("parameters", 9.0, 0) in points
+    assert ("result/parameters", 9.0, 0) in points
+    assert ("time/seconds", 3.0, 0) in points
     assert not [
-        point for point in points if point[0].startswith("classes")
+        point for point in points if "classes" in point[0]
     ]  # facts of the data are no figures of a training
     assert [Path(line["path"]).name for line in reported(records, "file")] == [
         "card.html",
@@ -155,7 +156,7 @@ def test_what_is_finished_tells_its_figures_files_and_last_checkpoint(
     assert sorted(point[0] for point in model["metrics"]) == [
         "heldout_loss",
         "loss",
-        "tokens_per_second",
+        "result/tokens_per_second",
     ]
     params: dict[str, str] = {}
     for line in reported(records, "params"):

@@ -126,3 +126,10 @@ def test_a_model_without_entailment_is_refused(tmp_path: Path) -> None:
     path = tuned(tmp_path, "classifier", 2, {"name": "mrpc", "labels": ["0", "1"], "pairs": True})
     with pytest.raises(UsageError, match="has no label entailment"):
         next(cloze.load(path).batch("classify", ["text"], labels="a,b"))
+
+
+def test_labels_for_a_model_of_single_texts_are_refused_by_what_is_missing(tmp_path: Path) -> None:
+    task = {"name": "sst2", "labels": ["negative", "positive"], "pairs": False}
+    path = tuned(tmp_path, "classifier", 2, task)
+    with pytest.raises(UsageError, match=r"has no label entailment \(it has negative, positive\)"):
+        next(cloze.load(path).batch("classify", ["A fine film."], labels="politics,sports"))

@@ -1,0 +1,40 @@
+"""The rule for figures that are not finite: wherever figures are compared, they lose.
+
+NaN compares as neither better nor worse, so `max` and `min` may choose it. An evaluation with such
+a figure has failed: `check_figures` raises.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any, TypeGuard
+
+from cloze.core.errors import NotFiniteError
+
+
+def is_finite(value: Any) -> TypeGuard[float]:
+    """Return whether `value` is a number, no truth value, and neither NaN nor infinite."""
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    return is_number and math.isfinite(value)
+
+
+def goodness(value: Any, *, lower_is_better: bool = False) -> float:
+    """Return the key by which figures are ranked, highest first; missing and not finite: -inf."""
+    if not is_finite(value):
+        return -math.inf
+    return -float(value) if lower_is_better else float(value)
+
+
+def check_figures(subject: str, figures: Mapping[str, Any]) -> None:
+    """Check that no number among the figures is NaN or infinite; what is missing passes.
+
+    Raises:
+        NotFiniteError: one is.
+    """
+    for name, value in figures.items():
+        if isinstance(value, float) and not math.isfinite(value):
+            raise NotFiniteError(
+                f"{subject}: {name} is {value}, so this evaluation has failed; use an earlier "
+                f"checkpoint, or train again with a lower learning_rate"
+            )

@@ -1,0 +1,91 @@
+"""What MLflow shows first: sections of metrics, versions with a figure, names that were typed."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from prefect.utilities.names import generate_slug
+
+from cloze.flows.prefect import graph_run
+from cloze.flows.tracking import metadata, models
+from cloze.flows.tracking.run_logger import MlflowRunLogger
+from cloze.flows.tracking.spool import Spool
+
+
+@pytest.mark.parametrize(
+    ("figure", "name"),
+    [
+        ("seconds", "time/seconds"), ("checkpoint_seconds", "time/checkpoint_seconds"),
+        ("tokens_per_second", "result/tokens_per_second"), ("accuracy", "result/accuracy"),
+        ("count.dropped.short", "result/count.dropped.short"), ("f1@5", "result/f1/5"),
+    ],
+)  # fmt: skip
+def test_single_values_have_their_section(figure: str, name: str) -> None:
+    assert metadata.section_name(figure) == name
+
+
+@pytest.mark.parametrize(
+    ("values", "end"),
+    [
+        ({"loss": 2.0, "heldout_loss": 3.50219}, " · held-out loss 3.502"),
+        ({"result/accuracy": 0.9125, "time/seconds": 3.0}, " · accuracy 0.9125"),
+        ({"time/seconds": 3.0}, ""),
+        ({}, ""),
+    ],
+)
+def test_a_version_says_the_figure_by_which_one_chooses(values: dict[str, float], end: str) -> None:
+    metrics = [SimpleNamespace(key=key, value=value) for key, value in values.items()]
+    tags = {models.RUN_NAME: "sample", models.NODE: "pretrain", models.STEP: "60"}
+    model: Any = SimpleNamespace(metrics=metrics)
+    assert models._description(tags, model) == f"sample · pretrain · step 60{end}"
+
+
+@pytest.mark.parametrize(
+    "name", ["my first run", "ablation-3", "bert", "first", "mein-lauf", "Über-Lauf", "a-b-c", "x-"]
+)
+def test_a_typed_name_stays(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = SimpleNamespace(name=name, parameters={}, scheduled_start_time=None)
+    monkeypatch.setattr(graph_run, "flow_run", run)
+    assert graph_run.run_name() == name
+
+
+def test_a_drawn_name_becomes_config_and_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [*(generate_slug(2) for _ in range(100)), None, ""]:
+        run = SimpleNamespace(name=name, parameters={"config": "a/demo.yaml"})
+        run.scheduled_start_time = None
+        monkeypatch.setattr(graph_run, "flow_run", run)
+        assert graph_run.run_name().startswith("demo ")
+
+
+def test_a_figure_that_is_not_finite_is_marked_and_the_others_arrive(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Spool, "start_sender", lambda spool: None)
+    spool = Spool(tmp_path, "http://127.0.0.1:9")
+    run = spool.start_run("x")
+    spool.line(run, {"step": 7, "loss": math.nan, "grad_norm": math.inf, "skipped": 1, "note": "x"})
+    spool.close()
+    lines = [
+        json.loads(line) for path in tmp_path.glob("*.jsonl") for line in path.read_text().split("\n")
+        if line
+    ]  # fmt: skip
+    tags = {key: value for line in lines for key, value in (line.get("tags") or {}).items()}
+    odd = {key: value for key, value in tags.items() if "not_finite" in key}
+    assert odd == {"cloze.not_finite.grad_norm": "step 7", "cloze.not_finite.loss": "step 7"}
+    assert [line["metrics"][0][:3] for line in lines if line["op"] == "metrics"] == [
+        ["skipped", 1.0, 7]
+    ]
+
+
+def test_the_source_of_a_run_is_its_command(tmp_path: Path) -> None:
+    logger = MlflowRunLogger(tmp_path)
+    logger.begin("sample", {}, {})
+    assert logger.tags()["mlflow.source.name"] == "cloze run sample"
+    logger = MlflowRunLogger(tmp_path)
+    logger.begin_single("corpus x")
+    assert logger.tags()["mlflow.source.name"] == "cloze"

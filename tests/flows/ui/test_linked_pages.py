@@ -1,0 +1,123 @@
+"""The pages link each other, keep words whole, say their zone, and follow a dark screen."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from starlette.testclient import TestClient
+
+from cloze.core.humanize import templates_in
+from cloze.flows.nightly.journal import Journal
+from cloze.flows.nightly.result import render_trend
+from cloze.flows.report.graph_picture import NodePicture, graph_svg
+from cloze.flows.report.page import render
+from cloze.flows.report.plots import bars
+from cloze.flows.tracking import spool_state
+from cloze.flows.ui.dashboard import application
+from tests.flows.nightly.test_night import result
+
+ROOT = Path(__file__).parents[3] / "flows"
+TEMPLATES = (
+    "ui/templates/page.html",
+    "nightly/templates/trend.html",
+    "report/templates/report.html",
+)
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> TestClient:
+    (tmp_path / "sample" / "_status").mkdir(parents=True)
+    node = {"stage": "corpus", "state": "cached"}
+    record = {"run": "sample", "state": "finished", "pid": 1, "host": "h", "started": 1e9}
+    record |= {"ended": 1e9 + 0.1, "nodes": {"corpus": node}}
+    (tmp_path / "sample" / "_status" / "1-a.json").write_text(json.dumps(record))
+    client = TestClient(application(tmp_path, 8090), base_url="http://127.0.0.1:8090")
+    client.runs = tmp_path  # type: ignore[attr-defined]
+    return client
+
+
+def test_the_dashboard_leads_to_the_nights_and_to_reports_and_both_lead_back(
+    site: TestClient,
+) -> None:
+    runs: Path = site.runs  # type: ignore[attr-defined]
+    assert site.get("/trend").status_code == site.get("/report/sample").status_code == 404
+    assert "/trend" not in site.get("/").text
+    for number, name in enumerate(("report-aaa", "report-bbb")):
+        page = runs / "sample" / name / "report.html"
+        page.parent.mkdir()
+        page.write_text(f"<html><main>report {number}</main></html>")
+    Journal(runs).trend.parent.mkdir()
+    Journal(runs).trend.write_text("<html><main>the nights</main></html>")
+    page_text = site.get("/").text
+    for link, content in (("/trend", "the nights"), ("/report/sample", "report 1")):
+        assert f'href="{link}"' in page_text
+        answer = site.get(link)
+        assert content in answer.text
+        assert '<a href="/">Runs</a>' in answer.text
+        assert "default-src 'none'" in answer.headers["content-security-policy"]
+        assert "script-src" not in answer.headers["content-security-policy"]
+    for name in ("../sample", "..%2Fsample", "other", ".night", "sample%2Freport-aaa"):
+        assert site.get(f"/report/{name}").status_code == 404
+
+
+def test_a_rerun_of_finished_work_is_cached_and_times_have_their_zone(site: TestClient) -> None:
+    page = site.get("/").text
+    assert '<td class="n">cached</td>' in page
+    assert re.search(r"<th>started \([A-Z+0-9-]+\)</th>", page)
+
+
+@pytest.mark.parametrize("name", TEMPLATES)
+def test_no_page_breaks_words_between_letters_and_each_has_a_dark_screen(name: str) -> None:
+    text = (ROOT / name).read_text()
+    assert "overflow-wrap:anywhere" not in text
+    assert "break-all" not in text
+    assert "prefers-color-scheme: dark" in text
+    used = set(re.findall(r"var\(--([a-z]+)\)", text))
+    light, dark = text.split("prefers-color-scheme: dark", 1)
+    for name in used - {"mono"}:
+        assert f"--{name}:" in light
+        assert f"--{name}:" in dark.split("}", 1)[0]
+
+
+def test_charts_take_the_colours_of_their_page() -> None:
+    for svg in (
+        bars({"a": 0.5, "b": 0.25}, "score"),
+        graph_svg({"a": NodePicture(stage="corpus", line="x")}),
+        render_trend([{"results": [result(1, 0.5)], "failed": {}, "started": 1.0, "ended": 2.0,
+                       "why": "kept", "candidate": ""}], [], "UTC"),
+    ):  # fmt: skip
+        drawing = svg[svg.index("<svg") :]
+        bare = re.sub(r"var\(--[a-z]+, #[0-9a-f]{6}\)", "", drawing)
+        assert "var(--" in drawing
+        assert not re.findall("#1f2933|#2563a8|#2f855a", bare)
+
+
+def test_a_point_of_the_trend_has_its_checkpoint_beside_it() -> None:
+    night = {"failed": {}, "why": "kept", "candidate": ""}
+    nights = [
+        {**night, "results": [result(step, 0.5)], "started": step, "ended": step}
+        for step in range(1, 10)
+    ]
+    few, many = render_trend(nights[:3], [], "UTC"), render_trend(nights, [], "UTC")
+    assert all(f">demo {step}<" in few for step in (1, 2, 3))
+    assert ">demo 9<" in many
+    assert ">demo 8<" not in many
+
+
+def test_a_report_names_its_run_and_an_empty_one_is_no_error() -> None:
+    page = render([], {}, [])
+    assert "<title>: Cloze report</title>" in page
+    assert templates_in(ROOT / "report" / "templates")
+    assert "max-width:100%" in (ROOT / TEMPLATES[2]).read_text()  # the graph is whole
+
+
+def test_mlflows_link_opens_the_list_of_runs_in_the_mode_for_training(tmp_path: Path) -> None:
+    server = "http://127.0.0.1:5000/"
+    home = spool_state.home(tmp_path, server)
+    assert home == "http://127.0.0.1:5000/#/experiments?workflowType=machine_learning"
+    spool_state.write_ids(tmp_path, "a/b", "7", "m1")
+    home = spool_state.home(tmp_path, server)
+    assert home == "http://127.0.0.1:5000/#/experiments/7/runs?workflowType=machine_learning"
