@@ -17,7 +17,8 @@ from cloze.core.artifacts import lock
 from cloze.core.errors import UsageError, require_packages
 from cloze.flows.graph import plan
 from cloze.flows.run import server_addresses
-from cloze.flows.ui import processes, state
+from cloze.flows.ui import login, processes, state
+from cloze.flows.ui.login import LOGIN_PATH
 from cloze.flows.ui.services import choose_port, grace_seconds, mlflow_elsewhere, services
 from cloze.flows.ui.supervisor import Supervisor
 from cloze.flows.views import terminal
@@ -120,8 +121,11 @@ def show(now: Mapping[str, Any], screen: Console, as_json: bool) -> None:
     Args:
         as_json: also print a JSON object to standard output.
     """
+    # a link with the login is for eyes, not for a log that others may read
+    key = login.key_of(Path(now["login"]).read_text("utf-8")) if screen.is_terminal else ""
     for name, title in TITLES.items():
-        screen.print(f"{title:<9}{now[name]}", soft_wrap=True)
+        link = f"{LOGIN_PATH}#{key}" if key else ""
+        screen.print(f"{title:<9}{now[name]}{link}", soft_wrap=True)
     for service in now["services"].values():
         if service["state"] != "up":
             log = escape(service["log"])
@@ -129,9 +133,15 @@ def show(now: Mapping[str, Any], screen: Console, as_json: bool) -> None:
                 f"{service['title']} [yellow]is {service['state']}[/], see {log}", soft_wrap=True
             )
     screen.print(f"{len(now['deployments'])} deployments: {', '.join(now['deployments'])}")
-    screen.print(f"In other terminals: export PREFECT_API_URL={now['api']}", soft_wrap=True)
+    screen.print(
+        f"In other terminals: export PREFECT_API_URL={now['api']}"
+        f" PREFECT_API_AUTH_STRING=\"$(cat '{now['login']}')\"",
+        soft_wrap=True,
+    )
+    if not key:
+        screen.print(f"User and password are in {now['login']}", soft_wrap=True)
     if as_json:
-        keys = (*TITLES, "api", "deployments", "pid", "services")
+        keys = (*TITLES, "api", "login", "deployments", "pid", "services")
         sys.stdout.write(json.dumps({key: now[key] for key in keys}) + "\n")
         sys.stdout.flush()
 

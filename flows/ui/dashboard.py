@@ -29,6 +29,7 @@ from cloze.flows.machine import slots
 from cloze.flows.nightly.journal import Champion, Journal
 from cloze.flows.run import server_addresses, status_file
 from cloze.flows.ui import prometheus
+from cloze.flows.ui.login import LOGIN_PATH, LoginMiddleware
 from cloze.flows.ui.loopback_guard import LOOPBACK, LoopbackOnlyMiddleware
 
 TEMPLATES = Path(__file__).parent / "templates"
@@ -40,22 +41,31 @@ HEADERS = {
 }
 
 
-def serve(runs: Path, port: int, host: str = LOOPBACK, allowed: Collection[str] = ()) -> None:
+def serve(
+    runs: Path,
+    port: int,
+    host: str = LOOPBACK,
+    allowed: Collection[str] = (),
+    login: str | None = None,
+) -> None:
     """Serve the dashboard of a runs directory until the process ends.
 
     Args:
         host: address to listen on.
         allowed: further `Host` values to accept, such as `dashboard:8090`.
+        login: `user:password` that each request must have; None: none is asked for.
     """
     import uvicorn
 
     uvicorn.run(
-        application(runs, port, allowed), host=host, port=port, log_level="warning",
+        application(runs, port, allowed, login), host=host, port=port, log_level="warning",
         access_log=False,
     )  # fmt: skip
 
 
-def application(runs: Path, port: int, allowed: Collection[str] = ()) -> ASGIApp:
+def application(
+    runs: Path, port: int, allowed: Collection[str] = (), login: str | None = None
+) -> ASGIApp:
     """Return the ASGI application for requests to `port` of this machine, or to `allowed`."""
 
     def health(request: Request) -> Response:
@@ -68,7 +78,7 @@ def application(runs: Path, port: int, allowed: Collection[str] = ()) -> ASGIApp
 
     def page(request: Request) -> Response:
         servers = server_addresses.servers(runs)
-        rows = run_rows(runs, servers.get("prefect"))
+        rows = run_rows(runs, servers)
         nonce = secrets.token_urlsafe(16)
         busy = (
             any(row["state"] == status_file.RUNNING for row in rows) or servers.get("state") != "up"
@@ -80,7 +90,10 @@ def application(runs: Path, port: int, allowed: Collection[str] = ()) -> ASGIApp
             seconds=REFRESH_SECONDS if busy else IDLE_SECONDS,
             place=str(runs),
             runs=rows,
-            links={"Prefect": servers.get("prefect"), "MLflow": servers.get("mlflow")},
+            links={
+                "Prefect": _page_of(servers, "prefect", ""),
+                "MLflow": servers.get("mlflow"),
+            },
             servers=server_rows(servers),
             slots=slot_rows(),
             champion=_champion(runs),
@@ -92,14 +105,24 @@ def application(runs: Path, port: int, allowed: Collection[str] = ()) -> ASGIApp
         return HTMLResponse(content, headers={**HEADERS, "Content-Security-Policy": policy})
 
     routes = [Route("/", page), Route("/metrics", metrics), Route("/health", health)]
-    return LoopbackOnlyMiddleware(Starlette(routes=routes), port, allowed)
+    app: ASGIApp = Starlette(routes=routes)
+    if login is not None:
+        app = LoginMiddleware(app, login)
+    return LoopbackOnlyMiddleware(app, port, allowed)
 
 
-def run_rows(runs: Path, prefect: str | None) -> list[dict[str, Any]]:
+def _page_of(servers: Mapping[str, Any], name: str, path: str) -> str | None:
+    """Return the link to a page of a server; with a login, the link logs the browser in first."""
+    address = servers.get(name)
+    entry = f"{LOGIN_PATH}?next={path or '/'}" if servers.get("login") else path
+    return f"{address}{entry}" if address else None
+
+
+def run_rows(runs: Path, servers: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return a row for the newest start of each run, newest first.
 
     Args:
-        prefect: address of Prefect's pages, for links to flow runs.
+        servers: addresses of the servers, for links to flow runs.
     """
     rows = []
     newest = sorted(
@@ -112,7 +135,7 @@ def run_rows(runs: Path, prefect: str | None) -> list[dict[str, Any]]:
             for name, node in nodes.items()
             if node.get("error") and node["state"] in (status_file.FAILED, status_file.CRASHED)
         ]
-        flow_run = record.get("prefect") if prefect else None
+        flow_run = record.get("prefect")
         rows.append(
             {
                 "name": record["run"],
@@ -123,7 +146,7 @@ def run_rows(runs: Path, prefect: str | None) -> list[dict[str, Any]]:
                 "total": len(nodes),
                 "now": [_now(name, node) for name, node in nodes.items() if _is_active(node)],
                 "error": errors[0] if errors else str(record.get("error") or ""),
-                "link": f"{prefect}/runs/flow-run/{flow_run}" if flow_run else None,
+                "link": flow_run and _page_of(servers, "prefect", f"/runs/flow-run/{flow_run}"),
             }
         )
     return rows
