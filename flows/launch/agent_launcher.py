@@ -23,7 +23,7 @@ from cloze.core.errors import BY_EXIT_CODE, UsageError
 from cloze.core.identity import identity
 from cloze.core.stages.execution import Execution
 from cloze.core.stages.worker import JOB, LOGS
-from cloze.flows.launch import event_files, host_setup
+from cloze.flows.launch import event_files
 from cloze.flows.launch.protocol import (
     GO,
     LAUNCHES,
