@@ -91,7 +91,7 @@ def services(prefect: int, mlflow: int | None) -> tuple[Service, ...]:
                 health=f"{address(mlflow)}/health",
             )
         )  # fmt: skip
-    worker = f"prefect worker start --pool {POOL} --type process --name"
+    worker = f"cloze.flows.prefect.worker --pool {POOL} --type process --name"
     servers.append(
         Service(
             name="worker",

@@ -155,7 +155,9 @@ class Supervisor:
                 continue
             try:
                 if self.deployments is None:
-                    self.deployments = deploy(self.api).deployments
+                    deployed = deploy(self.api)
+                    self._messages += deployed.changes
+                    self.deployments = deployed.deployments
                 self._messages += sweep.sweep(self.runs, self.api)
                 error = ""
             except Exception as failed:  # including a temporary outage of the server
