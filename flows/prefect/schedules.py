@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from prefect.client.orchestration import SyncPrefectClient
-from prefect.client.schemas.actions import VariableCreate, VariableUpdate
+from prefect.client.schemas.actions import DeploymentScheduleCreate, VariableCreate, VariableUpdate
 from prefect.client.schemas.responses import DeploymentResponse
 from prefect.client.schemas.schedules import CronSchedule
 
@@ -107,7 +107,8 @@ def sync_schedules(
                 client.update_deployment_schedule(deployment.id, current.id, schedule=parse(wanted))
                 changes.append(f"schedule {key} is {wanted}; it was {was}")
         elif is_new:
-            client.create_deployment_schedules(deployment.id, [(parse(wanted), True)], slug=slug)
+            new = DeploymentScheduleCreate(schedule=parse(wanted), active=True, slug=slug)
+            client.create_deployment_schedules(deployment.id, [new])
             changes.append(f"schedule {key} is {wanted}; it was not there")
         elif was != wanted:
             changes.append(f"schedule {key} stays as set in Prefect: {was} instead of {wanted}")

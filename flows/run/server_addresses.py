@@ -50,13 +50,16 @@ def api(runs: Path) -> str | None:
 
 def _of_profile() -> str | None:
     home = Path(os.environ.get("PREFECT_HOME") or Path.home() / ".prefect")
-    with suppress(OSError):
-        if "PREFECT_API_URL" in (home / "profiles.toml").read_text(encoding="utf-8"):
-            # the import lasts a second
-            from prefect.settings import PREFECT_API_URL
+    settings = {home / "profiles.toml": "PREFECT_API_URL", Path(".env"): "PREFECT_API_URL"}
+    settings |= {Path("prefect.toml"): "[api]", Path("pyproject.toml"): "[tool.prefect.api]"}
+    for path, word in settings.items():
+        with suppress(OSError, UnicodeDecodeError):
+            if word in path.read_text(encoding="utf-8"):
+                # the import lasts a second
+                from prefect.settings import PREFECT_API_URL
 
-            url: str | None = PREFECT_API_URL.value()
-            return url
+                url: str | None = PREFECT_API_URL.value()
+                return url
     return None
 
 

@@ -25,7 +25,7 @@ TRAINING = "custom_model_development"
 ARTIFACTS = "mlflow-artifacts"
 URI = "MLFLOW_TRACKING_URI"  # environment variable
 SQLITE = "sqlite:///"
-EXPERIMENT = "cloze"
+EXPERIMENT = os.environ.get("MLFLOW_EXPERIMENT_NAME") or "cloze"
 
 
 def connect(uri: str) -> MlflowClient:

@@ -205,7 +205,7 @@ def train_job(
 
 
 def _deadline(execution: Execution) -> dict[str, int]:
-    """Return the cluster's own limit, should no coordinator be left to enforce `timeout_minutes`."""
+    """Return the limit for a cluster without a coordinator: `timeout_minutes` and the grace."""
     if execution.timeout_minutes is None:
         return {}
     seconds = 60 * execution.timeout_minutes + execution.scheduler_grace_seconds + GRACE_MARGIN

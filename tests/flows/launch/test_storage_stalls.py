@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 import yaml
 
+from cloze.core import identity
 from cloze.core.errors import ClozeError
 from cloze.core.stages.execute import BuildResult, execute
 from cloze.core.stages.execution import Execution
@@ -107,12 +108,11 @@ def test_a_host_that_is_silent_for_too_long_is_stopped_with_grace(
 
 def launch_of(tmp_path: Path) -> LaunchSpec:
     """A launch whose job and inputs no agent reads before `go.json`."""
-    from cloze.core.identity import identity
 
     spec = LaunchSpec(
         artifact=str(tmp_path / "out"), directory=str(tmp_path / "out" / "_logs" / "l"),
         job=str(tmp_path / "job.json"), worker="tests.flows.worker", hosts=("a",), counts=(1,),
-        program=identity(), inputs={}, grace_seconds=1.0, grace_grows=False, device="cpu",
+        program=identity.identity(), inputs={}, grace_seconds=1.0, grace_grows=False, device="cpu",
         gpu_ids=(), slots=False, token="", addresses=("127.0.0.1",),
     )  # fmt: skip
     spec.write()
@@ -196,3 +196,14 @@ def test_a_train_job_that_nobody_follows_saves_before_the_next_one_starts(
     result = run(out, "twice", "kubernetes", nodes=2, device="cpu", kubernetes_options=options)
     assert (out / "_again").exists()  # the first ranks have saved
     assert result.manifest.counters == {"seen": 5}
+
+
+def test_a_restart_after_an_edit_runs_the_new_files_on_all_hosts(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The head's hash was the old one, so every restart failed."""
+    hashes = iter(["new"])
+    first = identity.identity()
+    monkeypatch.setattr(identity._code, "__wrapped__", lambda packages: next(hashes))
+    assert agent_launcher._program() == {**first, "code": "new"}
+    assert "have changed since" in caplog.text

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import stat
+import subprocess
+import sys
 from base64 import b64encode
 from pathlib import Path
 
@@ -107,3 +109,25 @@ def test_clients_take_the_login_only_for_the_servers_that_it_opens(
     monkeypatch.delenv("PREFECT_API_URL")
     assert server_addresses.api(tmp_path) == here
     assert os.environ["PREFECT_API_AUTH_STRING"] == USER
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("prefect.toml", '[api]\nurl = "http://team.example/api"\n'),
+        ("pyproject.toml", '[tool.prefect.api]\nurl = "http://team.example/api"\n'),
+        (".env", "PREFECT_API_URL=http://team.example/api\n"),
+    ],
+)
+def test_a_server_in_prefects_own_files_is_known(tmp_path: Path, name: str, text: str) -> None:
+    (tmp_path / name).write_text(text)
+    code = (
+        "from pathlib import Path; from cloze.flows.run import server_addresses as s;"
+        "print(s.api(Path('runs')))"
+    )
+    clean = {key: value for key, value in os.environ.items() if not key.startswith("PREFECT_")}
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True,
+        env={**clean, "PREFECT_HOME": str(tmp_path / "home")},
+    )  # fmt: skip
+    assert done.stdout.strip() == "http://team.example/api"
