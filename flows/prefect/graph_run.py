@@ -341,11 +341,13 @@ def _graceful_stop(
         with contextlib.suppress(ValueError):  # not in the main thread
             signal.signal(signal.SIGTERM, signal.SIG_IGN)  # ignore further requests
         for future in futures.values():
-            future.wait()
+            done = threading.Event()  # `future.wait` raises Pause at once if the run is suspended
+            future.add_done_callback(lambda _, done=done: done.set())  # type: ignore[misc]
+            done.wait()
         if isinstance(error, Exception):
             raise
         message = str(_checkpoint_error(session) or "")
-        if isinstance(error, SuspendRequested):
+        if isinstance(error, (SuspendRequested, Pause)):  # Pause: Prefect noticed first
             message = (
                 f"suspended in Prefect, where Resume continues it: {message or 'nothing saved'}"
             )
