@@ -79,7 +79,7 @@ def deploy(
         )
     with connected(api) as client:
         pool = _pool(client, content)
-        before, kept = dict(_of_pool(client, pool)), []
+        before, kept = dict(_of_pool(client)), []  # a team's stack moves some
         _run_prefect_deploy(api, path, content)
         entries = {str(entry["name"]): entry for entry in content["deployments"]}
         removed = _delete_removed(client, entries, pool)
@@ -205,14 +205,16 @@ def _run_prefect_deploy(api: str, path: Path, content: Mapping[str, Any]) -> Non
         raise ClozeError(f"prefect deploy failed: {lines[-1] if lines else 'no output'}")
 
 
-def _of_pool(client: SyncPrefectClient, pool: str) -> list[tuple[str, DeploymentResponse]]:
-    """Return the deployments of a work pool with their names `flow/name`."""
+def _of_pool(
+    client: SyncPrefectClient, pool: str | None = None
+) -> list[tuple[str, DeploymentResponse]]:
+    """Return the deployments of a work pool, or of all, with their names `flow/name`."""
     flows = read_all(lambda offset: client.read_flows(offset=offset))
     names = {flow.id: flow.name for flow in flows}
     return [
         (f"{names.get(deployment.flow_id, '?')}/{deployment.name}", deployment)
         for deployment in deployments(client)
-        if deployment.work_pool_name == pool
+        if pool in (None, deployment.work_pool_name)
     ]
 
 
