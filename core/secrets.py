@@ -34,6 +34,13 @@ _PATTERNS = (
         re.compile(rf"([?&;][\w.-]*(?:{_WORDS}|signature|sig)[\w.-]*=)[^&;\s]+", re.IGNORECASE),
         rf"\1{REDACTED}",
     ),
+    (  # a variable in a launcher's option, such as env=AWS_SECRET_ACCESS_KEY=…
+        re.compile(
+            r"\b([A-Z0-9_]*(?:PASSWORD|PASSWD|SECRET|TOKEN|API_?KEY|ACCESS_KEY|PRIVATE_KEY|"
+            r"CREDENTIALS?|AUTH)(?![A-Z])[A-Z0-9_]*=)\S+"
+        ),
+        rf"\1{REDACTED}",
+    ),
     (re.compile(rf"(--[\w.-]*{_WORDS}[\w.-]*[= ])\S+", re.IGNORECASE), rf"\1{REDACTED}"),
     (
         re.compile(r"(hooks\.slack\.com/(?:services|workflows)/)\S+", re.IGNORECASE),

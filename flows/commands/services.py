@@ -31,9 +31,10 @@ if TYPE_CHECKING:
 def deploy(api: str | None, as_json: bool) -> None:
     """Register the deployments and schedules in Prefect.
 
-    Removes deployments and schedules that are no longer in prefect.yaml. Failed runs are reported
-    to CLOZE_NOTIFY: a webhook URL (such as Slack's), or TYPE/NAME of a notification block in
-    Prefect, such as sendgrid-email/team.
+    Removes Cloze's deployments that are no longer in prefect.yaml, keeps what was paused or set in
+    Prefect, and prints what it changes. CLOZE_NIGHTLY sets the nightly evaluation, such as
+    "30 3 * * * Europe/Berlin". Failed runs are reported to CLOZE_NOTIFY: a webhook URL (such as
+    Slack's), TYPE/NAME of a notification block in Prefect, such as sendgrid-email/team, or none.
     """
     from cloze.flows.graph import plan
     from cloze.flows.prefect.environment import prepare_prefect
@@ -53,10 +54,14 @@ def deploy(api: str | None, as_json: bool) -> None:
         click.echo(f"  {name}")
     for name in deployment.removed:
         click.echo(f"  {name}  removed")
+    for change in deployment.changes:
+        click.echo(f"changed: {change}" if " stays " not in change else f"kept: {change}")
     click.echo(f"schedules: {', '.join(deployment.schedules) or 'none'}")
     click.echo(f"automations: {'; '.join(deployment.automations)}")
     kind = deployment.pool_type
-    click.echo(f"A worker runs them: prefect worker start --pool {pool} --type {kind}")
+    click.echo(
+        f"A worker runs them: python -m cloze.flows.prefect.worker --pool {pool} --type {kind}"
+    )
 
 
 @click.command()

@@ -111,7 +111,7 @@ def _refusal(api: str) -> str:
 def stuck() -> Iterator[Finding]:
     """Find runs in progress whose process has ended, in local records and in Prefect."""
     runs = runs_directory()
-    api = os.environ.get("PREFECT_API_URL") or server_addresses.servers(runs).get("api")
+    api = server_addresses.api(runs)
     reachable = api if api and answers(f"{api.rstrip('/')}/health") and not _refusal(api) else None
     for message in sweep.sweep(runs, reachable, mark=False):
         yield Finding(

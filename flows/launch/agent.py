@@ -3,6 +3,8 @@
 DIRECTORY is the launch's (`protocol.LaunchSpec`), which the coordinator and all hosts share. Files:
 
     read     launch.json   what to start; a host that does not see it does not share the directory
+             head.json     changes while the coordinator waits for all agents; an agent that sees no
+                           change for five minutes ends, so that nothing holds its GPUs for ever
              go.json       addresses of all hosts and rank 0's port; written when all agents are
                            ready, so that a host that refuses leaves no rank running anywhere
              stop.json     end all ranks, with the grace period in seconds
@@ -36,11 +38,12 @@ from cloze.core.errors import ClozeError, SupersededError, UsageError
 from cloze.core.stages.worker import LOGS, Job, local_directory
 from cloze.flows.launch import event_files, host_setup
 from cloze.flows.launch.local import LocalRanks
-from cloze.flows.launch.protocol import GO, STOP, LaunchSpec, RankEvent
+from cloze.flows.launch.protocol import GO, HEAD, STOP, LaunchSpec, RankEvent
 from cloze.flows.machine import slots
 
 HEARTBEAT_INTERVAL = {True: 2.0, False: 10.0}  # seconds, by whether the directory is local
 POLL_SECONDS = 0.5
+HEAD_SECONDS = 300.0  # without a sign of life of the coordinator, before the ranks start
 HOST = "CLOZE_HOST_ADDRESS"  # this host's name as other hosts resolve it, if different
 STOP_WAIT_SECONDS = 60.0  # wait for the coordinator after a failed rank
 # in addition to the grace period: GPUs may still be held by earlier ranks that save
@@ -130,11 +133,24 @@ class Agent:
         self.launch = replace(launch, gpu_ids=granted)
 
     def _wait_to_go(self) -> dict[str, Any] | None:
-        """Return the content of `go.json`; None if the coordinator asks to stop first."""
+        """Return the content of `go.json`; None if the coordinator asks to stop first.
+
+        Raises:
+            ClozeError: the coordinator shows no sign of life.
+        """
+        sign, seen = "", time.monotonic()
         while self._grace() is None:
             go = event_files.read_json(self.launch.file(GO))
             if go is not None:
                 return go
+            newest = event_files.peek(self.launch.file(HEAD))
+            if newest != sign:
+                sign, seen = newest, time.monotonic()
+            elif time.monotonic() > seen + HEAD_SECONDS:
+                raise ClozeError(
+                    f"host {self.host} has waited {HEAD_SECONDS:.0f} s and seen no sign of life of"
+                    " the coordinator; run again"
+                )
             time.sleep(POLL_SECONDS)
         return None
 
@@ -175,8 +191,9 @@ class Agent:
         ):
             self._stop_grace = 0.0  # no coordinator ends the ranks that wait for the failed one
         if self._stop_grace is None:
-            stop = event_files.read_json(self.launch.file(STOP))
-            self._stop_grace = None if stop is None else float(stop["grace"])
+            with suppress(OSError):  # storage that fails for a while ends no training
+                stop = event_files.read_json(self.launch.file(STOP))
+                self._stop_grace = None if stop is None else float(stop["grace"])
         if self._stop_grace is None:
             try:
                 self.launch.fence.check()

@@ -2,12 +2,14 @@
 
 Rank 0's store is on the first node. If one node refuses (other program, other data, too few GPUs),
 no rank starts anywhere. A node whose agent ends without a message, or that sends no heartbeat for
-`LOST_SECONDS`, counts as lost.
+`LOST_SECONDS`, counts as lost. What the coordinator itself did not see, because it stood still or
+waited for the storage, does not count.
 """
 
 from __future__ import annotations
 
 import errno
+import logging
 import os
 import shutil
 import time
@@ -26,6 +28,7 @@ from cloze.core.stages.worker import JOB, LOGS
 from cloze.flows.launch import event_files
 from cloze.flows.launch.protocol import (
     GO,
+    HEAD,
     LAUNCHES,
     LOST_SECONDS,
     STOP,
@@ -37,10 +40,14 @@ from cloze.flows.launch.protocol import (
     RanksLostError,
 )
 
+log = logging.getLogger(__name__)
+
 # from a reachable host until its agent reports: many hosts load Python from one disk
 AGENT_START_TIMEOUT = 300.0
 STOP_SECONDS = 10.0  # for agents to end, after the ranks' grace period
 POLL_SECONDS = 0.1
+HEAD_INTERVAL = 10.0  # between signs of life for agents that wait for the others
+GAP_SECONDS = 2.0  # between two polls: the coordinator or its storage stood still
 FULL_BYTES = 1 << 16  # less free disk space counts as full
 RETAINED_LAUNCHES = 3  # launches whose files are kept
 
@@ -90,7 +97,7 @@ class AgentRankGroup:
             worker=work.worker,
             hosts=tuple(host.name for host in hosts),
             counts=tuple(host.count for host in hosts),
-            program=identity(),
+            program=_program(),
             inputs={
                 role: (input_path, fingerprints.input_fingerprint(input_path))
                 for role, input_path in work.build.inputs.items()
@@ -110,6 +117,8 @@ class AgentRankGroup:
             for number, name in enumerate(self.launch.hosts)
         ]
         self._is_released = False  # `go.json` is written
+        self._last_poll, self._next_sign = time.monotonic(), 0.0
+        self._show_life()
         self._ended = 0  # number of nodes that are over
         self._waits = ""  # last reported reason for waiting
         self._buffered: list[RankEvent] = []  # events received during `stop`
@@ -152,7 +161,16 @@ class AgentRankGroup:
     def _name(self, node: _Node) -> str:
         return node.host or self._handle.host(node.number) or f"number {node.number}"
 
+    def _show_life(self) -> None:
+        """Write the sign of life that agents wait by."""
+        now = time.monotonic()
+        if not self._is_released and now >= self._next_sign:
+            self._next_sign = now + HEAD_INTERVAL
+            with suppress(OSError):  # a full disk may be temporary
+                event_files.write_json(self.launch.file(HEAD), {"beat": now})
+
     def _poll(self) -> list[RankEvent]:
+        self._show_life()
         exited = self._handle.exited()
         events: list[RankEvent] = []
         for node in self._nodes:
@@ -175,6 +193,7 @@ class AgentRankGroup:
                     events.append(self._lose(node, f"its agent ended without a message{cause}"))
             elif not node.over:
                 self._check_alive(node, events)
+        self._last_poll = time.monotonic()
         ended = sum(node.over for node in self._nodes)
         if ended > self._ended:  # only then: it asks the scheduler
             self._ended = ended
@@ -218,10 +237,15 @@ class AgentRankGroup:
                 events.append(_fault(message, UsageError.exit_code))
             return
         beat = event_files.peek(self.launch.file(f"beat{node.number}"))
+        now = time.monotonic()
+        gap = now - self._last_poll
         if beat and beat != node.beat:
             node.beat, node.seen = beat, now
+        elif gap > GAP_SECONDS:
+            node.seen = min(now, node.seen + gap)
         elif now > node.seen + LOST_SECONDS:
-            events.append(self._lose(node, f"no sign of life for {LOST_SECONDS:.0f} s"))
+            _, fault = self._lose(node, f"no sign of life for {LOST_SECONDS:.0f} s")
+            events.append((None, {**fault, "silent": True}))
 
     def _release(self) -> None:
         hosts = [node.address for node in self._nodes]
@@ -231,6 +255,20 @@ class AgentRankGroup:
         """Mark a node as lost and return the event."""
         node.over = True
         return _fault(f"host {self._name(node)} is lost: {why}", RanksLostError.exit_code)
+
+
+def _program() -> dict[str, str]:
+    """Return the identity that all hosts must have: of the files as they are now.
+
+    A restart starts ranks from them, even if a shared checkout has changed since the first start.
+    """
+    first, now = identity(), identity(reads_again=True)
+    if now != first:
+        log.warning(
+            "the source files of Cloze have changed since this process started them first (hash"
+            " %s, now %s); all ranks run the new ones", first["code"], now["code"],
+        )  # fmt: skip
+    return now
 
 
 def _fault(sentence: str, code: int) -> RankEvent:

@@ -82,21 +82,25 @@ def unattended(path: str) -> Detached | None:
     return None if followed else living(path)
 
 
-def refuse(path: str, launcher: str) -> None:
-    """Check that no detached launch of another launcher trains at `path`.
+def _make_room(build: BuildContext) -> None:
+    """End a TrainJob that nobody follows, so that its ranks save; a Slurm job is attached to.
 
-    A launcher handles its own launches.
+    Only then may the new launch take the fence, which kills superseded ranks.
 
     Raises:
-        UsageError: such a launch exists.
+        UsageError: a launch of another launcher trains there, which that launcher handles.
         ClozeError: Slurm or the cluster does not respond.
     """
-    detached = living(path)
-    if detached is not None and detached.launcher != launcher:
+    detached, launcher = living(build.path), build.execution.launcher
+    if detached is None:
+        return
+    if detached.launcher != launcher:
         raise UsageError(
-            f"{detached.name} still trains in {path}; follow it with --launcher "
-            f"{detached.launcher}, or end it with `cloze cancel {path}`"
+            f"{detached.name} still trains in {build.path}; follow it with --launcher "
+            f"{detached.launcher}, or end it with `cloze cancel {build.path}`"
         )
+    if launcher == "kubernetes":
+        detached.cancel(build.report.queued)
 
 
 # Restarts: start lost ranks again on the remaining hosts, from the newest checkpoint, with backoff.
@@ -226,7 +230,7 @@ def run_in_worker_processes(
         launcher.check(build.execution)
         if foreign is None or foreign[0] == 0:  # torchrun's other ranks do not own the directory
             if stage.parallel:
-                refuse(build.path, build.execution.launcher)
+                _make_room(build)
                 if build.execution.launcher != "slurm":  # may attach to a running job
                     work = replace(work, launch=start_launch(build.path))
             cancel_requests.clear_requests(build.path)
@@ -286,7 +290,7 @@ class LaunchCoordinator:
             self._raise_if_stop_requested()
             if state.hung and not state.failed:
                 return
-            if state.ended_by_sigterm:
+            if state.ended_by_sigterm or state.silent:
                 started.stop(state.grace)
                 return
             if deadline is None and (state.failed or state.all_succeeded):

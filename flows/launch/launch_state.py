@@ -63,6 +63,7 @@ class LaunchState:
         self._codes: dict[int, int] = {}  # rank -> exit code
         self._short: set[int] = set()  # ranks whose hosts were short of memory
         self._hung: tuple[int, str] | None = None  # hanging rank, and its description
+        self.silent = False  # a host shows no sign of life; its ranks and the others may save
         self._is_preempted = False  # the scheduler gave a host to another job
         self._step = 0  # largest step of all ranks
         self.grace = build.execution.min_grace_seconds
@@ -121,6 +122,7 @@ class LaunchState:
             elif rank is None and "figures" in event:
                 self.build.report.progress(*self._progress, event["figures"])
             elif rank is None:
+                self.silent |= bool(event.get("silent"))
                 self.fault = self.fault or BY_EXIT_CODE.get(event["exit_code"], RanksLostError)(
                     event["fault"]
                 )
@@ -216,6 +218,8 @@ class LaunchState:
             rank: 0 if rank in succeeded else self._codes.get(rank, -signal.SIGKILL)
             for rank in self.ranks
         }
+        if self.fault is not None and self.silent and self.stopped:
+            raise type(self.fault)(f"{self.fault}; {self.stopped_sentence()}")
         if self.fault is not None:
             raise self.fault
         if any(codes.values()):

@@ -16,7 +16,8 @@ An event is a JSON object of one of these kinds:
                                           ours: stopped by us; `short`: the host was short of
                                           memory; `step`: the rank's step, from 1
     {"hung": sentence, "step": n}         a rank hangs
-    {"fault": sentence, "exit_code": n}   no rank (None): the launch failed, such as by a lost host
+    {"fault": sentence, "exit_code": n}   no rank (None): the launch failed, such as by a lost host;
+                                          `silent`: the host may live, and its ranks may save
     {"waiting": sentence}                 no rank: why ranks have not started, such as a queue
 """
 
@@ -35,8 +36,9 @@ from cloze.core.stages.stage import BuildContext
 from cloze.core.stages.worker import Job
 from cloze.flows.launch import event_files
 
-LAUNCH, GO, STOP = "launch.json", "go.json", "stop.json"  # written by the coordinator
-LOST_SECONDS = 30.0  # without a heartbeat
+# written by the coordinator; HEAD until GO exists, to show that it lives
+LAUNCH, HEAD, GO, STOP = "launch.json", "head.json", "go.json", "stop.json"
+LOST_SECONDS = 180.0  # without a heartbeat: a failover of shared storage takes minutes
 LAUNCHES = "launches"  # below the artifact's `_logs/`: one directory per launch
 Event = Mapping[str, Any]
 RankEvent = tuple[int | None, Event]  # global rank and event

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from cloze.core import processes
+from cloze.core.errors import UsageError
 
 _GPU_LINE = re.compile(r"^GPU (\d+):.*\(UUID: ([\w-]+)\)")
 
@@ -175,10 +176,12 @@ def _take(
                 report_waiting()
             time.sleep(POLL_SECONDS)
         for _, stream in locked_slots:
-            stream.seek(0)
-            stream.truncate()
-            stream.write(json.dumps({**owner, "since": time.time()}))
-            stream.flush()
+            content = json.dumps({**owner, "since": time.time()}).encode()
+            # the lock counts; a full disk only hides the holder's name. Unbuffered, because a
+            # stream would fail again when it is closed
+            with contextlib.suppress(OSError):
+                os.ftruncate(stream.fileno(), 0)
+                os.pwrite(stream.fileno(), content, 0)
         return [name for name, _ in locked_slots]
 
 
@@ -202,11 +205,18 @@ def _try(
 def _locked(stack: contextlib.ExitStack, name: str) -> IO[str] | None:
     """Return the slot's file, locked until the stack closes; None if another process holds it."""
     slots_directory = directory()
-    if not slots_directory.is_dir():
-        slots_directory.mkdir(parents=True, exist_ok=True)
-        with contextlib.suppress(OSError):
-            slots_directory.chmod(0o1777)
-    stream = os.fdopen(_opened(slots_directory / name.replace("/", "_")), "r+", encoding="utf-8")
+    try:
+        if not slots_directory.is_dir():
+            slots_directory.mkdir(parents=True, exist_ok=True)
+            with contextlib.suppress(OSError):
+                slots_directory.chmod(0o1777)
+        handle = _opened(slots_directory / name.replace("/", "_"))
+    except OSError as error:
+        raise UsageError(
+            f"the slots of this host cannot be kept in {slots_directory} ({error.strerror}); free"
+            " space there, or name another directory with CLOZE_SLOTS_DIR"
+        ) from error
+    stream = os.fdopen(handle, "r+", encoding="utf-8")
     try:
         fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:

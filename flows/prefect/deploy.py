@@ -1,191 +1,47 @@
 """Registration of `prefect.yaml`'s deployments, the work pool and the automations with Prefect.
 
-Deployments and schedules of Cloze that the file no longer contains are deleted. Automations mark
-flow runs without heartbeats as crashed, and notify of failed runs and of nightly evaluations with
-results. They match flow runs with the tag `TAG` only: other flows may need other limits.
+Deployments of Cloze that the file no longer contains are deleted. What an operator has set in
+Prefect stays: pauses, schedules (`schedules.py`), automations that are off (`automations.py`).
 """
 
 from __future__ import annotations
 
 import os
-import re
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
-from uuid import UUID
 
 import yaml
-from prefect.automations import AutomationCore
-from prefect.blocks.core import Block
-from prefect.blocks.notifications import SlackWebhook
-from prefect.blocks.webhook import Webhook
 from prefect.client.orchestration import SyncPrefectClient, get_client
 from prefect.client.schemas.actions import DeploymentUpdate, WorkPoolCreate
-from prefect.client.schemas.objects import StateType
 from prefect.client.schemas.responses import DeploymentResponse
-from prefect.events.actions import CallWebhook, ChangeFlowRunState, SendNotification
-from prefect.events.schemas.automations import EventTrigger, Posture
 from prefect.exceptions import ObjectAlreadyExists, ObjectNotFound
 from prefect.settings import PREFECT_API_URL, temporary_settings
-from prefect.types import SecretDict
-from pydantic import SecretStr
 
 from cloze.core.errors import ClozeError, UsageError
+from cloze.core.secrets import redact
+from cloze.flows.prefect.automations import NOTIFY, apply_automations, desired_automations
 from cloze.flows.prefect.environment import HOME, PREFECT_YAML
 from cloze.flows.prefect.parameters import fields_of
+from cloze.flows.prefect.schedules import sync_schedules
 from cloze.flows.prefect.sweep import read_all
 from cloze.flows.run.server_addresses import TRUST, UNTRUSTED
-
-TAG = "cloze"
-NOTIFY = "CLOZE_NOTIFY"
-SILENT_SECONDS = 90  # three heartbeats
-CRASH_SILENT = "cloze: mark runs without heartbeat as crashed"
-NOTIFY_FAILED = "cloze: notify of failed runs"
-NOTIFY_NIGHTLY = "cloze: notify of nightly evaluations"
-# name of the completed state of a nightly run that evaluated something; its message has the trend
-# page's path
-EVALUATED = "Evaluated"
-CLOZE_FLOW_RUNS: dict[str, Any] = {  # each flow run with the tag
-    "match": {"prefect.resource.id": "prefect.flow-run.*"},
-    "match_related": {"prefect.resource.role": "tag", "prefect.resource.id": f"prefect.tag.{TAG}"},
-    "for_each": {"prefect.resource.id"},
-    "threshold": 1,
-}
-BLOCK = "cloze-notify"
-_DOCUMENT = re.compile(r"[a-z0-9-]+/[A-Za-z0-9._-]+")
-
-SUBJECT = "{{ flow.name }} {{ flow_run.name }} is {{ flow_run.state.name }}"
-BODY = "{{ flow_run.state.message }}\n{{ flow_run|ui_url }}"
-PAYLOAD = """{{ {
-    "flow": flow.name,
-    "run": flow_run.name,
-    "state": flow_run.state.name,
-    "message": flow_run.state.message,
-    "url": flow_run|ui_url,
-}|tojson }}"""  # `tojson` escapes quotes and newlines
-
-
-def desired_automations(
-    client: SyncPrefectClient, notify: str | None = None
-) -> list[AutomationCore]:
-    """Return the automations that the server should have.
-
-    The address for notifications is stored encrypted, in a Prefect block.
-
-    Args:
-        notify: the URL of a webhook (hooks.slack.com for Slack), or TYPE/NAME of a Prefect
-            notification block such as `sendgrid-email/team`. Empty: no notifications. Default:
-            `$CLOZE_NOTIFY`.
-
-    Raises:
-        UsageError: `notify` has neither form, or the block does not exist.
-    """
-    notify = os.environ.get(NOTIFY, "") if notify is None else notify
-    if not notify.strip():
-        return [_crash_without_heartbeat()]
-    action = _action(client, notify.strip())
-    return [
-        _crash_without_heartbeat(),
-        _notify(NOTIFY_FAILED, ("Failed", "Crashed", "TimedOut"), action),
-        _notify(NOTIFY_NIGHTLY, (EVALUATED,), action),
-    ]
-
-
-def _crash_without_heartbeat() -> AutomationCore:
-    ends = (
-        "Completed", EVALUATED, "Failed", "Cancelled", "Crashed", "AwaitingRetry", "Suspended",
-        "Paused",
-    )  # fmt: skip
-    trigger = EventTrigger(
-        after={"prefect.flow-run.heartbeat"},
-        expect={"prefect.flow-run.heartbeat", *(f"prefect.flow-run.{name}" for name in ends)},
-        posture=Posture.Proactive,
-        within=timedelta(seconds=SILENT_SECONDS),
-        **CLOZE_FLOW_RUNS,
-    )
-    message = f"no heartbeat for {SILENT_SECONDS} s: its process is gone; retry it to continue"
-    action = ChangeFlowRunState(state=StateType.CRASHED, name=None, message=message, force=False)
-    description = f"A flow run without a heartbeat for {SILENT_SECONDS} s has no process."
-    return AutomationCore(
-        name=CRASH_SILENT, description=description, trigger=trigger, actions=[action]
-    )
-
-
-def _notify(
-    name: str, states: tuple[str, ...], action: SendNotification | CallWebhook
-) -> AutomationCore:
-    trigger = EventTrigger(
-        expect={f"prefect.flow-run.{state}" for state in states},
-        posture=Posture.Reactive,
-        within=timedelta(0),
-        **CLOZE_FLOW_RUNS,
-    )
-    description = f"Set up by `cloze deploy` from ${NOTIFY}."
-    return AutomationCore(name=name, description=description, trigger=trigger, actions=[action])
-
-
-def _action(client: SyncPrefectClient, notify: str) -> SendNotification | CallWebhook:
-    block: Block
-    if notify.startswith("https://hooks.slack.com/"):
-        block = SlackWebhook(url=SecretStr(notify))
-        return SendNotification(block_document_id=_saved(block), subject=SUBJECT, body=BODY)
-    if notify.startswith(("http://", "https://")):
-        return CallWebhook(block_document_id=_saved(webhook(notify)), payload=PAYLOAD)
-    if not _DOCUMENT.fullmatch(notify):
-        raise UsageError(
-            f"{NOTIFY} must be a webhook's URL, or TYPE/NAME of a notification block in Prefect, "
-            f"such as sendgrid-email/team"
-        )
-    kind, _, name = notify.partition("/")
-    try:
-        document = client.read_block_document_by_name(name=name, block_type_slug=kind)
-    except Exception as error:
-        raise UsageError(
-            f"{NOTIFY}: Prefect has no block {notify}; create it in Prefect's UI, or choose one "
-            f"of `prefect block ls`"
-        ) from error
-    return SendNotification(block_document_id=document.id, subject=SUBJECT, body=BODY)
-
-
-def webhook(url: str) -> Webhook:
-    """Return the block that posts the rendered `PAYLOAD` to `url`."""
-    return Webhook(
-        method="POST", url=SecretStr(url), headers=SecretDict({"Content-Type": "application/json"})
-    )
-
-
-def _saved(block: Block) -> UUID:
-    """Save the block under the name `BLOCK` and return its id."""
-    return UUID(str(block.save(BLOCK, overwrite=True)))
-
-
-def apply_automations(client: SyncPrefectClient, automations: list[AutomationCore]) -> list[str]:
-    """Create, update or delete this package's automations on the server; return their names."""
-    desired = {automation.name: automation for automation in automations}
-    for name in (CRASH_SILENT, NOTIFY_FAILED, NOTIFY_NIGHTLY):
-        existing = client.read_automations_by_name(name)
-        for extra in existing[1 if name in desired else 0 :]:
-            client.delete_automation(extra.id)
-        if name in desired and existing:
-            client.update_automation(existing[0].id, desired[name])
-        elif name in desired:
-            client.create_automation(desired[name])
-    return list(desired)
-
-
-# Deployments and schedules, as in `prefect.yaml`.
 
 ENTRYPOINTS = "cloze.flows.prefect."  # prefix of the entrypoints of Cloze's deployments
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeployResult:
-    """State of the server after a deploy; `deployments` and `removed` are named `flow/name`."""
+    """State of the server after a deploy; `deployments` and `removed` are named `flow/name`.
+
+    Attributes:
+        changes: sentences about what the deploy changed, or left as an operator has set it.
+    """
 
     api: str
     pool: str
@@ -194,6 +50,7 @@ class DeployResult:
     removed: list[str]
     schedules: list[str]
     automations: list[str]
+    changes: list[str]
 
 
 def deploy(
@@ -222,21 +79,51 @@ def deploy(
         )
     with connected(api) as client:
         pool = _pool(client, content)
-        _run_prefect_deploy(api, path)
+        before, kept = dict(_of_pool(client)), []  # a team's stack moves some
+        _run_prefect_deploy(api, path, content)
         entries = {str(entry["name"]): entry for entry in content["deployments"]}
         removed = _delete_removed(client, entries, pool)
         _fit_forms(client, pool)
-        schedules = _sync_schedules(client, entries)
-        names = apply_automations(client, desired_automations(client, notify))
+        after = dict(_of_pool(client, pool))
+        for name in sorted(name for name in before.keys() & after if before[name].paused):
+            # Prefect's command starts a paused deployment again
+            client.update_deployment(after[name].id, DeploymentUpdate(paused=True))
+            kept.append(f"deployment {name} stays paused")
+        own = {
+            each.name: each
+            for each in after.values()
+            if each.name in entries and each.entrypoint == entries[each.name]["entrypoint"]
+        }
+        schedules, changes = sync_schedules(client, entries, own)
+        notify = os.environ.get(NOTIFY, "") if notify is None else notify
+        automations = desired_automations(client, notify)
+        names, more = apply_automations(client, automations, notifies=bool(notify.strip()))
         return DeployResult(
             api=api,
             pool=pool,
             pool_type=client.read_work_pool(pool).type,
-            deployments=sorted(name for name, _ in _of_pool(client, pool)),
+            deployments=sorted(after),
             removed=removed,
             schedules=schedules,
             automations=names,
+            changes=[*_differences(before, after), *kept, *changes, *more],
         )
+
+
+REPLACED = ("parameters", "job_variables", "description", "tags", "concurrency_limit")
+
+
+def _differences(
+    before: Mapping[str, DeploymentResponse], after: Mapping[str, DeploymentResponse]
+) -> list[str]:
+    """Return a sentence for each field of a deployment that the file has replaced."""
+    return [
+        f"deployment {name}: {field} are the file's again; they were"
+        f" {redact(getattr(before[name], field))}"
+        for name in sorted(before.keys() & after.keys())
+        for field in REPLACED
+        if getattr(before[name], field) != getattr(after[name], field)
+    ]
 
 
 @contextmanager
@@ -294,28 +181,40 @@ def _pool(client: SyncPrefectClient, content: Mapping[str, Any]) -> str:
     return name
 
 
-def _run_prefect_deploy(api: str, path: Path) -> None:
-    """Run `prefect deploy`, which supports everything that the file may contain."""
+def _run_prefect_deploy(api: str, path: Path, content: Mapping[str, Any]) -> None:
+    """Run `prefect deploy`, which supports everything that the file may contain.
+
+    It gets no schedules: it would replace all that a deployment has.
+    """
+    entries = [
+        {key: value for key, value in entry.items() if key != "schedules"}
+        for entry in content["deployments"]
+    ]
     home = str(Path(os.environ.get(HOME) or ".").resolve())  # working directory of deployed flows
-    result = subprocess.run(
-        [sys.executable, "-m", "prefect", "--no-prompt", "deploy", "--all", "--prefect-file",
-            str(path)],
-        env={**os.environ, "PREFECT_API_URL": api, HOME: home, "DO_NOT_TRACK": "1"},
-        capture_output=True, text=True, check=False, cwd=path.parent,
-    )  # fmt: skip
+    with tempfile.NamedTemporaryFile("w", suffix=".yaml") as file:
+        yaml.safe_dump({**content, "deployments": entries}, file)
+        file.flush()
+        result = subprocess.run(
+            [sys.executable, "-m", "prefect", "--no-prompt", "deploy", "--all", "--prefect-file",
+                file.name],
+            env={**os.environ, "PREFECT_API_URL": api, HOME: home, "DO_NOT_TRACK": "1"},
+            capture_output=True, text=True, check=False, cwd=path.parent,
+        )  # fmt: skip
     if result.returncode:
         lines = (result.stderr or result.stdout).strip().splitlines()
         raise ClozeError(f"prefect deploy failed: {lines[-1] if lines else 'no output'}")
 
 
-def _of_pool(client: SyncPrefectClient, pool: str) -> list[tuple[str, DeploymentResponse]]:
-    """Return the deployments of a work pool with their names `flow/name`."""
+def _of_pool(
+    client: SyncPrefectClient, pool: str | None = None
+) -> list[tuple[str, DeploymentResponse]]:
+    """Return the deployments of a work pool, or of all, with their names `flow/name`."""
     flows = read_all(lambda offset: client.read_flows(offset=offset))
     names = {flow.id: flow.name for flow in flows}
     return [
         (f"{names.get(deployment.flow_id, '?')}/{deployment.name}", deployment)
         for deployment in deployments(client)
-        if deployment.work_pool_name == pool
+        if pool in (None, deployment.work_pool_name)
     ]
 
 
@@ -361,25 +260,3 @@ def _fit_forms(client: SyncPrefectClient, pool: str) -> None:
                 del field["default"]
         update = DeploymentUpdate.model_validate({"parameter_openapi_schema": schema})
         client.update_deployment(deployment.id, update)
-
-
-def _sync_schedules(
-    client: SyncPrefectClient, entries: Mapping[str, Mapping[str, Any]]
-) -> list[str]:
-    """Delete schedules whose slug is not in the file; return the file's as `deployment/slug`.
-
-    Schedules made in the UI have no slug and are kept.
-    """
-    for deployment in deployments(client):
-        entry = entries.get(deployment.name)
-        if entry is None or entry["entrypoint"] != deployment.entrypoint:
-            continue
-        slugs = {schedule["slug"] for schedule in entry.get("schedules") or []}
-        for schedule in client.read_deployment_schedules(deployment.id):
-            if schedule.slug and schedule.slug not in slugs:
-                client.delete_deployment_schedule(deployment.id, schedule.id)
-    return [
-        f"{name}/{schedule['slug']}"
-        for name, entry in entries.items()
-        for schedule in entry.get("schedules") or []
-    ]

@@ -26,7 +26,7 @@ from cloze.flows.graph.plan import runs_directory
 from cloze.flows.nightly import nightly_run, suite
 from cloze.flows.nightly.result import NightlyResult
 from cloze.flows.prefect import parameters as form
-from cloze.flows.prefect.deploy import EVALUATED
+from cloze.flows.prefect.automations import EVALUATED
 from cloze.flows.prefect.graph_run import OPTIONS, run_as_tasks, watch_parent
 from cloze.flows.prefect.node import install_log_filter
 from cloze.flows.prefect.publishing import ArtifactPublisher

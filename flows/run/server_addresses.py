@@ -16,6 +16,7 @@ from typing import Any
 from cloze.core.artifacts.lock import is_locked
 
 SERVERS, STATE = ".servers", "state.json"  # below the runs; locked while `cloze ui` runs
+LOGIN = "login"  # there: `user:password`, which only the owner reads
 ANSWER_SECONDS = 3.0
 UNTRUSTED = "CERTIFICATE_VERIFY_FAILED"  # in the messages of OpenSSL
 TRUST = "set SSL_CERT_FILE and REQUESTS_CA_BUNDLE to the file with your CA's certificate"
@@ -31,20 +32,34 @@ def servers(runs: Path) -> dict[str, Any]:
 
 
 def api(runs: Path) -> str | None:
-    """Return the URL of the Prefect API: from the environment, the profile, or `cloze ui`."""
-    url = os.environ.get("PREFECT_API_URL") or _of_profile() or servers(runs).get("api")
+    """Return the URL of the Prefect API: from the environment, the profile, or `cloze ui`.
+
+    The login of `cloze ui` is set for this process's clients. Its servers are unknown to accounts
+    that may not read it.
+    """
+    own = servers(runs).get("api")
+    url = os.environ.get("PREFECT_API_URL") or _of_profile() or own
+    if url and url == own:
+        with suppress(OSError):
+            login = (runs / SERVERS / LOGIN).read_text(encoding="utf-8")
+            os.environ.setdefault("PREFECT_API_AUTH_STRING", login)
+            return str(url)
+        return os.environ.get("PREFECT_API_URL")
     return str(url).rstrip("/") if url else None
 
 
 def _of_profile() -> str | None:
     home = Path(os.environ.get("PREFECT_HOME") or Path.home() / ".prefect")
-    with suppress(OSError):
-        if "PREFECT_API_URL" in (home / "profiles.toml").read_text(encoding="utf-8"):
-            # the import lasts a second
-            from prefect.settings import PREFECT_API_URL
+    settings = {home / "profiles.toml": "PREFECT_API_URL", Path(".env"): "PREFECT_API_URL"}
+    settings |= {Path("prefect.toml"): "[api]", Path("pyproject.toml"): "[tool.prefect.api]"}
+    for path, word in settings.items():
+        with suppress(OSError, UnicodeDecodeError):
+            if word in path.read_text(encoding="utf-8"):
+                # the import lasts a second
+                from prefect.settings import PREFECT_API_URL
 
-            url: str | None = PREFECT_API_URL.value()
-            return url
+                url: str | None = PREFECT_API_URL.value()
+                return url
     return None
 
 

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from cloze.core.errors import ClozeError
+from cloze.core.errors import ClozeError, describe_os_error
 from cloze.flows.serve.metrics import ServingMetrics
 from cloze.flows.serve.worker_process import WorkerLostError, WorkerProcess
 
@@ -216,9 +216,9 @@ class ServedModel:
             self._metrics.restarts.labels(self.name).inc()
             try:
                 self._use(await self._start_worker(self._path))
-            except ClozeError as error:
-                self._error = str(error)
-                log.warning("model %s: %s; restart in %.0f s", self.name, error, pause)
+            except (ClozeError, OSError) as error:  # such as a full disk, which may pass
+                self._error = _sentence(error)
+                log.warning("model %s: %s; restart in %.0f s", self.name, self._error, pause)
                 await asyncio.sleep(pause)
                 pause = min(2 * pause, LONGEST_PAUSE)
 
@@ -231,8 +231,9 @@ class ServedModel:
                 if version == self.version:
                     continue
                 worker = await self._start_worker(path)
-            except ClozeError as error:  # the old version goes on
-                log.warning("model %s stays at version %s: %s", self.name, self.version, error)
+            except (ClozeError, OSError) as error:  # the old version goes on
+                reason = _sentence(error)
+                log.warning("model %s stays at version %s: %s", self.name, self.version, reason)
                 continue
             old, self._path = self._worker, path
             self._use(worker)
@@ -245,3 +246,7 @@ class ServedModel:
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+
+def _sentence(error: ClozeError | OSError) -> str:
+    return describe_os_error(error, "the disk") if isinstance(error, OSError) else str(error)

@@ -71,8 +71,12 @@ class WorkerProcess:
             fingerprint="",
         )
         job.write(str(directory / "job.json"))
-        log, (read_end, write_end) = directory / "worker.log", os.pipe()
-        with log.open("ab") as output:
+        log = directory / "worker.log"
+        with contextlib.ExitStack() as stack, log.open("ab") as output:
+            read_end, write_end = os.pipe()
+            stack.callback(os.close, write_end)
+            kept = stack.enter_context(contextlib.ExitStack())
+            kept.callback(os.close, read_end)  # unless the process starts
             process = await asyncio.create_subprocess_exec(
                 sys.executable, "-m", "cloze.model.worker", str(directory / "job.json"),
                 stdin=asyncio.subprocess.PIPE, stdout=output, stderr=output,
@@ -82,7 +86,7 @@ class WorkerProcess:
                     PARENT_PID: str(os.getpid()),
                 },
             )  # fmt: skip
-        os.close(write_end)
+            kept.pop_all()
         worker = cls(process, log)
         reader = asyncio.StreamReader(limit=LONGEST_EVENT)
         await asyncio.get_running_loop().connect_read_pipe(

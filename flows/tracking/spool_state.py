@@ -25,7 +25,7 @@ TRAINING = "custom_model_development"
 ARTIFACTS = "mlflow-artifacts"
 URI = "MLFLOW_TRACKING_URI"  # environment variable
 SQLITE = "sqlite:///"
-EXPERIMENT = "cloze"
+EXPERIMENT = os.environ.get("MLFLOW_EXPERIMENT_NAME") or "cloze"
 NOTE = "mlflow.note.content"
 DESCRIPTION = "A run of Cloze has a child run for each node, and a group for each matrix section."
 
@@ -191,7 +191,10 @@ def add_dead_letter(spool: Path, record: Mapping[str, Any], reason: str) -> None
     path = spool.parent / FILE
     path.parent.mkdir(exist_ok=True)
     entry = {"time": time.time(), "spool": spool.name, "reason": reason, "record": record}
-    with exclusive(spool.parent, REFUSED_LOCK), path.open("a", encoding="utf-8") as stream:
+    with (
+        exclusive(spool.parent, REFUSED_LOCK),
+        open(path, "a", encoding="utf-8", opener=storage.open_private) as stream,
+    ):
         stream.write(json.dumps(entry) + "\n")
 
 
@@ -213,7 +216,8 @@ def requeue(directory: Path) -> int:
         if records:
             path = directory / f"{int(time.time() * 1000)}-again.jsonl"
             temporary = path.with_suffix(".new")  # no sender takes an incomplete file
-            temporary.write_text("".join(records), encoding="utf-8")
+            with open(temporary, "w", encoding="utf-8", opener=storage.open_private) as stream:
+                stream.write("".join(records))
             temporary.rename(path)
         (directory / FILE).unlink(missing_ok=True)
     return len(records)

@@ -9,6 +9,7 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from rich.console import Console
 from rich.markup import escape
@@ -19,7 +20,8 @@ from cloze.flows.graph import plan
 from cloze.flows.run import server_addresses
 from cloze.flows.tracking import spool_state
 from cloze.flows.tracking.spool import DIRECTORY
-from cloze.flows.ui import processes, state
+from cloze.flows.ui import login, processes, state
+from cloze.flows.ui.login import LOGIN_PATH
 from cloze.flows.ui.services import choose_port, grace_seconds, mlflow_elsewhere, services
 from cloze.flows.ui.supervisor import Supervisor
 from cloze.flows.views import terminal
@@ -122,9 +124,14 @@ def show(now: Mapping[str, Any], screen: Console, as_json: bool) -> None:
     Args:
         as_json: also print a JSON object to standard output.
     """
+    # a link with the login is for eyes, not for a log that others may read
+    key = login.key_of(Path(now["login"]).read_text("utf-8")) if screen.is_terminal else ""
     home = spool_state.home(runs_of_home() / DIRECTORY, now["mlflow"] or "")
     for name, title in TITLES.items():
         page = home if name == "mlflow" and now[name] else now[name]
+        if key and page:
+            path = quote(page.removeprefix(now[name]), safe="")
+            page = f"{now[name]}{LOGIN_PATH}{f'?next={path}' if path else ''}#{key}"
         screen.print(f"{title:<9}{page}", soft_wrap=True)
     for service in now["services"].values():
         if service["state"] != "up":
@@ -133,9 +140,15 @@ def show(now: Mapping[str, Any], screen: Console, as_json: bool) -> None:
                 f"{service['title']} [yellow]is {service['state']}[/], see {log}", soft_wrap=True
             )
     screen.print(f"{len(now['deployments'])} deployments: {', '.join(now['deployments'])}")
-    screen.print(f"In other terminals: export PREFECT_API_URL={now['api']}", soft_wrap=True)
+    screen.print(
+        f"In other terminals: export PREFECT_API_URL={now['api']}"
+        f" PREFECT_API_AUTH_STRING=\"$(cat '{now['login']}')\"",
+        soft_wrap=True,
+    )
+    if not key:
+        screen.print(f"User and password are in {now['login']}", soft_wrap=True)
     if as_json:
-        keys = (*TITLES, "api", "deployments", "pid", "services")
+        keys = (*TITLES, "api", "login", "deployments", "pid", "services")
         sys.stdout.write(json.dumps({key: now[key] for key in keys}) + "\n")
         sys.stdout.flush()
 

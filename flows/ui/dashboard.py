@@ -32,6 +32,7 @@ from cloze.flows.nightly.journal import Champion, Journal
 from cloze.flows.run import server_addresses, status_file
 from cloze.flows.tracking import spool, spool_state
 from cloze.flows.ui import prometheus
+from cloze.flows.ui.login import LOGIN_PATH, LoginMiddleware
 from cloze.flows.ui.loopback_guard import LOOPBACK, LoopbackOnlyMiddleware
 
 BACK = '<a href="/">Runs</a>'  # on pages that are also files
@@ -44,22 +45,31 @@ HEADERS = {
 }
 
 
-def serve(runs: Path, port: int, host: str = LOOPBACK, allowed: Collection[str] = ()) -> None:
+def serve(
+    runs: Path,
+    port: int,
+    host: str = LOOPBACK,
+    allowed: Collection[str] = (),
+    login: str | None = None,
+) -> None:
     """Serve the dashboard of a runs directory until the process ends.
 
     Args:
         host: address to listen on.
         allowed: further `Host` values to accept, such as `dashboard:8090`.
+        login: `user:password` that each request must have; None: none is asked for.
     """
     import uvicorn
 
     uvicorn.run(
-        application(runs, port, allowed), host=host, port=port, log_level="warning",
+        application(runs, port, allowed, login), host=host, port=port, log_level="warning",
         access_log=False,
     )  # fmt: skip
 
 
-def application(runs: Path, port: int, allowed: Collection[str] = ()) -> ASGIApp:
+def application(
+    runs: Path, port: int, allowed: Collection[str] = (), login: str | None = None
+) -> ASGIApp:
     """Return the ASGI application for requests to `port` of this machine, or to `allowed`."""
 
     def health(request: Request) -> Response:
@@ -72,7 +82,7 @@ def application(runs: Path, port: int, allowed: Collection[str] = ()) -> ASGIApp
 
     def page(request: Request) -> Response:
         servers = server_addresses.servers(runs)
-        rows = run_rows(runs, servers.get("prefect"))
+        rows = run_rows(runs, servers)
         mlflow = servers.get("mlflow") and spool_state.home(
             runs / spool.DIRECTORY, servers["mlflow"]
         )
@@ -88,7 +98,7 @@ def application(runs: Path, port: int, allowed: Collection[str] = ()) -> ASGIApp
             place=str(runs),
             runs=rows,
             links={
-                "Prefect": servers.get("prefect"),
+                "Prefect": _page_of(servers, "prefect", ""),
                 "MLflow": mlflow,
                 "Nights": "/trend" if Journal(runs).trend.exists() else None,
             },
@@ -111,7 +121,10 @@ def application(runs: Path, port: int, allowed: Collection[str] = ()) -> ASGIApp
 
     routes = [Route("/", page), Route("/metrics", metrics), Route("/health", health)]
     routes += [Route("/trend", trend), Route("/report/{run}", report)]
-    return LoopbackOnlyMiddleware(Starlette(routes=routes), port, allowed)
+    app: ASGIApp = Starlette(routes=routes)
+    if login is not None:
+        app = LoginMiddleware(app, login)
+    return LoopbackOnlyMiddleware(app, port, allowed)
 
 
 def _file(path: Path | None) -> Response:
@@ -130,11 +143,18 @@ def _report(runs: Path, run: str) -> Path | None:
     return max(pages, key=lambda page: page.stat().st_mtime, default=None)
 
 
-def run_rows(runs: Path, prefect: str | None) -> list[dict[str, Any]]:
+def _page_of(servers: Mapping[str, Any], name: str, path: str) -> str | None:
+    """Return the link to a page of a server; with a login, the link logs the browser in first."""
+    address = servers.get(name)
+    entry = f"{LOGIN_PATH}?next={path or '/'}" if servers.get("login") else path
+    return f"{address}{entry}" if address else None
+
+
+def run_rows(runs: Path, servers: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return a row for the newest start of each run, newest first.
 
     Args:
-        prefect: address of Prefect's pages, for links to flow runs.
+        servers: addresses of the servers, for links to flow runs.
     """
     rows = []
     newest = sorted(
@@ -147,7 +167,7 @@ def run_rows(runs: Path, prefect: str | None) -> list[dict[str, Any]]:
             for name, node in nodes.items()
             if node.get("error") and node["state"] in (status_file.FAILED, status_file.CRASHED)
         ]
-        flow_run = record.get("prefect") if prefect else None
+        flow_run = record.get("prefect")
         rows.append(
             {
                 "name": record["run"],
@@ -158,7 +178,7 @@ def run_rows(runs: Path, prefect: str | None) -> list[dict[str, Any]]:
                 "total": len(nodes),
                 "now": [_now(name, node) for name, node in nodes.items() if _is_active(node)],
                 "error": errors[0] if errors else str(record.get("error") or ""),
-                "link": f"{prefect}/runs/flow-run/{flow_run}" if flow_run else None,
+                "link": flow_run and _page_of(servers, "prefect", f"/runs/flow-run/{flow_run}"),
                 "report": f"/report/{quote(record['run'])}"
                 if _report(runs, record["run"])
                 else None,

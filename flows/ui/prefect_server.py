@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import sys
 
+from cloze.flows.ui.login import LoginMiddleware
 from cloze.flows.ui.loopback_guard import LOOPBACK, LoopbackOnlyMiddleware, origins
 
 
@@ -19,8 +20,11 @@ def main(port: int) -> None:
     import uvicorn
     from prefect.server.api.server import create_app
 
+    # Prefect asks for the login itself, for websockets in their first message
+    login = os.environ["PREFECT_SERVER_API_AUTH_STRING"]
+    app = LoginMiddleware(create_app(final=True), login, checks=False)
     uvicorn.run(
-        LoopbackOnlyMiddleware(create_app(final=True), port),
+        LoopbackOnlyMiddleware(app, port),
         host=LOOPBACK,
         port=port,
         timeout_keep_alive=5,

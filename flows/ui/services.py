@@ -83,14 +83,15 @@ def services(prefect: int, mlflow: int | None) -> tuple[Service, ...]:
                 name="mlflow",
                 title="MLflow",
                 module=(
-                    "mlflow", "server", "--host", LOOPBACK, "--port", str(mlflow), "--workers", "1",
+                    "cloze.flows.ui.mlflow_server", "--host", LOOPBACK, "--port", str(mlflow),
+                    "--workers", "1",
                     "--allowed-hosts", hosts, "--cors-allowed-origins", pages,
                 ),
                 port=mlflow,
                 health=f"{address(mlflow)}/health",
             )
         )  # fmt: skip
-    worker = f"prefect worker start --pool {POOL} --type process --name"
+    worker = f"cloze.flows.prefect.worker --pool {POOL} --type process --name"
     servers.append(
         Service(
             name="worker",
@@ -115,8 +116,8 @@ def without_user(url: str) -> str:
     return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
 
 
-def environment(runs: Path, prefect_port: int) -> dict[str, str]:
-    """Return the variables for all servers and flows: paths and addresses, no telemetry.
+def environment(runs: Path, prefect_port: int, login: str) -> dict[str, str]:
+    """Return the variables for all servers and flows: paths, addresses, login, no telemetry.
 
     Prefect's home is in the state directory, so the user's profiles and database are not changed.
     `PREFECT_HOME`, a database URL and authentication settings in the environment are kept.
@@ -125,6 +126,8 @@ def environment(runs: Path, prefect_port: int) -> dict[str, str]:
     home = Path(os.environ.get("CLOZE_HOME") or Path.cwd())
     return {
         "PREFECT_API_URL": f"{address(prefect_port)}/api",
+        "PREFECT_SERVER_API_AUTH_STRING": login,
+        "PREFECT_API_AUTH_STRING": login,
         "PREFECT_HOME": os.environ.get("PREFECT_HOME") or str(directory / "prefect"),
         "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
         "CLOZE_HOME": str(home.resolve()),  # working directory of deployed flows

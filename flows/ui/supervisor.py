@@ -18,7 +18,7 @@ from typing import Any
 from cloze.core.errors import ClozeError
 from cloze.flows.prefect import sweep
 from cloze.flows.run import server_addresses
-from cloze.flows.ui import dashboard, processes, state
+from cloze.flows.ui import dashboard, login, processes, state
 from cloze.flows.ui.service_process import ServiceProcess
 from cloze.flows.ui.services import (
     POOL,
@@ -56,7 +56,8 @@ class Supervisor:
         self.runs, self.page_port, self.report, self.on_up = runs, page_port, report, on_up
         self.directory = state.directory(runs)
         ports = {service.name: service.port for service in services}
-        self.environment = environment(runs, ports["prefect"] or 0)
+        self.login = login.create(self.directory)
+        self.environment = environment(runs, ports["prefect"] or 0, self.login)
         self.api = self.environment["PREFECT_API_URL"]
         self.children = {
             service.name: ServiceProcess(service, self.directory, self.environment)
@@ -100,6 +101,7 @@ class Supervisor:
             "mlflow": mlflow_elsewhere(self.runs),
             **{name: child.service.address for name, child in services if child.service.address},
             "api": self.api,
+            "login": str(self.directory.resolve() / server_addresses.LOGIN),
             "deployments": self.deployments or [],
             "services": {name: child.describe() for name, child in services},
         }
@@ -133,7 +135,7 @@ class Supervisor:
             self._written = repr(content)
 
     def _serve_page(self) -> None:
-        dashboard.serve(self.runs, self.page_port)
+        dashboard.serve(self.runs, self.page_port, login=self.login)
 
     def _check_health(self) -> None:
         seconds = HEALTH_SECONDS
@@ -153,7 +155,9 @@ class Supervisor:
                 continue
             try:
                 if self.deployments is None:
-                    self.deployments = deploy(self.api).deployments
+                    deployed = deploy(self.api)
+                    self._messages += deployed.changes
+                    self.deployments = deployed.deployments
                 self._messages += sweep.sweep(self.runs, self.api)
                 error = ""
             except Exception as failed:  # including a temporary outage of the server

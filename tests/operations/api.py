@@ -4,17 +4,26 @@ from __future__ import annotations
 
 import json
 import urllib.request
+from base64 import b64encode
+from pathlib import Path
 from typing import Any
 
+KEYS: dict[str, str] = {}  # logins of running `cloze ui`s, by the address of their API
 ENDED = ("COMPLETED", "FAILED", "CRASHED", "CANCELLED")
+
+
+def log_in(api: str, file: str) -> None:
+    """Send the login in that file with each request to that API."""
+    KEYS[api] = b64encode(Path(file).read_bytes()).decode()
 
 
 def request(api: str, path: str, body: dict[str, Any] | None = None) -> Any:
     """The answer to a GET, or with a body to a POST."""
     data = None if body is None else json.dumps(body).encode()
-    call = urllib.request.Request(
-        f"{api}{path}", data=data, headers={"Content-Type": "application/json"}
-    )
+    headers = {"Content-Type": "application/json"}
+    if api in KEYS:
+        headers["Authorization"] = f"Basic {KEYS[api]}"
+    call = urllib.request.Request(f"{api}{path}", data=data, headers=headers)
     with urllib.request.urlopen(call, timeout=30) as response:
         return json.load(response)
 

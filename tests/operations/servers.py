@@ -210,6 +210,10 @@ class Operations:
                 found.append(process)
         return found
 
+    def is_worker(self, process: psutil.Process) -> bool:
+        """Whether the process is one of `worker`'s."""
+        return process.pid in {each.pid for each in self._processes if each is not self.server}
+
     def close(self) -> None:
         for process in reversed(self._processes):
             if process.poll() is None:

@@ -43,6 +43,7 @@ def test_a_killed_flow_and_worker_are_found_and_the_next_run_starts(tmp_path: Pa
         environment = {
             **os.environ,
             "PREFECT_API_URL": api,
+            "PREFECT_API_AUTH_STRING": Path(ui["login"]).read_text(),
             "PREFECT_HOME": str(tmp_path / "client"),
         }
         subprocess.run(

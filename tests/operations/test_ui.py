@@ -28,7 +28,7 @@ from cloze.flows.ui.services import is_free
 from tests.conftest import REPOSITORY
 from tests.flows.test_cli import cloze
 from tests.flows.ui.waiting import is_gone, number, until
-from tests.operations.api import trigger
+from tests.operations.api import KEYS, trigger
 from tests.operations.ui import addresses, end, running_ui, start_ui
 
 
@@ -89,10 +89,12 @@ def test_servers_come_up_and_are_told_and_end(tmp_path: Path) -> None:
     )  # of an earlier `cloze ui` that was killed with all its servers
     number(tmp_path / "left" / "server")
     with running_ui(tmp_path, HOME=str(home)) as ui:
-        for name, path in (("page", "/"), ("prefect", "/api/health"), ("mlflow", "/health")):
+        for name, path in (("page", "/health"), ("prefect", "/api/health"), ("mlflow", "/health")):
             assert urlsplit(ui[name]).hostname == "127.0.0.1"
             assert status(ui[name] + path) == 200
-            assert status(ui[name] + "/", Host=f"evil.example:{urlsplit(ui[name]).port}") == 403
+            evil = f"evil.example:{urlsplit(ui[name]).port}"
+            login = f"Basic {KEYS[ui['api']]}"  # which a browser would send along
+            assert status(ui[name] + "/", Host=evil, Authorization=login) == 403
         assert len(ui["deployments"]) == 7
         assert left.wait(0) == 0
         assert (tmp_path / "left" / "saved").exists()
@@ -132,7 +134,7 @@ def test_who_is_killed_comes_back_and_takes_nobody_along(tmp_path: Path) -> None
             for other in names:
                 assert (after[other]["pid"] == before[other]["pid"]) == (other != name)
                 assert after[other]["restarts"] == before[other]["restarts"] + (other == name)
-        for name, path in (("page", "/"), ("prefect", "/api/health"), ("mlflow", "/health")):
+        for name, path in (("page", "/health"), ("prefect", "/api/health"), ("mlflow", "/health")):
             assert status(ui[name] + path) == 200
 
 

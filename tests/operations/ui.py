@@ -15,6 +15,7 @@ from typing import Any
 from cloze.core.processes import free_ports
 from cloze.flows.ui import processes, state
 from tests.flows.ui.waiting import until
+from tests.operations.api import log_in
 
 START_SECONDS = 240.0
 
@@ -53,6 +54,7 @@ def addresses(ui: subprocess.Popen[str], place: Path) -> dict[str, Any]:
     line = ui.stdout.readline()
     assert line, (place / "ui.err").read_text()
     found: dict[str, Any] = json.loads(line)
+    log_in(found["api"], found["login"])
     return found
 
 

@@ -91,7 +91,8 @@ class _TrainJob:
         self.name, self._launch, self._options = name_of(launch), launch, options
         manifest = train_job(self.name, launch, execution, options)
         path = storage.join(launch.artifact, LOGS, DIRECTORY, f"{self.name}.yaml")
-        storage.write_bytes(path, yaml.safe_dump(manifest, sort_keys=False).encode())
+        content = yaml.safe_dump(manifest, sort_keys=False).encode()
+        storage.write_bytes(path, content, private=True)  # `env` may hold a secret
         # a dead coordinator's TrainJob would train in the same directory
         self._delete_others()
         result = _kubectl("apply", "--filename=-", content=json.dumps(manifest))

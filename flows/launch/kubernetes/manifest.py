@@ -195,12 +195,21 @@ def train_job(
                 "kind": "ClusterTrainingRuntime",
                 "name": options.runtime,
             },
+            **_deadline(execution),
             "trainer": {field: value for field, value in trainer.items() if value},
             "runtimePatches": [
                 {"manager": MANAGER, "trainingRuntimeSpec": {"template": {"spec": pod}}}
             ],
         },
     }
+
+
+def _deadline(execution: Execution) -> dict[str, int]:
+    """Return the limit for a cluster without a coordinator: `timeout_minutes` and the grace."""
+    if execution.timeout_minutes is None:
+        return {}
+    seconds = 60 * execution.timeout_minutes + execution.scheduler_grace_seconds + GRACE_MARGIN
+    return {"activeDeadlineSeconds": math.ceil(seconds)}
 
 
 def _must_be_seen(path: str, options: Options) -> None:

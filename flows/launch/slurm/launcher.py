@@ -145,7 +145,7 @@ def _submit(directory: str, work: LaunchRequest) -> str:
         "launch": start_launch(work.build.path),
     }
     event_files.write_json(storage.join(directory, WORK), description)
-    storage.write_bytes(script, batch_script(work, directory).encode())
+    storage.write_bytes(script, batch_script(work, directory).encode(), private=True)
     try:
         return _record_job(directory, work, slurm_cli.submit(script))
     except UsageError:

@@ -17,6 +17,7 @@ from pathlib import Path
 
 import pytest
 
+from cloze.core.errors import UsageError
 from cloze.core.stages.execution import Execution
 from cloze.flows.graph import stages
 from cloze.flows.graph.schedule import resource_request
@@ -282,3 +283,53 @@ def test_a_slot_that_another_user_made_first_is_taken(monkeypatch: pytest.Monkey
     monkeypatch.setattr(os, "open", protected)
     with taken(ResourceRequest(cpus=4)):
         assert len(slots.holders()) == 4
+
+
+def test_a_full_disk_of_the_slots_ends_no_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The lock counts; only the holder's name is missing."""
+    import errno
+
+    def full(*_: object) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with taken(ResourceRequest(gpus=1)):  # the files are there
+        pass
+    monkeypatch.setattr(os, "pwrite", full)
+    monkeypatch.setattr(os, "ftruncate", full)
+    with taken(ResourceRequest(gpus=1, cpus=2)) as gpus:
+        assert gpus == ("0",)
+        assert slots._locked(contextlib.ExitStack(), "gpu-0") is None
+
+
+@pytest.mark.parametrize("kind", ["a file", "no such directory"])
+def test_slots_that_cannot_be_kept_are_a_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    place = tmp_path / "file"
+    place.write_text("")
+    directory = place if kind == "a file" else place / "slots"
+    monkeypatch.setenv("CLOZE_SLOTS_DIR", str(directory))
+    with pytest.raises(UsageError, match="CLOZE_SLOTS_DIR"), taken(ResourceRequest(gpus=1)):
+        pass
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="mounts a file system, which only root may do")
+def test_slots_on_a_file_system_that_is_really_full(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = tmp_path / "small"
+    place.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=64k,nr_inodes=50", "none", str(place)]
+    if subprocess.run(mount, check=False, capture_output=True).returncode:
+        pytest.skip("may not mount")
+    try:
+        monkeypatch.setenv("CLOZE_SLOTS_DIR", str(place / "slots"))
+        with taken(ResourceRequest(gpus=1)):
+            pass
+        with contextlib.suppress(OSError), (place / "filler").open("wb", buffering=0) as filler:
+            while True:
+                filler.write(b"x" * 4096)
+        with taken(ResourceRequest(gpus=1, cpus=2)) as gpus:
+            assert gpus == ("0",)
+    finally:
+        subprocess.run(["umount", "-l", str(place)], check=False)

@@ -20,7 +20,7 @@ from prefect.server.utilities.user_templates import (
 )
 from prefect.states import Failed
 
-from cloze.flows.prefect import deploy
+from cloze.flows.prefect import automations
 
 
 class Listener(BaseHTTPRequestHandler):
@@ -58,8 +58,8 @@ def test_a_webhook_gets_json_whatever_the_message_holds(message: str | None) -> 
         url = f"http://127.0.0.1:{server.server_port}/"
 
         async def post() -> None:
-            body = await render_user_template(deploy.PAYLOAD, {"flow": flow, "flow_run": run})
-            await deploy.webhook(url).call(body)
+            body = await render_user_template(automations.PAYLOAD, {"flow": flow, "flow_run": run})
+            await automations.webhook(url).call(body)
 
         asyncio.run(post())
     finally:

@@ -1,0 +1,181 @@
+"""Automations of Cloze in Prefect: runs without heartbeats, and notifications.
+
+They match flow runs with the tag `TAG` only: other flows may need other limits. Their names are
+Cloze's; automations of other names are not touched.
+"""
+
+from __future__ import annotations
+
+import re
+from datetime import timedelta
+from typing import Any
+from uuid import UUID
+
+from prefect.automations import AutomationCore
+from prefect.blocks.core import Block
+from prefect.blocks.notifications import SlackWebhook
+from prefect.blocks.webhook import Webhook
+from prefect.client.orchestration import SyncPrefectClient
+from prefect.client.schemas.objects import StateType
+from prefect.events.actions import CallWebhook, ChangeFlowRunState, SendNotification
+from prefect.events.schemas.automations import EventTrigger, Posture
+from prefect.types import SecretDict
+from pydantic import SecretStr
+
+from cloze.core.errors import UsageError
+
+TAG = "cloze"
+NOTIFY = "CLOZE_NOTIFY"
+NO_NOTIFICATIONS = "none"
+SILENT_SECONDS = 90  # three heartbeats
+CRASH_SILENT = "cloze: mark runs without heartbeat as crashed"
+NOTIFY_FAILED = "cloze: notify of failed runs"
+NOTIFY_NIGHTLY = "cloze: notify of nightly evaluations"
+# name of the completed state of a nightly run that evaluated something; its message has the trend
+# page's path
+EVALUATED = "Evaluated"
+CLOZE_FLOW_RUNS: dict[str, Any] = {  # each flow run with the tag
+    "match": {"prefect.resource.id": "prefect.flow-run.*"},
+    "match_related": {"prefect.resource.role": "tag", "prefect.resource.id": f"prefect.tag.{TAG}"},
+    "for_each": {"prefect.resource.id"},
+    "threshold": 1,
+}
+BLOCK = "cloze-notify"
+_DOCUMENT = re.compile(r"[a-z0-9-]+/[A-Za-z0-9._-]+")
+
+SUBJECT = "{{ flow.name }} {{ flow_run.name }} is {{ flow_run.state.name }}"
+BODY = "{{ flow_run.state.message }}\n{{ flow_run|ui_url }}"
+PAYLOAD = """{{ {
+    "flow": flow.name,
+    "run": flow_run.name,
+    "state": flow_run.state.name,
+    "message": flow_run.state.message,
+    "url": flow_run|ui_url,
+}|tojson }}"""  # `tojson` escapes quotes and newlines
+
+
+def desired_automations(client: SyncPrefectClient, notify: str) -> list[AutomationCore]:
+    """Return the automations that the server should have, as far as the environment says.
+
+    The address for notifications is stored encrypted, in a Prefect block.
+
+    Args:
+        notify: the URL of a webhook (hooks.slack.com for Slack), or TYPE/NAME of a Prefect
+            notification block such as `sendgrid-email/team`. Empty: as on the server. `none`: no
+            notifications.
+
+    Raises:
+        UsageError: `notify` has neither form, or the block does not exist.
+    """
+    if notify.strip() in ("", NO_NOTIFICATIONS):
+        return [_crash_without_heartbeat()]
+    action = _action(client, notify.strip())
+    return [
+        _crash_without_heartbeat(),
+        _notify(NOTIFY_FAILED, ("Failed", "Crashed", "TimedOut"), action),
+        _notify(NOTIFY_NIGHTLY, (EVALUATED,), action),
+    ]
+
+
+def _crash_without_heartbeat() -> AutomationCore:
+    ends = (
+        "Completed", EVALUATED, "Failed", "Cancelled", "Crashed", "AwaitingRetry", "Suspended",
+        "Paused",
+    )  # fmt: skip
+    trigger = EventTrigger(
+        after={"prefect.flow-run.heartbeat"},
+        expect={"prefect.flow-run.heartbeat", *(f"prefect.flow-run.{name}" for name in ends)},
+        posture=Posture.Proactive,
+        within=timedelta(seconds=SILENT_SECONDS),
+        **CLOZE_FLOW_RUNS,
+    )
+    message = f"no heartbeat for {SILENT_SECONDS} s: its process is gone; retry it to continue"
+    action = ChangeFlowRunState(state=StateType.CRASHED, name=None, message=message, force=False)
+    description = f"A flow run without a heartbeat for {SILENT_SECONDS} s has no process."
+    return AutomationCore(
+        name=CRASH_SILENT, description=description, trigger=trigger, actions=[action]
+    )
+
+
+def _notify(
+    name: str, states: tuple[str, ...], action: SendNotification | CallWebhook
+) -> AutomationCore:
+    trigger = EventTrigger(
+        expect={f"prefect.flow-run.{state}" for state in states},
+        posture=Posture.Reactive,
+        within=timedelta(0),
+        **CLOZE_FLOW_RUNS,
+    )
+    description = f"Set up by `cloze deploy` from ${NOTIFY}."
+    return AutomationCore(name=name, description=description, trigger=trigger, actions=[action])
+
+
+def _action(client: SyncPrefectClient, notify: str) -> SendNotification | CallWebhook:
+    block: Block
+    if notify.startswith("https://hooks.slack.com/"):
+        block = SlackWebhook(url=SecretStr(notify))
+        return SendNotification(block_document_id=_saved(block), subject=SUBJECT, body=BODY)
+    if notify.startswith(("http://", "https://")):
+        return CallWebhook(block_document_id=_saved(webhook(notify)), payload=PAYLOAD)
+    if not _DOCUMENT.fullmatch(notify):
+        raise UsageError(
+            f"{NOTIFY} must be a webhook's URL, or TYPE/NAME of a notification block in Prefect, "
+            f"such as sendgrid-email/team"
+        )
+    kind, _, name = notify.partition("/")
+    try:
+        document = client.read_block_document_by_name(name=name, block_type_slug=kind)
+    except Exception as error:
+        raise UsageError(
+            f"{NOTIFY}: Prefect has no block {notify}; create it in Prefect's UI, or choose one "
+            f"of `prefect block ls`"
+        ) from error
+    return SendNotification(block_document_id=document.id, subject=SUBJECT, body=BODY)
+
+
+def webhook(url: str) -> Webhook:
+    """Return the block that posts the rendered `PAYLOAD` to `url`."""
+    return Webhook(
+        method="POST", url=SecretStr(url), headers=SecretDict({"Content-Type": "application/json"})
+    )
+
+
+def _saved(block: Block) -> UUID:
+    """Save the block under the name `BLOCK` and return its id."""
+    return UUID(str(block.save(BLOCK, overwrite=True)))
+
+
+def apply_automations(
+    client: SyncPrefectClient, automations: list[AutomationCore], *, notifies: bool
+) -> tuple[list[str], list[str]]:
+    """Create, update or delete this package's automations on the server.
+
+    One that is switched off in Prefect stays so.
+
+    Args:
+        notifies: whether the environment says anything about notifications; if not, they stay.
+
+    Returns:
+        Names of the automations, and sentences about changes.
+    """
+    desired = {automation.name: automation for automation in automations}
+    names, changes = [], []
+    for name in (CRASH_SILENT, NOTIFY_FAILED, NOTIFY_NIGHTLY):
+        existing, wanted = client.read_automations_by_name(name), desired.get(name)
+        if wanted is None and not notifies:
+            names += [name for _ in existing[:1]]
+            continue
+        for extra in existing[1 if wanted else 0 :]:
+            client.delete_automation(extra.id)
+            changes.append(f"automation {name!r} is deleted")
+        if wanted is None:
+            continue
+        names.append(name)
+        if not existing:
+            client.create_automation(wanted)
+            continue
+        update = wanted.model_copy(update={"enabled": existing[0].enabled})
+        client.update_automation(existing[0].id, update)
+        if not update.enabled:
+            changes.append(f"automation {name!r} stays switched off")
+    return names, changes

@@ -1,0 +1,42 @@
+"""`python -m cloze.flows.ui.mlflow_server ARGUMENTS`: `mlflow server` that asks for the login.
+
+MLflow's own login keeps a database of users. Its plugins for other logins must be installed as
+packages, so the application is replaced in the command that starts uvicorn.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Any
+
+from starlette.types import ASGIApp
+
+from cloze.flows.ui.login import LoginMiddleware
+
+
+def application() -> ASGIApp:
+    """Return MLflow's application behind the login; uvicorn calls it."""
+    from mlflow.server.fastapi_app import app
+
+    return LoginMiddleware(app, os.environ["PREFECT_SERVER_API_AUTH_STRING"])
+
+
+def main(arguments: list[str]) -> None:
+    """Serve until SIGTERM."""
+    from mlflow import cli, server
+
+    build = server._build_uvicorn_command
+
+    def command(*given: Any) -> list[str]:
+        options, host, port, workers, _, env_file, _ = given
+        name = f"{__spec__.name if __spec__ else __name__}:application"
+        built: list[str] = build(options, host, port, workers, name, env_file, True)
+        return built
+
+    server._build_uvicorn_command = command
+    cli.cli.main(["server", *arguments])
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
