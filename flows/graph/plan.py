@@ -125,6 +125,11 @@ def plan(
     until_names = select_nodes(nodes, until, config.name)
     if until_names:
         needed = with_ancestors(nodes, until_names)
+        if only_names and only_names.isdisjoint(needed):
+            raise UsageError(
+                f"--only ({', '.join(sorted(only_names))}) has no node of --until "
+                f"({', '.join(sorted(until_names))}) and what it needs; leave one of them out"
+            )
         nodes = {name: node for name, node in nodes.items() if name in needed}
         forced, only_names = forced & needed, only_names & needed
     if only_names:
@@ -323,6 +328,8 @@ def _why(
     }
     earlier = {**defaults, **before.config}  # options added since then had their defaults
     changed = [key for key in current if key not in skipped and earlier[key] != current[key]]
+    # Fields that a person has set come first: others may follow from them.
+    changed.sort(key=lambda key: key not in config.model_fields_set)
     if changed:
         key = changed[0]
         more = f" and {len(changed) - 1} more" if len(changed) > 1 else ""
