@@ -95,8 +95,9 @@ UNSPACED_RUN = re.compile(f"([{IDEOGRAPHS}{CLUSTERS}][{IDEOGRAPHS}{CLUSTERS}{_MA
 """A run of such letters."""
 
 _SQUARE = re.compile(f"[{IDEOGRAPHS}\u1100-\u115f\uac00-\ud7a3\uff01-\uff60]+")
-# a class that is fast to search for
-_MAY_BE_UNSPACED = re.compile("[^\x00-\u0dff\u10a0-\u177f\u1e00-\u2fff\uac00-\uf8ff]")
+MAY_BE_UNSPACED = re.compile("[^\x00-\u0dff\u10a0-\u177f\u1e00-\u2fff\uac00-\uf8ff]")
+"""A class that is fast to search for: letters of scripts without spaces, and some others."""
+
 _UNSPACED_WORD = re.compile(
     f"(?:(?:[{IDEOGRAPHS}][{_MARKS}]*){{1,{LETTERS_A_WORD['ideographs']}}}"
     f"|(?:[{CLUSTERS}][{_MARKS}{TSHEG}]*){{1,{LETTERS_A_WORD['clusters']}}})[^\\w\\s]*"
@@ -105,7 +106,7 @@ _UNSPACED_WORD = re.compile(
 
 def count_words(text: str) -> int:
     """Count words: runs between blanks; without spaces, letters divided by LETTERS_A_WORD."""
-    if text.isascii() or _MAY_BE_UNSPACED.search(text) is None:
+    if text.isascii() or MAY_BE_UNSPACED.search(text) is None:
         return len(text.split())
     rest, count = _UNSPACED_WORD.subn(" ", text)
     return len(rest.split()) + count
@@ -113,7 +114,7 @@ def count_words(text: str) -> int:
 
 def split_words(text: str) -> list[str]:
     """Return the words that `count_words` counts, in order, with their punctuation."""
-    if text.isascii() or _MAY_BE_UNSPACED.search(text) is None:
+    if text.isascii() or MAY_BE_UNSPACED.search(text) is None:
         return text.split()
     return _UNSPACED_WORD.sub(r" \g<0> ", text).split()
 

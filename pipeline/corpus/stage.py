@@ -311,6 +311,7 @@ def _summary(build: BuildContext, card: dict[str, Any]) -> dict[str, Any]:
         "sentences": totals["sentences"],
         "dropped": counted(build.counters, "dropped/"),
         "dropped_lines": counted(build.counters, "dropped_lines/"),
+        "encodings": counted(build.counters, "encoding/"),
         "duplicates": {name: duplicates[name] for name in ("exact", "near", "same_id", "groups")},
         "contaminated": {
             task["name"]: task["documents"]
@@ -376,6 +377,8 @@ def headline(summary: Mapping[str, Any]) -> str:
             f"{renamed:,} have the id of another document, so their ids end in #2, #3, …: is the "
             f"column the right one (--column id=NAME)?"
         )
+    if encodings := summary.get("encodings"):
+        messages.append(f"texts that are not UTF-8 were read as {_by_count(encodings)}")
     if first := summary.get("first_unreadable"):
         messages.append(
             f"{sum(summary['quarantined'].values()):,} could not be read, the first: {first}"

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from cloze.core.artifacts import artifact
 from cloze.core.errors import DataError, UsageError
 from cloze.core.stages.stage import BuildContext, InputSpec, Stage, StageResult
 from cloze.pipeline.vocab.config import COSTS, CompareConfig, VocabConfig
@@ -25,6 +26,8 @@ VERSION = 3  # 3: an imported vocab.txt strips accents unless a token has a nons
 REPORT = "report.json"  # about held-out text, so not in the content hash of later stages
 WORDS = "added_words.tsv"
 SHOWN_WORDS = 100
+# Languages in which the capital of `ı` is I; share of the documents from which they are named.
+DOTLESS_I, FEWEST_MISCASED = ("az", "tr"), 0.02
 SUMMARY_METRICS = (
     "fertility", "unknown_rate", "unknown_characters", "single_piece_words", "bytes_per_piece",
 )  # fmt: skip
@@ -74,6 +77,10 @@ def run(config: VocabConfig, build: BuildContext) -> StageResult:
         "sample_bytes": sample.boundary.size if sample else 0,
         **{name: metrics[name] for name in SUMMARY_METRICS if name in metrics},
     }
+    if tokenizer.lowercase and "corpus" in build.inputs:
+        shares = artifact.read_manifest(build.inputs["corpus"]).summary.get("languages", {})
+        if miscased := sorted(name for name in DOTLESS_I if shares.get(name, 0) >= FEWEST_MISCASED):
+            summary["miscased"] = miscased
     if "before" in report:
         summary["fertility_before"] = report["before"]["fertility"]
     if original is not None:
@@ -182,6 +189,11 @@ def headline(summary: Mapping[str, Any]) -> str:
         )
     if summary.get("unknown_characters") is not None:
         facts.append(f"{100 * summary['unknown_characters']:.2f} % of characters unknown")
+    if miscased := summary.get("miscased"):
+        facts.append(
+            f"warning: the text is partly in {' and '.join(miscased)}, and lower-casing makes i of "
+            f"its I, as in English, instead of ı; set vocab.lowercase to false"
+        )
     return ", ".join(facts)
 
 

@@ -91,6 +91,7 @@ def collect(
         "dropped_lines": _most_first(counters, "dropped_lines/"),
         "dropped_files": _most_first(counters, "dropped_files/"),
         "quarantined": _most_first(counters, "quarantined/"),
+        "encodings": _most_first(counters, "encoding/"),
         "examples": _examples(results),
         "duplicates": _duplicates(config, plan, parts),
         "decontamination": _decontamination(config, results, counters),

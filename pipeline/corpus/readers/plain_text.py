@@ -11,12 +11,13 @@ import contextlib
 import itertools
 import posixpath
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
-from cloze.core.words import CLUSTERS, IDEOGRAPHS, UNSPACED_LETTER
+from cloze.core.words import CLUSTERS, IDEOGRAPHS, MAY_BE_UNSPACED, TSHEG, UNSPACED_LETTER, width
 from cloze.pipeline.corpus.document import OTHER_SCRIPTS, Document
 from cloze.pipeline.corpus.options import CorpusOptions
+from cloze.pipeline.corpus.readers import encodings
 from cloze.pipeline.corpus.readers.base import (
     HEAD_BYTES,
     FileReader,
@@ -96,72 +97,90 @@ def read_lines(
 
 # Decoding of whole files or documents.
 
-_HIGH = bytes(range(128, 256))
-_NO_SPACE = dict.fromkeys(b"\t\n\v\f\r\x1a\xa0\xad")  # including the mark that ends a CP/M text
-_MOST_HIGH = 0.4  # share of non-ASCII letters in Windows-1252; Western languages: below a fifth
-# Encodings of Central Europe and Turkey. With fewer non-ASCII bytes detection is often wrong. It
-# takes Icelandic for Baltic.
-_NOT_WESTERN = frozenset(("cp1250", "cp1254", "iso8859-2", "iso8859-16"))
-_FEWEST_HIGH = 20
+_END_OF_FILE = "\x1a"  # ends a CP/M text
+# Bytes that are not UTF-8, as `surrogateescape` shows them, and their characters in Windows-1252.
+_ESCAPED = re.compile("[\udc80-\udcff]")
+_REPAIRED = {
+    0xDC00 + code: character
+    for code in range(0x80, 0xFF)
+    if (character := bytes([code]).decode("cp1252", "ignore"))
+}
+_MOST_REPAIRED = 0.1  # share of the characters of several bytes
 
 
 def decode(data: bytes, tally: ReadCounters, *, offset: int = 0) -> str | None:
     """Decode a file or a document in it; None, with a quarantine entry, if it is not text.
 
-    UTF-8; UTF-16 and UTF-32 with a byte order mark; UTF-16 without one if zero bytes show it. Else
-    Windows-1252 (counted) if it reads as a Western language. UTF-8 with single wrong bytes is
-    damaged UTF-8, not Windows-1252. Other encodings are refused, if they can be told from it.
+    UTF-8; UTF-16 and UTF-32 with a byte order mark; UTF-16 without one if zero bytes show it; any
+    other encoding if it is sure (encodings.py). A character that the end of the file cuts is left
+    out. Single bytes in UTF-8 are read as Windows-1252. All but whole UTF-8 is counted.
 
     Args:
         data: bytes of the file or document.
         tally: counters of the slice.
         offset: position of `data` in the file.
     """
-    encoding, mark = detect_unicode(data)
-    position = offset
-    try:
-        if data.strip() and (encoding or b"\0" not in data):
-            return data[len(mark) if encoding else 0 :].decode(encoding or "utf-8")
-    except UnicodeDecodeError as error:
-        position += error.start + (len(mark) if encoding else 0)
+    unicode, mark = detect_unicode(data)
+    content = data[len(mark) if unicode else 0 :]
+    position, candidates = 0, tuple[str, ...]()
     if not data.strip():
         reason, sentence = "empty_file", "the file is empty"
-    elif encoding:
-        reason = "bad_utf8" if encoding == "utf-8" else "bad_encoding"
-        sentence = f"the text begins as {encoding.upper()}, byte {position:,} does not fit"
-    elif b"\0" in data:
-        position += data.index(b"\0")
+    elif not unicode and b"\0" in data:
+        position = data.index(b"\0")
         reason = "binary"
-        sentence = f"the file holds a NUL at byte {position:,} and is no text"
-    elif _mostly_utf8(data):
-        reason, sentence = "bad_utf8", f"the text is UTF-8, but not at byte {position:,}"
-    elif mark or not _is_western(data):
-        reason = "bad_encoding"
-        sentence = (
-            f"the text is neither UTF-8 (see byte {position:,}) nor Windows-1252; convert it "
-            f"(iconv -f ENCODING -t UTF-8)"
-        )
+        sentence = f"the file holds a NUL at byte {offset + position:,} and is no text"
     else:
-        tally.counters["encoding/windows-1252"] += 1
-        return data.decode("cp1252")
-    tally.quarantine(reason, sentence, offset=position)
+        text, position = _decode_unicode(content, unicode or "utf-8", tally)
+        encoding = ""
+        if text is None and not mark:
+            encoding, candidates = encodings.detect(content)
+            if not encoding:  # the last character may be cut
+                encoding = encodings.detect(content[:-1]).encoding
+        elif text is not None and text.isascii():
+            encoding = encodings.shifted(content)
+        if encoding:
+            text = encodings.decode(content, encoding) or None
+            if text is None and (text := encodings.decode(content, encoding, final=False) or None):
+                tally.drop_lines("cut_character")
+            tally.counters[f"encoding/{encoding}"] += text is not None
+        if text is not None:
+            return text.rstrip(_END_OF_FILE)
+        position += len(data) - len(content)
+        place = f"byte {offset + position:,}"
+        if unicode or _mostly_utf8(data):
+            reason = "bad_encoding" if unicode not in ("", "utf-8") else "bad_utf8"
+            sentence = f"the text begins as {(unicode or 'utf-8').upper()}, {place} does not fit"
+        else:
+            reason = "bad_encoding"
+            perhaps = f" (perhaps {', '.join(candidates)})" if candidates else ""
+            sentence = (
+                f"the text is neither UTF-8 (see {place}) nor surely of another encoding{perhaps}; "
+                f"convert it (iconv -f ENCODING -t UTF-8)"
+            )
+    tally.quarantine(reason, sentence, offset=offset + position)
     return None
 
 
-def _is_western(data: bytes) -> bool:
-    """Return True if it is Windows-1252, mostly ASCII, and no other encoding is detected."""
-    from resiliparse.parse.encoding import detect_encoding
-
+def _decode_unicode(data: bytes, encoding: str, tally: ReadCounters) -> tuple[str | None, int]:
+    """Return the text, or None and the first byte that does not fit; count what is repaired."""
     try:
-        text = data.decode("cp1252")
-    except UnicodeDecodeError:
-        return False
-    high_count = len(data) - len(data.translate(None, _HIGH))
-    letters = sum(map(str.isalpha, text))
-    if high_count > _MOST_HIGH * letters or not text.translate(_NO_SPACE).isprintable():
-        return False
-    detected = detect_encoding(data) or "" if high_count >= _FEWEST_HIGH else ""
-    return detected not in _NOT_WESTERN or data.decode(detected, "replace") == text
+        return data.decode(encoding), 0
+    except UnicodeDecodeError as error:
+        text = data[: error.start].decode(encoding)
+        is_cut = "end of data" in error.reason or "truncated" in error.reason
+        # at the end of ASCII it may be a letter of another encoding
+        if is_cut and (encoding != "utf-8" or not text.isascii()):
+            tally.drop_lines("cut_character")
+            return text, 0
+        if encoding == "utf-8":
+            text = data.decode("utf-8", "surrogateescape")
+            invalid_count = len(_ESCAPED.findall(text))
+            valid_count = sum(map("\x7f".__lt__, text)) - invalid_count
+            text = text.translate(_REPAIRED)
+            if invalid_count <= _MOST_REPAIRED * valid_count and not _ESCAPED.search(text):
+                tally.counters["encoding/utf-8 with windows-1252"] += 1
+                return text, 0
+        return None, error.start
 
 
 def _mostly_utf8(data: bytes) -> bool:
@@ -176,53 +195,67 @@ def _mostly_utf8(data: bytes) -> bool:
 # A single <br> may be what the text is about.
 _BREAK = re.compile(r"<br */>|<br>(?: *<br>)+", re.IGNORECASE)
 
-_NARROWEST, _WIDEST = 40, 110  # characters; usual widths of wrapped lines
+_NARROWEST, _WIDEST = 40, 110  # columns; usual widths of wrapped lines
+_RAGGED = 6  # columns that a full line lacks in scripts without spaces: marks do not begin a line
 _FEWEST = 3  # lines needed to detect wrapping
 _MARKS = "\u3001-\u303f\uff01-\uff60"  # of Chinese and Japanese
 _UNSPACED = f"[{IDEOGRAPHS}{CLUSTERS}{_MARKS}]"  # lines also break before these
-# Ends of lines that stand for no blank.
-_UNSPACED_END = re.compile(f"({UNSPACED_LETTER.pattern}|[{_MARKS}])\n(?={_UNSPACED})")
-_FIRST_UNIT = re.compile(rf"{_UNSPACED}|(?:(?!{_UNSPACED})\S)+")
+# Ends of lines that stand for no blank: between letters of a script without spaces, beside a
+# Chinese or Japanese mark, between an ideograph and a number, after a Tibetan syllable.
+_UNSPACED_END = re.compile(
+    f"({UNSPACED_LETTER.pattern})\n(?={_UNSPACED})|([{_MARKS}{TSHEG}\u200b])\n|\n(?=[{_MARKS}\u200b])"
+    f"|(?<=[{IDEOGRAPHS}])\n(?=\\d)|(?<=\\d)\n(?=[{IDEOGRAPHS}])"
+)
+FIRST_UNIT = re.compile(rf"{_UNSPACED}|(?:(?!{_UNSPACED})\S)+")
+"""First word of a line, or its first letter in a script without spaces."""
 
 
 def paragraphs(text: str) -> tuple[str, ...]:
     """Return the non-blank paragraphs of `text`, each on one line; `<br />` also ends a line."""
     text = _BREAK.sub("\n", text) if "<b" in text or "<B" in text else text
     lines = [line.rstrip() for line in text.splitlines()]
-    if not _are_wrapped(lines):
+    if not are_wrapped(lines):
         return tuple(line.strip() for line in lines if line)
-    width = max(map(len, lines))
+    widest = max(map(width, lines))
     joined: list[str] = []
     open_lines: list[str] = []
     for line in [*lines, ""]:
-        if open_lines and (not line or len(open_lines[-1]) <= width // 2):
-            paragraph = "\n".join(map(str.strip, open_lines))
-            joined.append(_UNSPACED_END.sub(r"\1", paragraph).replace("\n", " "))
+        if open_lines and (not line or width(open_lines[-1]) <= widest // 2):
+            joined.append(join_lines(open_lines))
             open_lines = []
         if line:
             open_lines.append(line)
     return tuple(joined)
 
 
-def _are_wrapped(lines: list[str]) -> bool:
+def join_lines(lines: Iterable[str]) -> str:
+    """Join the lines of a paragraph, by a blank where the script has one."""
+    text = "\n".join(map(str.strip, lines))
+    if not text.isascii() and MAY_BE_UNSPACED.search(text):
+        text = _UNSPACED_END.sub(r"\1\2", text)
+    return text.replace("\n", " ")
+
+
+def are_wrapped(lines: list[str]) -> bool:
     """Return True if the lines are those of wrapped paragraphs.
 
     In wrapped text all lines but the last of a paragraph are full; in a list hardly any is. In
     scripts without spaces the longest line always seems full, and few wrapped lines end in an end
     mark.
     """
-    lengths = [len(line) for line in lines if line]
-    width = max(lengths, default=0)
-    if len(lengths) < _FEWEST or not _NARROWEST <= width <= _WIDEST:
+    columns = [width(line) for line in lines]
+    widest = max(columns, default=0)
+    if sum(map(bool, lines)) < _FEWEST or not _NARROWEST <= widest <= _WIDEST:
         return False
     has_unspaced = False
     are_full: list[bool] = []
-    for line, next_line in itertools.pairwise(lines):
-        if line and (unit := _FIRST_UNIT.search(next_line)):
+    for (line, next_line), column in zip(itertools.pairwise(lines), columns, strict=False):
+        if line and (unit := FIRST_UNIT.search(next_line)):
             is_unspaced = re.match(_UNSPACED, unit[0]) is not None
             has_unspaced |= is_unspaced
             is_end = is_unspaced and line[-1] in OTHER_SCRIPTS
-            are_full.append(len(line) + 1 + len(unit[0]) > width and not is_end)
+            end = column + width(unit[0]) + (_RAGGED if is_unspaced else 1)
+            are_full.append(end > widest and not is_end)
     return len(are_full) >= _FEWEST - 1 and sum(are_full) * 2 >= len(are_full) + has_unspaced
 
 

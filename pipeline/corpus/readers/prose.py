@@ -123,14 +123,14 @@ _BREAKS_OFF = re.compile(
 )
 
 
-def _has_end(text: str) -> bool:
+def has_end(text: str) -> bool:
     """Return True if the text ends with an end mark."""
     return _END.search(text, max(0, len(text) - _LONGEST_END)) is not None
 
 
 def ends_as_sentence(text: str) -> bool:
     """Return True if the text ends with an end mark or its script has none."""
-    return _has_end(text) or is_unmarked(text)
+    return has_end(text) or is_unmarked(text)
 
 
 def reads_as_prose(text: str) -> bool:
@@ -142,12 +142,12 @@ def reads_as_prose(text: str) -> bool:
     if is_unmarked(text):
         if len(text) >= _LONG_UNMARKED:
             return True
-        return len(UNSPACED_LETTER.findall(text)) >= fewest_letters and _has_end(text)
+        return len(UNSPACED_LETTER.findall(text)) >= fewest_letters and has_end(text)
     if len(text.split(maxsplit=_FEWEST_WORDS)) < _FEWEST_WORDS and (
         text.isascii() or len(UNSPACED_LETTER.findall(text[:_LONG])) < fewest_letters
     ):
-        return _has_end(text) and has_finite_verb(text)
-    return _has_end(text) or (len(text) > _LONG and bool(_INNER_END.search(text)))
+        return has_end(text) and has_finite_verb(text)
+    return has_end(text) or (len(text) > _LONG and bool(_INNER_END.search(text)))
 
 
 def reads_as_statement(text: str) -> bool:

@@ -105,14 +105,23 @@ ABBREVIATIONS_BEFORE_NUMBERS = {
     "hr": "st god tis mil mlrd",
     "de": "etc usw max min Nr S Kap Abb Tab Art Jh Jhs sog sogen",
     "fr": "p pp n no nos env ca vs max min t ch col l",
-    "es": "p pp n no ca vs max min s ss a d",
-    "it": "p pp no ca vs max min sec",
+    "es": "p pp n no ca vs max min s ss a d sig",
+    "it": "p pp no ca vs max min sec secc",
+    "ro": "sec nr pag",
+    "sr": "г гг ст в хиљ мил млрд",
     "pt": "p pp no ca vs máx mín séc",
     "nl": "p pp vs max min e.v",
     "pl": "r w ww ok godz pkt tys mln mld poz art",
     "ru": "г гг в вв ок тыс млн млрд руб коп с п пп т тт №",
     "uk": "р рр ст тис млн млрд грн коп п пп т",
 }
+
+# A number and one of these abbreviations after one of these words only open a sentence: `В 1950 г.`
+_PREPOSITIONS = frozenset(
+    "в во с со к до от на по из у з із від за през из w we z od do na po przed u iz от од".split()
+)
+# These end a sentence as often as not, though their last part alone is an abbreviation.
+_AND_SO_ON = frozenset("т.д т.п т.ін т.н".split())
 
 # A period after a number makes it an ordinal: `3. Oktober`, `19. Jahrhundert`, `5. května`.
 ORDINALS = frozenset("de da no fi cs sk sl hr sr bs hu pl et lv is tr lb".split())
@@ -160,6 +169,14 @@ _LAST_WORD = re.compile(
     r"(?:^|[\s'“”„«»‚‘’(\[/—–-]|(?<!\w)\")([^\W\d_][^\s\"'“”‘’„«»()\[\]/,;:!?]*)\.\s*$"
 )
 _LAST_NUMBER = re.compile(r"(?<![\w.,–-])(?:\d{1,2}|[IVXLC]{1,5})\.\s*$")
+_OPENING = re.compile(r"\W*(\w+)\s+(?:\d{1,4}|[IVXLC]{1,5})(?:[–—-]\w{1,5})?\.?\s+\w{1,3}\.\s*$")
+_SPACED = re.compile(r"(?<!\w)(\w{1,2})\.\s(\w{1,3})\.\s*$")  # z. B., т. д.
+# A number after such a word is no ordinal: č. 5.
+_LABELLED = re.compile(
+    r"(?:(?<!\w)(?:č|čís|čl|br|nr|no|str|s|p|lk|бр|стр|чл)\.|§)\s\d{1,3}\.\s*$", re.I
+)
+_ROMAN = re.compile("[IVXLC]{1,5}(?!\\w)")
+_CENTURIES = ("sec", "séc", "s")  # before a single letter; V and I are words in other languages
 _FIRST_WORD = re.compile(r"[\s\"'`“”„«»‚‘’(\[,—–-]*(\w+)")
 _DASH = re.compile("[-–—] ")
 _ITEM = re.compile(r"\((?:[a-z]|\d{1,2})\)\s")  # begins a list item
@@ -171,7 +188,7 @@ _CAPITAL = "[A-ZÀ-ÖØ-ÞĀĂĄĆČĎĐĒĖĘĚĞĢİĪĮĶĹĻĽŁŃŅŇŌŐŒ
 # words of one syllable exist in India
 _LETTER = r"[\u0900-\u0dff]|[\u05d0-\u08ff\u0b80-\u0bff\u10d0-\u10ff\u1200-\u137f][^\w.]*"
 _INITIALS = re.compile(
-    rf"{_CAPITAL}(?:\.{_CAPITAL}){{0,2}}|{_LETTER}|{_SYLLABLE}(?:\.{_SYLLABLE})+"
+    rf"{_CAPITAL}(?:\.-?{_CAPITAL}){{0,2}}|{_LETTER}|{_SYLLABLE}(?:\.{_SYLLABLE})+"
 )
 _GEORGIAN = re.compile("[\u10d0-\u10ff]")  # lower case in Unicode, but sentences begin with them
 # Long and ends in a vowel: hardly an abbreviation.
@@ -228,7 +245,8 @@ class SentenceRules:
         after = text[position : position + _FAR]
         first = _FIRST_WORD.match(after)
         if first is None or _ITEM.match(after):
-            return False
+            before = text[max(begin, position - _NEAR) : position]
+            return self.has_ordinals and after[:1] == "§" and bool(_LAST_NUMBER.search(before))
         word = first[1]
         is_small = has_case and word[0].islower() and not _GEORGIAN.match(word)
         before = text[max(begin, position - _NEAR) : position]
@@ -237,12 +255,21 @@ class SentenceRules:
         last = _LAST_WORD.search(before)
         if last is not None:
             name = last[1].lower()
+            spaced = _SPACED.search(before)
+            joint = f"{spaced[1]}.{spaced[2]}".lower() if spaced else ""
+            if joint in _AND_SO_ON:
+                return is_small
+            if joint in self.titles or self._is_opening(text, begin, position, name):
+                return True
             if last[1] in _ENGLISH_TITLES or _INITIALS.fullmatch(last[1]) or self._is_title(name):
                 return True
             if is_small:
                 return _WHOLE_WORD.fullmatch(name) is None and not (
                     len(name) > 3 and _DASH.match(after)
                 )
+            is_roman = _ROMAN.match(word) and (len(word) > 1 or name in _CENTURIES)
+            if is_roman and name in self.leads_on:
+                return True
             if word[0].isdigit() or after[0] in "([":
                 return name in self.leads_on or _SHORTENED.fullmatch(name) is not None
         elif is_small:
@@ -250,8 +277,16 @@ class SentenceRules:
         return (
             self.has_ordinals
             and _LAST_NUMBER.search(before) is not None
+            and _LABELLED.search(before) is None
             and word.capitalize() not in self.openers
         )
+
+    def _is_opening(self, text: str, begin: int, position: int, name: str) -> bool:
+        """Return True if the sentence has only a date so far: `В 1950 г.`"""
+        if position - begin > _NEAR or name not in self.leads_on:
+            return False
+        opening = _OPENING.match(text[begin:position])
+        return opening is not None and opening[1].lower() in _PREPOSITIONS
 
     def _is_title(self, name: str) -> bool:
         """Return True if `name`, or each of its dotted parts, is in `titles`: `dr`, `எம்.ஜி`."""

@@ -96,8 +96,13 @@ def strip_boilerplate(text: str, tally: ReadCounters) -> str:
     if begin is not None:
         books.append(text[begin:])
     remaining = _NOTICE.sub("", "\n\n\n".join(book for book in books if book.strip()))
-    tally.drop_lines("licence", max(0, text.count("\n") - remaining.count("\n")))
+    tally.drop_lines("licence", count_lines(text) - count_lines(remaining))
     return remaining
+
+
+def count_lines(text: str) -> int:
+    """Return the number of lines that are not blank."""
+    return sum(map(bool, map(str.strip, text.split("\n"))))
 
 
 def _marks(text: str) -> tuple[list[tuple[int, int, bool]], list[tuple[int, int, bool]]]:
@@ -125,7 +130,8 @@ def _lines_with(text: str) -> set[int]:
         position = text.find(word)
         while position >= 0:
             starts.add(text.rfind("\n", 0, position) + 1)
-            position = text.find(word, position + 1)
+            line_end = text.find("\n", position)  # once a line: lines may be long
+            position = text.find(word, line_end) if line_end >= 0 else -1
     return starts
 
 

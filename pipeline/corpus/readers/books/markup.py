@@ -168,7 +168,7 @@ _BOILERPLATE = re.compile(
     r"titlepage|copyright)\b"
 )
 _SKIPPED_DOCUMENTS = re.compile(
-    r"(?:nav|toc|contents|cover|title|title[-_ ]?page|copyright|colophon|landmarks|index|loi|"
+    r"(?:nav|toc|contents|cover|title|title[-_ ]?page|about|copyright|colophon|landmarks|index|loi|"
     r"footnotes|endnotes)\d*"
 )
 _ENCODING = re.compile(rb"""encoding=["']([\w.-]{1,40})["']""")

@@ -4,6 +4,8 @@ files; the books are invented.
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from cloze.pipeline.corpus.readers.base import ReadCounters, Slice
@@ -158,3 +160,10 @@ def test_the_notice_between_plays():
 )
 def test_books_that_speak_of_such_things_stay(text):
     assert strip(f"{BOOK}\n\n{text}\n\n{BOOK}")[0].count("CHAPTER I") == 2
+
+
+def test_a_long_line_of_names_takes_linear_time() -> None:
+    tally = ReadCounters(slice=Slice(kind="books", name="a.txt", path="a.txt", size=0), stop=False)
+    begun = time.process_time()
+    strip_boilerplate("Project Gutenberg " * 240_000, tally)
+    assert time.process_time() - begun < 4  # with the square of the length it takes 10 s
