@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from cloze.flows.cli import main
 from tests import warm
 from tests.conftest import REPOSITORY
 
@@ -124,6 +125,34 @@ def test_a_mistake_is_one_sentence(
     assert sentence in done.stderr
     assert "Traceback" not in done.stderr
     assert not (tmp_path / "x" / "manifest.json").exists()
+
+
+def test_alone_it_prints_its_help_as_it_is(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([]) == 2
+    printed = capsys.readouterr().err
+    assert printed.startswith("Usage: cloze")
+    assert len(printed.splitlines()) > 20
+
+
+@pytest.mark.parametrize(
+    ("arguments", "pointer"),
+    [
+        (["-q"], "Missing command; see `cloze --help`"),
+        (["-v"], "Missing command; see `cloze --help`"),
+        (["resume"], "see `cloze resume --help`"),
+        (["fill-mask"], "see `cloze fill-mask --help`"),
+        (["corpus"], "see `cloze corpus --help`"),
+        (["import"], "see `cloze import --help`"),
+    ],
+)
+def test_what_is_missing_points_to_help(
+    arguments: list[str], pointer: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(arguments) == 2
+    printed = capsys.readouterr().err
+    assert printed.startswith("cloze: Missing")
+    assert pointer in printed
+    assert len(printed.splitlines()) == 1
 
 
 def test_debug_shows_the_traceback(tmp_path: Path) -> None:
