@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from cloze.core import processes
+from cloze.core.errors import UsageError
 
 _GPU_LINE = re.compile(r"^GPU (\d+):.*\(UUID: ([\w-]+)\)")
 
@@ -175,10 +176,9 @@ def _take(
                 report_waiting()
             time.sleep(POLL_SECONDS)
         for _, stream in locked_slots:
-            stream.seek(0)
-            stream.truncate()
-            stream.write(json.dumps({**owner, "since": time.time()}))
-            stream.flush()
+            with contextlib.suppress(OSError):  # on a full disk the lock itself still counts
+                os.ftruncate(stream.fileno(), 0)
+                os.pwrite(stream.fileno(), json.dumps({**owner, "since": time.time()}).encode(), 0)
         return [name for name, _ in locked_slots]
 
 
@@ -202,16 +202,22 @@ def _try(
 def _locked(stack: contextlib.ExitStack, name: str) -> IO[str] | None:
     """Return the slot's file, locked until the stack closes; None if another process holds it."""
     slots_directory = directory()
-    if not slots_directory.is_dir():
-        slots_directory.mkdir(parents=True, exist_ok=True)
-        with contextlib.suppress(OSError):
-            slots_directory.chmod(0o1777)
-    stream = os.fdopen(_opened(slots_directory / name.replace("/", "_")), "r+", encoding="utf-8")
     try:
+        if not slots_directory.is_dir():
+            slots_directory.mkdir(parents=True, exist_ok=True)
+            with contextlib.suppress(OSError):
+                slots_directory.chmod(0o1777)
+        handle = _opened(slots_directory / name.replace("/", "_"))
+        stream = os.fdopen(handle, "r+", encoding="utf-8")
         fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
+    except BlockingIOError:
         stream.close()
         return None
+    except OSError as error:
+        raise UsageError(
+            f"no slots can be taken in {slots_directory} ({error.strerror}); name a directory in "
+            f"CLOZE_SLOTS_DIR that you may write, or set run.oversubscribe=true to start without"
+        ) from error
     stack.callback(stream.close)
     return stream
 

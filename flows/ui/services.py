@@ -83,7 +83,8 @@ def services(prefect: int, mlflow: int | None) -> tuple[Service, ...]:
                 name="mlflow",
                 title="MLflow",
                 module=(
-                    "mlflow", "server", "--host", LOOPBACK, "--port", str(mlflow), "--workers", "1",
+                    "cloze.flows.ui.mlflow_server",
+                    "--host", LOOPBACK, "--port", str(mlflow), "--workers", "1",
                     "--allowed-hosts", hosts, "--cors-allowed-origins", pages,
                 ),
                 port=mlflow,

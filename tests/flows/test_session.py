@@ -164,6 +164,9 @@ def test_a_node_that_waits_for_cores_says_who_holds_them(
     runner.join()
     sentence = f"waits for a slot: CPU 0 is held by first (process {os.getpid()})"
     assert waiting["why"] == sentence
+    assert isinstance(found.screen.file, io.StringIO)
+    printed = " ".join(found.screen.file.getvalue().split())
+    assert f"{sentence}; --set run.oversubscribe=true" in printed
     assert isinstance(screen.file, io.StringIO)
     assert sentence in screen.file.getvalue()
     assert (_node(found, "letters")["state"], _node(found, "letters")["why"]) == (
