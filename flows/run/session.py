@@ -132,7 +132,7 @@ class RunSession:
     def _plan(self) -> list[plan.PlannedNode]:
         named = self.parameters.model_dump(include={"only", "until", "force"})
         named |= {"start": self.parameters.start_from, "started": self.started_nodes.fingerprints}
-        return plan.plan(self.config, **named)
+        return schedule.in_place(plan.plan(self.config, **named))
 
     @property
     def directory(self) -> Path:
