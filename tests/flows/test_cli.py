@@ -171,3 +171,44 @@ def test_installed_command_is_this_checkout() -> None:
         [sys.executable, "-c", script], capture_output=True, text=True, check=True, cwd="/"
     )
     assert Path(done.stdout.strip()).parents[2] == REPOSITORY
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "sentence"),
+    [
+        (["run", "mine.yml"], 2, "did you mean 'mine.yaml'?"),
+        (["plan", "mien.yaml"], 2, "did you mean 'mine.yaml'?"),
+        (["plan", "nothing-like-it.yaml"], 2, "give a YAML file, or a preset such as demo"),
+        (["import", "bert-base-uncased", "--out", "m"], 2, "ORG/NAME"),
+        (["import", "gpt2", "--out", "m"], 2, "ORG/NAME"),
+        (["fill-mask", "runs/mine", "a [MASK]"], 3, "it is a run: name its training, such as"),
+        (["fill-mask", "hub", "a [MASK]"], 3, "`cloze import`"),
+        (["adapt", "--from", "nowhere", "--source", "text=t.txt", "-o", "o"], 3, "--from nowhere"),
+        (["adapt", "--from", "hub2", "--source", "text=t.txt", "-o", "o"], 3, "no checkpoint"),
+    ],
+)
+def test_advice_is_true(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    arguments: list[str],
+    code: int,
+    sentence: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("CLOZE_RUNS_DIR", raising=False)
+    monkeypatch.setattr(os, "environ", os.environ.copy())  # `adapt` names its runs directory there
+    for name in (
+        "mine.yaml",
+        "t.txt",
+        "hub/model.safetensors",
+        "hub2/notes",
+        "runs/mine/_status/1",
+    ):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("A text.\n")
+    assert main(arguments) == code
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert sentence in printed.err
+    assert len(printed.err) < 600

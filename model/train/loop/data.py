@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from cloze.core import storage
-from cloze.core.artifacts import fingerprints
+from cloze.core.artifacts import artifact, fingerprints
 from cloze.core.artifacts.artifact import HELDOUT, TRAIN
 from cloze.core.errors import DataError, UsageError
 from cloze.core.stages import stage
@@ -150,6 +150,9 @@ def open_dataset(path: str, dynamic: bool, world: World) -> TrainingData:
     world.decide_on_rank_zero(lambda: verify(path))
     train = training_shards(path, dynamic)
     if not len(train) or train.info is None:
+        manifest = artifact.find_manifest(path)
+        if manifest is not None and manifest.stage != "dataset":
+            raise DataError(f"{path} is the artifact of a {manifest.stage}; name one of dataset")
         raise DataError(
             f"{path} has no training rows ({TRAIN}-*.arrow); make a dataset from more text"
         )
