@@ -148,11 +148,11 @@ def open_dataset(path: str, dynamic: bool, world: World) -> TrainingData:
         DataError: a file is missing or damaged, or there are no rows to train on.
     """
     world.decide_on_rank_zero(lambda: verify(path))
+    manifest = artifact.find_manifest(path)
+    if manifest is not None and manifest.stage != "dataset":
+        raise DataError(f"{path} is the artifact of a {manifest.stage}; name one of dataset")
     train = training_shards(path, dynamic)
     if not len(train) or train.info is None:
-        manifest = artifact.find_manifest(path)
-        if manifest is not None and manifest.stage != "dataset":
-            raise DataError(f"{path} is the artifact of a {manifest.stage}; name one of dataset")
         raise DataError(
             f"{path} has no training rows ({TRAIN}-*.arrow); make a dataset from more text"
         )
