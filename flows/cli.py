@@ -216,8 +216,14 @@ def main(arguments: list[str] | None = None) -> int:
         # the argument of `ctx.exit`, else None
         code = cloze.main(arguments, prog_name="cloze", standalone_mode=False)
         return code if isinstance(code, int) else 0
+    except click.exceptions.NoArgsIsHelpError as error:  # `cloze` alone
+        sys.stderr.write(f"{error.format_message()}\n")
+        return error.exit_code
     except click.ClickException as error:
-        return fail(error, error.format_message(), error.exit_code if error.exit_code != 1 else 2)
+        message, context = error.format_message(), getattr(error, "ctx", None)
+        if message.startswith("Missing") and context is not None:
+            message = f"{message.rstrip('.')}; see `{context.command_path} --help`"
+        return fail(error, message, error.exit_code if error.exit_code != 1 else 2)
     except (KeyboardInterrupt, click.Abort) as error:
         return fail(error, "interrupted; run the same command again to continue", 1)
     except BrokenPipeError:

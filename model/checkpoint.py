@@ -413,11 +413,13 @@ def _instead_of(path: str) -> str:
 
 
 def _what_it_is(path: str) -> str:
+    if storage.is_dir(storage.join(path, "_status")):
+        return f"it is a run: name its training, such as {storage.join(path, 'pretrain')}"
     names = storage.list_files(path)
     if any(name.endswith((WEIGHTS, ".safetensors.index.json")) for name in names):
         return (
-            "it may be a Hugging Face directory (import it with cloze.model.hub.read), or a save "
-            "that was interrupted"
+            "it may be a Hugging Face directory (`cloze import` converts it), or a save that was "
+            "interrupted"
         )
     for name in names:
         if name.endswith(PICKLES):

@@ -208,7 +208,6 @@ def locked(out: str) -> Iterator[Callable[[], None]]:
 @contextlib.contextmanager
 def _local(out: str) -> Iterator[Callable[[], None]]:
     _, inner = storage.filesystem(out)
-    os.makedirs(inner, exist_ok=True)
     name = os.path.join(inner, LOCK)
     handle = _open_locked(out, name)
     try:
@@ -231,6 +230,7 @@ def _open_locked(out: str, name: str) -> IO[str]:
     """
     deadline = time.monotonic() + PATIENCE_SECONDS
     while True:
+        os.makedirs(os.path.dirname(name), exist_ok=True)  # `cloze clean` may remove it meanwhile
         handle = open(name, "a+", encoding="utf-8")  # noqa: SIM115
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from cloze.core.errors import UsageError
+from cloze.core.errors import DataError, UsageError
 from cloze.flows.commands.base.field_options import Count, NameOf
 from cloze.flows.commands.base.options import json_option, parsing
 from cloze.flows.commands.data_stages import parse_sources
@@ -116,6 +116,22 @@ def adapt(
         start(session, prefect=prefect, as_json=as_json)
 
 
+def _check_origin(origin: str, path: str) -> None:
+    """Raise DataError unless `path` is a checkpoint, or an artifact that has one."""
+    from cloze.core import storage
+    from cloze.core.artifacts import artifact, checkpoints
+
+    if checkpoints.is_checkpoint(path) or checkpoints.complete_steps(path):
+        return
+    manifest = artifact.find_manifest(path)
+    if manifest is None or not manifest.summary.get("checkpoint"):
+        what = "has no checkpoint" if storage.exists(path) else "does not exist"
+        what = f"is the artifact of a {manifest.stage}" if manifest else what
+        raise DataError(
+            f"--from {origin} {what}; give a checkpoint, RUN/pretrain or a Hugging Face directory"
+        )
+
+
 def _settings(
     *,
     origin: str,
@@ -139,6 +155,8 @@ def _settings(
     is_hub = storage.exists(storage.join(checkpoint, "config.json")) and not storage.exists(
         storage.join(checkpoint, "checkpoint.json")
     )
+    if not is_hub:
+        _check_origin(origin, checkpoint)
     if is_hub:
         values["import.directory"] = checkpoint
     before = "import" if is_hub else checkpoint

@@ -40,7 +40,7 @@ def clean(discarded: tuple[str, ...], unused_days: float, delete: bool, as_json:
     """
     from cloze.core.errors import UsageError, did_you_mean
     from cloze.flows.graph.plan import runs_directory
-    from cloze.flows.nightly import result
+    from cloze.flows.nightly import journal
     from cloze.flows.run import retention
 
     runs = runs_directory()
@@ -48,14 +48,11 @@ def clean(discarded: tuple[str, ...], unused_days: float, delete: bool, as_json:
     for name in discarded:
         if name not in known:
             raise UsageError(f"no run {name!r} in {runs}; {did_you_mean(name, known)}")
-    found = retention.survey(
-        runs,
-        result.champion_checkpoints(runs),
-        discarded=discarded,
-        unused_days=unused_days,
-    )
+    champions = journal.champion_checkpoints(journal.Journal(runs))
+    how: dict[str, Any] = {"discarded": discarded, "unused_days": unused_days}
+    found = retention.survey(runs, champions, **how)
     unneeded = [stored for stored in found if not stored.needed_for]
-    removed = [stored for stored in unneeded if delete and retention.remove(stored)]
+    removed = retention.remove(runs, unneeded, champions, **how) if delete else []
     free = shutil.disk_usage(runs if runs.exists() else ".").free
     if as_json:
         rows = [

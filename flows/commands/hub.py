@@ -12,6 +12,7 @@ from typing import Any
 
 import click
 
+from cloze.core.errors import UsageError
 from cloze.flows.commands.base.options import emit, json_option
 from cloze.flows.commands.base.stage_command import StageArguments, StageCommand, run_stage
 
@@ -31,6 +32,11 @@ def import_model(arguments: StageArguments) -> None:
     """
     source = arguments.inputs["directory"]
     match = None if Path(source).exists() else REPOSITORY.fullmatch(source)
+    if match is None and "/" not in source and not Path(source).exists():
+        raise UsageError(
+            f"{source} does not exist; a repository of a Hub is ORG/NAME, such as "
+            f"google-bert/bert-base-uncased"
+        )
     if match is not None:
         with_pickles = [*READ, "*.bin"] if arguments.config.get("trust_pickle") else READ
         path = _transfer(
@@ -56,7 +62,6 @@ def push(directory: str, repository: str, private: bool, as_json: bool) -> None:
     DIRECTORY is what `cloze export` wrote, REPOSITORY org/name. Log in with `hf auth login`, or set
     HF_TOKEN; HF_ENDPOINT names another Hub.
     """
-    from cloze.core.errors import UsageError
 
     root = Path(directory)
     if REPOSITORY.fullmatch(repository) is None or "@" in repository:

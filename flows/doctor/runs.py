@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator
 from contextlib import suppress
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 
 import psutil
@@ -22,7 +23,8 @@ from cloze.flows.machine import slots
 from cloze.flows.prefect import sweep
 from cloze.flows.run import server_addresses, status_file
 from cloze.flows.run.server_addresses import answers, why_silent
-from cloze.flows.tracking.spool import DIRECTORY
+from cloze.flows.tracking import database
+from cloze.flows.tracking.spool import DIRECTORY, tracking_uri
 from cloze.flows.tracking.spool_state import FILE, count_dead_letters, requeue
 from cloze.flows.ui import processes, state
 from cloze.flows.ui.services import grace_seconds, without_user
@@ -171,6 +173,27 @@ def orphans() -> Iterator[Finding]:
             )
 
 
+def mlflow_database() -> Iterator[Finding]:
+    """Open the database that runs are recorded in, and name those that were set aside."""
+    runs = runs_directory()
+    path = database.path_of(tracking_uri(runs))
+    if path is None or find_spec("mlflow") is None:
+        return
+    for aside in sorted(path.parent.glob(f"{path.name}{database.ASIDE}*")):
+        observed = f"{aside} could not be mended and was set aside; delete it if nothing is missed"
+        yield Finding(check="records", observed=observed)
+    if path.exists():
+        reason, can_mend = database.why_closed(path)
+        fix = "finish its migration, or else set it aside: waiting records go to a new one (--fix)"
+        yield Finding(
+            check="records",
+            observed=f"{path} cannot be opened: {reason}" if reason else f"{path} opens",
+            ok=not reason,
+            fix=fix if can_mend else "end what holds it, or make it writable for this account",
+            repair=partial(database.mend, path, runs / DIRECTORY) if can_mend else None,
+        )
+
+
 def refused_records() -> Iterator[Finding]:
     """Report the number of records that MLflow rejected, with the most frequent reason."""
     spools = runs_directory() / DIRECTORY
@@ -221,4 +244,4 @@ def _end(pids: list[int]) -> None:
         processes.end([psutil.Process(pid) for pid in pids], grace_seconds())
 
 
-CHECKS = (servers, stack, orphans, stuck, occupied_slots, refused_records)
+CHECKS = (servers, stack, orphans, stuck, occupied_slots, mlflow_database, refused_records)

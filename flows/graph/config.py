@@ -170,10 +170,11 @@ def _find(reference: str, directory: Path, presets: Mapping[str, Path]) -> Path:
     """Return the path of a preset, or of a file relative to `directory`."""
     path = presets.get(reference, directory / reference)
     if reference not in presets and not path.is_file():
-        raise UsageError(
-            f"{str(path)!r} is neither a config file nor a preset; "
-            f"{did_you_mean(reference, presets)}"
+        beside = (str(Path(reference).with_name(name.name)) for name in path.parent.glob("*.y*ml"))
+        near = did_you_mean(
+            reference, [*presets, *beside], "give a YAML file, or a preset such as demo"
         )
+        raise UsageError(f"{str(path)!r} is neither a config file nor a preset; {near}")
     return path
 
 

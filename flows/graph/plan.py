@@ -8,6 +8,7 @@ earlier config reuses its artifacts.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import posixpath
@@ -23,7 +24,7 @@ from cloze.core import storage
 from cloze.core.artifacts import artifact, checkpoints, claim, fingerprints, lineage
 from cloze.core.artifacts.artifact import Claim, Manifest
 from cloze.core.config import StageConfig
-from cloze.core.errors import DataError, UsageError
+from cloze.core.errors import ClozeError, DataError, UsageError
 from cloze.core.stages.execute import BuildResult, execute
 from cloze.core.stages.execution import Execution
 from cloze.core.stages.stage import NULL_REPORTER, Reporter
@@ -127,10 +128,12 @@ def plan(
     until_names = select_nodes(nodes, until, config.name)
     if until_names:
         needed = with_ancestors(nodes, until_names)
+        if only_names and only_names.isdisjoint(needed):
+            only = ", ".join(sorted(only_names))
+            raise UsageError(f"--only ({only}) has no node of --until; leave one of them out")
         nodes = {name: node for name, node in nodes.items() if name in needed}
         forced, only_names = forced & needed, only_names & needed
-    if only_names:
-        forced &= only_names
+    forced &= only_names or forced
     steps: dict[str, PlannedNode] = {}
     directory = run_directory(config)
     outside: dict[str, str] = {}  # fingerprints of inputs outside the run
@@ -323,28 +326,35 @@ def _why(
     if before.version != version:
         return f"stage version {before.version} became {version}"
     current = config.model_dump(mode="json")
-    fields = type(config).model_fields
     skipped = {*config.path_fields(), *config.watching_fields()}
     defaults = {
-        key: to_jsonable_python(fields[key].get_default(call_default_factory=True), fallback=str)
-        for key in current
+        key: to_jsonable_python(field.get_default(call_default_factory=True), fallback=str)
+        for key, field in type(config).model_fields.items()
     }
     earlier = {**defaults, **before.config}  # options added since then had their defaults
     changed = [key for key in current if key not in skipped and earlier[key] != current[key]]
+    # What a person has set comes first: other fields follow from it.
+    changed.sort(key=lambda key: all(_follows(config, each, key) for each in (current, earlier)))
     if changed:
         key = changed[0]
         more = f" and {len(changed) - 1} more" if len(changed) > 1 else ""
         old, new = (json.dumps(value) for value in (earlier[key], current[key]))
         values = f" {old} became {new}" if len(old) + len(new) < 60 else " changed"
         return f"{key}{values}{more}"
-    inputs = [
-        name
-        for name in {**parents, **before.parents}
-        if parents.get(name) != before.parents.get(name)
-    ]
+    inputs = {name for name, _ in parents.items() ^ before.parents.items()}
     if inputs:
         return f"{' and '.join(sorted(inputs))} changed"
     return f"{' and '.join(remade)} runs again" if remade else "not made with these settings yet"
+
+
+def _follows(config: StageConfig, values: Mapping[str, Any], key: str) -> bool:
+    """Return whether a field has the value that the others give it when it is left out."""
+    others = {name: values[name] for name in type(config).model_fields if name != key}
+    with contextlib.suppress(
+        ValueError, ClozeError
+    ):  # it is required, or the others do not stand alone
+        return bool(type(config)(**others).model_dump(mode="json")[key] == values[key])
+    return False
 
 
 def build_node(

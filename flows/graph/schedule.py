@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 
-from cloze.core.errors import ClozeError, StoppedError
+from cloze.core.errors import ClozeError, StoppedError, UsageError
 from cloze.core.stages.execution import Execution
 from cloze.core.stages.stage import Stage
+from cloze.flows.graph import stages
 from cloze.flows.graph.plan import PlannedNode
 from cloze.flows.machine.slots import MachineResources, ResourceRequest
 
@@ -36,6 +37,23 @@ def resource_request(
     else:
         default_cpus = execution.workers if stage.worker else 1
     return ResourceRequest(cpus=min(execution.cpus or default_cpus, machine.cpus))
+
+
+def in_place(steps: list[PlannedNode]) -> list[PlannedNode]:
+    """Return the steps.
+
+    Raises:
+        UsageError: a step needs a GPU of other hosts, where only parallel stages are started.
+    """
+    for step in steps:
+        stage, launcher = stages.stage(step.node.stage), step.node.execution.launcher
+        is_here = launcher in ("local", "srun") or step.cached  # srun: inside of a job
+        if stage.on_gpu and not stage.parallel and not is_here:
+            raise UsageError(
+                f"{step.name} would compute on this host, not where launcher {launcher} starts "
+                f"trainings; give its section run: {{launcher: local}}, or run it in a job"
+            )
+    return steps
 
 
 MOST_AT_ONCE = 32  # threads, for nodes that run or wait for slots; slots limit computation

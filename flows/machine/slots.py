@@ -211,17 +211,16 @@ def _locked(stack: contextlib.ExitStack, name: str) -> IO[str] | None:
             with contextlib.suppress(OSError):
                 slots_directory.chmod(0o1777)
         handle = _opened(slots_directory / name.replace("/", "_"))
-    except OSError as error:
-        raise UsageError(
-            f"the slots of this host cannot be kept in {slots_directory} ({error.strerror}); free"
-            " space there, or name another directory with CLOZE_SLOTS_DIR"
-        ) from error
-    stream = os.fdopen(handle, "r+", encoding="utf-8")
-    try:
+        stream = os.fdopen(handle, "r+", encoding="utf-8")
         fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
+    except BlockingIOError:
         stream.close()
         return None
+    except OSError as error:
+        raise UsageError(
+            f"no slots can be taken in {slots_directory} ({error.strerror}); name a directory in "
+            f"CLOZE_SLOTS_DIR that you may write, or set run.oversubscribe=true to start without"
+        ) from error
     stack.callback(stream.close)
     return stream
 

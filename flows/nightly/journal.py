@@ -310,6 +310,12 @@ def _metrics(scores: Mapping[str, float]) -> dict[str, float]:
     }
 
 
+def champion_checkpoints(journal: Journal) -> list[str]:
+    """Return the checkpoints of the last champions, where they are now."""
+    changes = journal.changes()[-RETAINED_CHAMPIONS:]
+    return [path for change in changes if (path := champion_path(journal, change.champion))]
+
+
 def try_to_sync(journal: Journal) -> list[str]:
     """Call `sync_alias` unless a nightly run is in progress or MLflow fails; return warnings."""
     from cloze.flows.tracking.mlflow_writer import Registry

@@ -221,10 +221,10 @@ class NightlyRun:
 
     def _remove_unneeded(self, days: float) -> None:
         """Remove what no run needs, as `cloze clean --delete --unused-days DAYS` does."""
-        champions = result.champion_checkpoints(self.runs)
-        for stored in retention.survey(self.runs, champions, unused_days=days):
-            if not stored.needed_for:
-                retention.remove(stored)
+        champions = journal.champion_checkpoints(self.journal)
+        found = retention.survey(self.runs, champions, unused_days=days)
+        unneeded = [stored for stored in found if not stored.needed_for]
+        retention.remove(self.runs, unneeded, champions, unused_days=days)
 
     def _scores(self, session: RunSession) -> tuple[dict[str, Scores], dict[str, str]]:
         """Return scores and error messages by checkpoint label.

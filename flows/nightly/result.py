@@ -29,11 +29,9 @@ from cloze.core.figures import is_finite
 from cloze.core.humanize import format_number, templates_in
 from cloze.flows.nightly.discovery import CheckpointInfo, CheckpointSelection
 from cloze.flows.nightly.journal import (
-    RETAINED_CHAMPIONS,
     Champion,
     Change,
     Journal,
-    champion_path,
 )
 from cloze.flows.nightly.promotion_gate import PromotionDecision
 from cloze.flows.report.plots import BLUE, GREEN, MUTED, STYLE, svg
@@ -139,14 +137,6 @@ def log_to_mlflow(runs: Path, started: float, outcome: NightlyResult) -> None:
     spool.file(night, str(outcome.trend))
     spool.end_run(night)
     spool.close()
-
-
-def champion_checkpoints(runs: Path) -> list[str]:
-    """Return the checkpoints of the last champions, where they are now."""
-    journal = Journal(runs)
-    recent = [change.champion for change in journal.changes()[-RETAINED_CHAMPIONS:]]
-    paths = [champion_path(journal, champion) for champion in recent]
-    return [path for path in paths if path is not None]
 
 
 def remove_old_artifacts(directory: Path, before: float, labels: Collection[str]) -> list[str]:

@@ -97,10 +97,11 @@ def paper_tables(
     used = [name for name in labels if any(texts[row][name] != MISSING for row in cells)]
     rows = [[table.rows[row].label or row, *(texts[row][name] for name in used)] for row in cells]
     spread = f"Mean ± the sample's standard deviation over {seeds} seeds"
-    in_brackets = f"In brackets: {table.source}. "
+    is_paper = any(row.published for row in table.rows.values())
+    in_brackets = f"In brackets: {table.source}. " if is_paper else ""
+    unit = ", in the paper's unit" if is_paper else ""
     notes = [
-        f"{in_brackets if any(row.published for row in table.rows.values()) else ''}"
-        f"{spread if seeds > 1 else 'Scores of one seed'}, in the paper's unit.",
+        f"{in_brackets}{spread if seeds > 1 else 'Scores of one seed'}{unit}.",
         *comparability(table, nodes),
         *_repeated_seeds(cells),
         *table.differs,

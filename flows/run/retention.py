@@ -8,11 +8,13 @@ or not.
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
+import stat
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from contextlib import suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -25,6 +27,8 @@ from cloze.core.errors import DataError, UsageError
 from cloze.flows.run import status_file
 
 DAY = 24 * 3600.0
+STARTS = ".starts.lock"
+ASIDE = ".removed-"  # prefix of an artifact that is being removed
 
 
 @dataclass(slots=True, kw_only=True)
@@ -59,6 +63,7 @@ def survey(
     *,
     discarded: Collection[str] = (),
     unused_days: float = 0.0,
+    sizes: bool = True,
 ) -> list[StoredArtifact]:
     """Return all artifacts of all runs with what they are needed for, largest first.
 
@@ -67,6 +72,7 @@ def survey(
         champions: checkpoints of champions.
         discarded: runs whose results are not kept for their own sake.
         unused_days: keep artifacts that were used within this many days.
+        sizes: measure the artifacts, which reads every directory.
     """
     records = {
         path: record
@@ -74,7 +80,7 @@ def survey(
         for path in status_file.records_in(directory)
         if (record := status_file.read_file(path)) is not None
     }
-    found = list(_artifacts(runs, records))
+    found = list(_artifacts(runs, records, sizes))
     by_path = {stored.path.resolve(): stored for stored in found}
 
     def need(path: str | Path, why: str) -> None:
@@ -132,7 +138,9 @@ def _keep_parents(found: Iterable[StoredArtifact]) -> None:
                 parent.needed_for.append(child.name)
 
 
-def _artifacts(runs: Path, records: Mapping[Path, Mapping[str, Any]]) -> Iterator[StoredArtifact]:
+def _artifacts(
+    runs: Path, records: Mapping[Path, Mapping[str, Any]], sizes: bool
+) -> Iterator[StoredArtifact]:
     used = _last_uses(records)
     for directory in status_file.directories(runs):
         for path in sorted(directory.iterdir()):
@@ -145,7 +153,7 @@ def _artifacts(runs: Path, records: Mapping[Path, Mapping[str, Any]]) -> Iterato
             stored = StoredArtifact(
                 path=path,
                 run=directory.name,
-                size=_freed(path),
+                size=_freed(path) if sizes else 0,
                 written=written,
                 used=max(written, used.get(path.resolve(), 0.0)),
             )
@@ -197,27 +205,66 @@ def _freed(path: Path) -> int:
     return total
 
 
-def remove(stored: StoredArtifact) -> bool:
-    """Remove an artifact and links to it; return False if a build has begun in it meanwhile.
+def share(runs: Path) -> None:
+    """Let a group write all that this process makes, if the runs directory is the group's."""
+    with suppress(OSError):
+        shared = stat.S_ISGID | stat.S_IWGRP
+        if runs.stat().st_mode & shared == shared:
+            os.umask(os.umask(0o077) & ~stat.S_IRWXG)
+
+
+@contextmanager
+def starts(runs: Path, *, shared: bool = True) -> Iterator[None]:
+    """Hold the lock of starts: shared from a run's plan to its record, exclusive for a removal."""
+    with ExitStack() as stack:
+        with suppress(OSError):  # a file system may have no locks
+            handle = os.open(runs / STARTS, os.O_RDWR | os.O_CREAT, 0o666)
+            stack.callback(os.close, handle)
+            fcntl.flock(handle, fcntl.LOCK_SH if shared else fcntl.LOCK_EX)
+        yield
+
+
+def remove(
+    runs: Path, unneeded: Collection[StoredArtifact], champions: Iterable[str] = (), **how: Any
+) -> list[StoredArtifact]:
+    """Remove what is still not needed, and links to it; return what was removed.
+
+    Args:
+        unneeded: what a survey found some time ago.
+        how: the options of `survey`.
+    """
+    with starts(runs, shared=False):  # a run that starts meanwhile reads what it has planned
+        found = survey(runs, champions, **how, sizes=False)
+        free = {stored.path for stored in found if not stored.needed_for}
+        asides = {
+            stored.path: aside
+            for stored in unneeded
+            if stored.path in free and (aside := _set_aside(stored.path))
+        }
+    for aside in asides.values():
+        shutil.rmtree(aside, ignore_errors=True)
+    for run in {path.parent for path in asides}:
+        for link in run.iterdir():
+            is_broken = link.is_symlink() and not link.exists()
+            if is_broken and not storage.has_scheme(storage.linked(str(link))):
+                link.unlink(missing_ok=True)
+        if {path.name for path in run.iterdir()} <= {status_file.DIRECTORY}:
+            shutil.rmtree(run, ignore_errors=True)
+    return [each for each in unneeded if each.path in asides and not asides[each.path].exists()]
+
+
+def _set_aside(path: Path) -> Path | None:
+    """Rename an artifact, so that it is gone at once; return None if a build has begun in it.
 
     A removal that is killed leaves no manifest, so what is left is removed the next time.
     """
-    try:
-        with locked(str(stored.path)):
-            if (stored.path / MANIFEST).exists():
-                (stored.path / BUILDING).write_text("{}", encoding="utf-8")
-                (stored.path / MANIFEST).unlink()
-            shutil.rmtree(stored.path, ignore_errors=True)
-    except UsageError:
-        return False
-    run = stored.path.parent
-    for link in run.iterdir():
-        is_broken = link.is_symlink() and not link.exists()
-        if is_broken and not storage.has_scheme(storage.linked(str(link))):
-            link.unlink(missing_ok=True)
-    if {path.name for path in run.iterdir()} <= {status_file.DIRECTORY}:
-        shutil.rmtree(run, ignore_errors=True)
-    return not stored.path.exists()
+    aside = path.with_name(f"{ASIDE}{time.time_ns()}")
+    with suppress(UsageError, OSError), locked(str(path)):
+        if (path / MANIFEST).exists():
+            (path / BUILDING).write_text("{}", encoding="utf-8")
+            (path / MANIFEST).unlink()
+        return path.rename(aside)
+    return None
 
 
 def bytes_per_day(found: Iterable[StoredArtifact], days: float = 7.0) -> float:

@@ -19,8 +19,9 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 from rich.console import Console
 from rich.markup import escape
 
+from cloze.core import storage
 from cloze.core.artifacts.lock import holder, locked
-from cloze.core.errors import UsageError
+from cloze.core.errors import UsageError, describe_os_error
 from cloze.core.stages.execute import BuildResult
 from cloze.core.stages.stage import NULL_REPORTER, Reporter
 from cloze.flows.graph import config as configs
@@ -29,7 +30,7 @@ from cloze.flows.graph.command import CommandConfig
 from cloze.flows.graph.schedule import resource_request
 from cloze.flows.launch import host_setup
 from cloze.flows.machine import retry_policy, slots
-from cloze.flows.run import endings, node_reporter, status_file
+from cloze.flows.run import endings, node_reporter, retention, status_file
 from cloze.flows.run.node_reporter import NodeReporter
 from cloze.flows.tracking.spool_state import URI
 from cloze.flows.views import terminal
@@ -112,14 +113,7 @@ class RunSession:
         self.command = self.config if isinstance(self.config, CommandConfig) else None
         path = self.directory / node_reporter.DIRECTORY / f"{run_id}.json" if run_id else None
         self.started_nodes = started_nodes or node_reporter.StartedNodes(path)
-        self.steps = plan.plan(
-            self.config,
-            start=parameters.start_from,
-            only=parameters.only,
-            until=parameters.until,
-            force=parameters.force,
-            started=self.started_nodes.fingerprints,
-        )
+        self.steps = self._plan()
         self.screen = screen or terminal.console()
         self.results: dict[str, BuildResult] = {}
         self.failures: dict[str, BaseException] = {}
@@ -134,6 +128,11 @@ class RunSession:
         self._resources = contextlib.ExitStack()  # lock and display, while the session is open
         self._run_id = run_id
         self._retry_policies: dict[str, retry_policy.RetryPolicy] = {}
+
+    def _plan(self) -> list[plan.PlannedNode]:
+        named = self.parameters.model_dump(include={"only", "until", "force"})
+        named |= {"start": self.parameters.start_from, "started": self.started_nodes.fingerprints}
+        return schedule.in_place(plan.plan(self.config, **named))
 
     @property
     def directory(self) -> Path:
@@ -161,22 +160,25 @@ class RunSession:
 
     def remaining(self) -> RunSession:
         """Return a session that builds the rest of this run and forces no node twice."""
-        return RunSession(
-            self.parameters, self.screen, started_nodes=self.started_nodes, config=self.config
-        )
+        started = self.started_nodes
+        return RunSession(self.parameters, self.screen, started_nodes=started, config=self.config)
 
     def __enter__(self) -> RunSession:
+        retention.share(runs := plan.runs_directory())
         with contextlib.ExitStack() as resources:
             self._lock(resources)
-            self.record = status_file.RunStatusFile(
-                self.directory,
-                self.config.name,
-                self.steps,
-                self.parameters.model_dump(mode="json"),
-                self.config.values,
-                {name: estimate.as_json() for name, estimate in self.estimates.items()},
-                self.started_nodes.fingerprints,
-            )
+            with retention.starts(runs):  # `cloze clean` waits, then keeps these
+                if any(step.cached and not storage.exists(step.artifact) for step in self.steps):
+                    self.steps = self._plan()
+                self.record = status_file.RunStatusFile(
+                    self.directory,
+                    self.config.name,
+                    self.steps,
+                    self.parameters.model_dump(mode="json"),
+                    self.config.values,
+                    {name: estimate.as_json() for name, estimate in self.estimates.items()},
+                    self.started_nodes.fingerprints,
+                )
             self.records = self._open_logger()
             if self._lines is not None:
                 resources.enter_context(self._lines)
@@ -207,7 +209,12 @@ class RunSession:
             return None
         from cloze.flows.tracking.run_logger import MlflowRunLogger
 
-        logger, name = MlflowRunLogger(plan.runs_directory()), self.config.name
+        try:
+            logger, name = MlflowRunLogger(plan.runs_directory()), self.config.name
+        except OSError as error:  # records never stop a run
+            reason = escape(describe_os_error(error, "records"))
+            self.screen.print(f"[yellow]nothing of this run is recorded in MLflow: {reason}[/]")
+            return None
         if self.command:
             logger.begin_single(f"{self.command.node.stage} {Path(name).name}")
         else:
@@ -223,18 +230,10 @@ class RunSession:
             if self._lines is not None:
                 self._lines.stop()
             self.record.end(*(self.ending or (endings.final_state(error), endings.message(error))))
-            self._close_records(error)
-
-    def _close_records(self, error: BaseException | None) -> None:
-        if self.records is not None:
-            from cloze.flows.tracking.node import status_of
-            from cloze.flows.tracking.run_logger import close_spool
-            from cloze.flows.tracking.spool import FLUSH_SECONDS, STOP_SECONDS
-
-            self.records.end(status_of(error))
-            seconds = FLUSH_SECONDS if error is None or not endings.is_stop(error) else STOP_SECONDS
-            for warning in close_spool(self.records.spool, seconds):
-                self.screen.print(f"[yellow]{escape(warning)}[/]")
+            if self.records is not None:
+                is_stop = error is not None and endings.is_stop(error)
+                for warning in self.records.close(error, at_once=is_stop):
+                    self.screen.print(f"[yellow]{escape(warning)}[/]")
 
     def seconds_left(self, name: str) -> float | None:
         """Return the expected remaining seconds of a running node; None if unknown."""
@@ -343,7 +342,8 @@ class RunSession:
         reason = f"waits for a slot: {slots.describe_holders(*kinds)}"
         self.record.node(step.name, status_file.QUEUED, why=reason)
         also.progress(0, None, "", {"note": reason})
-        self.screen.print(f"{time.strftime('%H:%M:%S')} {step.name} {escape(reason)}")
+        way_out = "" if self.command else "; --set run.oversubscribe=true starts beside it"
+        self.screen.print(f"{time.strftime('%H:%M:%S')} {step.name} {escape(reason)}{way_out}")
 
     def retry_policy(self, step: plan.PlannedNode) -> retry_policy.RetryPolicy:
         """Return the retry policy of a node, which remembers the failed attempts."""
@@ -379,11 +379,9 @@ class RunSession:
                 if attempt > retries or not self.should_retry(step, error, retries):
                     raise
                 seconds = retry_policy.backoff_seconds(attempt, execution.retry_seconds)
-                why = escape(str(endings.message(error)))
-                self.screen.print(
-                    f"[yellow]{step.name} failed[/] ({why}); attempt {attempt + 1} in "
-                    f"{seconds:.0f} s"
-                )
+                cause = escape(str(endings.message(error)))
+                again = f"attempt {attempt + 1} in {seconds:.0f} s"
+                self.screen.print(f"[yellow]{step.name} failed[/] ({cause}); {again}")
                 attempt += 1
                 if self._stop.wait(seconds):
                     raise

@@ -6,6 +6,7 @@ alias wait for MLflow.
 
 from __future__ import annotations
 
+import functools
 import json
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -16,12 +17,13 @@ from typing import TYPE_CHECKING, Any
 from cloze.core import storage
 from cloze.core.errors import ClozeError, DataError, UsageError
 from cloze.core.secrets import redact
-from cloze.flows.tracking import models, spool_state
+from cloze.flows.tracking import database, models, spool_state
 from cloze.flows.tracking.models import Checkpoint
 from cloze.flows.tracking.spool import ATTEMPT, DIRECTORY, OUR_ID, tracking_uri
 from cloze.flows.tracking.spool_state import KIND, TRAINING, connect, exclusive, experiment_id
 
 if TYPE_CHECKING:
+    from mlflow import MlflowClient
     from mlflow.entities import Run
     from mlflow.entities.model_registry import ModelVersion
 
@@ -38,8 +40,22 @@ class MlflowWriter:
     """Writer of records to MLflow."""
 
     def __init__(self, uri: str, directory: Path) -> None:
-        """Connect to MLflow at `uri`; `directory`: the spools' directory."""
-        self.client, self.uri, self.directory = connect(uri), uri, directory
+        """Write to MLflow at `uri`; `directory`: the spools' directory."""
+        self.uri, self.directory = uri, directory
+        self._path = database.path_of(uri)
+        self._opened = database.identity(self._path)
+
+    @functools.cached_property
+    def client(self) -> MlflowClient:
+        """The client. While MLflow cannot be opened, each use tries again."""
+        client = connect(self.uri)
+        self._opened = self._opened or database.identity(self._path)
+        return client
+
+    @property
+    def is_replaced(self) -> bool:
+        """Whether the database is gone or another: this process cannot open the new one."""
+        return self._opened is not None and self._opened != database.identity(self._path)
 
     def send(self, record: Mapping[str, Any]) -> None:
         """Send one record.

@@ -28,8 +28,8 @@ from cloze.core.stages.execute import BuildResult
 from cloze.flows.graph import stages
 from cloze.flows.graph.plan import PlannedNode
 from cloze.flows.tracking import metadata
-from cloze.flows.tracking.node import MlflowNodeReporter
-from cloze.flows.tracking.spool import DIRECTORY, FLUSH_SECONDS, Spool, tracking_uri
+from cloze.flows.tracking.node import MlflowNodeReporter, status_of
+from cloze.flows.tracking.spool import DIRECTORY, FLUSH_SECONDS, STOP_SECONDS, Spool, tracking_uri
 
 CONFIG, RESOLVED = "config.yaml", "resolved.yaml"
 log = logging.getLogger(__name__)
@@ -48,7 +48,8 @@ def close_spool(spool: Spool, seconds: float = FLUSH_SECONDS) -> list[str]:
     elif spool.path.exists():
         warnings.append(
             f"MLflow at {redact(spool.uri)} has not taken all records of this run yet; the rest is "
-            f"kept in {spool.path} and sent with the next run at the latest"
+            f"kept in {spool.path} and sent with the next run at the latest; `cloze doctor` says "
+            f"what is wrong"
         )
     refused = spool.refused()
     if refused:
@@ -149,6 +150,11 @@ class MlflowRunLogger:
             self.spool.end_run(run, self._worst[section])
         if self._parent is not None:
             self.spool.end_run(self._parent, status)
+
+    def close(self, error: BaseException | None, *, at_once: bool) -> list[str]:
+        """End the run by how its session ended and close the spool; return warnings."""
+        self.end(status_of(error))
+        return close_spool(self.spool, STOP_SECONDS if at_once else FLUSH_SECONDS)
 
     def start_node_run(self, step: PlannedNode, build_id: str, tags: Mapping[str, str]) -> str:
         """Start a node's run and its parents; return the node run's id, the build id."""

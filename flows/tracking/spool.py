@@ -21,7 +21,8 @@ redacted before a record is written.
 
 An flock on the spool's file marks its owners. The writer and its sender share the lock while they
 live. Another process takes a spool only with an exclusive lock: then both owners are dead, and the
-spool is an orphan.
+spool is an orphan. Where hosts do not see each other's locks, the name tells the host's boot, and a
+spool that another boot has written or touched lately is alive.
 
 A run may start again after its end: a training that was killed continues its run, see
 `cloze.flows.tracking.spool_state`.
@@ -57,6 +58,7 @@ OUR_ID = "cloze.run"  # tag: Cloze's id of a run
 ATTEMPT = "cloze.attempt"  # tag: number of starts of the run
 POLL_SECONDS = 0.05
 FLUSH_SECONDS = 20.0  # how long the end of a run waits for the sender
+TOUCH_SECONDS, LEASE_SECONDS = 20.0, 900.0  # a stall of the storage by minutes ends no lease
 STOP_SECONDS = 2.0  # how long a stopped run waits: it may be killed soon
 
 Point = tuple[str, float, int, int]  # key, value, step, milliseconds since 1970
@@ -71,13 +73,20 @@ def now() -> int:
     return int(time.time() * 1000)
 
 
+def boot() -> str:
+    """Identify this boot of the machine; containers share it, as they share the locks."""
+    with contextlib.suppress(OSError):
+        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii")[:8]
+    return ""
+
+
 class Spool:
     """Writer of records, which starts their sender. No method raises because of the server."""
 
     def __init__(self, directory: Path, uri: str) -> None:
         directory.mkdir(parents=True, exist_ok=True)
         self.directory, self.uri = directory, uri
-        self.path = directory / f"{now()}-{uuid.uuid4().hex[:8]}.jsonl"
+        self.path = directory / f"{now()}-{boot()}-{uuid.uuid4().hex[:8]}.jsonl"
         temporary = self.path.with_suffix(".new")  # hidden from other senders until it is locked
         self._stream = open(  # noqa: SIM115
             temporary, "a+", encoding="utf-8", buffering=1, opener=storage.open_private
@@ -257,6 +266,22 @@ def claim(path: Path, *, shared: bool) -> IO[bytes] | None:
         if has_name(stream, str(path)):
             return stream
     stream.close()
+    return None
+
+
+def adopt(path: Path) -> Path | None:
+    """Give a dead host's spool this boot's name, so that one host takes it; None: it is alive."""
+    parts = path.stem.split("-")
+    if len(parts) < 3 or parts[1] == boot():
+        return path
+    with contextlib.suppress(OSError):
+        os.utime(path.parent)  # shows the file system's clock
+        status = path.stat()
+        if status.st_size and path.parent.stat().st_mtime - status.st_mtime > LEASE_SECONDS:
+            os.utime(path)
+            adopted = path.rename(path.with_name(f"{parts[0]}-{boot()}-{parts[2]}.jsonl"))
+            path.with_suffix(".sent").rename(adopted.with_suffix(".sent"))
+            return adopted
     return None
 
 

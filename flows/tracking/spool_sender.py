@@ -30,8 +30,9 @@ from typing import IO, Any
 from cloze.core import storage
 from cloze.core.errors import DataError
 from cloze.core.secrets import redact
+from cloze.flows.tracking import database
 from cloze.flows.tracking.mlflow_writer import METRICS_A_REQUEST, MlflowWriter
-from cloze.flows.tracking.spool import claim, complete
+from cloze.flows.tracking.spool import TOUCH_SECONDS, adopt, claim, complete
 from cloze.flows.tracking.spool_state import URI, add_dead_letter
 
 REFUSALS = frozenset(  # MLflow's error codes that a retry cannot change
@@ -48,6 +49,7 @@ TRIES = 3  # for a record that fails while MLflow accepts others
 LAST_PASSES = 10  # failed passes after the run has ended, while MLflow accepts others
 RETRY_SECONDS = 2.0
 POLL_SECONDS = 0.5
+REPLACED = 75
 
 
 class SpoolSender:
@@ -207,17 +209,26 @@ def _first_line(error: Exception) -> str:
 def follow(own: Path, uri: str, ended: threading.Event) -> int:
     """Send a run's spool and orphans until `ended` is set and nothing is left; 0: all has arrived.
 
+    REPLACED: the database is another one now, which only a new process can open.
+
     Orphans go first, because the run may resume a run of theirs. After the end the run's own spool
     goes first, because the run waits for it.
     """
     writer = MlflowWriter(uri, own.parent)
-    sender, is_down, failed_passes = SpoolSender(writer), False, 0
+    sender, is_down, failed_passes, touched = SpoolSender(writer), False, 0, 0.0
     with ExitStack() as stack:
         # None: the run died at once, and another sender took it
         own_stream = claim(own, shared=True)
         if own_stream is not None:
             stack.enter_context(own_stream)
         while True:
+            if time.monotonic() > touched + TOUCH_SECONDS:
+                touched = time.monotonic()
+                with contextlib.suppress(OSError):
+                    os.utime(own)  # to hosts that do not see the lock it is alive
+            if writer.is_replaced:
+                database.send_again(own.parent)
+                return REPLACED
             # read before the spool, so that nothing written before the end is missed
             is_last = ended.is_set()
             orphans = sorted(path for path in own.parent.glob("*.jsonl") if path != own)
@@ -245,10 +256,11 @@ def follow(own: Path, uri: str, ended: threading.Event) -> int:
 
 
 def _send_orphan(replay: SpoolSender, spool: Path) -> None:
-    stream = claim(spool, shared=False)
-    if stream is not None:
+    adopted = adopt(spool)
+    stream = claim(adopted, shared=False) if adopted else None
+    if adopted and stream:
         with stream:
-            replay.send(spool, stream, is_over=True)
+            replay.send(adopted, stream, is_over=True)
 
 
 def main() -> int:
@@ -259,7 +271,12 @@ def main() -> int:
         ended.set()
 
     threading.Thread(target=wait_for_end, daemon=True).start()
-    return follow(Path(sys.argv[1]), os.environ[URI], ended)
+    code = follow(Path(sys.argv[1]), os.environ[URI], ended)
+    if code == REPLACED:
+        os.execv(
+            sys.executable, [sys.executable, "-m", "cloze.flows.tracking.spool_sender", sys.argv[1]]
+        )
+    return code
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import json
+import logging
 import os
 import time
 from collections import Counter
@@ -14,6 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cloze.core import storage
+from cloze.core.errors import ClozeError
+from cloze.flows.tracking import database
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -22,24 +25,41 @@ if TYPE_CHECKING:
 # without this tag, MLflow's UI may show the experiment as traces of language models
 KIND = "mlflow.experimentKind"
 TRAINING = "custom_model_development"
-ARTIFACTS = "mlflow-artifacts"
 URI = "MLFLOW_TRACKING_URI"  # environment variable
-SQLITE = "sqlite:///"
 EXPERIMENT = os.environ.get("MLFLOW_EXPERIMENT_NAME") or "cloze"
 NOTE = "mlflow.note.content"
 DESCRIPTION = "A run of Cloze has a child run for each node, and a group for each matrix section."
 
 
 def connect(uri: str) -> MlflowClient:
-    """Return a client with short timeouts; callers retry."""
+    """Return a client with short timeouts; callers retry.
+
+    Raises:
+        ClozeError: MLflow's database cannot be opened.
+    """
     os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")
     os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "10")
     os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
-    # hides a message for each table that it creates
-    os.environ.setdefault("MLFLOW_LOGGING_LEVEL", "WARNING")
     from mlflow import MlflowClient
 
-    return MlflowClient(tracking_uri=uri, registry_uri=uri)
+    # hides a message for each table that it creates, and a traceback for each busy moment
+    logging.getLogger("mlflow").setLevel(os.environ.get("MLFLOW_LOGGING_LEVEL", "CRITICAL"))
+    path = database.path_of(uri)
+    if path is None:
+        return MlflowClient(tracking_uri=uri, registry_uri=uri)
+    try:
+        with exclusive(path.parent, f"{path.name}.lock"):  # MLflow itself makes tables without one
+            database.make(path)
+            client = MlflowClient(tracking_uri=uri, registry_uri=uri)
+            client.search_registered_models(max_results=1)  # opens the registry's tables, too
+            return client
+    except ClozeError:
+        raise
+    except Exception as error:
+        sentence = " ".join(str(error).split())[:200]
+        raise ClozeError(
+            f"MLflow's database {path} cannot be opened ({sentence}); `cloze doctor` mends it"
+        ) from error
 
 
 def experiment_id(client: MlflowClient, uri: str) -> str:
@@ -64,9 +84,8 @@ def experiment_id(client: MlflowClient, uri: str) -> str:
 
 def _artifacts(uri: str) -> str | None:
     """Return the artifacts' location next to a SQLite file; None: the server decides."""
-    if not uri.startswith(SQLITE) or uri == SQLITE:
-        return None
-    return (Path(uri.removeprefix(SQLITE)).resolve().parent / ARTIFACTS).as_uri()
+    path = database.path_of(uri)
+    return None if path is None else (path.resolve().parent / database.ARTIFACTS).as_uri()
 
 
 @contextmanager

@@ -8,10 +8,10 @@ than browsers send no `Origin`.
 from __future__ import annotations
 
 from collections.abc import Collection
+from typing import TYPE_CHECKING
 
-from starlette.datastructures import Headers
-from starlette.responses import PlainTextResponse
-from starlette.types import ASGIApp, Receive, Scope, Send
+if TYPE_CHECKING:  # `cloze doctor` runs where no server is installed
+    from starlette.types import ASGIApp, Receive, Scope, Send
 
 LOOPBACK = "127.0.0.1"
 READING = frozenset({"GET", "HEAD", "OPTIONS"})
@@ -35,6 +35,9 @@ class LoopbackOnlyMiddleware:
         self.names = names(port) | frozenset(allowed)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        from starlette.datastructures import Headers
+        from starlette.responses import PlainTextResponse
+
         if scope["type"] not in ("http", "websocket"):
             await self.app(scope, receive, send)
             return

@@ -1,7 +1,8 @@
 """`python -m cloze.flows.ui.mlflow_server ARGUMENTS`: `mlflow server` that asks for the login.
 
 MLflow's own login keeps a database of users. Its plugins for other logins must be installed as
-packages, so the application is replaced in the command that starts uvicorn.
+packages, so the application is replaced in the command that starts uvicorn. The database is made
+whole before the server's processes open it.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from typing import Any
 
 from starlette.types import ASGIApp
 
+from cloze.flows.tracking.spool_state import connect
 from cloze.flows.ui.login import LoginMiddleware
 
 
@@ -24,6 +26,7 @@ def application() -> ASGIApp:
 
 def main(arguments: list[str]) -> None:
     """Serve until SIGTERM."""
+    connect(os.environ["MLFLOW_BACKEND_STORE_URI"])
     from mlflow import cli, server
 
     build = server._build_uvicorn_command

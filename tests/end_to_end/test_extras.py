@@ -4,6 +4,7 @@ named with the extra that installs it. The packages of the other extras are hidd
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -79,6 +80,14 @@ def test_each_extra_does_its_part_of_a_run(tmp_path: Path) -> None:
     trained = run(tmp_path, "train", "run", "sample", *short)
     assert trained.returncode == 0, trained.stderr
     assert (tmp_path / "runs" / "sample" / "report").is_dir()
+
+
+@pytest.mark.parametrize("extra", ["data", "train", "flows", "s3", "onnx"])
+@pytest.mark.parametrize("command", ["doctor", "clean"])
+def test_doctor_and_clean_run_with_any_extra(tmp_path: Path, extra: str, command: str) -> None:
+    ended = run(tmp_path, extra, command, "--json")
+    assert "No module named" not in ended.stderr
+    assert "error" not in json.loads(ended.stdout.splitlines()[-1])
 
 
 @pytest.mark.parametrize(

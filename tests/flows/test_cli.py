@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from cloze.flows.cli import main
 from tests import warm
 from tests.conftest import REPOSITORY
 
@@ -126,6 +127,34 @@ def test_a_mistake_is_one_sentence(
     assert not (tmp_path / "x" / "manifest.json").exists()
 
 
+def test_alone_it_prints_its_help_as_it_is(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([]) == 2
+    printed = capsys.readouterr().err
+    assert printed.startswith("Usage: cloze")
+    assert len(printed.splitlines()) > 20
+
+
+@pytest.mark.parametrize(
+    ("arguments", "pointer"),
+    [
+        (["-q"], "Missing command; see `cloze --help`"),
+        (["-v"], "Missing command; see `cloze --help`"),
+        (["resume"], "see `cloze resume --help`"),
+        (["fill-mask"], "see `cloze fill-mask --help`"),
+        (["corpus"], "see `cloze corpus --help`"),
+        (["import"], "see `cloze import --help`"),
+    ],
+)
+def test_what_is_missing_points_to_help(
+    arguments: list[str], pointer: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(arguments) == 2
+    printed = capsys.readouterr().err
+    assert printed.startswith("cloze: Missing")
+    assert pointer in printed
+    assert len(printed.splitlines()) == 1
+
+
 def test_debug_shows_the_traceback(tmp_path: Path) -> None:
     assert "Traceback" in cloze("verify", "/nowhere", "--debug", cwd=tmp_path).stderr
 
@@ -142,3 +171,44 @@ def test_installed_command_is_this_checkout() -> None:
         [sys.executable, "-c", script], capture_output=True, text=True, check=True, cwd="/"
     )
     assert Path(done.stdout.strip()).parents[2] == REPOSITORY
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "sentence"),
+    [
+        (["run", "mine.yml"], 2, "did you mean 'mine.yaml'?"),
+        (["plan", "mien.yaml"], 2, "did you mean 'mine.yaml'?"),
+        (["plan", "nothing-like-it.yaml"], 2, "give a YAML file, or a preset such as demo"),
+        (["import", "bert-base-uncased", "--out", "m"], 2, "ORG/NAME"),
+        (["import", "gpt2", "--out", "m"], 2, "ORG/NAME"),
+        (["fill-mask", "runs/mine", "a [MASK]"], 3, "it is a run: name its training, such as"),
+        (["fill-mask", "hub", "a [MASK]"], 3, "`cloze import`"),
+        (["adapt", "--from", "nowhere", "--source", "text=t.txt", "-o", "o"], 3, "--from nowhere"),
+        (["adapt", "--from", "hub2", "--source", "text=t.txt", "-o", "o"], 3, "no checkpoint"),
+    ],
+)
+def test_advice_is_true(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    arguments: list[str],
+    code: int,
+    sentence: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("CLOZE_RUNS_DIR", raising=False)
+    monkeypatch.setattr(os, "environ", os.environ.copy())  # `adapt` names its runs directory there
+    for name in (
+        "mine.yaml",
+        "t.txt",
+        "hub/model.safetensors",
+        "hub2/notes",
+        "runs/mine/_status/1",
+    ):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("A text.\n")
+    assert main(arguments) == code
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert sentence in printed.err
+    assert len(printed.err) < 600

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import threading
 import time
 from dataclasses import asdict
 from pathlib import Path
@@ -19,7 +20,7 @@ from cloze.flows.graph.command import CommandConfig, command_directory
 from cloze.flows.graph.nodes import InputSource, Node
 from cloze.flows.nightly.journal import CHAMPION, Journal
 from cloze.flows.run import retention
-from cloze.flows.run.session import RunParameters, RunSession
+from cloze.flows.run.session import RunParameters, RunSession, run_plain
 from tests.flows import toy_run
 from tests.flows.nightly.test_journal import champion
 
@@ -158,7 +159,7 @@ def test_builds_champions_age_and_foreign_files(
         (row,) = (row for row in clean(capsys, "--delete")["artifacts"] if row["artifact"] == first)
         assert row["needed_for"] == ["a build in progress"]
         stored = next(s for s in retention.survey(runs) if str(s.path) == first)
-        assert not retention.remove(stored)  # which began after the survey
+        assert not retention.remove(runs, [stored])  # which began after the survey
     assert Path(first).exists()
     assert not Path(second).exists()
     (Path(first) / "notes.txt").write_text("mine")
@@ -182,6 +183,43 @@ def test_builds_champions_age_and_foreign_files(
     rows = clean(capsys, "--unused-days", "1")["artifacts"]
     (reasons,) = (row["needed_for"] for row in rows if row["artifact"] == first)
     assert "the champion" in reasons
+
+
+def test_a_run_that_starts_after_the_survey_keeps_what_it_reads(
+    runs: Path, toy_config: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its plan found the letters of an earlier config, and nothing needed them then."""
+    found = retention.survey(runs)
+    old = [stored for stored in found if not stored.needed_for]
+    assert len(old) == 2
+    parameters = RunParameters(config=toy_config, overrides={"name": "toy", "letters": {"size": 4}})
+    session = RunSession(parameters)
+    assert all(step.cached for step in session.steps)
+    with session:
+        assert retention.remove(runs, old) == []
+    assert all(stored.path.exists() for stored in old)
+
+
+def test_a_run_makes_what_was_removed_between_its_plan_and_its_start(
+    runs: Path, toy_config: str
+) -> None:
+    parameters = RunParameters(config=toy_config, overrides={"name": "toy", "letters": {"size": 4}})
+    session = RunSession(parameters)
+    old = [stored for stored in retention.survey(runs) if not stored.needed_for]
+    assert len(retention.remove(runs, old)) == 2
+    results = run_plain(session)
+    assert [results[name].cached for name in ("letters", "count")] == [False, False]
+    assert all(stored.path.exists() for stored in old)
+
+
+def test_a_removal_waits_for_a_run_that_starts(runs: Path) -> None:
+    with retention.starts(runs):
+        removal = threading.Thread(target=retention.remove, args=(runs, retention.survey(runs)))
+        removal.start()
+        removal.join(0.2)
+        assert removal.is_alive()
+    removal.join(60)
+    assert len(list(runs.glob("*/*-*/manifest.json"))) == 4
 
 
 def test_a_removal_that_was_killed(

@@ -150,6 +150,7 @@ def test_a_node_that_waits_for_cores_says_who_holds_them(
     monkeypatch.setenv("CLOZE_CPUS", "1")
     monkeypatch.setattr(slots, "PATIENCE_SECONDS", 0.2)
     found = session(toy_config, overrides={"name": "second"})
+    found.screen = Console(file=(printed := io.StringIO()), width=200)
     machine = slots.machine()
     runner = threading.Thread(target=lambda: run_plain(found))
     with slots.acquire(
@@ -164,6 +165,7 @@ def test_a_node_that_waits_for_cores_says_who_holds_them(
     runner.join()
     sentence = f"waits for a slot: CPU 0 is held by first (process {os.getpid()})"
     assert waiting["why"] == sentence
+    assert f"{sentence}; --set run.oversubscribe=true" in printed.getvalue()
     assert isinstance(screen.file, io.StringIO)
     assert sentence in screen.file.getvalue()
     assert (_node(found, "letters")["state"], _node(found, "letters")["why"]) == (

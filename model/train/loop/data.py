@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from cloze.core import storage
-from cloze.core.artifacts import fingerprints
+from cloze.core.artifacts import artifact, fingerprints
 from cloze.core.artifacts.artifact import HELDOUT, TRAIN
 from cloze.core.errors import DataError, UsageError
 from cloze.core.stages import stage
@@ -147,6 +147,9 @@ def open_dataset(path: str, dynamic: bool, world: World) -> TrainingData:
         DataError: a file is missing or damaged, or there are no rows to train on.
     """
     world.decide_on_rank_zero(lambda: verify(path))
+    manifest = artifact.find_manifest(path)
+    if manifest is not None and manifest.stage != "dataset":
+        raise DataError(f"{path} is the artifact of a {manifest.stage}; name one of dataset")
     train = training_shards(path, dynamic)
     if not len(train) or train.info is None:
         raise DataError(

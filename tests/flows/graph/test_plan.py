@@ -12,10 +12,11 @@ import pytest
 from cloze.core import storage
 from cloze.core.artifacts import claim
 from cloze.core.errors import UsageError
-from cloze.core.stages.stage import Reporter
+from cloze.core.stages.stage import Reporter, StageResult
 from cloze.flows.graph import config as configs
 from cloze.flows.graph import plan as planning
 from cloze.flows.graph.overrides import parse
+from cloze.pipeline.dataset.config import DatasetConfig
 from tests.flows import toy_run
 
 pytestmark = pytest.mark.usefixtures("toy_config")
@@ -64,6 +65,37 @@ def test_a_raised_version_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     make()
     monkeypatch.setattr(toy_run, "LETTERS", dataclasses.replace(toy_run.LETTERS, version=2))
     assert plan() == {"letters": "stage version 1 became 2", "count": "letters changed"}
+
+
+@pytest.mark.parametrize(
+    ("values", "field"),
+    [
+        ({"length": 64}, "length "),
+        ({"mask_rate": 0.3}, "mask_rate "),
+        ({"recipe": "roberta"}, "recipe "),
+        ({"recipe": "spanbert", "length": 64}, "recipe "),
+        ({"max_predictions": 7}, "max_predictions "),
+    ],
+)
+def test_a_reason_names_what_a_person_set_before_what_follows_from_it(
+    monkeypatch: pytest.MonkeyPatch, values: dict[str, Any], field: str
+) -> None:
+    built = dataclasses.replace(
+        toy_run.LETTERS, config=DatasetConfig, run=lambda *_: StageResult(), outputs=()
+    )
+    monkeypatch.setattr(toy_run, "LETTERS", built)
+    for earlier, later in (({}, values), (values, {})):  # set, and left out again
+        for step in planning.plan(configs.RunConfig({"letters": earlier}, f"run{len(earlier)}")):
+            planning.build_node(step)
+        (step,) = planning.plan(configs.RunConfig({"letters": later}, f"run{len(earlier)}"))
+        assert step.reason.startswith(field)
+
+
+@pytest.mark.parametrize("only", ["count", "c*"])
+def test_only_nodes_that_until_leaves_out_are_refused(only: str) -> None:
+    with pytest.raises(UsageError, match=r"--only \(count\).*--until"):
+        plan(only=[only], until=["letters"])
+    assert list(plan(until=["letters"])) == ["letters"]
 
 
 class Warnings(Reporter):

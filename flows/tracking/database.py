@@ -1,0 +1,127 @@
+"""MLflow's SQLite file: its tables appear at once, made under a lock; `cloze doctor` mends it.
+
+MLflow makes and migrates tables without a lock, and two processes that do so together break the
+file for good. So the first user makes the file under another name.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import sqlite3
+import subprocess
+import sys
+import time
+import uuid
+from contextlib import closing, suppress
+from pathlib import Path
+
+from cloze.core.errors import ClozeError
+
+ARTIFACTS = "mlflow-artifacts"  # next to the file
+ASIDE = ".broken-"  # added with the time to the name of a file that cannot be mended
+OPEN_SECONDS = 120.0
+PREFIX = "_alembic_tmp_"  # of tables that a migration makes and renames; a killed one leaves them
+UNFINISHED = f"select name from sqlite_master where substr(name, 1, {len(PREFIX)}) = '{PREFIX}'"
+
+
+def path_of(uri: str) -> Path | None:
+    """Return the file of a SQLite URI; None: a server, another database, or one in memory."""
+    match = re.match(r"sqlite(?:\+\w+)?:///(?!:memory:)([^?]+)", uri)
+    return Path(match[1]) if match else None
+
+
+def identity(path: Path | None) -> tuple[int, int] | None:
+    """Return what tells a file from a later one of its name; None: there is no file."""
+    with suppress(OSError):
+        return None if path is None else (path.stat().st_dev, path.stat().st_ino)
+    return None
+
+
+def make(path: Path) -> None:
+    """Make the file unless it exists. The caller holds its lock.
+
+    Raises:
+        ClozeError: a migration of the file is not finished.
+    """
+    from mlflow.store.tracking.sqlalchemy_store import SqlAlchemyStore
+
+    if path.exists():
+        with closing(sqlite3.connect(path)) as database:
+            if database.execute(UNFINISHED).fetchone() is not None:
+                raise ClozeError(
+                    f"{path} is being migrated, or its migration was killed; wait, or mend it with "
+                    f"`cloze doctor --fix`"
+                )
+        return
+    temporary = _beside(path)
+    try:
+        store = SqlAlchemyStore(f"sqlite:///{temporary}", str(path.parent / ARTIFACTS))
+        store.engine.dispose()
+        shutil.copymode(f"{path}.lock", temporary)  # SQLite lets no group write
+        with suppress(FileExistsError):  # a host that does not see the lock was faster
+            os.link(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def why_closed(path: Path) -> tuple[str, bool]:
+    """Return why MLflow cannot open a file, empty if it can, and whether `mend` may help.
+
+    Another process asks, because MLflow remembers what it has opened.
+    """
+    try:
+        with closing(sqlite3.connect(f"file:{path}?mode=rw", uri=True)) as database:
+            database.execute("begin immediate")
+        command = [sys.executable, "-m", "cloze.flows.tracking.database", f"sqlite:///{path}"]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=OPEN_SECONDS)
+    except (sqlite3.OperationalError, subprocess.TimeoutExpired) as error:
+        return str(error), False  # locked, full, or another user's
+    except sqlite3.DatabaseError as error:
+        return str(error), True
+    return done.stdout.strip() or done.stderr.strip()[-200:], True
+
+
+def mend(path: Path, spools: Path) -> None:
+    """Finish a killed migration on a copy; if that fails, set the file aside for a new one."""
+    copy = _beside(path)
+    try:
+        with closing(sqlite3.connect(path)) as old, closing(sqlite3.connect(copy)) as new:
+            old.backup(new)
+            tables = {name for (name,) in new.execute("select name from sqlite_master")}
+            for (name,) in new.execute(UNFINISHED).fetchall():
+                original = name.removeprefix(PREFIX)
+                rename = f'alter table "{name}" rename to "{original}"'
+                new.execute(f'drop table "{name}"' if original in tables else rename)
+            new.commit()
+        if not why_closed(copy)[0]:
+            copy.replace(path)
+            return
+    except sqlite3.DatabaseError:
+        pass
+    finally:
+        for left in path.parent.glob(f"{copy.name}*"):
+            left.unlink(missing_ok=True)
+    path.rename(f"{path}{ASIDE}{time.strftime('%Y%m%d-%H%M%S')}")
+    send_again(spools)
+
+
+def send_again(spools: Path) -> None:
+    """Have waiting spools sent from their start: a new database knows none of their runs."""
+    for offset in spools.glob("*.sent"):
+        offset.unlink(missing_ok=True)
+
+
+def _beside(path: Path) -> Path:
+    return path.with_name(f".{path.name}-{uuid.uuid4().hex[:8]}")
+
+
+if __name__ == "__main__":
+    from cloze.flows.tracking.spool_state import connect
+
+    try:
+        connect(sys.argv[1])
+    except Exception as error:
+        print((str(error).strip().splitlines() or [type(error).__name__])[0])
+        sys.exit(1)
