@@ -149,7 +149,7 @@ def _headline(summary: Mapping[str, Any]) -> str:
 
 EXPORT = Stage(
     name="export",
-    version=3,  # 2: model_input_names, ForMaskedLM; 3: cards with text, training, scores
+    version=4,  # 3: cards with text, training, scores; 4: heads never trained are left out
     config=ExportConfig,
     run=_export,
     inputs={"checkpoint": InputSpec(required=True)},
@@ -159,7 +159,7 @@ EXPORT = Stage(
 )
 IMPORT = Stage(
     name="import",
-    version=1,
+    version=2,  # 2: heads that are new are named; labels without B- join
     config=ImportConfig,
     run=_import,
     inputs={"directory": InputSpec(required=True)},

@@ -160,7 +160,7 @@ MERGE = Stage(
 # for all checkpoints. Different vocabularies are not comparable.
 PERPLEXITY = Stage(
     name="perplexity",
-    version=2,
+    version=3,  # 3: the share of rows read left to right is the training's
     config=PerplexityConfig,
     run=_run("cloze.model.use.checkpoint_stages:compute_perplexity"),
     inputs={

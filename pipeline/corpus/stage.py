@@ -123,7 +123,8 @@ def check_not_empty(config: CorpusConfig, groups: Sequence[SliceGroup], results:
 # 10: licences with brackets, years of dumps, language_probability of web sources; scripts without
 # spaces: paragraphs, personal data, encodings
 # 11: telephone numbers of 13 more languages
-VERSION = 11
+# 12: templates, lists and sections of wikis; books, encodings, languages, ids, duplicates, crawls
+VERSION = 12
 
 CARD_PAGE, CARD = "card.html", "card.json"
 PAIRS = 6  # example pairs of duplicates of each kind in the card

@@ -17,7 +17,7 @@ from cloze.core.humanize import format_count
 from cloze.core.stages.stage import BuildContext, InputSpec, Stage, StageResult
 from cloze.pipeline.dataset.config import COSTS, DatasetConfig
 
-VERSION = 3  # 3: words of unspaced scripts
+VERSION = 4  # 4: drawings of pairs; sentences longer than a row are cut
 FEW_ROWS = 1000  # four of BERT's batches; fewer rows cause a warning
 
 

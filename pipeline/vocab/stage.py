@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from cloze.pipeline.vocab.extend import Word
     from cloze.pipeline.vocab.sample import Sample
 
-VERSION = 3  # 3: an imported vocab.txt strips accents unless a token has a nonspacing mark
+VERSION = 4  # 4: files of GPT-2 and of SentencePiece keep their own special tokens
 REPORT = "report.json"  # about held-out text, so not in the content hash of later stages
 WORDS = "added_words.tsv"
 SHOWN_WORDS = 100

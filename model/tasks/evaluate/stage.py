@@ -14,7 +14,7 @@ from cloze.model.tasks.files import headline, missing_split
 from cloze.model.tasks.options import TaskOptions
 from cloze.model.tasks.table import TASKS, task_options
 
-VERSION = 3
+VERSION = 4
 
 
 class EvaluateConfig(StageConfig):

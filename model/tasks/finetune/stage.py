@@ -23,7 +23,7 @@ from cloze.model.tasks.table import KINDS, TASKS, task_options
 from cloze.model.train.loop.schedules import SCHEDULES
 from cloze.model.train.optimizers import known_optimizer
 
-VERSION = 5
+VERSION = 6
 SMALL, SMALL_RATE, USUAL_RATE, FROZEN_RATE = 512, 3e-4, 5e-5, 1e-3
 SPLITS = ("train", "dev")
 ASSUMED = " (task {} is the default; name yours with --task)"
