@@ -279,9 +279,8 @@ class TaggingOptions(TaskOptions):
     -1. A tag of null: the file has no tags."""
 
     scheme: Literal["entities", "plain", "joined"] = "entities"
-    """Meaning of the tags: entities (BIO, IOB1, BIOES or BILOU, recognized by the tags), plain
-    labels of single words, such as parts of speech, or joined: plain labels, and words of one label
-    in a row are an entity, as in transformers' pipeline (imported models)."""
+    """Meaning of the tags: entities (BIO, IOB1, BIOES, …, recognized by the tags), plain labels of
+    words, or joined: plain labels, of which equal neighbours are one entity."""
 
     context: Literal["sentence", "document"] = "sentence"
     """Words of a window: the sentence, or also those around it in the document, as many as fit

@@ -198,7 +198,7 @@ CASES = {
     lambda _: gzip.compress(response(1)) + gzip.compress(response(2,
     length=3)) + gzip.compress(response(3)), 2, {"bad_length"}),
     "a WARC with a negative length": ("warc", "b.warc", lambda _: response(1) + response(2,
-    length=-5) + response(3), 1, {"bad_record"}),
+    length=-5) + response(3), 2, {"bad_record"}),
     "deep HTML": ("warc", "b.warc", lambda _: response(1, "<div>" * 300_000) + response(2), 1,
     {"too_deep"}),
     "deep JSON": ("jsonl", "b.jsonl", lambda _: jsonl(b"[" * 500_000, b'{"a":' * 500_000 + b"1",
