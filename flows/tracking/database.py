@@ -74,7 +74,7 @@ def why_closed(path: Path) -> tuple[str, bool]:
     try:
         with closing(sqlite3.connect(f"file:{path}?mode=rw", uri=True)) as database:
             database.execute("begin immediate")
-        command = [sys.executable, "-m", "cloze.flows.tracking.database", f"sqlite:///{path}"]
+        command = [sys.executable, "-m", "cloze.flows.tracking.spool_state", f"sqlite:///{path}"]
         done = subprocess.run(command, capture_output=True, text=True, timeout=OPEN_SECONDS)
     except (sqlite3.OperationalError, subprocess.TimeoutExpired) as error:
         return str(error), False  # locked, full, or another user's
@@ -115,13 +115,3 @@ def send_again(spools: Path) -> None:
 
 def _beside(path: Path) -> Path:
     return path.with_name(f".{path.name}-{uuid.uuid4().hex[:8]}")
-
-
-if __name__ == "__main__":
-    from cloze.flows.tracking.spool_state import connect
-
-    try:
-        connect(sys.argv[1])
-    except Exception as error:
-        print((str(error).strip().splitlines() or [type(error).__name__])[0])
-        sys.exit(1)

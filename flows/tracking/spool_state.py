@@ -6,6 +6,7 @@ import fcntl
 import json
 import logging
 import os
+import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
@@ -250,3 +251,11 @@ def _entries(directory: Path) -> Iterator[dict[str, Any]]:
     ):
         with suppress(ValueError):
             yield json.loads(line)
+
+
+if __name__ == "__main__":
+    try:
+        connect(sys.argv[1])
+    except Exception as error:
+        print((str(error).strip().splitlines() or [type(error).__name__])[0])
+        sys.exit(1)

@@ -121,7 +121,7 @@ def prepare(config: PretrainConfig, build: BuildContext, world: World) -> Pretra
             source=source,
             fingerprint=job.data.fingerprint,
             start_position=start_position,
-            mixture=MixtureCounter.of(job.data, source.sampler, start_position),
+            mixture=MixtureCounter.of(job.data.fingerprints, source.sampler, start_position),
         ),
         execution=ExecutionSpec(
             engine=model.engine,

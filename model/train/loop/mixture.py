@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from cloze.model.data.mixture import BLOCK, MixtureSampler
 from cloze.model.data.sampler import Sampler
-from cloze.model.train.loop.data import TrainingData
 from cloze.model.train.loop.interfaces import StartPosition
 
 
@@ -30,14 +29,15 @@ class MixtureCounter:
 
     @classmethod
     def of(
-        cls, data: TrainingData, sampler: Sampler | MixtureSampler, start_position: StartPosition
+        cls,
+        fingerprints: Mapping[str, str] | None,
+        sampler: Sampler | MixtureSampler,
+        start_position: StartPosition,
     ) -> MixtureCounter | None:
-        """Create the counter; None for a single dataset."""
-        if not isinstance(sampler, MixtureSampler) or data.fingerprints is None:
+        """Create the counter from the datasets' fingerprints by name; None for a single dataset."""
+        if not isinstance(sampler, MixtureSampler) or fingerprints is None:
             return None
-        return cls(
-            tuple(data.fingerprints), tuple(data.fingerprints.values()), sampler, start_position
-        )
+        return cls(tuple(fingerprints), tuple(fingerprints.values()), sampler, start_position)
 
     def next_samples(self, samples: int) -> dict[str, int]:
         """Return dataset fingerprint -> its next sample, if the run's next is `samples`."""

@@ -308,7 +308,10 @@ class Blocks:
         if indented and not any(LETTER.search(item) for item in items):  # formulas
             self._omit_list(introduction, PLACEHOLDER)
             return
-        kept = running_items(items, self._rules, led=bool(introduction), indented=indented)
+        language, project = self._rules.language, self._rules.project
+        kept = running_items(
+            items, language=language, project=project, led=bool(introduction), indented=indented
+        )
         if len(kept) < len(items):
             self._page.omit("list_item", *(item for item in items if item not in kept))
         self._trial.listed += sum(map(len, items))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from cloze.pipeline.corpus.readers.prose import (
     has_stating_sentence,
@@ -12,9 +11,6 @@ from cloze.pipeline.corpus.readers.prose import (
     reads_as_statement,
     states,
 )
-
-if TYPE_CHECKING:
-    from cloze.pipeline.corpus.readers.encyclopedia.blocks import ArticleRules
 
 LETTER = re.compile(r"[^\W\d_]")
 CLAUSE = re.compile(r"[;,](?:\s*(?:and|or|und|et|y|e|och|og|en|i|и))?\Z")
@@ -35,7 +31,7 @@ _QUOTED = re.compile(r"\w{2}[.!?…。！？][\"“”»«’」』](?=\W|\Z)") 
 
 
 def running_items(
-    items: Sequence[str], rules: ArticleRules, *, led: bool, indented: bool
+    items: Sequence[str], *, language: str, project: str, led: bool, indented: bool
 ) -> Sequence[str]:
     """Return the items of a list that are kept as text; none if it is no running text.
 
@@ -44,6 +40,7 @@ def running_items(
     inventory, even if its items end like sentences.
 
     Args:
+        language, project: of the wiki, such as en and wikipedia.
         led: bool, True if a sentence leads to the list.
         indented: bool, True if the items are indented text without bullets.
     """
@@ -55,9 +52,9 @@ def running_items(
     has_books = len(good) < len(items)
     if has_books:
         good = [item for item in good if not is_reference(item)]
-    is_english = rules.language == "en"
+    is_english = language == "en"
     sentences = [item for item in good if _is_sentence(item, is_english)]
-    if rules.project in _ITEMIZED:
+    if project in _ITEMIZED:
         return [item for item in good if item in sentences or _QUOTED.search(item)]
     if indented and led:
         return items if len(sentences) == len(items) else ()
@@ -65,7 +62,7 @@ def running_items(
         return ()
     if sum(map(len, sentences)) < _CHARACTERS_SHARE * sum(map(len, good)):
         return ()
-    if (led and not has_books) or not is_english or rules.project != "wikipedia":
+    if (led and not has_books) or not is_english or project != "wikipedia":
         return good
     return good if sum(map(states, good)) >= _VERBS_SHARE * len(good) else ()
 
