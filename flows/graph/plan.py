@@ -349,10 +349,10 @@ def _why(
 
 def _follows(config: StageConfig, values: Mapping[str, Any], key: str) -> bool:
     """Return whether a field has the value that the others give it when it is left out."""
-    others = {name: values[name] for name in type(config).model_fields if name != key}
-    with contextlib.suppress(
-        ValueError, ClozeError
-    ):  # it is required, or the others do not stand alone
+    fields = type(config).model_fields  # some are in no dump
+    others = {name: values[name] for name in fields if name in values and name != key}
+    # it is required, or the others do not stand alone
+    with contextlib.suppress(ValueError, ClozeError):
         return bool(type(config)(**others).model_dump(mode="json")[key] == values[key])
     return False
 
