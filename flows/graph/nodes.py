@@ -18,6 +18,8 @@ from cloze.flows.graph import stages
 LABEL = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]*")
 STEP_REFERENCE = re.compile(r"step-(\d+)")  # in a reference: `pretrain/step-8000`
 
+_OPTIONS = re.compile(r"(--set '?)(options\b)")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InputSource:
@@ -126,3 +128,8 @@ def with_ancestors(nodes: Mapping[str, Node], names: Collection[str]) -> set[str
         if name in selected:
             selected.update(nodes[name].depends_on)
     return selected
+
+
+def with_section(text: str, node: Node) -> str:
+    """Return an error's text with task options as a run sets them: --set finetune.options=…"""
+    return text if node.out else _OPTIONS.sub(rf"\1{node.section}.\2", text)

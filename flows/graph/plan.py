@@ -12,7 +12,6 @@ import contextlib
 import json
 import os
 import posixpath
-import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -31,10 +30,15 @@ from cloze.core.stages.stage import NULL_REPORTER, Reporter
 from cloze.flows.graph import stages
 from cloze.flows.graph.command import CommandConfig
 from cloze.flows.graph.config import RunConfig
-from cloze.flows.graph.nodes import Node, select_nodes, with_ancestors, with_descendants
+from cloze.flows.graph.nodes import (
+    Node,
+    select_nodes,
+    with_ancestors,
+    with_descendants,
+    with_section,
+)
 
 FORCED = "forced"
-_OPTIONS = re.compile(r"(--set '?)(options\b)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -299,11 +303,6 @@ def _inputs(
 def _with_location(error: DataError, node: Node, location: str) -> DataError:
     """Prefix an error with its place in the run's config; a command has no config."""
     return error if node.out else DataError(f"{location}: {with_section(str(error), node)}")
-
-
-def with_section(text: str, node: Node) -> str:
-    """Return an error's text with task options as a run sets them: --set finetune.options=…"""
-    return text if node.out else _OPTIONS.sub(rf"\1{node.section}.\2", text)
 
 
 def _manifest(path: str) -> artifact.Manifest | None:

@@ -25,7 +25,7 @@ from cloze.core.humanize import format_bytes, format_count, format_duration, for
 from cloze.core.secrets import redact
 from cloze.core.stages.execute import BuildResult
 from cloze.core.stages.stage import Reporter
-from cloze.flows.graph import plan
+from cloze.flows.graph import nodes, plan
 from cloze.flows.graph.stages import headline
 from cloze.flows.machine import retry_policy
 from cloze.flows.prefect.publishing import ArtifactPublisher, ProgressArtifact
@@ -154,7 +154,7 @@ def node(name: str, why: str) -> State[Any]:
         except (StoppedError, KeyboardInterrupt) as error:
             return Cancelled(message=str(error) or _describe_stop(step, reporter))
         except ClozeError as error:
-            text = plan.with_section(str(error), step.node)
+            text = nodes.with_section(str(error), step.node)
             log.error("%s", text)
             # Prefect copies the text into the state's message
             raise type(error)(redact(text)) from None

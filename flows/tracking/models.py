@@ -60,8 +60,8 @@ class Served:
     """Columns and parameters of `cloze.model.pyfunc` for a head.
 
     Attributes:
-        inputs: names of text columns. A model of single texts has no input schema, as MLflow
-            would refuse either lists or tables with further columns; the loader reads both.
+        inputs: names of text columns. A model of single texts has no input schema: MLflow's
+            would refuse lists, or tables with further columns.
         outputs: `NAME:TYPE` of each column, with MLflow's types.
         params: integer parameters and their defaults.
     """

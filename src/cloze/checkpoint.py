@@ -1,7 +1,4 @@
-"""`cloze.Checkpoint`: the inference methods of a checkpoint in Python.
-
-Each method takes one text, or any iterable of texts, and returns one result, or a list of them.
-"""
+"""`cloze.Checkpoint`: inference methods that take one text, or any iterable of texts."""
 
 # A string is an iterable of strings, so the overloads overlap; the first one counts.
 # mypy: disable-error-code="overload-overlap"

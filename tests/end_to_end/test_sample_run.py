@@ -104,7 +104,10 @@ def test_mlflow_has_a_parent_and_a_child_a_stage(first: Done, place: Path) -> No
     pretrain, finetune = found["pretrain"], found["finetune"]
     assert pretrain.data.params["steps"] == "40"
     assert {"task", "seed", "learning_rate", "precision"} <= set(finetune.data.params)
-    assert found["sample"].data.metrics["finetune.accuracy"] == finetune.data.metrics["result/accuracy"]
+    assert (
+        found["sample"].data.metrics["finetune.accuracy"]
+        == finetune.data.metrics["result/accuracy"]
+    )
     assert (
         found["sample"].data.metrics["pretrain.heldout_loss"]
         == pretrain.data.metrics["heldout_loss"]

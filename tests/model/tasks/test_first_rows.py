@@ -11,7 +11,7 @@ import pytest
 
 from cloze.core.config import parse_config
 from cloze.core.errors import DataError, UsageError
-from cloze.flows.graph.plan import with_section
+from cloze.flows.graph.nodes import with_section
 from cloze.model.tasks.finetune.stage import FinetuneConfig
 from cloze.model.tasks.formats import table_files
 from cloze.model.tasks.formats.lines import json_lines
