@@ -6,6 +6,7 @@ import json
 import signal
 import subprocess
 import threading
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -74,6 +75,8 @@ def test_only_a_living_builder_of_this_boot_is_killed(
     path, messages = store.path("run"), list[str]()
     with subprocess.Popen(["sleep", "100"]) as process:
         facts = {**lock.Lease("", 1.0).facts, "pid": process.pid}
+        stat = Path(f"/proc/{process.pid}/stat").read_text()
+        facts["start"] = stat.rpartition(")")[2].split()[19]  # of the sleeper, not of this process
         facts["holder"] = f"process {process.pid} on {facts['host']}"
         try:
             write(store, **{"run/_lock/00000001": json.dumps({**facts, "boot": "an earlier one"})})

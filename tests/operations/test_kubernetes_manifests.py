@@ -79,7 +79,12 @@ def test_flow_runs_have_the_workers_environment_and_secrets() -> None:
     values = environment({"envFrom": pod["containers"][0]["envFrom"]})
     # a pod does not share its cores
     other = {"CLOZE_SLOTS_DIR": "/tmp/slots", "SECRETS_DIR": SECRETS}
-    own = ("CLOZE_NOTIFY", "PREFECT_WORKER_WEBSERVER_HOST", "PREFECT_WORKER_WEBSERVER_PORT")
+    own = (
+        "CLOZE_NOTIFY",
+        "CLOZE_NIGHTLY",
+        "PREFECT_WORKER_WEBSERVER_HOST",
+        "PREFECT_WORKER_WEBSERVER_PORT",
+    )
     assert values == {k: v for k, v in worker["environment"].items() if k not in own} | other
     (secret,) = (volume["secret"] for volume in pod["volumes"] if "secret" in volume)
     assert {item["key"] for item in secret["items"]} == set(worker["secrets"])

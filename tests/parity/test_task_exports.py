@@ -216,7 +216,7 @@ def test_another_ones_model_is_imported_by_its_class(kind: str, tmp_path: Path) 
     assert found.state[f"{head}.weight"].equal(
         dict(made.named_parameters())[f"{'qa_outputs' if kind == 'span' else 'classifier'}.weight"]
     )
-    assert found.left_out == tuple(name.replace("bert.", "") for name in extra)
+    assert found.left_out == tuple(extra)
     assert found.task is not None
     assert found.task.get("labels") == (meaning["labels"] if names else None)
     FinetunedModel(str(tmp_path / "checkpoint"))  # the verbs know what to do with it

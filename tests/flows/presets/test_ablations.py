@@ -14,7 +14,7 @@ def test_table_5_differs_in_its_examples_and_its_last_rows_in_the_model(load: Lo
     nodes = load("bert-table5", *EVERYTHING).nodes
     data, trained = rows(nodes, "dataset"), rows(nodes, "pretrain")
     assert {row: values(node, "pairing", "masking", "mask_copies") for row, node in data.items()} == {
-        "bert": ["nsp", "token", 4], "no-nsp": ["segment-pair", "token", 4],
+        "bert": ["nsp", "token", 2], "no-nsp": ["segment-pair", "token", 2],
         "ltr": ["segment-pair", "none", 1],
     }  # fmt: skip
     assert {row: inputs(node) for row, node in trained.items()} == {

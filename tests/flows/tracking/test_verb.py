@@ -48,4 +48,4 @@ def test_without_a_server_it_leaves_its_own_record_alone_beside_its_artifact(
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     letters(tmp_path)
     assert {path.name for path in tmp_path.iterdir()} == {"mine", "runs", Path(toy_config).name}
-    assert {path.name for path in (tmp_path / "runs").iterdir()} == {".commands"}
+    assert {path.name for path in (tmp_path / "runs").iterdir()} == {".commands", ".starts.lock"}

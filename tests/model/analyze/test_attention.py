@@ -90,7 +90,7 @@ def test_a_model_of_one_causal_objective_sees_earlier_tokens_alone(tmp_path: Pat
 @pytest.mark.parametrize("family", ["elmo", "static"])
 def test_models_without_attention_are_refused(family: str, tmp_path: Path) -> None:
     path = write_checkpoint(tmp_path / "checkpoint", tmp_path / "scratch", family=family)
-    with pytest.raises(UsageError, match=f"is a {family} model, whose encoder records no"):
+    with pytest.raises(UsageError, match=f"is an? {family} model, whose encoder records no"):
         cloze.load(path).attention([TEXT])
 
 
@@ -155,12 +155,11 @@ def test_what_cannot_be_shown_is_refused(path: str, capsys: pytest.CaptureFixtur
     model = cloze.load(path)
     with pytest.raises(UsageError, match=r"has 42 tokens.* reads 32; shorten"):
         model.attention(["cat " * 40])
-    with pytest.raises(UsageError, match="the text is empty"):
+    with pytest.raises(UsageError, match="has an empty"):
         model.attention([" "])
     with pytest.raises(UsageError, match=r"pairs \(1\)"):
         model.attention([TEXT, TEXT], [PAIR])
-    with pytest.raises(UsageError, match="list of texts"):
-        model.attention(TEXT)
+    assert model.attention(TEXT)["tokens"] == model.attention([TEXT])[0]["tokens"]
     assert main(["attention", path, "cat " * 40]) == 2
     assert "reads 32; shorten it" in capsys.readouterr().err
     assert main(["attention", str(Path(path) / "nowhere"), "cat"]) == 3

@@ -22,10 +22,13 @@ SHORT: dict[str, Any] = {"epochs": 1, "baselines": False}
 
 
 def of_nans(path: str, out: Path) -> str:
-    """A copy of the checkpoint whose weights are all NaN."""
+    """A copy of the checkpoint whose weights are so large that its outputs are NaN.
+
+    Weights that are NaN themselves are refused when a checkpoint is opened.
+    """
     loaded = checkpoint.load(path)
     state = {
-        name: torch.full_like(weight, torch.nan) if weight.is_floating_point() else weight
+        name: torch.full_like(weight, 3e38) if weight.is_floating_point() else weight
         for name, weight in loaded.state.items()
     }
     checkpoint.save_weights(

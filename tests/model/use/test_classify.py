@@ -244,5 +244,5 @@ def test_a_registered_model_answers_alike(labels: str, likeness: str, choosing: 
     assert _load_pyfunc(choosing).predict(choices).to_dict("records") == [
         {"label": best["text"], "score": best["score"]}
     ]
-    with pytest.raises(UsageError, match="found no column choices"):
+    with pytest.raises(UsageError, match="reads the column choices"):
         _load_pyfunc(choosing).predict(["the cat"])
