@@ -326,7 +326,7 @@ def test_the_nightly_flow_on_a_server_and_nights_that_were_missed(
         for entry in operations.artifacts(worked[0])
         if entry["type"] == "markdown"
     }
-    assert "Trend page: `" in pages["night"]
+    assert "Trend page: " in pages["night"]
     assert "/.night/trend.html" in pages["night"]
 
     quiet = operations.end(
