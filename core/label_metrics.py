@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 Floats = npt.NDArray[np.float64]
-# tags of entities in all schemes: BIO, IOB1, BIOES, BILOU
+# tags of entities in all schemes: BIO, IOB1, BIOES, BILOU, BMES, BMEWO
 ENTITY_TAG = re.compile(r"O|[BIESLUMW](-.+)?", re.DOTALL)
 
 
