@@ -18,6 +18,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from cloze.core.figures import check_figures
 from cloze.model.data.batch import (
     BIDIRECTIONAL,
     AttentionModes,
@@ -33,7 +34,7 @@ from cloze.model.data.shards import RowTable
 from cloze.model.layers.batch import Batch
 from cloze.model.objectives.losses import BANDS
 from cloze.model.train.distributed import World
-from cloze.model.train.evaluate.scoring import PretrainModule, require_finite
+from cloze.model.train.evaluate.scoring import PretrainModule
 from cloze.model.train.loop.interfaces import EvaluationInterrupted
 from cloze.model.train.loop.schedules import BatchSizeSchedule, ScheduleProgress
 from cloze.pipeline.tokenizer.special import SpecialTokens
@@ -319,7 +320,7 @@ def evaluate(
 
     Raises:
         EvaluationInterrupted: a rank was asked to stop.
-        ClozeError: a figure is not finite.
+        NotFiniteError: a figure is not finite.
     """
     sums = {
         name: _sums(scoring, dataset, world, stop_requested, groups)
@@ -333,7 +334,7 @@ def evaluate(
         if name:
             figures = _figures(scoring, dataset_sums[:, : len(scoring.names)])
             metrics |= {f"{key}_{name}": figures[key] for key in figures if "loss" in key}
-    require_finite(metrics)
+    check_figures("held-out rows", metrics)
     return {name: round(value, 6) for name, value in metrics.items()}
 
 

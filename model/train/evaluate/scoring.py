@@ -9,7 +9,6 @@ from contextlib import AbstractContextManager, nullcontext
 import torch
 from torch import Tensor, nn
 
-from cloze.core.errors import ClozeError
 from cloze.model.families.pretraining import PretrainingModel
 from cloze.model.layers.batch import Batch
 from cloze.model.layers.cross_entropy import VocabularyHead, enable_lazy_logits
@@ -160,13 +159,3 @@ def _figures(sums: Sequence[LossSum]) -> Tensor:
     """Return float64 [2, objectives], without gradient: summed losses and correct answers."""
     summed = torch.stack([item.total.detach().double() for item in sums])
     return torch.stack([summed, torch.stack([item.correct.double() for item in sums])])
-
-
-def require_finite(figures: Mapping[str, float]) -> None:
-    """Raise ClozeError if one of a model's figures is NaN or infinite; the message names it."""
-    for name, value in figures.items():
-        if not math.isfinite(value):
-            raise ClozeError(
-                f"{name} is {value}: the model does not compute a number; use an earlier "
-                f"checkpoint, precision fp32, or a lower learning_rate"
-            )
