@@ -3,18 +3,17 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/pip install --disable-pip-version-check --quiet -c constraints.txt
-# Three at a time on two cores: many tests wait for processes. A file's tests stay together, for the sake of what they share; in the order of
-# the folders, for the longest are in the first ones.
+# Three at a time on two cores: many tests wait for processes. A file's tests stay together, for the sake of what they share, the longest first.
 PARALLEL ?= -n 3 --dist loadfile --no-loadscope-reorder
 PYTHON_GPU ?= $(if $(wildcard $(BIN)/python),$(BIN)/python,python3)
 # What tests write lies in memory, where there is enough: a disk's fsync takes milliseconds, and they ask for tens of thousands.
 IN_MEMORY := $(shell df -k --output=avail /dev/shm 2>/dev/null | awk 'NR == 2 && $$1 > 4000000 { print "PYTEST_DEBUG_TEMPROOT=/dev/shm" }')
 # Hundreds of processes import what is tested: it is compiled once, though the environment says that nothing compiled is kept.
-test test-fast soak operations: export PYTHONDONTWRITEBYTECODE :=
+test test-all soak operations tests-recorded: export PYTHONDONTWRITEBYTECODE :=
 export DO_NOT_TRACK := 1
 export MLFLOW_DISABLE_TELEMETRY := true
 
-.PHONY: demo test test-fast soak operations gpu check check-infra docs format install dev clean wheel audit \
+.PHONY: demo test test-all soak operations tests-recorded gpu check check-infra docs format install dev clean wheel audit \
 	images secrets up down backup restore stack-up stack-down stack-backup stack-restore
 
 install: $(VENV)/.installed
@@ -39,23 +38,27 @@ demo: $(VENV)/.installed
 test: $(VENV)/.installed-dev
 	@$(IN_MEMORY) $(BIN)/python -m pytest tests -m "not soak" $(PARALLEL)
 
-# What takes many minutes: every family on every engine, and 300 kills, whose table is runs/soak.md.
-soak: $(VENV)/.installed-dev
-	@$(BIN)/python -m pytest tests -m soak
+# What `make test` leaves out (tests/README.md): all of it, or the slice SLICE of ten.
+test-all: $(VENV)/.installed-dev
+	@$(IN_MEMORY) $(BIN)/python -m pytest tests $(if $(SLICE),--slice $(SLICE)/10,-m soak) $(PARALLEL)
 
-# A third of the operator's soak tests (servers killed, schedules, nights): the commit's number says which.
-SLICE ?= 0
+# Hundreds of kills at random moments; the table is runs/soak.md.
+soak: $(VENV)/.installed-dev
+	@$(BIN)/python -m tests.faults.soak
+
+# What of that is the operator's (servers killed, schedules, nights), or with SLICE a third of it.
 operations: $(VENV)/.installed-dev
-	@$(IN_MEMORY) $(BIN)/python -m pytest -m soak $$(ls tests/operations/test_*.py | awk 'NR % 3 == $(SLICE) % 3')
+	@$(IN_MEMORY) $(BIN)/python -m pytest -m soak $$(ls tests/operations/test_*.py $(if $(SLICE),| awk 'NR % 3 == $(SLICE) % 3'))
+
+# The seconds of each test, which order them, and the table of what stands where.
+tests-recorded: $(VENV)/.installed-dev
+	@$(IN_MEMORY) $(BIN)/python -m pytest tests -m "not soak" $(PARALLEL) --record-durations
+	@$(BIN)/python -m pytest tests --collect-only -q --write-table >/dev/null
 
 # On a machine with a GPU, in whatever Python holds its torch: what must be equal there, then how fast it is.
 gpu:
 	@$(PYTHON_GPU) -c "import setup; setup.link_packages()"
 	@PYTHONPATH=src $(PYTHON_GPU) -m benchmarks.gpu --minutes 9
-
-# All that takes seconds.
-test-fast: $(VENV)/.installed-dev
-	@$(IN_MEMORY) $(BIN)/python -m pytest tests -m "not slow and not soak" $(PARALLEL)
 
 check: $(VENV)/.installed-dev
 	$(BIN)/ruff format --check .

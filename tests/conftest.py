@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
+from tests import slices
 from tests import warm as warming
 from tests.object_store import s3_server as s3_server
 from tests.object_store import store as store
@@ -37,8 +38,13 @@ settings.register_profile("explore", max_examples=1000, deadline=None)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeatable"))
 
 
-# Files that share a setup of many seconds are one worker's.
-TOGETHER = ("tests/operations/", "tests/pipeline/runners/")
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("cloze")
+    group.addoption("--slice", metavar="K/N", help="of what `make test` leaves out, slice K of N")
+    group.addoption(
+        "--record-durations", action="store_true", help="write tests/durations.json at the end"
+    )
+    group.addoption("--write-table", action="store_true", help="write the table of tests/README.md")
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -48,20 +54,39 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
     class Scheduling(LoadScopeScheduling):
         def _split_scope(self, nodeid: str) -> str:
-            file = nodeid.partition("::")[0]
-            return next((folder for folder in TOGETHER if file.startswith(folder)), file)
+            return slices.group_of(nodeid)
 
     return Scheduling(config, log)
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The longest files first: at the end no worker waits for another's."""
-    slow = Counter(
-        item.path
-        for item in items
-        if item.get_closest_marker("slow") and not item.get_closest_marker("soak")
-    )
-    items.sort(key=lambda item: -slow[item.path])
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """The longest groups first; with `--slice`, only what belongs to it."""
+    durations = slices.read_durations()
+    if config.getoption("--write-table"):
+        slices.write_table(items)
+    if wanted := config.getoption("--slice"):
+        number, count = map(int, wanted.split("/"))
+        left = [item for item in items if slices.is_left_out(item)]
+        places = slices.slices_of(left, count, durations)
+        mine = [item for item in left if places[slices.file_of(item.nodeid)] == number % count]
+        config.hook.pytest_deselected(items=[item for item in items if item not in set(mine)])
+        items[:] = mine
+    slices.longest_first(items, durations)
+
+
+_seconds: Counter[str] = Counter()
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """Setup, call and teardown count."""
+    _seconds[report.nodeid] += report.duration
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    is_worker = hasattr(session.config, "workerinput")
+    if session.config.getoption("--record-durations") and not is_worker:
+        slices.write_durations(_seconds)
 
 
 def pytest_collection_finish() -> None:

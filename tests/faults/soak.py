@@ -407,6 +407,8 @@ def main() -> None:
     found = soak(given.trainings, given.data, seed=given.seed, seconds=given.seconds, told=write)
     write(found)
     print(table(found))
+    if any(tally.equal != tally.killed for tally in found):
+        raise SystemExit("some did not end as the undisturbed run")
 
 
 if __name__ == "__main__":
