@@ -1,0 +1,52 @@
+"""What the documents say of tests and of `make` is there."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import REPOSITORY
+
+DOCUMENTS = sorted(
+    path
+    for pattern in ("*.md", "docs/**/*.md", "infra/**/*.md", "tests/*.md", ".github/**/*.md")
+    for path in REPOSITORY.glob(pattern)
+    if path.name != "CHANGELOG.md"
+)
+# "A test …", "tested on …": a claim that a reader wants to follow.
+CLAIM = re.compile(
+    r"\b(?:is|are|was|were) (?:all )?tested\b|\b[Aa] test (?:compares|checks|shows|fails)"
+)
+PLACE = re.compile(r"tests/[a-z][\w/.-]*\w|\btest_\w+\.py")
+
+
+def functions(path: Path) -> set[str]:
+    tree = ast.parse(path.read_text())
+    return {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: str(path.relative_to(REPOSITORY)))
+def test_each_test_that_a_document_names_exists(path: Path) -> None:
+    text = path.read_text()
+    files = {file.name: file for file in REPOSITORY.glob("tests/**/*.py")}
+    for named in PLACE.findall(text):
+        assert (REPOSITORY / named).exists() or Path(named).name in files, named
+    for file, function in re.findall(r"(test_\w+\.py)::(test_\w+)", text):
+        assert function in functions(files[file]), f"{file} has no {function}"
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: str(path.relative_to(REPOSITORY)))
+def test_who_says_that_something_is_tested_says_where(path: Path) -> None:
+    for paragraph in path.read_text().split("\n\n"):
+        if CLAIM.search(paragraph):
+            assert PLACE.search(paragraph) or "make " in paragraph, paragraph
+
+
+def test_each_target_of_make_that_a_document_names_exists() -> None:
+    targets = set(re.findall(r"^([\w-]+):", (REPOSITORY / "Makefile").read_text(), re.M))
+    for path in DOCUMENTS:
+        for line in re.findall(r"`make ([\w-]+)|^    make ([\w-]+)", path.read_text(), re.M):
+            assert set(line) - {""} <= targets, f"{path}: make {line}"
