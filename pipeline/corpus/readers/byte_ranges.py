@@ -15,6 +15,7 @@ from cloze.pipeline.corpus.readers.base import Slice
 SLICE_BYTES = 256 << 20  # approximate, of a file as it is stored
 MARGIN = 1 << 12  # bytes after a border that may be needed to know it
 _WINDOW = 1 << 20
+_FARTHEST = 16 << 20  # bytes that are looked at; a file of one gzip member has no border
 _THREADS = 16  # a store answers each request slowly
 
 Find = Callable[[bytes], int | None]
@@ -39,12 +40,11 @@ def cut(file_slice: Slice, find: Find) -> list[Slice]:
 
 
 def _border(handle: IO[bytes], place: int, size: int, find: Find) -> int:
-    """Return the first border after `place`, or the file's size."""
-    while place < size:
-        handle.seek(place)
+    """Return the first border after `place`, or the file's size if there is none nearby."""
+    for begin in range(place, min(size, place + _FARTHEST), _WINDOW):
+        handle.seek(begin)
         data = handle.read(_WINDOW + MARGIN)
         found = find(data)
         if found is not None and (found <= _WINDOW or len(data) <= _WINDOW):
-            return place + found
-        place += _WINDOW
+            return begin + found
     return size
