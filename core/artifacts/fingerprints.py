@@ -7,7 +7,7 @@ and identifies what the artifact was made from.
 A local file has the sha256 of its bytes, cached by size and mtime in a SQLite file in the user's
 cache directory; if that is not writable, the file is read again. A file in a store has the store's
 content tag (ETag, MD5 or CRC32C), so that a cache check downloads nothing; without a tag its bytes
-are read.
+are read by many threads, once as long as its size and time stay.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from cloze.core.errors import DataError
 DEEPEST_PART = 3  # names below an artifact: checkpoints/step-00008000/tokenizer
 STORE_THREADS = 16  # concurrent requests to a store
 COMMIT_SECONDS = 0.2  # of hashing that a kill may lose, in addition to the current file
+SURE_AGE = 5.0  # seconds after which a store's file of the same time has the same content
 WAIT_SECONDS = 2.0  # for another program that locks the cache
 _SCHEMA = (
     "CREATE TABLE IF NOT EXISTS hashes (path TEXT PRIMARY KEY, size INT, mtime INT, sha256 TEXT)"
@@ -152,7 +153,7 @@ def file_hashes(paths: Iterable[str]) -> dict[str, str]:
     with _open_cache() as cache, _Writer(cache) as writer:
         for path in paths:
             if not storage.is_local(path):
-                hashes[path] = storage.sha256(path)[0]
+                hashes |= _untagged([path])
                 seen[path] = Seen(None, hashes[path])
                 continue
             absolute = storage.printable_name(os.path.abspath(path))
@@ -218,8 +219,41 @@ def file_fingerprints(paths: Iterable[str]) -> dict[str, str]:
         tags = dict(zip(remote, pool.map(storage.etag, remote), strict=True))
     tagged = {path: combine_hashes([("tag", tag)]) for path, tag in tags.items() if tag is not None}
     seen, _ = _SEEN.get() or ({}, {})
+    tagged |= _untagged([path for path in remote if path not in tagged])
     seen.update((path, Seen(None, tag)) for path, tag in tagged.items())
     return tagged | file_hashes(path for path in names if path not in tagged)
+
+
+def _untagged(paths: list[str]) -> dict[str, str]:
+    """Return the sha256 of each file of stores that give no tag."""
+    with (
+        _open_cache() as cache,
+        _Writer(cache) as writer,
+        ThreadPoolExecutor(STORE_THREADS) as pool,
+    ):
+        stamps = dict(zip(paths, pool.map(_stamp, paths), strict=True))
+        rows = (
+            cache.execute("SELECT path, size, mtime, sha256 FROM hashes").fetchall()
+            if paths
+            else ()
+        )
+        known = {path: sha256 for path, *stamp, sha256 in rows if stamps.get(path) == tuple(stamp)}
+        unread = [path for path in paths if path not in known]
+        for path, (sha256, _) in zip(unread, pool.map(storage.sha256, unread), strict=True):
+            known[path] = sha256
+            if (stamp := stamps[path]) is not None:
+                writer.add((path, *stamp, sha256))
+    return known
+
+
+def _stamp(path: str) -> tuple[int, int] | None:
+    """Return size and time of a store's file; None: no time, or it may change within the same."""
+    try:
+        changed = storage.mtime(path)
+    except NotImplementedError:
+        return None
+    size = int(storage.stat(path)["size"] or 0)
+    return (size, int(changed * 1e9)) if 0 < changed < time.time() - SURE_AGE else None
 
 
 def combine_hashes(pairs: Iterable[tuple[str, str]]) -> str:

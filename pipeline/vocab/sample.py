@@ -1,11 +1,11 @@
 """Sampling for stage "vocab": two Beam steps, one unit per corpus shard.
 
-    ComputeOrder     a corpus shard -> order, size and split of each document
+    ComputeOrder     a corpus shard -> order, size and split of documents that may be sampled
     (the driver chooses the boundary of the sample)
     ExtractSample    a corpus shard -> its sampled documents
 
-So no process reads the whole corpus, and the trainer, one process, reads only its sample. Each
-shard is opened twice, because the sample's boundary depends on the order of all documents.
+So no process reads the whole corpus, or has a number for each of its documents. Each shard is
+opened twice, because the sample's boundary depends on the order of all documents.
 """
 
 from __future__ import annotations
@@ -36,16 +36,33 @@ from cloze.pipeline.corpus.write.shards import (
 from cloze.pipeline.runners.fan_out import fan_out
 
 ORDER = pa.schema([("rank", pa.uint64()), ("size", pa.int64()), ("train", pa.bool_())])
-"""Order, UTF-8 bytes and membership in the training split of each document of a shard."""
+"""Order, UTF-8 bytes and membership in the training split of documents of a shard."""
+ROOM = 8
+"""How many times the sample's share of the corpus a shard tells of, since files are compressed and
+short documents may come first; if it is too little, all are told."""
+HELDOUT_SHARE = 0.001  # of the documents, from which on the held-out sample needs no second look
 
 
 @dataclass(frozen=True, kw_only=True)
 class ComputeOrder:
-    """Writes the order of a shard's documents. A unit is {"path": corpus shard, "out": file}."""
+    """Writes the order of a shard's first documents. A unit is {"path": corpus shard, "out": file};
+    the result has the bytes of each split, and of these documents of it.
+
+    Attributes:
+        shares: of the documents of either split, training first, how large a share is written.
+    """
+
+    shares: tuple[float, float] = (1.0, 1.0)
 
     def __call__(self, unit: dict[str, str]) -> dict[str, Any]:
-        write_arrow(unit["out"], ORDER, document_order(read_shard(unit["path"])).to_batches())
-        return {}
+        order = document_order(read_shard(unit["path"]))
+        rank, size, is_train = (order[name].to_numpy() for name in ORDER.names)
+        is_early = random_keys.uniform(rank) <= np.where(is_train, *self.shares)
+        write_arrow(unit["out"], ORDER, order.filter(pa.array(is_early)).to_batches())
+        return {
+            split: [int(size[chosen].sum()), int(size[chosen & is_early].sum())]
+            for split, chosen in ((TRAIN, is_train), (HELDOUT, ~is_train))
+        }
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,10 +86,19 @@ def draw_samples(
     Raises:
         DataError: the corpus has no training text.
     """
-    orders = map(read_arrow, _for_each_shard(build, corpus, "rank", ComputeOrder()))
-    train, heldout = choose(corpus.path, orders, sample_bytes)
+    share = ROOM / max(1, sum(corpus.sizes))
+    shares = (share * sample_bytes, share * HELDOUT_BYTES / HELDOUT_SHARE)
+    for step, compute in (("rank", ComputeOrder(shares=shares)), ("rank-all", ComputeOrder())):
+        files, told = _for_each_shard(build, corpus, step, compute)
+        if all(
+            early == total or early >= target
+            for split, target in ((TRAIN, sample_bytes), (HELDOUT, HELDOUT_BYTES))
+            for total, early in [np.sum([one[split] for one in told], axis=0).tolist()]
+        ):
+            break
+    train, heldout = choose(corpus.path, map(read_arrow, files), sample_bytes)
     boundaries = (train, heldout) if training else (heldout,)
-    files = _for_each_shard(build, corpus, "take", ExtractSample(boundaries=boundaries))
+    files, _ = _for_each_shard(build, corpus, "take", ExtractSample(boundaries=boundaries))
     stamp = build.fingerprint
     samples = [Sample(boundary=boundary, files=files, stamp=stamp) for boundary in boundaries]
     return (samples[0] if training else None), samples[-1]
@@ -83,8 +109,8 @@ def _for_each_shard(
     corpus: CorpusShards,
     step: str,
     function: Callable[[dict[str, str]], dict[str, Any]],
-) -> tuple[str, ...]:
-    """Run `function` on every corpus shard, and return its output files in shard order."""
+) -> tuple[tuple[str, ...], list[dict[str, Any]]]:
+    """Run `function` on every corpus shard, and return its output files and results, in order."""
     directory = storage.join(build.scratch, f"{step}-files")
     units = [
         (
@@ -94,8 +120,8 @@ def _for_each_shard(
         for number, name in enumerate(corpus.names)
     ]
     weights = [float(size) for size in corpus.sizes]
-    fan_out(build, step, units, function, unit_name="bytes", weights=weights)
-    return tuple(unit["out"] for _, unit in units)
+    results = fan_out(build, step, units, function, unit_name="bytes", weights=weights)
+    return tuple(unit["out"] for _, unit in units), results
 
 
 # The documents that train a tokenizer, and those that measure it.
@@ -190,15 +216,17 @@ def choose(
     Raises:
         DataError: the corpus has no training text.
     """
-    order = pa.concat_tables(shards)
-    rank, size, is_train = (order[name].to_numpy() for name in ORDER.names)
-    if not size[is_train].sum():
+    train, heldout = _FirstDocuments(sample_bytes), _FirstDocuments(HELDOUT_BYTES)
+    few = _FirstDocuments(min(sample_bytes, HELDOUT_BYTES))
+    for order in shards:
+        rank, size, is_train = (order[name].to_numpy() for name in ORDER.names)
+        for documents, chosen in ((train, is_train), (few, is_train), (heldout, ~is_train)):
+            documents.add(rank[chosen], size[chosen])
+    if not train.bytes:
         raise DataError(f"{where} has no text in the split {TRAIN}; give `cloze corpus` more text")
-    training = _boundary(TRAIN, rank[is_train], size[is_train], sample_bytes)
-    if not size[~is_train].sum():
-        few_bytes = min(sample_bytes, HELDOUT_BYTES)
-        return training, _boundary(TRAIN, rank[is_train], size[is_train], few_bytes)
-    return training, _boundary(HELDOUT, rank[~is_train], size[~is_train], HELDOUT_BYTES)
+    return train.boundary(TRAIN), heldout.boundary(HELDOUT) if heldout.bytes else few.boundary(
+        TRAIN
+    )
 
 
 def heldout_sample(corpus: CorpusShards) -> Sample:
@@ -212,10 +240,26 @@ def _rank(key: U64) -> U64:
     return random_keys.fold_in(key, RANK)
 
 
-def _boundary(split: str, rank: U64, size: I64, target: int) -> SampleBoundary:
-    """Return the boundary of the first documents with at least `target` bytes together."""
-    order = np.argsort(rank, kind="stable")
-    totals = np.cumsum(size[order])
-    count = min(int(np.searchsorted(totals, target)) + 1, len(order))
-    last = int(rank[order[count - 1]])
-    return SampleBoundary(split=split, last=last, documents=count, size=int(totals[count - 1]))
+class _FirstDocuments:
+    """Of all documents that are added those first in order, with `target` bytes or more together.
+
+    Later ones are forgotten, so memory is bounded by the target.
+    """
+
+    def __init__(self, target: int) -> None:
+        self._target = target
+        self._rank, self._size = np.zeros(0, np.uint64), np.zeros(0, np.int64)
+
+    @property
+    def bytes(self) -> int:
+        return int(self._size.sum())
+
+    def add(self, rank: U64, size: I64) -> None:
+        self._rank, self._size = np.append(self._rank, rank), np.append(self._size, size)
+        order = np.argsort(self._rank, kind="stable")
+        count = int(np.searchsorted(np.cumsum(self._size[order]), self._target)) + 1
+        self._rank, self._size = self._rank[order[:count]], self._size[order[:count]]
+
+    def boundary(self, split: str) -> SampleBoundary:
+        last, documents = int(self._rank[-1]), self._rank.size
+        return SampleBoundary(split=split, last=last, documents=documents, size=self.bytes)

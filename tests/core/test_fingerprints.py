@@ -109,6 +109,25 @@ def test_a_store_without_tags_is_read() -> None:
     assert fingerprints.file_fingerprints([path]) == {path: hashlib.sha256(b"text").hexdigest()}
 
 
+def test_a_store_without_tags_is_read_once_while_size_and_time_stay(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    paths = [f"memory://once/{number}" for number in range(3)]
+    for path in paths:
+        storage.write_bytes(path, path.encode())
+    read, original = list[str](), storage.sha256
+    monkeypatch.setattr(storage, "sha256", lambda path: (read.append(path), original(path))[1])
+    hashes = [fingerprints.file_fingerprints(paths)]  # written just now: not remembered
+    monkeypatch.setattr(fingerprints, "SURE_AGE", -1.0)
+    hashes += [fingerprints.file_fingerprints(paths) for _ in range(2)]
+    assert hashes[0] == hashes[1] == hashes[2]
+    assert sorted(read) == sorted(2 * paths)
+    storage.write_bytes(paths[0], b"more")
+    assert fingerprints.file_fingerprints(paths)[paths[0]] == hashlib.sha256(b"more").hexdigest()
+    assert read[6:] == paths[:1]
+
+
 @pytest.mark.parametrize(
     ("info", "tag"),
     [

@@ -51,6 +51,8 @@ from cloze.pipeline.corpus.write.shards import write_by_shard
 RETAINED, DUPLICATE_ID, EXACT, NEAR = range(4)
 REASONS = ("", "duplicate_id", "exact_duplicate", "near_duplicate")
 
+MOST_SHARDS = 10_000  # with the dropped texts beside them, an artifact has twice as many files
+
 _BLOCK = 1 << 18
 _SORTED = 1 << 24  # documents assigned to shards at a time, about 40 bytes each
 
@@ -252,7 +254,7 @@ def write_plan(
         figures["mixed"] = mixture.groups
     selected: Bools | I64 = retained if numbers is None else numbers
     text_bytes = int(size[selected].sum(dtype=np.int64))
-    shards = max(1, math.ceil(text_bytes / request.shard_bytes))
+    shards = min(MOST_SHARDS, max(1, math.ceil(text_bytes / request.shard_bytes)))
 
     def retained_batches() -> Iterator[pa.RecordBatch]:
         if numbers is None:

@@ -18,8 +18,10 @@ from typing import Any
 
 import orjson
 
+from cloze.core import storage
 from cloze.pipeline.corpus.document import Document
 from cloze.pipeline.corpus.options import CorpusOptions
+from cloze.pipeline.corpus.readers import byte_ranges
 from cloze.pipeline.corpus.readers.base import (
     HEAD_BYTES,
     FileReader,
@@ -33,6 +35,8 @@ from cloze.pipeline.corpus.readers.streams import (
     ByteSource,
     CorruptStreamError,
     as_utf8,
+    detect_unicode,
+    is_packed,
     open_source,
     peek,
 )
@@ -199,24 +203,38 @@ _CHUNK = 1 << 20
 
 
 class JsonlReader(FileReader):
-    """Reader of documents `jsonl/<relative file name>/<id or #line or #element>`."""
+    """Reader of documents `jsonl/<relative file name>/<id or #line or #element>`.
+
+    A large uncompressed file with an object per line is cut; its records are then `#@byte`.
+    """
 
     kind = "jsonl"
     has_columns = True
     patterns = file_patterns(".jsonl", ".ndjson", ".json")
+
+    def cut(self, file_slice: Slice) -> list[Slice]:
+        """Divide a large file between lines; a compressed one, an array and UTF-16 stay whole."""
+        if file_slice.size <= byte_ranges.SLICE_BYTES or is_packed(file_slice.path):
+            return [file_slice]
+        with storage.open_input(file_slice.path) as handle:
+            head = handle.read(HEAD_BYTES)
+        if _ARRAY.match(head) or detect_unicode(head)[0] not in ("", "utf-8"):
+            return [file_slice]
+        return byte_ranges.cut(file_slice, lambda data: data.find(b"\n") + 1 or None)
 
     def read(
         self, file_slice: Slice, options: CorpusOptions, tally: ReadCounters
     ) -> Iterator[Document]:
         """Yield the documents of one file."""
         converter = RecordConverter(file_slice, options, tally)
-        with contextlib.closing(open_source(file_slice.path)) as source:
-            head, unpacked = peek(as_utf8(source), HEAD_BYTES)
+        begin = file_slice.span[0] if file_slice.span else None
+        with contextlib.closing(open_source(file_slice.path, file_slice.span)) as source:
+            head, unpacked = peek(source if begin else as_utf8(source), HEAD_BYTES)
             # the user may name a field of an article of Wikimedia Enterprise
             is_named = "text" in converter.mapped and head.lstrip()[:1] in (b"{", b"[")
-            if not is_named and not has_expected_type(head, tally):
+            if not begin and not is_named and not has_expected_type(head, tally):
                 return
-            is_array = _ARRAY.match(head)
+            is_array = begin is None and _ARRAY.match(head)
             id_name = converter.names["id"]
             content = _elements(unpacked, id_name, tally) if is_array else unpacked
             if isinstance(content, list):
@@ -226,20 +244,26 @@ class JsonlReader(FileReader):
                     yield from converter.json(record, number, where, number)
             else:
                 lines = read_lines(content, options.maximum_document_bytes, tally.record_damage)
-                count = yield from _read_lines(lines, converter, tally)
-        if not count and not tally.unreadable:
+                count = yield from _read_lines(lines, converter, tally, begin)
+        if not count and not begin and not tally.unreadable:
             tally.quarantine("empty_file", "the file holds no line")
 
 
 def _read_lines(
-    lines: Iterator[Line], converter: RecordConverter, tally: ReadCounters
+    lines: Iterator[Line], converter: RecordConverter, tally: ReadCounters, begin: int | None
 ) -> Generator[Document, None, int]:
-    """Yield the documents of a file with one object per line; return the number of lines read."""
+    """Yield the documents of a file with one object per line; return the number of lines read.
+
+    Args:
+        begin: first byte of a slice, whose lines have no numbers. None: the file is whole.
+    """
     number = 0
     for number, line in enumerate(lines, 1):
-        where = f"the line at byte {line.offset:,} (line {number:,})"
+        offset = (begin or 0) + line.offset
+        name = number if begin is None else f"@{offset}"
+        where = f"the line at byte {offset:,}" + (f" (line {number:,})" if begin is None else "")
         if line.data is None:
-            tally.drop_too_long(line.size, where, offset=line.offset)
+            tally.drop_too_long(line.size, where, offset=offset)
             continue
         if not line.data or line.data.isspace():
             continue
@@ -249,22 +273,22 @@ def _read_lines(
             continues = isinstance(error, json.JSONDecodeError) and (
                 error.pos >= len(error.doc.rstrip())
             )
-            if continues and not tally.counters:
+            if continues and not begin and not tally.counters:
                 tally.record_damage(
                     "json_over_lines",
                     "the file is JSON over several lines, and not one object a line",
-                    offset=line.offset,
+                    offset=offset,
                     remedy=_LINE_ADVICE,
                 )
                 break
             reason, fault = "bad_json", f"is no JSON ({error})"
             if isinstance(error, UnicodeDecodeError):
                 reason, fault = "bad_utf8", f"is not UTF-8 at its byte {error.start:,}"
-            tally.quarantine(reason, f"{where} {fault}", offset=line.offset)
+            tally.quarantine(reason, f"{where} {fault}", offset=offset)
             continue
         for place, record in enumerate(found):
             yield from converter.json(
-                record, f"{number}.{place + 1}" if place else number, where, line.offset
+                record, f"{name}.{place + 1}" if place else name, where, offset
             )
     return number
 

@@ -7,6 +7,7 @@ import codecs
 import lzma
 import posixpath
 import re
+import sys
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -282,13 +283,18 @@ _FEWEST_BYTES = 64  # needed to detect UTF-16 without a mark
 
 
 class _Plain:
-    """An uncompressed file; the first reads are small, as allocating 1 MiB takes long."""
+    """An uncompressed file, or a range of its bytes; the first reads are small, as allocating 1 MiB
+    takes long.
+    """
 
-    def __init__(self, handle: IO[bytes]) -> None:
-        self._handle, self._most = handle, _FIRST_BYTES
+    def __init__(self, handle: IO[bytes], begin: int = 0, end: int = sys.maxsize) -> None:
+        self._handle, self._most, self._left = handle, _FIRST_BYTES, end - begin
+        if begin:
+            handle.seek(begin)
 
     def read(self, size: int, /) -> bytes:
-        data = self._handle.read(min(size, self._most))
+        data = self._handle.read(min(size, self._most, self._left))
+        self._left -= len(data)
         if len(data) == self._most:
             self._most *= 4
         return data
@@ -342,8 +348,8 @@ def open_source(path: str, span: tuple[int, int] | None = None) -> ByteSource:
 
     Args:
         path: the file.
-        span: byte range of the compressed file, from the start of a stream to that of another;
-            None: all.
+        span: byte range of the file as it is stored, if compressed from the start of a stream to
+            that of another; None: all.
     """
     return unpacked(path, storage.open_input(path), span)
 
@@ -353,10 +359,17 @@ def unpacked(name: str, handle: IO[bytes], span: tuple[int, int] | None = None) 
 
     The source closes it.
     """
-    ending = posixpath.splitext(name.lower())[1].replace(".tgz", ".gz")
-    if ending not in FORMATS:
-        return _Plain(handle)
-    return Streams(handle, FORMATS[ending], *(span or (0, None)))
+    form = _form(name)
+    return Streams(handle, form, *(span or (0, None))) if form else _Plain(handle, *(span or ()))
+
+
+def _form(name: str) -> StreamFormat | None:
+    return FORMATS.get(posixpath.splitext(name.lower())[1].replace(".tgz", ".gz"))
+
+
+def is_packed(name: str) -> bool:
+    """Return True if the file is compressed, by its ending."""
+    return _form(name) is not None
 
 
 def as_utf8(source: ByteSource) -> ByteSource:

@@ -10,12 +10,14 @@ from __future__ import annotations
 import contextlib
 import re
 import sys
+import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 
 from cloze.core import storage
 from cloze.pipeline.corpus.document import Document
+from cloze.pipeline.corpus.readers import byte_ranges
 from cloze.pipeline.corpus.readers.base import (
     HEAD_BYTES,
     FileReader,
@@ -24,6 +26,7 @@ from cloze.pipeline.corpus.readers.base import (
     file_patterns,
     has_expected_type,
 )
+from cloze.pipeline.corpus.readers.byte_ranges import MARGIN
 from cloze.pipeline.corpus.readers.http_message import (
     LONGEST_HEAD,
     decode_body,
@@ -38,6 +41,7 @@ from cloze.pipeline.corpus.readers.streams import (
     CorruptStreamError,
     StreamFormat,
     Streams,
+    is_packed,
     open_source,
     peek,
 )
@@ -90,10 +94,10 @@ class _Window:
         damage: why no more can be read; None at the end of the file.
     """
 
-    def __init__(self, source: ByteSource) -> None:
+    def __init__(self, source: ByteSource, begin: int) -> None:
         self._source = source
         self.data = bytearray()
-        self.offset = 0
+        self.offset = begin
         self.damage: CorruptStreamError | None = None
 
     def fill(self) -> bool:
@@ -137,7 +141,7 @@ class _Window:
 
 
 def read_records(
-    source: ByteSource, tally: ReadCounters, limit: int, *, is_packed: bool
+    source: ByteSource, tally: ReadCounters, limit: int, *, is_packed: bool, begin: int = 0
 ) -> Iterator[WarcRecord]:
     """Yield the records of a file in order; count and record what is none.
 
@@ -146,8 +150,9 @@ def read_records(
         tally: counters of the slice.
         limit: maximum bytes of content in memory.
         is_packed: the source unpacks a file, and so notices itself if that breaks off.
+        begin: position of the source's first byte.
     """
-    window, has_records = _Window(source), False
+    window, has_records = _Window(source, begin), False
     while True:
         while (record := _next_record(window, limit)) is not None:
             if isinstance(record, WarcRecord):
@@ -229,9 +234,9 @@ _DICTIONARY = b"\x5d\x2a\x4d\x18"  # of the frame that holds it: IIPC's "zstd WA
 _LONGEST_DICTIONARY = 64 << 20
 
 
-def open_warc(path: str) -> ByteSource:
+def open_warc(path: str, span: tuple[int, int] | None = None) -> ByteSource:
     """Open a file; a `.warc.zst` may begin with the dictionary of its zstd frames."""
-    source = open_source(path)
+    source = open_source(path, span)
     if not path.lower().endswith(".zst"):
         return source
     from backports import zstd
@@ -252,6 +257,26 @@ def open_warc(path: str) -> ByteSource:
     return Streams(storage.open_input(path), StreamFormat(make, form.magic))
 
 
+_MEMBER = re.compile(rb"WARC/\d")
+
+
+def _packed_record(data: bytes) -> int | None:
+    """Return where a gzip member with a record begins, as crawlers pack each record by itself."""
+    for match in FORMATS[".gz"].magic.finditer(data, 1):
+        with contextlib.suppress(zlib.error):
+            head = zlib.decompressobj(wbits=31).decompress(data[match.start() :][:MARGIN], 16)
+            if _MEMBER.match(head):
+                return match.start()
+    return None
+
+
+def _plain_record(data: bytes) -> int | None:
+    """Return where a record begins after the blank lines that end another one."""
+    match = _BETWEEN.search(data)
+    return match and match.end()
+
+
+_BETWEEN = re.compile(rb"\r?\n\r?\n(?=" + _NEXT.pattern + rb")")
 _PAGES = frozenset({"response", "resource", "conversion"})
 _ELSEWHERE = frozenset({"revisit", "continuation"})  # refer to the content of other records
 _HTML = frozenset({"text/html", "application/xhtml+xml", "application/vnd.wap.xhtml+xml"})
@@ -275,17 +300,26 @@ class WarcReader(FileReader):
     options = WebOptions
     patterns = file_patterns(".warc", ".wet")
 
+    def cut(self, file_slice: Slice) -> list[Slice]:
+        """Divide a large file between records; if compressed, only one with a record per member."""
+        if not is_packed(file_slice.path):
+            return byte_ranges.cut(file_slice, _plain_record)
+        is_gzip = file_slice.path.lower().endswith(".gz")
+        return byte_ranges.cut(file_slice, _packed_record) if is_gzip else [file_slice]
+
     def read(
         self, file_slice: Slice, options: WebOptions, tally: ReadCounters
     ) -> Iterator[Document]:
         """Yield the pages and texts of one file."""
-        is_empty = True
-        with contextlib.closing(open_warc(file_slice.path)) as opened:
+        begin, is_empty = file_slice.span[0] if file_slice.span else 0, not file_slice.span
+        with contextlib.closing(open_warc(file_slice.path, file_slice.span)) as opened:
             head, source = peek(opened, HEAD_BYTES)
-            if not has_expected_type(head, tally):
+            if not begin and not has_expected_type(head, tally):
                 return
-            limit, is_packed = options.maximum_document_bytes, isinstance(opened, Streams)
-            for record in read_records(source, tally, limit, is_packed=is_packed):
+            limit, unpacks = options.maximum_document_bytes, isinstance(opened, Streams)
+            first = 0 if unpacks else begin
+            records = read_records(source, tally, limit, is_packed=unpacks, begin=first)
+            for record in records:
                 kind = record.fields.get("warc-type", "").lower()
                 if kind not in _PAGES and kind not in _ELSEWHERE:
                     continue
@@ -294,7 +328,8 @@ class WarcReader(FileReader):
                 if kind in _ELSEWHERE:
                     tally.drop("not_stored")
                     continue
-                document = _document(record, kind, file_slice, options, tally)
+                number = f"{begin}+{record.offset}" if begin and unpacks else str(record.offset)
+                document = _document(record, kind, number, file_slice, options, tally)
                 if isinstance(document, str):
                     tally.drop(document)
                 else:
@@ -306,9 +341,14 @@ class WarcReader(FileReader):
 
 
 def _document(
-    record: WarcRecord, kind: str, file_slice: Slice, options: WebOptions, tally: ReadCounters
+    record: WarcRecord,
+    kind: str,
+    number: str,
+    file_slice: Slice,
+    options: WebOptions,
+    tally: ReadCounters,
 ) -> Document | str:
-    """Return the record's document, or the reason to drop it."""
+    """Return the record's document, or the reason to drop it; `number` stands for a missing id."""
     content = _content(record, kind, options.maximum_document_bytes)
     if isinstance(content, str):
         return content
@@ -329,7 +369,7 @@ def _document(
         lines = list(map(without_plain_marks, paragraphs(text)))
     record_id = record.fields.get("warc-record-id", "").strip("<>").removeprefix("urn:uuid:")
     return Document(
-        id=f"{file_slice.kind}/{file_slice.name}/{record_id or record.offset}",
+        id=f"{file_slice.kind}/{file_slice.name}/{record_id or number}",
         source=file_slice.kind,
         title=title or uri,
         paragraphs=tuple(lines),

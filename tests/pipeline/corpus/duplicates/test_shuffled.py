@@ -132,6 +132,17 @@ def test_shards_sorted_a_few_at_a_time_are_the_same(
     assert by_one(tmp_path, references) == found
 
 
+def test_a_corpus_of_any_size_has_a_bounded_number_of_shards(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    references = invented(tmp_path, 300, seed=4)
+    usual = by_one(tmp_path, references)[0]
+    monkeypatch.setattr(plan, "MOST_SHARDS", 3)
+    bounded = by_one(tmp_path, references)[0]
+    assert bounded.shards == 3 < usual.shards
+    assert (bounded.documents, bounded.bytes) == (usual.documents, usual.bytes)
+
+
 @pytest.mark.parametrize("name", ["MOST_CANDIDATES", "memory_limit"])
 def test_too_many_candidates_end_in_one_sentence(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
