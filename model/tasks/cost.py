@@ -28,8 +28,8 @@ from cloze.model.train.plan.cost import (
 )
 
 if TYPE_CHECKING:
-    from cloze.model.tasks.evaluate.stage import EvaluateConfig
-    from cloze.model.tasks.finetune.stage import FinetuneConfig
+    from cloze.model.tasks.evaluate.config import EvaluateConfig
+    from cloze.model.tasks.finetune.config import FinetuneConfig
 
 BYTES_A_PIECE = 4.0
 EXAMPLE_TOKENS = 40  # tokens per example, if only the number of examples is known

@@ -131,7 +131,7 @@ TABLES = {  # tables of a field's valid names
     "pairing": NameOf("cloze.pipeline.dataset.pairings.registry:PAIRINGS"),
     "masking": NameOf("cloze.pipeline.dataset.masking.registry:RULES"),
     "random_from": NameOf("cloze.pipeline.dataset.masking.registry:RANDOM_FROM"),
-    "kind": NameOf("cloze.pipeline.vocab.trainers:TRAINERS"),
+    "kind": NameOf("cloze.pipeline.vocab.kinds:TRAINERS"),
     "task": NameOf("cloze.model.tasks.table:TASKS"),
     "test_on": NameOf("cloze.model.tasks.table:TASKS"),
     "model": NameOf("cloze.model.families.registry:presets", "PRESET"),

@@ -19,9 +19,10 @@ from cloze.model.checkpoint import LoadedCheckpoint
 from cloze.model.families.smaller import is_layer_matrix
 from cloze.model.layers.bilm import spell_words
 from cloze.model.layers.encoder import compile_layers, enable_activation_checkpointing
-from cloze.model.tasks.auxiliary import AuxiliarySource, add_auxiliary, without_auxiliary
+from cloze.model.tasks.auxiliary import add_auxiliary, without_auxiliary
+from cloze.model.tasks.auxiliary_source import AuxiliarySource
 from cloze.model.tasks.encode import groups_of
-from cloze.model.tasks.finetune.stage import FinetuneConfig
+from cloze.model.tasks.finetune.config import FinetuneConfig
 from cloze.model.tasks.heads import FrozenNetwork, check_frozen, new_network, trained_network
 from cloze.model.tasks.kinds.rag import RagNetwork, Retrieval
 from cloze.model.tasks.predict import DevEvaluator, predict_split
