@@ -39,7 +39,8 @@ from cloze.model.families.models import new_model
 from cloze.model.families.registry import model_config
 from cloze.model.train.config import PretrainConfig
 from cloze.model.train.distributed import World, init_distributed
-from cloze.model.train.engines import EngineConfig, create_engine
+from cloze.model.train.engines import EngineConfig
+from cloze.model.train.engines.create import create_engine
 from cloze.model.train.evaluate.scoring import PretrainModule
 from cloze.model.train.loop.interfaces import START
 from cloze.model.train.loop.train_spec import CheckpointMetadata

@@ -36,7 +36,8 @@ from cloze.model.layers.batch import Batch
 from cloze.model.layers.encoder import Encoder
 from cloze.model.objectives import choose
 from cloze.model.train.distributed import World
-from cloze.model.train.engines import EngineConfig, create_engine
+from cloze.model.train.engines import EngineConfig
+from cloze.model.train.engines.create import create_engine
 from cloze.model.train.engines.device_scalars import AsyncScalar
 from cloze.model.train.evaluate.heldout import HeldoutSet, evaluate
 from cloze.model.train.evaluate.scoring import PretrainModule

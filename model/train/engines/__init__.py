@@ -12,16 +12,8 @@ Imports no torch. DeepSpeed, which takes seconds to import, is imported by its e
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from pkgutil import resolve_name
-from typing import TYPE_CHECKING
 
 from cloze.core.errors import UsageError, did_you_mean
-
-if TYPE_CHECKING:
-    from cloze.model.train.distributed import World
-    from cloze.model.train.engines.protocol import Engine
-    from cloze.model.train.loop.interfaces import TrainModule
-    from cloze.model.train.loop.train_spec import TrainingHyperparameters
 
 ENGINES: dict[str, str] = {
     "torch": "cloze.model.train.engines.torch:TorchEngine",
@@ -130,24 +122,3 @@ def _choose(
         reason = f"weights and optimizer take {state / 1e9:.1f} of {memory / 1e9:.1f} GB a device"
         return EngineConfig("fsdp", 3, reason)
     return EngineConfig("torch", 0)
-
-
-def create_engine(
-    choice: EngineConfig,
-    trained: TrainModule,
-    recipe: TrainingHyperparameters,
-    world: World,
-    *,
-    micro_batch: int,
-    accumulation: int,
-) -> Engine:
-    """Create the chosen engine over the trained module.
-
-    Args:
-        micro_batch: maximum number of samples per micro-batch.
-        accumulation: maximum number of micro-batches per step.
-    """
-    engine: Engine = resolve_name(ENGINES[choice.name])(
-        trained, recipe, world, choice, micro_batch=micro_batch, accumulation=accumulation
-    )
-    return engine

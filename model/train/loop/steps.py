@@ -25,7 +25,7 @@ from cloze.core import random_keys
 from cloze.core.processes import RankPhase
 from cloze.model.data.batch import TokenCounts, move, pin, sizes
 from cloze.model.train.distributed import World
-from cloze.model.train.engines import create_engine
+from cloze.model.train.engines.create import create_engine
 from cloze.model.train.engines.device_scalars import LEAST, AsyncScalar, to_device_async
 from cloze.model.train.loop.interfaces import BatchSource, MicroBatch, StepBatches
 from cloze.model.train.loop.rollback import RollbackRequired

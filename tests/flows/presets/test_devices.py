@@ -31,7 +31,8 @@ from cloze.model.tasks.finetune import run as finetune_run
 from cloze.model.tasks.finetune.stage import FinetuneConfig
 from cloze.model.train.config import PretrainConfig
 from cloze.model.train.distributed import StopRequest, World
-from cloze.model.train.engines import EngineConfig, create_engine
+from cloze.model.train.engines import EngineConfig
+from cloze.model.train.engines.create import create_engine
 from cloze.model.train.evaluate.heldout import evaluate
 from cloze.model.train.loop.interfaces import BatchSource, TrainModule
 from cloze.model.train.loop.train_spec import TrainingHyperparameters

@@ -194,7 +194,8 @@ def _train(case: Case, dataset: str, world: Any, steps: int) -> Trained:
     from cloze.model.families.registry import parse_model
     from cloze.model.layers.encoder import EncoderLayer
     from cloze.model.objectives import choose
-    from cloze.model.train.engines import EngineConfig, create_engine
+    from cloze.model.train.engines import EngineConfig
+    from cloze.model.train.engines.create import create_engine
     from cloze.model.train.evaluate.scoring import PretrainModule
     from cloze.model.train.loop.data import DatasetSource
     from cloze.model.train.loop.schedules import BatchSizeSchedule, Schedule, StepDuration
