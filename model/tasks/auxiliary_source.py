@@ -6,12 +6,12 @@ from dataclasses import dataclass, replace
 
 from cloze.model.tasks.auxiliary import Auxiliary
 from cloze.model.tasks.source import EpochSource, MultiTaskSource
-from cloze.model.train.loop.interfaces import StepBatches
+from cloze.model.train.spec.interfaces import StepBatches
 
 
 @dataclass(frozen=True, slots=True)
 class AuxiliarySource:
-    """`cloze.model.train.loop.interfaces.BatchSource` that adds the masks of an objective."""
+    """`cloze.model.train.spec.interfaces.BatchSource` that adds the masks of an objective."""
 
     source: EpochSource | MultiTaskSource
     auxiliary: Auxiliary

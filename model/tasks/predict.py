@@ -26,12 +26,12 @@ from cloze.model.tasks.kinds.rag import RagNetwork, open_store
 from cloze.model.tasks.source import TaskObjective
 from cloze.model.tasks.table import TASKS, load_task, merge_options
 from cloze.model.tasks.task import Examples, Figures, Ints, Member, Samples, Split, encoded
+from cloze.model.train.device_scalars import read_async
 from cloze.model.train.distributed import World
-from cloze.model.train.engines.device_scalars import read_async
-from cloze.model.train.loop.interfaces import EvaluationInterrupted
-from cloze.model.train.loop.schedules import ScheduleProgress
 from cloze.model.train.plan.estimates import FORWARD
 from cloze.model.train.precision import Precision
+from cloze.model.train.spec.interfaces import EvaluationInterrupted
+from cloze.model.train.spec.schedules import ScheduleProgress
 from cloze.pipeline import tokenizer
 from cloze.pipeline.tokenizer.tokenizer import Tokenizer
 
@@ -321,7 +321,7 @@ FEW = 1024  # samples that are always evaluated at every epoch: it takes seconds
 
 
 class DevEvaluator:
-    """Evaluator of the dev split (`cloze.model.train.loop.interfaces.Evaluator`).
+    """Evaluator of the dev split (`cloze.model.train.spec.interfaces.Evaluator`).
 
     Due at the end of every epoch, or of every n-th if the dev split is large relative to the train
     split and the scores decide nothing.

@@ -24,7 +24,7 @@ from cloze.model.layers.encoder import enable_activation_checkpointing
 from cloze.model.objectives import choose, still_untrained
 from cloze.model.objectives.distill_options import DistillOptions
 from cloze.model.objectives.distillation import RECORDED, Comparison, add_projection
-from cloze.model.train import compile_policy, engines
+from cloze.model.train import compile_policy
 from cloze.model.train.compile_policy import StepTimes, WorkEstimate
 from cloze.model.train.config import PretrainConfig
 from cloze.model.train.distributed import World
@@ -35,7 +35,6 @@ from cloze.model.train.loop.data import (
     attention_modes,
     objective_weights,
 )
-from cloze.model.train.loop.interfaces import START, StartPosition
 from cloze.model.train.optimizers import DEFAULT_OPTIMIZER
 from cloze.model.train.optimizers.parameters import freeze_unused
 from cloze.model.train.plan import micro_batch
@@ -51,6 +50,8 @@ from cloze.model.train.resume.initialization import (
 )
 from cloze.model.train.retrieval import Retrieval, RetrievalModule, load_retrieval
 from cloze.model.train.sizing import describe_size
+from cloze.model.train.spec.engine_choice import EngineConfig, choose_engine
+from cloze.model.train.spec.interfaces import START, StartPosition
 from cloze.pipeline.dataset.schema import DatasetInfo
 
 _WEIGHTS = 2  # random stream, distinct from the sampler's
@@ -121,7 +122,7 @@ class BuiltModel:
     networks: list[torch.nn.Module]
     parameters: int
     untrained: tuple[str, ...]
-    engine: engines.EngineConfig
+    engine: EngineConfig
     precision: Precision
     compiled: bool
     layout: LayoutKind
@@ -227,7 +228,7 @@ def build_model(
     modules = {name.split(".", 1)[0] for name in missing} - {"encoder"}
     own = without_training_modules(dict(network.named_parameters()))
     parameters = sum(parameter.numel() for parameter in own.values())
-    engine = engines.choose_engine(
+    engine = choose_engine(
         execution.engine,
         execution.zero,
         world.size,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import ClassVar, Protocol
 
 from cloze.model.train.dial import Dial
-from cloze.model.train.loop.schedules import SCHEDULES
+from cloze.model.train.spec.schedules import SCHEDULES
 
 DECAY_SHARE = 0.2  # default of decay_share
 

@@ -125,7 +125,7 @@ OPTION_OF = {  # repeatable options use the singular of the field's name, except
 }
 TABLES = {  # tables of a field's valid names
     "optimizer": NameOf("cloze.model.train.optimizers:OPTIMIZERS"),
-    "schedule": NameOf("cloze.model.train.loop.schedules:SCHEDULES"),
+    "schedule": NameOf("cloze.model.train.spec.schedules:SCHEDULES"),
     "launcher": NameOf("cloze.flows.launch.protocol:LAUNCHERS"),
     "recipe": NameOf("cloze.pipeline.dataset.recipes:RECIPES"),
     "pairing": NameOf("cloze.pipeline.dataset.pairings.registry:PAIRINGS"),

@@ -15,8 +15,8 @@ from cloze.model.objectives.distill_options import DistillOptions
 from cloze.model.tasks.files import data_fingerprint, missing_split
 from cloze.model.tasks.options import MULTITASK, FrozenLayers, SubTask, TaskOptions
 from cloze.model.tasks.table import KINDS, TASKS, task_options
-from cloze.model.train.loop.schedules import SCHEDULES
 from cloze.model.train.optimizers import known_optimizer
+from cloze.model.train.spec.schedules import SCHEDULES
 
 SMALL, SMALL_RATE, USUAL_RATE, FROZEN_RATE = 512, 3e-4, 5e-5, 1e-3
 SPLITS = ("train", "dev")

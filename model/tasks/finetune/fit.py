@@ -30,21 +30,9 @@ from cloze.model.tasks.source import TaskObjective, source_of
 from cloze.model.tasks.table import load_task, merge_options
 from cloze.model.tasks.task import Ints, Split, Task, TaskMetadata
 from cloze.model.tasks.teacher import TaskTeacher
-from cloze.model.train import engines
 from cloze.model.train.compile_policy import recorded_decision
 from cloze.model.train.distributed import StopRequest, World
 from cloze.model.train.loop.loop import train
-from cloze.model.train.loop.schedules import Schedule, StepDuration
-from cloze.model.train.loop.train_spec import (
-    CheckpointMetadata,
-    CheckpointSpec,
-    DataSpec,
-    ExecutionSpec,
-    LoggingSpec,
-    TrainingHyperparameters,
-    TrainingResult,
-    TrainSpec,
-)
 from cloze.model.train.optimizers.parameters import (
     freeze_unused,
     gradual_unfreezing,
@@ -58,6 +46,18 @@ from cloze.model.train.plan.estimates import (
 )
 from cloze.model.train.precision import Precision, resolve_for_run
 from cloze.model.train.resume import state
+from cloze.model.train.spec.engine_choice import EngineConfig, choose_engine
+from cloze.model.train.spec.schedules import Schedule, StepDuration
+from cloze.model.train.spec.train_spec import (
+    CheckpointMetadata,
+    CheckpointSpec,
+    DataSpec,
+    ExecutionSpec,
+    LoggingSpec,
+    TrainingHyperparameters,
+    TrainingResult,
+    TrainSpec,
+)
 
 SPREAD = 8  # samples, see `spread`
 LINES, MOST_STEPS = 100, 100  # log entries per training, and maximum steps between two
@@ -205,7 +205,7 @@ def prepare(
     parameters = sum(parameter.numel() for parameter in network.parameters())
     checkpoint_count = execution.keep_checkpoints + config.selects_best
     world.decide_on_rank_zero(lambda: micro_batch.check_disk(path, parameters, checkpoint_count))
-    engine = engines.choose_engine(
+    engine = choose_engine(
         execution.engine,
         execution.zero,
         world.size,
@@ -300,7 +300,7 @@ def prepare(
     return training, resumed
 
 
-def keep_zeros(network: nn.Module, optimizer: str, engine: engines.EngineConfig) -> None:
+def keep_zeros(network: nn.Module, optimizer: str, engine: EngineConfig) -> None:
     """Make the gradient zero where a weight of a layer's matrix is; it then stays zero.
 
     Raises:
@@ -337,7 +337,7 @@ def _flops_per_token(setup: FinetuneSetup, attended: float) -> float:
 
 
 def _compiled(
-    setup: FinetuneSetup, recorded: bool | None, engine: engines.EngineConfig, notes: list[str]
+    setup: FinetuneSetup, recorded: bool | None, engine: EngineConfig, notes: list[str]
 ) -> bool:
     """Return True if the encoder's layers are compiled: if they can be, as recorded or requested.
 
@@ -371,7 +371,7 @@ def spread(numbers: Ints, lengths: Ints) -> Ints:
 def _plan(
     setup: FinetuneSetup,
     objective: TaskObjective,
-    engine: engines.EngineConfig,
+    engine: EngineConfig,
     precision: Precision,
     path: str,
     notes: list[str],

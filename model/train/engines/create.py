@@ -5,10 +5,10 @@ from __future__ import annotations
 from pkgutil import resolve_name
 
 from cloze.model.train.distributed import World
-from cloze.model.train.engines import ENGINES, EngineConfig
 from cloze.model.train.engines.protocol import Engine
-from cloze.model.train.loop.interfaces import TrainModule
-from cloze.model.train.loop.train_spec import TrainingHyperparameters
+from cloze.model.train.spec.engine_choice import ENGINES, EngineConfig
+from cloze.model.train.spec.interfaces import TrainModule
+from cloze.model.train.spec.train_spec import TrainingHyperparameters
 
 
 def create_engine(

@@ -26,7 +26,6 @@ from cloze.model.families.registry import model_config
 from cloze.model.objectives import share_left_to_right
 from cloze.model.train.config import PretrainConfig
 from cloze.model.train.dial import RULES
-from cloze.model.train.engines import STAGES
 from cloze.model.train.plan import estimates
 from cloze.model.train.plan.estimates import (
     FORWARD,
@@ -35,6 +34,7 @@ from cloze.model.train.plan.estimates import (
     ComputeOptions,
 )
 from cloze.model.train.sizing import describe_size, resolve_size
+from cloze.model.train.spec.engine_choice import STAGES
 
 # Seconds for torch, the process group, the model, and the last checkpoint's hash.
 START = {"cpu": 12.0, "cuda": 25.0}

@@ -24,13 +24,13 @@ from cloze.model.tasks.evaluate.stage import EvaluateConfig
 from cloze.model.tasks.finetune.fit import spread
 from cloze.model.tasks.finetune.stage import STAGE, FinetuneConfig
 from cloze.model.tasks.table import TASKS, load_task, max_length
-from cloze.model.train.loop.interfaces import TrainModule
-from cloze.model.train.loop.schedules import Schedule
 from cloze.model.train.optimizers.parameters import (
     freeze_unused,
     gradual_unfreezing,
     layerwise_lr_multipliers,
 )
+from cloze.model.train.spec.interfaces import TrainModule
+from cloze.model.train.spec.schedules import Schedule
 from tests.glue_files import write_glue
 from tests.model.tasks.stages import Listener, evaluate, finetune, settings
 from tests.tiny_models import TRANSFORMERS, tiny_config
