@@ -39,6 +39,7 @@ from cloze.model.train.optimizers import DEFAULT_OPTIMIZER
 from cloze.model.train.optimizers.parameters import freeze_unused
 from cloze.model.train.plan import micro_batch
 from cloze.model.train.plan.cost import size_for_run
+from cloze.model.train.plan.sizing import describe_size
 from cloze.model.train.precision import DTYPES, Precision, check_grad_reduce_dtype
 from cloze.model.train.resume import continuation, state
 from cloze.model.train.resume.initialization import (
@@ -49,7 +50,6 @@ from cloze.model.train.resume.initialization import (
     load_teacher,
 )
 from cloze.model.train.retrieval import Retrieval, RetrievalModule, load_retrieval
-from cloze.model.train.sizing import describe_size
 from cloze.model.train.spec.engine_choice import EngineConfig, choose_engine
 from cloze.model.train.spec.interfaces import START, StartPosition
 from cloze.pipeline.dataset.schema import DatasetInfo

@@ -13,10 +13,10 @@ from cloze.model.train.config import PretrainConfig
 from cloze.model.train.distributed import StopRequest, World, init_distributed
 from cloze.model.train.evaluate.heldout import target_count_rows, unigram_baselines
 from cloze.model.train.loop.loop import train
+from cloze.model.train.plan.sizing import describe_size
 from cloze.model.train.resume import state
 from cloze.model.train.retrieval import RetrievalModule
 from cloze.model.train.setup import PretrainSetup, prepare
-from cloze.model.train.sizing import describe_size
 from cloze.model.train.spec.train_spec import TrainingResult
 
 RETRIEVER = "retriever"  # directory of the trained retriever's checkpoint

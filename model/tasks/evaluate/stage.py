@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from cloze.core.stages.stage import BuildContext, InputSpec, Stage, StageResult
-from cloze.model.tasks.cost import EVALUATE_COSTS
 from cloze.model.tasks.evaluate.config import EvaluateConfig
+from cloze.model.tasks.evaluate.cost import EVALUATE_COSTS
 from cloze.model.tasks.files import headline
 
 VERSION = 4

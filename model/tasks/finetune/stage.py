@@ -6,9 +6,9 @@ The command line imports this module at every start; it imports only pydantic an
 from __future__ import annotations
 
 from cloze.core.stages.stage import BuildContext, InputSpec, Stage, StageResult
-from cloze.model.tasks.cost import FINETUNE_COSTS
 from cloze.model.tasks.files import headline
 from cloze.model.tasks.finetune.config import FinetuneConfig
+from cloze.model.tasks.finetune.cost import FINETUNE_COSTS
 
 VERSION = 6
 

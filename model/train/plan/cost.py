@@ -33,7 +33,7 @@ from cloze.model.train.plan.estimates import (
     WEIGHT_BYTES,
     ComputeOptions,
 )
-from cloze.model.train.sizing import describe_size, resolve_size
+from cloze.model.train.plan.sizing import describe_size, resolve_size
 from cloze.model.train.spec.engine_choice import STAGES
 
 # Seconds for torch, the process group, the model, and the last checkpoint's hash.

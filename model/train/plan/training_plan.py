@@ -25,7 +25,7 @@ from cloze.model.train.config import PretrainConfig
 from cloze.model.train.plan import estimates
 from cloze.model.train.plan.cost import FULL
 from cloze.model.train.plan.estimates import CPU_TOKENS, MARGIN, ComputeOptions, MemoryEstimate
-from cloze.model.train.sizing import describe_size, resolve_size
+from cloze.model.train.plan.sizing import describe_size, resolve_size
 
 LONGEST = 512  # default row length, if the model supports as many
 RECOMPUTED = 4.0 / 3.0  # factor on the operations with activation checkpointing

@@ -17,7 +17,7 @@ from cloze.model.train import dial
 from cloze.model.train.config import PretrainConfig
 from cloze.model.train.plan.cost import COSTS
 from cloze.model.train.plan.estimates import approximate_parameters
-from cloze.model.train.sizing import describe_size, resolve_size
+from cloze.model.train.plan.sizing import describe_size, resolve_size
 from cloze.model.train.stage import STAGE
 from tests.model.datasets import write_dataset
 from tests.model.train.ranks import here
