@@ -35,9 +35,9 @@ from cloze.flows.launch.local import RANK_ENVIRONMENT
 from cloze.model.families.registry import model_config
 from cloze.model.train.config import PretrainConfig
 from cloze.model.train.distributed import init_distributed
-from cloze.model.train.engines import EngineConfig
 from cloze.model.train.optimizers import OPTIMIZERS
 from cloze.model.train.precision import resolve
+from cloze.model.train.spec.engine_choice import EngineConfig
 from tests.model.datasets import write_dataset
 from tests.model.train.ranks import environments
 

@@ -39,14 +39,15 @@ from cloze.model.families.models import new_model
 from cloze.model.families.registry import model_config
 from cloze.model.train.config import PretrainConfig
 from cloze.model.train.distributed import World, init_distributed
-from cloze.model.train.engines import EngineConfig, create_engine
+from cloze.model.train.engines.create import create_engine
 from cloze.model.train.evaluate.scoring import PretrainModule
-from cloze.model.train.loop.interfaces import START
-from cloze.model.train.loop.train_spec import CheckpointMetadata
 from cloze.model.train.precision import resolve
 from cloze.model.train.resume.saving import CheckpointSaver
-from cloze.model.train.resume.state import RunInfo, TrainerState
 from cloze.model.train.setup import hyperparameters, step_duration
+from cloze.model.train.spec.engine_choice import EngineConfig
+from cloze.model.train.spec.interfaces import START
+from cloze.model.train.spec.progress import RunInfo, TrainerState
+from cloze.model.train.spec.train_spec import CheckpointMetadata
 from tests.model.datasets import write_dataset
 from tests.model.train.ranks import start
 

@@ -17,12 +17,13 @@ from cloze.model.families.models import new_model
 from cloze.model.layers.batch import Batch
 from cloze.model.train.config import PretrainConfig
 from cloze.model.train.distributed import World
-from cloze.model.train.engines import EngineConfig, create_engine
+from cloze.model.train.engines.create import create_engine
 from cloze.model.train.evaluate.scoring import PretrainModule
 from cloze.model.train.optimizers.adam import adamw
 from cloze.model.train.optimizers.parameters import parameter_groups
 from cloze.model.train.precision import Precision
 from cloze.model.train.setup import hyperparameters, step_duration
+from cloze.model.train.spec.engine_choice import EngineConfig
 
 Step = Callable[[Batch], None]
 

@@ -38,8 +38,8 @@ from cloze.model.families.registry import model_config
 from cloze.model.layers.batch import Batch
 from cloze.model.train.config import PretrainConfig
 from cloze.model.train.distributed import init_distributed
-from cloze.model.train.engines import EngineConfig
 from cloze.model.train.precision import resolve
+from cloze.model.train.spec.engine_choice import EngineConfig
 from tests.model.datasets import write_dataset
 from tests.model.train.ranks import job, run_all
 

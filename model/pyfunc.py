@@ -16,10 +16,10 @@ from cloze.core.errors import UsageError
 from cloze.model.tasks.kinds.multilabel import MultiLabel
 from cloze.model.use.answer import QuestionAnsweringPipeline
 from cloze.model.use.classify import TextClassificationPipeline
+from cloze.model.use.continuation import SamplingParams
 from cloze.model.use.embed import EmbeddingPipeline
 from cloze.model.use.fill_mask import FillMaskPipeline
 from cloze.model.use.generate import (
-    SamplingParams,
     TextGenerationPipeline,
     continuation_json,
     generation_pipeline,

@@ -35,9 +35,9 @@ from cloze.model.layers.attention_kernels import runs_varlen
 from cloze.model.layers.batch import Batch
 from cloze.model.layers.encoder import Encoder
 from cloze.model.objectives import choose
+from cloze.model.train.device_scalars import AsyncScalar
 from cloze.model.train.distributed import World
-from cloze.model.train.engines import EngineConfig, create_engine
-from cloze.model.train.engines.device_scalars import AsyncScalar
+from cloze.model.train.engines.create import create_engine
 from cloze.model.train.evaluate.heldout import HeldoutSet, evaluate
 from cloze.model.train.evaluate.scoring import PretrainModule
 from cloze.model.train.optimizers import OPTIMIZERS
@@ -45,6 +45,7 @@ from cloze.model.train.optimizers.adam import adamw
 from cloze.model.train.optimizers.parameters import parameter_groups
 from cloze.model.train.precision import Precision
 from cloze.model.train.setup import hyperparameters, step_duration
+from cloze.model.train.spec.engine_choice import EngineConfig
 from tests.model.datasets import lines
 from tests.model.train.ranks import STILL, Here, config, digests, here
 from tests.tiny_models import tiny_config

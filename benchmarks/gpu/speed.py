@@ -10,7 +10,7 @@
 
 Transformers computes the logits of all positions, so it takes a step in `PARTS` micro-batches.
 Tokens are real ones. MFU is by `cloze.model.train.plan.estimates.flops_per_token`, whose terms for BERT
-are 72 L h^2 + 12 L h s + 6 rate h V, over the peak of `cloze.model.train.monitor.throughput`.
+are 72 L h^2 + 12 L h s + 6 rate h V, over the peak of `cloze.model.train.throughput`.
 """
 
 from __future__ import annotations
@@ -46,12 +46,12 @@ from cloze.model.objectives import choose
 from cloze.model.train import pretraining
 from cloze.model.train.config import PretrainConfig
 from cloze.model.train.evaluate.scoring import PretrainModule
-from cloze.model.train.monitor.throughput import mfu_meter
 from cloze.model.train.optimizers.adam import adamw
 from cloze.model.train.optimizers.parameters import freeze_unused, parameter_groups
 from cloze.model.train.plan.estimates import flops_per_token
 from cloze.model.train.precision import DTYPES, Precision, autocast, resolve
 from cloze.model.train.setup import hyperparameters, step_duration
+from cloze.model.train.throughput import mfu_meter
 
 Step = Callable[[Sequence[Batch]], None]
 WAYS = ("loop", "plain", "bare", "theirs", "flash")

@@ -101,7 +101,7 @@ def stack() -> Iterator[Finding]:
 
 def _refusal(api: str) -> str:
     """Return why the running Prefect at `api` rejects this user; empty: it does not."""
-    from cloze.flows.prefect.deploy import connected
+    from cloze.flows.prefect.client import connected
 
     try:
         with connected(api):

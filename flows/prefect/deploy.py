@@ -10,27 +10,27 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import yaml
-from prefect.client.orchestration import SyncPrefectClient, get_client
+from prefect.client.orchestration import SyncPrefectClient
 from prefect.client.schemas.actions import DeploymentUpdate, WorkPoolCreate
 from prefect.client.schemas.responses import DeploymentResponse
 from prefect.exceptions import ObjectAlreadyExists, ObjectNotFound
-from prefect.settings import PREFECT_API_URL, temporary_settings
+from prefect.settings import PREFECT_API_URL
 
 from cloze.core.errors import ClozeError, UsageError
 from cloze.core.secrets import redact
 from cloze.flows.prefect.automations import NOTIFY, apply_automations, desired_automations
+from cloze.flows.prefect.client import connected
 from cloze.flows.prefect.environment import HOME, PREFECT_YAML
 from cloze.flows.prefect.parameters import fields_of
 from cloze.flows.prefect.schedules import sync_schedules
 from cloze.flows.prefect.sweep import read_all
-from cloze.flows.run.server_addresses import TRUST, UNTRUSTED
 
 ENTRYPOINTS = "cloze.flows.prefect."  # prefix of the entrypoints of Cloze's deployments
 
@@ -124,40 +124,6 @@ def _differences(
         for field in REPLACED
         if getattr(before[name], field) != getattr(after[name], field)
     ]
-
-
-@contextmanager
-def connected(api: str) -> Iterator[SyncPrefectClient]:
-    """Yield an authenticated client of the server at `api`.
-
-    Raises:
-        ClozeError: the server does not answer, or rejects the login or a request.
-    """
-    try:
-        with temporary_settings({PREFECT_API_URL: api}), get_client(sync_client=True) as client:
-            client.api_version()
-            yield client
-    except ClozeError:
-        raise
-    except Exception as error:
-        if _requires_login(error):
-            raise ClozeError(
-                f"Prefect at {api} rejects the login; set PREFECT_API_AUTH_STRING to "
-                f"user:password, or PREFECT_API_KEY for Prefect Cloud"
-            ) from error
-        reason = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
-        if UNTRUSTED in reason:
-            reason = f"its certificate is not trusted; {TRUST}"
-        raise ClozeError(f"Prefect at {api}: {reason}") from error
-
-
-def _requires_login(error: BaseException | None) -> bool:
-    """Return whether the error or one of its causes is an HTTP status 401 or 403."""
-    while error is not None:
-        if getattr(getattr(error, "response", None), "status_code", None) in (401, 403):
-            return True
-        error = error.__cause__ or error.__context__
-    return False
 
 
 def _pool(client: SyncPrefectClient, content: Mapping[str, Any]) -> str:

@@ -115,7 +115,7 @@ def cancel_all(api: str, pool: str, seconds: float) -> None:
     """
     from prefect.states import Cancelling
 
-    from cloze.flows.prefect.deploy import connected
+    from cloze.flows.prefect.client import connected
 
     with connected(api) as client:
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import posixpath
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from cloze.core import storage
 from cloze.core.artifacts import artifact
@@ -23,10 +23,7 @@ from cloze.flows.graph.plan import PlannedNode
 from cloze.flows.tracking import metadata
 from cloze.flows.tracking.metadata import SystemMetricsSampler
 from cloze.flows.tracking.models import RUN_NAME, Checkpoint
-from cloze.flows.tracking.spool import Point, flatten
-
-if TYPE_CHECKING:
-    from cloze.flows.tracking.run_logger import MlflowRunLogger
+from cloze.flows.tracking.spool import Point, Spool, flatten
 
 DATA_STAGES = ("corpus", "dataset")  # datasets in MLflow
 # artifact files that are copied to MLflow
@@ -38,10 +35,24 @@ BEST = "best"  # prefix of a summary's best evaluation during training
 CHECKPOINT = "checkpoint"  # key of a summary: path of the artifact's checkpoint
 
 
+class NodeRecords(Protocol):
+    """What a node's reporter needs of its run's records."""
+
+    spool: Spool
+    name: str
+    runs: Path
+
+    def tags(self) -> dict[str, str]: ...
+
+    def start_node_run(self, step: PlannedNode, build_id: str, tags: Mapping[str, str]) -> str: ...
+
+    def end_node_run(self, step: PlannedNode, status: str) -> None: ...
+
+
 class MlflowNodeReporter(Reporter):
     """Reporter that spools a node's reports; a context manager."""
 
-    def __init__(self, records: MlflowRunLogger, step: PlannedNode) -> None:
+    def __init__(self, records: NodeRecords, step: PlannedNode) -> None:
         self._records, self._planned, self._spool = records, step, records.spool
         self.run: str | None = None  # Cloze's id
         # MLflow's name and digest of the training data

@@ -14,7 +14,7 @@ from torch import Tensor
 from cloze.core.errors import UsageError
 from cloze.core.humanize import an
 from cloze.model import checkpoint
-from cloze.model.analyze.attention_stage import AttentionConfig
+from cloze.model.analyze.attention_config import AttentionConfig
 from cloze.model.data.batch import move
 from cloze.model.families.config import prediction_objectives
 from cloze.model.families.models import load_backbone

@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 from cloze.core.stages.stage import BuildContext, InputSpec, Stage, StageResult
-from cloze.model.use.configs import VerbConfig
+from cloze.model.analyze.attention_config import AttentionConfig
 from cloze.model.use.verb import VERSION, serve
-
-
-class AttentionConfig(VerbConfig):
-    """Options of attention. A request has `text`, and `pair` for a second text."""
 
 
 def _run(config: AttentionConfig, build: BuildContext) -> StageResult:

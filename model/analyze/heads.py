@@ -22,7 +22,7 @@ from cloze.model.analyze.head_statistics import (
     HeadStatistics,
     TokenRows,
 )
-from cloze.model.analyze.heads_stage import HeadsConfig
+from cloze.model.analyze.heads_config import HeadsConfig
 from cloze.model.analyze.parsing_heads import ALL, ParsingHeads
 from cloze.model.analyze.treebank import Sentence, read_treebank
 from cloze.model.data.batch import collate

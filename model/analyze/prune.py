@@ -14,7 +14,7 @@ from cloze.core.stages.stage import BuildContext, StageResult
 from cloze.model import checkpoint
 from cloze.model.analyze import head_gates
 from cloze.model.analyze.head_gates import HeadGates, heads_to_keep
-from cloze.model.analyze.prune_stage import PruneConfig
+from cloze.model.analyze.prune_config import PruneConfig
 from cloze.model.checkpoint import LoadedCheckpoint
 from cloze.model.families.smaller import is_layer_matrix, keep_heads, keep_layers
 from cloze.model.tasks.files import METRICS, check_apart, write_json

@@ -12,70 +12,13 @@ The command line imports this module; torch is imported when a stage runs.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any
 
-from pydantic import Field, field_validator, model_validator
-
-from cloze.core.config import NoFingerprint, StageConfig
-from cloze.core.errors import did_you_mean
 from cloze.core.stages.stage import BuildContext, InputSpec, Stage, StageResult
-from cloze.model.families.registry import FAMILIES
+from cloze.model.hub.config import ExportConfig, ImportConfig
 
 CHECKPOINT = "checkpoint"
 SHOWN = 4  # parameters that the last line names
-
-
-class ExportConfig(StageConfig):
-    """Options of the stage export; the checkpoint has all other settings."""
-
-    export_as: (
-        Literal["masked-lm", "pretraining", "encoder", "sentence-transformers", "croissant"] | None
-    ) = None
-    """Form of the export: masked LM (a SPLADE in SparseEncoder), pretraining class, encoder alone,
-    with mean pooling, or data with Croissant metadata. Default: the class of the checkpoint's
-    heads."""
-
-    revisions: bool = False
-    """Also export the milestones of a pretraining, one directory each below revisions/: of all its
-    phases, or those of a merge's pretraining."""
-
-    format: Literal["safetensors", "onnx"] = "safetensors"
-    """Format of the weights; onnx adds an ONNX file to safetensors, checked by onnxruntime."""
-
-    int8: bool = False
-    """Also write an ONNX file with int8 weights, for CPUs; needs --format onnx."""
-
-    @model_validator(mode="after")
-    def _onnx_of_a_model(self) -> ExportConfig:
-        if self.int8 and self.format != "onnx":
-            raise ValueError("int8 is for onnx; add --format onnx")
-        if self.format == "onnx" and self.export_as == "croissant":
-            raise ValueError("format onnx is for checkpoints, --as croissant for data; use one")
-        return self
-
-
-class ImportConfig(StageConfig):
-    """Options of the stage import."""
-
-    family: str | None = None
-    """Model family to convert to. Default: that of the directory's model_type."""
-
-    positions: int | None = Field(default=None, ge=1)
-    """Maximum row length of the imported model, if the family supports longer rows."""
-
-    trust_pickle: bool = False
-    """Read weights from a pickle file if there are no others; only tensors are loaded, no code is
-    run."""
-
-    repository: NoFingerprint[str] = ""
-    """Repository and commit that the directory comes from, for the manifest."""
-
-    @field_validator("family")
-    @classmethod
-    def _known(cls, family: str | None) -> str | None:
-        if family is not None and family not in FAMILIES:
-            raise ValueError(f"there is no such model family; {did_you_mean(family, FAMILIES)}")
-        return family
 
 
 def _export(config: ExportConfig, build: BuildContext) -> StageResult:

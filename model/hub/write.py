@@ -18,6 +18,7 @@ from cloze.model.families.encoder_decoder import EncoderDecoderConfig
 from cloze.model.families.hub_format import EMBEDDING, hub_of
 from cloze.model.families.smaller import with_all_heads
 from cloze.model.hub.card import model_card
+from cloze.model.hub.config import ExportConfig
 from cloze.model.hub.parity import (
     check_pair,
     compare_with_transformers,
@@ -25,7 +26,6 @@ from cloze.model.hub.parity import (
     not_compared,
 )
 from cloze.model.hub.read import check_padding, read_directory
-from cloze.model.hub.stages import ExportConfig
 from cloze.model.tensors import write_tensors
 from cloze.pipeline import tokenizer
 

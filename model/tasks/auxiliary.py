@@ -8,7 +8,7 @@ part of the trained network, as `auxiliary`, and no part of the finished checkpo
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal, cast
 
 import numpy as np
@@ -25,8 +25,6 @@ from cloze.model.layers.batch import Batch, extend
 from cloze.model.layers.cross_entropy import enable_lazy_logits
 from cloze.model.layers.encoder import Encoder
 from cloze.model.objectives import LossSum, Objective, objectives
-from cloze.model.tasks.source import EpochSource, MultiTaskSource
-from cloze.model.train.loop.interfaces import StepBatches
 from cloze.pipeline import tokenizer
 from cloze.pipeline.dataset.masking.candidates import MaskConfig, TokenProperties, UnmaskedRows
 from cloze.pipeline.dataset.masking.draw import sample_masks
@@ -81,30 +79,6 @@ class Auxiliary:
         """Return the objective's loss for a batch on the device."""
         shown = extend(batch, {"input_ids": batch.get(MASKED_IDS, batch["input_ids"])})
         return self.objective.score(self.model(shown), shown)
-
-
-@dataclass(frozen=True, slots=True)
-class AuxiliarySource:
-    """`cloze.model.train.loop.interfaces.BatchSource` that adds the masks of an objective."""
-
-    source: EpochSource | MultiTaskSource
-    auxiliary: Auxiliary
-
-    def step_batches(self, step: int, rank: int, world_size: int) -> StepBatches:
-        work = self.source.step_batches(step, rank, world_size)
-        return replace(
-            work,
-            micro_batches=[
-                replace(item, batch=self.auxiliary.inputs(item.batch, step))
-                for item in work.micro_batches
-            ],
-        )
-
-    def samples(self, steps: int) -> int:
-        return self.source.samples(steps)
-
-    def row_ids(self, step: int) -> dict[str, list[int]]:
-        return self.source.row_ids(step)
 
 
 def add_auxiliary(

@@ -255,3 +255,15 @@ def documents(
                         batch = batch.filter(pc.equal(batch.column(column), value))
                 values = (batch.column(column).to_pylist() for column in columns)
                 yield from zip(*values, strict=True)
+
+
+def write_rows(path: str, rows: Sequence[Mapping[str, str]]) -> None:
+    """Write rows with equal columns as TSV with a header, without quoting."""
+    lines = ["\t".join(rows[0])] if rows else []
+    lines += ["\t".join(map(_first_line, row.values())) for row in rows]
+    storage.write_bytes(path, ("\n".join(lines) + "\n").encode("utf-8"))
+
+
+def _first_line(text: str) -> str:
+    """Replace tabs and line breaks by spaces."""
+    return " ".join(text.replace("\t", " ").splitlines())

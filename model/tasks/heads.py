@@ -36,7 +36,7 @@ from cloze.model.layers.heads import MeanState, Pooler, initialize, mean_state
 from cloze.model.tasks.encode import SECOND
 from cloze.model.tasks.options import Frozen
 from cloze.model.tasks.task import Samples, Task, TaskMetadata
-from cloze.model.train.engines.device_scalars import AsyncCopy
+from cloze.model.train.device_scalars import AsyncCopy
 
 _BODY, _HEAD = 1, 2  # independent random streams
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,6 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, distributed
 
-from cloze.core import storage
 from cloze.core.errors import NotFiniteError, UsageError
 from cloze.core.figures import check_figures
 from cloze.model import checkpoint
@@ -26,27 +25,14 @@ from cloze.model.tasks.kinds.rag import RagNetwork, open_store
 from cloze.model.tasks.source import TaskObjective
 from cloze.model.tasks.table import TASKS, load_task, merge_options
 from cloze.model.tasks.task import Examples, Figures, Ints, Member, Samples, Split, encoded
+from cloze.model.train.device_scalars import read_async
 from cloze.model.train.distributed import World
-from cloze.model.train.engines.device_scalars import read_async
-from cloze.model.train.loop.interfaces import EvaluationInterrupted
-from cloze.model.train.loop.schedules import ScheduleProgress
 from cloze.model.train.plan.estimates import FORWARD
 from cloze.model.train.precision import Precision
+from cloze.model.train.spec.interfaces import EvaluationInterrupted
+from cloze.model.train.spec.schedules import ScheduleProgress
 from cloze.pipeline import tokenizer
 from cloze.pipeline.tokenizer.tokenizer import Tokenizer
-
-
-def write_rows(path: str, rows: Sequence[Mapping[str, str]]) -> None:
-    """Write rows with equal columns as TSV with a header, without quoting."""
-    lines = ["\t".join(rows[0])] if rows else []
-    lines += ["\t".join(map(_first_line, row.values())) for row in rows]
-    storage.write_bytes(path, ("\n".join(lines) + "\n").encode("utf-8"))
-
-
-def _first_line(text: str) -> str:
-    """Replace tabs and line breaks by spaces."""
-    return " ".join(text.replace("\t", " ").splitlines())
-
 
 # Prediction of a split, on one or several ranks.
 
@@ -321,7 +307,7 @@ FEW = 1024  # samples that are always evaluated at every epoch: it takes seconds
 
 
 class DevEvaluator:
-    """Evaluator of the dev split (`cloze.model.train.loop.interfaces.Evaluator`).
+    """Evaluator of the dev split (`cloze.model.train.spec.interfaces.Evaluator`).
 
     Due at the end of every epoch, or of every n-th if the dev split is large relative to the train
     split and the scores decide nothing.

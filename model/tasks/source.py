@@ -16,9 +16,9 @@ from cloze.model.data.layouts import LayoutKind, layout_for
 from cloze.model.layers.batch import Batch, extend
 from cloze.model.tasks.encode import groups_of, shuffled, training_batches
 from cloze.model.tasks.task import Ints, Samples, Task, part_of
-from cloze.model.train.loop.interfaces import MicroBatch, StepBatches, TrainModule
 from cloze.model.train.plan.micro_batch import micro_batch_ranges
 from cloze.model.train.precision import DTYPES, Precision, autocast
+from cloze.model.train.spec.interfaces import MicroBatch, StepBatches, TrainModule
 
 if TYPE_CHECKING:
     from cloze.model.tasks.auxiliary import Auxiliary
@@ -29,7 +29,7 @@ _MIXED = 2  # random stream, distinct from those of `training_batches`
 
 
 class EpochSource:
-    """`cloze.model.train.loop.interfaces.BatchSource` of one task: every sample once per epoch.
+    """`cloze.model.train.spec.interfaces.BatchSource` of one task: every sample once per epoch.
 
     The order is a function of seed and epoch. One batch of an epoch, at any position, is smaller if
     the number of samples is not divisible.
@@ -106,7 +106,7 @@ class EpochSource:
 
 
 class MultiTaskSource:
-    """`cloze.model.train.loop.interfaces.BatchSource` of several tasks, one source each.
+    """`cloze.model.train.spec.interfaces.BatchSource` of several tasks, one source each.
 
     A step belongs to one task and continues where that task stopped. An epoch has as many steps as
     all tasks need for one pass, shared in proportion to size^power, at least one each. With power 1

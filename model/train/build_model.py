@@ -24,7 +24,7 @@ from cloze.model.layers.encoder import enable_activation_checkpointing
 from cloze.model.objectives import choose, still_untrained
 from cloze.model.objectives.distill_options import DistillOptions
 from cloze.model.objectives.distillation import RECORDED, Comparison, add_projection
-from cloze.model.train import compile_policy, dial, engines
+from cloze.model.train import compile_policy
 from cloze.model.train.compile_policy import StepTimes, WorkEstimate
 from cloze.model.train.config import PretrainConfig
 from cloze.model.train.distributed import World
@@ -35,10 +35,11 @@ from cloze.model.train.loop.data import (
     attention_modes,
     objective_weights,
 )
-from cloze.model.train.loop.interfaces import START, StartPosition
 from cloze.model.train.optimizers import DEFAULT_OPTIMIZER
 from cloze.model.train.optimizers.parameters import freeze_unused
 from cloze.model.train.plan import micro_batch
+from cloze.model.train.plan.cost import size_for_run
+from cloze.model.train.plan.sizing import describe_size
 from cloze.model.train.precision import DTYPES, Precision, check_grad_reduce_dtype
 from cloze.model.train.resume import continuation, state
 from cloze.model.train.resume.initialization import (
@@ -49,6 +50,8 @@ from cloze.model.train.resume.initialization import (
     load_teacher,
 )
 from cloze.model.train.retrieval import Retrieval, RetrievalModule, load_retrieval
+from cloze.model.train.spec.engine_choice import EngineConfig, choose_engine
+from cloze.model.train.spec.interfaces import START, StartPosition
 from cloze.pipeline.dataset.schema import DatasetInfo
 
 _WEIGHTS = 2  # random stream, distinct from the sampler's
@@ -119,7 +122,7 @@ class BuiltModel:
     networks: list[torch.nn.Module]
     parameters: int
     untrained: tuple[str, ...]
-    engine: engines.EngineConfig
+    engine: EngineConfig
     precision: Precision
     compiled: bool
     layout: LayoutKind
@@ -143,7 +146,12 @@ def find_start(config: PretrainConfig, job: SetupJob) -> Start:
         start_position = resumed.run.start_position
     else:
         start_position = continuation.start_position(resumed, job.data.fingerprint)
-    config = dial.resolve_for_run(config, job, None if resumed is None else resumed.run.config)
+    kept = None if resumed is None else resumed.run.config
+    config = size_for_run(
+        config, build.inputs, info.vocab_size, job.world.device.type, job.world.size, kept
+    )
+    if kept is None:
+        job.notes.extend(describe_size(config).values())
     continuation.check_schedule(config, start_position)
     distill = config.distill
     if distill is not None and teacher_path is None:
@@ -220,7 +228,7 @@ def build_model(
     modules = {name.split(".", 1)[0] for name in missing} - {"encoder"}
     own = without_training_modules(dict(network.named_parameters()))
     parameters = sum(parameter.numel() for parameter in own.values())
-    engine = engines.choose_engine(
+    engine = choose_engine(
         execution.engine,
         execution.zero,
         world.size,

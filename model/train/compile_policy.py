@@ -40,9 +40,9 @@ from cloze.model.data.shards import RowTable
 from cloze.model.families.config import ModelConfig
 from cloze.model.hardware import cpu_kind
 from cloze.model.layers.batch import Batch
-from cloze.model.train.loop.interfaces import leaving_no_trace
 from cloze.model.train.plan.estimates import active_parameters
 from cloze.model.train.precision import Precision
+from cloze.model.train.spec.interfaces import leaving_no_trace
 
 if TYPE_CHECKING:
     from cloze.model.train.config import PretrainConfig

@@ -18,8 +18,8 @@ from cloze.model.objectives.distill_options import DistillOptions
 from cloze.model.objectives.retrieval_options import RetrievalOptions
 from cloze.model.train import consistency
 from cloze.model.train.dial import Dial, note_by_hand
-from cloze.model.train.loop.schedules import SCHEDULES, BatchSizeSchedule, Schedule
 from cloze.model.train.optimizers import DEFAULT_OPTIMIZER, known_optimizer
+from cloze.model.train.spec.schedules import SCHEDULES, BatchSizeSchedule, Schedule
 
 VERSION = 4
 

@@ -2,17 +2,33 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import ClassVar, Protocol
 
-from cloze.model.train.loop.schedules import SCHEDULES
-
-if TYPE_CHECKING:
-    from cloze.model.train.config import PretrainConfig
+from cloze.model.train.dial import Dial
+from cloze.model.train.spec.schedules import SCHEDULES
 
 DECAY_SHARE = 0.2  # default of decay_share
 
 
-def check_duration(config: PretrainConfig) -> None:
+class DurationFields(Protocol):
+    """Fields of a pretraining's config that say how long it goes on, and with which batches."""
+
+    mutually_exclusive: ClassVar[tuple[tuple[str, ...], ...]]
+    schedule: str
+    schedule_steps: int | None
+    warmup_steps: int | None
+    warmup_share: float | None
+    decay_share: float | None
+    global_batch: int
+    initial_batch: int | None
+    batch_ramp_steps: int | None
+    size: Dial | None
+
+    @property
+    def last_step(self) -> int | None: ...
+
+
+def check_duration(config: DurationFields) -> None:
     """Check that one option sets the duration, one the warm-up, and that no other contradicts."""
     durations, warmups = (
         [name for name in group if getattr(config, name) is not None]
@@ -45,7 +61,7 @@ def check_duration(config: PretrainConfig) -> None:
                 )
 
 
-def check_schedule(config: PretrainConfig) -> None:
+def check_schedule(config: DurationFields) -> None:
     """Check the options of the learning-rate schedule, and that warm-up and steps are within it."""
     kind, steps = SCHEDULES[config.schedule], config.last_step
     if config.decay_share is not None and not kind.reads_decay:
@@ -80,7 +96,7 @@ def check_schedule(config: PretrainConfig) -> None:
         )
 
 
-def check_batch_ramp(config: PretrainConfig) -> None:
+def check_batch_ramp(config: DurationFields) -> None:
     """Check that a batch that grows has a first size, a final size and a length."""
     first, steps = config.initial_batch, config.batch_ramp_steps
     if (first is None) != (steps is None):

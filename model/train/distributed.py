@@ -12,11 +12,11 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import distributed
@@ -26,8 +26,8 @@ from cloze.core.artifacts.checkpoints import TOKEN, LaunchFence
 from cloze.core.errors import BY_EXIT_CODE, ClozeError, UsageError, error_event
 from cloze.core.processes import HeartbeatWriter, RankPhase
 from cloze.core.stages.execution import Execution
-from cloze.model.train.monitor.throughput import TimeBreakdown
 from cloze.model.train.precision import resolve_device
+from cloze.model.train.throughput import TimeBreakdown
 
 RELEASE_SECONDS = 0.1  # for gloo's threads to release the last message
 # A rank that is silent for longer counts as dead, and all ranks end.
@@ -36,6 +36,8 @@ TIMEOUT = datetime.timedelta(minutes=10)
 SAVING_TIMEOUT = datetime.timedelta(hours=2)
 # Interval at which rank 0 reports that it is still busy while the other ranks wait.
 ALIVE_SECONDS = 60.0
+
+K = TypeVar("K", int, str)
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,3 +259,12 @@ class StopRequest:
             yield request
         finally:
             request._restore()
+
+
+def assign_owners(sizes: Mapping[K, int], ranks: int) -> dict[K, int]:
+    """Assign each tensor to a rank: the largest first, each to the least loaded rank."""
+    loads, owners = [0] * ranks, dict[K, int]()
+    for name in sorted(sizes, key=lambda name: (-sizes[name], name)):
+        owners[name] = loads.index(min(loads))
+        loads[owners[name]] += sizes[name]
+    return owners

@@ -9,15 +9,15 @@ import torch
 from cloze.core.artifacts import checkpoints
 from cloze.core.processes import peak_memory
 from cloze.core.stages.stage import BuildContext, StageResult
-from cloze.model.train import dial
 from cloze.model.train.config import PretrainConfig
 from cloze.model.train.distributed import StopRequest, World, init_distributed
 from cloze.model.train.evaluate.heldout import target_count_rows, unigram_baselines
 from cloze.model.train.loop.loop import train
-from cloze.model.train.loop.train_spec import TrainingResult
+from cloze.model.train.plan.sizing import describe_size
 from cloze.model.train.resume import state
 from cloze.model.train.retrieval import RetrievalModule
 from cloze.model.train.setup import PretrainSetup, prepare
+from cloze.model.train.spec.train_spec import TrainingResult
 
 RETRIEVER = "retriever"  # directory of the trained retriever's checkpoint
 # In every summary, even without held-out rows.
@@ -74,7 +74,7 @@ def _outcome(
     words = state.checkpoints_at_tokens(
         training.path, training.checkpoints.milestone_tokens, start_position.tokens
     )
-    chosen = dial.describe(PretrainConfig.model_validate(training.config))
+    chosen = describe_size(PretrainConfig.model_validate(training.config))
     retriever = {}
     if isinstance(setup.scoring, RetrievalModule):
         with world.fence.locked():

@@ -37,10 +37,16 @@ from cloze.model.train.loop.data import (
     mask_rate_schedule,
     open_data,
 )
-from cloze.model.train.loop.interfaces import START, StartPosition
-from cloze.model.train.loop.mixture import MixtureCounter
-from cloze.model.train.loop.schedules import Duration, StepDuration, TimeBudget, TokenDuration
-from cloze.model.train.loop.train_spec import (
+from cloze.model.train.monitor.stability_monitor import StabilityMonitor, high_learning_rate_warning
+from cloze.model.train.optimizers import DEFAULT_OPTIMIZER
+from cloze.model.train.plan import micro_batch
+from cloze.model.train.plan.estimates import checkpoint_bytes, flops_per_token
+from cloze.model.train.precision import DTYPES, Precision, resolve_for_run
+from cloze.model.train.resume import continuation, state
+from cloze.model.train.spec.interfaces import START, StartPosition
+from cloze.model.train.spec.mixture import MixtureCounter
+from cloze.model.train.spec.schedules import Duration, StepDuration, TimeBudget, TokenDuration
+from cloze.model.train.spec.train_spec import (
     CheckpointMetadata,
     CheckpointSpec,
     DataSpec,
@@ -49,13 +55,7 @@ from cloze.model.train.loop.train_spec import (
     TrainingHyperparameters,
     TrainSpec,
 )
-from cloze.model.train.monitor.stability_monitor import StabilityMonitor, high_learning_rate_warning
-from cloze.model.train.monitor.throughput import mfu_meter
-from cloze.model.train.optimizers import DEFAULT_OPTIMIZER
-from cloze.model.train.plan import micro_batch
-from cloze.model.train.plan.estimates import checkpoint_bytes, flops_per_token
-from cloze.model.train.precision import DTYPES, Precision, resolve_for_run
-from cloze.model.train.resume import continuation, state
+from cloze.model.train.throughput import mfu_meter
 
 # Seconds of a command outside the training process's loop: its start, hashes, the manifest.
 FINISHING = 3.0

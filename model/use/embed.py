@@ -33,8 +33,8 @@ from cloze.model.layers.encoder import Encoder
 from cloze.model.tasks.encode import TextSamples, encode, evaluation_batches, framed
 from cloze.model.tasks.files import corpus_shards
 from cloze.model.tasks.task import Ints
+from cloze.model.train.device_scalars import read_async
 from cloze.model.train.distributed import init_distributed
-from cloze.model.train.engines.device_scalars import read_async
 from cloze.model.train.precision import DTYPES, Precision, autocast, placement, resolve
 from cloze.model.use.configs import EmbedConfig, VectorsConfig
 from cloze.model.use.request import Request

@@ -9,8 +9,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
@@ -22,6 +20,7 @@ from cloze.model.families.models import load_model
 from cloze.model.layers.layout import KVCache
 from cloze.model.train.precision import Precision, autocast, placement
 from cloze.model.use.configs import GenerateConfig
+from cloze.model.use.continuation import Continuation, SamplingParams
 from cloze.model.use.request import Request, shortened
 from cloze.model.use.verb import Verb
 from cloze.pipeline import tokenizer
@@ -30,61 +29,6 @@ if TYPE_CHECKING:
     from cloze.model.use.text_to_text import TextToTextPipeline
 
 TOKENS = 8192  # tokens per batch, generated ones included; their keys and values are in memory
-_DRAWN = 6  # random stream
-
-Floats = npt.NDArray[np.float64]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SamplingParams:
-    """Sampling parameters of the next token.
-
-    Attributes:
-        temperature: divisor of the logits; 0: the most likely token, the first of ties.
-        top_k: number of most likely tokens to sample from; None: all.
-        top_p: sample from the fewest tokens with this total probability (Holtzman et al., "The
-            Curious Case of Neural Text Degeneration", 2020); None: all.
-        seed: random seed.
-    """
-
-    temperature: float = 0.0
-    top_k: int | None = None
-    top_p: float | None = None
-    seed: int = 1
-
-    def token(self, logits: Floats, key: npt.ArrayLike) -> int:
-        """Sample the next token from logits, float64 [V], with the random key `key`."""
-        if self.temperature == 0.0:
-            return int(logits.argmax())
-        order = np.argsort(-logits, kind="stable")[: self.top_k]
-        weights = np.exp((logits[order] - logits[order[0]]) / self.temperature)
-        cumulative = weights.cumsum() / weights.sum()
-        if self.top_p is not None:
-            cumulative = cumulative[: int(np.searchsorted(cumulative, self.top_p)) + 1]
-        drawn = float(random_keys.uniform(random_keys.fold_in(self.seed, _DRAWN, key)))
-        index = int(np.searchsorted(cumulative, drawn * cumulative[-1], side="right"))
-        return int(order[min(index, len(cumulative) - 1)])
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Continuation:
-    """Continuation of a text.
-
-    Attributes:
-        text: decoded beginning and continuation.
-        continuation: decoded new tokens.
-        ids: new tokens, without the end token.
-        stopped: reason: `end` of the text, number of `tokens` reached, or maximum length of the
-            `model`.
-        passages: passages that were read, the likeliest first: `probability`, `title`, `text` and
-            their source.
-    """
-
-    text: str
-    continuation: str
-    ids: tuple[int, ...]
-    stopped: Literal["end", "tokens", "model"]
-    passages: tuple[dict[str, Any], ...] = ()
 
 
 @dataclass(slots=True, kw_only=True)

@@ -25,7 +25,7 @@ from cloze.model.families.models import load_model
 from cloze.model.families.pretraining import PretrainingModel, encode
 from cloze.model.layers.batch import Batch
 from cloze.model.layers.encoder import Encoder
-from cloze.model.train.engines.device_scalars import read_async
+from cloze.model.train.device_scalars import read_async
 from cloze.model.train.precision import DTYPES, Precision
 from cloze.model.use.masked_copies import (
     Bools,

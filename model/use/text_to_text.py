@@ -20,7 +20,7 @@ from cloze.model.tasks.heads import trained_network
 from cloze.model.tasks.kinds.rag import RETRIEVAL, RagNetwork, open_store
 from cloze.model.tasks.table import load_task, task_options
 from cloze.model.train.precision import Precision, autocast
-from cloze.model.use.generate import Continuation, SamplingParams
+from cloze.model.use.continuation import Continuation, SamplingParams
 from cloze.model.use.request import shortened
 from cloze.pipeline import tokenizer
 

@@ -42,7 +42,8 @@ from cloze.pipeline.dataset.shards import WriteDatasetShard, plan_units
 from cloze.pipeline.dataset.summary import CAPPED, TRUNCATED, new_counts, summarize
 from cloze.pipeline.runners.fan_out import fan_out
 from cloze.pipeline.tokenizer import load
-from cloze.pipeline.tokenizer.tokenizer import Tokenizer, shared_tokenizer
+from cloze.pipeline.tokenizer.loading import shared_tokenizer
+from cloze.pipeline.tokenizer.tokenizer import Tokenizer
 
 MOST_SHARDS = 99_999
 # in a store: text of an intermediate file, and number of files if the text suffices for it

@@ -33,7 +33,7 @@ from cloze.pipeline.dataset.merge import (
 )
 from cloze.pipeline.dataset.pairings.segments import NO_LABEL
 from cloze.pipeline.dataset.rows import RowBlock, list_array, part_path, part_schema
-from cloze.pipeline.tokenizer.tokenizer import shared_tokenizer
+from cloze.pipeline.tokenizer.loading import shared_tokenizer
 
 HISTOGRAM_BINS = 16
 MOST_ROWS = 2048  # per record batch

@@ -9,6 +9,7 @@ from cloze.core.arrow import write_arrow
 from cloze.core.artifacts import artifact, fingerprints
 from cloze.core.stages.stage import BuildContext, StageResult
 from cloze.pipeline.corpus.write.shards import CorpusShards, fill_missing_columns, read_shard
+from cloze.pipeline.index.config import NAME, VERSION, IndexConfig
 from cloze.pipeline.index.passages import (
     PASSAGE_FILE,
     PASSAGES,
@@ -16,7 +17,6 @@ from cloze.pipeline.index.passages import (
     postings_name,
     shard_tables,
 )
-from cloze.pipeline.index.stage import STAGE, IndexConfig
 from cloze.pipeline.runners.fan_out import fan_out
 
 COLUMNS = ["key", "id", "title", "url", "licence", "sentences"]
@@ -106,7 +106,7 @@ def _earlier(
     if path is None:
         return {}, {}
     manifest = artifact.read_manifest(path)
-    settings = STAGE.name, STAGE.version, config.model_dump(mode="json")
+    settings = NAME, VERSION, config.model_dump(mode="json")
     if (manifest.stage, manifest.version, manifest.config) != settings:
         return {}, {}
     shards = {source: dict(counts) for source, counts in manifest.summary["sources"].items()}

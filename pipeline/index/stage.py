@@ -5,18 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from pydantic import Field
-
-from cloze.core.config import StageConfig
 from cloze.core.humanize import format_count
 from cloze.core.stages.stage import BuildContext, InputSpec, Stage, StageResult
-
-
-class IndexConfig(StageConfig):
-    """Options of the stage index."""
-
-    passage_words: int = Field(default=100, ge=1)
-    """Approximate words per passage; passages are whole sentences of one document."""
+from cloze.pipeline.index.config import NAME, VERSION, IndexConfig
 
 
 def _run(config: IndexConfig, build: BuildContext) -> StageResult:
@@ -40,8 +31,8 @@ def _headline(summary: Mapping[str, Any]) -> str:
 
 # Files: see `passages.py`.
 STAGE = Stage(
-    name="index",
-    version=2,  # 2: pairs of letters in scripts without spaces
+    name=NAME,
+    version=VERSION,
     config=IndexConfig,
     run=_run,
     inputs={

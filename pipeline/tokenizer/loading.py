@@ -6,7 +6,9 @@ with its merges (GPT-2 and RoBERTa), and a SentencePiece model (ALBERT).
 
 from __future__ import annotations
 
+import functools
 import json
+import os
 import posixpath
 import unicodedata
 from collections.abc import Mapping
@@ -191,6 +193,20 @@ def read(path: str, lowercase: bool | None = None) -> Tokenizer:
         "sentencepiece": _sentencepiece,
     }
     return Tokenizer.of(readers[files.format](files, lowercase), files.vocabulary)
+
+
+@functools.lru_cache(maxsize=2)
+def shared_tokenizer(path: str, fingerprint: str) -> Tokenizer:
+    """Return the tokenizer at `path`, loaded once per process and without threads of its own.
+
+    Raises:
+        DataError: the tokenizer does not have `fingerprint`.
+    """
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"
+    tokenizer = read(path)
+    if tokenizer.fingerprint != fingerprint:
+        raise DataError(f"{path} changed while the stage ran; run it again")
+    return tokenizer
 
 
 def _vocab_txt(files: TokenizerFiles, lowercase: bool | None) -> tokenizers.Tokenizer:

@@ -16,26 +16,28 @@ from typing import TYPE_CHECKING, Any
 
 from cloze.core import storage
 from cloze.pipeline.tokenizer.backends import MAX_WORD_CHARACTERS, PairFrame, albert_backend
-from cloze.pipeline.tokenizer.special import ALBERT, flatten_sequence
+from cloze.pipeline.tokenizer.special import ALBERT, SpecialTokens, flatten_sequence
 
 if TYPE_CHECKING:
-    from cloze.pipeline.tokenizer.tokenizer import Tokenizer
+    import tokenizers
 
 GENERIC = "PreTrainedTokenizerFast"
 ENDS = ("bos_token", "eos_token")
 
 
-def save(tokenizer: Tokenizer, directory: str) -> None:
-    """Write the tokenizer's files into `directory`, the same bytes for equal tokenizers."""
-    backend, special = tokenizer.backend, tokenizer.special
+def save(
+    backend: tokenizers.Tokenizer, special: SpecialTokens, frame: PairFrame, directory: str
+) -> None:
+    """Write a tokenizer's files into `directory`, the same bytes for equal tokenizers."""
+    description = json.loads(backend.to_str())
     names = {f"{role}_token": str(backend.id_to_token(i)) for role, i in asdict(special).items()}
     vocab: dict[str, int] = backend.get_vocab(with_added_tokens=True)
     config = _transformers_config(
-        tokenizer.description,
+        description,
         names,
-        framed_as_bert=tokenizer.pair_frame == PairFrame((special.sep,), True),
+        framed_as_bert=frame == PairFrame((special.sep,), True),
     )
-    model = tokenizer.description["model"]
+    model = description["model"]
     files = {}
     if model["type"] == "WordPiece":
         pieces = [""] * (max(vocab.values()) + 1)

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import itertools
 import json
-import os
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -19,7 +17,6 @@ import tokenizers
 from cloze.core.artifacts.artifact import canonical_json
 from cloze.core.errors import DataError
 from cloze.core.ragged import I64, offsets_of
-from cloze.pipeline.tokenizer import load
 from cloze.pipeline.tokenizer.backends import PairFrame, literal_backend, pair_frame
 from cloze.pipeline.tokenizer.saving import save
 from cloze.pipeline.tokenizer.special import (
@@ -30,21 +27,6 @@ from cloze.pipeline.tokenizer.special import (
     word_starts,
 )
 from cloze.pipeline.tokenizer.word_cache import WordCache, word_split_rule
-
-
-@functools.lru_cache(maxsize=2)
-def shared_tokenizer(path: str, fingerprint: str) -> Tokenizer:
-    """Return the tokenizer at `path`, loaded once per process and without threads of its own.
-
-    Raises:
-        DataError: the tokenizer does not have `fingerprint`.
-    """
-    os.environ["TOKENIZERS_PARALLELISM"] = "false"
-    tokenizer = load(path)
-    if tokenizer.fingerprint != fingerprint:
-        raise DataError(f"{path} changed while the stage ran; run it again")
-    return tokenizer
-
 
 # The tokenizer with its special tokens, word starts and encoders.
 
@@ -242,7 +224,7 @@ class Tokenizer:
 
     def save(self, directory: str) -> None:
         """Write files for `load` and transformers' `AutoTokenizer`; equal for equal tokenizers."""
-        save(self, directory)
+        save(self.backend, self.special, self.pair_frame, directory)
 
 
 def _trimmed(text: str, begin: int, end: int) -> tuple[int, int]:

@@ -20,7 +20,7 @@ from cloze.core.stages.execution import (
     Metadata,
     subtract_startup,
 )
-from cloze.pipeline.vocab.trainers import TRAINERS
+from cloze.pipeline.vocab.kinds import TRAINERS
 
 if TYPE_CHECKING:
     _TrainerOptions = StageConfig

@@ -15,7 +15,7 @@ from cloze.core.artifacts import artifact
 from cloze.core.errors import DataError, UsageError
 from cloze.core.stages.stage import BuildContext, InputSpec, Stage, StageResult
 from cloze.pipeline.vocab.config import COSTS, CompareConfig, VocabConfig
-from cloze.pipeline.vocab.trainers import TRAINERS
+from cloze.pipeline.vocab.kinds import TRAINERS
 
 if TYPE_CHECKING:
     from cloze.pipeline.tokenizer.tokenizer import Tokenizer

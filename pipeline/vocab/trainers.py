@@ -1,11 +1,10 @@
-"""Trainers of WordPiece, byte-level BPE, Unigram and word vocabularies, and their table.
+"""Trainers of WordPiece, byte-level BPE, Unigram and word vocabularies.
 
-The same text gives the same bytes in every process. Light, because configs import it: the trainers
-import their libraries when they are called.
+The same text gives the same bytes in every process.
 
-A new kind is one module and one row in `TRAINERS`. The module has a function `(texts, options, *,
-size, lowercase, strip_accents) -> tokenizers.Tokenizer` and, if the kind has options of its own, a
-subclass of `cloze.core.options.Options`.
+A new kind is one module and one row in `TRAINERS` (kinds.py). The module has a function `(texts,
+options, *, size, lowercase, strip_accents) -> tokenizers.Tokenizer` and, if the kind has options of
+its own, a subclass of `cloze.core.options.Options`.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterator
 from itertools import accumulate
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from cloze.core.errors import DataError, UsageError
 
@@ -29,27 +28,6 @@ if TYPE_CHECKING:
     from cloze.pipeline.vocab.config import VocabConfig
 
 Texts = Callable[[], Iterator[str]]  # a new iterator over the documents, in any order
-
-
-class TokenizerTrainer(NamedTuple):
-    """A kind of vocabulary, a row of `TRAINERS`."""
-
-    function: str  # `module:function`
-    size: int  # size of the family's own vocabulary
-    lowercase: bool  # the family lowercases text
-    options: str | None = None  # `module:class`
-
-
-TRAINERS = {
-    # BERT
-    "wordpiece": TokenizerTrainer("cloze.pipeline.vocab.trainers:train_wordpiece", 30522, True),
-    # RoBERTa: byte-level
-    "bpe": TokenizerTrainer("cloze.pipeline.vocab.trainers:train_bpe", 50265, False),
-    # ALBERT
-    "unigram": TokenizerTrainer("cloze.pipeline.vocab.trainers:train_unigram", 30000, True),
-    # static vectors and ELMo: whole words
-    "words": TokenizerTrainer("cloze.pipeline.vocab.trainers:count_vocabulary", 100_000, False),
-}
 
 
 # Word counts and alphabets.

@@ -145,7 +145,7 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Program:
         '"signs": "cloze.model.train.optimizers.signs:OPTIMIZER",',
     )
     found.add_line(
-        "model/train/loop/schedules.py", "SCHEDULES: dict[str, ScheduleKind] = {", SCHEDULE
+        "model/train/spec/schedules.py", "SCHEDULES: dict[str, ScheduleKind] = {", SCHEDULE
     )
     found.write("flows/commands/greet.py", VERB)
     row = '"greet": "Say hello to NAME.",'

@@ -14,8 +14,9 @@ from cloze.core.errors import ClozeError, StoppedError
 from cloze.model import checkpoint
 from cloze.model.train.engines.torch import TorchEngine
 from cloze.model.train.evaluate import heldout
-from cloze.model.train.loop.interfaces import EvaluationInterrupted
 from cloze.model.train.resume import state
+from cloze.model.train.spec.interfaces import EvaluationInterrupted
+from cloze.model.train.spec.progress import TrainerState
 from tests.faults import worker
 from tests.faults.test_hangs import Listener, train
 from tests.model.datasets import lines, write_dataset
@@ -46,7 +47,7 @@ def poisoned(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     return monkeypatch
 
 
-def progress(run: Here) -> state.TrainerState:
+def progress(run: Here) -> TrainerState:
     return state.read(str(run.checkpoint)).progress
 
 

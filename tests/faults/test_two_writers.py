@@ -45,9 +45,10 @@ from cloze.flows.launch.slurm import launcher as slurm
 from cloze.model import checkpoint
 from cloze.model.tensors import write_tensors
 from cloze.model.train.distributed import World
-from cloze.model.train.loop.interfaces import START
-from cloze.model.train.loop.train_spec import CheckpointMetadata
 from cloze.model.train.resume import saving, state
+from cloze.model.train.spec.interfaces import START
+from cloze.model.train.spec.progress import RunInfo, TrainerState
+from cloze.model.train.spec.train_spec import CheckpointMetadata
 from tests.flows.toy import STAGE, ToyConfig
 from tests.model.datasets import write_dataset
 from tests.model.train.ranks import config, digests, here
@@ -136,16 +137,14 @@ class Rank:
         if self.saver is None:
             resumed = state.resume(self.path, FINGERPRINT, world, [])
             self.step = 0 if resumed is None else resumed.progress.step
-            run = state.RunInfo(
+            run = RunInfo(
                 fingerprint=FINGERPRINT, build="b", config={}, precision="fp32", compiled=False,
                 engine="torch", zero=0,
                 packages={}, start_position=START, data="d",
             )  # fmt: skip
             saved = CheckpointMetadata(model=tiny_config(), heads={}, tokenizer=self.tokenizer)
             self.saver = saving.CheckpointSaver(self.path, world, saved=saved, run=run, keep=1000)
-        self.saver.save_async(
-            state.TrainerState(step=self.step + 1), frozenset(), Tensors(self.number)
-        )
+        self.saver.save_async(TrainerState(step=self.step + 1), frozenset(), Tensors(self.number))
         self.step += 1
 
 

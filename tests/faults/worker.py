@@ -19,7 +19,7 @@ import torch
 from cloze.core.stages.worker import main
 from cloze.model.train.evaluate import scoring
 from cloze.model.train.loop.data import DatasetSource
-from cloze.model.train.loop.interfaces import MicroBatch, StepBatches
+from cloze.model.train.spec.interfaces import MicroBatch, StepBatches
 
 FAULT = "CLOZE_TEST_FAULT"
 POISON = "poison"

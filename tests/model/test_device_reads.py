@@ -26,8 +26,8 @@ from cloze.model.tasks.formats.texts import LabelledTexts
 from cloze.model.tasks.heads import FrozenNetwork
 from cloze.model.tasks.options import Frozen
 from cloze.model.tasks.predict import FinetunedModel
+from cloze.model.train.device_scalars import BEHIND, AsyncCopy, read_async
 from cloze.model.train.distributed import World
-from cloze.model.train.engines.device_scalars import BEHIND, AsyncCopy, read_async
 from cloze.model.train.evaluate.heldout import evaluate
 from cloze.model.train.setup import prepare
 from cloze.model.use import embed as embedding

@@ -12,7 +12,8 @@ from torch import Tensor
 
 from cloze.core.errors import DataError
 from cloze.model.tensors import LazyTensors, TensorSlice, part_name, write_tensors
-from cloze.model.train.engines.gradients import assign_owners, own_slices
+from cloze.model.train.distributed import assign_owners
+from cloze.model.train.engines.gradients import own_slices
 
 STATE = {
     "table": torch.arange(35.0).view(7, 5),

@@ -30,7 +30,7 @@ from cloze.model.tasks.kinds.choice import ENDINGS
 from cloze.model.tasks.source import EpochSource
 from cloze.model.tasks.table import load_task
 from cloze.model.tasks.task import encoded
-from cloze.model.train.loop.train_spec import TrainingHyperparameters
+from cloze.model.train.spec.train_spec import TrainingHyperparameters
 from cloze.pipeline import tokenizer
 from tests.model.tasks.stages import finetune
 from tests.parity.families import their_inputs, transformers

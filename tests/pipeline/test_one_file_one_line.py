@@ -104,7 +104,7 @@ LINES = {
         '"regular": lambda: {"pairing": "heads", "masking": "every", "mask_share": 1.0, '
         '"random_share": 0.0, "mask_copies": 1, "every": 4},',
     ),
-    "vocab/trainers.py": (
+    "vocab/kinds.py": (
         "TRAINERS = {\n",
         '"letters": TokenizerTrainer("cloze.pipeline.vocab.letters:train", 70, True, '
         '"cloze.pipeline.vocab.letters:LettersOptions"),',

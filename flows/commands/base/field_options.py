@@ -125,13 +125,13 @@ OPTION_OF = {  # repeatable options use the singular of the field's name, except
 }
 TABLES = {  # tables of a field's valid names
     "optimizer": NameOf("cloze.model.train.optimizers:OPTIMIZERS"),
-    "schedule": NameOf("cloze.model.train.loop.schedules:SCHEDULES"),
+    "schedule": NameOf("cloze.model.train.spec.schedules:SCHEDULES"),
     "launcher": NameOf("cloze.flows.launch.protocol:LAUNCHERS"),
     "recipe": NameOf("cloze.pipeline.dataset.recipes:RECIPES"),
     "pairing": NameOf("cloze.pipeline.dataset.pairings.registry:PAIRINGS"),
     "masking": NameOf("cloze.pipeline.dataset.masking.registry:RULES"),
     "random_from": NameOf("cloze.pipeline.dataset.masking.registry:RANDOM_FROM"),
-    "kind": NameOf("cloze.pipeline.vocab.trainers:TRAINERS"),
+    "kind": NameOf("cloze.pipeline.vocab.kinds:TRAINERS"),
     "task": NameOf("cloze.model.tasks.table:TASKS"),
     "test_on": NameOf("cloze.model.tasks.table:TASKS"),
     "model": NameOf("cloze.model.families.registry:presets", "PRESET"),

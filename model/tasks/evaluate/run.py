@@ -12,7 +12,7 @@ import torch
 from cloze.core.processes import peak_memory
 from cloze.core.stages.stage import BuildContext, StageResult, inputs_of_role
 from cloze.model import hardware
-from cloze.model.tasks.evaluate.stage import EvaluateConfig
+from cloze.model.tasks.evaluate.config import EvaluateConfig
 from cloze.model.tasks.files import METRICS, NOTES, write_json
 from cloze.model.tasks.notes import split_notes
 from cloze.model.tasks.predict import FinetunedModel, predict_ensemble

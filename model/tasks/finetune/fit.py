@@ -19,9 +19,10 @@ from cloze.model.checkpoint import LoadedCheckpoint
 from cloze.model.families.smaller import is_layer_matrix
 from cloze.model.layers.bilm import spell_words
 from cloze.model.layers.encoder import compile_layers, enable_activation_checkpointing
-from cloze.model.tasks.auxiliary import AuxiliarySource, add_auxiliary, without_auxiliary
+from cloze.model.tasks.auxiliary import add_auxiliary, without_auxiliary
+from cloze.model.tasks.auxiliary_source import AuxiliarySource
 from cloze.model.tasks.encode import groups_of
-from cloze.model.tasks.finetune.stage import FinetuneConfig
+from cloze.model.tasks.finetune.config import FinetuneConfig
 from cloze.model.tasks.heads import FrozenNetwork, check_frozen, new_network, trained_network
 from cloze.model.tasks.kinds.rag import RagNetwork, Retrieval
 from cloze.model.tasks.predict import DevEvaluator, predict_split
@@ -29,21 +30,9 @@ from cloze.model.tasks.source import TaskObjective, source_of
 from cloze.model.tasks.table import load_task, merge_options
 from cloze.model.tasks.task import Ints, Split, Task, TaskMetadata
 from cloze.model.tasks.teacher import TaskTeacher
-from cloze.model.train import engines
 from cloze.model.train.compile_policy import recorded_decision
 from cloze.model.train.distributed import StopRequest, World
 from cloze.model.train.loop.loop import train
-from cloze.model.train.loop.schedules import Schedule, StepDuration
-from cloze.model.train.loop.train_spec import (
-    CheckpointMetadata,
-    CheckpointSpec,
-    DataSpec,
-    ExecutionSpec,
-    LoggingSpec,
-    TrainingHyperparameters,
-    TrainingResult,
-    TrainSpec,
-)
 from cloze.model.train.optimizers.parameters import (
     freeze_unused,
     gradual_unfreezing,
@@ -57,6 +46,18 @@ from cloze.model.train.plan.estimates import (
 )
 from cloze.model.train.precision import Precision, resolve_for_run
 from cloze.model.train.resume import state
+from cloze.model.train.spec.engine_choice import EngineConfig, choose_engine
+from cloze.model.train.spec.schedules import Schedule, StepDuration
+from cloze.model.train.spec.train_spec import (
+    CheckpointMetadata,
+    CheckpointSpec,
+    DataSpec,
+    ExecutionSpec,
+    LoggingSpec,
+    TrainingHyperparameters,
+    TrainingResult,
+    TrainSpec,
+)
 
 SPREAD = 8  # samples, see `spread`
 LINES, MOST_STEPS = 100, 100  # log entries per training, and maximum steps between two
@@ -204,7 +205,7 @@ def prepare(
     parameters = sum(parameter.numel() for parameter in network.parameters())
     checkpoint_count = execution.keep_checkpoints + config.selects_best
     world.decide_on_rank_zero(lambda: micro_batch.check_disk(path, parameters, checkpoint_count))
-    engine = engines.choose_engine(
+    engine = choose_engine(
         execution.engine,
         execution.zero,
         world.size,
@@ -299,7 +300,7 @@ def prepare(
     return training, resumed
 
 
-def keep_zeros(network: nn.Module, optimizer: str, engine: engines.EngineConfig) -> None:
+def keep_zeros(network: nn.Module, optimizer: str, engine: EngineConfig) -> None:
     """Make the gradient zero where a weight of a layer's matrix is; it then stays zero.
 
     Raises:
@@ -336,7 +337,7 @@ def _flops_per_token(setup: FinetuneSetup, attended: float) -> float:
 
 
 def _compiled(
-    setup: FinetuneSetup, recorded: bool | None, engine: engines.EngineConfig, notes: list[str]
+    setup: FinetuneSetup, recorded: bool | None, engine: EngineConfig, notes: list[str]
 ) -> bool:
     """Return True if the encoder's layers are compiled: if they can be, as recorded or requested.
 
@@ -370,7 +371,7 @@ def spread(numbers: Ints, lengths: Ints) -> Ints:
 def _plan(
     setup: FinetuneSetup,
     objective: TaskObjective,
-    engine: engines.EngineConfig,
+    engine: EngineConfig,
     precision: Precision,
     path: str,
     notes: list[str],

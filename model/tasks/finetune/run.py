@@ -12,8 +12,8 @@ from cloze.core.stages.stage import BuildContext, Reporter, StageResult
 from cloze.model import checkpoint
 from cloze.model.objectives.distill_options import DistillOptions
 from cloze.model.tasks.files import METRICS, NOTES, write_json
+from cloze.model.tasks.finetune.config import SPLITS, FinetuneConfig
 from cloze.model.tasks.finetune.fit import FinetuneResult, FinetuneSetup, fit
-from cloze.model.tasks.finetune.stage import SPLITS, FinetuneConfig
 from cloze.model.tasks.finetune.start import starting_point
 from cloze.model.tasks.kinds.rag import RETRIEVAL, VECTORS, load_retrieval
 from cloze.model.tasks.kinds.text_to_text import TextToText

@@ -16,7 +16,7 @@ from cloze.model.checkpoint import LoadedCheckpoint
 from cloze.model.families.config import ModelConfig
 from cloze.model.families.models import new_backbone
 from cloze.model.families.registry import model_config
-from cloze.model.tasks.finetune.stage import FinetuneConfig
+from cloze.model.tasks.finetune.config import FinetuneConfig
 from cloze.model.train.distributed import World
 from cloze.pipeline import tokenizer
 from cloze.pipeline.tokenizer.tokenizer import Tokenizer

@@ -20,11 +20,11 @@ from cloze.model.families.models import Backbone
 from cloze.model.layers.batch import Batch, extend
 from cloze.model.tasks import metrics
 from cloze.model.tasks.encode import TextSamples, framed
+from cloze.model.tasks.files import write_rows
 from cloze.model.tasks.formats.choices import Choices, read_choices
 from cloze.model.tasks.formats.tables import describe_columns
 from cloze.model.tasks.heads import SequenceClassifier
 from cloze.model.tasks.options import ChoiceOptions, TaskOptions
-from cloze.model.tasks.predict import write_rows
 from cloze.model.tasks.task import (
     Figures,
     Ints,

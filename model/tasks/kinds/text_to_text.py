@@ -31,12 +31,12 @@ from cloze.model.layers.encoder_decoder import BeamSearch, EncoderDecoder, gener
 from cloze.model.objectives.denoising import target_loss
 from cloze.model.tasks import text_metrics
 from cloze.model.tasks.encode import TextSamples, encode
+from cloze.model.tasks.files import write_rows
 from cloze.model.tasks.formats.tables import describe_columns
 from cloze.model.tasks.formats.texts import TextExamples, read_rows, shared_fields
 from cloze.model.tasks.kinds.rag import RETRIEVAL, RagNetwork, marginal_loss
 from cloze.model.tasks.metrics import mean_interval
 from cloze.model.tasks.options import TaskOptions, TextToTextOptions
-from cloze.model.tasks.predict import write_rows
 from cloze.model.tasks.task import Figures, Ints, Loss, Samples, Task, TaskMetadata
 from cloze.pipeline.tokenizer.tokenizer import Tokenizer
 

@@ -22,6 +22,7 @@ from cloze.model.families.config import ModelConfig
 from cloze.model.families.models import Backbone
 from cloze.model.tasks import metrics
 from cloze.model.tasks.encode import TextSamples, encode
+from cloze.model.tasks.files import write_rows
 from cloze.model.tasks.formats.tables import describe_columns
 from cloze.model.tasks.formats.texts import (
     LabelledTexts,
@@ -37,7 +38,6 @@ from cloze.model.tasks.options import (
     TaskOptions,
     TextOptions,
 )
-from cloze.model.tasks.predict import write_rows
 from cloze.model.tasks.task import Figures, Loss, Samples, Task, TaskMetadata
 from cloze.model.tasks.teacher import soft_loss
 from cloze.pipeline.tokenizer.tokenizer import Tokenizer

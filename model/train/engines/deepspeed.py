@@ -15,13 +15,10 @@ from torch import Tensor, distributed, nn
 
 from cloze.model.layers.batch import Batch
 from cloze.model.tensors import LazyTensors, TensorSlice, copy_module_tensors, raise_mismatch
-from cloze.model.train.distributed import World, single_process_group
-from cloze.model.train.engines import EngineConfig
+from cloze.model.train.device_scalars import LossScale
+from cloze.model.train.distributed import World, assign_owners, single_process_group
 from cloze.model.train.engines.deepspeed_setup import ds_config, import_deepspeed
-from cloze.model.train.engines.device_scalars import LossScale
-from cloze.model.train.engines.gradients import assign_owners, own_tensors
-from cloze.model.train.loop.interfaces import TrainModule
-from cloze.model.train.loop.train_spec import TrainingHyperparameters
+from cloze.model.train.engines.gradients import own_tensors
 from cloze.model.train.optimizers import optimizer_kind
 from cloze.model.train.optimizers.parameters import (
     FlatShard,
@@ -32,6 +29,9 @@ from cloze.model.train.optimizers.parameters import (
     set_learning_rate,
     trained_parameters,
 )
+from cloze.model.train.spec.engine_choice import EngineConfig
+from cloze.model.train.spec.interfaces import TrainModule
+from cloze.model.train.spec.train_spec import TrainingHyperparameters
 
 
 def engine(

@@ -11,9 +11,8 @@ from typing import Any
 
 from torch import Tensor, distributed
 
-from cloze.model.train.engines import EngineConfig
-from cloze.model.train.loop.train_spec import TrainingHyperparameters
-from cloze.model.train.plan.estimates import BUCKET_NUMBERS
+from cloze.model.train.spec.engine_choice import BUCKET_NUMBERS, EngineConfig
+from cloze.model.train.spec.train_spec import TrainingHyperparameters
 
 CPU_BUCKET_NUMBERS = 1 << 20
 

@@ -34,11 +34,8 @@ from torch.distributed.tensor import DTensor
 
 from cloze.model.layers.encoder import Encoder
 from cloze.model.tensors import TensorSlice, raise_mismatch
-from cloze.model.train.distributed import single_process_group
-from cloze.model.train.engines import EngineConfig
-from cloze.model.train.engines.gradients import assign_owners
+from cloze.model.train.distributed import assign_owners, single_process_group
 from cloze.model.train.engines.torch import TorchEngine
-from cloze.model.train.loop.train_spec import TrainingHyperparameters
 from cloze.model.train.optimizers.parameters import (
     FlatShard,
     TensorExtent,
@@ -46,6 +43,8 @@ from cloze.model.train.optimizers.parameters import (
     gradient_norm,
 )
 from cloze.model.train.precision import DTYPES
+from cloze.model.train.spec.engine_choice import EngineConfig
+from cloze.model.train.spec.train_spec import TrainingHyperparameters
 
 
 class FSDPEngine(TorchEngine):

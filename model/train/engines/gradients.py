@@ -10,7 +10,7 @@ divided by global counts.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from torch import Tensor, distributed, nn
@@ -18,9 +18,8 @@ from torch import Tensor, distributed, nn
 from cloze.core.processes import HeartbeatWriter, RankPhase
 from cloze.model.data.sampler import shard_range
 from cloze.model.tensors import TensorSlice
-from cloze.model.train.monitor.throughput import TimeBreakdown
-
-K = TypeVar("K", int, str)
+from cloze.model.train.distributed import assign_owners
+from cloze.model.train.throughput import TimeBreakdown
 
 # As in torch: large enough for the network's bandwidth, small enough to start early.
 BUCKET_BYTES = 25 << 20
@@ -119,15 +118,6 @@ def _views(flat: Tensor, bucket: Sequence[nn.Parameter]) -> list[Tensor]:
     """Return views of the flat tensor in the shapes of the bucket's parameters."""
     pieces = torch.split(flat, [parameter.numel() for parameter in bucket])
     return [view.view_as(parameter) for view, parameter in zip(pieces, bucket, strict=True)]
-
-
-def assign_owners(sizes: Mapping[K, int], ranks: int) -> dict[K, int]:
-    """Assign each tensor to a rank: the largest first, each to the least loaded rank."""
-    loads, owners = [0] * ranks, dict[K, int]()
-    for name in sorted(sizes, key=lambda name: (-sizes[name], name)):
-        owners[name] = loads.index(min(loads))
-        loads[owners[name]] += sizes[name]
-    return owners
 
 
 def own_tensors(

@@ -17,7 +17,7 @@ from torch.optim import Optimizer
 
 from cloze.model.layers.batch import Batch
 from cloze.model.tensors import LazyTensors, TensorSlice
-from cloze.model.train.engines.device_scalars import LossScale
+from cloze.model.train.device_scalars import LossScale
 from cloze.model.train.optimizers.parameters import TensorExtent
 
 

@@ -15,12 +15,9 @@ from torch import Tensor, distributed, nn
 
 from cloze.model.layers.batch import Batch
 from cloze.model.tensors import LazyTensors, TensorSlice, copy_into
+from cloze.model.train.device_scalars import LossScale
 from cloze.model.train.distributed import World
-from cloze.model.train.engines import EngineConfig
-from cloze.model.train.engines.device_scalars import LossScale
 from cloze.model.train.engines.gradients import GradientReducer, own_slices, own_tensors
-from cloze.model.train.loop.interfaces import TrainModule
-from cloze.model.train.loop.train_spec import TrainingHyperparameters
 from cloze.model.train.optimizers import optimizer_kind
 from cloze.model.train.optimizers.parameters import (
     TensorExtent,
@@ -33,6 +30,9 @@ from cloze.model.train.optimizers.parameters import (
     trained_parameters,
 )
 from cloze.model.train.precision import DTYPES
+from cloze.model.train.spec.engine_choice import EngineConfig
+from cloze.model.train.spec.interfaces import TrainModule
+from cloze.model.train.spec.train_spec import TrainingHyperparameters
 
 
 class TorchEngine:

@@ -35,8 +35,8 @@ from cloze.model.layers.batch import Batch
 from cloze.model.objectives.losses import BANDS
 from cloze.model.train.distributed import World
 from cloze.model.train.evaluate.scoring import PretrainModule
-from cloze.model.train.loop.interfaces import EvaluationInterrupted
-from cloze.model.train.loop.schedules import BatchSizeSchedule, ScheduleProgress
+from cloze.model.train.spec.interfaces import EvaluationInterrupted
+from cloze.model.train.spec.schedules import BatchSizeSchedule, ScheduleProgress
 from cloze.pipeline.tokenizer.special import SpecialTokens
 
 BAND_ROWS = 4096  # training rows in which tokens are counted
@@ -231,7 +231,7 @@ class EvaluationSchedule:
 
 @dataclass(slots=True, kw_only=True)
 class HeldoutEvaluator:
-    """The evaluator of a pretraining; see `cloze.model.train.loop.interfaces.Evaluator`.
+    """The evaluator of a pretraining; see `cloze.model.train.spec.interfaces.Evaluator`.
 
     Attributes:
         heldout: all rows that may be scored.

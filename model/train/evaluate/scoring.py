@@ -15,9 +15,9 @@ from cloze.model.layers.cross_entropy import VocabularyHead, enable_lazy_logits
 from cloze.model.layers.encoder import compile_layers
 from cloze.model.objectives import LossSum, objectives, total_loss
 from cloze.model.objectives.distillation import Comparison
-from cloze.model.train.loop.interfaces import TrainModule
 from cloze.model.train.precision import Precision, autocast
 from cloze.model.train.resume.initialization import Teacher
+from cloze.model.train.spec.interfaces import TrainModule
 
 
 class PretrainModule(TrainModule):

@@ -34,9 +34,9 @@ from cloze.model.data.shards import RowTable, ShardedRows, verify
 from cloze.model.objectives import CAUSAL, share_left_to_right
 from cloze.model.train.config import PretrainConfig
 from cloze.model.train.distributed import World
-from cloze.model.train.loop.interfaces import START, MicroBatch, StartPosition, StepBatches
-from cloze.model.train.loop.schedules import BatchSizeSchedule, StepDuration
 from cloze.model.train.plan.micro_batch import micro_batch_ranges
+from cloze.model.train.spec.interfaces import START, MicroBatch, StartPosition, StepBatches
+from cloze.model.train.spec.schedules import BatchSizeSchedule, StepDuration
 from cloze.pipeline.dataset.schema import DatasetInfo
 
 TOKENIZER = "tokenizer"
@@ -270,7 +270,7 @@ def objective_weights(names: Sequence[str], directions: AttentionModes) -> dict[
 class DatasetSource:
     """The rows of a dataset as batches, divided among the ranks and then into micro-batches.
 
-    Implements `cloze.model.train.loop.interfaces.BatchSource`.
+    Implements `cloze.model.train.spec.interfaces.BatchSource`.
 
     Attributes:
         shards: the rows.

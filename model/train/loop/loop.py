@@ -22,14 +22,12 @@ from cloze.core.processes import RankPhase
 from cloze.core.stages.stage import BuildContext, Reporter
 from cloze.model.data.batch import Prefetch
 from cloze.model.train.distributed import StopRequest, World
-from cloze.model.train.loop.interfaces import EvaluationInterrupted
 from cloze.model.train.loop.rollback import (
     RollbackRequired,
     all_weights_finite,
     pass_over,
     roll_back,
 )
-from cloze.model.train.loop.schedules import ScheduleProgress
 from cloze.model.train.loop.steps import (
     LocalRequests,
     PreparedStep,
@@ -39,15 +37,18 @@ from cloze.model.train.loop.steps import (
     prepare,
     sync_steps,
 )
-from cloze.model.train.loop.train_spec import TrainingResult, TrainSpec
 from cloze.model.train.loop.triggers import StepTriggers
 from cloze.model.train.monitor.cost import CostMeter, cost_metrics
 from cloze.model.train.monitor.log import TrainingReporter, memory
 from cloze.model.train.monitor.profiler import Profiler
-from cloze.model.train.monitor.throughput import Throughput
 from cloze.model.train.monitor.watchdog import ShutdownTimeEstimator, StepTimer
 from cloze.model.train.resume import state
 from cloze.model.train.resume.saving import CheckpointSaver
+from cloze.model.train.spec.interfaces import EvaluationInterrupted
+from cloze.model.train.spec.progress import RunInfo, TrainerState
+from cloze.model.train.spec.schedules import ScheduleProgress
+from cloze.model.train.spec.train_spec import TrainingResult, TrainSpec
+from cloze.model.train.throughput import Throughput
 
 POSITION = "position"
 # Prefix of evaluation metrics; those of the EMA begin with `heldout_ema_`.
@@ -89,7 +90,7 @@ class _TrainingLoop:
     ) -> None:
         execution = build.execution
         self.training, self.world, self.stop = training, world, stop
-        self.progress = state.TrainerState() if resumed is None else resumed.progress
+        self.progress = TrainerState() if resumed is None else resumed.progress
         self.triggers = StepTriggers(training, execution)
         self.reporter = TrainingReporter(training, world, report, self._position)
         self.results = StepResults(training, world, self.reporter)
@@ -380,9 +381,9 @@ class _TrainingLoop:
         )
 
 
-def _run_info(training: TrainSpec, build: BuildContext) -> state.RunInfo:
+def _run_info(training: TrainSpec, build: BuildContext) -> RunInfo:
     engine = training.execution.engine
-    return state.RunInfo(
+    return RunInfo(
         fingerprint=build.fingerprint,
         build=build.build_id,
         config=training.config,

@@ -24,10 +24,11 @@ from cloze.core.errors import ClozeError, DataError
 from cloze.model import checkpoint
 from cloze.model.train.distributed import World
 from cloze.model.train.loop.data import DatasetSource
-from cloze.model.train.loop.interfaces import BatchSource, StepBatches
-from cloze.model.train.loop.train_spec import TrainSpec
 from cloze.model.train.monitor.log import JsonlLog
 from cloze.model.train.resume import state
+from cloze.model.train.spec.interfaces import BatchSource, StepBatches
+from cloze.model.train.spec.progress import TrainerState
+from cloze.model.train.spec.train_spec import TrainSpec
 
 FEW = 12  # maximum number of rows named in a message
 
@@ -88,7 +89,7 @@ class RollbackRequired(Exception):
 def roll_back(
     request: RollbackRequired,
     training: TrainSpec,
-    progress: state.TrainerState,
+    progress: TrainerState,
     world: World,
     skips: JsonlLog,
 ) -> tuple[state.ResumeState, str]:

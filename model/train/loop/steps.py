@@ -24,16 +24,17 @@ from torch import Tensor
 from cloze.core import random_keys
 from cloze.core.processes import RankPhase
 from cloze.model.data.batch import TokenCounts, move, pin, sizes
+from cloze.model.train.device_scalars import LEAST, AsyncScalar, to_device_async
 from cloze.model.train.distributed import World
-from cloze.model.train.engines import create_engine
-from cloze.model.train.engines.device_scalars import LEAST, AsyncScalar, to_device_async
-from cloze.model.train.loop.interfaces import BatchSource, MicroBatch, StepBatches
+from cloze.model.train.engines.create import create_engine
 from cloze.model.train.loop.rollback import RollbackRequired
-from cloze.model.train.loop.train_spec import TrainSpec
 from cloze.model.train.monitor.gradient_norms import GradientNorms
 from cloze.model.train.monitor.log import SKIPPED, MetricWindow, TrainingReporter
 from cloze.model.train.optimizers.parameters import ema_decay_at
-from cloze.model.train.resume.state import ResumeState, TrainerState
+from cloze.model.train.resume.state import ResumeState
+from cloze.model.train.spec.interfaces import BatchSource, MicroBatch, StepBatches
+from cloze.model.train.spec.progress import TrainerState
+from cloze.model.train.spec.train_spec import TrainSpec
 
 _DROPOUT = 3  # random stream, distinct from the sampler's and the weights'
 
@@ -79,7 +80,7 @@ class LocalRequests:
     Attributes:
         stop: True to stop.
         save: True to save a checkpoint; polled on rank 0.
-        fix: fixes the last step; called on rank 0, see `cloze.model.train.loop.schedules.Duration`.
+        fix: fixes the last step; called on rank 0, see `cloze.model.train.spec.schedules.Duration`.
         over: True if the newest step is the last one, which all ranks know without a message.
     """
 

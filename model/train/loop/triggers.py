@@ -10,9 +10,9 @@ import time
 
 from cloze.core.stages.execution import Execution
 from cloze.model.train.config import TENTHS
-from cloze.model.train.loop.schedules import ROUNDING, ScheduleProgress
-from cloze.model.train.loop.train_spec import TrainSpec
-from cloze.model.train.resume.state import TrainerState
+from cloze.model.train.spec.progress import TrainerState
+from cloze.model.train.spec.schedules import ROUNDING, ScheduleProgress
+from cloze.model.train.spec.train_spec import TrainSpec
 
 SAVE_SECONDS = 600.0  # between checkpoints, without `checkpoint_every`
 LINES = 100  # log lines of a training with an unknown number of steps

@@ -27,8 +27,8 @@ from cloze.core.errors import naming
 from cloze.core.processes import peak_memory
 from cloze.core.stages.stage import Reporter
 from cloze.model.train.distributed import World
-from cloze.model.train.loop.train_spec import TrainSpec
 from cloze.model.train.resume import state
+from cloze.model.train.spec.train_spec import TrainSpec
 
 METRICS, SKIPPED, COST = "metrics.jsonl", "skipped.jsonl", "cost.jsonl"
 GB = 1e9

@@ -20,7 +20,7 @@ from torch import nn
 from cloze.core.processes import RankPhase
 from cloze.core.stages.stage import Reporter
 from cloze.model.train.distributed import World
-from cloze.model.train.monitor.throughput import Part
+from cloze.model.train.throughput import Part
 
 T = TypeVar("T")
 

@@ -20,7 +20,7 @@ from cloze.core.errors import did_you_mean
 if TYPE_CHECKING:
     from torch.optim import Optimizer
 
-    from cloze.model.train.loop.train_spec import TrainingHyperparameters
+    from cloze.model.train.spec.train_spec import TrainingHyperparameters
 
 OPTIMIZERS: dict[str, str] = {
     "adamw": "cloze.model.train.optimizers.adam:ADAMW",

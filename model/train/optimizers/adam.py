@@ -15,8 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, distributed
 
-from cloze.model.train.engines.device_scalars import to_device_async
-from cloze.model.train.loop.train_spec import TrainingHyperparameters
+from cloze.model.train.device_scalars import to_device_async
 from cloze.model.train.optimizers import OptimizerSpec
 from cloze.model.train.optimizers.parameters import (
     FlatShard,
@@ -24,6 +23,7 @@ from cloze.model.train.optimizers.parameters import (
     collective_device,
     squares,
 )
+from cloze.model.train.spec.train_spec import TrainingHyperparameters
 
 
 def adamw(

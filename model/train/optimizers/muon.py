@@ -10,9 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor, distributed
 
-from cloze.model.train.engines.device_scalars import to_device_async
-from cloze.model.train.engines.gradients import assign_owners
-from cloze.model.train.loop.train_spec import TrainingHyperparameters
+from cloze.model.train.device_scalars import to_device_async
+from cloze.model.train.distributed import assign_owners
 from cloze.model.train.optimizers import OptimizerSpec
 from cloze.model.train.optimizers.adam import adamw, zero_if_nonfinite
 from cloze.model.train.optimizers.parameters import (
@@ -23,6 +22,7 @@ from cloze.model.train.optimizers.parameters import (
     squares,
 )
 from cloze.model.train.precision import DTYPES
+from cloze.model.train.spec.train_spec import TrainingHyperparameters
 
 STEPS = 5
 # Steepest at 0; five steps bring a singular value to between about 0.7 and 1.2.

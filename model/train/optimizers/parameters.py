@@ -17,9 +17,9 @@ from torch import Tensor, distributed, nn
 
 from cloze.model.layers.batch import Batch
 from cloze.model.tensors import LazyTensors
-from cloze.model.train.loop.interfaces import TrainModule
-from cloze.model.train.loop.train_spec import TrainingHyperparameters, from_start
 from cloze.model.train.optimizers import OptimizerSpec, optimizer_kind
+from cloze.model.train.spec.interfaces import TrainModule
+from cloze.model.train.spec.train_spec import TrainingHyperparameters, from_start
 
 # Values summed in fp32 at once: over the 23 million of a word table, a CPU's norm is off by 0.1 to
 # 0.7 %.

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from cloze.core.artifacts.artifact import read_manifest
 from cloze.core.stages.execution import (
     CostEstimate,
     CostModel,
@@ -23,9 +24,8 @@ from cloze.model import hardware
 from cloze.model.families.config import ModelConfig
 from cloze.model.families.registry import model_config
 from cloze.model.objectives import share_left_to_right
-from cloze.model.train import dial
 from cloze.model.train.config import PretrainConfig
-from cloze.model.train.engines import STAGES
+from cloze.model.train.dial import RULES
 from cloze.model.train.plan import estimates
 from cloze.model.train.plan.estimates import (
     FORWARD,
@@ -33,6 +33,8 @@ from cloze.model.train.plan.estimates import (
     WEIGHT_BYTES,
     ComputeOptions,
 )
+from cloze.model.train.plan.sizing import describe_size, resolve_size
+from cloze.model.train.spec.engine_choice import STAGES
 
 # Seconds for torch, the process group, the model, and the last checkpoint's hash.
 START = {"cpu": 12.0, "cuda": 25.0}
@@ -181,6 +183,36 @@ def row_tokens(data: Metadata) -> float:
     return float(data.get("mean_length") or FULL * int(data.get("length") or 128))
 
 
+def size_for_run(
+    config: PretrainConfig,
+    inputs: Mapping[str, str],
+    vocabulary: int,
+    device: str,
+    ranks: int,
+    kept: Mapping[str, Any] | None,
+) -> PretrainConfig:
+    """Return the config for a run's datasets and devices; unchanged without `size`.
+
+    Args:
+        inputs: directory by input key.
+        device: `cpu` or `cuda`.
+        kept: config of the checkpoint to resume, whose choices count on every machine.
+    """
+    if config.size is None:
+        return config
+    if kept is not None:
+        chosen = type(config).model_validate(kept)
+        return config.model_copy(update={name: getattr(chosen, name) for name in RULES})
+    import torch
+
+    paths = {key: path for key, path in inputs.items() if role_of(key) == "dataset"}
+    data = dataset_metadata({key: read_manifest(path).summary for key, path in paths.items()})
+    gpu = torch.cuda.get_device_name() if device == "cuda" else ""
+    computer = MachineSpec(cpus=torch.get_num_threads(), gpu=gpu)
+    speed = ranks * hardware.of(device, computer).speed()
+    return resolve_size(config, vocabulary, row_tokens(data), speed, device)
+
+
 def _trained(
     model: ModelConfig | None, source: Metadata | None, vocabulary: int
 ) -> ModelConfig | None:
@@ -209,7 +241,7 @@ def ahead(
     vocabulary = int(data.get("vocab_size") or USUAL_VOCABULARY)
     # Processes share a CPU's cores.
     width = execution.processes * execution.nodes if kind == "cuda" else 1
-    config = dial.resolve(config, vocabulary, mean_length, width * device.speed(), kind)
+    config = resolve_size(config, vocabulary, mean_length, width * device.speed(), kind)
     model = _trained(config.model, source, vocabulary)
     causal_share = share_left_to_right(config.objectives or (), config.causal_share)
     if model is None:
@@ -255,7 +287,7 @@ def ahead(
         * (checkpoint_count + 1),
         memory_bytes=memory_bytes[0],
         gpu_memory_bytes=memory_bytes[1],
-        note="; ".join(dial.describe(config).values()),
+        note="; ".join(describe_size(config).values()),
         expected_metadata={
             "parameters": weights,
             "model": None if model is None else model.model_dump(mode="json"),

@@ -16,6 +16,7 @@ from typing import Literal
 
 from cloze.model.families.config import ModelConfig
 from cloze.model.hardware import chunks_logits, logit_chunk_rows
+from cloze.model.train.spec.engine_choice import BUCKET_NUMBERS
 
 WEIGHT_BYTES = 4
 BYTES_A_WEIGHT = 12  # fp32 weight and two moments, in a checkpoint
@@ -29,7 +30,6 @@ CPU_TOKENS = 4096  # a micro-batch of 32 x 128: larger ones cost memory and gain
 MARGIN = 0.9  # share of the memory to plan with: allocators round up, batches differ
 PREDICTIONS = 64  # masked positions of a batch are padded to a multiple (`cloze.model.data.batch`)
 GATHERED = 1_000_000_000  # weights that ZeRO-3 keeps whole (DeepSpeed's stage3_max_live_parameters)
-BUCKET_NUMBERS = 1 << 25  # gradients in a bucket of ZeRO (`cloze.model.train.engines.deepspeed`)
 BUCKETS = 3.0  # buckets that exist at once
 # Bytes of a process with torch, data and tokenizer on the host.
 PROCESS = {"cpu": 440e6, "cuda": 2.4e9}

@@ -36,8 +36,6 @@ from cloze.model.data.shards import RowTable
 from cloze.model.families.config import ModelConfig
 from cloze.model.layers.batch import Batch
 from cloze.model.train.distributed import World
-from cloze.model.train.engines import EngineConfig
-from cloze.model.train.loop.interfaces import TrainModule, leaving_no_trace
 from cloze.model.train.plan import estimates
 from cloze.model.train.plan.estimates import (
     CPU_TOKENS,
@@ -50,6 +48,8 @@ from cloze.model.train.plan.estimates import (
     fitting_rows,
 )
 from cloze.model.train.precision import Precision
+from cloze.model.train.spec.engine_choice import EngineConfig
+from cloze.model.train.spec.interfaces import TrainModule, leaving_no_trace
 from cloze.pipeline.dataset.schema import DatasetInfo
 
 AUTO = "auto"

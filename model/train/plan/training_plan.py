@@ -21,11 +21,11 @@ from cloze.model.families.config import ModelConfig
 from cloze.model.families.modern import ModernConfig
 from cloze.model.families.registry import model_config
 from cloze.model.hardware import Device
-from cloze.model.train import dial
 from cloze.model.train.config import PretrainConfig
 from cloze.model.train.plan import estimates
 from cloze.model.train.plan.cost import FULL
 from cloze.model.train.plan.estimates import CPU_TOKENS, MARGIN, ComputeOptions, MemoryEstimate
+from cloze.model.train.plan.sizing import describe_size, resolve_size
 
 LONGEST = 512  # default row length, if the model supports as many
 RECOMPUTED = 4.0 / 3.0  # factor on the operations with activation checkpointing
@@ -98,7 +98,7 @@ def plan_training(
         values = {"size": model, "tokens": round(tokens), **by_hand}
         sized = parse_config(PretrainConfig, values, "")
         vocabulary = vocab_size or ModernConfig.default_vocab_size
-        sized = dial.resolve(sized, vocabulary, FULL * (length or LONGEST), 1.0, "cpu")
+        sized = resolve_size(sized, vocabulary, FULL * (length or LONGEST), 1.0, "cpu")
         global_batch = sized.global_batch
     preset = model_config(model if sized is None or sized.model is None else sized.model)
     size = vocab_size or preset.vocab_size or preset.default_vocab_size
@@ -155,7 +155,7 @@ def plan_training(
         },
         "checkpoint_bytes": estimates.checkpoint_bytes(parameters),
         "assumptions": [
-            *dial.describe(sized or PretrainConfig()).values(),
+            *describe_size(sized or PretrainConfig()).values(),
             *_assumptions(device, mfu),
         ],
         "warnings": _warnings(setting),

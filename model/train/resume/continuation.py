@@ -22,11 +22,11 @@ from cloze.model.checkpoint import LoadedCheckpoint
 from cloze.model.families.config import for_dataset
 from cloze.model.train.config import PretrainConfig
 from cloze.model.train.distributed import World
-from cloze.model.train.loop.interfaces import StartPosition
 from cloze.model.train.optimizers import optimizer_kind
 from cloze.model.train.optimizers.parameters import optimizer_states
 from cloze.model.train.resume import state
 from cloze.model.train.resume.initialization import InitialModel, check_vocabulary, saved_model
+from cloze.model.train.spec.interfaces import StartPosition
 from cloze.pipeline import tokenizer
 from cloze.pipeline.dataset.schema import DatasetInfo
 

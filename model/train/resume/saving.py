@@ -34,8 +34,9 @@ from cloze.model import checkpoint
 from cloze.model.tensors import part_name, to_saved_dtype, write_tensors
 from cloze.model.train.distributed import World
 from cloze.model.train.engines.protocol import Engine
-from cloze.model.train.loop.train_spec import CheckpointMetadata
 from cloze.model.train.resume import state
+from cloze.model.train.spec.progress import RunInfo, TrainerState
+from cloze.model.train.spec.train_spec import CheckpointMetadata
 
 LINGER_SECONDS = 60.0  # time that a failing training gives a running save
 
@@ -79,7 +80,7 @@ class CheckpointSaver:
     """
 
     def __init__(
-        self, path: str, world: World, *, saved: CheckpointMetadata, run: state.RunInfo, keep: int,
+        self, path: str, world: World, *, saved: CheckpointMetadata, run: RunInfo, keep: int,
         averages: bool = False,
         sync: Callable[[], None] = lambda: None,
     ) -> None:  # fmt: skip
@@ -102,7 +103,7 @@ class CheckpointSaver:
 
     def save_async(
         self,
-        progress: state.TrainerState,
+        progress: TrainerState,
         milestones: frozenset[int],
         engine: Engine,
         datasets: Sequence[Mapping[str, Any]] = (),

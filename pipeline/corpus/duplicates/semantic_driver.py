@@ -37,7 +37,7 @@ from cloze.pipeline.corpus.duplicates.semantic_clusters import (
     fit,
     mean_of,
 )
-from cloze.pipeline.corpus.duplicates.semantic_stage import (
+from cloze.pipeline.corpus.duplicates.semantic_config import (
     UNIT_DOCUMENTS,
     SemDedupConfig,
     clusters_for,

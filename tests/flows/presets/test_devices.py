@@ -31,13 +31,14 @@ from cloze.model.tasks.finetune import run as finetune_run
 from cloze.model.tasks.finetune.stage import FinetuneConfig
 from cloze.model.train.config import PretrainConfig
 from cloze.model.train.distributed import StopRequest, World
-from cloze.model.train.engines import EngineConfig, create_engine
+from cloze.model.train.engines.create import create_engine
 from cloze.model.train.evaluate.heldout import evaluate
-from cloze.model.train.loop.interfaces import BatchSource, TrainModule
-from cloze.model.train.loop.train_spec import TrainingHyperparameters
 from cloze.model.train.optimizers import OPTIMIZERS
 from cloze.model.train.plan.estimates import ComputeOptions, training_memory
 from cloze.model.train.setup import prepare
+from cloze.model.train.spec.engine_choice import EngineConfig
+from cloze.model.train.spec.interfaces import BatchSource, TrainModule
+from cloze.model.train.spec.train_spec import TrainingHyperparameters
 from cloze.model.use.embed import EmbeddingPipeline
 from cloze.model.use.scorer import SentenceScorer
 from cloze.pipeline import tokenizer

@@ -19,18 +19,18 @@ from cloze.core.stages.execute import BuildResult
 from cloze.core.storage import read_tsv
 from cloze.model import checkpoint
 from cloze.model.families.models import new_backbone
-from cloze.model.tasks.cost import BYTES_A_PIECE, _tokens
+from cloze.model.tasks.cost import BYTES_A_PIECE, split_tokens
 from cloze.model.tasks.evaluate.stage import EvaluateConfig
 from cloze.model.tasks.finetune.fit import spread
 from cloze.model.tasks.finetune.stage import STAGE, FinetuneConfig
 from cloze.model.tasks.table import TASKS, load_task, max_length
-from cloze.model.train.loop.interfaces import TrainModule
-from cloze.model.train.loop.schedules import Schedule
 from cloze.model.train.optimizers.parameters import (
     freeze_unused,
     gradual_unfreezing,
     layerwise_lr_multipliers,
 )
+from cloze.model.train.spec.interfaces import TrainModule
+from cloze.model.train.spec.schedules import Schedule
 from tests.glue_files import write_glue
 from tests.model.tasks.stages import Listener, evaluate, finetune, settings
 from tests.tiny_models import TRANSFORMERS, tiny_config
@@ -410,7 +410,7 @@ def test_estimates_read_the_task_s_own_files(tmp_path: Path) -> None:
     data = write_glue(tmp_path / "glue")
 
     def tokens(config: Any, split: str) -> float:
-        return _tokens(config.reads(), split, config.data, None) * BYTES_A_PIECE
+        return split_tokens(config.reads(), split, config.data, None) * BYTES_A_PIECE
 
     sizes = {
         task: (data / folder / "train.tsv").stat().st_size

@@ -24,7 +24,7 @@ import numpy as np
 from torch import nn
 
 from cloze.model.tasks.encode import encode
-from cloze.model.tasks.predict import write_rows
+from cloze.model.tasks.files import write_rows
 from cloze.model.tasks.task import Loss, Task
 from cloze.model.tasks.formats.lines import tsv_lines
 

@@ -19,8 +19,8 @@ from cloze.model.tasks.source import EpochSource, TaskObjective
 from cloze.model.tasks.table import load_task
 from cloze.model.tasks.task import Split
 from cloze.model.train.distributed import World
-from cloze.model.train.loop.interfaces import EvaluationInterrupted
-from cloze.model.train.loop.schedules import ScheduleProgress
+from cloze.model.train.spec.interfaces import EvaluationInterrupted
+from cloze.model.train.spec.schedules import ScheduleProgress
 from cloze.pipeline.tokenizer.tokenizer import Tokenizer
 
 ALONE = World(rank=0, size=1, device=torch.device("cpu"))

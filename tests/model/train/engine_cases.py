@@ -24,7 +24,7 @@ import torch
 
 from cloze.model import hardware
 from cloze.model.train.engines.protocol import Engine
-from cloze.model.train.loop.interfaces import MicroBatch
+from cloze.model.train.spec.interfaces import MicroBatch
 from tests.model.datasets import lines
 from tests.model.train.ranks import TINY, start
 
@@ -194,12 +194,13 @@ def _train(case: Case, dataset: str, world: Any, steps: int) -> Trained:
     from cloze.model.families.registry import parse_model
     from cloze.model.layers.encoder import EncoderLayer
     from cloze.model.objectives import choose
-    from cloze.model.train.engines import EngineConfig, create_engine
+    from cloze.model.train.engines.create import create_engine
     from cloze.model.train.evaluate.scoring import PretrainModule
     from cloze.model.train.loop.data import DatasetSource
-    from cloze.model.train.loop.schedules import BatchSizeSchedule, Schedule, StepDuration
-    from cloze.model.train.loop.train_spec import TrainingHyperparameters
     from cloze.model.train.optimizers.parameters import freeze_unused
+    from cloze.model.train.spec.engine_choice import EngineConfig
+    from cloze.model.train.spec.schedules import BatchSizeSchedule, Schedule, StepDuration
+    from cloze.model.train.spec.train_spec import TrainingHyperparameters
 
     shards = ShardedRows(dataset)
     assert shards.info is not None

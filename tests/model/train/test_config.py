@@ -28,10 +28,10 @@ from cloze.model.train.evaluate.heldout import (
     HeldoutEvaluator,
     HeldoutSet,
 )
-from cloze.model.train.loop.schedules import BatchSizeSchedule, ScheduleProgress
 from cloze.model.train.optimizers.parameters import parameter_groups
 from cloze.model.train.plan import micro_batch
 from cloze.model.train.setup import hyperparameters, step_duration
+from cloze.model.train.spec.schedules import BatchSizeSchedule, ScheduleProgress
 from cloze.model.train.stage import STAGE
 
 CPU = torch.device("cpu")

@@ -17,6 +17,7 @@ from cloze.model.train import dial
 from cloze.model.train.config import PretrainConfig
 from cloze.model.train.plan.cost import COSTS
 from cloze.model.train.plan.estimates import approximate_parameters
+from cloze.model.train.plan.sizing import describe_size, resolve_size
 from cloze.model.train.stage import STAGE
 from tests.model.datasets import write_dataset
 from tests.model.train.ranks import here
@@ -27,7 +28,7 @@ DATA = {"vocab_size": ETTIN, "length": 1024, "mean_length": 1000.0}
 
 def resolved(**values: Any) -> PretrainConfig:
     config = parse_config(PretrainConfig, {"tokens": 10**9, **values}, "pretrain")
-    return dial.resolve(config, ETTIN, 1000.0, 1e12, "cuda")
+    return resolve_size(config, ETTIN, 1000.0, 1e12, "cuda")
 
 
 @pytest.mark.parametrize(
@@ -82,8 +83,8 @@ def test_what_is_set_by_hand_wins() -> None:
         kept = resolved(size="17m", **{name: value})
         expected = parse_config(PretrainConfig, {name: value}, "pretrain")
         assert getattr(kept, name) == getattr(expected, name), name
-        assert name not in dial.describe(kept)
-        assert set(dial.describe(kept)) == set(dial.RULES) - {name}
+        assert name not in describe_size(kept)
+        assert set(describe_size(kept)) == set(dial.RULES) - {name}
 
 
 def test_rules_follow_the_batch_and_the_optimizer() -> None:

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from html.entities import html5
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from cloze.core.words import UNSPACED_LETTER
 from cloze.pipeline.corpus.document import (
@@ -44,8 +44,8 @@ from cloze.pipeline.corpus.readers.prose import (
 
 if TYPE_CHECKING:
     from cloze.pipeline.corpus.readers.encyclopedia.elements import Formulas
-    from cloze.pipeline.corpus.readers.encyclopedia.tables import Form
 
+Form = Literal["drop", "prose", "markdown"]
 
 _NONE = 7  # below all heading levels
 

@@ -10,13 +10,10 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Literal
 
 from cloze.pipeline.corpus.document import PLACEHOLDER_PATTERN, InfoboxField
-from cloze.pipeline.corpus.readers.encyclopedia.blocks import ExtractedPage, plain
+from cloze.pipeline.corpus.readers.encyclopedia.blocks import ExtractedPage, Form, plain
 from cloze.pipeline.corpus.readers.encyclopedia.elements import escape_literals, unescape_literals
-
-Form = Literal["drop", "prose", "markdown"]
 
 MARK = "\ue0fa"
 """Precedes each row of a kept table; alone it marks a dropped table."""

@@ -14,8 +14,8 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from cloze.model.train.device_scalars import AsyncScalar, to_device_async
 from cloze.model.train.distributed import TIMEOUT, group_options
-from cloze.model.train.engines.device_scalars import AsyncScalar, to_device_async
 from cloze.model.train.engines.torch import TorchEngine
 from cloze.model.train.optimizers import OPTIMIZERS
 from tests.model.datasets import write_dataset

@@ -12,11 +12,11 @@ import pytest
 
 from cloze.core.errors import UsageError
 from cloze.model.families.registry import FAMILIES
-from cloze.model.train.engines import EngineConfig, choose_engine
 from cloze.model.train.engines.deepspeed_setup import ds_config
-from cloze.model.train.loop.schedules import Schedule, StepDuration
-from cloze.model.train.loop.train_spec import TrainingHyperparameters
 from cloze.model.train.optimizers import OPTIMIZERS
+from cloze.model.train.spec.engine_choice import EngineConfig, choose_engine
+from cloze.model.train.spec.schedules import Schedule, StepDuration
+from cloze.model.train.spec.train_spec import TrainingHyperparameters
 from tests.model.train.engine_cases import ENGINES, Case, Row, cases, table
 from tests.model.train.ranks import REPOSITORY
 

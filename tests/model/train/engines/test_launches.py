@@ -19,10 +19,11 @@ from cloze.model.data.batch import move
 from cloze.model.families.models import new_model
 from cloze.model.layers import attention, attention_kernels, elementwise, unpadded
 from cloze.model.train.distributed import World
-from cloze.model.train.engines import EngineConfig, create_engine
+from cloze.model.train.engines.create import create_engine
 from cloze.model.train.engines.torch import TorchEngine
 from cloze.model.train.evaluate.scoring import PretrainModule
 from cloze.model.train.setup import hyperparameters, step_duration
+from cloze.model.train.spec.engine_choice import EngineConfig
 from tests.model.layouts import laid
 from tests.model.stand_in import META, stand_in
 from tests.model.train.ranks import config

@@ -19,7 +19,7 @@ from cloze.model.data.shards import ShardedRows
 from cloze.model.train.config import PretrainConfig
 from cloze.model.train.loop.data import DatasetSource
 from cloze.model.train.loop.rollback import pass_over
-from cloze.model.train.loop.schedules import BatchSizeSchedule
+from cloze.model.train.spec.schedules import BatchSizeSchedule
 from tests.model.datasets import lines, write_dataset
 from tests.model.train.ranks import STILL, config, digests, here
 

@@ -17,7 +17,7 @@ import pytest
 
 from cloze.core.artifacts.checkpoints import COMPLETE
 from cloze.core.errors import UsageError
-from cloze.model.train.loop.schedules import (
+from cloze.model.train.spec.schedules import (
     BUDGET_UNITS,
     Schedule,
     StepDuration,

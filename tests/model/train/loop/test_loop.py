@@ -149,7 +149,7 @@ def test_a_stop_within_an_evaluation_is_made_up_for(
 ) -> None:
     from cloze.model.train.distributed import StopRequest
     from cloze.model.train.evaluate import heldout as module
-    from cloze.model.train.loop.interfaces import EvaluationInterrupted
+    from cloze.model.train.spec.interfaces import EvaluationInterrupted
 
     settings = config(steps=6, evaluate_every=3)
     straight = here(settings, dataset, tmp_path / "straight")

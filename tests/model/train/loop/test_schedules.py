@@ -12,7 +12,7 @@ from cloze.core.config import parse_config
 from cloze.core.errors import UsageError
 from cloze.core.humanize import parse_duration
 from cloze.model.train.config import PretrainConfig
-from cloze.model.train.loop.schedules import SCHEDULES, Schedule
+from cloze.model.train.spec.schedules import SCHEDULES, Schedule
 
 RISING = [name for name in sorted(SCHEDULES) if SCHEDULES[name].linear_warmup]
 

@@ -8,10 +8,10 @@ from types import SimpleNamespace
 from typing import Any
 
 from cloze.core.stages.execution import Execution
-from cloze.model.train.loop.interfaces import START
-from cloze.model.train.loop.schedules import ScheduleProgress, StepDuration, TimeBudget
 from cloze.model.train.loop.triggers import StepTriggers
-from cloze.model.train.resume.state import TrainerState
+from cloze.model.train.spec.interfaces import START
+from cloze.model.train.spec.progress import TrainerState
+from cloze.model.train.spec.schedules import ScheduleProgress, StepDuration, TimeBudget
 
 
 class EveryTenth:

@@ -18,8 +18,8 @@ from cloze.model.data.shards import ShardedRows
 from cloze.model.families.registry import model_config
 from cloze.model.objectives.losses import BANDS, losses_by_band
 from cloze.model.train.evaluate.heldout import bands_of, training_bands
-from cloze.model.train.monitor.throughput import mfu_meter
 from cloze.model.train.plan.estimates import flops_per_token
+from cloze.model.train.throughput import mfu_meter
 from tests.model.datasets import SPECIAL, lines, strip_timing, write_dataset
 from tests.model.train.ranks import config, here
 

@@ -9,7 +9,7 @@ import torch
 
 from cloze.model.data.batch import TokenCounts
 from cloze.model.train.monitor import throughput as module
-from cloze.model.train.monitor.throughput import Throughput, TimeBreakdown
+from cloze.model.train.throughput import Throughput, TimeBreakdown
 
 
 def shares(line: dict[str, float]) -> float:

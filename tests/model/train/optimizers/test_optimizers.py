@@ -15,8 +15,6 @@ from cloze.model.families.models import new_backbone, new_model
 from cloze.model.families.registry import model_config, parse_model
 from cloze.model.train.config import PretrainConfig
 from cloze.model.train.distributed import single_process_group
-from cloze.model.train.loop.schedules import Schedule, StepDuration
-from cloze.model.train.loop.train_spec import TrainingHyperparameters
 from cloze.model.train.optimizers import OPTIMIZERS, optimizer_kind
 from cloze.model.train.optimizers.adam import TensorwiseAdam
 from cloze.model.train.optimizers.muon import Muon, assign_matrices, newton_schulz
@@ -31,6 +29,8 @@ from cloze.model.train.optimizers.parameters import (
     squares,
 )
 from cloze.model.train.setup import hyperparameters, step_duration
+from cloze.model.train.spec.schedules import Schedule, StepDuration
+from cloze.model.train.spec.train_spec import TrainingHyperparameters
 from tests.model.train.engine_cases import CHANGES
 from tests.model.train.ranks import TINY
 from tests.tiny_models import TRANSFORMERS, tiny_config

@@ -15,7 +15,7 @@ from cloze.model.families.config import ModelConfig
 from cloze.model.families.models import new_model
 from cloze.model.families.registry import model_config
 from cloze.model.layers.encoder import enable_activation_checkpointing
-from cloze.model.train.engines.gradients import assign_owners
+from cloze.model.train.distributed import assign_owners
 from cloze.model.train.evaluate.scoring import PretrainModule
 from cloze.model.train.plan.estimates import (
     HEAP,

@@ -8,7 +8,7 @@ from typing import Any
 
 from cloze.model.data.mixture import BLOCK, MixtureSampler
 from cloze.model.data.sampler import Sampler
-from cloze.model.train.loop.interfaces import StartPosition
+from cloze.model.train.spec.interfaces import StartPosition
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,19 +8,19 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from cloze.model.families.config import ModelConfig
-from cloze.model.train.engines import EngineConfig
-from cloze.model.train.loop.interfaces import (
+from cloze.model.train.precision import Precision
+from cloze.model.train.spec.engine_choice import EngineConfig
+from cloze.model.train.spec.interfaces import (
     START,
     BatchSource,
     Evaluator,
     StartPosition,
     TrainModule,
 )
-from cloze.model.train.loop.mixture import MixtureCounter
-from cloze.model.train.loop.schedules import Duration, Schedule, ScheduleProgress
-from cloze.model.train.monitor.throughput import MfuMeter
-from cloze.model.train.precision import Precision
-from cloze.model.train.resume import state
+from cloze.model.train.spec.mixture import MixtureCounter
+from cloze.model.train.spec.progress import TrainerState
+from cloze.model.train.spec.schedules import Duration, Schedule, ScheduleProgress
+from cloze.model.train.throughput import MfuMeter
 from cloze.pipeline.dataset.schema import DatasetInfo
 
 
@@ -219,7 +219,7 @@ class TrainingResult:
             and `cost_metrics`.
     """
 
-    progress: state.TrainerState
+    progress: TrainerState
     last: Mapping[str, Any]
     checkpoint: str
     best: str | None

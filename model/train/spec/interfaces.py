@@ -4,7 +4,7 @@
   TrainModule  batches -> loss and metrics: model and objectives, or a task's head
   Evaluator    metrics during training, such as the held-out loss; optional
 
-A `TrainSpec` (`cloze.model.train.loop.train_spec`) combines them with hyperparameters and options,
+A `TrainSpec` (`cloze.model.train.spec.train_spec`) combines them with hyperparameters and options,
 and the loop knows nothing else. Batches are dicts that `TrainModule.forward` reads, of tensors and
 other values that can be pinned and moved.
 """
@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from cloze.model.data.batch import move
 from cloze.model.layers.batch import Batch
-from cloze.model.train.loop.schedules import ScheduleProgress
+from cloze.model.train.spec.schedules import ScheduleProgress
 
 
 class EvaluationInterrupted(Exception):

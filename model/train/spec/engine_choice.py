@@ -1,0 +1,116 @@
+"""The table of engines, and the choice of one. Imports no torch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from cloze.core.errors import UsageError, did_you_mean
+
+ENGINES: dict[str, str] = {
+    "torch": "cloze.model.train.engines.torch:TorchEngine",
+    "fsdp": "cloze.model.train.engines.fsdp:FSDPEngine",
+    "deepspeed": "cloze.model.train.engines.deepspeed:engine",
+}
+# ZeRO stages of the engines that shard; the first is the default.
+STAGES: dict[str, tuple[int, ...]] = {"fsdp": (3, 2), "deepspeed": (1, 2, 3)}
+AUTO = "auto"
+BUCKET_NUMBERS = 1 << 25  # gradients in a bucket of ZeRO
+STATE_BYTES = 16  # bytes per parameter: weight, gradient and two moments in fp32
+STATE_SHARE = 0.5  # of a device's memory; activations take the rest
+
+
+@dataclass(frozen=True, slots=True)
+class EngineConfig:
+    """The chosen engine.
+
+    Attributes:
+        name: key in `ENGINES`.
+        zero: ZeRO stage: 1 shards the optimizer state, 2 also gradients (and with fsdp the weights
+            between steps), 3 also weights; 0: no sharding.
+        reason: why `auto` chose it, or why ZeRO is not used; empty if obvious.
+        offload: True if the optimizer state is in host memory; with fsdp, also sharded weights and
+            gradients.
+    """
+
+    name: str
+    zero: int
+    reason: str = ""
+    offload: bool = False
+
+
+def choose_engine(
+    requested: str,
+    zero: int | None,
+    processes: int,
+    parameters: int,
+    memory: int | None,
+    offload: str = "none",
+) -> EngineConfig:
+    """Choose the engine.
+
+    `auto` chooses DeepSpeed if a ZeRO stage is requested, fsdp if the state does not fit a device,
+    else torch.
+
+    Args:
+        requested: auto, or a name in `ENGINES`.
+        zero: the requested ZeRO stage; None: none.
+        processes: number of ranks.
+        parameters: number of trained parameters.
+        memory: bytes of a device; None: not bounded by a device (CPU).
+        offload: place of the optimizer state: `none` (with the weights), or `cpu`.
+
+    Raises:
+        UsageError: the engine or the stage is unknown, or engine, stage and offload do not fit
+            together.
+    """
+    config = _choose(requested, zero, processes, parameters, memory)
+    if offload == "none":
+        return config
+    if memory is None:
+        raise UsageError(
+            f"offload ({offload}) is for GPUs, training is on the CPU, where the state is already; "
+            f"leave it out"
+        )
+    if not config.zero:
+        raise UsageError(
+            f"offload ({offload}) needs an engine that shards, this is engine torch; use "
+            f"--engine fsdp"
+        )
+    return replace(config, offload=True)
+
+
+def _choose(
+    requested: str, zero: int | None, processes: int, parameters: int, memory: int | None
+) -> EngineConfig:
+    if requested != AUTO and requested not in ENGINES:
+        raise UsageError(
+            f"engine ({requested}) is unknown; {did_you_mean(requested, (AUTO, *ENGINES))}"
+        )
+    if zero is not None and zero not in (0, 1, 2, 3):
+        raise UsageError(f"zero ({zero}) is no ZeRO stage; use 0, 1, 2 or 3")
+    if requested == "torch" and zero:
+        raise UsageError(
+            f"zero ({zero}) needs an engine that shards, engine is torch; use --engine deepspeed, "
+            f"or leave one of them out"
+        )
+    if requested in STAGES:
+        stages = STAGES[requested]
+        if zero is not None and zero not in stages:
+            raise UsageError(
+                f"zero ({zero}) with engine {requested} must be one of {sorted(stages)}; use "
+                f"--zero {stages[0]}, or another engine"
+            )
+        return EngineConfig(requested, stages[0] if zero is None else zero)
+    if requested == "torch" or zero == 0:
+        return EngineConfig("torch", 0)
+    if processes == 1:
+        return EngineConfig(
+            "torch", 0, f"one process has nothing to share out at ZeRO {zero}" if zero else ""
+        )
+    if zero:
+        return EngineConfig("deepspeed", zero)
+    state = parameters * STATE_BYTES
+    if memory is not None and state > STATE_SHARE * memory:
+        reason = f"weights and optimizer take {state / 1e9:.1f} of {memory / 1e9:.1f} GB a device"
+        return EngineConfig("fsdp", 3, reason)
+    return EngineConfig("torch", 0)
