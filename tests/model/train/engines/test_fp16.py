@@ -13,7 +13,7 @@ import torch
 
 from cloze.core.errors import ClozeError
 from cloze.model.train.device_scalars import LossScale
-from cloze.model.train.engines import device_scalars
+from cloze.model.train import device_scalars
 from tests.model.datasets import lines, write_dataset
 from tests.model.train.ranks import STAGES, config, digests, here, job, run_all
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from cloze.model.data.batch import TokenCounts
-from cloze.model.train.monitor import throughput as module
+from cloze.model.train import throughput as module
 from cloze.model.train.throughput import Throughput, TimeBreakdown
 
 
