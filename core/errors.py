@@ -6,6 +6,7 @@
     ├── DataError         3  bad input data: a file is missing, truncated or of the wrong kind
     ├── TimeLimitError    1  a stage took longer than it may; it is not retried
     ├── NotFiniteError    1  a figure of an evaluation is NaN or infinite; it is not retried
+    │   └── NotFiniteWeightsError  3  of a checkpoint; a DataError, too
     └── StoppedError      4  stopped on request, with a checkpoint saved
 
 A message is one sentence that names the file or field, the value found, and what to do.
@@ -21,7 +22,7 @@ import json
 import lzma
 import re
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 from xml.parsers.expat import ExpatError
 
@@ -59,6 +60,10 @@ class NotFiniteError(ClozeError):
     """A figure of an evaluation is NaN or infinite, so the evaluation has failed."""
 
 
+class NotFiniteWeightsError(NotFiniteError, DataError):
+    """A weight of a checkpoint is NaN or infinite."""
+
+
 class StoppedError(ClozeError):
     """A training stopped on request, after it saved a checkpoint."""
 
@@ -72,6 +77,15 @@ class SupersededError(UsageError):
 BY_EXIT_CODE: dict[int, type[ClozeError]] = {
     error.exit_code: error for error in (UsageError, DataError, StoppedError)
 }
+_BY_TYPE = {error.__name__: error for error in (NotFiniteError, NotFiniteWeightsError)}
+
+
+def error_class(
+    event: Mapping[str, Any], otherwise: type[ClozeError] = ClozeError
+) -> type[ClozeError]:
+    """Return the class of another process's error: see `error_event`."""
+    by_type = _BY_TYPE.get(event.get("type", ""))
+    return by_type or BY_EXIT_CODE.get(event["exit_code"], otherwise)
 
 
 def did_you_mean(word: str, choices: Iterable[str], otherwise: str | None = None) -> str:
@@ -198,7 +212,7 @@ def require_packages(*modules: str) -> None:
 def error_event(error: BaseException) -> dict[str, Any]:
     """Return a failed worker's last event: message, exit code, whether the error is unexpected."""
     if isinstance(error, ClozeError):
-        return {"error": str(error), "exit_code": error.exit_code}
+        return {"error": str(error), "exit_code": error.exit_code, "type": type(error).__name__}
     if isinstance(error, OSError):
         message = describe_os_error(error, "input or output") + " and run again"
         return {"error": message, "exit_code": 1}

@@ -33,7 +33,7 @@ from cloze.core import storage
 from cloze.core.artifacts import artifact, checkpoints
 from cloze.core.artifacts.artifact import FileEntry
 from cloze.core.artifacts.checkpoints import COMPLETE, is_checkpoint
-from cloze.core.errors import DataError, UsageError
+from cloze.core.errors import DataError, NotFiniteWeightsError, UsageError
 from cloze.core.stages.stage import BuildContext
 from cloze.model.families.config import HEAD_OF, ModelConfig
 from cloze.model.families.models import without_training_modules
@@ -266,10 +266,10 @@ def load(path: str) -> LoadedCheckpoint:
 
 
 def check_finite(state: Mapping[str, torch.Tensor], where: str) -> None:
-    """Raise DataError if a weight is NaN or infinite; the message names it and `where`."""
+    """Raise NotFiniteWeightsError if a weight is NaN or infinite; the message names it, `where`."""
     for name, tensor in state.items():
         if not tensor.isfinite().all():
-            raise DataError(
+            raise NotFiniteWeightsError(
                 f"{where}: {name} has values that are not finite; use another save of the model"
             )
 

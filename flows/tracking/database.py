@@ -32,7 +32,7 @@ def path_of(uri: str) -> Path | None:
     return Path(match[1]) if match else None
 
 
-def identity(path: Path | None) -> tuple[int, int] | None:
+def file_identity(path: Path | None) -> tuple[int, int] | None:
     """Return what tells a file from a later one of its name; None: there is no file."""
     with suppress(OSError):
         return None if path is None else (path.stat().st_dev, path.stat().st_ino)

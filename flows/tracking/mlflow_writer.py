@@ -43,19 +43,19 @@ class MlflowWriter:
         """Write to MLflow at `uri`; `directory`: the spools' directory."""
         self.uri, self.directory = uri, directory
         self._path = database.path_of(uri)
-        self._opened = database.identity(self._path)
+        self._opened = database.file_identity(self._path)
 
     @functools.cached_property
     def client(self) -> MlflowClient:
         """The client. While MLflow cannot be opened, each use tries again."""
         client = connect(self.uri)
-        self._opened = self._opened or database.identity(self._path)
+        self._opened = self._opened or database.file_identity(self._path)
         return client
 
     @property
     def is_replaced(self) -> bool:
         """Whether the database is gone or another: this process cannot open the new one."""
-        return self._opened is not None and self._opened != database.identity(self._path)
+        return self._opened is not None and self._opened != database.file_identity(self._path)
 
     def send(self, record: Mapping[str, Any]) -> None:
         """Send one record.

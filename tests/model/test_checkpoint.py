@@ -16,7 +16,7 @@ import torch
 
 from cloze.core.artifacts import artifact, checkpoints
 from cloze.core.artifacts.artifact import Manifest
-from cloze.core.errors import DataError
+from cloze.core.errors import DataError, NotFiniteWeightsError
 from cloze.model import checkpoint
 from cloze.model.families.config import ModelConfig
 from cloze.model.tensors import read_tensors, write_tensors
@@ -300,5 +300,5 @@ def test_a_weight_that_is_not_finite_is_named(
         bad, model=whole.model, state=state, tokenizer=whole.tokenizer, heads=whole.heads
     )
     checkpoint.finalize(bad)
-    with pytest.raises(DataError, match=f"{name} has values that are not finite"):
+    with pytest.raises(NotFiniteWeightsError, match=f"{name} has values that are not finite"):
         checkpoint.load(bad)
