@@ -20,6 +20,7 @@ import errno
 import importlib.util
 import json
 import lzma
+import posixpath
 import re
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
@@ -91,10 +92,29 @@ def error_class(
 def did_you_mean(word: str, choices: Iterable[str], otherwise: str | None = None) -> str:
     """Return the end of an error message: the nearest choice, else `otherwise` or all choices."""
     options = sorted(choices)
-    matches = difflib.get_close_matches(word, options, n=1)
-    if matches:
-        return f"did you mean {matches[0]!r}?"
+    nearest = max(options, key=lambda option: _likeness(word, option), default="")
+    if _likeness(word, nearest) >= _NEAR:
+        return f"did you mean {nearest!r}?"
     return otherwise or "choose from " + ", ".join(options)
+
+
+_NEAR = 0.6
+
+
+def _likeness(word: str, other: str) -> float:
+    """Return how much two names have in common, 0 to 1, besides directory and ending.
+
+    Names that begin differently have less: a mistyped first letter is rare.
+    """
+    (directory, word), (other_directory, other) = map(posixpath.split, (word.lower(), other.lower()))
+    stem, ending = posixpath.splitext(word)
+    if ending and other.endswith(ending):
+        word, other = stem, other.removesuffix(ending)
+    if directory != other_directory:
+        word, other = f"{directory}/{word}", f"{other_directory}/{other}"
+    likeness = difflib.SequenceMatcher(None, word, other).ratio()
+    begin_alike = word[:1] == other[:1] or sorted(word) == sorted(other)
+    return likeness if begin_alike else likeness - 0.15
 
 
 # Descriptions of exceptions, and markers that carry a message through any Beam runner.
