@@ -304,8 +304,23 @@ def _with_overrides(values: Mapping[str, Any], overrides: Mapping[str, Any]) -> 
         if not isinstance(override, Mapping):
             merged[name] = override
             continue
+        if merged.get(name) is False and override:
+            raise UsageError(_switched_off(merged, name, f"{name}.{next(iter(override))}"))
         stage = stage_of(name)
         merged[name] = merge(
             _section(merged, name), override, stages.stage(stage).config if stage else None, name
         )
     return merged
+
+
+def _switched_off(values: Mapping[str, Any], name: str, key: str) -> str:
+    """Return the sentence on a key of a section that is switched off."""
+    origins = (
+        f"; {reader} starts from {reader}.checkpoint ({section['checkpoint']})"
+        for reader, section in values.items()
+        if isinstance(section, Mapping) and isinstance(section.get("checkpoint"), str)
+    )
+    return (
+        f"{key} is set, but {name} is switched off here ({name}: false){next(origins, '')}; leave "
+        f"{key} out"
+    )

@@ -50,3 +50,25 @@ def test_what_is_not_there_is_told_with_its_place(
         plan(load("glue", "finetune.checkpoint=nowhere/checkpoint"))
     with pytest.raises(DataError, match=r"^vocab: nowhere does not exist"):
         plan(load("domain-adaptation", "vocab.import_path=nowhere"))
+
+
+@pytest.mark.parametrize("key", ["corpus.sources=[{kind: text, path: x}]", "pretrain.steps=5"])
+@pytest.mark.parametrize(
+    "name",
+    "bert-table2 bert-table3 bert-table4 peters-table2 roberta-table5 roberta-table6 roberta-table7".split(),
+)
+def test_a_table_of_a_checkpoint_says_so_if_text_is_given(name: str, key: str, load: Load) -> None:
+    with pytest.raises(UsageError) as caught:
+        load(name, "size=paper", key)
+    field = key.partition("=")[0]
+    section = field.partition(".")[0]
+    assert f"{field} is set, but {section} is switched off here ({section}: false)" in str(caught.value)
+    assert "finetune starts from finetune.checkpoint (" in str(caught.value)
+
+
+def test_a_section_that_a_file_switches_off_takes_no_field(tmp_path: Path) -> None:
+    path = tmp_path / "off.yaml"
+    path.write_text("extends: demo\nfinetune: false\n")
+    with pytest.raises(UsageError, match=r"^finetune.epochs is set, but finetune is switched off"):
+        configs.read(str(path), {"finetune": {"epochs": 1}})
+    assert configs.read(str(path), {"finetune": True})["finetune"] is True
