@@ -205,3 +205,10 @@ def test_infoboxes_are_wanted_and_explained(capsys, tmp_path):
     code, _, told = run(capsys, *options, "--infobox", "yes")
     assert code == 2
     assert "'metadata'" in told or "metadata" in told
+
+
+def test_explain_through_a_pipe_draws_no_lines_of_the_width_of_all_text(capsys, source):
+    options = ("--source", f"jsonl={source}", "--column", "text=body", "--column", "title=name")
+    code, _, text = run(capsys, *options, command=("explain", "n3"))
+    assert code == 0
+    assert max(map(len, text.splitlines())) < 500
