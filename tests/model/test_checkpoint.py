@@ -14,7 +14,7 @@ import pytest
 import safetensors.torch
 import torch
 
-from cloze.core.artifacts import artifact, checkpoints
+from cloze.core.artifacts import artifact, checkpoint_files, checkpoints
 from cloze.core.artifacts.artifact import Manifest
 from cloze.core.errors import DataError, NotFiniteWeightsError
 from cloze.model import checkpoint
@@ -104,7 +104,7 @@ def test_without_its_last_file_it_is_no_checkpoint(directory: Path) -> None:
     with pytest.raises(DataError, match="has no complete checkpoint"):
         checkpoint.load(str(directory))
     with pytest.raises(DataError, match=r"checkpoint\.json is missing"):
-        checkpoint.verify(str(directory))
+        checkpoint_files.verify(str(directory))
 
 
 def test_a_path_to_nothing_is_an_error_and_never_step_0(tmp_path: Path) -> None:
@@ -223,13 +223,13 @@ def test_training_state_is_verified_where_it_is_wanted(directory: Path) -> None:
         str(directory / "training" / "optimizer.safetensors"), {"w/exp_avg": torch.randn(4)}
     )
     checkpoint.finalize(str(directory))
-    checkpoint.verify(str(directory))
+    checkpoint_files.verify(str(directory))
     flip_byte(directory / "training" / "optimizer.safetensors")
     assert (
         checkpoint.load(str(directory)).step == 5
     )  # whoever only wants the weights does not read it
     with pytest.raises(DataError, match=r"optimizer\.safetensors has sha256"):
-        checkpoint.verify(str(directory))
+        checkpoint_files.verify(str(directory))
 
 
 def test_tensors_are_written_as_safetensors_reads_them(tmp_path: Path) -> None:
