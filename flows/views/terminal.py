@@ -146,6 +146,7 @@ def summary_tables(content: Mapping[str, Any], width: int) -> Iterator[Table]:
         shown, rest = [0, *rest[:count]], rest[count:]
         is_folded = first + sum(GAP + widths[i] for i in shown[1:]) > width
         table = table_of([names[i] for i in shown], right=names[1:], title=title or None)
+        table.min_width = min(cell_len(title), width)  # rich breaks a longer title within words
         for column, i in zip(table.columns[1:], shown[1:], strict=True):
             column.width = None if is_folded else widths[i]
         for row in zip(*(columns[i] for i in shown), strict=True):

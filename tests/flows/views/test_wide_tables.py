@@ -64,3 +64,11 @@ def test_columns_too_wide_for_any_line_are_folded() -> None:
     content = {"title": "t", "columns": ["", "figure"], "rows": [["a" * 50, "b" * 50]]}
     text = shown(content, 60)
     assert text.count("a") == text.count("b") == 50
+
+
+def test_a_title_that_is_wider_than_its_table_is_whole() -> None:
+    content = {"title": "one column of one row", "columns": ["", "a"], "rows": [["x", "1"]]}
+    assert shown(content, 40).splitlines()[0].strip() == content["title"]
+    wide = ["the title of the checkpoint", "before and after"]
+    lines = shown({**content, "title": " ".join(wide)}, 30).splitlines()
+    assert [line.strip() for line in lines[:2]] == wide
