@@ -106,7 +106,9 @@ def _likeness(word: str, other: str) -> float:
 
     Names that begin differently have less: a mistyped first letter is rare.
     """
-    (directory, word), (other_directory, other) = map(posixpath.split, (word.lower(), other.lower()))
+    (directory, word), (other_directory, other) = map(
+        posixpath.split, (word.lower(), other.lower())
+    )
     stem, ending = posixpath.splitext(word)
     if ending and other.endswith(ending):
         word, other = stem, other.removesuffix(ending)

@@ -115,6 +115,7 @@ EXPLAIN_OPTIONS = {**CORPUS_OPTIONS, "sources": _source_option("--source", help=
 @click.argument("title")
 @click.option(
     "--corpus",
+    type=click.Path(),
     cls=GroupedOption,
     group=SOURCES,
     metavar="PATH",

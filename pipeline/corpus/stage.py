@@ -116,8 +116,8 @@ def check_not_empty(config: CorpusConfig, groups: Sequence[SliceGroup], results:
         raise DataError(
             f"of the {counters['read/documents']:,} documents of "
             f"{first.path}{' and other sources' if len(config.sources) > 1 else ''}"
-            f" none is left ({reasons}){_passed_over(config)}. Add text, or relax the filters of the "
-            f"corpus config"
+            f" none is left ({reasons}){_passed_over(config)}. Add text, or relax the filters of "
+            f"the corpus config"
         )
 
 
