@@ -6,6 +6,7 @@
     ├── DataError         3  bad input data: a file is missing, truncated or of the wrong kind
     ├── TimeLimitError    1  a stage took longer than it may; it is not retried
     ├── NotFiniteError    1  a figure of an evaluation is NaN or infinite; it is not retried
+    │   └── NotFiniteWeightsError  3  of a checkpoint; a DataError, too
     └── StoppedError      4  stopped on request, with a checkpoint saved
 
 A message is one sentence that names the file or field, the value found, and what to do.
@@ -19,9 +20,10 @@ import errno
 import importlib.util
 import json
 import lzma
+import posixpath
 import re
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 from xml.parsers.expat import ExpatError
 
@@ -59,6 +61,10 @@ class NotFiniteError(ClozeError):
     """A figure of an evaluation is NaN or infinite, so the evaluation has failed."""
 
 
+class NotFiniteWeightsError(NotFiniteError, DataError):
+    """A weight of a checkpoint is NaN or infinite."""
+
+
 class StoppedError(ClozeError):
     """A training stopped on request, after it saved a checkpoint."""
 
@@ -72,15 +78,45 @@ class SupersededError(UsageError):
 BY_EXIT_CODE: dict[int, type[ClozeError]] = {
     error.exit_code: error for error in (UsageError, DataError, StoppedError)
 }
+_BY_TYPE = {error.__name__: error for error in (NotFiniteError, NotFiniteWeightsError)}
+
+
+def error_class(
+    event: Mapping[str, Any], otherwise: type[ClozeError] = ClozeError
+) -> type[ClozeError]:
+    """Return the class of another process's error: see `error_event`."""
+    by_type = _BY_TYPE.get(event.get("type", ""))
+    return by_type or BY_EXIT_CODE.get(event["exit_code"], otherwise)
 
 
 def did_you_mean(word: str, choices: Iterable[str], otherwise: str | None = None) -> str:
     """Return the end of an error message: the nearest choice, else `otherwise` or all choices."""
     options = sorted(choices)
-    matches = difflib.get_close_matches(word, options, n=1)
-    if matches:
-        return f"did you mean {matches[0]!r}?"
+    nearest = max(options, key=lambda option: _likeness(word, option), default="")
+    if _likeness(word, nearest) >= _NEAR:
+        return f"did you mean {nearest!r}?"
     return otherwise or "choose from " + ", ".join(options)
+
+
+_NEAR = 0.6
+
+
+def _likeness(word: str, other: str) -> float:
+    """Return how much two names have in common, 0 to 1, besides directory and ending.
+
+    Names that begin differently have less: a mistyped first letter is rare.
+    """
+    (directory, word), (other_directory, other) = map(
+        posixpath.split, (word.lower(), other.lower())
+    )
+    stem, ending = posixpath.splitext(word)
+    if ending and other.endswith(ending):
+        word, other = stem, other.removesuffix(ending)
+    if directory != other_directory:
+        word, other = f"{directory}/{word}", f"{other_directory}/{other}"
+    likeness = difflib.SequenceMatcher(None, word, other).ratio()
+    begin_alike = word[:1] == other[:1] or sorted(word) == sorted(other)
+    return likeness if begin_alike else likeness - 0.15
 
 
 # Descriptions of exceptions, and markers that carry a message through any Beam runner.
@@ -198,7 +234,7 @@ def require_packages(*modules: str) -> None:
 def error_event(error: BaseException) -> dict[str, Any]:
     """Return a failed worker's last event: message, exit code, whether the error is unexpected."""
     if isinstance(error, ClozeError):
-        return {"error": str(error), "exit_code": error.exit_code}
+        return {"error": str(error), "exit_code": error.exit_code, "type": type(error).__name__}
     if isinstance(error, OSError):
         message = describe_os_error(error, "input or output") + " and run again"
         return {"error": message, "exit_code": 1}

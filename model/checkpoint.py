@@ -30,10 +30,10 @@ import torch
 from pydantic import ValidationError
 
 from cloze.core import storage
-from cloze.core.artifacts import artifact, checkpoints
+from cloze.core.artifacts import artifact, checkpoint_files, checkpoints
 from cloze.core.artifacts.artifact import FileEntry
 from cloze.core.artifacts.checkpoints import COMPLETE, is_checkpoint
-from cloze.core.errors import DataError, UsageError
+from cloze.core.errors import DataError, NotFiniteWeightsError, UsageError
 from cloze.core.stages.stage import BuildContext
 from cloze.model.families.config import HEAD_OF, ModelConfig
 from cloze.model.families.models import without_training_modules
@@ -47,11 +47,9 @@ if TYPE_CHECKING:
 
     from cloze.pipeline.tokenizer.tokenizer import Tokenizer
 
-FORMAT = 1
 WEIGHTS = "model.safetensors"
 CONFIG = "config.json"
 TOKENIZER = "tokenizer"
-TRAINING = "training"
 PIN_ATTEMPTS = 5
 
 log = logging.getLogger(__name__)
@@ -154,7 +152,7 @@ def write_metadata(directory: str, **metadata: Unpack[Metadata]) -> None:
     task, dataset = metadata.get("task"), metadata.get("dataset")
     datasets, untrained = metadata.get("datasets", ()), metadata.get("untrained", ())
     config = {
-        "format": FORMAT,
+        "format": checkpoint_files.FORMAT,
         "model": metadata["model"].model_dump(mode="json"),
         "heads": dict(metadata["heads"]),
         "task": None if task is None else dict(task),
@@ -195,59 +193,8 @@ def finalize(
         {"path": name, "size": entries[name].size, "sha256": entries[name].sha256}
         for name in sorted(entries)
     ]
-    storage.write_bytes(
-        storage.join(directory, COMPLETE), _json({"format": FORMAT, "files": files})
-    )
-
-
-def recorded_hashes(directory: str) -> dict[str, tuple[str, int]]:
-    """Return sha256 and size of each file of a checkpoint, as `checkpoint.json` has them.
-
-    Raises:
-        DataError: the checkpoint is incomplete, or `checkpoint.json` is damaged.
-    """
-    name = storage.join(directory, COMPLETE)
-    try:
-        content = json.loads(storage.read_at_once(name))
-        if content["format"] != FORMAT:
-            raise DataError(
-                f"{name} has format {content['format']}, this program reads {FORMAT}; use the "
-                f"Cloze that made it"
-            )
-        return {
-            str(entry["path"]): (str(entry["sha256"]), int(entry["size"]))
-            for entry in content["files"]
-        }
-    except (FileNotFoundError, NotADirectoryError) as error:
-        raise DataError(
-            f"{directory} has no complete checkpoint ({COMPLETE} is missing); use another one"
-        ) from error
-    except (ValueError, TypeError, KeyError) as error:
-        raise DataError(f"{name} is damaged ({error!r}); use another checkpoint") from error
-
-
-def verify(directory: str, *, training: bool = True) -> None:
-    """Check every file of a complete checkpoint against its recorded size and sha256.
-
-    Args:
-        training: False skips the files that only `resume` reads, most of the bytes.
-
-    Raises:
-        DataError: the checkpoint is incomplete, or the named file is missing or damaged.
-    """
-    recorded, present = recorded_hashes(directory), set(storage.list_files(directory))
-    for path, (digest, size) in sorted(recorded.items()):
-        if not training and path.startswith(TRAINING + "/"):
-            continue
-        file = storage.join(directory, path)
-        if path not in present:
-            raise DataError(f"{file} is missing from the checkpoint; use another checkpoint")
-        actual_digest, actual_size = storage.sha256(file)
-        if (actual_digest, actual_size) != (digest, size):
-            raise DataError(
-                f"{file} has sha256 {actual_digest[:12]}… and {actual_size} bytes, {COMPLETE} says "
-                f"{digest[:12]}… and {size}; use another checkpoint"
-            )
+    content = {"format": checkpoint_files.FORMAT, "files": files}
+    storage.write_bytes(storage.join(directory, COMPLETE), _json(content))
 
 
 def load(path: str) -> LoadedCheckpoint:
@@ -258,7 +205,7 @@ def load(path: str) -> LoadedCheckpoint:
             has removed it.
     """
     with resolve_pinned(path) as directory:
-        verify(directory, training=False)
+        checkpoint_files.verify(directory, training=False)
         with weights(directory) as tensors:
             state = without_training_modules(tensors)
         check_finite(state, directory)
@@ -266,10 +213,10 @@ def load(path: str) -> LoadedCheckpoint:
 
 
 def check_finite(state: Mapping[str, torch.Tensor], where: str) -> None:
-    """Raise DataError if a weight is NaN or infinite; the message names it and `where`."""
+    """Raise NotFiniteWeightsError if a weight is NaN or infinite; the message names it, `where`."""
     for name, tensor in state.items():
         if not tensor.isfinite().all():
-            raise DataError(
+            raise NotFiniteWeightsError(
                 f"{where}: {name} has values that are not finite; use another save of the model"
             )
 
@@ -381,7 +328,7 @@ def _newest(path: str) -> str:
         for directory in reversed(candidates):
             try:
                 with checkpoints.pinned(directory):
-                    verify(directory)
+                    checkpoint_files.verify(directory)
             except DataError as error:
                 if is_checkpoint(directory):
                     log.warning("SKIPPING A DAMAGED CHECKPOINT: %s", error)

@@ -40,7 +40,7 @@ class Lease:
         self.facts: dict[str, Any] = {
             "token": uuid.uuid4().hex,
             "holder": _this_process(),
-            **identity(),
+            **process_identity(),
             "count": 0,
         }
         self.is_lost, self._is_exclusive, self._written = False, True, 0.0
@@ -120,7 +120,7 @@ def is_here(facts: Mapping[str, Any]) -> bool:
     )
 
 
-def identity() -> dict[str, Any]:
+def process_identity() -> dict[str, Any]:
     """Return what identifies this process: host, pid, boot with namespace, and start time."""
     pid = os.getpid()
     return {"host": socket.gethostname(), "pid": pid, "boot": _boot_id(), "start": _start(pid)}
@@ -212,7 +212,7 @@ def _local(out: str) -> Iterator[Callable[[], None]]:
     handle = _open_locked(out, name)
     try:
         handle.truncate(0)
-        handle.write(f"{_this_process()}\n{json.dumps(identity())}")
+        handle.write(f"{_this_process()}\n{json.dumps(process_identity())}")
         handle.flush()
         yield lambda: None
     finally:

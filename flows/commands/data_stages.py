@@ -52,13 +52,12 @@ def _parse_metadata(texts: tuple[str, ...]) -> list[tuple[str, str, str]]:
     return triples
 
 
+SOURCE_HELP = (
+    "Source to read: wikipedia, html, wikiextractor, books, jsonl, warc, text, babylm,"
+    " parquet, arrow or docstrings. A path, glob or s3:// or gs:// URL. Repeatable."
+)
 CORPUS_OPTIONS: dict[str, OptionOverride] = {
-    "sources": _source_option(
-        "--source",
-        required=True,
-        help="Source to read: wikipedia, html, wikiextractor, books, jsonl, warc, text, babylm,"
-        " parquet, arrow or docstrings. A path, glob or s3:// or gs:// URL. Repeatable.",
-    ),
+    "sources": _source_option("--source", required=True, help=SOURCE_HELP),
     "mixture": OptionOverride("--mixture", weights, {"multiple": True, "metavar": "NAME=WEIGHT"}),
 }
 
@@ -109,12 +108,26 @@ def corpus(
     run_stage(arguments)
 
 
-@click.command(cls=StageCommand, stage="corpus", has_artifact=False, spelled=CORPUS_OPTIONS)
+EXPLAIN_OPTIONS = {**CORPUS_OPTIONS, "sources": _source_option("--source", help=SOURCE_HELP)}
+
+
+@click.command(cls=StageCommand, stage="corpus", has_artifact=False, spelled=EXPLAIN_OPTIONS)
 @click.argument("title")
+@click.option(
+    "--corpus",
+    type=click.Path(),
+    cls=GroupedOption,
+    group=SOURCES,
+    metavar="PATH",
+    shell_complete=complete_targets,
+    help="Corpus artifact, or RUN/corpus, whose sources and options are taken; options given here"
+    " replace its own.",
+)
 @_source_options
 def explain(
     arguments: StageArguments,
     title: str,
+    corpus: str | None,
     columns: dict[str, str] | None,
     metadata: list[tuple[str, str, str]] | None,
 ) -> None:
@@ -125,10 +138,20 @@ def explain(
     from cloze.flows.graph import stages
     from cloze.flows.graph.command import run_tool
     from cloze.flows.graph.overrides import merge
+    from cloze.flows.run.targets import resolve_path
     from cloze.flows.views import terminal
     from cloze.flows.views.inspection import page
     from cloze.flows.views.live import StageDisplay
 
+    if corpus is not None:
+        if "preset" in {**arguments.config, **arguments.overrides}:
+            raise click.UsageError("--corpus has the options of its own preset; leave preset out")
+        arguments.config = {
+            **_settings_of(resolve_path(corpus), "corpus", "--corpus"),
+            **arguments.config,
+        }
+    elif "sources" not in {**arguments.config, **arguments.overrides}:
+        raise click.UsageError("Missing option '--source', or '--corpus' of a corpus that is made")
     _describe_sources(arguments, columns, metadata)
     values = merge(arguments.config, arguments.overrides, stages.stage("corpus").config, "corpus")
     with StageDisplay("explain", terminal.console()) as display:
@@ -257,7 +280,6 @@ def dataset(arguments: StageArguments) -> None:
 def _take_settings(arguments: StageArguments) -> None:
     """Take the settings and the tokenizer from the dataset that is extended."""
     from cloze.core import storage
-    from cloze.core.artifacts import artifact
     from cloze.core.errors import UsageError
 
     append = arguments.inputs["append"]
@@ -269,14 +291,22 @@ def _take_settings(arguments: StageArguments) -> None:
             f"--append keeps all settings and the tokenizer of {append}; leave out"
             f" {', '.join(refused)}"
         )
-    manifest = artifact.read_manifest(append)
-    if manifest.stage != "dataset":
-        raise UsageError(
-            f"{append} is the artifact of a {manifest.stage}, not of a dataset; --append takes the"
-            " output of `cloze dataset`"
-        )
-    arguments.config = dict(manifest.config)
+    arguments.config = _settings_of(append, "dataset", "--append")
     arguments.inputs["vocab"] = storage.join(append, "tokenizer")
+
+
+def _settings_of(path: str, stage: str, option: str) -> dict[str, Any]:
+    """Return the config of the artifact at `path`; raise UsageError if it is of another stage."""
+    from cloze.core.artifacts import artifact
+    from cloze.core.errors import UsageError
+
+    manifest = artifact.read_manifest(path)
+    if manifest.stage != stage:
+        raise UsageError(
+            f"{path} is the artifact of a {manifest.stage}, not of a {stage}; {option} takes the"
+            f" output of `cloze {stage}`"
+        )
+    return dict(manifest.config)
 
 
 def _show_tokens(out: str) -> None:

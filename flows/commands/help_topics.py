@@ -155,9 +155,8 @@ def help_(ctx: click.Context, subject: str | None, option: str | None, as_json: 
         command: Any = root.command
         subcommand = command.get_command(ctx, subject)
         if subcommand is None:
-            raise UsageError(
-                f"no command or topic {subject!r}; {did_you_mean(subject, _subjects(ctx))}"
-            )
+            near = did_you_mean(subject, _subjects(ctx), "`cloze --help` lists them")
+            raise UsageError(f"no command or topic {subject!r}; {near}")
         context = click.Context(subcommand, info_name=subject, parent=root)
         context.meta[HELP_ALL] = option or ""
         text = subcommand.get_help(context)

@@ -172,6 +172,7 @@ PERPLEXITY = StageCommand(
 LIKELIHOOD = StageCommand(
     "likelihood",
     stage="likelihood",
+    positional=("checkpoint",),
     help="Compute a checkpoint's bits per byte of held-out texts.\n\nUnlike the perplexity, it"
     " compares models with different vocabularies.",
     inputs={"corpus": ("--corpus", "Corpus artifact, whose held-out sentences are sampled.")},

@@ -76,13 +76,15 @@ def _show_preview(preview: dict[str, Any]) -> None:
         out.print("No new checkpoints.")
         return
     plans = {
-        **dict.fromkeys(preview["waiting"], "wait for the next night"),
+        **dict.fromkeys(preview["passed"], f"skip: {preview['why_passed']}"),
+        **dict.fromkeys(
+            preview["waiting"], f"wait for the next night: night.limit is {preview['limit']}"
+        ),
         **dict.fromkeys(preview["chosen"], "evaluate"),
     }
     table = terminal.table_of(("new checkpoint", "step", "what"), right=("step",))
     for checkpoint in preview["new"]:
-        action = plans.get(checkpoint["key"], "skip")
-        table.add_row(checkpoint["run"], f"{checkpoint['step']:,}", action)
+        table.add_row(checkpoint["run"], f"{checkpoint['step']:,}", plans[checkpoint["key"]])
     out.print(table, markup=False)
     nodes = [node for node in preview["nodes"] if not node["cached"]]
     seconds = [node["seconds"] for node in nodes if node["seconds"] is not None]

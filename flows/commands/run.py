@@ -194,7 +194,7 @@ def _show_results(session: RunSession, results: Mapping[str, BuildResult]) -> No
     screen.print(terminal.result_table(results, sections))
     for table in (table for summary in summaries for table in summary.get("tables") or ()):
         screen.print()
-        screen.print(terminal.summary_table(table))
+        screen.print(*terminal.summary_tables(table, screen.width))
         for note in table.get("notes") or ():
             screen.print(f"[dim]{escape(note)}[/]")
     for line in left_out_lines(session.config.left_out):

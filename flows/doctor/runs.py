@@ -184,12 +184,14 @@ def mlflow_database() -> Iterator[Finding]:
         yield Finding(check="records", observed=observed)
     if path.exists():
         reason, can_mend = database.why_closed(path)
-        fix = "finish its migration, or else set it aside: waiting records go to a new one (--fix)"
+        fix = "migrate it, or else set it aside: waiting records go to a new one (--fix)"
         yield Finding(
             check="records",
             observed=f"{path} cannot be opened: {reason}" if reason else f"{path} opens",
             ok=not reason,
-            fix=fix if can_mend else "end what holds it, or make it writable for this account",
+            fix=fix
+            if can_mend
+            else "upgrade MLflow, end what holds it, or make it writable for this account",
             repair=partial(database.mend, path, runs / DIRECTORY) if can_mend else None,
         )
 

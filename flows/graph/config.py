@@ -32,6 +32,7 @@ PRESETS = Path(__file__).resolve().parent.parent / "presets"
 NAME = "name"
 _RUN_NAME = re.compile(r"[^\W_][\w.-]*")
 TOKENIZER = "tokenizer"  # path of an existing vocabulary, instead of the vocab stage
+SCORED = ("finetune", "evaluate")  # stages that a table's cells read if it names none
 EXTENDS, SIZES, SIZE = "extends", "sizes", "size"
 
 
@@ -72,12 +73,27 @@ class RunConfig:
         if self.left_out and all(
             stages.stage(node.stage).reads_all_nodes for node in self.nodes.values()
         ):
-            name, reason = next(iter(self.left_out.items()))
-            raise UsageError(
-                f"nothing of run {self.name!r} can be made: {name} and {len(self.left_out) - 1} "
-                f"more are left out ({reason}); name"
-                f" another place: --set {name.partition('@')[0]}.data=DIRECTORY"
-            )
+            raise UsageError(f"nothing of run {self.name!r} can be made: {self._name_left_out()}")
+
+    def _name_left_out(self) -> str:
+        name, reason = next(iter(self.left_out.items()))
+        return (
+            f"{name} and {len(self.left_out) - 1} more are left out ({reason}); name another place:"
+            f" --set {name.partition('@')[0]}.data=DIRECTORY"
+        )
+
+    def check_scored(self) -> None:
+        """Raise UsageError if all nodes that a paper's table would score are left out."""
+        present = {node.stage for node in self.nodes.values()}
+        reports: list[Any] = [node.config for node in self.nodes.values() if node.stage == "report"]
+        for table in (config.table for config in reports if self.left_out and config.table):
+            selectors = [column.nodes for column in table.columns.values() if not column.mean_of]
+            stages_read = {str(item.get("stage", SCORED)) for item in selectors}
+            if not any(stage in words for stage in present for words in stages_read):
+                raise UsageError(
+                    f"no cell of the table of run {self.name!r} can be filled: "
+                    f"{self._name_left_out()}, or stop before: --until pretrain"
+                )
 
     def dump(self) -> dict[str, Any]:
         """Return the complete config as YAML-compatible values by node, with defaults filled in."""
@@ -304,8 +320,23 @@ def _with_overrides(values: Mapping[str, Any], overrides: Mapping[str, Any]) -> 
         if not isinstance(override, Mapping):
             merged[name] = override
             continue
+        if merged.get(name) is False and override:
+            raise UsageError(_switched_off(merged, name, f"{name}.{next(iter(override))}"))
         stage = stage_of(name)
         merged[name] = merge(
             _section(merged, name), override, stages.stage(stage).config if stage else None, name
         )
     return merged
+
+
+def _switched_off(values: Mapping[str, Any], name: str, key: str) -> str:
+    """Return the sentence on a key of a section that is switched off."""
+    origins = (
+        f"; {reader} starts from {reader}.checkpoint ({section['checkpoint']})"
+        for reader, section in values.items()
+        if isinstance(section, Mapping) and isinstance(section.get("checkpoint"), str)
+    )
+    return (
+        f"{key} is set, but {name} is switched off here ({name}: false){next(origins, '')}; leave "
+        f"{key} out"
+    )

@@ -8,8 +8,6 @@ earlier config reuses its artifacts.
 
 from __future__ import annotations
 
-import contextlib
-import json
 import os
 import posixpath
 from collections.abc import Collection, Iterable, Mapping
@@ -17,13 +15,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from pydantic_core import to_jsonable_python
-
 from cloze.core import storage
-from cloze.core.artifacts import artifact, checkpoints, claim, fingerprints, lineage
-from cloze.core.artifacts.artifact import Claim, Manifest
-from cloze.core.config import StageConfig
-from cloze.core.errors import ClozeError, DataError, UsageError
+from cloze.core.artifacts import artifact, checkpoints, claim, fingerprints
+from cloze.core.artifacts.artifact import Manifest
+from cloze.core.errors import DataError, UsageError
 from cloze.core.stages.execute import BuildResult, execute
 from cloze.core.stages.execution import Execution
 from cloze.core.stages.stage import NULL_REPORTER, Reporter
@@ -37,8 +32,12 @@ from cloze.flows.graph.nodes import (
     with_descendants,
     with_section,
 )
-
-FORCED = "forced"
+from cloze.flows.graph.reasons import (
+    FORCED,
+    abandoned_training,
+    content_change,
+    reason_to_build,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,6 +129,8 @@ def plan(
     )
     only_names = select_nodes(nodes, only, config.name)
     until_names = select_nodes(nodes, until, config.name)
+    if isinstance(config, RunConfig) and not (until_names or only_names):
+        config.check_scored()
     if until_names:
         needed = with_ancestors(nodes, until_names)
         if only_names and only_names.isdisjoint(needed):
@@ -187,17 +188,17 @@ def _step(
     if forced and fingerprint not in started:
         reason = FORCED
     elif resumes_at := saved_step(path, fingerprint):
-        reason = _content_change(claim.read(path), inputs)
+        reason = content_change(claim.read(path), inputs)
         resumes_at = 0 if reason else resumes_at
         reason = reason or f"continues from step {resumes_at:,}"
     elif manifest is None or manifest.fingerprint != fingerprint:
         rebuilt = [parent for parent in node.depends_on if steps[parent].reason]
-        reason = _why(previous, node.config, stage.version, parents, rebuilt)
+        reason = reason_to_build(previous, node.config, stage.version, parents, rebuilt)
         if not node.out and (previous is None or previous.version != stage.version):
-            abandoned = _abandons(directory, node, stage.version, path)
+            abandoned = abandoned_training(directory, node, stage.version, path)
             reason = abandoned or reason
     else:
-        reason = _content_change(manifest, inputs)
+        reason = content_change(manifest, inputs)
     return PlannedNode(
         node=node,
         inputs=inputs,
@@ -222,15 +223,8 @@ def forced_by_inputs(step: PlannedNode, results: Mapping[str, BuildResult]) -> P
     if not built or not (step.cached or step.resumes_at):
         return step
     begun = artifact.find_manifest(step.artifact) or claim.read(step.artifact)
-    reason = _content_change(begun, step.inputs)
+    reason = content_change(begun, step.inputs)
     return replace(step, cached=False, reason=reason, resumes_at=0) if reason else step
-
-
-def _content_change(begun: Manifest | Claim | None, inputs: Mapping[str, str]) -> str:
-    """Return why what was built, or begun, is to be built again by its inputs' content, or ""."""
-    then = {} if begun is None else begun.inputs
-    changed = artifact.changed_inputs(then, lineage.input_contents(inputs)) if then else []
-    return f"{FORCED}: {' and '.join(changed)} has other content than before" if changed else ""
 
 
 def saved_step(directory: str, fingerprint: str) -> int:
@@ -250,23 +244,6 @@ def saved_step(directory: str, fingerprint: str) -> int:
         return 0
     steps = checkpoints.complete_steps(directory)
     return checkpoints.parse_step(steps[-1]) if steps else 0
-
-
-def _abandons(directory: Path, node: Node, version: int, own: str) -> str:
-    """Return a reason that names the training of `node` that another version of Cloze began.
-
-    Empty if the run's directory has none. A changed stage has another fingerprint, so its training
-    starts in the directory `own` and leaves the unfinished one as it is.
-    """
-    for path in map(str, sorted(directory.glob(f"{node.name}-{'[0-9a-f]' * 12}"))):
-        build = claim.read(path) if path != own and claim.is_unfinished(path) else None
-        steps = checkpoints.complete_steps(path)
-        if build and build.stage == node.stage and build.version != str(version) and steps:
-            return (
-                f"starts over: another version of Cloze began {Path(path).name}; to keep its "
-                f"{checkpoints.parse_step(steps[-1]):,} steps, finish it with that version"
-            )
-    return ""
 
 
 def _inputs(
@@ -311,49 +288,6 @@ def _manifest(path: str) -> artifact.Manifest | None:
         return artifact.find_manifest(path)
     except DataError:
         return None
-
-
-def _why(
-    before: artifact.Manifest | None,
-    config: StageConfig,
-    version: int,
-    parents: Mapping[str, str],
-    remade: list[str],
-) -> str:
-    if before is None:
-        return "not made yet"
-    if before.version != version:
-        return f"stage version {before.version} became {version}"
-    current = config.model_dump(mode="json")
-    skipped = {*config.path_fields(), *config.watching_fields()}
-    defaults = {
-        key: to_jsonable_python(field.get_default(call_default_factory=True), fallback=str)
-        for key, field in type(config).model_fields.items()
-    }
-    earlier = {**defaults, **before.config}  # options added since then had their defaults
-    changed = [key for key in current if key not in skipped and earlier[key] != current[key]]
-    # What a person has set comes first: other fields follow from it.
-    changed.sort(key=lambda key: all(_follows(config, each, key) for each in (current, earlier)))
-    if changed:
-        key = changed[0]
-        more = f" and {len(changed) - 1} more" if len(changed) > 1 else ""
-        old, new = (json.dumps(value) for value in (earlier[key], current[key]))
-        values = f" {old} became {new}" if len(old) + len(new) < 60 else " changed"
-        return f"{key}{values}{more}"
-    inputs = {name for name, _ in parents.items() ^ before.parents.items()}
-    if inputs:
-        return f"{' and '.join(sorted(inputs))} changed"
-    return f"{' and '.join(remade)} runs again" if remade else "not made with these settings yet"
-
-
-def _follows(config: StageConfig, values: Mapping[str, Any], key: str) -> bool:
-    """Return whether a field has the value that the others give it when it is left out."""
-    fields = type(config).model_fields  # some are in no dump
-    others = {name: values[name] for name in fields if name in values and name != key}
-    # it is required, or the others do not stand alone
-    with contextlib.suppress(ValueError, ClozeError):
-        return bool(type(config)(**others).model_dump(mode="json")[key] == values[key])
-    return False
 
 
 def build_node(

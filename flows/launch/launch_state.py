@@ -12,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from cloze.core.errors import BY_EXIT_CODE, ClozeError, StoppedError
+from cloze.core.errors import BY_EXIT_CODE, ClozeError, StoppedError, error_class
 from cloze.core.processes import describe_exit
 from cloze.core.stages.stage import BuildContext, StageResult
 from cloze.core.stages.worker import LOGS
@@ -123,9 +123,7 @@ class LaunchState:
                 self.build.report.progress(*self._progress, event["figures"])
             elif rank is None:
                 self.silent |= bool(event.get("silent"))
-                self.fault = self.fault or BY_EXIT_CODE.get(event["exit_code"], RanksLostError)(
-                    event["fault"]
-                )
+                self.fault = self.fault or error_class(event, RanksLostError)(event["fault"])
             elif "ended" in event:
                 self._codes[rank] = event["ended"]
                 stopped_ranks |= {rank} if event["ours"] else set()
@@ -246,7 +244,7 @@ class LaunchState:
             self._raise_if_peer_lost(rank, event)
             origin = f"rank {rank} on host {host}; " if (host := self.started.host(rank)) else ""
             hint = f" ({origin}log: {self.logs})" if event.get("unexpected") else ""
-            raise BY_EXIT_CODE.get(event["exit_code"], RanksLostError)(event["error"] + hint)
+            raise error_class(event, RanksLostError)(event["error"] + hint)
         failed = (rank for rank, code in codes.items() if code)
         raise self._death(next(failed) if self.first_failed is None else self.first_failed)
 

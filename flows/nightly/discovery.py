@@ -26,6 +26,7 @@ from cloze.core.stages import stage
 from cloze.core.stages.worker import LOGS
 
 STAGE = "pretrain"
+_SKIPPED = {"newest": "not the newest of a training", "milestones": "no milestone"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,11 +71,13 @@ class CheckpointSelection:
         selected: new checkpoints to evaluate.
         waiting: checkpoints left for the next run, because of the limit or because the champion,
             which they are compared with, was not evaluated.
+        why_skipped: why the others are not evaluated.
     """
 
     new: tuple[CheckpointInfo, ...]
     selected: tuple[CheckpointInfo, ...]
     waiting: tuple[CheckpointInfo, ...]
+    why_skipped: str = ""
 
     @property
     def skipped(self) -> list[CheckpointInfo]:
@@ -215,7 +218,10 @@ def choose(
     newest = [item for item in requested if item.newest]
     order = [*reversed(newest), *(item for item in requested if not item.newest)]
     return CheckpointSelection(
-        new=tuple(new), selected=tuple(order[:limit]), waiting=tuple(order[limit:])
+        new=tuple(new),
+        selected=tuple(order[:limit]),
+        waiting=tuple(order[limit:]),
+        why_skipped=" and ".join(words for kind, words in _SKIPPED.items() if kind in checkpoints),
     )
 
 

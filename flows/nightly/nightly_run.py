@@ -340,6 +340,8 @@ def preview(suite: Suite, since: str | None = None) -> dict[str, Any]:
         "chosen": [item.key for item in choice.selected],
         "waiting": [item.key for item in choice.waiting],
         "passed": [item.key for item in choice.skipped],
+        "why_passed": choice.why_skipped,
+        "limit": suite.settings.limit,
         "nodes": [
             {
                 "name": step.name, "stage": step.node.stage, "why": step.reason,

@@ -98,9 +98,7 @@ class NightlyResult:
         if not self.choice.new:
             return "No new checkpoints"
         counts = {
-            "skipped, neither the newest of their training nor milestones": len(
-                self.choice.skipped
-            ),
+            f"skipped: {self.choice.why_skipped}": len(self.choice.skipped),
             "removed by their training before they could be read": len(self.pruned),
             "waiting for the next nightly run": len(self.choice.waiting),
             "failed": failed,

@@ -209,7 +209,7 @@ def _delete_removed(
 
 
 def _fit_forms(client: SyncPrefectClient, pool: str) -> None:
-    """Remove fields of other stages and null defaults from each deployment's form.
+    """Remove fields of other stages and null defaults from each deployment's form; name the others.
 
     The UI sends the default of an untouched field, and the server rejects null for a typed field
     with a default. An empty field without a default is not sent.
@@ -222,7 +222,9 @@ def _fit_forms(client: SyncPrefectClient, pool: str) -> None:
         for name, field in list(schema["properties"].items()):
             if visible is not None and name not in visible:
                 del schema["properties"][name]
-            elif field.get("default", ...) is None:
+                continue
+            field["title"] = name.capitalize().replace("_", " ")
+            if field.get("default", ...) is None:
                 del field["default"]
         update = DeploymentUpdate.model_validate({"parameter_openapi_schema": schema})
         client.update_deployment(deployment.id, update)

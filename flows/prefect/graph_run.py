@@ -382,6 +382,7 @@ def _graceful_stop(
             raise  # Prefect handles the signals of its workers and supervisors
         with contextlib.suppress(Exception), get_client(sync_client=True) as client:
             client.set_flow_run_state(flow_run.id, final_state, force=True)
+        get_run_logger().info("Finished in state %s", final_state)
         raise Abort(final_state.message) from None
 
 

@@ -148,7 +148,8 @@ def node(name: str, why: str) -> State[Any]:
     step = session.step(name)
     reason = "Nothing to do" if step.cached else f"Reason to run: {why}"
     log.info("%s. Artifact: %s", reason, step.artifact)
-    with TaskRunReporter(session, step, context.publisher.progress(run_id), log) as reporter:
+    bar = context.publisher.progress(f"{session.config.name}-{name}-progress", run_id)
+    with TaskRunReporter(session, step, bar, log) as reporter:
         try:
             result = session.run_node(step, attempt=task_run.run_count or 1, also=reporter)
         except (StoppedError, KeyboardInterrupt) as error:
@@ -276,14 +277,16 @@ class TaskRunReporter(Reporter):
         return ", ".join(words)
 
 
+# An engine that is aborted knows no later state than Running; the flow logs the one it has set.
+UNTRUE = ("Finished in state NotReady", "Finished in state Running")
+
+
 class SingleLineErrorFilter(logging.Filter):
     """Filter that redacts secrets in Prefect's logs and drops Cloze errors, which nodes log."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         error = record.exc_info[1] if record.exc_info else None
-        if isinstance(error, (ClozeError, FailedRun)) or record.getMessage().startswith(
-            "Finished in state NotReady"
-        ):
+        if isinstance(error, (ClozeError, FailedRun)) or record.getMessage().startswith(UNTRUE):
             return False  # the flow logs the message
         record.msg, record.args = redact(record.getMessage()), ()
         if error is not None:

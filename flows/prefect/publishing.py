@@ -56,9 +56,9 @@ class ArtifactPublisher:
         self._jobs.put(None)
         self._thread.join(LAST_SECONDS)
 
-    def progress(self, task_run_id: str) -> ProgressArtifact:
-        """Return a progress bar on the page of a task run."""
-        return ProgressArtifact(self, UUID(task_run_id))
+    def progress(self, key: str, task_run_id: str) -> ProgressArtifact:
+        """Return a progress bar on the page of a task run; `key` names it among others."""
+        return ProgressArtifact(self, key, UUID(task_run_id))
 
     def markdown(
         self, key: str, text: str, description: str, task_run_id: str | None = None
@@ -105,8 +105,8 @@ class ArtifactPublisher:
 class ProgressArtifact:
     """A progress bar that any thread may set; only the newest unsent value is sent."""
 
-    def __init__(self, publisher: ArtifactPublisher, task_run_id: UUID) -> None:
-        self._publisher, self._task_run_id = publisher, task_run_id
+    def __init__(self, publisher: ArtifactPublisher, key: str, task_run_id: UUID) -> None:
+        self._publisher, self._key, self._task_run_id = publisher, key, task_run_id
         self._id: UUID | None = None
         self._queued = False
         self._value: tuple[float, str] = (0.0, "")
@@ -123,6 +123,7 @@ class ProgressArtifact:
         content: dict[str, Any] = {"data": round(percent, 1), "description": redact(description)}
         if self._id is None:
             artifact = ArtifactCreate(
+                key=artifact_key(self._key),
                 type="progress",
                 flow_run_id=self._publisher.flow_run_id,
                 task_run_id=self._task_run_id,

@@ -86,7 +86,7 @@ class RunStatusFile:
             "id": self.id,
             "run": run,
             "state": RUNNING,
-            **lock.identity(),
+            **lock.process_identity(),
             "started": time.time(),
             "ended": None,
             "error": None,
@@ -367,7 +367,7 @@ def cancel(
         raise UsageError(
             f"run {name} runs on {host} (process {pid}); cancel it there, or in Prefect's UI"
         )
-    facts, keys = lock.holder_facts(directory), lock.identity()
+    facts, keys = lock.holder_facts(directory), lock.process_identity()
     if not lock.is_running(facts) or any(facts.get(key) != record.get(key) for key in keys):
         raise UsageError(
             f"run {name} is held by {lock.holder(directory) or 'nobody'}, not by the recorded "

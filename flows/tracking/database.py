@@ -15,12 +15,14 @@ import sys
 import time
 import uuid
 from contextlib import closing, suppress
+from importlib.util import find_spec
 from pathlib import Path
 
 from cloze.core.errors import ClozeError
 
 ARTIFACTS = "mlflow-artifacts"  # next to the file
 ASIDE = ".broken-"  # added with the time to the name of a file that cannot be mended
+MIGRATIONS = ("store", "db_migrations", "versions")  # of MLflow's package
 OPEN_SECONDS = 120.0
 PREFIX = "_alembic_tmp_"  # of tables that a migration makes and renames; a killed one leaves them
 UNFINISHED = f"select name from sqlite_master where substr(name, 1, {len(PREFIX)}) = '{PREFIX}'"
@@ -32,7 +34,7 @@ def path_of(uri: str) -> Path | None:
     return Path(match[1]) if match else None
 
 
-def identity(path: Path | None) -> tuple[int, int] | None:
+def file_identity(path: Path | None) -> tuple[int, int] | None:
     """Return what tells a file from a later one of its name; None: there is no file."""
     with suppress(OSError):
         return None if path is None else (path.stat().st_dev, path.stat().st_ino)
@@ -43,11 +45,12 @@ def make(path: Path) -> None:
     """Make the file unless it exists. The caller holds its lock.
 
     Raises:
-        ClozeError: a migration of the file is not finished.
+        ClozeError: a migration of the file is not finished, or a newer MLflow made the file.
     """
     from mlflow.store.tracking.sqlalchemy_store import SqlAlchemyStore
 
     if path.exists():
+        _check_not_newer(path)
         with closing(sqlite3.connect(path)) as database:
             if database.execute(UNFINISHED).fetchone() is not None:
                 raise ClozeError(
@@ -66,6 +69,24 @@ def make(path: Path) -> None:
         temporary.unlink(missing_ok=True)
 
 
+def _check_not_newer(path: Path) -> None:
+    """Raise ClozeError if no migration of the MLflow here leads to the file's schema."""
+    spec, revision = find_spec("mlflow"), None
+    with closing(sqlite3.connect(path)) as database, suppress(sqlite3.DatabaseError):
+        revision = database.execute("select version_num from alembic_version").fetchone()
+    versions = Path(spec.origin if spec and spec.origin else "").parent.joinpath(*MIGRATIONS)
+    if revision and not any(versions.glob(f"{revision[0]}_*.py")):
+        raise ClozeError(
+            f"{path}: a newer MLflow made it (schema {revision[0]}); upgrade MLflow here"
+        )
+
+
+def upgrade(path: Path) -> None:
+    """Migrate a file to the schema of the MLflow here, which by itself adds tables only."""
+    command = [sys.executable, "-m", "mlflow", "db", "upgrade", f"sqlite:///{path}"]
+    subprocess.run(command, capture_output=True, timeout=OPEN_SECONDS, check=False)
+
+
 def why_closed(path: Path) -> tuple[str, bool]:
     """Return why MLflow cannot open a file, empty if it can, and whether `mend` may help.
 
@@ -74,17 +95,23 @@ def why_closed(path: Path) -> tuple[str, bool]:
     try:
         with closing(sqlite3.connect(f"file:{path}?mode=rw", uri=True)) as database:
             database.execute("begin immediate")
+        _check_not_newer(path)
         command = [sys.executable, "-m", "cloze.flows.tracking.spool_state", f"sqlite:///{path}"]
         done = subprocess.run(command, capture_output=True, text=True, timeout=OPEN_SECONDS)
-    except (sqlite3.OperationalError, subprocess.TimeoutExpired) as error:
-        return str(error), False  # locked, full, or another user's
+    except (sqlite3.OperationalError, subprocess.TimeoutExpired, ClozeError) as error:
+        return str(error), False  # locked, full, of another user or MLflow
     except sqlite3.DatabaseError as error:
         return str(error), True
     return done.stdout.strip() or done.stderr.strip()[-200:], True
 
 
 def mend(path: Path, spools: Path) -> None:
-    """Finish a killed migration on a copy; if that fails, set the file aside for a new one."""
+    """Finish a migration, or do it, on a copy; if that fails, set the file aside for a new one.
+
+    Raises:
+        ClozeError: a newer MLflow made the file, so it is left as it is.
+    """
+    _check_not_newer(path)
     copy = _beside(path)
     try:
         with closing(sqlite3.connect(path)) as old, closing(sqlite3.connect(copy)) as new:
@@ -95,10 +122,12 @@ def mend(path: Path, spools: Path) -> None:
                 rename = f'alter table "{name}" rename to "{original}"'
                 new.execute(f'drop table "{name}"' if original in tables else rename)
             new.commit()
+        if why_closed(copy)[0]:
+            upgrade(copy)
         if not why_closed(copy)[0]:
             copy.replace(path)
             return
-    except sqlite3.DatabaseError:
+    except (sqlite3.DatabaseError, subprocess.TimeoutExpired):
         pass
     finally:
         for left in path.parent.glob(f"{copy.name}*"):

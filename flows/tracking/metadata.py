@@ -111,9 +111,16 @@ def _short(values: Mapping[str, Any]) -> dict[str, str]:
 
 
 def allowed(name: str) -> str:
-    """Return the name with MLflow's characters: letters, digits and `_-./: `; `@` becomes `/`."""
+    """Return the name with MLflow's characters: letters, digits and `_-./: `; `@` becomes `/`.
+
+    Others become their code, `c#` is `c_23`, so that two labels have two names.
+    """
     return "".join(
-        letter if letter.isalnum() or letter in "_-./: " else "/" if letter == "@" else "_"
+        letter
+        if letter.isalnum() or letter in "_-./: "
+        else "/"
+        if letter == "@"
+        else f"_{ord(letter):x}"
         for letter in str(name)
     )
 

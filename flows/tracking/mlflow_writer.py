@@ -19,6 +19,7 @@ from cloze.core.errors import ClozeError, DataError, UsageError
 from cloze.core.secrets import redact
 from cloze.flows.tracking import database, models, spool_state
 from cloze.flows.tracking.models import Checkpoint
+from cloze.flows.tracking.served_columns import why_not_served
 from cloze.flows.tracking.spool import ATTEMPT, DIRECTORY, OUR_ID, tracking_uri
 from cloze.flows.tracking.spool_state import KIND, TRAINING, connect, exclusive, experiment_id
 
@@ -43,19 +44,19 @@ class MlflowWriter:
         """Write to MLflow at `uri`; `directory`: the spools' directory."""
         self.uri, self.directory = uri, directory
         self._path = database.path_of(uri)
-        self._opened = database.identity(self._path)
+        self._opened = database.file_identity(self._path)
 
     @functools.cached_property
     def client(self) -> MlflowClient:
         """The client. While MLflow cannot be opened, each use tries again."""
         client = connect(self.uri)
-        self._opened = self._opened or database.identity(self._path)
+        self._opened = self._opened or database.file_identity(self._path)
         return client
 
     @property
     def is_replaced(self) -> bool:
         """Whether the database is gone or another: this process cannot open the new one."""
-        return self._opened is not None and self._opened != database.identity(self._path)
+        return self._opened is not None and self._opened != database.file_identity(self._path)
 
     def send(self, record: Mapping[str, Any]) -> None:
         """Send one record.
@@ -176,7 +177,7 @@ class MlflowWriter:
         from mlflow.entities import Metric
 
         checkpoint = Checkpoint(**record["checkpoint"])
-        reason = models.why_not_served(checkpoint.config())
+        reason = why_not_served(checkpoint.config())
         if reason is not None:
             self.client.set_tag(run, NOT_A_MODEL, reason)
             return

@@ -22,7 +22,7 @@ import shutil
 import tempfile
 import warnings
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlparse
@@ -32,6 +32,7 @@ from cloze.core.artifacts import artifact
 from cloze.core.artifacts.checkpoints import COMPLETE, pinned
 from cloze.core.errors import DataError
 from cloze.core.humanize import labelled
+from cloze.flows.tracking.served_columns import EXAMPLE, LISTS, TEXT, served_by, why_not_served
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -50,55 +51,6 @@ RUN_NAME = "cloze.run_name"  # name of the run that the node belongs to
 LOGGED = "cloze.model_id"  # tag of a version: its LoggedModel's id, which MLflow does not store
 VERSIONS = "mlflow.modelVersions"  # tag of a LoggedModel
 LOCK = "models.lock"
-TEXT = "text"  # input column of single texts
-EXAMPLE = "The capital of the country is [MASK]."
-LISTS = {"choices": "string", "labels": "string", "vector": "double"}  # columns of lists: items
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Served:
-    """Columns and parameters of `cloze.model.pyfunc` for a head.
-
-    Attributes:
-        inputs: names of text columns. A model of single texts has no input schema: MLflow's
-            would refuse lists, or tables with further columns.
-        outputs: `NAME:TYPE` of each column, with MLflow's types.
-        params: integer parameters and their defaults.
-    """
-
-    inputs: tuple[str, ...] = (TEXT,)
-    outputs: str
-    params: Mapping[str, int] = field(default_factory=dict)
-
-
-_LABELS = Served(outputs="label:string score:double")
-# by head; the first one that the checkpoint has counts
-SERVED = {
-    "masked_lm": Served(
-        outputs="text:long mask:long token:string score:double sequence:string",
-        params={"top_k": 5},
-    ),
-    "lm": Served(
-        outputs="text:string continuation:string tokens:long stopped:string",
-        params={"tokens": 40},
-    ),
-    "seq2seq": Served(
-        outputs="text:string continuation:string tokens:long stopped:string",
-        params={"tokens": 40},
-    ),
-    "classifier": _LABELS,
-    "pair_classifier": _LABELS,
-    "choice": Served(inputs=("text", "choices"), outputs=_LABELS.outputs),
-    "span": Served(
-        inputs=("question", "passage"),
-        outputs="question:long answer:string score:double start:long end:long",
-        params={"top_k": 5},
-    ),
-    "token_classifier": Served(
-        outputs="text:long entity:string type:string start:long end:long score:double"
-    ),
-    "embedding": Served(outputs="vector:double"),
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -176,34 +128,6 @@ def is_inside(name: str) -> bool:
         and ".." not in parts
         and "\0" not in name
         and "\\" not in name
-    )
-
-
-def _served(config: Mapping[str, Any]) -> Served | None:
-    """Return a checkpoint's input and output in MLflow.
-
-    None: not possible, as for multi-task heads.
-    """
-    heads, task = config["heads"], config.get("task") or {}
-    spec = next((served for head, served in SERVED.items() if head in heads), None)
-    if (heads.get("masked_lm") or {}).get("objectives") == ["clm"]:  # trained left to right only
-        spec = SERVED["lm"]
-    if spec is _LABELS and "labels" not in task:
-        spec = Served(outputs="score:double")
-    if task.get("problem_type") == "multi_label_classification":
-        spec = Served(outputs=f"labels:string {_LABELS.outputs}")
-    if spec is not None and task.get("pairs"):
-        spec = replace(spec, inputs=(TEXT, "text_pair"))
-    return spec
-
-
-def why_not_served(config: Mapping[str, Any]) -> str | None:
-    """Return why a checkpoint cannot be an MLflow model; None: it can."""
-    if _served(config) is not None:
-        return None
-    return (
-        f"MLflow cannot ask a model with these heads: {', '.join(config['heads'])}; load it with "
-        f"cloze.load"
     )
 
 
@@ -361,7 +285,7 @@ def _describe(directory: Path, config: Mapping[str, Any], model: LoggedModel) ->
         from mlflow.types import ColSpec, DataType, ParamSchema, ParamSpec, Schema
         from mlflow.types.schema import Array
 
-    served = _served(config)
+    served = served_by(config)
     assert served is not None  # callers have checked `why_not_served`
 
     def schema(*columns: str) -> Schema:

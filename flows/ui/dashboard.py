@@ -26,7 +26,7 @@ from starlette.responses import HTMLResponse, PlainTextResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
-from cloze.core.humanize import elapsed, format_duration, templates_in
+from cloze.core.humanize import format_duration, templates_in
 from cloze.flows.machine import slots
 from cloze.flows.nightly.journal import Champion, Journal
 from cloze.flows.run import server_addresses, status_file
@@ -34,6 +34,7 @@ from cloze.flows.tracking import spool, spool_state
 from cloze.flows.ui import prometheus
 from cloze.flows.ui.login import LOGIN_PATH, LoginMiddleware
 from cloze.flows.ui.loopback_guard import LOOPBACK, LoopbackOnlyMiddleware
+from cloze.flows.views.run_tables import describe_duration
 
 BACK = '<a href="/">Runs</a>'  # on pages that are also files
 TEMPLATES = Path(__file__).parent / "templates"
@@ -167,13 +168,13 @@ def run_rows(runs: Path, servers: Mapping[str, Any]) -> list[dict[str, Any]]:
             for name, node in nodes.items()
             if node.get("error") and node["state"] in (status_file.FAILED, status_file.CRASHED)
         ]
-        flow_run = record.get("prefect")
+        flow_run = servers.get("prefect") and _flow_run(runs / record["run"])
         rows.append(
             {
                 "name": record["run"],
                 "state": record["state"],
                 "started": _format_time(record["started"]),
-                "took": _took(record),
+                "took": describe_duration(record),
                 "done": sum(node["state"] in ("finished", "cached") for node in nodes.values()),
                 "total": len(nodes),
                 "now": [_now(name, node) for name, node in nodes.items() if _is_active(node)],
@@ -187,10 +188,10 @@ def run_rows(runs: Path, servers: Mapping[str, Any]) -> list[dict[str, Any]]:
     return rows
 
 
-def _took(record: Mapping[str, Any]) -> str:
-    states = {node["state"] for node in record["nodes"].values()}
-    is_cached = states == {status_file.CACHED}  # a rerun of finished work takes no time
-    return "cached" if is_cached else format_duration(elapsed(record))
+def _flow_run(directory: Path) -> str | None:
+    """Return the id of a run's newest start in Prefect; a later one from a terminal has none."""
+    starts = map(status_file.read_file, reversed(status_file.records_in(directory)))
+    return next((start["prefect"] for start in starts if start and start.get("prefect")), None)
 
 
 def _is_active(node: Mapping[str, Any]) -> bool:

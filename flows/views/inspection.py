@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rich.console import Group, RenderableType
+from rich.constrain import Constrain
 from rich.padding import Padding
 from rich.panel import Panel
 from rich.rule import Rule
@@ -22,6 +23,7 @@ from cloze.flows.views.terminal import table_of
 
 Row = Mapping[str, Any]
 MASKED, RANDOM, UNCHANGED = "masked", "random", "kept"  # kinds of predictions
+RULED = 100  # columns of a ruled heading
 
 STYLES = {
     MASKED: "bold black on yellow",
@@ -212,13 +214,14 @@ def _head(document: Facts) -> RenderableType:
         title=Text(document["title"] or document["id"], style="bold"),
         title_align="left",
         border_style="cyan",
+        expand=False,
     )
 
 
 def _section(heading: str, lines: Sequence[RenderableType]) -> RenderableType:
     """Return indented lines below a ruled heading."""
     rule = Rule(f"[bold]{heading}", align="left", style="cyan")
-    return Group(rule, Padding(Group(*lines), (0, 0, 0, 2)))
+    return Group(Constrain(rule, RULED), Padding.indent(Group(*lines), 2))
 
 
 def _infobox(fields: Sequence[tuple[str, str, str]]) -> RenderableType:
@@ -245,7 +248,8 @@ def _step(view: Facts) -> RenderableType:
         lines.append(Text(text, style="dim"))
     elif not changes and not removed:
         heading = f"[bold]{name}[/]  [dim]nothing to do[/]"
-        return Rule(heading, align="left", style="dim", characters="·")
+        rule = Rule(heading, align="left", style="dim", characters="·")
+        return Constrain(rule, RULED)
     else:
         by_kind = Counter(change["kind"] for change in changes)
         kinds = [kind for kind in ("changed", "removed", "added") if by_kind[kind]]

@@ -287,10 +287,16 @@ def show_runs(out: Console, records: Mapping[str, Mapping[str, Any]]) -> None:
             state(record["state"]),
             f"{done_count}/{len(nodes)}",
             when(record["started"]),
-            format_duration(elapsed(record)),
+            describe_duration(record),
             ellipsized(_now(nodes)),
         )
     out.print(table)
+
+
+def describe_duration(record: Mapping[str, Any]) -> str:
+    """Return how long the newest start of a run took; a rerun of finished work takes no time."""
+    states = {node["state"] for node in record["nodes"].values()}
+    return "cached" if states == {"cached"} else format_duration(elapsed(record))
 
 
 def _now(nodes: Mapping[str, Mapping[str, Any]]) -> str:

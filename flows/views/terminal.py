@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import posixpath
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import click
+from rich.cells import cell_len
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
@@ -18,6 +20,7 @@ from cloze.core.humanize import format_duration
 from cloze.core.stages.execute import BuildResult
 from cloze.flows.graph.stages import headline, lower_is_better
 
+GAP = 2  # columns between two of a table
 UNWRAPPED = 100_000  # columns
 MAX_LINES = 40  # nodes with a line each
 FEWEST = 3  # minimum number of instances that share a line
@@ -119,16 +122,37 @@ def ellipsized(text: str) -> Text:
     return Text(text, no_wrap=True, overflow="ellipsis")
 
 
-def summary_table(content: Mapping[str, Any]) -> Table:
-    """Return the table in an artifact's summary: `title`, `columns`, `rows` of text.
+def summary_tables(content: Mapping[str, Any], width: int) -> Iterator[Table]:
+    """Yield the table in an artifact's summary: `title`, `columns`, `rows` of text.
 
-    All columns but the first contain numbers.
+    All columns but the first contain numbers. Columns that do not fit beside the others without a
+    break within a number are in further tables, which repeat the first column.
+
+    Args:
+        width: columns of the terminal.
     """
-    columns = [str(name) for name in content["columns"]]
-    table = table_of(columns, right=columns[1:], title=str(content["title"]))
-    for row in content["rows"]:
-        table.add_row(*(escape(str(value)) for value in row))
-    return table
+    columns = [[str(row[i]) for row in content["rows"]] for i in range(len(content["columns"]))]
+    names = [str(name) for name in content["columns"]]
+    widths = [
+        max(map(cell_len, [*name.split(), *cells]), default=0)
+        for name, cells in zip(names, columns, strict=True)
+    ]
+    words = [word for text in [names[0], *columns[0]] for word in text.split()]
+    first = max([min(widths[0], width // 3), *map(cell_len, words)])
+    title, rest = str(content["title"]), list(range(1, len(names)))
+    while rest or title:
+        sums = itertools.accumulate((GAP + widths[i] for i in rest), initial=first)
+        count = max(1, sum(total <= width for total in sums) - 1)
+        shown, rest = [0, *rest[:count]], rest[count:]
+        is_folded = first + sum(GAP + widths[i] for i in shown[1:]) > width
+        table = table_of([names[i] for i in shown], right=names[1:], title=title or None)
+        table.min_width = min(cell_len(title), width)  # rich breaks a longer title within words
+        for column, i in zip(table.columns[1:], shown[1:], strict=True):
+            column.width = None if is_folded else widths[i]
+        for row in zip(*(columns[i] for i in shown), strict=True):
+            table.add_row(*map(escape, row))
+        yield table
+        title = ""
 
 
 def result_table(

@@ -23,7 +23,7 @@ from torch import distributed
 
 from cloze.core import processes
 from cloze.core.artifacts.checkpoints import TOKEN, LaunchFence
-from cloze.core.errors import BY_EXIT_CODE, ClozeError, UsageError, error_event
+from cloze.core.errors import UsageError, error_class, error_event
 from cloze.core.processes import HeartbeatWriter, RankPhase
 from cloze.core.stages.execution import Execution
 from cloze.model.train.precision import resolve_device
@@ -135,7 +135,7 @@ class World:
             done, failed, answer = self.all_reduce_sum([0, 0, 0])
         if failed:
             event = self.gathered(None, self.control)[0]
-            raise BY_EXIT_CODE.get(event["exit_code"], ClozeError)(event["error"])
+            raise error_class(event)(event["error"])
         return int(answer)
 
     def _decide(self, decide: Callable[[], int]) -> int:

@@ -10,7 +10,7 @@ from dataclasses import replace
 from torch import Tensor
 
 from cloze.core import storage
-from cloze.core.artifacts import checkpoints
+from cloze.core.artifacts import checkpoint_files, checkpoints
 from cloze.core.errors import DataError, UsageError
 from cloze.core.stages.stage import BuildContext, StageResult
 from cloze.model import checkpoint
@@ -46,7 +46,7 @@ def merge_checkpoints(config: MergeConfig, build: BuildContext) -> StageResult:
         selected = select_checkpoints(build.inputs["checkpoint"], config.last or LAST, config.steps)
         for path in selected:
             stack.enter_context(checkpoints.pinned(path))
-            checkpoint.verify(path, training=False)
+            checkpoint_files.verify(path, training=False)
         weights = shares(len(selected), config.decay)
         newest = checkpoint.load_metadata(selected[-1])
         state = mean(selected, weights)

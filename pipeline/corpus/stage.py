@@ -106,8 +106,8 @@ def check_not_empty(config: CorpusConfig, groups: Sequence[SliceGroup], results:
                 f" ({unreadable[0]['file']}: {unreadable[0]['sentence']})" if unreadable else ""
             )
             raise DataError(
-                f"source {source.kind} at {source.path} contains no documents{detail}. Check the "
-                f"path, or remove the source"
+                f"source {source.kind} at {source.path} contains no documents{detail}"
+                f"{_passed_over(config)}. Check the path, or remove the source"
             )
     if not any(result["documents"] for result in results):
         counters = sum((Counter(result["counters"]) for result in results), Counter[str]())
@@ -116,8 +116,14 @@ def check_not_empty(config: CorpusConfig, groups: Sequence[SliceGroup], results:
         raise DataError(
             f"of the {counters['read/documents']:,} documents of "
             f"{first.path}{' and other sources' if len(config.sources) > 1 else ''}"
-            f" none is left ({reasons}). Add text, or relax the filters of the corpus config"
+            f" none is left ({reasons}){_passed_over(config)}. Add text, or relax the filters of "
+            f"the corpus config"
         )
+
+
+def _passed_over(config: CorpusConfig) -> str:
+    """Return the sentence on files that no source reads, for the end of an error; or ""."""
+    return "".join(f"; {sentence}" for sentence in config.listing().describe())
 
 
 # 10: licences with brackets, years of dumps, language_probability of web sources; scripts without

@@ -18,7 +18,7 @@ import apache_beam as beam
 from cloze.core import errors, storage
 from cloze.core.arrow import release_memory_to_os
 from cloze.core.artifacts.claim import Fence
-from cloze.core.errors import BY_EXIT_CODE, ClozeError, SupersededError
+from cloze.core.errors import ClozeError, SupersededError, error_class, error_event
 from cloze.core.stages.stage import BuildContext
 from cloze.core.stages.worker import LOGS, local_directory
 from cloze.pipeline.runners.base import CONTINUE, WorkerLostError, open_backend
@@ -96,7 +96,7 @@ class _Unit(beam.DoFn):  # type: ignore[misc]
                         raise
                     except ClozeError as error:  # no crash, no retries
                         result_file = storage.join(self.results, name + FAILED)
-                        result = {"error": str(error), "exit_code": error.exit_code}
+                        result = error_event(error)
                     storage.write_bytes(result_file, json.dumps(result).encode())
         return ()
 
@@ -204,10 +204,10 @@ def _failure(
     failures = read_results(results, files)
     for file in files:
         storage.remove_file(storage.join(results, file))
-    error_class = BY_EXIT_CODE.get(failures[0]["exit_code"], ClozeError)
+    kind = error_class(failures[0])
     messages = list(dict.fromkeys(str(failure["error"]) for failure in failures))
     if len(messages) == 1:
-        return error_class(messages[0])
+        return kind(messages[0])
     log = str(local_directory(build.path) / LOGS / f"failed-{step}.txt")
     entries = [
         f"{name}: {failure['error']}\n" for name, failure in zip(failed, failures, strict=True)
@@ -215,7 +215,7 @@ def _failure(
     storage.write_bytes(log, "".join(entries).encode("utf-8", "backslashreplace"))
     shown = "; ".join(f"({number}) {text}" for number, text in enumerate(messages[:SHOWN], 1))
     remainder = f"; the others are in {log}" if len(messages) > SHOWN else ""
-    return error_class(f"{len(failed)} of {count} units of step {step} failed: {shown}{remainder}")
+    return kind(f"{len(failed)} of {count} units of step {step} failed: {shown}{remainder}")
 
 
 def retry_lost_workers(build: BuildContext, run: Callable[[], None], step: str) -> None:

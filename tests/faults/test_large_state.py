@@ -14,8 +14,7 @@ from typing import Any
 import psutil
 import pytest
 
-from cloze.core.artifacts import checkpoints
-from cloze.model import checkpoint
+from cloze.core.artifacts import checkpoint_files, checkpoints
 from cloze.model.families.registry import model_config
 from tests import warm
 from tests.model.datasets import write_dataset
@@ -72,7 +71,7 @@ def test_four_gigabytes_survive_a_kill_in_the_save_and_a_signal(tmp_path: Path) 
     print(f"stopped with a checkpoint after {time.monotonic() - began:.1f} s")
     (stopped,) = checkpoints.complete_steps(str(out))
     assert 2 <= checkpoints.parse_step(stopped) < STEPS
-    checkpoint.verify(stopped)
+    checkpoint_files.verify(stopped)
 
     (process,), log = worker(disturbed)
     _ended(process, log, 0)

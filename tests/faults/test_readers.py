@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from cloze.core.artifacts import checkpoints
+from cloze.core.artifacts import checkpoint_files, checkpoints
 from cloze.core.errors import DataError
 from cloze.core.stages.execution import Execution
 from cloze.core.stages.stage import BuildContext
@@ -111,6 +111,6 @@ def test_a_checkpoint_that_vanishes_is_said_and_never_half_read(
     with checkpoint.resolve_pinned(str(directory)):
         shutil.rmtree(directory)  # by hand: nothing holds that back
         with pytest.raises(DataError, match="is missing"):
-            checkpoint.verify(str(directory))
+            checkpoint_files.verify(str(directory))
     with pytest.raises(DataError, match="has no complete checkpoint"):
         checkpoint.load(str(run))

@@ -12,7 +12,7 @@ import psutil
 import pytest
 import torch
 
-from cloze.model import checkpoint
+from cloze.core.artifacts import checkpoint_files
 from cloze.model.train.distributed import World
 from cloze.model.train.monitor.watchdog import ShutdownTimeEstimator
 from tests import warm
@@ -92,7 +92,7 @@ def test_all_end_with_a_checkpoint(dataset: str, tmp_path: Path, who: str) -> No
             each.send_signal(signal.SIGTERM)
     assert "is saved: run again to continue" in ended(process, ranks)
     (saved,) = (tmp_path / "run" / "checkpoints").iterdir()
-    checkpoint.verify(str(saved))
+    checkpoint_files.verify(str(saved))
 
 
 def test_a_rank_that_has_not_begun_to_heed_it(dataset: str, tmp_path: Path) -> None:

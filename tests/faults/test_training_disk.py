@@ -12,9 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from cloze.core.artifacts import checkpoints
+from cloze.core.artifacts import checkpoint_files, checkpoints
 from cloze.core.errors import ClozeError
-from cloze.model import checkpoint
 from cloze.model.train.plan import micro_batch
 from tests import warm
 from tests.faults.disks import Disk, fill
@@ -44,7 +43,7 @@ def test_a_full_disk_leaves_the_older_checkpoint(
     ):
         here(SETTINGS, dataset, small_disk.path / "run", **EVERY)
     (left,) = (small_disk.path / "run" / "checkpoints").iterdir()
-    checkpoint.verify(str(left))
+    checkpoint_files.verify(str(left))
     (small_disk.path / "filler").unlink()
     again = here(SETTINGS, dataset, small_disk.path / "run", **EVERY)
     assert "resuming from checkpoints/step-00000002" in again.said("note")

@@ -12,9 +12,8 @@ from typing import Any
 import pytest
 
 from cloze.core import storage
-from cloze.core.artifacts import checkpoints
+from cloze.core.artifacts import checkpoint_files, checkpoints
 from cloze.core.errors import DataError
-from cloze.model import checkpoint
 from cloze.model.train.resume import saving
 from tests import warm
 from tests.model.datasets import lines, write_dataset
@@ -79,7 +78,7 @@ def test_killed_at_any_moment_of_a_checkpoint(
     complete = checkpoints.complete_steps(str(tmp_path / "run"))
     assert complete != []
     for left in complete:
-        checkpoint.verify(left)
+        checkpoint_files.verify(left)
     again = here(SETTINGS, dataset, tmp_path / "run", checkpoint_every=2, keep_checkpoints=1)
     assert "resuming from checkpoints/step-0000000" in again.said("note")
     assert digests(again.checkpoint) == straight
@@ -126,7 +125,7 @@ def test_sigterm_to_one_rank_stops_all_with_a_checkpoint(dataset: str, tmp_path:
     assert [process.wait(timeout=60) for process in processes] == [4, 4], log.read_text()
     assert time.monotonic() - started < 25
     (saved,) = (tmp_path / "run" / "checkpoints").iterdir()
-    checkpoint.verify(str(saved))
+    checkpoint_files.verify(str(saved))
     assert "is saved: run again to continue" in log.read_text()
 
 

@@ -33,7 +33,7 @@ from hypothesis.stateful import (
 )
 from torch import Tensor
 
-from cloze.core.artifacts import checkpoints, claim, lock
+from cloze.core.artifacts import checkpoint_files, checkpoints, claim, lock
 from cloze.core.errors import ClozeError, SupersededError, UsageError
 from cloze.core.stages.execution import Execution
 from cloze.core.stages.stage import BuildContext
@@ -385,7 +385,7 @@ class Launches(RuleBasedStateMachine):
     def what_was_accepted_is_there_whole_and_nothing_else(self) -> None:
         found = {}
         for directory in checkpoints.complete_steps(self.path):
-            checkpoint.verify(directory)
+            checkpoint_files.verify(directory)
             found[checkpoints.parse_step(directory)] = int(checkpoint.weights(directory)["w"][0])
         assert found == self.accepted
 

@@ -14,9 +14,9 @@ import pytest
 import safetensors.torch
 import torch
 
-from cloze.core.artifacts import artifact, checkpoints
+from cloze.core.artifacts import artifact, checkpoint_files, checkpoints
 from cloze.core.artifacts.artifact import Manifest
-from cloze.core.errors import DataError
+from cloze.core.errors import DataError, NotFiniteWeightsError
 from cloze.model import checkpoint
 from cloze.model.families.config import ModelConfig
 from cloze.model.tensors import read_tensors, write_tensors
@@ -104,7 +104,7 @@ def test_without_its_last_file_it_is_no_checkpoint(directory: Path) -> None:
     with pytest.raises(DataError, match="has no complete checkpoint"):
         checkpoint.load(str(directory))
     with pytest.raises(DataError, match=r"checkpoint\.json is missing"):
-        checkpoint.verify(str(directory))
+        checkpoint_files.verify(str(directory))
 
 
 def test_a_path_to_nothing_is_an_error_and_never_step_0(tmp_path: Path) -> None:
@@ -223,13 +223,13 @@ def test_training_state_is_verified_where_it_is_wanted(directory: Path) -> None:
         str(directory / "training" / "optimizer.safetensors"), {"w/exp_avg": torch.randn(4)}
     )
     checkpoint.finalize(str(directory))
-    checkpoint.verify(str(directory))
+    checkpoint_files.verify(str(directory))
     flip_byte(directory / "training" / "optimizer.safetensors")
     assert (
         checkpoint.load(str(directory)).step == 5
     )  # whoever only wants the weights does not read it
     with pytest.raises(DataError, match=r"optimizer\.safetensors has sha256"):
-        checkpoint.verify(str(directory))
+        checkpoint_files.verify(str(directory))
 
 
 def test_tensors_are_written_as_safetensors_reads_them(tmp_path: Path) -> None:
@@ -300,5 +300,5 @@ def test_a_weight_that_is_not_finite_is_named(
         bad, model=whole.model, state=state, tokenizer=whole.tokenizer, heads=whole.heads
     )
     checkpoint.finalize(bad)
-    with pytest.raises(DataError, match=f"{name} has values that are not finite"):
+    with pytest.raises(NotFiniteWeightsError, match=f"{name} has values that are not finite"):
         checkpoint.load(bad)

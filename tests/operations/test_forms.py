@@ -50,7 +50,8 @@ class Form:
         self.field("retries").wait_for()
 
     def field(self, name: str) -> Locator:
-        return self.page.get_by_label(f"{name} (Optional)", exact=True)
+        title = name.capitalize().replace("_", " ")
+        return self.page.get_by_label(f"{title} (Optional)", exact=True)
 
     def fill(self, **values: object) -> None:
         """Type values into fields of numbers and of text."""

@@ -11,9 +11,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from cloze.core.artifacts import artifact
+from cloze.core.artifacts import artifact, checkpoint_files
 from cloze.flows.prefect.environment import PREFECT_YAML
-from cloze.model import checkpoint
 from tests.flows.test_cli import cloze
 from tests.model.datasets import lines, write_dataset
 from tests.operations.servers import Operations, prefect, until
@@ -137,7 +136,7 @@ def test_sigterm_to_the_process_of_a_flow_run_saves_a_training_over_two_ranks(
         )
     )
     (saved,) = runs.glob("pretrain-*/checkpoints/*")
-    checkpoint.verify(str(saved))
+    checkpoint_files.verify(str(saved))
     (log,) = runs.glob("pretrain-*/metrics.jsonl")
     assert saved.name == f"step-{int(str(lines(log)[-1]['step'])):08d}"
     record = json.loads(sorted(runs.glob("_status/*.json"))[-1].read_text())

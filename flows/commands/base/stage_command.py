@@ -124,6 +124,17 @@ class StageCommand(GroupedCommand):
             self.params = [*self._options(), *self.params]
         return super().get_params(ctx)
 
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Also take the first argument as an option, as other commands call it: `--checkpoint`."""
+        flag = f"--{self.positional[0]}" if self.positional else ""
+        for place, text in enumerate(args):
+            name, is_joined, value = text.partition("=")
+            if flag and name == flag:
+                values = [value] if is_joined else args[place + 1 : place + 2]
+                args = [*values, *args[:place], *args[place + 1 + (not is_joined) :]]
+                break
+        return super().parse_args(ctx, args)
+
     def _options(self) -> Iterator[click.Parameter]:
         from cloze.flows.commands.base.field_options import execution_options, field_options
         from cloze.flows.graph import stages

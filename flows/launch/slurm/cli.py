@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from cloze.core import storage
-from cloze.core.errors import BY_EXIT_CODE, ClozeError, UsageError
+from cloze.core.errors import ClozeError, UsageError, error_class
 from cloze.flows.launch import cancel_requests, event_files
 from cloze.flows.launch.host_setup import run_command
 from cloze.flows.launch.protocol import LaunchRequest, RankEvent
@@ -307,7 +307,7 @@ class FollowedJob:
     def _error(self) -> ClozeError:
         """Return the error of a job that ended without a result."""
         if self._end is not None and not self._end.get("again"):
-            return BY_EXIT_CODE.get(self._end["exit_code"], ClozeError)(self._end["error"])
+            return error_class(self._end)(self._end["error"])
         outcome = {
             "CANCELLED": "was cancelled",
             "TIMEOUT": (

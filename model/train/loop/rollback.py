@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from cloze.core import storage
-from cloze.core.artifacts import checkpoints
+from cloze.core.artifacts import checkpoint_files, checkpoints
 from cloze.core.artifacts.checkpoints import LaunchFence
 from cloze.core.errors import ClozeError, DataError
 from cloze.model import checkpoint
@@ -160,7 +160,7 @@ def _choose(path: str, last: int, fence: LaunchFence) -> int:
 def _good(directory: str) -> bool:
     """Return True if the checkpoint is undamaged, finite, and not from a run of skipped steps."""
     try:
-        checkpoint.verify(directory)
+        checkpoint_files.verify(directory)
         resume_state = state.read(directory)
     except DataError as error:
         log.warning("passed over: %s", error)

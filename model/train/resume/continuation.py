@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from torch import nn
 
 from cloze.core import storage
-from cloze.core.artifacts import artifact, checkpoints
+from cloze.core.artifacts import artifact, checkpoint_files, checkpoints
 from cloze.core.errors import UsageError
 from cloze.core.stages.stage import BuildContext
 from cloze.model import checkpoint
@@ -61,7 +61,7 @@ def load_trunk(path: str, world: World, build: BuildContext) -> state.ResumeStat
         )
     # Its tensors are read later.
     directory = build.cleanup.enter_context(checkpoint.resolve_pinned(path))
-    if not storage.exists(storage.join(directory, checkpoint.TRAINING)):
+    if not storage.exists(storage.join(directory, checkpoint_files.TRAINING)):
         raise UsageError(
             f"continue ({path}) has weights without a training's state; start a new training "
             f"from them with checkpoint"
@@ -71,7 +71,7 @@ def load_trunk(path: str, world: World, build: BuildContext) -> state.ResumeStat
 
 
 def _verified(directory: str) -> int:
-    checkpoint.verify(directory)
+    checkpoint_files.verify(directory)
     return 0
 
 

@@ -27,7 +27,7 @@ import torch
 from torch import Tensor
 
 from cloze.core import storage
-from cloze.core.artifacts import checkpoints
+from cloze.core.artifacts import checkpoint_files, checkpoints
 from cloze.core.artifacts.artifact import FileEntry
 from cloze.core.errors import ClozeError, SupersededError
 from cloze.model import checkpoint
@@ -245,13 +245,15 @@ class CheckpointSaver:
     def _write_part(self, snapshot: Snapshot) -> list[FileEntry]:
         """Write and sync this rank's files."""
         directory, world, entries = self._directory(snapshot.step), self._world, []
-        optimizer = f"{checkpoint.TRAINING}/{part_name(state.OPTIMIZER, world.rank, world.size)}"
+        optimizer = (
+            f"{checkpoint_files.TRAINING}/{part_name(state.OPTIMIZER, world.rank, world.size)}"
+        )
         contents = {
             part_name(checkpoint.WEIGHTS, world.rank, world.size): (snapshot.weights, {}),
             optimizer: (snapshot.optimizer, snapshot.shapes),
         }
         if snapshot.trained is not None:
-            name = f"{checkpoint.TRAINING}/{part_name(state.WEIGHTS, world.rank, world.size)}"
+            name = f"{checkpoint_files.TRAINING}/{part_name(state.WEIGHTS, world.rank, world.size)}"
             contents[name] = (snapshot.trained, {})
         for name, (tensors, shapes) in contents.items():
             digest, size = write_tensors(
@@ -279,7 +281,7 @@ class CheckpointSaver:
                     untrained=saved.untrained,
                     step=snapshot.step,
                 )
-                training_state = storage.join(directory, checkpoint.TRAINING, state.STATE)
+                training_state = storage.join(directory, checkpoint_files.TRAINING, state.STATE)
                 storage.write_bytes(training_state, snapshot.state)
                 self._sync()
             storage.fsync_tree(directory)

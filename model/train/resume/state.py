@@ -25,7 +25,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from cloze.core import storage
-from cloze.core.artifacts import checkpoints
+from cloze.core.artifacts import checkpoint_files, checkpoints
 from cloze.core.artifacts.checkpoints import LaunchFence
 from cloze.core.errors import DataError
 from cloze.model import checkpoint
@@ -118,7 +118,7 @@ def written_hashes(path: str, names: Iterable[str]) -> dict[str, tuple[str, int]
     return {
         f"{name}/{file}": entry
         for name in (() if storage.is_local(path) else names)
-        for file, entry in checkpoint.recorded_hashes(storage.join(path, name)).items()
+        for file, entry in checkpoint_files.recorded_hashes(storage.join(path, name)).items()
     }
 
 
@@ -163,7 +163,7 @@ def newest(path: str, fingerprint: str, notes: list[str], fence: LaunchFence) ->
     candidates = checkpoints.complete_steps(path)[::-1]
     for directory in candidates:
         try:
-            checkpoint.verify(directory)
+            checkpoint_files.verify(directory)
             document = _read_state(directory)
         except DataError as error:
             notes.append(f"DAMAGED CHECKPOINT PASSED OVER: {error}")
@@ -216,7 +216,7 @@ def read(directory: str) -> ResumeState:
     document = _read_state(directory)
     progress = {name: document[name] for name in TrainerState.__dataclass_fields__}
     run = {name: document["run"][name] for name in RunInfo.__dataclass_fields__}
-    training = storage.join(directory, checkpoint.TRAINING)
+    training = storage.join(directory, checkpoint_files.TRAINING)
     saved = checkpoint.weights(directory)
     averaged = any(
         name.startswith(WEIGHTS.removesuffix(".safetensors"))
@@ -233,7 +233,7 @@ def read(directory: str) -> ResumeState:
 
 
 def _read_state(directory: str) -> dict[str, Any]:
-    name = storage.join(directory, checkpoint.TRAINING, STATE)
+    name = storage.join(directory, checkpoint_files.TRAINING, STATE)
     try:
         document: dict[str, Any] = json.loads(storage.read_text(name))
         complete = (

@@ -16,7 +16,7 @@ import posixpath
 import re
 import sysconfig
 import warnings
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -29,9 +29,8 @@ from cloze.pipeline.corpus.readers.base import FileReader, Files, ReadCounters, 
 
 STDLIB = "stdlib"
 
-_SKIPPED_DIRECTORIES = frozenset(
-    "test tests testing _testing site-packages dist-packages __pycache__ node_modules".split()
-)
+_OTHERS_DIRECTORIES = frozenset("site-packages dist-packages __pycache__ node_modules".split())
+_SKIPPED_DIRECTORIES = frozenset("test tests testing _testing".split()) | _OTHERS_DIRECTORIES
 _SKIPPED_FILES = re.compile(r"(?:conftest|test_.*|.*_test|.*_tests|.*_pb2|.*_pb2_grpc)\.py")
 _SKIPPED_STDLIB = frozenset({"idlelib", "lib2to3", "turtledemo", "ensurepip", "pydoc_data"})
 _DOCUMENTING_CALLS = frozenset(
@@ -56,7 +55,8 @@ class DocstringsReader(FileReader):
         Raises:
             DataError: a package is not installed here.
         """
-        if "/" in path or path.startswith("."):
+        is_directory = "/" in path or path.startswith(".")
+        if is_directory:
             if not storage.is_local(path):
                 raise DataError(
                     f"{path} is in a store, but source docstrings reads local directories only; "
@@ -83,8 +83,13 @@ class DocstringsReader(FileReader):
                 )
             size = sum(Path(file).stat().st_size for _, file in files)
             slices.append(replace(file_slice, size=size))
-            below = {(name, storage.join(root, name)) for name in storage.list_files(root)}
-            passed_over += sorted(below - set(files)) if len(below) > 1 else []
+            if is_directory:
+                others = sorted(set(storage.list_files(root)) - dict(files).keys())
+                passed_over += [(name, storage.join(root, name)) for name in others]
+            else:  # of an installed package no module is hidden, and other files are no text
+                modules = {str(file) for file in _python_files(Path(root), _OTHERS_DIRECTORIES)}
+                others = sorted(modules - set(dict(files).values()))
+                passed_over += [(f"{Path(path).stem.strip('_')}.py", path) for path in others]
         return slices, passed_over
 
     def files(self, file_slice: Slice) -> list[tuple[str, str]]:
@@ -94,18 +99,11 @@ class DocstringsReader(FileReader):
         skipped_names = _SKIPPED_DIRECTORIES
         if file_slice.name == STDLIB:
             skipped_names |= _SKIPPED_STDLIB
-        files: list[tuple[str, str]] = []
-        pending = [Path(file_slice.path)]
-        while pending:
-            for entry in pending.pop().iterdir():
-                if entry.is_dir() and not entry.is_symlink():
-                    if entry.name not in skipped_names and not entry.name.startswith(
-                        (".", "config-")
-                    ):
-                        pending.append(entry)
-                elif entry.suffix == ".py" and not _SKIPPED_FILES.fullmatch(entry.name):
-                    files.append((entry.relative_to(file_slice.path).as_posix(), str(entry)))
-        return sorted(files)
+        return sorted(
+            (file.relative_to(file_slice.path).as_posix(), str(file))
+            for file in _python_files(Path(file_slice.path), skipped_names)
+            if not _SKIPPED_FILES.fullmatch(file.name)
+        )
 
     def read(
         self, file_slice: Slice, options: CorpusOptions, tally: ReadCounters
@@ -137,6 +135,19 @@ class DocstringsReader(FileReader):
                 title=module,
                 paragraphs=tuple(paragraphs),
             )
+
+
+def _python_files(root: Path, skipped_names: Collection[str]) -> Iterator[Path]:
+    """Yield the Python files below `root`, outside of hidden directories and those of the names."""
+    if root.is_file():
+        yield root
+        return
+    for entry in root.iterdir():
+        if entry.is_dir() and not entry.is_symlink():
+            if entry.name not in skipped_names and not entry.name.startswith((".", "config-")):
+                yield from _python_files(entry, skipped_names)
+        elif entry.suffix == ".py":
+            yield entry
 
 
 def _locate(name: str) -> tuple[str, str]:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import html
 import re
 
+from cloze.pipeline.corpus.readers.encyclopedia.scripts import raised
+
 _MARK = re.compile(r"\d{1,3}|[a-z]|[*†‡§¶#]{1,3}")
 _BRACKETED = re.compile(r"\[[^\[\]]{1,24}\]|\((?:\d{1,3}|[a-z])\)")  # [1], [citation needed]
 _EXPONENT = re.compile(r"[−–+-]?\d{1,3}|[a-z]")
 # `farmer¹` has a mark, `km²` an exponent. Longer units are written out.
 _NOTED = re.compile(r"[^\W\d_]{4}\Z|[.,;:!?”’»\"']\Z")
-_UNIT_POWERS = {"2": "²", "3": "³"}
 _UNIT = re.compile(r"(?:met(?:er|re)|mile|feet|foot|inch|yard|second|gram)e?s?\Z", re.IGNORECASE)
 
 
@@ -28,11 +29,12 @@ def raised_text(before: str, text: str, *, is_link: bool) -> str | None:
     text = text.strip()
     if _BRACKETED.fullmatch(text) or (is_link and _MARK.fullmatch(text)):
         return ""
-    if (before[-1:].isdigit() or before[-1:] == ")") and _EXPONENT.fullmatch(text):
-        return f"^{text}"
+    base = before[-1:]
+    if (base.isdigit() or base == ")") and _EXPONENT.fullmatch(text):
+        return raised(base, text, is_variable=True)
     if _MARK.fullmatch(text) and _NOTED.search(before) and not _UNIT.search(before):
         return ""
-    return _UNIT_POWERS.get(text) if before[-1:].isalpha() else None
+    return raised(base, text) if base.isalpha() and text in ("2", "3") else None
 
 
 # In plain text: glued to a word or a full stop, and before a blank. `a[1] = 2` stays.

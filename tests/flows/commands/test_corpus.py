@@ -119,6 +119,24 @@ def test_bad_options(capsys, source, tmp_path, monkeypatch, options, words):
     assert words in text
 
 
+def test_explain_takes_the_options_of_a_corpus_that_is_made(capsys, source, tmp_path):
+    """Those given replace its own: here the minimum of words, which the corpus lowered."""
+    out = str(tmp_path / "out")
+    options = ("--column", "text=body", "--column", "title=name", "--set", "minimum_characters=9")
+    assert run(capsys, "--source", f"jsonl={source}", *options, "--out", out)[0] == 0
+    code, found, _ = run(capsys, "--corpus", out, "--json", command=("explain", "n3"))
+    assert (code, found["explain"]["title"], found["explain"]["outcome"]) == (0, "N3", "kept")
+    again = ("--corpus", out, "--set", "minimum_words=900", "--json")
+    assert run(capsys, *again, command=("explain", "n3"))[1]["explain"]["outcome"] != "kept"
+    for arguments, words in (
+        (["--corpus", str(source)], "has no finished artifact"),
+        (["--corpus", out, "--set", "preset=web"], "leave preset out"),
+        ([], "Missing option '--source', or '--corpus'"),
+    ):
+        code, _, text = run(capsys, *arguments, command=("explain", "n3"))
+        assert (code in (2, 3), words in text) == (True, True), text
+
+
 def test_explain_names_a_missing_document(capsys, source):
     arguments = ("--source", f"jsonl={source}", "--column", "text=body")
     code, _, text = run(capsys, *arguments, command=("explain", "none of them"))
@@ -187,3 +205,10 @@ def test_infoboxes_are_wanted_and_explained(capsys, tmp_path):
     code, _, told = run(capsys, *options, "--infobox", "yes")
     assert code == 2
     assert "'metadata'" in told or "metadata" in told
+
+
+def test_explain_through_a_pipe_draws_no_lines_of_the_width_of_all_text(capsys, source):
+    options = ("--source", f"jsonl={source}", "--column", "text=body", "--column", "title=name")
+    code, _, text = run(capsys, *options, command=("explain", "n3"))
+    assert code == 0
+    assert max(map(len, text.splitlines())) < 500

@@ -360,3 +360,21 @@ def test_a_run_s_name_is_a_plain_word(name: str) -> None:
 def test_a_run_s_name_may_be_of_any_language(name: str) -> None:
     source = {"kind": "text", "path": "."}
     assert RunConfig({"corpus": {"sources": [source]}, "name": name}, "x").name == name
+
+
+@pytest.mark.parametrize(
+    "name", ["likelihood", "heads", "layers", "probe", "score-pairs", "merge", "prune", "export"]
+)
+@pytest.mark.parametrize("given", [["W/a"], ["--checkpoint", "W/a"], ["--checkpoint=W/a"]])
+@pytest.mark.parametrize("is_last", [True, False])
+def test_a_checkpoint_is_an_argument_and_its_option_works(
+    name: str, given: list[str], is_last: bool
+) -> None:
+    command = cli._load(name)
+    others = ["b.tsv"] if name in ("score-pairs", "layers") else []
+    options = ["--out", "W/out"]
+    arguments = [*options, *given, *others] if is_last else [*given, *others, *options]
+    context = command.make_context(name, arguments)
+    assert context.params["input__checkpoint"] == "W/a"
+    assert context.params["out"] == "W/out"
+    assert not others or "b.tsv" in context.params.values()

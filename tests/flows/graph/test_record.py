@@ -20,7 +20,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cloze.core.artifacts.lock import identity, is_running, locked, send_signal
+from cloze.core.artifacts.lock import is_running, locked, process_identity, send_signal
 from cloze.core.config import StageConfig
 from cloze.core.errors import DataError, UsageError
 from cloze.core.humanize import elapsed
@@ -241,7 +241,7 @@ def test_cancel_signals_no_process_but_the_one_that_holds_the_run(directory: Pat
     try:
         told = begun(directory, "a")
         for facts in ({"pid": stranger.pid}, {"start": "1"}, {"boot": "another boot pid:[1]"}):
-            told.update(**{**identity(), **facts})
+            told.update(**{**process_identity(), **facts})
             with (
                 locked(str(directory)),
                 pytest.raises(UsageError, match=r"is held by process \d+ .* nothing is stopped"),
@@ -254,7 +254,7 @@ def test_cancel_signals_no_process_but_the_one_that_holds_the_run(directory: Pat
 
 
 def test_an_identity_is_of_one_process_only() -> None:
-    own = identity()
+    own = process_identity()
     assert is_running(own)
     assert send_signal(own, 0)
     for other in ({"start": "1"}, {"host": "elsewhere"}, {"boot": "x"}, {"pid": 2**22 + 1}):

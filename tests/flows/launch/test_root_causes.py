@@ -6,8 +6,16 @@ from pathlib import Path
 
 import pytest
 
-from cloze.core.errors import ClozeError, UsageError, error_event
+from cloze.core.errors import (
+    ClozeError,
+    DataError,
+    NotFiniteError,
+    NotFiniteWeightsError,
+    UsageError,
+    error_event,
+)
 from cloze.flows.launch.protocol import RanksLostError
+from cloze.flows.machine.retry_policy import is_retryable
 from tests.flows.launch.test_stopped import course_of
 
 GLOO = RuntimeError(
@@ -20,6 +28,17 @@ MESH = RuntimeError(
     "no error"
 )
 FULL = OSError(28, "No space left on device", "/data/run/metrics.jsonl")
+
+
+@pytest.mark.parametrize("kind", [NotFiniteError, NotFiniteWeightsError, UsageError, DataError])
+def test_an_error_of_a_rank_keeps_its_kind(kind: type[ClozeError], tmp_path: Path) -> None:
+    """By its kind a night knows a model of NaNs, and a node what a retry cannot mend."""
+    course = course_of(tmp_path)
+    course.update([(0, error_event(kind("x"))), (0, {"ended": kind.exit_code, "ours": False})])
+    with pytest.raises(ClozeError, match="^x$") as caught:
+        course.result()
+    assert type(caught.value) is kind
+    assert not is_retryable(caught.value)
 
 
 @pytest.mark.parametrize("order", [(0, 1), (1, 0)])

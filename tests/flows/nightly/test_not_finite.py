@@ -7,9 +7,10 @@ import os
 from pathlib import Path
 
 import pytest
+import torch
 
 from cloze.core.artifacts.artifact import Manifest, write_manifest
-from cloze.core.errors import NotFiniteError
+from cloze.core.errors import ClozeError, NotFiniteError, error_event
 from cloze.core.stages.execute import BuildResult
 from cloze.flows.graph.plan import PlannedNode
 from cloze.flows.nightly import suite
@@ -17,7 +18,10 @@ from cloze.flows.nightly.journal import Journal, promote
 from cloze.flows.nightly.nightly_run import nightly_run
 from cloze.flows.run.session import RunSession
 from cloze.flows.tracking.spool import Spool
+from cloze.model import checkpoint
+from tests.flows.launch.test_stopped import course_of
 from tests.flows.nightly.test_looking import training
+from tests.tiny_models import write_checkpoint
 
 
 @pytest.fixture
@@ -27,6 +31,17 @@ def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(Spool, "start_sender", lambda spool: None)
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
     return tmp_path / "runs"
+
+
+def answer_of_a_rank(checkpoint_path: str, directory: Path) -> ClozeError:
+    """The error of a rank that loads the checkpoint, as the process that started it raises it."""
+    launch = course_of(directory)
+    with pytest.raises(ClozeError) as told:
+        checkpoint.load(checkpoint_path)
+    launch.update([(0, error_event(told.value)), (0, {"ended": 3, "ours": False})])
+    with pytest.raises(ClozeError) as caught:
+        launch.result()
+    return caught.value
 
 
 def scored(step: PlannedNode, session: RunSession, score: float) -> None:
@@ -70,6 +85,34 @@ def test_with_no_finite_candidate_there_is_no_champion(runs: Path) -> None:
 
     outcome = nightly_run(suite.load(), run=run)
     assert (outcome.champion, outcome.is_promoted, outcome.evaluated) == (None, False, [])
+
+
+@pytest.mark.parametrize("value", [math.nan, -math.inf])
+def test_a_champion_whose_weights_are_not_finite_is_replaced(
+    runs: Path, tmp_path: Path, value: float
+) -> None:
+    made = training(runs / "demo" / "pretrain-aaa", "a" * 64, [20])
+    good = checkpoint.load(write_checkpoint(tmp_path / "good", tmp_path / "scratch"))
+    path = str(made / "checkpoints" / "step-00000020")
+    state = {**good.state, min(good.state): torch.full_like(good.state[min(good.state)], value)}
+    checkpoint.save_weights(
+        path, model=good.model, state=state, tokenizer=good.tokenizer, heads=good.heads
+    )
+    checkpoint.finalize(path)
+    promote(Journal(runs), str(made), "by an earlier version")
+    training(runs / "new" / "pretrain-bbb", "b" * 64, [30])
+
+    def run(session: RunSession) -> None:
+        for step in session.steps:
+            if step.node.values["of"].startswith("demo"):
+                session.failures[step.name] = answer_of_a_rank(path, tmp_path)
+            else:
+                scored(step, session, 0.7)
+
+    outcome = nightly_run(suite.load(), run=run)
+    assert outcome.champion is not None
+    assert (outcome.champion.run, outcome.is_promoted) == ("new", True)
+    assert "the champion's figures are not finite" in outcome.why
 
 
 def test_a_champion_of_nans_is_replaced_and_keeps_no_candidate_waiting(runs: Path) -> None:

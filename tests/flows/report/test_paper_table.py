@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+import yaml
 from pydantic import ValidationError
 
 from cloze.core.artifacts.artifact import Manifest
@@ -148,6 +149,26 @@ def test_runs_with_seeds_are_compared_with_a_single_run_without() -> None:
     ]
     _, differences, *_ = tables_of(table, nodes)
     assert [list(row) for row in differences.rows] == [["after", "-0.4 ± 0.1"]]
+
+
+@pytest.mark.parametrize("seeds", [1, 3])
+def test_the_report_of_an_adaptation_names_no_paper(seeds: int) -> None:
+    """Its table has no published figure."""
+    preset = yaml.safe_load((configs.PRESETS / "adapt.yaml").read_text())
+    table = PaperTable.model_validate(preset["report"]["table"])
+    summary = {"metrics": {"bits_per_byte": 2.0}, "metric": "bits_per_byte"}
+    nodes = [node("likelihood", "before", summary, text="domain")]
+    for seed in range(1, seeds + 1):
+        nodes.append(node("likelihood", "after", summary, text="domain", seed=seed))
+    tables = tables_of(table, nodes)
+    assert list(tables[0].rows[0])[:2] == ["Before", "2.000"]
+    start = (
+        "Scores of one seed."
+        if seeds == 1
+        else f"Mean ± the sample's standard deviation over {seeds} seeds."
+    )
+    assert tables[0].notes[0] == start
+    assert "paper" not in " ".join(" ".join([one.title, *one.notes]) for one in tables)
 
 
 def test_rows_of_another_size_are_shares_of_the_reference() -> None:

@@ -19,7 +19,7 @@ import pandas
 import pytest
 
 from cloze.core.errors import UsageError
-from cloze.flows.tracking import models
+from cloze.flows.tracking import served_columns
 from cloze.flows.tracking.mlflow_writer import Registry
 from cloze.model.pyfunc import _load_pyfunc
 from cloze.model.use.classify import TextClassificationPipeline
@@ -128,9 +128,9 @@ def test_a_multi_label_model_returns_all_that_it_predicts(tmp_path: Path) -> Non
         assert row["labels"] == [own["label"] for own in ranked if own["score"] > 0.5]
         assert (row["label"], row["score"]) == (ranked[0]["label"], ranked[0]["score"])
     assert {label for row in found["labels"] for label in row} <= {*names}
-    assert models._served({"heads": {"classifier": {}}, "task": task}) == models.Served(
-        outputs="labels:string label:string score:double"
-    )
+    assert served_columns.served_by(
+        {"heads": {"classifier": {}}, "task": task}
+    ) == served_columns.Served(outputs="labels:string label:string score:double")
 
 
 def _free_port() -> int:

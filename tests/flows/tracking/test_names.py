@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 from prefect.utilities.names import generate_slug
 
 from cloze.flows.prefect import graph_run
@@ -27,6 +30,15 @@ from cloze.flows.tracking.spool import Spool
 )  # fmt: skip
 def test_single_values_have_their_section(figure: str, name: str) -> None:
     assert metadata.section_name(figure) == name
+
+
+@given(st.lists(st.text("cC+#*,()ä9.", min_size=1, max_size=5), min_size=2, unique=True))
+@example(["c", "c+", "c#", "c++"])
+def test_two_labels_have_two_names(labels: list[str]) -> None:
+    """MLflow would draw two classes as one curve."""
+    names = {metadata.metric_name("finetune", f"f1.{label}") for label in labels}
+    assert len(names) == len(labels)
+    assert not [name for name in names if re.search(r"[^\w./: -]", name)]
 
 
 @pytest.mark.parametrize(

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import io
 import json
 import re
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 from starlette.testclient import TestClient
 
 from cloze.core.humanize import templates_in
@@ -15,8 +17,10 @@ from cloze.flows.nightly.result import render_trend
 from cloze.flows.report.graph_picture import NodePicture, graph_svg
 from cloze.flows.report.page import render
 from cloze.flows.report.plots import bars
+from cloze.flows.run.status_file import all_records
 from cloze.flows.tracking import spool_state
-from cloze.flows.ui.dashboard import application
+from cloze.flows.ui.dashboard import application, run_rows
+from cloze.flows.views.run_tables import show_runs
 from tests.flows.nightly.test_night import result
 
 ROOT = Path(__file__).parents[3] / "flows"
@@ -61,6 +65,23 @@ def test_the_dashboard_leads_to_the_nights_and_to_reports_and_both_lead_back(
         assert "script-src" not in answer.headers["content-security-policy"]
     for name in ("../sample", "..%2Fsample", "other", ".night", "sample%2Freport-aaa"):
         assert site.get(f"/report/{name}").status_code == 404
+
+
+def test_a_rerun_from_a_terminal_keeps_the_link_to_prefect(tmp_path: Path) -> None:
+    directory = tmp_path / "sample" / "_status"
+    directory.mkdir(parents=True)
+    starts = [(1, "first", "finished"), (2, "newest", "finished"), (3, None, "cached")]
+    for number, flow_run, state in starts:
+        record = {"run": "sample", "state": "finished", "pid": 1, "host": "h", "started": 1e9}
+        record |= {"ended": 2e9, "prefect": flow_run, "nodes": {"corpus": {"state": state}}}
+        (directory / f"{number}-a.json").write_text(json.dumps(record))
+    [row] = run_rows(tmp_path, {"prefect": "http://127.0.0.1:4200"})
+    assert (row["link"], row["took"]) == ("http://127.0.0.1:4200/runs/flow-run/newest", "cached")
+    [row] = run_rows(tmp_path, {})
+    assert not row["link"]
+    text = io.StringIO()
+    show_runs(Console(file=text, width=100), all_records(tmp_path))
+    assert "cached" in text.getvalue()
 
 
 def test_a_rerun_of_finished_work_is_cached_and_times_have_their_zone(site: TestClient) -> None:

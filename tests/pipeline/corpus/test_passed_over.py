@@ -87,6 +87,20 @@ def mixed(tmp_path: Path) -> Path:
     return folder
 
 
+@pytest.mark.parametrize("text", ["", "Too short."])
+def test_a_source_that_gives_nothing_names_what_it_passed_over(tmp_path: Path, text: str) -> None:
+    folder = tmp_path / "in"
+    folder.mkdir()
+    (folder / "a.txt").write_text(text)
+    for name in ("b.html", "c.html", "d.csv"):
+        (folder / name).write_text(PROSE)
+    with pytest.raises(
+        DataError,
+        match=r"1 of 4 files match books; 3 others passed over \(.html 2, .csv 1\)",
+    ):
+        make(tmp_path / "out", f"books={folder}")
+
+
 def test_the_sums_of_a_corpus_add_up(mixed: Path, tmp_path: Path) -> None:
     result = make(tmp_path / "out", f"text={mixed}", dedup="exact")
     counters = result.manifest.counters

@@ -14,7 +14,7 @@ import pytest
 import torch
 from torch._dynamo.utils import counters
 
-from cloze.core.artifacts import artifact
+from cloze.core.artifacts import artifact, checkpoint_files
 from cloze.core.errors import ClozeError, DataError, UsageError
 from cloze.core.stages.execute import execute
 from cloze.core.stages.execution import Execution
@@ -347,7 +347,7 @@ def test_a_disk_that_fills_up_leaves_the_older_checkpoint(
     ):
         here(config(steps=6), dataset, tmp_path / "run", checkpoint_every=2)
     assert [path.name for path in (tmp_path / "run" / "checkpoints").iterdir()] == ["step-00000002"]
-    checkpoint.verify(str(tmp_path / "run" / "checkpoints" / "step-00000002"))
+    checkpoint_files.verify(str(tmp_path / "run" / "checkpoints" / "step-00000002"))
 
 
 @pytest.mark.slow

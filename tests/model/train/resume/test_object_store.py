@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from cloze.core import storage
-from cloze.core.artifacts import checkpoints
+from cloze.core.artifacts import checkpoint_files, checkpoints
 from cloze.core.errors import DataError, StoppedError
 from cloze.core.stages.execution import Execution
 from cloze.core.stages.stage import BuildContext, Reporter
@@ -89,7 +89,7 @@ def test_a_training_in_a_store_is_stopped_resumed_and_read(store: Store, tmp_pat
     ]
     assert found == ["cost.jsonl", "metrics.jsonl"]
     loaded = checkpoint.load(path)
-    checkpoint.verify(loaded.path)
+    checkpoint_files.verify(loaded.path)
     expected = digests(straight.checkpoint)
     assert (
         storage.sha256(storage.join(loaded.path, "model.safetensors"))[0]

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 
-from cloze.core.artifacts import checkpoints
+from cloze.core.artifacts import checkpoint_files, checkpoints
 from cloze.model import checkpoint
 from cloze.model.tensors import LazyTensors, write_tensors
 from cloze.model.train.resume import saving
@@ -97,7 +97,7 @@ def test_a_rank_that_cannot_write_its_part_ends_all_with_its_sentence(
     left = checkpoints.complete_steps(str(run))
     assert left == sorted(map(str, (run / checkpoints.STEPS).glob("step-*"))) != []
     for directory in left:
-        checkpoint.verify(directory)
+        checkpoint_files.verify(directory)
 
 
 def whole(directory: Path) -> dict[str, torch.Tensor]:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 
 import pytest
 
 from cloze.core import storage
 from cloze.core.errors import DataError
-from cloze.pipeline.corpus.readers.base import ReadCounters
+from cloze.pipeline.corpus.readers.base import ReadCounters, count_endings
 from cloze.pipeline.corpus.readers.docstring_text import prose
 from cloze.pipeline.corpus.readers.docstrings import reader
 from tests.pipeline.corpus.reading import options_of
@@ -234,3 +235,14 @@ def test_a_directory_in_a_store_is_refused() -> None:
         ),
     ):
         reader.slices("memory://packages/demo")
+
+
+@pytest.mark.parametrize("name", ["stdlib", "json", "numpy"])
+def test_of_a_package_python_files_alone_are_counted(name: str) -> None:
+    """Not the packages that are installed below the standard library, and no compiled files."""
+    slices, passed_over = reader.list_slices(name)
+    paths = [Path(path).relative_to(slices[0].path) for _, path in passed_over]
+    assert {path.suffix for path in paths} <= {".py"}
+    assert not [path for path in paths if {"site-packages", "__pycache__"} & {*path.parts}]
+    assert set(count_endings(name for name, _ in passed_over).elements()) <= {".py"}
+    assert not {*map(str, paths)} & {name for name, _ in reader.files(slices[0])}

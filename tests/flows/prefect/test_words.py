@@ -1,0 +1,89 @@
+"""What Prefect's pages show of a run: its last state, bars with their node, fields with titles."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from types import SimpleNamespace
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from prefect.exceptions import Abort
+
+from cloze.flows.prefect import deploy, graph_run
+from cloze.flows.prefect.graph_run import full_run
+from cloze.flows.prefect.node import SingleLineErrorFilter
+from cloze.flows.prefect.publishing import ArtifactPublisher
+
+
+def record(message: str) -> logging.LogRecord:
+    return logging.LogRecord("prefect.flow_runs", logging.INFO, "", 0, message, (), None)
+
+
+@pytest.mark.parametrize(
+    ("state", "is_kept"),
+    [("Running()", False), ("NotReady('x')", False), ("Completed()", True), ("Failed('x')", True),
+     ("Cancelled('stopped at step 7')", True), ("Suspended(type=PAUSED)", True)],
+)  # fmt: skip
+def test_no_log_ends_with_a_state_that_is_not_the_last(state: str, is_kept: bool) -> None:
+    assert SingleLineErrorFilter().filter(record(f"Finished in state {state}")) is is_kept
+
+
+@pytest.mark.parametrize(
+    ("orphan", "in_terminal", "state"),
+    [(False, True, "Cancelled("), (False, False, "Cancelled("), (True, False, "Crashed(")],
+)
+def test_a_stopped_flow_says_the_state_that_it_has_set(
+    orphan: bool,
+    in_terminal: bool,
+    state: str,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr(graph_run, "get_client", lambda **_: contextlib.nullcontext())
+    monkeypatch.setattr(graph_run, "get_run_logger", lambda: logging.getLogger("tests.flow"))
+    monkeypatch.setattr(graph_run, "is_orphan", lambda: orphan)
+    monkeypatch.setattr(graph_run.signal, "signal", lambda *_: None)
+    session: Any = SimpleNamespace(
+        record=SimpleNamespace(cancel_requested=True), failures={}, stop=lambda: None
+    )
+    with (
+        caplog.at_level(logging.INFO, "tests.flow"),
+        pytest.raises(Abort),
+        graph_run._graceful_stop(session, {}, in_terminal),
+    ):
+        raise KeyboardInterrupt
+    assert caplog.messages[-1].startswith(f"Finished in state {state}")
+
+
+def test_each_bar_has_the_name_of_its_node() -> None:
+    sent: list[Any] = []
+    client: Any = SimpleNamespace(
+        create_artifact=lambda artifact: sent.append(artifact) or SimpleNamespace(id=uuid4())
+    )
+    publisher = ArtifactPublisher(str(uuid4()), by_worker=False)
+    for node in ("pretrain", "finetune@sst2-1"):
+        publisher.progress(f"demo-{node}-progress", str(uuid4()))._send(client)
+    assert [artifact.key for artifact in sent] == [
+        "demo-pretrain-progress", "demo-finetune-sst2-1-progress"
+    ]  # fmt: skip
+
+
+def test_fields_of_a_form_have_titles(monkeypatch: pytest.MonkeyPatch) -> None:
+    from prefect.utilities.callables import parameter_schema
+
+    schema = parameter_schema(full_run.fn).model_dump()
+    deployment = SimpleNamespace(
+        id=uuid4(), parameters={}, entrypoint=f"{deploy.ENTRYPOINTS}x",
+        parameter_openapi_schema=schema,
+    )  # fmt: skip
+    monkeypatch.setattr(deploy, "_of_pool", lambda *_: [("full-run", deployment)])
+    sent: list[Any] = []
+    client: Any = SimpleNamespace(update_deployment=lambda _, update: sent.append(update))
+    deploy._fit_forms(client, "pool")
+    [update] = sent
+    titles = {name: field["title"] for name, field in schema["properties"].items()}
+    assert (titles["start_from"], titles["global_batch"]) == ("Start from", "Global batch")
+    assert not [title for title in titles.values() if "_" in title or title[0].islower()]
+    assert update.parameter_openapi_schema["properties"].keys() == titles.keys()

@@ -1,0 +1,101 @@
+"""A database of another MLflow's schema: migrated, or left with a sentence; never set aside."""
+
+from __future__ import annotations
+
+import shutil
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from alembic import command
+
+from cloze.core.errors import ClozeError
+from cloze.flows.doctor import runs as doctor
+from cloze.flows.tracking import database
+from tests.flows.tracking.test_database import runs as runs
+from tests.flows.tracking.test_database import whole as whole
+
+pytestmark = pytest.mark.usefixtures("warm")
+OLDER = "17e22815139b"  # of MLflow 3.10: tables are missing
+UNKNOWN = "ffffffffffff"
+
+
+def of_an_older_mlflow(path: Path) -> None:
+    import sqlalchemy
+    from mlflow.store.db import utils
+
+    engine = sqlalchemy.create_engine(f"sqlite:///{path}")
+    utils.InitialBase.metadata.create_all(engine)
+    config = utils._get_alembic_config(f"sqlite:///{path}")
+    with engine.begin() as connection:
+        config.attributes["connection"] = connection
+        command.upgrade(config, OLDER)
+    engine.dispose()
+    with closing(sqlite3.connect(path)) as opened:
+        opened.execute("insert into experiments (name, experiment_id) values ('mine', 7)")
+        opened.commit()
+
+
+def schema_and_names(path: Path) -> tuple[str, set[str]]:
+    with closing(sqlite3.connect(path)) as opened:
+        names = {name for (name,) in opened.execute("select name from experiments")}
+        return opened.execute("select version_num from alembic_version").fetchone()[0], names
+
+
+def asides(runs: Path) -> list[Path]:
+    return list(runs.glob(f"mlflow.db{database.ASIDE}*"))
+
+
+def test_a_database_of_an_older_mlflow_is_migrated_with_its_records(runs: Path) -> None:
+    path = runs / "mlflow.db"
+    head = schema_and_names(path)[0]
+    path.unlink()
+    of_an_older_mlflow(path)
+    findings = list(doctor.mlflow_database())
+    for finding in findings:
+        if not finding.ok and finding.repair is not None:
+            finding.repair()
+    assert database.why_closed(path)[0] == ""
+    assert schema_and_names(path) == (head, {"Default", "mine"})
+    assert asides(runs) == []
+
+
+def test_one_that_mlflow_refuses_as_out_of_date_is_upgraded(
+    runs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where a version of MLflow changes columns only, so that it does not migrate by itself."""
+    path, upgraded = runs / "mlflow.db", []
+    old = ("Detected out-of-date database schema (found version a, but expected b)", True)
+    monkeypatch.setattr(database, "why_closed", lambda _: ("", False) if upgraded else old)
+    monkeypatch.setattr(database, "upgrade", upgraded.append)
+    database.mend(path, runs)
+    assert len(upgraded) == 1
+    assert (asides(runs), path.exists()) == ([], True)
+
+
+def test_one_of_a_newer_mlflow_stays_where_it_is(runs: Path) -> None:
+    path = runs / "mlflow.db"
+    with closing(sqlite3.connect(path)) as opened:
+        opened.execute("update alembic_version set version_num = ?", (UNKNOWN,))
+        opened.commit()
+    [finding] = doctor.mlflow_database()
+    assert not finding.ok
+    assert "a newer MLflow made it" in finding.observed
+    assert "upgrade MLflow" in finding.fix
+    assert finding.repair is None
+    with pytest.raises(ClozeError, match="a newer MLflow made it"):
+        database.mend(path, runs)
+    assert schema_and_names(path)[0] == UNKNOWN
+    assert asides(runs) == []
+
+
+def test_a_schema_that_cannot_be_migrated_is_still_set_aside(
+    runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = runs / "mlflow.db"
+    shutil.copyfile(path, tmp_path / "before")
+    monkeypatch.setattr(database, "why_closed", lambda _: ("no such column", True))
+    monkeypatch.setattr(database, "upgrade", lambda _: None)
+    database.mend(path, runs)
+    assert (len(asides(runs)), path.exists()) == (1, False)
