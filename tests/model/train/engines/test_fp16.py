@@ -12,8 +12,8 @@ import pytest
 import torch
 
 from cloze.core.errors import ClozeError
-from cloze.model.train.device_scalars import LossScale
 from cloze.model.train import device_scalars
+from cloze.model.train.device_scalars import LossScale
 from tests.model.datasets import lines, write_dataset
 from tests.model.train.ranks import STAGES, config, digests, here, job, run_all
 
