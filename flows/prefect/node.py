@@ -148,7 +148,7 @@ def node(name: str, why: str) -> State[Any]:
     step = session.step(name)
     reason = "Nothing to do" if step.cached else f"Reason to run: {why}"
     log.info("%s. Artifact: %s", reason, step.artifact)
-    with TaskRunReporter(session, step, context.publisher.progress(run_id), log) as reporter:
+    with TaskRunReporter(session, step, context.publisher.progress(run_id, name), log) as reporter:
         try:
             result = session.run_node(step, attempt=task_run.run_count or 1, also=reporter)
         except (StoppedError, KeyboardInterrupt) as error:

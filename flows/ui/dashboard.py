@@ -83,9 +83,12 @@ def application(
     def page(request: Request) -> Response:
         servers = server_addresses.servers(runs)
         rows = run_rows(runs, servers)
-        mlflow = servers.get("mlflow") and spool_state.home(
-            runs / spool.DIRECTORY, servers["mlflow"]
-        )
+        mlflow = servers.get("mlflow")
+        links = {
+            "Prefect": _page_of(servers, "prefect", ""),
+            "MLflow": mlflow and spool_state.home(runs / spool.DIRECTORY, mlflow),
+            "Nights": "/trend" if Journal(runs).trend.exists() else None,
+        }
         nonce = secrets.token_urlsafe(16)
         busy = (
             any(row["state"] == status_file.RUNNING for row in rows) or servers.get("state") != "up"
@@ -97,13 +100,9 @@ def application(
             seconds=REFRESH_SECONDS if busy else IDLE_SECONDS,
             place=str(runs),
             runs=rows,
-            links={
-                "Prefect": _page_of(servers, "prefect", ""),
-                "MLflow": mlflow,
-                "Nights": "/trend" if Journal(runs).trend.exists() else None,
-            },
+            links=links,
             zone=time.strftime("%Z"),
-            servers=server_rows(servers, mlflow),
+            servers=server_rows(servers, links),
             slots=slot_rows(),
             champion=_champion(runs),
         )
@@ -201,15 +200,17 @@ def _now(name: str, node: Mapping[str, Any]) -> str:
     return name if node["state"] == status_file.RUNNING else f"{name}: {node['why']}"
 
 
-def server_rows(servers: Mapping[str, Any], mlflow: str | None = None) -> list[dict[str, Any]]:
-    """Return a row for each server in `state.json`; `mlflow`: page to open for MLflow."""
+def server_rows(
+    servers: Mapping[str, Any], links: Mapping[str, str | None]
+) -> list[dict[str, Any]]:
+    """Return a row for each server in `state.json`; `links`: pages to open, by title."""
     return [
         {
-            **{key: service[key] for key in ("title", "state", "address", "restarts", "last")},
-            **({"address": mlflow} if name == "mlflow" and mlflow else {}),
+            **{key: service[key] for key in ("title", "state", "restarts", "last")},
+            "address": links.get(service["title"]) or service["address"],
             "uptime": format_duration(time.time() - service["since"]) if service["since"] else "",
         }
-        for name, service in servers.get("services", {}).items()
+        for service in servers.get("services", {}).values()
     ]
 
 

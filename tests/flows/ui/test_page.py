@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import re
 import socket
 import threading
 import time
@@ -246,3 +247,15 @@ def test_servers_and_the_links_to_them_are_shown(site: Site) -> None:
     assert "last time it was killed" in page
     assert '<span class="state waiting">waiting</span>' in page
     assert "MLflow" not in site.get("/")[2]  # nobody holds the lease: they do not run
+
+
+def test_each_link_to_a_server_with_a_login_logs_the_browser_in(site: Site) -> None:
+    """A browser that typed the password for the dashboard has none for Prefect's pages."""
+    row = {"state": "up", "since": time.time(), "restarts": 0, "last": ""}
+    services = {"prefect": {**row, "title": "Prefect", "address": "http://127.0.0.1:4201"}}
+    addresses = {"mlflow": None, "prefect": "http://127.0.0.1:4201", "login": "runs/.servers/login"}
+    with lock.locked(str(state.directory(site.runs))):
+        state.write(site.runs, {"state": "up", **addresses, "services": services})
+        _, _, page = site.get("/")
+    links = re.findall(r'<a href="([^"]*)">Prefect</a>', page)
+    assert links == ["http://127.0.0.1:4201/cloze-login?next=/"] * 2
