@@ -61,9 +61,11 @@ def serve(
     """
     import uvicorn
 
+    from cloze.flows.ui.timed_protocol import TimedProtocol
+
     uvicorn.run(
-        application(runs, port, allowed, login), host=host, port=port, log_level="warning",
-        access_log=False,
+        application(runs, port, allowed, login), host=host, port=port, http=TimedProtocol,
+        log_level="warning", access_log=False,
     )  # fmt: skip
 
 
