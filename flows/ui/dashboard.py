@@ -177,7 +177,7 @@ def run_rows(runs: Path, servers: Mapping[str, Any]) -> list[dict[str, Any]]:
                 "took": _took(record),
                 "done": sum(node["state"] in ("finished", "cached") for node in nodes.values()),
                 "total": len(nodes),
-                "now": [_now(name, node) for name, node in nodes.items() if _is_active(node)],
+                "now": _now(nodes),
                 "error": errors[0] if errors else str(record.get("error") or ""),
                 "link": flow_run and _page_of(servers, "prefect", f"/runs/flow-run/{flow_run}"),
                 "report": f"/report/{quote(record['run'])}"
@@ -194,12 +194,16 @@ def _took(record: Mapping[str, Any]) -> str:
     return "cached" if is_cached else format_duration(elapsed(record))
 
 
-def _is_active(node: Mapping[str, Any]) -> bool:
-    return node["state"] in (status_file.RUNNING, status_file.QUEUED, status_file.RETRYING)
-
-
-def _now(name: str, node: Mapping[str, Any]) -> str:
-    return name if node["state"] == status_file.RUNNING else f"{name}: {node['why']}"
+def _now(nodes: Mapping[str, Any]) -> list[str]:
+    """Return running nodes; then the others that wait, one entry for each reason."""
+    waiting: dict[str, list[str]] = defaultdict(list)
+    for name, node in nodes.items():
+        if node["state"] in (status_file.QUEUED, status_file.RETRYING):
+            waiting[node["why"]].append(name)
+    now = [name for name, node in nodes.items() if node["state"] == status_file.RUNNING]
+    for why, (first, *others) in waiting.items():
+        now.append(f"{first}{f' and {len(others)} more' if others else ''}: {why}")
+    return now
 
 
 def server_rows(

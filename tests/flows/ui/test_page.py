@@ -107,14 +107,16 @@ def test_a_run_with_its_nodes_that_run_or_wait_for_a_slot(site: Site) -> None:
         "vocab": {"stage": "vocab", "state": "finished"},
         "pretrain@1": {"stage": "pretrain", "state": "running"},
         "pretrain@2": {"stage": "pretrain", "state": "queued", "why": why},
+        "pretrain@3": {"stage": "pretrain", "state": "queued", "why": why},
+        "probe": {"stage": "probe", "state": "retrying", "why": "retry 1 of 2 in 10 s"},
     }
     write_run(site.runs, "going", state="running", ended=None, nodes=nodes)
     with lock.locked(str(site.runs / "going")):
         status, _, page = site.get("/")
     assert status == 200
     assert '<span class="state running">running</span>' in page
-    assert ">2/4<" in page
-    assert f"pretrain@1, pretrain@2: {why}" in page
+    assert ">2/6<" in page
+    assert f"pretrain@1, pretrain@2 and 1 more: {why}, probe: retry 1 of 2 in 10 s" in page
     assert 'data-seconds="3"' in page
     _, _, afterwards = site.get("/")  # nobody holds its lease any more
     assert '<span class="state crashed">crashed</span>' in afterwards
