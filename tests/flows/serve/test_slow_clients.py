@@ -130,7 +130,7 @@ def test_the_servers_of_the_ui_have_the_same_limit(
     server = SimpleNamespace(_build_uvicorn_command=lambda *_: ["python", "-m", "uvicorn", "app"])
     run = SimpleNamespace(main=lambda _: built.append(server._build_uvicorn_command(*range(7))))
     fake = SimpleNamespace(cli=SimpleNamespace(cli=run), server=server)
-    monkeypatch.setitem(sys.modules, "mlflow", fake)  # type: ignore[arg-type]
+    monkeypatch.setitem(sys.modules, "mlflow", fake)
     monkeypatch.setenv("MLFLOW_BACKEND_STORE_URI", "sqlite://")
     monkeypatch.setattr(mlflow_server, "connect", lambda uri: None)
     mlflow_server.main([])
