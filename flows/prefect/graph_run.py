@@ -12,6 +12,7 @@ import functools
 import itertools
 import os
 import queue
+import re
 import signal
 import threading
 import time
@@ -82,12 +83,18 @@ def _end_if_orphan(*_: object) -> None:
 # the session of the command line, which shows its results
 ACTIVE: ContextVar[RunSession | None] = ContextVar("session", default=None)
 SUSPEND_POLL_SECONDS = 5.0  # Prefect's Suspend reaches no process
+FORM_NAME = re.compile(  # drawn by the two versions of Prefect's form: Gorgeous-Egret, chi6-binet
+    "(Awesome|Rustic|Gorgeous|Fantastic|Sleek|Intelligent|Unbranded|Refined|Licensed|Practical|"
+    "Ergonomic|Handcrafted|Tasty|Handmade|Incredible)-[A-Z][a-z]{1,5}|(alpha|beta|gamma|delta|"
+    "epsilon|zeta|eta|theta|iota|kappa|lambda|mu|nu|xi|omicron|pi|rho|sigma|tau|upsilon|phi|chi|"
+    r"psi|omega)\d+-[a-z-]+"
+)
 SHOWN = 40  # nodes; in a larger graph, cached nodes get no task run
 
 
 @functools.cache
 def prefect_words() -> frozenset[str]:
-    """Return the words of the names that Prefect draws."""
+    """Return the words of the names that Prefect's server draws."""
     from coolname.data import config
 
     entries: Any = config  # untyped
@@ -96,10 +103,14 @@ def prefect_words() -> frozenset[str]:
 
 
 def run_name() -> str:
-    """Return the name that was typed; instead of Prefect's two words, config and start time."""
-    first, _, second = str(flow_run.name or "").partition("-")
-    if flow_run.name and not {first, second} <= prefect_words():
-        return str(flow_run.name)
+    """Return the name that was typed; instead of one that Prefect draws, config and start time."""
+    name = str(flow_run.name or "")
+    if (
+        name
+        and not set(name.partition("-")[::2]) <= prefect_words()
+        and not FORM_NAME.fullmatch(name)
+    ):
+        return name
     config = str(flow_run.parameters.get("config", "run")).rpartition("/")[2].removesuffix(".yaml")
     start_time = flow_run.scheduled_start_time or datetime.now()
     return f"{config} {start_time:%m-%d %H:%M:%S}"

@@ -148,7 +148,7 @@ def node(name: str, why: str) -> State[Any]:
     step = session.step(name)
     reason = "Nothing to do" if step.cached else f"Reason to run: {why}"
     log.info("%s. Artifact: %s", reason, step.artifact)
-    bar = context.publisher.progress(f"{session.config.name}-{name}-progress", run_id)
+    bar = context.publisher.progress(f"{session.config.name}-{name}-progress", run_id, name)
     with TaskRunReporter(session, step, bar, log) as reporter:
         try:
             result = session.run_node(step, attempt=task_run.run_count or 1, also=reporter)

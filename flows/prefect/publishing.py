@@ -56,9 +56,9 @@ class ArtifactPublisher:
         self._jobs.put(None)
         self._thread.join(LAST_SECONDS)
 
-    def progress(self, key: str, task_run_id: str) -> ProgressArtifact:
-        """Return a progress bar on the page of a task run; `key` names it among others."""
-        return ProgressArtifact(self, key, UUID(task_run_id))
+    def progress(self, key: str, task_run_id: str, node: str) -> ProgressArtifact:
+        """Return a progress bar on the page of a task run; its text begins with the node's name."""
+        return ProgressArtifact(self, key, UUID(task_run_id), node)
 
     def markdown(
         self, key: str, text: str, description: str, task_run_id: str | None = None
@@ -105,8 +105,11 @@ class ArtifactPublisher:
 class ProgressArtifact:
     """A progress bar that any thread may set; only the newest unsent value is sent."""
 
-    def __init__(self, publisher: ArtifactPublisher, key: str, task_run_id: UUID) -> None:
+    def __init__(
+        self, publisher: ArtifactPublisher, key: str, task_run_id: UUID, node: str
+    ) -> None:
         self._publisher, self._key, self._task_run_id = publisher, key, task_run_id
+        self._node = node
         self._id: UUID | None = None
         self._queued = False
         self._value: tuple[float, str] = (0.0, "")
@@ -120,7 +123,8 @@ class ProgressArtifact:
     def _send(self, client: SyncPrefectClient) -> None:
         self._queued = False
         percent, description = self._value
-        content: dict[str, Any] = {"data": round(percent, 1), "description": redact(description)}
+        text = redact(f"{self._node}: {description}")  # all bars of a run stand on one page
+        content: dict[str, Any] = {"data": round(percent, 1), "description": text}
         if self._id is None:
             artifact = ArtifactCreate(
                 key=artifact_key(self._key),

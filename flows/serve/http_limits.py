@@ -6,31 +6,6 @@ import asyncio
 
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
-from uvicorn.protocols.http.h11_impl import H11Protocol
-
-
-class TimedProtocol(H11Protocol):
-    """HTTP protocol that closes a connection if a request's headers take too long.
-
-    The time runs from the connection or from the first byte of a later request. uvicorn's own
-    limit ends with that byte.
-    """
-
-    header_seconds = 10.0
-    _headers_due: asyncio.TimerHandle | None = None
-
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        super().connection_made(transport)
-        self._headers_due = self.loop.call_later(self.header_seconds, transport.close)
-
-    def data_received(self, data: bytes) -> None:
-        previous = self.cycle
-        if self._headers_due is None and previous.response_complete:
-            self._headers_due = self.loop.call_later(self.header_seconds, self.transport.close)
-        super().data_received(data)
-        if self.cycle is not previous and self._headers_due is not None:
-            self._headers_due.cancel()
-            self._headers_due = None
 
 
 class LimitsMiddleware:

@@ -17,9 +17,9 @@ import uvicorn
 from cloze.core.errors import UsageError
 from cloze.flows.serve import sources
 from cloze.flows.serve.application import application
-from cloze.flows.serve.http_limits import TimedProtocol
 from cloze.flows.serve.metrics import ServingMetrics
 from cloze.flows.serve.served_model import Limits, ServedModel
+from cloze.flows.ui.timed_protocol import TimedProtocol
 
 BACKLOG = 2048  # connections that the kernel holds
 GRACE_SECONDS = 5.0  # beyond the time-out of a request

@@ -7,6 +7,7 @@ import getpass
 import json
 import logging
 import os
+import re
 import socket
 import subprocess
 import threading
@@ -126,12 +127,16 @@ def allowed(name: str) -> str:
 
 
 def section_name(figure: str) -> str:
-    """Return a single value's name in its section of MLflow's page: `result/f1`, `time/seconds`.
-
-    Curves have no section, so they come first.
-    """
+    """Return a single value's name in its section of MLflow's page: `result/f1`, `time/seconds`."""
     section = "time" if figure.endswith("seconds") else "result"
     return allowed(f"{section}/{figure}")
+
+
+def curve_name(figure: str) -> str:
+    """Return a curve's name: `loss/mlm_loss`. MLflow sorts sections; those without one are last."""
+    sections = (("heldout", r"heldout|dev_"), ("loss", r"\w*(loss|accuracy)$"), ("time", "time_"))
+    found = (section for section, pattern in sections if re.match(pattern, figure))
+    return allowed(f"{next(found, 'progress')}/{figure}")
 
 
 def metric_name(node: str, figure: str) -> str:

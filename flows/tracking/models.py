@@ -221,12 +221,12 @@ def version(
 
 
 def _description(tags: Mapping[str, str], model: LoggedModel) -> str:
-    """Return the known parts of `RUN · NODE · step N · held-out loss 3.502`."""
+    """Return the known parts of `held-out loss 3.502 · RUN · NODE · step N`, which pages cut."""
     step = f"step {tags[STEP]}" if STEP in tags else ""
     values = {metric.key.rpartition("/")[2]: metric.value for metric in model.metrics or ()}
     figure = next((name for name in FIRST_FIGURES if name in values), "")
     result = labelled(figure, values[figure]).replace("heldout", "held-out") if figure else ""
-    known = (tags.get(RUN_NAME, ""), tags.get(NODE, ""), step, result)
+    known = (result, tags.get(RUN_NAME, ""), tags.get(NODE, ""), step)
     return " · ".join(filter(None, known))
 
 

@@ -110,7 +110,11 @@ class MlflowNodeReporter(Reporter):
 
     def metrics(self, values: Mapping[str, Any]) -> None:
         if self.run is not None:
-            self._last = self._spool.line(self.run, values) or self._last
+            curves = {
+                name if name in ("step", "time") else metadata.curve_name(name): value
+                for name, value in values.items()
+            }
+            self._last = self._spool.line(self.run, curves) or self._last
             self._lines.update(values)
 
     def checkpoint(self, step: int, path: str, figures: Sequence[Point] = ()) -> None:

@@ -100,7 +100,7 @@ def _attach(
     deadline = time.monotonic() + START_SECONDS
     servers = server_addresses.servers(runs)
     while (
-        servers.get("state", "starting") == "starting"
+        servers.get("state", "starting") in ("starting", "ending")
         and state.is_running(runs)
         and time.monotonic() < deadline
     ):

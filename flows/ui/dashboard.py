@@ -62,9 +62,11 @@ def serve(
     """
     import uvicorn
 
+    from cloze.flows.ui.timed_protocol import TimedProtocol
+
     uvicorn.run(
-        application(runs, port, allowed, login), host=host, port=port, log_level="warning",
-        access_log=False,
+        application(runs, port, allowed, login), host=host, port=port, http=TimedProtocol,
+        log_level="warning", access_log=False,
     )  # fmt: skip
 
 
@@ -84,9 +86,12 @@ def application(
     def page(request: Request) -> Response:
         servers = server_addresses.servers(runs)
         rows = run_rows(runs, servers)
-        mlflow = servers.get("mlflow") and spool_state.home(
-            runs / spool.DIRECTORY, servers["mlflow"]
-        )
+        mlflow = servers.get("mlflow")
+        links = {
+            "Prefect": _page_of(servers, "prefect", ""),
+            "MLflow": mlflow and spool_state.home(runs / spool.DIRECTORY, mlflow),
+            "Nights": "/trend" if Journal(runs).trend.exists() else None,
+        }
         nonce = secrets.token_urlsafe(16)
         busy = (
             any(row["state"] == status_file.RUNNING for row in rows) or servers.get("state") != "up"
@@ -98,13 +103,9 @@ def application(
             seconds=REFRESH_SECONDS if busy else IDLE_SECONDS,
             place=str(runs),
             runs=rows,
-            links={
-                "Prefect": _page_of(servers, "prefect", ""),
-                "MLflow": mlflow,
-                "Nights": "/trend" if Journal(runs).trend.exists() else None,
-            },
+            links=links,
             zone=time.strftime("%Z"),
-            servers=server_rows(servers, mlflow),
+            servers=server_rows(servers, links),
             slots=slot_rows(),
             champion=_champion(runs),
         )
@@ -177,7 +178,7 @@ def run_rows(runs: Path, servers: Mapping[str, Any]) -> list[dict[str, Any]]:
                 "took": describe_duration(record),
                 "done": sum(node["state"] in ("finished", "cached") for node in nodes.values()),
                 "total": len(nodes),
-                "now": [_now(name, node) for name, node in nodes.items() if _is_active(node)],
+                "now": _now(nodes),
                 "error": errors[0] if errors else str(record.get("error") or ""),
                 "link": flow_run and _page_of(servers, "prefect", f"/runs/flow-run/{flow_run}"),
                 "report": f"/report/{quote(record['run'])}"
@@ -194,23 +195,29 @@ def _flow_run(directory: Path) -> str | None:
     return next((start["prefect"] for start in starts if start and start.get("prefect")), None)
 
 
-def _is_active(node: Mapping[str, Any]) -> bool:
-    return node["state"] in (status_file.RUNNING, status_file.QUEUED, status_file.RETRYING)
+def _now(nodes: Mapping[str, Any]) -> list[str]:
+    """Return running nodes; then the others that wait, one entry for each reason."""
+    waiting: dict[str, list[str]] = defaultdict(list)
+    for name, node in nodes.items():
+        if node["state"] in (status_file.QUEUED, status_file.RETRYING):
+            waiting[node["why"]].append(name)
+    now = [name for name, node in nodes.items() if node["state"] == status_file.RUNNING]
+    for why, (first, *others) in waiting.items():
+        now.append(f"{first}{f' and {len(others)} more' if others else ''}: {why}")
+    return now
 
 
-def _now(name: str, node: Mapping[str, Any]) -> str:
-    return name if node["state"] == status_file.RUNNING else f"{name}: {node['why']}"
-
-
-def server_rows(servers: Mapping[str, Any], mlflow: str | None = None) -> list[dict[str, Any]]:
-    """Return a row for each server in `state.json`; `mlflow`: page to open for MLflow."""
+def server_rows(
+    servers: Mapping[str, Any], links: Mapping[str, str | None]
+) -> list[dict[str, Any]]:
+    """Return a row for each server in `state.json`; `links`: pages to open, by title."""
     return [
         {
-            **{key: service[key] for key in ("title", "state", "address", "restarts", "last")},
-            **({"address": mlflow} if name == "mlflow" and mlflow else {}),
+            **{key: service[key] for key in ("title", "state", "restarts", "last")},
+            "address": links.get(service["title"]) or service["address"],
             "uptime": format_duration(time.time() - service["since"]) if service["since"] else "",
         }
-        for name, service in servers.get("services", {}).items()
+        for service in servers.get("services", {}).values()
     ]
 
 

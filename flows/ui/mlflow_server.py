@@ -35,7 +35,7 @@ def main(arguments: list[str]) -> None:
         options, host, port, workers, _, env_file, _ = given
         name = f"{__spec__.name if __spec__ else __name__}:application"
         built: list[str] = build(options, host, port, workers, name, env_file, True)
-        return built
+        return ["cloze.flows.ui.timed_protocol" if word == "uvicorn" else word for word in built]
 
     server._build_uvicorn_command = command
     cli.cli.main(["server", *arguments])

@@ -10,6 +10,7 @@ import sys
 
 from cloze.flows.ui.login import LoginMiddleware
 from cloze.flows.ui.loopback_guard import LOOPBACK, LoopbackOnlyMiddleware, origins
+from cloze.flows.ui.timed_protocol import TimedProtocol
 
 
 def main(port: int) -> None:
@@ -27,6 +28,7 @@ def main(port: int) -> None:
         LoopbackOnlyMiddleware(app, port),
         host=LOOPBACK,
         port=port,
+        http=TimedProtocol,
         timeout_keep_alive=5,
         timeout_graceful_shutdown=3,
         log_level="warning",

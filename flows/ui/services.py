@@ -130,6 +130,8 @@ def environment(runs: Path, prefect_port: int, login: str) -> dict[str, str]:
         "PREFECT_API_AUTH_STRING": login,
         "PREFECT_HOME": os.environ.get("PREFECT_HOME") or str(directory / "prefect"),
         "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
+        "PREFECT_SERVER_UI_SHOW_PROMOTIONAL_CONTENT": "false",
+        "PREFECT_SERVER_UI_V2_ENABLED": "false",  # calls a tracker; run links open V1
         "CLOZE_HOME": str(home.resolve()),  # working directory of deployed flows
         # seconds to wait for another writer of Prefect's SQLite; the default of 10 is too short on
         # a busy machine

@@ -97,7 +97,7 @@ def test_mlflow_has_a_parent_and_a_child_a_stage(first: Done, place: Path) -> No
         for name in STAGES
     )
     for name in ("pretrain", "finetune"):
-        losses = client.get_metric_history(found[name].info.run_id, "loss")
+        losses = client.get_metric_history(found[name].info.run_id, "loss/loss")
         steps = [metric.step for metric in losses]
         assert steps == sorted(set(steps))
         assert steps[0] == 1
@@ -110,7 +110,7 @@ def test_mlflow_has_a_parent_and_a_child_a_stage(first: Done, place: Path) -> No
     )
     assert (
         found["sample"].data.metrics["pretrain.heldout_loss"]
-        == pretrain.data.metrics["heldout_loss"]
+        == pretrain.data.metrics["heldout/heldout_loss"]
     )
     (given,) = pretrain.inputs.dataset_inputs
     assert (given.dataset.name, json.loads(given.dataset.profile)["copies"]) == ("dataset", 2)
@@ -126,8 +126,8 @@ def test_mlflow_has_a_parent_and_a_child_a_stage(first: Done, place: Path) -> No
         if m.source_run_id == pretrain.info.run_id
     )
     assert {metric.key: metric.value for metric in model.metrics}[
-        "heldout_loss"
-    ] == pretrain.data.metrics["heldout_loss"]
+        "heldout/heldout_loss"
+    ] == pretrain.data.metrics["heldout/heldout_loss"]
     versions = {
         name: client.search_model_versions(f"name='{name}'") for name in ("cloze", "cloze-sst2")
     }

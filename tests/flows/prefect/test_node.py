@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import logging
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from cloze.flows.prefect.node import TaskRunReporter, log_warnings, node_of
+from cloze.flows.prefect.publishing import ArtifactPublisher
 from cloze.flows.run.session import RunParameters, RunSession
 
 
@@ -39,6 +41,29 @@ def test_the_last_line_of_a_training_keeps_its_loss(
         reporter.progress(6, 6, "steps", {"memory_bytes": 1 << 30})
     assert caplog.messages[-1] == bar.text
     assert bar.text.startswith("6/6 steps, loss 7.25, ")
+
+
+def test_a_progress_bar_names_its_node() -> None:
+    """A run's page shows the bars of all nodes beside each other, without their names."""
+    publisher = ArtifactPublisher("1" * 32, by_worker=False)
+    bar = publisher.progress("2" * 32, "finetune@sst2-1")
+    bar.set(50.0, "8/16 steps")
+    sent: list[Any] = []
+
+    class Client:
+        def create_artifact(self, artifact: Any) -> Any:
+            sent.append(artifact)
+            return SimpleNamespace(id="3" * 32)
+
+        def update_artifact(self, _: Any, artifact: Any) -> None:
+            sent.append(artifact)
+
+    client: Any = Client()
+    bar._send(client)
+    bar.set(100.0, "16/16 steps")
+    bar._send(client)
+    texts = [artifact.description for artifact in sent]
+    assert texts == ["finetune@sst2-1: 8/16 steps", "finetune@sst2-1: 16/16 steps"]
 
 
 @pytest.mark.parametrize("warnings", [[], ["only 497 rows to train on: see why"], ["a; b", "c"]])

@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
+import sys
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import uvicorn
 from starlette.responses import PlainTextResponse
 from starlette.types import Receive, Scope, Send
+from websockets.sync.client import connect
 
-from cloze.flows.serve.http_limits import LimitsMiddleware, TimedProtocol
+from cloze.flows.serve.http_limits import LimitsMiddleware
+from cloze.flows.ui import dashboard, mlflow_server, prefect_server
+from cloze.flows.ui.timed_protocol import TimedProtocol
 
 REQUEST = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n"
 POST = b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 9\r\n\r\n"
@@ -24,6 +32,12 @@ class Quick(TimedProtocol):
 
 
 async def answer(scope: Scope, receive: Receive, send: Send) -> None:
+    if scope["type"] == "websocket":
+        await receive()
+        await send({"type": "websocket.accept"})
+        await asyncio.sleep(3 * Quick.header_seconds)
+        await send({"type": "websocket.send", "text": "still here"})
+        return
     await PlainTextResponse("ok")(scope, receive, send)
 
 
@@ -96,3 +110,28 @@ def test_requests_one_after_another_are_answered(port: int) -> None:
                 client.sendall(byte)
                 time.sleep(0.1)
             assert b"200 OK" in whole(client)
+
+
+def test_a_websocket_stays_open(port: int) -> None:
+    with connect(f"ws://127.0.0.1:{port}/") as client:
+        assert client.recv(PATIENCE) == "still here"
+
+
+def test_the_servers_of_the_ui_have_the_same_limit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: list[Any] = []
+    monkeypatch.setattr(uvicorn, "run", lambda app, **options: given.append(options["http"]))
+    monkeypatch.setenv("PREFECT_SERVER_API_AUTH_STRING", "a:b")
+    dashboard.serve(tmp_path, 1)
+    prefect_server.main(1)
+    assert given == [TimedProtocol] * 2
+    built: list[list[str]] = []
+    server = SimpleNamespace(_build_uvicorn_command=lambda *_: ["python", "-m", "uvicorn", "app"])
+    run = SimpleNamespace(main=lambda _: built.append(server._build_uvicorn_command(*range(7))))
+    fake = SimpleNamespace(cli=SimpleNamespace(cli=run), server=server)
+    monkeypatch.setitem(sys.modules, "mlflow", fake)
+    monkeypatch.setenv("MLFLOW_BACKEND_STORE_URI", "sqlite://")
+    monkeypatch.setattr(mlflow_server, "connect", lambda uri: None)
+    mlflow_server.main([])
+    assert built == [["python", "-m", "cloze.flows.ui.timed_protocol", "app"]]

@@ -42,23 +42,60 @@ def test_two_labels_have_two_names(labels: list[str]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("values", "end"),
+    ("curve", "name"),
     [
-        ({"loss": 2.0, "heldout_loss": 3.50219}, " · held-out loss 3.502"),
-        ({"result/accuracy": 0.9125, "time/seconds": 3.0}, " · accuracy 0.9125"),
+        ("loss", "loss/loss"), ("mlm_loss", "loss/mlm_loss"), ("nsp_accuracy", "loss/nsp_accuracy"),
+        ("heldout_loss", "heldout/heldout_loss"), ("dev_accuracy", "heldout/dev_accuracy"),
+        ("heldout_loss_rare", "heldout/heldout_loss_rare"), ("time_save", "time/time_save"),
+        ("grad_norm", "progress/grad_norm"), ("tokens", "progress/tokens"),
+    ],
+)  # fmt: skip
+def test_curves_stand_before_single_values_on_a_page_that_sorts_sections(
+    curve: str, name: str
+) -> None:
+    """MLflow sorts sections by name, and puts values without a section last."""
+    assert metadata.curve_name(curve) == name
+    bars = metadata.section_name("accuracy")
+    assert name < bars or name.startswith("time/")
+
+
+@pytest.mark.parametrize(
+    ("values", "start"),
+    [
+        ({"loss/loss": 2.0, "heldout/heldout_loss": 3.50219}, "held-out loss 3.502 · "),
+        ({"result/accuracy": 0.9125, "time/seconds": 3.0}, "accuracy 0.9125 · "),
         ({"time/seconds": 3.0}, ""),
         ({}, ""),
     ],
 )
-def test_a_version_says_the_figure_by_which_one_chooses(values: dict[str, float], end: str) -> None:
+def test_a_version_says_first_the_figure_by_which_one_chooses(
+    values: dict[str, float], start: str
+) -> None:
     metrics = [SimpleNamespace(key=key, value=value) for key, value in values.items()]
     tags = {models.RUN_NAME: "sample", models.NODE: "pretrain", models.STEP: "60"}
     model: Any = SimpleNamespace(metrics=metrics)
-    assert models._description(tags, model) == f"sample · pretrain · step 60{end}"
+    assert models._description(tags, model) == f"{start}sample · pretrain · step 60"
 
 
 @pytest.mark.parametrize(
-    "name", ["my first run", "ablation-3", "bert", "first", "mein-lauf", "Über-Lauf", "a-b-c", "x-"]
+    "name",
+    [
+        "my first run",
+        "ablation-3",
+        "bert",
+        "first",
+        "mein-lauf",
+        "Über-Lauf",
+        "a-b-c",
+        "x-",
+        "Small-BERT",
+        "Small-model",
+        "alpha-3",
+        "alpha-vega",
+        "mu-law-2",
+        "beta-Test",
+        "Generic-Longer",
+    ],
 )
 def test_a_typed_name_stays(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     run = SimpleNamespace(name=name, parameters={}, scheduled_start_time=None)
@@ -67,11 +104,13 @@ def test_a_typed_name_stays(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_drawn_name_becomes_config_and_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in [*(generate_slug(2) for _ in range(100)), None, ""]:
+    """Prefect's server draws names, and each of the two versions of its form draws others."""
+    forms = ["Gorgeous-Egret", "Licensed-Hornet", "Tasty-Gnu", "chi6-binet", "upsilon5-shelia-mass"]
+    for name in [*(generate_slug(2) for _ in range(100)), *forms, None, ""]:
         run = SimpleNamespace(name=name, parameters={"config": "a/demo.yaml"})
         run.scheduled_start_time = None
         monkeypatch.setattr(graph_run, "flow_run", run)
-        assert graph_run.run_name().startswith("demo ")
+        assert graph_run.run_name().startswith("demo "), name
 
 
 def test_a_figure_that_is_not_finite_is_marked_and_the_others_arrive(

@@ -101,7 +101,7 @@ def test_a_kept_checkpoint_is_a_model_with_the_figures_of_its_step(
         first["checkpoint"]["step"],
         first["checkpoint"]["path"],
     ) == (BUILD, 8, place)
-    assert first["metrics"] == [["heldout_loss", 2.0, 8, 1000]]
+    assert first["metrics"] == [["heldout/heldout_loss", 2.0, 8, 1000]]
     assert first["dataset"] == ["dataset", "d" * 36]
     assert second["metrics"] == []
     records.end("KILLED")
@@ -140,8 +140,8 @@ def test_what_is_finished_tells_its_figures_files_and_last_checkpoint(
     points = [
         tuple(point[:3]) for line in reported(records, "metrics") for point in line["metrics"]
     ]
-    assert sorted(point for point in points if point[0] == "loss") == [
-        ("loss", 1.5, 20)
+    assert sorted(point for point in points if point[0] == "loss/loss") == [
+        ("loss/loss", 1.5, 20)
     ]  # once, at its step
     assert ("result/parameters", 9.0, 0) in points
     assert ("time/seconds", 3.0, 0) in points
@@ -154,8 +154,8 @@ def test_what_is_finished_tells_its_figures_files_and_last_checkpoint(
     ]
     (model,) = reported(records, "model")
     assert sorted(point[0] for point in model["metrics"]) == [
-        "heldout_loss",
-        "loss",
+        "heldout/heldout_loss",
+        "loss/loss",
         "result/tokens_per_second",
     ]
     params: dict[str, str] = {}

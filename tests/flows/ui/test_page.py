@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import re
 import socket
 import threading
 import time
@@ -106,14 +107,16 @@ def test_a_run_with_its_nodes_that_run_or_wait_for_a_slot(site: Site) -> None:
         "vocab": {"stage": "vocab", "state": "finished"},
         "pretrain@1": {"stage": "pretrain", "state": "running"},
         "pretrain@2": {"stage": "pretrain", "state": "queued", "why": why},
+        "pretrain@3": {"stage": "pretrain", "state": "queued", "why": why},
+        "probe": {"stage": "probe", "state": "retrying", "why": "retry 1 of 2 in 10 s"},
     }
     write_run(site.runs, "going", state="running", ended=None, nodes=nodes)
     with lock.locked(str(site.runs / "going")):
         status, _, page = site.get("/")
     assert status == 200
     assert '<span class="state running">running</span>' in page
-    assert ">2/4<" in page
-    assert f"pretrain@1, pretrain@2: {why}" in page
+    assert ">2/6<" in page
+    assert f"pretrain@1, pretrain@2 and 1 more: {why}, probe: retry 1 of 2 in 10 s" in page
     assert 'data-seconds="3"' in page
     _, _, afterwards = site.get("/")  # nobody holds its lease any more
     assert '<span class="state crashed">crashed</span>' in afterwards
@@ -246,3 +249,15 @@ def test_servers_and_the_links_to_them_are_shown(site: Site) -> None:
     assert "last time it was killed" in page
     assert '<span class="state waiting">waiting</span>' in page
     assert "MLflow" not in site.get("/")[2]  # nobody holds the lease: they do not run
+
+
+def test_each_link_to_a_server_with_a_login_logs_the_browser_in(site: Site) -> None:
+    """A browser that typed the password for the dashboard has none for Prefect's pages."""
+    row = {"state": "up", "since": time.time(), "restarts": 0, "last": ""}
+    services = {"prefect": {**row, "title": "Prefect", "address": "http://127.0.0.1:4201"}}
+    addresses = {"mlflow": None, "prefect": "http://127.0.0.1:4201", "login": "runs/.servers/login"}
+    with lock.locked(str(state.directory(site.runs))):
+        state.write(site.runs, {"state": "up", **addresses, "services": services})
+        _, _, page = site.get("/")
+    links = re.findall(r'<a href="([^"]*)">Prefect</a>', page)
+    assert links == ["http://127.0.0.1:4201/cloze-login?next=/"] * 2
