@@ -23,7 +23,7 @@ from prefect.client.schemas.objects import State
 from prefect.exceptions import Abort, Pause
 from prefect.futures import PrefectFuture
 from prefect.logging import get_run_logger
-from prefect.runtime import deployment, flow_run
+from prefect.runtime import flow_run
 from prefect.settings import PREFECT_UI_URL
 from prefect.states import Cancelled, Completed, Crashed, Failed
 from prefect.task_runners import ThreadPoolTaskRunner
@@ -241,8 +241,7 @@ def run_as_tasks(session: RunSession, retries: int) -> State[Any]:
         session.screen.print(
             f"[dim]Prefect: {PREFECT_UI_URL.value()}/runs/flow-run/{flow_run.id}[/]", soft_wrap=True
         )
-    by_worker = not in_terminal and deployment.id is not None
-    with ArtifactPublisher(str(flow_run.id), by_worker) as publisher:
+    with ArtifactPublisher(str(flow_run.id)) as publisher:
         name = session.config.name
         publisher.markdown(f"{name}-plan", plan_page(session), f"Plan of run {name}")
         token = NODE_RUN_CONTEXT.set(NodeRunContext(session, publisher, retries))
@@ -274,8 +273,8 @@ def _submit_in_order(
     waiting = {step.name: step for step in session.steps}
     running: set[str] = set()
     failed: dict[str, str] = {}  # node -> the failed node: itself or one that it depends on
-    finished: queue.SimpleQueue[str] = queue.SimpleQueue()
-    flow_state.watch(lambda: session.stopping, lambda: finished.put(""))
+    finished: queue.SimpleQueue[str | State[Any]] = queue.SimpleQueue()
+    flow_state.watch(lambda: session.stopping, finished.put)
     while waiting or running:
         for step in list(waiting.values()):
             cause = next((failed[name] for name in step.depends_on if name in failed), None)
@@ -298,8 +297,8 @@ def _submit_in_order(
                 futures[step.name].add_done_callback(lambda _, name=step.name: finished.put(name))  # type: ignore[misc]
         if running:
             name = finished.get()
-            if not name:
-                raise flow_state.EndRequested
+            if isinstance(name, State):
+                raise flow_state.EndRequested(name)
             running.discard(name)
             if name in session.failures:
                 failed[name] = name
@@ -341,7 +340,7 @@ def _graceful_stop(
                 message=f"its worker is gone{message and f': {message}'}"
             )
             session.ending = (status_file.CRASHED, str(final_state.message))
-        elif in_terminal or cancel_requested or flow_state.is_ended():
+        elif in_terminal or cancel_requested or flow_state.is_ended(flow_state.current()):
             final_state = Cancelled(message=message or "stopped; run again")
             session.ending = (status_file.CANCELLED, str(final_state.message))
         else:

@@ -130,14 +130,14 @@ class Home:
         content = {"letters": {}, "train": train, "run": how}
         (directory / f"{self.name}.yaml").write_text(yaml.safe_dump(content))
 
-    def environment(self, **more: str) -> dict[str, str]:
+    def environment(self) -> dict[str, str]:
         kept = {name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ}
         return {
             **kept,
             "PYTHONPATH": f"{REPOSITORY / 'src'}:{REPOSITORY}", "TERM": "xterm",
             "DO_NOT_TRACK": "1", "CLOZE_RUNS_DIR": str(self.runs),
             "CLOZE_SLOTS_DIR": str(self.directory / "slots"),
-            "MLFLOW_TRACKING_URI": self.tracking, **self.more, **more,
+            "MLFLOW_TRACKING_URI": self.tracking, **self.more,
         }  # fmt: skip
 
     def cloze(self, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -148,10 +148,10 @@ class Home:
             check=False, timeout=PATIENCE,
         )  # fmt: skip
 
-    def terminal(self, *arguments: str, **environment: str) -> Terminal:
-        """A terminal in which `cloze run` has begun to train."""
-        words = arguments or ("run", f"{self.name}.yaml", "--no-prefect")
-        found = Terminal(words, self.directory, self.environment(**environment))
+    def terminal(self, log: Path | None = None, hears: bool = True) -> Terminal:
+        """A terminal in which `cloze run` has begun to train; see `Terminal`."""
+        words = ("run", f"{self.name}.yaml", "--no-prefect")
+        found = Terminal(words, self.directory, self.environment(), log=log, hears=hears)
         before = self.step
         until(lambda: self.step > before or found.process.poll() is not None)
         assert found.process.poll() is None, found.said
@@ -200,19 +200,23 @@ class Terminal:
         directory: Path,
         environment: Mapping[str, str],
         program: str = PROGRAM,
+        log: Path | None = None,
+        hears: bool = True,
     ) -> None:
+        """Args: log: where its output goes instead; hears: of the end of the terminal."""
         self._ours, theirs = pty.openpty()
+        output = theirs if log is None else os.open(log, os.O_WRONLY | os.O_CREAT)
         self.said = ""
 
         def lead() -> None:
-            for number in (signal.SIGINT, signal.SIGHUP):  # which tests in the background ignore
-                signal.signal(number, signal.SIG_DFL)
+            signal.signal(signal.SIGINT, signal.SIG_DFL)  # which tests in the background ignore
+            signal.signal(signal.SIGHUP, signal.SIG_DFL if hears else signal.SIG_IGN)
             os.setsid()
             fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 
         self.process = subprocess.Popen(
             [sys.executable, "-c", program, *words],
-            stdin=theirs, stdout=theirs, stderr=theirs, cwd=directory, env=environment,
+            stdin=theirs, stdout=output, stderr=output, cwd=directory, env=environment,
             preexec_fn=lead,
         )  # fmt: skip
         os.close(theirs)

@@ -160,6 +160,7 @@ def test_the_coordinator_of_a_train_job_is_killed(on_kubernetes: Home) -> None:
     before, status, mlflow = home.step, home.status(), home.mlflow()
     until(lambda: home.step > before)
     with home.terminal() as terminal:
+        until(lambda: len(list(home.runs.glob("*/train-*/_logs/launches/*"))) == 2)
         home.hold.unlink()
         assert terminal.process.wait(PATIENCE) == 0, terminal.said
     step = home.resumed_from

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.operations.stopping import Home, Row, Terminal
+from tests.operations.stopping import PATIENCE, Home, Row, Terminal, until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
@@ -66,7 +66,12 @@ WAYS: dict[str, tuple[Callable[[Terminal], None], bool]] = {  # what is done, wh
 }
 
 
-@pytest.mark.parametrize("way", WAYS)
+USUAL = ("Ctrl-C", "SIGTERM", "SIGKILL", "SIGHUP, then SIGTERM")
+
+
+@pytest.mark.parametrize(
+    "way", [pytest.param(way, marks=[pytest.mark.soak] if way in USUAL else []) for way in WAYS]
+)
 def test_a_run_in_a_terminal(home: Home, terminal: Terminal, way: str) -> None:
     act, saves = WAYS[way]
     seconds = terminal.stop(lambda: act(terminal))
@@ -82,3 +87,19 @@ def test_a_run_in_a_terminal(home: Home, terminal: Terminal, way: str) -> None:
     elif way == "Ctrl-C twice":
         assert "ended at once; run the same command again to continue" in terminal.said
     assert mlflow == "KILLED"
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("way", ["nohup, then terminal closed", "disowned, then terminal closed"])
+def test_a_run_that_does_not_hear_of_its_terminal(home: Home, way: str) -> None:
+    """It goes on to its end, also if what it prints is an error."""
+    log = home.directory / "nohup.out" if way.startswith("nohup") else None
+    with home.terminal(log, hears=False) as terminal:
+        terminal.close()
+        before = home.step
+        until(lambda: home.step > before + 10 or terminal.process.poll() is not None)
+        home.hold.unlink()
+        code = terminal.process.wait(PATIENCE)
+    Row(way, None, "–", home.status(), home.mlflow(), "–", "goes on by itself").keep()
+    assert home.status() == "finished, finished", home.record["error"]
+    assert code == 0 or log is None  # Python itself fails to flush to the closed terminal
