@@ -29,7 +29,8 @@ for script; do :; done
 id=$(($(cat "$Q/count") + 1)); echo $id > "$Q/count"
 echo "$(sed -n 's/^#SBATCH --job-name=//p' "$script")|PENDING" > "$Q/jobs/$id"
 log=$(sed -n 's/^#SBATCH --output=//p' "$script" | sed "s/%j/$id/")
-cd {repository} && setsid {python} -m tests.slurm_running "$Q" $id "$script" >> "$log" 2>&1 < /dev/null &
+cd {repository}
+setsid {python} -m tests.slurm_running "$Q" $id "$script" >> "$log" 2>&1 < /dev/null &
 echo $id"""
 _SCANCEL = """echo scancel > "$Q/ask-$1" """
 _SCONTROL = """

@@ -68,16 +68,19 @@ class Row:
 
 
 def table() -> str:
-    """All rows, in Markdown."""
+    """All rows, in Markdown, and where and when they were measured."""
     rows = [json.loads(path.read_text()) for path in sorted(MEASURED.glob("*.json"))]
-    seconds = ["–" if row["seconds"] is None else f"{row['seconds']:.1f}" for row in rows]
-    lines = [
-        " | ".join(str(value) for value in {**row, "seconds": took}.values())
-        for row, took in zip(rows, seconds, strict=True)
-    ]
-    return "\n".join(
-        f"| {line} |" for line in (" | ".join(HEADINGS), "|".join("---" for _ in HEADINGS), *lines)
-    )
+    lines = [" | ".join(HEADINGS), "|".join("---" for _ in HEADINGS)]
+    for row in rows:
+        seconds = "–" if row["seconds"] is None else f"{row['seconds']:.1f}"
+        test = row["test"].rpartition("/")[2].partition("[")[0]
+        lines.append(" | ".join({**row, "seconds": seconds, "test": f"`{test}`"}.values()))
+    commit = subprocess.run(
+        ["git", "rev-parse", "--short", "HEAD"], cwd=REPOSITORY, capture_output=True, text=True,
+        check=False,
+    ).stdout.strip()  # fmt: skip
+    table = "\n".join(f"| {line} |" for line in lines)
+    return f"{table}\n\nMeasured at commit {commit} on {time.strftime('%Y-%m-%d')}."
 
 
 def program() -> None:

@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -47,7 +48,7 @@ def on_kubernetes(tmp_path: Path, tracking: str) -> Home:
     """Its cluster is in `cluster` beside it."""
     directory = tmp_path / "home"
     options = ["image=a/cloze:1", f"claim=training:{directory}", f"python={sys.executable}"]
-    run = {"launcher": "kubernetes", "device": "cpu", "nodes": 2, "processes": 1}
+    run: dict[str, Any] = {"launcher": "kubernetes", "device": "cpu", "nodes": 2, "processes": 1}
     home = Home(directory, tracking, kubernetes_options=options, **run)
     for name in ("cluster", "bin"):
         (tmp_path / name).mkdir()

@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -39,7 +40,7 @@ class Training:
         path = self.out / "metrics.jsonl"
         return int(lines(path)[-1]["step"]) if path.exists() and path.read_text() else 0
 
-    def record(self) -> dict[str, object]:
+    def record(self) -> dict[str, Any]:
         return status_file.read(self.home.runs, str(self.out))
 
 
