@@ -69,7 +69,8 @@ class Row:
 
 def table() -> str:
     """All rows, in Markdown, and where and when they were measured."""
-    rows = [json.loads(path.read_text()) for path in sorted(MEASURED.glob("*.json"))]
+    rows = [json.loads(path.read_text()) for path in MEASURED.glob("*.json")]
+    rows.sort(key=lambda row: (row["prefect"] == "–", row["test"], row["done"]))
     lines = [" | ".join(HEADINGS), "|".join("---" for _ in HEADINGS)]
     for row in rows:
         seconds = "–" if row["seconds"] is None else f"{row['seconds']:.1f}"

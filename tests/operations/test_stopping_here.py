@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import time
 from collections.abc import Callable, Iterator
@@ -9,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.conftest import REPOSITORY
 from tests.operations.stopping import PATIENCE, Home, Row, Terminal, until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
@@ -103,3 +105,12 @@ def test_a_run_that_does_not_hear_of_its_terminal(home: Home, way: str) -> None:
     Row(way, None, "–", home.status(), home.mlflow(), "–", "goes on by itself").keep()
     assert home.status() == "finished, finished", home.record["error"]
     assert code == 0 or log is None  # Python itself fails to flush to the closed terminal
+
+
+def test_each_row_of_the_table_names_its_test() -> None:
+    """In docs/how-to/incidents.md."""
+    page = (REPOSITORY / "docs" / "how-to" / "incidents.md").read_text()
+    rows = re.findall(r"^\|.*\| `(\S+)::(\w+)` \|$", page.partition("## Ways to stop")[2], re.M)
+    assert len(rows) > 30
+    texts = {path.name: path.read_text() for path in (REPOSITORY / "tests").rglob("test_*.py")}
+    assert [row for row in rows if f"def {row[1]}(" not in texts[row[0]]] == []
