@@ -146,7 +146,7 @@ def delete(job: Path) -> None:
     for found in pods(left):
         try:
             os.kill(found["pid"], signal.SIGTERM)
-            has_ended = found["status"]["phase"] in ("Succeeded", "Failed")
+            has_ended = found["status"]["phase"] != "Running"
         except ProcessLookupError:
             has_ended = True
         if has_ended:
