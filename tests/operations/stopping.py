@@ -81,7 +81,7 @@ def table() -> str:
         check=False,
     ).stdout.strip()  # fmt: skip
     table = "\n".join(f"| {line} |" for line in lines)
-    return f"{table}\n\nMeasured at commit {commit} on {time.strftime('%Y-%m-%d')}."
+    return f"{table}\n\nMeasured at commits up to {commit} on {time.strftime('%Y-%m-%d')}."
 
 
 def program() -> None:

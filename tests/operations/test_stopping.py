@@ -4,6 +4,7 @@ table in docs/how-to/incidents.md that Prefect and its worker have a part in.
 
 from __future__ import annotations
 
+import re
 import signal
 import subprocess
 import sys
@@ -125,7 +126,7 @@ WAYS = {
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", WAYS, ids=lambda way: re.sub(r"\W+", "-", way))
 def test_what_is_done_to_a_flow_run(
     operations: Operations, toys: Toys, tracking: str, way: str
 ) -> None:

@@ -111,6 +111,6 @@ def test_each_row_of_the_table_names_its_test() -> None:
     """In docs/how-to/incidents.md."""
     page = (REPOSITORY / "docs" / "how-to" / "incidents.md").read_text()
     rows = re.findall(r"^\|.*\| `(\S+)::(\w+)` \|$", page.partition("## Ways to stop")[2], re.M)
-    assert len(rows) > 30
+    assert len(rows) > 25
     texts = {path.name: path.read_text() for path in (REPOSITORY / "tests").rglob("test_*.py")}
     assert [row for row in rows if f"def {row[1]}(" not in texts[row[0]]] == []
