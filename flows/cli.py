@@ -6,9 +6,12 @@ nothing heavy: `cloze --help` must answer at once. Errors become one sentence an
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib
+import os
 import signal
+import stat
 import sys
 import traceback
 from typing import NoReturn
@@ -201,8 +204,24 @@ def _flags_first(arguments: list[str]) -> list[str]:
     return [*flags, *remaining, *arguments[end:]]
 
 
-def _interrupt(*_: object) -> NoReturn:
+def _interrupt(number: int, _: object) -> NoReturn:
+    """Stop, but only once, for trainings save now. A second Ctrl-C ends everything at once."""
+    for each in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(each, signal.SIG_IGN)
+    signal.signal(signal.SIGINT, _end_at_once)
+    if number == signal.SIGHUP:  # output to the closed terminal would be an error
+        with contextlib.suppress(OSError), open(os.devnull, "wb") as null:
+            for stream in (1, 2):
+                if stat.S_ISCHR(os.fstat(stream).st_mode):
+                    os.dup2(null.fileno(), stream)
+    elif os.isatty(2):
+        os.write(2, b"\nstopping, trainings save a checkpoint; Ctrl-C again ends at once\n")
     raise KeyboardInterrupt
+
+
+def _end_at_once(*_: object) -> NoReturn:
+    os.write(2, b"\n\033[?25hcloze: ended at once; run the same command again to continue\n")
+    os._exit(1)  # the kernel ends the ranks
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -211,7 +230,9 @@ def main(arguments: list[str] | None = None) -> int:
 
     arguments = _flags_first(sys.argv[1:] if arguments is None else arguments)
     fail = functools.partial(_fail, debug="--debug" in arguments, as_json="--json" in arguments)
-    signal.signal(signal.SIGTERM, _interrupt)
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        if signal.getsignal(number) is not signal.SIG_IGN:  # as below nohup
+            signal.signal(number, _interrupt)
     try:
         # the argument of `ctx.exit`, else None
         code = cloze.main(arguments, prog_name="cloze", standalone_mode=False)

@@ -1,6 +1,7 @@
-/* Preloaded into all processes of one host of a test: its clock is wrong, or its disk is full, as a file that they map says.
+/* Preloaded into all processes of one host of a test: its clock is wrong, its disk is full or stands still, as a file that they map says.
  *
- * $FAULTY_HOST names the file: two int64, seconds that are added to the time of day, and whether writing to regular files fails.
+ * $FAULTY_HOST names the file: three int64, seconds that are added to the time of day, whether writing to regular files fails, and
+ * whether it waits, as where a server of shared storage is started again.
  * Only what is read of CLOCK_REALTIME is wrong. What waits until a moment of it (pthread_cond_timedwait) asks the kernel, whose clock is
  * right: with a clock that is ahead, only its timeouts come later.
  */
@@ -25,7 +26,7 @@ __attribute__((constructor)) static void look(void)
     int file = path ? open(path, O_RDONLY | O_CLOEXEC) : -1;
     if (file < 0)
         return;
-    void *found = mmap(NULL, 2 * sizeof(int64_t), PROT_READ, MAP_SHARED, file, 0);
+    void *found = mmap(NULL, 3 * sizeof(int64_t), PROT_READ, MAP_SHARED, file, 0);
     if (found != MAP_FAILED)
         faults = found;
     close(file);
@@ -64,7 +65,11 @@ time_t time(time_t *found)
 static int full(int file)
 {
     struct stat about;
-    if (!faults || !faults[1] || fstat(file, &about) || !S_ISREG(about.st_mode))
+    if (!faults || !(faults[1] || faults[2]) || fstat(file, &about) || !S_ISREG(about.st_mode))
+        return 0;
+    while (faults[2])
+        usleep(50000);
+    if (!faults[1])
         return 0;
     errno = ENOSPC;
     return 1;

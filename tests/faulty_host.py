@@ -1,4 +1,4 @@
-"""A host of a test whose clock jumps, or whose disk is full for it alone: a library
+"""A host of a test whose clock jumps, or whose disk is full or stalls for it alone: a library
 (`faulty_host.c`) that its processes preload.
 """
 
@@ -12,7 +12,7 @@ from pathlib import Path
 
 SOURCE = Path(__file__).with_suffix(".c")
 COMPILER = shutil.which("gcc") or shutil.which("cc")
-_LAYOUT = struct.Struct("<qq")
+_LAYOUT = struct.Struct("<qqq")
 
 
 def missing() -> str | None:
@@ -48,6 +48,8 @@ class FaultyHost:
             self._faults = mmap.mmap(stream.fileno(), _LAYOUT.size)
         self.environment = {"LD_PRELOAD": str(library), "FAULTY_HOST": str(state)}
 
-    def has(self, *, seconds_ahead: int = 0, full: bool = False) -> None:
-        """From now on: its clock is so many seconds ahead; nothing can be written to a file."""
-        _LAYOUT.pack_into(self._faults, 0, seconds_ahead, full)
+    def has(self, *, seconds_ahead: int = 0, full: bool = False, stalls: bool = False) -> None:
+        """From now on: its clock is so many seconds ahead; nothing can be written to a file, or
+        who writes waits.
+        """
+        _LAYOUT.pack_into(self._faults, 0, seconds_ahead, full, stalls)

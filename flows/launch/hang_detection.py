@@ -1,9 +1,10 @@
 """Hang detection: find the rank that makes no progress, not the ranks that wait for it.
 
 `HangDetector.check` reads every rank's heartbeat (`cloze.core.processes`). If a phase exceeds its
-limit, all ranks are asked for their stacks by SIGUSR1, which a C handler answers whatever the
-interpreter does. The hanging rank is, in this order: a stopped or silent rank; a rank that waits
-for no other, the one at the earliest step; the rank at the earliest step.
+limit, and the storage takes a write, all ranks are asked for their stacks by SIGUSR1, which a C
+handler answers whatever the interpreter does. The hanging rank is, in this order: a stopped or
+silent rank; a rank that waits for no other, the one at the earliest step; the rank at the earliest
+step.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import os
 import re
 import signal
+import threading
 import time
 from collections.abc import Sequence
 from contextlib import suppress
@@ -21,6 +23,7 @@ from cloze.core.processes import HeartbeatReader, RankPhase, RankStatus
 
 POLL_SECONDS = 1.0
 ASLEEP_SECONDS = 10.0  # between two checks: the host, or this process, was suspended
+STALL_SECONDS = 1800.0  # that storage may stand still, as in a failover; then a rank hangs
 DUMP_SECONDS = 5.0  # for ranks to write their stacks
 ELSEWHERE_SECONDS = 60.0  # for another host to report its rank, if all ranks here wait
 # stack frames that wait for other ranks
@@ -66,6 +69,7 @@ class HangDetector:
         self._pids, self._watched, self._logs, self._elsewhere = pids, watched, logs, elsewhere
         self._last_check = self._awake = time.monotonic()
         self._before: list[RankStatus] = []
+        self._write: threading.Thread | None = None  # a write that shows whether storage stalls
 
     def check(self) -> HangReport | None:
         """Return a rank that hangs in two successive checks. Call every few seconds."""
@@ -80,7 +84,7 @@ class HangDetector:
             beat for beat in beats if beat.limit and now > max(beat.since, self._awake) + beat.limit
         ]
         previous, self._before = self._before, beats
-        if not overdue or beats != previous:
+        if not overdue or beats != previous or self._storage_stalls(now):
             return None
         if self._elsewhere and all(beat.phase is RankPhase.EXCHANGE for beat in beats):
             limits = (max(beat.since, self._awake) + beat.limit for beat in overdue)
@@ -92,6 +96,23 @@ class HangDetector:
             )
             return HangReport(0, beats[0].step, sentence)
         return self._hanging_rank(beats, now)
+
+    def _storage_stalls(self, now: float) -> bool:
+        """Return whether the ranks' storage takes no write; what it held up gets its limit anew."""
+        if self._write is None:
+            self._asked = now
+            self._write = threading.Thread(target=self._try_to_write, daemon=True)
+            self._write.start()
+            self._write.join(POLL_SECONDS)
+        if self._write.is_alive():
+            return now < self._asked + STALL_SECONDS
+        has_stalled, self._write = now > self._asked, None
+        self._awake = now if has_stalled else self._awake
+        return has_stalled
+
+    def _try_to_write(self) -> None:
+        with suppress(OSError):  # a full disk does not stall
+            (self._logs[0].parent / "storage").write_bytes(b".")
 
     def _hanging_rank(self, beats: Sequence[RankStatus], now: float) -> HangReport:
         """Collect the stacks, and choose the rank that hangs."""

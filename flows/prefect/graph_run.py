@@ -7,7 +7,6 @@ so trainings save checkpoints.
 from __future__ import annotations
 
 import contextlib
-import contextvars
 import functools
 import itertools
 import os
@@ -15,21 +14,19 @@ import queue
 import re
 import signal
 import threading
-import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextvars import ContextVar
 from datetime import datetime
 from typing import Any
 
 from prefect import flow, tags
-from prefect.client.orchestration import get_client
 from prefect.client.schemas.objects import State
 from prefect.exceptions import Abort, Pause
 from prefect.futures import PrefectFuture
 from prefect.logging import get_run_logger
-from prefect.runtime import deployment, flow_run
+from prefect.runtime import flow_run
 from prefect.settings import PREFECT_UI_URL
-from prefect.states import Cancelled, Completed, Crashed, Failed, Suspended
+from prefect.states import Cancelled, Completed, Crashed, Failed
 from prefect.task_runners import ThreadPoolTaskRunner
 from rich.console import Console
 
@@ -37,6 +34,7 @@ from cloze.core.errors import ClozeError, StoppedError
 from cloze.core.processes import request_death_signal
 from cloze.core.secrets import redact
 from cloze.flows.graph import schedule
+from cloze.flows.prefect import flow_state
 from cloze.flows.prefect import parameters as form
 from cloze.flows.prefect.automations import TAG
 from cloze.flows.prefect.node import (
@@ -82,7 +80,6 @@ def _end_if_orphan(*_: object) -> None:
 
 # the session of the command line, which shows its results
 ACTIVE: ContextVar[RunSession | None] = ContextVar("session", default=None)
-SUSPEND_POLL_SECONDS = 5.0  # Prefect's Suspend reaches no process
 FORM_NAME = re.compile(  # drawn by the two versions of Prefect's form: Gorgeous-Egret, chi6-binet
     "(Awesome|Rustic|Gorgeous|Fantastic|Sleek|Intelligent|Unbranded|Refined|Licensed|Practical|"
     "Ergonomic|Handcrafted|Tasty|Handmade|Incredible)-[A-Z][a-z]{1,5}|(alpha|beta|gamma|delta|"
@@ -255,8 +252,7 @@ def run_as_tasks(session: RunSession, retries: int) -> State[Any]:
         session.screen.print(
             f"[dim]Prefect: {PREFECT_UI_URL.value()}/runs/flow-run/{flow_run.id}[/]", soft_wrap=True
         )
-    by_worker = not in_terminal and deployment.id is not None
-    with ArtifactPublisher(str(flow_run.id), by_worker) as publisher:
+    with ArtifactPublisher(str(flow_run.id)) as publisher:
         name = session.config.name
         publisher.markdown(f"{name}-plan", plan_page(session), f"Plan of run {name}")
         token = NODE_RUN_CONTEXT.set(NodeRunContext(session, publisher, retries))
@@ -288,8 +284,8 @@ def _submit_in_order(
     waiting = {step.name: step for step in session.steps}
     running: set[str] = set()
     failed: dict[str, str] = {}  # node -> the failed node: itself or one that it depends on
-    finished: queue.SimpleQueue[str] = queue.SimpleQueue()
-    _call_when_suspended(lambda: finished.put(""), session)
+    finished: queue.SimpleQueue[str | State[Any]] = queue.SimpleQueue()
+    flow_state.watch(lambda: session.stopping, finished.put)
     while waiting or running:
         for step in list(waiting.values()):
             cause = next((failed[name] for name in step.depends_on if name in failed), None)
@@ -312,42 +308,11 @@ def _submit_in_order(
                 futures[step.name].add_done_callback(lambda _, name=step.name: finished.put(name))  # type: ignore[misc]
         if running:
             name = finished.get()
-            if not name:
-                raise SuspendRequested
+            if isinstance(name, State):
+                raise flow_state.EndRequested(name)
             running.discard(name)
             if name in session.failures:
                 failed[name] = name
-
-
-class SuspendRequested(BaseException):
-    """The flow run was suspended in Prefect."""
-
-
-def _call_when_suspended(call: Callable[[], object], session: RunSession) -> None:
-    """Call once when the flow run is suspended or paused, while the session runs."""
-
-    def poll() -> None:
-        while not session.stopping:
-            time.sleep(SUSPEND_POLL_SECONDS)
-            state = _current_state()
-            if state is not None and state.is_paused():
-                call()
-                return
-
-    threading.Thread(target=contextvars.copy_context().run, args=(poll,), daemon=True).start()
-
-
-def _keep_suspended(message: str) -> State[Any]:
-    """Return the flow run's state Suspended, set again after the last heartbeats.
-
-    The automation for silent runs ends its watch with this event; Resume starts a new process.
-    """
-    old = _current_state()
-    expires = old.state_details.pause_timeout if old is not None else None
-    state: State[Any] = Suspended(message=message, pause_expiration_time=expires)
-    with contextlib.suppress(Exception), get_client(sync_client=True) as client:
-        client.set_flow_run_state(flow_run.id, state, force=True)
-    return state
 
 
 @contextlib.contextmanager
@@ -373,37 +338,25 @@ def _graceful_stop(
         if isinstance(error, Exception):
             raise
         message = str(_checkpoint_error(session) or "")
-        if isinstance(error, (SuspendRequested, Pause)):  # Pause: Prefect noticed first
+        suspension = flow_state.suspension(error)
+        if suspension is not None:
             message = (
                 f"suspended in Prefect, where Resume continues it: {message or 'nothing saved'}"
             )
             session.ending = (status_file.CANCELLED, message)
             get_run_logger().warning("%s", message)
-            raise Pause(state=_keep_suspended(message)) from None
+            raise Pause(state=flow_state.keep_suspended(message, suspension)) from None
         if is_orphan():
             final_state: State[Any] = Crashed(
                 message=f"its worker is gone{message and f': {message}'}"
             )
             session.ending = (status_file.CRASHED, str(final_state.message))
-        elif in_terminal or cancel_requested or _is_cancelled():
+        elif in_terminal or cancel_requested or flow_state.is_ended(flow_state.current()):
             final_state = Cancelled(message=message or "stopped; run again")
             session.ending = (status_file.CANCELLED, str(final_state.message))
         else:
             session.ending = (status_file.CRASHED, message or "a signal ended its process")
             raise  # Prefect handles the signals of its workers and supervisors
-        with contextlib.suppress(Exception), get_client(sync_client=True) as client:
-            client.set_flow_run_state(flow_run.id, final_state, force=True)
+        flow_state.write(final_state)
         get_run_logger().info("Finished in state %s", final_state)
         raise Abort(final_state.message) from None
-
-
-def _is_cancelled() -> bool:
-    state = _current_state()
-    return state is not None and (state.is_cancelling() or state.is_cancelled())
-
-
-def _current_state() -> State[Any] | None:
-    """Return the flow run's state on the server; None if the server does not answer."""
-    with contextlib.suppress(Exception), get_client(sync_client=True) as client:
-        return client.read_flow_run(flow_run.id).state
-    return None

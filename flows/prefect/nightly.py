@@ -89,7 +89,7 @@ def _evaluate(
     for warning in outcome.warnings:
         log.warning("%s", warning)
     log.info("%s", outcome.summary)
-    with ArtifactPublisher(str(flow_run.id), by_worker=deployment.id is not None) as publisher:
+    with ArtifactPublisher(str(flow_run.id)) as publisher:
         publisher.markdown("night", _page(outcome), outcome.summary)
     return outcome
 

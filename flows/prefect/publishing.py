@@ -1,19 +1,12 @@
-"""Publication of artifacts to Prefect by a background thread, so that no node waits for the server.
-
-The thread also polls whether the flow run was cancelled in Prefect where no worker handles that;
-the process then gets SIGTERM.
-"""
+"""Publication of artifacts to Prefect by a background thread, so that no node waits for it."""
 
 from __future__ import annotations
 
 import contextlib
 import logging
-import os
 import queue
 import re
-import signal
 import threading
-import time
 from collections.abc import Callable
 from contextvars import copy_context
 from typing import TYPE_CHECKING, Any
@@ -29,8 +22,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-POLL_SECONDS = 3.0  # between checks whether the flow run was cancelled
-WORKER_SECONDS = 15.0  # a worker's time to end a cancelled run
 LAST_SECONDS = 5.0  # timeout for the rest of the queue when the run ends
 Job = Callable[["SyncPrefectClient"], object]
 
@@ -38,11 +29,9 @@ Job = Callable[["SyncPrefectClient"], object]
 class ArtifactPublisher:
     """Background thread that calls Prefect's API; a context manager. Failed calls are dropped."""
 
-    def __init__(self, flow_run_id: str, by_worker: bool) -> None:
-        """Prepare the thread; `by_worker`: a worker ends this process if the run is cancelled."""
-        self.flow_run_id, self.by_worker = UUID(flow_run_id), by_worker
+    def __init__(self, flow_run_id: str) -> None:
+        self.flow_run_id = UUID(flow_run_id)
         self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
-        self._is_ending = False
         self._thread = threading.Thread(
             target=copy_context().run, args=(self._work,), name="prefect-publisher", daemon=True
         )
@@ -52,7 +41,6 @@ class ArtifactPublisher:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._is_ending = True  # the run has ended: no SIGTERM any more
         self._jobs.put(None)
         self._thread.join(LAST_SECONDS)
 
@@ -79,27 +67,8 @@ class ArtifactPublisher:
 
     def _work(self) -> None:
         with contextlib.suppress(Exception), get_client(sync_client=True) as client:
-            polled = time.monotonic()
-            while True:
-                with contextlib.suppress(queue.Empty):
-                    job = self._jobs.get(timeout=max(0.0, polled + POLL_SECONDS - time.monotonic()))
-                    if job is None:
-                        return
-                    _try(job, client)
-                if time.monotonic() > polled + POLL_SECONDS:
-                    _try(self._poll, client)
-                    polled = time.monotonic()
-
-    def _poll(self, client: SyncPrefectClient) -> None:
-        if not self._is_ending and self._is_cancelled(client):
-            self._is_ending = True
-            os.kill(os.getpid(), signal.SIGTERM)
-
-    def _is_cancelled(self, client: SyncPrefectClient) -> bool:
-        state = client.read_flow_run(self.flow_run_id).state
-        if state is None or not state.is_cancelling():
-            return False
-        return not self.by_worker or time.time() - state.timestamp.timestamp() > WORKER_SECONDS
+            while (job := self._jobs.get()) is not None:
+                _try(job, client)
 
 
 class ProgressArtifact:

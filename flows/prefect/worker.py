@@ -16,9 +16,9 @@ import threading
 import psutil
 
 from cloze.core.processes import request_death_signal
-from cloze.core.stages.execution import Execution
+from cloze.core.stages.execution import SCHEDULER_GRACE_SECONDS
 
-MARGIN_SECONDS = 20.0  # for a flow to end and report, added to the ranks' grace period
+MARGIN_SECONDS = 20.0  # for a flow to end and report, added to the longest usual grace period
 POLL_SECONDS = 0.2
 
 
@@ -39,7 +39,7 @@ def main(arguments: list[str]) -> int:
             else:
                 worker.terminate()
             worker.wait()
-            psutil.wait_procs(flows, timeout=Execution().min_grace_seconds + MARGIN_SECONDS)
+            psutil.wait_procs(flows, timeout=SCHEDULER_GRACE_SECONDS + MARGIN_SECONDS)
             return 0
     return worker.returncode
 

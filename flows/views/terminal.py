@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import posixpath
+import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import IO, Any
 
 import click
 from rich.cells import cell_len
@@ -54,7 +56,26 @@ def group_instances(
 
 def console() -> Console:
     """Return the console of progress and notes: standard error, silent with --quiet."""
-    return _unwrapped(Console(stderr=True, highlight=False, emoji=False, quiet=_has_flag("quiet")))
+    stream: Any = _Screen(sys.stderr)
+    return _unwrapped(Console(file=stream, highlight=False, emoji=False, quiet=_has_flag("quiet")))
+
+
+class _Screen:
+    """A stream to a terminal; a run goes on when that is closed."""
+
+    def __init__(self, stream: IO[str]) -> None:
+        self._stream = stream
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    def write(self, text: str) -> None:
+        with contextlib.suppress(OSError):
+            self._stream.write(text)
+
+    def flush(self) -> None:
+        with contextlib.suppress(OSError):
+            self._stream.flush()
 
 
 def output() -> Console:

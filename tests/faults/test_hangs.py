@@ -69,7 +69,8 @@ def train(
     **values: Any,
 ) -> None:
     """Two ranks, under `cloze.flows.launch.coordinator`, with that fault."""
-    monkeypatch.setenv("PYTHONPATH", str(REPOSITORY))
+    # not an installed Cloze
+    monkeypatch.setenv("PYTHONPATH", f"{REPOSITORY / 'src'}:{REPOSITORY}")
     monkeypatch.setenv(FAULT, fault)
     stage = dataclasses.replace(STAGE, worker="tests.faults")
     values, how = (

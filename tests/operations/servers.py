@@ -63,7 +63,7 @@ class Operations:
             "CLOZE_HOME": str(home),
             "CLOZE_RUNS_DIR": str(self.runs),
             "CLOZE_SLOTS_DIR": str(home / "slots"),
-            "PYTHONPATH": str(REPOSITORY),
+            "PYTHONPATH": f"{REPOSITORY / 'src'}:{REPOSITORY}",  # not an installed Cloze
             "PLANTED_TOKEN": PLANTED,
         }
         self._processes: list[subprocess.Popen[bytes]] = []

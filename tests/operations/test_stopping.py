@@ -4,11 +4,13 @@ table in docs/how-to/incidents.md that Prefect and its worker have a part in.
 
 from __future__ import annotations
 
+import re
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import psutil
@@ -18,27 +20,64 @@ from cloze.core.artifacts import artifact
 from cloze.flows.run import status_file
 from tests.operations.conftest import Toys
 from tests.operations.servers import Operations, cloze, until
+from tests.operations.stopping import PROGRAM, Row, mlflow
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 TWO = {"processes": 2, "grace_seconds": 5}
 
 
-def training(operations: Operations, toys: Toys) -> str:
+def training(operations: Operations, toys: Toys, every: int = 10) -> str:
     """A flow run whose training has begun and does not end by itself."""
     toys.hold.touch()
-    config = toys.write(train={"hold": str(toys.hold)}, run=TWO)
-    flow_run = operations.trigger("full-run/toys", config=config)
+    train = {"hold": str(toys.hold), "every": every, "saving": 0.5}
+    flow_run = operations.trigger("full-run/toys", config=toys.write(train=train, run=TWO))
     until(lambda: operations.training(toys.run))
     return flow_run
 
 
-def suspend(operations: Operations, flow_run: str, seconds: float = 900) -> None:
-    """What the UI's Suspend does."""
-    expires = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() + seconds))
-    details = {"pause_timeout": expires, "pause_reschedule": True}
-    state = {"type": "PAUSED", "name": "Suspended", "state_details": details}
-    answer = operations.call(f"/flow_runs/{flow_run}/set_state", {"state": state})
+@pytest.fixture(scope="module")
+def tracking(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A database of MLflow's."""
+    return f"sqlite:///{tmp_path_factory.mktemp('mlflow')}/mlflow.db"
+
+
+Act = Callable[[Operations, str], object]
+
+
+def paused(name: str, seconds: float = 900) -> Act:
+    """What the UI's Suspend does, and Pause."""
+
+    def act(operations: Operations, flow_run: str) -> None:
+        expires = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() + seconds))
+        details = {"pause_timeout": expires, "pause_reschedule": True}
+        change_state(operations, flow_run, "PAUSED", name, state_details=details)
+
+    return act
+
+
+suspend = paused("Suspended")
+
+
+def change_state(
+    operations: Operations, flow_run: str, kind: str, name: str, force: bool = False, **more: Any
+) -> None:
+    state = {"type": kind, "name": name, **more}
+    answer = operations.call(f"/flow_runs/{flow_run}/set_state", {"state": state, "force": force})
     assert answer["status"] == "ACCEPT", answer
+
+
+def engine(operations: Operations) -> psutil.Process:
+    """The flow's process."""
+    lines = {process: " ".join(process.cmdline()) for process in operations.processes()}
+    return next(process for process, line in lines.items() if "prefect.engine" in line)
+
+
+def kill_engine(number: signal.Signals) -> Act:
+    return lambda operations, flow_run: engine(operations).send_signal(number)
+
+
+def resume(operations: Operations, flow_run: str) -> None:
+    operations.call(f"/flow_runs/{flow_run}/resume", {})
 
 
 def saved(operations: Operations, toys: Toys) -> int:
@@ -49,6 +88,131 @@ def saved(operations: Operations, toys: Toys) -> int:
 def resumed(operations: Operations, toys: Toys) -> int:
     manifest = artifact.read_manifest(str(operations.runs / toys.run / "train"))
     return int(manifest.summary["resumed"])
+
+
+@dataclass(frozen=True)
+class Way:
+    """A way to stop. Attributes: state: of Prefect, with `status`; saves: else it goes on from a
+    periodic checkpoint; again: what continues it.
+    """
+
+    act: Act
+    state: str
+    status: str
+    again: Act
+    saves: bool = True
+
+
+retry: Act = Operations.retry
+WAYS = {
+    "Cancel": Way(Operations.cancel, "Cancelled", "cancelled", retry),
+    "Suspend": Way(suspend, "Suspended", "cancelled", resume),
+    "Pause": Way(paused("Paused"), "Suspended", "cancelled", resume),
+    "state changed to Cancelled by hand": Way(
+        lambda operations, run: change_state(operations, run, "CANCELLED", "Cancelled", force=True),
+        "Cancelled", "cancelled", retry,
+    ),
+    "state changed to Failed by hand": Way(
+        lambda operations, run: change_state(operations, run, "FAILED", "Failed", force=True),
+        "Cancelled", "cancelled", retry,
+    ),
+    "SIGTERM to the flow's process": Way(
+        kill_engine(signal.SIGTERM), "Crashed", "crashed", retry
+    ),
+    "SIGKILL to the flow's process": Way(
+        kill_engine(signal.SIGKILL), "Crashed", "crashed", retry, saves=False
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("way", WAYS, ids=lambda way: re.sub(r"\W+", "-", way))
+def test_what_is_done_to_a_flow_run(
+    operations: Operations, toys: Toys, tracking: str, way: str
+) -> None:
+    how = WAYS[way]
+    flow_run = training(operations, toys)
+    until(lambda: saved(operations, toys) >= 20)
+    began = time.monotonic()
+    how.act(operations, flow_run)
+    until(lambda: not operations.processes(), 90)
+    seconds = time.monotonic() - began
+    until(lambda: operations.state(flow_run)["name"] == how.state)
+    record = until(lambda: _settled(operations, toys))
+    step, state = saved(operations, toys), mlflow(operations.runs, tracking, toys.run)
+    time.sleep(5)  # a worker has the last word on its flow's process
+    assert operations.state(flow_run)["name"] == how.state
+    toys.hold.unlink()
+    how.again(operations, flow_run)
+    until(lambda: operations.state(flow_run)["type"] == "COMPLETED")
+    status = f"{record['state']}, {record['nodes']['train']['state']}"
+    again = f"{'Resume' if how.again is resume else 'Retry'}: from {resumed(operations, toys)}"
+    Row(way, seconds, how.state, status, state, f"step {step}", again).keep()
+    assert record["state"] == how.status
+    assert resumed(operations, toys) == step
+    assert (step % 10 > 0) == how.saves
+    assert state == "KILLED"
+
+
+def _settled(operations: Operations, toys: Toys) -> dict[str, Any]:
+    """The record of a run that has ended, else nothing."""
+    record = status_file.read(operations.runs, toys.run)
+    return {} if record["state"] == status_file.RUNNING else record
+
+
+@pytest.mark.soak
+def test_a_deleted_flow_run_saves_and_ends(
+    operations: Operations, toys: Toys, tracking: str
+) -> None:
+    flow_run = training(operations, toys)
+    began = time.monotonic()
+    operations.delete(f"/flow_runs/{flow_run}")
+    until(lambda: not operations.processes(), 90)
+    seconds = time.monotonic() - began
+    record, step = _settled(operations, toys), saved(operations, toys)
+    assert record["error"] == f"training was stopped after step {step}, checkpoint saved"
+    state = mlflow(operations.runs, tracking, toys.run)
+    toys.hold.unlink()
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, "resume", toys.run, "--no-prefect"],
+        env=operations.environment, cwd=operations.home, capture_output=True, text=True,
+        check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    status = f"{record['state']}, {record['nodes']['train']['state']}"
+    again = f"`cloze resume`: from {resumed(operations, toys)}"
+    Row("Delete of the flow run", seconds, "–", status, state, f"step {step}", again).keep()
+    assert resumed(operations, toys) == step
+    assert status == "cancelled, stopped"
+
+
+@pytest.mark.soak
+def test_a_machine_that_was_asleep_goes_on(
+    operations: Operations, toys: Toys, tracking: str
+) -> None:
+    """Prefect takes it for dead after 90 s; it says that it lives."""
+    assert cloze(operations, "deploy").returncode == 0  # with the automation for silent runs
+    flow_run = training(operations, toys)
+    family = operations.processes()
+    for process in family:
+        process.suspend()
+    state = until(lambda: (now := operations.state(flow_run))["type"] == "CRASHED" and now)
+    assert "no heartbeat" in state["message"]
+    before = saved(operations, toys)
+    for process in family:
+        process.resume()
+    until(lambda: operations.state(flow_run)["type"] == "RUNNING")
+    toys.hold.unlink()
+    state = operations.end(flow_run)
+    assert state["type"] == "COMPLETED", state["message"]
+    assert saved(operations, toys) >= before
+    assert resumed(operations, toys) == 0  # it is the same process
+    record = status_file.read(operations.runs, toys.run)
+    Row(
+        "machine asleep for more than 90 s", None, "Crashed, then Running, Completed",
+        record["state"], mlflow(operations.runs, tracking, toys.run), "–", "goes on by itself",
+    ).keep()  # fmt: skip
+    assert record["state"] == "finished"
 
 
 def test_suspend_saves_and_resume_goes_on(operations: Operations, toys: Toys) -> None:
@@ -103,17 +267,57 @@ def worker(operations: Operations) -> Iterator[subprocess.Popen[bytes]]:
 
 
 def test_a_worker_that_is_asked_to_end_lets_its_trainings_save(
-    operations: Operations, toys: Toys, worker: subprocess.Popen[bytes]
+    operations: Operations, toys: Toys, worker: subprocess.Popen[bytes], tracking: str
 ) -> None:
     flow_run = training(operations, toys)
+    began = time.monotonic()
     worker.send_signal(signal.SIGTERM)
     assert worker.wait(90) == 0
+    seconds = time.monotonic() - began
     assert not operations.processes()
     state = operations.state(flow_run)
     assert state["type"] == "CRASHED"
     assert "training was stopped after step" in state["message"]
-    assert status_file.read(operations.runs, toys.run)["state"] == "crashed"
-    assert saved(operations, toys) > 0
+    told(operations, toys, tracking, "SIGTERM to Cloze's worker; container stop", seconds)
+    assert saved(operations, toys) % 10 > 0
+
+
+def told(operations: Operations, toys: Toys, tracking: str, way: str, seconds: float) -> None:
+    """Keep the row of a worker's end, whose flow run is Crashed."""
+    record = until(lambda: _settled(operations, toys))
+    status = f"{record['state']}, {record['nodes']['train']['state']}"
+    state, step = mlflow(operations.runs, tracking, toys.run), saved(operations, toys)
+    Row(way, seconds, "Crashed", status, state, f"step {step}", "Retry").keep()
+    assert record["state"] == "crashed"
+    assert state == "KILLED"
+
+
+@pytest.mark.soak
+def test_a_killed_worker_of_clozes_lets_its_trainings_save(
+    operations: Operations, toys: Toys, worker: subprocess.Popen[bytes], tracking: str
+) -> None:
+    flow_run = training(operations, toys)
+    began = time.monotonic()
+    worker.kill()
+    until(lambda: not operations.processes(), 90)
+    seconds = time.monotonic() - began
+    assert "training was stopped after step" in operations.state(flow_run)["message"]
+    told(operations, toys, tracking, "SIGKILL to Cloze's worker", seconds)
+    assert saved(operations, toys) % 10 > 0
+
+
+@pytest.mark.soak
+def test_prefects_own_worker_kills_its_flows(
+    operations: Operations, toys: Toys, worker: subprocess.Popen[bytes], tracking: str
+) -> None:
+    flow_run = training(operations, toys)
+    (inner,) = psutil.Process(worker.pid).children()
+    began = time.monotonic()
+    inner.terminate()
+    until(lambda: not operations.processes(), 90)
+    seconds = time.monotonic() - began
+    until(lambda: operations.state(flow_run)["type"] == "CRASHED")
+    told(operations, toys, tracking, "SIGTERM to `prefect worker start` itself", seconds)
 
 
 def test_a_worker_without_runs_ends_at_once(

@@ -42,6 +42,12 @@ class TrainConfig(StageConfig):
     deaf: int | None = None
     """The rank that does not hear SIGTERM."""
 
+    every: int = 1
+    """Steps from one checkpoint to the next."""
+
+    saving: float = 0.0
+    """Seconds that it saves when it is stopped."""
+
 
 def train(config: TrainConfig, build: BuildContext) -> StageResult:
     """Count steps of a tenth of a second; rank 0 keeps the number."""
@@ -62,7 +68,10 @@ def train(config: TrainConfig, build: BuildContext) -> StageResult:
         step += 1
         time.sleep(0.1)
         build.report.progress(step, 1000, "steps", {"loss": 1.0 / step})
-        if rank == 0:
+        if stop:
+            time.sleep(config.saving)
+            step += config.every > 1 and step % config.every == 0  # no step of a periodic one
+        if rank == 0 and (stop or step % config.every == 0):
             storage.write_bytes(str(checkpoint), str(step).encode())
         if stop:
             raise StoppedError(f"training was stopped after step {step}, checkpoint saved")

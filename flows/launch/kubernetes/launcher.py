@@ -163,7 +163,8 @@ class _TrainJob:
             "get", KIND, self.name, f"--namespace={self._options.namespace}", "--output=json"
         )
         if job.returncode:
-            if _is_deleted(job):
+            # its pods have their grace period to save
+            if _is_deleted(job) and _pods(self.name, self._options.namespace) == []:
                 self._fault = (
                     f"cloze: TrainJob {self.name} was deleted in the cluster; run again to continue"
                 )

@@ -234,12 +234,14 @@ def cancel(path: str, job: str, report: Callable[[str], None]) -> dict[str, Any]
     assert work is not None  # written before the job was submitted
     execution = Execution.model_validate(work["job"]["execution"])
     seconds = execution.scheduler_grace_seconds + MARGIN_SECONDS
-    deadline = time.monotonic() + seconds
+    deadline, is_killed = time.monotonic() + seconds, False
     while not ((status := slurm_cli.job_status(job)) is not None and status.ended):
+        if time.monotonic() > deadline and is_killed:
+            raise ClozeError(f"Slurm's job {job} does not end; look at it with `squeue -j {job}`")
         if time.monotonic() > deadline:
             report(f"it did not end in {seconds:.0f} s; scancel ends it")
             slurm_cli.cancel(job)
-            deadline = float("inf")
+            deadline, is_killed = time.monotonic() + seconds, True
         time.sleep(slurm_cli.POLL_SECONDS[0])
     return cancel_result(path)
 

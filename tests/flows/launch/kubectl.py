@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -30,6 +29,7 @@ from cloze.core.processes import request_death_signal
 from tests.flows.launch.trainjob_schema import TRAIN_JOB
 
 CLUSTER = Path(os.environ.get("CLUSTER", "/nonexistent"))
+TERMINATING = CLUSTER.with_name("terminating")  # pods of deleted TrainJobs, until they end
 RUNTIMES = ("torch-distributed", "cloze")
 
 
@@ -109,8 +109,9 @@ def pod(job: Path, node: int) -> int:
     signal.signal(signal.SIGTERM, lambda *_: container.terminate())
     tell(phase="Running")
     code = container.wait()
-    if (CLUSTER / "suspend").exists():
-        place.unlink()
+    if (CLUSTER / "suspend").exists() or not job.exists():
+        place.unlink(missing_ok=True)
+        (TERMINATING / job.name / place.name).unlink(missing_ok=True)
         return 0
     ended: dict[str, Any] = {
         "exitCode": code if code >= 0 else 128 - code,
@@ -131,15 +132,26 @@ def pod(job: Path, node: int) -> int:
 
 
 def pods(job: Path) -> list[dict[str, Any]]:
-    return [json.loads(path.read_text()) for path in sorted(job.glob("pod-*.json"))]
+    found = []
+    for path in sorted(job.glob("pod-*.json")):
+        with suppress(FileNotFoundError):  # it has ended meanwhile
+            found.append(json.loads(path.read_text()))
+    return found
 
 
 def delete(job: Path) -> None:
-    """As Kubernetes does: SIGTERM, the grace time, SIGKILL; the tests give no more than seconds."""
-    for found in pods(job):
-        with suppress(ProcessLookupError):
+    """As Kubernetes does: the object is gone, its pods get SIGTERM and are shown until they end."""
+    TERMINATING.mkdir(exist_ok=True)
+    left = job.rename(TERMINATING / job.name)
+    for found in pods(left):
+        try:
             os.kill(found["pid"], signal.SIGTERM)
-    shutil.rmtree(job)
+            has_ended = found["status"]["phase"] != "Running"
+        except ProcessLookupError:
+            has_ended = True
+        if has_ended:
+            node = found["metadata"]["labels"]["batch.kubernetes.io/job-completion-index"]
+            (left / f"pod-{node}.json").unlink(missing_ok=True)
 
 
 def kubectl(arguments: list[str]) -> int:
@@ -167,7 +179,7 @@ def kubectl(arguments: list[str]) -> int:
         )
     if verb == "get" and kind == "pods":
         selector = str(option(arguments, "selector")).partition("=")[2]
-        print(json.dumps({"items": pods(CLUSTER / selector)}))
+        print(json.dumps({"items": [*pods(CLUSTER / selector), *pods(TERMINATING / selector)]}))
         return 0
     if verb == "get":
         if not (CLUSTER / name).exists():

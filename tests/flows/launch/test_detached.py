@@ -23,6 +23,7 @@ from cloze.core.stages.worker import Job
 from cloze.flows.launch import coordinator, protocol
 from cloze.flows.launch.protocol import LaunchRequest, RankGroup
 from cloze.flows.launch.slurm import cli as slurm_cli
+from cloze.flows.launch.slurm import launcher as slurm_launcher
 from tests.conftest import REPOSITORY
 from tests.flows.launch.test_kubernetes import IMAGE
 from tests.flows.launch.test_kubernetes import cluster as cluster
@@ -121,6 +122,18 @@ def test_cancel_ends_a_job_that_waits_and_makes_room(queue: Queue, tmp_path: Pat
     assert cancel(tmp_path / "out")["state"] == "cancelled"
     assert queue.jobs() == {"1": "CANCELLED"}
     train_here(tmp_path / "out")
+
+
+def test_a_job_that_slurm_cannot_end_is_told(
+    queue: Queue, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a node that does not answer: `cloze cancel` waited for it without a limit."""
+    monkeypatch.setattr(slurm_cli, "cancel", lambda job: None)
+    monkeypatch.setattr(slurm_launcher, "MARGIN_SECONDS", 0.0)
+    submit(tmp_path / "out", grace_seconds=1)
+    queue.set("1", "RUNNING")
+    with pytest.raises(ClozeError, match="Slurm's job 1 does not end; look at it with `squeue -j"):
+        slurm_launcher.cancel(str(tmp_path / "out"), "1", lambda line: None)
 
 
 def test_a_submission_that_was_accepted_without_an_answer_is_found_by_its_name(

@@ -18,11 +18,20 @@ import yaml
 
 from cloze.core import identity
 from cloze.core.errors import ClozeError
+from cloze.core.processes import HeartbeatReader, HeartbeatWriter
 from cloze.core.stages.execute import BuildResult, execute
 from cloze.core.stages.execution import Execution
 from cloze.core.stages.stage import NULL_REPORTER
-from cloze.flows.launch import agent, agent_launcher, coordinator, event_files, protocol
+from cloze.flows.launch import (
+    agent,
+    agent_launcher,
+    coordinator,
+    event_files,
+    hang_detection,
+    protocol,
+)
 from cloze.flows.launch.agent import Agent
+from cloze.flows.launch.hang_detection import HangDetector
 from cloze.flows.launch.protocol import GO, LaunchSpec
 from tests.conftest import REPOSITORY
 from tests.flows.launch.test_by_agents import left, soon
@@ -207,3 +216,30 @@ def test_a_restart_after_an_edit_runs_the_new_files_on_all_hosts(
     monkeypatch.setattr(identity._code, "__wrapped__", lambda packages: next(hashes))
     assert agent_launcher._program() == {**first, "code": "new"}
     assert "have changed since" in caplog.text
+
+
+@pytest.mark.parametrize("returns", [True, False], ids=["returns", "stays away"])
+def test_a_rank_that_waits_for_storage_does_not_hang(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, returns: bool
+) -> None:
+    """Its limit counts anew when the storage is back; one that stays away is a hang at last."""
+    monkeypatch.setattr(hang_detection, "POLL_SECONDS", 0.01)
+    monkeypatch.setattr(hang_detection, "DUMP_SECONDS", 0.1)
+    monkeypatch.setattr(hang_detection, "STALL_SECONDS", 3600.0 if returns else 0.3)
+    back, began = threading.Event(), time.monotonic()
+    monkeypatch.setattr(HangDetector, "_try_to_write", lambda _: back.wait(60))
+    (tmp_path / "rank0.log").touch()
+    reader = HeartbeatReader()
+    HeartbeatWriter(reader.number).begin_step(3, 0.2)
+    with subprocess.Popen(["sleep", "60"]) as rank:
+        detector = HangDetector([rank.pid], [reader], [tmp_path / "rank0.log"], elsewhere=False)
+        found = None
+        while found is None:
+            time.sleep(0.02)
+            found = detector.check()
+            if returns and time.monotonic() > began + 1:
+                back.set()
+        rank.kill()
+    back.set()
+    assert time.monotonic() - began > (1.2 if returns else 0.4)
+    assert found.step == 3

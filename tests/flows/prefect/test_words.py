@@ -64,7 +64,7 @@ def test_each_bar_has_the_name_of_its_node() -> None:
     )
     publisher = ArtifactPublisher(str(uuid4()), by_worker=False)
     for node in ("pretrain", "finetune@sst2-1"):
-        publisher.progress(f"demo-{node}-progress", str(uuid4()))._send(client)
+        publisher.progress(f"demo-{node}-progress", str(uuid4()), node)._send(client)
     assert [artifact.key for artifact in sent] == [
         "demo-pretrain-progress", "demo-finetune-sst2-1-progress"
     ]  # fmt: skip

@@ -1,0 +1,84 @@
+"""What people do in Prefect to a flow run whose process works: it reads its own state to notice.
+
+Suspend, Pause, Delete and "Change state" reach no process; Cancel does through a worker alone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import contextvars
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+from prefect.client.orchestration import get_client
+from prefect.client.schemas.objects import State
+from prefect.exceptions import ObjectNotFound, Pause
+from prefect.runtime import deployment, flow_run
+from prefect.states import Cancelled, Running, Suspended
+
+POLL_SECONDS = 3.0
+WORKER_SECONDS = 15.0  # a worker's time to end a cancelled run
+
+
+class EndRequested(BaseException):
+    """The flow run was suspended, ended or deleted in Prefect; `args`: its state."""
+
+
+def watch(is_over: Callable[[], bool], call: Callable[[State[Any]], object]) -> None:
+    """Call once, with its state, when the flow run is suspended, ended or deleted."""
+
+    def poll() -> None:
+        while not is_over():
+            time.sleep(POLL_SECONDS)
+            state = current()
+            age = time.time() - state.timestamp.timestamp()
+            by_worker = state.is_cancelling() and deployment.id and age < WORKER_SECONDS
+            if state.is_paused() or (is_ended(state) and not by_worker):
+                call(state)
+                return
+            if state.is_crashed() and not is_over():  # the machine was asleep
+                write(Running(message="its process lives"))
+
+    threading.Thread(target=contextvars.copy_context().run, args=(poll,), daemon=True).start()
+
+
+def current() -> State[Any]:
+    """Return the flow run's state; Cancelled if it was deleted, Running if the server is silent."""
+    state: State[Any] | None = None
+    with contextlib.suppress(Exception), get_client(sync_client=True) as client:
+        try:
+            state = client.read_flow_run(flow_run.id).state
+        except ObjectNotFound:
+            state = Cancelled()
+    return state or Running()
+
+
+def write(state: State[Any]) -> None:
+    """Set the flow run's state, if the server answers."""
+    with contextlib.suppress(Exception), get_client(sync_client=True) as client:
+        client.set_flow_run_state(flow_run.id, state, force=True)
+
+
+def is_ended(state: State[Any]) -> bool:
+    """Return whether a person ended the run; Crashed is also set when its machine is silent."""
+    return state.is_cancelling() or (state.is_final() and not state.is_crashed())
+
+
+def suspension(error: BaseException) -> State[Any] | None:
+    """Return the state of a suspended flow run that `error` interrupts; None: another cause."""
+    if isinstance(error, EndRequested):
+        return error.args[0] if error.args[0].is_paused() else None
+    return current() if isinstance(error, Pause) else None  # Prefect noticed first
+
+
+def keep_suspended(message: str, suspended: State[Any]) -> State[Any]:
+    """Return the flow run's state Suspended, set again after the last heartbeats.
+
+    The automation for silent runs ends its watch with this event; Resume starts a new process.
+    """
+    expires = suspended.state_details.pause_timeout
+    state: State[Any] = Suspended(message=message, pause_expiration_time=expires)
+    write(state)
+    return state
