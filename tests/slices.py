@@ -20,7 +20,7 @@ FOLDER = Path(__file__).resolve().parent
 DURATIONS = FOLDER / "durations.json"
 TABLE = FOLDER / "README.md"
 # Files that share a setup of many seconds are one worker's.
-TOGETHER = ("tests/operations/", "tests/pipeline/runners/")
+TOGETHER = ("tests/operations/",)
 MARK = "<!-- generated: make tests-recorded -->"
 
 
@@ -117,7 +117,9 @@ def draw_table(items: Sequence[pytest.Item]) -> str:
         for (file, test), (here, left) in sorted(counts.items())
         if left
     ]
-    return "\n".join(["| file | test | `make test` | `make test-all` |", "|---|---|---|---|", *rows])
+    return "\n".join(
+        ["| file | test | `make test` | `make test-all` |", "|---|---|---|---|", *rows]
+    )
 
 
 def write_table(items: Sequence[pytest.Item]) -> None:

@@ -5,6 +5,7 @@ search over all pairs.
 from __future__ import annotations
 
 import json
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,7 @@ from cloze.pipeline.corpus.duplicates.semantic_clusters import (
 )
 from cloze.pipeline.corpus.duplicates.semantic_stage import STAGE, SemDedupConfig, clusters_for
 from cloze.pipeline.corpus.read.intermediate import CORPUS
+from tests import warm
 from tests.pipeline.corpus.corpora import made_documents, rows, write_corpus
 
 WIDTH = 24
@@ -165,13 +167,9 @@ def _vectors(directory: Path, corpus: str, groups: int = 30, spread: float = 0.0
 
 def _made(out: Path, corpus: str, vectors: str, workers: int = 1, **settings: Any) -> BuildResult:
     config = parse_config(SemDedupConfig, settings, "semdedup")
-    return execute(
-        STAGE,
-        config,
-        {"corpus": corpus, "vectors": vectors},
-        str(out),
-        execution=Execution(workers=workers),
-    )
+    inputs, execution = {"corpus": corpus, "vectors": vectors}, Execution(workers=workers)
+    with warm.executable() if workers > 1 else nullcontext():
+        return execute(STAGE, config, inputs, str(out), execution=execution)
 
 
 def _expected(corpus: str, vectors: str, threshold: float) -> set[int]:
