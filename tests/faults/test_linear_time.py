@@ -117,6 +117,12 @@ def test_time_is_linear_in_the_bytes(
     assert is_linear(work, size)
 
 
+def test_a_square_is_seen() -> None:
+    """What the tests of linear time are worth."""
+    assert is_linear(lambda size: sum(range(500 * size)), 4000)
+    assert not is_linear(lambda size: sum(range(size * size)), 5000)
+
+
 def test_a_slice_of_the_fuzzer() -> None:
     """Each kind of file three times, damaged and not."""
     count = 3 * len(fuzz.CASES)

@@ -10,12 +10,14 @@ import pytest
 
 from tests.faults.test_hostile_input import PROSE, jsonl
 from tests.pipeline.corpus.readers.made import HEAD, page, response
+from tests.slices import few
 
 SCRIPT = """
 import sys
 from cloze.pipeline.corpus.readers import find_reader
 from cloze.pipeline.corpus.readers.base import ReadCounters
 from tests.pipeline.corpus.reading import options_of
+from tests.slices import few
 kind, path, blank = sys.argv[1:]
 reader = find_reader(kind)
 file_slice = reader.slices(path)[0]
@@ -32,7 +34,7 @@ LONG = 100 << 20
 
 @pytest.mark.parametrize(
     ("kind", "name", "before", "after", "blank"),
-    [
+    few([
         ("jsonl", "a.jsonl", jsonl()[:-1] + b'\n{"text": "', b'"}\n' + jsonl(), "0"),
         ("text", "a.txt", b"One good line.\n\n", b"\n\nAnother good line.\n", "1"),
         ("wikiextractor", "wiki_00", (
@@ -45,7 +47,7 @@ LONG = 100 << 20
             b"WARC/1.0\r\nWARC-Type: response\r\nContent-Type: application/http\r\nContent-Length: "
             b"%d\r\n\r\n"
         ) % LONG, b"\r\n\r\n" + response(2), "0"),
-    ],
+    ], "jsonl", "text", "wikipedia"),
 )  # fmt: skip
 def test_a_line_of_100_mb_in_flat_memory(tmp_path, kind, name, before, after, blank):
     path = tmp_path / name

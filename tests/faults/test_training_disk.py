@@ -107,7 +107,7 @@ def test_all_ranks_know_why_the_first_one_could_not(
     assert (tmp_path / "log").read_text().count(f"told: {told}\n") == ranks
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_a_disk_that_fills_up_under_two_ranks_is_named_and_gone_on_after(
     small_disk: Disk, tmp_path: Path
 ) -> None:

@@ -49,7 +49,7 @@ def mixed(samples, tmp_path_factory):
     return {
         "plain": make(base / "plain", *sources, **settings),
         "kept": make(base / "kept", *sources, keep_dropped=True, **settings),
-        "two": make(base / "two", *reversed(sources), keep_dropped=True, workers=2, **settings),
+        "two": make(base / "two", *reversed(sources), keep_dropped=True, **settings),
     }
 
 

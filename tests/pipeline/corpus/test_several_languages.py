@@ -81,7 +81,7 @@ def test_files_and_sources_of_several_languages(tmp_path: Path) -> None:
             (tmp_path / language / f"{number}.txt").write_text(f"{text}, {number} times.")
     names = [f"text={tmp_path}/{language}" for language in ("en", "de", "fr")]
     first, second = (
-        make(tmp_path / f"out{number}", *sources, workers=1 + number, **LOOSE)
+        make(tmp_path / f"out{number}", *sources, **LOOSE)
         for number, sources in enumerate((names, names[::-1]))
     )
     assert first.manifest.content_sha256 == second.manifest.content_sha256

@@ -327,6 +327,7 @@ def test_folders_and_archives_of_pages(tmp_path):
     ]
 
 
+@pytest.mark.soak
 @pytest.mark.usefixtures("warm")
 def test_the_shards_are_the_same_for_one_and_two_workers(tmp_path):
     (tmp_path / "in").mkdir()
