@@ -144,6 +144,15 @@ class Store:
     def path(self, *parts: str) -> str:
         return "/".join((f"s3://{self.bucket}", *parts))
 
+    def upload(self, directory: Path, prefix: str) -> str:
+        """Put a directory's files below the prefix, whose path is returned."""
+        import boto3
+
+        client = boto3.client("s3")
+        for file in sorted(directory.iterdir()):
+            client.upload_file(str(file), self.bucket, f"{prefix}/{file.name}")
+        return self.path(prefix)
+
 
 @pytest.fixture(scope="session")
 def s3_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CountedServer]:

@@ -20,7 +20,7 @@ FOLDER = Path(__file__).resolve().parent
 DURATIONS = FOLDER / "durations.json"
 TABLE = FOLDER / "README.md"
 # Files that share a setup of many seconds are one worker's.
-TOGETHER = ("tests/operations/", "tests/pipeline/runners/")
+TOGETHER = ("tests/operations/",)
 MARK = "<!-- generated: make tests-recorded -->"
 
 

@@ -38,6 +38,7 @@ from cloze.core.stages.execute import execute
 from cloze.pipeline.corpus.stage import STAGE, CorpusConfig
 from tests.pipeline.corpus.corpora import made_documents, write_corpus
 from tests.pipeline.dataset.datasets import make, write_vocab
+from tests.slices import few
 
 HERE = "tests.test_benchmarks_data"
 BURNT = 0.3  # seconds
@@ -112,7 +113,7 @@ class TestRates:
 
 
 class TestProcesses:
-    @pytest.mark.parametrize("in_child", [False, True])
+    @pytest.mark.parametrize("in_child", few([False, True], True))
     def test_cpu_time_and_memory_of_a_case_and_of_what_it_starts(self, in_child: bool) -> None:
         found = run(
             Case(
@@ -174,7 +175,7 @@ class TestSources:
             found, wanted = shingles(copies[one]), shingles(copies[other])
             assert len(found & wanted) / len(found | wanted) < 0.25
 
-    @pytest.mark.parametrize("kind", sources.KINDS)
+    @pytest.mark.parametrize("kind", few(sources.KINDS, "jsonl", "novels", "wikipedia"))
     def test_sources_of_a_size_are_read_whole(
         self, kind: str, shared_data: Path, tmp_path: Path
     ) -> None:
@@ -187,7 +188,7 @@ class TestSources:
         if kind != "docstrings":  # a package is read whole
             assert abs(raw.bytes - size) < 500_000
 
-    @pytest.mark.parametrize("kind", ["jsonl", "warc"])
+    @pytest.mark.parametrize("kind", few(["jsonl", "warc"], "jsonl"))
     def test_repeated_documents_are_new_ones(
         self, kind: str, shared_data: Path, tmp_path: Path
     ) -> None:

@@ -38,7 +38,7 @@ import sys
 import tempfile
 import threading
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NoReturn
@@ -61,7 +61,7 @@ LIBRARIES = (
     "mlflow.tracking",
     "mlflow.store.tracking.sqlalchemy_store", "pyarrow", "pandas", "matplotlib.figure",
     "scipy.stats", "sklearn.metrics",
-    "tokenizers", "safetensors.torch", "pydantic", "click", "rich.console", "jinja2", "lxml.etree",
+    "tokenizers", "safetensors.torch", "s3fs", "pydantic", "click", "rich.console", "jinja2", "lxml.etree",
     "ftfy", "sentencex",
     "yaml", "orjson",
 )  # fmt: skip
@@ -119,6 +119,16 @@ def nursery() -> Nursery:
 def python() -> str:
     """What to start instead of `sys.executable`."""
     return nursery().python
+
+
+@contextlib.contextmanager
+def executable() -> Iterator[None]:
+    """Meanwhile what this process starts as its own Python is a fork, such as a build's workers."""
+    kept, sys.executable = sys.executable, python()
+    try:
+        yield
+    finally:
+        sys.executable = kept
 
 
 def real(pid: int) -> int:
@@ -323,6 +333,7 @@ def _become(
         environment.pop(PARENT_PID, None)  # who stands for it looks after that
         os.environ.clear()
         os.environ.update(environment)
+        tempfile.tempdir = None  # TMPDIR may be another one
         sys.path[:] = [
             place,
             *filter(None, environment.get("PYTHONPATH", "").split(os.pathsep)),

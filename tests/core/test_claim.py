@@ -64,7 +64,7 @@ def _start(out: str, size: int, barrier: Any, queue: Any) -> None:
 def test_of_simultaneous_starts_one_builds_and_the_others_are_refused_or_find_it_made(
     tmp_path: Path,
 ) -> None:
-    for number in range(15):
+    for number in range(6):
         out, sizes = str(tmp_path / f"out-{number}"), (3, 3, 4, 4)
         barrier, queue = FORK.Barrier(len(sizes)), FORK.Queue()
         processes = [

@@ -354,7 +354,7 @@ def test_no_sequence_of_stale_leases_and_kills_lets_two_write(
     run_state_machine_as_test(
         Contenders,
         settings=settings(
-            max_examples=60,
+            max_examples=30,
             stateful_step_count=40,
             deadline=None,
             suppress_health_check=list(HealthCheck),

@@ -6,10 +6,10 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 from cloze.core import storage
+from tests import warm
 from tests.object_store import Store
 
 READ = """
@@ -33,7 +33,7 @@ def test_the_processes_of_a_machine_share_their_copies(store: Store, tmp_path: P
     environment = os.environ | {"TMPDIR": str(tmp_path)}
     readers = [
         subprocess.Popen(
-            [sys.executable, "-c", READ, *paths],
+            [warm.python(), "-c", READ, *paths],
             env=environment,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -44,7 +44,7 @@ def test_the_processes_of_a_machine_share_their_copies(store: Store, tmp_path: P
     try:
         fetched = [int(reader.stdout.readline()) for reader in readers if reader.stdout is not None]
         assert sum(fetched) == len(paths)
-        readers[0].kill()
+        warm.kill(readers[0])
         readers[1].communicate(timeout=30)
         assert len([path for path in tmp_path.rglob("*.arrow") if path.stat().st_size]) == len(
             paths
@@ -52,7 +52,7 @@ def test_the_processes_of_a_machine_share_their_copies(store: Store, tmp_path: P
         readers[2].communicate(timeout=30)
     finally:
         for reader in readers:
-            reader.kill()
+            warm.kill(reader)
             reader.communicate(timeout=30)
     assert [path for path in tmp_path.rglob("*") if path.is_file() and path.stat().st_size] == []
 
@@ -63,7 +63,7 @@ def test_what_killed_processes_left_is_removed_by_the_next(store: Store, tmp_pat
         storage.write_bytes(path, b"x" * (1 << 20))
     environment = os.environ | {"TMPDIR": str(tmp_path)}
     reader = subprocess.Popen(
-        [sys.executable, "-c", READ, first],
+        [warm.python(), "-c", READ, first],
         env=environment,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
@@ -71,10 +71,10 @@ def test_what_killed_processes_left_is_removed_by_the_next(store: Store, tmp_pat
     )
     assert reader.stdout is not None
     reader.stdout.readline()
-    reader.kill()
+    warm.kill(reader)
     reader.communicate()
     subprocess.run(
-        [sys.executable, "-c", READ.replace('"stamp"', '"other"'), second],
+        [warm.python(), "-c", READ.replace('"stamp"', '"other"'), second],
         env=environment,
         input="",
         text=True,

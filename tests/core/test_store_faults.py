@@ -24,8 +24,20 @@ def failing(store: Store, count: int, kinds: str, answer: Answer) -> None:
     store.server.fault = fault
 
 
-@pytest.mark.parametrize("answer", [(503, "SlowDown"), (500, "InternalError"), 0.0])
-@pytest.mark.parametrize("size", [1, 6])
+@pytest.mark.parametrize(
+    ("answer", "size"),
+    [
+        pytest.param(answer, size, marks=marks)
+        for answer, size, marks in (
+            ((503, "SlowDown"), 6, ()),
+            (0.0, 1, ()),
+            ((503, "SlowDown"), 1, pytest.mark.soak),
+            ((500, "InternalError"), 1, pytest.mark.soak),
+            ((500, "InternalError"), 6, pytest.mark.soak),
+            (0.0, 6, pytest.mark.soak),
+        )
+    ],
+)
 def test_what_fails_for_a_while_is_repeated(store: Store, answer: Answer, size: int) -> None:
     """`0.0`: the connection is dropped, as after a torn upload."""
     path, content = store.path("a.bin"), BLOCK * size

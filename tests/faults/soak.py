@@ -22,15 +22,14 @@ import statistics
 import subprocess
 import tempfile
 import time
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 
 from cloze.core.artifacts import artifact, checkpoints
 from tests import warm
 from tests.conftest import REPOSITORY
 from tests.faults.marks import MARK
+from tests.faults.tally import Tally
 from tests.model.datasets import lines, strip_timing, write_dataset
 from tests.model.train.ranks import digests
 
@@ -42,56 +41,6 @@ TINY = (
     "intermediate_size=48",
     "max_position_embeddings=40",
 )
-
-
-@dataclass
-class Tally:
-    """What came of kills, by the moment: how many, how many of them ended as the
-    undisturbed run.
-    """
-
-    name: str
-    killed: Counter[str] = field(default_factory=Counter)
-    equal: Counter[str] = field(default_factory=Counter)
-    resumed: list[float] = field(default_factory=list)  # seconds from a kill to the next step
-    useful: int = 0  # steps of the runs' results
-    done: int = 0  # steps that were run for them, those twice counted twice
-    wall: float = 0.0
-    undisturbed: float = 0.0  # seconds of the undisturbed run
-
-    def rows(self) -> list[str]:
-        """Lines of a table in Markdown."""
-        found = [
-            f"| {self.name}, {kind} | {self.killed[kind]} | {self.equal[kind]} |"
-            for kind in sorted(self.killed)
-        ]
-        return [
-            *found,
-            f"| **{self.name}, all** | **{self.killed.total()}** | **{self.equal.total()}** |",
-        ]
-
-    def words(self) -> list[str]:
-        """Goodput, and how soon it goes on."""
-        told = []
-        runs = self.killed.total()
-        if self.wall and runs:
-            share = 100 * self.undisturbed * runs / self.wall
-            told.append(
-                f"{self.name}: {share:.0f} % of the wall time is what undisturbed runs take "
-                f"({self.undisturbed:.1f} s each)."
-            )
-        if self.done:
-            told.append(
-                f"{self.name}: {self.useful} useful steps of {self.done} that were run "
-                f"({100 * self.useful / self.done:.0f} %)."
-            )
-        if self.resumed:
-            middle, longest = statistics.median(self.resumed), max(self.resumed)
-            told.append(
-                f"{self.name}: from a kill to the next step {middle:.1f} s (median), {longest:.1f} "
-                f"s (longest)."
-            )
-        return told
 
 
 class Trainings:

@@ -99,6 +99,7 @@ def none_left(listener: Listener) -> bool:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("warm")
 @pytest.mark.parametrize(
     ("fault", "where"),
     [
@@ -125,7 +126,7 @@ def test_the_rank_that_hangs_is_named(
     assert none_left(listener)
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_a_rank_that_was_stopped_is_named(
     dataset: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -153,6 +154,7 @@ def test_a_rank_that_dies_is_told_by_its_signal(
 
 
 def test_a_pulse_is_seen_from_outside() -> None:
+    begun = time.monotonic()
     watched = HeartbeatReader()
     pulse = HeartbeatWriter(watched.number)
     pulse.begin_step(7, 60.0)
@@ -168,7 +170,7 @@ def test_a_pulse_is_seen_from_outside() -> None:
             0.0,
         )  # as long as it likes
     assert (watched.read().phase, watched.read().limit) == (RankPhase.COMPUTING, 60.0)
-    assert 0 <= time.monotonic() - watched.read().since < 60
+    assert begun <= watched.read().since <= time.monotonic()
     watched.close()
 
 

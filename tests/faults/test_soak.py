@@ -1,19 +1,10 @@
-"""Kills at random moments: a few of them always, others at each commit, hundreds in `make soak`."""
+"""Kills at random moments: others at each commit, hundreds in `make soak`."""
 
 from __future__ import annotations
 
 import pytest
 
 from tests.faults.soak import soak
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(600)
-def test_a_few_kills_at_random_moments() -> None:
-    trainings, data = soak(2, 1, seed=7)
-    assert trainings.equal == trainings.killed
-    assert data.equal == data.killed
-    assert (trainings.killed.total(), data.killed.total()) == (2, 1)
 
 
 @pytest.mark.soak

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from cloze.core.stages.execution import Execution
 from cloze.pipeline.corpus.config import CorpusConfig
 from cloze.pipeline.corpus.read.intermediate import CORPUS
 from cloze.pipeline.corpus.stage import STAGE
+from tests import warm
 
 
 def write_corpus(
@@ -121,7 +123,8 @@ def make(out: Path, *sources: str, workers: int = 1, **settings: Any) -> BuildRe
     """Run the stage on sources written `kind=path`."""
     listed = [dict(zip(("kind", "path"), source.split("=", 1), strict=True)) for source in sources]
     config = parse_config(CorpusConfig, {"sources": listed, **settings}, "corpus")
-    return execute(STAGE, config, {}, str(out), execution=Execution(workers=workers))
+    with warm.executable() if workers > 1 else nullcontext():
+        return execute(STAGE, config, {}, str(out), execution=Execution(workers=workers))
 
 
 def rows(result: BuildResult, pattern: str = "corpus-*.arrow") -> list[dict[str, Any]]:

@@ -1,5 +1,5 @@
 """How much of each source is taken: budgets, weights, temperature, repetitions; whatever the
-workers and the order of files.
+order of files.
 """
 
 from __future__ import annotations
@@ -78,10 +78,7 @@ def test_a_budget_is_kept_and_the_rest_is_counted(sources: list[str], tmp_path: 
     assert "For training, as it was asked for" in (Path(some.artifact) / "card.html").read_text()
 
 
-@pytest.mark.usefixtures("warm")
-def test_workers_order_and_places_of_files_do_not_matter(
-    sources: list[str], tmp_path: Path
-) -> None:
+def test_order_and_places_of_files_do_not_matter(sources: list[str], tmp_path: Path) -> None:
     settings = {**LOOSE, "max_words": 5000, "mixture": {"books": 1, "text": 1}}
     one = make(tmp_path / "one", *sources, **settings)
     books = sorted(Path(sources[0].partition("=")[2]).iterdir())
@@ -94,7 +91,6 @@ def test_workers_order_and_places_of_files_do_not_matter(
         f"books={tmp_path}/q",
         sources[1],
         f"books={tmp_path}/p",
-        workers=2,
         **settings,
     )
     assert other.manifest.content_sha256 == one.manifest.content_sha256

@@ -81,7 +81,7 @@ def test_files_and_sources_of_several_languages(tmp_path: Path) -> None:
             (tmp_path / language / f"{number}.txt").write_text(f"{text}, {number} times.")
     names = [f"text={tmp_path}/{language}" for language in ("en", "de", "fr")]
     first, second = (
-        make(tmp_path / f"out{number}", *sources, workers=1 + number, **LOOSE)
+        make(tmp_path / f"out{number}", *sources, **LOOSE)
         for number, sources in enumerate((names, names[::-1]))
     )
     assert first.manifest.content_sha256 == second.manifest.content_sha256
@@ -132,3 +132,32 @@ def test_a_language_that_is_set_is_not_looked_for(tmp_path: Path) -> None:
     result = make(tmp_path / "out", source, language="en", **LOOSE)
     assert not [name for name in result.manifest.counters if name.startswith("language/")]
     assert "Oktober" in starts(result)
+
+
+MILL = (
+    "Die Mühle am Bach ist ein altes Bauwerk, das im 19. Jahrhundert errichtet wurde und noch "
+    "heute steht. "
+    "Am 3. Oktober wird sie von vielen Gästen besucht, die den Müller und seine Familie sehen "
+    "wollen. "
+)
+
+
+@pytest.mark.parametrize(
+    ("settings", "is_split_at_ordinals", "is_told"),
+    [({}, False, True), ({"language": "en"}, True, False), ({"language": "de"}, False, False)],
+)
+def test_the_language_of_the_text_is_found_where_none_is_given(
+    tmp_path, settings, is_split_at_ordinals, is_told
+):
+    texts = [
+        {"id": str(number), "text": f"{MILL} Es ist das {number}. Mal."} for number in range(5)
+    ]
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps(text) + "\n" for text in texts))
+    result = make(
+        tmp_path / "out", f"jsonl={tmp_path / 'a.jsonl'}", dedup="none", minimum_words=5, **settings
+    )
+    sentences = [sentence for row in rows(result) for sentence in row["sentences"]]
+    assert any(sentence.startswith("Oktober") for sentence in sentences) is is_split_at_ordinals
+    summary = result.manifest.summary
+    assert summary.get("language") == ("de" if is_told else None)
+    assert ("--language de" in STAGE.headline(summary)) is is_told

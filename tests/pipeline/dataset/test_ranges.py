@@ -19,6 +19,7 @@ from cloze.pipeline.dataset import build, merge
 from tests.object_store import Store
 from tests.pipeline.corpus.corpora import made_documents, write_corpus
 from tests.pipeline.dataset.datasets import make, write_vocab
+from tests.slices import few
 
 pytestmark = pytest.mark.usefixtures("warm")
 
@@ -54,7 +55,7 @@ def by_hosts(directory: Path) -> Callable[..., list[dict[str, Any]]]:
     return spread
 
 
-@pytest.mark.parametrize(("length_bins", "heldout"), [(1, 40), (3, 40), (1, 0)])
+@pytest.mark.parametrize(("length_bins", "heldout"), few([(1, 40), (3, 40), (1, 0)], 3))
 def test_hosts_read_together_little_more_than_the_parts(
     store: Store,
     tmp_path: Path,

@@ -139,6 +139,7 @@ def test_byte_level_pieces_are_text(tmp_path: Path) -> None:
     assert "".join(view.texts[1:-1]) == text
 
 
+@pytest.mark.usefixtures("warm")
 def test_the_command(made: BuildResult, capfd) -> None:
     assert main(["inspect", made.artifact, "--row", "12", "--mask-copy", "1", "--json"]) == 0
     output = json.loads(capfd.readouterr().out)

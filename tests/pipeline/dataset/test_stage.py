@@ -100,12 +100,17 @@ def test_shards_are_balanced_and_typed(made):
 @pytest.mark.parametrize(
     "values",
     [
-        {"length": 128},
         {"pairing": "sentence-pair"},
-        {"pairing": "sentence-pair", "random_next_prob": 0},
         {"pairing": "full"},
-        {"pairing": "document", "length": 128},
         {"pairing": "sop", "length": 128},
+        *(
+            pytest.param(values, marks=pytest.mark.soak)
+            for values in (
+                {"length": 128},
+                {"pairing": "sentence-pair", "random_next_prob": 0},
+                {"pairing": "document", "length": 128},
+            )
+        ),
     ],
 )
 def test_the_plan_expects_as_many_rows_as_the_stage_makes(vocab, tmp_path, values):

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import unicodedata
 from collections import Counter
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from cloze.core.stages.execute import BuildResult, execute
 from cloze.core.stages.execution import Execution
 from cloze.pipeline.index.passages import K1, B, PassageIndex, best, cut, words_of_text
 from cloze.pipeline.index.stage import STAGE, IndexConfig
+from tests import warm
 from tests.pipeline.corpus.corpora import made_documents, write_corpus
 
 SHARDS = 3
@@ -33,7 +35,9 @@ def index(
 ) -> BuildResult:
     inputs = {"corpus": corpus} | ({} if append is None else {"append": str(append)})
     execution = Execution(workers=workers)
-    return execute(STAGE, IndexConfig(passage_words=words), inputs, str(out), execution=execution)
+    config = IndexConfig(passage_words=words)
+    with warm.executable() if workers > 1 else nullcontext():
+        return execute(STAGE, config, inputs, str(out), execution=execution)
 
 
 @pytest.fixture(scope="module")

@@ -37,6 +37,7 @@ def units(tmp_path: Path, count: int) -> list[tuple[str, Any]]:
     ]
 
 
+@pytest.mark.usefixtures("warm")
 @pytest.mark.parametrize("workers", [1, 2])
 def test_results_come_in_the_order_of_the_units(tmp_path: Path, workers: int) -> None:
     made = fan_out(
@@ -108,6 +109,7 @@ def overtaken(unit: dict[str, Any]) -> dict[str, Any]:
     return {}
 
 
+@pytest.mark.usefixtures("warm")
 @pytest.mark.parametrize("workers", [1, 2])
 def test_a_unit_of_a_superseded_attempt_writes_nothing(tmp_path: Path, workers: int) -> None:
     """Such as one that goes on on another machine when the driver has died, and its

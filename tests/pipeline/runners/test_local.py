@@ -12,6 +12,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,8 +21,10 @@ import psutil
 import pytest
 
 from cloze.core.errors import ClozeError, DataError, UsageError
+from cloze.core.stages.stage import BuildContext
 from cloze.pipeline.runners.base import open_backend
 from cloze.pipeline.runners.fan_out import fan_out
+from tests import warm
 from tests.conftest import REPOSITORY
 from tests.pipeline.runners.units import build, long_build, misbehave, numbered, within, work
 
@@ -40,6 +43,7 @@ def kill_worker_of(directory: Path, unit: int) -> threading.Thread:
     return thread
 
 
+@pytest.mark.usefixtures("warm")
 def test_a_killed_worker_is_named_and_the_next_run_goes_on(tmp_path: Path) -> None:
     slow = numbered(tmp_path / "notes", 6, seconds=0.3)
     others = set(
@@ -65,6 +69,7 @@ def test_a_killed_worker_is_named_and_the_next_run_goes_on(tmp_path: Path) -> No
     assert not psutil.wait_procs(ours, timeout=10)[1]
 
 
+@pytest.mark.usefixtures("warm")
 def test_the_host_s_own_name_need_not_resolve(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -92,7 +97,7 @@ with begun.cleanup:
         print(error)
 """
     done = subprocess.run(
-        [sys.executable, "-c", program],
+        [warm.python(), "-c", program],
         cwd=REPOSITORY,
         capture_output=True,
         text=True,
@@ -148,6 +153,7 @@ def test_a_signal_to_the_whole_group_leaves_nothing(number: signal.Signals, tmp_
     assert [name for name in left if number == signal.SIGINT or not name.startswith("beam-")] == []
 
 
+@pytest.mark.usefixtures("warm")
 def test_workers_serve_all_steps_of_a_build(tmp_path: Path) -> None:
     begun = build(tmp_path / "out", workers=2)
     with begun.cleanup:
@@ -159,7 +165,18 @@ def test_workers_serve_all_steps_of_a_build(tmp_path: Path) -> None:
         assert open_backend(begun) is open_backend(begun)
 
 
-@pytest.mark.parametrize("workers", [1, 2])
+@pytest.fixture(scope="module", params=[1, 2])
+def going_on(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[BuildContext]:
+    """A build by one process, or two workers, that survives what its units meet."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "executable", warm.python())
+        begun = build(tmp_path_factory.mktemp("build") / "out", workers=request.param)
+        with begun.cleanup:
+            yield begun
+
+
 @pytest.mark.parametrize(
     ("fault", "kind", "sentence"),
     [
@@ -184,13 +201,12 @@ def test_workers_serve_all_steps_of_a_build(tmp_path: Path) -> None:
     ],
 )
 def test_what_went_wrong_is_one_sentence(
-    tmp_path: Path, workers: int, fault: str, kind: type[ClozeError], sentence: str
+    going_on: BuildContext, tmp_path: Path, fault: str, kind: type[ClozeError], sentence: str
 ) -> None:
-    begun = build(tmp_path / "out", workers=workers)
-    with begun.cleanup, pytest.raises(ClozeError, match=sentence) as caught:
+    with pytest.raises(ClozeError, match=sentence) as caught:
         fan_out(
-            begun,
-            "work",
+            going_on,
+            fault,
             numbered(tmp_path / "notes", 3, fault=fault),
             misbehave,
             unit_name="units",

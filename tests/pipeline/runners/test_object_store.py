@@ -1,17 +1,16 @@
-"""Sources and artifacts on an S3-compatible server, by the same commands: same content, and nothing
-half-made is ever seen.
+"""Sources and artifacts on an S3-compatible server: nothing half-made is ever seen, and of several
+builders one wins. (`test_same_bytes.py` has that the content is the same.)
 """
 
 from __future__ import annotations
 
 import json
 import subprocess
-import sys
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
-import boto3
 import pytest
 
 from cloze.core import storage
@@ -21,36 +20,9 @@ from cloze.pipeline.corpus.read.sources import Source, list_sources, source_fing
 from tests import warm
 from tests.flows.test_cli import cloze
 from tests.object_store import Store
-from tests.pipeline.runners.jobs import run, stage
 from tests.pipeline.runners.units import within
 
 BLOCK = b"x" * (1 << 20)
-
-
-def upload(store: Store, directory: Path, prefix: str) -> str:
-    client = boto3.client("s3")
-    for path in sorted(directory.iterdir()):
-        client.upload_file(str(path), store.bucket, f"{prefix}/{path.name}")
-    return store.path(prefix)
-
-
-@pytest.mark.slow
-def test_all_stages_from_and_to_the_store(
-    store: Store, local_run: dict[str, str], shelf: Path, samples: Path
-) -> None:
-    dump = upload(store, shelf, "dump")
-    assert run(store.path("made"), ["--workers", "2"], dump, samples) == local_run
-    for name in ("corpus", "vocab", "dataset"):
-        done = cloze("verify", store.path("made", name), "--json", cwd=samples)
-        assert done.returncode == 0
-        assert done.json["artifacts"][0]["content_sha256"] == local_run[name]
-        left = [
-            key
-            for key in storage.list_files(store.path("made", name))
-            if key.startswith("_") and "_logs/" not in key
-        ]
-        assert left == []
-    assert stage("corpus", store.path("made"), [], dump, samples).json["cached"]
 
 
 def test_a_file_is_whole_or_not_there(store: Store) -> None:
@@ -81,18 +53,18 @@ def test_a_killed_upload_is_never_seen(store: Store) -> None:
         "    print('begun', flush=True); time.sleep(60)\n"
     )
     with subprocess.Popen(
-        [sys.executable, "-c", script], stdout=subprocess.PIPE, text=True
+        [warm.python(), "-c", script], stdout=subprocess.PIPE, text=True
     ) as writer:
         assert writer.stdout is not None
         assert writer.stdout.readline() == "begun\n"
         assert store.server.pending() == ["art/big.bin"]
-        writer.kill()
+        warm.kill(writer)
     assert not storage.exists(path)
     assert storage.list_files(store.path("art")) == []
 
 
 def test_a_stage_killed_while_it_writes_goes_on(store: Store, library: Path, samples: Path) -> None:
-    dump, out = upload(store, library, "dump"), store.path("made", "corpus")
+    dump, out = store.upload(library, "dump"), store.path("made", "corpus")
     script = "import sys; from cloze.flows.cli import entry; sys.argv[0] = 'cloze'; entry()"
     command = [warm.python(), "-c", script, "corpus", "--source", f"books={dump}", "--out", out]
     with subprocess.Popen(command, stderr=subprocess.DEVNULL) as stage_process:
@@ -145,12 +117,13 @@ def test_of_processes_that_begin_at_once_one_wins_and_keeps_the_lock(store: Stor
     """Many times: what the store lets through is decided by one conditional request."""
     racers = [
         subprocess.Popen(
-            [sys.executable, "-c", RACE], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            [warm.python(), "-c", RACE], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
         for _ in range(3)
     ]
     try:
         assert [racer.stdout.readline() for racer in racers if racer.stdout] == ["ready\n"] * 3
+        pids = [warm.real(racer.pid) for racer in racers]
         for number in range(12):
             for racer in racers:
                 assert racer.stdin is not None
@@ -160,7 +133,7 @@ def test_of_processes_that_begin_at_once_one_wins_and_keeps_the_lock(store: Stor
             assert answers.count("held") == 1, answers
             winner = racers[answers.index("held")]
             losers = [answer for answer in answers if answer != "held"]
-            named = f"is being built by process {winner.pid} on "
+            named = f"is being built by process {pids[answers.index('held')]} on "
             assert all(named in answer for answer in losers), answers
             assert winner.stdin is not None
             winner.stdin.write("\n")
@@ -195,29 +168,26 @@ def test_several_at_once_and_one_wins(store: Store, monkeypatch: pytest.MonkeyPa
 def test_of_two_who_wait_for_a_dead_builder_one_takes_over(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The slower one has seen the dead lock, and removes it when the faster one already has a lock
-    of its own.
-    """
+    """The one that takes over is slow to remove the dead lock, and the other waits meanwhile."""
     monkeypatch.setattr(lock, "RENEW_SECONDS", 0.2)
     out = store.path("art")
     script = (
         f"import os; from cloze.core.artifacts import lock\nwith lock.locked({out!r}): "
         f"os.kill(os.getpid(), 9)"
     )
-    assert subprocess.run([sys.executable, "-c", script]).returncode == -9
-    remove, paused, inside, most, answers = (
-        storage.remove_file,
-        threading.Event(),
-        0,
-        0,
-        list[str](),
-    )
+    assert subprocess.run([warm.python(), "-c", script]).returncode == -9
+    remove, inside, most, answers = storage.remove_file, 0, 0, list[str]()
+    paused, waited_for, refused = threading.Event(), threading.Event(), threading.Event()
 
     def slow_remove(path: str) -> None:
         if threading.current_thread().name == "slower" and not paused.is_set():
             paused.set()
-            time.sleep(1.5)
+            assert waited_for.wait(60)
         remove(path)
+
+    def poll(seconds: float) -> None:
+        waited_for.set()
+        time.sleep(seconds)
 
     def build() -> None:
         nonlocal inside, most
@@ -225,12 +195,15 @@ def test_of_two_who_wait_for_a_dead_builder_one_takes_over(
             with lock.locked(out):
                 inside += 1
                 most = max(most, inside)
-                time.sleep(2.5)
+                assert refused.wait(60)
                 inside -= 1
             answers.append("held")
         except UsageError:
             answers.append("refused")
+            refused.set()
 
+    clock = SimpleNamespace(monotonic=time.monotonic, sleep=poll)
+    monkeypatch.setattr(lock, "time", clock)
     monkeypatch.setattr(storage, "remove_file", slow_remove)
     threads = [threading.Thread(target=build, name=name) for name in ("slower", "faster")]
     threads[0].start()
@@ -253,17 +226,23 @@ def test_a_dead_builders_lock_is_taken_over(store: Store, monkeypatch: pytest.Mo
         "boot": "other",
     }
     storage.write_bytes(path, json.dumps(dead).encode())
-    monkeypatch.setattr(lock, "LEASE_SECONDS", 2.0)
-    began = time.monotonic()
-    with lock.locked(out):
-        assert time.monotonic() - began >= 2
-    monkeypatch.setattr(lock, "LEASE_SECONDS", 60.0)
+    moved = 0.0
+
+    def sleep(_: float) -> None:
+        nonlocal moved
+        moved += 8
+
+    with monkeypatch.context() as patch:  # a clock of the store that goes on where a builder waits
+        patch.setattr(lock, "time", SimpleNamespace(monotonic=time.monotonic, sleep=sleep))
+        patch.setattr(storage, "mtime", lambda path: moved if lock.PROBE in path else 0.0)
+        with lock.locked(out):
+            assert moved == 32  # the first that is more than `LEASE_SECONDS`
     monkeypatch.setattr(lock, "SURE_SECONDS", 0.0)
     script = (
         f"import os; from cloze.core.artifacts import lock\nwith lock.locked({out!r}): "
         f"os.kill(os.getpid(), 9)"
     )
-    assert subprocess.run([sys.executable, "-c", script]).returncode == -9
+    assert subprocess.run([warm.python(), "-c", script]).returncode == -9
     with lock.locked(out) as still_ours:  # a process of this machine that is no more: at once
         storage.write_bytes(path, json.dumps(dead).encode())
         with pytest.raises(ClozeError, match="was taken over by process 1 on elsewhere"):
@@ -277,8 +256,8 @@ def test_sources_are_known_by_the_stores_tag_and_not_downloaded(
     for name in ("one.txt", "two.txt"):
         (tmp_path / "dump" / name).write_text(f"Some prose of {name}.\n")
     first, moved = (
-        upload(store, tmp_path / "dump", "dump"),
-        upload(store, tmp_path / "dump", "moved"),
+        store.upload(tmp_path / "dump", "dump"),
+        store.upload(tmp_path / "dump", "moved"),
     )
     with monkeypatch.context() as patch:
         patch.setattr(storage, "open_input", lambda path: pytest.fail(f"{path} was read"))
@@ -291,7 +270,7 @@ def test_sources_are_known_by_the_stores_tag_and_not_downloaded(
             both.slices
         )
     (tmp_path / "dump" / "one.txt").write_text("Other words of one.txt\n")
-    upload(store, tmp_path / "dump", "dump")
+    store.upload(tmp_path / "dump", "dump")
     assert fingerprints.input_fingerprint(first) != before
     assert fingerprints.input_fingerprint(f"{first}/one.txt") != one
 

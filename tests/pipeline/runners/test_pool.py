@@ -21,6 +21,8 @@ from apache_beam.portability.api import beam_fn_api_pb2, beam_fn_api_pb2_grpc, e
 from cloze.core.processes import free_ports
 from cloze.pipeline.runners.pool import SECRET, WorkerPool, shared_secret
 
+Stub = beam_fn_api_pb2_grpc.BeamFnExternalWorkerPoolStub
+
 
 def pipes() -> set[str]:
     """The pipes that this process holds an end of."""
@@ -43,6 +45,19 @@ def test_a_pool_that_is_left_holds_no_pipe():
     assert not pool.deaths
 
 
+@pytest.fixture(scope="module")
+def pool() -> Iterator[WorkerPool]:
+    """One that all tests may ask, each for a worker of a name of its own."""
+    with WorkerPool() as entered:
+        yield entered
+
+
+@pytest.fixture
+def stub(pool: WorkerPool) -> Iterator[Stub]:
+    with grpc.insecure_channel(pool.address) as channel:
+        yield Stub(channel)
+
+
 class Control(beam_fn_api_pb2_grpc.BeamFnControlServicer):
     """An engine's end of the workers' calls: notes who called, and that the call has ended."""
 
@@ -59,53 +74,44 @@ class Control(beam_fn_api_pb2_grpc.BeamFnControlServicer):
         return iter(())
 
 
-def test_the_engine_hears_of_a_worker_that_died_before_it_called():
+def test_the_engine_hears_of_a_worker_that_died_before_it_called(pool: WorkerPool, stub: Stub):
     """An engine that nobody calls back waits without end."""
     (port,) = free_ports(1)
-    with WorkerPool() as pool, grpc.insecure_channel(pool.address) as channel:
-        before = set(psutil.Process().children(recursive=True))
-        stub = beam_fn_api_pb2_grpc.BeamFnExternalWorkerPoolStub(channel)
-        endpoint = endpoints_pb2.ApiServiceDescriptor(url=f"localhost:{port}")
-        request = beam_fn_api_pb2.StartWorkerRequest(
-            worker_id="the first", control_endpoint=endpoint, params=pool.params
-        )
-        assert not stub.StartWorker(request, wait_for_ready=True).error
-        (worker,) = set(psutil.Process().children(recursive=True)) - before
-        worker.send_signal(signal.SIGKILL)
-        control = Control()
-        server = grpc.server(ThreadPoolExecutor(max_workers=2))
-        beam_fn_api_pb2_grpc.add_BeamFnControlServicer_to_server(control, server)
-        assert server.add_insecure_port(f"localhost:{port}")
-        server.start()
-        try:
-            assert control.heard.get(timeout=60) == ("called", "the first")
-            assert control.heard.get(timeout=60) == ("hung up", "the first")
-        finally:
-            server.stop(None).wait()
-        assert len(pool.deaths) == 1
-        assert "was killed" in pool.deaths[0]
+    before = set(psutil.Process().children(recursive=True))
+    endpoint = endpoints_pb2.ApiServiceDescriptor(url=f"localhost:{port}")
+    request = beam_fn_api_pb2.StartWorkerRequest(
+        worker_id="the first", control_endpoint=endpoint, params=pool.params
+    )
+    assert not stub.StartWorker(request, wait_for_ready=True).error
+    (worker,) = set(psutil.Process().children(recursive=True)) - before
+    worker.send_signal(signal.SIGKILL)
+    control = Control()
+    server = grpc.server(ThreadPoolExecutor(max_workers=2))
+    beam_fn_api_pb2_grpc.add_BeamFnControlServicer_to_server(control, server)
+    assert server.add_insecure_port(f"localhost:{port}")
+    server.start()
+    try:
+        assert control.heard.get(timeout=60) == ("called", "the first")
+        assert control.heard.get(timeout=60) == ("hung up", "the first")
+    finally:
+        server.stop(None).wait()
+    assert len(pool.deaths) == 1
+    assert "was killed" in pool.deaths[0]
 
 
-def test_only_who_knows_the_secret_gets_a_worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_only_who_knows_the_secret_gets_a_worker(pool: WorkerPool, stub: Stub):
     """A worker runs the functions that its caller sends it, as the user of the pool."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    with (
-        WorkerPool() as pool,
-        WorkerPool() as other,
-        grpc.insecure_channel(pool.address) as channel,
-    ):
-        before = set(psutil.Process().children(recursive=True))
-        stub = beam_fn_api_pb2_grpc.BeamFnExternalWorkerPoolStub(channel)
-        endpoint = endpoints_pb2.ApiServiceDescriptor(url="localhost:9")
-        for params in ({}, {"secret": ""}, {"secret": "guessed"}, other.params):
-            request = beam_fn_api_pb2.StartWorkerRequest(
-                worker_id="theirs", control_endpoint=endpoint, params=params
-            )
-            assert (
-                "does not know the secret of this pool"
-                in stub.StartWorker(request, wait_for_ready=True).error
-            )
-        assert set(psutil.Process().children(recursive=True)) == before
+    before = set(psutil.Process().children(recursive=True))
+    endpoint = endpoints_pb2.ApiServiceDescriptor(url="localhost:9")
+    for params in ({}, {"secret": ""}, {"secret": "guessed"}, WorkerPool().params):
+        request = beam_fn_api_pb2.StartWorkerRequest(
+            worker_id="theirs", control_endpoint=endpoint, params=params
+        )
+        assert (
+            "does not know the secret of this pool"
+            in stub.StartWorker(request, wait_for_ready=True).error
+        )
+    assert set(psutil.Process().children(recursive=True)) == before
 
 
 @pytest.mark.parametrize(
@@ -113,46 +119,42 @@ def test_only_who_knows_the_secret_gets_a_worker(tmp_path: Path, monkeypatch: py
     [{"code": "0123456789ab"}, {"trafilatura": "0.0"}, {"python": "2.7"}, None],
     ids=["code", "package", "python", "none sent"],
 )
-def test_a_caller_of_another_version_gets_no_worker(change: dict[str, str] | None):
+def test_a_caller_of_another_version_gets_no_worker(
+    pool: WorkerPool, stub: Stub, change: dict[str, str] | None
+):
     """Its results would stand among those of this version, and nobody would see it."""
-    with WorkerPool() as pool, grpc.insecure_channel(pool.address) as channel:
-        before = set(psutil.Process().children(recursive=True))
-        params = {"secret": pool.params["secret"]}
-        if change is not None:
-            params["program"] = json.dumps(json.loads(pool.params["program"]) | change)
-        request = beam_fn_api_pb2.StartWorkerRequest(
-            worker_id="theirs",
-            control_endpoint=endpoints_pb2.ApiServiceDescriptor(url="localhost:9"),
-            params=params,
-        )
-        stub = beam_fn_api_pb2_grpc.BeamFnExternalWorkerPoolStub(channel)
-        error = stub.StartWorker(request, wait_for_ready=True).error
-        assert "install the same for both and restart the pool" in error
-        assert next(iter(change or {"apache-beam": ""})) in error
-        assert set(psutil.Process().children(recursive=True)) == before
+    before = set(psutil.Process().children(recursive=True))
+    params = {"secret": pool.params["secret"]}
+    if change is not None:
+        params["program"] = json.dumps(json.loads(pool.params["program"]) | change)
+    request = beam_fn_api_pb2.StartWorkerRequest(
+        worker_id="theirs",
+        control_endpoint=endpoints_pb2.ApiServiceDescriptor(url="localhost:9"),
+        params=params,
+    )
+    error = stub.StartWorker(request, wait_for_ready=True).error
+    assert "install the same for both and restart the pool" in error
+    assert next(iter(change or {"apache-beam": ""})) in error
+    assert set(psutil.Process().children(recursive=True)) == before
 
 
-def test_a_stranger_stops_no_worker():
+def test_a_stranger_stops_no_worker(pool: WorkerPool, stub: Stub):
     (port,) = free_ports(1)
-    with WorkerPool() as pool, grpc.insecure_channel(pool.address) as channel:
-        before = set(psutil.Process().children(recursive=True))
-        stub = beam_fn_api_pb2_grpc.BeamFnExternalWorkerPoolStub(channel)
-        endpoint = endpoints_pb2.ApiServiceDescriptor(url=f"localhost:{port}")
-        request = beam_fn_api_pb2.StartWorkerRequest(
-            worker_id="ours", control_endpoint=endpoint, params=pool.params
-        )
-        assert not stub.StartWorker(request, wait_for_ready=True).error
-        (worker,) = set(psutil.Process().children(recursive=True)) - before
-        stop = beam_fn_api_pb2.StopWorkerRequest(worker_id="ours")
-        with grpc.insecure_channel(
-            pool.address, options=[("grpc.use_local_subchannel_pool", 1)]
-        ) as strange:
-            beam_fn_api_pb2_grpc.BeamFnExternalWorkerPoolStub(strange).StopWorker(
-                stop, wait_for_ready=True
-            )
-        assert worker.is_running()
-        stub.StopWorker(stop)
-        assert not worker.is_running() or worker.wait(timeout=10) is not None
+    before = set(psutil.Process().children(recursive=True))
+    endpoint = endpoints_pb2.ApiServiceDescriptor(url=f"localhost:{port}")
+    request = beam_fn_api_pb2.StartWorkerRequest(
+        worker_id="ours", control_endpoint=endpoint, params=pool.params
+    )
+    assert not stub.StartWorker(request, wait_for_ready=True).error
+    (worker,) = set(psutil.Process().children(recursive=True)) - before
+    stop = beam_fn_api_pb2.StopWorkerRequest(worker_id="ours")
+    with grpc.insecure_channel(
+        pool.address, options=[("grpc.use_local_subchannel_pool", 1)]
+    ) as strange:
+        Stub(strange).StopWorker(stop, wait_for_ready=True)
+    assert worker.is_running()
+    stub.StopWorker(stop)
+    assert not worker.is_running() or worker.wait(timeout=60) is not None
 
 
 def test_pools_of_a_cluster_share_a_secret_that_only_their_user_reads(

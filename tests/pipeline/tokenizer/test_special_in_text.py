@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import tokenizers
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import AddedToken, models, pre_tokenizers
 
@@ -92,6 +92,7 @@ LOADED = {name: Tokenizer.of(make(), name) for name, make in BACKENDS.items()}
 
 
 @pytest.mark.parametrize("kind", LOADED)
+@settings(max_examples=40)
 @given(parts=st.lists(st.sampled_from([*NAMES, "the", "cat", " ", ",", "<", ">"]), max_size=12))
 def test_text_names_no_special_token(kind: str, parts: list[str]) -> None:
     tokenizer = LOADED[kind]

@@ -31,7 +31,7 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def texts() -> list[str]:
     lines = [line for path in sorted(REAL.glob("*.txt")) for line in path.open(encoding="utf-8")]
-    return [*TRAINING, *AWKWARD, "translate: the <extra_id_0> cat <extra_id_99>", *lines[:2000]]
+    return [*TRAINING, *AWKWARD, "translate: the <extra_id_0> cat <extra_id_99>", *lines[:500]]
 
 
 def test_ids_and_frames_are_those_of_transformers(directory: Path, tmp_path: Path) -> None:

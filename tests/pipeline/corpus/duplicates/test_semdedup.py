@@ -5,6 +5,7 @@ search over all pairs.
 from __future__ import annotations
 
 import json
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,9 @@ from cloze.pipeline.corpus.duplicates.semantic_clusters import (
 )
 from cloze.pipeline.corpus.duplicates.semantic_stage import STAGE, SemDedupConfig, clusters_for
 from cloze.pipeline.corpus.read.intermediate import CORPUS
+from tests import warm
 from tests.pipeline.corpus.corpora import made_documents, rows, write_corpus
+from tests.slices import few
 
 WIDTH = 24
 
@@ -165,13 +168,9 @@ def _vectors(directory: Path, corpus: str, groups: int = 30, spread: float = 0.0
 
 def _made(out: Path, corpus: str, vectors: str, workers: int = 1, **settings: Any) -> BuildResult:
     config = parse_config(SemDedupConfig, settings, "semdedup")
-    return execute(
-        STAGE,
-        config,
-        {"corpus": corpus, "vectors": vectors},
-        str(out),
-        execution=Execution(workers=workers),
-    )
+    inputs, execution = {"corpus": corpus, "vectors": vectors}, Execution(workers=workers)
+    with warm.executable() if workers > 1 else nullcontext():
+        return execute(STAGE, config, inputs, str(out), execution=execution)
 
 
 def _expected(corpus: str, vectors: str, threshold: float) -> set[int]:
@@ -231,14 +230,16 @@ def rows_of(corpus: str) -> list[dict[str, Any]]:
     ]
 
 
-@pytest.mark.usefixtures("warm")
-def test_workers_and_units_do_not_matter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("workers", few((1, 2), 1))
+def test_workers_and_units_do_not_matter(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, workers: int
+) -> None:
     """Nor does a schema without the columns that came later, but for their emptiness."""
     corpus = _corpus(tmp_path / "corpus")
     vectors = _vectors(tmp_path / "vectors", corpus)
     one = _made(tmp_path / "one", corpus, vectors, similarity=0.9, clusters=6)
     monkeypatch.setattr("cloze.pipeline.corpus.duplicates.semantic_driver.UNIT_DOCUMENTS", 1)
-    two = _made(tmp_path / "two", corpus, vectors, workers=2, similarity=0.9, clusters=6)
+    two = _made(tmp_path / "two", corpus, vectors, workers, similarity=0.9, clusters=6)
     assert one.manifest.content_sha256 == two.manifest.content_sha256
     assert one.manifest.summary["dropped"]["semantic_duplicate"] > 50
     names = [name for name in CORPUS.names if name not in ("url", "licence", "origin", "infobox")]

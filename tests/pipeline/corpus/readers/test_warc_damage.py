@@ -155,7 +155,7 @@ CHANGES = st.one_of(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(
     change=CHANGES,
     where=st.floats(0, 1, exclude_max=True),

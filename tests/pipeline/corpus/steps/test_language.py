@@ -112,17 +112,14 @@ def test_identification_needs_no_network_and_is_the_same_in_another_process():
         "from cloze.pipeline.corpus.steps.filters.language import identify\n"
         "import sys; print(identify(sys.argv[1]))"
     )
-    answers = [
-        subprocess.run(
-            [sys.executable, "-c", code, TEXTS["fr"]],
-            capture_output=True,
-            text=True,
-            check=True,
-            env={"PYTHONHASHSEED": seed},
-        ).stdout.strip()
-        for seed in ("1", "2")
-    ]
-    assert answers == [str(identify(TEXTS["fr"]))] * 2
+    answer = subprocess.run(
+        [sys.executable, "-c", code, TEXTS["fr"]],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={"PYTHONHASHSEED": "2"},
+    ).stdout.strip()
+    assert answer == str(identify(TEXTS["fr"]))
 
 
 def test_most_articles_of_an_english_encyclopedia_are_english(shared_data):

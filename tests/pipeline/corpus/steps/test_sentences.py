@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 import unicodedata
 
 import pytest
@@ -11,6 +10,7 @@ from hypothesis import strategies as st
 
 from cloze.pipeline.corpus.document import PLACEHOLDER
 from cloze.pipeline.corpus.steps.sentences import split, split_paragraph
+from tests.growth import is_linear
 
 LONG_SPEECH = (
     '"I am the one who did it, and I shall do it again one day. He is gone now. We are sad," she '
@@ -246,27 +246,29 @@ def test_unknown_languages_are_split_all_the_same(language):
 
 
 @pytest.mark.parametrize(
-    ("text", "language", "count"),
+    ("unit", "units", "language", "is_sentence"),
     [
-        ("中。" * 100_000, "zh", 100_000),
-        ("“Abc. " * 50_000, "en", None),
-        ("x' 'y " * 50_000, "en", None),
-        ("x" * 1_000_000, "en", 1),
-        ("19. Abc " * 50_000, "de", None),
-        ("He went away. " * 50_000, "en", 50_000),
-        ('. " ' * 30_000, "fr", None),
-        ("a. (" * 30_000, "de", None),
-        ('a" ' * 30_000, "he", None),
-        ("«A.» " * 20_000, "ru", None),
-        ("क. " * 30_000, "hi", None),
+        ("中。", 50_000, "zh", True),
+        ("“Abc. ", 25_000, "en", None),
+        ("x' 'y ", 25_000, "en", None),
+        ("x", 500_000, "en", False),
+        ("19. Abc ", 25_000, "de", None),
+        ("He went away. ", 25_000, "en", True),
+        ('. " ', 15_000, "fr", None),
+        ("a. (", 15_000, "de", None),
+        ('a" ', 15_000, "he", None),
+        ("«A.» ", 10_000, "ru", None),
+        ("क. ", 15_000, "hi", None),
     ],
 )
-def test_long_paragraphs_take_linear_time(text, language, count):
-    begun = time.process_time()
-    sentences = split_paragraph(text, language)
-    assert time.process_time() - begun < 10  # a quadratic splitter takes minutes
-    assert "".join("".join(sentences).split()) == "".join(text.split())
-    assert count is None or len(sentences) == count
+def test_long_paragraphs_take_linear_time(unit, units, language, is_sentence):
+    def work(count):
+        text = unit * count
+        sentences = split_paragraph(text, language)
+        assert "".join("".join(sentences).split()) == "".join(text.split())
+        assert is_sentence is None or len(sentences) == (count if is_sentence else 1)
+
+    assert is_linear(work, units)
 
 
 def test_thai_paragraphs_are_sentences():
