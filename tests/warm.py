@@ -51,7 +51,7 @@ from tests.set_aside import SetAside
 REPOSITORY = Path(__file__).resolve().parent.parent
 ENTRY = "from cloze.flows.cli import entry; entry()"
 OURS = ("cloze", "tests", "benchmarks")
-STARTED = (*OURS, "pytest", "prefect")  # with `-m`
+STARTED = (*OURS, "pytest", "prefect", "uvicorn")  # with `-m`
 PATH = sys.path[1:]  # of the nursery
 # `module:function`, called in a fork before its program; it may change the program
 PREPARE = "CLOZE_TEST_PREPARE"
