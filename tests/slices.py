@@ -19,8 +19,11 @@ import pytest
 FOLDER = Path(__file__).resolve().parent
 DURATIONS = FOLDER / "durations.json"
 TABLE = FOLDER / "README.md"
-# Files that share a setup of many seconds are one worker's.
-TOGETHER = ("tests/operations/",)
+# Files that share a setup of many seconds are one worker's: by its name, how their paths begin.
+ON_PREFECT = ("admin", "decisions", "deploy", "forms", "prefect.", "stopping.")
+TOGETHER = {
+    "a Prefect server": tuple(f"tests/operations/test_{name}" for name in ON_PREFECT),
+}
 MARK = "<!-- generated: make tests-recorded -->"
 
 
@@ -52,9 +55,9 @@ def file_of(nodeid: str) -> str:
 
 
 def group_of(nodeid: str) -> str:
-    """What one worker runs as a whole: a file, or a folder that shares a setup."""
+    """What one worker runs as a whole: a file, or those that share a setup."""
     file = file_of(nodeid)
-    return next((folder for folder in TOGETHER if file.startswith(folder)), file)
+    return next((name for name, starts in TOGETHER.items() if file.startswith(starts)), file)
 
 
 def is_left_out(item: pytest.Item) -> bool:

@@ -46,10 +46,12 @@ from typing import Any, NoReturn
 import psutil
 
 from cloze.core.processes import PARENT_PID
+from tests.set_aside import SetAside
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 ENTRY = "from cloze.flows.cli import entry; entry()"
 OURS = ("cloze", "tests", "benchmarks")
+STARTED = (*OURS, "pytest", "prefect", "uvicorn")  # with `-m`
 PATH = sys.path[1:]  # of the nursery
 # `module:function`, called in a fork before its program; it may change the program
 PREPARE = "CLOZE_TEST_PREPARE"
@@ -63,13 +65,13 @@ LIBRARIES = (
     "scipy.stats", "sklearn.metrics",
     "tokenizers", "safetensors.torch", "s3fs", "pydantic", "click", "rich.console", "jinja2", "lxml.etree",
     "ftfy", "sentencex",
-    "yaml", "orjson",
+    "yaml", "orjson", "prefect.server.api.server", "prefect.workers.process",
 )  # fmt: skip
 FORWARDED = ("SIGTERM", "SIGINT", "SIGHUP", "SIGUSR1", "SIGUSR2")
 CLIENT = r"""#!{python} -IS
 import os, sys
 words = sys.argv[1:]
-warm = words[:1] == ["-m"] and words[1].split(".")[0] in (*{ours!r}, "pytest")
+warm = words[:1] == ["-m"] and words[1].split(".")[0] in {started!r}
 if words[:1] == ["-c"]:
     import re
     warm = re.search(r"\b(?:{alternatives})\b", words[1])
@@ -170,7 +172,7 @@ class Nursery:
         Path(self.python).write_text(
             CLIENT.format(
                 python=sys.executable,
-                ours=OURS,
+                started=STARTED,
                 alternatives="|".join(OURS),
                 parent=PARENT_PID,
                 socket=str(path / "socket"),
@@ -183,7 +185,10 @@ class Nursery:
             for name, value in os.environ.items()
             if name.split("_")[0] not in ("PREFECT", "MLFLOW", "CLOZE", "PYTHONPATH")
         }
-        more = {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "MLFLOW_DISABLE_TELEMETRY": "true"}
+        more = {
+            "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "MLFLOW_DISABLE_TELEMETRY": "true",
+            "PREFECT_HOME": str(path / "prefect"),
+        }  # fmt: skip
         told, telling = os.pipe()
         leash, self._leash = os.pipe()  # closed by our end, however we end
         log = path / "log"
@@ -389,6 +394,7 @@ def _run(words: Sequence[str]) -> object:
     """`-m MODULE …` or `-c CODE …`; the exit code."""
     for name in [name for name in sys.modules if name.split(".")[0] in OURS]:
         del sys.modules[name]
+    sys.meta_path.insert(0, SetAside())  # type: ignore[arg-type]
     sys.modules["__main__"] = main = ModuleType("__main__")
     try:
         sys.argv = [words[0], *words[2:]]

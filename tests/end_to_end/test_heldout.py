@@ -5,6 +5,7 @@ corpus and dataset.
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import pytest
 
 from cloze.core.artifacts import artifact
 from cloze.flows.cli import main
+from tests import warm
 from tests.pipeline.corpus.corpora import made_documents
 from tests.pipeline.dataset.datasets import write_vocab
 
@@ -34,7 +36,9 @@ def _documents(dataset: Path, split: str) -> set[int]:
 
 
 def _make(*command: str) -> None:
-    assert main([*command]) == 0
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "executable", warm.python())
+        assert main([*command]) == 0
 
 
 @pytest.fixture(scope="module")

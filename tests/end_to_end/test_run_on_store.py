@@ -20,6 +20,8 @@ VALUES = (
     "pretrain.heldout_rows=20",
     "pretrain.steps=8",
     "finetune.baselines=false",
+    "finetune.epochs=1",
+    "run.workers=1",
 )
 SETTINGS = [*(f"--set={value}" for value in VALUES), "--no-prefect", "--json"]
 

@@ -33,7 +33,7 @@ def run(config: ToyConfig, build: BuildContext) -> StageResult:
     storage.write_bytes(build.file(f"_pid-{rank}"), str(os.getpid()).encode())
     if rank == config.rank:
         if config.act == "linger":
-            atexit.register(time.sleep, 60)  # as libraries do that take their time to end
+            atexit.register(time.sleep, 3600)  # as libraries do that take their time to end
         if config.act == "fail":
             raise DataError("shard 3 is cut short; make it again")
         if config.act == "crash":
@@ -47,7 +47,7 @@ def run(config: ToyConfig, build: BuildContext) -> StageResult:
             PipeReporter().send(
                 {"error": "shard 3 is cut short; make it again", "exit_code": DataError.exit_code}
             )
-            time.sleep(60)
+            time.sleep(3600)
         if config.act == "garble":
             while len(list(Path(build.path).glob("_pid-*"))) < int(
                 os.environ["WORLD_SIZE"]
@@ -82,7 +82,7 @@ def run(config: ToyConfig, build: BuildContext) -> StageResult:
         time.sleep(1.5)  # a large checkpoint
         raise StoppedError("stopped at step 7, checkpoint saved; run again to continue")
     if config.act in ("fail", "crash", "hang", "deaf", "fail and hang", "garble"):
-        deadline = time.monotonic() + 240
+        deadline = time.monotonic() + 3600  # a hang meets the limit of the tests
         while time.monotonic() < deadline and (not stop or config.act == "deaf"):
             time.sleep(0.02)
         raise StoppedError("stopped at step 7, checkpoint saved; run again to continue")

@@ -19,6 +19,7 @@ from typing import Any, TypeVar
 import psutil
 
 from cloze.core.processes import free_ports
+from tests import warm
 from tests.conftest import REPOSITORY
 
 ENDED = ("COMPLETED", "FAILED", "CRASHED", "CANCELLED")
@@ -68,15 +69,25 @@ class Operations:
         }
         self._processes: list[subprocess.Popen[bytes]] = []
         self.server = self._start(
-            "server", "server", "start", "--host", "127.0.0.1", "--port", str(port), **settings
+            warm.python(),
+            "server",
+            "server",
+            "start",
+            "--host",
+            "127.0.0.1",
+            "--port",
+            str(port),
+            **settings,
         )
         until(self._answers)
 
-    def _start(self, name: str, *arguments: str, **environment: str) -> subprocess.Popen[bytes]:
+    def _start(
+        self, python: str, name: str, *arguments: str, **environment: str
+    ) -> subprocess.Popen[bytes]:
         self.home.mkdir(parents=True, exist_ok=True)
         with (self.home / f"{name}.log").open("ab") as log:
             process = subprocess.Popen(
-                [sys.executable, "-m", "prefect", *arguments],
+                [python, "-m", "prefect", *arguments],
                 env={**self.environment, **environment},
                 cwd=self.home,
                 stdin=subprocess.DEVNULL,
@@ -87,10 +98,11 @@ class Operations:
         return process
 
     def worker(self, **environment: str) -> subprocess.Popen[bytes]:
-        """A worker of the pool."""
+        """A worker of the pool, no fork: tests find its flows by their command lines."""
         return self._start(
-            "worker", "worker", "start", "--pool", "cloze", "--type", "process", **environment
-        )
+            sys.executable, "worker", "worker", "start", "--pool", "cloze", "--type", "process",
+            **environment,
+        )  # fmt: skip
 
     def _answers(self) -> bool:
         try:
@@ -230,7 +242,7 @@ class Operations:
 def prefect(operations: Operations, *arguments: str) -> str:
     """A command of Prefect's; what it printed."""
     done = subprocess.run(
-        [sys.executable, "-m", "prefect", "--no-prompt", *arguments],
+        [warm.python(), "-m", "prefect", "--no-prompt", *arguments],
         env=operations.environment, cwd=operations.home, capture_output=True, text=True,
         check=False,
     )  # fmt: skip
@@ -240,9 +252,8 @@ def prefect(operations: Operations, *arguments: str) -> str:
 
 def cloze(operations: Operations, *arguments: str) -> subprocess.CompletedProcess[str]:
     """`cloze`, with the server known."""
-    code = "from cloze.flows.cli import entry; entry()"
     return subprocess.run(
-        [sys.executable, "-c", code, *arguments],
+        [warm.python(), "-c", warm.ENTRY, *arguments],
         env=operations.environment, cwd=operations.home, capture_output=True, text=True,
         check=False,
     )  # fmt: skip

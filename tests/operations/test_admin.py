@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 
 import pytest
+from prefect.settings import PREFECT_API_URL, temporary_settings
 
 from infra import admin
 from tests.conftest import REPOSITORY
@@ -102,8 +103,10 @@ def test_an_object_deleted_meanwhile_is_left_out(
         server.stop()
 
 
-@pytest.mark.slow  # a Prefect server, and more deployments than it answers at once
-def test_only_clozes_deployments_move_to_another_pool(operations: Operations) -> None:
+@pytest.mark.slow  # a Prefect server
+def test_only_clozes_deployments_move_to_another_pool(
+    operations: Operations, monkeypatch: pytest.MonkeyPatch
+) -> None:
     flow = operations.call("/flows/", {"name": "of-a-team"})["id"]
 
     def create(name: str, entrypoint: str) -> str:
@@ -111,15 +114,13 @@ def test_only_clozes_deployments_move_to_another_pool(operations: Operations) ->
         return str(operations.call("/deployments/", body)["id"])
 
     own = create("pretraining", "cloze.flows.prefect.flows.pretraining")
-    for number in range(200):
-        create(f"a-{number}", "team.flows.a")
     theirs = create("full-run", "team.flows.full_run")
-    code = "import admin; admin._move_deployments()"
-    given = {"CLOZE_POOLS": "cloze-gpu=full-run,pretraining", "PYTHONPATH": f"{REPOSITORY}/infra"}
-    given["PYTHONPATH"] += f"{os.pathsep}{REPOSITORY / 'src'}"
-    subprocess.run(
-        [sys.executable, "-c", code], env={**operations.environment, **given}, check=True
-    )
-    pools = [operations.call(f"/deployments/{name}")["work_pool_name"] for name in (own, theirs)]
+    other = create("data", "cloze.flows.prefect.flows.data")
+    monkeypatch.setattr(admin, "POOLS", "cloze-gpu=full-run,pretraining")
+    with temporary_settings({PREFECT_API_URL: operations.api}):
+        admin._move_deployments()
+    pools = [
+        operations.call(f"/deployments/{name}")["work_pool_name"] for name in (own, theirs, other)
+    ]
     operations.call(f"/flows/{flow}", method="DELETE")  # with its deployments
-    assert pools == ["cloze-gpu", "cloze"]
+    assert pools == ["cloze-gpu", "cloze", "cloze"]

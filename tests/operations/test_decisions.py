@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,18 +10,21 @@ import pytest
 
 from cloze.core.errors import UsageError
 from cloze.flows.prefect import schedules
+from cloze.flows.prefect.deploy import ENTRYPOINTS
 from tests.operations.servers import Operations, cloze
 
 NIGHT = "nightly-evaluation"
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Operations]:
-    found = Operations(tmp_path_factory.mktemp("decisions"))
-    try:
-        yield found
-    finally:
-        found.close()
+@pytest.fixture
+def server(operations: Operations) -> Operations:
+    """The server as before any `cloze deploy`."""
+    for each in operations.call("/automations/filter", {}):
+        operations.delete(f"/automations/{each['id']}")
+    for each in operations.call("/deployments/filter", {}):
+        if str(each["entrypoint"]).startswith(ENTRYPOINTS):
+            operations.delete(f"/deployments/{each['id']}")
+    return operations
 
 
 def deploy(server: Operations, **environment: str) -> dict[str, Any]:
@@ -93,10 +95,8 @@ def test_decisions_stay_and_changes_are_told(server: Operations) -> None:
     deploy(server, CLOZE_NIGHTLY="15 4 * * 1-5 America/New_York")  # the same setting as before
     assert ("nightly", "0 1 * * *", "Europe/Berlin", False) in night(server)
     server.call(at, method="DELETE")
-    deploy(server)
-    assert [slug for slug, *_ in night(server)] == ["None", "theirs"]
-
     last = deploy(server, CLOZE_NOTIFY="none")
+    assert [slug for slug, *_ in night(server)] == ["None", "theirs"]
     left = [each["name"] for each in server.call("/automations/filter", {})]
     assert sorted(left) == sorted([crash["name"], "theirs"])
     assert "notify" in "\n".join(last["changes"])

@@ -8,7 +8,6 @@ import json
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -127,23 +126,3 @@ def test_deployed_twice_is_the_same_and_what_others_made_stays(
         assert (heard["state"], heard["message"]) == ("Failed", 'shard 3 is "cut short"\nZürich')
     finally:
         operations.environment.pop("CLOZE_NOTIFY")
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(600)
-def test_a_server_that_asks_for_a_login(tmp_path: Path) -> None:
-    operations = Operations(tmp_path, PREFECT_SERVER_API_AUTH_STRING="operator:secret")
-    try:
-        refused = cloze(operations, "deploy")
-        assert refused.returncode == 1
-        assert f"Prefect at {operations.api} rejects the login" in refused.stderr
-        assert "PREFECT_API_AUTH_STRING" in refused.stderr
-        found = json.loads(cloze(operations, "doctor", "--json").stdout.splitlines()[-1])["checks"]
-        (prefect,) = (one for one in found if one["check"] == "PREFECT_API_URL")
-        assert (prefect["ok"], "rejects the login" in prefect["found"]) == (False, True)
-        operations.environment["PREFECT_API_AUTH_STRING"] = "operator:secret"
-        deployed = cloze(operations, "deploy", "--json")
-        assert deployed.returncode == 0, deployed.stderr
-        assert len(json.loads(deployed.stdout)["deployments"]) == 7
-    finally:
-        operations.close()

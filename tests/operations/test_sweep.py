@@ -13,13 +13,14 @@ import sys
 import uuid
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from prefect.client.orchestration import get_client
 from prefect.settings import PREFECT_API_URL, temporary_settings
 
-from cloze.flows.prefect.deploy import deployments
+from cloze.flows.prefect.deploy import _of_pool, deployments
 from cloze.flows.prefect.sweep import PENDING_MINUTES, Owner, active_flow_runs, death
 from cloze.flows.run import server_addresses
 from tests.conftest import REPOSITORY
@@ -157,7 +158,30 @@ def test_a_living_flow_is_known_by_its_environment() -> None:
     assert not sweep._serves(process.pid, name)
 
 
-@pytest.mark.slow
+class Pages:
+    """A client of a server that has seven of everything and tells two at a time."""
+
+    def __init__(self) -> None:
+        self.flows = [SimpleNamespace(id=number_, name=f"f{number_}") for number_ in range(7)]
+
+    def _page(self, offset: int, **filters: Any) -> list[Any]:
+        del filters
+        return [
+            SimpleNamespace(**vars(flow), flow_id=flow.id, work_pool_name="cloze")
+            for flow in self.flows[offset : offset + 2]
+        ]
+
+    read_flows = read_flow_runs = read_deployments = _page
+
+
+def test_all_pages_of_a_server_are_read() -> None:
+    client: Any = Pages()
+    assert [run.id for run in active_flow_runs(client)] == list(range(7))
+    assert [found.id for found in deployments(client)] == list(range(7))
+    assert [name for name, _ in _of_pool(client, "cloze")] == [f"f{n}/f{n}" for n in range(7)]
+
+
+@pytest.mark.soak
 @pytest.mark.timeout(900)
 def test_a_server_with_more_than_a_page_of_runs_and_deployments_is_read_to_its_end(
     tmp_path_factory: pytest.TempPathFactory,

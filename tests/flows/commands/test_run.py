@@ -7,7 +7,6 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 import textwrap
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,6 +16,7 @@ import pytest
 
 from cloze.flows import cli
 from cloze.flows.graph import plan as planning
+from tests import warm
 from tests.conftest import REPOSITORY
 from tests.flows import toy_run
 
@@ -117,7 +117,7 @@ def test_under_prefect_a_stages_error_is_raised_and_a_retry_forces_nothing_twice
         "PYTHONPATH": str(REPOSITORY),
     }
     done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(SCRIPT)],
+        [warm.python(), "-c", textwrap.dedent(SCRIPT)],
         env=environment,
         capture_output=True,
         text=True,

@@ -23,10 +23,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import jsonschema
-
 from cloze.core.processes import request_death_signal
-from tests.flows.launch.trainjob_schema import TRAIN_JOB
 
 CLUSTER = Path(os.environ.get("CLUSTER", "/nonexistent"))
 TERMINATING = CLUSTER.with_name("terminating")  # pods of deleted TrainJobs, until they end
@@ -45,6 +42,10 @@ def option(arguments: list[str], name: str) -> str | None:
 
 
 def apply(text: str) -> int:
+    import jsonschema  # takes long, and most calls only look
+
+    from tests.flows.launch.trainjob_schema import TRAIN_JOB
+
     manifest = json.loads(text)
     try:
         jsonschema.validate(manifest, TRAIN_JOB)

@@ -29,6 +29,7 @@ from tests.flows.launch import trainjob_schema
 from tests.flows.launch.test_slurm import Heard, meanwhile
 from tests.flows.toy import STAGE, ToyConfig
 from tests.flows.ui.waiting import until
+from tests.slices import few
 
 IMAGE = "image=registry.example/cloze:1"
 EVERYTHING = (
@@ -272,8 +273,15 @@ def test_a_stopped_run_saves_and_leaves_nothing(cluster: Path, tmp_path: Path) -
 
 @pytest.mark.parametrize(
     ("mark", "number"),
-    [("preempt", signal.SIGTERM), ("preempt", signal.SIGKILL), ("suspend", signal.SIGTERM)],
-    ids=["SIGTERM", "SIGKILL", "Kueue"],
+    few(
+        [
+            pytest.param("preempt", signal.SIGTERM, id="SIGTERM"),
+            pytest.param("preempt", signal.SIGKILL, id="SIGKILL"),
+            pytest.param("suspend", signal.SIGTERM, id="Kueue"),
+        ],
+        "SIGKILL",
+        "Kueue",
+    ),
 )
 def test_preempted_pods_are_started_again_and_count_as_no_failure(
     cluster: Path, tmp_path: Path, mark: str, number: int

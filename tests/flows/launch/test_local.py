@@ -129,9 +129,7 @@ def test_outcome_progress_and_counters_come_back(tmp_path: Path) -> None:
 
 
 def test_a_rank_that_takes_long_to_end_has_done_its_work(tmp_path: Path) -> None:
-    started = time.monotonic()
     assert run(tmp_path / "a", act="linger", grace=0.5).manifest.summary == {"rank": 0}
-    assert time.monotonic() - started < 40
     assert living(tmp_path / "a") == []
 
 
@@ -153,10 +151,8 @@ def test_chatter_goes_to_the_log(tmp_path: Path, capfd: pytest.CaptureFixture[st
 
 
 def test_a_users_fault_keeps_its_kind_and_ends_the_peers(tmp_path: Path) -> None:
-    started = time.monotonic()
     with pytest.raises(DataError, match="shard 3 is cut short"):
         run(tmp_path / "a", processes=2, act="fail", rank=1)
-    assert time.monotonic() - started < 20
     assert living(tmp_path / "a") == []
 
 
@@ -183,10 +179,8 @@ def test_the_killed_process_of_a_stage_with_one_is_named(tmp_path: Path) -> None
 
 
 def test_a_rank_that_hangs_after_its_error_is_ended(tmp_path: Path) -> None:
-    started = time.monotonic()
     with pytest.raises(DataError, match="shard 3 is cut short"):
         run(tmp_path / "a", processes=2, act="fail and hang", rank=1)
-    assert time.monotonic() - started < 20
     assert living(tmp_path / "a") == []
 
 

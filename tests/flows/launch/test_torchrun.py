@@ -8,7 +8,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -18,11 +17,12 @@ import pytest
 from cloze.core.errors import UsageError
 from cloze.core.stages.execution import Execution
 from cloze.flows.launch.host_setup import UNSHARED, check_foreign, foreign_rank
+from tests import warm
 from tests.conftest import REPOSITORY
 from tests.flows.test_cli import cloze
 from tests.model.datasets import write_dataset
 
-BIN = Path(sys.executable).parent
+TORCHRUN = "import cloze; from torch.distributed.run import main; main()"
 TRAINING = (
     "--model",
     "bert-tiny",
@@ -57,17 +57,12 @@ def pretrain(dataset: str, steps: int, out: Path) -> list[str]:
 def torchrun(
     *arguments: str, options: tuple[str, ...] = (), **environment: str
 ) -> subprocess.Popen[str]:
-    command = [
-        str(BIN / "torchrun"),
-        "--standalone",
-        "--nproc-per-node",
-        "2",
-        *options,
-        "--no-python",
-    ]
+    """It and its ranks are forks: see `tests.warm`."""
+    own = ["--standalone", "--nproc-per-node", "2", *options, "--no-python"]
+    program = [warm.python(), "-c", warm.ENTRY, *arguments]
     return subprocess.Popen(
-        [*command, str(BIN / "cloze"), *arguments], env={**os.environ,
-            "PYTHONPATH": str(REPOSITORY), **environment},
+        [warm.python(), "-c", TORCHRUN, *own, *program],
+        env={**os.environ, "PYTHONPATH": str(REPOSITORY), **environment},
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
 

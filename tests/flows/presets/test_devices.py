@@ -50,6 +50,7 @@ from tests.model.tasks.test_retrieval import examples, write_rows
 from tests.parity.test_finetune_classification import write_choices, write_texts
 from tests.parity.test_finetune_spans import write_questions
 from tests.parity.test_finetune_tags import write_columns
+from tests.slices import few
 from tests.tiny_models import tiny_config, tiny_model, write_checkpoint, write_classifier
 
 Pretrained = Callable[[str], str]
@@ -114,7 +115,16 @@ def trainings(load: Load, name: str) -> list[Node]:
     return [node for node in nodes if node.stage == "pretrain" and "continue" not in node.inputs]
 
 
-@pytest.mark.parametrize("name", sorted(set(configs.preset_names()) - OF_A_CHECKPOINT))
+OF_EACH_KIND = (  # family, objective, pairs, precision, max_time, continued, milestones by words
+    "albert-base", "attention-heads", "babylm-strict-small", "before-bert", "bert-large-two-phase",
+    "clm-then-mlm", "deberta-v3-base", "electra-small", "modernbert-base", "roberta-base",
+    "spanbert-large", "speedrun", "t5-objectives",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "name", few(sorted(set(configs.preset_names()) - OF_A_CHECKPOINT), *OF_EACH_KIND)
+)
 def test_pretraining(
     name: str, load: Load, datasets: dict[str | None, str], meta: World, tmp_path: Path
 ) -> None:
@@ -191,7 +201,7 @@ def pretrained(tmp_path_factory: pytest.TempPathFactory) -> Pretrained:
     return written
 
 
-@pytest.mark.parametrize("name", sorted(OF_A_CHECKPOINT))
+@pytest.mark.parametrize("name", few(sorted(OF_A_CHECKPOINT), "multitask", "transfer"))
 def test_fine_tuning(
     name: str, load: Load, pretrained: Pretrained, meta: World, tmp_path: Path
 ) -> None:
@@ -210,7 +220,7 @@ def test_fine_tuning(
 TASKS = ["classification", "squad2", "tagging", "choice", "retrieval"]
 
 
-@pytest.mark.parametrize("family", ["bert", "roberta", "modern", "deberta"])
+@pytest.mark.parametrize("family", few(["bert", "roberta", "modern", "deberta"], "bert", "modern"))
 @pytest.mark.parametrize("name", TASKS)
 def test_tasks(name: str, family: str, pretrained: Pretrained, meta: World, tmp_path: Path) -> None:
     data = tmp_path / "data"

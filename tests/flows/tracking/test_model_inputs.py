@@ -147,7 +147,7 @@ def _asked(port: int, body: Any) -> tuple[int, Any]:
     return answer.status, json.loads(answer.read())
 
 
-@pytest.mark.slow
+@pytest.mark.soak  # `test_scoring_server` asks the same application
 def test_mlflow_models_serve_answers_as_classify(
     location: tuple[str, str], checkpoint: str, tmp_path: Path
 ) -> None:

@@ -332,7 +332,7 @@ def test_no_record_is_lost_or_sent_twice_whatever_happens(
     run_state_machine_as_test(  # type: ignore[no-untyped-call]
         machine,
         settings=settings(
-            max_examples=6,
+            max_examples=4,
             stateful_step_count=12,
             deadline=None,
             suppress_health_check=list(HealthCheck),
