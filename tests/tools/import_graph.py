@@ -141,9 +141,10 @@ class ImportGraph:
         for table in (getattr(statement, "value", None) for statement in statements):
             if isinstance(table, ast.Dict):
                 for key, value in zip(table.keys, table.values, strict=True):
-                    for part in ast.walk(value) if isinstance(key, ast.Constant) else ():
+                    name = str(key.value) if isinstance(key, ast.Constant) else ""
+                    for part in ast.walk(value) if name else ():
                         if isinstance(part, ast.Constant) and isinstance(part.value, str):
-                            self.keys[str(key.value)].update(self.named_in(part.value))
+                            self.keys[name].update(self.named_in(part.value))
 
     def _read_commands(self) -> dict[str, Node]:
         """Return the function of each command of the program."""

@@ -27,7 +27,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from queue import SimpleQueue
@@ -43,11 +43,13 @@ SEED = 57
 LIMIT = 120.0  # CPU seconds of tests for a line
 CHUNK = 25.0  # expected seconds of test files that run in one process of pytest
 STANDSTILL = 150.0  # seconds without progress, after which a test hangs
+STEP = 4.0
 START = 3.0  # seconds until pytest has imported what a file needs
 RESULTS = reach.REPOSITORY / "build" / "mutants.json"
 # Packages whose kills are told apart, then the others by their folder.
 STRICT = ("pipeline/dataset", "model/train", "flows/run")
 _FAILED = re.compile(r"^(?:FAILED|ERROR) (\S+\.py\S*)", re.MULTILINE)
+_PASSED = re.compile(r"^PASSED (\S+\.py\S*)", re.MULTILINE)
 
 
 @dataclass
@@ -70,6 +72,7 @@ class Run:
     failed: str = ""  # a test, or a file that cannot be imported
     hung: bool = False
     seconds: float = 0.0
+    passed: tuple[str, ...] = ()
 
 
 class Copy:
@@ -93,7 +96,7 @@ class Copy:
         }
         command = [
             sys.executable, "-m", "pytest", "-x", "-m", "not soak", "-p", "no:cacheprovider",
-            "--tb=line", "-rfE", *tests,
+            "--tb=line", "-rfEp", *tests,
         ]  # fmt: skip
         with tempfile.TemporaryFile("w+") as output:
             process = psutil.Popen(
@@ -106,8 +109,9 @@ class Copy:
             return Run(hung=True, seconds=seconds)
         failed = _FAILED.search(said)
         if process.returncode not in (0, 5):  # 5: all tests of the files are deselected
-            return Run(failed[1] if failed else tests[0], "Timeout" in said, seconds)
-        return Run(seconds=seconds)
+            name = failed[1] if failed else tests[0]
+            return Run(name, "Timeout" in said, seconds, tuple(_PASSED.findall(said)))
+        return Run(seconds=seconds, passed=tuple(_PASSED.findall(said)))
 
 
 @dataclass
@@ -143,6 +147,7 @@ class Laboratory:
             left = self.limit * 1.5 - mutant.seconds
             run = copy.pytest(chunk, max(left, 30.0))
             mutant.seconds += run.seconds
+            self.passes.update(dict.fromkeys(run.passed, True))
             if run.hung:
                 mutant.outcome, mutant.test = "timed out", run.failed or chunk[0]
                 return
@@ -155,11 +160,20 @@ class Laboratory:
         mutant.test = f"{ran} of {len(files)} files"
 
     def nearest(self, mutant: Mutant) -> list[str]:
-        """Return the test files that reach the line: of two as near the quicker one first."""
+        """Return the test files that reach the line, by their distance and seconds.
+
+        A file that is named after the module is the nearest. A step further is worth as much as
+        `STEP` times the seconds.
+        """
         name = self.graph.sources[mutant.path].name_at(mutant.line)
         tests = reach.reached_tests(self.graph, {(mutant.path, name or ""): 0.0}, self.seconds)
-        tests.sort(key=lambda test: (test.seconds + START) * 1.6**test.distance)
-        return [test.path for test in tests]
+        own = f"test_{Path(mutant.path).stem}.py"
+
+        def cost(test: reach.Reached) -> float:
+            distance = 0.0 if Path(test.path).name == own else test.distance
+            return (test.seconds + START) * STEP**distance
+
+        return [test.path for test in sorted(tests, key=cost)]
 
     def _passes_unchanged(self, test: str) -> bool:
         if test not in self.passes:
@@ -252,7 +266,8 @@ def main() -> int:
         laboratory = Laboratory(graph, seconds, options.limit, copies, unchanged)
         done: list[Mutant] = []
         with ThreadPoolExecutor(options.jobs) as pool:
-            for mutant in pool.map(laboratory.examine, drawn):
+            for future in as_completed([pool.submit(laboratory.examine, m) for m in drawn]):
+                mutant = future.result()
                 done.append(mutant)
                 print(
                     f"{mutant.path}:{mutant.line}  {mutant.what}\n"

@@ -25,11 +25,24 @@ from tests.tools.import_graph import NOWHERE, ImportGraph, Node, Step
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 BUDGET = 60.0  # seconds of tests, beside MAIN_JOB
-SLOW = 15.0  # seconds of a test that is marked so, where no duration is recorded
+# Seconds of a file, of a test that is marked slow, and of one that starts programs, where none are
+# recorded.
+FILE, SLOW, PROGRAM = 2.0, 15.0, 20.0
 # Lines of a file that did not change are this much further than those that did.
 SAME_FILE = 2.0
 # They start the main job: from raw text to a trained checkpoint and its use.
-MAIN_JOB: tuple[str, ...] = ()
+MAIN_JOB = (
+    "tests/pipeline/corpus/test_stage.py::test_a_page_that_is_there_twice",
+    "tests/pipeline/vocab/test_stage.py::test_what_it_holds",
+    "tests/pipeline/dataset/test_stage.py::test_the_summary_adds_up",
+    "tests/model/train/loop/test_loop.py::test_a_run_learns_and_leaves_a_finished_artifact",
+    "tests/model/train/loop/test_loop.py::test_stopping_and_going_on_changes_no_byte",
+    "tests/model/tasks/test_stages.py::test_it_learns_and_says_so",
+    "tests/model/use/test_fill_mask.py::test_scores_are_the_probabilities_of_the_model",
+    "tests/flows/test_session.py::test_a_run_makes_what_is_not_made",
+    "tests/flows/commands/test_run.py::test_nothing_to_do_starts_no_server",
+    "tests/flows/test_cli.py::test_help_is_quick_and_imports_nothing_heavy",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,10 +142,12 @@ def expected_seconds(root: Path, graph: ImportGraph) -> dict[str, float]:
     durations = root / "tests" / "durations.json"
     if durations.exists():
         recorded = json.loads(durations.read_text())
-    return {
-        path: recorded.get(path, 2 + SLOW * graph.sources[path].text.count("mark.slow"))
-        for path in graph.tests()
-    }
+    return {path: recorded.get(path, _guess(graph.sources[path].text)) for path in graph.tests()}
+
+
+def _guess(text: str) -> float:
+    starts = re.search(r"subprocess|servers|program|\bwarm\b|running\(", text)
+    return FILE + SLOW * len(re.findall(r"mark\.(?:slow|soak)", text)) + PROGRAM * bool(starts)
 
 
 def choose(tests: Sequence[Reached], budget: float) -> tuple[list[Reached], list[Reached]]:
