@@ -29,6 +29,7 @@ _NAMES = {
 _EXCEPTIONS = {"OSError": "FileNotFoundError", "FileNotFoundError": "NotADirectoryError"}
 _MESSAGES = re.compile(r"log|debug|info|warn|print|echo|describe|Option|option|Field|[A-Z]\w*Error")
 _HELP = ("help", "description", "metavar", "title")
+_CHECKS = ("strict", "frozen", "slots", "kw_only", "stacklevel")  # keywords that only check callers
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +129,7 @@ class _Finder:
                     if bound is not None:
                         yield "slice", node, _with(node, **{name: _plus_one(bound)})
             case ast.BinOp(op=operator, left=left) if not quiet:
-                if type(operator) in _OPERATORS:
+                if type(operator) in _OPERATORS and not _is_text(node.right):
                     yield "operator", node, _with(node, op=_OPERATORS[type(operator)]())
                 yield "operand dropped", node, left
             case ast.Call():
@@ -172,7 +173,7 @@ class _Finder:
 def _calls(node: ast.Call) -> Iterator[tuple[str, ast.AST, ast.AST | str]]:
     """Yield edits of a call."""
     for index, keyword in enumerate(node.keywords):
-        if keyword.arg and keyword.arg not in _HELP:
+        if keyword.arg and keyword.arg not in (*_HELP, *_CHECKS):
             yield "keyword dropped", node, _without(node, "keywords", index)
     match node.func:
         case ast.Name(id=name) if name in _NAMES:
@@ -229,6 +230,11 @@ def _speaks(node: ast.AST) -> bool:
         case ast.Call(func=ast.Name(id=name) | ast.Attribute(attr=name)):
             return _MESSAGES.match(name) is not None
     return False
+
+
+def _is_text(node: ast.expr) -> bool:
+    """Return whether an operand is a string: without `+` it is an error, and no bug."""
+    return isinstance(node, ast.JoinedStr) or isinstance(getattr(node, "value", None), str)
 
 
 def _is_read(node: ast.Tuple | ast.List | ast.Set) -> bool:

@@ -148,14 +148,14 @@ class Laboratory:
             run = copy.pytest(chunk, max(left, 30.0))
             mutant.seconds += run.seconds
             self.passes.update(dict.fromkeys(run.passed, True))
-            if run.hung:
+            if run.hung and not self.unchanged.pytest(chunk, run.seconds).hung:
                 mutant.outcome, mutant.test = "timed out", run.failed or chunk[0]
                 return
-            if run.failed and self._passes_unchanged(run.failed):
+            if run.failed and not run.hung and self._passes_unchanged(run.failed):
                 mutant.outcome, mutant.test = "killed", run.failed
                 return
-            ran += len(chunk)
-            if mutant.seconds > self.limit:
+            ran += 0 if run.hung else len(chunk)
+            if run.hung or mutant.seconds > self.limit:
                 break
         mutant.test = f"{ran} of {len(files)} files"
 

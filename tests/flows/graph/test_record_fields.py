@@ -43,7 +43,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 def test_the_first_record_is_the_plan_without_its_secrets(directory: Path, clock: Clock) -> None:
     made, cached = step("a"), replace(step("b", cached=True), inputs={"corpus": "made/../c"})
-    cached = replace(cached, node=replace(cached.node, inputs={"corpus": InputSource("a")}))
+    cached = replace(cached, node=replace(cached.node, inputs={"corpus": InputSource(node="a")}))
     parameters = {"config": "x", "password": "hush", "tags": ["--token", "hush"]}
     told = status_file.RunStatusFile(
         directory,
