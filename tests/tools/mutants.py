@@ -171,7 +171,7 @@ class Laboratory:
 
         def cost(test: reach.Reached) -> float:
             distance = 0.0 if Path(test.path).name == own else test.distance
-            return (test.seconds + START) * STEP**distance
+            return (test.seconds + START) * float(STEP**distance)
 
         return [test.path for test in sorted(tests, key=cost)]
 
