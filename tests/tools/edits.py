@@ -173,7 +173,7 @@ class _Finder:
 def _calls(node: ast.Call) -> Iterator[tuple[str, ast.AST, ast.AST | str]]:
     """Yield edits of a call."""
     for index, keyword in enumerate(node.keywords):
-        if keyword.arg and keyword.arg not in (*_HELP, *_CHECKS):
+        if keyword.arg and not _is_left_alone(keyword):
             yield "keyword dropped", node, _without(node, "keywords", index)
     match node.func:
         case ast.Name(id=name) if name in _NAMES:
@@ -218,7 +218,7 @@ def _is_left_alone(node: ast.AST) -> bool:
         case ast.Assign(targets=[ast.Name(id=name)], value=value):
             return name == "__all__" or ast.unparse(value).startswith(("TypeVar(", "Literal["))
         case ast.keyword(arg=name):
-            return name in _HELP
+            return name in (*_HELP, *_CHECKS)
     return False
 
 

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import itertools
 import json
 import math
 import os
@@ -162,15 +163,18 @@ class Laboratory:
     def nearest(self, mutant: Mutant) -> list[str]:
         """Return the test files that reach the line, by their distance and seconds.
 
-        A file that is named after the module is the nearest. A step further is worth as much as
-        `STEP` times the seconds.
+        A file that is named after the module is the nearest; folders that mirror those of the
+        line are nearer. A step further is worth as much as `STEP` times the seconds.
         """
         name = self.graph.sources[mutant.path].name_at(mutant.line)
         tests = reach.reached_tests(self.graph, {(mutant.path, name or ""): 0.0}, self.seconds)
         own = f"test_{Path(mutant.path).stem}.py"
 
         def cost(test: reach.Reached) -> float:
-            distance = 0.0 if Path(test.path).name == own else test.distance
+            folders = zip(Path(test.path).parts[1:-1], Path(mutant.path).parts, strict=False)
+            shared = sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], folders))
+            is_own = shared and Path(test.path).name == own
+            distance = -2.0 if is_own else test.distance - shared / 2
             return (test.seconds + START) * float(STEP**distance)
 
         return [test.path for test in sorted(tests, key=cost)]
