@@ -9,11 +9,11 @@ PYTHON_GPU ?= $(if $(wildcard $(BIN)/python),$(BIN)/python,python3)
 # What tests write lies in memory, where there is enough: a disk's fsync takes milliseconds, and they ask for tens of thousands.
 IN_MEMORY := $(shell df -k --output=avail /dev/shm 2>/dev/null | awk 'NR == 2 && $$1 > 4000000 { print "PYTEST_DEBUG_TEMPROOT=/dev/shm" }')
 # Hundreds of processes import what is tested: it is compiled once, though the environment says that nothing compiled is kept.
-test test-all soak operations tests-recorded: export PYTHONDONTWRITEBYTECODE :=
+test test-all test-changed mutants soak operations tests-recorded: export PYTHONDONTWRITEBYTECODE :=
 export DO_NOT_TRACK := 1
 export MLFLOW_DISABLE_TELEMETRY := true
 
-.PHONY: demo test test-all soak operations tests-recorded gpu check check-infra docs format install dev clean wheel audit \
+.PHONY: demo test test-all test-changed mutants soak operations tests-recorded gpu check check-infra docs format install dev clean wheel audit \
 	images secrets up down backup restore stack-up stack-down stack-backup stack-restore
 
 install: $(VENV)/.installed
@@ -59,6 +59,19 @@ tests-recorded: $(VENV)/.installed-dev
 gpu:
 	@$(PYTHON_GPU) -c "import setup; setup.link_packages()"
 	@PYTHONPATH=src $(PYTHON_GPU) -m benchmarks.gpu --minutes 9
+
+# The tests that reach what changed since `main` by imports, nearest first; CHANGED names other files.
+CHANGED ?=
+test-changed: $(VENV)/.installed-dev
+	@$(IN_MEMORY) PYTHONPATH=src:. $(BIN)/python -m tests.tools.reach $(if $(CHANGED),--changed $(CHANGED))
+
+# N lines of the product with a bug each: does a test see it? PATHS narrows the choice, AGAIN=1 repeats what survived.
+N ?= 20
+SEED ?= 57
+PATHS ?= core pipeline model flows
+JOBS ?= 1
+mutants: $(VENV)/.installed-dev
+	@PYTHONPATH=src:. $(BIN)/python -m tests.tools.mutants --number $(N) --seed $(SEED) --jobs $(JOBS) $(if $(AGAIN),--again) $(PATHS)
 
 check: $(VENV)/.installed-dev
 	$(BIN)/ruff format --check .

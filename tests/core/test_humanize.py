@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import pytest
 
+from cloze.core import humanize
 from cloze.core.humanize import (
+    format_bytes,
     format_count,
     format_duration,
     format_metrics,
     format_number,
     labelled,
+    parse_count,
+    parse_duration,
 )
 
 
@@ -48,3 +52,68 @@ def test_a_figure_has_its_name_in_words_and_its_unit() -> None:
     assert labelled("memory_bytes", 1017073664) == "memory 1.02 GB"
     assert labelled("gpu_memory_bytes", 8e9) == "GPU memory 8 GB"
     assert labelled("tokens_per_second", 4321.5) == "tokens per second 4322"
+
+
+@pytest.mark.parametrize(
+    ("count", "text"),
+    [
+        (0, "0 B"), (1, "1 B"), (999, "999 B"), (1000, "1 kB"), (1500, "1.5 kB"), (999_600, "1 MB"),
+        (2.4e9, "2.4 GB"), (1e12, "1 TB"), (1.5e14, "150 TB"), (1.234e15, "1234 TB"),
+    ],
+)  # fmt: skip
+def test_bytes(count: float, text: str) -> None:
+    assert format_bytes(count) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "count"),
+    [
+        ("10M", 10**7), ("2.5M", 2_500_000), ("800k", 800_000), ("1G", 10**9), ("1b", 10**9),
+        ("10_000", 10_000), ("10,000", 10_000), ("300e9", 300 * 10**9), (" 7 ", 7), ("0", 0),
+        ("2.5", None), ("1,2", None), ("", None), ("M", None), ("-3", None), ("3 x", None),
+    ],
+)  # fmt: skip
+def test_counts_are_parsed(text: str, count: int | None) -> None:
+    assert parse_count(text) == count
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        ("90s", 90), ("10m", 600), ("10 min", 600), ("1h30m", 5400), ("1.5h", 5400), ("2H", 7200),
+        ("1h1m1s", 3661), ("0s", 0), ("", None), ("90", None), ("1d", None), ("1m1h", None),
+    ],
+)  # fmt: skip
+def test_durations_are_parsed(text: str, seconds: float | None) -> None:
+    assert parse_duration(text) == seconds
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (0, "0.0 s"), (59.94, "59.9 s"), (59.95, "1 min 00 s"), (3599.4, "59 min 59 s"),
+        (3599.6, "1 h 00 min"), (72 * 3600 - 61, "71 h 58 min"), (72 * 3600, "3 days"),
+        (999 * 86400, "999 days"), (1000 * 86400, "3 years"),
+    ],
+)  # fmt: skip
+def test_each_unit_begins_where_the_last_one_ends(seconds: float, text: str) -> None:
+    assert format_duration(seconds) == text
+
+
+def test_what_has_begun_lasts_until_it_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(humanize.time, "time", lambda: 100.0)
+    assert humanize.elapsed({"started": 40.0}) == 60
+    assert humanize.elapsed({"started": 40.0, "ended": None}) == 60
+    assert humanize.elapsed({"started": 40.0, "ended": 55.0}) == 15
+    assert humanize.elapsed({"started": 140.0}) == 0  # the clock was set back
+
+
+def test_words_agree_with_their_counts() -> None:
+    assert [humanize.an(noun) for noun in ("corpus", "export", "Index", "")] == [
+        "a corpus", "an export", "an Index", "a "
+    ]  # fmt: skip
+    assert humanize.agree("1 documents, 2 documents, 11 entries, 1 entries") == (
+        "1 document, 2 documents, 11 entries, 1 entry"
+    )
+    assert humanize.most_first({"a": 1, "b": 3, "c": 1}) == {"b": 3, "a": 1, "c": 1}
+    assert next(iter(humanize.most_first({"c": 1, "b": 3, "a": 1}))) == "b"

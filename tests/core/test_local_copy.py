@@ -4,11 +4,15 @@ processes, and none left behind.
 
 from __future__ import annotations
 
+import atexit
 import os
 import subprocess
+import tempfile
 from pathlib import Path
 
-from cloze.core import storage
+import pytest
+
+from cloze.core import arrow, storage
 from tests import warm
 from tests.object_store import Store
 
@@ -81,3 +85,29 @@ def test_what_killed_processes_left_is_removed_by_the_next(store: Store, tmp_pat
         check=True,
     )
     assert [path for path in tmp_path.rglob("*") if path.is_file() and path.stat().st_size] == []
+
+
+@pytest.mark.parametrize("left", ["no users", "nothing", "copies"])
+def test_a_directory_that_nobody_finished_stops_no_later_process(
+    left: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process may be killed at any line between making its directory and locking it."""
+    base = tmp_path / f"cloze-copies-{os.getuid()}"
+    (base / "0123456789abcdef").mkdir(parents=True)
+    if left == "nothing":
+        (base / "0123456789abcdef").rmdir()
+    if left == "copies":
+        (base / "0123456789abcdef" / "_users").touch()
+        (base / "0123456789abcdef" / "a.arrow").touch()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(arrow, "_IN_USE", [])
+    monkeypatch.setattr(atexit, "register", lambda *given: None)
+    own = Path(arrow._copies.__wrapped__("a stamp"))
+    try:
+        assert own.parent == base
+        assert {path.name for path in base.iterdir()} == {own.name} | (
+            {"0123456789abcdef"} if left == "no users" else set()
+        )
+    finally:
+        for stream in arrow._IN_USE:
+            stream.close()

@@ -6,7 +6,7 @@ import json
 import os
 import threading
 import time
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -249,3 +249,15 @@ def test_bytes_per_day(runs: Path) -> None:
     found = retention.survey(runs)
     assert retention.bytes_per_day(found, 2.0) == sum(stored.size for stored in found) / 2
     assert sum(stored.size for stored in found) >= 6 * 4096
+
+
+def test_bytes_per_day_are_those_of_the_last_days(runs: Path) -> None:
+    """Of some that are older, of none, and by default of a week."""
+    found, now = retention.survey(runs), time.time()
+    assert len(found) > 2
+    written = [replace(one, written=now - 86400 * age) for age, one in enumerate([*found] * 3)]
+    for days in (1.5, 3.5):
+        expected = sum(one.size for one in written[: int(days) + 1]) / days
+        assert retention.bytes_per_day(written, days) == expected
+    assert retention.bytes_per_day(written) == sum(one.size for one in written[:7]) / 7
+    assert retention.bytes_per_day([]) == 0

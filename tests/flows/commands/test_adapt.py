@@ -11,7 +11,9 @@ from typing import Any
 import pytest
 
 from cloze.core.artifacts import artifact
+from cloze.core.stages.execute import execute
 from cloze.flows.graph.config import samples_directory
+from cloze.model.hub.stages import EXPORT, ExportConfig
 from tests.tiny_models import write_checkpoint
 
 pytestmark = pytest.mark.usefixtures("warm")
@@ -76,6 +78,27 @@ def test_nodes_follow_from_what_is_given(checkpoint: str, tmp_path: Path) -> Non
         "dataset@general", "pretrain@detour-1", "pretrain@2", "finetune@before-sst2-1",
         "finetune@after-sst2-2", "likelihood@after-general-2",
     }  # fmt: skip
+
+
+@pytest.mark.parametrize("detour", [(), ("--general", WIKIPEDIA, "--detour", "7")])
+def test_a_hugging_face_directory_is_imported_and_what_is_imported_trains(
+    detour: tuple[str, ...], checkpoint: str, tmp_path: Path
+) -> None:
+    """Where a checkpoint stands in the plan, the import stands, and nothing reads the directory."""
+    hub, out = str(tmp_path / "hub"), str(tmp_path / "run")
+    execute(EXPORT, ExportConfig(), {"checkpoint": checkpoint}, hub)
+    given = ("--source", BOOKS, *detour, "--out", out)
+    own, ours = planned("--from", checkpoint, *given), planned("--from", hub, *given)
+    assert ours.keys() - own.keys() == {"import"}
+    assert [name for name in ours if hub in ours[name]["inputs"].values()] == ["import"]
+    read = [
+        (name, role)
+        for name in own
+        for role, path in own[name]["inputs"].items()
+        if path == checkpoint
+    ]
+    assert len(read) >= 2
+    assert {ours[name]["inputs"][role] for name, role in read} == {ours["import"]["artifact"]}
 
 
 @pytest.mark.parametrize(

@@ -188,7 +188,13 @@ def kubectl(arguments: list[str]) -> int:
                 f'Error from server (NotFound): trainjobs.trainer.kubeflow.org "{name}" not found'
             )
         is_suspended = (CLUSTER / "suspend").exists()
-        print(json.dumps({"spec": {"suspend": is_suspended}, "status": {"conditions": []}}))
+        # A controller lists what has not come true, too.
+        conditions = [
+            {"type": kind, "status": "True" if kind == "Suspended" and is_suspended else "False"}
+            for kind in ("Suspended", "Complete", "Failed")
+        ]
+        status = {"spec": {"suspend": is_suspended}, "status": {"conditions": conditions}}
+        print(json.dumps(status))
         return 0
     if verb == "delete":
         wanted = option(arguments, "selector")

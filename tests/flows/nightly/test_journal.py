@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from dataclasses import asdict
 from pathlib import Path
@@ -125,3 +126,22 @@ def test_nights_do_not_overlap(tmp_path: Path) -> None:
     assert refused[0].startswith("a nightly run is in progress (process ")
     with journal.lease():
         pass
+
+
+def test_a_line_is_on_disk_when_it_is_appended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The sync comes after the bytes have left the process, for each line."""
+    sizes: list[int] = []
+    sync = os.fsync
+
+    def spy(descriptor: int) -> None:
+        sync(descriptor)
+        sizes.append(os.fstat(descriptor).st_size)
+
+    monkeypatch.setattr(os, "fsync", spy)
+    journal, wanted = Journal(tmp_path), []
+    for step in (1, 2):
+        journal.append(night(champion(step)))
+        wanted.append(journal.path.stat().st_size)
+    assert sizes == wanted

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from cloze.flows.tracking import spool_state
+from cloze.flows.tracking.run_logger import close_spool
 from cloze.flows.tracking.spool import Spool, claim, complete
 from cloze.flows.tracking.spool_state import FILE
 
@@ -250,3 +251,15 @@ def test_a_run_goes_on_where_it_was_begun(tmp_path: Path, uri: str) -> None:
             == found[f"try that is {status}"].info.run_id
         )
     assert sum(known.info.run_name == "goes on" for known in runs(uri)) == 1
+
+
+@pytest.mark.parametrize("count", [0, 1, 2])
+def test_each_number_of_refused_records_is_told(tmp_path: Path, uri: str, count: int) -> None:
+    spool = Spool(tmp_path / "spools", uri)
+    run = spool.start_run("some refused")
+    for number in range(count):
+        spool.metrics(run, {f"bad\nname {number}": 2.0})
+    spool.end_run(run)
+    spool.start_sender()
+    said = close_spool(spool, 60)
+    assert [f"rejected {count} record" in warning for warning in said] == [True] * bool(count)

@@ -151,3 +151,18 @@ def test_rows_are_those_of_their_dataset(tmp_path: Path) -> None:
     ]
     assert len(mixed.take(rows[:0], copies[:0]).lengths) == 0
     assert math.isclose(sum(mixed.shares.values()), 1.0)
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 29), st.integers(0, 9)), max_size=12))
+def test_sums_have_a_place_for_each_dataset_whichever_rows_there_are(
+    drawn: list[tuple[int, int]],
+) -> None:
+    """Of no row, of the first datasets only, of the last only."""
+    mixed = ConcatenatedRows.__new__(ConcatenatedRows)
+    mixed._shards, mixed._starts = [None] * 3, np.array([0, 10, 20])  # type: ignore[list-item]
+    rows = np.array([row for row, _ in drawn], np.int64)
+    values = np.array([value for _, value in drawn], np.int64)
+    assert mixed.by_source(rows, values) == [
+        sum(value for row, value in drawn if row // 10 == dataset) for dataset in range(3)
+    ]

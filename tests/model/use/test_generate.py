@@ -17,6 +17,7 @@ from cloze.core.stages.execute import execute
 from cloze.model import checkpoint
 from cloze.model.families.models import load_model
 from cloze.model.hub.stages import EXPORT, ExportConfig
+from cloze.model.use import generate
 from cloze.model.use.configs import GenerateConfig
 from cloze.model.use.fill_mask import FillMaskPipeline
 from cloze.model.use.generate import SamplingParams, TextGenerationPipeline, sampling_params
@@ -65,6 +66,20 @@ def test_what_is_kept_changes_nothing(paths: dict[str, str], family: str, tokens
     for text, (one,) in zip(TEXTS, found, strict=True):
         assert (one.ids, one.stopped) == token_by_token(paths[family], text, tokens)
     assert len({one.ids for (one,) in found}) > 1  # what was read before counts
+
+
+@pytest.mark.parametrize("capacity", [1, 20, 64])
+def test_batches_change_no_text(
+    paths: dict[str, str], capacity: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A row each, a few rows, several batches of several rows: each prompt has its texts."""
+    generator = TextGenerationPipeline(paths["gpt2"])
+    choice = SamplingParams(temperature=1.0)
+    given = {"tokens": 5, "samples": 3, "choice": choice}
+    together = generator.generate(TEXTS, **given)
+    monkeypatch.setattr(generate, "TOKENS", capacity)
+    assert generator.generate(TEXTS, **given) == together
+    assert all(one.ids or one.stopped == "end" for texts in together for one in texts)
 
 
 def test_each_token_sees_its_own_row_alone(paths: dict[str, str]) -> None:

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import io
 import json
+from dataclasses import asdict, replace
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from rich.console import Console
 
 from cloze.core.config import parse_config
 from cloze.core.errors import UsageError
+from cloze.flows.views.inspection import page
 from cloze.pipeline.corpus.config import CorpusConfig
 from cloze.pipeline.corpus.explain import diff_paragraphs, explain
-from tests.pipeline.corpus.corpora import make, prose, rows
+from tests.pipeline.corpus.corpora import make, prose, rows, write_jsonl
 
 
 @pytest.fixture(scope="module")
@@ -181,6 +185,50 @@ def test_a_masked_id_is_found_again(tmp_path):
         (True, kept["split"], "kept"),
         (False, "", "exact_duplicate"),
     }
+
+
+def test_what_has_no_text_is_told_by_document_and_not_by_line(tmp_path):
+    """Lines that readers drop are no documents: the sentence names the documents alone."""
+    page = "<page><title>{}</title><ns>0</ns><id>{}</id><revision><text>{}</text></revision></page>"
+    article = "One is a thing.\n\n[[File:x.jpg|thumb|A picture]]\n\n== See also ==\n* [[Two]]"
+    pages = [("One", article), ("Two", "#REDIRECT [[One]]"), ("Three", "#REDIRECT [[One]]")]
+    path = tmp_path / "dump.xml"
+    text = "".join(
+        page.format(title, number, body) for number, (title, body) in enumerate(pages, 1)
+    )
+    path.write_text(f"<mediawiki xml:lang='en'>{text}</mediawiki>")
+    given = {"sources": [{"kind": "wikipedia", "path": str(path)}]}
+    with pytest.raises(UsageError) as error:
+        explain(parse_config(CorpusConfig, given, "corpus"), "Nowhere")
+    assert "among the 3 that were read (redirect 2 have no text to look at)" in str(error.value)
+
+
+def test_duplicates_are_shown_on_both_sides(tmp_path):
+    """Of what is dropped its original, and of what is kept all that was dropped for it."""
+    path = write_jsonl(tmp_path / "a.jsonl", *[prose(1)] * 3, prose(2))
+    found = {title: explain(config(path), f"Title {title}") for title in range(4)}
+    (kept,) = (one for one in found.values() if one.duplicates_in_all)
+    (dropped, _) = (one for one in found.values() if one.duplicate_of)
+
+    def lines(explanation):
+        console = Console(width=100, record=True, file=io.StringIO())
+        console.print(page(asdict(explanation)))
+        return [line.strip() for line in console.export_text().splitlines()]
+
+    said = lines(kept)
+    place = said.index("2 documents dropped in its favour:")
+    assert [line.split()[:2] for line in said[place + 1 : place + 3]] == [
+        other.title.split() for other in kept.duplicates
+    ]
+    assert not any("a duplicate of" in line for line in said)
+    assert any(line.startswith(f"a duplicate of {kept.title}") for line in lines(dropped))
+    both = replace(kept, duplicate_of=dropped.duplicate_of)
+    assert {f"a duplicate of {kept.title}", said[place]} <= {
+        line.split("  ")[0] for line in lines(both)
+    }
+    many = replace(kept, duplicates_in_all=9)
+    assert "… 7 more" in lines(many)
+    assert not any(line.startswith("duplicates") for line in lines(found[3]))
 
 
 def test_no_such_document(source):

@@ -221,6 +221,7 @@ def test_letters_of_scripts_without_spaces_start_words(train, language):
         ("bpe", "RobertaTokenizer"),
         ("unigram", "AlbertTokenizer"),
         ("composed", "TokenizersBackend"),
+        ("prefixed", "TokenizersBackend"),  # its two switches for a first space differ
     ],
 )
 def test_transformers_opens_what_is_saved(kinds, tmp_path, kind, name):

@@ -9,7 +9,7 @@ import torch
 
 from cloze.model.data.batch import TokenCounts
 from cloze.model.train import throughput as module
-from cloze.model.train.throughput import Throughput, TimeBreakdown
+from cloze.model.train.throughput import MfuMeter, Throughput, TimeBreakdown
 
 
 def shares(line: dict[str, float]) -> float:
@@ -155,6 +155,22 @@ def test_throughput_is_that_of_the_steps_alone(monkeypatch: pytest.MonkeyPatch) 
     session = throughput.session()
     assert (session["tokens_per_second"], session["data_wait"], session["mfu"]) == (50.0, 0.5, None)
     assert (session["evaluation_share"], session["checkpoint_share"]) == (0.2, 0.18)
+
+
+@pytest.mark.parametrize("steps", [0, 1, 2])
+def test_a_session_of_one_step_has_no_speed(steps: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its only step has compiled; with a meter the MFU is that of the others."""
+    clock = _clock(monkeypatch)
+    throughput = Throughput(TimeBreakdown(), MfuMeter(lambda seen: 2.0 * seen, 100.0))
+    throughput.begin()
+    for _ in range(steps):
+        clock[0] += 10.0
+        throughput.step(100, TokenCounts(50, 60, 200))
+    session = throughput.session()
+    expected = (10.0, 0.0, 0.8) if steps > 1 else (None, None, None)
+    assert (session["tokens_per_second"], session["data_wait"], session["mfu"]) == expected
+    line = throughput.line()
+    assert ("mfu" in line, "padded_tokens_per_second" in line) == (steps > 0, steps > 0)
 
 
 def _clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:

@@ -14,11 +14,19 @@ from cloze.model import checkpoint
 from cloze.model.families.models import new_model
 from cloze.model.families.registry import model_config
 from cloze.model.train.resume.initialization import (
+    Teacher,
     build_network,
     initial_model,
 )
 from cloze.pipeline import tokenizer
-from tests.tiny_models import PIECES, dataset_info, tiny_config, write_checkpoint, write_tokenizer
+from tests.tiny_models import (
+    PIECES,
+    dataset_info,
+    tiny_config,
+    tiny_model,
+    write_checkpoint,
+    write_tokenizer,
+)
 
 WORD = "encoder.embeddings.word.weight"
 
@@ -115,3 +123,21 @@ def test_a_model_beside_a_checkpoint_must_be_the_same(tmp_path: Path) -> None:
         initial_model(model_config("bert-tiny"), directory, info, pieces)
     with pytest.raises(UsageError, match=r"family \(roberta\) is not that of the checkpoint"):
         initial_model(model_config("roberta-tiny"), directory, info, pieces)
+
+
+def test_a_student_begins_with_its_teachers_layers(tmp_path: Path) -> None:
+    """From the start of a training to its network: what no teacher has begins at random."""
+    teacher = tiny_model(7, num_hidden_layers=4)
+    pieces = write_tokenizer(tmp_path)
+    source = Teacher(tiny_config(num_hidden_layers=4), teacher.state_dict())
+    beginning = initial_model(tiny_config(), None, dataset_info(pieces), pieces, source)
+    taken = source.first_weights(beginning.model)
+    network, lacking = build_network(beginning)
+    state = network.state_dict()
+    assert any(name.startswith("encoder.layers.") for name in taken)
+    assert all(tensor.equal(state[name]) for name, tensor in taken.items())
+    assert set(lacking) == state.keys() - taken.keys()
+    alone, all_of_it = build_network(
+        initial_model(tiny_config(), None, dataset_info(pieces), pieces)
+    )
+    assert all_of_it == sorted(alone.state_dict())

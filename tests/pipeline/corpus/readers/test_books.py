@@ -125,6 +125,19 @@ def test_contents_notes_and_marks_go(tmp_path):
     assert tally.counters["dropped_lines/transcriber_note"] == 3
 
 
+@pytest.mark.parametrize("before", [0, 6, 20])
+def test_contents_go_from_short_books_wherever_they_stand(tmp_path, before):
+    """After a preface, too, though that is past the middle of a booklet."""
+    contents = "CONTENTS\n\n CHAPTER I. The One      1\n CHAPTER II. The Other      20\n\n\n"
+    chapters = [
+        f"CHAPTER {name}\n\n{wrapped(PARAGRAPH)}\n\n" for name in ("I. The One", "II. The Other")
+    ]
+    text = f"{wrapped(PARAGRAPH)}\n\n" * before + contents + "".join(chapters)
+    documents, tally = read(tmp_path, text)
+    assert tally.counters["dropped_lines/contents"] == 3
+    assert [p for d in documents for p in d.paragraphs] == [PARAGRAPH] * (before + 2)
+
+
 def test_three_layouts_give_one_text(tmp_path):
     paragraphs = [
         f"Paragraph {n} begins here and goes on. {SENTENCE * (n % 4 + 1)}And so it ends."

@@ -55,6 +55,8 @@ def text_of(wikitext: str, language: str = "en") -> str:
         ("es", "{{unidad|5.98e24|kg}}", "5,98 × 10^24 kg"),
         ("fr", "{{unité|5.98|e=24|kg}} et {{unité|1.5|kg||e=3}}", "5,98 × 10^24 kg et 1,5 × 10^3 kg"),
         ("fr", "{{unité|5.98|×=24|kg}}", ""),
+        ("fr", "{{unité|3|000 habitants}} et {{unité|5|m|2}}", "3 000 habitants et 5 m²"),
+        ("es", "{{unidad|5|2 km|km|2}} y {{unidad|5|km|-1}}", "5 2 km km² y 5 km^-1"),
         ("en", "{{chem|H|2|O}} and {{chem|C|6|H|12|O|6}}", "H2O and C6H12O6"),
         ("cs", "{{km|5}} a {{km|5|mil}}", "5 km a 5 mil"),
         ("fr", "{{unité|5|kg/m|3}} et {{unité|3|m|2}}", "5 kg/m³ et 3 m²"),

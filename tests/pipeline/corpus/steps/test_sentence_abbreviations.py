@@ -184,3 +184,18 @@ CASES = [
 @pytest.mark.parametrize(("language", "sentences"), CASES)
 def test_abbreviations_end_no_sentence(language: str, sentences: list[str]) -> None:
     assert split_paragraph(" ".join(sentences), language) == sentences
+
+
+@pytest.mark.parametrize(
+    ("language", "paragraph"),
+    [
+        ("te", "ఆయన క. రాముడు పుట్టారు."), ("kn", "ಅವರು ಕ. ರಾಮ ಹುಟ್ಟಿದರು."),
+        ("ml", "അവൻ ക. രാമൻ ജനിച്ചു."), ("si", "ඔහු ක. රාම උපන්නේය."), ("gu", "તેઓ ક. રામ જન્મ્યા."),
+        ("pa", "ਉਹ ਕ. ਰਾਮ ਜੰਮਿਆ।"), ("or", "ସେ କ. ରାମ ଜନ୍ମିଲେ।"), ("hi", "वह क. राम थे।"),
+        ("bn", "তিনি ক. রাম ছিলেন।"), ("ta", "அவர் க. ராமன் பிறந்தார்."), ("he", "הוא א. כהן נולד."),
+        ("am", "እሱ ከ. ራማ ነው።"), ("ka", "ის კ. რამა იყო."), ("ar", "هو أ. محمد ولد هنا."),
+        ("ru", "Это А. Пушкин пришёл."), ("el", "Ο Κ. Καβάφης ήρθε."), ("hy", "Նա Ա. Բակունցն էր։"),
+    ],
+)  # fmt: skip
+def test_an_initial_of_each_script_ends_no_sentence(language: str, paragraph: str) -> None:
+    assert split_paragraph(paragraph, language) == [paragraph]

@@ -1,0 +1,110 @@
+"""Which tests reach what: a repository of a few files, and this one's own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import REPOSITORY
+from tests.tools import reach
+from tests.tools.import_graph import ImportGraph
+
+FILES = {
+    "core/__init__.py": "from cloze.core.leaf import shown\n",
+    "core/leaf.py": "def shown():\n    return 1\n\n\ndef other():\n    return 2\n",
+    "core/late.py": "def work():\n    from cloze.core import leaf\n\n    return leaf.shown()\n",
+    "core/table.py": 'READERS = {"books": "cloze.core.leaf:other"}\nPICKED = READERS["books"]\n',
+    "flows/cli.py": (
+        'COMMANDS = {"Run": {"run": "Run it."}}\nMODULES = {"runs": "run"}\n\n\n'
+        "def entry():\n    pass\n"
+    ),
+    "flows/commands/runs.py": (
+        "from cloze.core import late\n\n\ndef run():\n    late.work()\n\n\ndef quiet():\n    pass\n"
+    ),
+    "flows/page.py": (
+        "from pathlib import Path\n\n\ndef page():\n"
+        '    return Path(__file__).parent / "templates" / "page.html"\n'
+    ),
+    "flows/templates/page.html": "<p>",
+    "tests/conftest.py": (
+        "import pytest\nfrom cloze.core.leaf import other, shown\n\n\n@pytest.fixture\n"
+        "def one():\n    return shown()\n\n\n@pytest.fixture\ndef two():\n    return other()\n"
+    ),
+    "tests/helpers.py": "from cloze.core import leaf\n\n\ndef help():\n    return leaf.other()\n",
+    "tests/test_direct.py": "from cloze.core.leaf import shown\n\n\ndef test():\n    shown()\n",
+    "tests/test_other.py": "from tests.helpers import help\n\n\ndef test():\n    help()\n",
+    "tests/test_reexport.py": "from cloze.core import shown\n\n\ndef test():\n    shown()\n",
+    "tests/test_late.py": "from cloze.core.late import work\n\n\ndef test():\n    work()\n",
+    "tests/test_key.py": 'def test():\n    assert {"kind": "books"}\n',
+    "tests/test_name.py": 'SCRIPT = """\nfrom cloze.core.late import work\n"""\n',
+    "tests/test_module.py": 'COMMAND = ["-m", "cloze.core.leaf"]\n',
+    "tests/test_program.py": 'ENTRY = "entry()"\n\n\ndef test():\n    assert [ENTRY, "run"]\n',
+    "tests/test_fixture.py": "def test(one):\n    assert one\n",
+    "tests/test_other_fixture.py": "def test(two):\n    assert two\n",
+    "tests/test_page.py": "from cloze.flows.page import page\n\n\ndef test():\n    page()\n",
+    "tests/test_nothing.py": '"""Of cloze.core.leaf it has the name alone."""\n\n\ndef test():\n    pass\n',
+}
+
+
+@pytest.fixture
+def graph(tmp_path: Path) -> ImportGraph:
+    for name, text in FILES.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    return ImportGraph(tmp_path, FILES)
+
+
+def reached(graph: ImportGraph, changed: Mapping[str, list[range]]) -> list[str]:
+    """Names of the test files that reach a change, nearest first."""
+    seconds = dict.fromkeys(graph.tests(), 1.0)
+    found = reach.reached_tests(graph, reach.start_nodes(graph, changed), seconds)
+    return [Path(test.path).stem.removeprefix("test_") for test in found]
+
+
+def test_each_way_to_a_function_is_found_and_no_other(graph: ImportGraph) -> None:
+    by_lines = reach.start_nodes(graph, {"core/leaf.py": [range(1, 3)]})
+    shown = {node: distance for node, distance in by_lines.items() if node[1] == "shown"}
+    assert shown == {("core/leaf.py", "shown"): 0.0}
+    tests = reach.reached_tests(graph, shown, dict.fromkeys(graph.tests(), 1.0))
+    assert {test.path for test in tests} == {
+        f"tests/test_{name}.py"
+        for name in ("direct", "reexport", "late", "name", "module", "program", "fixture")
+    }
+    assert tests[0].path == "tests/test_direct.py"
+    chains = {test.path: test.chain for test in tests}
+    assert "starts `cloze run` → flows/commands/runs.py" in chains["tests/test_program.py"]
+    assert "core/late.py (work) → core/leaf.py (shown)" in chains["tests/test_late.py"]
+
+
+def test_a_file_is_all_of_its_names_and_the_changed_ones_come_first(graph: ImportGraph) -> None:
+    whole = reached(graph, {"core/leaf.py": []})
+    assert {"other", "key", "other_fixture", "direct"} < set(whole)
+    assert "nothing" not in whole
+    first = reached(graph, {"core/leaf.py": [range(5, 7)]})
+    assert set(first) == set(whole)
+    assert first.index("other_fixture") < first.index("direct")
+
+
+def test_a_data_file_reaches_the_tests_of_what_opens_it(graph: ImportGraph) -> None:
+    assert reached(graph, {"flows/templates/page.html": []}) == ["page"]
+
+
+def test_a_test_and_its_helper_reach_themselves(graph: ImportGraph) -> None:
+    assert reached(graph, {"tests/test_nothing.py": []}) == ["nothing"]
+    assert reached(graph, {"tests/helpers.py": []}) == ["other"]
+    assert reached(graph, {"flows/commands/runs.py": [range(8, 10)]}) == ["program"]
+
+
+def test_the_budget_takes_the_nearest_and_counts_the_rest() -> None:
+    tests = [reach.Reached(f"t{n}", float(n), seconds, "") for n, seconds in enumerate((5, 90, 4))]
+    chosen, left = reach.choose(tests, 10)
+    assert ([test.path for test in chosen], [test.path for test in left]) == (["t0", "t2"], ["t1"])
+
+
+def test_main_job_names_tests_that_exist() -> None:
+    assert len(reach.MAIN_JOB) == 10
+    for name in reach.MAIN_JOB:
+        path, _, function = name.partition("::")
+        assert f"def {function.partition('[')[0]}(" in (REPOSITORY / path).read_text(), name
