@@ -105,6 +105,7 @@ def test_every_word_of_a_long_sentence_has_its_state_once(directory: str) -> Non
     assert words[-1] == pytest.approx(expected[0], abs=1e-5)
 
 
+@pytest.mark.usefixtures("quick")
 def test_a_probe_of_one_hot_states_is_always_right_and_one_of_noise_at_chance() -> None:
     rng = np.random.default_rng(0)
     labels = rng.integers(0, 4, 600)
@@ -128,6 +129,7 @@ def test_a_probe_of_one_hot_states_is_always_right_and_one_of_noise_at_chance() 
         assert weights[2, 0] > 0.7
 
 
+@pytest.mark.usefixtures("quick")
 def test_probes_learn_together_what_each_learns_alone() -> None:
     rng = np.random.default_rng(0)
     labels = rng.integers(0, 3, (2, 300))

@@ -7,6 +7,7 @@ from __future__ import annotations
 import json
 import math
 import shutil
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,7 @@ from tests.model.datasets import lines, strip_timing, write_dataset
 from tests.model.train.ranks import STILL, config, digests, here
 from tests.pipeline.corpus.corpora import made_documents, write_corpus
 from tests.pipeline.dataset.datasets import make, write_vocab
+from tests.slices import few
 
 
 @pytest.fixture(scope="module")
@@ -350,25 +352,28 @@ def test_a_disk_that_fills_up_leaves_the_older_checkpoint(
     checkpoint.verify(str(tmp_path / "run" / "checkpoints" / "step-00000002"))
 
 
-@pytest.mark.slow
+COMPILED = {
+    "bert": ({}, False, "inductor"),
+    "packed": ({}, True, "inductor"),
+    "longformer": ({"family": "longformer", "attention_window": 8}, False, "inductor"),
+    "longformer-packed": ({"family": "longformer", "attention_window": 4}, True, "inductor"),
+    "gpt2-packed": ({"family": "gpt2"}, True, "inductor"),
+    "traced": ({}, False, "aot_eager"),  # without the minute of a C++ compiler
+}
+
+
 @pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile needs a compiler")
 @pytest.mark.parametrize(
-    ("family", "packed"),
-    [
-        ({}, False),
-        pytest.param(
-            {}, True, marks=pytest.mark.soak
-        ),  # test_compiling.py has their graphs, untranslated
-        pytest.param(
-            {"family": "longformer", "attention_window": 8}, False, marks=pytest.mark.soak
-        ),
-        pytest.param({"family": "longformer", "attention_window": 4}, True, marks=pytest.mark.soak),
-        pytest.param({"family": "gpt2"}, True, marks=pytest.mark.soak),
-    ],
-    ids=str,
+    ("family", "packed", "backend"),
+    few([pytest.param(*case, id=name) for name, case in COMPILED.items()], "traced"),
 )
 def test_compiling_changes_no_figure_that_matters(
-    dataset: str, tmp_path: Path, family: dict[str, Any], packed: bool
+    dataset: str,
+    tmp_path: Path,
+    family: dict[str, Any],
+    packed: bool,
+    backend: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     if packed:
         dataset = packed_dataset(tmp_path)
@@ -378,6 +383,7 @@ def test_compiling_changes_no_figure_that_matters(
     plain = here(settings, dataset, tmp_path / "plain", micro_batch=5)
     torch._dynamo.reset()
     counters.clear()
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend=backend))
     compiled = here(settings, dataset, tmp_path / "compiled", micro_batch=5, compile=True)
     assert counters["stats"]["unique_graphs"] == counters["frames"]["total"] == 1, (
         "a step is compiled in parts, or again"
