@@ -1,4 +1,4 @@
-"""Heads of models that are imported: which of them are new, and that those neither answer nor leave."""
+"""Heads of models that are imported: which are new, and that those neither answer nor leave."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pairs of sentences come in any table, under any column names; a bad one is told with file and line."""
+"""Pairs of sentences come in any table; a bad one is told with file and line."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import pytest
 from cloze.core.errors import DataError
 from cloze.model.tasks.formats.contrasts import read_contrasts
 from tests.model.use.test_score import FIELDS, ROWS, jsonl, scored
+from tests.model.use.test_score import directory as directory
 
 
 def table(separator: str, end: str) -> Callable[[Path], str]:

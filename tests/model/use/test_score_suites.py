@@ -13,6 +13,7 @@ from cloze.core.errors import DataError
 from cloze.model.tasks.formats.contrasts import Contrast, read_contrasts
 from cloze.model.use.scorer import SentenceScorer
 from cloze.model.use.scoring import mean_accuracy
+from tests.model.use.test_score import directory as directory
 from tests.model.use.test_score import scored
 from tests.parity.pretrained import write_pretrained
 

@@ -1,4 +1,4 @@
-"""Encoders that were read from left to right, too: what the verbs do with them, and what is not exported."""
+"""Encoders that were read from left to right, too: what the verbs do with them."""
 
 from __future__ import annotations
 

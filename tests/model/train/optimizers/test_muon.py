@@ -1,4 +1,4 @@
-"""Muon: torch's where it takes a matrix, AdamW elsewhere; which matrices it takes, and who computes them."""
+"""Muon: torch's where it takes a matrix, AdamW elsewhere; which it takes, and who computes them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checkpoints that are kept beside the newest: milestones in steps and words, and the last ones for merging."""
+"""Checkpoints that are kept beside the newest: milestones, and the last ones for merging."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ from cloze.core.errors import UsageError
 from cloze.model.train.config import PretrainConfig
 from tests.model.datasets import lines
 from tests.model.train.ranks import config, here
+from tests.model.train.resume.test_continuation import data as data
 from tests.model.train.resume.test_continuation import logged, pretrain
+from tests.model.train.resume.test_continuation import trunk as trunk
 
 
 def test_milestones_in_words(data: Path, tmp_path: Path) -> None:
