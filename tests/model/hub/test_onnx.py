@@ -92,16 +92,14 @@ def test_every_head(family: str, kind: str, tmp_path: Path) -> None:
 
 
 @slow
+@pytest.mark.soak
 @pytest.mark.parametrize(
     ("form", "outputs"),
-    few(
-        [
-            ("pretraining", ["prediction_logits", "seq_relationship_logits"]),
-            ("encoder", ["last_hidden_state"]),
-            ("sentence-transformers", ["last_hidden_state"]),
-        ],
-        "pretraining",
-    ),
+    [
+        ("pretraining", ["prediction_logits", "seq_relationship_logits"]),
+        ("encoder", ["last_hidden_state"]),
+        ("sentence-transformers", ["last_hidden_state"]),
+    ],
 )
 def test_every_form(form: str, outputs: list[str], tmp_path: Path) -> None:
     export(pretrained(tmp_path, "bert"), tmp_path / "hub", export_as=form)

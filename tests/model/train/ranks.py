@@ -96,13 +96,9 @@ def asked(request: pytest.FixtureRequest, parameter: str) -> set[Any]:
     """What the tests of this module that run in this session have for a parameter: a fixture that
     many share makes no more than that.
     """
-    return {
-        item.callspec.params[parameter]
-        for item in request.session.items
-        if item.path == request.path
-        and hasattr(item, "callspec")
-        and parameter in item.callspec.params
-    }
+    items = [item for item in request.session.items if item.path == request.path]
+    calls = [item.callspec for item in items if hasattr(item, "callspec")]
+    return {call.params[parameter] for call in calls if parameter in call.params}
 
 
 def environments(world: int) -> list[dict[str, str]]:

@@ -71,9 +71,8 @@ def test_a_killed_training_goes_on_to_the_same_weights(
         assert found == expected[file]
 
 
-@pytest.mark.parametrize(
-    "name", few(["training/optimizer.safetensors", "checkpoint.json"], "checkpoint.json")
-)
+@pytest.mark.soak
+@pytest.mark.parametrize("name", ["training/optimizer.safetensors", "checkpoint.json"])
 def test_the_killed_command_goes_on_to_the_same_weights(
     store: Store, tmp_path: Path, name: str
 ) -> None:
