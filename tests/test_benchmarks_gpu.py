@@ -204,7 +204,7 @@ def test_what_is_missing_is_named() -> None:
     assert "- bert-base 128: theirs: OutOfMemoryError: 80 GB" in page
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 @pytest.mark.timeout(600)
 def test_babylm_goes_there_in_one_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CLOZE_RUNS_DIR", str(tmp_path / "runs"))

@@ -15,17 +15,15 @@ from cloze.model.layers.batch import Batch
 from cloze.model.tasks.finetune.stage import FinetuneConfig
 from tests.parity.pretrained import PLAIN, write_pretrained
 from tests.parity.trainer import assert_equal, fine_tune_both
+from tests.slices import few
 from tests.tiny_models import WORDS
 
-# of the four ways to frame a pair and to classify it
-each_family = pytest.mark.parametrize(
-    ("family", "kind"),
-    [
-        ("bert", "wordpiece"),
-        ("roberta", "byte_level"),
-        ("albert", "unigram"),
-        ("deberta", "unigram"),
-    ],
+# The four ways to frame a pair and to classify it
+FRAMES = (
+    ("bert", "wordpiece"),
+    ("roberta", "byte_level"),
+    ("albert", "unigram"),
+    ("deberta", "unigram"),
 )
 
 
@@ -84,7 +82,7 @@ def test_fifty_losses_of_texts(tmp_path: Path) -> None:
     fifty_losses(tmp_path, "bert", "wordpiece", pairs=False)
 
 
-@each_family
+@pytest.mark.parametrize(("family", "kind"), few(FRAMES, "deberta"))
 def test_fifty_losses_of_pairs(family: str, kind: str, tmp_path: Path) -> None:
     fifty_losses(tmp_path, family, kind, pairs=True)
 
@@ -108,7 +106,7 @@ def write_choices(directory: Path) -> list[str]:
     return columns
 
 
-@each_family
+@pytest.mark.parametrize(("family", "kind"), few(FRAMES, "albert"))
 def test_fifty_losses_of_choices(family: str, kind: str, tmp_path: Path) -> None:
     endings = write_choices(tmp_path / "data")
     config = settings(tmp_path / "data", task="choice", options={"endings": endings})

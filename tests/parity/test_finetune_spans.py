@@ -8,14 +8,16 @@ import json
 import random
 from pathlib import Path
 
+import pytest
 from torch import Tensor
 
 from cloze.model.layers.batch import Batch
 from cloze.model.tasks.finetune.stage import FinetuneConfig
 from cloze.model.tasks.kinds.span_windows import ENDS, STARTS
 from tests.parity.pretrained import new_tokenizer, write_pretrained
-from tests.parity.test_finetune_classification import each_family
+from tests.parity.test_finetune_classification import FRAMES
 from tests.parity.trainer import assert_equal, fine_tune_both
+from tests.slices import few
 from tests.tiny_models import WORDS
 
 
@@ -52,7 +54,7 @@ def write_questions(directory: Path) -> Path:
     return directory
 
 
-@each_family
+@pytest.mark.parametrize(("family", "kind"), few(FRAMES, "roberta"))
 def test_fifty_losses(family: str, kind: str, tmp_path: Path) -> None:
     longest = 26 + new_tokenizer(kind).frame_size(pair=True)  # so that all windows are full
     config = FinetuneConfig(

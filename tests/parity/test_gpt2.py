@@ -84,6 +84,7 @@ def test_a_packed_row_is_read_as_its_documents_alone(choice: Any) -> None:
             )
 
 
+@pytest.mark.soak
 def test_a_hundred_steps_lose_the_same(tmp_path: Path) -> None:
     dataset = write_dataset(tmp_path / "dataset", pair_task=None)
     settings = config(

@@ -128,6 +128,7 @@ def test_a_probe_of_one_hot_states_is_always_right_and_one_of_noise_at_chance() 
         assert weights[2, 0] > 0.7
 
 
+@pytest.mark.usefixtures("quick")
 def test_probes_learn_together_what_each_learns_alone() -> None:
     rng = np.random.default_rng(0)
     labels = rng.integers(0, 3, (2, 300))

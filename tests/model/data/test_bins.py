@@ -48,7 +48,7 @@ def bin_of_rows(bins: LengthBins) -> np.ndarray:
     return found
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(
     COUNTS,
     st.integers(1, 3),
@@ -68,7 +68,7 @@ def test_an_epoch_of_bins_visits_every_row_once(
     assert (copies == epoch % 3).all()
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(COUNTS, st.integers(2, 40), SEEDS, st.integers(0, 400))
 def test_groups_are_of_one_bin_but_for_what_is_left_over(
     counts: list[int], group: int, seed: int, first: int
@@ -86,7 +86,7 @@ def test_groups_are_of_one_bin_but_for_what_is_left_over(
     assert mixed <= len(counts) + 1
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(
     COUNTS,
     st.integers(1, 40),
@@ -104,7 +104,7 @@ def test_any_sample_is_found_without_those_before_it(
     assert together.tolist() == alone
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(st.integers(1, 500), st.integers(1, 600), SEEDS, st.integers(0, 4))
 def test_windows_visit_every_row_once_and_few_at_a_time(
     total: int, window: int, seed: int, epoch: int

@@ -17,6 +17,9 @@ from cloze.model.data.rows import DynamicMasker
 from cloze.model.data.shards import ShardedRows
 from tests.model.datasets import write_dataset
 from tests.pipeline.dataset.datasets import made_corpus, make, rows, write_vocab
+from tests.slices import few
+
+RECIPES = ("bert", "spanbert", "roberta", "albert")
 
 
 @pytest.fixture(scope="module")
@@ -27,21 +30,23 @@ def inputs(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
 
 @pytest.mark.parametrize(
     "settings",
-    [
-        {"recipe": "bert"},
-        {"recipe": "spanbert"},
-        {"recipe": "roberta"},
-        {"recipe": "albert"},
-        {"recipe": "bert", "random_from": "corpus", "random_share": 0.2},
-    ],
-    ids=lambda settings: settings["recipe"] + ("-corpus" if "random_from" in settings else ""),
+    few(
+        [
+            *(pytest.param({"recipe": name}, id=name) for name in RECIPES),
+            pytest.param(
+                {"recipe": "bert", "random_from": "corpus", "random_share": 0.2}, id="bert-corpus"
+            ),
+        ],
+        "spanbert",
+        "bert-corpus",
+    ),
 )
 def test_fresh_masks_are_what_more_copies_would_hold(
     inputs: tuple[str, str], tmp_path: Path, settings: dict[str, object]
 ) -> None:
-    few = make(*inputs, tmp_path / "few", **{**settings, "mask_copies": 2})
+    two = make(*inputs, tmp_path / "two", **{**settings, "mask_copies": 2})
     many = make(*inputs, tmp_path / "many", **{**settings, "mask_copies": 6})
-    stored, fresh = ShardedRows(many.artifact), training_shards(few.artifact, dynamic=True)
+    stored, fresh = ShardedRows(many.artifact), training_shards(two.artifact, dynamic=True)
     assert len(stored) == len(fresh)
     numbers = np.random.default_rng(0).permutation(len(stored))
     epochs = numbers % 6

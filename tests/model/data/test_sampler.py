@@ -14,14 +14,14 @@ SEEDS = st.integers(0, (1 << 63) - 1)
 
 
 @given(COUNTS, SEEDS)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 def test_a_key_names_a_bijection(count: int, seed: int) -> None:
     found = permute(np.arange(count), count, random_keys.fold_in(seed))
     assert np.array_equal(np.sort(found), np.arange(count))
 
 
 @given(st.integers(1, 400), st.integers(1, 7), SEEDS, st.integers(0, 5))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 def test_an_epoch_visits_every_row_once_with_its_mask_copy(
     rows: int, copies: int, seed: int, epoch: int
 ) -> None:
@@ -31,7 +31,7 @@ def test_an_epoch_visits_every_row_once_with_its_mask_copy(
 
 
 @given(st.integers(1, 500), SEEDS, st.integers(0, 2000), st.integers(1, 200))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 def test_any_sample_is_found_without_those_before_it(
     rows: int, seed: int, start: int, size: int
 ) -> None:

@@ -20,9 +20,7 @@ from cloze.model.families.pretraining import spans
 from cloze.model.families.registry import FAMILIES, model_config
 from cloze.model.layers.batch import overlay, unmask
 from cloze.model.objectives import choose, objectives, total_loss
-from cloze.model.tasks.heads import TokenClassifier
 from cloze.model.train.evaluate.scoring import PretrainModule
-from tests.model.layouts import laid
 from tests.tiny_models import (
     TRANSFORMERS,
     dataset_info,
@@ -208,147 +206,6 @@ def test_modernbert_drops_what_attention_puts_out_as_it_was_pretrained_or_as_tra
         assert (attention.dropout, attention.output_dropout) == (probabilities, output)
 
 
-def test_left_to_right_sees_nothing_that_comes_later() -> None:
-    model, batch = tiny_model(family="ltr"), tiny_batch(length=12)
-    batch = {name: tensor for name, tensor in batch.items() if not name.startswith("masked")}
-    before = model(batch)["lm_logits"]
-    changed = batch["input_ids"].clone()
-    changed[0, 7] = 5 + (changed[0, 7] - 4) % 20
-    after = model({**batch, "input_ids": changed})["lm_logits"]
-    torch.testing.assert_close(after[0, :7], before[0, :7])
-    assert not torch.allclose(after[0, 7:], before[0, 7:])
-
-
-def test_left_to_right_names_the_next_token_of_the_unmasked_row() -> None:
-    batch, model = tiny_batch(), tiny_model(family="ltr")
-    objective = objectives(("lm",))[0]
-    outputs = model(batch)
-    found = objective.score(outputs, batch)
-    ids, logs = unmask(batch), outputs["lm_logits"].log_softmax(-1)
-    expected = [
-        -logs[r, t, ids[r, t + 1]]
-        for r in range(len(ids))
-        for t in range(ids.shape[1] - 1)
-        if batch["attention_mask"][r, t + 1]
-    ]
-    torch.testing.assert_close(found.total, torch.stack(expected).sum(), atol=1e-4, rtol=1e-5)
-    assert int(found.count) == len(expected) == objective.count(batch)
-
-
-def test_no_sequence_of_a_packed_row_names_the_next_ones_first_token() -> None:
-    batch = {
-        name: tensor
-        for name, tensor in tiny_batch(rows=2, length=12).items()
-        if not name.startswith("masked")
-    }
-    lengths = batch["attention_mask"].sum(dim=1).tolist()
-    first_of = torch.zeros_like(batch["attention_mask"])
-    first_of[0, [0, 2]] = first_of[1, [0, 1]] = (
-        True  # two sequences a row, that which begins the second of one token
-    )
-    packed = laid({**batch, "sequence_first": first_of}, "padded")
-    model, objective = tiny_model(family="ltr"), objectives(("lm",))[0]
-    found = objective.score(model(packed), packed)
-    assert int(found.count) == objective.count(packed) == sum(lengths) - 4
-    first = {**batch, "input_ids": batch["input_ids"].clone()}
-    first["input_ids"][0, 1] = 7  # the end of the first sequence: no other sequence sees it
-    torch.testing.assert_close(
-        model({**packed, "input_ids": first["input_ids"]})["lm_logits"][0, 2:],
-        model(packed)["lm_logits"][0, 2:],
-    )
-
-
-@pytest.mark.parametrize("bilstm", [False, True])
-def test_left_to_right_pools_where_the_row_has_been_read(bilstm: bool) -> None:
-    """The vector of a row depends on its last token, and not on padding."""
-    torch.manual_seed(0)
-    encoder, pooler = new_backbone(tiny_config(family="ltr", bilstm=bilstm))
-    encoder.eval()
-    ids, mask = (
-        torch.tensor([[2, 7, 8, 9, 0, 0]]),
-        torch.tensor([[True, True, True, True, False, False]]),
-    )
-
-    def vector(ids: Tensor, mask: Tensor) -> Tensor:
-        found: Tensor = pooler(encoder(ids, mask, 0 * ids), mask)
-        return found
-
-    before = vector(ids, mask)
-    torch.testing.assert_close(vector(ids[:, :4], mask[:, :4]), before)
-    assert not torch.allclose(vector(torch.tensor([[2, 7, 8, 11, 0, 0]]), mask), before)
-
-
-@pytest.mark.parametrize("bilstm", [False, True])
-def test_a_bilstm_lets_a_word_s_label_depend_on_later_words(bilstm: bool) -> None:
-    """Devlin et al. 2019, table 5: the BiLSTM precedes heads on every position, too."""
-    torch.manual_seed(0)
-    config = tiny_config(family="ltr", bilstm=bilstm)
-    network = TokenClassifier(new_backbone(config), config.hidden_size, 3, 0.0, "head").eval()
-    ids, mask = torch.tensor([[2, 7, 8, 9, 0]]), torch.tensor([[True, True, True, True, False]])
-    batch = {"input_ids": ids, "attention_mask": mask, "token_type_ids": 0 * ids}
-    before = network(batch)
-    assert before.shape == (1, 5, 3)
-    after = network({**batch, "input_ids": torch.tensor([[2, 7, 8, 11, 0]])})
-    assert torch.allclose(after[0, :3], before[0, :3]) != bilstm
-    shorter = network({name: value[:, :4] for name, value in batch.items()})
-    torch.testing.assert_close(shorter, before[:, :4])
-
-
-def test_electra_replaces_masks_alone_and_labels_what_differs() -> None:
-    model = tiny_model(family="electra")
-    batch = tiny_batch(rows=6)
-    outputs = model(batch)
-    labels = outputs["rtd_labels"]
-    assert labels.any()
-    masked = torch.zeros(labels.numel(), dtype=torch.bool)
-    masked[batch["masked_positions"]] = True
-    assert not labels.flatten()[~masked].any()
-    assert model(batch)["rtd_labels"].equal(labels)  # scoring draws the same again
-    model.train()
-    torch.manual_seed(1)
-    first = model(batch)["rtd_logits"]
-    torch.manual_seed(2)
-    assert not model(batch)["rtd_logits"].equal(first)
-    sure = certain(tiny_model(family="electra"))
-    guesses = sure.generator(batch)["mlm_logits"].argmax(dim=-1)
-    assert not sure({**batch, "masked_labels": guesses})[
-        "rtd_labels"
-    ].any()  # a right guess is no replacement
-    assert sure({**batch, "masked_labels": guesses + 1})["rtd_labels"].sum() == len(guesses)
-
-
-def test_electra_trains_the_generator_by_its_own_loss_alone() -> None:
-    model = tiny_model(family="electra")
-    batch = tiny_batch()
-    outputs = model(batch)
-    rtd = objectives(("rtd",))[0].score(outputs, batch)
-    rtd.total.backward()
-    assert all(parameter.grad is None for parameter in model.generator.parameters())
-    assert model.encoder.embeddings.word.weight.grad is not None
-    assert {name.split(".")[0] for name in model.state_dict()} == {
-        "encoder",
-        "discriminator",
-        "generator",
-    }
-    assert not any(
-        "word" in name for name in model.generator.state_dict()
-    )  # embeddings are the discriminator's
-
-
-def test_precision_and_recall_count_what_was_said() -> None:
-    details = objectives(("rtd",))[0].details
-    assert details is not None
-    outputs = {
-        "rtd_logits": torch.tensor([[1.0, 2.0, -1.0, -1.0, 3.0]]),
-        "rtd_labels": torch.tensor([[True, False, True, False, True]]),
-    }
-    batch = {"attention_mask": torch.tensor([[True, True, True, True, False]])}
-    found = {
-        name: (int(total), int(count)) for name, (total, count) in details(outputs, batch).items()
-    }
-    assert found == {"precision": (1, 2), "recall": (1, 2), "replaced": (2, 4)}
-
-
 def test_a_student_takes_every_other_layer() -> None:
     teacher_config = tiny_config(num_hidden_layers=4)
     teacher = tiny_model(num_hidden_layers=4)
@@ -484,22 +341,3 @@ def test_weights_start_as_the_papers_say(family: str) -> None:
             assert scale < float(values.abs().max()) <= 2 * scale, name
             measured += 1
     assert measured >= 5
-
-
-def test_the_generator_draws_as_its_probabilities_say() -> None:
-    """A token of probability 0 never, the others as often as they should, to four standard
-    deviations; and by the seed.
-    """
-    model = tiny_model(family="electra").train()
-    chances = torch.tensor([0.0, 0.5, 0.25, 0.0, 0.2, 0.05, 0.0])
-    logits = chances.log().clamp(min=-1e4).expand(40_000, -1)
-    torch.manual_seed(0)
-    drawn = model._sample(logits.bfloat16())
-    found = torch.bincount(drawn, minlength=7) / len(drawn)
-    assert (
-        (found - chances).abs()
-        <= 4 * (chances * (1 - chances) / len(drawn)).sqrt() + 0.002 * chances
-    ).all()  # bf16 logits
-    torch.manual_seed(0)
-    assert model._sample(logits.bfloat16()).equal(drawn)
-    assert model.eval()._sample(logits).equal(model._sample(logits))

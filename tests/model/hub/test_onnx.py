@@ -19,6 +19,7 @@ from tests.parity.families import transformers
 from tests.parity.pretrained import write_pretrained
 from tests.parity.test_task_exports import HEADS, PAIRS, fine_tuned, network
 from tests.parity.test_task_exports import REFUSED as REFUSED_HEADS
+from tests.slices import few
 
 REFUSED = "longformer"  # cuts its rows into as many pieces as they need
 
@@ -31,7 +32,6 @@ def traced(family: str) -> bool:
 TUNED = [
     pair for pair in PAIRS if pair not in REFUSED_HEADS and REFUSED not in pair and traced(pair[0])
 ]
-FEW = [("bert", kind) for kind in ("labels", "span", "choice")]  # a row, two outputs, three axes
 TEXTS = ["the cat sat", "a dog ran in the park and sat on the mat in paris", "cat"]
 
 slow = pytest.mark.slow  # torch's exporter takes three seconds a model, ten the first
@@ -65,11 +65,7 @@ def session_of(path: Path) -> Any:
 @slow
 @pytest.mark.parametrize(
     "family",
-    [
-        pytest.param(name, marks=pytest.mark.soak if name == "spanbert" else ())  # a BERT's class
-        for name in exportable()
-        if name != REFUSED and traced(name)
-    ],
+    few([name for name in exportable() if name != REFUSED and traced(name)], "electra"),
 )
 def test_every_family(family: str, tmp_path: Path) -> None:
     files = export(pretrained(tmp_path, family), tmp_path / "hub", int8=True)["onnx"]
@@ -86,10 +82,7 @@ def test_every_family(family: str, tmp_path: Path) -> None:
 @slow
 @pytest.mark.parametrize(
     ("family", "kind"),
-    [
-        pytest.param(*pair, marks=() if pair in FEW else pytest.mark.soak)  # two minutes
-        for pair in TUNED
-    ],
+    few([pytest.param(*pair, id="-".join(pair)) for pair in TUNED], "bert-choice"),
 )
 def test_every_head(family: str, kind: str, tmp_path: Path) -> None:
     export(fine_tuned(network(family, kind), family, kind, tmp_path), tmp_path / "hub", int8=True)
@@ -99,6 +92,7 @@ def test_every_head(family: str, kind: str, tmp_path: Path) -> None:
 
 
 @slow
+@pytest.mark.soak
 @pytest.mark.parametrize(
     ("form", "outputs"),
     [
@@ -114,7 +108,9 @@ def test_every_form(form: str, outputs: list[str], tmp_path: Path) -> None:
 
 
 @slow
-@pytest.mark.parametrize("problem", [None, "multi_label_classification"])
+@pytest.mark.parametrize(
+    "problem", few([None, "multi_label_classification"], "multi_label_classification")
+)
 def test_onnxruntime_answers_texts_as_the_checkpoint_does(
     problem: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -138,6 +134,7 @@ def test_onnxruntime_answers_texts_as_the_checkpoint_does(
 
 
 @slow
+@pytest.mark.soak
 def test_weights_too_large_for_one_file_are_in_a_second_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -76,6 +76,7 @@ def test_dropout_drops_that_share_and_keeps_the_expectation(
     )
 
 
+@pytest.mark.soak
 def test_compiled_dropout_is_as_random() -> None:
     """Two calls in one graph draw for themselves, neighbours are dropped independently, and the
     seed decides.

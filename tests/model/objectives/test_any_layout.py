@@ -18,6 +18,7 @@ from cloze.model.layers.layout import BatchLayout
 from cloze.model.train.evaluate.scoring import PretrainModule
 from cloze.model.train.precision import Precision
 from tests.model.layouts import pack, sequences_of, varlen_on_cpu
+from tests.slices import few
 from tests.tiny_models import TRANSFORMERS, tiny_batch, tiny_config, tiny_model, variants
 
 LENGTH, FILLER = 29, 5
@@ -97,10 +98,21 @@ def norm(gradients: dict[str, Tensor]) -> float:
     return float(nn.utils.get_total_norm(list(gradients.values())))
 
 
+WAYS = (("fp32", False), ("fp32", True), ("bf16", False))
+
+
 @pytest.mark.parametrize(
-    ("precision", "packed_rows"), [("fp32", False), ("fp32", True), ("bf16", False)]
+    ("family", "changes", "names", "precision", "packed_rows"),
+    few(
+        [
+            pytest.param(*case, *way, id=f"{case[0]}-{number}-{'-'.join(map(str, way))}")
+            for number, case in enumerate(CASES)
+            for way in WAYS
+        ],
+        *(f"{case[0]}-{number}-fp32-False" for number, case in enumerate(CASES)),
+        *(f"{CASES[0][0]}-0-{'-'.join(map(str, way))}" for way in WAYS),
+    ),
 )
-@pytest.mark.parametrize(("family", "changes", "names"), CASES)
 def test_loss_and_gradients_are_those_of_padded_rows(
     family: str,
     changes: dict[str, Any],

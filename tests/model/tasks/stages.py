@@ -17,9 +17,9 @@ from cloze.model.tasks.finetune.stage import STAGE as FINETUNE
 from cloze.model.tasks.finetune.stage import FinetuneConfig
 
 DEFAULTS = {
-    "epochs": 8,
+    "epochs": 5,
     "global_batch": 16,
-    "learning_rate": 3e-3,
+    "learning_rate": 5e-3,
     "max_length": 32,
     "precision": "fp32",
     "seed": 3,

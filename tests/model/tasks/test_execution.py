@@ -98,7 +98,7 @@ def compiled_layers(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
 def test_compiled_layers_train_as_others(
     pretrained: str, sentiment: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    config = settings(sentiment, **SHORT)
+    config = settings(sentiment, limit_per_class=40, **SHORT)
     finetune(config, pretrained, tmp_path / "eager")
     found = compiled_layers(monkeypatch)
     counters.clear()
@@ -117,6 +117,7 @@ def test_nothing_is_compiled_unasked(
     assert not found
 
 
+@pytest.mark.soak
 @pytest.mark.usefixtures("deepspeed_here")
 @pytest.mark.filterwarnings("ignore:`torch.distributed")  # of DeepSpeed
 def test_a_resume_on_sharded_weights_runs_plain(

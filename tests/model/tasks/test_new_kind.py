@@ -133,7 +133,7 @@ def test_a_kind_without_classes_is_trained_and_evaluated_by_the_command_line(
         return done.stdout
 
     out = str(tmp_path / "stars")
-    given = settings(sentiment, epochs=12).model_dump(
+    given = settings(sentiment, epochs=5).model_dump(
         exclude={"data", "task"}, exclude_defaults=True
     )
     how = [f"--set={name}={value}" for name, value in given.items()]

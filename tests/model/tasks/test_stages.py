@@ -22,8 +22,10 @@ from cloze.model.tasks.heads import new_network
 from cloze.model.tasks.table import load_task
 from cloze.model.train.plan.estimates import encoder_flops_per_token
 from tests.model.tasks.stages import Listener, evaluate, finetune, settings
+from tests.slices import few
 
-STEPS = 8 * 15  # of `settings` on `sentiment`
+EPOCHS = 5
+STEPS = 15 * EPOCHS  # of `settings` on `sentiment`
 
 
 @pytest.fixture(scope="module")
@@ -58,7 +60,7 @@ def test_its_log_lines_say_how_both_trainings_went(tuned):
         lines = _lines(out / name)
         assert [line["step"] for line in lines] == list(range(1, STEPS + 1))
         assert [line["step"] for line in lines if "dev_accuracy" in line] == [
-            15 * epoch for epoch in range(1, 9)
+            15 * epoch for epoch in range(1, EPOCHS + 1)
         ]
         assert lines[-1]["dev_accuracy"] == score
         assert lines[0]["loss"] == pytest.approx(math.log(2), rel=0.05)
@@ -85,7 +87,7 @@ def test_the_checkpoint_says_what_its_outputs_mean(tuned):
     }
     assert loaded.task == task
     assert loaded.state["classifier.weight"].shape == (2, 32)
-    assert loaded.step == 8 * 15
+    assert loaded.step == STEPS
     assert not any(name.startswith(("masked_lm", "pair")) for name in loaded.state)
     assert not (out / "checkpoints").exists()
 
@@ -242,7 +244,9 @@ def test_mistakes_are_told_in_one_sentence(tuned, pretrained, sentiment, tmp_pat
     assert not any(artifact.is_artifact(str(tmp_path / name)) for name in "abcdef")
 
 
-@pytest.mark.parametrize("stop_at", [7, 15, STEPS, STEPS + 40])
+@pytest.mark.parametrize(
+    "stop_at", few([7, STEPS // EPOCHS, STEPS, STEPS + STEPS // 3], 7, STEPS + STEPS // 3)
+)
 def test_stopped_anywhere_it_goes_on_to_the_same_bytes(
     tuned, pretrained, sentiment, tmp_path, stop_at
 ):

@@ -246,9 +246,9 @@ def test_a_label_that_only_the_neighbour_tells_is_learned_from_the_document(
             mood = draw.choice(GOOD if good else BAD)
             text += ["-DOCSTART- O", "", f"{mood} O", "", f"film B-{'A' if good else 'B'}", ""]
         (tmp_path / f"{split}.txt").write_text("\n".join(text) + "\n", encoding="utf-8")
-    scores = {}
+    scores, pace = {}, {"epochs": 8, "learning_rate": 3e-3, "baselines": False}
     for context in ("sentence", "document"):
-        chosen = {"task": "tagging", "options": {"context": context}, "baselines": False}
+        chosen = {"task": "tagging", "options": {"context": context}, **pace}
         finetune(settings(tmp_path, **chosen), pretrained, tmp_path / context)
         done = evaluate(tmp_path / context, tmp_path / f"{context}-eval", data=str(tmp_path))
         scores[context] = done.as_json()["metrics"]["f1"]

@@ -11,10 +11,11 @@ import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -23,7 +24,11 @@ from cloze.core.stages.execution import Execution
 from cloze.core.stages.stage import BuildContext, Reporter, StageResult
 from cloze.core.stages.worker import Job
 from cloze.model.train.config import PretrainConfig
+from cloze.model.train.engines.torch import TorchEngine
 from tests import warm
+
+if TYPE_CHECKING:
+    import pytest
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 TINY = {
@@ -33,6 +38,7 @@ TINY = {
     "intermediate_size": 48,
     "max_position_embeddings": 40,
 }
+STANDS = "CLOZE_TEST_STANDS"  # file that tells of a rank that stands still
 NOTHING: Mapping[str, str] = {}
 # Options of `Execution` for every engine and ZeRO stage
 STAGES: Mapping[str, Mapping[str, Any]] = {
@@ -86,6 +92,15 @@ def job(
     )
 
 
+def asked(request: pytest.FixtureRequest, parameter: str) -> set[Any]:
+    """What the tests of this module that run in this session have for a parameter: a fixture that
+    many share makes no more than that.
+    """
+    items = [item for item in request.session.items if item.path == request.path]
+    calls = [item.callspec for item in items if hasattr(item, "callspec")]
+    return {call.params[parameter] for call in calls if parameter in call.params}
+
+
 def environments(world: int) -> list[dict[str, str]]:
     if world == 1:
         return [dict(os.environ)]
@@ -130,6 +145,37 @@ def worker(job: Job, world: int = 1, **extra: str) -> tuple[list[subprocess.Pope
     return start(
         ["-m", "cloze.model.worker", str(directory / "job.json")], world, directory / "log", **extra
     ), directory / "log"
+
+
+def stand_still_when(holds: Callable[[], object]) -> None:
+    """In a rank, before it trains: the first one goes on to no further step once this holds, and
+    waits to be killed.
+    """
+    step = TorchEngine.step
+
+    def waiting_step(self: TorchEngine, *arguments: Any) -> Any:
+        if os.environ.get("RANK", "0") == "0" and holds():
+            Path(os.environ[STANDS]).touch()
+            time.sleep(900)
+        return step(self, *arguments)
+
+    TorchEngine.step = waiting_step  # type: ignore[method-assign]
+
+
+def standing(prepare: str, place: Path) -> dict[str, str]:
+    """What a process has in its environment that calls `module:function` first, which tells in
+    `place` when it stands still.
+    """
+    return {warm.PREPARE: prepare, STANDS: str(place / "stands")}
+
+
+def kill_standing(processes: Sequence[subprocess.Popen[bytes]], place: Path) -> None:
+    """Kill them all as soon as the first one stands still."""
+    while not (place / "stands").exists():
+        assert processes[0].poll() is None, "it has ended before"
+        time.sleep(0.05)
+    for process in processes:
+        warm.kill(process)
 
 
 @dataclass

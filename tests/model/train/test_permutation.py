@@ -28,6 +28,7 @@ from cloze.model.use.stages import PERPLEXITY
 from tests.model.datasets import SPECIAL, lines, write_dataset
 from tests.model.layouts import sequences_of
 from tests.model.train.ranks import STILL, config, digests, here
+from tests.slices import few
 from tests.tiny_models import tiny_batch, tiny_config
 
 MODEL = {**STILL, "family": "xlnet", "initializer_range": 0.1, "max_position_embeddings": 64}
@@ -77,7 +78,7 @@ def run(dataset: str, out: Path, *, model: Any = (), **values: Any) -> list[dict
     return lines(out / "metrics.jsonl")
 
 
-@pytest.mark.parametrize("memory", [0, 8])
+@pytest.mark.parametrize("memory", few([0, 8], 0))
 def test_it_learns(dataset: str, tmp_path: Path, memory: int) -> None:
     steps = {"steps": 120, "global_batch": 16, "learning_rate": 1e-2, "evaluate_every": 120}
     logged = run(dataset, tmp_path / "run", model={"memory": memory}, **steps)

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import json
 import typing
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -32,7 +31,6 @@ from cloze.model.use.scorer import SentenceScorer
 from cloze.model.use.scoring import correct, mean_accuracy, resampled_means
 from cloze.model.use.stages import SCORE
 from cloze.pipeline import tokenizer
-from tests.parity.pretrained import write_pretrained
 from tests.tiny_models import TRANSFORMERS, tiny_config, write_checkpoint, write_classifier
 
 TEXTS = [
@@ -270,15 +268,6 @@ def jsonl(path: Path, rows: list[tuple[str, ...]] = ROWS) -> str:
     return str(path)
 
 
-def table(separator: str, end: str) -> Callable[[Path], str]:
-    def write(path: Path) -> str:
-        lines = [separator.join(FIELDS), *(separator.join(row) for row in ROWS)]
-        path.write_bytes(end.join([*lines, ""]).encode())
-        return str(path)
-
-    return write
-
-
 def scored(
     directory: str, out: Path, **values: Any
 ) -> tuple[dict[str, Any], list[dict[str, Any]], dict[str, Any]]:
@@ -330,73 +319,6 @@ def test_bf16_judges_as_fp32_does(directory: str, tmp_path: Path) -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("name", "write"),
-    [
-        ("pairs.jsonl", jsonl),
-        ("pairs.tsv", table("\t", "\n")),
-        ("windows.tsv", table("\t", "\r\n")),
-        ("pairs.csv", table(",", "\r\n")),
-    ],
-)
-def test_pairs_come_in_any_table(name: str, write: Callable[[Path], str], tmp_path: Path) -> None:
-    found = read_contrasts(write(tmp_path / name))
-    assert [(*pair.sentences, pair.phenomenon, pair.id) for pair in found] == [
-        row[:4] for row in ROWS
-    ]
-    assert found[2].groups == {"term": "extraction", "field": "syntax"}
-    assert [pair.id for pair in read_contrasts(str(tmp_path), limit=1)] == ["0", "0"]
-
-
-def test_columns_of_other_names_and_files_that_name_no_phenomenon(tmp_path: Path) -> None:
-    (tmp_path / "gaps.tsv").write_text("right\twrong\na cat\ta cats\nthe dog\tdog the\n")
-    found = read_contrasts(str(tmp_path), {"good": "right", "bad": "wrong"})
-    assert [(*pair.sentences, pair.phenomenon, pair.id) for pair in found] == [
-        ("a cat", "a cats", "gaps", "2"),
-        ("the dog", "dog the", "gaps", "3"),
-    ]
-
-
-@pytest.mark.parametrize(
-    ("content", "fault"),
-    [
-        (b"", r"pairs.jsonl is empty"),
-        (b'{"sentence_good": "a", "sentence_bad"', r"pairs.jsonl, line 1"),
-        (b'{"sentence_good": "a", "bad": "b"}\n', r"no column 'sentence_bad'"),
-        (b'{"sentence_good": "a", "sentence_bad": " "}\n', r"line 1: the sentence_bad is empty"),
-        (b'{"sentence_good": "a\\u0000", "sentence_bad": "b"}\n', r"line 1: .*NUL"),
-        (b'{"sentence_good": "a", "sentence_bad": ["b"]}\n', r"line 1: the sentence_bad is a list"),
-        (b'{"sentence_good": "a\xff", "sentence_bad": "b"}\n', r"line 1.*UTF-8"),
-        (
-            b'{"sentence_good": ' + b"[" * 100_000,
-            r"line 1, column 1: not valid JSON \(nested too deeply\)",
-        ),
-        (
-            b'{"sentence_good": ' + b"7" * 5000 + b"}",
-            r"line 1, column 1: not valid JSON \(.*value has 5000 digits\)",
-        ),
-        (
-            b'{"sentence_good": "a \\uD83D cat", "sentence_bad": "b"}\n',
-            r"line 1, column 22: not valid JSON \(.ud83d is half a character\)",
-        ),
-        (
-            2 * b'{"sentence_good": "a", "sentence_bad": "b", "UID": "x", "pairID": "7"}\n',
-            r"line 2: x has a pair '7' already .*line 1",
-        ),
-        (
-            b'{"sentence_good": "a", "sentence_bad": "%s"}\n' % (b"cat " * 40),
-            r"line 1: the text 'cat cat .* has 42 pieces, the model reads 32",
-        ),
-    ],
-)
-def test_bad_pairs_are_told_with_file_and_line(
-    content: bytes, fault: str, directory: str, tmp_path: Path
-) -> None:
-    (tmp_path / "pairs.jsonl").write_bytes(content)
-    with pytest.raises(DataError, match=fault):
-        scored(directory, tmp_path / "out", data=str(tmp_path / "pairs.jsonl"))
-
-
 def test_what_cannot_be_scored(directory: str, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="score needs minimal pairs"):
         scored(directory, tmp_path / "out")
@@ -416,95 +338,3 @@ def test_all_of_blimp_is_read(shared_data: Path) -> None:
     assert len(found) == 67_000
     assert len({pair.phenomenon for pair in found}) == 67
     assert len({pair.groups["field"] for pair in found}) == 4
-
-
-SUITE = {  # BabyLM's formats: sentences, and the text of each that is compared
-    "social.jsonl": (
-        {
-            "Domain": "social-relations",
-            "Context1": "the cat sat.",
-            "Context2": "the dog sat.",
-            "Target1": "cats ran",
-            "Target2": "dogs ran",
-        },
-        [("the cat sat. cats ran", "cats ran"), ("the cat sat. dogs ran", "dogs ran")],
-        "social-relations",
-    ),
-    "regular.jsonl": (
-        {
-            "numops": 2,
-            "input_prefix": "the cat sat on ",
-            "options": ["the mat.", "a dog.", "a cat."],
-        },
-        [
-            ("the cat sat on the mat.", "the mat."),
-            ("the cat sat on a dog.", "a dog."),
-            ("the cat sat on a cat.", "a cat."),
-        ],
-        "regular_2_ops",
-    ),
-    "comps_base.jsonl": (
-        {
-            "prefix_acceptable": "the cat",
-            "prefix_unacceptable": "the mat",
-            "property_phrase": "walked.",
-        },
-        [("the cat walked.", "walked."), ("the mat walked.", "walked.")],
-        "comps_base",
-    ),
-}
-
-
-@pytest.mark.parametrize("name", sorted(SUITE))
-def test_other_formats_compare_what_follows_a_context(
-    name: str, directory: str, tmp_path: Path
-) -> None:
-    row, expected, phenomenon = SUITE[name]
-    (tmp_path / name).write_text(json.dumps(row) + "\n")
-    _, (judged,), metrics = scored(directory, tmp_path / "out", data=str(tmp_path / name))
-    scores = []
-    for (_, compared), whole in zip(
-        expected, SentenceScorer(directory).scored([text for text, _ in expected]), strict=True
-    ):
-        count = len(SentenceScorer(directory).pieces.encode_batch([compared])[0])
-        assert 0 < count < len(whole.pieces)
-        scores.append(float(whole.log_probabilities[-count:].sum()))
-    wrong = judged["bad"] if isinstance(judged["bad"], list) else [judged["bad"]]
-    assert [judged["good"], *wrong] == pytest.approx(scores, abs=1e-5)
-    assert judged["correct"] == float(scores[0] == max(scores))
-    assert judged["UID"] == phenomenon
-    assert metrics["metrics"]["chance"] == pytest.approx(1 / len(expected))
-
-
-def test_a_space_before_ewok_s_target_counts_where_it_is_a_token(tmp_path: Path) -> None:
-    path = write_pretrained(tmp_path / "bytes", "roberta", "byte_level")
-    row = {**SUITE["social.jsonl"][0], "Target1": "xyz"}
-    (tmp_path / "social.jsonl").write_text(json.dumps(row) + "\n")
-    _, (judged,), _ = scored(path, tmp_path / "out", data=str(tmp_path / "social.jsonl"))
-    (whole,) = SentenceScorer(path).scored(["the cat sat. xyz"])
-    assert [*whole.pieces[-4:]] == ["Ġ", "x", "y", "z"]
-    assert judged["good"] == pytest.approx(float(whole.log_probabilities[-4:].sum()), abs=1e-5)
-
-
-@pytest.mark.parametrize("options", ["a dog", '"a dog"', '{"a": 1}', "[1, 2]", "[" * 100_000, 7])
-def test_options_of_entity_tracking_are_a_list(options: Any, tmp_path: Path) -> None:
-    row = {"numops": 1, "input_prefix": "a ", "options": options}
-    (tmp_path / "regular.jsonl").write_text(json.dumps(row) + "\n")
-    with pytest.raises(DataError, match=r"line 1: options \(.*\) is no list of texts in JSON"):
-        read_contrasts(str(tmp_path))
-    row["options"] = json.dumps(["a dog", "a cat"])
-    (tmp_path / "regular.jsonl").write_text(json.dumps(row) + "\n")
-    assert read_contrasts(str(tmp_path))[0].sentences == ("a a dog", "a a cat")
-
-
-def test_entity_tracking_counts_files_and_operations_equally(tmp_path: Path) -> None:
-    rows = [(f"{name}_{ops}_ops", name) for name, ops in [("a", 0), ("a", 0), ("a", 1), ("b", 0)]]
-    contrasts = [
-        Contrast(("x", "y"), (0, 0), name, phenomenon, "", {}, "") for phenomenon, name in rows
-    ]
-    assert mean_accuracy(contrasts, np.array([1.0, 1.0, 0.0, 1.0])) == pytest.approx(0.75)
-    (tmp_path / "regular.jsonl").write_text(
-        json.dumps({"numops": 1, "input_prefix": "a ", "options": ["b"]}) + "\n"
-    )
-    with pytest.raises(DataError, match=r"line 1: options has fewer than two texts"):
-        read_contrasts(str(tmp_path))

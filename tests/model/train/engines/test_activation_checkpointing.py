@@ -25,7 +25,15 @@ def test_one_process_trains_to_the_same_bits(tmp_path: Path) -> None:
     assert found.read_bytes() == wanted.read_bytes()
 
 
-def test_every_zero_stage_trains_alike(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "stages",
+    [
+        ("fsdp3", "zero3"),
+        pytest.param(("zero0", "zero1", "zero2", "fsdp2"), marks=pytest.mark.soak),
+    ],
+    ids="-".join,
+)
+def test_every_zero_stage_trains_alike(tmp_path: Path, stages: tuple[str, ...]) -> None:
     dataset = write_dataset(tmp_path / "data")
     settings = config(model=DEEPER, steps=3)
     jobs = {
@@ -33,12 +41,12 @@ def test_every_zero_stage_trains_alike(tmp_path: Path) -> None:
             settings,
             dataset,
             tmp_path / stage,
-            **execution,
+            **STAGES[stage],
             micro_batch=2,
             threads=1,
             activation_checkpointing=True,
         )
-        for stage, execution in STAGES.items()
+        for stage in stages
     }
     usual = job(settings, dataset, tmp_path / "usual", zero=0, micro_batch=2, threads=1)
     run_all([usual, *jobs.values()], 2)

@@ -21,6 +21,7 @@ from cloze.model.train.optimizers import OPTIMIZERS
 from tests.model.datasets import write_dataset
 from tests.model.layers.test_device_questions import QUESTIONS
 from tests.model.train.ranks import STILL, config, here
+from tests.slices import few
 
 EVALUATING_OR_SAVING = {"_finish_line", "_save", "means"}  # log lines, measurements and checkpoints
 
@@ -51,13 +52,21 @@ class Asked(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
+WAYS = [
+    ("torch", "fp16", "adamw"),
+    *(("torch", "bf16", name) for name in OPTIMIZERS),
+    ("fsdp", "bf16", "adamw"),
+]
+
+
 @pytest.mark.parametrize(
     ("engine", "precision", "optimizer"),
-    [
-        ("torch", "fp16", "adamw"),
-        *(("torch", "bf16", name) for name in OPTIMIZERS),
-        ("fsdp", "bf16", "adamw"),
-    ],
+    few(
+        [pytest.param(*way, id="-".join(way)) for way in WAYS],
+        "torch-fp16-adamw",
+        "torch-bf16-lamb",
+        "fsdp-bf16-adamw",
+    ),
 )
 def test_steps_ask_for_norms_that_were_sent_and_nothing_else(
     engine: str, precision: str, optimizer: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -82,10 +82,14 @@ def test_a_gradient_that_is_not_finite_at_the_least_scale_is_an_alarm(
         here(wild, dataset, tmp_path / "run", micro_batch=4)
 
 
-def test_every_engine_scales_alike(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "names",
+    [("zero1", "fsdp3"), pytest.param(("zero0", "zero3"), marks=pytest.mark.soak)],
+    ids="-".join,
+)
+def test_every_engine_scales_alike(tmp_path: Path, names: tuple[str, ...]) -> None:
     dataset = write_dataset(tmp_path / "data", vocab_size=67)
     settings = config(**SETTINGS)
-    names = ("zero0", "zero1", "zero3", "fsdp3")
     jobs = [
         job(settings, dataset, tmp_path / name, micro_batch=2, threads=1, **STAGES[name])
         for name in names

@@ -15,7 +15,7 @@ from cloze.core.stages.worker import Job
 from cloze.model import checkpoint
 from tests.model.datasets import lines, write_dataset
 from tests.model.train.ranks import STAGES, config, digests, here, job, run_all, start
-from tests.model.train.wire import CASES
+from tests.model.train.wire import REDUCES
 
 SETTINGS = {"precision": "bf16", "steps": 6}
 
@@ -90,13 +90,23 @@ def test_every_stage_and_number_of_ranks_goes_on(tmp_path: Path) -> None:
         assert halves == digests(tmp_path / stage / last), stage
 
 
-def test_gradients_take_half_the_bytes(tmp_path: Path) -> None:
-    processes = start(["-m", "tests.model.train.wire", str(tmp_path)], 2, tmp_path / "log")
+@pytest.mark.parametrize(
+    "names",
+    [
+        ("torch0", "fsdp3", "deepspeed2"),
+        pytest.param(("fsdp2", "deepspeed1", "deepspeed3"), marks=pytest.mark.soak),
+    ],
+    ids="-".join,
+)
+def test_gradients_take_half_the_bytes(tmp_path: Path, names: tuple[str, ...]) -> None:
+    processes = start(["-m", "tests.model.train.wire", str(tmp_path), *names], 2, tmp_path / "log")
     codes = [process.wait(timeout=900) for process in processes]
     assert not any(codes), (tmp_path / "log").read_text()[-4000:]
     found = {tuple(case): sent for case, sent in json.loads((tmp_path / "wire.json").read_text())}
-    assert list(found) == CASES
-    for engine, zero, _ in CASES[::2]:
+    assert [f"{engine}{zero}" for engine, zero, _ in found] == [
+        name for name in names for _ in REDUCES
+    ]
+    for engine, zero, _ in list(found)[::2]:
         before, after = found[engine, zero, "fp32"], found[engine, zero, "bf16"]
         assert before.keys() <= {"torch.float32", "torch.float64"}
         assert after["torch.bfloat16"] == pytest.approx(before["torch.float32"] / 2, rel=0.01), (

@@ -27,6 +27,7 @@ from cloze.model.train.spec.engine_choice import EngineConfig
 from tests.model.layouts import laid
 from tests.model.stand_in import META, stand_in
 from tests.model.train.ranks import config
+from tests.slices import few
 from tests.tiny_models import tiny_batch, tiny_config
 
 LAYERS = 3
@@ -92,7 +93,11 @@ def create(
 
 @pytest.mark.parametrize(
     ("optimizer", "fixed", "by_tensor"),
-    [("adamw", 30, 0), ("stable-adamw", 120, 1), ("lamb", 120, 1), ("muon", 160, 6)],
+    few(
+        [("adamw", 30, 0), ("stable-adamw", 120, 1), ("lamb", 120, 1), ("muon", 160, 6)],
+        "adamw",
+        "muon",
+    ),
 )
 def test_an_update_does_not_start_kernels_by_tensor(
     optimizer: str, fixed: int, by_tensor: int, monkeypatch: pytest.MonkeyPatch

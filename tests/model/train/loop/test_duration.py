@@ -6,10 +6,7 @@ from __future__ import annotations
 
 import itertools
 import json
-import math
 import os
-import time
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +14,9 @@ import pytest
 
 from cloze.core.artifacts.checkpoints import COMPLETE
 from cloze.core.errors import UsageError
+from cloze.model.train.engines.torch import TorchEngine
+from cloze.model.train.setup import FINISHING
+from cloze.model.train.spec import schedules
 from cloze.model.train.spec.schedules import (
     BUDGET_UNITS,
     Schedule,
@@ -26,7 +26,16 @@ from cloze.model.train.spec.schedules import (
 )
 from tests import warm
 from tests.model.datasets import lines, write_dataset
-from tests.model.train.ranks import config, here, job, worker
+from tests.model.train.ranks import (
+    STANDS,
+    config,
+    here,
+    job,
+    kill_standing,
+    stand_still_when,
+    standing,
+    worker,
+)
 
 
 @pytest.fixture(scope="module")
@@ -139,25 +148,21 @@ def test_tokens_are_counted(dataset: str, tmp_path: Path) -> None:
     assert run.outcome.summary["heldout_rows"] == 16
 
 
-@pytest.mark.slow
-def test_a_budget_is_kept(dataset: str, tmp_path: Path) -> None:
-    busy = min(5.0, os.getloadavg()[0] / len(os.sched_getaffinity(0)))
-    seconds = math.ceil(12 * max(1.0, busy))  # to start takes longer where others compute
-    settings = config(
-        steps=None, max_time=f"{seconds}s", schedule="wsd", global_batch=8, heldout_rows=16
-    )
-    began = time.monotonic()
-    (process,), log = worker(job(settings, dataset, tmp_path / "run", threads=1))
-    queued = 0.0  # seconds in which the training was ready to run and others had the cores
-    while process.poll() is None:
-        queued = _queued(process.pid) or queued
-        time.sleep(0.05)
-    took = time.monotonic() - began
-    assert process.returncode == 0, log.read_text()
+def test_a_budget_is_kept(dataset: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By a clock that only steps move: a tenth of a second each, after five to start."""
+    now, step = [5.0], TorchEngine.step
+
+    def slow_step(self: TorchEngine, *arguments: Any) -> Any:
+        now[0] += 0.1
+        return step(self, *arguments)
+
+    monkeypatch.setattr(TorchEngine, "step", slow_step)
+    monkeypatch.setattr(schedules, "process_clock", lambda: lambda: now[0])
+    settings = config(steps=None, max_time="20s", schedule="wsd", global_batch=8, heldout_rows=16)
+    here(settings, dataset, tmp_path / "run")
     found = lines(tmp_path / "run" / "metrics.jsonl")
-    assert took - queued < 2 * seconds
-    assert took > seconds / 2  # of which a plan keeps more in reserve where others compute
-    assert found[-1]["step"] > 10
+    assert 20 / 2 < now[0] < 20 - FINISHING, "the rest is for the last evaluation and for saving"
+    assert found[-1]["step"] == round((now[0] - 5.0) / 0.1)
     assert found[-1]["learning_rate"] < 0.2 * max(line["learning_rate"] for line in found)
     assert found[0]["learning_rate"] < 0.1 * max(
         line["learning_rate"] for line in found
@@ -170,11 +175,17 @@ def test_a_budget_is_kept(dataset: str, tmp_path: Path) -> None:
     assert state["budget"][1] == state["step"] == found[-1]["step"]
 
 
-def _queued(pid: int) -> float:
-    """Seconds that a process has waited for a core (sched-stats.rst in Linux's documentation)."""
-    with suppress(OSError, IndexError):
-        return int(Path(f"/proc/{pid}/schedstat").read_text().split()[1]) / 1e9
-    return 0.0
+def steady_clock() -> None:
+    """In a rank, before it trains: each look at the clock is a tenth of a second after the last."""
+    looks = itertools.count(50)
+    schedules.process_clock = lambda: lambda: next(looks) / 10
+
+
+def until_fixed() -> None:
+    """In a rank of `steady_clock`: it stands still when a checkpoint has the number of steps."""
+    steady_clock()
+    number, run = itertools.count(1), Path(os.environ[STANDS]).parent / "run"
+    stand_still_when(lambda: next(number) > 25 and _fixed(run))
 
 
 @pytest.mark.slow
@@ -182,17 +193,13 @@ def test_a_budget_that_was_killed_repeats_its_steps(dataset: str, tmp_path: Path
     """On two ranks: the steps after the checkpoint are made again, to the last digit, up to the
     number that was fixed before.
     """
-    settings = config(steps=None, max_time="12s", global_batch=4, heldout_rows=8, log_every=1)
+    settings = config(steps=None, max_time="18s", global_batch=4, heldout_rows=8, log_every=1)
     work = job(settings, dataset, tmp_path / "run", checkpoint_every=10)
     metrics = tmp_path / "run" / "metrics.jsonl"
-    processes, log = worker(work, 2)
-    while not _fixed(tmp_path / "run") or len(lines(metrics)) < 25:
-        assert processes[0].poll() is None, log.read_text()
-        time.sleep(0.05)
-    for process in processes:
-        warm.kill(process)
+    processes, log = worker(work, 2, **standing(f"{__name__}:until_fixed", tmp_path))
+    kill_standing(processes, tmp_path)
     before, last = lines(metrics), _fixed(tmp_path / "run")
-    processes, log = worker(work, 2)
+    processes, log = worker(work, 2, **{warm.PREPARE: f"{__name__}:steady_clock"})
     assert [process.wait(120) for process in processes] == [0, 0], log.read_text()
     after = lines(metrics)
     assert "resuming from" in log.read_text()

@@ -6,13 +6,11 @@ from __future__ import annotations
 
 import json
 import math
-import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from torch._dynamo.utils import counters
 
 from cloze.core.artifacts import artifact, checkpoint_files
 from cloze.core.errors import ClozeError, DataError, UsageError
@@ -348,49 +346,3 @@ def test_a_disk_that_fills_up_leaves_the_older_checkpoint(
         here(config(steps=6), dataset, tmp_path / "run", checkpoint_every=2)
     assert [path.name for path in (tmp_path / "run" / "checkpoints").iterdir()] == ["step-00000002"]
     checkpoint_files.verify(str(tmp_path / "run" / "checkpoints" / "step-00000002"))
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile needs a compiler")
-@pytest.mark.parametrize(
-    ("family", "packed"),
-    [
-        ({}, False),
-        pytest.param(
-            {}, True, marks=pytest.mark.soak
-        ),  # test_compiling.py has their graphs, untranslated
-        pytest.param(
-            {"family": "longformer", "attention_window": 8}, False, marks=pytest.mark.soak
-        ),
-        pytest.param({"family": "longformer", "attention_window": 4}, True, marks=pytest.mark.soak),
-        pytest.param({"family": "gpt2"}, True, marks=pytest.mark.soak),
-    ],
-    ids=str,
-)
-def test_compiling_changes_no_figure_that_matters(
-    dataset: str, tmp_path: Path, family: dict[str, Any], packed: bool
-) -> None:
-    if packed:
-        dataset = packed_dataset(tmp_path)
-    # without dropout: the compiled model draws its masks in another order
-    shape = {**family, "num_hidden_layers": 1, "hidden_dropout": 0.0, "attention_dropout": 0.0}
-    settings = config(steps=3, evaluate_every=3, global_batch=10, model=shape)
-    plain = here(settings, dataset, tmp_path / "plain", micro_batch=5)
-    torch._dynamo.reset()
-    counters.clear()
-    compiled = here(settings, dataset, tmp_path / "compiled", micro_batch=5, compile=True)
-    assert counters["stats"]["unique_graphs"] == counters["frames"]["total"] == 1, (
-        "a step is compiled in parts, or again"
-    )
-    for ours, theirs in zip(
-        lines(tmp_path / "compiled" / "metrics.jsonl"),
-        lines(tmp_path / "plain" / "metrics.jsonl"),
-        strict=True,
-    ):
-        for name in ("loss", "grad_norm", "tokens"):
-            assert ours[name] == pytest.approx(theirs[name], rel=1e-4)
-    assert plain.outcome is not None
-    assert compiled.outcome is not None
-    assert compiled.outcome.summary["heldout_loss"] == pytest.approx(
-        plain.outcome.summary["heldout_loss"], abs=1e-3
-    )

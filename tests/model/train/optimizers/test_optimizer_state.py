@@ -17,6 +17,7 @@ from cloze.model.train.evaluate import scoring
 from cloze.model.train.optimizers import OPTIMIZERS
 from tests.model.datasets import lines, write_dataset
 from tests.model.train.ranks import STAGES, config, digests, here, job, run_all
+from tests.slices import few
 
 pytestmark = pytest.mark.slow
 STEPS, STOP = 5, 3
@@ -46,10 +47,7 @@ class Runs:
 
 @pytest.fixture(
     scope="module",
-    params=[
-        pytest.param(name, marks=pytest.mark.soak if name == "stable-adamw" else ())
-        for name in NAMES
-    ],
+    params=few(NAMES, "muon"),
 )
 def runs(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Runs:
     """Straight on one and on two ranks, stopped and resumed on two, and from each to the other."""

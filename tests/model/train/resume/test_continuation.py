@@ -5,24 +5,33 @@ phases to branch from.
 from __future__ import annotations
 
 import json
+import os
 import shutil
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from cloze.core.artifacts import artifact
+from cloze.core.artifacts.checkpoints import COMPLETE
 from cloze.core.errors import DataError, UsageError
 from cloze.core.stages.execute import BuildResult, execute
 from cloze.core.stages.execution import Execution
 from cloze.model import checkpoint
 from cloze.model.train import optimizers
-from cloze.model.train.config import PretrainConfig
 from cloze.model.train.stage import STAGE
-from tests import warm
 from tests.model.datasets import lines, strip_timing, write_dataset
-from tests.model.train.ranks import config, digests, here, job, worker
+from tests.model.train.ranks import (
+    STANDS,
+    config,
+    digests,
+    here,
+    job,
+    kill_standing,
+    stand_still_when,
+    standing,
+    worker,
+)
 
 WHOLE = ("model.safetensors", "training/optimizer.safetensors", "config.json")
 
@@ -120,10 +129,16 @@ def test_a_phase_may_have_another_dropout(data: Path, trunk: Path, tmp_path: Pat
     assert (saved.hidden_dropout, saved.attention_dropout) == (0.3, 0.1)
 
 
+def with_two_checkpoints() -> None:
+    """In a rank: it stands still when there are so many."""
+    run = Path(os.environ[STANDS]).parent / "killed"
+    stand_still_when(lambda: len(list(run.glob(f"checkpoints/step-*/{COMPLETE}"))) == 2)
+
+
 def test_killed_in_its_middle_a_phase_on_longer_rows_goes_on(
     data: Path, trunk: Path, tmp_path: Path
 ) -> None:
-    settings, begin = config(steps=60, global_batch=6, log_every=1), {"continue": str(trunk)}
+    settings, begin = config(steps=20, global_batch=6, log_every=1), {"continue": str(trunk)}
     here(settings, str(data / "long"), tmp_path / "straight", more=begin)
     killed = job(
         settings,
@@ -134,27 +149,20 @@ def test_killed_in_its_middle_a_phase_on_longer_rows_goes_on(
         checkpoint_every=4,
         device="cpu",
     )
-    (process,), log = worker(killed)
-    deadline = time.monotonic() + 120
-    while (
-        len(list((tmp_path / "killed").glob("checkpoints/step-*"))) < 2
-        and time.monotonic() < deadline
-    ):
-        assert process.poll() is None, log.read_text()
-        time.sleep(0.005)
-    warm.kill(process)
+    processes, _ = worker(killed, **standing(f"{__name__}:with_two_checkpoints", tmp_path))
+    kill_standing(processes, tmp_path)
     resumed = here(settings, str(data / "long"), tmp_path / "killed", more=begin)
     assert "resuming from checkpoints/step-000000" in resumed.said("note")
     assert last(tmp_path / "killed") == last(tmp_path / "straight")
     assert logged(tmp_path / "killed") == logged(tmp_path / "straight")
-    assert [line["step"] for line in logged(tmp_path / "killed")] == list(range(11, 71))
-    found = state(tmp_path / "killed", 70)
+    assert [line["step"] for line in logged(tmp_path / "killed")] == list(range(11, 31))
+    found = state(tmp_path / "killed", 30)
     assert (
         found["samples"],
         found["run"]["start_position"]["sample"],
         found["run"]["start_position"]["step"],
     ) == (
-        360,
+        120,
         0,
         10,
     )
@@ -248,96 +256,6 @@ def test_a_branch_begins_its_own_log_window(data: Path, trunk: Path, tmp_path: P
         )
     assert runs[0] == runs[1]
     assert runs[0][2]["step"] > 4
-
-
-def test_milestones_in_words(data: Path, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="needs one dataset that knows its words"):
-        pretrain(data / "short", tmp_path / "none", steps=2, milestone_words=(10,))
-    pretrain(data / "short", tmp_path / "plain", steps=6)
-    tokens = [line["tokens"] for line in logged(tmp_path / "plain")]
-    shutil.copytree(data / "short", tmp_path / "counted")
-    manifest = tmp_path / "counted" / "manifest.json"
-    content = json.loads(manifest.read_text())
-    content["summary"]["words_per_token"] = 0.5
-    manifest.write_text(json.dumps(content))
-    words = (tokens[1] // 2, tokens[3] // 2 - 1, 10**9)
-    settings = {"milestone_words": words, "keep_for_merge": 1, "steps": 6}
-    execution = {"keep_checkpoints": 1}
-    run = pretrain(tmp_path / "counted", tmp_path / "run", execution=execution, **settings)
-    assert kept(tmp_path / "run") == [2, 4, 6]
-    assert run.manifest.summary["milestone_words"] == {
-        str(words[0]): "checkpoints/step-00000002",
-        str(words[1]): "checkpoints/step-00000004",
-    }
-    assert logged(tmp_path / "run") == logged(tmp_path / "plain")
-    more = {"continue": str(tmp_path / "run")}
-    settings = {"milestone_words": (*words, tokens[5]), "keep_for_merge": 1, "steps": 20}
-    phase = pretrain(tmp_path / "counted", tmp_path / "phase", more, **settings)
-    assert list(phase.manifest.summary["milestone_words"]) == [str(tokens[5])]
-
-
-def test_milestones_are_saved_between_other_checkpoints_and_survive_them(
-    data: Path, tmp_path: Path
-) -> None:
-    settings = config(steps=11, milestones=(3, 5, 10))
-    here(
-        settings,
-        str(data / "short"),
-        tmp_path / "run",
-        stop_at=10,
-        checkpoint_every=4,
-        keep_checkpoints=1,
-    )
-    assert kept(tmp_path / "run") == [3, 5, 10]
-    run = here(
-        settings, str(data / "short"), tmp_path / "run", checkpoint_every=4, keep_checkpoints=1
-    )
-    assert kept(tmp_path / "run") == [3, 5, 10, 11]
-    assert run.outcome is not None
-    assert list(run.outcome.summary["milestones"]) == ["3", "5", "10"]
-
-
-def test_the_last_tenths_of_a_training_stay_for_merging(
-    data: Path, trunk: Path, tmp_path: Path
-) -> None:
-    """Of steps and of tokens, of a phase under a longer schedule, and through a stop between them;
-    `cloze merge` takes three by default.
-    """
-    assert PretrainConfig().keep_for_merge == 3
-    settings = config(steps=20, schedule_steps=40, keep_for_merge=3)
-    begin = {"continue": str(trunk)}
-    here(
-        settings,
-        str(data / "short"),
-        tmp_path / "run",
-        more=begin,
-        stop_at=27,
-        checkpoint_every=1,
-        keep_checkpoints=1,
-    )
-    assert kept(tmp_path / "run") == [26, 27]
-    run = here(
-        settings,
-        str(data / "short"),
-        tmp_path / "run",
-        more=begin,
-        checkpoint_every=1,
-        keep_checkpoints=1,
-    )
-    assert kept(tmp_path / "run") == [26, 28, 30]
-    assert run.outcome is not None
-    assert run.outcome.summary["milestones"] == {}  # nobody asked for them
-    settings = config(steps=None, tokens=2500, keep_for_merge=2, log_every=1)
-    here(settings, str(data / "short"), tmp_path / "tokens", stop_at=5)
-    here(settings, str(data / "short"), tmp_path / "tokens")
-    tokens = {line["step"]: line["tokens"] for line in lines(tmp_path / "tokens" / "metrics.jsonl")}
-    nearly, whole = kept(tmp_path / "tokens")
-    assert tokens[nearly - 1] < 2250 <= tokens[nearly] < tokens[whole]
-    assert whole == max(tokens)
-
-
-def kept(run: Path) -> list[int]:
-    return sorted(int(path.name.removeprefix("step-")) for path in (run / "checkpoints").iterdir())
 
 
 def test_what_cannot_go_on_is_one_sentence(

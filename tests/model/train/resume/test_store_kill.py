@@ -18,6 +18,7 @@ from tests.model.datasets import write_dataset
 from tests.model.train.ranks import digests, here
 from tests.model.train.resume.test_object_store import SETTINGS, kept, train
 from tests.object_store import Answer, Store, no_fault
+from tests.slices import few
 
 SCRIPT = (
     "from tests.model.train.resume.test_object_store import train\n"
@@ -27,15 +28,21 @@ SCRIPT = (
 )
 
 
+MOMENTS = {
+    "one-request": (5 << 20, "put", "step-00000004/model.safetensors"),
+    "a-part": (1 << 10, "part", "step-00000004/model.safetensors"),
+    "the-next": (1 << 10, "multipart", "step-00000004/training/optimizer.safetensors"),
+    "all-but-complete": (5 << 20, "put", "step-00000004/checkpoint.json"),
+    "the-last-step": (5 << 20, "put", "step-00000005/training/state.json"),
+}
+
+
 @pytest.mark.parametrize(
     ("put_bytes", "kind", "name"),
-    [
-        (5 << 20, "put", "step-00000004/model.safetensors"),  # before its only request
-        (1 << 10, "part", "step-00000004/model.safetensors"),  # amid a multipart upload
-        (1 << 10, "multipart", "step-00000004/training/optimizer.safetensors"),
-        (5 << 20, "put", "step-00000004/checkpoint.json"),  # all but complete
-        (5 << 20, "put", "step-00000005/training/state.json"),
-    ],
+    few(
+        [pytest.param(*moment, id=name) for name, moment in MOMENTS.items()],
+        "a-part",
+    ),
 )
 def test_a_killed_training_goes_on_to_the_same_weights(
     store: Store, tmp_path: Path, put_bytes: int, kind: str, name: str
@@ -64,6 +71,7 @@ def test_a_killed_training_goes_on_to_the_same_weights(
         assert found == expected[file]
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("name", ["training/optimizer.safetensors", "checkpoint.json"])
 def test_the_killed_command_goes_on_to_the_same_weights(
     store: Store, tmp_path: Path, name: str
