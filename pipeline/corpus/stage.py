@@ -282,7 +282,7 @@ def _write_shards(
     ranges = [(first, min(first + group, shards)) for first in range(0, shards, group)]
     units = [(f"{first:05d}-{end:05d}", number) for number, (first, end) in enumerate(ranges)]
     weights = [float(end - first) for first, end in ranges]
-    results = fan_out(build, "write", units, write, unit_name="shards", weights=weights)
+    results = fan_out(build, "shards", units, write, unit_name="shards", weights=weights)
     if config.keep_dropped:
         build.counters["dropped_texts/rows"] += sum(result["dropped"] for result in results)
     return [shard for result in results for shard in result["shards"]]

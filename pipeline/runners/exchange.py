@@ -70,10 +70,8 @@ class Exchange:
 
     def write(self, run: int, blocks: Iterable[tuple[pa.Table, I64]]) -> int:
         """Write a run from blocks of rows and the place of each row; return its bytes."""
-        parent = storage.filesystem(self.directory)[1] if storage.is_local(self.directory) else None
-        storage.make_dirs(self.directory)
         offsets = np.zeros(self.destinations + 1, np.int64)
-        with tempfile.TemporaryDirectory(prefix="_sort-", dir=parent) as spills:
+        with tempfile.TemporaryDirectory(prefix="cloze-sort-") as spills:
             pieces = list(_sorted_pieces(blocks, spills))
             edges = [
                 np.searchsorted(places // self.group, np.arange(self.destinations + 1))

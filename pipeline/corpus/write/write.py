@@ -1,7 +1,7 @@
 """Last two steps of the corpus stage: sort the documents by shard, and write the shards.
 
     sort     a unit's documents, as its plan says (`plans.py`) -> a run of an exchange
-    write    consecutive shards <- their documents in all runs
+    shards   consecutive shards <- their documents in all runs
 
 With `keep_dropped`, the dropped texts take the same way in an exchange of their own, to a second
 file per shard. A duplicate's row names the kept document, which another unit may have: that unit

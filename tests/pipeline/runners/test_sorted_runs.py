@@ -134,7 +134,6 @@ def test_workers_connect_many_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert rows.tolist() == [1, 2, 3, 4, 4, 4, 4, 4, 4]
     assert len(list((tmp_path / "runs").glob("extents-*"))) == 5
     assert read(exchange, 2, 7) == [expected(runs, range(at, at + 1)) for at in range(2, 7)]
-    assert not list((tmp_path / "runs").glob("_sort-*"))
 
 
 def test_a_killed_worker_leaves_no_run(tmp_path: Path) -> None:
