@@ -161,6 +161,29 @@ def test_a_store_is_asked_once_for_each_range(store: Store) -> None:
     assert totals["read"] <= 1.01 * sum(sizes)
 
 
+def test_a_busy_store_is_asked_again(store: Store) -> None:
+    """Every first request for a range is refused; no row is lost or doubled."""
+    rows: list[Row] = [(place, str(place)) for place in range(6) for _ in range(3)]
+    exchange = Exchange(directory=store.path("runs"), runs=3, places=6, group=3)
+    for number in range(3):
+        exchange.write(number, blocks_of(rows, 4))
+    exchange.connect_block(0)
+    refused: set[str] = set()
+
+    def busy(kind: str, key: str, _: int) -> tuple[int, str] | None:
+        if kind != "get" or key in refused:
+            return None
+        refused.add(key)
+        return 503, "SlowDown"
+
+    store.server.fault = busy
+    assert read(exchange, 0, 2) == [
+        expected([rows] * 3, range(3)),
+        expected([rows] * 3, range(3, 6)),
+    ]
+    assert len(refused) == 3 + 1  # runs and extents
+
+
 TERABYTE = 10**12
 
 
