@@ -185,12 +185,13 @@ def plan_on(directory: Path, runner: str, paths: list[str], documents: list[int]
 def plan_request(directory: Path, parts: int) -> CorpusPlanRequest:
     return CorpusPlanRequest(
         shard_bytes=4 << 20,
-        plan_file=str(directory / "plan.arrow"),
-        duplicates_file=None,
+        directory=str(directory / "plans"),
+        keep_dropped=False,
         minhash=DEFAULT,
         exact=True,
         threshold=0.6,
         examples=6,
+        parts=[f"part-{number}" for number in range(parts)],
         kinds=["books"] * parts,
     )
 

@@ -184,8 +184,8 @@ class CorpusConfig(_Options):
     __hash__ = _Options.__hash__
 
 
-# Cost estimate. The stage reads every source once, writes the text twice (intermediate files,
-# shards) and keeps signatures in memory.
+# Cost estimate. The stage reads every source once, writes the text three times (intermediate files,
+# runs, shards) and keeps signatures in memory.
 
 START = 4.0  # seconds to start workers and to hash
 SPEED = 5e5  # bytes of clean text per second and worker; prose is much faster, docstrings slower
@@ -230,7 +230,7 @@ def ahead(
         speed=SPEED,
         startup_seconds=START,
         parallelism=width,
-        disk_bytes=int(2.2 * text),
+        disk_bytes=int(3.2 * text),
         memory_bytes=int((width + 1) * PROCESS_BYTES + compared * REFERENCE),
         expected_metadata={"bytes": text, "documents": text / DOCUMENT, "rough": rough},
         note=_compared(execution, documents),

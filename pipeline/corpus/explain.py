@@ -24,7 +24,7 @@ from cloze.pipeline.corpus.duplicates.plan import REASONS, find_duplicates
 from cloze.pipeline.corpus.duplicates.repeated_ids import are_records
 from cloze.pipeline.corpus.duplicates.search import SignatureColumns
 from cloze.pipeline.corpus.read.detect_language import with_detected_language
-from cloze.pipeline.corpus.read.intermediate import PART, read_selected
+from cloze.pipeline.corpus.read.intermediate import documents_at
 from cloze.pipeline.corpus.read.read_and_clean import ReadSliceGroup, is_heldout, read_documents
 from cloze.pipeline.corpus.read.sources import PlannedSlice, group_slices, plan_reading
 from cloze.pipeline.corpus.readers.base import ReadCounters, counted
@@ -345,8 +345,8 @@ def _find_duplicates(
     number = int(np.flatnonzero(same_key & (columns.load("exact_high") == np.uint64(exact)))[0])
 
     def describe(numbers: list[int], reasons: list[str]) -> Iterator[Duplicate]:
-        table = read_selected(part_paths, PART, *columns.where(np.array(numbers, dtype=np.int64)))
-        for row, reason in zip(table.to_pylist(), reasons, strict=True):
+        positions = columns.where(np.array(numbers, dtype=np.int64))
+        for row, reason in zip(documents_at(part_paths, *positions), reasons, strict=True):
             other = join_sentences(row["sentences"], row["paragraphs"])
             similarity = round(signatures.jaccard(text, other, config.dedup_ngram), 3)
             yield Duplicate(row["id"], row["title"], reason, similarity, len(other))

@@ -15,6 +15,7 @@ from cloze.pipeline.corpus.config import COSTS, CorpusConfig, uses_distributed_s
 from cloze.pipeline.corpus.read.sources import SliceGroup, group_slices, plan_reading
 from cloze.pipeline.corpus.readers.base import counted
 from cloze.pipeline.corpus.steps.chain import prepare_steps
+from cloze.pipeline.runners.sizes import destination_count
 
 if TYPE_CHECKING:
     from cloze.pipeline.corpus.duplicates.plan import CorpusPlan
@@ -158,9 +159,8 @@ def run(config: CorpusConfig, build: BuildContext) -> StageResult:
     check_readable(config, results)
     part_paths = tuple(storage.join(_parts(build), group.part) for group in groups)
     document_counts = [result["documents"] for result in results]
-    sizes = [result["bytes"] for result in results]
     corpus_plan, shard_statistics = _write(
-        config, build, part_paths, document_counts, sizes, [group.kind for group in groups]
+        config, build, part_paths, document_counts, [group.kind for group in groups]
     )
 
     for reason, count in corpus_plan.dropped.items():
@@ -222,38 +222,28 @@ def _write(
     build: BuildContext,
     parts: tuple[str, ...],
     documents: list[int],
-    sizes: list[int],
     kinds: list[str],
 ) -> tuple[CorpusPlan, list[dict[str, Any]]]:
     """Find duplicates and write the shards. Return the plan and the statistics of each shard.
 
     Args:
         parts: paths of the intermediate files without endings.
-        documents, sizes, kinds: number, bytes of text and kind of source per intermediate file.
+        documents, kinds: number of documents and kind of source per intermediate file.
     """
     from cloze.pipeline.corpus.duplicates.plan import CorpusPlanRequest, plan
-    from cloze.pipeline.corpus.write.write import (
-        WriteDropped,
-        WriteShards,
-        index_dropped,
-        shard_ranges,
-    )
-    from cloze.pipeline.runners.fan_out import fan_out
 
-    plan_file, duplicates, index = (
-        storage.join(build.scratch, f"{name}.arrow")
-        for name in ("plan", "duplicates", "dropped-index")
-    )
+    plans = storage.join(build.scratch, "plans")
     references = [f"{path}.refs.arrow" for path in parts]
     request = CorpusPlanRequest(
         shard_bytes=config.shard_bytes,
-        plan_file=plan_file,
-        duplicates_file=duplicates if config.keep_dropped else None,
+        directory=plans,
+        keep_dropped=config.keep_dropped,
         minhash=config.minhash(),
         exact=config.dedup != "none",
         threshold=config.dedup_similarity,
         examples=PAIRS,
         mix=config if config.mixes else None,
+        parts=parts,
         kinds=kinds,
     )
     if uses_distributed_shuffle(build.execution, sum(documents)):
@@ -266,37 +256,42 @@ def _write(
             request,
             lambda done: build.report.progress(done, len(parts), "parts", {"step": "plan"}),
         )
-    is_remote = not storage.is_local(build.path)
-    # workers of one machine share copies; those of several read what each needs
-    stamp = build.fingerprint if is_remote and build.execution.runner == "local" else ""
-    ranges = shard_ranges(corpus_plan.shards, sizes, ranged=is_remote and not stamp)
-    units = [(f"{first:05d}-{end:05d}", {"first": first, "end": end}) for first, end in ranges]
-    weights = [float(end - first) for first, end in ranges]
-    write = WriteShards(
-        parts=parts,
-        plan=plan_file,
-        directory=build.path,
-        shards=corpus_plan.shards,
-        documents=corpus_plan.documents,
-        stamp=stamp,
+    return corpus_plan, _write_shards(config, build, plans, corpus_plan)
+
+
+def _write_shards(
+    config: CorpusConfig, build: BuildContext, plans: str, corpus_plan: CorpusPlan
+) -> list[dict[str, Any]]:
+    """Sort the documents by shard and write the shards; return the statistics of each."""
+    from cloze.pipeline.corpus.write.write import SortDocuments, WriteShards
+    from cloze.pipeline.runners.exchange import Exchange
+    from cloze.pipeline.runners.fan_out import fan_out
+
+    shards, count = corpus_plan.shards, corpus_plan.units
+    group = -(-shards // min(shards, destination_count(corpus_plan.bytes, count)))
+    documents, dropped = (
+        Exchange(
+            directory=storage.join(build.scratch, name), runs=count, places=shards, group=group
+        )
+        for name in ("documents", "dropped")
     )
-    results = fan_out(build, "write", units, write, unit_name="shards", weights=weights)
-    shard_statistics = [shard for result in results for shard in result["shards"]]
+    rejects = dropped if config.keep_dropped else None
+    sort = SortDocuments(plans=plans, documents=documents, dropped=rejects)
+    runs = [(f"{number:05d}-of-{count:05d}", number) for number in range(count)]
+    fan_out(build, "sort", runs, sort, unit_name="runs")
+    for name, exchange in (("documents", documents), ("dropped", rejects)):
+        if exchange is not None:
+            exchange.connect(build, f"connect-{name}")
+    write = WriteShards(
+        runs=documents, dropped=rejects, directory=build.path, documents=corpus_plan.documents
+    )
+    ranges = [(first, min(first + group, shards)) for first in range(0, shards, group)]
+    units = [(f"{first:05d}-{end:05d}", number) for number, (first, end) in enumerate(ranges)]
+    weights = [float(end - first) for first, end in ranges]
+    results = fan_out(build, "shards", units, write, unit_name="shards", weights=weights)
     if config.keep_dropped:
-        index_dropped(parts, corpus_plan.shards, index)
-        rejects = WriteDropped(
-            parts=parts,
-            index=index,
-            duplicates=duplicates,
-            directory=build.path,
-            shards=corpus_plan.shards,
-            stamp=stamp,
-        )
-        dropped_results = fan_out(
-            build, "dropped", units, rejects, unit_name="shards", weights=weights
-        )
-        build.counters["dropped_texts/rows"] += sum(result["rows"] for result in dropped_results)
-    return corpus_plan, shard_statistics
+        build.counters["dropped_texts/rows"] += sum(result["dropped"] for result in results)
+    return [shard for result in results for shard in result["shards"]]
 
 
 def _summary(build: BuildContext, card: dict[str, Any]) -> dict[str, Any]:

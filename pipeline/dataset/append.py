@@ -23,7 +23,7 @@ from cloze.core.errors import DataError, UsageError
 from cloze.core.humanize import an
 from cloze.core.random_keys import U64
 from cloze.pipeline.dataset import schema
-from cloze.pipeline.dataset.merge import bucket_borders
+from cloze.pipeline.dataset.ranges import bucket_borders
 
 DOCUMENTS = "documents"  # prefix of the files' names
 BATCH_KEYS = 1 << 20  # approximate keys per record batch

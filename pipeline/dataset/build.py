@@ -1,14 +1,15 @@
 """The two Beam steps of stage "dataset".
 
-Each step runs one unit per file that it writes or reads:
+An exchange (`pipeline/runners/exchange.py`) of each split lies between them:
 
-    rows      corpus shard -> sorted intermediate files (`rows.py`)
-    shards    range of shuffle keys -> shard with masks (`merge.py`, `shards.py`)
+    rows      corpus shards -> a run of rows sorted by shuffle key (`rows.py`)
+    shards    range of shuffle keys -> shard with masks (`ranges.py`, `shards.py`)
 """
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pkgutil import resolve_name
 from typing import Any
@@ -20,12 +21,19 @@ from cloze.core import storage
 from cloze.core.arrow import read_arrow
 from cloze.core.artifacts.artifact import HELDOUT, SPLITS, TRAIN, shard_name
 from cloze.core.errors import DataError
+from cloze.core.ragged import I64
+from cloze.core.random_keys import U64
 from cloze.core.stages.stage import BuildContext, StageResult
 from cloze.pipeline.corpus.write.shards import CorpusShards, in_split, read_shard, texts
 from cloze.pipeline.dataset import append
 from cloze.pipeline.dataset.append import BaseDataset
 from cloze.pipeline.dataset.config import DatasetConfig, ExampleConfig, check_disk_space
-from cloze.pipeline.dataset.masking.candidates import UNIGRAMS, TokenProperties, write_unigrams
+from cloze.pipeline.dataset.masking.candidates import (
+    DRAWING_BIT,
+    UNIGRAMS,
+    TokenProperties,
+    write_unigrams,
+)
 from cloze.pipeline.dataset.masking.draw import text_lengths
 from cloze.pipeline.dataset.masking.salient import (
     SALIENT_RULE,
@@ -33,22 +41,22 @@ from cloze.pipeline.dataset.masking.salient import (
     spans_by_sentence,
     spans_file_name,
 )
-from cloze.pipeline.dataset.merge import bin_borders, bucket_count, count_tokens, write_part
 from cloze.pipeline.dataset.pairings.registry import PAIRINGS
 from cloze.pipeline.dataset.pairings.segments import Segments, TokenizedDocuments, tokenize
-from cloze.pipeline.dataset.rows import RowBlock, assemble, part_path, part_schema
+from cloze.pipeline.dataset.ranges import bin_borders, bucket_count, row_places
+from cloze.pipeline.dataset.rows import RowBlock, assemble
 from cloze.pipeline.dataset.schema import DatasetInfo, id_dtype
 from cloze.pipeline.dataset.shards import WriteDatasetShard, plan_units
 from cloze.pipeline.dataset.summary import CAPPED, TRUNCATED, new_counts, summarize
+from cloze.pipeline.runners.exchange import Exchange
 from cloze.pipeline.runners.fan_out import fan_out
+from cloze.pipeline.runners.sizes import group_by_size, run_bytes
 from cloze.pipeline.tokenizer import load
 from cloze.pipeline.tokenizer.loading import shared_tokenizer
 from cloze.pipeline.tokenizer.tokenizer import Tokenizer
 
 MOST_SHARDS = 99_999
-# in a store: text of an intermediate file, and number of files if the text suffices for it
-PART_BYTES, LEAST_PARTS = 64 << 20, 32
-COPIED_BYTES = 1 << 30  # up to which a machine fetches the intermediate files whole, once
+LEAST_RUN_BYTES = 1 << 20  # of text; tokenizing it takes longer than writing the files
 BYTES_PER_TOKEN = 3  # of any language: it only has to be about right
 HELDOUT_SHARE = 32  # training buckets per held-out bucket
 
@@ -67,12 +75,18 @@ def build_dataset(config: DatasetConfig, build: BuildContext, version: int) -> S
     else:
         base.check(info, bin_borders(config.length, config.length_bins))
         base.link_files(build.path)
+    groups = group_by_size(corpus.sizes, run_bytes(sum(corpus.sizes), LEAST_RUN_BYTES))
+    bins = len(bin_borders(config.length, config.length_bins))
+    tokens = sum(corpus.sizes) / BYTES_PER_TOKEN * config.drawings
+    buckets = bucket_count(tokens, config.length, len(groups) * bins, config.shards)
     directory = storage.join(build.scratch, "parts")
-    groups = _part_groups(corpus, is_local=storage.is_local(build.path))
-    tokens = sum(corpus.sizes) / BYTES_PER_TOKEN
-    tokens *= config.drawings
-    buckets = bucket_count(tokens, config.length, len(groups), config.shards)
-    results = _build_rows(config, build, corpus, directory, tokenizer, base, groups, buckets)
+    runs = {
+        split: Exchange(
+            directory=storage.join(directory, split), runs=len(groups), places=count * bins
+        )
+        for split, count in ((TRAIN, buckets), (HELDOUT, -(-buckets // HELDOUT_SHARE)))
+    }
+    results = _build_rows(config, build, corpus, directory, tokenizer, base, groups, runs)
     rows = {split: sum(result[split]["rows"] for result in results) for split in SPLITS}
     if not rows[TRAIN]:
         suffix = f" that {base.path} lacks" if base else ""
@@ -86,16 +100,11 @@ def build_dataset(config: DatasetConfig, build: BuildContext, version: int) -> S
     append.write_documents(keys_file, directory, len(groups), documents)
     unigrams = build.file(UNIGRAMS) if config.random_from == "corpus" else None
     if unigrams is not None and base is None:  # else the counts of the existing dataset
-        salient = config.masking == SALIENT_RULE
-        schema = part_schema(tokenizer.vocab_size, packed=info.packed, salient=salient)
-        paths = [part_path(directory, TRAIN, number) for number in range(len(groups))]
-        counts = count_tokens(paths, schema, tokenizer.vocab_size)
-        write_unigrams(unigrams, counts)
-    part_bytes = sum(result[split]["offsets"][-1] for result in results for split in SPLITS)
+        paths = [_counts_path(directory, number) for number in range(len(groups))]
+        counts = sum(np.frombuffer(storage.read_at_once(path), np.int64) for path in paths)
+        write_unigrams(unigrams, np.asarray(counts))
     write_shard = WriteDatasetShard(
-        directory=directory,
-        stamp=build.fingerprint,
-        ranged=not storage.is_local(directory) and part_bytes > COPIED_BYTES,
+        runs=runs,
         info=info,
         tokenizer=build.file("tokenizer"),
         config=config,
@@ -106,13 +115,16 @@ def build_dataset(config: DatasetConfig, build: BuildContext, version: int) -> S
         train_shards = min(MOST_SHARDS, max(1, round(rows[TRAIN] / base.rows_a_shard)))
     units: list[tuple[str, dict[str, Any]]] = []
     for split, count in ((TRAIN, train_shards), (HELDOUT, 1)):
-        shard_units = plan_units(split, [result[split] for result in results], count)
+        found = runs[split].connect(build, f"connect-{split}").reshape(-1, bins).T
+        drawn = np.sum([result[split]["drawings"] for result in results], axis=0)
+        shard_units = plan_units(split, found, drawn, count)
         for number, unit in enumerate(shard_units):
             name = shard_name(append.prefix(split, generation), number, count)
             units.append((name.removesuffix(".arrow"), {**unit, "path": build.file(name)}))
     weights = [float(sum(key_range["rows"] for key_range in unit["ranges"])) for _, unit in units]
     id_bytes = id_dtype(tokenizer.vocab_size).itemsize
-    check_disk_space(build.path, [unit["path"] for _, unit in units], directory, config, id_bytes)
+    row_bytes = sum(result[split]["bytes"] for result in results for split in SPLITS)
+    check_disk_space(build.path, [unit["path"] for _, unit in units], row_bytes, config, id_bytes)
     written = fan_out(build, "shards", units, write_shard, unit_name="rows", weights=weights)
     new = new_counts(info, rows, written[:train_shards], documents, build.counters)
     known = sum(result["known"] for result in results)
@@ -145,34 +157,33 @@ def _build_rows(
     directory: str,
     tokenizer: Tokenizer,
     base: BaseDataset | None,
-    groups: list[list[int]],
-    buckets: int,
+    groups: list[tuple[int, int]],
+    runs: Mapping[str, Exchange],
 ) -> list[dict[str, Any]]:
-    """Write the intermediate files and count their text; return the results of `BuildRows`.
+    """Write the runs and count their text; return the results of `BuildRows`.
 
     Args:
-        groups: for each intermediate file the indices of its corpus shards.
-        buckets: number of buckets of the key space.
+        groups: (first, end) of the corpus shards of each run.
+        runs: exchange of each split.
     """
     build_rows = BuildRows(
         directory=directory,
+        runs=runs,
+        corpus=corpus.path,
+        shards=len(corpus.names),
         tokenizer=build.file("tokenizer"),
         tokenizer_fingerprint=tokenizer.fingerprint,
         config=config,
-        buckets=buckets,
         borders=bin_borders(config.length, config.length_bins),
         known=base.documents if base else (),
         stamp=base.manifest.fingerprint if base else "",
         entities=build.inputs.get("entities"),
     )
     units = [
-        (
-            f"bucketed-{number:05d}",
-            {"number": number, "paths": [corpus.file(corpus.names[index]) for index in group]},
-        )
-        for number, group in enumerate(groups)
+        (f"{number:05d}-of-{len(groups):05d}", {"number": number, "first": first, "end": end})
+        for number, (first, end) in enumerate(groups)
     ]
-    weights = [float(sum(corpus.sizes[index] for index in group)) for group in groups]
+    weights = [float(sum(corpus.sizes[first:end])) for first, end in groups]
     results = fan_out(build, "rows", units, build_rows, unit_name="bytes", weights=weights)
     for result in results:
         for split in SPLITS:
@@ -180,39 +191,27 @@ def _build_rows(
     return results
 
 
-def _part_groups(corpus: CorpusShards, *, is_local: bool) -> list[list[int]]:
-    """Return for each intermediate file the indices of its corpus shards.
-
-    On a disk each shard has a file. In a store every shard of the dataset fetches a range of every
-    file, so they are fewer and larger; there are enough for `LEAST_PARTS` workers.
-    """
-    most = 0 if is_local else min(PART_BYTES, sum(corpus.sizes) // LEAST_PARTS)
-    groups: list[list[int]] = []
-    filled = 0
-    for index, size in enumerate(corpus.sizes):
-        if groups and filled + size <= most:
-            groups[-1].append(index)
-        else:
-            groups.append([index])
-            filled = 0
-        filled += size
-    return groups
+def _counts_path(directory: str, number: int) -> str:
+    """Return the file of the counts of tokens in the training rows of a run, int64 [V]."""
+    return storage.join(directory, f"counts-{number:05d}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BuildRows:
-    """Corpus shards -> a sorted intermediate file per split, and a file of their documents' keys.
+    """Corpus shards -> a run per split, and a file of their documents' keys.
 
-    A unit is {"number": index of the file, "paths": corpus shards}. The result has by split what
-    `write_part` returns and counters of the text, and the numbers of new documents (`documents`)
-    and of omitted ones (`known`).
+    A unit is {"number": of the run, "first", "end": corpus shards}. The result has by split the
+    run's `rows` and `bytes`, its rows by bin and drawing (`drawings`), and counters of the text;
+    and the numbers of new documents (`documents`) and of omitted ones (`known`).
 
     Attributes:
-        directory: directory of the intermediate files.
+        directory: directory of the files of keys.
+        runs: exchange of each split; in a bucket, a place is a length bin.
+        corpus: directory of the corpus.
+        shards: number of its shards.
         tokenizer: directory that `Tokenizer.save` wrote.
         tokenizer_fingerprint: fingerprint of the tokenizer.
         config: pairing, masks and seed.
-        buckets: number of buckets of the training split; the held-out split has fewer.
         borders: maximum row length of each length bin.
         known: files of the keys of documents to omit.
         stamp: fingerprint of the dataset that these files belong to.
@@ -220,50 +219,74 @@ class BuildRows:
     """
 
     directory: str
+    runs: Mapping[str, Exchange]
+    corpus: str
+    shards: int
     tokenizer: str
     tokenizer_fingerprint: str
     config: ExampleConfig
-    buckets: int = 1
     borders: tuple[int, ...] = (1 << 16,)
     known: tuple[str, ...] = ()
     stamp: str = ""
     entities: str | None = None
 
-    def __call__(self, unit: dict[str, Any]) -> dict[str, Any]:
-        new_keys, known, blocks = [], 0, defaultdict(list)
+    def __call__(self, unit: dict[str, int]) -> dict[str, Any]:
+        new_keys: list[U64] = []
+        known, heldout = 0, list[RowBlock]()  # a small share
         counters: defaultdict[str, Counter[str]] = defaultdict(Counter)
-        for path in unit["paths"]:
-            table = read_shard(path)
-            keys = table["key"].to_numpy()
-            is_known = append.known(keys, self.known, self.stamp)
-            if is_known.any():
-                table, known = table.filter(pa.array(~is_known)), known + int(is_known.sum())
-            new_keys.append(keys[~is_known])
-            salient = None
-            if self.entities is not None:
-                salient = read_arrow(storage.join(self.entities, spans_file_name(path)))
-            for split in SPLITS:
-                block, counts = self._rows(table, split, salient)
-                blocks[split].append(block)
-                counters[split].update(counts)
+
+        def training_rows() -> Iterator[RowBlock]:
+            nonlocal known
+            for number in range(unit["first"], unit["end"]):
+                path = storage.join(self.corpus, shard_name("corpus", number, self.shards))
+                table = read_shard(path)
+                keys = table["key"].to_numpy()
+                is_known = append.known(keys, self.known, self.stamp)
+                if is_known.any():
+                    table, known = table.filter(pa.array(~is_known)), known + int(is_known.sum())
+                new_keys.append(keys[~is_known])
+                salient = None
+                if self.entities is not None:
+                    salient = read_arrow(storage.join(self.entities, spans_file_name(path)))
+                blocks = {}
+                for split in SPLITS:
+                    blocks[split], counts = self._rows(table, split, salient)
+                    counters[split].update(counts)
+                heldout.append(blocks[HELDOUT])
+                yield blocks[TRAIN]
+
+        train = self._write(training_rows(), TRAIN, unit["number"])
+        result = {TRAIN: train, HELDOUT: self._write(iter(heldout), HELDOUT, unit["number"])}
         documents = np.concatenate(new_keys)
         append.write_keys(append.keys_path(self.directory, unit["number"]), documents)
-        result = {
-            split: self._write(blocks.pop(split), split, unit["number"])
-            | {"counters": counters[split]}
-            for split in SPLITS
+        return {
+            **{split: result[split] | {"counters": counters[split]} for split in SPLITS},
+            "documents": len(documents),
+            "known": known,
         }
-        return {**result, "documents": len(documents), "known": known}
 
-    def _write(self, blocks: list[RowBlock], split: str, number: int) -> dict[str, Any]:
-        """Write the rows of some corpus shards in ascending order of the shuffle key."""
-        block = blocks[0]
-        if len(blocks) > 1:
-            block = RowBlock.concatenate(blocks)
-            block = block.take(np.argsort(block.rank, kind="stable"))
-        buckets = self.buckets if split == TRAIN else -(-self.buckets // HELDOUT_SHARE)
-        path = part_path(self.directory, split, number)
-        return write_part(path, block, buckets, self.borders, self.config.drawings)
+    def _write(self, blocks: Iterator[RowBlock], split: str, number: int) -> dict[str, Any]:
+        """Write a run of a split, and if masks need it how often each token occurs in it."""
+        bins, drawings, runs = len(self.borders), self.config.drawings, self.runs[split]
+        cells = np.zeros(bins * drawings, np.int64)
+        vocab_size = shared_tokenizer(self.tokenizer, self.tokenizer_fingerprint).vocab_size
+        tokens = np.zeros(vocab_size, np.int64)
+        is_counted = split == TRAIN and self.config.random_from == "corpus"
+
+        def placed() -> Iterator[tuple[pa.Table, I64]]:
+            for block in blocks:
+                places = row_places(block, runs.places // bins, self.borders)
+                drawn = places % bins * drawings + (block.offset >> DRAWING_BIT)
+                np.add(cells, np.bincount(drawn, minlength=cells.size), out=cells)
+                if is_counted:
+                    np.add(tokens, np.bincount(block.ids.values, minlength=vocab_size), out=tokens)
+                yield pa.Table.from_batches([block.to_arrow()]), places
+
+        size = runs.write(number, placed())
+        if is_counted:
+            storage.write_bytes(_counts_path(self.directory, number), tokens.tobytes())
+        drawn = cells.reshape(bins, drawings).tolist()
+        return {"rows": int(cells.sum()), "bytes": size, "drawings": drawn}
 
     def _rows(
         self, table: pa.Table, split: str, salient: pa.Table | None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import math
-import os
 import shutil
 from collections.abc import Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Literal
@@ -194,24 +193,22 @@ def shard_bytes(config: DatasetConfig, tokens: float, id_bytes: int) -> tuple[fl
 
 
 def check_disk_space(
-    path: str, shards: Iterable[str], parts: str, config: DatasetConfig, id_bytes: int
+    path: str, shards: Iterable[str], rows: int, config: DatasetConfig, id_bytes: int
 ) -> None:
     """Check that the disk can hold the shards; object stores are not checked.
 
     Args:
         path: directory of the shards.
         shards: the files to write; those that an earlier attempt wrote need no more space.
-        parts: directory of the intermediate files, which hold all rows once.
+        rows: bytes of all rows before masking.
         config: masks and compression of the shards.
         id_bytes: bytes per token id.
 
     Raises:
         ClozeError: the free space is too small.
     """
-    if not storage.is_local(path) or not storage.is_local(parts):
+    if not storage.is_local(path):
         return
-    directory = storage.filesystem(parts)[1]
-    rows = sum(entry.stat().st_size for entry in os.scandir(directory) if entry.is_file())
     raw_bytes = sum(shard_bytes(config, rows / id_bytes, id_bytes))
     written = sum(storage.stat(shard)["size"] for shard in shards if storage.exists(shard))
     needed = int(raw_bytes * COMPRESSED_SHARE[config.compression]) - written

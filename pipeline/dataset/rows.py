@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from cloze.core import random_keys, storage
+from cloze.core import random_keys
 from cloze.core.errors import UsageError
 from cloze.core.ragged import I64, Ragged, offsets_of, ranges
 from cloze.core.random_keys import U64
@@ -198,8 +198,3 @@ def part_schema(vocab_size: int, *, packed: bool, salient: bool = False) -> pa.S
     fields += [("pair_label", pa.int8()), ("document", pa.uint64()), ("offset", pa.int64())]
     fields += [("boundaries", pa.list_(pa.uint16()))] if packed else []
     return pa.schema([*fields, *([("salient", pa.list_(pa.uint8()))] if salient else [])])
-
-
-def part_path(directory: str, split: str, number: int) -> str:
-    """Return the path of the intermediate file with this number."""
-    return storage.join(directory, f"{split}-{number:05d}.arrow")

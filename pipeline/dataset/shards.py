@@ -1,13 +1,11 @@
 """Second step of the stage: merge rows into shards, and draw their masks.
 
-Between the two steps only counts are exchanged: how many rows of each intermediate file are in
-which bucket of shuffle keys. A unit's output depends only on the corpus and the config, so workers,
-runners and reruns do not change it.
+The driver plans the shards from the number of rows in each bucket of shuffle keys. A unit's output
+depends only on the corpus and the config, so workers, runners and reruns do not change it.
 """
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -16,23 +14,23 @@ import numpy as np
 import pyarrow as pa
 
 from cloze.core.arrow import write_arrow
-from cloze.core.ragged import Ragged
+from cloze.core.ragged import I64, Ragged
 from cloze.pipeline.dataset import schema
 from cloze.pipeline.dataset.config import DatasetConfig
 from cloze.pipeline.dataset.masking import candidates
 from cloze.pipeline.dataset.masking.candidates import DRAWING_BIT, SENTENCES, TokenProperties
 from cloze.pipeline.dataset.masking.draw import Masks, sample_masks
 from cloze.pipeline.dataset.masking.salient import SALIENT_RULE
-from cloze.pipeline.dataset.merge import (
+from cloze.pipeline.dataset.pairings.segments import NO_LABEL
+from cloze.pipeline.dataset.ranges import (
     ShuffleRange,
     bin_borders,
-    mapped_slices,
     merge_range,
     plan_ranges,
     shard_rows,
 )
-from cloze.pipeline.dataset.pairings.segments import NO_LABEL
-from cloze.pipeline.dataset.rows import RowBlock, list_array, part_path, part_schema
+from cloze.pipeline.dataset.rows import RowBlock, list_array, part_schema
+from cloze.pipeline.runners.exchange import Exchange, RunRanges
 from cloze.pipeline.tokenizer.loading import shared_tokenizer
 
 HISTOGRAM_BINS = 16
@@ -48,18 +46,14 @@ class WriteDatasetShard:
     A unit is that of `plan_units` and "path", of the shard.
 
     Attributes:
-        directory: directory of the intermediate files.
-        stamp: fingerprint of the artifact.
-        ranged: the intermediate files are read by range, not copied to this machine.
+        runs: exchange of the rows of each split.
         info: metadata of every shard.
         tokenizer: directory that `Tokenizer.save` wrote.
         config: masks, length bins and compression.
         unigrams: file of token counts, if the masks need them.
     """
 
-    directory: str
-    stamp: str
-    ranged: bool
+    runs: Mapping[str, Exchange]
     info: schema.DatasetInfo
     tokenizer: str
     config: DatasetConfig
@@ -88,26 +82,27 @@ class WriteDatasetShard:
         base_schema = schema.dataset_schema(info, schema.id_dtype(info.vocab_size))
         arrow_schema = base_schema.with_metadata({**base_schema.metadata, **layout.to_metadata()})
         pa.default_memory_pool().release_unused()  # of the first step, if run here
-        paths = [
-            part_path(self.directory, unit["split"], number)
-            for number in range(len(unit["extents"]))
-        ]
-        parts = mapped_slices(paths, unit["extents"], self.stamp, ranged=self.ranged)
         salient = mask_config.rule == SALIENT_RULE
         rows_schema = part_schema(info.vocab_size, packed=info.packed, salient=salient)
         counts = [NO_ROWS]
 
-        def batches() -> Iterator[pa.RecordBatch]:
-            bins, size = itertools.pairwise((0, *self.borders)), layout.batch_rows
-            for key_range, limits in zip(ranges, bins, strict=True):
-                merged = merge_range(parts, rows_schema, unit["first"], key_range, size, limits)
-                for block in merged:
+        def batches(runs: RunRanges) -> Iterator[pa.RecordBatch]:
+            for number, key_range in enumerate(ranges):
+                size, bins = layout.batch_rows, len(self.borders)
+                for block in merge_range(runs, key_range, number, bins, size):
                     rows = block.with_keys(info.seed)
                     masks = sample_masks(rows, mask_config, table, range(info.copies))
                     counts.append(count_rows(block, masks, info.length))
                     yield to_batch(block, masks, info.copies, arrow_schema)
 
-        write_arrow(unit["path"], arrow_schema, batches(), compression)
+        needed = [each for each in ranges if each.rows]
+        buckets = (
+            min((each.first for each in needed), default=0),
+            max((each.end for each in needed), default=0),
+        )
+        first, end = (bucket * len(self.borders) for bucket in buckets)
+        with self.runs[unit["split"]].read(rows_schema, first, end) as runs:
+            write_arrow(unit["path"], arrow_schema, batches(runs), compression)
         return sum_counts(counts)
 
 
@@ -152,42 +147,33 @@ def batch_rows(length: int, copies: int) -> int:
     return int(min(MOST_ROWS, 1 << (rows.bit_length() - 1)))
 
 
-def plan_units(split: str, parts: Sequence[Mapping[str, Any]], shards: int) -> list[dict[str, Any]]:
+def plan_units(split: str, counts: I64, drawn: I64, shards: int) -> list[dict[str, Any]]:
     """Return the units of a split's shards, which are equal to within one row.
 
-    A unit has "ranges", a `ShuffleRange` as a dict per length bin; "drawings", the rows of each
-    drawing in each bin; "first", the first bucket of them all; and "extents", first byte and end of
-    them all in each intermediate file.
+    A unit has "split"; "ranges", a `ShuffleRange` as a dict per length bin; and "drawings", the
+    rows of each drawing in each bin.
 
     Args:
         split: train or heldout.
-        parts: results of `write_part` for all intermediate files.
+        counts: int64 [bins, buckets], rows.
+        drawn: int64 [bins, drawings], rows.
         shards: number of shards.
     """
-    counts = np.sum([part["counts"] for part in parts], axis=0)
     sizes = shard_rows(counts.sum(axis=1).tolist(), shards)
     bins = [plan_ranges(counts[number], sizes[number]) for number in range(len(counts))]
     # A bin's rows are in order of their drawings; the shards take them in turn: [bins, 1, D], and
     # [bins, shards + 1, 1].
-    drawn = np.sum([part["drawings"] for part in parts], axis=0)[:, None]
+    drawn = drawn[:, None]
     bounds = np.pad(np.cumsum(sizes, axis=1), ((0, 0), (1, 0)))[..., None]
     cells = np.diff(np.clip(bounds - (np.cumsum(drawn, axis=2) - drawn), 0, drawn), axis=1)
-    units = []
-    for number, ranges in enumerate(zip(*bins, strict=True)):
-        needed = [shuffle_range for shuffle_range in ranges if shuffle_range.rows]
-        first = min((shuffle_range.first for shuffle_range in needed), default=0)
-        end = max((shuffle_range.end for shuffle_range in needed), default=0)
-        extents = [(part["offsets"][first], part["offsets"][end]) for part in parts]
-        units.append(
-            {
-                "split": split,
-                "ranges": list(map(asdict, ranges)),
-                "drawings": cells[:, number].tolist(),
-                "first": first,
-                "extents": extents,
-            }
-        )
-    return units
+    return [
+        {
+            "split": split,
+            "ranges": list(map(asdict, ranges)),
+            "drawings": cells[:, number].tolist(),
+        }
+        for number, ranges in enumerate(zip(*bins, strict=True))
+    ]
 
 
 def to_batch(block: RowBlock, masks: Masks, copies: int, arrow_schema: pa.Schema) -> pa.RecordBatch:

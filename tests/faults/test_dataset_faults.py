@@ -42,6 +42,12 @@ def whole(inputs: tuple[str, str], tmp_path_factory: pytest.TempPathFactory) -> 
     return make(*inputs, tmp_path_factory.mktemp("whole"), **SETTINGS)
 
 
+@pytest.fixture(autouse=True)
+def a_run_a_shard(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small shards do not share a run."""
+    monkeypatch.setattr(build, "run_bytes", lambda total, least: 0)
+
+
 @contextlib.contextmanager
 def counted(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, list[str]]]:
     """The units that are done, by step, while the context lasts."""
@@ -175,6 +181,7 @@ def test_a_killed_worker_is_told_and_what_it_finished_is_kept(
     )
     slow = tmp_path / "sitecustomize.py"
     slow.write_text(SLOW)
+    path = [str(tmp_path), os.environ.get("PYTHONPATH", "")]
     settings = ["--length", "48", "--drawings", "1", "--mask-copies", "30"]
     settings += ["--seed", "7", "--shards", "4"]
     process = subprocess.Popen(
@@ -193,7 +200,7 @@ def test_a_killed_worker_is_told_and_what_it_finished_is_kept(
         ],
         stderr=subprocess.PIPE,
         text=True,
-        env={**os.environ, "PYTHONPATH": str(tmp_path), "CLOZE_TEST_SLOW": "1"},
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(path), "CLOZE_TEST_SLOW": "1"},
         cwd=Path(__file__).resolve().parents[2],
     )
     deadline = time.monotonic() + 120
@@ -234,6 +241,8 @@ if os.environ.get("CLOZE_TEST_SLOW"):
                 time.sleep(0.3)
                 return process(self, element)
             found._Unit.process = waits
+        if name == "cloze.pipeline.runners.sizes":
+            module.run_bytes = lambda total, least: 0  # a run a shard
         return module
     builtins.__import__ = slow_import
 """

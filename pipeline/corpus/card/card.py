@@ -17,7 +17,7 @@ from cloze.pipeline.corpus.card.statistics import DOCUMENT_BINS, SENTENCE_BINS, 
 from cloze.pipeline.corpus.document import join_sentences
 from cloze.pipeline.corpus.duplicates.signatures import jaccard
 from cloze.pipeline.corpus.provenance import UNKNOWN, Origin, merge_origins
-from cloze.pipeline.corpus.read.intermediate import PART, read_selected
+from cloze.pipeline.corpus.read.intermediate import documents_at
 from cloze.pipeline.corpus.readers.base import IN_ARCHIVES, counted
 
 if TYPE_CHECKING:
@@ -228,7 +228,7 @@ def _pairs(config: CorpusConfig, plan: CorpusPlan, parts: tuple[str, ...]) -> li
     pairs = []
     for reason, duplicate, of in plan.examples:
         positions = [np.array(values, dtype=np.int32) for values in zip(duplicate, of, strict=True)]
-        documents = read_selected(parts, PART, *positions).to_pylist()
+        documents = documents_at(parts, *positions)
         texts = [join_sentences(each["sentences"], each["paragraphs"]) for each in documents]
         shown = [
             {name: each[name] for name in ("id", "title", "split")}

@@ -227,7 +227,7 @@ def plan_by_shuffle(
     counts = [int(result["documents"]) for result in results]
     begins = np.cumsum([0, *counts])[:-1]
     files = [_file(directory, CANDIDATES, number) for number in range(blocks)]
-    with local_columns(request.plan_file) as columns:
+    with local_columns(request.directory) as columns:
         columns.gather(files)
         rows = columns.load("row").astype(np.int64)
         numbers = rows + np.repeat(begins, np.diff(columns.begins))
@@ -240,7 +240,7 @@ def plan_by_shuffle(
             repeated=replace(found.repeated, numbers=numbers[found.repeated.numbers]),
         )
     names = ["key", "bytes", "heldout", *(["words", "language"] if request.mix else [])]
-    with local_columns(request.plan_file) as columns:
+    with local_columns(request.directory) as columns:
         columns.gather(references, names=names)
         return write_plan(columns, duplicates, request)
 

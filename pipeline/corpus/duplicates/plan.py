@@ -8,9 +8,7 @@ duplicates of a larger corpus.
 
 from __future__ import annotations
 
-import itertools
 import math
-import os
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -19,12 +17,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
-import pyarrow as pa
 
 from cloze.core import random_keys, storage
 from cloze.pipeline.corpus.duplicates.repeated_ids import (
-    RepeatedIds,
     are_records,
     number_repeated_ids,
 )
@@ -39,47 +34,18 @@ from cloze.pipeline.corpus.duplicates.search import (
 )
 from cloze.pipeline.corpus.duplicates.signatures import sure_similarity
 from cloze.pipeline.corpus.options import MinHash, MixtureOptions
-from cloze.pipeline.corpus.read.intermediate import shard_of, shard_position
-from cloze.pipeline.corpus.write.mixing import (
-    MixtureSelection,
-    copied_key,
-    language_name,
-    sample_mixture,
+from cloze.pipeline.corpus.write.mixing import MixtureSelection, language_name, sample_mixture
+from cloze.pipeline.corpus.write.plans import (
+    DUPLICATE_ID,
+    EXACT,
+    NEAR,
+    REASONS,
+    RETAINED,
+    Duplicates,
+    UnitPlans,
 )
-from cloze.pipeline.corpus.write.shards import write_by_shard
-
-RETAINED, DUPLICATE_ID, EXACT, NEAR = range(4)
-REASONS = ("", "duplicate_id", "exact_duplicate", "near_duplicate")
 
 MOST_SHARDS = 10_000  # with the dropped texts beside them, an artifact has twice as many files
-
-_BLOCK = 1 << 18
-_SORTED = 1 << 24  # documents assigned to shards at a time, about 40 bytes each
-
-_POSITION = [pa.field(name, pa.int32(), nullable=False) for name in ("part", "batch", "row")]
-# A record batch per shard, sorted by key.
-PLAN = pa.schema([*_POSITION, pa.field("copy", pa.int32(), nullable=False)])
-DUPLICATES = pa.schema(
-    [*_POSITION, pa.field("reason", pa.int8(), nullable=False)]
-    + [field.with_name(f"of_{field.name}") for field in _POSITION]
-)
-
-
-@dataclass(frozen=True, slots=True)
-class Duplicates:
-    """Dropped documents.
-
-    Attributes:
-        numbers: int64 [k], their numbers, ascending.
-        reason: int8 [k], index into REASONS.
-        of: int64 [k], number of the kept document.
-        repeated: kept documents that share their id with another kept one.
-    """
-
-    numbers: I64
-    reason: npt.NDArray[np.int8]
-    of: I64
-    repeated: RepeatedIds
 
 
 def find_duplicates(
@@ -159,21 +125,23 @@ class CorpusPlanRequest:
 
     Attributes:
         shard_bytes: approximate bytes of text per shard.
-        plan_file: output, schema PLAN, a record batch per shard (pipeline/corpus/write/shards.py).
-        duplicates_file: output, schema DUPLICATES, a record batch per shard; None: not written.
+        directory: directory of the plans, see `pipeline/corpus/write/plans.py`.
+        keep_dropped: write the duplicates, too.
         minhash, exact, threshold: as in `find_duplicates`.
         examples: number of example pairs per kind of duplicate.
-        kinds: kind of source of each intermediate file.
+        parts: paths of the intermediate files without endings.
+        kinds: kind of source of each.
         mix: mixture of sources or languages; None: keep all.
     """
 
     shard_bytes: int
-    plan_file: str
-    duplicates_file: str | None
+    directory: str
+    keep_dropped: bool
     minhash: MinHash | None
     exact: bool
     threshold: float
     examples: int
+    parts: Sequence[str]
     kinds: Sequence[str]
     mix: MixtureOptions | None = None
 
@@ -184,6 +152,7 @@ class CorpusPlan:
 
     Attributes:
         shards: number of shards.
+        units: number of units that sort the documents, each of which has plans.
         documents, bytes: totals of the kept documents.
         heldout: number of kept documents that are held out.
         dropped: documents dropped in this step, by reason.
@@ -197,6 +166,7 @@ class CorpusPlan:
     """
 
     shards: int
+    units: int
     documents: int
     bytes: int
     heldout: int
@@ -214,14 +184,14 @@ def plan(
     request: CorpusPlanRequest,
     report: Callable[[int], None] = lambda _: None,
 ) -> CorpusPlan:
-    """Find the duplicates, assign the kept documents to shards, and write the plan.
+    """Find the duplicates, and write what becomes of the documents.
 
     Args:
         references: file of signatures per intermediate file.
         request: parameters of the plan.
         report: called with the number of files read.
     """
-    with local_columns(request.plan_file) as columns:
+    with local_columns(request.directory) as columns:
         columns.gather(references, report)
         records = are_records(request.kinds, np.diff(columns.begins))
         duplicates = find_duplicates(
@@ -233,7 +203,7 @@ def plan(
 def write_plan(
     columns: SignatureColumns, duplicates: Duplicates, request: CorpusPlanRequest
 ) -> CorpusPlan:
-    """Choose the mixture, assign the documents to shards, and write the plan.
+    """Choose the mixture, and write what becomes of the documents.
 
     Args:
         columns: `key`, `bytes` and `heldout` of all documents, and for a mixture `words` and
@@ -242,44 +212,28 @@ def write_plan(
         request: parameters of the plan.
     """
     key, size, heldout = (columns.mapped(name) for name in ("key", "bytes", "heldout"))
-    original, key = key, duplicates.repeated.distinct_keys(key)
+    key = duplicates.repeated.distinct_keys(key)
     retained: Bools = np.ones(columns.count, dtype=bool)
     retained[duplicates.numbers] = False
     figures = _figures(columns, duplicates, request.kinds)
-    numbers: I64 | None = None  # of the chosen documents; None: all kept ones
+    numbers: I64 | None = None  # of the chosen documents, ascending; None: all kept ones
+    copies: I64 | None = None
     if request.mix is not None:
         mixture = _mixed(columns, key, np.flatnonzero(retained), request.mix, request.kinds)
-        numbers, copies = mixture.numbers, mixture.copies
+        # a repetition of a renamed document is no copy that another one of its id is
+        step = mixture.copies.max(initial=0) + 1
+        copies = mixture.copies + duplicates.repeated.copies_of(mixture.numbers) * step
+        order = np.argsort(mixture.numbers, kind="stable")
+        numbers, copies = mixture.numbers[order], copies[order]
         figures["dropped"] += mixture.dropped
         figures["mixed"] = mixture.groups
     selected: Bools | I64 = retained if numbers is None else numbers
     text_bytes = int(size[selected].sum(dtype=np.int64))
-    shards = min(MOST_SHARDS, max(1, math.ceil(text_bytes / request.shard_bytes)))
-
-    def retained_batches() -> Iterator[pa.RecordBatch]:
-        if numbers is None:
-            for rows in rows_by_shard(key, shards, retained):
-                copy = duplicates.repeated.copies_of(rows).astype(np.int32)
-                yield pa.record_batch([*columns.where(rows), copy], schema=PLAN)
-        else:
-            # a repetition of a renamed document is no copy that another one of its id is
-            unique = copies + duplicates.repeated.copies_of(numbers) * (copies.max(initial=0) + 1)
-            for rows in rows_by_shard(copied_key(original[numbers], unique), shards):
-                positions = [*columns.where(numbers[rows]), unique[rows].astype(np.int32)]
-                yield pa.record_batch(positions, schema=PLAN)
-
-    def dropped_batches() -> Iterator[pa.RecordBatch]:
-        for rows in rows_by_shard(key[duplicates.numbers], shards):
-            positions = columns.where(duplicates.numbers[rows])
-            originals = columns.where(duplicates.of[rows])
-            arrays = [*positions, duplicates.reason[rows], *originals]
-            yield pa.record_batch(arrays, schema=DUPLICATES)
-
-    write_by_shard(request.plan_file, PLAN, retained_batches())
-    if request.duplicates_file is not None:
-        write_by_shard(request.duplicates_file, DUPLICATES, dropped_batches())
+    plans = UnitPlans(request.directory, columns, duplicates, key, request.parts)
+    plans.write(retained, numbers, copies, keep_dropped=request.keep_dropped)
     return CorpusPlan(
-        shards=shards,
+        shards=min(MOST_SHARDS, max(1, math.ceil(text_bytes / request.shard_bytes))),
+        units=plans.count,
         documents=int(np.count_nonzero(retained) if numbers is None else numbers.size),
         bytes=text_bytes,
         heldout=int(np.count_nonzero(heldout[selected])),
@@ -315,37 +269,6 @@ def _kind_numbers(columns: SignatureColumns, kinds: Sequence[str], numbers: I64)
     names = sorted(set(kinds))
     of_part = np.array([names.index(kind) for kind in kinds], np.int64)
     return of_part[np.searchsorted(columns.begins, numbers, side="right") - 1]
-
-
-def rows_by_shard(
-    keys: random_keys.U64, shards: int, selected: Bools | None = None
-) -> Iterator[I64]:
-    """Yield the rows of each shard, sorted by key, int64 [rows].
-
-    Args:
-        keys: uint64 [n], key of each row; shards are ranges of a hash of it.
-        shards: number of shards. As many are sorted at a time as hold about `_SORTED` rows.
-        selected: bool [n], rows to assign. Default: all.
-    """
-    step = max(1, shards * _SORTED // max(1, keys.size))
-    for first in range(0, shards, step):
-        last = min(first + step, shards)
-        row_blocks, shard_blocks = [np.zeros(0, np.int64)], [np.zeros(0, np.int32)]
-        for begin in range(0, keys.size, _BLOCK):
-            block = np.arange(begin, min(begin + _BLOCK, keys.size))
-            block = block if selected is None else block[selected[block]]
-            shard = shard_of(shard_position(keys[block]), shards).astype(np.int32)
-            inside = (shard >= first) & (shard < last)
-            row_blocks.append(block[inside])
-            shard_blocks.append(shard[inside])
-        rows, shard_numbers = np.concatenate(row_blocks), np.concatenate(shard_blocks)
-        order = np.argsort(keys[rows], kind="stable")
-        rows, shard_numbers = rows[order], shard_numbers[order]
-        order = np.argsort(shard_numbers, kind="stable")
-        rows = rows[order]
-        edges = np.searchsorted(shard_numbers[order], np.arange(first, last + 1))
-        for begin, end in itertools.pairwise(edges):
-            yield rows[begin:end]
 
 
 def _figures(
@@ -394,7 +317,8 @@ def _example_pairs(
 
 @contextmanager
 def local_columns(path: str) -> Iterator[SignatureColumns]:
-    """Give columns in a temporary directory, next to `path` if that is local."""
-    parent = os.path.dirname(storage.filesystem(path)[1]) if storage.is_local(path) else None
+    """Give columns in a temporary directory, in the directory `path` if that is local."""
+    storage.make_dirs(path)
+    parent = storage.filesystem(path)[1] if storage.is_local(path) else None
     with tempfile.TemporaryDirectory(prefix="cloze-plan-", dir=parent) as directory:
         yield SignatureColumns(directory)

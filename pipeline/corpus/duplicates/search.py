@@ -227,12 +227,13 @@ class SignatureColumns:
     Attributes:
         directory: directory of the files.
         begins: int64 [parts + 1], number of the first document of each intermediate file.
+        batch_begins: int64 [batches], number of the first document of each record batch.
     """
 
     def __init__(self, directory: str) -> None:
         self.directory = directory
         self.begins: I64 = np.zeros(1, dtype=np.int64)
-        self._batch_begins: I64 = np.zeros(0, dtype=np.int64)
+        self.batch_begins: I64 = np.zeros(0, dtype=np.int64)
         self._batch_numbers: I32 = np.zeros(0, dtype=np.int32)
         self._types: dict[str, np.dtype[Any]] = {}
 
@@ -279,7 +280,7 @@ class SignatureColumns:
             for file in files.values():
                 file.close()
         self.begins = np.array(begins, dtype=np.int64)
-        self._batch_begins = np.array(batch_begins, dtype=np.int64)
+        self.batch_begins = np.array(batch_begins, dtype=np.int64)
         self._batch_numbers = np.array(batch_numbers, dtype=np.int32)
 
     def load(self, name: str) -> npt.NDArray[Any]:
@@ -313,9 +314,9 @@ class SignatureColumns:
 
     def where(self, numbers: I64) -> tuple[I32, I32, I32]:
         """Return file number, batch and row of the numbered documents."""
-        batch = np.searchsorted(self._batch_begins, numbers, side="right") - 1
+        batch = np.searchsorted(self.batch_begins, numbers, side="right") - 1
         part = np.searchsorted(self.begins, numbers, side="right") - 1
-        row = numbers - self._batch_begins[batch]
+        row = numbers - self.batch_begins[batch]
         return part.astype(np.int32), self._batch_numbers[batch], row.astype(np.int32)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from cloze.core import random_keys, storage
-from cloze.core.arrow import file_buffer, local_copy
+from cloze.core.arrow import file_buffer
 from cloze.core.errors import DataError, first_line
 from cloze.pipeline.corpus.document import InfoboxField
 from cloze.pipeline.corpus.duplicates.signatures import SKETCH_BYTES
@@ -74,8 +73,7 @@ DROPPED_SCHEMA = pa.schema(
 )
 
 I64 = npt.NDArray[np.int64]
-CACHE_BYTES = 256 << 20  # of batches that are cached for later shards
-MOST_OPEN = 1 << 13  # maximum number of open files
+AHEAD_BYTES = 8 << 20  # of one request, if a file in a store is read in order
 
 
 def signatures_schema(minhash: MinHash | None, verified: bool, mixed: bool = False) -> pa.Schema:
@@ -160,10 +158,16 @@ class IntermediateFile:
         path: the file.
         names: columns to read. Default: all.
         buffer: the bytes of a file in a store, if it is read whole.
+        in_order: many batches are read, one after the other.
     """
 
     def __init__(
-        self, path: str, names: Sequence[str] | None = None, buffer: pa.Buffer | None = None
+        self,
+        path: str,
+        names: Sequence[str] | None = None,
+        buffer: pa.Buffer | None = None,
+        *,
+        in_order: bool = False,
     ) -> None:
         try:
             if buffer is None and storage.is_local(path):
@@ -172,7 +176,9 @@ class IntermediateFile:
                 self._source: Any = pa.BufferReader(buffer)
             else:
                 fs, inner = storage.filesystem(path)
-                self._source = pa.PythonFile(fs.open(inner, "rb", cache_type="none"), mode="r")
+                cache = "readahead" if in_order else "none"
+                file = fs.open(inner, "rb", block_size=AHEAD_BYTES, cache_type=cache)
+                self._source = pa.PythonFile(file, mode="r")
             self._reader = pa.ipc.open_file(self._source)
             if names is not None:
                 fields = [self._reader.schema.get_field_index(name) for name in names]
@@ -201,109 +207,22 @@ class IntermediateFile:
         self.close()
 
 
-def copied_buffer(path: str, stamp: str) -> pa.Buffer | None:
-    """Return a file's bytes, mapped from this machine's copy; None: read what is needed of it.
-
-    Args:
-        stamp: version of the content; empty: no copy.
-    """
-    return file_buffer(local_copy(path, stamp)) if stamp else None
-
-
-class PartReader:
-    """Random access to documents of intermediate files, for shards written in order.
-
-    Rows of a run are sorted by position, so consecutive shards share batches. A batch is cached
-    until its last row's shard is written, up to `CACHE_BYTES` in total: a range of shards then
-    reads each batch once.
-
-    Args:
-        paths: the files, by number.
-        shards: number of shards of the corpus.
-        stamp: see `copied_buffer`.
-    """
-
-    def __init__(self, paths: Sequence[str], shards: int = 1, stamp: str = "") -> None:
-        self._paths, self._shards, self._stamp = paths, shards, stamp
-        self._open: dict[int, IntermediateFile] = {}
-        # by file and number: a batch, and the shard of its last row
-        self._cached: dict[tuple[int, int], tuple[pa.RecordBatch, int]] = {}
-        self._bytes = 0
-
-    def __enter__(self) -> PartReader:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for file in self._open.values():
-            file.close()
-
-    def pass_shard(self, number: int) -> None:
-        """Drop the cached batches without rows for later shards."""
-        for key in [key for key, (_, last) in self._cached.items() if last <= number]:
-            self._bytes -= self._cached.pop(key)[0].nbytes
-
-    def batch(self, part: int, number: int) -> pa.RecordBatch:
-        """Return a batch of a file."""
-        key = part, number
-        if key in self._cached:
-            return self._cached[key][0]
-        batch = self._fetch(part, number)
-        if batch.num_rows and self._bytes + batch.nbytes <= CACHE_BYTES:
-            last = shard_of(shard_position(batch["key"][-1:].to_numpy()), self._shards)
-            self._cached[key] = batch, int(last[0])
-            self._bytes += batch.nbytes
-        return batch
-
-    def _fetch(self, part: int, number: int) -> pa.RecordBatch:
-        file = self._open.get(part)
-        if file is not None:
-            return file.batch(number)
-        path = self._paths[part]
-        file = IntermediateFile(path, buffer=copied_buffer(path, self._stamp))
-        if len(self._open) < MOST_OPEN:
-            self._open[part] = file
-            return file.batch(number)
-        with file:
-            return file.batch(number)
-
-    def take(
-        self,
-        arrow_schema: pa.Schema,
-        part: npt.NDArray[Any],
-        batch: npt.NDArray[Any],
-        row: npt.NDArray[Any],
-    ) -> pa.Table:
-        """Return the documents at these positions, in the given order."""
-        order = np.lexsort((row, batch, part))
-        pieces = [pa.RecordBatch.from_pylist([], schema=arrow_schema)]
-        for begin, end in itertools.pairwise(run_edges(part[order])):
-            for first, last in itertools.pairwise(run_edges(batch[order[begin:end]])):
-                rows = order[begin + first : begin + last]
-                pieces.append(
-                    self.batch(int(part[rows[0]]), int(batch[rows[0]])).take(pa.array(row[rows]))
-                )
-        return pa.Table.from_batches(pieces).combine_chunks().take(pa.array(np.argsort(order)))
-
-
-def read_selected(
-    parts: tuple[str, ...],
-    arrow_schema: pa.Schema,
+def documents_at(
+    parts: Sequence[str],
     part: npt.NDArray[Any],
     batch: npt.NDArray[Any],
     row: npt.NDArray[Any],
-) -> pa.Table:
-    """Return the documents at these positions, in the given order.
+) -> list[dict[str, Any]]:
+    """Return a few documents, by their positions.
 
     Args:
         parts: paths without endings.
     """
-    with PartReader(part_files(parts)) as reader:
-        return reader.take(arrow_schema, part, batch, row)
-
-
-def part_files(parts: Sequence[str]) -> list[str]:
-    """Return the paths of the document files."""
-    return [f"{path}.arrow" for path in parts]
+    documents = []
+    for number, batch_number, at in zip(part.tolist(), batch.tolist(), row.tolist(), strict=True):
+        with IntermediateFile(f"{parts[number]}.arrow") as file:
+            documents += file.batch(batch_number).slice(at, 1).to_pylist()
+    return documents
 
 
 def run_edges(column: npt.NDArray[Any]) -> list[int]:

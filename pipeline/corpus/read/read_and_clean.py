@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 
 from cloze.core import random_keys, storage
@@ -23,8 +22,6 @@ from cloze.pipeline.corpus.provenance import Origin, licence_name
 from cloze.pipeline.corpus.read.intermediate import (
     DROPPED_SCHEMA,
     PART,
-    compact_batch,
-    shard_position,
     signatures_schema,
 )
 from cloze.pipeline.corpus.readers import find_reader
@@ -34,60 +31,33 @@ from cloze.pipeline.corpus.steps.chain import build_steps, run_steps
 from cloze.pipeline.corpus.steps.personal_data import make_redactor
 from cloze.pipeline.corpus.write.mixing import language_code
 
-RUN_BYTES = 32 << 20
-BATCH_BYTES = 256 << 10  # minimum that a shard reads of each run
-CHUNK_DOCUMENTS = 1 << 10
+BATCH_BYTES, BATCH_DOCUMENTS = 256 << 10, 1 << 10  # limits of a record batch
 
 
-class SortedBatches:
-    """Rows for an intermediate file: collected, sorted by position within a run, cut into batches.
+class PendingRows:
+    """Rows of a record batch of an intermediate file, until it is full."""
 
-    `add` and `close` yield the finished batches.
-    """
-
-    def __init__(self, arrow_schema: pa.Schema, run_bytes: int = RUN_BYTES) -> None:
-        self.schema, self.run_bytes = arrow_schema, run_bytes
+    def __init__(self, arrow_schema: pa.Schema) -> None:
+        self.schema = arrow_schema
         self._rows: list[dict[str, Any]] = []
-        self._chunks: list[pa.RecordBatch] = []
-        self._size = self._pending = 0
+        self._size = 0
 
     def add(self, row: dict[str, Any], size: int) -> Iterator[pa.RecordBatch]:
-        """Add a row; `size` is the size of its text in bytes."""
+        """Add a row of `size` bytes of text; yield the batch if it is full."""
         self._rows.append(row)
-        self._pending += size
-        if self._pending >= BATCH_BYTES or len(self._rows) >= CHUNK_DOCUMENTS:
-            self._pack()
-        if self._size >= self.run_bytes:
-            yield from self._flush()
+        self._size += size
+        if self._size >= BATCH_BYTES or len(self._rows) >= BATCH_DOCUMENTS:
+            yield from self.close()
 
     def close(self) -> Iterator[pa.RecordBatch]:
-        """Yield the remaining batches."""
-        self._pack()
-        yield from self._flush()
-
-    def _pack(self) -> None:
+        """Yield the last batch, if there are any rows."""
         if self._rows:
             columns = [
                 pa.array([row[field.name] for row in self._rows], field.type)
                 for field in self.schema
             ]
-            self._chunks.append(pa.RecordBatch.from_arrays(columns, schema=self.schema))
-        self._size += self._pending
-        self._rows, self._pending = [], 0
-
-    def _flush(self) -> Iterator[pa.RecordBatch]:
-        chunks, self._chunks = self._chunks, []
-        size, self._size = self._size, 0
-        if not chunks:
-            return
-        key = np.concatenate([chunk["key"].to_numpy() for chunk in chunks])
-        order = np.argsort(shard_position(key), kind="stable")
-        table = pa.Table.from_batches(chunks).combine_chunks()
-        del chunks
-        rows = max(1, int(len(order) * BATCH_BYTES / max(size, 1)))
-        for begin in range(0, len(order), rows):
-            indices = order[begin : begin + rows]
-            yield compact_batch(table.take(pa.array(indices)), self.schema)
+            self._rows, self._size = [], 0
+            yield pa.RecordBatch.from_arrays(columns, schema=self.schema)
 
 
 class IntermediateWriter:
@@ -102,10 +72,10 @@ class IntermediateWriter:
         self._references = references
         if keep_dropped:
             self._names[f"{path}.dropped.arrow"] = DROPPED_SCHEMA
-        self._runs = SortedBatches(
+        self._documents = PendingRows(
             pa.schema([*PART, *(field for field in references if field.name != "key")])
         )
-        self._dropped_texts = SortedBatches(DROPPED_SCHEMA)
+        self._dropped_texts = PendingRows(DROPPED_SCHEMA)
         self._files: list[Any] = []
         self.documents = self.bytes = 0
 
@@ -120,13 +90,13 @@ class IntermediateWriter:
 
     def finish(self) -> None:
         """Write the buffered rows."""
-        self._write(self._runs.close())
+        self._write(self._documents.close())
         self._write_dropped(self._dropped_texts.close())
 
     def add(self, row: dict[str, Any]) -> None:
         self.documents += 1
         self.bytes += row["bytes"]
-        self._write(self._runs.add(row, row["bytes"]))
+        self._write(self._documents.add(row, row["bytes"]))
 
     def reject(self, row: dict[str, Any]) -> None:
         self._write_dropped(self._dropped_texts.add(row, len(row["text"])))

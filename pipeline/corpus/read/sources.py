@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import datetime
 import json
+import math
 import posixpath
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -24,12 +25,11 @@ from cloze.pipeline.corpus.provenance import NOTHING_KNOWN, Origin, licence_name
 from cloze.pipeline.corpus.readers import READERS, find_reader
 from cloze.pipeline.corpus.readers.base import Slice, count_endings, describe_endings
 from cloze.pipeline.corpus.readers.records import FIELDS
+from cloze.pipeline.runners.sizes import run_bytes
 
 # Limits of a group of small sources, so that many small files still give work to many workers.
 GROUP_BYTES, GROUP_SLICES = 1 << 20, 1 << 10
 STORE_GROUP_BYTES = 8 << 20  # for intermediate files in a store, which charges for each request
-# Larger sources make about this many groups: every writer opens all files.
-LARGE_BYTES, MOST_GROUPS = 1 << 30, 1 << 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,10 +76,9 @@ def group_slices(slices: Iterable[PlannedSlice], *, in_store: bool = False) -> l
         in_store: the intermediate files are in an object store.
     """
     slices = list(slices)
-    total = sum(planned.slice.size for planned in slices)
     least_bytes = STORE_GROUP_BYTES if in_store else GROUP_BYTES
-    most_bytes = max(least_bytes, total // MOST_GROUPS if total > LARGE_BYTES else 0)
-    most_slices = max(GROUP_SLICES, len(slices) // MOST_GROUPS)
+    most_bytes = run_bytes(sum(planned.slice.size for planned in slices), least_bytes)
+    most_slices = max(GROUP_SLICES, math.isqrt(len(slices)))
     groups: list[list[PlannedSlice]] = []
     size = 0
     for planned in slices:

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -13,13 +10,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from cloze.core import storage
-from cloze.core.arrow import read_arrow, write_arrow
+from cloze.core.arrow import read_arrow
 from cloze.core.artifacts import artifact
 from cloze.core.errors import DataError
 from cloze.core.humanize import an
 from cloze.core.ragged import I64, offsets_of
 from cloze.core.random_keys import U64
-from cloze.pipeline.corpus.read.intermediate import CORPUS, IntermediateFile, copied_buffer
+from cloze.pipeline.corpus.read.intermediate import CORPUS
 
 STAGES = ("corpus", "semdedup")
 """Stages that make a corpus."""
@@ -145,35 +142,3 @@ def in_split(table: pa.Table, split: str) -> npt.NDArray[np.bool_]:
     """Return which documents are in `split`, bool [D]."""
     selected: npt.NDArray[np.bool_] = pc.equal(table["split"], split).to_numpy()
     return selected
-
-
-# Plan files with one record batch per shard, divided into files of 1,024 shards.
-
-SHARDS = 1 << 10  # per file
-
-
-def piece_file(path: str, piece: int) -> str:
-    """Return the name of a file: `plan.arrow`, `plan-00001.arrow`, …"""
-    return f"{path.removesuffix('.arrow')}-{piece:05d}.arrow" if piece else path
-
-
-def write_by_shard(path: str, arrow_schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> None:
-    """Write one record batch per shard, in order; `batches` is consumed while writing."""
-    rest = iter(batches)
-    for piece in itertools.count():
-        first = next(rest, None)
-        if first is None and piece:
-            return
-        file_batches = itertools.chain(
-            () if first is None else (first,), itertools.islice(rest, SHARDS - 1)
-        )
-        write_arrow(piece_file(path, piece), arrow_schema, file_batches)
-
-
-def read_of_shard(path: str, shard: int, stamp: str = "") -> dict[str, npt.NDArray[Any]]:
-    """Return the columns of one shard's batch; `stamp`: see `copied_buffer`."""
-    piece, number = divmod(shard, SHARDS)
-    name = piece_file(path, piece)
-    with IntermediateFile(name, buffer=copied_buffer(name, stamp)) as file:
-        batch = file.batch(number)
-        return {name: batch[name].to_numpy().copy() for name in batch.schema.names}

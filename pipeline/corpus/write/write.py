@@ -1,48 +1,47 @@
-"""Last step of the corpus stage: write ranges of shards from the intermediate files.
+"""Last two steps of the corpus stage: sort the documents by shard, and write the shards.
 
-A unit writes consecutive shards, because every unit opens every intermediate file and neighbouring
-shards share batches. The number of units is bounded, so the files are read only a few times,
-whatever the corpus size. With `keep_dropped`, a second file per shard has the dropped texts.
+    sort     a unit's documents, as its plan says (`plans.py`) -> a run of an exchange
+    shards   consecutive shards <- their documents in all runs
+
+With `keep_dropped`, the dropped texts take the same way in an exchange of their own, to a second
+file per shard. A duplicate's row names the kept document, which another unit may have: that unit
+sends the id to the duplicate's shard, where rows and ids with the same number are joined.
 """
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from cloze.core import storage
 from cloze.core.arrow import read_arrow, write_arrow
 from cloze.core.artifacts.artifact import shard_name
+from cloze.core.ragged import I64
 from cloze.pipeline.corpus.card.statistics import measure
 from cloze.pipeline.corpus.document import join_sentences
-from cloze.pipeline.corpus.duplicates.plan import REASONS
 from cloze.pipeline.corpus.read.intermediate import (
     CORPUS,
     DROPPED_SCHEMA,
     PART,
     IntermediateFile,
-    PartReader,
     compact_batch,
-    part_files,
     shard_of,
     shard_position,
 )
-from cloze.pipeline.corpus.read.read_and_clean import BATCH_BYTES, RUN_BYTES
 from cloze.pipeline.corpus.write.mixing import copied_id, copied_key
-from cloze.pipeline.corpus.write.shards import read_of_shard
+from cloze.pipeline.corpus.write.plans import REASONS, RETAINED, Piece, UnitPlan
+from cloze.pipeline.runners.exchange import Exchange
 
 DROPPED_DIRECTORY = "dropped"
-MOST_UNITS, LEAST_UNITS = 128, 16
-
-DROPPED_INDEX = pa.schema(
-    [pa.field(name, pa.int32(), nullable=False) for name in ("part", "batch", "first", "last")]
-)
+# Number of the document if it is a duplicate, else NO_NUMBER. Ids of originals have no step.
+DROPPED_RUN = pa.schema([*DROPPED_SCHEMA, pa.field("number", pa.int64(), nullable=False)])
+NO_NUMBER = -1
 
 
 def corpus_shard_name(number: int, shards: int) -> str:
@@ -53,69 +52,59 @@ def dropped_name(number: int, shards: int) -> str:
     return storage.join(DROPPED_DIRECTORY, shard_name("dropped", number, shards))
 
 
-def dropped_file(part: str) -> str:
-    """Return the file of dropped texts that belongs to an intermediate file."""
-    return f"{part}.dropped.arrow"
-
-
-def shard_ranges(shards: int, part_bytes: Sequence[int], *, ranged: bool) -> list[tuple[int, int]]:
-    """Return (first, end) of the shards of each unit.
-
-    Args:
-        shards: number of shards.
-        part_bytes: bytes of text per intermediate file.
-        ranged: batches are fetched by range requests, as from a store. Fewer units then limit the
-            total to about twice the bytes of the files.
-    """
-    units = MOST_UNITS
-    if ranged:
-        runs = sum(max(1, -(-size // RUN_BYTES)) for size in part_bytes)
-        units = min(MOST_UNITS, max(LEAST_UNITS, sum(part_bytes) // max(1, runs * BATCH_BYTES)))
-    units = max(1, min(units, shards))
-    borders = [shards * number // units for number in range(units + 1)]
-    return list(itertools.pairwise(borders)) if shards else []
+def _shards(keys: pa.ChunkedArray | pa.Array, shards: int) -> I64:
+    """Return the shard of each key."""
+    return shard_of(shard_position(keys.to_numpy()), shards)
 
 
 @dataclass(frozen=True, kw_only=True)
-class WriteShards:
-    """Write consecutive shards of the corpus.
+class SortDocuments:
+    """Sort the documents of a unit by shard, and its dropped texts.
 
     Attributes:
-        parts: paths of the intermediate files without endings, by number.
-        plan: first plan file (pipeline/corpus/write/shards.py).
-        directory: output directory.
-        shards: number of shards.
-        documents: number of documents in the corpus.
-        stamp: version of the parts and the plan, if they are copied from a store to this machine.
+        plans: directory of the plans.
+        documents: exchange of documents; a place is a shard.
+        dropped: exchange of dropped texts; None: not kept.
     """
 
-    parts: tuple[str, ...]
-    plan: str
-    directory: str
-    shards: int
-    documents: int
-    stamp: str = ""
+    plans: str
+    documents: Exchange
+    dropped: Exchange | None
 
-    def __call__(self, unit: dict[str, int]) -> dict[str, Any]:
-        """Write the shards from `first` to `end` of `unit`; return the statistics of each."""
-        with PartReader(part_files(self.parts), self.shards, self.stamp) as reader:
-            return {
-                "shards": [
-                    self._write(number, reader) for number in range(unit["first"], unit["end"])
-                ]
-            }
+    def __call__(self, unit: int) -> dict[str, int]:
+        """Write a run; return its bytes."""
+        plan = UnitPlan.read(self.plans, unit, keep_dropped=self.dropped is not None)
+        if self.dropped is not None:
+            self.dropped.write(unit, _placed(_dropped_texts(plan), self.dropped.places))
+        documents = _placed(_documents(plan), self.documents.places)
+        return {"bytes": self.documents.write(unit, documents)}
 
-    def _write(self, number: int, reader: PartReader) -> dict[str, Any]:
-        """Write a shard; return its statistics."""
-        rows = read_of_shard(self.plan, number, self.stamp)
-        table = reader.take(PART, rows["part"], rows["batch"], rows["row"])
-        reader.pass_shard(number)
-        table = _renamed(table, rows["copy"].astype(np.int64))
-        batch = compact_batch(table, CORPUS)
-        write_arrow(
-            storage.join(self.directory, corpus_shard_name(number, self.shards)), CORPUS, [batch]
-        )
-        return measure(batch, self.documents)
+
+def _placed(tables: Iterator[pa.Table], shards: int) -> Iterator[tuple[pa.Table, I64]]:
+    return ((table, _shards(table["key"], shards)) for table in tables)
+
+
+def _selected(pieces: list[Piece], rows: I64) -> Iterator[tuple[pa.Table, slice]]:
+    """Yield the documents at ascending `rows` of a unit, and which of the rows they are."""
+    begin = 0
+    for path, first, end in pieces:
+        with IntermediateFile(f"{path}.arrow", in_order=True) as file:
+            for number in range(first, end):
+                batch = file.batch(number)
+                own = slice(*np.searchsorted(rows, (begin, begin + batch.num_rows)).tolist())
+                if own.start < own.stop:
+                    table = pa.Table.from_batches([batch])
+                    wanted = rows[own] - begin
+                    is_whole = np.array_equal(wanted, np.arange(batch.num_rows))
+                    yield (table if is_whole else table.take(pa.array(wanted))), own
+                begin += batch.num_rows
+
+
+def _documents(plan: UnitPlan) -> Iterator[pa.Table]:
+    """Yield the kept documents of a unit."""
+    copies = plan.kept["copy"].to_numpy().astype(np.int64)
+    for table, own in _selected(plan.pieces, plan.kept["row"].to_numpy()):
+        yield _renamed(table, copies[own])
 
 
 def _renamed(table: pa.Table, copies: npt.NDArray[np.int64]) -> pa.Table:
@@ -132,106 +121,100 @@ def _renamed(table: pa.Table, copies: npt.NDArray[np.int64]) -> pa.Table:
     return table.set_column(1, PART.field("id"), pa.array(names, pa.string()))
 
 
-def index_dropped(parts: Sequence[str], shards: int, path: str) -> None:
-    """Write which shards each batch of dropped texts has rows for.
-
-    Batches are sorted by position, so the first and last row suffice. A shard's writer then opens
-    only the batches it needs.
-
-    Args:
-        parts: as in `WriteShards`.
-        shards: number of shards.
-        path: the index, schema DROPPED_INDEX, a row per batch.
-    """
-    rows: list[tuple[int, int, int, int]] = []
-    for number, part in enumerate(parts):
-        with IntermediateFile(dropped_file(part)) as file:
-            for batch_number in range(file.batches):
-                keys = file.batch(batch_number)["key"].to_numpy()
-                first, last = shard_of(shard_position(keys[[0, -1]]), shards).tolist()
-                rows.append((number, batch_number, first, last))
-    columns = [
-        pa.array(column, pa.int32())
-        for column in (zip(*rows, strict=True) if rows else ([], [], [], []))
-    ]
-    write_arrow(path, DROPPED_INDEX, [pa.RecordBatch.from_arrays(columns, schema=DROPPED_INDEX)])
+def _dropped_texts(plan: UnitPlan) -> Iterator[pa.Table]:
+    """Yield the texts that cleaning dropped, the duplicates, and the ids of originals."""
+    for path in plan.dropped:
+        table = read_arrow(f"{path}.dropped.arrow")
+        numbers = pa.array(np.full(table.num_rows, NO_NUMBER))
+        yield pa.table([*table.columns, numbers], schema=DROPPED_RUN)
+    assert plan.duplicates is not None
+    facts = plan.duplicates.to_pylist()
+    for table, own in _selected(plan.pieces, plan.duplicates["row"].to_numpy()):
+        rows = []
+        for document, fact in zip(table.to_pylist(), facts[own], strict=True):
+            row = dict.fromkeys(DROPPED_SCHEMA.names, "") | {
+                "key": fact["key"],
+                "id": document["id"],
+                "number": fact["number"],
+            }
+            if fact["reason"] != RETAINED:
+                row |= {
+                    **{name: document[name] for name in ("source", "title")},
+                    "scope": "document",
+                    "step": "dedup",
+                    "reason": REASONS[fact["reason"]],
+                    "text": join_sentences(document["sentences"], document["paragraphs"]),
+                }
+            rows.append(row)
+        yield pa.Table.from_pylist(rows, schema=DROPPED_RUN)
 
 
 @dataclass(frozen=True, kw_only=True)
-class WriteDropped:
-    """Write the dropped texts of consecutive shards: dropped by cleaning, or as duplicates.
+class WriteShards:
+    """Write the shards of a destination, and the files of dropped texts.
 
     Attributes:
-        parts, directory, shards, stamp: as in `WriteShards`.
-        index: file written by `index_dropped`.
-        duplicates: first file of duplicates, schema DUPLICATES, a batch per shard.
+        runs, dropped: `documents` and `dropped` of `SortDocuments`.
+        directory: output directory.
+        documents: number of documents in the corpus.
     """
 
-    parts: tuple[str, ...]
-    index: str
-    duplicates: str
+    runs: Exchange
+    dropped: Exchange | None
     directory: str
-    shards: int
-    stamp: str = ""
+    documents: int
 
-    def __call__(self, unit: dict[str, int]) -> dict[str, Any]:
-        """Write the shards from `first` to `end` of `unit`; return the number of rows."""
-        index = read_arrow(self.index)
-        files = [dropped_file(part) for part in self.parts]
-        with (
-            PartReader(part_files(self.parts), self.shards, self.stamp) as parts,
-            PartReader(files, self.shards, self.stamp) as dropped,
-        ):
-            return {
-                "rows": sum(
-                    self._write(number, index, parts, dropped)
-                    for number in range(unit["first"], unit["end"])
-                )
-            }
+    def __call__(self, unit: int) -> dict[str, Any]:
+        """Write the shards; return the statistics of each, and the number of dropped texts."""
+        shards, rows = self.runs.places, 0
+        statistics = []
+        for number, table in _by_shard(self.runs, unit, PART):
+            order = np.argsort(table["key"].to_numpy(), kind="stable")
+            batch = compact_batch(table.take(pa.array(order)), CORPUS)
+            path = storage.join(self.directory, corpus_shard_name(number, shards))
+            write_arrow(path, CORPUS, [batch])
+            statistics.append(measure(batch, self.documents))
+        if self.dropped is not None:
+            for number, table in _by_shard(self.dropped, unit, DROPPED_RUN):
+                batch = _join_originals(table)
+                path = storage.join(self.directory, dropped_name(number, shards))
+                write_arrow(path, DROPPED_SCHEMA, [batch])
+                rows += batch.num_rows
+        return {"shards": statistics, "dropped": rows}
 
-    def _write(self, number: int, index: pa.Table, parts: PartReader, dropped: PartReader) -> int:
-        """Write the dropped texts of a shard; return the number of rows."""
-        pieces = [*self._read(number, index, dropped), self._duplicates(number, parts)]
-        for reader in (parts, dropped):
-            reader.pass_shard(number)
-        table = pa.concat_tables([DROPPED_SCHEMA.empty_table(), *pieces]).combine_chunks()
-        # lines of one document keep their order; for equal ids the text decides
-        order = [
-            (name, "ascending") for name in ("key", "scope", "step", "reason", "text", "detail")
+
+def _by_shard(
+    exchange: Exchange, destination: int, arrow_schema: pa.Schema
+) -> Iterator[tuple[int, pa.Table]]:
+    """Yield each shard of a destination, and its rows."""
+    shards = range(exchange.places)[destination * exchange.group :][: exchange.group]
+    with exchange.read(arrow_schema, destination, destination + 1) as ranges:
+        batches = list(ranges.batches(destination))
+        edges = [
+            np.searchsorted(
+                _shards(batch["key"], exchange.places), [*shards, shards[-1] + 1]
+            ).tolist()
+            for batch in batches
         ]
-        batch = compact_batch(table.take(pa.compute.sort_indices(table, order)), DROPPED_SCHEMA)
-        write_arrow(
-            storage.join(self.directory, dropped_name(number, self.shards)), DROPPED_SCHEMA, [batch]
-        )
-        return int(batch.num_rows)
+        for at, number in enumerate(shards):
+            slices = [
+                batch.slice(bounds[at], bounds[at + 1] - bounds[at])
+                for batch, bounds in zip(batches, edges, strict=True)
+            ]
+            table = pa.Table.from_batches(slices, schema=arrow_schema).combine_chunks()
+            ranges.release()
+            yield number, table
 
-    def _read(self, number: int, index: pa.Table, dropped: PartReader) -> Iterator[pa.Table]:
-        part, batches, first, last = (index[name].to_numpy() for name in DROPPED_INDEX.names)
-        for at in np.flatnonzero((first <= number) & (number <= last)).tolist():
-            batch = dropped.batch(int(part[at]), int(batches[at]))
-            rows = np.flatnonzero(
-                shard_of(shard_position(batch["key"].to_numpy()), self.shards) == number
-            )
-            if rows.size:
-                yield pa.Table.from_batches([batch.take(pa.array(rows))])
 
-    def _duplicates(self, number: int, parts: PartReader) -> pa.Table:
-        dropped = read_of_shard(self.duplicates, number, self.stamp)
-        documents = parts.take(PART, dropped["part"], dropped["batch"], dropped["row"]).to_pylist()
-        originals = parts.take(PART, dropped["of_part"], dropped["of_batch"], dropped["of_row"])[
-            "id"
-        ].to_pylist()
-        rows = [
-            {
-                **{name: document[name] for name in ("key", "id", "source", "title")},
-                "scope": "document",
-                "step": "dedup",
-                "reason": REASONS[why],
-                "detail": of,
-                "text": join_sentences(document["sentences"], document["paragraphs"]),
-            }
-            for document, of, why in zip(
-                documents, originals, dropped["reason"].tolist(), strict=True
-            )
-        ]
-        return pa.Table.from_pylist(rows, schema=DROPPED_SCHEMA)
+def _join_originals(table: pa.Table) -> pa.RecordBatch:
+    """Return the dropped texts of a shard in order; duplicates get the id of the original."""
+    is_original = pc.equal(table["step"], "")
+    originals, rows = table.filter(is_original), table.filter(pc.invert(is_original))
+    at = pc.index_in(rows["number"], value_set=originals["number"])
+    details = pc.coalesce(originals["id"].take(at), rows["detail"])
+    rows = rows.set_column(
+        rows.schema.get_field_index("detail"), DROPPED_SCHEMA.field("detail"), details
+    )
+    # lines of one document keep their order; for equal ids the text decides
+    order = [(name, "ascending") for name in ("key", "scope", "step", "reason", "text", "detail")]
+    return compact_batch(rows.take(pc.sort_indices(rows, order)), DROPPED_SCHEMA)

@@ -10,18 +10,16 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from cloze.core.arrow import read_arrow
 from cloze.core.artifacts import artifact
 from cloze.core.errors import DataError
+from cloze.pipeline.corpus import stage
 from cloze.pipeline.corpus.config import CorpusConfig
 from cloze.pipeline.corpus.duplicates import signatures
-from cloze.pipeline.corpus.read import read_and_clean
-from cloze.pipeline.corpus.read.intermediate import DROPPED_SCHEMA, IntermediateFile, PartReader
-from cloze.pipeline.corpus.read.read_and_clean import ReadSliceGroup
-from cloze.pipeline.corpus.read.sources import group_slices, plan_reading
+from cloze.pipeline.corpus.read import read_and_clean, sources
+from cloze.pipeline.corpus.read.intermediate import DROPPED_SCHEMA
 from cloze.pipeline.corpus.stage import STAGE
+from cloze.pipeline.corpus.write import plans
 from cloze.pipeline.corpus.write.shards import CorpusShards
-from cloze.pipeline.corpus.write.write import WriteDropped, index_dropped
 from tests.pipeline.corpus.corpora import make, prose, rows, write_jsonl
 
 
@@ -126,56 +124,28 @@ def test_dropped_text_is_the_same_bytes_in_any_order(mixed):
         ).read_bytes()
 
 
-def test_a_shard_reads_its_own_batches_of_dropped_text_alone(tmp_path, monkeypatch):
-    """Each batch is read about once over all shards, however many there are."""
+def test_dropped_text_of_many_runs_and_destinations(tmp_path, monkeypatch):
+    """The original of a duplicate may be in another unit's files."""
+    texts = [prose(n) for n in range(40)]
+    source = tmp_path / "source"
+    source.mkdir()
+    write_jsonl(source / "a.jsonl", *texts, *(f"{n} " * 400 for n in range(50)))
+    write_jsonl(source / "b.jsonl", *(f"{text}\n\nAnd so it ends, they say." for text in texts))
+    write_jsonl(source / "c.jsonl", *map(str.upper, texts))
+    settings = {"keep_dropped": True, "shard_bytes": 2048}
+    whole = make(tmp_path / "whole", f"jsonl={source}", **settings)
+    monkeypatch.setattr(sources, "run_bytes", lambda total, least: 0)
     monkeypatch.setattr(read_and_clean, "BATCH_BYTES", 4096)
-    source = write_jsonl(
-        tmp_path / "a.jsonl", *(prose(n) for n in range(40)), *(f"{n} " * 400 for n in range(200))
-    )
-    opened = Counter()
-    read = IntermediateFile.batch
-
-    def batch(self, number):
-        found = read(self, number)
-        if found.schema.equals(DROPPED_SCHEMA):
-            opened[id(self), number] += 1
-        return found
-
-    made = make(tmp_path / "all", f"jsonl={source}", keep_dropped=True, shard_bytes=2048)
-    parts = tuple(
-        sorted(
-            str(path).removesuffix(".dropped.arrow") for path in tmp_path.rglob("*.dropped.arrow")
-        )
-    )
-    assert parts == ()  # the stage leaves no scratch behind
-    shards = made.manifest.summary["shards"]
-    config = CorpusConfig(sources=[{"kind": "jsonl", "path": str(source)}], keep_dropped=True)
-    (one,) = group_slices(plan_reading(config.listed())[0])
-    ReadSliceGroup(parts=str(tmp_path), config=config, prepared={})({**one.unit(), "name": "p"})
-    with IntermediateFile(f"{tmp_path}/p.dropped.arrow") as file:
-        batches = file.batches
-    assert (shards > 8, batches > 8) == (True, True)
-    index_dropped([f"{tmp_path}/p"], shards, str(tmp_path / "index.arrow"))
-    monkeypatch.setattr(IntermediateFile, "batch", batch)
-    write = WriteDropped(
-        parts=(f"{tmp_path}/p",),
-        index=str(tmp_path / "index.arrow"),
-        duplicates="",
-        directory="",
-        shards=shards,
-    )
-    index, found = read_arrow(write.index), []
-    with PartReader([f"{tmp_path}/p.dropped.arrow"], shards) as dropped:
-        for shard in range(shards):
-            found += [
-                row for table in write._read(shard, index, dropped) for row in table.to_pylist()
-            ]
-            dropped.pass_shard(shard)
-    assert sum(opened.values()) == batches  # all in one range of shards: each once
-    assert len(found) == 200
-    assert {row["id"] for row in found} == {
-        row["id"] for row in rows(made, "dropped/*.arrow") if row["step"] != "dedup"
-    }
+    monkeypatch.setattr(plans, "run_bytes", lambda total: 9000)
+    monkeypatch.setattr(stage, "destination_count", lambda total, runs: 7)
+    cut = make(tmp_path / "cut", f"jsonl={source}", **settings)
+    assert cut.manifest.content_sha256 == whole.manifest.content_sha256
+    found = rows(cut, "dropped/*.arrow")
+    dropped = [row for row in found if row["step"] == "dedup"]
+    kept = {row["id"] for row in rows(cut)}
+    assert len(dropped) == 80
+    assert {row["detail"] for row in dropped} <= kept
+    assert len(found) == cut.manifest.counters["dropped_texts/rows"] == 130
 
 
 def test_text_of_tasks_takes_paragraphs_where_that_is_wanted(tmp_path):

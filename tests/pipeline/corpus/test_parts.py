@@ -23,21 +23,21 @@ from cloze.pipeline.corpus.duplicates.plan import CorpusPlanRequest, find_duplic
 from cloze.pipeline.corpus.duplicates.search import SignatureColumns
 from cloze.pipeline.corpus.duplicates.signatures import SKETCH_BYTES
 from cloze.pipeline.corpus.options import MinHash
-from cloze.pipeline.corpus.read import sources
+from cloze.pipeline.corpus.read import read_and_clean, sources
 from cloze.pipeline.corpus.read.intermediate import (
     CORPUS,
     PART,
-    IntermediateFile,
     compact_batch,
     shard_of,
     shard_position,
     signatures_schema,
 )
-from cloze.pipeline.corpus.read.read_and_clean import SortedBatches
+from cloze.pipeline.corpus.read.read_and_clean import PendingRows
 from cloze.pipeline.corpus.read.sources import Source, group_slices, list_sources, plan_reading
 from cloze.pipeline.corpus.readers.encyclopedia import dump
 from cloze.pipeline.corpus.stage import STAGE
-from cloze.pipeline.corpus.write import shards
+from cloze.pipeline.corpus.write import plans
+from cloze.pipeline.corpus.write.plans import UnitPlan
 from tests.pipeline.corpus.corpora import make, prose, rows, write_jsonl
 
 HEAD = "<mediawiki><siteinfo><namespaces><namespace key='0'/></namespaces></siteinfo>"
@@ -67,8 +67,8 @@ def test_a_dump_cut_by_its_index_gives_the_same_bytes(tmp_path, monkeypatch):
     source = f"wikipedia={tmp_path}/x-multistream.xml.bz2"
     whole = make(tmp_path / "whole", source, shard_bytes=2048, keep_dropped=True)
     monkeypatch.setattr(dump, "SLICE_BYTES", 600)
-    monkeypatch.setattr(sources, "GROUP_BYTES", 0)
-    monkeypatch.setattr(shards, "SHARDS", 3)  # the plan in pieces
+    monkeypatch.setattr(sources, "run_bytes", lambda total, least: 0)
+    monkeypatch.setattr(plans, "run_bytes", lambda total: 5000)  # several runs
     slices, repeated = plan_reading(
         list_sources([Source(kind="wikipedia", path=f"{tmp_path}/x-multistream.xml.bz2")]).slices
     )
@@ -117,12 +117,12 @@ def test_small_files_share_a_part_and_their_number_shows_in_nothing(tmp_path, mo
         one.slice.name for one in slices
     )
     shared = make(tmp_path / "shared", *given, shard_bytes=2048, keep_dropped=True)
-    monkeypatch.setattr(sources, "GROUP_BYTES", 3000)
+    monkeypatch.setattr(sources, "run_bytes", lambda total, least: 3000)
     cut = group_slices(slices)
     assert 4 < len(cut) < len(slices)
     assert len({one.part for one in cut}) == len(cut)
     some = make(tmp_path / "some", *given, shard_bytes=2048, keep_dropped=True)
-    monkeypatch.setattr(sources, "GROUP_BYTES", 0)
+    monkeypatch.setattr(sources, "run_bytes", lambda total, least: 0)
     assert [one.slices for one in group_slices(slices)] == [(one,) for one in slices]
     alone = make(tmp_path / "alone", *given, shard_bytes=2048, keep_dropped=True)
     cards = [
@@ -199,19 +199,19 @@ def _row(number: int) -> dict:
     }  # fmt: skip
 
 
-@given(st.integers(0, 300), st.sampled_from([1, 500, 1 << 20]))
-def test_runs_hold_what_was_added_in_the_order_of_places(count, run_bytes):
-    runs = SortedBatches(PART, run_bytes)
-    batches = [batch for number in range(count) for batch in runs.add(_row(number), 400)] + list(
-        runs.close()
+@given(st.lists(st.integers(0, 600), max_size=60), st.sampled_from([1, 500, 1 << 20]))
+def test_batches_hold_what_was_added_in_order(sizes, batch_bytes):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(read_and_clean, "BATCH_BYTES", batch_bytes)
+        pending = PendingRows(PART)
+        batches = [
+            batch for number, size in enumerate(sizes) for batch in pending.add(_row(number), size)
+        ]
+        batches += pending.close()
+    assert [row for batch in batches for row in batch.to_pylist()] == list(
+        map(_row, range(len(sizes)))
     )
-    found = [row for batch in batches for row in batch.to_pylist()]
-    assert sorted(found, key=lambda row: row["id"]) == sorted(
-        (_row(n) for n in range(count)), key=lambda row: row["id"]
-    )
-    if run_bytes == 1 << 20:
-        places = shard_position(np.array([row["key"] for row in found], dtype=np.uint64))
-        assert (places[1:] >= places[:-1]).all()
+    assert all(batch.num_rows for batch in batches)
 
 
 @given(st.lists(st.integers(0, 50), max_size=30), st.lists(st.integers(1, 10), max_size=4))
@@ -296,62 +296,51 @@ def test_cutting_does_not_change_who_stays(tmp_path, threshold):
     assert not set(of) & set(numbers)
 
 
-def test_the_plan_places_every_kept_document_once(tmp_path):
+def test_the_plans_name_every_document_once(tmp_path, monkeypatch):
+    """Each unit's plan keeps or drops each of its documents; originals know their duplicates."""
+    monkeypatch.setattr(plans, "run_bytes", lambda total: 9000)
     paths = _references(tmp_path, 300, [40, 90], False)
-    plan_file, duplicates_file = str(tmp_path / "plan.arrow"), str(tmp_path / "duplicates.arrow")
+    parts = [path.removesuffix(".arrow") for path in paths]
     wanted = CorpusPlanRequest(
         shard_bytes=9000,
-        plan_file=plan_file,
-        duplicates_file=duplicates_file,
+        directory=str(tmp_path / "plans"),
+        keep_dropped=True,
         minhash=MinHash(3, 4, 5),
         exact=True,
         threshold=0.0,
         examples=3,
+        parts=parts,
         kinds=["text"] * len(paths),
     )
     found = plan(paths, wanted)
-    tables = [pa.ipc.open_file(path).read_all() for path in paths]
-    everything, places = [table["key"].to_pylist() for table in tables], set()
-    with IntermediateFile(plan_file) as kept, IntermediateFile(duplicates_file) as dropped:
-        assert kept.batches == dropped.batches == found.shards > 3
-        for shard in range(found.shards):
-            rows_ = kept.batch(shard).to_pylist()
-            starts = [
-                list(itertools.accumulate((b.num_rows for b in table.to_batches()), initial=0))
-                for table in tables
-            ]
-            own = [
-                everything[row["part"]][starts[row["part"]][row["batch"]] + row["row"]]
-                for row in rows_
-            ]
-            assert own == sorted(own)
-            assert set(
-                shard_of(shard_position(np.array(own, dtype=np.uint64)), found.shards).tolist()
-            ) <= {shard}
-            places |= {(row["part"], row["batch"], row["row"]) for row in rows_}
-            places |= {
-                (row["part"], row["batch"], row["row"]) for row in dropped.batch(shard).to_pylist()
-            }
-    assert len(places) == 300
-    assert int(found.documents) + sum(found.dropped.values()) == 300
-    assert sum(found.pairs.values()) == sum(found.dropped.values())
-    assert not list(tmp_path.glob("cloze-plan-*"))
-
-
-@pytest.mark.parametrize("count", [0, 1, 5, 6, 7])
-def test_a_writer_of_a_shard_opens_the_piece_that_it_is_in(tmp_path, monkeypatch, count):
-    monkeypatch.setattr(shards, "SHARDS", 3)
-    path, arrow_schema = str(tmp_path / "plan.arrow"), pa.schema([("row", pa.int32())])
-    batches = (
-        pa.RecordBatch.from_arrays([pa.array([n] * n, pa.int32())], schema=arrow_schema)
-        for n in range(count)
-    )
-    shards.write_by_shard(path, arrow_schema, batches)
-    assert len(list(tmp_path.iterdir())) == max(1, -(-count // 3))
-    for shard in range(count):
-        with IntermediateFile(shards.piece_file(path, shard // 3)) as piece:
-            assert piece.batches <= 3
-        assert shards.read_of_shard(path, shard)["row"].tolist() == [shard] * shard
+    batches = {part: pa.ipc.open_file(f"{part}.arrow") for part in parts}
+    assert found.units > 3
+    begin, read, given_away, gone = 0, [], {}, {}
+    for unit in range(found.units):
+        own = UnitPlan.read(wanted.directory, unit, keep_dropped=True)
+        read += [(path, number) for path, first, end in own.pieces for number in range(first, end)]
+        count = sum(
+            batches[path].get_batch(number).num_rows
+            for path, first, end in own.pieces
+            for number in range(first, end)
+        )
+        rows = own.duplicates.to_pylist()
+        gone |= {row["number"]: begin + row["row"] for row in rows if row["reason"]}
+        given_away |= {row["number"]: begin + row["row"] for row in rows if not row["reason"]}
+        kept = own.kept["row"].to_pylist()
+        dropped = [row["row"] for row in rows if row["reason"]]
+        assert sorted(kept + dropped) == list(range(count))
+        assert {row["row"] for row in rows if not row["reason"]} <= set(kept)
+        begin += count
+    assert read == [
+        (part, number) for part in parts for number in range(batches[part].num_record_batches)
+    ]
+    assert begin == 300
+    assert gone == {number: number for number in gone}
+    assert given_away.keys() == gone.keys()
+    assert len(gone) == sum(found.dropped.values()) == sum(found.pairs.values()) > 50
+    assert int(found.documents) + len(gone) == 300
+    assert not list((tmp_path / "plans").glob("cloze-plan-*"))
 
 
 def test_shards_of_any_number_share_the_places():

@@ -142,7 +142,7 @@ from cloze.pipeline.corpus.read import sources
 from cloze.pipeline.corpus.config import CorpusConfig
 from cloze.pipeline.corpus.stage import STAGE
 from cloze.core.stages.execute import execute
-sources.GROUP_BYTES = 0  # a part a file
+sources.run_bytes = lambda total, least: 0  # a part a file
 left = int(sys.argv[3])
 replace = os.replace
 def dying(source, target):
@@ -172,9 +172,9 @@ def test_killed_anywhere_it_ends_with_the_same_bytes(tmp_path, monkeypatch, writ
     )
     assert ended.returncode == -signal.SIGKILL, ended.stderr.decode()[-2000:]
     if writes == 18:
-        assert not (out / "_scratch" / "plan.arrow").exists()
+        assert not (out / "_scratch" / "plans" / "kept-00000.arrow").exists()
     if writes == 30:
-        assert (out / "_scratch" / "plan.arrow").exists()
+        assert (out / "_scratch" / "plans" / "kept-00000.arrow").exists()
     assert not artifact.is_artifact(str(out))
     finished = (
         list((out / "_scratch" / "read").glob("*.json"))
@@ -186,7 +186,7 @@ def test_killed_anywhere_it_ends_with_the_same_bytes(tmp_path, monkeypatch, writ
         for path in (out / "_scratch" / "parts").glob("*")
         if finished and not path.name.startswith("_")
     }
-    monkeypatch.setattr(sources, "GROUP_BYTES", 0)
+    monkeypatch.setattr(sources, "run_bytes", lambda total, least: 0)
     seen = {}
     original = os.replace
 

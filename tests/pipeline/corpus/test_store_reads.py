@@ -1,129 +1,70 @@
-"""What a corpus costs in a store: opens and bytes grow with the text, not with parts
-times shards.
-"""
+"""What a corpus costs in a store: each byte of text is read once in each step, by few requests."""
 
 from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, ClassVar
 
-import fsspec
 import pytest
-from fsspec.implementations.memory import MemoryFileSystem
 
-from cloze.core import storage
-from cloze.pipeline.corpus.read import read_and_clean, sources
+from cloze.pipeline.corpus import stage
+from cloze.pipeline.corpus.read import intermediate, read_and_clean, sources
 from cloze.pipeline.corpus.read.intermediate import IntermediateFile
-from cloze.pipeline.corpus.write import write
+from cloze.pipeline.corpus.write import plans
+from tests.object_store import Store
 from tests.pipeline.corpus.corpora import make, prose
 
-FILES, DOCUMENTS = 4, 64
+DOCUMENTS, DESTINATIONS = 64, 5
 
 
-class CountedStore(MemoryFileSystem):
-    """Counts, for the parts' documents, how often files are opened and how many bytes are read."""
-
-    protocol = "counted"
-    store: ClassVar[dict[str, Any]] = {}
-    pseudo_dirs: ClassVar[list[str]] = [""]
-    counts: ClassVar[Counter[str]] = Counter()
-
-    @classmethod
-    def _strip_protocol(cls, path: str) -> str:
-        return MemoryFileSystem._strip_protocol(str(path).replace("counted://", "memory://"))
-
-    def _open(self, path: str, mode: str = "rb", **how: Any) -> Any:
-        found = super()._open(path, mode=mode, **how)
-        name = path.rsplit("/", 1)[-1]
-        if mode != "rb" or "/parts/" not in path or name.count(".") > 1:
-            return found
-        CountedStore.counts["opens"] += 1
-        return _Counted(found)
-
-
-class _Counted:
-    """A file that counts what is read of it."""
-
-    def __init__(self, file: Any) -> None:
-        self._file = file
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._file, name)
-
-    def __enter__(self) -> _Counted:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._file.close()
-
-    def read(self, size: int = -1) -> bytes:
-        content: bytes = self._file.read(size)
-        CountedStore.counts["bytes"] += len(content)
-        return content
-
-
-@pytest.fixture(autouse=True)
-def small(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A thousandth of the usual sizes."""
-    fsspec.register_implementation("counted", CountedStore, clobber=True)
-    for module, name, value in (
-        (sources, "STORE_GROUP_BYTES", 0),
-        (sources, "GROUP_SLICES", 1),
-        (read_and_clean, "BATCH_BYTES", 8 << 10),
-        (read_and_clean, "CHUNK_DOCUMENTS", 2),
-        (write, "BATCH_BYTES", 8 << 10),
-        (write, "LEAST_UNITS", 2),
-        (write, "MOST_UNITS", 8),
-    ):
-        monkeypatch.setattr(module, name, value, raising=False)
-    yield
-    CountedStore.store.clear()
-
-
-def cost(tmp_path: Path, files: int) -> tuple[Counter[str], int, int]:
-    """Make a corpus of so many files in the store; returns what was read of its parts while shards
-    were written, their bytes, the shards.
-    """
+def cost(store: Store, tmp_path: Path, files: int) -> tuple[dict[str, Counter[str]], int]:
+    """Make a corpus of so many files in the store; return what it cost by kind of file, and runs."""
     source = tmp_path / f"source-{files}"
     source.mkdir()
-    lines = [json.dumps({"text": prose(n)}) for n in range(files * DOCUMENTS)]
     for number in range(files):
-        (source / f"{number}.jsonl").write_text(
-            "\n".join(lines[number * DOCUMENTS : (number + 1) * DOCUMENTS]) + "\n"
-        )
-    out, parts, finish = f"counted://store/corpus-{files}", list[int](), storage.remove
+        texts = (prose(number * DOCUMENTS + n) for n in range(DOCUMENTS))
+        lines = (json.dumps({"text": text}) + "\n" for text in texts)
+        (source / f"{number}.jsonl").write_text("".join(lines))
+    store.server.requests.clear()
+    made = make(store.path(f"corpus-{files}"), f"jsonl={source}", shard_bytes=16 << 10)
+    assert made.manifest.rows == files * DOCUMENTS
+    costs: dict[str, Counter[str]] = {"parts": Counter(), "runs": Counter()}
+    runs = set()
+    for request in store.server.requests:
+        name = request.key.rsplit("/", 1)[-1]
+        is_part = "/parts/" in request.key and name.count(".") == 1
+        if is_part or (name.startswith("run-") and not name.endswith(".index")):
+            counts = costs["parts" if is_part else "runs"]
+            counts["read"] += request.read
+            counts["written"] += request.written
+            counts[request.kind] += 1
+            runs |= set() if is_part else {name}
+    return costs, len(runs)
 
-    def kept(path: str) -> None:
-        if path.endswith("_scratch"):
-            parts.extend(storage.stat(f"{path}/parts/{name}")["size"] for name in storage.list_names(f"{path}/parts")
-                         if name.count(".") == 1)  # fmt: skip
-        finish(path)
 
-    CountedStore.counts.clear()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(storage, "remove", kept)
-        made = make(out, f"jsonl={source}", shard_bytes=16 << 10, dedup="none")
-    assert len(parts) == files
-    return Counter(CountedStore.counts), sum(parts), made.manifest.summary["shards"]
-
-
-def test_opens_and_bytes_grow_with_the_text(tmp_path: Path) -> None:
-    few, few_bytes, few_shards = cost(tmp_path, FILES)
-    many, many_bytes, many_shards = cost(tmp_path, 4 * FILES)
-    assert few_shards > 10
-    assert many_shards > 3.5 * few_shards
-    for counts, size, files in ((few, few_bytes, FILES), (many, many_bytes, 4 * FILES)):
-        assert counts["bytes"] <= 1.2 * size, f"{counts['bytes'] / size:.1f} times the parts"
-        assert counts["opens"] <= 2 * files, f"{counts['opens'] / files:.1f} opens a part"
-    assert many["opens"] <= 5 * few["opens"]
-    assert many["bytes"] <= 5 * few["bytes"]
+def test_each_byte_is_read_once(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sources, "run_bytes", lambda total, least: 0)
+    monkeypatch.setattr(read_and_clean, "BATCH_BYTES", 8 << 10)
+    monkeypatch.setattr(intermediate, "AHEAD_BYTES", 2 << 10)
+    monkeypatch.setattr(plans, "run_bytes", lambda total: 30 << 10)  # a file has several readers
+    monkeypatch.setattr(stage, "destination_count", lambda total, runs: DESTINATIONS)
+    for files in (2, 6):
+        costs, runs = cost(store, tmp_path, files)
+        assert runs >= 2 * files
+        parts = costs["parts"]
+        assert parts["read"] <= 1.2 * parts["written"]
+        ahead = parts["read"] // (2 << 10)
+        assert parts["get"] + parts["head"] <= 6 * runs + ahead
+        assert costs["runs"]["read"] == costs["runs"]["written"]
+        assert costs["runs"]["get"] <= runs * DESTINATIONS
+        assert costs["runs"]["head"] == 0
 
 
 def test_a_part_on_a_disk_holds_no_descriptor(tmp_path: Path) -> None:
-    """A writer of shards keeps thousands of parts open."""
+    """A map of a file needs none."""
     import pyarrow as pa
 
     from cloze.core.arrow import write_arrow

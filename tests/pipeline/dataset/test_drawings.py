@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from cloze.core.stages.execute import BuildResult
-from cloze.pipeline.dataset import merge
+from cloze.pipeline.dataset import ranges
 from cloze.pipeline.dataset.masking.candidates import (
     DRAWING_BIT,
     MaskConfig,
@@ -107,7 +107,7 @@ def test_workers_and_buckets_do_not_matter(
     config = json.dumps({**CONFIG, "drawings": D})
     found = subprocess.run([*command, config], check=True, capture_output=True, text=True).stdout
     assert found.split()[-1] == made.manifest.content_sha256
-    monkeypatch.setattr(merge, "BUCKET_TOKENS", 3000)
+    monkeypatch.setattr(ranges, "BUCKET_TOKENS", 3000)
     bins = make(*inputs, tmp_path / "bins", drawings=D, length_bins=3, shards=5)
     assert sorted(map(repr, rows(bins))) == sorted(map(repr, rows(made)))
     for table in tables(bins):

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from cloze.pipeline.dataset import build, merge
+from cloze.pipeline.dataset import build, ranges
 from tests.object_store import Store
 from tests.pipeline.corpus.corpora import made_documents, write_corpus
 from tests.pipeline.dataset.datasets import make, write_vocab
@@ -67,21 +67,19 @@ def test_hosts_read_together_little_more_than_the_parts(
     held = [name for name, _ in documents[:heldout]]
     corpus = write_corpus(tmp_path / "corpus", documents, shards=5, heldout=held)
     vocab = write_vocab(tmp_path)
-    monkeypatch.setattr(merge, "PART_ROWS", 1)
+    monkeypatch.setattr(ranges, "PART_ROWS", 1)
     # pairs of sentences of 4 to 68 tokens: each length bin has many rows
     settings = {"length_bins": length_bins, "pairing": "sentence-pair", "length": 140}
     expected = make(corpus, vocab, tmp_path / "local", **settings)
     monkeypatch.setattr(build, "fan_out", by_hosts(tmp_path))
-    monkeypatch.setattr(build, "LEAST_PARTS", 2)  # five corpus shards become files of two
-    read = {}
-    for copied_bytes in (0, 1 << 30):
-        monkeypatch.setattr(build, "COPIED_BYTES", copied_bytes)
-        store.server.requests.clear()
-        made = make(corpus, vocab, store.path(f"{copied_bytes}"), **settings)
-        assert made.manifest.content_sha256 == expected.manifest.content_sha256
-        assert made.manifest.counters == expected.manifest.counters
-        parts = [r for r in store.server.requests if "/_scratch/parts/train" in r.key]
-        assert len({request.key for request in parts}) == 3
-        read[copied_bytes] = sum(r.read for r in parts) / sum(r.written for r in parts)
-    assert 0.8 < read[0] <= 1.2, read  # without schemas and footers
-    assert read[1 << 30] == pytest.approx(HOSTS, rel=0.01)
+    monkeypatch.setattr(build, "run_bytes", lambda total, least: total // 2)  # 5 shards in 3 runs
+    store.server.requests.clear()
+    made = make(corpus, vocab, store.path("made"), **settings)
+    assert made.manifest.content_sha256 == expected.manifest.content_sha256
+    assert made.manifest.counters == expected.manifest.counters
+    runs = [r for r in store.server.requests if "/_scratch/parts/train/run-" in r.key]
+    runs = [request for request in runs if not request.key.endswith(".index")]
+    assert len({request.key for request in runs}) == 3
+    read = sum(r.read for r in runs) / sum(r.written for r in runs)
+    assert 1 <= read <= 1.2
+    assert sum(request.kind == "get" for request in runs) <= 3 * 4 * length_bins  # runs, shards

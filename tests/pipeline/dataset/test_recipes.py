@@ -20,7 +20,8 @@ from cloze.pipeline.dataset.masking.draw import Masks, sample_masks
 from cloze.pipeline.dataset.pairings.registry import PAIRINGS
 from cloze.pipeline.dataset.pairings.segments import TokenizedDocuments, tokenize
 from cloze.pipeline.dataset.recipes import RECIPES
-from cloze.pipeline.dataset.rows import RowBlock, assemble, part_path
+from cloze.pipeline.dataset.rows import RowBlock, assemble, part_schema
+from cloze.pipeline.runners.exchange import Exchange
 from cloze.pipeline.tokenizer import load
 from cloze.pipeline.tokenizer.tokenizer import Tokenizer
 from tests.pipeline.corpus.corpora import made_documents, write_corpus
@@ -348,27 +349,39 @@ def test_nothing_of_a_part_disappears(small, tmp_path):
     fingerprint = load(str(tmp_path / "tokenizer")).fingerprint
     for recipe in RECIPES:
         config = ExampleConfig(recipe=recipe, length=24, max_predictions=2)
+        runs = {
+            split: Exchange(directory=str(tmp_path / recipe / split), runs=1, places=8)
+            for split in ("train", "heldout")
+        }
         make = BuildRows(
             directory=str(tmp_path / recipe),
+            runs=runs,
+            corpus=str(corpus),
+            shards=1,
             tokenizer=str(tmp_path / "tokenizer"),
             tokenizer_fingerprint=fingerprint,
             config=config,
         )
-        result = make({"number": 0, "paths": [str(next(corpus.glob("*.arrow")))]})
+        result = make({"number": 0, "first": 0, "end": 1})
         for split, documents in (("train", 10), ("heldout", 2)):
             counters = result[split]["counters"]
             assert counters["read/documents"] == documents
             assert (
                 counters["tokens/read"] == counters["tokens/in_rows"] + counters["tokens/truncated"]
             )
-            table = pa.ipc.open_file(part_path(str(tmp_path / recipe), split, 0)).read_all()
-            block = RowBlock.from_arrow(table.to_batches()[0])
+            assert runs[split].connect_block(0)["rows"][-1] == result[split]["rows"]
+            rows_schema = part_schema(small.vocab_size, packed=recipe == "packed")
+            with runs[split].read(rows_schema, 0, 8) as read:
+                batches = [batch for place in range(8) for batch in read.batches(place)]
+                batch = pa.concat_batches(batches)
+            block = RowBlock.from_arrow(batch)
+            assert (np.diff(np.concatenate([[0], block.rank >> np.uint64(61)])) >= 0).all()
             assert len(block) == result[split]["rows"] > 0
             in_rows = counters["tokens/in_rows"] + counters["tokens/again"]
             heads = counters["rows/sequences"] if recipe == "packed" else len(block)
             assert len(block.ids.values) == in_rows + heads + counters["rows/sequences"]
             assert (block.boundaries is not None) == (recipe == "packed")
-            half = RowBlock.from_arrow(table.to_batches()[0].slice(1))
+            half = RowBlock.from_arrow(batch.slice(1))
             np.testing.assert_array_equal(half.ids.values, block.ids.values[block.ids.offsets[1] :])
         capped = result["train"]["counters"]["masks/capped_rows"]
         assert (capped > 0) == (recipe not in ("lm", "realm"))

@@ -22,7 +22,7 @@ from cloze.core.artifacts import artifact
 from cloze.core.errors import DataError
 from cloze.core.stages.execution import Execution, MachineSpec
 from cloze.core.words import count_words
-from cloze.pipeline.dataset import merge
+from cloze.pipeline.dataset import ranges
 from cloze.pipeline.dataset.config import DatasetConfig
 from cloze.pipeline.dataset.masking.candidates import (
     MaskConfig,
@@ -45,10 +45,10 @@ from cloze.pipeline.dataset.config import DatasetConfig
 from cloze.pipeline.dataset.stage import STAGE
 from cloze.core.stages.execute import execute
 from cloze.core.stages.execution import Execution
-from cloze.pipeline.dataset import merge
+from cloze.pipeline.dataset import ranges
 if __name__ == "__main__":
     corpus, vocab, out, workers, config = sys.argv[1:]
-    merge.BUCKET_TOKENS = 4000
+    ranges.BUCKET_TOKENS = 4000
     result = execute(STAGE, DatasetConfig(**json.loads(config)), {"corpus": corpus, "vocab": vocab}, out, execution=Execution(workers=int(workers)))
     print(result.manifest.content_sha256)
 """
@@ -327,11 +327,11 @@ def test_slices_cover_all_ranks_once(parts, shards, buckets):
     sorted_ranks = [
         np.sort(random_keys.fold_in(number, np.arange(size))) for number, size in enumerate(parts)
     ]
-    counts = sum(np.diff(merge.bucket_borders(part, buckets)) for part in sorted_ranks)
+    counts = sum(np.diff(ranges.bucket_borders(part, buckets)) for part in sorted_ranks)
     merged = np.sort(np.concatenate(sorted_ranks))
     starts = np.concatenate([[0], np.cumsum(counts)])
     at = 0
-    for part in merge.plan_ranges(counts, merge.shard_rows([len(merged)], shards)[0]):
+    for part in ranges.plan_ranges(counts, ranges.shard_rows([len(merged)], shards)[0]):
         assert part.rows in (len(merged) // shards, -(-len(merged) // shards))
         if part.rows:
             assert starts[part.first] + part.skip == at
@@ -344,7 +344,7 @@ def test_slices_cover_all_ranks_once(parts, shards, buckets):
 @settings(max_examples=100, deadline=None)
 @given(bins=st.lists(st.integers(0, 50), min_size=1, max_size=6), shards=st.integers(1, 9))
 def test_shards_are_equal_in_all_and_in_each_bin(bins, shards):
-    sizes = merge.shard_rows(bins, shards)
+    sizes = ranges.shard_rows(bins, shards)
     assert sizes.sum(axis=1).tolist() == bins
     assert np.ptp(sizes.sum(axis=0)) <= 1
     assert (np.ptp(sizes, axis=1) <= 1).all()

@@ -15,9 +15,9 @@ from cloze.core import random_keys
 from cloze.core.config import parse_config
 from cloze.core.errors import DataError, UsageError
 from cloze.core.stages.execute import BuildResult
-from cloze.pipeline.dataset import append, merge
+from cloze.pipeline.dataset import append, ranges
 from cloze.pipeline.dataset.config import DatasetConfig
-from cloze.pipeline.dataset.merge import bin_borders
+from cloze.pipeline.dataset.ranges import bin_borders
 from cloze.pipeline.dataset.schema import ShardLayout
 from cloze.pipeline.dataset.shards import batch_rows
 from tests.pipeline.corpus.corpora import made_documents
@@ -78,7 +78,7 @@ def test_compressed_shards_hold_the_same_rows_in_fewer_bytes(
 def test_rows_of_a_shard_stand_in_bins_of_length(
     corpus: str, vocab: str, made: BuildResult, tmp_path: Path, monkeypatch
 ) -> None:
-    monkeypatch.setattr(merge, "BUCKET_TOKENS", 3000)
+    monkeypatch.setattr(ranges, "BUCKET_TOKENS", 3000)
     result = make(corpus, vocab, tmp_path, length_bins=3)
     found = tables(result)
     assert max(map(len, found)) - min(map(len, found)) <= 1

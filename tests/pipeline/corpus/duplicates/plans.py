@@ -33,16 +33,17 @@ def wanted(directory: Path, references: References, **search: Any) -> CorpusPlan
     settings: dict[str, Any] = {"minhash": MINHASH, "exact": True, "threshold": 0.6, **search}
     return CorpusPlanRequest(
         shard_bytes=3000,
-        plan_file=str(directory / "plan.arrow"),
-        duplicates_file=str(directory / "duplicates.arrow"),
+        directory=str(directory),
+        keep_dropped=True,
         examples=6,
+        parts=[f"part-{number}" for number in range(len(references.paths))],
         kinds=references.kinds,
         **settings,
     )
 
 
 def _files(directory: Path) -> list[bytes]:
-    return [(directory / name).read_bytes() for name in ("plan.arrow", "duplicates.arrow")]
+    return [path.read_bytes() for path in sorted(directory.glob("*.arrow"))]
 
 
 def by_one(place: Path, references: References, **search: Any) -> tuple[CorpusPlan, list[bytes]]:

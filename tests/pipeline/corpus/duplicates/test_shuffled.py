@@ -15,7 +15,7 @@ from cloze.core.arrow import read_arrow
 from cloze.core.config import parse_config
 from cloze.core.errors import UsageError
 from cloze.pipeline.corpus.config import CorpusConfig
-from cloze.pipeline.corpus.duplicates import distributed, plan
+from cloze.pipeline.corpus.duplicates import distributed
 from cloze.pipeline.corpus.duplicates.distributed import (
     CANDIDATES,
     FindCandidates,
@@ -119,17 +119,6 @@ def test_a_block_sends_a_value_that_all_its_documents_share_once(tmp_path: Path)
     values = np.frombuffer(message[4:], "<u8")
     assert bucket == 0
     assert len(set(values.tolist())) == values.size < 400
-
-
-def test_shards_sorted_a_few_at_a_time_are_the_same(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    references = invented(tmp_path, 300, seed=4)
-    found = by_one(tmp_path, references)
-    assert found[0].shards > 3
-    monkeypatch.setattr(plan, "_SORTED", 40)
-    monkeypatch.setattr(plan, "_BLOCK", 70)
-    assert by_one(tmp_path, references) == found
 
 
 def test_a_corpus_of_any_size_has_a_bounded_number_of_shards(

@@ -1,0 +1,105 @@
+"""What the exchanges of corpus and dataset cost at sizes that no test can run.
+
+    python -m benchmarks.data_scale
+
+Numbers of units, ranges and bytes come from the product's own planning; the jobs' graphs are those
+that its fan-out would submit. The extents are connected for real, from empty indexes of the true
+size, for one file of extents. Nothing else is run: hours are not in the table.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import resource
+import tempfile
+from typing import Any
+
+import apache_beam as beam
+import numpy as np
+
+from cloze.core.artifacts.claim import Fence
+from cloze.pipeline.corpus.write.write import SortDocuments, WriteShards
+from cloze.pipeline.dataset.ranges import bucket_count
+from cloze.pipeline.runners.exchange import Exchange
+from cloze.pipeline.runners.fan_out import _Unit, balance_units
+from cloze.pipeline.runners.sizes import destination_count, run_bytes
+
+SIZES = {"10 GB": 10**10, "100 GB": 10**11, "1.5 TB": 15 * 10**11, "6 TB": 6 * 10**12}
+CORES = 3200  # of 200 hosts
+LEAST_SHARD_BYTES, MOST_FILES = 4 << 20, 20_000
+BYTES_PER_TOKEN, LENGTH = 4.2, 128
+PATH = "s3://bucket/runs/corpus-0123456789abcdef/_scratch"
+
+
+def graph_bytes(units: list[tuple[str, Any]], function: Any) -> int:
+    """Return the size of the job that a fan-out submits."""
+    elements = balance_units(units, [1.0] * len(units), CORES)
+    packed = [(name, json.dumps(unit)) for name, unit in elements]
+    work = _Unit(function, PATH, "/", Fence(PATH, "token"))
+    pipeline = beam.Pipeline()
+    _ = pipeline | beam.Create(packed, reshuffle=True) | beam.ParDo(work)
+    return len(pipeline.to_runner_api().SerializeToString())
+
+
+def connected(exchange: Exchange) -> tuple[float, int]:
+    """Connect one file of extents in this process; return its bytes and those of all files."""
+    with tempfile.TemporaryDirectory() as directory:
+        here = Exchange(
+            directory=directory,
+            runs=exchange.runs,
+            places=exchange.places,
+            group=exchange.group,
+        )
+        index = np.zeros((exchange.destinations + 1, 2), np.int64).tobytes()
+        with open(f"{directory}/index", "wb") as file:
+            file.write(index)
+        for run in range(exchange.runs):
+            os.link(f"{directory}/index", f"{here.run_path(run)}.index")
+        here.connect_block(0)
+    whole = 8 * exchange.runs * (exchange.destinations + 1)
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024, whole
+
+
+def main() -> None:
+    rows = []
+    for name, total in SIZES.items():
+        shards = math.ceil(total / max(LEAST_SHARD_BYTES, total / MOST_FILES))
+        runs = math.ceil(total / run_bytes(total))
+        group = -(-shards // min(shards, destination_count(total, runs)))
+        exchange = Exchange(directory=PATH, runs=runs, places=shards, group=group)
+        sort = SortDocuments(plans=PATH, documents=exchange, dropped=None)
+        write = WriteShards(runs=exchange, dropped=None, directory=PATH, documents=0)
+        graph = max(
+            graph_bytes([(f"{n:05d}-of-{runs:05d}", n) for n in range(runs)], sort),
+            graph_bytes([(f"{n:05d}-{n:05d}", n) for n in range(exchange.destinations)], write),
+        )
+        memory, extents = connected(exchange)
+        ranges = runs * exchange.destinations
+        tokens = total / BYTES_PER_TOKEN
+        rows.append(
+            {
+                "text": name,
+                "runs": runs,
+                "MB a run": round(total / runs / 1e6),
+                "shards": shards,
+                "destinations": exchange.destinations,
+                "KB a range": round(total / ranges / 1e3),
+                "requests": f"{ranges / 1e6:.1f}M",
+                "read / text": f"{(total + extents) / total:.3f}",
+                "graph kB": round(graph / 1e3),
+                "extents MB": round(extents / 1e6),
+                "process MB": round(memory / 1e6),
+                "units a core": f"{min(runs, exchange.destinations) / CORES:.1f}",
+                "dataset buckets": bucket_count(tokens, LENGTH, runs, min(20_000, 8 * runs)),
+            }
+        )
+    print("| " + " | ".join(rows[0]) + " |")
+    print("|" + "---|" * len(rows[0]))
+    for row in rows:
+        print("| " + " | ".join(str(value) for value in row.values()) + " |")
+
+
+if __name__ == "__main__":
+    main()
