@@ -28,12 +28,12 @@ from pathlib import Path
 from benchmarks.data.measure import table
 from cloze.core.config import parse_config
 from cloze.pipeline.corpus.config import CorpusConfig
-from cloze.pipeline.corpus.read.sources import plan_reading
 from cloze.pipeline.corpus.readers.base import ReadCounters
 from cloze.pipeline.corpus.readers.encyclopedia import dump as reader
 from cloze.pipeline.corpus.readers.encyclopedia.mediawiki_xml import Dump, Page
 from cloze.pipeline.corpus.readers.encyclopedia.wikitext import WikitextParser
 from cloze.pipeline.corpus.readers.streams import as_utf8, open_source
+from cloze.pipeline.corpus.sources import plan_reading
 from cloze.pipeline.corpus.steps import sentences
 
 UNSPACED = (

@@ -23,7 +23,7 @@ from benchmarks.search import questions_of, timing
 from cloze.core import arrow, random_keys
 from cloze.core.artifacts import artifact, fingerprints
 from cloze.core.stages.execute import execute
-from cloze.pipeline.corpus.write.shards import CorpusShards, read_shard
+from cloze.pipeline.corpus.files.shards import CorpusShards, read_shard
 from cloze.pipeline.index.passages import PassageIndex
 from cloze.pipeline.index.stage import STAGE, IndexConfig
 

@@ -44,9 +44,9 @@ from cloze.pipeline.corpus.duplicates.distributed import (
     write_blocks,
 )
 from cloze.pipeline.corpus.duplicates.plan import CorpusPlan, CorpusPlanRequest, plan
-from cloze.pipeline.corpus.duplicates.signatures import SKETCH_BYTES
+from cloze.pipeline.corpus.files.intermediate import signatures_schema
 from cloze.pipeline.corpus.options import DEFAULT
-from cloze.pipeline.corpus.read.intermediate import signatures_schema
+from cloze.pipeline.corpus.signatures import SKETCH_BYTES
 from cloze.pipeline.runners.shuffle import ShuffleJob
 
 BLOCK, IN_MESSAGE = 1 << 15, 275

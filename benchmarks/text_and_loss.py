@@ -34,7 +34,7 @@ import yaml
 
 from benchmarks.speedrun import section
 from cloze.core.artifacts.artifact import HELDOUT, read_manifest
-from cloze.pipeline.corpus.write.shards import read_shard
+from cloze.pipeline.corpus.files.shards import read_shard
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 CLOZE = [sys.executable, "-c", "from cloze.flows.cli import entry; entry()"]

@@ -36,7 +36,7 @@ from cloze.core.config import parse_config
 from cloze.pipeline.corpus.config import CorpusConfig
 from cloze.pipeline.corpus.read.read_and_clean import read_documents
 from cloze.pipeline.corpus.readers.base import ReadCounters
-from cloze.pipeline.corpus.read.sources import plan_reading
+from cloze.pipeline.corpus.sources import plan_reading
 from cloze.pipeline.corpus.steps.chain import build_steps, run_steps
 
 found = {}

@@ -33,7 +33,7 @@ import numpy.typing as npt
 import torch
 
 from cloze.pipeline import tokenizer
-from cloze.pipeline.corpus.write.shards import read_shard, texts
+from cloze.pipeline.corpus.files.shards import read_shard, texts
 
 LENGTH, BATCH, SCORED = 128, 32, 400
 CLOZE = "from cloze.flows.cli import entry; entry()"

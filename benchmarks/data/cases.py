@@ -98,7 +98,7 @@ def sentences(corpus: str) -> Iterator[tuple[str, bool]]:
 def documents(corpus: str) -> Iterator[list[str]]:
     """The sentences of each document."""
     from cloze.core.arrow import read_arrow
-    from cloze.pipeline.corpus.write.shards import CorpusShards
+    from cloze.pipeline.corpus.files.shards import CorpusShards
 
     shards = CorpusShards.open(corpus)
     for name in shards.names:

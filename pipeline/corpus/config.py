@@ -22,14 +22,14 @@ from cloze.core.stages.execution import (
     subtract_startup,
 )
 from cloze.pipeline.corpus.options import MAXIMUM_UNREADABLE_SHARE, DedupOptions, MixtureOptions
-from cloze.pipeline.corpus.read.sources import (
+from cloze.pipeline.corpus.readers import READERS, find_reader
+from cloze.pipeline.corpus.sources import (
     ListedSlice,
     Source,
     SourceListing,
     list_sources,
     source_fingerprints,
 )
-from cloze.pipeline.corpus.readers import READERS, find_reader
 from cloze.pipeline.corpus.steps.chain import TextConfig
 
 SOURCE_METADATA = ("licence", "name", "url", "date")

@@ -17,17 +17,18 @@ from cloze.core import random_keys, storage
 from cloze.core.artifacts.artifact import HELDOUT, TRAIN
 from cloze.core.errors import UsageError
 from cloze.core.stages.stage import NULL_REPORTER, Reporter
+from cloze.pipeline.corpus import signatures
 from cloze.pipeline.corpus.config import CorpusConfig
 from cloze.pipeline.corpus.document import Document, InfoboxField, join_sentences
-from cloze.pipeline.corpus.duplicates import signatures
-from cloze.pipeline.corpus.duplicates.plan import REASONS, find_duplicates
+from cloze.pipeline.corpus.duplicates.plan import find_duplicates
 from cloze.pipeline.corpus.duplicates.repeated_ids import are_records
 from cloze.pipeline.corpus.duplicates.search import SignatureColumns
+from cloze.pipeline.corpus.duplicates.unit_plans import REASONS
+from cloze.pipeline.corpus.files.intermediate import documents_at
 from cloze.pipeline.corpus.read.detect_language import with_detected_language
-from cloze.pipeline.corpus.read.intermediate import documents_at
 from cloze.pipeline.corpus.read.read_and_clean import ReadSliceGroup, is_heldout, read_documents
-from cloze.pipeline.corpus.read.sources import PlannedSlice, group_slices, plan_reading
 from cloze.pipeline.corpus.readers.base import ReadCounters, counted
+from cloze.pipeline.corpus.sources import PlannedSlice, group_slices, plan_reading
 from cloze.pipeline.corpus.steps.base import CleaningResult
 from cloze.pipeline.corpus.steps.chain import build_steps, prepare_steps, run_steps
 

@@ -6,7 +6,7 @@ A filter is stored as two files:
     weights.npy     float32 [2**bits], one weight per bucket
 
 The bucket of a word n-gram is the first `bits` bits of its hash
-(`cloze.pipeline.corpus.duplicates.signatures`): words are compared without case and punctuation.
+(`cloze.pipeline.corpus.signatures`): words are compared without case and punctuation.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import numpy.typing as npt
 
 from cloze.core import storage
 from cloze.core.errors import DataError
-from cloze.pipeline.corpus.duplicates.signatures import I64, WordSequence, normalize_words
+from cloze.pipeline.corpus.signatures import I64, WordSequence, normalize_words
 
 F32 = npt.NDArray[np.float32]
 F64 = npt.NDArray[np.float64]

@@ -13,7 +13,7 @@ from pydantic import Field, model_validator
 
 from cloze.core.config import StageConfig
 from cloze.core.stages.stage import BuildContext, Stage, StageResult
-from cloze.pipeline.corpus.read.sources import Source, list_sources, source_fingerprints
+from cloze.pipeline.corpus.sources import Source, list_sources, source_fingerprints
 
 VERSION = 1
 HELDOUT_SHARE = 0.2
@@ -98,8 +98,8 @@ def _documents(
     from cloze.core import random_keys
     from cloze.pipeline.corpus.config import CorpusConfig
     from cloze.pipeline.corpus.read.read_and_clean import is_heldout, read_documents
-    from cloze.pipeline.corpus.read.sources import plan_reading
     from cloze.pipeline.corpus.readers.base import ReadCounters
+    from cloze.pipeline.corpus.sources import plan_reading
     from cloze.pipeline.corpus.steps.chain import build_steps, run_steps
 
     if not sources:

@@ -12,8 +12,8 @@ from cloze.core.errors import DataError
 from cloze.core.humanize import format_count, most_first
 from cloze.core.stages.stage import BuildContext, Stage, StageResult
 from cloze.pipeline.corpus.config import COSTS, CorpusConfig, uses_distributed_shuffle
-from cloze.pipeline.corpus.read.sources import SliceGroup, group_slices, plan_reading
 from cloze.pipeline.corpus.readers.base import counted
+from cloze.pipeline.corpus.sources import SliceGroup, group_slices, plan_reading
 from cloze.pipeline.corpus.steps.chain import prepare_steps
 from cloze.pipeline.runners.sizes import destination_count
 

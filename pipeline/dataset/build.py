@@ -24,7 +24,7 @@ from cloze.core.errors import DataError
 from cloze.core.ragged import I64
 from cloze.core.random_keys import U64
 from cloze.core.stages.stage import BuildContext, StageResult
-from cloze.pipeline.corpus.write.shards import CorpusShards, in_split, read_shard, texts
+from cloze.pipeline.corpus.files.shards import CorpusShards, in_split, read_shard, texts
 from cloze.pipeline.dataset import append
 from cloze.pipeline.dataset.append import BaseDataset
 from cloze.pipeline.dataset.config import DatasetConfig, ExampleConfig, check_disk_space

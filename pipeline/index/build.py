@@ -8,7 +8,7 @@ from typing import Any
 from cloze.core.arrow import write_arrow
 from cloze.core.artifacts import artifact, fingerprints
 from cloze.core.stages.stage import BuildContext, StageResult
-from cloze.pipeline.corpus.write.shards import CorpusShards, fill_missing_columns, read_shard
+from cloze.pipeline.corpus.files.shards import CorpusShards, fill_missing_columns, read_shard
 from cloze.pipeline.index.config import NAME, VERSION, IndexConfig
 from cloze.pipeline.index.passages import (
     PASSAGE_FILE,

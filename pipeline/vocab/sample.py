@@ -25,7 +25,7 @@ from cloze.core.errors import DataError
 from cloze.core.ragged import I64
 from cloze.core.random_keys import U64
 from cloze.core.stages.stage import BuildContext, Reporter
-from cloze.pipeline.corpus.write.shards import (
+from cloze.pipeline.corpus.files.shards import (
     READ,
     CorpusShards,
     in_split,

@@ -46,7 +46,7 @@ def run(config: VocabConfig, build: BuildContext) -> StageResult:
             train on.
     """
     from cloze.core import storage
-    from cloze.pipeline.corpus.write.shards import CorpusShards
+    from cloze.pipeline.corpus.files.shards import CorpusShards
     from cloze.pipeline.tokenizer import load
     from cloze.pipeline.vocab.sample import draw_samples
 

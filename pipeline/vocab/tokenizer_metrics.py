@@ -15,7 +15,7 @@ import numpy as np
 from cloze.core.errors import DataError
 from cloze.core.ragged import I64, offsets_of
 from cloze.pipeline import tokenizer
-from cloze.pipeline.corpus.write.shards import CorpusShards
+from cloze.pipeline.corpus.files.shards import CorpusShards
 from cloze.pipeline.tokenizer.tokenizer import U32, Tokenizer
 from cloze.pipeline.vocab.sample import heldout_sample
 

@@ -36,11 +36,11 @@ from xml.sax.saxutils import escape
 from cloze.core.config import parse_config
 from cloze.core.errors import ClozeError
 from cloze.pipeline.corpus.config import CorpusConfig
-from cloze.pipeline.corpus.duplicates.signatures import signature
 from cloze.pipeline.corpus.options import MinHash
 from cloze.pipeline.corpus.read.read_and_clean import read_documents
 from cloze.pipeline.corpus.readers import find_reader
 from cloze.pipeline.corpus.readers.base import ReadCounters
+from cloze.pipeline.corpus.signatures import signature
 from cloze.pipeline.corpus.steps.chain import Step, build_steps
 from cloze.pipeline.corpus.steps.decontaminate import task_texts
 from tests.faults.fuzz_pieces import CSV, HTML, JSON, PROSE, TEXT, WIKITEXT, XML

@@ -18,9 +18,9 @@ from hypothesis import strategies as st
 
 from cloze.core import storage
 from cloze.core.stages.execute import BuildResult
-from cloze.pipeline.corpus import stage
-from cloze.pipeline.corpus.read import read_and_clean, sources
-from cloze.pipeline.corpus.write import plans
+from cloze.pipeline.corpus import sources, stage
+from cloze.pipeline.corpus.duplicates import unit_plans as plans
+from cloze.pipeline.corpus.read import read_and_clean
 from cloze.pipeline.dataset import build, ranges
 from cloze.pipeline.runners import exchange, fan_out
 from tests.pipeline.corpus.corpora import made_documents, prose, write_corpus, write_jsonl

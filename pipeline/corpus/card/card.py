@@ -13,17 +13,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from cloze.core.humanize import format_bytes, format_count, most_first, templates_in
-from cloze.pipeline.corpus.card.statistics import DOCUMENT_BINS, SENTENCE_BINS, add_up, added
 from cloze.pipeline.corpus.document import join_sentences
-from cloze.pipeline.corpus.duplicates.signatures import jaccard
+from cloze.pipeline.corpus.files.intermediate import documents_at
 from cloze.pipeline.corpus.provenance import UNKNOWN, Origin, merge_origins
-from cloze.pipeline.corpus.read.intermediate import documents_at
 from cloze.pipeline.corpus.readers.base import IN_ARCHIVES, counted
+from cloze.pipeline.corpus.signatures import jaccard
+from cloze.pipeline.corpus.statistics import DOCUMENT_BINS, SENTENCE_BINS, add_up, added
 
 if TYPE_CHECKING:
     from cloze.pipeline.corpus.config import CorpusConfig
     from cloze.pipeline.corpus.duplicates.plan import CorpusPlan
-    from cloze.pipeline.corpus.read.sources import SliceGroup
+    from cloze.pipeline.corpus.sources import SliceGroup
 
 FORMAT = 4
 EXAMPLES = 3  # per reason

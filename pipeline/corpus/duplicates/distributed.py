@@ -38,8 +38,8 @@ from cloze.pipeline.corpus.duplicates.plan import (
 )
 from cloze.pipeline.corpus.duplicates.repeated_ids import are_records
 from cloze.pipeline.corpus.duplicates.search import I64, Bools
+from cloze.pipeline.corpus.files.intermediate import IntermediateFile
 from cloze.pipeline.corpus.options import MinHash
-from cloze.pipeline.corpus.read.intermediate import IntermediateFile
 from cloze.pipeline.runners.shuffle import run_shuffle
 
 CANDIDATES = "candidates"  # directory of signatures of the candidates, a file per block

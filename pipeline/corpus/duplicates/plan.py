@@ -32,10 +32,7 @@ from cloze.pipeline.corpus.duplicates.search import (
     later_occurrences,
     verified_duplicates,
 )
-from cloze.pipeline.corpus.duplicates.signatures import sure_similarity
-from cloze.pipeline.corpus.options import MinHash, MixtureOptions
-from cloze.pipeline.corpus.write.mixing import MixtureSelection, language_name, sample_mixture
-from cloze.pipeline.corpus.write.plans import (
+from cloze.pipeline.corpus.duplicates.unit_plans import (
     DUPLICATE_ID,
     EXACT,
     NEAR,
@@ -44,6 +41,9 @@ from cloze.pipeline.corpus.write.plans import (
     Duplicates,
     UnitPlans,
 )
+from cloze.pipeline.corpus.mixing import MixtureSelection, language_name, sample_mixture
+from cloze.pipeline.corpus.options import MinHash, MixtureOptions
+from cloze.pipeline.corpus.signatures import sure_similarity
 
 MOST_SHARDS = 10_000  # with the dropped texts beside them, an artifact has twice as many files
 
@@ -125,7 +125,7 @@ class CorpusPlanRequest:
 
     Attributes:
         shard_bytes: approximate bytes of text per shard.
-        directory: directory of the plans, see `pipeline/corpus/write/plans.py`.
+        directory: directory of the plans, see `pipeline/corpus/duplicates/unit_plans.py`.
         keep_dropped: write the duplicates, too.
         minhash, exact, threshold: as in `find_duplicates`.
         examples: number of example pairs per kind of duplicate.

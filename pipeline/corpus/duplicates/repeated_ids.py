@@ -13,8 +13,8 @@ import numpy as np
 
 from cloze.core.random_keys import U64
 from cloze.pipeline.corpus.duplicates.search import I64, Bools
+from cloze.pipeline.corpus.mixing import copied_key
 from cloze.pipeline.corpus.readers import find_reader
-from cloze.pipeline.corpus.write.mixing import copied_key
 
 
 @dataclass(frozen=True, slots=True)

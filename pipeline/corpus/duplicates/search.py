@@ -17,8 +17,8 @@ import pyarrow as pa
 
 from cloze.core import random_keys
 from cloze.core.arrow import file_buffer
-from cloze.pipeline.corpus.duplicates.signatures import U8, margin, similarity
-from cloze.pipeline.corpus.read.intermediate import IntermediateFile
+from cloze.pipeline.corpus.files.intermediate import IntermediateFile
+from cloze.pipeline.corpus.signatures import U8, margin, similarity
 
 I32 = npt.NDArray[np.int32]
 I64 = npt.NDArray[np.int64]

@@ -27,7 +27,6 @@ from cloze.core.artifacts import artifact
 from cloze.core.artifacts.artifact import HELDOUT
 from cloze.core.errors import DataError
 from cloze.core.stages.stage import BuildContext, StageResult
-from cloze.pipeline.corpus.card.statistics import add_up, added, measure
 from cloze.pipeline.corpus.document import join_sentences
 from cloze.pipeline.corpus.duplicates.semantic_clusters import (
     assign,
@@ -43,15 +42,16 @@ from cloze.pipeline.corpus.duplicates.semantic_config import (
     clusters_for,
     sample_for,
 )
-from cloze.pipeline.corpus.provenance import UNKNOWN
-from cloze.pipeline.corpus.read.intermediate import CORPUS, compact_batch, run_edges
-from cloze.pipeline.corpus.write.shards import (
+from cloze.pipeline.corpus.files.intermediate import CORPUS, compact_batch, run_edges
+from cloze.pipeline.corpus.files.shards import (
     CorpusShards,
     fill_missing_columns,
     in_split,
     read_shard,
     text_bytes,
 )
+from cloze.pipeline.corpus.provenance import UNKNOWN
+from cloze.pipeline.corpus.statistics import add_up, added, measure
 from cloze.pipeline.runners.fan_out import fan_out
 
 ASSIGNED = pa.schema([("key", pa.uint64()), ("bytes", pa.int64()), ("cluster", pa.int32())])

@@ -18,8 +18,8 @@ from cloze.core.errors import DataError
 from cloze.pipeline.corpus.config import CorpusConfig
 from cloze.pipeline.corpus.options import AUTO
 from cloze.pipeline.corpus.read.read_and_clean import read_documents
-from cloze.pipeline.corpus.read.sources import PlannedSlice
 from cloze.pipeline.corpus.readers.base import ReadCounters
+from cloze.pipeline.corpus.sources import PlannedSlice
 from cloze.pipeline.corpus.steps.filters import language
 
 SAMPLED_SLICES = 32  # per kind of source

@@ -16,20 +16,20 @@ from cloze.core.artifacts.artifact import HELDOUT, TRAIN
 from cloze.core.words import count_words
 from cloze.pipeline.corpus.config import CorpusConfig
 from cloze.pipeline.corpus.document import Document, replace_surrogates, sanitize_document
-from cloze.pipeline.corpus.duplicates.signatures import signature
-from cloze.pipeline.corpus.options import MinHash
-from cloze.pipeline.corpus.provenance import Origin, licence_name
-from cloze.pipeline.corpus.read.intermediate import (
+from cloze.pipeline.corpus.files.intermediate import (
     DROPPED_SCHEMA,
     PART,
     signatures_schema,
 )
+from cloze.pipeline.corpus.mixing import language_code
+from cloze.pipeline.corpus.options import MinHash
+from cloze.pipeline.corpus.provenance import Origin, licence_name
 from cloze.pipeline.corpus.readers import find_reader
 from cloze.pipeline.corpus.readers.base import ReadCounters, Slice, UnreadableItem
+from cloze.pipeline.corpus.signatures import signature
 from cloze.pipeline.corpus.steps.base import CleaningResult, Sentences
 from cloze.pipeline.corpus.steps.chain import build_steps, run_steps
 from cloze.pipeline.corpus.steps.personal_data import make_redactor
-from cloze.pipeline.corpus.write.mixing import language_code
 
 BATCH_BYTES, BATCH_DOCUMENTS = 256 << 10, 1 << 10  # limits of a record batch
 

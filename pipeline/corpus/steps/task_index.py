@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cloze.core import random_keys
-from cloze.pipeline.corpus.duplicates.signatures import WordSequence, normalize_words
+from cloze.pipeline.corpus.signatures import WordSequence, normalize_words
 
 _SIEVE_BITS = 22  # 4M flags of one byte; most n-grams of documents hit none
 

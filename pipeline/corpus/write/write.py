@@ -23,9 +23,9 @@ from cloze.core import storage
 from cloze.core.arrow import read_arrow, write_arrow
 from cloze.core.artifacts.artifact import shard_name
 from cloze.core.ragged import I64
-from cloze.pipeline.corpus.card.statistics import measure
 from cloze.pipeline.corpus.document import join_sentences
-from cloze.pipeline.corpus.read.intermediate import (
+from cloze.pipeline.corpus.duplicates.unit_plans import REASONS, RETAINED, Piece, UnitPlan
+from cloze.pipeline.corpus.files.intermediate import (
     CORPUS,
     DROPPED_SCHEMA,
     PART,
@@ -34,8 +34,8 @@ from cloze.pipeline.corpus.read.intermediate import (
     shard_of,
     shard_position,
 )
-from cloze.pipeline.corpus.write.mixing import copied_id, copied_key
-from cloze.pipeline.corpus.write.plans import REASONS, RETAINED, Piece, UnitPlan
+from cloze.pipeline.corpus.mixing import copied_id, copied_key
+from cloze.pipeline.corpus.statistics import measure
 from cloze.pipeline.runners.exchange import Exchange
 
 DROPPED_DIRECTORY = "dropped"

@@ -12,7 +12,7 @@ from cloze.core.artifacts.artifact import shard_name
 from cloze.core.errors import DataError
 from cloze.model.tasks.kinds.package import label_of, named_packages
 from cloze.model.tasks.table import load_task
-from cloze.pipeline.corpus.read.intermediate import CORPUS
+from cloze.pipeline.corpus.files.intermediate import CORPUS
 
 WORDS = ["alpha", "beta", "gamma", "delta", "epsilon", "zeta", "eta", "theta"]
 

@@ -21,7 +21,7 @@ from cloze.core.config import parse_config
 from cloze.core.stages.execute import BuildResult, execute
 from cloze.core.stages.execution import Execution
 from cloze.pipeline.corpus.config import CorpusConfig
-from cloze.pipeline.corpus.read.intermediate import CORPUS
+from cloze.pipeline.corpus.files.intermediate import CORPUS
 from cloze.pipeline.corpus.stage import STAGE
 from tests import warm
 

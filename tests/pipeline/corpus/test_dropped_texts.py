@@ -12,14 +12,13 @@ import pytest
 
 from cloze.core.artifacts import artifact
 from cloze.core.errors import DataError
-from cloze.pipeline.corpus import stage
+from cloze.pipeline.corpus import signatures, sources, stage
 from cloze.pipeline.corpus.config import CorpusConfig
-from cloze.pipeline.corpus.duplicates import signatures
-from cloze.pipeline.corpus.read import read_and_clean, sources
-from cloze.pipeline.corpus.read.intermediate import DROPPED_SCHEMA
+from cloze.pipeline.corpus.duplicates import unit_plans as plans
+from cloze.pipeline.corpus.files.intermediate import DROPPED_SCHEMA
+from cloze.pipeline.corpus.files.shards import CorpusShards
+from cloze.pipeline.corpus.read import read_and_clean
 from cloze.pipeline.corpus.stage import STAGE
-from cloze.pipeline.corpus.write import plans
-from cloze.pipeline.corpus.write.shards import CorpusShards
 from tests.pipeline.corpus.corpora import make, prose, rows, write_jsonl
 
 

@@ -16,8 +16,8 @@ from cloze.core.config import parse_config
 from cloze.core.errors import UsageError
 from cloze.core.humanize import parse_count
 from cloze.pipeline.corpus.config import CorpusConfig
+from cloze.pipeline.corpus.mixing import sample_mixture
 from cloze.pipeline.corpus.options import MixtureOptions
-from cloze.pipeline.corpus.write.mixing import sample_mixture
 from tests.pipeline.corpus.corpora import make, rows
 
 LOOSE = {"minimum_letters": 0.0, "dedup": "exact", "shard_bytes": 4096, "heldout_fraction": 0.2}

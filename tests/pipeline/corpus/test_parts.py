@@ -17,14 +17,14 @@ from cloze.core import random_keys
 from cloze.core.arrow import write_arrow
 from cloze.core.config import parse_config
 from cloze.core.errors import UsageError
+from cloze.pipeline.corpus import sources
 from cloze.pipeline.corpus.config import CorpusConfig
 from cloze.pipeline.corpus.document import join_sentences, replace_surrogates
+from cloze.pipeline.corpus.duplicates import unit_plans as plans
 from cloze.pipeline.corpus.duplicates.plan import CorpusPlanRequest, find_duplicates, plan
 from cloze.pipeline.corpus.duplicates.search import SignatureColumns
-from cloze.pipeline.corpus.duplicates.signatures import SKETCH_BYTES
-from cloze.pipeline.corpus.options import MinHash
-from cloze.pipeline.corpus.read import read_and_clean, sources
-from cloze.pipeline.corpus.read.intermediate import (
+from cloze.pipeline.corpus.duplicates.unit_plans import UnitPlan
+from cloze.pipeline.corpus.files.intermediate import (
     CORPUS,
     PART,
     compact_batch,
@@ -32,12 +32,13 @@ from cloze.pipeline.corpus.read.intermediate import (
     shard_position,
     signatures_schema,
 )
+from cloze.pipeline.corpus.options import MinHash
+from cloze.pipeline.corpus.read import read_and_clean
 from cloze.pipeline.corpus.read.read_and_clean import PendingRows
-from cloze.pipeline.corpus.read.sources import Source, group_slices, list_sources, plan_reading
 from cloze.pipeline.corpus.readers.encyclopedia import dump
+from cloze.pipeline.corpus.signatures import SKETCH_BYTES
+from cloze.pipeline.corpus.sources import Source, group_slices, list_sources, plan_reading
 from cloze.pipeline.corpus.stage import STAGE
-from cloze.pipeline.corpus.write import plans
-from cloze.pipeline.corpus.write.plans import UnitPlan
 from tests.pipeline.corpus.corpora import make, prose, rows, write_jsonl
 
 HEAD = "<mediawiki><siteinfo><namespaces><namespace key='0'/></namespaces></siteinfo>"

@@ -17,9 +17,9 @@ from cloze.core.config import parse_config
 from cloze.core.errors import DataError, UsageError
 from cloze.pipeline.corpus.config import CorpusConfig
 from cloze.pipeline.corpus.explain import explain
-from cloze.pipeline.corpus.read.sources import Source, list_sources
 from cloze.pipeline.corpus.readers import READERS, find_reader
 from cloze.pipeline.corpus.readers.base import count_endings, describe_endings
+from cloze.pipeline.corpus.sources import Source, list_sources
 from cloze.pipeline.corpus.stage import STAGE
 from tests.pipeline.corpus.corpora import make
 

@@ -15,6 +15,7 @@ from cloze.core.config import parse_config
 from cloze.core.errors import UsageError
 from cloze.core.stages.execute import execute
 from cloze.pipeline.corpus.config import CorpusConfig
+from cloze.pipeline.corpus.files.intermediate import CORPUS
 from cloze.pipeline.corpus.provenance import (
     Origin,
     licence_name,
@@ -24,7 +25,6 @@ from cloze.pipeline.corpus.provenance import (
     wiki,
     wiki_licence,
 )
-from cloze.pipeline.corpus.read.intermediate import CORPUS
 from cloze.pipeline.corpus.stage import STAGE
 from tests.pipeline.corpus.corpora import made_documents, make, prose, rows, write_corpus
 from tests.pipeline.dataset import datasets

@@ -12,10 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cloze.core.words import split_words
+from cloze.pipeline.corpus import signatures
 from cloze.pipeline.corpus.document import Document
-from cloze.pipeline.corpus.duplicates import signatures
-from cloze.pipeline.corpus.duplicates.signatures import jaccard, signature
 from cloze.pipeline.corpus.explain import diff_paragraphs
+from cloze.pipeline.corpus.signatures import jaccard, signature
 from cloze.pipeline.corpus.stage import headline
 from cloze.pipeline.corpus.steps.filters.blocked_words import WordList
 from cloze.pipeline.corpus.steps.filters.documents import letter_share

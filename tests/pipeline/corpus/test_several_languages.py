@@ -13,7 +13,7 @@ import pytest
 from cloze.core.config import parse_config
 from cloze.pipeline.corpus.config import CorpusConfig
 from cloze.pipeline.corpus.read.detect_language import LanguageIdentifier, with_detected_language
-from cloze.pipeline.corpus.read.sources import plan_reading
+from cloze.pipeline.corpus.sources import plan_reading
 from cloze.pipeline.corpus.stage import STAGE
 from tests.pipeline.corpus.corpora import make, rows
 from tests.pipeline.corpus.steps.test_language import TEXTS

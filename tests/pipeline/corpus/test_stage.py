@@ -22,9 +22,9 @@ from cloze.core.artifacts import artifact
 from cloze.core.artifacts.artifact import shard_name
 from cloze.core.config import parse_config, resolve_paths
 from cloze.core.errors import DataError, UsageError
+from cloze.pipeline.corpus import sources
 from cloze.pipeline.corpus.config import CorpusConfig
-from cloze.pipeline.corpus.read import sources
-from cloze.pipeline.corpus.read.intermediate import CORPUS, shard_of, shard_position
+from cloze.pipeline.corpus.files.intermediate import CORPUS, shard_of, shard_position
 from cloze.pipeline.corpus.stage import STAGE
 from tests import warm
 from tests.pipeline.corpus.corpora import make, rows
@@ -138,7 +138,7 @@ def test_shards_of_many_sizes_hold_the_same(tmp_path):
 DRIVER = """
 import os, signal, sys
 from cloze.core import storage
-from cloze.pipeline.corpus.read import sources
+from cloze.pipeline.corpus import sources
 from cloze.pipeline.corpus.config import CorpusConfig
 from cloze.pipeline.corpus.stage import STAGE
 from cloze.core.stages.execute import execute

@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from cloze.pipeline.corpus import stage
-from cloze.pipeline.corpus.read import intermediate, read_and_clean, sources
-from cloze.pipeline.corpus.read.intermediate import IntermediateFile
-from cloze.pipeline.corpus.write import plans
+from cloze.pipeline.corpus import sources, stage
+from cloze.pipeline.corpus.duplicates import unit_plans as plans
+from cloze.pipeline.corpus.files import intermediate
+from cloze.pipeline.corpus.files.intermediate import IntermediateFile
+from cloze.pipeline.corpus.read import read_and_clean
 from tests.object_store import Store
 from tests.pipeline.corpus.corpora import make, prose
 

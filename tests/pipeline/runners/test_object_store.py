@@ -16,7 +16,7 @@ import pytest
 from cloze.core import storage
 from cloze.core.artifacts import artifact, fingerprints, lock
 from cloze.core.errors import ClozeError, DataError, UsageError
-from cloze.pipeline.corpus.read.sources import Source, list_sources, source_fingerprints
+from cloze.pipeline.corpus.sources import Source, list_sources, source_fingerprints
 from tests import warm
 from tests.flows.test_cli import cloze
 from tests.object_store import Store

@@ -3,7 +3,7 @@
 Raffel et al. 2020 (https://jmlr.org/papers/v21/20-074.html), section 2.2, with the constants of its
 program in TensorFlow Datasets. A paragraph of the document is what C4 calls a line, the document a
 page. C4's language filter is in pipeline/corpus/steps/filters/language.py, deduplication in
-pipeline/corpus/duplicates/signatures.py; its list of bad words is not included.
+pipeline/corpus/signatures.py; its list of bad words is not included.
 """
 
 from __future__ import annotations

@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 
 from cloze.core import random_keys
 from cloze.pipeline.corpus.card.card import bins, largest, render
-from cloze.pipeline.corpus.card.statistics import DOCUMENT_BINS, SENTENCE_BINS, add_up, measure
-from cloze.pipeline.corpus.read.intermediate import CORPUS, compact_batch
+from cloze.pipeline.corpus.files.intermediate import CORPUS, compact_batch
+from cloze.pipeline.corpus.statistics import DOCUMENT_BINS, SENTENCE_BINS, add_up, measure
 from tests.pipeline.corpus.corpora import make, prose, rows, write_jsonl
 
 

@@ -12,9 +12,9 @@ import pyarrow as pa
 
 from cloze.core import random_keys
 from cloze.core.arrow import write_arrow
-from cloze.pipeline.corpus.duplicates.signatures import SKETCH_BYTES
+from cloze.pipeline.corpus.files.intermediate import signatures_schema
 from cloze.pipeline.corpus.options import MinHash
-from cloze.pipeline.corpus.read.intermediate import signatures_schema
+from cloze.pipeline.corpus.signatures import SKETCH_BYTES
 
 MINHASH = MinHash(bands=4, rows=4)
 

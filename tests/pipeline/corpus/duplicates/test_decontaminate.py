@@ -15,8 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cloze.core.errors import DataError
+from cloze.pipeline.corpus import signatures
 from cloze.pipeline.corpus.document import Document
-from cloze.pipeline.corpus.duplicates import signatures
 from cloze.pipeline.corpus.steps.base import CleaningResult
 from cloze.pipeline.corpus.steps.decontaminate import decontaminate, task_files, task_texts
 from cloze.pipeline.corpus.steps.task_index import TaskIndex

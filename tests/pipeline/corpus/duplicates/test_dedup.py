@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 
 from cloze.core import random_keys
 from cloze.core.words import IGNORABLE, UNSPACED_LETTER, is_mark
-from cloze.pipeline.corpus.duplicates import search, signatures
-from cloze.pipeline.corpus.duplicates.signatures import signature
+from cloze.pipeline.corpus import signatures
+from cloze.pipeline.corpus.duplicates import search
 from cloze.pipeline.corpus.options import DEFAULT, MinHash
+from cloze.pipeline.corpus.signatures import signature
 
 
 def words(count, seed):

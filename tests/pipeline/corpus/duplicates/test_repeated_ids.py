@@ -15,8 +15,8 @@ import pytest
 from cloze.core import random_keys
 from cloze.pipeline.corpus.duplicates import repeated_ids
 from cloze.pipeline.corpus.duplicates.repeated_ids import RepeatedIds, number_repeated_ids
+from cloze.pipeline.corpus.mixing import copied_id
 from cloze.pipeline.corpus.stage import STAGE
-from cloze.pipeline.corpus.write.mixing import copied_id
 from tests.pipeline.corpus.corpora import make, rows
 from tests.pipeline.corpus.duplicates.plans import by_lists, by_one
 from tests.pipeline.corpus.duplicates.references import invented

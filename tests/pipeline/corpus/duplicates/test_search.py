@@ -17,15 +17,15 @@ from cloze.pipeline.corpus.duplicates import search
 from cloze.pipeline.corpus.duplicates.distributed import Sizes
 from cloze.pipeline.corpus.duplicates.plan import find_duplicates
 from cloze.pipeline.corpus.duplicates.search import SignatureColumns
-from cloze.pipeline.corpus.duplicates.signatures import (
+from cloze.pipeline.corpus.files.intermediate import signatures_schema
+from cloze.pipeline.corpus.options import DEFAULT
+from cloze.pipeline.corpus.signatures import (
     SKETCH_BYTES,
     jaccard,
     signature,
     similarity,
     sure_similarity,
 )
-from cloze.pipeline.corpus.options import DEFAULT
-from cloze.pipeline.corpus.read.intermediate import signatures_schema
 from tests.pipeline.corpus.duplicates.plans import by_lists, by_one
 from tests.pipeline.corpus.duplicates.references import References
 

@@ -30,7 +30,7 @@ from cloze.pipeline.corpus.duplicates.semantic_clusters import (
     mean_of,
 )
 from cloze.pipeline.corpus.duplicates.semantic_stage import STAGE, SemDedupConfig, clusters_for
-from cloze.pipeline.corpus.read.intermediate import CORPUS
+from cloze.pipeline.corpus.files.intermediate import CORPUS
 from tests import warm
 from tests.pipeline.corpus.corpora import made_documents, rows, write_corpus
 from tests.slices import few

@@ -15,7 +15,7 @@ from cloze.core.arrow import read_arrow
 from cloze.core.config import parse_config
 from cloze.core.errors import UsageError
 from cloze.pipeline.corpus.config import CorpusConfig
-from cloze.pipeline.corpus.duplicates import distributed
+from cloze.pipeline.corpus.duplicates import distributed, plan
 from cloze.pipeline.corpus.duplicates.distributed import (
     CANDIDATES,
     FindCandidates,

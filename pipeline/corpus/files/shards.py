@@ -16,7 +16,7 @@ from cloze.core.errors import DataError
 from cloze.core.humanize import an
 from cloze.core.ragged import I64, offsets_of
 from cloze.core.random_keys import U64
-from cloze.pipeline.corpus.read.intermediate import CORPUS
+from cloze.pipeline.corpus.files.intermediate import CORPUS
 
 STAGES = ("corpus", "semdedup")
 """Stages that make a corpus."""

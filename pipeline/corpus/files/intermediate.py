@@ -14,8 +14,8 @@ from cloze.core import random_keys, storage
 from cloze.core.arrow import file_buffer
 from cloze.core.errors import DataError, first_line
 from cloze.pipeline.corpus.document import InfoboxField
-from cloze.pipeline.corpus.duplicates.signatures import SKETCH_BYTES
 from cloze.pipeline.corpus.options import MinHash
+from cloze.pipeline.corpus.signatures import SKETCH_BYTES
 
 # 2: url, licence, origin; 3: infobox. Readers of shards ask for the columns they need, so shards of
 # earlier versions remain readable.
@@ -82,7 +82,7 @@ def signatures_schema(minhash: MinHash | None, verified: bool, mixed: bool = Fal
     Args:
         minhash: None: without bands and sketches.
         verified: with sketches, to estimate similarities.
-        mixed: with words and language, for the mixture (pipeline/corpus/write/mixing.py).
+        mixed: with words and language, for the mixture (pipeline/corpus/mixing.py).
     """
     numbers = [("key", pa.uint64()), ("characters", pa.uint32()), ("bytes", pa.uint32())]
     numbers += [("heldout", pa.bool_()), ("exact_high", pa.uint64()), ("exact_low", pa.uint64())]

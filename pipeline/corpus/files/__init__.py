@@ -1,0 +1,1 @@
+"""Files of the corpus: those between its steps, and its shards."""
