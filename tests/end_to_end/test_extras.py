@@ -73,6 +73,7 @@ def run(place: Path, extra: str, *words: str) -> subprocess.CompletedProcess[str
 ALONE = ("--set=run.processes=1", "--set=run.workers=1")
 
 
+@pytest.mark.soak
 def test_each_extra_does_its_part_of_a_run(tmp_path: Path) -> None:
     made = run(tmp_path, "data", "run", "sample", "--until", "dataset", *ALONE)
     assert made.returncode == 0, made.stderr

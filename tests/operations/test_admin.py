@@ -103,7 +103,7 @@ def test_an_object_deleted_meanwhile_is_left_out(
         server.stop()
 
 
-@pytest.mark.slow  # a Prefect server
+@pytest.mark.soak  # a Prefect server
 def test_only_clozes_deployments_move_to_another_pool(
     operations: Operations, monkeypatch: pytest.MonkeyPatch
 ) -> None:

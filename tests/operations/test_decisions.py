@@ -49,7 +49,7 @@ def night(server: Operations) -> list[tuple[Any, ...]]:
     )  # fmt: skip
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 @pytest.mark.timeout(600)
 def test_decisions_stay_and_changes_are_told(server: Operations) -> None:
     hook = "https://hooks.slack.com/services/T/B/secret-of-the-hook"

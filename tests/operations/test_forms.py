@@ -213,7 +213,7 @@ def default_values(name: str) -> dict[str, Any]:
     return {**defaults, **entry["parameters"]}
 
 
-@pytest.mark.parametrize("name", few(CASES, "full-run", "pretraining"))
+@pytest.mark.parametrize("name", few(CASES, "pretraining"))
 def test_a_form_is_submitted_untouched_filled_in_and_refused_where_a_value_is_wrong(
     operations: Operations, browser: Page, name: str
 ) -> None:

@@ -99,6 +99,7 @@ def test_a_failure_that_may_pass_is_tried_again_and_bad_input_is_not(
     assert not any("Traceback" in text for _, text in operations.logs(failing))
 
 
+@pytest.mark.soak
 def test_a_failed_start_says_why_in_one_sentence(operations: Operations, toys: Toys) -> None:
     flow_run = operations.trigger("full-run/toys", config=toys.write(train={"sede": 3}))
     state = operations.end(flow_run)
@@ -169,6 +170,7 @@ def test_a_cancelled_training_leaves_a_checkpoint_and_no_process(
     assert _cancelled(operations, toys, deaf) > 0
 
 
+@pytest.mark.soak
 def test_a_training_over_two_nodes_is_cancelled_and_gone_on_with(
     operations: Operations, toys: Toys
 ) -> None:

@@ -266,6 +266,7 @@ def worker(operations: Operations) -> Iterator[subprocess.Popen[bytes]]:
         other.resume()
 
 
+@pytest.mark.soak
 def test_a_worker_that_is_asked_to_end_lets_its_trainings_save(
     operations: Operations, toys: Toys, worker: subprocess.Popen[bytes], tracking: str
 ) -> None:

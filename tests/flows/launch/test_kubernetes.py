@@ -280,7 +280,6 @@ def test_a_stopped_run_saves_and_leaves_nothing(cluster: Path, tmp_path: Path) -
             pytest.param("suspend", signal.SIGTERM, id="Kueue"),
         ],
         "SIGKILL",
-        "Kueue",
     ),
 )
 def test_preempted_pods_are_started_again_and_count_as_no_failure(

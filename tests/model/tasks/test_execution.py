@@ -93,7 +93,7 @@ def compiled_layers(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     return found
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
 def test_compiled_layers_train_as_others(
     pretrained: str, sentiment: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
