@@ -119,7 +119,7 @@ def made_documents(count: int = 40, sentences: int = 30) -> list[tuple[str, list
     return documents
 
 
-def make(out: Path, *sources: str, workers: int = 1, **settings: Any) -> BuildResult:
+def make(out: Path | str, *sources: str, workers: int = 1, **settings: Any) -> BuildResult:
     """Run the stage on sources written `kind=path`."""
     listed = [dict(zip(("kind", "path"), source.split("=", 1), strict=True)) for source in sources]
     config = parse_config(CorpusConfig, {"sources": listed, **settings}, "corpus")
