@@ -262,6 +262,7 @@ def main() -> int:
     survived = [_fresh(mutant) for mutant in old if mutant.outcome == "survived"]
     drawn = survived if options.again else draw(files, options.number, options.seed)
     with tempfile.TemporaryDirectory(dir=_memory(), prefix="cloze-mutants-") as place:
+        os.chmod(place, 0o755)  # tests run programs of another account
         copies: SimpleQueue[Copy] = SimpleQueue()
         for number in range(options.jobs):
             copies.put(Copy(Path(place, str(number)), names))
