@@ -24,7 +24,7 @@ from pathlib import Path
 from tests.tools.import_graph import NOWHERE, ImportGraph, Node, Step
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-BUDGET = 60.0  # seconds of tests, beside MAIN_JOB
+BUDGET = 45.0  # seconds of tests, beside MAIN_JOB
 # Seconds of a file, of a test that is marked slow, and of one that starts programs, where none are
 # recorded.
 FILE, SLOW, PROGRAM = 2.0, 15.0, 20.0

@@ -141,3 +141,15 @@ def test_a_student_begins_with_its_teachers_layers(tmp_path: Path) -> None:
         initial_model(tiny_config(), None, dataset_info(pieces), pieces)
     )
     assert all_of_it == sorted(alone.state_dict())
+
+
+def test_a_word_of_which_nothing_is_left_begins_as_the_mean_of_all(tmp_path: Path) -> None:
+    """An accent alone: the checkpoint's tokenizer strips it, so there is no row to take."""
+    directory = write_checkpoint(tmp_path / "checkpoint", tmp_path / "scratch")
+    pieces = wider(tmp_path / "wide", [*PIECES, "\u0301", "catdog"])
+    state = build_network(initial_model(None, directory, dataset_info(pieces), pieces))[
+        0
+    ].state_dict()
+    known = checkpoint.load(directory).state[WORD]
+    torch.testing.assert_close(state[WORD][len(PIECES)], known.mean(dim=0))
+    assert not state[WORD][len(PIECES) + 1].equal(state[WORD][len(PIECES)])
