@@ -235,7 +235,7 @@ class TestCases:
         given = (tmp_path / "text").read_text(encoding="utf-8").split("\n\n")[:-1]
         assert sorted(given) == sorted("\n".join(sentences) for _, sentences in made_documents(30))
 
-    @pytest.mark.parametrize("dynamic", [False, True])
+    @pytest.mark.parametrize("dynamic", few([False, True], True))
     def test_the_loader_counts_the_tokens_of_an_epoch(
         self, dynamic: bool, corpus: str, vocab: str, tmp_path: Path
     ) -> None:

@@ -86,6 +86,7 @@ def test_killed_at_any_moment_of_a_checkpoint(
     assert [line["step"] for line in lines(tmp_path / "run" / "metrics.jsonl")] == [1, 2, 3, 4, 6]
 
 
+@pytest.mark.soak
 def test_kill_9_of_the_real_worker(dataset: str, tmp_path: Path) -> None:
     settings = config(steps=80)
     expected = here(settings, dataset, tmp_path / "straight").checkpoint

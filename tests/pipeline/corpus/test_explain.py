@@ -17,6 +17,7 @@ from cloze.flows.views.inspection import page
 from cloze.pipeline.corpus.config import CorpusConfig
 from cloze.pipeline.corpus.explain import diff_paragraphs, explain
 from tests.pipeline.corpus.corpora import make, prose, rows, write_jsonl
+from tests.slices import few
 
 
 @pytest.fixture(scope="module")
@@ -135,7 +136,9 @@ MORE = {
 }
 
 
-@pytest.mark.parametrize("name", CONFIGS)
+@pytest.mark.parametrize(
+    "name", few(CONFIGS, "default", "web", "auto", "personal data", "paragraphs")
+)
 def test_it_says_what_the_stage_does(source, tmp_path, name):
     """Under every config: kept or dropped, for the same reason, with the same sentences, in the
     same split.

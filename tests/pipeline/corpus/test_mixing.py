@@ -15,6 +15,7 @@ from cloze.core import random_keys
 from cloze.core.config import parse_config
 from cloze.core.errors import UsageError
 from cloze.core.humanize import parse_count
+from cloze.core.stages.execute import BuildResult
 from cloze.pipeline.corpus.config import CorpusConfig
 from cloze.pipeline.corpus.mixing import sample_mixture
 from cloze.pipeline.corpus.options import MixtureOptions
@@ -43,6 +44,12 @@ def sources(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     return [f"books={written(place / 'books', 30, 0)}", f"text={written(place / 'text', 12, 100)}"]
 
 
+@pytest.fixture(scope="module")
+def whole(sources: list[str], tmp_path_factory: pytest.TempPathFactory) -> BuildResult:
+    """All that there is."""
+    return make(tmp_path_factory.mktemp("whole"), *sources, **LOOSE)
+
+
 def words_of(found: Any, split: str = "train") -> dict[str, int]:
     counts: dict[str, int] = {}
     for document in rows(found):
@@ -53,8 +60,9 @@ def words_of(found: Any, split: str = "train") -> dict[str, int]:
     return counts
 
 
-def test_a_budget_is_kept_and_the_rest_is_counted(sources: list[str], tmp_path: Path) -> None:
-    whole = make(tmp_path / "whole", *sources, **LOOSE)
+def test_a_budget_is_kept_and_the_rest_is_counted(
+    sources: list[str], whole: BuildResult, tmp_path: Path
+) -> None:
     some = make(tmp_path / "some", *sources, **LOOSE, max_words=4000)
     there, taken = words_of(whole), words_of(some)
     total = sum(taken.values())
@@ -101,18 +109,18 @@ def test_order_and_places_of_files_do_not_matter(sources: list[str], tmp_path: P
 
 
 def test_what_is_repeated_has_ids_of_its_own_and_nothing_held_out_is(
-    sources: list[str], tmp_path: Path
+    sources: list[str], whole: BuildResult, tmp_path: Path
 ) -> None:
     """A third of the text is wanted four times as much: twice whole, and a part once more."""
-    whole = words_of(make(tmp_path / "whole", *sources, **LOOSE))
-    weights = {"books": whole["books"], "text": 2.5 * whole["text"]}
+    there = words_of(whole)
+    weights = {"books": there["books"], "text": 2.5 * there["text"]}
     asked = int(sum(weights.values()))
     found = make(
         tmp_path / "more", *sources, **LOOSE, max_words=asked, mixture=weights, mixture_epochs=3
     )
     taken = words_of(found)
-    assert taken["books"] == pytest.approx(whole["books"], abs=60 * WORDS)
-    assert taken["text"] == pytest.approx(2.5 * whole["text"], abs=60 * WORDS)
+    assert taken["books"] == pytest.approx(there["books"], abs=60 * WORDS)
+    assert taken["text"] == pytest.approx(2.5 * there["text"], abs=60 * WORDS)
     documents = rows(found)
     assert (
         len({document["id"] for document in documents})
@@ -189,8 +197,9 @@ def test_a_weighted_source_without_documents_to_train_on_is_refused(lost: str) -
         )  # fmt: skip
 
 
-def test_a_budget_above_what_there_is_keeps_everything(sources: list[str], tmp_path: Path) -> None:
-    whole = make(tmp_path / "whole", *sources, **LOOSE)
+def test_a_budget_above_what_there_is_keeps_everything(
+    sources: list[str], whole: BuildResult, tmp_path: Path
+) -> None:
     some = make(tmp_path / "some", *sources, **LOOSE, max_words="10M")
     assert words_of(some) == words_of(whole)
     twice = make(tmp_path / "twice", *sources, **LOOSE, max_words="10M", mixture_epochs=2)

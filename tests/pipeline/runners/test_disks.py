@@ -15,7 +15,6 @@ import pytest
 
 from cloze.core.artifacts import artifact
 from tests.flows.test_cli import cloze
-from tests.slices import few
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="mounting a small disk needs root")
 
@@ -37,7 +36,8 @@ def mounted(directory: Path, options: str) -> Iterator[Path]:
 
 
 @needs_root
-@pytest.mark.parametrize("workers", few(("1", "2"), "2"))
+@pytest.mark.soak
+@pytest.mark.parametrize("workers", ["1", "2"])
 def test_a_full_disk(workers: str, library: Path, samples: Path, tmp_path: Path) -> None:
     with mounted(tmp_path / "disk", "size=2m") as disk:
         command = [

@@ -87,6 +87,20 @@ def test_all_failed_units_are_told_at_once_and_one_mend_suffices(tmp_path: Path)
     assert (tmp_path / "trace-0").read_text() == "x"  # what was done is not done again
 
 
+@pytest.mark.parametrize("count", [2, 3, 4])
+def test_three_failures_are_told_and_the_others_are_in_a_file(tmp_path: Path, count: int) -> None:
+    bad = [(f"bad-{n}", {"number": -n, "trace": ""}) for n in range(1, count + 1)]
+    with pytest.raises(DataError) as caught:
+        fan_out(build(tmp_path), "double", bad, double, unit_name="units")
+    told = "; ".join(
+        f"({n}) number -{n} is below zero; give a larger one" for n in range(1, min(count, 3) + 1)
+    )
+    message = f"{count} of {count} units of step double failed: {told}"
+    log = tmp_path / "out" / "_logs" / "failed-double.txt"
+    assert str(caught.value) == (message if count < 4 else f"{message}; the others are in {log}")
+    assert len(log.read_text().splitlines()) == count
+
+
 def test_units_that_fail_alike_are_told_once(tmp_path: Path) -> None:
     alike = [(f"bad-{n}", {"number": -1, "trace": ""}) for n in range(5)]
     with pytest.raises(DataError, match="^number -1 is below zero; give a larger one$"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import re
 import signal
@@ -146,6 +147,34 @@ def end(
         assert within(60, lambda: not any(map(is_at_work, descendants)))
     finally:
         stage.kill()
+
+
+@pytest.mark.parametrize(
+    ("answer", "workers", "found"),
+    [
+        ({"taskmanagers": 2, "slots-total": 4}, 4, 2),
+        ({"taskmanagers": 2, "slots-total": 5}, 4, 2),
+        ({"taskmanagers": 3, "slots-total": 2}, 2, 1),  # one of them has none
+        ({"taskmanagers": 2, "slots-total": 3}, 4, "has 2 task managers with 3 slots, fewer than"),
+        ({"taskmanagers": 0, "slots-total": 9}, 4, "has 0 task managers with 9 slots, fewer than"),
+        ({"taskmanagers": 2}, 4, r"no Flink cluster answers at http://x \('slots-total'\)"),
+        ([], 4, "no Flink cluster answers at http://x"),
+        (None, 4, "no Flink cluster answers at http://x"),
+    ],
+)
+def test_a_task_manager_has_slots_for_its_workers(
+    monkeypatch: pytest.MonkeyPatch, answer: object, workers: int, found: int | str
+) -> None:
+    def urlopen(url: str, timeout: float) -> io.BytesIO:
+        assert url == "http://x/overview"
+        return io.BytesIO(b"<html>" if answer is None else json.dumps(answer).encode())
+
+    monkeypatch.setattr(flink, "urlopen", urlopen)
+    if isinstance(found, str):
+        with pytest.raises(UsageError, match=found):
+            flink.slots_per_task_manager("http://x", workers)
+    else:
+        assert flink.slots_per_task_manager("http://x", workers) == found
 
 
 @pytest.mark.slow

@@ -27,6 +27,7 @@ from cloze.pipeline.runners.fan_out import fan_out
 from tests import warm
 from tests.conftest import REPOSITORY
 from tests.pipeline.runners.units import build, long_build, misbehave, numbered, within, work
+from tests.slices import few
 
 
 def kill_worker_of(directory: Path, unit: int) -> threading.Thread:
@@ -87,6 +88,7 @@ def test_a_worker_that_hangs_up_leaves_no_traceback(tmp_path: Path) -> None:
 from pathlib import Path
 from tests.pipeline.runners.test_local import kill_worker_of
 from tests.pipeline.runners.units import build, numbered, work
+from tests.slices import few
 from cloze.pipeline.runners.fan_out import fan_out
 begun = build(Path({str(tmp_path / "out")!r}), workers=2)
 with begun.cleanup:
@@ -108,7 +110,7 @@ with begun.cleanup:
     assert "Traceback" not in done.stderr, done.stderr[-2000:]
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+@pytest.mark.parametrize("number", few([signal.SIGINT, signal.SIGKILL], signal.SIGINT))
 def test_a_signal_to_the_whole_group_leaves_nothing(number: signal.Signals, tmp_path: Path) -> None:
     """Ctrl-C, and a scheduler's kill: no worker lives on or is said to have died, and no file is
     left.

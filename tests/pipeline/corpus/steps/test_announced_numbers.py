@@ -10,6 +10,7 @@ import pytest
 from phonenumbers import PhoneNumberFormat, PhoneNumberType
 
 from cloze.pipeline.corpus.steps.personal_data import REGIONS, mask_text
+from tests.slices import few
 
 PAGE = Path(__file__).parents[4] / "docs" / "how-to" / "corpus.md"
 
@@ -107,7 +108,9 @@ def written(language: str) -> set[str]:
     return found
 
 
-@pytest.mark.parametrize("language", sorted(REGIONS))
+@pytest.mark.parametrize(
+    "language", few(sorted(REGIONS), "ar", "de", "en", "es", "fr", "hi", "ja", "ru", "zh")
+)
 def test_an_announced_number_is_masked(language):
     """In each form of announcement, of each country of the language, with each kind of digits."""
     numbers = sorted(written(language))
