@@ -121,7 +121,9 @@ def draw_table(items: Sequence[pytest.Item]) -> str:
         for (file, test), (here, left) in sorted(counts.items())
         if left
     ]
-    return "\n".join(["| file | test | `make test` | `make test-all` |", "|---|---|---|---|", *rows])
+    return "\n".join(
+        ["| file | test | `make test` | `make test-all` |", "|---|---|---|---|", *rows]
+    )
 
 
 def write_table(items: Sequence[pytest.Item]) -> None:
