@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import shutil
 import threading
 import time
 from collections import Counter
@@ -186,5 +187,7 @@ def store(
     bucket = f"bucket-{abs(hash(request.node.nodeid)):x}"
     boto3.client("s3").create_bucket(Bucket=bucket)
     s3_server.requests.clear()
+    for upload in s3_server.directory.glob(f"{UPLOADS_DIR}/*"):  # of a process that was killed
+        shutil.rmtree(upload)
     yield Store(s3_server.url, bucket, s3_server)
     s3_server.fault = no_fault

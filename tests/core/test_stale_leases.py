@@ -26,7 +26,7 @@ def lease(directory: Path, age: float) -> str:
 def dead_here() -> dict[str, Any]:
     """The identity of a process of this machine that has ended."""
     child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
-    facts = {**lock.identity(), "pid": child.pid, "start": lock._start(child.pid)}
+    facts = {**lock.process_identity(), "pid": child.pid, "start": lock._start(child.pid)}
     assert lock.is_running(facts)
     child.kill()
     child.communicate()
@@ -37,7 +37,11 @@ def dead_here() -> dict[str, Any]:
 def test_a_lease_is_dead_by_its_age(age: float, tmp_path: Path) -> None:
     """Of a process that lives here, and of one elsewhere, of which its age is all that is known."""
     path = lease(tmp_path, age)
-    for facts in (lock.identity(), {**lock.identity(), "host": "another", "boot": "b"}, {}):
+    for facts in (
+        lock.process_identity(),
+        {**lock.process_identity(), "host": "another", "boot": "b"},
+        {},
+    ):
         assert lock.is_dead(path, facts, SECONDS) == (age > SECONDS)
     assert [file.name for file in tmp_path.iterdir()] == ["lease"]  # the probe is gone
 
@@ -49,7 +53,7 @@ def test_a_lease_of_a_process_that_ended_here_is_dead_at_once(tmp_path: Path) ->
 
 
 def test_a_process_is_known_by_more_than_its_id() -> None:
-    own = lock.identity()
+    own = lock.process_identity()
     assert lock.is_here(own)
     assert lock.is_running(own)
     assert lock.is_running({name: own[name] for name in ("host", "pid", "boot")})

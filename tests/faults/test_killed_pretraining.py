@@ -100,7 +100,7 @@ def recorded(place: Path, database: str, build_id: str) -> tuple[list[int], str]
     experiment = client.get_experiment_by_name("cloze")
     assert experiment is not None
     (found,) = client.search_runs([experiment.experiment_id], f"tags.`cloze.run` = '{build_id}'")
-    points = client.get_metric_history(found.info.run_id, "loss")
+    points = client.get_metric_history(found.info.run_id, "loss/loss")
     return sorted(point.step for point in points if point.step), found.info.status
 
 

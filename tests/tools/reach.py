@@ -41,7 +41,7 @@ MAIN_JOB = (
     "tests/model/use/test_fill_mask.py::test_scores_are_the_probabilities_of_the_model",
     "tests/flows/test_session.py::test_a_run_makes_what_is_not_made",
     "tests/flows/commands/test_run.py::test_nothing_to_do_starts_no_server",
-    "tests/flows/test_cli.py::test_help_is_quick_and_imports_nothing_heavy",
+    "tests/flows/commands/test_options.py::test_help_imports_nothing_heavy",
 )
 
 

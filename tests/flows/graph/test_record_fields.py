@@ -59,7 +59,7 @@ def test_the_first_record_is_the_plan_without_its_secrets(directory: Path, clock
     assert stat.S_IMODE(told.path.stat().st_mode) == 0o600
     nodes = content.pop("nodes")
     assert content == {
-        **lock.identity(), "id": told.id, "run": "night", "state": "running", "started": 1000.0,
+        **lock.process_identity(), "id": told.id, "run": "night", "state": "running", "started": 1000.0,
         "ended": None, "error": None, "prefect": None, "begun": ["f1", "f2"],
         "parameters": {"config": "x", "password": "***", "tags": ["--token", "***"]},
         "config": {"notify": {"password": "***"}},

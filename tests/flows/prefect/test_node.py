@@ -45,7 +45,7 @@ def test_the_last_line_of_a_training_keeps_its_loss(
 
 def test_a_progress_bar_names_its_node() -> None:
     """A run's page shows the bars of all nodes beside each other, without their names."""
-    publisher = ArtifactPublisher("1" * 32, by_worker=False)
+    publisher = ArtifactPublisher("1" * 32)
     bar = publisher.progress("bar", "2" * 32, "finetune@sst2-1")
     bar.set(50.0, "8/16 steps")
     sent: list[Any] = []

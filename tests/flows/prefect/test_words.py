@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 from types import SimpleNamespace
 from typing import Any
@@ -10,6 +9,7 @@ from uuid import uuid4
 
 import pytest
 from prefect.exceptions import Abort
+from prefect.states import Running
 
 from cloze.flows.prefect import deploy, graph_run
 from cloze.flows.prefect.graph_run import full_run
@@ -41,7 +41,8 @@ def test_a_stopped_flow_says_the_state_that_it_has_set(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setattr(graph_run, "get_client", lambda **_: contextlib.nullcontext())
+    monkeypatch.setattr(graph_run.flow_state, "write", lambda _: None)
+    monkeypatch.setattr(graph_run.flow_state, "current", Running)
     monkeypatch.setattr(graph_run, "get_run_logger", lambda: logging.getLogger("tests.flow"))
     monkeypatch.setattr(graph_run, "is_orphan", lambda: orphan)
     monkeypatch.setattr(graph_run.signal, "signal", lambda *_: None)
@@ -62,7 +63,7 @@ def test_each_bar_has_the_name_of_its_node() -> None:
     client: Any = SimpleNamespace(
         create_artifact=lambda artifact: sent.append(artifact) or SimpleNamespace(id=uuid4())
     )
-    publisher = ArtifactPublisher(str(uuid4()), by_worker=False)
+    publisher = ArtifactPublisher(str(uuid4()))
     for node in ("pretrain", "finetune@sst2-1"):
         publisher.progress(f"demo-{node}-progress", str(uuid4()), node)._send(client)
     assert [artifact.key for artifact in sent] == [

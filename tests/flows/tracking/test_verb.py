@@ -37,7 +37,7 @@ def test_a_verb_has_a_run_of_its_own(
     assert start["tags"]["cloze.artifact"] == str(tmp_path / "mine")
     assert told.status("letters") == "FINISHED"
     assert told.merged("letters", "params")["size"] == "5"
-    assert told.merged("letters", "metrics")["loss"] == 2.5
+    assert told.merged("letters", "metrics")["loss/loss"] == 2.5
     letters(tmp_path, "--size", "5", "--set", f"told={LINE}")
     assert len(Told(tmp_path).starts) == 1, "it is made already"
 

@@ -48,7 +48,7 @@ def test_indivisible_width_names_both_values_and_the_remedy() -> None:
     ("values", "sentence"),
     [
         ({"hiden_size": 128}, "did you mean 'hidden_size'"),
-        ({"family": "brt"}, "did you mean 'bert'"),
+        ({"family": "bertt"}, "did you mean 'bert'"),
         ({"preset": "bert-bas"}, "did you mean 'bert-base'"),
         ({"num_hidden_layers": 0}, "model.num_hidden_layers"),
         ({"hidden_dropout": 1.0}, "model.hidden_dropout"),

@@ -150,7 +150,7 @@ def test_what_cannot_be_is_refused_in_one_sentence(
         FillMaskPipeline(tuned)
     with pytest.raises(UsageError, match="searches for its best output; use beams"):
         generation_pipeline(tuned).generate(["good"], tokens=4, samples=2)
-    with pytest.raises(UsageError, match="did you mean 'rougeL'"):
+    with pytest.raises(UsageError, match=r"did you mean 'rouge[1L]'"):
         load_task("text-to-text", {"metrics": ["rouge"]})
     with pytest.raises(UsageError, match=r"has no masked_lm or lm head \(it has seq2seq\)"):
         SentenceScorer(tuned)
