@@ -75,7 +75,6 @@ def test_it_needs_the_model_room_and_the_core_alone() -> None:
     assert done.stdout.strip() == str(len(check_names()))
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_every_row_runs_on_a_cpu(tmp_path: Path) -> None:
     """But for the two that start what takes long here, DeepSpeed and torch's compiler: other tests

@@ -22,7 +22,6 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-pytestmark = pytest.mark.slow  # starts processes that no warm interpreter has imported for
 
 HIDE = """
 import os, sys

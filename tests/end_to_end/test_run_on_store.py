@@ -26,7 +26,6 @@ VALUES = (
 SETTINGS = [*(f"--set={value}" for value in VALUES), "--no-prefect", "--json"]
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_a_run_keeps_its_artifacts_on_the_store(store: Store, tmp_path: Path) -> None:
     runs = tmp_path / "runs"

@@ -14,7 +14,7 @@ import pytest
 from cloze.core.artifacts import artifact
 from tests.flows.test_cli import Done, cloze, installed
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(1000)]
+pytestmark = pytest.mark.timeout(1000)
 STAGES = ["corpus", "vocab", "dataset", "pretrain", "finetune", "evaluate", "report"]
 
 

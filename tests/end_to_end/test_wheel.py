@@ -30,10 +30,6 @@ FILES = (
     "constraints.txt",
 )
 
-pytestmark = (
-    pytest.mark.slow
-)  # builds a wheel, and starts processes that no warm interpreter has imported for
-
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:

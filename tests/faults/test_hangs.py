@@ -98,7 +98,6 @@ def none_left(listener: Listener) -> bool:
     return bool(listener.ids) and not any(psutil.pid_exists(pid) for pid in listener.ids.values())
 
 
-@pytest.mark.slow
 @pytest.mark.usefixtures("warm")
 @pytest.mark.parametrize(
     ("fault", "where"),

@@ -138,7 +138,6 @@ def saved(out: Path, step: int) -> bool:
     return (out / "checkpoints" / f"step-{step:08d}" / "checkpoint.json").exists()
 
 
-@pytest.mark.slow
 def test_three_hosts_train_as_one_process(
     three: Hosts, dataset: Path, undisturbed: Callable[[int], Path], tmp_path: Path
 ) -> None:
@@ -164,7 +163,6 @@ def test_a_host_that_does_not_answer_is_named(three: Hosts, dataset: Path, tmp_p
     nobody_left(three)
 
 
-@pytest.mark.slow
 def test_a_host_with_another_program_refuses(three: Hosts, dataset: Path, tmp_path: Path) -> None:
     """Its own copy of the program lies over ours, with a line more."""
     (tmp_path / "copy").mkdir()
@@ -184,7 +182,6 @@ def test_a_host_with_another_program_refuses(three: Hosts, dataset: Path, tmp_pa
     assert not list((tmp_path / "out" / "_logs").glob("rank*"))
 
 
-@pytest.mark.slow
 def test_a_directory_that_is_not_shared_is_named(
     three: Hosts, dataset: Path, tmp_path: Path
 ) -> None:

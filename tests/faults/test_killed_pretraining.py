@@ -27,7 +27,7 @@ from tests.operations.mlflow_server import drain
 STEPS, EVERY = 50, 15
 COMMAND = ["run", "tiny.yaml", "--no-prefect", "--only", "pretrain", "--json"]
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.timeout(300)
 
 
 def prepare(place: Path, samples: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -174,7 +174,6 @@ def test_weights_that_are_not_finite_are_no_checkpoint(
     )
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(280)
 @pytest.mark.parametrize(
     "stage",

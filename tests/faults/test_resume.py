@@ -10,8 +10,6 @@ import subprocess
 import time
 from pathlib import Path
 
-import pytest
-
 from cloze.model.checkpoint import load
 from tests import warm
 from tests.flows.test_cli import cloze
@@ -38,7 +36,6 @@ ARGUMENTS = [
 ]
 
 
-@pytest.mark.slow
 def test_stopped_then_resumed_is_as_never_stopped(tmp_path: Path) -> None:
     dataset = write_dataset(tmp_path / "dataset")
     straight = cloze("pretrain", "--dataset", dataset, *ARGUMENTS, "--out", tmp_path / "straight")

@@ -33,7 +33,7 @@ ARGUMENTS = [
 ]
 QUIET = ["--evaluate-every", "100000", "--log-every", "1", "--threads", "1", "--device", "cpu"]
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(280)]
+pytestmark = pytest.mark.timeout(280)
 
 
 @pytest.fixture(scope="module")

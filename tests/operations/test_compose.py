@@ -186,7 +186,6 @@ def test_processes_get_addresses_and_paths_of_this_machine(tmp_path: Path) -> No
     assert "PREFECT_SERVER_API_AUTH_STRING" not in services["prefect-server"][1]
 
 
-@pytest.mark.slow  # services of the stack, started five times
 def test_up_starts_what_is_missing_and_failed_jobs_again() -> None:
     """A restore that fails ends what it has started."""
     pytest.importorskip("localbucket")

@@ -29,7 +29,6 @@ QUIET = (
 ).split()
 
 pytestmark = [
-    pytest.mark.slow,
     pytest.mark.timeout(400),
     pytest.mark.skipif(
         CHROMIUM is None, reason="Chromium is not installed; apt-get install chromium"

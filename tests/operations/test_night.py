@@ -98,7 +98,6 @@ def hold(place: Path, since: str | None = None, **settings: Any) -> nightly_run.
     )
 
 
-@pytest.mark.slow
 def test_a_better_a_worse_and_no_new_checkpoint(
     place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

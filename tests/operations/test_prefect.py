@@ -18,7 +18,7 @@ from cloze.flows.run import status_file
 from tests.operations.conftest import Toys
 from tests.operations.servers import PLANTED, Operations, cloze, until
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.timeout(600)
 TWO = {"processes": 2, "grace_seconds": 5}
 
 

@@ -146,7 +146,6 @@ def test_sigterm_to_the_process_of_a_flow_run_saves_a_training_over_two_ranks(
     )
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_a_run_goes_on_without_a_prefect_that_does_not_answer(tmp_path: Path) -> None:
     done = cloze(

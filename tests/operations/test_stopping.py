@@ -22,7 +22,7 @@ from tests.operations.conftest import Toys
 from tests.operations.servers import Operations, cloze, until
 from tests.operations.stopping import PROGRAM, Row, mlflow
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.timeout(600)
 TWO = {"processes": 2, "grace_seconds": 5}
 
 

@@ -13,7 +13,7 @@ import pytest
 from tests.conftest import REPOSITORY
 from tests.operations.stopping import PATIENCE, Home, Row, Terminal, until
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = pytest.mark.timeout(900)
 
 
 @pytest.fixture(scope="module")

@@ -35,7 +35,7 @@ from tests.flows.ui.waiting import is_gone, number, until
 from tests.operations.api import KEYS, request, trigger
 from tests.operations.ui import addresses, end, running_ui, start_ui
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
+pytestmark = pytest.mark.timeout(400)
 NOBODY = 65534
 AS_ANOTHER = pytest.mark.skipif(
     os.getuid() != 0 or shutil.which("setpriv") is None or shutil.which("curl") is None,

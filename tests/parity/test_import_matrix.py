@@ -34,7 +34,6 @@ def test_every_class_is_imported_right_or_refused(model_type: str, tmp_path: Pat
 
 
 @pytest.mark.soak
-@pytest.mark.slow
 @pytest.mark.parametrize("model_type", import_matrix.TYPES)
 def test_every_class_and_form_goes_there_and_back(model_type: str, tmp_path: Path) -> None:
     assert not wrong([model_type], tmp_path, export=True, forms=import_matrix.FORMS)

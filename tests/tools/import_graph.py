@@ -168,7 +168,8 @@ class ImportGraph:
         path = source.path
         for name, statements in source.symbols.items():
             self._use((path, "*"), (path, name), WITHIN)
-            self._use((path, name), (path, ""), WITHIN)
+            if path != "tests/conftest.py":  # else all tests reach what one of its fixtures does
+                self._use((path, name), (path, ""), WITHIN)
             self._add_uses((path, name), statements, source)
         self._use((path, "*"), (path, ""), WITHIN)
         self._add_uses((path, ""), source.own, source)

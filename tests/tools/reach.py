@@ -25,9 +25,7 @@ from tests.tools.import_graph import NOWHERE, ImportGraph, Node, Step
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 BUDGET = 45.0  # seconds of tests, beside MAIN_JOB
-# Seconds of a file, of a test that is marked slow, and of one that starts programs, where none are
-# recorded.
-FILE, SLOW, PROGRAM = 2.0, 15.0, 20.0
+UNKNOWN = 5.0  # seconds of a file that is not recorded
 # Lines of a file that did not change are this much further than those that did.
 SAME_FILE = 2.0
 # They start the main job: from raw text to a trained checkpoint and its use.
@@ -137,17 +135,12 @@ def describe_chain(steps: Mapping[Node, Step], node: Node) -> str:
 
 
 def expected_seconds(root: Path, graph: ImportGraph) -> dict[str, float]:
-    """Return the seconds of each test file: recorded ones, else a guess by its marks."""
+    """Return the seconds of each test file as they were recorded last."""
     recorded: dict[str, float] = {}
     durations = root / "tests" / "durations.json"
     if durations.exists():
         recorded = json.loads(durations.read_text())
-    return {path: recorded.get(path, _guess(graph.sources[path].text)) for path in graph.tests()}
-
-
-def _guess(text: str) -> float:
-    starts = re.search(r"subprocess|servers|program|\bwarm\b|running\(", text)
-    return FILE + SLOW * len(re.findall(r"mark\.(?:slow|soak)", text)) + PROGRAM * bool(starts)
+    return {path: recorded.get(path, UNKNOWN) for path in graph.tests()}
 
 
 def choose(tests: Sequence[Reached], budget: float) -> tuple[list[Reached], list[Reached]]:

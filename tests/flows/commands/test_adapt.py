@@ -117,7 +117,6 @@ def test_what_does_not_fit_is_refused(
     assert fault in json.loads(done.stdout)["error"]["message"]
 
 
-@pytest.mark.slow
 def test_a_checkpoint_learns_words_and_text_of_a_domain(checkpoint: str, tmp_path: Path) -> None:
     out = tmp_path / "run"
     short = ["dataset.length=32", "dataset@general.length=32"]

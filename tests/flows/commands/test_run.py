@@ -52,7 +52,6 @@ def test_nothing_to_do_starts_no_server(run: Any) -> None:
     assert (code, ran, "Nothing to do" in said) == (0, [], True)
 
 
-@pytest.mark.slow
 @pytest.mark.usefixtures("unreachable")
 @pytest.mark.parametrize("option", [("--force-node", "count"), ("--from", "count")])
 def test_without_prefect_what_was_forced_is_forced(run: Any, option: tuple[str, str]) -> None:
@@ -102,7 +101,6 @@ SCRIPT = """
 """
 
 
-@pytest.mark.slow
 @pytest.mark.usefixtures("toy_config")
 def test_under_prefect_a_stages_error_is_raised_and_a_retry_forces_nothing_twice(
     tmp_path: Path,

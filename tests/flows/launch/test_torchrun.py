@@ -74,7 +74,6 @@ def content(out: Path) -> str:
     return str(found["content_sha256"])
 
 
-@pytest.mark.slow
 def test_torchrun_trains_as_two_processes_do(tmp_path: Path) -> None:
     dataset = write_dataset(tmp_path / "dataset")
     output, reported = torchrun(*pretrain(dataset, 6, tmp_path / "torchrun")).communicate(
@@ -141,7 +140,6 @@ def test_restarts_over_one_store_are_refused(monkeypatch: pytest.MonkeyPatch) ->
     check_foreign(Execution())
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("more", "what"),
     [

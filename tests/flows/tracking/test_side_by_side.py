@@ -322,7 +322,6 @@ class SideBySide(RuleBasedStateMachine):
             assert found[run][0].info.status == self.ends[run]
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_no_record_is_lost_or_sent_twice_whatever_happens(
     tmp_path: Path, server: ThreadServer

@@ -67,7 +67,6 @@ def fill(directory: Path, uri: str) -> Spool:
     return spool
 
 
-@pytest.mark.slow
 def test_every_record_arrives_once_even_if_sent_twice(tmp_path: Path, uri: str) -> None:
     spool = fill(tmp_path, uri)
     copy = spool.path.read_text()
@@ -92,7 +91,6 @@ def test_every_record_arrives_once_even_if_sent_twice(tmp_path: Path, uri: str) 
     assert len(history(uri, found["pretrain"].info.run_id, "loss")) == 2500
 
 
-@pytest.mark.slow
 def test_a_dead_server_costs_no_time_and_no_record(tmp_path: Path, uri: str) -> None:
     spool = Spool(tmp_path, "http://127.0.0.1:9")  # nobody listens there
     spool.start_sender()
@@ -230,7 +228,6 @@ def test_a_run_that_was_started_again_in_one_spool_is_ended(tmp_path: Path) -> N
     assert json.loads(spool.path.read_text().splitlines()[-1])["status"] == "KILLED"
 
 
-@pytest.mark.slow
 def test_a_run_goes_on_where_it_was_begun(tmp_path: Path, uri: str) -> None:
     run = "b" * 32
     for status in ("FAILED", "RUNNING", "FINISHED"):

@@ -34,8 +34,6 @@ TUNED = [
 ]
 TEXTS = ["the cat sat", "a dog ran in the park and sat on the mat in paris", "cat"]
 
-slow = pytest.mark.slow  # torch's exporter takes three seconds a model, ten the first
-
 
 def export(path: str, out: Path, **options: Any) -> dict[str, Any]:
     for library in ("onnx", "onnxruntime", "onnxscript"):
@@ -62,7 +60,6 @@ def session_of(path: Path) -> Any:
     return onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
 
 
-@slow
 @pytest.mark.parametrize(
     "family",
     few([name for name in exportable() if name != REFUSED and traced(name)], "electra"),
@@ -79,7 +76,6 @@ def test_every_family(family: str, tmp_path: Path) -> None:
     assert not [word for word in (b"site-packages", b"modeling_") if word in content]
 
 
-@slow
 @pytest.mark.parametrize(
     ("family", "kind"),
     few([pytest.param(*pair, id="-".join(pair)) for pair in TUNED], "bert-choice"),
@@ -91,7 +87,6 @@ def test_every_head(family: str, kind: str, tmp_path: Path) -> None:
         assert outputs == (["start_logits", "end_logits"] if kind == "span" else ["logits"])
 
 
-@slow
 @pytest.mark.soak
 @pytest.mark.parametrize(
     ("form", "outputs"),
@@ -107,7 +102,6 @@ def test_every_form(form: str, outputs: list[str], tmp_path: Path) -> None:
     assert [output.name for output in session.get_outputs()] == outputs
 
 
-@slow
 @pytest.mark.parametrize(
     "problem", few([None, "multi_label_classification"], "multi_label_classification")
 )
@@ -133,7 +127,6 @@ def test_onnxruntime_answers_texts_as_the_checkpoint_does(
         assert logits == pytest.approx(expected.numpy(), abs=1e-5)
 
 
-@slow
 @pytest.mark.soak
 def test_weights_too_large_for_one_file_are_in_a_second_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -145,7 +138,6 @@ def test_weights_too_large_for_one_file_are_in_a_second_one(
         assert figures["bytes"] == sum(part.stat().st_size for part in parts)
 
 
-@slow
 def test_a_family_that_cannot_be_traced_is_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="cannot export LongformerForMaskedLM .* leave --format"):
         export(pretrained(tmp_path, REFUSED), tmp_path / "hub")

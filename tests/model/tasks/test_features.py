@@ -201,7 +201,6 @@ TUNED = {
 }
 
 
-@pytest.mark.slow
 def test_a_frozen_checkpoint_is_trained_and_evaluated(pretrained: str, names: Path, tmp_path: Path):
     out = tmp_path / "frozen"
     made = finetune(settings(names, epochs=8, **TUNED), pretrained, out)
@@ -215,7 +214,6 @@ def test_a_frozen_checkpoint_is_trained_and_evaluated(pretrained: str, names: Pa
     assert done.manifest.summary["metrics"] == pytest.approx(metrics)
 
 
-@pytest.mark.slow
 def test_a_frozen_training_that_is_stopped_goes_on_to_the_same_weights(
     pretrained: str, names: Path, tmp_path: Path
 ):

@@ -64,7 +64,6 @@ def test_frozen_states_have_the_global_tokens_too(pieces: Tokenizer) -> None:
     assert not torch.allclose(states, network.states({**batch, "global_attention_mask": None}))
 
 
-@pytest.mark.slow
 def test_a_longformer_answers_questions(tmp_path: Path, pieces: Tokenizer, shape: Any) -> None:
     for split, count, seed in (("train", 120, 1), ("dev", 30, 2)):
         squad = content(count, seed=seed, unanswerable=False)

@@ -103,7 +103,6 @@ def as_mrqa(squad: dict[str, Any]) -> list[dict[str, Any]]:
     return rows
 
 
-@pytest.mark.slow
 def test_triviaqa_before_squad(pretrained: str, tmp_path: Path) -> None:
     """BERT's "Sgl.+TriviaQA": the same encoder is trained on the one and then on the other."""
     for split, count, seed in (("train", 120, 1), ("dev", 30, 2)):

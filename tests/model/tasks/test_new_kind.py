@@ -112,7 +112,6 @@ def program(tmp_path: Path) -> Path:
     return root
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_a_kind_without_classes_is_trained_and_evaluated_by_the_command_line(
     program: Path, pretrained: str, sentiment: Path, tmp_path: Path

@@ -62,7 +62,6 @@ def past_a_checkpoint() -> None:
     )
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_killed_past_a_checkpoint_the_same_command_goes_on_to_the_same_bytes(
     pretrained: str, sentiment: Path, tmp_path: Path
@@ -120,7 +119,6 @@ def still(tmp_path: Path, shape: ModelConfig, pieces: Tokenizer) -> str:
     return path
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.usefixtures("warm")
 def test_two_ranks_learn_what_one_learns(still: str, sentiment: Path, tmp_path: Path) -> None:

@@ -203,7 +203,6 @@ def write_rows(directory: Path, read: QueryPassages, name: str) -> None:
     (directory / name).write_text("\n".join(lines) + "\n")
 
 
-@pytest.mark.slow
 def test_a_tuned_encoder_finds_passages_and_evaluates_as_it_was_tuned(
     pretrained: str, tmp_path: Path
 ) -> None:

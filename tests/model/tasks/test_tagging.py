@@ -122,7 +122,6 @@ def test_layouts_change_no_answer(layout, pieces: Tokenizer, shape, names: Path)
     np.testing.assert_allclose(*found, atol=1e-5)
 
 
-@pytest.mark.slow
 def test_a_checkpoint_is_trained_evaluated_and_its_predictions_score_as_they_did(
     pretrained: str, names: Path, tmp_path: Path
 ):

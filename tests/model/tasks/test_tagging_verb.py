@@ -50,7 +50,6 @@ def test_words_are_found_with_their_places(text, words):
     assert [text[start:end] for start, end in between_spaces(text)] == text.split()
 
 
-@pytest.mark.slow
 def test_entities_stand_where_they_are_said_to_be(ner: str):
     tagger = TokenClassificationPipeline(ner)
     text = "the film,good lovely of bad."

@@ -146,7 +146,6 @@ def test_intervals_of_words_resample_sentences() -> None:
     assert grouped[0] < alone[0] < 0.75 < alone[1] < grouped[1]
 
 
-@pytest.mark.slow
 def test_parts_of_speech_are_trained_scored_and_predicted(pretrained: str, tmp_path: Path) -> None:
     draw = np.random.default_rng(1)
     for split, count in (("train", 80), ("dev", 20)):
@@ -235,7 +234,6 @@ def test_files_without_documents_have_none_to_show(tmp_path: Path) -> None:
         load_task("tagging", {"context": "document"}).read(str(tmp_path), "dev", None)
 
 
-@pytest.mark.slow
 def test_a_label_that_only_the_neighbour_tells_is_learned_from_the_document(
     pretrained: str, tmp_path: Path
 ) -> None:

@@ -173,7 +173,6 @@ def test_times_that_cannot_be_written_stop_no_training(monkeypatch: pytest.Monke
     assert timed(GAIN, seconds=1e5).compiled
 
 
-@pytest.mark.slow
 @pytest.mark.skipif(shutil.which("g++") is None, reason="the policy looks for a compiler")
 def test_measuring_changes_no_bit_and_a_resume_keeps_the_choice(
     rows: ShardedRows, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

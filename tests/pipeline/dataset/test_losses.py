@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from cloze.pipeline.dataset.merge import BUCKET_TOKENS, bin_borders, bucket_count
 
 from cloze.pipeline.dataset.config import ExampleConfig
+from cloze.pipeline.dataset.ranges import BUCKET_TOKENS, bin_borders, bucket_count
 from cloze.pipeline.dataset.summary import losses, token_shares, warnings
 
 REMEDY = "give longer documents, or use pairing full, without a pair task"

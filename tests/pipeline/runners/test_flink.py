@@ -177,7 +177,6 @@ def test_a_task_manager_has_slots_for_its_workers(
         assert flink.slots_per_task_manager("http://x", workers) == found
 
 
-@pytest.mark.slow
 @pytest.mark.usefixtures("flink")
 def test_a_killed_worker_costs_one_try_and_no_unit_and_a_killed_stage_leaves_nothing(
     tmp_path: Path,

@@ -12,7 +12,6 @@ from tests.flows.test_cli import cloze
 from tests.object_store import Store
 from tests.pipeline.runners.jobs import STAGES, run, stage
 
-pytestmark = pytest.mark.slow
 # Three workers for two cores cut the units into other bundles; Beam's bundle repeat does each of
 # them twice.
 OTHER_BUNDLES = ["--workers", "3", "--beam-option=--direct_runner_bundle_repeat=1"]

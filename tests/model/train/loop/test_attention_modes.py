@@ -290,7 +290,6 @@ def test_reading_from_left_to_right_keeps_the_logits_of_every_position(
     assert fitting_rows(8e10, model, 512, causal_share=1.0) < fitting_rows(8e10, model, 512)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "stages",
     [(0, 3), pytest.param((1, 2), marks=pytest.mark.soak)],

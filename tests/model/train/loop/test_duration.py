@@ -188,7 +188,6 @@ def until_fixed() -> None:
     stand_still_when(lambda: next(number) > 25 and _fixed(run))
 
 
-@pytest.mark.slow
 def test_a_budget_that_was_killed_repeats_its_steps(dataset: str, tmp_path: Path) -> None:
     """On two ranks: the steps after the checkpoint are made again, to the last digit, up to the
     number that was fixed before.

@@ -19,7 +19,6 @@ from tests.model.datasets import lines, write_dataset
 from tests.model.train.ranks import STAGES, config, digests, here, job, run_all
 from tests.slices import few
 
-pytestmark = pytest.mark.slow
 STEPS, STOP = 5, 3
 NAMES = sorted(OPTIMIZERS.keys() - {"adamw"})  # of which engines/test_ranks.py tells
 

@@ -32,7 +32,6 @@ EXACT = {"minhash": None}
 IDS = {"minhash": None, "exact": False}
 
 
-@pytest.mark.slow
 def test_the_same_bytes_as_in_one_process(tmp_path: Path) -> None:
     """A mixture is chosen of what stays; a second run finds the finished steps."""
     references = invented(tmp_path, 500, seed=1)
