@@ -63,7 +63,7 @@ gpu:
 # The tests that reach what changed since `main` by imports, nearest first; CHANGED names other files.
 CHANGED ?=
 test-changed: $(VENV)/.installed-dev
-	@$(IN_MEMORY) PYTHONPATH=src:. $(BIN)/python -m tests.tools.reach $(PARALLEL) $(if $(CHANGED),--changed $(CHANGED))
+	@$(IN_MEMORY) PYTHONPATH=$(CURDIR)/src:$(CURDIR) $(BIN)/python -m tests.tools.reach $(PARALLEL) $(if $(CHANGED),--changed $(CHANGED))
 
 # N lines of the product with a bug each: does a test see it? PATHS narrows the choice, AGAIN=1 repeats what survived.
 N ?= 20
@@ -71,7 +71,7 @@ SEED ?= 57
 PATHS ?= core pipeline model flows
 JOBS ?= 1
 mutants: $(VENV)/.installed-dev
-	@PYTHONPATH=src:. $(BIN)/python -m tests.tools.mutants --number $(N) --seed $(SEED) --jobs $(JOBS) $(if $(AGAIN),--again) $(PATHS)
+	@PYTHONPATH=$(CURDIR)/src:$(CURDIR) $(BIN)/python -m tests.tools.mutants --number $(N) --seed $(SEED) --jobs $(JOBS) $(if $(AGAIN),--again) $(PATHS)
 
 check: $(VENV)/.installed-dev
 	$(BIN)/ruff format --check .
