@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from dataclasses import asdict
 from pathlib import Path
@@ -125,3 +126,18 @@ def test_nights_do_not_overlap(tmp_path: Path) -> None:
     assert refused[0].startswith("a nightly run is in progress (process ")
     with journal.lease():
         pass
+
+
+def test_a_line_is_on_disk_as_a_whole_when_it_is_appended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A power cut loses what was not yet in the file at `fsync`."""
+    synced: list[bytes] = []
+    journal = Journal(tmp_path)
+    monkeypatch.setattr(os, "fsync", lambda _: synced.append(journal.path.read_bytes()))
+    for number in range(2):
+        journal.append(night(seen=[str(number)]))
+        assert len(synced) == number + 1
+        assert synced[-1] == journal.path.read_bytes()
+        assert synced[-1].endswith(b"\n")
+    assert [each["seen"] for each in journal.nights()] == [["0"], ["1"]]
