@@ -15,6 +15,8 @@ NAME = "prefect"
 class SetAside:
     """A finder of the package, and its loader."""
 
+    name = NAME
+
     def __init__(self) -> None:
         self.modules = {
             name: module for name, module in sys.modules.items() if name.split(".")[0] == NAME

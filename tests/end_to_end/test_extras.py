@@ -9,12 +9,15 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from packaging.requirements import Requirement
 
+from tests import warm
 from tests.conftest import REPOSITORY
+from tests.end_to_end import hiding
 from tests.slices import few
 
 if sys.version_info >= (3, 11):
@@ -22,22 +25,11 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
+<<<<<<< HEAD
+=======
+pytestmark = pytest.mark.slow
+>>>>>>> w/tflows
 
-HIDE = """
-import os, sys
-from importlib.machinery import PathFinder
-
-
-class Finder(PathFinder):
-    @classmethod
-    def find_spec(cls, name, path=None, target=None):
-        if name.partition(".")[0] in os.environ["HIDDEN"].split():
-            return None
-        return super().find_spec(name, path, target)
-
-
-sys.meta_path[sys.meta_path.index(PathFinder)] = Finder
-"""
 MODULES = {  # of the distributions whose module has another name
     "apache-beam": "apache_beam", "backports-zstd": "backports", "lxml-html-clean": "lxml_html_clean",
     "markdown-it-py": "markdown_it", "phonenumberslite": "phonenumbers", "scikit-learn": "sklearn",
@@ -51,38 +43,58 @@ def modules(extra: str) -> set[str]:
     return {MODULES.get(name, name) for name in names}
 
 
-def run(place: Path, extra: str, *words: str) -> subprocess.CompletedProcess[str]:
+Run = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture(params=few(["forks", "fresh processes"], "forks"))
+def run(request: pytest.FixtureRequest, tmp_path: Path) -> Run:
     """Run a command where only one extra is installed."""
-    hidden = set().union(*map(modules, {"data", "train", "flows"} - {extra})) - modules(extra)
-    (place / "hook").mkdir(exist_ok=True)
-    (place / "hook" / "sitecustomize.py").write_text(HIDE)
-    environment = {
-        **os.environ,
-        "PYTHONPATH": os.pathsep.join((str(place / "hook"), str(REPOSITORY / "src"))),
-        "HIDDEN": " ".join(hidden),
-        "CLOZE_RUNS": str(place / "runs"),
-        "CLOZE_RUNS_DIR": str(place / "runs"),
-    }
-    command = [sys.executable, "-m", "cloze", *words]
-    return subprocess.run(
-        command, cwd=place, env=environment, capture_output=True, text=True, timeout=280
-    )
+    (tmp_path / "hook").mkdir()
+    is_fork = request.param == "forks"
+    if not is_fork:
+        content = Path(hiding.__file__).read_text()
+        (tmp_path / "hook" / "sitecustomize.py").write_text(f"{content}\n\nhide()\n")
+
+    def call(extra: str, *words: str) -> subprocess.CompletedProcess[str]:
+        hidden = set().union(*map(modules, {"data", "train", "flows"} - {extra})) - modules(extra)
+        environment = {
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join(
+                map(str, (tmp_path / "hook", REPOSITORY / "src", REPOSITORY))
+            ),
+            "HIDDEN": " ".join(hidden),
+            "CLOZE_RUNS": str(tmp_path / "runs"),
+            "CLOZE_RUNS_DIR": str(tmp_path / "runs"),
+        }
+        if is_fork:
+            environment[warm.PREPARE] = "tests.end_to_end.hiding:hide"
+        command = [warm.python() if is_fork else sys.executable, "-m", "cloze", *words]
+        return subprocess.run(
+            command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=280
+        )
+
+    return call
 
 
 ALONE = ("--set=run.processes=1", "--set=run.workers=1")
 
 
+<<<<<<< HEAD
 @pytest.mark.soak
 def test_each_extra_does_its_part_of_a_run(tmp_path: Path) -> None:
     made = run(tmp_path, "data", "run", "sample", "--until", "dataset", *ALONE)
+=======
+def test_each_extra_does_its_part_of_a_run(run: Run, tmp_path: Path) -> None:
+    made = run("data", "run", "sample", "--until", "dataset", *ALONE)
+>>>>>>> w/tflows
     assert made.returncode == 0, made.stderr
     assert "MLflow is not installed here" in " ".join(made.stderr.split())
-    without_torch = run(tmp_path, "data", "run", "sample", "--until", "pretrain", *ALONE)
+    without_torch = run("data", "run", "sample", "--until", "pretrain", *ALONE)
     assert without_torch.returncode == 2
     assert "'cloze-pretraining-base[train]'" in " ".join(without_torch.stderr.split())
     short = ["--set=pretrain.steps=4", "--set=finetune.baselines=false", *ALONE]
     short += ["--set=finetune.epochs=1", "--set=run.threads=1"]
-    trained = run(tmp_path, "train", "run", "sample", *short)
+    trained = run("train", "run", "sample", *short)
     assert trained.returncode == 0, trained.stderr
     assert (tmp_path / "runs" / "sample" / "report").is_dir()
 
@@ -91,8 +103,8 @@ def test_each_extra_does_its_part_of_a_run(tmp_path: Path) -> None:
     "extra", few(["data", "train", "flows", "s3", "onnx"], "data", "train", "s3")
 )
 @pytest.mark.parametrize("command", ["doctor", "clean"])
-def test_doctor_and_clean_run_with_any_extra(tmp_path: Path, extra: str, command: str) -> None:
-    ended = run(tmp_path, extra, command, "--json")
+def test_doctor_and_clean_run_with_any_extra(run: Run, extra: str, command: str) -> None:
+    ended = run(extra, command, "--json")
     assert "No module named" not in ended.stderr
     assert "error" not in json.loads(ended.stdout.splitlines()[-1])
 
@@ -105,10 +117,10 @@ def test_doctor_and_clean_run_with_any_extra(tmp_path: Path, extra: str, command
     ],
 )
 def test_a_missing_extra_is_named(
-    tmp_path: Path, extra: str, words: tuple[str, ...], missing: str
+    run: Run, tmp_path: Path, extra: str, words: tuple[str, ...], missing: str
 ) -> None:
     (tmp_path / "a.txt").write_text("A first sentence. And a second one.\n")
-    ended = run(tmp_path, extra, *words)
+    ended = run(extra, *words)
     assert ended.returncode == 2
     assert f"'cloze-pretraining-base[{missing}]'" in " ".join(ended.stderr.split())
 

@@ -5,7 +5,6 @@ downstream after a change.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,17 +12,16 @@ import pytest
 
 from cloze.core.artifacts import artifact
 from tests.flows.test_cli import Done, cloze, installed
+from tests.slices import few
 
 pytestmark = pytest.mark.timeout(1000)
 STAGES = ["corpus", "vocab", "dataset", "pretrain", "finetune", "evaluate", "report"]
 
 
-def run(
-    place: Path, *arguments: str, verb: str = "run", command: Callable[..., Done] = cloze
-) -> Done:
+def run(place: Path, *arguments: str, verb: str = "run") -> Done:
     flags = ["--no-prefect"] if verb == "run" else []
     tracking = {"MLFLOW_TRACKING_URI": f"sqlite:///{place}/mlflow.db"}
-    return command(verb, "sample", *flags, *arguments, "--json", cwd=place, timeout=900, **tracking)
+    return cloze(verb, "sample", *flags, *arguments, "--json", cwd=place, timeout=900, **tracking)
 
 
 @pytest.fixture(scope="module")
@@ -143,16 +141,23 @@ def test_the_second_run_does_no_work(first: Done, place: Path) -> None:
 
 @pytest.mark.parametrize(
     ("setting", "expected"),
-    [
-        ("corpus.heldout_fraction=0.2", STAGES),
-        ("vocab.size=1900", STAGES[1:]),
-        ("dataset.mask_copies=3", STAGES[2:]),
-        ("pretrain.steps=41", STAGES[3:]),
-        ("finetune.epochs=2", STAGES[4:]),
-        ("report.top_k=2", STAGES[6:]),
-        ("run.workers=1", []),
-        ("run.zero=2", []),
-    ],
+    few(
+        [
+            ("corpus.heldout_fraction=0.2", STAGES),
+            ("vocab.size=1900", STAGES[1:]),
+            ("dataset.mask_copies=3", STAGES[2:]),
+            ("pretrain.steps=41", STAGES[3:]),
+            ("finetune.epochs=2", STAGES[4:]),
+            ("report.top_k=2", STAGES[6:]),
+            ("run.workers=1", []),
+            ("run.zero=2", []),
+        ],
+        "corpus.heldout_fraction=0.2",
+        "dataset.mask_copies=3",
+        "finetune.epochs=2",
+        "report.top_k=2",
+        "run.zero=2",
+    ),
 )
 def test_a_change_reruns_exactly_what_is_downstream(
     first: Done, place: Path, setting: str, expected: list[str]
@@ -184,9 +189,7 @@ def test_from_only_force_and_dry_run(first: Done, place: Path) -> None:
         before["report"]
         == artifact.read_manifest(str(place / "runs" / "sample" / "report")).created
     )
-    done = run(
-        place, "--only", "vocab", "--force-node", "vocab", command=installed
-    )  # in fresh processes, as a user does it
+    done = run(place, "--only", "vocab", "--force-node", "vocab")
     assert [(stage["stage"], stage["cached"]) for stage in done.json["stages"]] == [
         ("vocab", False)
     ]

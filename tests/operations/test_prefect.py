@@ -17,6 +17,7 @@ from cloze.core.artifacts import artifact
 from cloze.flows.run import status_file
 from tests.operations.conftest import Toys
 from tests.operations.servers import PLANTED, Operations, cloze, until
+from tests.slices import few
 
 pytestmark = pytest.mark.timeout(600)
 TWO = {"processes": 2, "grace_seconds": 5}
@@ -163,7 +164,7 @@ def _cancelled(
     return _step(operations, toys)
 
 
-@pytest.mark.parametrize("deaf", [pytest.param(None, marks=pytest.mark.soak), 1])
+@pytest.mark.parametrize("deaf", few([None, 1]))
 def test_a_cancelled_training_leaves_a_checkpoint_and_no_process(
     operations: Operations, toys: Toys, deaf: int | None
 ) -> None:

@@ -5,20 +5,14 @@ what nobody knows.
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
-from collections.abc import Mapping
-from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from cloze.core.artifacts import artifact
 from cloze.flows.graph import config as configs
-from cloze.flows.graph import estimate, plan, stages
+from cloze.flows.graph import estimate, plan
 from cloze.flows.graph.estimate import Estimate
-from cloze.flows.graph.overrides import parse
 from cloze.flows.graph.plan import PlannedNode
 from cloze.flows.machine import slots
 from cloze.flows.run import status_file
@@ -27,98 +21,10 @@ from cloze.flows.views import run_tables
 from cloze.model.families.registry import model_config, presets
 from cloze.model.train.plan import estimates
 from cloze.model.train.plan.cost import PASS_START
+from tests.flows.graph.estimated import BOOKS, CONFIG, SECONDS, made, planned
+from tests.flows.graph.estimated import place as place
 
-BOOKS = str(configs.samples_directory() / "books")
-CONFIG = f"""
-corpus: {{sources: [{{kind: books, path: {BOOKS}}}]}}
-vocab: {{size: 2000}}
-dataset: {{length: 64, mask_copies: 4}}
-pretrain: {{model: bert-tiny, steps: 100, global_batch: 16}}
-finetune: {{task: sst2, data: {configs.samples_directory() / "tasks" / "sentiment"}}}
-evaluate: {{data: {configs.samples_directory() / "tasks" / "sentiment"}}}
-report: {{}}
-run: {{device: cpu}}
-"""
-SUMMARIES: dict[str, dict[str, Any]] = {
-    "corpus": {"bytes": 40_000, "documents": 14},
-    "vocab": {"size": 2000, "sample_bytes": 36_000, "bytes_per_piece": 3.5},
-    "dataset": {"tokens": 11_000, "mean_length": 60.0, "length": 64, "copies": 4},
-    "pretrain": {
-        "parameters": 750_000,
-        "tokens_per_second": 2400.0,
-        "steps": 100,
-        "device": "cpu",
-        "world_size": 1,
-    },
-    "finetune": {"metrics": {"accuracy": 0.5}},
-    "evaluate": {"metrics": {"accuracy": 0.5}},
-    "report": {"report": "report.html", "masks": [{"node": "pretrain"}]},
-    "vectors": {
-        "documents": 14,
-        "size": 128,
-        "tokens": 9523,
-        "parameters": 750_000,
-        "device": "cpu",
-    },
-    "semdedup": {
-        "documents": 12,
-        "bytes": 36_000,
-        "size": 128,
-        "clusters": 1,
-        "dropped": {"semantic_duplicate": 2},
-    },
-}
-SECONDS = {
-    "corpus": 5.0,
-    "vocab": 4.0,
-    "dataset": 6.0,
-    "pretrain": 50.0,
-    "finetune": 20.0,
-    "evaluate": 9.0,
-    "report": 8.0,
-}
-SECONDS |= {"vectors": 30.0, "semdedup": 20.0}
-
-
-@pytest.fixture(autouse=True)
-def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("CLOZE_RUNS_DIR", str(tmp_path / "runs"))
-    monkeypatch.setenv("CLOZE_CPUS", "2")
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    (tmp_path / "toy.yaml").write_text(CONFIG)
-    return tmp_path
-
-
-def planned(
-    place: Path, *settings: str, name: str = "toy", **how: Any
-) -> tuple[list[PlannedNode], dict[str, Estimate]]:
-    overrides = parse([*settings, f"name={name}"], "a.b=c", sections=True)
-    steps = plan.plan(configs.load(str(place / "toy.yaml"), overrides), **how)
-    return steps, estimate.estimates(steps, plan.runs_directory())
-
-
-def made(steps: list[PlannedNode], **summaries: Mapping[str, Any]) -> None:
-    """Artifacts as if all steps had been made."""
-    for step in steps:
-        stage = step.node.stage
-        config = step.node.config.model_dump(mode="json")
-        tokens = 96_000 if stage == "pretrain" else 5000  # 1,600 rows of 60 tokens
-        summary = {**SUMMARIES[stage], **summaries.get(stage, {})}
-        if stage == "pretrain":
-            model = model_config(config["model"], vocab_size=2000)
-            summary["training_flops"] = tokens * estimates.flops_per_token(model, 60)
-        Path(step.artifact).mkdir(parents=True)
-        manifest = artifact.Manifest(
-            stage=stage, version=stages.stage(stage).version, fingerprint=step.fingerprint,
-            parents={}, config=config, files=(),
-            rows=1600, tokens=tokens, summary=summary,
-            seconds=SECONDS[stage],
-            execution=step.node.execution.model_dump(mode="json"),
-        )  # fmt: skip
-        Path(step.artifact, artifact.MANIFEST).write_text(
-            json.dumps(asdict(manifest))
-        )  # five hundred fsyncs would take their time
-        plan.link_to(step)
+pytestmark = pytest.mark.usefixtures("place")
 
 
 def test_rows_read_from_left_to_right_predict_every_position(place: Path) -> None:
@@ -300,88 +206,6 @@ def test_what_a_made_artifact_does_not_tell_follows_from_its_inputs(place: Path)
         found["pretrain"].disk_bytes == 12 * weights * 5
     )  # two on the way, two that stay for merging, one being written
     assert found["finetune"].memory_bytes == planned(place, name="anew")[1]["finetune"].memory_bytes
-
-
-def test_disk_grows_with_what_is_kept_and_memory_with_the_model(place: Path) -> None:
-    _, few = planned(place)
-    _, many = planned(place, "run.keep_checkpoints=5", "pretrain.milestones=[10, 20]")
-    weights = estimates.approximate_parameters(
-        presets()["bert-tiny"].model_copy(update={"vocab_size": 2000})
-    )
-    assert few["pretrain"].disk_bytes == 12 * weights * 5
-    assert many["pretrain"].disk_bytes == 12 * weights * 10
-    large = planned(place, "pretrain.model=bert-base")[1]["pretrain"]
-    assert (large.memory_bytes or 0) > (few["pretrain"].memory_bytes or 0) + 16 * 80_000_000
-
-
-def test_a_gpu_is_asked_for_where_there_is_one(
-    place: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
-    monkeypatch.setattr(estimate, "_gpu", lambda: (80 << 30, "NVIDIA A100-SXM4-80GB"))
-    found = planned(
-        place,
-        "run.device=auto",
-        "pretrain.model=bert-base",
-        "pretrain.steps=100000",
-        "pretrain.global_batch=256",
-    )[1]
-    assert found["pretrain"].gpu_memory_bytes
-    assert 5e9 < found["pretrain"].gpu_memory_bytes < 80 << 30
-    assert found["dataset"].gpu_memory_bytes == 0
-    on_cpu = planned(
-        place,
-        "run.device=cpu",
-        "pretrain.model=bert-base",
-        "pretrain.steps=100000",
-        "pretrain.global_batch=256",
-    )[1]
-    assert (on_cpu["pretrain"].seconds or 0) > 50 * (found["pretrain"].seconds or 1e9)
-
-
-@pytest.mark.parametrize(
-    ("name", "vocabulary", "counted"),
-    [
-        ("bert-base", 30522, 109.5e6), ("bert-large", 30522, 335.1e6), ("bert-tiny", 30522, 4.4e6), ("roberta-base", 50265, 124.7e6),
-        ("albert-base", 30000, 11.7e6), ("albert-xxlarge", 30000, 222.6e6), ("modern-base", 50368, 149e6),
-    ],
-)  # fmt: skip
-def test_the_model_s_arithmetic_is_that_of_the_papers(
-    name: str, vocabulary: int, counted: float
-) -> None:
-    model = presets()[name].model_copy(update={"vocab_size": vocabulary})
-    assert estimates.approximate_parameters(model) == pytest.approx(counted, rel=0.08), (
-        "without pooler and biases"
-    )
-
-
-def test_operations_are_counted_for_every_layer_and_network() -> None:
-    """BERT-base at 128: 6 · 85M weights, 12 L D a layer, and a sixth of the logits."""
-    base, albert, electra = (
-        presets()[name].model_copy(update={"vocab_size": 30000})
-        for name in ("bert-base", "albert-base", "electra-small")
-    )
-    assert estimates.flops_per_token(base, 128) == pytest.approx(
-        6 * 84.9e6 + 12 * 12 * 128 * 768 + 6 * 0.16 * 30000 * 768, rel=0.01
-    )
-    assert estimates.flops_per_token(albert, 128) == pytest.approx(
-        estimates.flops_per_token(base, 128), rel=0.05
-    )
-    alone = electra.num_hidden_layers * 6 * electra.layer_weights
-    assert estimates.flops_per_token(electra, 128) > 1.05 * alone, "the generator works, too"
-
-
-def test_estimates_need_no_torch() -> None:
-    program = (
-        "import sys; from cloze.flows.graph import stages, estimate; [stages.stage(name) for name "
-        "in stages.TABLE]; print('torch' in sys.modules)"
-    )
-    assert (
-        subprocess.run(
-            [sys.executable, "-c", program], capture_output=True, text=True, check=True
-        ).stdout
-        == "False\n"
-    )
 
 
 def _independent(count: int) -> tuple[list[PlannedNode], dict[str, Estimate]]:

@@ -128,6 +128,7 @@ def test_nights_do_not_overlap(tmp_path: Path) -> None:
         pass
 
 
+<<<<<<< HEAD
 def test_a_line_is_on_disk_when_it_is_appended(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -145,3 +146,18 @@ def test_a_line_is_on_disk_when_it_is_appended(
         journal.append(night(champion(step)))
         wanted.append(journal.path.stat().st_size)
     assert sizes == wanted
+=======
+def test_a_line_is_on_disk_as_a_whole_when_it_is_appended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A power cut loses what was not yet in the file at `fsync`."""
+    synced: list[bytes] = []
+    journal = Journal(tmp_path)
+    monkeypatch.setattr(os, "fsync", lambda _: synced.append(journal.path.read_bytes()))
+    for number in range(2):
+        journal.append(night(seen=[str(number)]))
+        assert len(synced) == number + 1
+        assert synced[-1] == journal.path.read_bytes()
+        assert synced[-1].endswith(b"\n")
+    assert [each["seen"] for each in journal.nights()] == [["0"], ["1"]]
+>>>>>>> w/tflows

@@ -11,7 +11,6 @@ import shutil
 import sys
 import uuid
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -31,10 +30,10 @@ from cloze.flows.nightly.journal import (
     roll_back,
 )
 from cloze.flows.nightly.nightly_run import NightlyRun, nightly_run, preview
-from cloze.flows.nightly.result import remove_old_artifacts, write_trend
+from cloze.flows.nightly.result import remove_old_artifacts
 from cloze.flows.run.session import RunSession
 from cloze.flows.tracking.spool import Spool
-from tests.flows.nightly.test_journal import champion, night
+from tests.flows.nightly.test_journal import night
 from tests.flows.nightly.test_looking import training
 
 
@@ -240,126 +239,6 @@ def test_any_runs_config_is_a_suite_and_a_bad_one_is_an_error(runs: Path, tmp_pa
         suite.load(overrides={"night": {"timezone": "Mars/Olympus"}})
     with pytest.raises(UsageError, match="wich"):
         suite.load(overrides={"night": {"wich": ["all"]}})
-
-
-def test_a_task_that_reads_a_corpus_gets_the_checkpoints_own() -> None:
-    wanted = suite.Suite(
-        settings=suite.NightSettings(),
-        sections={"finetune": {"task": "package"}, "evaluate": {}},
-        reference="",
-        overrides={},
-    )
-    graph = wanted.config(
-        {"demo.1": {"pretrain": "/c/checkpoints/step-00000001", "corpus": "/runs/corpus"}}
-    )
-    inputs = {
-        name: {role: origin.path or origin.node for role, origin in node.inputs.items()}
-        for name, node in graph.nodes.items()
-    }
-    assert inputs == {
-        "finetune@demo.1": {"checkpoint": "/c/checkpoints/step-00000001", "corpus": "/runs/corpus"},
-        "evaluate@demo.1": {"checkpoint": "finetune@demo.1", "corpus": "/runs/corpus"},
-    }
-
-
-def test_a_task_after_another_starts_from_its_model() -> None:
-    sections = {
-        "finetune@mnli": {"task": "mnli", "data": "samples/tasks"},
-        "finetune@rte": {"task": "rte", "data": "samples/tasks", "checkpoint": "finetune@mnli"},
-        "perplexity": {"checkpoint": "pretrain"},
-    }
-    wanted = suite.Suite(
-        settings=suite.NightSettings(), sections=sections, reference="", overrides={}
-    )
-    artifacts = {"dataset": "/runs/dataset"}
-    graph = wanted.config(
-        {label: {"pretrain": f"/c/{label}", **artifacts} for label in ("demo.1", "demo.2")}
-    )
-    checkpoints = {
-        name: node.inputs["checkpoint"].path or node.inputs["checkpoint"].node
-        for name, node in graph.nodes.items()
-    }
-    assert checkpoints == {
-        **{f"finetune@mnli-{of}": f"/c/{of}" for of in ("demo.1", "demo.2")},
-        **{f"finetune@rte-{of}": f"finetune@mnli-{of}" for of in ("demo.1", "demo.2")},
-        **{f"perplexity@{of}": f"/c/{of}" for of in ("demo.1", "demo.2")},
-    }
-
-
-def test_an_ensemble_has_the_members_of_one_checkpoint() -> None:
-    sections = {
-        "finetune": {"matrix": {"task": ["sst2", "rte"], "seed": [1, 2]}, "data": "samples/tasks"},
-        "evaluate@ensemble": {
-            "checkpoint": "finetune@{task}-*",
-            "matrix": {"task": ["sst2", "rte"]},
-        },
-        "evaluate@two": {"checkpoint": ["finetune@rte-1", "finetune@rte-2"]},
-    }
-    wanted = suite.Suite(
-        settings=suite.NightSettings(), sections=sections, reference="", overrides={}
-    )
-    graph = wanted.config({label: {"pretrain": f"/c/{label}"} for label in ("demo.1", "demo.2")})
-    members = {
-        (node.section, node.values.get("task"), node.values["of"]): set(node.depends_on)
-        for node in graph.nodes.values()
-        if node.stage == "evaluate"
-    }
-    pairs = {
-        (task, of): {f"finetune@{task}-{seed}-{of}" for seed in (1, 2)}
-        for task in ("sst2", "rte")
-        for of in ("demo.1", "demo.2")
-    }
-    assert members == {
-        **{("evaluate@ensemble", *key): pair for key, pair in pairs.items()},
-        **{("evaluate@two", None, of): pairs["rte", of] for of in ("demo.1", "demo.2")},
-    }
-
-
-def result(step: int, mean: float, run: str = "demo") -> dict[str, Any]:
-    scores = {
-        "sst2": {"metric": "accuracy", "mean": mean, "deviation": 0.01, "values": {"1": mean}}
-    }
-    return {
-        "key": champion(step).key,
-        "run": run,
-        "training": "aaa",
-        "step": step,
-        "written": 0.0,
-        "scores": scores,
-        "perplexity": 40.0 / step,
-    }
-
-
-def test_the_page_tells_of_all_and_escapes_what_it_shows(tmp_path: Path) -> None:
-    journal = Journal(tmp_path)
-    evil = "<script>alert(1)</script> $x^{$"  # no mathematics either
-    journal.append(
-        night(
-            champion(1, since=1.5),
-            results=[result(1, 0.8, run=evil)],
-            candidate=champion(1).key,
-            why=evil,
-        )
-    )
-    journal.append(night(started=86400.0, ended=86401.0))
-    journal.append(
-        night(
-            champion(2, since=90000),
-            results=[result(2, 0.9)],
-            failed={champion(3).key: evil},
-            started=89000.0,
-            ended=90001.0,
-        )
-    )
-    page = write_trend(journal, "Europe/Zurich").read_text()
-    assert "<script" not in page
-    assert page.count("&lt;script&gt;") == 5  # run, also beside its two points; reason; failure
-    assert "1970-01-02 01:43" in page  # 89,000 s after the epoch, an hour east
-    assert page.count("<svg") == 2  # the task, the perplexity
-    assert "why 2" in page
-    assert "1 run had no new checkpoints" in page
-    assert "http://www.w3.org" in page  # the SVG's names; nothing else leads out
-    assert "https:" not in page.replace("https://www.w3.org", "")
 
 
 def test_old_models_go_and_those_of_champions_stay(tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ from cloze.flows.tracking import database, spool_sender, spool_state
 from cloze.flows.tracking import spool as spools
 from cloze.flows.tracking.run_logger import close_spool
 from cloze.flows.tracking.spool import DIRECTORY, Spool
+from tests.slices import few
 
 
 def at_once(count: int, work: Callable[[], object]) -> list[int]:
@@ -148,7 +149,7 @@ def torn(path: Path) -> None:
 BROKEN = [unfinished, without_a_version, no_database, torn]
 
 
-@pytest.mark.parametrize("harm", BROKEN)
+@pytest.mark.parametrize("harm", few(BROKEN, torn, unfinished))
 def test_a_broken_database_keeps_its_records_until_doctor_mends_it(
     runs: Path, harm: Callable[[Path], None], capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -17,6 +17,7 @@ from starlette.testclient import TestClient
 from cloze.flows.run import server_addresses
 from cloze.flows.ui import login
 from cloze.flows.ui.dashboard import application
+from tests.slices import few
 
 PORT = 8090
 USER = "cloze:a-long-secret"
@@ -113,11 +114,14 @@ def test_clients_take_the_login_only_for_the_servers_that_it_opens(
 
 @pytest.mark.parametrize(
     ("name", "text"),
-    [
-        ("prefect.toml", '[api]\nurl = "http://team.example/api"\n'),
-        ("pyproject.toml", '[tool.prefect.api]\nurl = "http://team.example/api"\n'),
-        (".env", "PREFECT_API_URL=http://team.example/api\n"),
-    ],
+    few(
+        [
+            ("prefect.toml", '[api]\nurl = "http://team.example/api"\n'),
+            ("pyproject.toml", '[tool.prefect.api]\nurl = "http://team.example/api"\n'),
+            (".env", "PREFECT_API_URL=http://team.example/api\n"),
+        ],
+        "prefect.toml",
+    ),
 )
 def test_a_server_in_prefects_own_files_is_known(tmp_path: Path, name: str, text: str) -> None:
     (tmp_path / name).write_text(text)

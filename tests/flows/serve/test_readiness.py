@@ -1,0 +1,38 @@
+"""`/ready`, `/metrics` and `/models` say of each model whether it has a worker, ready or not."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from starlette.testclient import TestClient
+
+from cloze.flows.serve.application import application
+from cloze.flows.serve.metrics import ServingMetrics
+
+
+def client(**models: bool) -> TestClient:
+    stubs: Any = {
+        name: SimpleNamespace(is_ready=ready, queued=3, info={}, version="v")
+        for name, ready in models.items()
+    }
+    app = application(
+        stubs, ServingMetrics(), port=8123, max_items=1, max_characters=9, max_body=99,
+        body_seconds=60.0,
+    )  # fmt: skip
+    return TestClient(cast(Any, app), base_url="http://127.0.0.1:8123")
+
+
+@pytest.mark.parametrize("states", [(True, False), (False, True), (True, True), (False, False)])
+def test_a_model_without_a_worker_is_told_everywhere(states: tuple[bool, bool]) -> None:
+    models = dict(zip(("a", "b"), states, strict=True))
+    asked = client(**models)
+    ready = asked.get("/ready")
+    assert (ready.status_code, ready.json()) == (200 if all(states) else 503, models)
+    lines = asked.get("/metrics").text.splitlines()
+    assert [line for line in lines if line.startswith("cloze_serve_ready{")] == [
+        f'cloze_serve_ready{{model="{name}"}} {float(state)}' for name, state in models.items()
+    ]
+    assert {each["name"]: each["ready"] for each in asked.get("/models").json()} == models
+    assert asked.get("/health").status_code == 200  # the server's own
