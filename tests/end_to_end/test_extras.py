@@ -25,10 +25,6 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-<<<<<<< HEAD
-=======
-pytestmark = pytest.mark.slow
->>>>>>> w/tflows
 
 MODULES = {  # of the distributions whose module has another name
     "apache-beam": "apache_beam", "backports-zstd": "backports", "lxml-html-clean": "lxml_html_clean",
@@ -79,14 +75,9 @@ def run(request: pytest.FixtureRequest, tmp_path: Path) -> Run:
 ALONE = ("--set=run.processes=1", "--set=run.workers=1")
 
 
-<<<<<<< HEAD
 @pytest.mark.soak
-def test_each_extra_does_its_part_of_a_run(tmp_path: Path) -> None:
-    made = run(tmp_path, "data", "run", "sample", "--until", "dataset", *ALONE)
-=======
 def test_each_extra_does_its_part_of_a_run(run: Run, tmp_path: Path) -> None:
     made = run("data", "run", "sample", "--until", "dataset", *ALONE)
->>>>>>> w/tflows
     assert made.returncode == 0, made.stderr
     assert "MLflow is not installed here" in " ".join(made.stderr.split())
     without_torch = run("data", "run", "sample", "--until", "pretrain", *ALONE)

@@ -128,25 +128,6 @@ def test_nights_do_not_overlap(tmp_path: Path) -> None:
         pass
 
 
-<<<<<<< HEAD
-def test_a_line_is_on_disk_when_it_is_appended(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The sync comes after the bytes have left the process, for each line."""
-    sizes: list[int] = []
-    sync = os.fsync
-
-    def spy(descriptor: int) -> None:
-        sync(descriptor)
-        sizes.append(os.fstat(descriptor).st_size)
-
-    monkeypatch.setattr(os, "fsync", spy)
-    journal, wanted = Journal(tmp_path), []
-    for step in (1, 2):
-        journal.append(night(champion(step)))
-        wanted.append(journal.path.stat().st_size)
-    assert sizes == wanted
-=======
 def test_a_line_is_on_disk_as_a_whole_when_it_is_appended(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -160,4 +141,3 @@ def test_a_line_is_on_disk_as_a_whole_when_it_is_appended(
         assert synced[-1] == journal.path.read_bytes()
         assert synced[-1].endswith(b"\n")
     assert [each["seen"] for each in journal.nights()] == [["0"], ["1"]]
->>>>>>> w/tflows
