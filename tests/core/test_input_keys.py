@@ -1,4 +1,4 @@
-"""Which inputs a command line names, and how several of one role are told apart."""
+"""A stage's inputs and figures: which are named, and how several of one role are told apart."""
 
 from __future__ import annotations
 
@@ -6,8 +6,18 @@ from pathlib import PurePath
 
 import pytest
 
-from cloze.core.errors import UsageError
-from cloze.core.stages.stage import assign_input_keys, inputs_of_role, name_of, role_of, split_name
+from cloze.core.config import StageConfig
+from cloze.core.errors import NotFiniteError, UsageError
+from cloze.core.stages.stage import (
+    InputSpec,
+    Stage,
+    StageResult,
+    assign_input_keys,
+    inputs_of_role,
+    name_of,
+    role_of,
+    split_name,
+)
 
 
 def last(path: str) -> str:
@@ -75,3 +85,29 @@ def test_inputs_of_a_role_come_by_name_and_in_order() -> None:
 )
 def test_a_name_is_a_word_before_the_first_equals_sign(text: str, name: str, path: str) -> None:
     assert split_name(text) == (name, path)
+
+
+def test_a_role_takes_one_input_that_may_be_left_out_unless_its_stage_says_otherwise() -> None:
+    spec = InputSpec()
+    assert (spec.kinds, spec.explicit_kinds, spec.inherited_fields) == ((), (), ())
+    assert (spec.required, spec.explicit_only, spec.multiple) == (False, False, False)
+
+
+def test_figures_are_the_numbers_of_the_summary_by_name() -> None:
+    stage = Stage(
+        name="x",
+        version=1,
+        config=StageConfig,
+        run=lambda config, build: StageResult(),
+        comparison_metrics=("loss", "scores", "flag", "absent", "words"),
+    )
+    summary = {
+        "loss": 2,
+        "scores": {"f1": 0.5, "best": True, "name": "x"},
+        "flag": True,
+        "other": 9,
+    }
+    assert stage.figures({**summary, "words": "many"}) == {"loss": 2.0, "f1": 0.5}
+    stage.check_figures({"loss": float("nan"), "scores": {"f1": 1.0}})  # of a step passed over
+    with pytest.raises(NotFiniteError, match="f1"):
+        stage.check_figures({"loss": 1.0, "scores": {"f1": float("inf")}})

@@ -117,7 +117,7 @@ def test_packed_rows_show_their_sequences(inputs: tuple[str, str], tmp_path: Pat
 
 def test_labels_of_sentence_order(inputs: tuple[str, str], tmp_path: Path) -> None:
     made = make(*inputs, tmp_path, recipe="albert")
-    labels = {read_row(made.artifact, number).pair_label for number in range(len(rows(made)))}
+    labels = {read_row(made.artifact, number).pair_label for number in range(40)}
     assert labels - {None} == {"in order", "swapped"}
 
 

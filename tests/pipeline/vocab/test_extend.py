@@ -11,6 +11,7 @@ import pytest
 
 from cloze.core.errors import UsageError
 from cloze.pipeline.tokenizer import load
+from cloze.pipeline.vocab.extend import parse_words
 from tests.pipeline.corpus.corpora import made_documents
 from tests.pipeline.vocab.vocabularies import make
 
@@ -73,10 +74,20 @@ def test_extension_saves_what_it_promises(corpus, tmp_path):
 
 
 def test_words_that_are_none(corpus, vocab, tmp_path):
+    tokenizer = load(vocab.artifact)
+    for line in ("two words", "covid-19", "x", "中文", "123", "a.b"):
+        with pytest.raises(UsageError) as caught:
+            parse_words(tokenizer, ["fine", "", line], "words.txt")
+        assert str(caught.value) == (
+            f"words.txt, line 3 ({line!r}) is not a single word of letters; correct or remove the "
+            f"line"
+        )
+    assert parse_words(tokenizer, ["fine", " ", " other\n", "fine"], "words.txt") == [
+        "fine",
+        "other",
+    ]
+    assert parse_words(tokenizer, [], "words.txt") == []
     listed = tmp_path / "words.txt"
-    for line in ("two words", "covid-19", "x", "中文"):
-        listed.write_text(f"fine\n{line}\n")
-        with pytest.raises(
-            UsageError, match=r"words.txt, line 2 .* is not a single word of letters"
-        ):
-            make(corpus, tmp_path / "v", extend_path=vocab.artifact, words_file=str(listed))
+    listed.write_text("fine\ntwo words\n")
+    with pytest.raises(UsageError, match=r"words.txt, line 2 .* is not a single word of letters"):
+        make(corpus, tmp_path / "v", extend_path=vocab.artifact, words_file=str(listed))

@@ -15,6 +15,7 @@ from tests.pipeline.corpus.corpora import make, prose, rows
 from tests.pipeline.corpus.readers.made import page
 from tests.pipeline.corpus.readers.test_enterprise import article, lines, read_all
 from tests.pipeline.corpus.reading import options_of
+from tests.slices import few
 
 NAMES = {0: "", 1: "Talk", 4: "Project", 102: "Cookbook", 104: "Page", 106: "Index"}
 
@@ -81,14 +82,18 @@ def test_an_unknown_namespace_is_told(tmp_path):
 
 @pytest.mark.parametrize(
     ("dbname", "base", "name"),
-    [
-        ("enwiktionary", "", "wiktionary"),
-        ("commonswiki", "", "commons"),
-        ("wikidatawiki", "", "wikidata"),
-        ("specieswiki", "", "species"),
-        ("", "https://commons.wikimedia.org/wiki/Main_Page", "commons"),
-        ("", "https://fr.wiktionary.org/wiki/X", "wiktionary"),
-    ],
+    few(
+        [
+            ("enwiktionary", "", "wiktionary"),
+            ("commonswiki", "", "commons"),
+            ("wikidatawiki", "", "wikidata"),
+            ("specieswiki", "", "species"),
+            pytest.param("", "https://commons.wikimedia.org/wiki/Main_Page", "commons", id="base"),
+            pytest.param("", "https://fr.wiktionary.org/wiki/X", "wiktionary", id="other base"),
+        ],
+        "enwiktionary",
+        "base",
+    ),
 )
 def test_a_project_without_running_text_stops_no_other_file(tmp_path, dbname, base, name):
     assert project(dbname, base) == name
