@@ -105,7 +105,12 @@ def test_every_word_of_a_long_sentence_has_its_state_once(directory: str) -> Non
     assert words[-1] == pytest.approx(expected[0], abs=1e-5)
 
 
-def test_a_probe_of_one_hot_states_is_always_right_and_one_of_noise_at_chance() -> None:
+@pytest.mark.usefixtures("quick")
+def test_a_probe_of_one_hot_states_is_always_right_and_one_of_noise_at_chance(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name, value in {"EPOCHS": 8, "RATE": 0.02}.items():
+        monkeypatch.setattr(f"cloze.model.analyze.probe_training.{name}", value)
     rng = np.random.default_rng(0)
     labels = rng.integers(0, 4, 600)
     features = torch.stack(

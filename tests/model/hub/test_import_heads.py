@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
-from cloze.core.errors import UsageError
+from cloze.core.errors import DataError, UsageError
 from cloze.core.stages.execute import execute
 from cloze.model import checkpoint
 from cloze.model.families.registry import FAMILIES
@@ -17,7 +18,7 @@ from cloze.model.use.embed import EmbeddingPipeline
 from cloze.model.use.fill_mask import FillMaskPipeline
 from cloze.model.use.scorer import SentenceScorer
 from tests.model.hub.test_import_forms import SIZES, imported, saved, seeded, transformers
-from tests.tiny_models import write_checkpoint
+from tests.tiny_models import PIECES, write_checkpoint
 
 WITHOUT_HEAD = [
     ("BertModel", ["masked_lm", "pair"], "BertModel"),
@@ -92,3 +93,32 @@ def test_a_training_changes_the_heads_of_its_objectives(
     modules: tuple[str, ...], names: tuple[str, ...], kept: tuple[str, ...]
 ) -> None:
     assert still_untrained(modules, names) == kept
+
+
+def test_a_class_for_a_task_that_the_family_lacks_is_named(tmp_path: Path) -> None:
+    config = transformers.GPT2Config(
+        n_embd=16, n_layer=1, n_head=2, n_positions=32, vocab_size=len(PIECES)
+    )
+    model = seeded(lambda: transformers.GPT2DoubleHeadsModel(config))
+    directory = saved(model, tmp_path / "hub")
+    path = tmp_path / "hub" / "config.json"
+    content = json.loads(path.read_text())
+    path.write_text(json.dumps({**content, "architectures": ["GPT2ForMultipleChoice"]}))
+    with pytest.raises(
+        DataError, match=r"has the class GPT2ForMultipleChoice, which Cloze's gpt2 does not have"
+    ):
+        imported(directory, tmp_path / "out")
+
+
+def test_a_tokenizer_with_more_pieces_than_the_embedding_has_rows_is_refused(
+    tmp_path: Path,
+) -> None:
+    for rows, fits in ((len(PIECES) + 3, True), (len(PIECES), True), (len(PIECES) - 1, False)):
+        config = transformers.BertConfig(**{**SIZES, "vocab_size": rows})
+        hub = tmp_path / f"hub-{rows}"
+        directory = saved(seeded(lambda: transformers.BertForMaskedLM(config)), hub)  # noqa: B023
+        if fits:
+            imported(directory, tmp_path / f"out-{rows}")
+        else:
+            with pytest.raises(DataError, match=rf"of {len(PIECES)} pieces .* of {rows}; use the"):
+                imported(directory, tmp_path / f"out-{rows}")

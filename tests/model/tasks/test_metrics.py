@@ -38,7 +38,7 @@ def _f1(wanted, found):
 
 
 @given(pairs)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_metrics_are_what_the_papers_define(drawn):
     labels, found = drawn
     assert score("accuracy", labels, found) == pytest.approx(
@@ -56,7 +56,7 @@ def test_metrics_are_what_the_papers_define(drawn):
 
 
 @given(pairs)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_they_are_scikit_learn_s(drawn):
     labels, found = drawn
     undefined = {"zero_division": 0.0}
@@ -71,7 +71,7 @@ def test_they_are_scikit_learn_s(drawn):
 
 
 @given(pairs)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_matthews_is_the_correlation_of_one_hot_vectors(drawn):
     labels, found = (np.eye(4)[values] for values in drawn)
     covariance = [
@@ -108,7 +108,7 @@ def test_one_class_and_unseen_classes_are_scored_without_a_warning():
 
 
 @given(pairs)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_relations_are_scored_without_the_negative_class(drawn):
     """TACRED's micro F1, and SemEval-2010's F1 of relations whose direction counts."""
     labels, found = drawn

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from hypothesis import given
+from hypothesis import settings as settings_of
 from hypothesis import strategies as st
 from sklearn.metrics import f1_score
 
@@ -63,6 +64,7 @@ def test_an_unknown_label_and_a_limit_per_class_are_refused(tmp_path: Path) -> N
         load_task("multilabel").read(str(tmp_path), "train", 3)
 
 
+@settings_of(max_examples=30)
 @given(st.lists(st.lists(st.booleans(), min_size=6, max_size=6), min_size=1, max_size=20))
 def test_f1_is_scikit_learn_s(rows: list[list[bool]]) -> None:
     labels, found = np.split(np.array(rows), 2, axis=1)

@@ -184,14 +184,16 @@ def tuned(
     return path
 
 
-def train_objective(tuned: str, sentiment: Path) -> tuple[TaskObjective, Any]:
+def train_objective(
+    tuned: str, sentiment: Path, limit_per_class: int | None = None
+) -> tuple[TaskObjective, Any]:
     model = FinetunedModel(tuned)
-    split = model.encode(model.task.read(str(sentiment), "train", None))
+    split = model.encode(model.task.read(str(sentiment), "train", limit_per_class))
     return model.objective, split.samples
 
 
 def test_importance_is_the_gradient_of_each_example(tuned: str, sentiment: Path) -> None:
-    objective, samples = train_objective(tuned, sentiment)
+    objective, samples = train_objective(tuned, sentiment, 20)
     found = importance(objective, samples, len(samples), 1, torch.device("cpu"))
     expected = [torch.zeros(4, dtype=torch.float64) for _ in range(2)]
     with HeadGates(objective.model).installed() as gates:

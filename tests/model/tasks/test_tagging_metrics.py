@@ -68,7 +68,7 @@ def _sides(draw):
     )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(_sides())
 def test_scores_are_those_of_conlleval(sides):
     gold, predicted = sides

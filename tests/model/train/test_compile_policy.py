@@ -180,7 +180,7 @@ def test_measuring_changes_no_bit_and_a_resume_keeps_the_choice(
     monkeypatch.setattr(compile_policy, "SHORTEST", 0.0)
     monkeypatch.setattr(compile_policy, "MEASURES", 0.0)
     # Traced, but without generated code, which takes long and is test_compiling.py's.
-    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="aot_eager"))
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="eager"))
     settings = config(steps=4, model={"num_hidden_layers": 1})
 
     def run(name: str, **options: Any) -> Here:

@@ -5,6 +5,7 @@ what is refused.
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -201,3 +202,27 @@ def test_masks_that_cannot_be_thinned_are_refused(dataset: str, tmp_path: Path) 
         match="this one's is whole-word; leave it out, or make the dataset with masking token",
     ):
         here(config(final_mask_rate=0.1), words, tmp_path / "refused")
+
+
+def test_a_source_that_is_no_dataset_passes_whole_steps_over() -> None:
+    """Fine-tuning's: from a step on it reads so many steps further, for every range before."""
+
+    class Numbers:
+        """Each step is its own number."""
+
+        def step_batches(self, step: int, rank: int, world_size: int) -> Any:
+            return step, rank, world_size
+
+        def samples(self, steps: int) -> int:
+            return 10 * steps
+
+        def row_ids(self, step: int) -> dict[str, list[int]]:
+            return {"rows": [step]}
+
+    source: Any = Numbers()
+    moved = pass_over(source, [(3, 2), (5, 1)])
+    steps = [0, 1, 2, 5, 6, 8, 9]
+    assert [moved.row_ids(step)["rows"][0] for step in range(7)] == steps
+    assert [moved.samples(step) for step in range(7)] == [10 * step for step in steps]
+    assert [moved.step_batches(step, 1, 4) for step in range(7)] == [(n, 1, 4) for n in steps]
+    assert pass_over(source, []) is source

@@ -54,6 +54,14 @@ def test_a_loss_that_is_stuck_at_the_frequencies_is_told_once_with_what_is_typic
     assert said([9.0, *[6.2] * 40]) == []
 
 
+def test_without_frequencies_or_once_it_learns_nothing_is_stuck() -> None:
+    watched = StabilityMonitor("mlm", lambda: None, 32, False)
+    lines = [{"step": 50 * n, "mlm_loss": 6.6, "learning_rate": 1e-3} for n in range(1, 42)]
+    assert not any("guessing" in sentence for line in lines for sentence in watched.check(line))
+    learnt = [9.0, *[6.2] * 31, *[6.6] * 3]
+    assert not any("guessing" in sentence for sentence in said(learnt))
+
+
 def test_nothing_is_expected_of_a_warm_up() -> None:
     watched = StabilityMonitor("mlm", lambda: GUESSING, 32, False, chance=9.01)
     told = [
