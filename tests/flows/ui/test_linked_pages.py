@@ -21,7 +21,7 @@ from cloze.flows.run.status_file import all_records
 from cloze.flows.tracking import spool_state
 from cloze.flows.ui.dashboard import application, run_rows
 from cloze.flows.views.run_tables import show_runs
-from tests.flows.nightly.test_night import result
+from tests.flows.nightly.test_trend_page import result
 
 ROOT = Path(__file__).parents[3] / "flows"
 TEMPLATES = (
