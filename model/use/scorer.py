@@ -34,7 +34,6 @@ from cloze.model.use.masked_copies import (
     mask_sentences,
     scoring_batches,
 )
-from cloze.pipeline import tokenizer
 
 Floats = npt.NDArray[np.float64]
 Normalization = Literal["none", "tokens", "penalty"]
@@ -100,9 +99,7 @@ class SentenceScorer:
         precision: Precision = "fp32",
         device: torch.device | None = None,
     ) -> None:
-        with checkpoint.resolve_pinned(path) as directory:
-            loaded = checkpoint.load(directory)
-            self.pieces = tokenizer.load(loaded.tokenizer)
+        loaded, self.pieces = checkpoint.load_with_tokenizer(path)
         names = prediction_objectives(loaded.heads)
         if not names or loaded.model.is_encoder_decoder:
             raise UsageError(
