@@ -205,14 +205,8 @@ def prepare(
     parameters = sum(parameter.numel() for parameter in network.parameters())
     checkpoint_count = execution.keep_checkpoints + config.selects_best
     world.decide_on_rank_zero(lambda: micro_batch.check_disk(path, parameters, checkpoint_count))
-    engine = choose_engine(
-        execution.engine,
-        execution.zero,
-        world.size,
-        parameters,
-        micro_batch.device_memory(world.device),
-        offload=execution.offload,
-    )
+    memory = micro_batch.device_memory(world.device)
+    engine = choose_engine(execution, world.size, parameters, memory)
     if config.keep_zeros:
         keep_zeros(network, config.optimizer, engine)
     if engine.reason:
