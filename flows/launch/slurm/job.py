@@ -68,8 +68,8 @@ class SrunStarter:
         return _Step(launch, execution)
 
 
-class _Step:
-    """A job step with one agent per node; see `protocol.AgentGroup`."""
+class _Step(AgentGroup):
+    """A job step with one agent per node."""
 
     def __init__(self, launch: LaunchSpec, execution: Execution) -> None:
         self._launch = launch
@@ -92,12 +92,6 @@ class _Step:
 
     def host(self, node: int) -> str:
         return self._launch.hosts[node]
-
-    def preempted(self) -> bool:
-        return False
-
-    def waiting(self) -> str | None:
-        return None
 
     def exited(self) -> Mapping[int, tuple[int, str]]:
         code = self._process.poll()

@@ -158,9 +158,6 @@ class Classification(TextTask[LabelledTexts, Probabilities]):
             targets[WEIGHTS] = np.array(examples.weights, dtype=np.float32)
         return targets
 
-    def count(self, batch: Mapping[str, Any]) -> int:
-        return len(batch["labels"])
-
     def loss(self, outputs: Tensor, batch: Mapping[str, Any]) -> Loss:
         """Compute cross-entropy in nats, times the examples' weights if the batch has `WEIGHTS`."""
         labels = batch["labels"]
