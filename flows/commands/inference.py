@@ -12,12 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from cloze.flows.commands.base.inference_command import (
-    STDIN,
-    Answer,
-    InferenceCommand,
-    Request,
-)
+from cloze.flows.commands.base.inference_command import STDIN, Answer, InferenceCommand, Request
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

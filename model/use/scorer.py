@@ -27,13 +27,7 @@ from cloze.model.layers.batch import Batch
 from cloze.model.layers.encoder import Encoder
 from cloze.model.train.device_scalars import read_async
 from cloze.model.train.precision import DTYPES, Precision
-from cloze.model.use.masked_copies import (
-    Bools,
-    Mask,
-    ScoringBatch,
-    mask_sentences,
-    scoring_batches,
-)
+from cloze.model.use.masked_copies import Bools, Mask, ScoringBatch, mask_sentences, scoring_batches
 
 Floats = npt.NDArray[np.float64]
 Normalization = Literal["none", "tokens", "penalty"]

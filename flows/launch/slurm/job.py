@@ -28,13 +28,7 @@ from cloze.core.stages.worker import LOGS, Job, PipeReporter, local_directory
 from cloze.flows.launch import cancel_requests, coordinator, event_files, protocol
 from cloze.flows.launch.agent_launcher import AgentLauncher
 from cloze.flows.launch.host_setup import last_line
-from cloze.flows.launch.protocol import (
-    AgentGroup,
-    Host,
-    Launcher,
-    LaunchRequest,
-    LaunchSpec,
-)
+from cloze.flows.launch.protocol import AgentGroup, Host, Launcher, LaunchRequest, LaunchSpec
 from cloze.flows.launch.slurm import cli as slurm_cli
 from cloze.flows.launch.slurm.cli import start_file
 from cloze.flows.launch.slurm.launcher import WORK

@@ -39,11 +39,7 @@ from cloze.model.train.optimizers.parameters import (
     layerwise_lr_multipliers,
 )
 from cloze.model.train.plan import micro_batch
-from cloze.model.train.plan.estimates import (
-    FORWARD,
-    encoder_flops_per_token,
-    logit_flops_per_token,
-)
+from cloze.model.train.plan.estimates import FORWARD, encoder_flops_per_token, logit_flops_per_token
 from cloze.model.train.precision import Precision, resolve_for_run
 from cloze.model.train.resume import state
 from cloze.model.train.spec.engine_choice import EngineConfig, choose_engine

@@ -32,12 +32,7 @@ from cloze.model.tasks.formats.texts import (
     read_texts,
 )
 from cloze.model.tasks.heads import SequenceClassifier
-from cloze.model.tasks.options import (
-    RegressionOptions,
-    SentenceOptions,
-    TaskOptions,
-    TextOptions,
-)
+from cloze.model.tasks.options import RegressionOptions, SentenceOptions, TaskOptions, TextOptions
 from cloze.model.tasks.task import Figures, Loss, Samples, Task, TaskMetadata
 from cloze.model.tasks.teacher import soft_loss
 from cloze.pipeline.tokenizer.tokenizer import Tokenizer
