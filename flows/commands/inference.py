@@ -307,16 +307,11 @@ GENERATE = InferenceCommand(
 )
 
 
-def _show_score(answer: Answer) -> RenderableType:
-    """Return the score and the sentence."""
-    return f"{answer['score']:9.3f}  {answer['text']}"
-
-
 SCORE = InferenceCommand(
     "score",
     stage="score-texts",
     help="Compute the log-probability of sentences.\n\nMasked models have pseudo-log-likelihoods."
     " For minimal pairs see `cloze score-pairs`.",
     text="Sentence to score.",
-    show=_show_score,
+    show=lambda answer: f"{answer['score']:9.3f}  {answer['text']}",
 )

@@ -18,7 +18,6 @@ from cloze.core.stages.execution import (
     CostModel,
     Execution,
     MachineSpec,
-    MeasuredThroughput,
     Metadata,
 )
 from cloze.core.stages.stage import InputSpec, Stage, deferred
@@ -79,10 +78,6 @@ def _estimate_scores(
     )
 
 
-def _measure_scores(facts: Metadata) -> MeasuredThroughput | None:
-    return measure_forward(facts, copies=_copies(facts["config"]["mask"]))
-
-
 def _copies(mask: str) -> float:
     return 1.0 if mask == "causal" else COPY
 
@@ -121,7 +116,10 @@ def _estimate_vectors(
     )
 
 
-SCORE_COSTS = CostModel(estimate=_estimate_scores, measure=_measure_scores)
+SCORE_COSTS = CostModel(
+    estimate=_estimate_scores,
+    measure=lambda facts: measure_forward(facts, copies=_copies(facts["config"]["mask"])),
+)
 VECTORS_COSTS = CostModel(
     estimate=_estimate_vectors, measure=partial(measure_forward, parallel=True)
 )
