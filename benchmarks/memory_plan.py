@@ -32,7 +32,8 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from cloze.core.processes import peak_memory, reset_peak_memory
+from benchmarks.model import reset_peak_memory
+from cloze.core.processes import peak_memory
 from cloze.core.stages.worker import Job, PipeReporter
 from cloze.core.stages.worker import run as run_job
 from cloze.flows.launch.local import RANK_ENVIRONMENT

@@ -11,12 +11,12 @@ import functools
 import inspect
 import itertools
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from pkgutil import resolve_name
 from types import new_class
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import AfterValidator, BaseModel, ConfigDict
 
 from cloze.core.errors import UsageError, did_you_mean
 
@@ -33,6 +33,17 @@ def find_entry(table: Mapping[str, str], name: str, what: str) -> Any:
     if name not in table:
         raise UsageError(f"{what} ({name!r}) is unknown; {did_you_mean(name, table)}")
     return resolve_name(table[name])
+
+
+def known(table: Collection[str], fault: str) -> AfterValidator:
+    """Return a validator for names in a table; its message is `fault` and the nearest name."""
+
+    def check(name: str) -> str:
+        if name not in table:
+            raise ValueError(f"{fault}; {did_you_mean(name, table)}")
+        return name
+
+    return AfterValidator(check)
 
 
 # Options that rows of a table define, and configs that combine them.

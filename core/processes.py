@@ -41,7 +41,7 @@ def die_with_parent(number: int = signal.SIGKILL) -> None:
 
 
 def peak_memory() -> int:
-    """Return the peak resident memory in bytes, since the start or `reset_peak_memory`."""
+    """Return the peak resident memory of this process in bytes."""
     try:
         with open("/proc/self/status", encoding="ascii") as stream:
             return 1024 * next(int(line.split()[1]) for line in stream if line.startswith("VmHWM"))
@@ -57,16 +57,6 @@ def memory_limit() -> int:
         return min(total, int(Path("/sys/fs/cgroup/memory.max").read_text(encoding="ascii")))
     except (OSError, ValueError):  # no such file, or `max`
         return total
-
-
-def reset_peak_memory() -> bool:
-    """Reset the peak memory (man 5 proc, clear_refs); return False if that is impossible."""
-    try:
-        with open("/proc/self/clear_refs", "w", encoding="ascii") as stream:
-            stream.write("5")
-    except OSError:
-        return False
-    return True
 
 
 def request_death_signal(number: int = signal.SIGKILL) -> None:

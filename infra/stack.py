@@ -95,12 +95,10 @@ class Child:
         if self.is_job:
             self.state = "failed" if code else "done"
             return
-        self.pause = min(2 * self.pause, LONGEST_PAUSE) if self._is_young() else 1.0
+        is_young = time.monotonic() - self.started < 60
+        self.pause = min(2 * self.pause, LONGEST_PAUSE) if is_young else 1.0
         self.state, self.restarts = "restarting", self.restarts + 1
         self.next_start = time.monotonic() + self.pause
-
-    def _is_young(self) -> bool:
-        return time.monotonic() - self.started < 60
 
     def _check_health(self) -> None:
         """Start a check that is due; note the result of one that has ended or takes too long."""

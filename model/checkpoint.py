@@ -24,7 +24,7 @@ import json
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, Any, TypedDict, cast
 
 import torch
 from pydantic import ValidationError
@@ -40,6 +40,7 @@ from cloze.model.families.models import without_training_modules
 from cloze.model.families.registry import parse_model
 from cloze.model.tensors import PICKLE, PICKLES, LazyTensors, to_saved_dtype, write_tensors
 from cloze.pipeline.dataset.schema import DatasetInfo
+from cloze.pipeline.tokenizer import load as load_tokenizer
 from cloze.pipeline.tokenizer.special import SpecialTokens
 
 if TYPE_CHECKING:
@@ -118,6 +119,12 @@ class Metadata(TypedDict):
     """Default: 0."""
     untrained: NotRequired[Sequence[str]]
     """Modules with random weights; default: none."""
+
+
+def metadata_of(saved: object, **changes: Any) -> Metadata:
+    """Return those attributes of `saved` that describe a checkpoint, with changes."""
+    names = [name for name in Metadata.__annotations__ if hasattr(saved, name)]
+    return cast("Metadata", {name: getattr(saved, name) for name in names} | changes)
 
 
 def save_weights(
@@ -210,6 +217,13 @@ def load(path: str) -> LoadedCheckpoint:
             state = without_training_modules(tensors)
         check_finite(state, directory)
         return replace(load_metadata(directory), state=state)
+
+
+def load_with_tokenizer(path: str) -> tuple[LoadedCheckpoint, Tokenizer]:
+    """Load the checkpoint at `path` and its tokenizer; raises as `load`."""
+    with resolve_pinned(path) as directory:
+        loaded = load(directory)
+        return loaded, load_tokenizer(loaded.tokenizer)
 
 
 def check_finite(state: Mapping[str, torch.Tensor], where: str) -> None:

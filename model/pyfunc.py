@@ -19,11 +19,7 @@ from cloze.model.use.classify import TextClassificationPipeline
 from cloze.model.use.continuation import SamplingParams
 from cloze.model.use.embed import EmbeddingPipeline
 from cloze.model.use.fill_mask import FillMaskPipeline
-from cloze.model.use.generate import (
-    TextGenerationPipeline,
-    continuation_json,
-    generation_pipeline,
-)
+from cloze.model.use.generate import TextGenerationPipeline, continuation_json, generation_pipeline
 from cloze.model.use.serving import verb_of
 from cloze.model.use.tag import TokenClassificationPipeline
 

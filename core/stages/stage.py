@@ -13,6 +13,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pkgutil import resolve_name
 from typing import Any
 
 from cloze.core import storage
@@ -207,6 +208,11 @@ class StageResult:
     summary: dict[str, Any] = field(default_factory=dict)
     temporary: tuple[str, ...] = ()
     written: Mapping[str, Sequence[Any]] = field(default_factory=dict)
+
+
+def deferred(reference: str) -> Callable[[Any, BuildContext], StageResult]:
+    """Return a stage's function that imports `module:name` when it runs: torch takes seconds."""
+    return lambda config, build: resolve_name(reference)(config, build)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

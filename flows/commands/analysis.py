@@ -7,11 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from cloze.flows.commands.base.inference_command import (
-    Answer,
-    InferenceCommand,
-    Request,
-)
+from cloze.flows.commands.base.inference_command import Answer, InferenceCommand, Request
 from cloze.flows.commands.base.stage_command import StageArguments, StageCommand
 from cloze.flows.commands.probing import run_and_draw, svg_option
 

@@ -12,12 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from cloze.flows.commands.base.inference_command import (
-    STDIN,
-    Answer,
-    InferenceCommand,
-    Request,
-)
+from cloze.flows.commands.base.inference_command import STDIN, Answer, InferenceCommand, Request
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -312,16 +307,11 @@ GENERATE = InferenceCommand(
 )
 
 
-def _show_score(answer: Answer) -> RenderableType:
-    """Return the score and the sentence."""
-    return f"{answer['score']:9.3f}  {answer['text']}"
-
-
 SCORE = InferenceCommand(
     "score",
     stage="score-texts",
     help="Compute the log-probability of sentences.\n\nMasked models have pseudo-log-likelihoods."
     " For minimal pairs see `cloze score-pairs`.",
     text="Sentence to score.",
-    show=_show_score,
+    show=lambda answer: f"{answer['score']:9.3f}  {answer['text']}",
 )

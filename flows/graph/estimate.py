@@ -29,7 +29,7 @@ from cloze.core.stages.execution import (
 )
 from cloze.flows.graph import stages
 from cloze.flows.graph.plan import PlannedNode
-from cloze.flows.graph.schedule import resource_request
+from cloze.flows.graph.schedule import Frontier, resource_request
 from cloze.flows.machine import slots
 
 Basis = Literal["measured", "scaled", "rough"]
@@ -256,25 +256,24 @@ def parallel_seconds(
     """
     machine = slots.machine()
     gpus, cpus = len(machine.gpus), machine.cpus  # free ones
-    waiting = {step.name: step for step in steps if not step.cached}
+    frontier = Frontier(step for step in steps if not step.cached)
     running: list[tuple[float, str, slots.ResourceRequest]] = []
     now = 0.0
-    while waiting or running:
-        for name, step in list(waiting.items()):
-            seconds = estimates[name].seconds
+    while running or frontier.waiting:
+        for step in frontier.ready():
+            seconds = estimates[step.name].seconds
             if seconds is None:
                 return None
             request = resource_request(stages.stage(step.node.stage), step.node.execution, machine)
-            unfinished = {*waiting, *(other for _, other, _ in running)}
-            is_ready = unfinished.isdisjoint(step.depends_on)
-            if is_ready and request.gpus <= gpus and request.cpus <= cpus:
+            if request.gpus <= gpus and request.cpus <= cpus:
                 gpus, cpus = gpus - request.gpus, cpus - request.cpus
-                running.append((now + seconds, name, request))
-                del waiting[name]
+                running.append((now + seconds, step.name, request))
+                del frontier.waiting[step.name]
         if not running:  # a request that this machine never fits; the run says so itself
             return None
         running.sort(key=lambda entry: entry[0])
-        now, _, request = running.pop(0)
+        now, name, request = running.pop(0)
+        frontier.done(name)
         gpus, cpus = gpus + request.gpus, cpus + request.cpus
     return now
 

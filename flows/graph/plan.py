@@ -32,12 +32,7 @@ from cloze.flows.graph.nodes import (
     with_descendants,
     with_section,
 )
-from cloze.flows.graph.reasons import (
-    FORCED,
-    abandoned_training,
-    content_change,
-    reason_to_build,
-)
+from cloze.flows.graph.reasons import FORCED, abandoned_training, content_change, reason_to_build
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 
 from cloze.core.errors import ClozeError, StoppedError, UsageError
@@ -87,6 +87,31 @@ def combine_errors(errors: Mapping[str, BaseException]) -> BaseException:
     return next(iter(errors.values())) if len(errors) == 1 else NodeFailures(errors)
 
 
+class Frontier:
+    """The unfinished nodes of a graph, in topological order; whoever starts one pops `waiting`."""
+
+    def __init__(self, steps: Iterable[PlannedNode]) -> None:
+        self.waiting = {step.name: step for step in steps}
+        self._unfinished = set(self.waiting)  # also those that run, failed or are skipped
+
+    def ready(self) -> Iterator[PlannedNode]:
+        """Yield waiting nodes whose inputs exist, also those that get ready meanwhile."""
+        for step in list(self.waiting.values()):
+            if self._unfinished.isdisjoint(step.depends_on):
+                yield step
+
+    def done(self, name: str) -> None:
+        self._unfinished.remove(name)
+
+    def failed(self, name: str) -> Iterator[PlannedNode]:
+        """Remove and yield the waiting nodes that depend on a failed node."""
+        failed = {name}
+        for step in list(self.waiting.values()):  # one pass suffices in topological order
+            if not failed.isdisjoint(step.depends_on):
+                failed.add(step.name)
+                yield self.waiting.pop(step.name)
+
+
 def run_graph(
     steps: Sequence[PlannedNode],
     make: Callable[[PlannedNode], object],
@@ -107,24 +132,24 @@ def run_graph(
         StoppedError: this thread was interrupted, and a training saved a checkpoint.
         BaseException: the interruption, if no training saved a checkpoint.
     """
-    waiting = {step.name: step for step in steps}
-    done: set[str] = set()
+    frontier = Frontier(steps)
     errors: dict[str, BaseException] = {}
     running: dict[Future[object], PlannedNode] = {}
     with ThreadPoolExecutor(MOST_AT_ONCE, thread_name_prefix="node") as pool:
         try:
-            while waiting or running:
-                for step in [step for step in waiting.values() if done.issuperset(step.depends_on)]:
-                    running[pool.submit(make, waiting.pop(step.name))] = step
+            while running or frontier.waiting:
+                for step in frontier.ready():
+                    running[pool.submit(make, frontier.waiting.pop(step.name))] = step
                 finished, _ = wait(running, return_when=FIRST_COMPLETED)
                 for future in finished:
                     step = running.pop(future)
                     error = future.exception()
                     if error is None:
-                        done.add(step.name)
-                    else:
-                        errors[step.name] = error
-                _skip(waiting, errors, skipped)
+                        frontier.done(step.name)
+                        continue
+                    errors[step.name] = error
+                    for other in frontier.failed(step.name):
+                        skipped(other, step.name)
         except BaseException:
             stop()
             for future in running:
@@ -139,17 +164,3 @@ def run_graph(
             raise
     if errors:
         raise combine_errors(errors)
-
-
-def _skip(
-    waiting: dict[str, PlannedNode],
-    errors: Mapping[str, BaseException],
-    skipped: Callable[[PlannedNode, str], None],
-) -> None:
-    """Skip nodes that depend on failed ones; one pass suffices in topological order."""
-    causes = {name: name for name in errors}
-    for name, step in list(waiting.items()):
-        cause = next((causes[parent] for parent in step.depends_on if parent in causes), None)
-        if cause is not None:
-            causes[name] = cause
-            skipped(waiting.pop(name), cause)

@@ -18,13 +18,7 @@ from cloze.core.stages.stage import BuildContext, StageResult
 from cloze.core.stages.worker import LOGS
 from cloze.flows.launch import event_files
 from cloze.flows.launch.cancel_requests import GRACE
-from cloze.flows.launch.protocol import (
-    Event,
-    PreemptedError,
-    RankEvent,
-    RankGroup,
-    RanksLostError,
-)
+from cloze.flows.launch.protocol import Event, PreemptedError, RankEvent, RankGroup, RanksLostError
 
 _LIBRARIES = re.compile(
     r"gloo|nccl|TCPStore|DistNetworkError|DistBackendError|DistStoreError", re.IGNORECASE

@@ -219,9 +219,11 @@ class AgentGroup(Protocol):
 
     def waiting(self) -> str | None:
         """Return why the agents have not started, such as a queued job; None if they should run."""
+        return None
 
     def preempted(self) -> bool:
         """Return whether the scheduler has ended agents to make room for another job."""
+        return False
 
     def exited(self) -> Mapping[int, tuple[int, str]]:
         """Return exit code and last output line ('' if none) of ended agents, by node number."""

@@ -131,8 +131,8 @@ class SshStarter:
         return _Connections(launch, execution)
 
 
-class _Connections:
-    """One ssh client per node; see `protocol.AgentGroup`."""
+class _Connections(AgentGroup):
+    """One ssh client per node."""
 
     def __init__(self, launch: LaunchSpec, execution: Execution) -> None:
         self.launch = launch
@@ -157,12 +157,6 @@ class _Connections:
 
     def host(self, node: int) -> str:
         return self.launch.hosts[node]
-
-    def preempted(self) -> bool:
-        return False
-
-    def waiting(self) -> str | None:
-        return None
 
     def exited(self) -> Mapping[int, tuple[int, str]]:
         codes = {node: client.poll() for node, client in enumerate(self._clients)}

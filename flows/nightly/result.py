@@ -28,11 +28,7 @@ from cloze.core.errors import UsageError
 from cloze.core.figures import is_finite
 from cloze.core.humanize import format_number, templates_in
 from cloze.flows.nightly.discovery import CheckpointInfo, CheckpointSelection
-from cloze.flows.nightly.journal import (
-    Champion,
-    Change,
-    Journal,
-)
+from cloze.flows.nightly.journal import Champion, Change, Journal
 from cloze.flows.nightly.promotion_gate import PromotionDecision
 from cloze.flows.report.plots import BLUE, GREEN, MUTED, STYLE, svg
 from cloze.flows.tracking.spool import DIRECTORY, Spool, tracking_uri

@@ -281,38 +281,37 @@ def _submit_in_order(
     Args:
         futures: filled with the task runs by node.
     """
-    waiting = {step.name: step for step in session.steps}
+    frontier = schedule.Frontier(session.steps)
     running: set[str] = set()
-    failed: dict[str, str] = {}  # node -> the failed node: itself or one that it depends on
     finished: queue.SimpleQueue[str | State[Any]] = queue.SimpleQueue()
     flow_state.watch(lambda: session.stopping, finished.put)
-    while waiting or running:
-        for step in list(waiting.values()):
-            cause = next((failed[name] for name in step.depends_on if name in failed), None)
-            if cause is not None:
-                failed[step.name] = cause
-                session.skip(waiting.pop(step.name), cause)
-                get_run_logger().warning("%s is skipped: %s failed", step.name, cause)
-            elif waiting.keys().isdisjoint(step.depends_on) and running.isdisjoint(step.depends_on):
-                del waiting[step.name]
-                if step.cached and len(session.steps) > SHOWN:
-                    session.run_node(step)
-                    continue
-                running.add(step.name)
-                futures[step.name] = node_of(step, retries).submit(
-                    step.name,
-                    step.reason or "nothing to do",
-                    return_state=False,
-                    wait_for=[futures[name] for name in step.depends_on if name in futures],
-                )
-                futures[step.name].add_done_callback(lambda _, name=step.name: finished.put(name))  # type: ignore[misc]
-        if running:
-            name = finished.get()
-            if isinstance(name, State):
-                raise flow_state.EndRequested(name)
-            running.discard(name)
-            if name in session.failures:
-                failed[name] = name
+    while running or frontier.waiting:
+        for step in frontier.ready():
+            del frontier.waiting[step.name]
+            if step.cached and len(session.steps) > SHOWN:
+                session.run_node(step)
+                frontier.done(step.name)
+                continue
+            running.add(step.name)
+            futures[step.name] = node_of(step, retries).submit(
+                step.name,
+                step.reason or "nothing to do",
+                return_state=False,
+                wait_for=[futures[name] for name in step.depends_on if name in futures],
+            )
+            futures[step.name].add_done_callback(lambda _, name=step.name: finished.put(name))  # type: ignore[misc]
+        if not running:
+            continue
+        name = finished.get()
+        if isinstance(name, State):
+            raise flow_state.EndRequested(name)
+        running.discard(name)
+        if name not in session.failures:
+            frontier.done(name)
+            continue
+        for step in frontier.failed(name):
+            session.skip(step, name)
+            get_run_logger().warning("%s is skipped: %s failed", step.name, name)
 
 
 @contextlib.contextmanager

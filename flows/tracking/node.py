@@ -189,7 +189,7 @@ class MlflowNodeReporter(Reporter):
             return {
                 metadata.section_name(name): value
                 for name, value in flatten(figures)
-                if name not in self._lines and not _is_nested(name)
+                if name not in self._lines and ("." not in name or name.startswith(BEST))
             }
         figures["count"] = {
             key.replace("/", "."): number for key, number in manifest.counters.items()
@@ -242,10 +242,6 @@ def _world_size(node: Node) -> int:
     """Return the number of processes of a node on all hosts."""
     is_parallel = stages.stage(node.stage).parallel
     return node.execution.processes * node.execution.nodes if is_parallel else 1
-
-
-def _is_nested(name: str) -> bool:
-    return "." in name and not name.startswith(BEST)
 
 
 def _profile(manifest: Manifest) -> dict[str, Any]:

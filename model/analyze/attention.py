@@ -25,7 +25,6 @@ from cloze.model.tasks.encode import TextSamples, encode
 from cloze.model.train.precision import Precision, autocast, placement
 from cloze.model.use.request import Request, shortened
 from cloze.model.use.verb import Verb
-from cloze.pipeline import tokenizer
 from cloze.pipeline.tokenizer.tokenizer import Tokenizer
 
 DIGITS = 4  # of a weight in an answer
@@ -75,9 +74,7 @@ class AttentionReader:
             UsageError: the family's encoder records no attention maps.
             DataError: the checkpoint is missing or damaged.
         """
-        with checkpoint.resolve_pinned(path) as directory:
-            loaded = checkpoint.load(directory)
-            pieces = tokenizer.load(loaded.tokenizer)
+        loaded, pieces = checkpoint.load_with_tokenizer(path)
         encoder, _ = load_backbone(loaded.model, loaded.state)
         attentions = [module for module in encoder.modules() if isinstance(module, SelfAttention)]
         if not attentions or not isinstance(encoder, Encoder):

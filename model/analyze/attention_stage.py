@@ -1,23 +1,10 @@
-"""The inference command attention: its config and stage, without torch."""
+"""The stage of the inference command attention, without torch."""
 
 from __future__ import annotations
 
-from cloze.core.stages.stage import BuildContext, InputSpec, Stage, StageResult
 from cloze.model.analyze.attention_config import AttentionConfig
-from cloze.model.use.verb import VERSION, serve
+from cloze.model.use.verb import Predictor, verb_stage
 
-
-def _run(config: AttentionConfig, build: BuildContext) -> StageResult:
-    from cloze.model.analyze.attention import ShowAttention  # torch
-
-    return serve(ShowAttention(build.inputs["checkpoint"], config), config, "text", build)
-
-
-STAGE = Stage(
-    name="attention",
-    version=VERSION,
-    config=AttentionConfig,
-    run=_run,
-    inputs={"checkpoint": InputSpec(required=True)},
-    worker="cloze.model",
+STAGE = verb_stage(
+    "attention", Predictor(AttentionConfig, "cloze.model.analyze.attention:ShowAttention")
 )

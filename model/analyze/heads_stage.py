@@ -5,14 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from cloze.core.stages.stage import BuildContext, InputSpec, Stage, StageResult
+from cloze.core.stages.stage import InputSpec, Stage, deferred
 from cloze.model.analyze.heads_config import HeadsConfig
-
-
-def _run(config: HeadsConfig, build: BuildContext) -> StageResult:
-    from cloze.model.analyze.heads import run  # torch
-
-    return run(config, build)
 
 
 def _headline(summary: Mapping[str, Any]) -> str:
@@ -30,7 +24,7 @@ STAGE = Stage(
     name="heads",
     version=2,  # 2: words of a treebank in vocabularies without [CLS]
     config=HeadsConfig,
-    run=_run,
+    run=deferred("cloze.model.analyze.heads:run"),
     inputs={
         "checkpoint": InputSpec(
             kinds=("pretrain",), explicit_kinds=("finetune", "merge", "prune"), required=True

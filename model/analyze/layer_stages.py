@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from pkgutil import resolve_name
+from collections.abc import Mapping
 from typing import Any, Literal
 
 from pydantic import Field, field_validator, model_validator
@@ -11,7 +10,7 @@ from pydantic import Field, field_validator, model_validator
 from cloze.core.config import InputPath, StageConfig
 from cloze.core.errors import UsageError, did_you_mean
 from cloze.core.humanize import format_number
-from cloze.core.stages.stage import BuildContext, InputSpec, Stage, StageResult
+from cloze.core.stages.stage import InputSpec, Stage, deferred
 from cloze.model.tasks.files import NOTES, data_fingerprint, missing_split
 from cloze.model.tasks.options import TaggingOptions
 from cloze.model.tasks.table import TASKS, task_options
@@ -107,10 +106,6 @@ class LayersConfig(StageConfig):
     as many as the model is wide."""
 
 
-def _run(reference: str) -> Callable[[StageConfig, BuildContext], StageResult]:
-    return lambda config, build: resolve_name(reference)(config, build)
-
-
 def _headline(summary: Mapping[str, Any]) -> str:
     figures = ", ".join(
         f"{name.replace('_', ' ')} {format_number(value)}"
@@ -125,7 +120,7 @@ PROBE = Stage(
     name="probe",
     version=1,
     config=ProbeConfig,
-    run=_run("cloze.model.analyze.probe:run"),
+    run=deferred("cloze.model.analyze.probe:run"),
     inputs={"checkpoint": CHECKPOINT},
     worker="cloze.model",
     on_gpu=True,
@@ -139,7 +134,7 @@ LAYERS = Stage(
     name="layers",
     version=1,
     config=LayersConfig,
-    run=_run("cloze.model.analyze.layers:run"),
+    run=deferred("cloze.model.analyze.layers:run"),
     inputs={
         "checkpoint": CHECKPOINT,
         "other": InputSpec(kinds=("pretrain", "finetune", "merge"), explicit_only=True),

@@ -91,16 +91,7 @@ def run(config: PruneConfig, build: BuildContext) -> StageResult:
     if "rewind" in build.inputs:
         loaded = rewound(loaded, checkpoint.load_input(build, build.inputs["rewind"]))
     checkpoint.save_weights(
-        build.file(CHECKPOINT),
-        model=loaded.model,
-        state=loaded.state,
-        tokenizer=loaded.tokenizer,
-        heads=loaded.heads,
-        task=loaded.task,
-        dataset=loaded.dataset,
-        datasets=loaded.datasets,
-        untrained=loaded.untrained,
-        step=loaded.step,
+        build.file(CHECKPOINT), state=loaded.state, **checkpoint.metadata_of(loaded)
     )
     checkpoint.finalize(build.file(CHECKPOINT))
     matrices = [tensor for name, tensor in loaded.state.items() if is_layer_matrix(name, tensor)]

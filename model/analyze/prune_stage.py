@@ -6,14 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from cloze.core.humanize import format_count, format_metrics
-from cloze.core.stages.stage import BuildContext, InputSpec, Stage, StageResult
+from cloze.core.stages.stage import InputSpec, Stage, deferred
 from cloze.model.analyze.prune_config import PruneConfig
-
-
-def _run(config: PruneConfig, build: BuildContext) -> StageResult:
-    from cloze.model.analyze import prune
-
-    return prune.run(config, build)
 
 
 def _headline(summary: Mapping[str, Any]) -> str:
@@ -29,7 +23,7 @@ STAGE = Stage(
     name="prune",
     version=2,  # 2: sparsity leaves T5's output matrix and XLNet's segments
     config=PruneConfig,
-    run=_run,
+    run=deferred("cloze.model.analyze.prune:run"),
     inputs={
         "checkpoint": InputSpec(
             kinds=("finetune",),

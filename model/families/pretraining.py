@@ -27,12 +27,7 @@ from cloze.model.layers.bilm import BiLmEncoder, BiLmHead
 from cloze.model.layers.disentangled import EnhancedMaskDecoder
 from cloze.model.layers.encoder import Encoder, rows_of
 from cloze.model.layers.global_attention import GlobalAttentionLayout, LongEncoder
-from cloze.model.layers.heads import (
-    MaskedLMHead,
-    ReplacedTokenHead,
-    SpanBoundaryHead,
-    mean_state,
-)
+from cloze.model.layers.heads import MaskedLMHead, ReplacedTokenHead, SpanBoundaryHead, mean_state
 from cloze.model.layers.layout import BatchLayout
 
 HELDOUT_SEED = 0  # seed of the generator's samples in evaluation, equal at every evaluation

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, model_validator
 
 from cloze.core.config import NoFingerprint, StageConfig
-from cloze.core.errors import did_you_mean
+from cloze.core.options import known
 from cloze.model.families.registry import FAMILIES
 
 
@@ -43,7 +43,7 @@ class ExportConfig(StageConfig):
 class ImportConfig(StageConfig):
     """Options of the stage import."""
 
-    family: str | None = None
+    family: Annotated[str, known(FAMILIES, "there is no such model family")] | None = None
     """Model family to convert to. Default: that of the directory's model_type."""
 
     positions: int | None = Field(default=None, ge=1)
@@ -55,10 +55,3 @@ class ImportConfig(StageConfig):
 
     repository: NoFingerprint[str] = ""
     """Repository and commit that the directory comes from, for the manifest."""
-
-    @field_validator("family")
-    @classmethod
-    def _known(cls, family: str | None) -> str | None:
-        if family is not None and family not in FAMILIES:
-            raise ValueError(f"there is no such model family; {did_you_mean(family, FAMILIES)}")
-        return family

@@ -206,6 +206,10 @@ class SelfAttention(nn.Module):
             query, key, value = self.query(hidden), self.key(hidden), self.value(hidden)
         return self.split(query), self.split(key), self.split(value)
 
+    def key_and_value(self, states: Tensor) -> tuple[Tensor, Tensor]:
+        states = autocast_input(states)
+        return self.split(self.key(states)), self.split(self.value(states))
+
     def split(self, projected: Tensor) -> Tensor:
         """Split heads: [..., N H] to [..., N, H]."""
         return torch.unflatten(projected, -1, (self.num_heads, -1))
@@ -226,7 +230,7 @@ class CrossAttention(SelfAttention):
         assert memory is not None, "a decoder's layout carries the encoder's states"
         assert positions is None
         query = self.split(self.query(autocast_input(hidden))) * self.query_scale
-        key, value = memory.projected(self, self._key_value)
+        key, value = memory.projected(self, self.key_and_value)
         mixed = attend(
             query.transpose(1, 2),
             key.transpose(1, 2),
@@ -236,10 +240,6 @@ class CrossAttention(SelfAttention):
         )
         output: Tensor = self.output(mixed.transpose(1, 2).flatten(-2))
         return output
-
-    def _key_value(self, states: Tensor) -> tuple[Tensor, Tensor]:
-        states = autocast_input(states)
-        return self.split(self.key(states)), self.split(self.value(states))
 
 
 def gather_positions(hidden: Tensor, positions: Tensor | None) -> Tensor:

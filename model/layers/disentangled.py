@@ -199,7 +199,7 @@ class DisentangledAttention(SelfAttention):
             query, key, value = self.project(hidden)
         else:
             assert positions is not None
-            key, value = layout.cached((self, "asked"), lambda: self._key_and_value(hidden))
+            key, value = layout.cached((self, "asked"), lambda: self.key_and_value(hidden))
             states = self.split(self.query(autocast_input(asking)))
             query = (
                 torch.zeros_like(key).flatten(0, -3).index_copy(0, positions, states).view_as(key)
@@ -211,10 +211,6 @@ class DisentangledAttention(SelfAttention):
         )
         output: Tensor = self.output(gather_positions(mixed.flatten(-2), positions))
         return output
-
-    def _key_and_value(self, hidden: Tensor) -> tuple[Tensor, Tensor]:
-        hidden = autocast_input(hidden)
-        return self.split(self.key(hidden)), self.split(self.value(hidden))
 
     def _position_scores(self, layout: BatchLayout) -> PositionScores:
         embedded, rows = layout.cached(

@@ -24,12 +24,7 @@ from cloze.model.layers.attention_kernels import (
 from cloze.model.layers.cpu import Linear
 from cloze.model.layers.elementwise import autocast_input
 from cloze.model.layers.encoder import Encoder
-from cloze.model.layers.layout import (
-    AttentionPattern,
-    BatchLayout,
-    PaddedLayout,
-    additive,
-)
+from cloze.model.layers.layout import AttentionPattern, BatchLayout, PaddedLayout, additive
 
 
 @dataclass(eq=False, kw_only=True)

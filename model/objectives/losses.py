@@ -21,12 +21,7 @@ from torch.nn.functional import (
 )
 
 from cloze.model.layers.batch import IGNORE_INDEX, Batch, unmask
-from cloze.model.layers.cross_entropy import (
-    flat,
-    iter_chunks,
-    summed_cross_entropy,
-    vocabulary_of,
-)
+from cloze.model.layers.cross_entropy import flat, iter_chunks, summed_cross_entropy, vocabulary_of
 from cloze.model.objectives import Detail, Objective, Outputs, Reads
 
 TOP = 5

@@ -5,15 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from cloze.core.stages.stage import BuildContext, InputSpec, Stage, StageResult
+from cloze.core.stages.stage import InputSpec, Stage, deferred
 from cloze.model.static_vectors.config import StaticVectorsConfig
-
-
-def run(config: StaticVectorsConfig, build: BuildContext) -> StageResult:
-    """Train vectors; see `cloze.model.static_vectors.train.run`."""
-    from cloze.model.static_vectors import train
-
-    return train.run(config, build)
 
 
 def headline(summary: Mapping[str, Any]) -> str:
@@ -29,7 +22,7 @@ STAGE = Stage(
     name="static-vectors",
     version=1,
     config=StaticVectorsConfig,
-    run=run,
+    run=deferred("cloze.model.static_vectors.train:run"),
     inputs={
         "corpus": InputSpec(kinds=("corpus", "semdedup"), required=True),
         "vocab": InputSpec(kinds=("vocab",), required=True),

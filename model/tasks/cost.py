@@ -5,15 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from cloze.core.stages.execution import (
-    MeasuredThroughput,
-    Metadata,
-)
+from cloze.core.stages.execution import MeasuredThroughput, Metadata
 from cloze.model.tasks.files import split_bytes
 from cloze.model.tasks.options import TaskOptions
-from cloze.model.train.plan.cost import (
-    pass_throughput,
-)
+from cloze.model.train.plan.cost import pass_throughput
 
 BYTES_A_PIECE = 4.0
 EXAMPLE_TOKENS = 40  # tokens per example, if only the number of examples is known

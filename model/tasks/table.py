@@ -10,10 +10,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pkgutil import resolve_name
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from cloze.core.config import parse_config
 from cloze.core.errors import UsageError, did_you_mean
+from cloze.core.options import known
 from cloze.model.tasks.options import (
     MULTITASK,
     ChoiceOptions,
@@ -274,6 +275,7 @@ TASKS: dict[str, TaskSpec] = {
     "cola-text": _as_text("cola", "cola sentence: ", ("unacceptable", "acceptable")),
     "retrieval": TaskSpec(kind="retrieval"),
 }
+TaskName = Annotated[str, known(TASKS, "no such task")]
 
 
 def task_options(name: str, given: Mapping[str, Any], where: str = "options") -> TaskOptions:

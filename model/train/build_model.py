@@ -228,14 +228,8 @@ def build_model(
     modules = {name.split(".", 1)[0] for name in missing} - {"encoder"}
     own = without_training_modules(dict(network.named_parameters()))
     parameters = sum(parameter.numel() for parameter in own.values())
-    engine = choose_engine(
-        execution.engine,
-        execution.zero,
-        world.size,
-        parameters,
-        micro_batch.device_memory(world.device),
-        offload=execution.offload,
-    )
+    memory = micro_batch.device_memory(world.device)
+    engine = choose_engine(execution, world.size, parameters, memory)
     if engine.reason:
         notes.append(f"engine {engine.name}: {engine.reason}")
     scoring = _scoring(job, start, network, precision)

@@ -11,6 +11,7 @@ from pydantic import Field, SerializeAsAny, field_validator, model_validator
 from cloze.core.config import NoFingerprint, StageConfig
 from cloze.core.errors import UsageError, did_you_mean
 from cloze.core.humanize import parse_duration
+from cloze.core.options import known
 from cloze.core.stages.stage import name_of, role_of
 from cloze.model.families.config import ModelConfig
 from cloze.model.families.registry import model_config
@@ -18,7 +19,7 @@ from cloze.model.objectives.distill_options import DistillOptions
 from cloze.model.objectives.retrieval_options import RetrievalOptions
 from cloze.model.train import consistency
 from cloze.model.train.dial import Dial, note_by_hand
-from cloze.model.train.optimizers import DEFAULT_OPTIMIZER, known_optimizer
+from cloze.model.train.optimizers import DEFAULT_OPTIMIZER, OptimizerName
 from cloze.model.train.spec.schedules import SCHEDULES, BatchSizeSchedule, Schedule
 
 VERSION = 4
@@ -94,7 +95,7 @@ class PretrainConfig(StageConfig):
     """Share of samples read from left to right, if clm is trained with a masked objective. Default:
     0.5."""
 
-    optimizer: str | None = None
+    optimizer: OptimizerName | None = None
     """Optimizer. Default: that of --continue, else adamw."""
 
     learning_rate: float | None = Field(default=None, gt=0)
@@ -113,7 +114,7 @@ class PretrainConfig(StageConfig):
     """Warmup as a share of the schedule; the only form with --tokens or --max-time. Default there:
     0.1."""
 
-    schedule: str = "linear"
+    schedule: Annotated[str, known(SCHEDULES, "there is no such schedule")] = "linear"
     """Decay of the learning rate after warmup."""
 
     decay_share: float | None = Field(default=None, gt=0, le=1)
@@ -181,18 +182,6 @@ class PretrainConfig(StageConfig):
     @classmethod
     def _named_model(cls, value: Any) -> ModelConfig | None:
         return None if value is None else model_config(value)
-
-    @field_validator("schedule")
-    @classmethod
-    def _known_schedule(cls, value: str) -> str:
-        if value not in SCHEDULES:
-            raise ValueError(f"there is no such schedule; {did_you_mean(value, SCHEDULES)}")
-        return value
-
-    @field_validator("optimizer")
-    @classmethod
-    def _known_optimizer(cls, value: str | None) -> str | None:
-        return None if value is None else known_optimizer(value)
 
     @field_validator("betas")
     @classmethod

@@ -32,11 +32,7 @@ from cloze.model.train.evaluate.heldout import (
     training_bands,
 )
 from cloze.model.train.evaluate.scoring import PretrainModule
-from cloze.model.train.loop.data import (
-    DatasetSource,
-    mask_rate_schedule,
-    open_data,
-)
+from cloze.model.train.loop.data import DatasetSource, mask_rate_schedule, open_data
 from cloze.model.train.monitor.stability_monitor import StabilityMonitor, high_learning_rate_warning
 from cloze.model.train.optimizers import DEFAULT_OPTIMIZER
 from cloze.model.train.plan import micro_batch

@@ -9,18 +9,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from cloze.core.humanize import format_count
-from cloze.core.stages.stage import BuildContext, InputSpec, Stage, StageResult
+from cloze.core.stages.stage import InputSpec, Stage, deferred
 from cloze.model.train.config import VERSION, PretrainConfig
 from cloze.model.train.plan.cost import COSTS
 
 MOST_EPOCHS = 100  # more than twice BERT's forty
-
-
-def run(config: PretrainConfig, build: BuildContext) -> StageResult:
-    """Train on this rank; see `cloze.model.train.pretraining.run`."""
-    from cloze.model.train import pretraining
-
-    return pretraining.run(config, build)
 
 
 def headline(summary: Mapping[str, Any]) -> str:
@@ -62,7 +55,7 @@ STAGE = Stage(
     name="pretrain",
     version=VERSION,
     config=PretrainConfig,
-    run=run,
+    run=deferred("cloze.model.train.pretraining:run"),
     inputs={
         "dataset": InputSpec(kinds=("dataset",), required=True, multiple=True),
         "checkpoint": InputSpec(

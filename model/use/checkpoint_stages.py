@@ -51,16 +51,7 @@ def merge_checkpoints(config: MergeConfig, build: BuildContext) -> StageResult:
         newest = checkpoint.load_metadata(selected[-1])
         state = mean(selected, weights)
         checkpoint.save_weights(
-            build.file(CHECKPOINT),
-            model=newest.model,
-            state=state,
-            tokenizer=newest.tokenizer,
-            heads=newest.heads,
-            task=newest.task,
-            dataset=newest.dataset,
-            datasets=newest.datasets,
-            untrained=newest.untrained,
-            step=newest.step,
+            build.file(CHECKPOINT), state=state, **checkpoint.metadata_of(newest)
         )
     checkpoint.finalize(build.file(CHECKPOINT))
     return StageResult(

@@ -41,7 +41,6 @@ from cloze.model.use.request import Request
 from cloze.model.use.tag import Span, words_of
 from cloze.model.use.verb import Verb
 from cloze.model.use.word_vectors import LayerMean, word_means, words_of_tokens
-from cloze.pipeline import tokenizer
 
 Vectors = npt.NDArray[np.float32]
 
@@ -82,9 +81,7 @@ class EmbeddingPipeline:
         precision: Precision = "fp32",
         device: torch.device | None = None,
     ) -> None:
-        with checkpoint.resolve_pinned(path) as directory:
-            loaded = checkpoint.load(directory)
-            self._pieces = tokenizer.load(loaded.tokenizer)
+        loaded, self._pieces = checkpoint.load_with_tokenizer(path)
         head_options = loaded.heads.get(HEAD, {})
         longest = loaded.model.max_position_embeddings
         self.pooling: Pooling = pooling or head_options.get("pooling", "mean")

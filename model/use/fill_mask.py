@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from cloze.core.errors import UsageError
-from cloze.model.checkpoint import load, resolve_pinned
+from cloze.model.checkpoint import load_with_tokenizer
 from cloze.model.data.batch import move
 from cloze.model.families.config import prediction_objectives
 from cloze.model.families.models import load_model
@@ -22,7 +22,6 @@ from cloze.model.train.precision import Precision, autocast, placement
 from cloze.model.use.configs import FillMaskConfig
 from cloze.model.use.request import Request, shortened
 from cloze.model.use.verb import Verb
-from cloze.pipeline import tokenizer
 
 Candidate = dict[str, str | float]
 
@@ -65,9 +64,7 @@ class FillMaskPipeline:
         device: torch.device | None = None,
         precision: Precision = "fp32",
     ) -> None:
-        with resolve_pinned(checkpoint) as directory:
-            loaded = load(directory)
-            self.pieces = tokenizer.load(loaded.tokenizer)
+        loaded, self.pieces = load_with_tokenizer(checkpoint)
         if "masked_lm" not in loaded.heads:
             generates = {"lm", "seq2seq"} & loaded.heads.keys()
             remedy = "use `cloze generate`" if generates else "name a pretrained checkpoint"

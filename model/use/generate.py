@@ -23,7 +23,6 @@ from cloze.model.use.configs import GenerateConfig
 from cloze.model.use.continuation import Continuation, SamplingParams
 from cloze.model.use.request import Request, shortened
 from cloze.model.use.verb import Verb
-from cloze.pipeline import tokenizer
 
 if TYPE_CHECKING:
     from cloze.model.use.text_to_text import TextToTextPipeline
@@ -56,9 +55,7 @@ class TextGenerationPipeline:
     def __init__(
         self, path: str, *, device: torch.device | None = None, precision: Precision = "fp32"
     ) -> None:
-        with checkpoint.resolve_pinned(path) as directory:
-            loaded = checkpoint.load(directory)
-            self.pieces = tokenizer.load(loaded.tokenizer)
+        loaded, self.pieces = checkpoint.load_with_tokenizer(path)
         names = prediction_objectives(loaded.heads)
         if not {"lm", "clm"} & set(names):
             raise UsageError(_refusal(path, loaded.heads))

@@ -22,7 +22,6 @@ from cloze.model.use.embed import EmbeddingPipeline, Vectors
 from cloze.model.use.request import Request
 from cloze.model.use.tag import Span, words_of
 from cloze.model.use.verb import Verb
-from cloze.pipeline import tokenizer
 
 FAMILY = "static"
 WORDS = "encoder.embeddings.word.weight"
@@ -52,9 +51,7 @@ class StaticWords:
     """
 
     def __init__(self, path: str) -> None:
-        with checkpoint.resolve_pinned(path) as directory:
-            loaded = checkpoint.load(directory)
-            pieces = tokenizer.load(loaded.tokenizer)
+        loaded, pieces = checkpoint.load_with_tokenizer(path)
         if loaded.model.family != FAMILY:
             raise UsageError(
                 f"static ({path}) is {an(loaded.model.family)} model, whose vectors depend on the "

@@ -27,14 +27,7 @@ from cloze.model.layers.batch import Batch
 from cloze.model.layers.encoder import Encoder
 from cloze.model.train.device_scalars import read_async
 from cloze.model.train.precision import DTYPES, Precision
-from cloze.model.use.masked_copies import (
-    Bools,
-    Mask,
-    ScoringBatch,
-    mask_sentences,
-    scoring_batches,
-)
-from cloze.pipeline import tokenizer
+from cloze.model.use.masked_copies import Bools, Mask, ScoringBatch, mask_sentences, scoring_batches
 
 Floats = npt.NDArray[np.float64]
 Normalization = Literal["none", "tokens", "penalty"]
@@ -100,9 +93,7 @@ class SentenceScorer:
         precision: Precision = "fp32",
         device: torch.device | None = None,
     ) -> None:
-        with checkpoint.resolve_pinned(path) as directory:
-            loaded = checkpoint.load(directory)
-            self.pieces = tokenizer.load(loaded.tokenizer)
+        loaded, self.pieces = checkpoint.load_with_tokenizer(path)
         names = prediction_objectives(loaded.heads)
         if not names or loaded.model.is_encoder_decoder:
             raise UsageError(

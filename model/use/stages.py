@@ -7,12 +7,10 @@ The command line imports this module; torch is imported when a stage runs.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from functools import partial
-from pkgutil import resolve_name
 
-from cloze.core.config import StageConfig
 from cloze.core.humanize import format_metrics, format_number
 from cloze.core.stages.execution import (
     TRAINING_FIELDS,
@@ -20,10 +18,9 @@ from cloze.core.stages.execution import (
     CostModel,
     Execution,
     MachineSpec,
-    MeasuredThroughput,
     Metadata,
 )
-from cloze.core.stages.stage import BuildContext, InputSpec, Stage, StageResult
+from cloze.core.stages.stage import InputSpec, Stage, deferred
 from cloze.model.tasks.cost import measure_forward, previous_tokens
 from cloze.model.train.plan import estimates
 from cloze.model.train.plan.cost import device_of, pass_cost, source_model
@@ -81,10 +78,6 @@ def _estimate_scores(
     )
 
 
-def _measure_scores(facts: Metadata) -> MeasuredThroughput | None:
-    return measure_forward(facts, copies=_copies(facts["config"]["mask"]))
-
-
 def _copies(mask: str) -> float:
     return 1.0 if mask == "causal" else COPY
 
@@ -123,19 +116,16 @@ def _estimate_vectors(
     )
 
 
-SCORE_COSTS = CostModel(estimate=_estimate_scores, measure=_measure_scores)
+SCORE_COSTS = CostModel(
+    estimate=_estimate_scores,
+    measure=lambda facts: measure_forward(facts, copies=_copies(facts["config"]["mask"])),
+)
 VECTORS_COSTS = CostModel(
     estimate=_estimate_vectors, measure=partial(measure_forward, parallel=True)
 )
 
 
 # Stages.
-
-
-def _run(reference: str) -> Callable[[StageConfig, BuildContext], StageResult]:
-    """Return a stage's function that imports `module:name` when it runs."""
-    return lambda config, build: resolve_name(reference)(config, build)
-
 
 PRETRAINED = InputSpec(
     kinds=("pretrain",), explicit_kinds=("import", "merge", "prune"), required=True
@@ -147,7 +137,7 @@ MERGE = Stage(
     name="merge",
     version=1,
     config=MergeConfig,
-    run=_run("cloze.model.use.checkpoint_stages:merge_checkpoints"),
+    run=deferred("cloze.model.use.checkpoint_stages:merge_checkpoints"),
     inputs={"checkpoint": InputSpec(kinds=("pretrain",), required=True)},
     worker="cloze.model",
     outputs=("checkpoint",),
@@ -162,7 +152,7 @@ PERPLEXITY = Stage(
     name="perplexity",
     version=3,  # 3: the share of rows read left to right is the training's
     config=PerplexityConfig,
-    run=_run("cloze.model.use.checkpoint_stages:compute_perplexity"),
+    run=deferred("cloze.model.use.checkpoint_stages:compute_perplexity"),
     inputs={
         "checkpoint": PRETRAINED,
         "dataset": InputSpec(kinds=("dataset",), required=True),
@@ -181,7 +171,7 @@ SCORE = Stage(
     name="score",
     version=3,  # 3: EWoK counts a space that is a token; words of unspaced scripts
     config=ScoreConfig,
-    run=_run("cloze.model.use.scoring:run"),
+    run=deferred("cloze.model.use.scoring:run"),
     inputs={"checkpoint": PRETRAINED},
     worker="cloze.model",
     on_gpu=True,
@@ -196,7 +186,7 @@ LIKELIHOOD = Stage(
     name="likelihood",
     version=2,  # 2: words of unspaced scripts
     config=LikelihoodConfig,
-    run=_run("cloze.model.use.likelihood:run"),
+    run=deferred("cloze.model.use.likelihood:run"),
     inputs={
         "checkpoint": PRETRAINED,
         "corpus": InputSpec(kinds=("corpus", "semdedup")),
@@ -216,7 +206,7 @@ VECTORS = Stage(
     name="vectors",
     version=2,  # 2: windows of scripts without spaces have as many tokens as others
     config=VectorsConfig,
-    run=_run("cloze.model.use.embed:run"),
+    run=deferred("cloze.model.use.embed:run"),
     inputs={
         "corpus": InputSpec(kinds=("corpus",), explicit_kinds=("index",), required=True),
         "checkpoint": InputSpec(
@@ -238,7 +228,7 @@ ENTITIES = Stage(
     name="entities",
     version=1,
     config=EntitiesConfig,
-    run=_run("cloze.model.use.entities:run"),
+    run=deferred("cloze.model.use.entities:run"),
     inputs={
         "corpus": InputSpec(kinds=("corpus", "semdedup"), required=True),
         "checkpoint": InputSpec(kinds=("finetune",), required=True),

@@ -22,7 +22,6 @@ from cloze.model.tasks.table import load_task, task_options
 from cloze.model.train.precision import Precision, autocast
 from cloze.model.use.continuation import Continuation, SamplingParams
 from cloze.model.use.request import shortened
-from cloze.pipeline import tokenizer
 
 POSITIONS = 4096  # of a batch's sources, times beams; sources are sorted by length
 
@@ -51,9 +50,7 @@ class TextToTextPipeline:
         device: torch.device | None = None,
         precision: Precision = "fp32",
     ) -> None:
-        with checkpoint.resolve_pinned(path) as directory:
-            loaded = checkpoint.load(directory)
-            self.pieces = tokenizer.load(loaded.tokenizer)
+        loaded, self.pieces = checkpoint.load_with_tokenizer(path)
         if "seq2seq" not in loaded.heads:
             raise UsageError(
                 f"{path} was fine-tuned for {', '.join(loaded.heads)} and writes no texts; name a "

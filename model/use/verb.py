@@ -18,7 +18,7 @@ model, and sends answers back. To add one:
     class ShoutConfig(VerbConfig):
         times: int = Field(default=1, ge=1)
     PREDICTORS["shout"] = Predictor(ShoutConfig, "cloze.model.use.shout:Shouting")
-    SHOUT = _stage("shout", "shout")
+    SHOUT = verb_stage("shout", PREDICTORS["shout"])
 
 3. A command in `flows/commands/inference.py`, of class `InferenceCommand`, which adds CHECKPOINT,
 input options, --out and --json; `show` formats an answer for people.
@@ -230,15 +230,17 @@ def open_verb(name: str, checkpoint: str, config: VerbConfig) -> Verb[Any]:
     return verb
 
 
-def _stage(verb: str, name: str) -> Stage:
+def verb_stage(name: str, verb: Predictor) -> Stage:
+    """Return the stage of an inference command."""
+
     def run(config: VerbConfig, build: BuildContext) -> StageResult:
-        opened = open_verb(verb, build.inputs["checkpoint"], config)
-        return serve(opened, config, PREDICTORS[verb].first, build)
+        opened = resolve_name(verb.opens)(build.inputs["checkpoint"], config)
+        return serve(opened, config, verb.first, build)
 
     return Stage(
         name=name,
         version=VERSION,
-        config=PREDICTORS[verb].config,
+        config=verb.config,
         run=run,
         inputs={"checkpoint": InputSpec(required=True)},
         worker="cloze.model",
@@ -246,6 +248,6 @@ def _stage(verb: str, name: str) -> Stage:
 
 
 ANSWER, CLASSIFY, TAG, FILL_MASK, GENERATE, EMBED, SEARCH, NEIGHBOURS = (
-    _stage(name, name) for name in PREDICTORS if name != "score"
+    verb_stage(name, verb) for name, verb in PREDICTORS.items() if name != "score"
 )
-SCORE_TEXTS = _stage("score", "score-texts")
+SCORE_TEXTS = verb_stage("score-texts", PREDICTORS["score"])

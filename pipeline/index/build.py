@@ -49,7 +49,11 @@ class IndexShard:
 
 
 def run(config: IndexConfig, build: BuildContext) -> StageResult:
-    """Run the stage; see `cloze.pipeline.index.stage`."""
+    """Index every shard.
+
+    Raises:
+        DataError: the corpus or the index to append to is missing or damaged.
+    """
     corpus = CorpusShards.open(build.inputs["corpus"])
     hashes = {entry.path: entry.sha256 for entry in artifact.read_manifest(corpus.path).files}
     earlier, files = _earlier(config, build.inputs.get("append"))

@@ -6,19 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from cloze.core.humanize import format_count
-from cloze.core.stages.stage import BuildContext, InputSpec, Stage, StageResult
+from cloze.core.stages.stage import InputSpec, Stage, deferred
 from cloze.pipeline.index.config import NAME, VERSION, IndexConfig
-
-
-def _run(config: IndexConfig, build: BuildContext) -> StageResult:
-    """Index every shard.
-
-    Raises:
-        DataError: the corpus or the index to append to is missing or damaged.
-    """
-    from cloze.pipeline.index.build import run
-
-    return run(config, build)
 
 
 def _headline(summary: Mapping[str, Any]) -> str:
@@ -34,7 +23,7 @@ STAGE = Stage(
     name=NAME,
     version=VERSION,
     config=IndexConfig,
-    run=_run,
+    run=deferred("cloze.pipeline.index.build:run"),
     inputs={
         "corpus": InputSpec(kinds=("corpus", "semdedup"), required=True),
         "append": InputSpec(kinds=("index",), explicit_only=True),

@@ -277,7 +277,7 @@ def input_values(request: Request, field: str) -> Iterator[dict[str, Any]]:
         yield {
             "file": storage.absolute(request.file),
             "called": request.file,
-            "jsonl": request.jsonl or _is_jsonl(request.file),
+            "jsonl": request.jsonl or request.file.lower().endswith((".jsonl", ".ndjson")),
         }
     elif not request.texts and request.file is None and sys.stdin.isatty():
         raise click.UsageError(
@@ -286,10 +286,6 @@ def input_values(request: Request, field: str) -> Iterator[dict[str, Any]]:
     else:
         with _stdin_pipe() as path:
             yield {"file": path, "called": "standard input", "jsonl": request.jsonl}
-
-
-def _is_jsonl(path: str) -> bool:
-    return path.lower().endswith((".jsonl", ".ndjson"))
 
 
 @contextlib.contextmanager

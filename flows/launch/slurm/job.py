@@ -28,13 +28,7 @@ from cloze.core.stages.worker import LOGS, Job, PipeReporter, local_directory
 from cloze.flows.launch import cancel_requests, coordinator, event_files, protocol
 from cloze.flows.launch.agent_launcher import AgentLauncher
 from cloze.flows.launch.host_setup import last_line
-from cloze.flows.launch.protocol import (
-    AgentGroup,
-    Host,
-    Launcher,
-    LaunchRequest,
-    LaunchSpec,
-)
+from cloze.flows.launch.protocol import AgentGroup, Host, Launcher, LaunchRequest, LaunchSpec
 from cloze.flows.launch.slurm import cli as slurm_cli
 from cloze.flows.launch.slurm.cli import start_file
 from cloze.flows.launch.slurm.launcher import WORK
@@ -68,8 +62,8 @@ class SrunStarter:
         return _Step(launch, execution)
 
 
-class _Step:
-    """A job step with one agent per node; see `protocol.AgentGroup`."""
+class _Step(AgentGroup):
+    """A job step with one agent per node."""
 
     def __init__(self, launch: LaunchSpec, execution: Execution) -> None:
         self._launch = launch
@@ -92,12 +86,6 @@ class _Step:
 
     def host(self, node: int) -> str:
         return self._launch.hosts[node]
-
-    def preempted(self) -> bool:
-        return False
-
-    def waiting(self) -> str | None:
-        return None
 
     def exited(self) -> Mapping[int, tuple[int, str]]:
         code = self._process.poll()

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from pydantic import Field, field_validator
+from pydantic import Field
 
 from cloze.core.config import InputPath, StageConfig
-from cloze.core.errors import did_you_mean
 from cloze.model.tasks.files import missing_split
 from cloze.model.tasks.options import TaskOptions
-from cloze.model.tasks.table import TASKS, task_options
+from cloze.model.tasks.table import TASKS, TaskName, task_options
 
 
 class EvaluateConfig(StageConfig):
@@ -30,7 +29,7 @@ class EvaluateConfig(StageConfig):
     """Task of the checkpoint; needed if it was fine-tuned on several. Default: the checkpoint's
     only task."""
 
-    test_on: str | None = None
+    test_on: TaskName | None = None
     """Another task whose data to score on, of the same kind: rte for a model of mnli. Default: the
     checkpoint's own task."""
 
@@ -54,13 +53,6 @@ class EvaluateConfig(StageConfig):
 
     precision: Literal["auto", "fp32", "bf16"] = "auto"
     """Precision of matrix products, over fp32 weights. auto: bf16 if the hardware has it."""
-
-    @field_validator("test_on")
-    @classmethod
-    def _known_task(cls, value: str | None) -> str | None:
-        if value is not None and value not in TASKS:
-            raise ValueError(f"no such task; {did_you_mean(value, TASKS)}")
-        return value
 
     def reads(self) -> list[tuple[str, TaskOptions, str | None]]:
         """Return name, options and data of the task; the checkpoint has what is missing."""

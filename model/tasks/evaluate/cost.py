@@ -4,20 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from cloze.core.stages.execution import (
-    CostEstimate,
-    CostModel,
-    Execution,
-    MachineSpec,
-    Metadata,
-)
+from cloze.core.stages.execution import CostEstimate, CostModel, Execution, MachineSpec, Metadata
 from cloze.core.stages.stage import role_of
 from cloze.model.tasks.cost import measure_forward, split_tokens
 from cloze.model.tasks.evaluate.config import EvaluateConfig
-from cloze.model.train.plan.cost import (
-    device_of,
-    pass_cost,
-)
+from cloze.model.train.plan.cost import device_of, pass_cost
 
 
 def _estimate_evaluation(

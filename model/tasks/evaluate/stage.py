@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cloze.core.stages.stage import BuildContext, InputSpec, Stage, StageResult
+from cloze.core.stages.stage import InputSpec, Stage, deferred
 from cloze.model.tasks.evaluate.config import EvaluateConfig
 from cloze.model.tasks.evaluate.cost import EVALUATE_COSTS
 from cloze.model.tasks.files import headline
@@ -10,18 +10,11 @@ from cloze.model.tasks.files import headline
 VERSION = 4
 
 
-def run(config: EvaluateConfig, build: BuildContext) -> StageResult:
-    """Evaluate; see `cloze.model.tasks.evaluate.run.run`."""
-    from cloze.model.tasks.evaluate import run as evaluate
-
-    return evaluate.run(config, build)
-
-
 STAGE = Stage(
     name="evaluate",
     version=VERSION,
     config=EvaluateConfig,
-    run=run,
+    run=deferred("cloze.model.tasks.evaluate.run:run"),
     inputs={
         "checkpoint": InputSpec(
             kinds=("finetune",),

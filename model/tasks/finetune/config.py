@@ -5,17 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, model_validator
 
 from cloze.core.artifacts import fingerprints
 from cloze.core.artifacts.artifact import canonical_json
 from cloze.core.config import InputPath, StageConfig
-from cloze.core.errors import UsageError, did_you_mean
+from cloze.core.errors import UsageError
+from cloze.core.options import known
 from cloze.model.objectives.distill_options import DistillOptions
 from cloze.model.tasks.files import data_fingerprint, missing_split
 from cloze.model.tasks.options import MULTITASK, FrozenLayers, SubTask, TaskOptions
-from cloze.model.tasks.table import KINDS, TASKS, task_options
-from cloze.model.train.optimizers import known_optimizer
+from cloze.model.tasks.table import KINDS, TASKS, TaskName, task_options
+from cloze.model.train.optimizers import OptimizerName
 from cloze.model.train.spec.schedules import SCHEDULES
 
 SMALL, SMALL_RATE, USUAL_RATE, FROZEN_RATE = 512, 3e-4, 5e-5, 1e-3
@@ -34,7 +35,7 @@ class FinetuneConfig(StageConfig):
     et al. 2019) over 3e-5 to 3e-4.
     """
 
-    task: str = "sst2"
+    task: TaskName = "sst2"
     """Task, such as sst2 or squad; `cloze help tasks` lists them."""
 
     data: InputPath | None = None
@@ -70,7 +71,7 @@ class FinetuneConfig(StageConfig):
     learning_rate: float | None = Field(default=None, gt=0)
     """Peak learning rate. Default: 5e-5; 3e-4 for hidden sizes below 512; 1e-3 with --frozen."""
 
-    optimizer: str = "adamw"
+    optimizer: OptimizerName = "adamw"
     """Optimizer of all weights."""
 
     layer_decay: float = Field(default=1.0, gt=0, le=1)
@@ -86,7 +87,7 @@ class FinetuneConfig(StageConfig):
     warmup_share: float = Field(default=0.1, ge=0, lt=1)
     """Share of the steps with linear warmup; the schedule's decay follows."""
 
-    schedule: str = "linear"
+    schedule: Annotated[str, known(SCHEDULES, "there is no such schedule")] = "linear"
     """Decay of the learning rate after warmup."""
 
     decay_share: float = Field(default=0.2, gt=0, le=1)
@@ -154,25 +155,6 @@ class FinetuneConfig(StageConfig):
 
     model: str | None = None
     """Model preset, with --from-scratch and without --checkpoint; needs --tokenizer."""
-
-    @field_validator("optimizer")
-    @classmethod
-    def _known_optimizer(cls, value: str) -> str:
-        return known_optimizer(value)
-
-    @field_validator("schedule")
-    @classmethod
-    def _known_schedule(cls, value: str) -> str:
-        if value not in SCHEDULES:
-            raise ValueError(f"there is no such schedule; {did_you_mean(value, SCHEDULES)}")
-        return value
-
-    @field_validator("task")
-    @classmethod
-    def _known_task(cls, value: str) -> str:
-        if value not in TASKS:
-            raise ValueError(f"no such task; {did_you_mean(value, TASKS)}")
-        return value
 
     @model_validator(mode="after")
     def _known_options(self) -> FinetuneConfig:

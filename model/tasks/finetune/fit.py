@@ -39,11 +39,7 @@ from cloze.model.train.optimizers.parameters import (
     layerwise_lr_multipliers,
 )
 from cloze.model.train.plan import micro_batch
-from cloze.model.train.plan.estimates import (
-    FORWARD,
-    encoder_flops_per_token,
-    logit_flops_per_token,
-)
+from cloze.model.train.plan.estimates import FORWARD, encoder_flops_per_token, logit_flops_per_token
 from cloze.model.train.precision import Precision, resolve_for_run
 from cloze.model.train.resume import state
 from cloze.model.train.spec.engine_choice import EngineConfig, choose_engine
@@ -205,14 +201,8 @@ def prepare(
     parameters = sum(parameter.numel() for parameter in network.parameters())
     checkpoint_count = execution.keep_checkpoints + config.selects_best
     world.decide_on_rank_zero(lambda: micro_batch.check_disk(path, parameters, checkpoint_count))
-    engine = choose_engine(
-        execution.engine,
-        execution.zero,
-        world.size,
-        parameters,
-        micro_batch.device_memory(world.device),
-        offload=execution.offload,
-    )
+    memory = micro_batch.device_memory(world.device)
+    engine = choose_engine(execution, world.size, parameters, memory)
     if config.keep_zeros:
         keep_zeros(network, config.optimizer, engine)
     if engine.reason:

@@ -176,16 +176,9 @@ def score(setup: FinetuneSetup, result: FinetuneResult) -> Figures:
 
 def _save(setup: FinetuneSetup, result: FinetuneResult) -> None:
     """Write predictions and the final checkpoint, without state for resuming."""
-    path, metadata = setup.build.file(CHECKPOINT), setup.saved
+    path = setup.build.file(CHECKPOINT)
     checkpoint.save_weights(
-        path,
-        model=metadata.model,
-        state=result.weights,
-        tokenizer=metadata.tokenizer,
-        heads=metadata.heads,
-        task=metadata.task,
-        dataset=metadata.dataset,
-        step=result.step,
+        path, state=result.weights, **checkpoint.metadata_of(setup.saved, step=result.step)
     )
     checkpoint.finalize(path)
     setup.task.write_predictions(setup.build.path, setup.dev.examples, result.predictions)

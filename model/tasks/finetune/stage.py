@@ -5,7 +5,7 @@ The command line imports this module at every start; it imports only pydantic an
 
 from __future__ import annotations
 
-from cloze.core.stages.stage import BuildContext, InputSpec, Stage, StageResult
+from cloze.core.stages.stage import InputSpec, Stage, deferred
 from cloze.model.tasks.files import headline
 from cloze.model.tasks.finetune.config import FinetuneConfig
 from cloze.model.tasks.finetune.cost import FINETUNE_COSTS
@@ -13,18 +13,11 @@ from cloze.model.tasks.finetune.cost import FINETUNE_COSTS
 VERSION = 6
 
 
-def run(config: FinetuneConfig, build: BuildContext) -> StageResult:
-    """Fine-tune on this rank; see `cloze.model.tasks.finetune.run.run`."""
-    from cloze.model.tasks.finetune import run as finetune
-
-    return finetune.run(config, build)
-
-
 STAGE = Stage(
     name="finetune",
     version=VERSION,
     config=FinetuneConfig,
-    run=run,
+    run=deferred("cloze.model.tasks.finetune.run:run"),
     inputs={  # no checkpoint is needed with from_scratch and model
         "checkpoint": InputSpec(
             kinds=("pretrain",),

@@ -152,9 +152,6 @@ class Choice(Task[Choices, Probabilities]):
             backbone.encoder, backbone.pooler, config.hidden_size, 1, dropout, HEAD
         )
 
-    def count(self, batch: Mapping[str, Any]) -> int:
-        return len(batch["labels"])
-
     def loss(self, outputs: Tensor, batch: Mapping[str, Any]) -> Loss:
         logits, labels = _by_example(outputs, batch), batch["labels"]
         total = nn.functional.cross_entropy(logits, labels, reduction="sum")

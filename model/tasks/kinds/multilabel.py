@@ -214,9 +214,6 @@ class MultiLabel(TextTask[LabelSets, Probabilities]):
         targets = {"labels": examples.matrix().astype(np.float32)} if examples.labelled else {}
         return encode(examples.texts, examples.text_pairs, tokenizer, max_length, targets)
 
-    def count(self, batch: Mapping[str, Any]) -> int:
-        return len(batch["labels"])
-
     def loss(self, outputs: Tensor, batch: Mapping[str, Any]) -> Loss:
         """Compute the mean binary cross-entropy over labels, in nats; correct: all labels are."""
         labels = batch["labels"]

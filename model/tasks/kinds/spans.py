@@ -38,15 +38,7 @@ from cloze.model.tasks.kinds.span_windows import (
 )
 from cloze.model.tasks.metrics import Floats, best_threshold, mean_interval, question_scores
 from cloze.model.tasks.options import SpanOptions, TaskOptions
-from cloze.model.tasks.task import (
-    Figures,
-    Loss,
-    Member,
-    Samples,
-    Task,
-    TaskMetadata,
-    mean_array,
-)
+from cloze.model.tasks.task import Figures, Loss, Member, Samples, Task, TaskMetadata, mean_array
 from cloze.model.tasks.teacher import soft_loss
 from cloze.pipeline.tokenizer.tokenizer import Tokenizer
 

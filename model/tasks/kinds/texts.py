@@ -32,12 +32,7 @@ from cloze.model.tasks.formats.texts import (
     read_texts,
 )
 from cloze.model.tasks.heads import SequenceClassifier
-from cloze.model.tasks.options import (
-    RegressionOptions,
-    SentenceOptions,
-    TaskOptions,
-    TextOptions,
-)
+from cloze.model.tasks.options import RegressionOptions, SentenceOptions, TaskOptions, TextOptions
 from cloze.model.tasks.task import Figures, Loss, Samples, Task, TaskMetadata
 from cloze.model.tasks.teacher import soft_loss
 from cloze.pipeline.tokenizer.tokenizer import Tokenizer
@@ -157,9 +152,6 @@ class Classification(TextTask[LabelledTexts, Probabilities]):
         if examples.weights is not None:
             targets[WEIGHTS] = np.array(examples.weights, dtype=np.float32)
         return targets
-
-    def count(self, batch: Mapping[str, Any]) -> int:
-        return len(batch["labels"])
 
     def loss(self, outputs: Tensor, batch: Mapping[str, Any]) -> Loss:
         """Compute cross-entropy in nats, times the examples' weights if the batch has `WEIGHTS`."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -100,13 +100,7 @@ def open_data(config: PretrainConfig, build: BuildContext, world: World) -> Trai
     if len(paths) == 1:
         (path,) = paths.values()
         opened = open_dataset(path, config.dynamic_masking, world)
-        return TrainingData(
-            info=opened.info,
-            train=opened.train,
-            heldout=opened.heldout,
-            tokenizer=opened.tokenizer,
-            fingerprint=fingerprints.input_fingerprint(path),
-        )
+        return replace(opened, fingerprint=fingerprints.input_fingerprint(path))
     dataset_fingerprints = {
         name: fingerprints.input_fingerprint(path) for name, path in paths.items()
     }

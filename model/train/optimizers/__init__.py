@@ -13,9 +13,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pkgutil import resolve_name
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from cloze.core.errors import did_you_mean
+from cloze.core.options import known
 
 if TYPE_CHECKING:
     from torch.optim import Optimizer
@@ -29,17 +29,7 @@ OPTIMIZERS: dict[str, str] = {
     "muon": "cloze.model.train.optimizers.muon:OPTIMIZER",
 }
 DEFAULT_OPTIMIZER = "adamw"
-
-
-def known_optimizer(name: str) -> str:
-    """Return the name if it is in `OPTIMIZERS`.
-
-    Raises:
-        ValueError: no such optimizer exists.
-    """
-    if name not in OPTIMIZERS:
-        raise ValueError(f"there is no such optimizer; {did_you_mean(name, OPTIMIZERS)}")
-    return name
+OptimizerName = Annotated[str, known(OPTIMIZERS, "there is no such optimizer")]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -267,19 +267,14 @@ class CheckpointSaver:
         """Complete the checkpoint on rank 0, unless another launch has taken over."""
         if not self._world.is_rank_zero:
             return []
-        directory, saved = self._directory(snapshot.step), self._saved
+        directory = self._directory(snapshot.step)
         with self._world.fence.locked():
             with storage.hashing_written(directory) as written:
                 checkpoint.write_metadata(
                     directory,
-                    model=saved.model,
-                    tokenizer=saved.tokenizer,
-                    heads=saved.heads,
-                    task=saved.task,
-                    dataset=saved.dataset,
-                    datasets=snapshot.datasets,
-                    untrained=saved.untrained,
-                    step=snapshot.step,
+                    **checkpoint.metadata_of(
+                        self._saved, datasets=snapshot.datasets, step=snapshot.step
+                    ),
                 )
                 training_state = storage.join(directory, checkpoint_files.TRAINING, state.STATE)
                 storage.write_bytes(training_state, snapshot.state)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from cloze.core.errors import UsageError, did_you_mean
+from cloze.core.errors import UsageError
+from cloze.core.stages.execution import Execution
 
 ENGINES: dict[str, str] = {
     "torch": "cloze.model.train.engines.torch:TorchEngine",
@@ -13,7 +14,6 @@ ENGINES: dict[str, str] = {
 }
 # ZeRO stages of the engines that shard; the first is the default.
 STAGES: dict[str, tuple[int, ...]] = {"fsdp": (3, 2), "deepspeed": (1, 2, 3)}
-AUTO = "auto"
 BUCKET_NUMBERS = 1 << 25  # gradients in a bucket of ZeRO
 STATE_BYTES = 16  # bytes per parameter: weight, gradient and two moments in fp32
 STATE_SHARE = 0.5  # of a device's memory; activations take the rest
@@ -39,12 +39,7 @@ class EngineConfig:
 
 
 def choose_engine(
-    requested: str,
-    zero: int | None,
-    processes: int,
-    parameters: int,
-    memory: int | None,
-    offload: str = "none",
+    execution: Execution, processes: int, parameters: int, memory: int | None
 ) -> EngineConfig:
     """Choose the engine.
 
@@ -52,19 +47,16 @@ def choose_engine(
     else torch.
 
     Args:
-        requested: auto, or a name in `ENGINES`.
-        zero: the requested ZeRO stage; None: none.
+        execution: its `engine`, `zero` and `offload` are requested.
         processes: number of ranks.
         parameters: number of trained parameters.
         memory: bytes of a device; None: not bounded by a device (CPU).
-        offload: place of the optimizer state: `none` (with the weights), or `cpu`.
 
     Raises:
-        UsageError: the engine or the stage is unknown, or engine, stage and offload do not fit
-            together.
+        UsageError: engine, stage and offload do not fit together.
     """
-    config = _choose(requested, zero, processes, parameters, memory)
-    if offload == "none":
+    config = _choose(execution.engine, execution.zero, processes, parameters, memory)
+    if (offload := execution.offload) == "none":
         return config
     if memory is None:
         raise UsageError(
@@ -82,12 +74,6 @@ def choose_engine(
 def _choose(
     requested: str, zero: int | None, processes: int, parameters: int, memory: int | None
 ) -> EngineConfig:
-    if requested != AUTO and requested not in ENGINES:
-        raise UsageError(
-            f"engine ({requested}) is unknown; {did_you_mean(requested, (AUTO, *ENGINES))}"
-        )
-    if zero is not None and zero not in (0, 1, 2, 3):
-        raise UsageError(f"zero ({zero}) is no ZeRO stage; use 0, 1, 2 or 3")
     if requested == "torch" and zero:
         raise UsageError(
             f"zero ({zero}) needs an engine that shards, engine is torch; use --engine deepspeed, "

@@ -17,7 +17,7 @@ from cloze.core.stages.execution import Execution
 from cloze.flows.graph import stages
 from cloze.flows.graph.nodes import Node
 from cloze.flows.graph.plan import PlannedNode
-from cloze.flows.graph.schedule import NodeFailures, in_place, run_graph
+from cloze.flows.graph.schedule import Frontier, NodeFailures, in_place, run_graph
 
 
 def step(name: str, *after: str) -> PlannedNode:
@@ -197,3 +197,28 @@ def _once(first: Callable[..., None]) -> Callable[..., object]:
         return first() if len(calls) == 1 else wait(*values, **named)  # type: ignore[arg-type]
 
     return waited
+
+
+def started(frontier: Frontier) -> list[str]:
+    return [frontier.waiting.pop(each.name).name for each in frontier.ready()]
+
+
+def test_a_frontier_gives_each_node_once_and_drops_what_follows_a_failure() -> None:
+    frontier = Frontier(GRAPH)
+    assert started(frontier) == ["a"]
+    assert started(frontier) == [], "it runs"
+    frontier.done("a")
+    assert started(frontier) == ["b", "c"]
+    assert [each.name for each in frontier.failed("b")] == ["d", "f"]
+    frontier.done("c")
+    assert started(frontier) == ["e"]
+    assert not frontier.waiting
+
+
+def test_a_frontier_sees_what_gets_done_meanwhile_and_needs_no_node_of_another_graph() -> None:
+    frontier = Frontier(GRAPH[1:])
+    order = []
+    for each in frontier.ready():
+        order.append(frontier.waiting.pop(each.name).name)
+        frontier.done(each.name)
+    assert order == ["b", "c", "d", "e", "f"]

@@ -211,7 +211,7 @@ def here(
     Args:
         more: inputs beside the dataset.
     """
-    from cloze.model.train.stage import run
+    from cloze.model.train.pretraining import run
 
     class Listener(Reporter):
         def progress(

@@ -10,7 +10,9 @@ from typing import Any
 
 import pytest
 
+from cloze.core.config import parse_config
 from cloze.core.errors import UsageError
+from cloze.core.stages.execution import Execution
 from cloze.model.families.registry import FAMILIES
 from cloze.model.train.engines.deepspeed_setup import ds_config
 from cloze.model.train.optimizers import OPTIMIZERS
@@ -98,10 +100,10 @@ def test_engines_agree_on_every_family(slow: dict[Case, Row], case: Case) -> Non
         ({"processes": 1}, EngineConfig("torch", 0)),
         ({"zero": 0}, EngineConfig("torch", 0)),
         ({"zero": 2}, EngineConfig("deepspeed", 2)),
-        ({"requested": "deepspeed"}, EngineConfig("deepspeed", 1)),
-        ({"requested": "fsdp", "processes": 1}, EngineConfig("fsdp", 3)),
-        ({"requested": "fsdp", "zero": 2}, EngineConfig("fsdp", 2)),
-        ({"requested": "deepspeed", "zero": 3, "processes": 1}, EngineConfig("deepspeed", 3)),
+        ({"engine": "deepspeed"}, EngineConfig("deepspeed", 1)),
+        ({"engine": "fsdp", "processes": 1}, EngineConfig("fsdp", 3)),
+        ({"engine": "fsdp", "zero": 2}, EngineConfig("fsdp", 2)),
+        ({"engine": "deepspeed", "zero": 3, "processes": 1}, EngineConfig("deepspeed", 3)),
         (
             {"zero": 1, "processes": 1},
             EngineConfig("torch", 0, "one process has nothing to share out at ZeRO 1"),
@@ -116,37 +118,40 @@ def test_engines_agree_on_every_family(slow: dict[Case, Row], case: Case) -> Non
 def test_engines_that_shard_run_where_they_are_needed(
     asked: dict[str, Any], found: EngineConfig
 ) -> None:
-    values = {
-        "requested": "auto",
-        "zero": None,
-        "processes": 2,
-        "parameters": 110_000_000,
-        "memory": None,
-        **asked,
-    }
-    assert choose_engine(**values) == found
+    values = {"processes": 2, "parameters": 110_000_000, "memory": None, **asked}
+    assert choose(**values) == found
+
+
+def choose(processes: int, parameters: int, memory: int | None, **asked: Any) -> EngineConfig:
+    return choose_engine(Execution(**asked), processes, parameters, memory)
 
 
 @pytest.mark.parametrize(
-    ("requested", "zero", "sentence"),
+    ("engine", "zero", "sentence"),
     [
-        ("torsh", None, "did you mean 'torch'"),
-        ("auto", 4, r"zero \(4\) is no ZeRO stage"),
         ("torch", 1, r"zero \(1\) needs an engine that shards"),
         ("fsdp", 1, r"zero \(1\) with engine fsdp must be one of \[2, 3\]"),
         ("deepspeed", 0, r"zero \(0\) with engine deepspeed"),
     ],
 )
 def test_what_does_not_fit_together_is_refused(
-    requested: str, zero: int | None, sentence: str
+    engine: str, zero: int | None, sentence: str
 ) -> None:
     with pytest.raises(UsageError, match=sentence):
-        choose_engine(requested, zero, 2, 1000, None)
+        choose(2, 1000, None, engine=engine, zero=zero)
 
 
-GPUS = {
-    "requested": "auto",
-    "zero": None,
+@pytest.mark.parametrize(
+    ("value", "sentence"), [({"engine": "torsh"}, "engine"), ({"zero": 4}, "zero")]
+)
+def test_engines_and_stages_that_do_not_exist_are_refused(
+    value: dict[str, Any], sentence: str
+) -> None:
+    with pytest.raises(UsageError, match=sentence):
+        parse_config(Execution, value, "run")
+
+
+GPUS: dict[str, Any] = {
     "processes": 2,
     "parameters": 1000,
     "memory": 80 * 10**9,
@@ -155,14 +160,14 @@ GPUS = {
 
 
 def test_the_optimizer_s_state_may_lie_in_the_machine_s_memory() -> None:
-    assert choose_engine(**{**GPUS, "zero": 2}) == EngineConfig("deepspeed", 2, offload=True)
-    assert choose_engine(**{**GPUS, "zero": 2, "offload": "none"}) == EngineConfig("deepspeed", 2)
+    assert choose(**{**GPUS, "zero": 2}) == EngineConfig("deepspeed", 2, offload=True)
+    assert choose(**{**GPUS, "zero": 2, "offload": "none"}) == EngineConfig("deepspeed", 2)
     with pytest.raises(
         UsageError, match=r"offload \(cpu\) needs an engine that shards, this is engine torch"
     ):
-        choose_engine(**GPUS)
+        choose(**GPUS)
     with pytest.raises(UsageError, match=r"offload \(cpu\) is for GPUs, training is on the CPU"):
-        choose_engine(**{**GPUS, "zero": 2, "memory": None})
+        choose(**{**GPUS, "zero": 2, "memory": None})
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])

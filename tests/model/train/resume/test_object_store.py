@@ -22,8 +22,8 @@ from cloze.model import checkpoint
 from cloze.model.train.evaluate import heldout
 from cloze.model.train.evaluate.heldout import evaluate
 from cloze.model.train.plan import micro_batch
+from cloze.model.train.pretraining import run
 from cloze.model.train.spec.interfaces import EvaluationInterrupted
-from cloze.model.train.stage import run
 from tests.model.datasets import lines, write_dataset
 from tests.model.train.ranks import config, digests, here
 from tests.object_store import Store
