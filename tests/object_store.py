@@ -113,10 +113,11 @@ class CountedServer:
         counts["written"] = sum(request.written for request in self.requests)
         return counts
 
-    def pending(self) -> list[str]:
-        """Return the keys of the unfinished multipart uploads."""
-        uploads = self.directory.glob(f"{UPLOADS_DIR}/*/{UPLOAD_META}")
-        return sorted(json.loads(path.read_text())["key"] for path in uploads)
+    def pending(self, bucket: str) -> list[str]:
+        """Return the keys of a bucket's unfinished multipart uploads."""
+        paths = self.directory.glob(f"{UPLOADS_DIR}/*/{UPLOAD_META}")
+        uploads = [json.loads(path.read_text()) for path in paths]
+        return sorted(upload["key"] for upload in uploads if upload["bucket"] == bucket)
 
 
 def _kind(handler: Any) -> tuple[str, str]:
@@ -144,6 +145,10 @@ class Store:
 
     def path(self, *parts: str) -> str:
         return "/".join((f"s3://{self.bucket}", *parts))
+
+    def pending(self) -> list[str]:
+        """Return the keys of unfinished multipart uploads; other tests may have left some."""
+        return self.server.pending(self.bucket)
 
     def upload(self, directory: Path, prefix: str) -> str:
         """Put a directory's files below the prefix, whose path is returned."""

@@ -37,7 +37,7 @@ def test_a_file_is_whole_or_not_there(store: Store) -> None:
                 stream.write(BLOCK)
             raise Cut
         assert not storage.exists(path)
-        assert store.server.pending() == []  # nor is anything left that would be billed
+        assert store.pending() == []  # nor is anything left that would be billed
     with storage.atomic_output(path) as stream:
         for _ in range(60):
             stream.write(BLOCK)
@@ -57,7 +57,7 @@ def test_a_killed_upload_is_never_seen(store: Store) -> None:
     ) as writer:
         assert writer.stdout is not None
         assert writer.stdout.readline() == "begun\n"
-        assert store.server.pending() == ["art/big.bin"]
+        assert store.pending() == ["art/big.bin"]
         warm.kill(writer)
     assert not storage.exists(path)
     assert storage.list_files(store.path("art")) == []
