@@ -104,7 +104,6 @@ def eager(monkeypatch: pytest.MonkeyPatch) -> None:
             for layout in ("packed", "rows")
         ],
         "bert-packed",
-        "electra-packed",
         "gpt2-rows",
     ),
 )
