@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from tests import warm
+from tests.checkout import import_path
 from tests.conftest import REPOSITORY
 
 NETWORK = "10.231.8"
@@ -210,7 +211,7 @@ class Hosts:
             ["ip", "netns", "exec", self.namespace(at), warm.python(), "-c", warm.ENTRY, *map(str,
                 arguments), "--json"],
             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ,
-            "PYTHONPATH": str(REPOSITORY), **environment},
+            "PYTHONPATH": import_path(REPOSITORY), **environment},
         )  # fmt: skip
 
     def cloze(self, *arguments: Any, at: str = "head", **environment: str) -> tuple[int, str]:

@@ -72,6 +72,8 @@ def _show_preview(preview: dict[str, Any]) -> None:
     current = preview["champion"]
     name = f"{current['run']} step {current['step']:,}" if current else "none yet"
     out.print(f"champion: {name}", markup=False)
+    if count := len(preview["given_up"]):
+        out.print(f"{count} {preview['why_given_up']}.", markup=False, soft_wrap=True)
     if not preview["new"]:
         out.print("No new checkpoints.")
         return
@@ -195,15 +197,11 @@ def _champion_content(journal: Journal, now: Champion | None) -> dict[str, Any]:
         **content,
         "version": journal.version(),
         "checkpoint": champion_path(journal, now),
-        "fingerprint": now.key,
-        "run": now.run,
-        "step": now.step,
-        "metrics": dict(now.scores),
-        "since": changes[-1].time,
-        "why": changes[-1].why,
+        "fingerprint": now.key, "run": now.run, "step": now.step, "metrics": dict(now.scores),
+        "since": changes[-1].time, "why": changes[-1].why,
         "replaced": {"fingerprint": old.key, "run": old.run, "step": old.step} if old else None,
         "lineage": lineage_tree(now.key, now.checkpoint),
-    }
+    }  # fmt: skip
 
 
 def _show_champion(content: dict[str, Any]) -> None:

@@ -4,14 +4,15 @@ Relative paths in a file are relative to that file. Those in presets and in over
 to the working directory; in a preset, `samples/…` is Cloze's sample data.
 
     extends   another config file, relative to this one, or a preset; sections here override its own
-    sizes     overrides by name, such as those of a small machine; `size` names the ones that apply
+    sizes     overrides by name, such as those of a small machine; `size` names the ones that apply.
+              Sections of a file count over the sizes of what it extends
 """
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -149,14 +150,10 @@ def samples_directory() -> Path:
 
 
 def load(reference: str, overrides: Mapping[str, Any] | None = None) -> RunConfig:
-    """Read a YAML file or a preset, apply the overrides and validate the result.
-
-    Args:
-        reference: path of a YAML file, or name of a preset.
-        overrides: nested by section and key, as `cloze.flows.graph.overrides` returns them.
+    """Return the config that `read` reads.
 
     Raises:
-        UsageError: no such file or preset, invalid YAML, an unknown key, or an invalid value.
+        UsageError: as `read`, or an unknown key, or an invalid value.
     """
     return RunConfig(read(reference, overrides), Path(reference).stem)
 
@@ -170,7 +167,7 @@ def read(
 
     Args:
         reference: path of a YAML file, or name of a preset.
-        overrides: see `load`.
+        overrides: nested by section and key, as `cloze.flows.graph.overrides` returns them.
         more: additional named files, treated like presets.
 
     Raises:
@@ -194,8 +191,10 @@ def _find(reference: str, directory: Path, presets: Mapping[str, Path]) -> Path:
     return path
 
 
-def _read_file(path: Path, above: tuple[Path, ...] = ()) -> dict[str, Any]:
-    """Return the values of a YAML file over those that it extends, with absolute paths.
+def _read_file(path: Path, above: tuple[Path, ...] = ()) -> list[tuple[Any, dict[str, Any]]]:
+    """Return a YAML file's sections after those that it extends, with absolute paths.
+
+    Sections of a size have its name beside them, others None. Those of a preset's sizes come last.
 
     Args:
         above: files that extend this one.
@@ -213,22 +212,16 @@ def _read_file(path: Path, above: tuple[Path, ...] = ()) -> dict[str, Any]:
     if not isinstance(values, dict):
         raise UsageError(f"{path} must contain a mapping of sections, not {type(values).__name__}")
     base = path.resolve().parent
-    if PRESETS.parent in base.parents:
+    is_preset = PRESETS.parent in base.parents
+    if is_preset:
         base, values = Path.cwd(), _with_samples(values)
     extended = values.pop(EXTENDS, None)
     sizes = values.pop(SIZES, None) or {}
-    values = _resolved(values, base)
-    sizes = {name: _resolved(sections or {}, base) for name, sections in sizes.items()}
-    if extended is None:
-        return {**values, SIZES: sizes} if sizes else values
-    below_path = _find(str(extended), path.parent, preset_paths())
-    below = _read_file(below_path, (*above, path.resolve()))
-    common = below.pop(SIZES, {})
-    sizes = {
-        name: _with_overrides(common.get(name, {}), sizes.get(name, {}))
-        for name in {**common, **sizes}
-    }
-    return {**_with_overrides(below, values), SIZES: sizes}
+    parts = [(name, _resolved(part or {}, base)) for name, part in [(None, values), *sizes.items()]]
+    if extended is not None:
+        below = _find(str(extended), path.parent, preset_paths())
+        parts = [*_read_file(below, (*above, path.resolve())), *parts]
+    return sorted(parts, key=lambda part: part[0] is not None) if is_preset else parts
 
 
 def _with_samples(value: Any) -> Any:
@@ -241,19 +234,24 @@ def _with_samples(value: Any) -> Any:
     return str(samples_directory().parent / value) if is_sample else value
 
 
-def _with_size(values: dict[str, Any], size: str | None, reference: str) -> dict[str, Any]:
+def _with_size(
+    parts: Sequence[tuple[Any, dict[str, Any]]], size: str | None, reference: str
+) -> dict[str, Any]:
     """Return the values with the overrides of a size, by default of the one that they name.
 
     Raises:
         UsageError: the config has no such size.
     """
-    sizes = values.pop(SIZES, {})
-    size = values.pop(SIZE, None) if size is None else size
+    sizes = {name for name, _ in parts if name is not None}
     if size is None:
-        return values
-    if size not in sizes:
+        size = next((part[SIZE] for _, part in reversed(parts) if SIZE in part), None)
+    if size is not None and size not in sizes:
         raise UsageError(f"{reference} has no size {size!r}; {did_you_mean(str(size), sizes)}")
-    return _with_overrides(values, sizes[size])
+    (_, values), *more = parts
+    for name, part in more:
+        if name in (None, size):
+            values = _with_overrides(values, part)
+    return {key: value for key, value in values.items() if key != SIZE}
 
 
 def _resolved(values: Mapping[str, Any], base: Path) -> dict[str, Any]:
@@ -320,8 +318,8 @@ def _with_overrides(values: Mapping[str, Any], overrides: Mapping[str, Any]) -> 
         if not isinstance(override, Mapping):
             merged[name] = override
             continue
-        if merged.get(name) is False and override:
-            raise UsageError(_switched_off(merged, name, f"{name}.{next(iter(override))}"))
+        if merged.get(name) is False:
+            raise UsageError(_switched_off(merged, name, ".".join([name, *override][:2])))
         stage = stage_of(name)
         merged[name] = merge(
             _section(merged, name), override, stages.stage(stage).config if stage else None, name

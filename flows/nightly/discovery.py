@@ -26,6 +26,7 @@ from cloze.core.stages import stage
 from cloze.core.stages.worker import LOGS
 
 STAGE = "pretrain"
+MAX_ATTEMPTS = 3  # nightly runs in which an evaluation may fail; then the checkpoint is given up
 _SKIPPED = {"newest": "not the newest of a training", "milestones": "no milestone"}
 
 
@@ -72,12 +73,21 @@ class CheckpointSelection:
         waiting: checkpoints left for the next run, because of the limit or because the champion,
             which they are compared with, was not evaluated.
         why_skipped: why the others are not evaluated.
+        given_up: checkpoints whose evaluation failed too often; they are not new.
     """
 
     new: tuple[CheckpointInfo, ...]
     selected: tuple[CheckpointInfo, ...]
     waiting: tuple[CheckpointInfo, ...]
     why_skipped: str = ""
+    given_up: tuple[CheckpointInfo, ...] = ()
+
+    @property
+    def why_given_up(self) -> str:
+        """Describe the given up checkpoints by the newest one."""
+        one = "".join(item.describe for item in self.given_up[-1:])
+        why = f"given up after {MAX_ATTEMPTS} failed evaluations, such as"
+        return f"{why} {one} (--since tries again)"
 
     @property
     def skipped(self) -> list[CheckpointInfo]:
@@ -182,9 +192,8 @@ def _made_from(inputs: Mapping[str, str]) -> dict[str, str]:
     if dataset is None:
         return {}
     corpus = (_read_job(dataset).get("inputs") or {}).get("corpus")
-    if corpus and artifact.is_artifact(corpus):
-        return {"dataset": dataset, "corpus": corpus}
-    return {"dataset": dataset}
+    more = {"corpus": corpus} if corpus and artifact.is_artifact(corpus) else {}
+    return {"dataset": dataset, **more}
 
 
 def choose(
@@ -194,6 +203,7 @@ def choose(
     checkpoints: Collection[str] = ("newest", "milestones"),
     limit: int = 8,
     since: float | None = None,
+    failures: Mapping[str, int] | None = None,
 ) -> CheckpointSelection:
     """Select the checkpoints that a nightly run evaluates.
 
@@ -202,10 +212,12 @@ def choose(
         seen: keys of the checkpoints that earlier runs saw.
         checkpoints: `newest` of each training, `milestones`, or `all`.
         limit: maximum number per run. The newest of each training come first, then the oldest.
-        since: take checkpoints written after this time (Unix seconds), seen or not.
+        since: take checkpoints written after this time (Unix seconds), seen or given up or not.
+        failures: number of failed evaluations by key.
     """
+    failed = {key for key, count in (failures or {}).items() if count >= MAX_ATTEMPTS} - {*seen}
     if since is None:
-        new = [item for item in existing if item.key not in seen]
+        new = [item for item in existing if item.key not in failed and item.key not in seen]
     else:
         new = [item for item in existing if item.written >= since]
     requested = [
@@ -222,6 +234,7 @@ def choose(
         selected=tuple(order[:limit]),
         waiting=tuple(order[limit:]),
         why_skipped=" and ".join(words for kind, words in _SKIPPED.items() if kind in checkpoints),
+        given_up=tuple(item for item in existing if item.key in failed and item not in new),
     )
 
 

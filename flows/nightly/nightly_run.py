@@ -33,8 +33,8 @@ from cloze.flows.run import retention
 from cloze.flows.run.session import RunParameters, RunSession, run_plain
 from cloze.flows.views import terminal
 
+PREVIEWED = "key", "run", "step", "path", "written", "milestone", "newest"
 PIN_ATTEMPTS = 3  # a training may prune a checkpoint before it is pinned
-MAX_ATTEMPTS = 3  # nightly runs in which an evaluation may fail; then the checkpoint is left out
 
 
 class NightlyRun:
@@ -61,12 +61,10 @@ class NightlyRun:
 
     def choose(self) -> CheckpointSelection:
         """Return the new checkpoints and the selection to evaluate."""
-        failures = self.journal.failures()
         existing = [
             item
             for item in discovery.find_checkpoints(self.runs)
-            if failures[item.key] < MAX_ATTEMPTS
-            and any(fnmatchcase(item.run, pattern) for pattern in self.settings.run_patterns)
+            if any(fnmatchcase(item.run, pattern) for pattern in self.settings.run_patterns)
         ]
         return discovery.choose(
             existing,
@@ -74,6 +72,7 @@ class NightlyRun:
             checkpoints=self.settings.checkpoints,
             limit=self.settings.limit,
             since=self.since,
+            failures=self.journal.failures(),
         )
 
     def __enter__(self) -> NightlyRun:
@@ -330,17 +329,13 @@ def preview(suite: Suite, since: str | None = None) -> dict[str, Any]:
     night.set_subjects(choice.selected)
     steps = night.session().steps if night.candidates else []
     return {
-        "new": [
-            {
-                "key": item.key, "run": item.run, "step": item.step, "path": item.path,
-                "written": item.written, "milestone": item.milestone, "newest": item.newest,
-            }
-            for item in choice.new
-        ],
+        "new": [{name: getattr(item, name) for name in PREVIEWED} for item in choice.new],
         "chosen": [item.key for item in choice.selected],
         "waiting": [item.key for item in choice.waiting],
         "passed": [item.key for item in choice.skipped],
         "why_passed": choice.why_skipped,
+        "given_up": [item.key for item in choice.given_up],
+        "why_given_up": choice.why_given_up,
         "limit": suite.settings.limit,
         "nodes": [
             {
@@ -355,11 +350,7 @@ def preview(suite: Suite, since: str | None = None) -> dict[str, Any]:
 
 def _journal_entry(checkpoint: CheckpointInfo, scores: Scores) -> dict[str, Any]:
     return {
-        "key": checkpoint.key,
-        "run": checkpoint.run,
-        "training": checkpoint.key.partition("/")[0][:12],
-        "step": checkpoint.step,
-        "written": checkpoint.written,
-        "scores": scores.as_json(),
-        "perplexity": scores.perplexity,
-    }
+        "key": checkpoint.key, "run": checkpoint.run, "step": checkpoint.step,
+        "training": checkpoint.key.partition("/")[0][:12], "written": checkpoint.written,
+        "scores": scores.as_json(), "perplexity": scores.perplexity,
+    }  # fmt: skip

@@ -64,16 +64,15 @@ class NightlyResult:
             "evaluated": self.evaluated,
             "waiting": [item.key for item in self.choice.waiting],
             "passed": len(self.choice.skipped),
+            "given_up": [item.key for item in self.choice.given_up],
             "gone": [item.key for item in self.pruned],
             "failed": {name: str(error) for name, error in self.errors.items()},
-            "candidate": self.candidate,
-            "promoted": self.is_promoted,
-            "why": self.why,
-            "message": self.message,
+            "candidate": self.candidate, "promoted": self.is_promoted,
+            "why": self.why, "message": self.message,
             "champion": asdict(self.champion) if self.champion else None,
             "warnings": self.warnings,
             "trend": self.trend,
-        }
+        }  # fmt: skip
 
     @property
     def why(self) -> str:
@@ -91,17 +90,17 @@ class NightlyResult:
 
     def describe_checkpoints(self, failed: int) -> str:
         """Count the checkpoints by outcome; `failed`: number of failed evaluations."""
-        if not self.choice.new:
-            return "No new checkpoints"
         counts = {
             f"skipped: {self.choice.why_skipped}": len(self.choice.skipped),
             "removed by their training before they could be read": len(self.pruned),
             "waiting for the next nightly run": len(self.choice.waiting),
             "failed": failed,
+            self.choice.why_given_up: len(self.choice.given_up),
         }
-        phrases = [f"{len(self.evaluated)} of {len(self.choice.new)} new checkpoints evaluated"]
+        done = f"{len(self.evaluated)} of {len(self.choice.new)} new checkpoints evaluated"
         return "; ".join(
-            phrases + [f"{number} {outcome}" for outcome, number in counts.items() if number]
+            [done if self.choice.new else "No new checkpoints"]
+            + [f"{number} {outcome}" for outcome, number in counts.items() if number]
         )
 
 

@@ -26,6 +26,7 @@ from cloze.model import checkpoint
 from cloze.model.train.distributed import World
 from cloze.model.train.monitor.watchdog import StepTimer
 from cloze.model.train.stage import STAGE
+from tests.checkout import import_path
 from tests.conftest import REPOSITORY
 from tests.faults.worker import FAULT
 from tests.model.datasets import lines, write_dataset
@@ -70,7 +71,7 @@ def train(
 ) -> None:
     """Two ranks, under `cloze.flows.launch.coordinator`, with that fault."""
     # not an installed Cloze
-    monkeypatch.setenv("PYTHONPATH", f"{REPOSITORY / 'src'}:{REPOSITORY}")
+    monkeypatch.setenv("PYTHONPATH", import_path(REPOSITORY))
     monkeypatch.setenv(FAULT, fault)
     stage = dataclasses.replace(STAGE, worker="tests.faults")
     values, how = (

@@ -17,6 +17,7 @@ import pytest
 from cloze.core.artifacts import artifact
 from cloze.model.checkpoint import load
 from tests import slurm_cluster
+from tests.checkout import import_path
 from tests.conftest import REPOSITORY
 from tests.model.datasets import lines, write_dataset
 from tests.model.train.ranks import STILL, TINY
@@ -64,7 +65,7 @@ def over_two_nodes(dataset: str, out: Path, steps: int, *more: str) -> list[str]
 
 def begin(words: list[str], cluster: slurm_cluster.Slurm) -> subprocess.Popen[str]:
     process = subprocess.Popen(
-        words, cwd=REPOSITORY, env={**cluster.environment, "PYTHONPATH": str(REPOSITORY)},
+        words, cwd=REPOSITORY, env={**cluster.environment, "PYTHONPATH": import_path(REPOSITORY)},
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
     STARTED.append(process)
@@ -190,7 +191,7 @@ def test_the_written_out_script_continues(cluster: slurm_cluster.Slurm, tmp_path
     words = command(write_dataset(tmp_path / "dataset"), out, 4000, "--checkpoint-every", "20")
     path = f"{shim.parent}:{os.environ['PATH']}"
     job = cluster.run(
-        "env", f"PATH={path}", f"PYTHONPATH={REPOSITORY / 'src'}:{REPOSITORY}", "sbatch",
+        "env", f"PATH={path}", f"PYTHONPATH={import_path(REPOSITORY)}", "sbatch",
         "--parsable", "--time=60", f"--output={tmp_path}/job.log",
         str(REPOSITORY / "infra" / "slurm" / "cloze.sbatch"), *words[words.index("pretrain") + 1 :],
     )  # fmt: skip

@@ -20,6 +20,7 @@ import psutil
 
 from cloze.core.processes import free_ports
 from tests import warm
+from tests.checkout import import_path
 from tests.conftest import REPOSITORY
 
 ENDED = ("COMPLETED", "FAILED", "CRASHED", "CANCELLED")
@@ -64,7 +65,7 @@ class Operations:
             "CLOZE_HOME": str(home),
             "CLOZE_RUNS_DIR": str(self.runs),
             "CLOZE_SLOTS_DIR": str(home / "slots"),
-            "PYTHONPATH": f"{REPOSITORY / 'src'}:{REPOSITORY}",  # not an installed Cloze
+            "PYTHONPATH": import_path(REPOSITORY),  # not an installed Cloze
             "PLANTED_TOKEN": PLANTED,
         }
         self._processes: list[subprocess.Popen[bytes]] = []

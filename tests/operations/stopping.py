@@ -33,6 +33,7 @@ from cloze.flows.tracking.mlflow_writer import MlflowWriter
 from cloze.flows.tracking.spool import DIRECTORY
 from cloze.flows.tracking.spool_sender import SpoolSender
 from cloze.flows.tracking.spool_state import connect
+from tests.checkout import import_path
 from tests.conftest import REPOSITORY
 
 MEASURED = REPOSITORY / "runs" / "stopping"
@@ -138,7 +139,7 @@ class Home:
         kept = {name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ}
         return {
             **kept,
-            "PYTHONPATH": f"{REPOSITORY / 'src'}:{REPOSITORY}", "TERM": "xterm",
+            "PYTHONPATH": import_path(REPOSITORY), "TERM": "xterm",
             "DO_NOT_TRACK": "1", "CLOZE_RUNS_DIR": str(self.runs),
             "CLOZE_SLOTS_DIR": str(self.directory / "slots"),
             "MLFLOW_TRACKING_URI": self.tracking, **self.more,

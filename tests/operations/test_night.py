@@ -22,6 +22,7 @@ from cloze.flows.nightly.journal import Journal
 from cloze.flows.run.session import RunParameters, RunSession, run_plain
 from cloze.flows.tracking.spool import Spool
 from tests import warm
+from tests.checkout import import_path
 from tests.conftest import REPOSITORY
 from tests.flows.test_cli import cloze
 from tests.model.datasets import write_dataset
@@ -236,7 +237,7 @@ def test_nights_beside_a_training_that_removes_its_checkpoints(
     with subprocess.Popen(
         command,
         cwd=place,
-        env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
+        env={**os.environ, "PYTHONPATH": import_path(REPOSITORY)},
         stderr=subprocess.DEVNULL,
     ) as training:
         try:

@@ -4,6 +4,7 @@ table in docs/how-to/incidents.md that Prefect and its worker have a part in.
 
 from __future__ import annotations
 
+import contextlib
 import re
 import signal
 import subprocess
@@ -17,6 +18,7 @@ import psutil
 import pytest
 
 from cloze.core.artifacts import artifact
+from cloze.flows.prefect import sweep
 from cloze.flows.run import status_file
 from tests.operations.conftest import Toys
 from tests.operations.servers import Operations, cloze, until
@@ -247,12 +249,18 @@ def test_a_suspended_run_is_not_taken_for_a_silent_one(operations: Operations, t
         time.sleep(5)
 
 
+def resume_workers(operations: Operations) -> None:
+    for process in psutil.process_iter():
+        if operations.is_worker(process):
+            process.resume()
+
+
 @pytest.fixture
 def worker(operations: Operations) -> Iterator[subprocess.Popen[bytes]]:
     """Cloze's worker instead of the others'; they take their turn again afterwards."""
-    others = [process for process in psutil.process_iter() if operations.is_worker(process)]
-    for process in others:
-        process.suspend()
+    for other in psutil.process_iter():
+        if operations.is_worker(other):
+            other.suspend()
     arguments = ["--pool", "cloze", "--type", "process", "--name", "ours"]
     process = subprocess.Popen(
         [sys.executable, "-m", "cloze.flows.prefect.worker", *arguments],
@@ -262,8 +270,7 @@ def worker(operations: Operations) -> Iterator[subprocess.Popen[bytes]]:
     yield process
     process.kill()
     process.wait()
-    for other in others:
-        other.resume()
+    resume_workers(operations)
 
 
 @pytest.mark.soak
@@ -307,18 +314,74 @@ def test_a_killed_worker_of_clozes_lets_its_trainings_save(
     assert saved(operations, toys) % 10 > 0
 
 
+@contextlib.contextmanager
+def only(operations: Operations, automation: bool) -> Iterator[None]:
+    """Meanwhile the automations of `cloze deploy` are switched on, or off."""
+    assert cloze(operations, "deploy").returncode == 0
+    found = [f"/automations/{each['id']}" for each in operations.call("/automations/filter", {})]
+    try:
+        for path in found:
+            operations.call(path, {"enabled": automation}, method="PATCH")
+        yield
+    finally:
+        for path in found:
+            operations.call(path, {"enabled": True}, method="PATCH")
+
+
 @pytest.mark.soak
-def test_prefects_own_worker_kills_its_flows(
+@pytest.mark.parametrize("who", ["the automation", "the sweep"])
+def test_prefects_own_worker_kills_its_flows_at_sigterm_and_tells_nobody(
+    operations: Operations,
+    toys: Toys,
+    worker: subprocess.Popen[bytes],
+    tracking: str,
+    who: str,
+) -> None:
+    """The flow run stays Running until its silence is noticed, or its missing process: by `cloze
+    ui` each minute, or by `cloze doctor --fix`.
+    """
+    with only(operations, automation=who == "the automation"):
+        flow_run = training(operations, toys)
+        until(lambda: saved(operations, toys) >= 20)
+        (inner,) = psutil.Process(worker.pid).children()
+        began = time.monotonic()
+        inner.terminate()
+        until(lambda: not operations.processes(), 90)
+        seconds = time.monotonic() - began
+        step = saved(operations, toys)
+        assert step % 10 == 0  # nothing was saved
+        assert operations.state(flow_run)["type"] == "RUNNING"
+        if who == "the sweep":
+            until(lambda: sweep.sweep(operations.runs, operations.api))
+        assert ("no heartbeat" in operations.end(flow_run)["message"]) == (who != "the sweep")
+    way = f"SIGTERM to `prefect worker start` itself, found by {who}"
+    resume_workers(operations)
+    toys.hold.unlink()
+    record = until(lambda: _settled(operations, toys))
+    state = mlflow(operations.runs, tracking, toys.run)
+    operations.retry(flow_run)
+    until(lambda: operations.state(flow_run)["type"] == "COMPLETED")
+    status = f"{record['state']}, {record['nodes']['train']['state']}"
+    again = f"Retry: from {resumed(operations, toys)}"
+    Row(way, seconds, "Running, then Crashed", status, state, f"step {step}", again).keep()
+    assert (status, state) == ("crashed, crashed", "KILLED")
+    assert resumed(operations, toys) == step
+
+
+@pytest.mark.soak
+def test_prefects_own_worker_that_is_killed_lets_its_trainings_save(
     operations: Operations, toys: Toys, worker: subprocess.Popen[bytes], tracking: str
 ) -> None:
+    """Without an automation: the flow itself notices."""
     flow_run = training(operations, toys)
     (inner,) = psutil.Process(worker.pid).children()
     began = time.monotonic()
-    inner.terminate()
+    inner.kill()
     until(lambda: not operations.processes(), 90)
     seconds = time.monotonic() - began
-    until(lambda: operations.state(flow_run)["type"] == "CRASHED")
-    told(operations, toys, tracking, "SIGTERM to `prefect worker start` itself", seconds)
+    assert "its worker is gone: training was stopped" in operations.state(flow_run)["message"]
+    told(operations, toys, tracking, "SIGKILL to `prefect worker start` itself", seconds)
+    assert saved(operations, toys) % 10 > 0
 
 
 def test_a_worker_without_runs_ends_at_once(

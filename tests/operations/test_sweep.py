@@ -23,6 +23,7 @@ from prefect.settings import PREFECT_API_URL, temporary_settings
 from cloze.flows.prefect.deploy import _of_pool, deployments
 from cloze.flows.prefect.sweep import PENDING_MINUTES, Owner, active_flow_runs, death
 from cloze.flows.run import server_addresses
+from tests.checkout import import_path
 from tests.conftest import REPOSITORY
 from tests.flows.ui.waiting import is_gone, number, until
 from tests.operations.api import request, state, trigger
@@ -39,7 +40,7 @@ flow.from_source(source={root!r}, entrypoint="tests/operations/sleeper.py:sleepe
 @pytest.mark.soak
 @pytest.mark.timeout(900)
 def test_a_killed_flow_and_worker_are_found_and_the_next_run_starts(tmp_path: Path) -> None:
-    with running_ui(tmp_path, PYTHONPATH=str(REPOSITORY)) as ui:
+    with running_ui(tmp_path, PYTHONPATH=import_path(REPOSITORY)) as ui:
         api = ui["api"]
         environment = {
             **os.environ,

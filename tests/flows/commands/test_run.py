@@ -17,6 +17,7 @@ import pytest
 from cloze.flows import cli
 from cloze.flows.graph import plan as planning
 from tests import warm
+from tests.checkout import import_path
 from tests.conftest import REPOSITORY
 from tests.flows import toy_run
 
@@ -112,7 +113,7 @@ def test_under_prefect_a_stages_error_is_raised_and_a_retry_forces_nothing_twice
     environment = {
         **os.environ,
         "PREFECT_HOME": str(tmp_path / "prefect"),
-        "PYTHONPATH": str(REPOSITORY),
+        "PYTHONPATH": import_path(REPOSITORY),
     }
     done = subprocess.run(
         [warm.python(), "-c", textwrap.dedent(SCRIPT)],

@@ -16,6 +16,8 @@ import pytest
 
 from cloze.core.errors import DataError, UsageError
 from cloze.flows.run import status_file
+from tests.checkout import import_path
+from tests.conftest import REPOSITORY
 
 PROGRAM = """
 import signal, sys
@@ -50,10 +52,12 @@ def running(
     Path("toy.yaml").write_text(
         f"{{name: toy, toy: {{act: {act}}}, run: {{grace_seconds: {grace}, oversubscribe: true}}}}"
     )
-    root = str(Path(__file__).resolve().parents[3])
     command = [sys.executable, "-c", PROGRAM, "run", "toy.yaml", "--no-prefect", *arguments]
     process = subprocess.Popen(
-        command, stderr=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": root}
+        command,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": import_path(REPOSITORY)},
     )
     try:
         deadline = time.monotonic() + 240

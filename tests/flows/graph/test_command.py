@@ -17,6 +17,7 @@ from cloze.flows import cli
 from cloze.flows.graph import command
 from cloze.flows.machine import slots
 from cloze.flows.run import status_file
+from tests.checkout import import_path
 from tests.conftest import REPOSITORY
 from tests.flows import toy_run
 from tests.flows.ui.waiting import until
@@ -44,7 +45,7 @@ def status(capsys: pytest.CaptureFixture[str], *arguments: str) -> list[dict[str
 def start(*arguments: str) -> subprocess.Popen[bytes]:
     """Start the command that makes `mine` in a process of its own."""
     call = [sys.executable, "-c", PROGRAM, "toy", "--out", "mine", *arguments]
-    return subprocess.Popen(call, env={**os.environ, "PYTHONPATH": str(REPOSITORY)})
+    return subprocess.Popen(call, env={**os.environ, "PYTHONPATH": import_path(REPOSITORY)})
 
 
 @pytest.fixture

@@ -118,3 +118,58 @@ def test_a_file_that_extends_itself_is_refused(tmp_path: Path) -> None:
         (tmp_path / f"{name}.yaml").write_text(f"extends: {other}.yaml\nname: {name}\n")
     with pytest.raises(UsageError, match=r"a\.yaml extends itself; name another file in extends"):
         configs.load(str(tmp_path / "a.yaml"))
+
+
+SIZED = (
+    "letters: {size: 4, told: {by: base}}\ncount: {}\n"
+    "sizes: {big: {letters: {size: 40, told: {by: big}}, count: false}, same: {}}\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("top", "settings", "letters"),
+    [
+        ("size: big\n", [], (40, "big")),
+        ("size: big\nletters: {size: 7}\n", [], (7, "big")),
+        ("letters: {size: 7}\n", ["size=big"], (7, "big")),
+        ("letters: {size: 7}\n", [], (7, "base")),
+        ("size: same\n", ["size=big"], (40, "big")),
+        ("size: big\nletters: {size: 7}\nsizes: {big: {letters: {size: 8}}}\n", [], (8, "big")),
+        ("size: mine\nletters: {told: {by: top}}\nsizes: {mine: {letters: {size: 8}}}\n", [], (8, "top")),
+        ("size: big\nletters: {size: 7}\n", ["letters.size=9"], (9, "big")),
+    ],
+)
+@pytest.mark.parametrize("between", ["", "name: between\n"])
+def test_what_a_file_says_counts_over_the_size_of_what_it_extends(
+    toy_config: str, tmp_path: Path, top: str, settings: list[str], letters: tuple[int, str],
+    between: str,
+) -> None:  # fmt: skip
+    (tmp_path / "base.yaml").write_text(SIZED)
+    below = "between" if between else "base"
+    (tmp_path / "between.yaml").write_text(f"extends: base.yaml\n{between}")
+    Path(toy_config).write_text(f"extends: {below}.yaml\n{top}")
+    made = load(toy_config, *settings).dump()["letters"]
+    assert (made["size"], made["told"]["by"]) == letters
+
+
+@pytest.mark.parametrize("section", ["{fault: x}", "{}"])
+def test_a_section_that_a_size_switches_off_is_refused_or_switched_on(
+    toy_config: str, tmp_path: Path, section: str
+) -> None:
+    (tmp_path / "base.yaml").write_text(SIZED)
+    Path(toy_config).write_text(f"extends: base.yaml\nsize: big\ncount: {section}\n")
+    with pytest.raises(UsageError, match=r"^count(\.fault)? is set, but count is switched off"):
+        load(toy_config)
+    Path(toy_config).write_text("extends: base.yaml\nsize: big\ncount: true\n")
+    assert "count" in load(toy_config).nodes
+
+
+def test_a_paper_s_corpus_beside_its_checkpoint_is_refused(tmp_path: Path) -> None:
+    """It was dropped without a word."""
+    path = tmp_path / "mine.yaml"
+    text = "extends: bert-table2\nsize: paper\n"
+    path.write_text(f"{text}corpus: {{sources: [{{kind: text, path: T}}]}}\n")
+    with pytest.raises(UsageError, match=r"^corpus.sources is set, .* from finetune.checkpoint"):
+        configs.read(str(path))
+    path.write_text("extends: bert-table5\npretrain: {steps: 7}\n")
+    assert configs.read(str(path))["pretrain"]["steps"] == 7

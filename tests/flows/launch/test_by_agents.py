@@ -21,6 +21,7 @@ from cloze.core.stages.execute import BuildResult, execute
 from cloze.core.stages.execution import Execution
 from cloze.core.stages.stage import NULL_REPORTER, Reporter
 from cloze.flows.launch import agent_launcher, cancel_requests, coordinator, host_setup, protocol
+from tests.checkout import import_path
 from tests.conftest import REPOSITORY
 from tests.flows.launch.test_local import Listener, living
 from tests.flows.toy import STAGE, ToyConfig
@@ -28,7 +29,7 @@ from tests.flows.toy import STAGE, ToyConfig
 
 @pytest.fixture(autouse=True)
 def _here(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PYTHONPATH", str(REPOSITORY))
+    monkeypatch.setenv("PYTHONPATH", import_path(REPOSITORY))
     monkeypatch.setitem(protocol.LAUNCHERS, "here", "tests.flows.launch.here:LAUNCHER")
 
 

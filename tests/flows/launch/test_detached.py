@@ -24,6 +24,7 @@ from cloze.flows.launch import coordinator, protocol
 from cloze.flows.launch.protocol import LaunchRequest, RankGroup
 from cloze.flows.launch.slurm import cli as slurm_cli
 from cloze.flows.launch.slurm import launcher as slurm_launcher
+from tests.checkout import import_path
 from tests.conftest import REPOSITORY
 from tests.flows.launch.test_kubernetes import IMAGE
 from tests.flows.launch.test_kubernetes import cluster as cluster
@@ -38,7 +39,7 @@ FINGERPRINT = STAGE.fingerprint(CONFIG, {})
 def queue(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Queue:
     found = Queue(tmp_path / "queue")
     monkeypatch.setenv("PATH", found.path)
-    monkeypatch.setenv("PYTHONPATH", str(REPOSITORY))
+    monkeypatch.setenv("PYTHONPATH", import_path(REPOSITORY))
     monkeypatch.setattr(slurm_cli, "POLL_SECONDS", (0.01, 0.1))
     return found
 

@@ -24,6 +24,7 @@ from cloze.core.stages.stage import Reporter
 from cloze.flows.launch import coordinator, protocol
 from cloze.flows.launch.kubernetes import manifest as kubernetes_manifest
 from cloze.flows.launch.protocol import LaunchSpec
+from tests.checkout import import_path
 from tests.conftest import REPOSITORY
 from tests.flows.launch import trainjob_schema
 from tests.flows.launch.test_slurm import Heard, meanwhile
@@ -228,7 +229,7 @@ def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     )
     (programs / "kubectl").chmod(0o755)
     monkeypatch.setenv("PATH", f"{programs}:{os.environ['PATH']}")
-    monkeypatch.setenv("PYTHONPATH", str(REPOSITORY), prepend=os.pathsep)
+    monkeypatch.setenv("PYTHONPATH", import_path(REPOSITORY), prepend=os.pathsep)
     monkeypatch.setenv("CLUSTER", str(place))
     monkeypatch.setattr("cloze.flows.launch.kubernetes.launcher.POLL_SECONDS", 0.5)
     return place

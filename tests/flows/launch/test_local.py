@@ -28,13 +28,14 @@ from cloze.core.stages.execution import Execution
 from cloze.core.stages.stage import NULL_REPORTER, Reporter
 from cloze.flows.launch import coordinator
 from cloze.flows.machine.retry_policy import RetryPolicy
+from tests.checkout import import_path
 from tests.conftest import REPOSITORY
 from tests.flows.toy import STAGE, ToyConfig
 
 
 @pytest.fixture(autouse=True)
 def _path(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PYTHONPATH", str(REPOSITORY))
+    monkeypatch.setenv("PYTHONPATH", import_path(REPOSITORY))
 
 
 def run(

@@ -18,6 +18,7 @@ from cloze.core.stages.execution import Execution
 from cloze.flows.launch import coordinator, protocol
 from cloze.flows.launch.slurm import cli as slurm_cli
 from cloze.flows.tracking import spool_state
+from tests.checkout import import_path
 from tests.conftest import REPOSITORY
 from tests.flows.launch.test_detached import submit
 from tests.flows.launch.test_kubernetes import IMAGE
@@ -31,7 +32,7 @@ GIVEN = "staple-of-the-pods"  # in an option, and in no variable
 
 @pytest.fixture(autouse=True)
 def _environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PYTHONPATH", str(REPOSITORY), prepend=os.pathsep)
+    monkeypatch.setenv("PYTHONPATH", import_path(REPOSITORY), prepend=os.pathsep)
     monkeypatch.setenv("HF_TOKEN", OURS)
     monkeypatch.setitem(protocol.LAUNCHERS, "here", "tests.flows.launch.here:LAUNCHER")
 

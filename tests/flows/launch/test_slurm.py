@@ -26,6 +26,7 @@ from cloze.flows.launch import coordinator, protocol
 from cloze.flows.launch.slurm import cli as slurm_cli
 from cloze.flows.launch.slurm import launcher as slurm
 from tests import slurm_cluster
+from tests.checkout import import_path
 from tests.conftest import REPOSITORY
 from tests.flows.toy import STAGE, ToyConfig
 
@@ -43,7 +44,7 @@ def cluster() -> Iterator[slurm_cluster.Slurm]:
 
 @pytest.fixture(autouse=True)
 def _environment(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PYTHONPATH", str(REPOSITORY))
+    monkeypatch.setenv("PYTHONPATH", import_path(REPOSITORY))
     if "cluster" in request.fixturenames:
         monkeypatch.setenv("SLURM_CONF", str(request.getfixturevalue("cluster").config))
 

@@ -33,6 +33,7 @@ from cloze.flows.launch import (
 from cloze.flows.launch.agent import Agent
 from cloze.flows.launch.hang_detection import HangDetector
 from cloze.flows.launch.protocol import GO, LaunchSpec
+from tests.checkout import import_path
 from tests.conftest import REPOSITORY
 from tests.flows.launch.test_by_agents import left, soon
 from tests.flows.launch.test_detached import submit
@@ -44,7 +45,7 @@ from tests.flows.toy import STAGE, ToyConfig
 
 @pytest.fixture(autouse=True)
 def _here(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PYTHONPATH", str(REPOSITORY), prepend=os.pathsep)
+    monkeypatch.setenv("PYTHONPATH", import_path(REPOSITORY), prepend=os.pathsep)
     monkeypatch.setitem(protocol.LAUNCHERS, "here", "tests.flows.launch.here:LAUNCHER")
 
 

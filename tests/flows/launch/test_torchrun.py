@@ -18,6 +18,7 @@ from cloze.core.errors import UsageError
 from cloze.core.stages.execution import Execution
 from cloze.flows.launch.host_setup import UNSHARED, check_foreign, foreign_rank
 from tests import warm
+from tests.checkout import import_path
 from tests.conftest import REPOSITORY
 from tests.flows.test_cli import cloze
 from tests.model.datasets import write_dataset
@@ -62,7 +63,7 @@ def torchrun(
     program = [warm.python(), "-c", warm.ENTRY, *arguments]
     return subprocess.Popen(
         [warm.python(), "-c", TORCHRUN, *own, *program],
-        env={**os.environ, "PYTHONPATH": str(REPOSITORY), **environment},
+        env={**os.environ, "PYTHONPATH": import_path(REPOSITORY), **environment},
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
 

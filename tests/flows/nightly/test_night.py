@@ -125,7 +125,19 @@ def test_what_fails_is_tried_again_three_nights_then_given_up(runs: Path) -> Non
         assert outcome.message == "0 of 1 new checkpoints evaluated; 1 failed"
         assert outcome.errors
         assert "the disk is full" in Path(str(outcome.trend)).read_text()
-    assert nightly_run(suite.load(), run=never).message == "No new checkpoints"
+    told = (
+        "No new checkpoints; 1 given up after 3 failed evaluations, such as demo step 20 (--since "
+        "tries again)"
+    )
+    assert nightly_run(suite.load(), run=never).message == told
+    shown = preview(suite.load())
+    assert (len(shown["given_up"]), shown["new"]) == (1, [])
+    assert f"{shown['why_given_up']}" in told
+
+    tried: list[str] = []
+    again = nightly_run(suite.load(), since="1970-01-01", run=lambda run: tried.append(run.config.name))
+    assert tried
+    assert "given up" not in again.message
 
 
 def test_a_failed_night_prints_one_json_object(
