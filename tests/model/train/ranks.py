@@ -159,7 +159,7 @@ def stand_still_when(holds: Callable[[], object]) -> None:
             time.sleep(900)
         return step(self, *arguments)
 
-    TorchEngine.step = waiting_step  # type: ignore[method-assign]
+    TorchEngine.step = waiting_step  # type: ignore[assignment, method-assign]
 
 
 def standing(prepare: str, place: Path) -> dict[str, str]:

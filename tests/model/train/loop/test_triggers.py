@@ -181,7 +181,7 @@ def test_a_checkpoint_is_due_by_time_unless_it_comes_by_steps(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     now, seconds = [50.0], triggers_module.SAVE_SECONDS
-    monkeypatch.setattr(triggers_module.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr("time.monotonic", lambda: now[0])
     by_time, by_steps = triggers_of(), triggers_of(checkpoint_every=3)
     told = []
     for after in (0.0, seconds - 1, seconds, seconds + 1, 2 * seconds - 1, 2 * seconds + 5):
