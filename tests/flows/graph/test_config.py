@@ -135,7 +135,11 @@ SIZED = (
         ("letters: {size: 7}\n", [], (7, "base")),
         ("size: same\n", ["size=big"], (40, "big")),
         ("size: big\nletters: {size: 7}\nsizes: {big: {letters: {size: 8}}}\n", [], (8, "big")),
-        ("size: mine\nletters: {told: {by: top}}\nsizes: {mine: {letters: {size: 8}}}\n", [], (8, "top")),
+        (
+            "size: mine\nletters: {told: {by: top}}\nsizes: {mine: {letters: {size: 8}}}\n",
+            [],
+            (8, "top"),
+        ),
         ("size: big\nletters: {size: 7}\n", ["letters.size=9"], (9, "big")),
     ],
 )

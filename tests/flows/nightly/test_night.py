@@ -135,7 +135,9 @@ def test_what_fails_is_tried_again_three_nights_then_given_up(runs: Path) -> Non
     assert f"{shown['why_given_up']}" in told
 
     tried: list[str] = []
-    again = nightly_run(suite.load(), since="1970-01-01", run=lambda run: tried.append(run.config.name))
+    again = nightly_run(
+        suite.load(), since="1970-01-01", run=lambda run: tried.append(run.config.name)
+    )
     assert tried
     assert "given up" not in again.message
 
