@@ -328,8 +328,12 @@ def only(operations: Operations, automation: bool) -> Iterator[None]:
             operations.call(path, {"enabled": True}, method="PATCH")
 
 
+def _sweep(operations: Operations) -> list[str]:
+    return sweep.sweep(operations.runs, operations.api)
+
+
 @pytest.mark.soak
-@pytest.mark.parametrize("who", ["the automation", "the sweep"])
+@pytest.mark.parametrize("who", ["automation", "sweep"])
 def test_prefects_own_worker_kills_its_flows_at_sigterm_and_tells_nobody(
     operations: Operations,
     toys: Toys,
@@ -340,7 +344,7 @@ def test_prefects_own_worker_kills_its_flows_at_sigterm_and_tells_nobody(
     """The flow run stays Running until its silence is noticed, or its missing process: by `cloze
     ui` each minute, or by `cloze doctor --fix`.
     """
-    with only(operations, automation=who == "the automation"):
+    with only(operations, automation=who == "automation"):
         flow_run = training(operations, toys)
         until(lambda: saved(operations, toys) >= 20)
         (inner,) = psutil.Process(worker.pid).children()
@@ -351,10 +355,10 @@ def test_prefects_own_worker_kills_its_flows_at_sigterm_and_tells_nobody(
         step = saved(operations, toys)
         assert step % 10 == 0  # nothing was saved
         assert operations.state(flow_run)["type"] == "RUNNING"
-        if who == "the sweep":
-            until(lambda: sweep.sweep(operations.runs, operations.api))
-        assert ("no heartbeat" in operations.end(flow_run)["message"]) == (who != "the sweep")
-    way = f"SIGTERM to `prefect worker start` itself, found by {who}"
+        if who == "sweep":
+            until(lambda: any("flow run" in told for told in _sweep(operations)))
+        assert ("no heartbeat" in operations.end(flow_run)["message"]) == (who == "automation")
+    way = f"SIGTERM to `prefect worker start` itself, found by the {who}"
     resume_workers(operations)
     toys.hold.unlink()
     record = until(lambda: _settled(operations, toys))
