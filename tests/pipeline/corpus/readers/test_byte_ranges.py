@@ -79,7 +79,7 @@ def test_the_byte_of_a_line_is_that_of_the_file(tmp_path: Path, mark: bytes, end
 
 
 @few
-@given(st.integers(1, 900), st.sampled_from(["\n", "\r\n"]), st.integers(0, 9))
+@given(st.integers(1, 900), st.sampled_from(["\n", "\r\n"]), st.integers(0, 7))
 def test_a_page_that_quotes_a_record_is_whole(
     tmp_path: Path, size: int, end: str, length: int
 ) -> None:
