@@ -95,12 +95,9 @@ class WriteDatasetShard:
                     counts.append(count_rows(block, masks, info.length))
                     yield to_batch(block, masks, info.copies, arrow_schema)
 
-        needed = [each for each in ranges if each.rows]
-        buckets = (
-            min((each.first for each in needed), default=0),
-            max((each.end for each in needed), default=0),
-        )
-        first, end = (bucket * len(self.borders) for bucket in buckets)
+        needed = [each for each in ranges if each.rows] or ranges[:1]
+        first = min(each.first for each in needed) * len(self.borders)
+        end = max(each.end for each in needed) * len(self.borders)
         with self.runs[unit["split"]].read(rows_schema, first, end) as runs:
             write_arrow(unit["path"], arrow_schema, batches(runs), compression)
         return sum_counts(counts)

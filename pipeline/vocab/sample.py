@@ -224,9 +224,8 @@ def choose(
             documents.add(rank[chosen], size[chosen])
     if not train.bytes:
         raise DataError(f"{where} has no text in the split {TRAIN}; give `cloze corpus` more text")
-    return train.boundary(TRAIN), heldout.boundary(HELDOUT) if heldout.bytes else few.boundary(
-        TRAIN
-    )
+    measured = heldout.boundary(HELDOUT) if heldout.bytes else few.boundary(TRAIN)
+    return train.boundary(TRAIN), measured
 
 
 def heldout_sample(corpus: CorpusShards) -> Sample:

@@ -57,7 +57,7 @@ def index(place: Path) -> tuple[Stage, dict[str, Any], dict[str, str]]:
 @pytest.mark.parametrize(
     ("case", "module", "steps"),
     [
-        (corpus, fan_out_module, ["read", "write", "dropped"]),
+        (corpus, fan_out_module, ["read", "sort", "shards"]),
         (vocab, sample, ["rank", "take"]),
         (dataset, dataset_build, ["rows", "shards"]),
         (index, index_build, ["index"]),

@@ -229,7 +229,7 @@ class JsonlReader(FileReader):
         converter = RecordConverter(file_slice, options, tally)
         begin = file_slice.span[0] if file_slice.span else None
         with contextlib.closing(open_source(file_slice.path, file_slice.span)) as source:
-            head, unpacked = peek(source if begin else as_utf8(source), HEAD_BYTES)
+            head, unpacked = peek(as_utf8(source) if begin is None else source, HEAD_BYTES)
             # the user may name a field of an article of Wikimedia Enterprise
             is_named = "text" in converter.mapped and head.lstrip()[:1] in (b"{", b"[")
             if not begin and not is_named and not has_expected_type(head, tally):

@@ -186,11 +186,10 @@ def _next_record(window: _Window, limit: int) -> WarcRecord | _BadRecord | None:
         fault = f"no WARC record begins at byte {offset:,}"
         return _BadRecord(offset, "no_record", fault, window.skip(0))
     fields, begin = head
-    length = fields.get("content-length", "")
-    if not (length.isascii() and length.isdecimal() and len(length) < 19):
+    size = _size(fields)
+    if size is None:
         fault = f"{place} states no number as its Content-Length"
         return _BadRecord(offset, "bad_record", fault, window.skip(1))
-    size = int(length)
     end, passed = begin + size, 0
     if size > limit:
         passed = window.skip(begin, end)
@@ -218,6 +217,11 @@ def _head(window: _Window) -> tuple[dict[str, str], int] | None:
         if len(window.data) >= LONGEST_HEAD or not window.fill():
             break  # without its length, the record is bad
     return read_fields(window.data, version.end())
+
+
+def _size(fields: Mapping[str, str]) -> int | None:
+    length = fields.get("content-length", "")
+    return int(length) if re.fullmatch(r"[0-9]{1,18}", length) else None
 
 
 def _ends_at(window: _Window, begin: int, end: int) -> bool:
@@ -257,23 +261,23 @@ def open_warc(path: str, span: tuple[int, int] | None = None) -> ByteSource:
     return Streams(storage.open_input(path), StreamFormat(make, form.magic))
 
 
-_MEMBER = re.compile(rb"WARC/\d")
-
-
 def _packed_record(data: bytes) -> int | None:
     """Return where a gzip member with a record begins, as crawlers pack each record by itself."""
     for match in FORMATS[".gz"].magic.finditer(data, 1):
         with contextlib.suppress(zlib.error):
             head = zlib.decompressobj(wbits=31).decompress(data[match.start() :][:MARGIN], 16)
-            if _MEMBER.match(head):
+            if head.startswith(b"WARC/"):
                 return match.start()
     return None
 
 
 def _plain_record(data: bytes) -> int | None:
-    """Return where a record begins after the blank lines that end another one."""
-    match = _BETWEEN.search(data)
-    return match and match.end()
+    """Return where a record begins, between two others: pages may quote records."""
+    for match in _BETWEEN.finditer(data):
+        fields, begin = read_fields(data, data.index(b"\n", match.end()) + 1)
+        if _BETWEEN.match(data, begin + (_size(fields) or 0)):
+            return match.end()
+    return None
 
 
 _BETWEEN = re.compile(rb"\r?\n\r?\n(?=" + _NEXT.pattern + rb")")

@@ -69,6 +69,26 @@ def test_records_without_an_id_are_named_by_their_byte(tmp_path: Path) -> None:
     assert first == others == [f"jsonl/a.jsonl/#@{n * (len(lines[0]) + 1)}" for n in range(9)]
 
 
+@pytest.mark.parametrize("mark", [b"", b"\xef\xbb\xbf"])
+@pytest.mark.parametrize("end", [b"\n", b"\r\n", b"\n \r\n"])
+def test_the_byte_of_a_line_is_that_of_the_file(tmp_path: Path, mark: bytes, end: bytes) -> None:
+    lines = [json.dumps({"text": f"The {n} of them."}).encode() for n in range(9)]
+    (path := tmp_path / "a.jsonl").write_bytes(content := mark + end.join(lines))
+    places = [int(d.id.partition("@")[2]) for d in read(records.reader, path, 120)[0]]
+    assert places == [0, *(content.index(line) for line in lines[1:])]
+
+
+@few
+@given(st.integers(1, 900), st.sampled_from(["\n", "\r\n"]), st.integers(0, 7))
+def test_a_page_that_quotes_a_record_is_whole(
+    tmp_path: Path, size: int, end: str, length: int
+) -> None:
+    head = ["", "", "WARC/1.0", "WARC-Type: response", f"Content-Length: {length}", "", "It ends."]
+    pages = [response(n, f"A {n}.{end.join(head)}", mime="text/plain") for n in range(12)]
+    (path := tmp_path / "a.warc").write_bytes(b"".join(pages))
+    assert read(warc.reader, path, size)[0] == read(warc.reader, path, WHOLE)[0]
+
+
 @pytest.mark.parametrize(
     ("name", "content"),
     [
