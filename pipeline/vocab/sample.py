@@ -254,10 +254,13 @@ class _FirstDocuments:
         return int(self._size.sum())
 
     def add(self, rank: U64, size: I64) -> None:
-        self._rank, self._size = np.append(self._rank, rank), np.append(self._size, size)
-        order = np.argsort(self._rank, kind="stable")
-        count = int(np.searchsorted(np.cumsum(self._size[order]), self._target)) + 1
-        self._rank, self._size = self._rank[order[:count]], self._size[order[:count]]
+        order = np.argsort(rank, kind="stable")  # what is kept is in order
+        places = np.searchsorted(self._rank, rank[order], side="right")
+        ranks, sizes = (
+            np.insert(self._rank, places, rank[order]), np.insert(self._size, places, size[order])
+        )  # fmt: skip
+        count = int(np.searchsorted(np.cumsum(sizes), self._target)) + 1
+        self._rank, self._size = ranks[:count], sizes[:count]
 
     def boundary(self, split: str) -> SampleBoundary:
         last, documents = int(self._rank[-1]), self._rank.size
