@@ -76,6 +76,7 @@ def test_it_needs_the_model_room_and_the_core_alone() -> None:
 
 
 @pytest.mark.timeout(900)
+@pytest.mark.soak
 def test_every_row_runs_on_a_cpu(tmp_path: Path) -> None:
     """But for the two that start what takes long here, DeepSpeed and torch's compiler: other tests
     run both on the CPU.

@@ -101,6 +101,7 @@ def test_all_data_files_of_the_packages_are_in_it(wheel: Path) -> None:
         assert copy.read_bytes() == (REPOSITORY / name).read_bytes()
 
 
+@pytest.mark.soak
 def test_presets_run_on_the_sample_data(wheel: Path, place: Path) -> None:
     planned = cloze(wheel, place, "plan", "demo", "--json")
     assert planned.returncode == 0, planned.stderr

@@ -138,7 +138,8 @@ def checkpoint_of(place: Path) -> tuple[dict[str, str], dict[str, Any]]:
     }, state
 
 
-@pytest.mark.parametrize("victim", ["tree", pytest.param("rank", marks=pytest.mark.soak)])
+@pytest.mark.parametrize("victim", ["tree", "rank"])
+@pytest.mark.soak
 def test_the_same_command_goes_on(
     victim: str,
     straight: Path,

@@ -19,7 +19,6 @@ from cloze.core.artifacts import artifact
 from cloze.flows.prefect.environment import PREFECT_YAML
 from tests.conftest import REPOSITORY
 from tests.operations.servers import Operations, cloze
-from tests.slices import few
 
 CHROMIUM = shutil.which("chromium")
 PATIENCE = 60_000.0  # milliseconds: the machine may have other work
@@ -214,7 +213,8 @@ def default_values(name: str) -> dict[str, Any]:
     return {**defaults, **entry["parameters"]}
 
 
-@pytest.mark.parametrize("name", few(CASES, "pretraining"))
+@pytest.mark.parametrize("name", CASES)
+@pytest.mark.soak
 def test_a_form_is_submitted_untouched_filled_in_and_refused_where_a_value_is_wrong(
     operations: Operations, browser: Page, name: str
 ) -> None:

@@ -76,6 +76,7 @@ def status(url: str, **headers: str) -> int:
         connection.close()
 
 
+@pytest.mark.soak
 def test_a_taken_port_is_one_sentence_before_anything_is_started(tmp_path: Path) -> None:
     with socket.socket() as stranger:
         stranger.bind(("127.0.0.1", 0))
@@ -207,6 +208,7 @@ def test_a_server_that_asks_for_a_login(up: Ui, tmp_path: Path) -> None:
     assert len(deployed.json["deployments"]) == 7
 
 
+@pytest.mark.soak
 def test_a_killed_server_is_started_again(up: Ui) -> None:
     os.kill(service(up.place, "mlflow")["pid"], signal.SIGKILL)
     until(lambda: is_up(up.place, "mlflow", 1), 120)

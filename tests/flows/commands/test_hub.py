@@ -131,6 +131,7 @@ def write_pretraining(path: Path, stage: str = "pretrain", **values: Any) -> str
     return str(path)
 
 
+@pytest.mark.soak
 def test_revisions_there_and_back(hub: Any, tmp_path: Path) -> None:
     training, export = write_pretraining(tmp_path / "pretrain"), tmp_path / "hf-model"
     done = cloze("export", training, "--revisions", "--out", export, "--json")

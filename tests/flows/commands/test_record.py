@@ -95,6 +95,7 @@ def exit_code(result: Result) -> int:
     return result.exception.exit_code
 
 
+@pytest.mark.soak
 def test_a_record_is_entered_and_verified(world: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     scored = functools.cache(record._loss)  # once: each is a process
     monkeypatch.setattr(record, "_loss", scored)

@@ -80,6 +80,7 @@ def test_every_family(family: str, tmp_path: Path) -> None:
     ("family", "kind"),
     few([pytest.param(*pair, id="-".join(pair)) for pair in TUNED], "bert-choice"),
 )
+@pytest.mark.soak
 def test_every_head(family: str, kind: str, tmp_path: Path) -> None:
     export(fine_tuned(network(family, kind), family, kind, tmp_path), tmp_path / "hub", int8=True)
     for name in ("model.onnx", "model_int8.onnx"):
@@ -105,6 +106,7 @@ def test_every_form(form: str, outputs: list[str], tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "problem", few([None, "multi_label_classification"], "multi_label_classification")
 )
+@pytest.mark.soak
 def test_onnxruntime_answers_texts_as_the_checkpoint_does(
     problem: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

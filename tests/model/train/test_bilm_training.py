@@ -43,6 +43,7 @@ def test_it_learns_and_goes_on_with_the_same_bits(dataset: str, tmp_path: Path) 
     [("zero3",), pytest.param(("torch", "zero1", "fsdp3"), marks=pytest.mark.soak)],
     ids="-".join,
 )
+@pytest.mark.soak
 def test_two_ranks_train_and_resume_as_one_process(
     dataset: str, tmp_path: Path, names: tuple[str, ...]
 ) -> None:

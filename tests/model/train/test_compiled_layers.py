@@ -132,6 +132,7 @@ def test_one_graph_for_each_kind_of_layer(
     )
 
 
+@pytest.mark.soak
 def test_rows_read_left_to_right_beside_whole_ones(
     rows: ShardedRows, monkeypatch: pytest.MonkeyPatch
 ) -> None:

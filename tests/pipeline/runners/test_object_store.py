@@ -44,6 +44,7 @@ def test_a_file_is_whole_or_not_there(store: Store) -> None:
     assert storage.sha256(path)[1] == 60 * len(BLOCK)
 
 
+@pytest.mark.soak
 def test_a_killed_upload_is_never_seen(store: Store) -> None:
     path = store.path("art", "big.bin")
     script = (

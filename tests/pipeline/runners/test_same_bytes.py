@@ -47,9 +47,8 @@ def test_another_directory_and_another_order_of_its_files(
 
 
 @pytest.mark.usefixtures("flink")
-@pytest.mark.parametrize(
-    "stages", [("corpus",), pytest.param(STAGES, marks=pytest.mark.soak)], ids=["corpus", "all"]
-)
+@pytest.mark.parametrize("stages", [("corpus",), STAGES], ids=["corpus", "all"])
+@pytest.mark.soak
 def test_embedded_flink(
     stages: tuple[str, ...], local_run: dict[str, str], shelf: Path, samples: Path, tmp_path: Path
 ) -> None:

@@ -33,6 +33,7 @@ def test_one_process_trains_to_the_same_bits(tmp_path: Path) -> None:
     ],
     ids="-".join,
 )
+@pytest.mark.soak
 def test_every_zero_stage_trains_alike(tmp_path: Path, stages: tuple[str, ...]) -> None:
     dataset = write_dataset(tmp_path / "data")
     settings = config(model=DEEPER, steps=3)

@@ -98,6 +98,7 @@ def test_every_stage_and_number_of_ranks_goes_on(tmp_path: Path) -> None:
     ],
     ids="-".join,
 )
+@pytest.mark.soak
 def test_gradients_take_half_the_bytes(tmp_path: Path, names: tuple[str, ...]) -> None:
     processes = start(["-m", "tests.model.train.wire", str(tmp_path), *names], 2, tmp_path / "log")
     codes = [process.wait(timeout=900) for process in processes]
