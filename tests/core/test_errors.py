@@ -181,7 +181,10 @@ def test_packages_are_looked_for_without_an_import() -> None:
 @pytest.mark.parametrize(
     ("error", "event"),
     [
-        (DataError("x is bad"), {"error": "x is bad", "exit_code": 3}),
+        (
+            DataError("x is bad"),
+            {"error": "x is bad", "exit_code": 3, "type": "DataError"},
+        ),
         (
             OSError(errno.ENOSPC, "No space left on device", "/a"),
             {

@@ -49,6 +49,16 @@ class TrainConfig(StageConfig):
     """Seconds that it saves when it is stopped."""
 
 
+def agreed(file: Path, rank: int, step: int) -> int:
+    """Return the step of rank 0, whose checkpoint counts; its own if rank 0 does not stop."""
+    if rank == 0:
+        storage.write_bytes(str(file), str(step).encode())
+    deadline = time.monotonic() + 30
+    while not file.exists() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    return int(file.read_text()) if file.exists() else step
+
+
 def train(config: TrainConfig, build: BuildContext) -> StageResult:
     """Count steps of a tenth of a second; rank 0 keeps the number."""
     rank, checkpoint = int(os.environ["RANK"]), Path(build.path) / "_checkpoint"
@@ -74,6 +84,7 @@ def train(config: TrainConfig, build: BuildContext) -> StageResult:
         if rank == 0 and (stop or step % config.every == 0):
             storage.write_bytes(str(checkpoint), str(step).encode())
         if stop:
+            step = agreed(Path(build.path) / f"_stopped-{first}", rank, step)
             raise StoppedError(f"training was stopped after step {step}, checkpoint saved")
     if rank == 0:
         storage.write_bytes(build.file("weights.txt"), str(step).encode())

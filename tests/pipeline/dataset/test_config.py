@@ -87,12 +87,10 @@ def test_no_default_is_warned_of(recipe, length):
 
 
 def test_shards_of_an_earlier_attempt_need_no_more_space(tmp_path, monkeypatch):
-    (tmp_path / "parts").mkdir()
-    (tmp_path / "parts" / "0.arrow").write_bytes(bytes(2_000))
     config, done = DatasetConfig(), tmp_path / "train-0.arrow"
     needed = sum(shard_bytes(config, 1_000, 2))
     monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=0.6 * needed))
-    given = (str(tmp_path), [str(done), str(tmp_path / "train-1.arrow")], str(tmp_path / "parts"))
+    given = (str(tmp_path), [str(done), str(tmp_path / "train-1.arrow")], 2_000)
     with pytest.raises(ClozeError, match="free some space"):
         check_disk_space(*given, config, 2)
     done.write_bytes(bytes(int(needed / 2)))
