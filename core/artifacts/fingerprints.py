@@ -168,16 +168,18 @@ def file_hashes(paths: Iterable[str]) -> dict[str, str]:
             if previous is not None and previous.stamp == stamp:
                 hashes[path] = previous.fingerprint
             else:
-                row = cache.execute(
-                    "SELECT size, mtime, sha256 FROM hashes WHERE path = ?", (absolute,)
-                ).fetchone()
-                if row and row[:2] == stamp:
-                    hashes[path] = row[2]
-                else:
-                    hashes[path] = storage.sha256(path)[0]
+                remembered = _remembered(cache, absolute, stamp)
+                hashes[path] = remembered or storage.sha256(path)[0]
+                if remembered is None:
                     writer.add((absolute, *stamp, hashes[path]))
             seen[path] = Seen(stamp, hashes[path])
     return hashes
+
+
+def _remembered(cache: sqlite3.Connection, path: str, stamp: tuple[int, int] | None) -> str | None:
+    """Return the sha256 of a file whose size and time are as in the cache."""
+    row = cache.execute("SELECT size, mtime, sha256 FROM hashes WHERE path = ?", (path,)).fetchone()
+    return str(row[2]) if row and row[:2] == stamp else None
 
 
 class _Writer:
@@ -226,18 +228,16 @@ def file_fingerprints(paths: Iterable[str]) -> dict[str, str]:
 
 def _untagged(paths: list[str]) -> dict[str, str]:
     """Return the sha256 of each file of stores that give no tag."""
+    if not paths:  # nearly always: stores give tags
+        return {}
     with (
         _open_cache() as cache,
         _Writer(cache) as writer,
         ThreadPoolExecutor(STORE_THREADS) as pool,
     ):
         stamps = dict(zip(paths, pool.map(_stamp, paths), strict=True))
-        rows = (
-            cache.execute("SELECT path, size, mtime, sha256 FROM hashes").fetchall()
-            if paths
-            else ()
-        )
-        known = {path: sha256 for path, *stamp, sha256 in rows if stamps.get(path) == tuple(stamp)}
+        found = {path: _remembered(cache, path, stamps[path]) for path in paths}
+        known = {path: sha256 for path, sha256 in found.items() if sha256 is not None}
         unread = [path for path in paths if path not in known]
         for path, (sha256, _) in zip(unread, pool.map(storage.sha256, unread), strict=True):
             known[path] = sha256

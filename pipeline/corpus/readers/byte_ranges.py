@@ -1,6 +1,6 @@
 """Division of large files between lines or records: borders are near even distances.
 
-It is looked for in the file's bytes alone, so it is the same wherever the file is read.
+They are looked for in the file's bytes alone, so they are the same wherever it is read.
 """
 
 from __future__ import annotations
