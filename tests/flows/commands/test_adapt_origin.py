@@ -1,4 +1,4 @@
-"""What `cloze adapt` starts from: a Hugging Face directory is imported first, a checkpoint is not."""
+"""What `cloze adapt` starts from where no plan is made: a checkpoint, also one that looks like both."""
 
 from __future__ import annotations
 
@@ -37,15 +37,6 @@ def directory(path: Path, *files: str) -> Path:
     return path
 
 
-def test_a_hugging_face_directory_is_imported_first(tmp_path: Path, checked: list[str]) -> None:
-    origin = directory(tmp_path / "hub", "config.json")
-    found = settings(origin)
-    assert found["import.directory"] == str(origin)
-    assert [found[reader] for reader in READERS] == ["import"] * 3
-    assert found["vocab.import_path"] == str(origin)
-    assert checked == []
-
-
 @pytest.mark.parametrize("files", [("checkpoint.json",), ("checkpoint.json", "config.json"), ()])
 def test_a_checkpoint_is_read_where_it_is(
     tmp_path: Path, checked: list[str], files: tuple[str, ...]
@@ -55,15 +46,3 @@ def test_a_checkpoint_is_read_where_it_is(
     assert "import.directory" not in found
     assert [found[reader] for reader in READERS] == [str(origin)] * 3
     assert checked == [str(origin)]
-
-
-@pytest.mark.parametrize(("file", "start"), [("config.json", "import"), ("checkpoint.json", None)])
-def test_a_detour_starts_there_and_the_training_from_the_detour(
-    tmp_path: Path, checked: list[str], file: str, start: str | None
-) -> None:
-    origin = directory(tmp_path / "x", file)
-    found = settings(origin, detour=7)
-    assert found["pretrain@detour.checkpoint"] == (start or str(origin))
-    assert found["pretrain.checkpoint"] == "pretrain@detour"
-    assert found["pretrain@detour.steps"] == 7
-    assert len(checked) == (start is None)

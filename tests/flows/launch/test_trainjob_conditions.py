@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -34,20 +33,6 @@ def conditions(*pairs: tuple[str, str]) -> dict[str, Any]:
         "spec": {},
         "status": {"conditions": [{"type": kind, "status": status} for kind, status in pairs]},
     }
-
-
-@pytest.mark.parametrize("status", STATUSES)
-@pytest.mark.parametrize("kind", ["Complete", "Failed", "Suspended"])
-def test_a_train_job_has_ended_once_its_end_is_true(
-    kind: str, status: str, answers: dict[str, Any], tmp_path: Path
-) -> None:
-    """Else a second training would start in the directory of the first."""
-    directory = tmp_path / "_logs" / launcher.DIRECTORY
-    directory.mkdir(parents=True)
-    (directory / "1.json").write_text(json.dumps({"metadata": {"name": "j", "namespace": "n"}}))
-    answers["job"] = conditions(("Created", "True"), (kind, status))
-    has_ended = status == "True" and kind != "Suspended"
-    assert launcher.living(str(tmp_path)) == (None if has_ended else ("j", "n"))
 
 
 def group() -> Any:

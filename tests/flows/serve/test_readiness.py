@@ -12,13 +12,9 @@ from cloze.flows.serve.application import application
 from cloze.flows.serve.metrics import ServingMetrics
 
 
-def client(**models: bool) -> TestClient:
-    stubs: Any = {
-        name: SimpleNamespace(is_ready=ready, queued=3, info={}, version="v")
-        for name, ready in models.items()
-    }
+def client(models: Any) -> TestClient:
     app = application(
-        stubs, ServingMetrics(), port=8123, max_items=1, max_characters=9, max_body=99,
+        models, ServingMetrics(), port=8123, max_items=1, max_characters=9, max_body=99,
         body_seconds=60.0,
     )  # fmt: skip
     return TestClient(cast(Any, app), base_url="http://127.0.0.1:8123")
@@ -27,7 +23,12 @@ def client(**models: bool) -> TestClient:
 @pytest.mark.parametrize("states", [(True, False), (False, True), (True, True), (False, False)])
 def test_a_model_without_a_worker_is_told_everywhere(states: tuple[bool, bool]) -> None:
     models = dict(zip(("a", "b"), states, strict=True))
-    asked = client(**models)
+    asked = client(
+        {
+            name: SimpleNamespace(is_ready=ready, queued=0, info={}, version="v")
+            for name, ready in models.items()
+        }
+    )
     ready = asked.get("/ready")
     assert (ready.status_code, ready.json()) == (200 if all(states) else 503, models)
     lines = asked.get("/metrics").text.splitlines()
@@ -36,3 +37,15 @@ def test_a_model_without_a_worker_is_told_everywhere(states: tuple[bool, bool]) 
     ]
     assert {each["name"]: each["ready"] for each in asked.get("/models").json()} == models
     assert asked.get("/health").status_code == 200  # the server's own
+
+
+def test_a_model_that_is_ready_again_is_told_at_once() -> None:
+    models: Any = {"m": SimpleNamespace(is_ready=False, queued=3, info={}, version="v")}
+    asked = client(models)
+    assert asked.get("/ready").status_code == 503
+    assert 'cloze_serve_queue_items{model="m"} 3.0\n' in asked.get("/metrics").text
+    models["m"].is_ready, models["m"].queued = True, 0
+    assert asked.get("/ready").status_code == 200
+    said = asked.get("/metrics").text
+    assert 'cloze_serve_ready{model="m"} 1.0\n' in said
+    assert 'cloze_serve_queue_items{model="m"} 0.0\n' in said

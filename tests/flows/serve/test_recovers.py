@@ -7,14 +7,12 @@ import errno
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from cloze.core.errors import ClozeError, DataError
 from cloze.flows.serve import served_model
-from cloze.flows.serve.application import application
 from cloze.flows.serve.metrics import ServingMetrics
 from cloze.flows.serve.served_model import Limits, ServedModel
 from cloze.flows.serve.worker_process import WorkerProcess
@@ -44,33 +42,6 @@ class Worker:
 
     async def answer(self, requests: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
         return [{"ok": True} for _ in requests]
-
-
-def test_what_is_ready_is_told_of_each_model() -> None:
-    """Of one whose worker is down beside one that answers: /metrics, /ready, /models agree."""
-    from starlette.testclient import TestClient
-
-    models: Any = {
-        name: SimpleNamespace(is_ready=is_ready, queued=queued, version="1", info={"verb": "v"})
-        for name, is_ready, queued in (("up", True, 0), ("down", False, 3))
-    }
-    app = application(
-        models, ServingMetrics(), port=80, allowed=["testserver"], max_items=1, max_characters=1,
-        max_body=9, body_seconds=9,
-    )  # fmt: skip
-    client = TestClient(app)
-    metrics = client.get("/metrics").text
-    for name, ready, queued in (("up", "1.0", "0.0"), ("down", "0.0", "3.0")):
-        assert f'cloze_serve_ready{{model="{name}"}} {ready}\n' in metrics
-        assert f'cloze_serve_queue_items{{model="{name}"}} {queued}\n' in metrics
-    ready = client.get("/ready")
-    assert (ready.status_code, ready.json()) == (503, {"up": True, "down": False})
-    assert [(row["name"], row["ready"]) for row in client.get("/models").json()] == [
-        ("up", True), ("down", False)
-    ]  # fmt: skip
-    models["down"].is_ready = True
-    assert client.get("/ready").status_code == 200
-    assert 'cloze_serve_ready{model="down"} 1.0' in client.get("/metrics").text
 
 
 @pytest.mark.parametrize("error", TROUBLE, ids=lambda error: type(error).__name__ + str(error)[:12])

@@ -6,8 +6,6 @@ from collections import Counter
 from pathlib import Path
 from typing import Any, cast
 
-import pytest
-
 from cloze.flows.tracking.run_logger import close_spool
 from cloze.flows.tracking.spool import Spool
 
@@ -28,21 +26,6 @@ class Closed:
 
 def said(path: Path, **refused: int) -> list[str]:
     return close_spool(cast(Spool, cast(Any, Closed(path, refused))))
-
-
-@pytest.mark.parametrize(
-    ("refused", "number"), [({"too long": 1}, 1), ({"too long": 2, "a name": 1}, 3)]
-)
-def test_one_refused_record_is_told_as_many_are(
-    tmp_path: Path, refused: dict[str, int], number: int
-) -> None:
-    assert said(tmp_path / "gone", **refused) == [
-        f"MLflow rejected {number} records (the first: too long); `cloze doctor` lists them"
-    ]
-
-
-def test_where_all_has_arrived_nothing_is_said(tmp_path: Path) -> None:
-    assert said(tmp_path / "gone") == []
 
 
 def test_what_waits_and_what_was_refused_are_two_sentences(tmp_path: Path) -> None:
