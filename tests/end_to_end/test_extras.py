@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 
-from tests import warm
+from tests import warm, warm_forks
 from tests.conftest import REPOSITORY
 from tests.end_to_end import hiding
 from tests.slices import few
@@ -63,7 +63,7 @@ def run(request: pytest.FixtureRequest, tmp_path: Path) -> Run:
             "CLOZE_RUNS_DIR": str(tmp_path / "runs"),
         }
         if is_fork:
-            environment[warm.PREPARE] = "tests.end_to_end.hiding:hide"
+            environment[warm_forks.PREPARE] = "tests.end_to_end.hiding:hide"
         command = [warm.python() if is_fork else sys.executable, "-m", "cloze", *words]
         return subprocess.run(
             command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=280

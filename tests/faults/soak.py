@@ -26,7 +26,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from cloze.core.artifacts import artifact, checkpoints
-from tests import warm
+from tests import warm, warm_forks
 from tests.conftest import REPOSITORY
 from tests.faults.marks import MARK
 from tests.faults.tally import Tally
@@ -102,7 +102,7 @@ class Trainings:
                 SAVES,
             ),
             *("--log-every", 1, "--out", out),
-            **{MARK: str(self._mark), warm.PREPARE: "tests.faults.marks:marked"},
+            **{MARK: str(self._mark), warm_forks.PREPARE: "tests.faults.marks:marked"},
         )
 
     def _made(self, out: Path) -> tuple[object, ...]:

@@ -25,7 +25,7 @@ from cloze.core.stages.stage import BuildContext, Reporter, StageResult
 from cloze.core.stages.worker import Job
 from cloze.model.train.config import PretrainConfig
 from cloze.model.train.engines.torch import TorchEngine
-from tests import warm
+from tests import warm, warm_forks
 
 if TYPE_CHECKING:
     import pytest
@@ -166,7 +166,7 @@ def standing(prepare: str, place: Path) -> dict[str, str]:
     """What a process has in its environment that calls `module:function` first, which tells in
     `place` when it stands still.
     """
-    return {warm.PREPARE: prepare, STANDS: str(place / "stands")}
+    return {warm_forks.PREPARE: prepare, STANDS: str(place / "stands")}
 
 
 def kill_standing(processes: Sequence[subprocess.Popen[bytes]], place: Path) -> None:

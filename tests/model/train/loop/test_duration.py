@@ -24,7 +24,7 @@ from cloze.model.train.spec.schedules import (
     TimeBudget,
     TokenDuration,
 )
-from tests import warm
+from tests import warm_forks
 from tests.model.datasets import lines, write_dataset
 from tests.model.train.ranks import (
     STANDS,
@@ -198,7 +198,7 @@ def test_a_budget_that_was_killed_repeats_its_steps(dataset: str, tmp_path: Path
     processes, log = worker(work, 2, **standing(f"{__name__}:until_fixed", tmp_path))
     kill_standing(processes, tmp_path)
     before, last = lines(metrics), _fixed(tmp_path / "run")
-    processes, log = worker(work, 2, **{warm.PREPARE: f"{__name__}:steady_clock"})
+    processes, log = worker(work, 2, **{warm_forks.PREPARE: f"{__name__}:steady_clock"})
     assert [process.wait(120) for process in processes] == [0, 0], log.read_text()
     after = lines(metrics)
     assert "resuming from" in log.read_text()
