@@ -30,10 +30,10 @@ from cloze.pipeline.corpus.readers.streams import (
     ByteSource,
     CorruptStreamError,
     as_utf8,
-    detect_unicode,
     open_source,
     peek,
 )
+from cloze.pipeline.corpus.readers.unicode_forms import detect_unicode
 
 _CHUNK = 1 << 20
 

@@ -35,11 +35,11 @@ from cloze.pipeline.corpus.readers.streams import (
     ByteSource,
     CorruptStreamError,
     as_utf8,
-    detect_unicode,
     is_packed,
     open_source,
     peek,
 )
+from cloze.pipeline.corpus.readers.unicode_forms import detect_unicode
 
 FIELDS = ("text", "id", "title", "url", "licence")
 _USUAL = {"licence": "license"}  # usual name in data sets
