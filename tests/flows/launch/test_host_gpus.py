@@ -9,6 +9,7 @@ import os
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -131,3 +132,26 @@ def test_a_scheduler_that_gives_gpus_out_is_asked_alone() -> None:
         KubernetesStarter.allocates_gpus,
         SshStarter.allocates_gpus,
     ) == (True, True, False)
+
+
+@pytest.mark.parametrize("grace", [0.0, 45.0])
+def test_who_trains_there_may_take_its_grace_to_save(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, grace: float
+) -> None:
+    """A launch waits for GPUs as long as the one before it has leave to save, and a minute."""
+    now = 1000.0
+    gave_up: list[float] = []
+
+    def acquire(*arguments: Any) -> Any:
+        nonlocal now
+        stops = arguments[4]
+        while not stops():
+            now += 1.0
+        gave_up.append(now)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(agent, "time", SimpleNamespace(monotonic=lambda: now))
+    monkeypatch.setattr(slots, "acquire", acquire)
+    with pytest.raises(ClozeError, match="too few free GPUs"):
+        agent_of(tmp_path / "a", grace_seconds=grace).acquire_gpus()
+    assert gave_up == [1000.0 + agent.BUSY_SECONDS + grace + 1.0]

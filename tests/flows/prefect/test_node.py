@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import logging
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from cloze.flows.prefect.node import TaskRunReporter, log_warnings, node_of
+from cloze.flows.prefect.node import TaskRunReporter, log_warnings, node_of, node_page
 from cloze.flows.prefect.publishing import ArtifactPublisher
 from cloze.flows.run.session import RunParameters, RunSession
 
@@ -76,3 +77,33 @@ def test_a_stage_s_warnings_are_warnings_and_no_part_of_the_state(
         assert log_warnings(text, log) == "497 rows, 2 shards"
     assert caplog.messages == warnings
     assert {record.levelno for record in caplog.records} <= {logging.WARNING}
+
+
+def test_a_node_s_page_lists_its_links_and_its_figures(
+    toy_config: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Word for word; what is absent is left out, text of a document is no markup."""
+    monkeypatch.chdir(tmp_path)
+    session = RunSession(RunParameters(config=toy_config))
+    manifest = SimpleNamespace(
+        summary={"report": "report.html", "loss": 2.5, "text": "a|<b>", "none": None, "empty": ""},
+        seconds=61.0,
+        rows=1234,
+        counters={"documents": 5678},
+    )
+    result: Any = SimpleNamespace(manifest=manifest, artifact="a")
+    head, _, table = node_page(session, session.steps[0], result, None).partition("\n\n")
+    assert [line.split(":")[0] for line in head.splitlines()] == [
+        "- artifact", "- MLflow", "- report",
+    ]  # fmt: skip
+    assert head.splitlines()[0] == f"- artifact: `{tmp_path / 'a'}`"
+    assert head.splitlines()[2].startswith(f"- report: `{tmp_path / 'a' / 'report.html'}`, in MLfl")
+    assert table.splitlines() == [
+        "| metric | value |", "| --- | --- |", "| built in | 1 min 01 s |", "| rows | 1,234 |",
+        "| report | report.html |", "| loss | 2.5 |", r"| text | a\|&lt;b&gt; |",
+        "| count documents | 5,678 |",
+    ]  # fmt: skip
+    manifest.rows, manifest.summary, manifest.counters = 0, {}, {}
+    assert node_page(session, session.steps[0], result, None).splitlines() == [
+        *head.splitlines()[:2], "", "| metric | value |", "| --- | --- |", "| built in | 1 min 01 s |",
+    ]  # fmt: skip

@@ -156,3 +156,11 @@ def test_a_run_says_it_and_a_resumed_one_does_not_say_it_again(
     assert "with a pair task a batch of 8 is small" in first.said("warning")
     again = here(settings, dataset, tmp_path / "run")
     assert "the loss" not in again.said("warning")
+
+
+@pytest.mark.parametrize("every", [1, 10, 11, 50])
+def test_flat_is_what_has_not_fallen_for_thirty_lines_and_three_hundred_steps(every: int) -> None:
+    """Two windows of thirty lines are compared; short runs log every other step."""
+    lines = [3.4, 3.5] * 40
+    told = [bool(said(lines[:count], every)) for count in range(len(lines))]
+    assert told.index(True) == 60 if 29 * every >= 300 else True not in told
