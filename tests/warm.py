@@ -37,6 +37,7 @@ from tests.warm_forks import OURS
 REPOSITORY = Path(__file__).resolve().parent.parent
 ENTRY = "from cloze.flows.cli import entry; entry()"
 STARTED = (*OURS, "pytest", "prefect", "uvicorn")  # with `-m`
+SHARED = "CLOZE_TEST_NURSERY"
 FORWARDED = ("SIGTERM", "SIGINT", "SIGHUP", "SIGUSR1", "SIGUSR2")
 CLIENT = r"""#!{python} -IS
 import os, sys
@@ -132,9 +133,25 @@ def kill(process: subprocess.Popen[Any]) -> None:
 
 
 class Nursery:
-    """The process of which the others are forks, seen from the tests."""
+    """The process of which the others are forks, seen from the tests.
+
+    One that a process above has started serves all tests below it, if `SHARED` names it.
+    """
 
     def __init__(self) -> None:
+        if shared := os.environ.get(SHARED):
+            pid, directory = shared.split(":", 1)
+            self._directory, self._pid = Path(directory), int(pid)
+            self.python = str(self._directory / "python")
+        else:
+            self._start()
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """What makes the tests of a process share this nursery."""
+        return {SHARED: f"{self._pid}:{self._directory}"}
+
+    def _start(self) -> None:
         directory = tempfile.TemporaryDirectory(prefix="cloze-warm-")
         atexit.register(directory.cleanup)
         self._directory = path = Path(directory.name)
@@ -180,6 +197,7 @@ class Nursery:
                 pass_fds=[telling, leash],
                 start_new_session=True,
             )
+        self._pid = self._process.pid
         os.close(telling)
         os.close(leash)
         atexit.register(self._end)
@@ -188,7 +206,7 @@ class Nursery:
 
     def forks(self) -> list[int]:
         """The processes that live, the oldest first."""
-        found = psutil.Process(self._process.pid).children()
+        found = psutil.Process(self._pid).children()
         return [child.pid for child in sorted(found, key=psutil.Process.create_time)]
 
     def fork(self, pid: int) -> int | None:

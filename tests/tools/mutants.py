@@ -27,30 +27,32 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from queue import SimpleQueue
 
 import psutil
 
+from tests import warm
 from tests.tools import reach
 from tests.tools.edits import Edit, edits_of, is_valid
 from tests.tools.import_graph import ImportGraph
 from tests.tools.source_file import PRODUCT
 
 SEED = 57
-LIMIT = 120.0  # CPU seconds of tests for a line
+LIMIT = 60.0  # CPU seconds of tests for a line; most that are killed are so within twenty
 CHUNK = 12.0  # expected seconds of test files that run in one process of pytest
 STANDSTILL = 150.0  # seconds without progress, after which a test hangs
 STEP = 4.0
-START = 3.0  # seconds until pytest has imported what a file needs
+START = 1.0  # seconds until pytest has imported what a file needs
 RESULTS = reach.REPOSITORY / "build" / "mutants.json"
 # Packages whose kills are told apart, then the others by their folder.
 STRICT = ("pipeline/dataset", "model/train", "flows/run")
-_FAILED = re.compile(r"^(?:FAILED|ERROR) (\S+\.py\S*)", re.MULTILINE)
-_PASSED = re.compile(r"^PASSED (\S+\.py\S*)", re.MULTILINE)
+# A parameter in brackets may hold blanks.
+_FAILED = re.compile(r"^(?:FAILED|ERROR) (\S+\.py(?:::.*?)?)(?: - .*)?$", re.MULTILINE)
+_PASSED = re.compile(r"^PASSED (\S+\.py::.*)$", re.MULTILINE)
 
 
 @dataclass
@@ -88,19 +90,22 @@ class Copy:
             (root / "src" / "cloze" / name).symlink_to(Path("..", "..", name))
         (root / "tmp").mkdir()
 
-    def pytest(self, tests: Sequence[str], limit: float) -> Run:
-        """Run tests until one fails, with at most so many CPU seconds."""
+    def pytest(self, tests: Sequence[str], limit: float, without: Iterable[str] = ()) -> Run:
+        """Run tests but those `without` until one fails, with at most so many CPU seconds."""
+        nursery = warm.nursery()
         environment = {
             **os.environ,
+            **nursery.environment,
             "PYTHONPATH": os.pathsep.join([str(self.root / "src"), str(self.root)]),
             "PYTEST_DEBUG_TEMPROOT": str(self.root / "tmp"),
         }
         command = [
-            sys.executable, "-m", "pytest", "-x", "-m", "not soak", "-p", "no:cacheprovider",
-            "--tb=line", "-rfEp", *tests,
+            nursery.python, "-m", "pytest", "-x", "-m", "not soak", "-W",
+            "ignore::pytest.PytestAssertRewriteWarning", "-p", "no:cacheprovider",
+            "--tb=line", "-rfEp", *(f"--deselect={test}" for test in without), *tests,
         ]  # fmt: skip
         with tempfile.TemporaryFile("w+") as output:
-            process = psutil.Popen(
+            process = subprocess.Popen(
                 command, cwd=self.root, env=environment, stdout=output, stderr=subprocess.STDOUT
             )
             hung, seconds = _watch(process, limit)
@@ -145,20 +150,30 @@ class Laboratory:
     def _run(self, mutant: Mutant, copy: Copy) -> None:
         ran, files = 0, self.nearest(mutant)
         for chunk in _chunks(files, self.seconds, self.limit):
-            left = self.limit * 1.5 - mutant.seconds
-            run = copy.pytest(chunk, max(left, 30.0))
-            mutant.seconds += run.seconds
-            self.passes.update(dict.fromkeys(run.passed, True))
+            run = self._run_chunk(mutant, copy, chunk)
             if run.hung and not self.unchanged.pytest(chunk, run.seconds).hung:
                 mutant.outcome, mutant.test = "timed out", run.failed or chunk[0]
                 return
-            if run.failed and not run.hung and self._passes_unchanged(run.failed):
+            if run.failed and not run.hung:
                 mutant.outcome, mutant.test = "killed", run.failed
                 return
             ran += 0 if run.hung else len(chunk)
             if run.hung or mutant.seconds > self.limit:
                 break
         mutant.test = f"{ran} of {len(files)} files"
+
+    def _run_chunk(self, mutant: Mutant, copy: Copy, chunk: Sequence[str]) -> Run:
+        """Run test files; what fails without the edit, too, is left out and hides no other test."""
+        while True:
+            left = self.limit * 1.5 - mutant.seconds
+            failing = [test for test, passes in self.passes.items() if not passes]
+            run = copy.pytest(chunk, max(left, 30.0), failing)
+            mutant.seconds += run.seconds
+            self.passes.update(dict.fromkeys(run.passed, True))
+            if not run.failed or run.hung or self._passes_unchanged(run.failed):
+                return run
+            if run.failed in failing:  # a file that cannot be imported at all
+                return replace(run, failed="")
 
     def nearest(self, mutant: Mutant) -> list[str]:
         """Return the test files that reach the line, by their distance and seconds.
@@ -261,6 +276,7 @@ def main() -> int:
     old = _read(options.results) if options.again else []
     survived = [_fresh(mutant) for mutant in old if mutant.outcome == "survived"]
     drawn = survived if options.again else draw(files, options.number, options.seed)
+    warm.nursery()  # before there are threads
     with tempfile.TemporaryDirectory(dir=_memory(), prefix="cloze-mutants-") as place:
         os.chmod(place, 0o755)  # tests run programs of another account
         copies: SimpleQueue[Copy] = SimpleQueue()
@@ -303,7 +319,7 @@ def _chunks(files: Sequence[str], seconds: dict[str, float], limit: float) -> It
         yield chunk
 
 
-def _watch(process: psutil.Popen, limit: float) -> tuple[bool, float]:
+def _watch(process: subprocess.Popen[bytes], limit: float) -> tuple[bool, float]:
     """Wait for a process and all that descends from it; return whether it hung, and its CPU
     seconds.
     """
@@ -311,7 +327,7 @@ def _watch(process: psutil.Popen, limit: float) -> tuple[bool, float]:
     moved, total = time.monotonic(), 0.0
     while process.poll() is None:
         time.sleep(0.5)
-        for one in _family(process):
+        for one in warm.family(process.pid):
             try:
                 times = one.cpu_times()
                 spent[one] = times.user + times.system
@@ -322,18 +338,12 @@ def _watch(process: psutil.Popen, limit: float) -> tuple[bool, float]:
         if total > limit or time.monotonic() - moved > STANDSTILL:
             break
     hung = process.poll() is None
-    for one in [process, *spent]:  # and what outlives its test
+    for one in spent:  # and what outlives its test
         with contextlib.suppress(psutil.Error):
             one.kill()
+    process.kill()
     process.wait()
     return hung, sum(spent.values())
-
-
-def _family(process: psutil.Popen) -> list[psutil.Process]:
-    try:
-        return [psutil.Process(process.pid), *process.children(recursive=True)]
-    except psutil.Error:
-        return []
 
 
 def _memory() -> str | None:
