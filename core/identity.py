@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from cloze.core.artifacts import artifact
+from cloze.core.plugins import installed
 
 
 def identity(*packages: str, reads_again: bool = False) -> dict[str, str]:
@@ -20,7 +21,9 @@ def identity(*packages: str, reads_again: bool = False) -> dict[str, str]:
     """
     hash_of = _code.__wrapped__ if reads_again else _code
     code = hash_of(packages or ("core", "pipeline", "model", "flows", "labs"))
-    return {"python": platform.python_version(), **artifact.package_versions(), "code": code}
+    foreign = {one.package: one.version for one in installed() if one.version}
+    versions = {**artifact.package_versions(), **foreign}
+    return {"python": platform.python_version(), **versions, "code": code}
 
 
 @functools.cache

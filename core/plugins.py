@@ -32,11 +32,14 @@ class Row:
         reference: `module:ATTRIBUTE`, or a whole `module`, imported on first use.
         help: line of a command in `cloze --help`.
         before: the row behind it, where the order counts (stages, steps); default: the table's end.
+        version: raised when the same input gives other output; it is part of the fingerprint of
+            what is made with the row.
     """
 
     reference: str
     help: str = ""
     before: str = ""
+    version: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +60,10 @@ class Plugin:
 
 @dataclass(frozen=True, slots=True)
 class Installed:
-    """A plug-in with the package that has it; `version` is empty for those of Cloze itself."""
+    """A plug-in with the package that has it; `version` is empty for those of Cloze itself.
+
+    Tests cover those of Cloze itself together with its stages, whose versions count for them.
+    """
 
     plugin: Plugin
     package: str
@@ -68,9 +74,10 @@ class Installed:
         return f"plug-in {self.plugin.name} ({f'{self.package} {self.version}'.strip()})"
 
 
-# What is wrong with plug-ins, in sentences; and the packages of rows that manifests named.
+# What is wrong with plug-ins, in sentences; the packages of rows that manifests named; all tables.
 faults: dict[str, None] = {}
 _named: dict[str, tuple[str, str]] = {}
+_tables: list[Table[Any]] = []
 
 
 @functools.cache
@@ -124,11 +131,20 @@ class Table(MutableMapping[str, T]):
         kind: name of the table in `Plugin.rows`.
         what: what a row is, for messages, such as `task`.
         rows: own rows.
+        fields: config fields whose values are names of rows.
         last: row that stays the last one.
     """
 
-    def __init__(self, kind: str, what: str, rows: Mapping[str, Any], last: str = "") -> None:
-        self.kind, self.what, self._last = kind, what, last
+    def __init__(
+        self,
+        kind: str,
+        what: str,
+        rows: Mapping[str, Any],
+        fields: tuple[str, ...] = (),
+        last: str = "",
+    ) -> None:
+        self.kind, self.what, self.fields, self._last = kind, what, fields, last
+        _tables.append(self)
         self._rows: dict[str, Any] = dict(rows)
         self._owners: dict[str, Installed] = {}
         self._is_complete = False
@@ -229,6 +245,71 @@ def hint(table: Any, name: str) -> str:
         package, version = found
         return f"it is of {package} {version}, which is not installed; pip install {package}"
     return did_you_mean(name, table)
+
+
+# Plug-ins in manifests and fingerprints.
+
+
+def used(field: str, value: Any) -> dict[str, Installed]:
+    """Return the plug-ins of the rows that a field and its nested fields name, by `table/row`."""
+    found: dict[str, Installed] = {}
+    if isinstance(value, Mapping):
+        for name, item in value.items():
+            found |= used(str(name), item)
+    names = [value] if isinstance(value, str) else value
+    for name in names if isinstance(names, (list, tuple, Mapping)) else ():
+        for table in _tables:
+            if field in table.fields and (owner := table.owners.get(str(name))):
+                found[f"{table.kind}/{name}"] = owner
+        if not isinstance(name, str):
+            found |= used(field, name)
+    return found
+
+
+def owner_of(kinds: tuple[str, ...], name: str) -> dict[str, Installed]:
+    """Return the plug-in of a row of one of the tables, by `table/row`."""
+    tables = (table for table in _tables if table.kind in kinds)
+    return {f"{t.kind}/{name}": t.owners[name] for t in tables if name in t.owners}
+
+
+def row_versions(rows: Mapping[str, Installed]) -> dict[str, Any]:
+    """Return what enters a fingerprint: package and version of rows that are not Cloze's own."""
+    foreign = {
+        key: [owner.package, owner.plugin.rows[kind][name].version]
+        for key, owner in sorted(rows.items())
+        for kind, _, name in [key.partition("/")]
+        if owner.version
+    }
+    return {"plugins": foreign} if foreign else {}
+
+
+def described(
+    rows: Mapping[str, Installed], inherited: Mapping[str, Mapping[str, Any]]
+) -> dict[str, dict[str, Any]]:
+    """Return the entry of a manifest: package, version and rows of each plug-in by its name.
+
+    Args:
+        rows: rows that the stage used.
+        inherited: entries of the inputs' manifests.
+    """
+    found = {name: dict(about) for name, about in inherited.items()}
+    for key, owner in sorted(rows.items()):
+        before = found.get(owner.plugin.name, {}).get("rows", [])
+        found[owner.plugin.name] = {
+            "package": owner.package,
+            "version": owner.version or _own_version(),
+            "rows": sorted({*before, key}),
+        }
+    return found
+
+
+def _own_version() -> str:
+    from importlib import metadata
+
+    try:
+        return metadata.version(PACKAGE)
+    except metadata.PackageNotFoundError:
+        return "0"
 
 
 def remember(plugins: Mapping[str, Mapping[str, Any]]) -> None:

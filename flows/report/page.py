@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,7 @@ import yaml
 
 from cloze.core.figures import is_finite
 from cloze.core.humanize import format_count, format_duration, templates_in
+from cloze.core.plugins import Table
 from cloze.flows.graph import stages
 from cloze.flows.graph.stages import lower_is_better
 from cloze.flows.report import plots
@@ -38,6 +39,10 @@ MOST_CARDS = 4  # tasks with a metric at the top
 MOST_CHARACTERS = 34  # per line of the graph picture
 
 Card = tuple[str, str, str]  # value, label, remark
+# Sections with pictures: a function of the nodes that returns them.
+SECTIONS: Table[Callable[[Sequence[ReportNode]], Sequence[Any]]] = Table(
+    "report_sections", "section of the report", {"layers": pictures, "heads": head_pictures}
+)
 
 
 def render(
@@ -79,7 +84,7 @@ def render(
         tables=[_table(section, members) for section, members in sections if len(members) > 1],
         summary_tables=summary_tables,
         figure=figure,
-        pictures=[*pictures(nodes), *head_pictures(nodes)],
+        pictures=[picture for draw in SECTIONS.loaded().values() for picture in draw(nodes)],
         task=_task(tuned[0]) if len(tuned) == 1 else "",
         evaluated=evaluated[0].manifest.summary if len(evaluated) == 1 else None,
         graph=_picture(nodes),

@@ -42,7 +42,7 @@ _FAMILIES = {
     "static": "cloze.model.families.static",
     "xlnet": "cloze.model.families.xlnet",
 }
-FAMILIES: Table[ModuleType] = Table("families", "model family", _FAMILIES)
+FAMILIES: Table[ModuleType] = Table("families", "model family", _FAMILIES, ("family",))
 
 
 def family_module(family: str) -> ModuleType:

@@ -53,7 +53,7 @@ _OBJECTIVES = {
     "states": "cloze.model.objectives.losses:STATES",
     "relations": "cloze.model.objectives.losses:RELATIONS",
 }
-OBJECTIVES: Table[Objective] = Table("objectives", "objective", _OBJECTIVES)
+OBJECTIVES: Table[Objective] = Table("objectives", "objective", _OBJECTIVES, ("objectives",))
 CAUSAL, MASKED = "clm", ("mlm", "mntp", "plm")  # objectives that can train a head that fills masks
 
 # Tensors, and logits that are not computed yet (`cloze.model.layers.cross_entropy`).

@@ -276,7 +276,7 @@ _TASKS = {
     "cola-text": _as_text("cola", "cola sentence: ", ("unacceptable", "acceptable")),
     "retrieval": TaskSpec(kind="retrieval"),
 }
-TASKS: Table[TaskSpec] = Table("tasks", "task", _TASKS)
+TASKS: Table[TaskSpec] = Table("tasks", "task", _TASKS, ("task", "test_on", "tasks"))
 TaskName = Annotated[str, known(TASKS, "no such task")]
 
 

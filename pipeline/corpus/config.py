@@ -11,6 +11,7 @@ from typing_extensions import Self
 from cloze.core.artifacts import fingerprints
 from cloze.core.errors import UsageError, did_you_mean
 from cloze.core.options import merge_option_classes
+from cloze.core.plugins import Installed
 from cloze.core.stages.execution import (
     PROCESS_BYTES,
     CostEstimate,
@@ -30,7 +31,7 @@ from cloze.pipeline.corpus.sources import (
     list_sources,
     source_fingerprints,
 )
-from cloze.pipeline.corpus.steps.chain import TextConfig
+from cloze.pipeline.corpus.steps.chain import STEPS, TextConfig
 
 SOURCE_METADATA = ("licence", "name", "url", "date")
 
@@ -75,6 +76,15 @@ class CorpusConfig(_Options):
     def _weighs_what_is_read(self) -> Self:
         self.check_kinds(sorted({source.kind for source in self.sources}))
         return self
+
+    def plugin_rows(self) -> dict[str, Installed]:
+        """Add the cleaning steps of plug-ins that are on."""
+        steps = {
+            f"steps/{name}": owner
+            for name, owner in STEPS.owners.items()
+            if (kind := STEPS.loaded().get(name)) and kind.is_on(self)
+        }
+        return {**super().plugin_rows(), **steps}
 
     @property
     def unreadable_share(self) -> float:

@@ -161,4 +161,4 @@ _RECIPES: Mapping[str, Callable[[], Values]] = {
     "packed": packed,
     "realm": realm,
 }
-RECIPES: Table[Callable[[], Values]] = Table("recipes", "recipe", _RECIPES)
+RECIPES: Table[Callable[[], Values]] = Table("recipes", "recipe", _RECIPES, ("recipe",))

@@ -26,4 +26,4 @@ _TRAINERS = {
     # static vectors and ELMo: whole words
     "words": TokenizerTrainer("cloze.pipeline.vocab.trainers:count_vocabulary", 100_000, False),
 }
-TRAINERS: Table[TokenizerTrainer] = Table("vocabularies", "kind of tokenizer", _TRAINERS)
+TRAINERS: Table[TokenizerTrainer] = Table("vocabularies", "kind of tokenizer", _TRAINERS, ("kind",))

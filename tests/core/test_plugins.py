@@ -162,3 +162,48 @@ def test_a_row_can_be_replaced_and_removed() -> None:
     del made["record"]
     assert made["dumps"] is json.loads
     assert "record" not in made
+
+
+FIELDS = [
+    ({"task": "stars"}, ["functions/stars"]),
+    ({"sources": [{"kind": "x", "task": "stars"}]}, ["functions/stars"]),
+    ({"objectives": ["mlm", "stars"]}, ["functions/stars"]),
+    ({"objectives": {"stars": {"weight": 2}}}, ["functions/stars"]),
+    ({"model": {"task": "stars", "x": {"y": [{"task": "moons"}]}}}, ["functions/moons", "functions/stars"]),
+    ({"path": "stars", "task": "dumps"}, []),
+    ({"task": None, "objectives": 3, "x": []}, []),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("config", "rows"), FIELDS)
+def test_rows_that_a_config_names_are_found(
+    site: Path, monkeypatch: pytest.MonkeyPatch, config: dict[str, Any], rows: list[str]
+) -> None:
+    monkeypatch.setattr(plugins, "_tables", [])
+    more = '{"functions": {"stars": Row("sky.it:VALUE", version=4), "moons": Row("sky.it:VALUE")}}'
+    install(site, "sky", declared("sky", more), {"it": "VALUE = 1"}, version="0.3")
+    table(fields=("task", "objectives"))
+    found = plugins.used("", config)
+    assert sorted(found) == rows
+    versions = {"functions/stars": ["sky", 4], "functions/moons": ["sky", 1]}
+    expected = {"plugins": {row: versions[row] for row in rows}} if rows else {}
+    assert plugins.row_versions(found) == expected
+    told = {"sky": {"package": "sky", "version": "0.3", "rows": rows}} if rows else {}
+    assert plugins.described(found, {}) == told
+    other = {"package": "other", "version": "2", "rows": ["functions/a"]}
+    old = {"package": "sky", "version": "0.2", "rows": ["functions/older"]}
+    both = plugins.described(found, {"other": other, "sky": old})
+    assert both["other"] == other
+    assert both["sky"]["rows"] == sorted([*rows, "functions/older"])
+
+
+def test_rows_of_labs_are_named_and_enter_no_fingerprint() -> None:
+    from cloze.pipeline.corpus.config import CorpusConfig
+
+    config = CorpusConfig.model_validate({"sources": [{"kind": "babylm", "path": "x"}]})
+    rows = config.plugin_rows()
+    assert list(rows) == ["readers/babylm"]
+    assert plugins.row_versions(rows) == {}
+    about = plugins.described(rows, {})["records"]
+    assert about["package"] == "cloze-pretraining-base"
+    assert about["version"]

@@ -28,7 +28,7 @@ _OPTIMIZERS = {
     "lamb": "cloze.model.train.optimizers.adam:LAMB",
     "muon": "cloze.model.train.optimizers.muon:OPTIMIZER",
 }
-OPTIMIZERS: Table[OptimizerSpec] = Table("optimizers", "optimizer", _OPTIMIZERS)
+OPTIMIZERS: Table[OptimizerSpec] = Table("optimizers", "optimizer", _OPTIMIZERS, ("optimizer",))
 DEFAULT_OPTIMIZER = "adamw"
 OptimizerName = Annotated[str, known(OPTIMIZERS, "there is no such optimizer")]
 

@@ -26,5 +26,5 @@ _READERS = {
     "arrow": "cloze.pipeline.corpus.readers.table_files:arrow",
     "docstrings": "cloze.pipeline.corpus.readers.docstrings:reader",
 }
-READERS: Table[FileReader] = Table("readers", "source kind", _READERS)
+READERS: Table[FileReader] = Table("readers", "source kind", _READERS, ("kind",))
 find_reader = READERS.find

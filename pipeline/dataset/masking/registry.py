@@ -55,7 +55,7 @@ _MASKING_RULES = {
     "salient": MaskingRule(f"{_RULES}:choose_salient"),
     "none": MaskingRule(f"{_RULES}:choose_none"),
 }
-RULES: Table[MaskingRule] = Table("masking_rules", "masking rule", _MASKING_RULES)
+RULES: Table[MaskingRule] = Table("masking_rules", "masking rule", _MASKING_RULES, ("masking",))
 
 # Number of masks in a row of `length` tokens, of which `text` are not special:
 #   bert: max(1, round(rate · length)), halves to even (google-research/bert,

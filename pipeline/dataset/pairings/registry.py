@@ -68,7 +68,7 @@ _PAIRINGS = {
     "packed": Pairing(f"{_CONTINUOUS}:packed", packed=True, crosses_documents=True),
     "electra": Pairing(f"{_PAIRS}:electra", options=ElectraOptions),
 }
-PAIRINGS: Table[Pairing] = Table("pairings", "pairing", _PAIRINGS)
+PAIRINGS: Table[Pairing] = Table("pairings", "pairing", _PAIRINGS, ("pairing",))
 
 
 def label_names(task: str | None) -> tuple[str, str]:
