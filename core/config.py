@@ -213,6 +213,11 @@ class StageConfig(BaseModel):
         """
         del keys
 
+    def empty_without(self, present: Collection[str]) -> str:
+        """Return what the stage leaves empty in a run with these stages alone; "" if nothing."""
+        del present
+        return ""
+
     def check_data(self) -> None:
         """Raise DataError if named files cannot be what the stage reads; a plan calls it."""
 

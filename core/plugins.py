@@ -31,6 +31,7 @@ class Row:
     Attributes:
         reference: `module:ATTRIBUTE`, or a whole `module`, imported on first use.
         help: line of a command in `cloze --help`.
+        command: whether a stage has a command of its name.
         before: the row behind it, where the order counts (stages, steps); default: the table's end.
         version: raised when the same input gives other output; it is part of the fingerprint of
             what is made with the row.
@@ -38,6 +39,7 @@ class Row:
 
     reference: str
     help: str = ""
+    command: bool = True
     before: str = ""
     version: int = 1
 

@@ -53,27 +53,17 @@ COMMANDS: dict[str, dict[str, str]] = {
         "static-vectors": "Train word2vec, fastText or GloVe vectors of a corpus.",
         "merge": "Average the last checkpoints of a pretraining.",
         "finetune": "Fine-tune a pretrained encoder on a task.",
-        "prune": "Remove layers, attention heads or weights of a checkpoint.",
         "import": "Convert a Hugging Face model into a checkpoint.",
         "export": "Convert a checkpoint into a Hugging Face model.",
         "push": "Upload an export to a Hub.",
     },
-    "Evaluate": {
+    "Evaluate and use models": {
         "evaluate": "Score a fine-tuned checkpoint on labelled data.",
         "perplexity": "Compute a checkpoint's loss on held-out rows.",
         "likelihood": "Compute a checkpoint's bits per byte of held-out texts.",
         "score-pairs": "Score minimal pairs, such as those of BLiMP.",
         "nightly": "Evaluate new checkpoints against the champion.",
         "champion": "Show the champion and its history, or roll it back.",
-    },
-    "Look inside a model": {
-        "attention": "Show a text's attention maps, by layer and head.",
-        "heads": "Measure what each attention head attends to.",
-        "probe": "Score probes of each layer of a frozen checkpoint.",
-        "neighbours": "Find nearest occurrences of a word, and nearest words.",
-        "layers": "Measure how layers change states, and their similarity.",
-    },
-    "Use a model": {
         "fill-mask": "Predict the [MASK] tokens of a text.",
         "embed": "Compute the embeddings of texts.",
         "classify": "Classify texts with a fine-tuned checkpoint.",
@@ -103,16 +93,14 @@ MODULES = {
     "nightly": "nightly champion",
     "data_stages": "corpus explain train-filter embed-corpus index tag-corpus semdedup vocab"
     " compare-vocab dataset inspect",
-    "model_stages": "pretrain static-vectors merge finetune prune export evaluate perplexity"
+    "model_stages": "pretrain static-vectors merge finetune export evaluate perplexity"
     " likelihood score-pairs plan-training",
-    "probing": "probe layers",
     "hub": "import push",
     "inference": "fill-mask embed classify tag answer search generate score",
-    "analysis": "attention heads neighbours",
     "services": "ui dashboard deploy doctor verify lineage",
     "help_topics": "completion help",
 }
-HIDDEN = ("report", "submission")  # stages that read all nodes of a run; hidden from the help
+HIDDEN = ("report",)  # a stage that reads all nodes of a run; hidden from the help
 RENAMED = ("vectors", "score", "entities")  # stages whose command has another name
 
 
@@ -130,8 +118,13 @@ ROWS: Table[Any] = Table("commands", "command", _modules())
 
 def command_names() -> list[str]:
     """Return the names of the commands in the table, and of the stages that have no other."""
-    unnamed = [name for name in TABLE if name not in ROWS and name not in (*HIDDEN, *RENAMED)]
+    unnamed = [name for name in TABLE if name not in ROWS and name not in (*hidden(), *RENAMED)]
     return [*ROWS, *unnamed]
+
+
+def hidden() -> list[str]:
+    """Return the stages whose command is not listed."""
+    return [*HIDDEN, *(name for name in TABLE.owners if not TABLE.row(name).command)]
 
 
 def help_lines() -> dict[str, str]:
@@ -168,7 +161,7 @@ class CommandGroup(click.Group):
         return command_names()
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name in (*command_names(), *HIDDEN):
+        if cmd_name in (*command_names(), *hidden()):
             return _load(cmd_name)
         named = (plugin for plugin in installed() if plugin.plugin.name == cmd_name)
         return next(map(PluginGroup, named), None)
@@ -187,9 +180,8 @@ class CommandGroup(click.Group):
 
         table = {group: list(rows.items()) for group, rows in COMMANDS.items()}
         table["Plug-ins (`cloze NAME --help`)"] = [
-            (plugin.plugin.name, ", ".join(names))
+            (plugin.plugin.name, ", ".join(verbs(plugin)) or plugin.plugin.summary)
             for plugin in installed()
-            if (names := verbs(plugin))
         ]
         table["Help topics"] = [("help TOPIC", ", ".join(TOPICS))]
         for group, rows in table.items():

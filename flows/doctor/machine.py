@@ -216,7 +216,8 @@ TABLES = {
     "tasks": "cloze.model.tasks.table:TASKS",
     "verbs": "cloze.model.use.verb:PREDICTORS",
     "launchers": "cloze.flows.launch.protocol:LAUNCHERS",
-    "report_sections": "cloze.flows.report.page:SECTIONS",
+    "headings": "cloze.flows.commands.base.options:STAGES",
+    "report_sections": "cloze.flows.report.section:SECTIONS",
 }
 
 

@@ -34,7 +34,6 @@ PRESETS = Path(__file__).resolve().parent.parent / "presets"
 NAME = "name"
 _RUN_NAME = re.compile(r"[^\W_][\w.-]*")
 TOKENIZER = "tokenizer"  # path of an existing vocabulary, instead of the vocab stage
-SCORED = ("finetune", "evaluate")  # stages that a table's cells read if it names none
 EXTENDS, SIZES, SIZE = "extends", "sizes", "size"
 
 
@@ -85,16 +84,13 @@ class RunConfig:
         )
 
     def check_scored(self) -> None:
-        """Raise UsageError if all nodes that a paper's table would score are left out."""
+        """Raise UsageError if what a stage collects would be empty, because nodes are left out."""
         present = {node.stage for node in self.nodes.values()}
-        reports: list[Any] = [node.config for node in self.nodes.values() if node.stage == "report"]
-        for table in (config.table for config in reports if self.left_out and config.table):
-            selectors = [column.nodes for column in table.columns.values() if not column.mean_of]
-            stages_read = {str(item.get("stage", SCORED)) for item in selectors}
-            if not any(stage in words for stage in present for words in stages_read):
+        for node in self.nodes.values() if self.left_out else ():
+            if empty := node.config.empty_without(present):
                 raise UsageError(
-                    f"no cell of the table of run {self.name!r} can be filled: "
-                    f"{self._name_left_out()}, or stop before: --until pretrain"
+                    f"no {empty} of run {self.name!r} can be filled: {self._name_left_out()}, or "
+                    f"stop before: --until pretrain"
                 )
 
     def dump(self) -> dict[str, Any]:
@@ -142,9 +138,8 @@ def preset_paths() -> dict[str, Path]:
 
 
 def _preset_folders() -> list[Path]:
-    ours = [PRESETS, PRESETS / "tables"]
     plugins = [one.directory / one.plugin.presets for one in installed() if one.plugin.presets]
-    return [folder.resolve() for folder in (*ours, *plugins)]
+    return [folder.resolve() for folder in (PRESETS, *plugins)]
 
 
 def preset_names() -> list[str]:

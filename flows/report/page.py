@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,13 +11,10 @@ import yaml
 
 from cloze.core.figures import is_finite
 from cloze.core.humanize import format_count, format_duration, templates_in
-from cloze.core.plugins import Table
 from cloze.flows.graph import stages
 from cloze.flows.graph.stages import lower_is_better
 from cloze.flows.report import plots
 from cloze.flows.report.graph_picture import NodePicture, graph_svg
-from cloze.flows.report.head_plots import head_pictures
-from cloze.flows.report.layer_plots import pictures
 from cloze.flows.report.report_nodes import (
     BASELINES,
     REPLICATES,
@@ -31,6 +28,7 @@ from cloze.flows.report.report_nodes import (
     scored_sections,
     scores_of,
 )
+from cloze.flows.report.section import SECTIONS
 
 TEMPLATES = Path(__file__).parent / "templates"
 MOST_ROWS = 60  # of the table of stages
@@ -39,10 +37,6 @@ MOST_CARDS = 4  # tasks with a metric at the top
 MOST_CHARACTERS = 34  # per line of the graph picture
 
 Card = tuple[str, str, str]  # value, label, remark
-# Sections with pictures: a function of the nodes that returns them.
-SECTIONS: Table[Callable[[Sequence[ReportNode]], Sequence[Any]]] = Table(
-    "report_sections", "section of the report", {"layers": pictures, "heads": head_pictures}
-)
 
 
 def render(
@@ -84,7 +78,12 @@ def render(
         tables=[_table(section, members) for section, members in sections if len(members) > 1],
         summary_tables=summary_tables,
         figure=figure,
-        pictures=[picture for draw in SECTIONS.loaded().values() for picture in draw(nodes)],
+        pictures=[
+            picture
+            for section in SECTIONS.loaded().values()
+            if section.pictures is not None
+            for picture in section.pictures(nodes)
+        ],
         task=_task(tuned[0]) if len(tuned) == 1 else "",
         evaluated=evaluated[0].manifest.summary if len(evaluated) == 1 else None,
         graph=_picture(nodes),

@@ -207,9 +207,6 @@ _PREDICTORS = {
     "generate": Predictor(configs.GenerateConfig, "cloze.model.use.generate:Generate"),
     "embed": Predictor(configs.EmbedConfig, "cloze.model.use.embed:Embed"),
     "search": Predictor(configs.SearchConfig, "cloze.model.use.search:Search", "query"),
-    "neighbours": Predictor(
-        configs.NeighboursConfig, "cloze.model.use.neighbours:Neighbours", "word"
-    ),
     "score": Predictor(configs.ScoreTextsConfig, "cloze.model.use.scoring:ScoreTexts"),
 }
 PREDICTORS: Table[Predictor] = Table("verbs", "verb", _PREDICTORS)
@@ -247,7 +244,7 @@ def verb_stage(name: str, verb: Predictor) -> Stage:
     )
 
 
-ANSWER, CLASSIFY, TAG, FILL_MASK, GENERATE, EMBED, SEARCH, NEIGHBOURS = (
+ANSWER, CLASSIFY, TAG, FILL_MASK, GENERATE, EMBED, SEARCH = (
     verb_stage(name, verb) for name, verb in _PREDICTORS.items() if name != "score"
 )
 SCORE_TEXTS = verb_stage("score-texts", _PREDICTORS["score"])
