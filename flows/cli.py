@@ -198,7 +198,7 @@ class PluginGroup(click.Group):
     """What `cloze NAME --help` shows of a plug-in: its commands, which also stand alone."""
 
     def __init__(self, plugin: Installed) -> None:
-        self._verbs = verbs(plugin)
+        self._plugin, self._verbs = plugin, verbs(plugin)
         super().__init__(plugin.plugin.name, help=plugin.plugin.summary)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -208,8 +208,14 @@ class PluginGroup(click.Group):
         return _load(cmd_name) if cmd_name in self._verbs else None
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        with formatter.section("Commands, also without this name before them"):
-            formatter.write_dl(list(self._verbs.items()))
+        kinds = [(kind, ", ".join(rows)) for kind, rows in self._plugin.plugin.rows.items()]
+        for heading, rows in (
+            ("Commands, also without this name before them", list(self._verbs.items())),
+            ("Rows by table", [row for row in kinds if row[0] != "commands"]),
+        ):
+            if rows:
+                with formatter.section(heading):
+                    formatter.write_dl(rows)
 
 
 @click.group(

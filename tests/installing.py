@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -43,14 +44,12 @@ def declared(name: str, rows: str = "{}") -> str:
 
 
 @pytest.fixture
-def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A directory on the path, whose plug-ins are found by tables that the test makes."""
     directory = tmp_path / "site"
     directory.mkdir()
     monkeypatch.syspath_prepend(str(directory))
-    monkeypatch.setattr(
-        plugins, "installed", plugins.functools.cache(plugins.installed.__wrapped__)
-    )
+    monkeypatch.setattr(plugins, "installed", functools.cache(plugins.installed.__wrapped__))
     monkeypatch.setattr(plugins, "faults", {})
     monkeypatch.setattr(plugins, "_named", {})
     before = set(sys.modules)

@@ -11,8 +11,8 @@ from pydantic import ValidationError
 from cloze.core.artifacts.artifact import Manifest
 from cloze.flows.graph import config as configs
 from cloze.flows.graph.overrides import parse
-from cloze.flows.report import plots
 from cloze.flows.report.report_nodes import NodePlacement, ReportNode
+from cloze.labs.papers import section
 from cloze.labs.papers.paper_table import (
     RowPoints,
     figure_points,
@@ -233,7 +233,7 @@ def test_a_figure_has_the_scores_by_seed_over_rows_or_a_number_of_the_pretrainin
     assert [(row.label, row.x) for row in points_of(over_flops, nodes)] == [("other", 2.4e14)]
     assert points_of(TABLE, nodes) == []
     for rows, x_label in ((points, "row"), (points_of(over_flops, nodes), "training FLOPs")):
-        drawn = plots.points(rows, x_label, "SST-2")
+        drawn = section.points(rows, x_label, "SST-2")
         assert drawn.startswith("<svg")
         assert "other" in drawn
     assert "training FLOPs" in drawn
