@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -83,6 +84,14 @@ class CleaningStep:
     options: type[CorpusOptions]
     build: Callable[..., StepFunction | None]
     prepare: Callable[[Any, str], Any] | None = None
+
+    def is_on(self, config: CorpusOptions) -> bool:
+        """Return whether the step is on; one that needs `prepare`, whether an option is set."""
+        if self.prepare is None:
+            return self.build(config) is not None
+        own = inspect.get_annotations(self.options)
+        default = {name: self.options.model_fields[name].get_default() for name in own}
+        return any(getattr(config, name) != value for name, value in default.items())
 
 
 def drop_if(reason_of: Callable[[Document], str | None]) -> StepFunction:

@@ -1,0 +1,138 @@
+"""The core names no lab: neither by imports and strings nor by the words of their subjects; and each
+lab has what labs/README.md says.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from cloze.core import plugins
+from cloze.core.plugins import installed
+from cloze.flows.doctor.machine import TABLES
+from cloze.flows.graph.config import preset_paths
+from tests.conftest import REPOSITORY
+
+CORE = ("core", "pipeline", "model", "flows")
+WORDS = {"salient", "retrieval", "rag", "realm", "elmo", "submission", "paper"}
+# Words that are still in identifiers of the core, by file: what has not moved to its lab yet. A word
+# that has gone goes here, too.
+LEFT: dict[str, str] = {
+    "pipeline/dataset/build.py": "salient",
+    "pipeline/dataset/masking/candidates.py": "salient",
+    "pipeline/dataset/masking/rules.py": "salient",
+    "pipeline/dataset/masking/salient.py": "salient",
+    "pipeline/dataset/pairings/segments.py": "salient",
+    "pipeline/dataset/recipes.py": "realm",
+    "pipeline/dataset/rows.py": "salient",
+    "pipeline/dataset/shards.py": "salient",
+    "model/data/rows.py": "salient",
+    "model/families/elmo.py": "elmo",
+    "model/families/models.py": "retrieval",
+    "model/families/registry.py": "elmo",
+    "model/objectives/retrieval_options.py": "retrieval",
+    "model/tasks/finetune/fit.py": "rag retrieval",
+    "model/tasks/finetune/run.py": "rag retrieval",
+    "model/tasks/formats/first_rows.py": "retrieval",
+    "model/tasks/formats/pairs.py": "retrieval",
+    "model/tasks/kinds/rag.py": "rag retrieval",
+    "model/tasks/kinds/retrieval.py": "retrieval",
+    "model/tasks/kinds/text_to_text.py": "rag retrieval",
+    "model/tasks/options.py": "retrieval",
+    "model/tasks/predict.py": "rag",
+    "model/tasks/table.py": "retrieval",
+    "model/train/build_model.py": "retrieval",
+    "model/train/config.py": "retrieval",
+    "model/train/pretraining.py": "retrieval",
+    "model/train/retrieval.py": "retrieval",
+    "model/use/entities.py": "salient",
+    "model/use/generate.py": "rag retrieval",
+    "model/use/text_to_text.py": "rag retrieval",
+}
+# The list of the labs; and a job that is handed to Slurm, which is a submission, too.
+MAY_NAME = {"core/plugins.py"}
+OTHER_MEANING = {"flows/launch/slurm": {"submission"}, "flows/launch/": {"submission"}}
+
+
+def files() -> Iterator[Path]:
+    for folder in CORE:
+        yield from sorted((REPOSITORY / folder).rglob("*.py"))
+
+
+def identifiers(path: Path) -> Iterator[str]:
+    """Yield names that the file binds or reads, and modules that it names."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        match node:
+            case ast.Name(id=name) | ast.Attribute(attr=name) | ast.arg(arg=name):
+                yield name
+            case ast.FunctionDef(name=name) | ast.ClassDef(name=name) | ast.keyword(arg=str(name)):
+                yield name
+            case ast.ImportFrom(module=module, names=names):
+                yield from (module or "", *(alias.name for alias in names))
+            case ast.Import(names=names):
+                yield from (alias.name for alias in names)
+            case ast.Constant(value=str(text)) if re.fullmatch(r"cloze(\.\w+)+(:\w+)?", text):
+                yield text
+            case _:
+                pass
+
+
+def words(identifier: str) -> set[str]:
+    """Return the words of `find_salientUnits`, `a.b:NAME`."""
+    return set(re.sub(r"([a-z])([A-Z])", r"\1_\2", identifier).lower().replace(".", "_")
+               .replace(":", "_").split("_"))  # fmt: skip
+
+
+def found() -> dict[str, str]:
+    by_file = {}
+    for path in files():
+        name = path.relative_to(REPOSITORY).as_posix()
+        used = {word for each in identifiers(path) for word in words(each)} & WORDS
+        used -= set().union(*(own for at, own in OTHER_MEANING.items() if name.startswith(at)))
+        if used:
+            by_file[name] = " ".join(sorted(used))
+    return by_file
+
+
+def test_the_words_of_the_labs_are_in_no_identifier_of_the_core() -> None:
+    assert found() == LEFT
+
+
+def test_the_core_names_no_lab() -> None:
+    for path in files():
+        name = path.relative_to(REPOSITORY).as_posix()
+        if name not in MAY_NAME:
+            text = path.read_text()
+            assert "cloze.labs" not in text, name
+            assert "labs." not in " ".join(identifiers(path)), name
+
+
+@pytest.mark.parametrize("lab", installed(), ids=lambda lab: lab.plugin.name)
+def test_a_lab_is_complete(lab: plugins.Installed) -> None:
+    name = lab.plugin.name
+    folder = REPOSITORY / "labs" / name
+    assert lab.directory.resolve() == folder
+    assert len((folder / "README.md").read_text().splitlines()) <= 45
+    assert f"[{name}]({name}/README.md)" in (REPOSITORY / "labs" / "README.md").read_text()
+    assert list((REPOSITORY / "tests" / "labs" / name).glob("test_*.py"))
+    assert set(lab.plugin.rows) <= set(TABLES)
+    if lab.plugin.presets:
+        own = {path.stem for path in (folder / lab.plugin.presets).glob("*.yaml")}
+        assert own
+        assert own <= set(preset_paths())
+
+
+def test_all_rows_of_the_labs_can_be_imported() -> None:
+    from pkgutil import resolve_name
+
+    for lab in installed():
+        for kind, rows in lab.plugin.rows.items():
+            table = resolve_name(TABLES[kind])
+            for row in rows:
+                assert table.owners[row] is lab
+                assert table[row] is not None
+    assert not plugins.faults
