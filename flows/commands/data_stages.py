@@ -261,7 +261,6 @@ def compare_vocab(tokenizers: tuple[str, ...], corpus: str, as_json: bool) -> No
             "Extend this dataset by the documents that --corpus adds; its settings and shards"
             " are kept.",
         ),
-        "entities": ("--entities", "Artifact of `cloze tag-corpus`, for --recipe realm."),
     },
 )
 def dataset(arguments: StageArguments) -> None:
