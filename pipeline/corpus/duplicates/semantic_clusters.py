@@ -1,18 +1,22 @@
 """Stage semdedup: spherical k-means (Dhillon and Modha 2001) and comparison within clusters.
 
-Integer arithmetic makes the clusters identical on all machines.
+Integer arithmetic makes clusters and cosines the same on every machine and in any order of sums,
+which no library's k-means does.
 """
 
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
 from cloze.core.arrow import F32, I16, cosines, quantize
+from cloze.core.ragged import I64
+from cloze.core.random_keys import U64
 
-I32 = npt.NDArray[np.int32]
-
-_BLOCK = 1 << 12  # rows at a time
+CLUSTER, LARGEST = 2000, 4000  # usual and greatest number of documents of a cluster
+BRANCHES = 16  # of a cluster that is divided again
+SAMPLE = 256  # documents per centre that k-means reads
+ROUNDING = 1e-6  # of a cosine in fp32
+_ROWS = 1 << 12  # at a time
 _FINE = 64  # resolution of a centre relative to a vector, before normalization
 
 
@@ -25,13 +29,11 @@ def fit(sample: I16, clusters: int, rounds: int) -> I16:
         clusters: at most n.
         rounds: maximum number of iterations; it stops when no assignment changes.
     """
-    centres = sample[:clusters].copy()
-    before: I32 | None = None
+    centres, nearest = sample[:clusters].copy(), np.full(len(sample), -1)
     for _ in range(rounds):
-        nearest = assign(sample, centres)
-        if before is not None and np.array_equal(nearest, before):
+        before, nearest = nearest, assign(sample, centres)
+        if np.array_equal(nearest, before):
             break
-        before = nearest
         order = np.argsort(nearest, kind="stable")
         used, begins, counts = np.unique(nearest[order], return_index=True, return_counts=True)
         sums = np.add.reduceat(sample[order].astype(np.int64), begins, axis=0)
@@ -39,14 +41,34 @@ def fit(sample: I16, clusters: int, rounds: int) -> I16:
     return centres
 
 
-def assign(vectors: I16, centres: I16) -> I32:
-    """Return the centre with the highest cosine, int32 [n]; on ties the first."""
-    nearest = np.zeros(len(vectors), np.int32)
-    columns: F32 = centres.astype(np.float32)
-    for begin in range(0, len(vectors), _BLOCK):
-        rows = slice(begin, begin + _BLOCK)
+def assign(vectors: I16, centres: I16) -> I64:
+    """Return the centre with the highest cosine, int64 [n]; on ties the first."""
+    nearest, columns = np.zeros(len(vectors), np.int64), centres.astype(np.float32)
+    for begin in range(0, len(vectors), _ROWS):
+        rows = slice(begin, begin + _ROWS)
         nearest[rows] = cosines(vectors[rows].astype(np.float32), columns).argmax(axis=1)
     return nearest
+
+
+def divide(vectors: I16, ranks: U64, rounds: int) -> list[I64]:
+    """Divide rows into clusters of at most `LARGEST`; return the rows of each, ascending.
+
+    Args:
+        ranks: uint64 [n], random order of the rows.
+    """
+    pending, clusters = [np.arange(len(vectors))], list[I64]()
+    while pending:
+        rows = pending.pop()
+        if len(rows) <= LARGEST:
+            clusters.append(rows)
+            continue
+        count = min(BRANCHES, -(-len(rows) // CLUSTER))
+        sample = rows[np.argsort(ranks[rows], kind="stable")[: SAMPLE * count]]
+        nearest = assign(vectors[rows], fit(vectors[sample], count, rounds))
+        if (nearest == nearest[0]).all():  # such as copies of one text: no centres separate them
+            nearest = np.arange(len(rows)) // LARGEST
+        pending += [rows[nearest == number] for number in np.unique(nearest)]
+    return clusters
 
 
 def centred(vectors: I16, mean: I16) -> I16:
@@ -60,13 +82,18 @@ def mean_of(vectors: I16) -> I16:
     return mean
 
 
-# Comparison of documents within a cluster.
+def highest_others(questions: I16, question_keys: U64, vectors: I16, keys: U64) -> F32:
+    """Return the highest cosine of each question to a row with another key, fp32 [q]; else -1."""
+    best = np.full(len(questions), -1.0, np.float32)
+    for begin in range(0, len(vectors), _ROWS):
+        rows = slice(begin, begin + _ROWS)
+        found = cosines(vectors[rows].astype(np.float32), questions.astype(np.float32))
+        found[keys[rows, None] == question_keys] = -1.0
+        best = np.maximum(best, found.max(axis=0))
+    return best
 
-_COMPARED = 1 << 10
-_ROUNDING = 1e-6  # of fp32
 
-
-def find_similar(vectors: I16, threshold: float) -> tuple[I32, F32]:
+def find_similar(vectors: I16, threshold: float) -> tuple[I64, F32]:
     """Find rows that are too similar to an earlier row that is kept.
 
     A row is dropped if its cosine to an earlier kept row is at least the threshold.
@@ -76,44 +103,20 @@ def find_similar(vectors: I16, threshold: float) -> tuple[I32, F32]:
         threshold: minimum cosine.
 
     Returns:
-        int32 [n]: for dropped rows the kept row with the highest cosine (on ties the first), for
+        int64 [n]: for dropped rows the kept row with the highest cosine (on ties the first), for
         kept rows themselves. fp32 [n]: highest cosine to an earlier kept row; -1 if there is none.
     """
-    count = len(vectors)
-    of, best = np.arange(count, dtype=np.int32), np.full(count, -1.0, np.float32)
-    retained_rows = np.zeros(0, np.int32)
-    for begin in range(0, count, _COMPARED):
-        rows = vectors[begin : begin + _COMPARED].astype(np.float32)
-        nearest = np.arange(begin, begin + len(rows), dtype=np.int32)
-        for first in range(0, len(retained_rows), _COMPARED):
-            compared = retained_rows[first : first + _COMPARED]
-            products = cosines(rows, vectors[compared].astype(np.float32))
-            column, value = products.argmax(axis=1), products.max(axis=1)
-            better = value > best[begin : begin + len(rows)]
-            nearest[better] = compared[column[better]]
-            best[begin : begin + len(rows)][better] = value[better]
-        inside = cosines(rows, rows)
-        retained: list[int] = []
-        for row in range(len(rows)):
-            if retained:
-                row_products = inside[row, retained]
-                highest = int(row_products.argmax())
-                if row_products[highest] > best[begin + row]:
-                    best[begin + row], nearest[row] = (
-                        row_products[highest],
-                        begin + retained[highest],
-                    )
-            if best[begin + row] >= threshold - _ROUNDING:
-                of[begin + row] = nearest[row]
-            else:
-                retained.append(row)
-        retained_rows = np.concatenate(
-            [retained_rows, begin + np.array(retained, np.int32)]
-        ).astype(np.int32)
+    values = vectors.astype(np.float32)
+    products, count = cosines(values, values), 0
+    kept, of = np.zeros(len(values), np.int64), np.arange(len(values))
+    best = np.full(len(values), -1.0, np.float32)
+    for row in range(len(values)):
+        if count:
+            top = kept[products[row, kept[:count]].argmax()]
+            best[row] = products[row, top]
+        if best[row] >= threshold - ROUNDING:
+            of[row] = top
+        else:
+            kept[count] = row
+            count += 1
     return of, best
-
-
-def counted(values: npt.NDArray[np.float32], limits: tuple[float, ...]) -> list[int]:
-    """Return a histogram of the values; the last count is of values not below any limit."""
-    bins = np.searchsorted(np.array(limits, np.float32), values, side="right")
-    return [int(count) for count in np.bincount(bins, minlength=len(limits) + 1)]

@@ -1,48 +1,43 @@
 """Stage semdedup: the driver and its units of work.
 
-    AssignShard    a corpus shard and its vectors -> key, size and cluster per document
-    (the driver sorts them by cluster)
+    AssignShards   corpus shards and their vectors -> a run of rows sorted by cluster
     FindSimilar    some clusters -> the documents to drop, and the kept ones
     (the driver sorts those by shard)
     WriteKept      a corpus shard -> the shard without the dropped documents
 
-No process holds all vectors. The result of a unit depends on the unit only.
+An exchange (`pipeline/runners/exchange.py`) lies between the first two, so each vector is written
+and read once. A document is compared with the centres of at most 1,024 clusters, and with those of
+its part of its own cluster (`semantic_clusters.divide`): the work grows with the documents alone.
 """
 
 from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from cloze.core import arrow, random_keys, storage
-from cloze.core.arrow import I16, open_arrow, read_arrow, write_arrow
+from cloze.core.arrow import F32, I16, open_arrow, read_arrow, write_arrow
 from cloze.core.artifacts import artifact
 from cloze.core.artifacts.artifact import HELDOUT
 from cloze.core.errors import DataError
+from cloze.core.ragged import I64
+from cloze.core.random_keys import U64
 from cloze.core.stages.stage import BuildContext, StageResult
 from cloze.pipeline.corpus.document import join_sentences
-from cloze.pipeline.corpus.duplicates.semantic_clusters import (
-    assign,
-    centred,
-    counted,
-    find_similar,
-    fit,
-    mean_of,
-)
-from cloze.pipeline.corpus.duplicates.semantic_config import (
+from cloze.pipeline.corpus.duplicates import semantic_clusters as clustering
+from cloze.pipeline.corpus.duplicates.semantic_stage import (
+    SAMPLE,
     UNIT_DOCUMENTS,
     SemDedupConfig,
     clusters_for,
-    sample_for,
 )
-from cloze.pipeline.corpus.files.intermediate import CORPUS, compact_batch, run_edges
+from cloze.pipeline.corpus.files.intermediate import CORPUS, compact_batch
 from cloze.pipeline.corpus.files.shards import (
     CorpusShards,
     fill_missing_columns,
@@ -52,106 +47,135 @@ from cloze.pipeline.corpus.files.shards import (
 )
 from cloze.pipeline.corpus.provenance import UNKNOWN
 from cloze.pipeline.corpus.statistics import add_up, added, measure
+from cloze.pipeline.runners.exchange import Exchange
 from cloze.pipeline.runners.fan_out import fan_out
+from cloze.pipeline.runners.sizes import group_by_size, run_bytes
 
-ASSIGNED = pa.schema([("key", pa.uint64()), ("bytes", pa.int64()), ("cluster", pa.int32())])
-MEMBERS = pa.schema(
-    [("key", pa.uint64()), ("cluster", pa.int32()), ("shard", pa.int32()), ("row", pa.int32())]
-)
 PAIRS = pa.schema(
     [("key", pa.uint64()), ("of", pa.uint64()), ("cosine", pa.float32())]
     + [(name, pa.int32()) for name in ("shard", "row", "of_shard", "of_row")]
 )
-DUPLICATES = pa.schema(
-    [pa.field(name, PAIRS.field(name).type, nullable=False) for name in ("key", "of", "cosine")]
-)
 LIMITS = (0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.92, 0.94, 0.96, 0.98, 0.99)
-
-
-def vectors_of(path: str, mean: Sequence[int] | None) -> tuple[npt.NDArray[np.uint64], I16]:
-    """Return the keys and vectors of a file, centred if `mean` is given."""
-    keys, vectors = arrow.read_vectors(path)
-    return keys, vectors if mean is None else centred(vectors, np.array(mean, np.int16))
+REASON = "semantic_duplicate"
+FIGURES, DUPLICATES_FILE = "semantic.json", "semantic_duplicates.arrow"
+EXAMPLES, EXCERPT = 8, 400
+QUESTIONS = 256  # documents whose neighbours are searched in the whole corpus
+_SAMPLE, _EXAMPLE = 0x534D504C, 0x53454D45  # random streams
 
 
 @dataclass(frozen=True, kw_only=True)
-class AssignShard:
-    """Assign the documents of a shard to clusters.
-
-    Unit: {"corpus": shard, "vectors": file, "out": file}.
+class Comparison:
+    """What all units know.
 
     Attributes:
-        centres: file of the cluster centres.
+        clusters: exchange of the documents by cluster.
+        centres: file of the centres.
+        questions: file of the documents whose neighbours are searched in the whole corpus.
         mean: mean to subtract from the vectors; None: not subtracted.
+        width: numbers of a vector.
+        config: similarity and rounds of k-means.
     """
 
+    clusters: Exchange
     centres: str
+    questions: str
     mean: tuple[int, ...] | None
+    width: int
+    config: SemDedupConfig
 
-    def __call__(self, unit: dict[str, str]) -> dict[str, Any]:
-        table = read_shard(unit["corpus"])
-        keys, vectors = vectors_of(unit["vectors"], self.mean)
-        if not np.array_equal(keys, table["key"].to_numpy()):
-            raise DataError(
-                f"{unit['vectors']} is not of the documents of {unit['corpus']}; make it again "
-                f"with `cloze embed-corpus`"
-            )
-        clusters = assign(vectors, arrow.read_vectors(self.centres)[1])
-        columns = [keys, text_bytes(table), clusters]
-        write_arrow(unit["out"], ASSIGNED, [pa.record_batch(columns, schema=ASSIGNED)])
-        return {}
+    @property
+    def rows(self) -> pa.Schema:
+        """Schema of the documents in the exchange."""
+        places = [("shard", pa.int32()), ("row", pa.int32()), ("bytes", pa.int64())]
+        return pa.schema([*arrow.vectors_schema(self.width), *places])
+
+    def centred(self, vectors: I16) -> I16:
+        """Return the vectors without the mean."""
+        if self.mean is None:
+            return vectors
+        return clustering.centred(vectors, np.array(self.mean, np.int16))
 
 
 @dataclass(frozen=True, kw_only=True)
-class FindSimilar:
-    """Compare the documents of some clusters. Unit: {"number": batch of members, "out": file}.
+class AssignShards(Comparison):
+    """Write a run of documents by cluster.
 
-    Returns the number of dropped documents and the histogram of highest cosines.
-
-    Attributes:
-        members: file of the members of the clusters, in order of preference.
-        vectors: files of vectors, by shard number.
-        mean: mean to subtract from the vectors; None: not subtracted.
-        threshold: minimum cosine of a duplicate.
+    Unit: {"run": number, "shards": [[number, corpus shard, vectors file]]}. Returns the highest
+    cosine of each question.
     """
-
-    members: str
-    vectors: tuple[str, ...]
-    mean: tuple[int, ...] | None
-    threshold: float
 
     def __call__(self, unit: dict[str, Any]) -> dict[str, Any]:
-        members = open_arrow(self.members).get_batch(unit["number"])
-        key, cluster, shard, row = (members[name].to_numpy() for name in MEMBERS.names)
-        vectors = self._gather(shard, row)
-        of, best = np.arange(len(key), dtype=np.int64), np.full(len(key), -1.0, np.float32)
-        for begin, end in itertools.pairwise(run_edges(cluster)):
-            originals, best[begin:end] = find_similar(vectors[begin:end], self.threshold)
-            of[begin:end] = begin + originals
-        dropped = np.flatnonzero(of != np.arange(len(of)))
-        pair_keys = of[dropped]
-        pairs = (key[dropped], key[pair_keys], best[dropped])
-        positions = (shard[dropped], row[dropped], shard[pair_keys], row[pair_keys])
-        write_arrow(unit["out"], PAIRS, [pa.record_batch([*pairs, *positions], schema=PAIRS)])
-        return {"documents": len(dropped), "cosines": counted(best, LIMITS)}
+        centres = arrow.read_vectors(self.centres)[1]
+        question_keys, questions = arrow.read_vectors(self.questions)
+        best: list[F32] = [np.full(len(questions), -1.0, np.float32)]
 
-    def _gather(self, shard: npt.NDArray[np.int32], row: npt.NDArray[np.int32]) -> I16:
-        """Return the vectors at these positions, int16 [n, D]."""
-        numbers = np.unique(shard)
-        pieces = [
-            vectors_of(self.vectors[number], self.mean)[1][row[shard == number]]
-            for number in numbers.tolist()
-        ]
-        gathered = np.empty((len(shard), pieces[0].shape[1] if pieces else 1), np.int16)
-        gathered[np.argsort(shard, kind="stable")] = np.concatenate(pieces or [gathered])
-        return gathered
+        def placed() -> Any:
+            for number, corpus, file in unit["shards"]:
+                table = read_shard(corpus)
+                keys, vectors = arrow.read_vectors(file)
+                if not np.array_equal(keys, table["key"].to_numpy()):
+                    raise DataError(
+                        f"{file} is not of the documents of {corpus}; make it again with "
+                        f"`cloze embed-corpus`"
+                    )
+                vectors = self.centred(vectors)
+                best.append(clustering.highest_others(questions, question_keys, vectors, keys))
+                shard, row = np.full(len(keys), number, np.int32), np.arange(len(keys))
+                batch = arrow.vectors_batch(keys, vectors)
+                columns = [*batch.columns, shard, row.astype(np.int32), text_bytes(table)]
+                rows = pa.Table.from_arrays(list(map(pa.array, columns)), schema=self.rows)
+                yield rows, clustering.assign(vectors, centres).astype(np.int64)
+
+        self.clusters.write(unit["run"], placed())
+        return {"cosines": np.max(best, axis=0).tolist()}
 
 
 @dataclass(frozen=True, kw_only=True)
-class WriteDeduplicated:
-    """Write a shard without the duplicates.
+class FindSimilar(Comparison):
+    """Compare the documents of clusters. Unit: {"first", "end": clusters, "out": file of pairs}.
 
-    Unit: {"number": shard number, "corpus": shard, "out": file}.
+    Returns the histogram of highest cosines, and the number of questions with a similar document in
+    their cluster.
+    """
+
+    def __call__(self, unit: dict[str, Any]) -> dict[str, Any]:
+        counts, near, pairs = np.zeros(len(LIMITS) + 1, np.int64), 0, list[pa.RecordBatch]()
+        with self.clusters.read(self.rows, unit["first"], unit["end"]) as runs:
+            for cluster in range(unit["first"], unit["end"]):
+                if batches := list(runs.batches(cluster)):
+                    near += self._compare(pa.concat_batches(batches), counts, pairs)
+        write_arrow(unit["out"], PAIRS, pairs)
+        return {"counts": counts.tolist(), "near": near}
+
+    def _compare(self, batch: pa.RecordBatch, counts: I64, pairs: list[pa.RecordBatch]) -> int:
+        """Add the cluster's pairs and counts; return the number of its questions with one."""
+        key, shard, row, size = (
+            batch[name].to_numpy() for name in ("key", "shard", "row", "bytes")
+        )
+        order = np.lexsort((key, -size))  # longest first, then by key
+        key, shard, row = key[order], shard[order], row[order]
+        vectors = batch["vector"].flatten().to_numpy().reshape(len(key), -1)[order]
+        question_keys, near = arrow.read_vectors(self.questions)[0], 0
+        ranks = random_keys.fold_in(_SAMPLE, key)
+        for members in clustering.divide(vectors, ranks, self.config.rounds):
+            own, keys = vectors[members], key[members]
+            of, best = clustering.find_similar(own, self.config.similarity)
+            dropped, asked = np.flatnonzero(of != np.arange(len(of))), np.isin(keys, question_keys)
+            found = clustering.highest_others(own[asked], keys[asked], own, keys)
+            near += int((found >= self.config.similarity - clustering.ROUNDING).sum())
+            counts += np.bincount(
+                np.searchsorted(np.array(LIMITS, np.float32), best, side="right"),
+                minlength=len(counts),
+            )
+            gone, stays = members[dropped], members[of[dropped]]
+            columns = [key[gone], key[stays], best[dropped], shard[gone], row[gone], shard[stays]]
+            pairs.append(pa.record_batch([*columns, row[stays]], schema=PAIRS))
+        return near
+
+
+@dataclass(frozen=True, kw_only=True)
+class WriteKept:
+    """Write a shard without the duplicates. Unit: {"number": of the shard, "corpus", "out"}.
 
     Returns the statistics of the shard.
 
@@ -164,107 +188,114 @@ class WriteDeduplicated:
     documents: int
 
     def __call__(self, unit: dict[str, Any]) -> dict[str, Any]:
-        dropped_keys = open_arrow(self.duplicates).get_batch(unit["number"])["key"].to_numpy()
+        dropped = open_arrow(self.duplicates).get_batch(unit["number"])["key"].to_numpy()
         table = fill_missing_columns(read_shard(unit["corpus"]))
-        table = table.filter(pa.array(~np.isin(table["key"].to_numpy(), dropped_keys)))
+        table = table.filter(pa.array(~np.isin(table["key"].to_numpy(), dropped)))
         batch = compact_batch(table, CORPUS)
         write_arrow(unit["out"], CORPUS, [batch])
         return {**measure(batch, self.documents), "heldout": int(in_split(table, HELDOUT).sum())}
 
 
-# Driver: sample, clusters, and the data between the steps.
-
-REASON = "semantic_duplicate"
-FIGURES, DUPLICATES_FILE = "semantic.json", "semantic_duplicates.arrow"
-EXAMPLES, EXCERPT = 8, 400
-_SAMPLE, _EXAMPLE = 0x534D504C, 0x53454D45
-
-
 def deduplicate(config: SemDedupConfig, build: BuildContext) -> StageResult:
-    """Run the stage; see `cloze.pipeline.corpus.duplicates.semantic_stage.run`."""
+    """Cluster and compare the documents; write those that are kept.
+
+    Raises:
+        DataError: the vectors are not those of the corpus, or there are no documents.
+    """
     corpus = CorpusShards.open(build.inputs["corpus"])
-    vectors = _vectors(corpus, build)
-    scratch = storage.join(build.scratch, "files")
-    storage.make_dirs(scratch)
-    centres_file, members = (
-        storage.join(scratch, f"{name}.arrow") for name in ("centres", "members")
-    )
-    sample, documents = _sample(vectors, config)
-    mean = mean_of(sample) if config.center else None
-    mean_values = None if mean is None else tuple(mean.tolist())
-    cluster_count = min(config.clusters or clusters_for(documents), max(1, len(sample)))
-    centres = fit(sample if mean is None else centred(sample, mean), cluster_count, config.rounds)
-    write_arrow(
-        centres_file,
-        arrow.vectors_schema(centres.shape[1]),
-        [arrow.vectors_batch(np.arange(len(centres), dtype=np.uint64), centres)],
-    )
+    files = _vectors(corpus, build)
+    keys, sample = _sample(files)
+    mean = clustering.mean_of(sample) if config.center else None
+    documents = artifact.read_manifest(corpus.path).rows or len(sample)
+    count = min(config.clusters or clusters_for(documents), max(1, len(sample)))
+    groups = group_by_size(corpus.sizes, run_bytes(sum(corpus.sizes)))
+    known: dict[str, Any] = {
+        "clusters": Exchange(
+            directory=storage.join(build.scratch, "clusters"), runs=len(groups), places=count
+        ),
+        **{name: storage.join(build.scratch, f"{name}.arrow") for name in ("centres", "questions")},
+        "mean": None if mean is None else tuple(mean.tolist()),
+        "width": sample.shape[1],
+        "config": config,
+    }
+    assign = AssignShards(**known)
+    sample = assign.centred(sample)
+    centres = clustering.fit(sample, count, config.rounds)
+    _write_vectors(assign.centres, np.arange(len(centres), dtype=np.uint64), centres)
+    _write_vectors(assign.questions, keys[:QUESTIONS], sample[:QUESTIONS])
 
-    weights = [float(size) for size in corpus.sizes]
-    assigned = _files(scratch, "assigned", len(vectors))
+    shards = [[*each] for each in zip(itertools.count(), map(corpus.file, corpus.names), files)]
+    runs = [{"run": run, "shards": shards[slice(*group)]} for run, group in enumerate(groups)]
+    weights = [float(sum(corpus.sizes[slice(*group)])) for group in groups]
+    assigned = fan_out(build, "assign", _named(runs), assign, unit_name="bytes", weights=weights)
+    in_clusters = assign.clusters.connect(build, "connect").tolist()
     units: list[dict[str, Any]] = [
-        {"corpus": corpus.file(name), "vectors": vector_file, "out": out}
-        for name, vector_file, out in zip(corpus.names, vectors, assigned, strict=True)
+        {"first": first, "end": end, "out": storage.join(build.scratch, f"found-{first:05d}.arrow")}
+        for first, end in group_by_size(in_clusters, UNIT_DOCUMENTS)
     ]
-    assign_shard = AssignShard(centres=centres_file, mean=mean_values)
-    fan_out(build, "assign", _named(units), assign_shard, unit_name="bytes", weights=weights)
-
-    pair_files = _files(scratch, "found", _write_members(assigned, members))
-    units = [{"number": number, "out": out} for number, out in enumerate(pair_files)]
-    find = FindSimilar(
-        members=members, vectors=tuple(vectors), mean=mean_values, threshold=config.similarity
-    )
-    comparisons = fan_out(build, "compare", _named(units), find, unit_name="parts")
-    dropped = pa.concat_tables([PAIRS.empty_table(), *map(read_arrow, pair_files)])
+    find = FindSimilar(**known)
+    compared = fan_out(build, "compare", _named(units), find, unit_name="parts")
+    dropped = pa.concat_tables([PAIRS.empty_table(), *(read_arrow(unit["out"]) for unit in units)])
     dropped = dropped.sort_by([("shard", "ascending"), ("key", "ascending")])
-    retained = documents - dropped.num_rows
-    if not retained:
-        raise DataError(
-            f"{build.inputs['corpus']} contains no document; give `cloze corpus` more text"
-        )
+    documents = sum(in_clusters)
+    kept = documents - dropped.num_rows
+    if not kept:
+        raise DataError(f"{corpus.path} contains no document; give `cloze corpus` more text")
 
-    duplicates = build.file(DUPLICATES_FILE)
-    edges = np.searchsorted(dropped["shard"].to_numpy(), np.arange(len(vectors) + 1))
-    columns = [dropped[name].to_numpy() for name in DUPLICATES.names]
+    write = WriteKept(duplicates=build.file(DUPLICATES_FILE), documents=kept)
+    edges = np.searchsorted(dropped["shard"].to_numpy(), np.arange(len(files) + 1)).tolist()
+    whole = dropped.combine_chunks()
     batches = (
-        pa.record_batch([column[begin:end] for column in columns], schema=DUPLICATES)
+        compact_batch(whole.slice(begin, end - begin), PAIRS)
         for begin, end in itertools.pairwise(edges)
     )
-    write_arrow(duplicates, DUPLICATES, batches)
+    write_arrow(write.duplicates, PAIRS, batches)
     units = [
         {"number": number, "corpus": corpus.file(name), "out": build.file(name)}
         for number, name in enumerate(corpus.names)
     ]
-    write = WriteDeduplicated(duplicates=duplicates, documents=retained)
-    written = fan_out(build, "write", _named(units), write, unit_name="bytes", weights=weights)
+    written = fan_out(
+        build,
+        "write",
+        _named(units),
+        write,
+        unit_name="bytes",
+        weights=list(map(float, corpus.sizes)),
+    )
     build.counters["read/documents"] += documents
-    build.counters["kept/documents"] += retained
+    build.counters["kept/documents"] += kept
     build.counters[f"dropped/{REASON}"] += dropped.num_rows
+    cosines = np.max([result["cosines"] for result in assigned], axis=0)
     figures = {
         "cosine": config.similarity,
         "clusters": len(centres),
         "documents": documents,
         "dropped": dropped.num_rows,
         "groups": len(np.unique(dropped["of"].to_numpy())),
+        "recall": {
+            "sample": len(cosines),
+            "near": int((cosines >= config.similarity - clustering.ROUNDING).sum()),
+            "in_cluster": sum(result["near"] for result in compared),
+        },
         "highest_cosines": {
             "limits": list(LIMITS),
-            "counts": np.sum([result["cosines"] for result in comparisons], axis=0).tolist(),
+            "counts": np.sum([result["counts"] for result in compared], axis=0).tolist(),
         },
         "examples": _examples(corpus, dropped),
     }
-    storage.write_bytes(
-        build.file(FIGURES), (json.dumps(figures, indent=1, ensure_ascii=False) + "\n").encode()
-    )
-    summary = _summary(corpus, figures, written) | {"size": centres.shape[1]}
-    return StageResult(rows=retained, summary=summary)
-
-
-def _files(directory: str, name: str, count: int) -> list[str]:
-    return [storage.join(directory, f"{name}-{number:05d}.arrow") for number in range(count)]
+    text = json.dumps(figures, indent=1, ensure_ascii=False) + "\n"
+    storage.write_bytes(build.file(FIGURES), text.encode())
+    summary = _summary(figures, written) | {"shards": len(files), "size": centres.shape[1]}
+    return StageResult(rows=kept, summary=summary)
 
 
 def _named(units: Sequence[dict[str, Any]]) -> list[tuple[str, dict[str, Any]]]:
     return [(f"{number:05d}", unit) for number, unit in enumerate(units)]
+
+
+def _write_vectors(path: str, keys: U64, vectors: I16) -> None:
+    batch = arrow.vectors_batch(keys, vectors)
+    write_arrow(path, batch.schema, [batch])
 
 
 def _vectors(corpus: CorpusShards, build: BuildContext) -> list[str]:
@@ -275,7 +306,7 @@ def _vectors(corpus: CorpusShards, build: BuildContext) -> list[str]:
     """
     path = build.inputs["vectors"]
     manifest = artifact.read_manifest(path)
-    fingerprint = artifact.read_manifest(build.inputs["corpus"]).fingerprint
+    fingerprint = artifact.read_manifest(corpus.path).fingerprint
     if manifest.stage != "vectors" or manifest.parents.get("corpus") != fingerprint:
         raise DataError(
             f"{path} has no vectors of the corpus in {corpus.path}; make them: cloze "
@@ -284,45 +315,19 @@ def _vectors(corpus: CorpusShards, build: BuildContext) -> list[str]:
     return [storage.join(path, arrow.vectors_file_name(name)) for name in corpus.names]
 
 
-def _sample(files: Sequence[str], config: SemDedupConfig) -> tuple[I16, int]:
-    """Return a random sample of the vectors, chosen by key hash, and the number of documents."""
-    ranks = [random_keys.fold_in(_SAMPLE, read_arrow(file)["key"].to_numpy()) for file in files]
-    all_ranks = np.sort(np.concatenate(ranks))
-    documents = len(all_ranks)
-    sample_ranks = all_ranks[: sample_for(documents, config.clusters or clusters_for(documents))]
-    limit = sample_ranks[-1] if len(sample_ranks) else np.uint64(0)
-    sampled = [np.flatnonzero(array <= limit) for array in ranks]
-    sample = [arrow.read_vectors(file)[1][rows] for file, rows in zip(files, sampled, strict=True)]
-    order = np.argsort(
-        np.concatenate([array[rows] for array, rows in zip(ranks, sampled, strict=True)]),
-        kind="stable",
-    )
-    return np.concatenate(sample)[order], documents
+def _sample(files: Sequence[str]) -> tuple[U64, I16]:
+    """Return keys and vectors of a random sample, in random order.
 
-
-def _write_members(assigned: Sequence[str], path: str) -> int:
-    """Write all documents by cluster, whole clusters per record batch.
-
-    Return the number of batches.
+    A corpus is sorted by hashes, so its first documents are a random sample of it.
     """
-    tables = [read_arrow(file) for file in assigned]
-    shard = np.repeat(np.arange(len(tables), dtype=np.int32), [table.num_rows for table in tables])
-    row = np.concatenate([np.arange(table.num_rows, dtype=np.int32) for table in tables])
-    key, size, cluster = (
-        np.concatenate([table[name].to_numpy() for table in tables]) for name in ASSIGNED.names
-    )
-    order = np.lexsort((key, -size, cluster))  # longest first, then by key
-    columns = [column[order] for column in (key, cluster, shard, row)]
-    edges = [0]
-    for end in run_edges(columns[1])[1:]:
-        if end - edges[-1] >= UNIT_DOCUMENTS or end == len(cluster):
-            edges.append(end)
-    batches = (
-        pa.record_batch([column[begin:end] for column in columns], schema=MEMBERS)
-        for begin, end in itertools.pairwise(edges)
-    )
-    write_arrow(path, MEMBERS, batches)
-    return len(edges) - 1
+    parts = [arrow.read_vectors(files[0])]
+    for file in files[1:]:
+        if sum(len(keys) for keys, _ in parts) >= SAMPLE:
+            break
+        parts.append(arrow.read_vectors(file))
+    keys, vectors = (np.concatenate(column) for column in zip(*parts, strict=True))
+    order = np.argsort(random_keys.fold_in(_SAMPLE, keys), kind="stable")[:SAMPLE]
+    return keys[order], vectors[order]
 
 
 def _examples(corpus: CorpusShards, dropped: pa.Table) -> list[dict[str, Any]]:
@@ -331,11 +336,11 @@ def _examples(corpus: CorpusShards, dropped: pa.Table) -> list[dict[str, Any]]:
     selected = dropped.take(pa.array(np.argsort(ranks, kind="stable")[:EXAMPLES]))
     examples = [
         {
-            "cosine": round(row["cosine"], 4),
-            "dropped": _describe(corpus, row["shard"], row["row"]),
-            "kept": _describe(corpus, row["of_shard"], row["of_row"]),
+            "cosine": round(pair["cosine"], 4),
+            "dropped": _describe(corpus, pair["shard"], pair["row"]),
+            "kept": _describe(corpus, pair["of_shard"], pair["of_row"]),
         }
-        for row in selected.to_pylist()
+        for pair in selected.to_pylist()
     ]
     return sorted(examples, key=lambda example: -example["cosine"])
 
@@ -347,28 +352,20 @@ def _describe(corpus: CorpusShards, shard: int, row: int) -> dict[str, Any]:
     return {**names, "characters": len(text), "text": text[:EXCERPT]}
 
 
-def _summary(
-    corpus: CorpusShards, figures: dict[str, Any], written: Sequence[dict[str, Any]]
-) -> dict[str, Any]:
+def _summary(figures: Mapping[str, Any], written: Sequence[dict[str, Any]]) -> dict[str, Any]:
     totals = add_up(written)
-    sources = totals["sources"].values()
-    heldout = sum(counts["heldout"] for counts in written)
+    names = ("documents", "bytes", "characters", "words", "sentences")
+    sources = totals["sources"]
     return {
-        **{
-            name: sum(counts[name] for counts in sources)
-            for name in ("documents", "bytes", "characters", "words", "sentences")
-        },
+        **{name: sum(counts[name] for counts in sources.values()) for name in names},
         "dropped": {REASON: figures["dropped"]},
-        "clusters": figures["clusters"],
-        "cosine": figures["cosine"],
+        **{name: figures[name] for name in ("clusters", "cosine", "recall")},
         "sources": {
-            kind: {name: counts[name] for name in ("documents", "bytes")}
-            for kind, counts in totals["sources"].items()
+            kind: {name: counts[name] for name in names[:2]} for kind, counts in sources.items()
         },
         "licences": {
             name or UNKNOWN: counts["documents"]
             for (name,), counts in added(totals["origins"], "licence").items()
         },
-        "heldout_documents": heldout,
-        "shards": len(corpus.names),
+        "heldout_documents": sum(counts["heldout"] for counts in written),
     }

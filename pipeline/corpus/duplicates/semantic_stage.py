@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from pydantic import Field
+
+from cloze.core.config import StageConfig
 from cloze.core.humanize import format_count
 from cloze.core.stages.execution import (
     PROCESS_BYTES,
@@ -16,36 +19,40 @@ from cloze.core.stages.execution import (
     Metadata,
     subtract_startup,
 )
-from cloze.core.stages.stage import BuildContext, InputSpec, Stage, StageResult
-from cloze.pipeline.corpus.duplicates.semantic_config import (
-    UNIT_DOCUMENTS,
-    SemDedupConfig,
-    clusters_for,
-    sample_for,
-)
+from cloze.core.stages.stage import InputSpec, Stage, deferred
 
-# Cost estimate: products of vectors, and one more copy of the corpus.
-
-START = 3.0
-# multiplications per second and worker (AMD EPYC core: 18e9 comparing, 37e9 assigning vectors of
-# 256 numbers)
-SPEED = 1.5e10
-# multiplications that a byte of text equals: read twice, measured and written (78 MB, 24,223
-# documents: 7.2 CPU s in total, 450 MB)
-TEXT = 600.0
-ROUNDS = 20  # maximum of k-means
-USUAL_SIZE = 768  # assumed vector size, if unknown
-ROW = 40  # bytes per document in the driver's tables and in scratch files
+SAMPLE = 1 << 16  # documents that centres and mean are computed of
+UNIT_DOCUMENTS = 20_000  # approximate number of documents per unit
 
 
-def _work(documents: float, text: float, size: float, clusters: float, rounds: float) -> float:
-    """Return the multiplications of k-means, of comparing documents and of the text.
+class SemDedupConfig(StageConfig):
+    """Config of the stage `semdedup`."""
 
-    Each document is compared with all centres and half of its cluster.
-    """
-    sample = sample_for(int(documents), int(clusters))
-    products = sample * clusters * rounds + documents * (clusters + documents / clusters / 2)
-    return size * products + TEXT * text
+    similarity: float = Field(default=0.95, gt=0, le=1)
+    """Minimum cosine similarity to a kept document at which a document is dropped."""
+
+    center: bool = True
+    """Subtract the mean of all embeddings first; cosines of a model that was not tuned for
+    retrieval are all high."""
+
+    clusters: int | None = Field(default=None, ge=1)
+    """Number of clusters within which documents are compared; those of more than 4,000 documents
+    are divided again. Default: one per 2,000 documents, at most 1,024."""
+
+    rounds: int = Field(default=20, ge=1)
+    """Maximum number of k-means iterations."""
+
+
+def clusters_for(documents: int) -> int:
+    """Return the default number of clusters of the first division."""
+    return max(1, min(documents // 2000, 1024))
+
+
+# Cost estimate. All work is linear: a document is compared with centres, questions, and half of a
+# cluster. Rates of an AMD EPYC core; a byte of text is read twice, measured and written.
+START, SPEED = 3.0, 1.5e10  # seconds; multiplications per second and worker
+COMPARED, TEXT = 2400.0, 600.0  # vectors per document; multiplications that a byte of text equals
+SIZE, ROW = 768, 40  # numbers of a vector, if unknown; other bytes per document in scratch files
 
 
 def ahead(
@@ -56,87 +63,60 @@ def ahead(
     before: Metadata | None,
 ) -> CostEstimate:
     """Estimate the cost from the documents, their text and vector size; all may be kept."""
-    corpus, vectors = inputs["corpus"], inputs["vectors"]
+    corpus, size = inputs["corpus"], float(inputs["vectors"].get("size") or SIZE)
     documents, text = float(corpus.get("documents") or 0), float(corpus["bytes"])
-    if before is not None and _read(before)[0] == documents:
-        text = _read(before)[1]
-    size = float(vectors.get("size") or USUAL_SIZE)
-    clusters = float(config.clusters or clusters_for(int(documents)))
-    sample = sample_for(int(documents), int(clusters))
     width = min(execution.workers, computer.cpus)
-    driver_bytes = max(6 * size * sample, ROW * documents)  # the sample and its sums in the driver
+    unit = max(min(UNIT_DOCUMENTS, documents), documents / (config.clusters or 1024))
+    held = PROCESS_BYTES + 6 * size * max(unit, min(SAMPLE, documents))
     return CostEstimate(
-        work=_work(documents, text, size, clusters, min(config.rounds, ROUNDS)),
+        work=COMPARED * size * documents + TEXT * text,
         speed=SPEED,
         startup_seconds=START,
         parallelism=width,
-        disk_bytes=int(1.1 * text + 2 * ROW * documents),
-        memory_bytes=int(
-            (width + 1) * PROCESS_BYTES
-            + driver_bytes
-            + width * 6 * size * min(UNIT_DOCUMENTS, documents)
-        ),
+        disk_bytes=int(1.1 * text + (2 * size + ROW) * documents),
+        memory_bytes=int((width + 1) * held + ROW * documents),
         expected_metadata={"bytes": text, "documents": documents},
     )
-
-
-def _read(facts: Metadata) -> tuple[float, float]:
-    """Return documents and approximate bytes of the input corpus, from the output's metadata."""
-    dropped: Mapping[str, Any] = facts.get("dropped") or {}
-    documents = float(facts["documents"]) + sum(dropped.values())
-    return documents, float(facts["bytes"]) * documents / max(1.0, float(facts["documents"]))
 
 
 def afterwards(facts: Metadata) -> MeasuredThroughput | None:
     """Measure the throughput in multiplications; None if the summary lacks the vector size."""
     if not facts.get("size"):
         return None
-    documents, text = _read(facts)
-    rounds = min(int(facts["config"].get("rounds", ROUNDS)), ROUNDS)
-    amount = _work(documents, text, float(facts["size"]), float(facts["clusters"]), rounds)
+    kept, dropped = float(facts["documents"]), sum((facts.get("dropped") or {}).values())
+    text = TEXT * float(facts["bytes"]) / max(1.0, kept)
     return MeasuredThroughput(
-        amount=amount,
+        amount=(kept + dropped) * (COMPARED * float(facts["size"]) + text),
         seconds=subtract_startup(facts["seconds"], START),
         width=int(facts["execution"].get("workers", 1)),
     )
 
 
-COSTS = CostModel(estimate=ahead, measure=afterwards)
-
-
-VERSION = 1
-
-
-def run(config: SemDedupConfig, build: BuildContext) -> StageResult:
-    """Cluster and compare the documents; write those that are kept.
-
-    Raises:
-        DataError: the vectors are not those of the corpus.
-    """
-    from cloze.pipeline.corpus.duplicates.semantic_driver import deduplicate
-
-    return deduplicate(config, build)
-
-
 def headline(summary: Mapping[str, Any]) -> str:
-    """Return a line with kept documents, bytes and drops."""
-    return (
+    """Return a line with kept documents, bytes, drops, and what clusters hid in a sample."""
+    text = (
         f"{summary['documents']:,} documents, {format_count(summary['bytes'])}B, "
         f"{sum(summary['dropped'].values()):,} dropped"
+    )
+    if not (found := summary.get("recall")):
+        return text
+    return (
+        f"{text}; of {found['sample']} documents searched in the whole corpus {found['near']} have "
+        f"a similar one, {found['in_cluster']} in their cluster"
     )
 
 
 STAGE = Stage(
     name="semdedup",
-    version=VERSION,
+    version=1,
     config=SemDedupConfig,
-    run=run,
+    run=deferred("cloze.pipeline.corpus.duplicates.semantic_driver:deduplicate"),
     inputs={
         "corpus": InputSpec(kinds=("corpus",), required=True),
         "vectors": InputSpec(kinds=("vectors",), required=True),
     },
     worker="cloze.pipeline",
     headline=headline,
-    cost_model=COSTS,
+    cost_model=CostModel(estimate=ahead, measure=afterwards),
     comparison_metrics=("documents", "bytes", "words"),
 )
