@@ -15,7 +15,7 @@ from typing import Annotated, Any, ClassVar, TypeVar, Union, get_args, get_origi
 from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic_core import to_jsonable_python
 
-from cloze.core import storage
+from cloze.core import plugins, storage
 from cloze.core.artifacts import fingerprints
 from cloze.core.artifacts.artifact import canonical_json
 from cloze.core.errors import UsageError, did_you_mean
@@ -198,6 +198,10 @@ class StageConfig(BaseModel):
             hashes[name] = fingerprints.combine_hashes([("", canonical_json(content))])
         return hashes
 
+    def plugin_rows(self) -> dict[str, plugins.Installed]:
+        """Return the plug-ins of the rows that the config uses, by `table/row`."""
+        return plugins.used("", self.model_dump(mode="json"))
+
     def check_inputs(self, keys: Collection[str]) -> None:
         """Reject inputs that do not match the config; called before a run and before the stage.
 
@@ -208,6 +212,11 @@ class StageConfig(BaseModel):
             UsageError: the inputs do not match the config.
         """
         del keys
+
+    def empty_without(self, present: Collection[str]) -> str:
+        """Return what the stage leaves empty in a run with these stages alone; "" if nothing."""
+        del present
+        return ""
 
     def check_data(self) -> None:
         """Raise DataError if named files cannot be what the stage reads; a plan calls it."""

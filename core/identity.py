@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from cloze.core.artifacts import artifact
+from cloze.core.plugins import installed
 
 
 def identity(*packages: str, reads_again: bool = False) -> dict[str, str]:
@@ -19,8 +20,10 @@ def identity(*packages: str, reads_again: bool = False) -> dict[str, str]:
         reads_again: hash the files as they are now; else as at this process's first call.
     """
     hash_of = _code.__wrapped__ if reads_again else _code
-    code = hash_of(packages or ("core", "pipeline", "model", "flows"))
-    return {"python": platform.python_version(), **artifact.package_versions(), "code": code}
+    code = hash_of(packages or ("core", "pipeline", "model", "flows", "labs"))
+    foreign = {one.package: one.version for one in installed() if one.version}
+    versions = {**artifact.package_versions(), **foreign}
+    return {"python": platform.python_version(), **versions, "code": code}
 
 
 @functools.cache

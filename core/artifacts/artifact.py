@@ -22,7 +22,7 @@ from dataclasses import asdict, dataclass, field
 from fnmatch import fnmatch
 from typing import Any
 
-from cloze.core import storage
+from cloze.core import plugins, storage
 from cloze.core.errors import DataError
 
 FORMAT = 1
@@ -71,6 +71,8 @@ class Manifest:
     seconds: float = 0.0
     created: str = ""  # UTC, ISO 8601
     packages: dict[str, str] = field(default_factory=dict)
+    # plug-ins that made it or its inputs: name -> package, version and rows
+    plugins: dict[str, dict[str, Any]] = field(default_factory=dict)
     format: int = FORMAT
 
     @property
@@ -149,6 +151,7 @@ def find_manifest(path: str) -> Manifest | None:
             )
         content["files"] = tuple(FileEntry(**entry) for entry in content["files"])
         content.pop("content_sha256", None)
+        plugins.remember(content.get("plugins", {}))
         return Manifest(**content)
     except (FileNotFoundError, NotADirectoryError):
         return None
@@ -167,6 +170,8 @@ def _no_artifact(path: str) -> DataError:
 def write_manifest(path: str, manifest: Manifest) -> None:
     """Finish the artifact at `path`."""
     content = {**asdict(manifest), "content_sha256": manifest.content_sha256}
+    if not manifest.plugins:  # so that an earlier version can read it
+        del content["plugins"]
     text = json.dumps(content, indent=1, sort_keys=True) + "\n"
     storage.write_bytes(storage.join(path, MANIFEST), text.encode())
 

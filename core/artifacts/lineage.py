@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import posixpath
 from collections.abc import Iterable, Iterator, Mapping
-from functools import partial
+from typing import Any
 
 from cloze.core import storage
 from cloze.core.artifacts import artifact, fingerprints
@@ -32,16 +33,29 @@ def _has_any(directory: str, *names: str) -> bool:
 
 def input_contents(inputs: Mapping[str, str]) -> dict[str, str]:
     """Return `Manifest.inputs` for input paths by key."""
-
-    def content(path: str) -> str:
-        manifest = artifact.find_manifest(containing_artifact(path))
-        return "" if manifest is None else manifest.content_sha256
-
-    found = {
-        name: fingerprints.memoize(f"content of {path}", partial(content, path))
-        for name, path in inputs.items()
-    }
+    found = {name: _content(path)[0] for name, path in inputs.items()}
     return {name: sha256 for name, sha256 in found.items() if sha256}
+
+
+def input_plugins(inputs: Mapping[str, str]) -> dict[str, dict[str, Any]]:
+    """Return the plug-ins that made the inputs, as in `Manifest.plugins`."""
+    found: dict[str, dict[str, Any]] = {}
+    for path in inputs.values():
+        for name, about in _content(path)[1].items():
+            rows = {*about["rows"], *found.get(name, {}).get("rows", ())}
+            found[name] = {**about, "rows": sorted(rows)}
+    return found
+
+
+def _content(path: str) -> tuple[str, dict[str, Any]]:
+    """Return content hash and plug-ins of the finished artifact that contains `path`."""
+
+    def read() -> str:
+        manifest = artifact.find_manifest(containing_artifact(path))
+        return json.dumps(manifest and (manifest.content_sha256, manifest.plugins))
+
+    found = json.loads(fingerprints.memoize(f"content of {path}", read))
+    return (found[0], found[1]) if found else ("", {})
 
 
 class NearbyArtifacts:

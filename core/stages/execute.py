@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from cloze.core import storage
+from cloze.core import plugins, storage
 from cloze.core.artifacts import artifact, claim, fingerprints, lineage
 from cloze.core.artifacts.artifact import Manifest
 from cloze.core.artifacts.lock import locked
@@ -238,6 +238,10 @@ def _manifest(
         seconds=round(time.perf_counter() - started, 3),
         created=datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
         packages=artifact.package_versions(),
+        plugins=plugins.described(
+            {**config.plugin_rows(), **plugins.owner_of(("stages", "tools"), stage.name)},
+            lineage.input_plugins(build.inputs),
+        ),
     )
 
 

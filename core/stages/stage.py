@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pkgutil import resolve_name
 from typing import Any
 
-from cloze.core import storage
+from cloze.core import plugins, storage
 from cloze.core.artifacts import artifact
 from cloze.core.artifacts.claim import Fence
 from cloze.core.config import StageConfig
@@ -312,5 +312,5 @@ class Stage:
     ) -> tuple[str, dict[str, str]]:
         """Return the fingerprint, and those of all its input artifacts and named files."""
         inputs = {**parents, **config.external_fingerprints()}
-        fields = config.fingerprint_fields()
+        fields = config.fingerprint_fields() | plugins.row_versions(config.plugin_rows())
         return artifact.fingerprint(self.name, self.version, fields, inputs), inputs

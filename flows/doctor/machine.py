@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import os
@@ -13,12 +14,14 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from importlib import metadata
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import Any
 
 from packaging.requirements import Requirement
 from packaging.version import Version
 
-from cloze.core import processes
+from cloze.core import plugins, processes
+from cloze.core.errors import UsageError, did_you_mean
 from cloze.core.humanize import format_bytes
 from cloze.flows.data import DATA
 from cloze.flows.graph.plan import runs_directory
@@ -195,6 +198,51 @@ def _untested() -> Iterator[tuple[str, str]]:
                 yield name, str(requirement.specifier).removeprefix("==")
 
 
+# Tables with rows of plug-ins, and where they are: to see that each row can be imported.
+TABLES = {
+    "commands": "cloze.flows.cli:ROWS",
+    "stages": "cloze.flows.graph.stages:TABLE",
+    "tools": "cloze.flows.graph.stages:TOOLS",
+    "readers": "cloze.pipeline.corpus.readers:READERS",
+    "steps": "cloze.pipeline.corpus.steps.chain:STEPS",
+    "recipes": "cloze.pipeline.dataset.recipes:RECIPES",
+    "pairings": "cloze.pipeline.dataset.pairings.registry:PAIRINGS",
+    "masking_rules": "cloze.pipeline.dataset.masking.registry:RULES",
+    "vocabularies": "cloze.pipeline.vocab.kinds:TRAINERS",
+    "families": "cloze.model.families.registry:FAMILIES",
+    "objectives": "cloze.model.objectives:OBJECTIVES",
+    "optimizers": "cloze.model.train.optimizers:OPTIMIZERS",
+    "task_kinds": "cloze.model.tasks.table:KINDS",
+    "tasks": "cloze.model.tasks.table:TASKS",
+    "verbs": "cloze.model.use.verb:PREDICTORS",
+    "launchers": "cloze.flows.launch.protocol:LAUNCHERS",
+    "headings": "cloze.flows.commands.base.options:STAGES",
+    "report_sections": "cloze.flows.report.section:SECTIONS",
+}
+
+
+def plugin_packages() -> Iterator[Finding]:
+    """List the plug-ins with their versions, and import all their rows."""
+    found = plugins.installed()
+    for one in found:
+        for kind, rows in one.plugin.rows.items():
+            if kind not in TABLES:
+                near = did_you_mean(kind, TABLES)
+                plugins.faults[f"{one} has rows for {kind!r}, which is no table; {near}"] = None
+                continue
+            with contextlib.suppress(ImportError):  # of an extra that this host does not have
+                table = resolve_name(TABLES[kind])
+                for name in rows:
+                    with contextlib.suppress(UsageError, KeyError):  # it is among the faults
+                        table[name]
+        observed = f"{one.package} {one.version}" if one.version else "of Cloze itself"
+        yield Finding(check=f"plug-in {one.plugin.name}", observed=observed)
+    for fault in plugins.faults:
+        yield Finding(
+            check="plug-ins", observed=fault, ok=False, fix="update or uninstall that package"
+        )
+
+
 def compiler() -> Iterator[Finding]:
     """Check for a C++ compiler: `torch.compile` on a CPU needs one, else steps are not compiled."""
     path = shutil.which("g++") or shutil.which("c++")
@@ -279,4 +327,4 @@ def disk() -> Iterator[Finding]:
         yield Finding(check="free files", observed=observed, ok=False, fix=fix)
 
 
-CHECKS = (python, packages, compiler, processor, devices, disk)
+CHECKS = (python, packages, plugin_packages, compiler, processor, devices, disk)

@@ -20,6 +20,7 @@ import yaml
 
 from cloze.core.config import parse_config, resolve_paths
 from cloze.core.errors import UsageError, did_you_mean
+from cloze.core.plugins import installed
 from cloze.core.stages.execution import Execution
 from cloze.core.stages.stage import Stage, split_name
 from cloze.flows.data import DATA
@@ -33,7 +34,6 @@ PRESETS = Path(__file__).resolve().parent.parent / "presets"
 NAME = "name"
 _RUN_NAME = re.compile(r"[^\W_][\w.-]*")
 TOKENIZER = "tokenizer"  # path of an existing vocabulary, instead of the vocab stage
-SCORED = ("finetune", "evaluate")  # stages that a table's cells read if it names none
 EXTENDS, SIZES, SIZE = "extends", "sizes", "size"
 
 
@@ -84,16 +84,13 @@ class RunConfig:
         )
 
     def check_scored(self) -> None:
-        """Raise UsageError if all nodes that a paper's table would score are left out."""
+        """Raise UsageError if what a stage collects would be empty, because nodes are left out."""
         present = {node.stage for node in self.nodes.values()}
-        reports: list[Any] = [node.config for node in self.nodes.values() if node.stage == "report"]
-        for table in (config.table for config in reports if self.left_out and config.table):
-            selectors = [column.nodes for column in table.columns.values() if not column.mean_of]
-            stages_read = {str(item.get("stage", SCORED)) for item in selectors}
-            if not any(stage in words for stage in present for words in stages_read):
+        for node in self.nodes.values() if self.left_out else ():
+            if empty := node.config.empty_without(present):
                 raise UsageError(
-                    f"no cell of the table of run {self.name!r} can be filled: "
-                    f"{self._name_left_out()}, or stop before: --until pretrain"
+                    f"no {empty} of run {self.name!r} can be filled: {self._name_left_out()}, or "
+                    f"stop before: --until pretrain"
                 )
 
     def dump(self) -> dict[str, Any]:
@@ -135,9 +132,14 @@ def _section(values: Mapping[str, Any], name: str) -> Mapping[str, Any]:
 
 
 def preset_paths() -> dict[str, Path]:
-    """Return the presets by name: those of the directory, and the papers' tables."""
-    paths = [*PRESETS.glob("*.yaml"), *PRESETS.glob("tables/*.yaml")]
+    """Return the presets by name: Cloze's own, and those of plug-ins."""
+    paths = [path for folder in reversed(_preset_folders()) for path in folder.glob("*.yaml")]
     return {path.stem: path for path in sorted(paths, key=lambda path: path.stem)}
+
+
+def _preset_folders() -> list[Path]:
+    plugins = [one.directory / one.plugin.presets for one in installed() if one.plugin.presets]
+    return [folder.resolve() for folder in (PRESETS, *plugins)]
 
 
 def preset_names() -> list[str]:
@@ -212,7 +214,7 @@ def _read_file(path: Path, above: tuple[Path, ...] = ()) -> list[tuple[Any, dict
     if not isinstance(values, dict):
         raise UsageError(f"{path} must contain a mapping of sections, not {type(values).__name__}")
     base = path.resolve().parent
-    is_preset = PRESETS.parent in base.parents
+    is_preset = any(folder in (base, *base.parents) for folder in _preset_folders())
     if is_preset:
         base, values = Path.cwd(), _with_samples(values)
     extended = values.pop(EXTENDS, None)

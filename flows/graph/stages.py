@@ -1,25 +1,24 @@
 """Tables of stages: name -> import path of the `Stage`, which declares everything else.
 
-A new stage is one file and one line here. It then has a config section and a command. Stage modules
-are imported on first use, so that listing names is cheap.
+A new stage is one file and one line here, or in a plug-in. It then has a config section and a
+command. Stage modules are imported on first use, so that listing names is cheap.
 """
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any
 
-from cloze.core.errors import UsageError, did_you_mean
 from cloze.core.humanize import agree
+from cloze.core.plugins import Table
 
 if TYPE_CHECKING:
     from cloze.core.artifacts.artifact import Manifest
     from cloze.core.stages.stage import Stage
 
 # The stages of a run, in order.
-TABLE: dict[str, str] = {
+_TABLE = {
     "corpus": "cloze.pipeline.corpus.stage:STAGE",
     "index": "cloze.pipeline.index.stage:STAGE",
     "vectors": "cloze.model.use.stages:VECTORS",
@@ -32,20 +31,15 @@ TABLE: dict[str, str] = {
     "pretrain": "cloze.model.train.stage:STAGE",
     "merge": "cloze.model.use.stages:MERGE",
     "finetune": "cloze.model.tasks.finetune.stage:STAGE",
-    "prune": "cloze.model.analyze.prune_stage:STAGE",
     "evaluate": "cloze.model.tasks.evaluate.stage:STAGE",
     "perplexity": "cloze.model.use.stages:PERPLEXITY",
     "score": "cloze.model.use.stages:SCORE",
     "likelihood": "cloze.model.use.stages:LIKELIHOOD",
-    "heads": "cloze.model.analyze.heads_stage:STAGE",
-    "probe": "cloze.model.analyze.layer_stages:PROBE",
-    "layers": "cloze.model.analyze.layer_stages:LAYERS",
-    "submission": "cloze.flows.report.submission:STAGE",
     "report": "cloze.flows.report.stage:STAGE",
 }
 
 # Stages that are not part of a run: they convert one artifact, or print an answer.
-TOOLS: dict[str, str] = {
+_TOOLS = {
     "export": "cloze.model.hub.stages:EXPORT",
     "answer": "cloze.model.use.verb:ANSWER",
     "classify": "cloze.model.use.verb:CLASSIFY",
@@ -55,14 +49,15 @@ TOOLS: dict[str, str] = {
     "score-texts": "cloze.model.use.verb:SCORE_TEXTS",
     "embed": "cloze.model.use.verb:EMBED",
     "search": "cloze.model.use.verb:SEARCH",
-    "neighbours": "cloze.model.use.verb:NEIGHBOURS",
-    "attention": "cloze.model.analyze.attention_stage:STAGE",
     "serve": "cloze.model.use.serving:SERVE",
     "filter": "cloze.pipeline.corpus.quality_filter_stage:STAGE",
     "explain": "cloze.pipeline.corpus.explain_stage:STAGE",
     "compare-vocab": "cloze.pipeline.vocab.stage:COMPARE",
     "inspect": "cloze.pipeline.dataset.stage:INSPECT",
 }
+
+TABLE: Table[Stage] = Table("stages", "stage", _TABLE)
+TOOLS: Table[Stage] = Table("tools", "stage", _TOOLS)
 
 
 def stage(name: str) -> Stage:
@@ -71,21 +66,21 @@ def stage(name: str) -> Stage:
     Raises:
         UsageError: the stage does not exist.
     """
-    reference = TABLE.get(name) or TOOLS.get(name)
-    if reference is None:
-        raise UsageError(f"unknown stage {name!r}; {did_you_mean(name, TABLE)}")
-    definition: Stage = resolve_name(reference)
+    table = TOOLS if name in TOOLS else TABLE
+    definition = table.find(name)
     if definition.worker is None:
         return definition
     # a heavy import, and this module is imported at every start
     from cloze.flows.launch.coordinator import run_in_worker_processes
 
-    return dataclasses.replace(definition, run=run_in_worker_processes(definition, reference))
+    return dataclasses.replace(
+        definition, run=run_in_worker_processes(definition, table.reference(name))
+    )
 
 
 def headline(manifest: Manifest) -> str:
     """Return the main metrics of an artifact as text, as formatted by its stage."""
-    is_known = manifest.stage in {**TABLE, **TOOLS}
+    is_known = manifest.stage in TABLE or manifest.stage in TOOLS
     return agree(stage(manifest.stage).headline(manifest.summary)) if is_known else ""
 
 

@@ -15,8 +15,6 @@ from cloze.flows.graph import stages
 from cloze.flows.graph.stages import lower_is_better
 from cloze.flows.report import plots
 from cloze.flows.report.graph_picture import NodePicture, graph_svg
-from cloze.flows.report.head_plots import head_pictures
-from cloze.flows.report.layer_plots import pictures
 from cloze.flows.report.report_nodes import (
     BASELINES,
     REPLICATES,
@@ -30,6 +28,7 @@ from cloze.flows.report.report_nodes import (
     scored_sections,
     scores_of,
 )
+from cloze.flows.report.section import SECTIONS
 
 TEMPLATES = Path(__file__).parent / "templates"
 MOST_ROWS = 60  # of the table of stages
@@ -79,7 +78,12 @@ def render(
         tables=[_table(section, members) for section, members in sections if len(members) > 1],
         summary_tables=summary_tables,
         figure=figure,
-        pictures=[*pictures(nodes), *head_pictures(nodes)],
+        pictures=[
+            picture
+            for section in SECTIONS.loaded().values()
+            if section.pictures is not None
+            for picture in section.pictures(nodes)
+        ],
         task=_task(tuned[0]) if len(tuned) == 1 else "",
         evaluated=evaluated[0].manifest.summary if len(evaluated) == 1 else None,
         graph=_picture(nodes),

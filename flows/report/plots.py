@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import re
 from collections.abc import Mapping, Sequence
-from textwrap import fill
 from typing import Any
 
 import matplotlib as mpl
@@ -16,7 +15,6 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from cloze.core.humanize import format_count
-from cloze.flows.report.paper_table import RowPoints
 from cloze.flows.report.report_nodes import Curve
 
 INK, MUTED, BLUE, ORANGE = "#1f2933", "#7b8794", "#2563a8", "#d97706"
@@ -51,7 +49,7 @@ STYLE = {
 }
 
 
-def _figure(height: float) -> tuple[Figure, Axes]:
+def panel(height: float) -> tuple[Figure, Axes]:
     figure = Figure(figsize=(7.6, height), layout="constrained")
     return figure, figure.add_subplot()
 
@@ -85,7 +83,7 @@ def losses(curves: Sequence[Curve], entropy: float | None) -> str:
     """
     is_single = len(curves) == 1
     with mpl.rc_context(STYLE):
-        figure, axes = _figure(3.1 if len(curves) < FEW else 3.9)
+        figure, axes = panel(3.1 if len(curves) < FEW else 3.9)
         for number, curve in enumerate(curves):
             colour = CYCLE[number % len(CYCLE)]
             if curve.train:
@@ -114,7 +112,7 @@ def losses(curves: Sequence[Curve], entropy: float | None) -> str:
 def throughput(history: Sequence[Mapping[str, Any]]) -> str:
     """Plot tokens per second over steps."""
     with mpl.rc_context(STYLE):
-        figure, axes = _figure(2.1)
+        figure, axes = panel(2.1)
         points = [
             (entry["step"], entry["tokens_per_second"] / 1e3)
             for entry in history
@@ -131,7 +129,7 @@ def throughput(history: Sequence[Mapping[str, Any]]) -> str:
 def lengths(counts: Sequence[int], length: int) -> str:
     """Plot a histogram of row lengths, in equal bins up to `length` tokens."""
     with mpl.rc_context(STYLE):
-        figure, axes = _figure(2.1)
+        figure, axes = panel(2.1)
         width = length / max(1, len(counts))
         middles = [width * (index + 0.5) for index in range(len(counts))]
         axes.bar(middles, counts, width=width * 0.92, color=BLUE)
@@ -141,44 +139,10 @@ def lengths(counts: Sequence[int], length: int) -> str:
         return svg(figure)
 
 
-def points(rows: Sequence[RowPoints], x_label: str, y_label: str) -> str:
-    """Plot a dot for each score and a dash at each row's mean, over the rows or over log(x)."""
-    with mpl.rc_context(STYLE):
-        figure, axes = _figure(3.1)
-        for number, row in enumerate(rows):
-            colour = CYCLE[number % len(CYCLE)]
-            x = number if row.x is None else row.x
-            dots: dict[str, Any] = {
-                "color": colour,
-                "markersize": 4,
-                "alpha": 0.55,
-                "linestyle": "none",
-            }
-            axes.plot([x] * len(row.values), row.values, marker="o", **dots)
-            mean = sum(row.values) / len(row.values)
-            axes.plot([x], [mean], marker="_", markersize=16, color=colour, markeredgewidth=2)
-            if row.x is not None:
-                place: dict[str, Any] = {
-                    "textcoords": "offset points",
-                    "xytext": (10, 3),
-                    "fontsize": 8,
-                }
-                axes.annotate(row.label, (x, mean), color=colour, **place)
-        if any(row.x is None for row in rows):
-            axes.set_xticks(range(len(rows)), [fill(row.label, 16) for row in rows])
-            axes.set_xlim(-0.6, len(rows) - 0.4)
-        else:
-            axes.set_xscale("log")
-            axes.margins(x=0.15)
-            axes.set_xlabel(x_label)
-        axes.set_ylabel(y_label)
-        return svg(figure)
-
-
 def bars(values: Mapping[str, float], unit: str, colours: Mapping[str, str] | None = None) -> str:
     """Plot labelled horizontal bars; the first value is at the top."""
     with mpl.rc_context(STYLE):
-        figure, axes = _figure(0.45 + 0.27 * max(1, len(values)))
+        figure, axes = panel(0.45 + 0.27 * max(1, len(values)))
         names = list(values)[::-1]
         sizes = [values[name] for name in names]
         bar_colours = [(colours or {}).get(name, BLUE) for name in names]
@@ -196,7 +160,7 @@ def bars(values: Mapping[str, float], unit: str, colours: Mapping[str, str] | No
 def lines(series: Mapping[str, Sequence[tuple[float, float]]], x_label: str, y_label: str) -> str:
     """Plot a line with dots for each series of (x, y)."""
     with mpl.rc_context(STYLE):
-        figure, axes = _figure(3.1)
+        figure, axes = panel(3.1)
         for number, (name, dots) in enumerate(series.items()):
             colour = CYCLE[number % len(CYCLE)]
             label = name if number < MAX_LEGEND_ENTRIES else None

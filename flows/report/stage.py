@@ -9,13 +9,14 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pydantic import Field
 
 from cloze.core import storage
 from cloze.core.config import StageConfig
 from cloze.core.errors import DataError, UsageError
+from cloze.core.options import compose_config_class
 from cloze.core.stages.execution import (
     PROCESS_BYTES,
     CostEstimate,
@@ -27,7 +28,6 @@ from cloze.core.stages.execution import (
 )
 from cloze.core.stages.stage import BuildContext, Stage, StageResult
 from cloze.flows.graph.command import run_inference
-from cloze.flows.report.paper_table import COSTS, Cells, figure_points, paper_tables, table_cells
 from cloze.flows.report.report_nodes import (
     NodePlacement,
     ReportNode,
@@ -40,7 +40,7 @@ from cloze.flows.report.report_nodes import (
     read_node,
     scores,
 )
-from cloze.flows.report.table_config import PaperTable
+from cloze.flows.report.section import SECTIONS
 
 VERSION = 4
 FILE = "report.html"
@@ -49,7 +49,7 @@ MAX_SHOWN_GROUPS = 3  # groups in one line
 PAGE_SECONDS, FILL_SECONDS, FILL_BYTES = 2.0, 7.0, 1 << 30
 
 
-class ReportConfig(StageConfig):
+class _ReportConfig(StageConfig):
     """Options of the report page."""
 
     masked: tuple[str, ...] = (
@@ -65,11 +65,17 @@ class ReportConfig(StageConfig):
     top_k: int = Field(default=5, ge=1)
     """Candidates per [MASK]."""
 
-    table: PaperTable | None = None
-    """A paper's table: rows and columns of the run, with the published figures."""
-
     nodes: dict[str, NodePlacement] = Field(default_factory=dict, exclude=True)
     """Position of each gathered node in the graph, filled in by the run."""
+
+
+if TYPE_CHECKING:
+    ReportConfig = _ReportConfig
+else:
+    ReportConfig = compose_config_class(
+        "ReportConfig", _ReportConfig, (one.options for one in SECTIONS.loaded().values())
+    )
+    ReportConfig.__doc__ = _ReportConfig.__doc__
 
 
 def run(config: ReportConfig, build: BuildContext) -> StageResult:
@@ -94,13 +100,10 @@ def run(config: ReportConfig, build: BuildContext) -> StageResult:
         masks += _filled(node, config)
     build.report.progress(0, 1, "parts", {"step": "page"})
     group_scores = scores(nodes)
-    figure = ""
-    if config.table:
-        cells = table_cells(config.table, nodes)
-        score_tables = paper_tables(config.table, cells, nodes)
-        figure = _figure(config.table, cells, nodes)
-    else:
-        score_tables = best_settings(nodes)
+    sections = SECTIONS.loaded().values()
+    parts = [one.tables(config, nodes) for one in sections if one.tables is not None]
+    score_tables = [table for tables, _ in parts for table in tables] or best_settings(nodes)
+    figure = "".join(svg for _, svg in parts)
     score_tables += filter(None, (multitask_versus_single(nodes), cross_tests(nodes)))
     page = render(nodes, group_scores, masks, len(encoders) - MOST_FILLED, score_tables, figure)
     storage.write_bytes(build.file(FILE), page.encode())
@@ -118,16 +121,6 @@ def run(config: ReportConfig, build: BuildContext) -> StageResult:
             **tables,
         }
     )
-
-
-def _figure(table: PaperTable, cells: Cells, nodes: list[ReportNode]) -> str:
-    from cloze.flows.report import plots
-
-    if table.figure is None or not (rows := figure_points(table, cells, nodes)):
-        return ""
-    label = table.columns[table.figure.y].label or table.figure.y
-    headings = {key: heading for heading, key in COSTS}
-    return plots.points(rows, headings.get(table.figure.x, table.figure.x), label)
 
 
 def _filled(node: ReportNode, config: ReportConfig) -> list[dict[str, Any]]:

@@ -71,30 +71,6 @@ class SearchConfig(VerbConfig):
     """Number of passages, best first."""
 
 
-class NeighboursConfig(VerbConfig):
-    """Options of neighbours. A request has `word` and `in`, a sentence with it."""
-
-    corpus: InputPath | None = None
-    """Corpus whose sentences are searched. Not needed for static vectors."""
-
-    static: InputPath | None = None
-    """Static vectors (`cloze static-vectors`), whose nearest words are shown next to the
-    occurrences."""
-
-    layer: int = -1
-    """Layer of the states, from 0 (the embeddings); negative: from the end. Middle layers often
-    separate meanings best."""
-
-    any_word: bool = False
-    """Compare all words of the sentences, not only occurrences of the word itself."""
-
-    sentences: int = Field(default=2000, ge=1)
-    """Maximum number of sentences that are read; the corpus is in random order."""
-
-    top_k: int = Field(default=5, ge=1)
-    """Number of neighbours, nearest first."""
-
-
 class ClassifyConfig(VerbConfig):
     """Options of classify; a request has `text`, and `pair` or `choices` if the task needs it."""
 

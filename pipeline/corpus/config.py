@@ -11,6 +11,7 @@ from typing_extensions import Self
 from cloze.core.artifacts import fingerprints
 from cloze.core.errors import UsageError, did_you_mean
 from cloze.core.options import merge_option_classes
+from cloze.core.plugins import Installed
 from cloze.core.stages.execution import (
     PROCESS_BYTES,
     CostEstimate,
@@ -22,7 +23,7 @@ from cloze.core.stages.execution import (
     subtract_startup,
 )
 from cloze.pipeline.corpus.options import MAXIMUM_UNREADABLE_SHARE, DedupOptions, MixtureOptions
-from cloze.pipeline.corpus.readers import READERS, find_reader
+from cloze.pipeline.corpus.readers import READERS
 from cloze.pipeline.corpus.sources import (
     ListedSlice,
     Source,
@@ -30,7 +31,7 @@ from cloze.pipeline.corpus.sources import (
     list_sources,
     source_fingerprints,
 )
-from cloze.pipeline.corpus.steps.chain import TextConfig
+from cloze.pipeline.corpus.steps.chain import STEPS, TextConfig
 
 SOURCE_METADATA = ("licence", "name", "url", "date")
 
@@ -41,7 +42,7 @@ else:
     _Options = merge_option_classes(
         "_Options",
         [
-            *(find_reader(kind).options for kind in READERS),
+            *(reader.options for reader in READERS.loaded().values()),
             DedupOptions,
             MixtureOptions,
             TextConfig,
@@ -76,6 +77,15 @@ class CorpusConfig(_Options):
         self.check_kinds(sorted({source.kind for source in self.sources}))
         return self
 
+    def plugin_rows(self) -> dict[str, Installed]:
+        """Add the cleaning steps of plug-ins that are on."""
+        steps = {
+            f"steps/{name}": owner
+            for name, owner in STEPS.owners.items()
+            if (kind := STEPS.loaded().get(name)) and kind.is_on(self)
+        }
+        return {**super().plugin_rows(), **steps}
+
     @property
     def unreadable_share(self) -> float:
         """Return `max_unreadable_share`, or its default."""
@@ -92,7 +102,7 @@ class CorpusConfig(_Options):
             UsageError: no source has columns.
         """
         sources = list(sources)
-        structured = [kind for kind in READERS if find_reader(kind).has_columns]
+        structured = [kind for kind, reader in READERS.loaded().items() if reader.has_columns]
         if not any(source["kind"] in structured for source in sources):
             raise UsageError(
                 f"--column needs a source with columns ({', '.join(structured)}), but none is "

@@ -323,7 +323,7 @@ class Checkpoint:
         Raises:
             UsageError: a text is empty or too long, or `pairs` has another length.
         """
-        from cloze.model.analyze.attention import AttentionPipeline
+        from cloze.labs.inside.attention import AttentionPipeline
         from cloze.model.use.request import as_given, matching_texts, texts_of
 
         own = texts_of(texts, "texts")

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from cloze.flows.report.submission import FILES
+from cloze.labs.papers.submission import FILES
 from cloze.model import checkpoint
 from cloze.model.families.models import new_model
 from cloze.pipeline import tokenizer

@@ -12,6 +12,8 @@ from typing import Any, NamedTuple, TypeVar
 import click
 from click.shell_completion import CompletionItem
 
+from cloze.core.plugins import Table
+
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 JSON_HELP = "Print one JSON object on standard output, also for an error."
@@ -266,7 +268,7 @@ EXECUTION = {
     "Beam": "*workers *runner flink_master worker_pool beam_options dedup_in_memory_documents",
 }
 
-STAGES: dict[str, Mapping[str, str]] = {
+_STAGES: dict[str, Mapping[str, str]] = {
     "corpus": {
         "Sources": "*sources *on_error *licences max_unreadable_share maximum_document_bytes",
         "Size and mixture": "*max_words *mixture mixture_by mixture_temperature mixture_epochs",
@@ -338,11 +340,6 @@ STAGES: dict[str, Mapping[str, str]] = {
         "Selection and baselines": "*patience *select_checkpoint *baselines from_scratch model",
         "Memory and speed": "*precision",
     },
-    "prune": {
-        "What to keep": "*keep_heads *heads_by *keep_layers *layers_from *sparsity",
-        "Choice of heads": "*data examples epochs seed",
-        **SINGLE_DEVICE_FIELDS,
-    },
     "evaluate": {
         "Task and data": "*task *data *split test_on label_map *resamples seed",
         "Memory and speed": "*precision",
@@ -365,20 +362,11 @@ STAGES: dict[str, Mapping[str, str]] = {
         "Memory and speed": "*precision",
         **SINGLE_DEVICE_FIELDS,
     },
-    "heads": {
-        "Texts": "*texts *treebank *rows *max_length",
-        **SINGLE_DEVICE_FIELDS,
-    },
-    "probe": {
-        "Task and data": "*task *data *target *limit",
-        "Probes": "*hidden *baselines *seed",
-        **SINGLE_DEVICE_FIELDS,
-    },
-    "layers": {"Text": "*texts *tokens", **SINGLE_DEVICE_FIELDS},
     "import": {"Model": "*family *positions *trust_pickle repository", **SINGLE_DEVICE_FIELDS},
     "export": {"Form": "*export_as *revisions *format *int8", **SINGLE_DEVICE_FIELDS},
     "report": {"Contents": "*masked *top_k"},
 }
+STAGES: Table[Mapping[str, str]] = Table("headings", "stage with headings", _STAGES)
 
 
 def placements(stage: str, more: Mapping[str, str] = EXECUTION) -> dict[str, Placement]:

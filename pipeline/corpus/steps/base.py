@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -86,6 +87,14 @@ class CleaningStep:
     build: Callable[..., StepFunction | None]
     prepare: Callable[[Any, str], Any] | None = None
     settings: Mapping[str, str] = field(default_factory=dict)
+
+    def is_on(self, config: CorpusOptions) -> bool:
+        """Return whether the step is on; one that needs `prepare`, whether an option is set."""
+        if self.prepare is None:
+            return self.build(config) is not None
+        own = inspect.get_annotations(self.options)
+        default = {name: self.options.model_fields[name].get_default() for name in own}
+        return any(getattr(config, name) != value for name, value in default.items())
 
 
 def drop_if(reason_of: Callable[[Document], str | None]) -> StepFunction:

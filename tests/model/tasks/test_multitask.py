@@ -16,9 +16,9 @@ import torch
 from cloze.core.errors import StoppedError, UsageError
 from cloze.core.stages.execute import BuildResult, execute
 from cloze.core.storage import read_tsv
+from cloze.labs.inside.prune_stage import STAGE as PRUNE
+from cloze.labs.inside.prune_stage import PruneConfig
 from cloze.model import checkpoint
-from cloze.model.analyze.prune_stage import STAGE as PRUNE
-from cloze.model.analyze.prune_stage import PruneConfig
 from cloze.model.tasks.heads import new_network, trained_network
 from cloze.model.tasks.kinds.multitask import select_task
 from cloze.model.tasks.source import MultiTaskSource, shares, source_of

@@ -1,0 +1,1 @@
+"""Inside: attention maps, heads, layers and probes of a checkpoint; pruning by what they show."""

@@ -1,0 +1,205 @@
+"""The stage probe: what each layer of a frozen encoder makes easy to read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor, nn
+
+from cloze.core.figures import check_figures, goodness
+from cloze.core.stages.stage import BuildContext, StageResult
+from cloze.labs.inside.layer_stages import SPLITS, ProbeConfig
+from cloze.labs.inside.layers import token_states
+from cloze.labs.inside.probe_spans import Spans, sampled, spans_of, word_states
+from cloze.labs.inside.probe_training import Probes, fit, standardize
+from cloze.model import checkpoint
+from cloze.model.families.models import load_backbone, new_backbone
+from cloze.model.tasks.files import METRICS, NOTES, write_json
+from cloze.model.tasks.formats.columns import TaggedWords
+from cloze.model.tasks.kinds.tagging import Tagging, Tags
+from cloze.model.tasks.notes import repeats
+from cloze.model.tasks.table import load_task
+from cloze.model.tasks.task import Ints, check_labelled, task_source
+from cloze.model.train.distributed import init_distributed
+from cloze.pipeline import tokenizer
+
+
+def run(config: ProbeConfig, build: BuildContext) -> StageResult:
+    """Probe all layers of the checkpoint.
+
+    Returns:
+        summary: `metric`; `metrics`, those of the best layer, its number, figures of the mix and
+            baselines; `layers`, scores by layer; `mix`, see `_Trainer.mix`; `step` of the
+            checkpoint.
+
+    Raises:
+        UsageError: the data is not given, or the model has a decoder.
+        DataError: checkpoint or data is missing or damaged.
+    """
+    device = init_distributed(build.execution).device
+    task = load_task(config.task, config.options)
+    assert isinstance(task, Tagging)
+    source = task_source(task, config.data, None)
+    loaded = checkpoint.load_input(build, build.inputs["checkpoint"])
+    pieces = tokenizer.load(loaded.tokenizer)
+    max_length = min(task.max_length, loaded.model.max_position_embeddings)
+    examples, spans = {}, {}
+    for number, split in enumerate(SPLITS):
+        read = task.read(source, split, None)
+        check_labelled(read, split)
+        examples[split] = sampled(read, config.limit, config.seed + number)
+        spans[split] = spans_of(examples[split], config.target)
+    samples = {name: task.encode(own, pieces, max_length) for name, own in examples.items()}
+
+    def features(encoder: nn.Module) -> list[Tensor]:
+        found = [
+            spans[name].features(word_states(token_states(encoder, own, device), own))
+            for name, own in samples.items()
+        ]
+        largest = {
+            f"feature of {split}": float(own.abs().max())
+            for split, own in zip(samples, found, strict=True)
+        }
+        check_figures("probe", largest)
+        standardize(*found)
+        return found
+
+    encoder = load_backbone(loaded.model, loaded.state).encoder
+    trainer = _Trainer(config, task, examples["dev"], spans, device)
+    layers, mix = trainer.trained(features(encoder))
+    metric = trainer.metric
+    best = max(layers, key=lambda layer: goodness(layer[metric]))
+    metrics = {metric: best[metric], **best, "best_layer": best["layer"]}
+    del metrics["layer"]
+    metrics |= {name: mix[name] for name in ("center_of_gravity", "expected_layer")}
+    if config.baselines:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(config.seed)
+            random = new_backbone(loaded.model).encoder
+        for layer, score in zip(layers, trainer.linear(features(random)), strict=True):
+            layer["from_scratch"] = score
+        metrics["from_scratch"] = max(layer["from_scratch"] for layer in layers)
+        metrics["majority"] = trainer.constant()
+    summary = {
+        "task": task.name,
+        "target": config.target,
+        "metric": metric,
+        "metrics": metrics,
+        "layers": layers,
+        "mix": mix,
+        "examples": {name: len(own.labels) for name, own in spans.items()},
+        "step": loaded.step,
+        NOTES: repeats(examples["train"], examples["dev"]),
+    }
+    write_json(build.file(METRICS), summary)
+    tokens = sum(int(own.lengths.sum()) for own in samples.values())
+    return StageResult(rows=len(spans["train"].labels), tokens=tokens, summary=summary)
+
+
+class _Trainer:
+    """Trains and scores probes of the layers of encoders, all on the same examples.
+
+    Attributes:
+        metric: main metric of `score`.
+    """
+
+    def __init__(
+        self,
+        config: ProbeConfig,
+        task: Tagging,
+        dev: TaggedWords,
+        spans: Mapping[str, Spans],
+        device: torch.device,
+    ) -> None:
+        self._config, self._task, self._dev, self._device = config, task, dev, device
+        self._names = sorted(set(spans["train"].labels))
+        self._labels = [spans[name].numbers(self._names) for name in SPLITS]
+        self._control = [
+            spans[name].control_labels(self._labels[0], config.seed) for name in SPLITS
+        ]
+        self.metric = task.metrics[0] if config.target == "words" else "accuracy"
+
+    def trained(self, features: Sequence[Tensor]) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+        """Return each layer's scores, and what scalar mixes of layers show.
+
+        A layer's `selectivity` is its accuracy less that in the control task. The mixes are those
+        of Tenney et al. ("BERT Rediscovers the Classical NLP Pipeline", 2019): `weights` of all
+        layers, and `center_of_gravity`, their mean layer; `scores` of the mixes of layers 0 to l,
+        and `expected_layer`, the mean layer of their gains (None: there is none).
+        """
+        count = features[0].shape[1]
+        single, mixed = np.eye(count, dtype=bool), np.tri(count, dtype=bool)
+        found, weights = self._fit(features, np.concatenate([single, single, mixed]), count)
+        layers = self._by_layer(found, count)
+        if self._config.hidden is not None:
+            both = np.concatenate([single, single])
+            hidden, _ = self._fit(features, both, count, self._config.hidden)
+            for layer, own in zip(layers, self._by_layer(hidden, count), strict=True):
+                layer["hidden"], layer["hidden_selectivity"] = own[self.metric], own["selectivity"]
+        scores = [self.score(own)[self.metric] for own in found[2 * count :]]
+        gains, numbers = np.diff(scores), np.arange(count)
+        total = float(gains.sum())
+        return layers, {
+            "weights": weights[-1].tolist(),
+            "center_of_gravity": float(weights[-1] @ numbers),
+            "scores": scores,
+            "expected_layer": float(gains @ numbers[1:]) / total if total > 0 else None,
+        }
+
+    def linear(self, features: Sequence[Tensor]) -> list[float]:
+        """Return each layer's main score by linear probes."""
+        found, _ = self._fit(features, np.eye(features[0].shape[1], dtype=bool), 0)
+        return [self.score(own)[self.metric] for own in found]
+
+    def constant(self) -> float:
+        """Return the main score of the most frequent label."""
+        label = np.bincount(self._labels[0]).argmax()
+        return self.score(np.full_like(self._labels[1], label))[self.metric]
+
+    def score(self, predictions: Ints) -> dict[str, float]:
+        """Return the metrics of predicted label numbers, int64 [n]."""
+        accuracy = {"accuracy": float((predictions == self._labels[1]).mean())}
+        if self._config.target != "words":
+            return accuracy
+        labels = [self._names[number] for number in predictions]
+        ends = np.cumsum([0, *map(len, self._dev.words)])
+        tags = [labels[begin:end] for begin, end in pairwise(ends.tolist())]
+        return accuracy | self._task.score(self._dev, Tags(tags=tags, scores=[]))
+
+    def _by_layer(self, predictions: Ints, count: int) -> list[dict[str, Any]]:
+        """Return scores by layer from predictions of the real labels, then of the control's."""
+        layers = []
+        for layer in range(count):
+            scores = self.score(predictions[layer])
+            control = float((predictions[count + layer] == self._control[1]).mean())
+            selectivity = scores["accuracy"] - control
+            own = {self.metric: scores[self.metric], **scores}
+            layers.append({"layer": layer, **own, "control": control, "selectivity": selectivity})
+        return layers
+
+    def _fit(
+        self,
+        features: Sequence[Tensor],
+        layers: npt.NDArray[np.bool_],
+        count: int,
+        hidden: int | None = None,
+    ) -> tuple[Ints, npt.NDArray[np.float32]]:
+        """Train probes; return their predictions on dev, [G, n], and their weights of the layers.
+
+        Args:
+            layers: bool [G, layers], layers of each probe; probes `count` to 2 `count` have the
+                labels of the control task.
+        """
+        is_control = np.zeros((len(layers), 1), bool)
+        is_control[count : 2 * count] = True
+        pairs = zip(self._labels, self._control, strict=True)
+        labels = [np.where(is_control, control, real) for real, control in pairs]
+        size, seed = features[0].shape[2], self._config.seed
+        probes = Probes(layers, size, len(self._names), hidden, seed).to(self._device)
+        predictions = fit(probes, features, labels, seed)
+        return predictions, probes.weights.detach().cpu().numpy()

@@ -1,0 +1,1 @@
+"""Papers: tables of papers as runs, and GLUE's submission."""

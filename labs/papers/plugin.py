@@ -1,0 +1,15 @@
+"""What the lab adds to Cloze."""
+
+from cloze.core.plugins import Plugin, Row
+
+PLUGIN = Plugin(
+    name="papers",
+    summary="Tables of papers as runs, and GLUE's submission.",
+    rows={
+        "stages": {
+            "submission": Row("cloze.labs.papers.submission:STAGE", before="report", command=False)
+        },
+        "report_sections": {"paper": Row("cloze.labs.papers.section:SECTION")},
+    },
+    presets="presets",
+)

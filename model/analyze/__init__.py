@@ -1,3 +1,0 @@
-"""Looking inside checkpoints: attention maps, heads, layers and probes; and pruning by what was
-learned.
-"""
