@@ -30,7 +30,6 @@ _STEPS = {
     "language": "cloze.pipeline.corpus.steps.filters.language:STEP",
     "gopher_quality": "cloze.pipeline.corpus.steps.filters.gopher:QUALITY",
     "gopher_repetition": "cloze.pipeline.corpus.steps.filters.gopher:REPETITION",
-    "learned": "cloze.pipeline.corpus.steps.filters.learned:STEP",
     "blocked_words": "cloze.pipeline.corpus.steps.filters.blocked_words:STEP",
     "personal_data": "cloze.pipeline.corpus.steps.personal_data:STEP",
     "decontaminate": "cloze.pipeline.corpus.steps.decontaminate:STEP",

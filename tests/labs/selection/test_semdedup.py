@@ -22,8 +22,8 @@ from cloze.core.config import parse_config
 from cloze.core.errors import DataError
 from cloze.core.stages.execute import BuildResult, execute
 from cloze.core.stages.execution import Execution
-from cloze.pipeline.corpus.duplicates import semantic_clusters as clustering
-from cloze.pipeline.corpus.duplicates.semantic_clusters import (
+from cloze.labs.selection import semantic_clusters as clustering
+from cloze.labs.selection.semantic_clusters import (
     assign,
     centred,
     divide,
@@ -31,7 +31,7 @@ from cloze.pipeline.corpus.duplicates.semantic_clusters import (
     fit,
     mean_of,
 )
-from cloze.pipeline.corpus.duplicates.semantic_stage import (
+from cloze.labs.selection.semantic_stage import (
     STAGE,
     SemDedupConfig,
     clusters_for,
@@ -279,7 +279,7 @@ def test_workers_and_units_do_not_matter(
     corpus = _corpus(tmp_path / "corpus")
     vectors = _vectors(tmp_path / "vectors", corpus)
     one = _made(tmp_path / "one", corpus, vectors, similarity=0.9, clusters=6)
-    monkeypatch.setattr("cloze.pipeline.corpus.duplicates.semantic_driver.UNIT_DOCUMENTS", 1)
+    monkeypatch.setattr("cloze.labs.selection.semantic_driver.UNIT_DOCUMENTS", 1)
     two = _made(tmp_path / "two", corpus, vectors, workers, similarity=0.9, clusters=6)
     assert one.manifest.content_sha256 == two.manifest.content_sha256
     assert one.manifest.summary["dropped"]["semantic_duplicate"] > 50

@@ -19,7 +19,7 @@ from cloze.pipeline.corpus.steps.base import (
 )
 
 if TYPE_CHECKING:
-    from cloze.pipeline.corpus.quality_filter import Filter
+    from cloze.labs.selection.quality_filter import Filter
 
 DEFAULT_LOSS = 0.05  # share of good documents
 
@@ -51,7 +51,7 @@ class QualityFilterOptions(CorpusOptions):
 
 @functools.lru_cache(maxsize=4)
 def _read(path: str) -> Filter:
-    from cloze.pipeline.corpus.quality_filter import Filter
+    from cloze.labs.selection.quality_filter import Filter
 
     return Filter.read(path)
 

@@ -29,14 +29,14 @@ from cloze.core.errors import DataError
 from cloze.core.ragged import I64
 from cloze.core.random_keys import U64
 from cloze.core.stages.stage import BuildContext, StageResult
-from cloze.pipeline.corpus.document import join_sentences
-from cloze.pipeline.corpus.duplicates import semantic_clusters as clustering
-from cloze.pipeline.corpus.duplicates.semantic_stage import (
+from cloze.labs.selection import semantic_clusters as clustering
+from cloze.labs.selection.semantic_stage import (
     SAMPLE,
     UNIT_DOCUMENTS,
     SemDedupConfig,
     clusters_for,
 )
+from cloze.pipeline.corpus.document import join_sentences
 from cloze.pipeline.corpus.files.intermediate import CORPUS, compact_batch
 from cloze.pipeline.corpus.files.shards import (
     CorpusShards,

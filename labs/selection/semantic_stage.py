@@ -110,7 +110,7 @@ STAGE = Stage(
     name="semdedup",
     version=1,
     config=SemDedupConfig,
-    run=deferred("cloze.pipeline.corpus.duplicates.semantic_driver:deduplicate"),
+    run=deferred("cloze.labs.selection.semantic_driver:deduplicate"),
     inputs={
         "corpus": InputSpec(kinds=("corpus",), required=True),
         "vectors": InputSpec(kinds=("vectors",), required=True),
