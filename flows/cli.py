@@ -36,11 +36,9 @@ COMMANDS: dict[str, dict[str, str]] = {
         "fetch": "Download a text collection, such as simplewiki.",
         "corpus": "Clean, filter and deduplicate raw text into a corpus.",
         "explain": "Show why a document was kept or dropped, by step.",
-        "train-filter": "Train a quality filter from good and bad documents.",
         "embed-corpus": "Compute an embedding for each document of a corpus.",
         "index": "Cut a corpus into passages, and index their words.",
         "tag-corpus": "Find the named entities and dates of a corpus.",
-        "semdedup": "Remove semantic duplicates from a corpus.",
         "vocab": "Train, import or extend a tokenizer vocabulary.",
         "compare-vocab": "Compare tokenizers on held-out text.",
         "dataset": "Tokenize, pack and mask a corpus into Arrow shards.",
@@ -91,8 +89,8 @@ MODULES = {
     "run": "run plan",
     "run_control": "status logs cancel resume",
     "nightly": "nightly champion",
-    "data_stages": "corpus explain train-filter embed-corpus index tag-corpus semdedup vocab"
-    " compare-vocab dataset inspect",
+    "data_stages": "corpus explain embed-corpus index tag-corpus vocab compare-vocab dataset"
+    " inspect",
     "model_stages": "pretrain static-vectors merge finetune export evaluate perplexity"
     " likelihood score-pairs plan-training",
     "hub": "import push",

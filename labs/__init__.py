@@ -5,4 +5,5 @@ PLUGINS = (
     "cloze.labs.inside.plugin:PLUGIN",
     "cloze.labs.papers.plugin:PLUGIN",
     "cloze.labs.records.plugin:PLUGIN",
+    "cloze.labs.selection.plugin:PLUGIN",
 )

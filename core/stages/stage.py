@@ -229,6 +229,8 @@ class InputSpec:
         inherited_fields: config fields whose values are taken from the node that provides this
             input, unless the run's config sets them. Example: an evaluation reads its model's
             training data.
+        option: option of the stage's command. Default: `--ROLE`.
+        help: help of that option, if the command has none for it.
     """
 
     kinds: tuple[str, ...] = ()
@@ -237,6 +239,8 @@ class InputSpec:
     explicit_only: bool = False
     multiple: bool = False
     inherited_fields: tuple[str, ...] = ()
+    option: str = ""
+    help: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -33,7 +33,8 @@ def parse_sources(texts: tuple[str, ...]) -> list[dict[str, Any]]:
     return [{"kind": kind, "path": path} for text in texts for kind, path in parse((text,)).items()]
 
 
-def _source_option(name: str, **settings: Any) -> OptionOverride:
+def source_option(name: str, **settings: Any) -> OptionOverride:
+    """Return the spelling of an option that takes `KIND=PATH`."""
     return OptionOverride(
         name, parse_sources, {"multiple": True, "metavar": "KIND=PATH", **settings}
     )
@@ -56,7 +57,7 @@ def _parse_metadata(texts: tuple[str, ...]) -> list[tuple[str, str, str]]:
 _KINDS = ", ".join(resolve_name("cloze.pipeline.corpus.readers:READERS"))
 SOURCE_HELP = f"Source to read: {_KINDS}. A path, glob or s3:// or gs:// URL. Repeatable."
 CORPUS_OPTIONS: dict[str, OptionOverride] = {
-    "sources": _source_option("--source", required=True, help=SOURCE_HELP),
+    "sources": source_option("--source", required=True, help=SOURCE_HELP),
     "mixture": OptionOverride("--mixture", weights, {"multiple": True, "metavar": "NAME=WEIGHT"}),
 }
 
@@ -107,7 +108,7 @@ def corpus(
     run_stage(arguments)
 
 
-EXPLAIN_OPTIONS = {**CORPUS_OPTIONS, "sources": _source_option("--source", help=SOURCE_HELP)}
+EXPLAIN_OPTIONS = {**CORPUS_OPTIONS, "sources": source_option("--source", help=SOURCE_HELP)}
 
 
 @click.command(cls=StageCommand, stage="corpus", has_artifact=False, spelled=EXPLAIN_OPTIONS)
@@ -161,14 +162,6 @@ def explain(
         terminal.output().print(page(summary["explain"]))
 
 
-TRAIN_FILTER = StageCommand(
-    "train-filter",
-    stage="filter",
-    help="Train a quality filter from good and bad documents.\n\nUse it with `cloze corpus"
-    " --quality-filter DIR`.",
-    spelled={"good": _source_option("--good", required=True), "bad": _source_option("--bad")},
-)
-
 EMBED_CORPUS = StageCommand(
     "embed-corpus", stage="vectors", help="Compute an embedding for each document of a corpus."
 )
@@ -186,13 +179,6 @@ TAG_CORPUS = StageCommand(
     stage="entities",
     help="Find the named entities and dates of a corpus.\n\n`cloze dataset --recipe realm"
     " --entities DIR` masks them.",
-)
-
-SEMDEDUP = StageCommand(
-    "semdedup",
-    stage="semdedup",
-    help="Remove semantic duplicates from a corpus.",
-    inputs={"vectors": ("--embeddings", "Artifact of `cloze embed-corpus`.")},
 )
 
 
@@ -260,7 +246,6 @@ def compare_vocab(tokenizers: tuple[str, ...], corpus: str, as_json: bool) -> No
             "Extend this dataset by the documents that --corpus adds; its settings and shards"
             " are kept.",
         ),
-        "entities": ("--entities", "Artifact of `cloze tag-corpus`, for --recipe realm."),
     },
 )
 def dataset(arguments: StageArguments) -> None:

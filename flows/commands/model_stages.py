@@ -52,11 +52,6 @@ PRETRAIN = StageCommand(
             "--teacher",
             "Teacher for distillation: a checkpoint or a Hugging Face directory.",
         ),
-        "index": ("--retrieve", "Index whose passages are read with each row (REALM)."),
-        "retriever": (
-            "--retriever",
-            "With --retrieve: checkpoint tuned for retrieval, such as on inverse-cloze.",
-        ),
     },
     spelled={
         "model": OptionOverride(

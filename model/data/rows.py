@@ -23,7 +23,7 @@ from cloze.pipeline.dataset.masking.candidates import (
     row_keys,
 )
 from cloze.pipeline.dataset.masking.draw import sample_masks
-from cloze.pipeline.dataset.masking.salient import SALIENT_RULE
+from cloze.pipeline.dataset.masking.registry import RULES
 from cloze.pipeline.dataset.schema import DatasetInfo
 from cloze.pipeline.tokenizer import load
 
@@ -235,10 +235,10 @@ class DynamicMasker:
             )
         tokenizer = load(storage.join(dataset, "tokenizer"))
         config = MaskConfig.from_dict(info.masks)
-        if config.rule == SALIENT_RULE:
+        if (marks := RULES[config.rule].marks) is not None:
             raise UsageError(
-                f"{dataset} stores no spans, which masking {SALIENT_RULE} draws from; leave out "
-                f"pretrain.dynamic_masking"
+                f"{dataset} stores no {marks.role}, which masking {config.rule} draws from; leave "
+                f"out pretrain.dynamic_masking"
             )
         counts = (
             read_unigrams(storage.join(dataset, UNIGRAMS))

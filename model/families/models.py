@@ -129,13 +129,13 @@ def is_backbone(name: str) -> bool:
 
 
 # Modules that only training uses: a student's projection, and the retriever with its copies.
-DISTILLATION, RETRIEVAL = "distillation", "retrieval"
+TRAINING_MODULES = DISTILLATION, _ = "distillation", "retrieval"
 T = TypeVar("T")
 
 
 def without_training_modules(state: Mapping[str, T]) -> dict[str, T]:
     """Return a network's weights without those of modules that only training uses."""
-    own = (f"{DISTILLATION}.", f"{RETRIEVAL}.")
+    own = tuple(f"{name}." for name in TRAINING_MODULES)
     return {name: state[name] for name in state if not name.startswith(own)}
 
 

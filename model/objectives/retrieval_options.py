@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from cloze.core.options import Options
+
 TEMPERATURE = 0.05  # of similarities, if a retriever's task does not say (SimCSE)
 
 
@@ -17,3 +19,10 @@ class RetrievalOptions(BaseModel):
 
     refresh_steps: int = Field(default=500, ge=1)
     """Steps between two copies of the retriever; its vectors are used one interval later."""
+
+
+class RetrievalFields(Options):
+    """The field of a pretraining's config."""
+
+    retrieval: RetrievalOptions | None = None
+    """With --retrieve: number of passages, and age of their vectors. Default: 7, 500 steps."""

@@ -23,11 +23,12 @@ from cloze.model.layers.bilm import spell_words
 from cloze.model.layers.encoder import enable_activation_checkpointing
 from cloze.model.objectives import choose, still_untrained
 from cloze.model.objectives.distill_options import DistillOptions
-from cloze.model.objectives.distillation import RECORDED, Comparison, add_projection
+from cloze.model.objectives.distillation import RECORDED, Comparison
 from cloze.model.train import compile_policy
 from cloze.model.train.compile_policy import StepTimes, WorkEstimate
 from cloze.model.train.config import PretrainConfig
 from cloze.model.train.distributed import World
+from cloze.model.train.evaluate.companion import Companion, Distillation, load_companions
 from cloze.model.train.evaluate.scoring import PretrainModule
 from cloze.model.train.loop.data import (
     DatasetSource,
@@ -49,7 +50,6 @@ from cloze.model.train.resume.initialization import (
     initial_model,
     load_teacher,
 )
-from cloze.model.train.retrieval import Retrieval, RetrievalModule, load_retrieval
 from cloze.model.train.spec.engine_choice import EngineConfig, choose_engine
 from cloze.model.train.spec.interfaces import START, StartPosition
 from cloze.pipeline.dataset.schema import DatasetInfo
@@ -95,7 +95,7 @@ class Start:
     distill: DistillOptions | None
     names: tuple[str, ...]
     directions: AttentionModes
-    retrieval: Retrieval | None
+    companions: tuple[Companion, ...]
 
     @property
     def model(self) -> ModelConfig:
@@ -171,6 +171,9 @@ def find_start(config: PretrainConfig, job: SetupJob) -> Start:
     other = teacher.model if teacher else None
     names = choose(initial.model, info, config.objectives, other, distill)
     batch = config.initial_batch or config.global_batch
+    companions = load_companions(config, build, initial.model, info, tokenizer, names)
+    if teacher is not None:
+        companions.append(Distillation(teacher, initial.model, names))
     return Start(
         config=config.model_copy(update={"model": initial.model, "optimizer": optimizer}),
         resumed=resumed,
@@ -184,7 +187,7 @@ def find_start(config: PretrainConfig, job: SetupJob) -> Start:
             noise=noise_of(names[0], initial.model, info, tokenizer, config.seed),
             permutation=permutation_of(names, initial.model, config.seed),
         ),
-        retrieval=load_retrieval(config.retrieval, build, initial.model, info, tokenizer, names),
+        companions=tuple(companions),
     )
 
 
@@ -213,10 +216,8 @@ def build_model(
     torch.manual_seed(int(random_keys.fold_in(config.seed, _WEIGHTS)))
 
     def extend(network: torch.nn.Module) -> None:
-        if start.teacher is not None:
-            add_projection(network, start.model, start.teacher.model, start.names)
-        if start.retrieval is not None:
-            start.retrieval.add_to(network)
+        for companion in start.companions:
+            companion.extend(network)
 
     network, missing = build_network(start.initial, extend)
     spell_words(network, job.data.tokenizer)
@@ -267,9 +268,10 @@ def _compiled(
 ) -> bool:
     """Return True if the training step is compiled; rank 0 decides."""
     config, execution, world, train = start.config, job.build.execution, job.world, job.data.train
-    if RECORDED & set(start.names) or start.retrieval is not None:
+    uncompiled = [each.uncompiled for each in start.companions if each.uncompiled]
+    if uncompiled:
         if execution.compile:
-            raise UsageError("compile (true) is not for a teacher's states or retrieval; omit it")
+            raise UsageError(f"compile (true) is not for {' and '.join(uncompiled)}; omit it")
         return False
     decision = compile_policy.given_decision(
         execution.compile,
@@ -312,6 +314,9 @@ def _scoring(
 ) -> PretrainModule:
     """Build the module of network and loss; parameters that no objective uses are frozen."""
     device, teacher, distill = job.world.device, start.teacher, start.distill
+    for companion in start.companions:
+        if (own := companion.module(network, precision, device.type)) is not None:
+            return own
     weights = {
         **start.model.loss_weights(),
         **({} if distill is None else distill.loss_weights()),
@@ -322,8 +327,6 @@ def _scoring(
         models = (start.model, teacher.model)
         heads = None if distill is None else distill.relation_heads
         comparison = Comparison(network, teacher.network, models, start.names, heads)
-    if start.retrieval:
-        return RetrievalModule(network, start.retrieval, precision, device.type)
     scoring = PretrainModule(
         network,
         start.names,

@@ -4,23 +4,25 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Mapping
-from typing import Annotated, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, SerializeAsAny, field_validator, model_validator
 
 from cloze.core.config import NoFingerprint, StageConfig
 from cloze.core.errors import UsageError, did_you_mean
 from cloze.core.humanize import parse_duration
-from cloze.core.options import known
+from cloze.core.options import compose_config_class, known
 from cloze.core.stages.stage import name_of, role_of
 from cloze.model.families.config import ModelConfig
 from cloze.model.families.registry import model_config
-from cloze.model.objectives.distill_options import DistillOptions
-from cloze.model.objectives.retrieval_options import RetrievalOptions
 from cloze.model.train import consistency
 from cloze.model.train.dial import Dial, note_by_hand
 from cloze.model.train.optimizers import DEFAULT_OPTIMIZER, OptimizerName
+from cloze.model.train.spec.companions import COMPANIONS
 from cloze.model.train.spec.schedules import SCHEDULES, BatchSizeSchedule, Schedule
+
+if TYPE_CHECKING:
+    from cloze.model.objectives.distill_options import DistillFields
 
 VERSION = 4
 
@@ -32,7 +34,16 @@ STEPS = 1_000_000  # of BERT
 TENTHS = 10
 
 
-class PretrainConfig(StageConfig):
+if TYPE_CHECKING:
+
+    class _OfCompanions(StageConfig, DistillFields): ...
+else:
+    _OfCompanions = compose_config_class(
+        "OptionsOfCompanions", StageConfig, (kind.options for kind in COMPANIONS.values())
+    )
+
+
+class PretrainConfig(_OfCompanions):
     """Model, duration and hyperparameters of a pretraining.
 
     The defaults are BERT's (Devlin et al., 2019, appendix A.2; google-research/bert,
@@ -84,12 +95,6 @@ class PretrainConfig(StageConfig):
     objectives: tuple[str, ...] | None = None
     """Training objective, such as mlm or nsp. Repeatable. Default: what the model family trains on
     this dataset."""
-
-    distill: DistillOptions | None = None
-    """With --teacher: weights of the losses. Default: distilbert's own, else labels and soft."""
-
-    retrieval: RetrievalOptions | None = None
-    """With --retrieve: number of passages, and age of their vectors. Default: 7, 500 steps."""
 
     causal_share: float | None = Field(default=None, gt=0, lt=1)
     """Share of samples read from left to right, if clm is trained with a masked objective. Default:

@@ -15,11 +15,9 @@ from cloze.model.train.evaluate.heldout import target_count_rows, unigram_baseli
 from cloze.model.train.loop.loop import train
 from cloze.model.train.plan.sizing import describe_size
 from cloze.model.train.resume import state
-from cloze.model.train.retrieval import RetrievalModule
 from cloze.model.train.setup import PretrainSetup, prepare
 from cloze.model.train.spec.train_spec import TrainingResult
 
-RETRIEVER = "retriever"  # directory of the trained retriever's checkpoint
 # In every summary, even without held-out rows.
 HELDOUT_METRICS = ("heldout_loss", "heldout_accuracy", "heldout_perplexity")
 
@@ -75,11 +73,10 @@ def _outcome(
         training.path, training.checkpoints.milestone_tokens, start_position.tokens
     )
     chosen = describe_size(PretrainConfig.model_validate(training.config))
-    retriever = {}
-    if isinstance(setup.scoring, RetrievalModule):
+    beside: dict[str, Any] = {}
+    for companion in setup.companions:
         with world.fence.locked():
-            setup.scoring.retrieval.save(build.file(RETRIEVER), setup.scoring.model)
-        retriever = {"retriever": RETRIEVER}
+            beside |= companion.save(build, setup.scoring.model)
     summary = {
         "steps": progress.step,
         "begun_at": start_position.step,
@@ -95,7 +92,7 @@ def _outcome(
         "tokens_per_second": finished.session["tokens_per_second"]
         or last_record.get("tokens_per_second"),
         "checkpoint": finished.checkpoint,
-        **retriever,
+        **beside,
         "milestones": dict(finished.milestones),
         **({} if not words else {"milestone_words": words}),
         "precision": training.hyperparameters.precision,

@@ -37,12 +37,14 @@ from cloze.core.stages.stage import BuildContext
 from cloze.model import checkpoint
 from cloze.model.data.batch import empty_batch
 from cloze.model.families.config import ModelConfig
-from cloze.model.families.models import RETRIEVAL, load_backbone
+from cloze.model.families.models import load_backbone
 from cloze.model.families.pretraining import BiEncoder
 from cloze.model.layers.batch import IGNORE_INDEX, Batch
 from cloze.model.objectives import LossSum
 from cloze.model.objectives.losses import MLM
-from cloze.model.objectives.retrieval_options import TEMPERATURE, RetrievalOptions
+from cloze.model.objectives.retrieval_options import TEMPERATURE, RetrievalFields, RetrievalOptions
+from cloze.model.train.config import PretrainConfig
+from cloze.model.train.evaluate.companion import Companion
 from cloze.model.train.evaluate.scoring import PretrainModule
 from cloze.model.train.optimizers.parameters import freeze_unused
 from cloze.model.train.passages import PassageTokens
@@ -51,6 +53,8 @@ from cloze.model.train.resume.initialization import check_vocabulary
 from cloze.pipeline import tokenizer
 from cloze.pipeline.dataset.schema import DatasetInfo
 
+RETRIEVAL = "retrieval"  # name of the retriever's module in the network
+RETRIEVER = "retriever"  # directory of the trained retriever's checkpoint
 HEAD = "embedding"  # head of a checkpoint trained for retrieval
 FEWEST_TOKENS = 16  # of a passage
 AT_ONCE = 128  # passages that are embedded at once
@@ -87,7 +91,7 @@ class Retriever(nn.Module):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Retrieval:
+class Retrieval(Companion):
     """What a pretraining with retrieval starts from.
 
     Attributes:
@@ -102,12 +106,19 @@ class Retrieval:
     temperature: float
     metadata: checkpoint.LoadedCheckpoint
 
-    def add_to(self, network: nn.Module) -> None:
+    uncompiled = "retrieval"
+
+    def extend(self, network: nn.Module) -> None:
         """Add the retriever to the network, for training and its checkpoints."""
         network.add_module(RETRIEVAL, Retriever(self.retriever))
 
-    def save(self, path: str, network: nn.Module) -> None:
+    def module(self, network: nn.Module, precision: Precision, device_type: str) -> RetrievalModule:
+        """Return the module whose loss is the marginal likelihood."""
+        return RetrievalModule(network, self, precision, device_type)
+
+    def save(self, build: BuildContext, network: nn.Module) -> dict[str, Any]:
         """Save the trained retriever as a checkpoint of its own."""
+        path = build.file(RETRIEVER)
         found, state = self.metadata, network.get_submodule(f"{RETRIEVAL}.current").state_dict()
         checkpoint.save_weights(
             path,
@@ -118,10 +129,11 @@ class Retrieval:
             task=found.task,
         )
         checkpoint.finalize(path)
+        return {"retriever": RETRIEVER}
 
 
 def load_retrieval(
-    options: RetrievalOptions | None,
+    config: PretrainConfig,
     build: BuildContext,
     model: ModelConfig,
     info: DatasetInfo,
@@ -139,6 +151,8 @@ def load_retrieval(
         UsageError: an input is missing, or reader, rows, retriever and objectives do not fit.
         DataError: index or retriever is damaged.
     """
+    assert isinstance(config, RetrievalFields)
+    options = config.retrieval
     index, path = (build.inputs.get(role) for role in ("index", "retriever"))
     if index is None and path is None and options is None:
         return None

@@ -24,6 +24,7 @@ from cloze.model.train.build_model import (
 from cloze.model.train.compile_policy import compiling_seconds
 from cloze.model.train.config import PretrainConfig
 from cloze.model.train.distributed import World
+from cloze.model.train.evaluate.companion import Companion
 from cloze.model.train.evaluate.heldout import (
     SHARE,
     HeldoutEvaluator,
@@ -64,6 +65,7 @@ class PretrainSetup:
 
     training: TrainSpec
     scoring: PretrainModule
+    companions: tuple[Companion, ...]
     source: DatasetSource
     heldout: HeldoutSet
     measure: HeldoutEvaluator
@@ -152,6 +154,7 @@ def prepare(config: PretrainConfig, build: BuildContext, world: World) -> Pretra
     return PretrainSetup(
         training=training,
         scoring=model.scoring,
+        companions=start.companions,
         source=source,
         heldout=heldout,
         measure=evaluator,

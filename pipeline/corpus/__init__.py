@@ -5,5 +5,4 @@
             -> write/ -> corpus-NNNNN-of-NNNNN.arrow; card/ -> card.json, card.html
 
 Read `stage.py` first: it runs these steps in order. `explain.py` shows them for one document.
-`quality_filter.py` and `duplicates/semantic_stage.py` are stages of their own.
 """

@@ -145,7 +145,7 @@ class CorpusConfig(_Options):
         return plain_sources
 
     def external_fingerprints(self) -> dict[str, str]:
-        """Return the fingerprints of the sources (by kind), task files, filter and word list.
+        """Return the fingerprints of the sources (by kind), task files, and files of steps.
 
         `source/KIND` and `decontaminate` are one hash over the names and bytes of all files,
         independent of order and directory. The sources are listed and hashed again; `listed`
@@ -157,8 +157,9 @@ class CorpusConfig(_Options):
             hashes["decontaminate"] = fingerprints.combine_hashes(
                 {(name, sha256) for name, _, sha256 in self.task_files()}
             )
-        for name in ("quality_filter", "blocked_words"):
-            if (path := getattr(self, name)) is not None:
+        for name in self.path_fields():
+            path = getattr(self, name)
+            if name not in ("sources", "decontaminate") and path is not None:
                 hashes[name] = fingerprints.input_fingerprint(path)
         return hashes
 

@@ -14,7 +14,7 @@ from cloze.core.stages.stage import BuildContext, Stage, StageResult
 from cloze.pipeline.corpus.config import COSTS, CorpusConfig, uses_distributed_shuffle
 from cloze.pipeline.corpus.readers.base import counted
 from cloze.pipeline.corpus.sources import SliceGroup, group_slices, plan_reading
-from cloze.pipeline.corpus.steps.chain import prepare_steps
+from cloze.pipeline.corpus.steps.chain import prepare_steps, settings
 from cloze.pipeline.runners.sizes import destination_count
 
 if TYPE_CHECKING:
@@ -25,23 +25,9 @@ UNREADABLE = "unreadable.jsonl"
 MINOR = 0.02  # share of the documents below which a language is not named
 MOST = 0.5  # share of documents that one reason may drop without a warning
 
-# Config field behind each reason, by prefix. Pages without text, such as redirects, have other
-# reasons.
+# Option behind each reason, by prefix. Pages without text, such as redirects, have other reasons.
 SETTINGS = {
-    "not_prose": "minimum_letters",
-    "too_short": "minimum_characters and corpus.minimum_words",
-    "too_long": "maximum_characters",
-    "other_language": "language",
-    "language_uncertain": "language_probability",
-    "other_licence": "licences",
-    "c4_": "c4",
-    "gopher_duplicate": "gopher_repetition",
-    "gopher_top": "gopher_repetition",
-    "gopher_": "gopher_quality",
-    "low_quality": "quality_filter_loss",
-    "blocked_words": "blocked_words",
-    "personal_data": "personal_data_allowed",
-    "contaminated": "decontaminate",
+    **settings(),
     "exact_duplicate": "dedup",
     "near_duplicate": "dedup_similarity",
 }
@@ -58,7 +44,7 @@ def most_dropped(dropped: Mapping[str, int], retained: int) -> str:
     total = retained + sum(texts.values())
     if count <= MOST * total:
         return ""
-    setting = next(value for name, value in SETTINGS.items() if reason.startswith(name))
+    setting = SETTINGS[max(filter(reason.startswith, SETTINGS), key=len)]
     return (
         f"{reason} dropped {count:,} of {total:,} documents ({100 * count / total:.0f} %): if they "
         f"are good text, change corpus.{setting};"

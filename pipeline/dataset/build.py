@@ -18,9 +18,9 @@ import numpy as np
 import pyarrow as pa
 
 from cloze.core import storage
-from cloze.core.arrow import read_arrow
+from cloze.core.artifacts import artifact, fingerprints
 from cloze.core.artifacts.artifact import HELDOUT, SPLITS, TRAIN, shard_name
-from cloze.core.errors import DataError
+from cloze.core.errors import DataError, UsageError
 from cloze.core.ragged import I64
 from cloze.core.random_keys import U64
 from cloze.core.stages.stage import BuildContext, StageResult
@@ -31,16 +31,12 @@ from cloze.pipeline.dataset.config import DatasetConfig, ExampleConfig, check_di
 from cloze.pipeline.dataset.masking.candidates import (
     DRAWING_BIT,
     UNIGRAMS,
+    Marker,
     TokenProperties,
     write_unigrams,
 )
 from cloze.pipeline.dataset.masking.draw import text_lengths
-from cloze.pipeline.dataset.masking.salient import (
-    SALIENT_RULE,
-    check_entities,
-    spans_by_sentence,
-    spans_file_name,
-)
+from cloze.pipeline.dataset.masking.registry import RULES, rule_marks
 from cloze.pipeline.dataset.pairings.registry import PAIRINGS
 from cloze.pipeline.dataset.pairings.segments import Segments, TokenizedDocuments, tokenize
 from cloze.pipeline.dataset.ranges import bin_borders, bucket_count, row_places
@@ -67,7 +63,7 @@ def build_dataset(config: DatasetConfig, build: BuildContext, version: int) -> S
     base = None
     if "append" in build.inputs:
         base = BaseDataset.open(build.inputs["append"], version)
-    check_entities(config.masking, build.inputs)
+    _check_marks(config.masking, build.inputs)
     tokenizer = load(build.inputs["vocab"], config.lowercase)
     info = _dataset_info(config, tokenizer)
     if base is None:
@@ -132,6 +128,22 @@ def build_dataset(config: DatasetConfig, build: BuildContext, version: int) -> S
     return summarize(config, info, build, new, base, known)
 
 
+def _check_marks(rule: str, inputs: Mapping[str, Any]) -> None:
+    """Check that the rule has what its marks are made of, of this corpus, and no other rule's.
+
+    Raises:
+        UsageError: that input is missing, of another corpus, or not read.
+    """
+    for marks in rule_marks():
+        path, needed = inputs.get(marks.role), marks == RULES[rule].marks
+        if needed != (path is not None):
+            found = f"found {path}" if path is not None else f"found none; {marks.help}"
+            raise UsageError(f"masking ({rule}) and {marks.role} must come together ({found})")
+        corpus = fingerprints.input_fingerprint(inputs["corpus"])
+        if path is not None and artifact.read_manifest(path).parents.get("corpus") != corpus:
+            raise UsageError(f"{marks.role} ({path}) is of another corpus than {inputs['corpus']}")
+
+
 def _dataset_info(config: DatasetConfig, tokenizer: Tokenizer) -> DatasetInfo:
     """Return the metadata of every shard."""
     pairing = PAIRINGS[config.pairing]
@@ -166,6 +178,7 @@ def _build_rows(
         groups: (first, end) of the corpus shards of each run.
         runs: exchange of each split.
     """
+    marks = RULES[config.masking].marks
     build_rows = BuildRows(
         directory=directory,
         runs=runs,
@@ -177,7 +190,7 @@ def _build_rows(
         borders=bin_borders(config.length, config.length_bins),
         known=base.documents if base else (),
         stamp=base.manifest.fingerprint if base else "",
-        entities=build.inputs.get("entities"),
+        marked=None if marks is None else build.inputs[marks.role],
     )
     units = [
         (f"{number:05d}-of-{len(groups):05d}", {"number": number, "first": first, "end": end})
@@ -215,7 +228,7 @@ class BuildRows:
         borders: maximum row length of each length bin.
         known: files of the keys of documents to omit.
         stamp: fingerprint of the dataset that these files belong to.
-        entities: artifact with the salient spans of the corpus.
+        marked: artifact that the masking rule's marks are made of.
     """
 
     directory: str
@@ -228,7 +241,7 @@ class BuildRows:
     borders: tuple[int, ...] = (1 << 16,)
     known: tuple[str, ...] = ()
     stamp: str = ""
-    entities: str | None = None
+    marked: str | None = None
 
     def __call__(self, unit: dict[str, int]) -> dict[str, Any]:
         new_keys: list[U64] = []
@@ -245,12 +258,13 @@ class BuildRows:
                 if is_known.any():
                     table, known = table.filter(pa.array(~is_known)), known + int(is_known.sum())
                 new_keys.append(keys[~is_known])
-                salient = None
-                if self.entities is not None:
-                    salient = read_arrow(storage.join(self.entities, spans_file_name(path)))
+                marks = RULES[self.config.masking].marks
+                mark = None
+                if marks is not None and self.marked is not None:
+                    mark = resolve_name(marks.function)(self.marked, path)
                 blocks = {}
                 for split in SPLITS:
-                    blocks[split], counts = self._rows(table, split, salient)
+                    blocks[split], counts = self._rows(table, split, mark)
                     counters[split].update(counts)
                 heldout.append(blocks[HELDOUT])
                 yield blocks[TRAIN]
@@ -289,7 +303,7 @@ class BuildRows:
         return {"rows": int(cells.sum()), "bytes": size, "drawings": drawn}
 
     def _rows(
-        self, table: pa.Table, split: str, salient: pa.Table | None
+        self, table: pa.Table, split: str, mark: Marker | None
     ) -> tuple[RowBlock, dict[str, int]]:
         """Return the rows of a split of a corpus shard, sorted, and their counters."""
         tokenizer = shared_tokenizer(self.tokenizer, self.tokenizer_fingerprint)
@@ -300,7 +314,7 @@ class BuildRows:
             text.counts,
             tokenizer,
             id_dtype(tokenizer.vocab_size),
-            None if salient is None else spans_by_sentence(salient, text.keys, text.counts),
+            mark,
         )
         pairing = resolve_name(PAIRINGS[self.config.pairing].function)
         count = self.config.drawings if split == TRAIN else 1  # held-out text is read once
@@ -336,7 +350,7 @@ def _counters(documents: TokenizedDocuments, drawings: list[Segments]) -> dict[s
 def _count_capped(block: RowBlock, config: ExampleConfig, tokens: TokenProperties) -> int:
     """Count the rows whose masks `max_predictions` limits in at least one copy."""
     masks = config.mask_config()
-    if masks.rule in ("none", SALIENT_RULE):
+    if masks.rule == "none" or RULES[masks.rule].marks is not None:  # no budget
         return 0
     text = text_lengths(block.with_keys(config.seed), tokens)
     targets = masks.target_count(block.lengths, text, np.nextafter(1, 0))

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -21,6 +21,10 @@ from cloze.pipeline.tokenizer.special import SpecialTokens
 
 # columns with one number per row
 FLAT = ("rank", "segment_start", "pair_label", "document", "offset")
+# Columns with a list per row that only some datasets have. Boundaries: start positions of the
+# sequences of a packed row, 0 first. Marks: those of its tokens, for a masking rule that has marks.
+BOUNDARIES, MARKS = "boundaries", "marks"
+LISTS = {BOUNDARIES: pa.uint16(), MARKS: pa.uint8()}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,8 +38,7 @@ class RowBlock:
         pair_label: int8 [R], NO_LABEL without a label.
         document: uint64 [R], key of the document of segment A.
         offset: int64 [R], place of the row in that document, see `row_keys`.
-        boundaries: uint16, start positions of each row's sequences, 0 first; None unless packed.
-        salient: uint8, marks of each row's tokens, see `UnmaskedRows`; only for masking salient.
+        columns: lists of some of `LISTS`, by name.
     """
 
     rank: U64
@@ -44,8 +47,7 @@ class RowBlock:
     pair_label: npt.NDArray[np.int8]
     document: U64
     offset: I64
-    boundaries: Ragged | None = None
-    salient: Ragged | None = None
+    columns: Mapping[str, Ragged] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.rank)
@@ -62,7 +64,7 @@ class RowBlock:
             input_ids=self.ids.values,
             offsets=self.ids.offsets,
             segment_start=self.segment_start,
-            salient=None if self.salient is None else self.salient.values,
+            marks=self.columns[MARKS].values if MARKS in self.columns else None,
         )
 
     def take(self, index: npt.NDArray[Any]) -> RowBlock:
@@ -70,41 +72,35 @@ class RowBlock:
         return RowBlock(
             **{name: getattr(self, name)[index] for name in FLAT},
             ids=self.ids.take(index),
-            boundaries=None if self.boundaries is None else self.boundaries.take(index),
-            salient=None if self.salient is None else self.salient.take(index),
+            columns={name: column.take(index) for name, column in self.columns.items()},
         )
 
     @classmethod
     def concatenate(cls, blocks: Sequence[RowBlock]) -> RowBlock:
         """Concatenate the rows of one or more blocks of the same kind."""
-        boundaries = [block.boundaries for block in blocks if block.boundaries is not None]
-        salient = [block.salient for block in blocks if block.salient is not None]
         return cls(
             **{name: np.concatenate([getattr(block, name) for block in blocks]) for name in FLAT},
             ids=Ragged.concatenate([block.ids for block in blocks]),
-            boundaries=Ragged.concatenate(boundaries) if boundaries else None,
-            salient=Ragged.concatenate(salient) if salient else None,
+            columns={
+                name: Ragged.concatenate([block.columns[name] for block in blocks])
+                for name in blocks[0].columns
+            },
         )
 
     def to_arrow(self) -> pa.RecordBatch:
         """Return the rows as an intermediate file stores them; `from_arrow` reads them."""
         columns = {"rank": pa.array(self.rank), "input_ids": list_array(self.ids)}
         columns |= {name: pa.array(getattr(self, name)) for name in FLAT}
-        if self.boundaries is not None:
-            columns["boundaries"] = list_array(self.boundaries)
-        if self.salient is not None:
-            columns["salient"] = list_array(self.salient)
+        columns |= {name: list_array(column) for name, column in self.columns.items()}
         return pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
 
     @classmethod
     def from_arrow(cls, batch: pa.RecordBatch) -> RowBlock:
         """Return the rows of an intermediate file, still memory-mapped."""
-        names = batch.schema.names
         return cls(
             **{name: batch[name].to_numpy() for name in FLAT},
             ids=_ragged(batch["input_ids"]),
-            boundaries=_ragged(batch["boundaries"]) if "boundaries" in names else None,
-            salient=_ragged(batch["salient"]) if "salient" in names else None,
+            columns={name: _ragged(batch[name]) for name in LISTS if name in batch.schema.names},
         )
 
 
@@ -169,13 +165,17 @@ def assemble(
     ends = offsets_of(range_lengths.sum(axis=1))  # ends of the ranges, over all rows
     offsets = ends[starts.offsets]
     has_second = starts.lengths > 1
-    tokens, marks = ranges(range_starts.reshape(-1), range_lengths.reshape(-1)), documents.salient
+    tokens = ranges(range_starts.reshape(-1), range_lengths.reshape(-1))
+    columns = {}
+    if segments.packed:
+        boundaries = ends[:-1] - np.repeat(offsets[:-1], starts.lengths)
+        columns[BOUNDARIES] = Ragged(boundaries.astype(np.uint16), starts.offsets)
+    if documents.marks is not None:  # special tokens have none
+        marks = np.append(documents.marks, np.zeros(2, np.uint8))
+        columns[MARKS] = Ragged(marks[tokens], offsets)
     return RowBlock(
         rank=rank[order],
         ids=Ragged(source[tokens], offsets),
-        salient=None
-        if marks is None
-        else Ragged(np.append(marks, np.zeros(2, np.uint8))[tokens], offsets),
         segment_start=(
             np.where(has_second & segments.paired, ends[starts.offsets[:-1] + 1], offsets[1:])
             - offsets[:-1]
@@ -183,18 +183,14 @@ def assemble(
         pair_label=segments.pair_label[order],
         document=document[order],
         offset=segments.offset[order],
-        boundaries=Ragged(
-            (ends[:-1] - np.repeat(offsets[:-1], starts.lengths)).astype(np.uint16), starts.offsets
-        )
-        if segments.packed
-        else None,
+        columns=columns,
     )
 
 
-def part_schema(vocab_size: int, *, packed: bool, salient: bool = False) -> pa.Schema:
-    """Return the schema of `RowBlock.to_arrow`."""
+def part_schema(vocab_size: int, columns: Collection[str]) -> pa.Schema:
+    """Return the schema of `RowBlock.to_arrow`, with these of `LISTS`."""
     ids = pa.from_numpy_dtype(id_dtype(vocab_size))
     fields = [("rank", pa.uint64()), ("input_ids", pa.list_(ids)), ("segment_start", pa.int32())]
     fields += [("pair_label", pa.int8()), ("document", pa.uint64()), ("offset", pa.int64())]
-    fields += [("boundaries", pa.list_(pa.uint16()))] if packed else []
-    return pa.schema([*fields, *([("salient", pa.list_(pa.uint8()))] if salient else [])])
+    fields += [(name, pa.list_(kind)) for name, kind in LISTS.items() if name in columns]
+    return pa.schema(fields)

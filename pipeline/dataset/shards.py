@@ -20,7 +20,7 @@ from cloze.pipeline.dataset.config import DatasetConfig
 from cloze.pipeline.dataset.masking import candidates
 from cloze.pipeline.dataset.masking.candidates import DRAWING_BIT, SENTENCES, TokenProperties
 from cloze.pipeline.dataset.masking.draw import Masks, sample_masks
-from cloze.pipeline.dataset.masking.salient import SALIENT_RULE
+from cloze.pipeline.dataset.masking.registry import RULES
 from cloze.pipeline.dataset.pairings.segments import NO_LABEL
 from cloze.pipeline.dataset.ranges import (
     ShuffleRange,
@@ -29,7 +29,7 @@ from cloze.pipeline.dataset.ranges import (
     plan_ranges,
     shard_rows,
 )
-from cloze.pipeline.dataset.rows import RowBlock, list_array, part_schema
+from cloze.pipeline.dataset.rows import BOUNDARIES, MARKS, RowBlock, list_array, part_schema
 from cloze.pipeline.runners.exchange import Exchange, RunRanges
 from cloze.pipeline.tokenizer.loading import shared_tokenizer
 
@@ -82,8 +82,8 @@ class WriteDatasetShard:
         base_schema = schema.dataset_schema(info, schema.id_dtype(info.vocab_size))
         arrow_schema = base_schema.with_metadata({**base_schema.metadata, **layout.to_metadata()})
         pa.default_memory_pool().release_unused()  # of the first step, if run here
-        salient = mask_config.rule == SALIENT_RULE
-        rows_schema = part_schema(info.vocab_size, packed=info.packed, salient=salient)
+        lists = {BOUNDARIES: info.packed, MARKS: RULES[mask_config.rule].marks is not None}
+        rows_schema = part_schema(info.vocab_size, [name for name in lists if lists[name]])
         counts = [NO_ROWS]
 
         def batches(runs: RunRanges) -> Iterator[pa.RecordBatch]:
@@ -192,6 +192,6 @@ def to_batch(block: RowBlock, masks: Masks, copies: int, arrow_schema: pa.Schema
         pa.ListArray.from_arrays(mask_offsets, masks_of_copies, type=mask_list),
         pa.StructArray.from_arrays(source[: len(source_type)], fields=list(source_type)),
     ]
-    if block.boundaries is not None:
-        columns.append(list_array(block.boundaries, arrow_schema.field("boundaries").type))
+    if BOUNDARIES in block.columns:
+        columns.append(list_array(block.columns[BOUNDARIES], arrow_schema.field(BOUNDARIES).type))
     return pa.RecordBatch.from_arrays(columns, schema=arrow_schema)

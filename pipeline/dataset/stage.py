@@ -16,6 +16,7 @@ from cloze.core.config import StageConfig
 from cloze.core.humanize import format_count
 from cloze.core.stages.stage import BuildContext, InputSpec, Stage, StageResult
 from cloze.pipeline.dataset.config import COSTS, DatasetConfig
+from cloze.pipeline.dataset.masking.registry import rule_marks
 
 VERSION = 4  # 4: drawings of pairs; sentences longer than a row are cut
 FEW_ROWS = 1000  # four of BERT's batches; fewer rows cause a warning
@@ -58,7 +59,10 @@ STAGE = Stage(
         "corpus": InputSpec(kinds=("corpus", "semdedup"), required=True),
         "vocab": InputSpec(kinds=("vocab",), required=True),
         "append": InputSpec(kinds=("dataset",), explicit_only=True),
-        "entities": InputSpec(kinds=("entities",), explicit_only=True),
+        **{
+            marks.role: InputSpec(kinds=(marks.role,), explicit_only=True, help=marks.help)
+            for marks in rule_marks()
+        },
     },
     worker="cloze.pipeline",
     headline=headline,

@@ -277,7 +277,6 @@ _STAGES: dict[str, Mapping[str, str]] = {
         " maximum_characters minimum_letters"
         " gopher_quality gopher_repetition c4 c4_end_marks boilerplate drop_repeated_lines"
         " drop_repeated_paragraphs",
-        "Quality filter": "*quality_filter quality_filter_loss quality_filter_sources",
         "Deduplication": "*dedup dedup_similarity dedup_bands dedup_rows dedup_ngram",
         "Personal data": "*mask_personal_data personal_data_allowed",
         "Blocked words": "*blocked_words blocked_words_unit blocked_words_allowed",
@@ -289,14 +288,12 @@ _STAGES: dict[str, Mapping[str, str]] = {
         " disambiguation_templates tables infobox math namespaces",
         "Output": "*heldout_fraction *keep_dropped shard_bytes",
     },
-    "filter": {"Documents": "*good *bad *language", "Model": "*kind bits"},
     "vectors": {
         "Vectors": "*pooling *max_length *windows",
         "Memory and speed": "*precision *micro_batch engine",
     },
     "index": {"Passages": "*passage_words"},
     "entities": {"Memory and speed": "*precision *micro_batch engine"},
-    "semdedup": {"Deduplication": "*similarity *center clusters rounds"},
     "vocab": {
         "Training": "*kind *size *lowercase strip_accents min_frequency limit_alphabet"
         " sample_bytes",
@@ -370,9 +367,13 @@ STAGES: Table[Mapping[str, str]] = Table("headings", "stage with headings", _STA
 
 
 def placements(stage: str, more: Mapping[str, str] = EXECUTION) -> dict[str, Placement]:
-    """Return the place of each field of a stage and of `more`, in the order of `--help`."""
+    """Return the place of each field of a stage and of `more`, in the order of `--help`.
+
+    A plug-in's row `STAGE/NAME` has the fields that it adds to a stage.
+    """
     by_field: dict[str, Placement] = {}
-    for table in (STAGES.get(stage, {}), more):
+    added = (STAGES[name] for name in STAGES if name.startswith(f"{stage}/"))
+    for table in (STAGES.get(stage, {}), *added, more):
         for group, names in table.items():
             for name in names.split():
                 by_field.setdefault(name.removeprefix("*"), Placement(group, name.startswith("*")))

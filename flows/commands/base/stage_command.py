@@ -186,7 +186,8 @@ class StageCommand(GroupedCommand):
         for role, spec in stage.inputs.items():
             if role in self.positional:
                 continue
-            flag, text = self.inputs.get(role, (f"--{role}", _input_help(role)))
+            own = (spec.option or f"--{role}", spec.help or _input_help(role))
+            flag, text = self.inputs.get(role, own)
             yield GroupedOption(
                 [flag, f"{OF_INPUTS}{role}"],
                 group=INPUTS,

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from cloze.pipeline.corpus.document import Document
@@ -79,11 +79,14 @@ class CleaningStep:
             any); None turns the step off.
         prepare: called once before reading, with the config and a directory visible to all workers;
             returns plain JSON. For steps that need more than the config, such as an index.
+        settings: option behind each reason to drop a document, by the reason or its beginning. A
+            warning names it when the reason drops most of a corpus.
     """
 
     options: type[CorpusOptions]
     build: Callable[..., StepFunction | None]
     prepare: Callable[[Any, str], Any] | None = None
+    settings: Mapping[str, str] = field(default_factory=dict)
 
     def is_on(self, config: CorpusOptions) -> bool:
         """Return whether the step is on; one that needs `prepare`, whether an option is set."""

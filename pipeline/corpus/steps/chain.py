@@ -3,9 +3,8 @@
 A step is a pure function on a document. It returns the document and what it removed, or a reason to
 drop the document. All reasons are counted. To add a step, write a module with its options and a
 `CleaningStep`, and add a line to STEPS before `sentences`, which splits what the others leave. Each
-option also needs a heading in the help: `STAGES` in `cloze.flows.commands.base.options`. Two more
-tables are for people: `SETTINGS` in `cloze.pipeline.corpus.stage` names the option behind a reason,
-and `MEANINGS` in `cloze.pipeline.corpus.card.card` says what the reason means.
+option also needs a heading in the help: `STAGES` in `cloze.flows.commands.base.options`. `MEANINGS`
+in `cloze.pipeline.corpus.card.card` says what a reason means, where its name does not.
 """
 
 from __future__ import annotations
@@ -31,7 +30,6 @@ _STEPS = {
     "language": "cloze.pipeline.corpus.steps.filters.language:STEP",
     "gopher_quality": "cloze.pipeline.corpus.steps.filters.gopher:QUALITY",
     "gopher_repetition": "cloze.pipeline.corpus.steps.filters.gopher:REPETITION",
-    "learned": "cloze.pipeline.corpus.steps.filters.documents:QUALITY",
     "blocked_words": "cloze.pipeline.corpus.steps.filters.blocked_words:STEP",
     "personal_data": "cloze.pipeline.corpus.steps.personal_data:STEP",
     "decontaminate": "cloze.pipeline.corpus.steps.decontaminate:STEP",
@@ -52,13 +50,10 @@ def _kinds() -> dict[str, CleaningStep]:
 
 if TYPE_CHECKING:
     from cloze.pipeline.corpus.steps.decontaminate import DecontaminateOptions
-    from cloze.pipeline.corpus.steps.filters.documents import QualityFilterOptions
     from cloze.pipeline.corpus.steps.filters.language import LanguageOptions
     from cloze.pipeline.corpus.steps.personal_data import PersonalDataOptions
 
-    class TextConfig(
-        DecontaminateOptions, LanguageOptions, QualityFilterOptions, PersonalDataOptions
-    ): ...
+    class TextConfig(DecontaminateOptions, LanguageOptions, PersonalDataOptions): ...
 else:
     TextConfig = merge_option_classes(
         "TextConfig", (kind.options for kind in _kinds().values()), __name__
@@ -66,6 +61,11 @@ else:
     TextConfig.__doc__ = (
         "How text is cleaned, filtered and split into sentences: the options of all steps."
     )
+
+
+def settings() -> dict[str, str]:
+    """Return the option behind each reason to drop a document, by the reason or its beginning."""
+    return {reason: name for kind in _kinds().values() for reason, name in kind.settings.items()}
 
 
 def prepare_steps(config: TextConfig, directory: str) -> dict[str, Any]:

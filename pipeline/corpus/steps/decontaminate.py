@@ -323,4 +323,9 @@ def _build(options: DecontaminateOptions, prepared: dict[str, str] | None) -> St
     )
 
 
-STEP = CleaningStep(options=DecontaminateOptions, build=_build, prepare=_prepare)
+STEP = CleaningStep(
+    options=DecontaminateOptions,
+    build=_build,
+    prepare=_prepare,
+    settings={"contaminated": "decontaminate"},
+)

@@ -384,4 +384,8 @@ def _build(options: PersonalDataOptions) -> StepFunction | None:
     )
 
 
-STEP = CleaningStep(options=PersonalDataOptions, build=_build)
+STEP = CleaningStep(
+    options=PersonalDataOptions,
+    build=_build,
+    settings={"personal_data": "personal_data_allowed"},
+)

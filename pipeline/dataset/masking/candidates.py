@@ -5,10 +5,10 @@ Shards store the config, so that dynamic masks are drawn like the stored ones.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -136,7 +136,6 @@ def read_unigrams(path: str) -> I64:
 # Rows, candidates and selections.
 
 Bools = npt.NDArray[np.bool_]
-SALIENT = (1, 2)  # first token of a salient span, and its other tokens; 0: none
 
 
 # A row's place in its document: its first sentence, and from this bit on its drawing. The first
@@ -213,6 +212,20 @@ class TokenProperties:
         return total
 
 
+class EncodedText(NamedTuple):
+    """S sentences of D documents as a masking rule's marker sees them."""
+
+    keys: U64  # [D]
+    counts: I64  # [D], sentences of each document
+    sentences: Sequence[str]
+    follows_space: npt.NDArray[np.bool_]  # [S], encoded with a space before them
+    offsets: I64  # [S + 1], first token of each sentence
+    tokenizer: Tokenizer
+
+
+Marker = Callable[[EncodedText], npt.NDArray[np.uint8]]  # returns a mark of each token, uint8 [T]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnmaskedRows:
     """A ragged batch of unmasked rows.
@@ -222,14 +235,14 @@ class UnmaskedRows:
         input_ids: [T], all rows concatenated, special tokens included, no padding.
         offsets: int64 [R + 1], start of each row in `input_ids`, and T.
         segment_start: int [R], start of segment B in its row; the row's length if there is no B.
-        salient: uint8 [T], tokens of salient spans, see `SALIENT`; None: unknown.
+        marks: uint8 [T], marks of the tokens that the rule draws from; None: it has none.
     """
 
     keys: U64
     input_ids: npt.NDArray[Any]
     offsets: I64
     segment_start: npt.NDArray[Any]
-    salient: npt.NDArray[np.uint8] | None = None
+    marks: npt.NDArray[np.uint8] | None = None
 
     def __len__(self) -> int:
         return len(self.keys)
@@ -242,7 +255,7 @@ class UnmaskedRows:
             input_ids=self.input_ids[offsets[0] : offsets[-1]],
             offsets=offsets - offsets[0],
             segment_start=self.segment_start[first:end],
-            salient=None if self.salient is None else self.salient[offsets[0] : offsets[-1]],
+            marks=None if self.marks is None else self.marks[offsets[0] : offsets[-1]],
         )
 
 

@@ -37,12 +37,21 @@ class SpanOptions(Options):
     """With masking span: maximum number of words in a span (SpanBERT: 10, mean 3.8)."""
 
 
+class RuleMarks(NamedTuple):
+    """Marks of tokens that a rule draws from, made of an artifact with a file per corpus shard."""
+
+    function: str  # `module:function`: (artifact, corpus shard) -> `candidates.Marker`
+    role: str  # input and stage of the artifact
+    help: str  # of the input's option
+
+
 class MaskingRule(NamedTuple):
     """A masking rule, a row of `RULES`."""
 
     function: str  # `module:function`
     options: type[Options] | str | None = None  # the class, or `module:class`
     highest_rate: float = 1.0  # maximum share of tokens that it can choose in every row
+    marks: RuleMarks | None = None  # such a rule is never drawn anew: shards do not store them
 
 
 _RULES = "cloze.pipeline.dataset.masking.rules"
@@ -52,10 +61,23 @@ _MASKING_RULES = {
     "whole-word": MaskingRule(f"{_RULES}:choose_words"),
     "n-gram": MaskingRule(f"{_RULES}:choose_ngrams", NgramOptions),
     "span": MaskingRule(f"{_RULES}:choose_spans", SpanOptions, highest_rate=0.5),
-    "salient": MaskingRule(f"{_RULES}:choose_salient"),
+    "salient": MaskingRule(
+        "cloze.pipeline.dataset.masking.salient:choose_salient",
+        marks=RuleMarks(
+            "cloze.pipeline.dataset.masking.salient:marker",
+            "entities",
+            "Artifact of `cloze tag-corpus`, for --recipe realm.",
+        ),
+    ),
     "none": MaskingRule(f"{_RULES}:choose_none"),
 }
 RULES: Table[MaskingRule] = Table("masking_rules", "masking rule", _MASKING_RULES, ("masking",))
+
+
+def rule_marks() -> list[RuleMarks]:
+    """Return the marks of all rules that have any."""
+    return [rule.marks for rule in RULES.loaded().values() if rule.marks is not None]
+
 
 # Number of masks in a row of `length` tokens, of which `text` are not special:
 #   bert: max(1, round(rate · length)), halves to even (google-research/bert,

@@ -6,7 +6,6 @@
     n-gram          ALBERT: 1 to `max_ngram` words together
     span            SpanBERT: spans of whole words, with lengths from a clipped geometric
                     distribution (Joshi et al. 2020, section 3.1)
-    salient         REALM: one named entity or date, whole (Guu et al. 2020, section 3.4)
     none            for left-to-right models, which predict every token from those before it
 
 Spans never touch: a word that is not chosen, or a special token, separates them. So a span is a
@@ -21,9 +20,9 @@ import numpy as np
 import numpy.typing as npt
 
 from cloze.core import random_keys as random
-from cloze.core.ragged import I64, ranges
+from cloze.core.ragged import I64
 from cloze.core.random_keys import U64
-from cloze.pipeline.dataset.masking.candidates import SALIENT, MaskCandidates, MaskSelection
+from cloze.pipeline.dataset.masking.candidates import MaskCandidates, MaskSelection
 from cloze.pipeline.dataset.masking.registry import NgramOptions, SpanOptions
 from cloze.pipeline.dataset.masking.unit_placement import UnitSpec, mask_units
 
@@ -109,39 +108,6 @@ def length_weights(p: float, longest: int) -> npt.NDArray[np.float64]:
     The mean for .2 and 10 is 3.8 (Joshi et al. 2020, section 3.1 and figure 2).
     """
     return np.asarray(p * (1 - p) ** np.arange(longest), np.float64)
-
-
-def choose_salient(candidates: MaskCandidates, budget: I64, keys: U64) -> MaskSelection:
-    """Choose one salient span of each row, for each (row, copy), if the row has one.
-
-    All spans of at most `max_predictions` tokens are equally likely; the mask rate does not matter.
-    A span is replaced as one. A span that its row cuts is masked as far as the row has it.
-    """
-    if candidates.rows.salient is None:
-        return choose_none(candidates, budget, keys)
-    marks = candidates.rows.salient[candidates.index]
-    opens = (marks == SALIENT[0]) | (
-        (marks > 0) & (candidates.opens_run() | (np.append(0, marks[:-1]) == 0))
-    )
-    starts = np.flatnonzero(opens)
-    lengths = np.bincount(np.cumsum(opens)[marks > 0] - 1, minlength=len(starts)).astype(np.int64)
-    allowed = lengths <= candidates.config.max_predictions
-    starts, lengths = starts[allowed], lengths[allowed]
-    first = np.searchsorted(starts, candidates.offsets)  # spans before each row
-    spans = np.diff(first)[:, None]
-    drawn = random.randint_below(
-        random.splitmix64(keys ^ random.splitmix64(0)), np.maximum(spans, 1)
-    ).astype(np.int64)
-    chosen = (first[:-1, None] + drawn)[np.broadcast_to(spans > 0, keys.shape)]
-    counts = np.zeros(keys.shape, np.int64)
-    counts[np.broadcast_to(spans > 0, keys.shape)] = lengths[chosen]
-    row = np.repeat(np.arange(len(keys)), counts.sum(axis=1))
-    begins = np.repeat(candidates.index[starts[chosen]], lengths[chosen])
-    return MaskSelection(
-        index=ranges(starts[chosen], lengths[chosen]),
-        counts=counts.reshape(-1),
-        unit=begins - candidates.rows.offsets[row],
-    )
 
 
 def choose_none(candidates: MaskCandidates, budget: I64, keys: U64) -> MaskSelection:

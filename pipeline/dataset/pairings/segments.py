@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -15,14 +15,11 @@ import numpy.typing as npt
 from cloze.core import random_keys
 from cloze.core.ragged import I64, Ragged, offsets_of
 from cloze.core.random_keys import U64
-from cloze.pipeline.dataset.masking.candidates import DRAWING_BIT, SALIENT, row_keys
+from cloze.pipeline.dataset.masking.candidates import DRAWING_BIT, EncodedText, Marker, row_keys
 
 if TYPE_CHECKING:
     from cloze.pipeline.dataset.config import ExampleConfig
     from cloze.pipeline.tokenizer.tokenizer import Tokenizer
-
-
-Span = tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,7 +35,7 @@ class TokenizedDocuments:
         document_offsets: int64 [D + 1] into sentences. No document is empty.
         empty_sentences: number of omitted sentences without tokens.
         empty_documents: number of omitted documents without tokens.
-        salient: uint8 [T], see `UnmaskedRows.salient`.
+        marks: uint8 [T], see `UnmaskedRows.marks`.
         drawing: number of the drawing whose random numbers rows take.
     """
 
@@ -49,7 +46,7 @@ class TokenizedDocuments:
     document_offsets: I64
     empty_sentences: int = 0
     empty_documents: int = 0
-    salient: npt.NDArray[np.uint8] | None = None
+    marks: npt.NDArray[np.uint8] | None = None
     drawing: int = 0
 
     def __len__(self) -> int:
@@ -72,7 +69,7 @@ def tokenize(
     sentence_counts: npt.NDArray[Any],
     tokenizer: Tokenizer,
     dtype: npt.DTypeLike,
-    spans: Mapping[int, Sequence[Span]] | None = None,
+    mark: Marker | None = None,
 ) -> TokenizedDocuments:
     """Tokenize documents, and omit sentences and documents without tokens.
 
@@ -82,7 +79,7 @@ def tokenize(
         sentence_counts: number of sentences of each document, [D].
         tokenizer: encodes the sentences.
         dtype: dtype of ids, from `schema.id_dtype`.
-        spans: salient spans by the number of their sentence, characters, end exclusive.
+        mark: marks the tokens for the masking rule. Default: it needs no marks.
     """
     counts = np.asarray(sentence_counts, np.int64)
     document_index = np.repeat(np.arange(len(counts)), counts)
@@ -94,6 +91,7 @@ def tokenize(
     lengths = np.diff(offsets)
     is_nonempty = lengths > 0
     nonempty_counts = np.bincount(document_index[is_nonempty], minlength=len(counts))
+    given = EncodedText(keys, counts, sentences, follows_space, offsets, tokenizer)
     return TokenizedDocuments(
         keys=np.asarray(keys, np.uint64)[nonempty_counts > 0],
         tokens=ids.astype(dtype, copy=False),
@@ -102,36 +100,8 @@ def tokenize(
         document_offsets=offsets_of(nonempty_counts[nonempty_counts > 0]),
         empty_sentences=int(len(is_nonempty) - is_nonempty.sum()),
         empty_documents=int((nonempty_counts == 0).sum()),
-        salient=None
-        if spans is None
-        else salient_tokens(sentences, follows_space, offsets, spans, tokenizer),
+        marks=None if mark is None else mark(given),
     )
-
-
-def salient_tokens(
-    sentences: Sequence[str],
-    follows_space: npt.NDArray[np.bool_],
-    offsets: I64,
-    spans: Mapping[int, Sequence[Span]],
-    tokenizer: Tokenizer,
-) -> npt.NDArray[np.uint8]:
-    """Return the marks `SALIENT` of the tokens of all sentences, uint8 [T].
-
-    Args:
-        follows_space: bool [S], sentences that are encoded with a space before them.
-        offsets: int64 [S + 1], first token of each sentence.
-        spans: see `tokenize`.
-    """
-    marks = np.zeros(int(offsets[-1]), np.uint8)
-    numbers = list(spans)
-    texts = [" " * int(follows_space[number]) + sentences[number] for number in numbers]
-    for number, (_, places) in zip(numbers, tokenizer.encode_with_offsets(texts), strict=True):
-        own = marks[offsets[number] : offsets[number + 1]]
-        begins, ends = (places - int(follows_space[number])).T
-        for start, end in spans[number]:
-            inside = np.flatnonzero((begins < end) & (ends > start))
-            own[inside], own[inside[:1]] = SALIENT[1], SALIENT[0]
-    return marks
 
 
 # Result of pairings, and their common parts: row keys, target lengths, truncation.

@@ -20,7 +20,6 @@ from cloze.model import checkpoint
 from cloze.model.data.batch import collate
 from cloze.model.data.shards import ShardedRows
 from cloze.model.families.models import load_model, new_model
-from cloze.model.objectives.retrieval_options import RetrievalOptions
 from cloze.model.train.retrieval import Retrieval, RetrievalModule, Retriever, load_retrieval
 from cloze.model.train.stage import STAGE
 from cloze.model.use.embed import EmbeddingPipeline
@@ -125,7 +124,7 @@ def test_the_loss_is_that_of_a_plain_loop(made: dict[str, str], family: str) -> 
     network = tiny_model(3, family=family)
     build = BuildContext(path="", inputs=made, fingerprint="f" * 64, execution=Execution())
     found = load_retrieval(
-        RetrievalOptions(passages=K),
+        config(retrieval={"passages": K}),
         build,
         tiny_config(family=family),
         shards.info,
@@ -133,7 +132,7 @@ def test_the_loss_is_that_of_a_plain_loop(made: dict[str, str], family: str) -> 
         ("mlm",),
     )
     assert isinstance(found, Retrieval)
-    found.add_to(network)
+    found.extend(network)
     module = RetrievalModule(network, found, "fp32")
     numbers = np.arange(12)
     rows = shards.take(numbers, np.zeros_like(numbers))

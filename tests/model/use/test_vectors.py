@@ -19,7 +19,7 @@ from cloze.flows.graph.stages import stage
 from cloze.model.use.configs import VectorsConfig
 from cloze.model.use.embed import EmbeddingPipeline, windows_of
 from cloze.model.use.stages import VECTORS
-from cloze.pipeline.corpus.duplicates.semantic_stage import STAGE, SemDedupConfig
+from cloze.labs.selection.semantic_stage import STAGE, SemDedupConfig
 from tests.pipeline.corpus.corpora import rows, write_corpus
 from tests.tiny_models import write_checkpoint
 

@@ -4,6 +4,7 @@ tokenizer.
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from pkgutil import resolve_name
 
@@ -17,6 +18,7 @@ from cloze.pipeline.dataset.build import BuildRows
 from cloze.pipeline.dataset.config import ExampleConfig
 from cloze.pipeline.dataset.masking.candidates import MaskCandidates, TokenProperties
 from cloze.pipeline.dataset.masking.draw import Masks, sample_masks
+from cloze.pipeline.dataset.masking.salient import mark_tokens
 from cloze.pipeline.dataset.pairings.registry import PAIRINGS
 from cloze.pipeline.dataset.pairings.segments import TokenizedDocuments, tokenize
 from cloze.pipeline.dataset.recipes import RECIPES
@@ -53,8 +55,8 @@ def examples(
     keys = np.arange(11, 11 + 11 * len(text), 11, dtype=np.uint64)
     ids = schema.id_dtype(tokenizer.vocab_size)
     sentences = [sentence for document in text for sentence in document]
-    spans = SPANS if config.masking == "salient" else None
-    documents = tokenize(keys, sentences, counts, tokenizer, ids, spans)
+    mark = partial(mark_tokens, spans=SPANS) if config.masking == "salient" else None
+    documents = tokenize(keys, sentences, counts, tokenizer, ids, mark)
     segments = resolve_name(PAIRINGS[config.pairing].function)(documents, config)
     block = assemble(documents, segments, config.seed, tokenizer.special)
     table = TokenProperties.of(
@@ -88,8 +90,8 @@ def shown(block: RowBlock, masks: Masks, copies: int, tokenizer: Tokenizer) -> l
         label = {0: "0 ", 1: "1 "}.get(int(block.pair_label[row]), "")
         starts = (
             ""
-            if block.boundaries is None
-            else f" {block.boundaries.take(np.array([row])).values.tolist()}"
+            if "boundaries" not in block.columns
+            else f" {block.columns['boundaries'].take(np.array([row])).values.tolist()}"
         )
         lines.append(label + " ".join(pieces) + starts)
     return sorted(lines)
@@ -370,7 +372,8 @@ def test_nothing_of_a_part_disappears(small, tmp_path):
                 counters["tokens/read"] == counters["tokens/in_rows"] + counters["tokens/truncated"]
             )
             assert runs[split].connect_block(0)["rows"][-1] == result[split]["rows"]
-            rows_schema = part_schema(small.vocab_size, packed=recipe == "packed")
+            lists = ["boundaries"] if recipe == "packed" else []
+            rows_schema = part_schema(small.vocab_size, lists)
             with runs[split].read(rows_schema, 0, 8) as read:
                 batches = [batch for place in range(8) for batch in read.batches(place)]
                 batch = pa.concat_batches(batches)
@@ -380,7 +383,7 @@ def test_nothing_of_a_part_disappears(small, tmp_path):
             in_rows = counters["tokens/in_rows"] + counters["tokens/again"]
             heads = counters["rows/sequences"] if recipe == "packed" else len(block)
             assert len(block.ids.values) == in_rows + heads + counters["rows/sequences"]
-            assert (block.boundaries is not None) == (recipe == "packed")
+            assert ("boundaries" in block.columns) == (recipe == "packed")
             half = RowBlock.from_arrow(batch.slice(1))
             np.testing.assert_array_equal(half.ids.values, block.ids.values[block.ids.offsets[1] :])
         capped = result["train"]["counters"]["masks/capped_rows"]

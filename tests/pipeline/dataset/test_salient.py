@@ -88,7 +88,7 @@ def marked(lengths: list[int], seed: int) -> UnmaskedRows:
     made = make_rows(lengths, seed)
     marks = np.random.default_rng(seed).choice([0, 0, 1, 2, 2], len(made.input_ids))
     marks[np.isin(made.input_ids, list(SPECIAL.ids))] = 0
-    return replace(made, salient=marks.astype(np.uint8))
+    return replace(made, marks=marks.astype(np.uint8))
 
 
 @settings(max_examples=60, deadline=None)
@@ -102,8 +102,8 @@ def test_one_span_of_the_row_is_masked_whole(lengths, seed, most):
     config = MaskConfig(rule="salient", max_predictions=most, mask_share=0.5, random_share=0)
     masks = masks_of(sample_masks(made, config, TABLE, range(40)), len(lengths), 40)
     for row, of_row in enumerate(masks):
-        assert made.salient is not None
-        marks = made.salient[made.offsets[row] : made.offsets[row + 1]].tolist()
+        assert made.marks is not None
+        marks = made.marks[made.offsets[row] : made.offsets[row + 1]].tolist()
         spans = {span for span in spans_of(marks) if len(span) <= most}
         drawn = {tuple(position for position, _ in mask) for mask in of_row}
         assert drawn <= spans if spans else drawn == {()}
@@ -167,7 +167,7 @@ def test_dynamic_masks_are_refused(inputs, tmp_path):
     made = make(inputs, tmp_path / "dataset")
     (path, *_) = sorted(Path(made.artifact).glob("train-*.arrow"))
     info = DatasetInfo.from_schema(pa.ipc.open_file(str(path)).schema, str(path))
-    with pytest.raises(UsageError, match="stores no spans"):
+    with pytest.raises(UsageError, match="stores no entities"):
         DynamicMasker.of(made.artifact, info)
 
 

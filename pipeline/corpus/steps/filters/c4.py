@@ -128,4 +128,4 @@ def _build(options: C4Options) -> StepFunction | None:
     return restrict_to_sources(options.web_sources, c4) if options.c4 else None
 
 
-STEP = CleaningStep(options=C4Options, build=_build)
+STEP = CleaningStep(options=C4Options, build=_build, settings={"c4_": "c4"})

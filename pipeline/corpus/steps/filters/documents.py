@@ -1,4 +1,4 @@
-"""Filters of whole documents: by licence, length, share of letters, and quality score."""
+"""Filters of whole documents: by licence, length and share of letters."""
 
 from __future__ import annotations
 
@@ -6,10 +6,8 @@ import functools
 import sys
 from typing import TYPE_CHECKING
 
-from pydantic import Field, field_validator, model_validator
-from typing_extensions import Self
+from pydantic import Field, field_validator
 
-from cloze.core.config import InputPath
 from cloze.core.words import TSHEG, count_words, mark_codes, width
 from cloze.pipeline.corpus.document import PLACEHOLDER_PATTERN, Document, has_hole
 from cloze.pipeline.corpus.options import CorpusOptions
@@ -18,14 +16,11 @@ from cloze.pipeline.corpus.steps.base import (
     CleaningStep,
     StepFunction,
     drop_if,
-    restrict_to_sources,
 )
 
 if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
-
-    from cloze.pipeline.corpus.quality_filter import Filter
 
 
 class LicenceOptions(CorpusOptions):
@@ -55,7 +50,9 @@ def _build_licences(options: LicenceOptions) -> StepFunction | None:
     return drop_if(reason_of)
 
 
-LICENCES = CleaningStep(options=LicenceOptions, build=_build_licences)
+LICENCES = CleaningStep(
+    options=LicenceOptions, build=_build_licences, settings={"other_licence": "licences"}
+)
 
 
 class MaximumOptions(CorpusOptions):
@@ -102,8 +99,14 @@ def _build_minimum(options: MinimumOptions) -> StepFunction | None:
     return drop_if(reason_of) if characters or words else None
 
 
-MAXIMUM = CleaningStep(options=MaximumOptions, build=_build_maximum)
-MINIMUM = CleaningStep(options=MinimumOptions, build=_build_minimum)
+MAXIMUM = CleaningStep(
+    options=MaximumOptions, build=_build_maximum, settings={"too_long": "maximum_characters"}
+)
+MINIMUM = CleaningStep(
+    options=MinimumOptions,
+    build=_build_minimum,
+    settings={"too_short": "minimum_characters and corpus.minimum_words"},
+)
 
 
 class LettersOptions(CorpusOptions):
@@ -172,55 +175,6 @@ def _build_letters(options: LettersOptions) -> StepFunction | None:
     return drop_if(reason_of) if minimum else None
 
 
-LETTERS = CleaningStep(options=LettersOptions, build=_build_letters)
-
-
-DEFAULT_LOSS = 0.05  # share of good documents
-
-
-class QualityFilterOptions(CorpusOptions):
-    """Options of the quality filter (`cloze train-filter`)."""
-
-    quality_filter: InputPath | None = None
-    """Directory of a filter trained with `cloze train-filter`. Documents that score below its
-    threshold are dropped."""
-
-    quality_filter_loss: float = Field(default=DEFAULT_LOSS, ge=0, lt=1)
-    """Threshold, as the share of held-out good documents that it drops."""
-
-    quality_filter_sources: tuple[str, ...] = ()
-    """Kind of source to filter. Repeatable. Default: all."""
-
-    @model_validator(mode="after")
-    def _filter_is_named(self) -> Self:
-        if self.quality_filter is None and (
-            self.quality_filter_loss != DEFAULT_LOSS or self.quality_filter_sources
-        ):
-            raise ValueError(
-                "quality_filter_loss and quality_filter_sources need quality_filter. Set it to an "
-                "output directory of `cloze train-filter`"
-            )
-        return self
-
-
-@functools.lru_cache(maxsize=4)
-def _filter(path: str) -> Filter:
-    from cloze.pipeline.corpus.quality_filter import Filter
-
-    return Filter.read(path)
-
-
-def _build_quality(options: QualityFilterOptions) -> StepFunction | None:
-    if options.quality_filter is None:
-        return None
-    quality_filter = _filter(options.quality_filter)
-    threshold = quality_filter.threshold(options.quality_filter_loss)
-
-    def reason_of(document: Document) -> str | None:
-        score = quality_filter.score(document.text)
-        return "low_quality" if score is not None and score < threshold else None
-
-    return restrict_to_sources(options.quality_filter_sources, drop_if(reason_of))
-
-
-QUALITY = CleaningStep(options=QualityFilterOptions, build=_build_quality)
+LETTERS = CleaningStep(
+    options=LettersOptions, build=_build_letters, settings={"not_prose": "minimum_letters"}
+)

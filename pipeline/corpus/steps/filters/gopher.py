@@ -153,7 +153,9 @@ def _build_quality(options: GopherQualityOptions) -> StepFunction | None:
     return restrict_to_sources(options.web_sources, drop_if(reason_of))
 
 
-QUALITY = CleaningStep(options=GopherQualityOptions, build=_build_quality)
+QUALITY = CleaningStep(
+    options=GopherQualityOptions, build=_build_quality, settings={"gopher_": "gopher_quality"}
+)
 
 
 # Repetition.
@@ -258,4 +260,8 @@ def _build_repetition(options: GopherRepetitionOptions) -> StepFunction | None:
     return restrict_to_sources(options.web_sources, drop_if(gopher_repetition))
 
 
-REPETITION = CleaningStep(options=GopherRepetitionOptions, build=_build_repetition)
+REPETITION = CleaningStep(
+    options=GopherRepetitionOptions,
+    build=_build_repetition,
+    settings=dict.fromkeys(("gopher_duplicate", "gopher_top"), "gopher_repetition"),
+)

@@ -118,4 +118,8 @@ def _build(options: LanguageOptions) -> StepFunction | None:
     return restrict_to_sources(options.web_sources, partial(keep, minimum=minimum), others)
 
 
-STEP = CleaningStep(options=LanguageOptions, build=_build)
+STEP = CleaningStep(
+    options=LanguageOptions,
+    build=_build,
+    settings={"other_language": "language", "language_uncertain": "language_probability"},
+)

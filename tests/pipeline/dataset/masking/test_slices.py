@@ -20,7 +20,7 @@ def test_a_slice_has_its_rows_and_no_others(
 ) -> None:
     rows = make_rows(lengths)
     if has_spans:
-        rows = replace(rows, salient=np.arange(sum(lengths)).astype(np.uint8))
+        rows = replace(rows, marks=np.arange(sum(lengths)).astype(np.uint8))
     first = data.draw(st.integers(0, len(lengths)))
     end = data.draw(st.integers(first, len(lengths)))
     found = rows.slice(first, end)
@@ -31,9 +31,9 @@ def test_a_slice_has_its_rows_and_no_others(
     before, size = sum(lengths[:first]), sum(lengths[first:end])
     assert found.offsets[0] == 0
     assert found.input_ids.tolist() == rows.input_ids[before : before + size].tolist()
-    assert (found.salient is None) == (not has_spans)
-    if found.salient is not None:
-        assert found.salient.tolist() == list(range(before, before + size))
+    assert (found.marks is None) == (not has_spans)
+    if found.marks is not None:
+        assert found.marks.tolist() == list(range(before, before + size))
 
 
 def test_slices_together_are_the_whole() -> None:

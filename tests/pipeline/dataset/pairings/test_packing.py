@@ -116,13 +116,19 @@ def test_packed_rows_and_their_boundaries(sizes, config):
         == documents.tokens.tolist()
     )
     assert block.lengths.max() <= config.length
-    assert block.boundaries is not None
-    assert block.boundaries.values.dtype == np.uint16
+    assert "boundaries" in block.columns
+    assert block.columns["boundaries"].values.dtype == np.uint16
     for row in range(len(block)):
         ids = block.ids.values[block.ids.offsets[row] : block.ids.offsets[row + 1]]
-        starts = block.boundaries.values[
-            block.boundaries.offsets[row] : block.boundaries.offsets[row + 1]
-        ].tolist()
+        starts = (
+            block.columns["boundaries"]
+            .values[
+                block.columns["boundaries"].offsets[row] : block.columns["boundaries"].offsets[
+                    row + 1
+                ]
+            ]
+            .tolist()
+        )
         assert starts == np.flatnonzero(ids == SPECIAL.cls).tolist()
         assert starts[0] == 0
         for low, high in zip(starts, [*starts[1:], len(ids)], strict=True):
@@ -133,9 +139,13 @@ def test_packed_rows_and_their_boundaries(sizes, config):
     low, high = np.split(np.arange(len(block)), [len(block) // 2])
     joined = RowBlock.concatenate([block.take(high), block.take(low)])
     joined = joined.take(np.argsort(joined.rank))
-    assert joined.boundaries is not None
-    np.testing.assert_array_equal(joined.boundaries.values, block.boundaries.values)
-    np.testing.assert_array_equal(joined.boundaries.offsets, block.boundaries.offsets)
+    assert "boundaries" in joined.columns
+    np.testing.assert_array_equal(
+        joined.columns["boundaries"].values, block.columns["boundaries"].values
+    )
+    np.testing.assert_array_equal(
+        joined.columns["boundaries"].offsets, block.columns["boundaries"].offsets
+    )
 
 
 def test_packing_fills_rows():

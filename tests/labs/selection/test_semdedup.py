@@ -22,14 +22,21 @@ from cloze.core.config import parse_config
 from cloze.core.errors import DataError
 from cloze.core.stages.execute import BuildResult, execute
 from cloze.core.stages.execution import Execution
-from cloze.pipeline.corpus.duplicates.semantic_clusters import (
+from cloze.labs.selection import semantic_clusters as clustering
+from cloze.labs.selection.semantic_clusters import (
     assign,
     centred,
+    divide,
     find_similar,
     fit,
     mean_of,
 )
-from cloze.pipeline.corpus.duplicates.semantic_stage import STAGE, SemDedupConfig, clusters_for
+from cloze.labs.selection.semantic_stage import (
+    STAGE,
+    SemDedupConfig,
+    clusters_for,
+    headline,
+)
 from cloze.pipeline.corpus.files.intermediate import CORPUS
 from tests import warm
 from tests.pipeline.corpus.corpora import made_documents, rows, write_corpus
@@ -82,24 +89,12 @@ def _plain(vectors: np.ndarray, threshold: float) -> tuple[list[int], list[float
     return of, best
 
 
-@given(
-    st.integers(0, 60),
-    st.integers(1, 8),
-    st.floats(0.05, 1.0),
-    st.floats(0.5, 1.0),
-    st.integers(1, 9),
-)
+@given(st.integers(0, 60), st.integers(1, 8), st.floats(0.05, 1.0), st.floats(0.5, 1.0))
 def test_within_a_cluster_it_is_the_plain_rule(
-    count: int, groups: int, spread: float, threshold: float, block: int
+    count: int, groups: int, spread: float, threshold: float
 ) -> None:
-    from cloze.pipeline.corpus.duplicates import semantic_clusters
-
     vectors = made_vectors(count, groups, spread)
-    before, semantic_clusters._COMPARED = semantic_clusters._COMPARED, block
-    try:
-        of, best = find_similar(vectors, threshold)
-    finally:
-        semantic_clusters._COMPARED = before
+    of, best = find_similar(vectors, threshold)
     plain_of, plain_best = _plain(vectors, threshold)
     assert of.tolist() == plain_of
     assert np.array_equal(best, np.array(plain_best, np.float32))
@@ -120,6 +115,48 @@ def test_clusters_are_those_of_the_directions() -> None:
     assert (
         np.abs(mean_of(centred(vectors, mean)).astype(int)).max() < np.abs(mean.astype(int)).max()
     )
+
+
+@given(
+    st.integers(0, 80),
+    st.integers(1, 6),
+    st.sampled_from([0.0, 0.05, 1.0]),
+    st.integers(2, 9),
+    st.integers(1, 5),
+)
+def test_no_cluster_is_larger_than_the_limit(
+    count: int, groups: int, spread: float, largest: int, usual: int
+) -> None:
+    """Whatever the vectors are, copies of one text among them; each row is in one cluster."""
+    vectors = made_vectors(count, groups, spread)
+    ranks = random_keys.splitmix64(np.arange(count, dtype=np.uint64))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(clustering, "LARGEST", largest)
+        patch.setattr(clustering, "CLUSTER", usual)
+        parts = divide(vectors, ranks, 5)
+    assert max(map(len, parts), default=0) <= largest
+    assert sorted(np.concatenate(parts).tolist()) == list(range(count))
+    assert all((np.diff(part) > 0).all() for part in parts)
+
+
+@pytest.mark.parametrize("documents", [2_000, 8_000, 32_000, 128_000])
+def test_the_work_and_what_is_read_grow_with_the_documents(
+    documents: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Products of vectors per document; a search of all pairs in 1,024 clusters would double."""
+    products = 0
+
+    def counting(left: np.ndarray, right: np.ndarray) -> np.ndarray:
+        nonlocal products
+        products += len(left) * len(right)
+        return cosines(left, right)
+
+    vectors = np.random.default_rng(1).integers(-99, 99, (documents, 2)).astype(np.int16)
+    ranks = random_keys.splitmix64(np.arange(documents, dtype=np.uint64))
+    monkeypatch.setattr(clustering, "cosines", counting)
+    parts = divide(vectors, ranks, 3)
+    products += sum(len(part) ** 2 for part in parts)
+    assert products <= 4_200 * documents
 
 
 def _corpus(directory: Path, count: int = 120, shards: int = 3, schema: pa.Schema = CORPUS) -> str:
@@ -217,6 +254,10 @@ def test_documents_near_a_longer_one_go_and_are_counted(tmp_path: Path) -> None:
     assert all(row["of"] in expected and row["cosine"] >= 0.9 for row in gone)
     figures = json.loads((tmp_path / "out" / "semantic.json").read_text())
     assert sum(figures["highest_cosines"]["counts"]) == 120
+    near = figures["recall"]  # one cluster hides nothing; all documents are asked
+    assert near["sample"] == 120
+    assert near["near"] == near["in_cluster"] > len(gone)
+    assert f"{near['near']} have a similar one" in headline(summary)
     assert all(
         len(one["kept"]["text"]) >= len(one["dropped"]["text"]) for one in figures["examples"]
     )
@@ -238,7 +279,7 @@ def test_workers_and_units_do_not_matter(
     corpus = _corpus(tmp_path / "corpus")
     vectors = _vectors(tmp_path / "vectors", corpus)
     one = _made(tmp_path / "one", corpus, vectors, similarity=0.9, clusters=6)
-    monkeypatch.setattr("cloze.pipeline.corpus.duplicates.semantic_driver.UNIT_DOCUMENTS", 1)
+    monkeypatch.setattr("cloze.labs.selection.semantic_driver.UNIT_DOCUMENTS", 1)
     two = _made(tmp_path / "two", corpus, vectors, workers, similarity=0.9, clusters=6)
     assert one.manifest.content_sha256 == two.manifest.content_sha256
     assert one.manifest.summary["dropped"]["semantic_duplicate"] > 50
@@ -271,11 +312,21 @@ def test_vectors_of_another_corpus(tmp_path: Path) -> None:
         _made(tmp_path / "out", corpus, vectors)
 
 
+@pytest.mark.parametrize("clusters", [2, 5, 12])
+def test_what_clusters_hide_is_counted(tmp_path: Path, clusters: int) -> None:
+    """The recall is that of a search over all pairs of the sample, which is the whole corpus."""
+    corpus = _corpus(tmp_path / "corpus")
+    vectors = _vectors(tmp_path / "vectors", corpus, groups=6, spread=0.2)
+    result = _made(tmp_path / "out", corpus, vectors, similarity=0.6, clusters=clusters)
+    found = result.manifest.summary["recall"]
+    values = np.concatenate([one for _, one in _read(vectors)])
+    values = centred(values, mean_of(values)).astype(np.float32)
+    products = cosines(values, values)
+    np.fill_diagonal(products, -1)
+    assert found["near"] == int((products.max(axis=1) >= 0.6 - 1e-6).sum())
+    assert 0 < found["in_cluster"] <= found["near"]
+
+
 def test_how_many_clusters() -> None:
-    assert [clusters_for(count) for count in (0, 1999, 20_000, 4_000_000, 100_000_000)] == [
-        1,
-        1,
-        10,
-        2000,
-        10_000,
-    ]
+    counts = (0, 1999, 20_000, 2_000_000, 100_000_000)
+    assert [clusters_for(count) for count in counts] == [1, 1, 10, 1000, 1024]

@@ -14,8 +14,8 @@ from cloze.core.artifacts import artifact
 from cloze.core.config import parse_config
 from cloze.core.errors import DataError, UsageError
 from cloze.core.stages.execute import execute
-from cloze.pipeline.corpus.quality_filter import DESCRIPTION, WEIGHTS, Filter, thresholds
-from cloze.pipeline.corpus.quality_filter_stage import STAGE, FilterConfig
+from cloze.labs.selection.quality_filter import DESCRIPTION, WEIGHTS, Filter, thresholds
+from cloze.labs.selection.quality_filter_stage import STAGE, FilterConfig
 from tests.pipeline.corpus.corpora import make, rows, write_jsonl
 
 GOOD = (

@@ -68,7 +68,7 @@ def run(config: FilterConfig, build: BuildContext) -> StageResult:
     Raises:
         DataError: a source cannot be read, or has too few documents.
     """
-    from cloze.pipeline.corpus.quality_filter import Example, train_filter
+    from cloze.labs.selection.quality_filter import Example, train_filter
 
     examples = [
         Example(text, good, heldout)

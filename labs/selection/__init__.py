@@ -1,0 +1,1 @@
+"""Selection: which documents a corpus keeps, by a trained quality filter and by their meaning."""

@@ -1,0 +1,33 @@
+"""What the lab adds to Cloze."""
+
+from cloze.core.plugins import Plugin, Row
+
+_LAB = "cloze.labs.selection"
+
+PLUGIN = Plugin(
+    name="selection",
+    summary="Choose a corpus's documents by a quality filter, and by their meaning.",
+    rows={
+        "commands": {
+            "train-filter": Row(
+                f"{_LAB}.commands:train_filter",
+                help="Train a quality filter from good and bad documents.",
+            ),
+            "semdedup": Row(
+                f"{_LAB}.commands:semdedup",
+                help="Remove semantic duplicates from a corpus.",
+            ),
+        },
+        "stages": {"semdedup": Row(f"{_LAB}.semantic_stage:STAGE", before="entities")},
+        "tools": {"filter": Row(f"{_LAB}.quality_filter_stage:STAGE", before="explain")},
+        "steps": {"learned": Row(f"{_LAB}.learned:STEP", before="blocked_words")},
+        "headings": {
+            name: Row(f"{_LAB}.commands:{attribute}")
+            for name, attribute in (
+                ("corpus/learned", "OF_CORPUS"),
+                ("filter", "OF_FILTER"),
+                ("semdedup", "OF_SEMDEDUP"),
+            )
+        },
+    },
+)
