@@ -30,7 +30,7 @@ TOYS = """
 import sys, time, yaml
 from cloze.flows.graph import config, plan, stages
 from tests.flows import toy_run
-stages.TABLE.clear(); stages.TABLE.update(toy_run.TABLE)
+stages.TABLE.clear(); stages.TABLE.update(toy_run.ROWS)
 from cloze.flows.tracking.spool import Spool
 Spool.start_sender = lambda spool: None
 from cloze.flows.run.session import RunParameters, RunSession, run_plain

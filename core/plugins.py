@@ -208,6 +208,7 @@ class Table(MutableMapping[str, T]):
 
     def __delitem__(self, name: str) -> None:
         del self._rows[name]
+        self._owners.pop(name, None)
 
     def row(self, name: str) -> Any:
         """Return the row itself: the reference of an own one, or a plug-in's `Row`."""

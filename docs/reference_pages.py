@@ -10,7 +10,6 @@ import re
 import types
 import typing
 from collections.abc import Iterator
-from pkgutil import resolve_name
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 import click
@@ -19,9 +18,10 @@ from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
 from cloze.core.options import field_docs
+from cloze.core.plugins import installed
 from cloze.core.stages.execution import Execution
 from cloze.core.stages.stage import Stage
-from cloze.flows.cli import COMMANDS
+from cloze.flows.cli import COMMANDS, verbs
 from cloze.flows.cli import cloze as command_group
 from cloze.flows.commands.base.options import placements
 from cloze.flows.graph.stages import TABLE
@@ -53,8 +53,8 @@ def config_page() -> str:
         "a vocabulary that exists already, and `matrix` in a section the axes of its instances",
         "([A run of several nodes](../how-to/runs.md)).",
     ]
-    for name, reference in TABLE.items():
-        lines += ["", *_stage_section(name, resolve_name(reference))]
+    for name, stage in TABLE.loaded().items():
+        lines += ["", *_stage_section(name, stage)]
     lines += [
         *("", "## `run`", ""),
         "How nodes are executed: processes, devices, retries. No field of `run` changes a result",
@@ -178,7 +178,8 @@ def commands_page() -> str:
         "request, with a checkpoint saved. `cloze --debug COMMAND` prints tracebacks.",
     ]
     root = click.Context(command_group, info_name="cloze")
-    for heading, rows in COMMANDS.items():
+    plugins = {f"{one.plugin.name}: {one.plugin.summary}": verbs(one) for one in installed()}
+    for heading, rows in {**COMMANDS, **plugins}.items():
         lines += ["", f"## {heading}"]
         for name, summary in rows.items():
             command = command_group.get_command(root, name)

@@ -5,7 +5,6 @@ import re
 import shlex
 import sys
 from pathlib import Path
-from pkgutil import resolve_name
 from types import ModuleType
 
 import click
@@ -39,8 +38,8 @@ def test_the_config_page_has_every_stage_and_every_field(pages: ModuleType) -> N
         re.findall(r"^## `([\w-]+)`\n(.*?)(?=^## |\Z)", pages.config_page(), re.M | re.S)
     )
     assert list(sections) == [*TABLE, "run", "night"]
-    for name, reference in TABLE.items():
-        config = resolve_name(reference).config
+    for name, stage in TABLE.items():
+        config = stage.config
         for field in config.model_fields:
             row = re.search(rf"^\| `{field}` \|(.*)\|$", sections[name], re.M)
             assert row, f"{name}.{field}"
@@ -56,7 +55,7 @@ def test_the_commands_page_has_every_command(pages: ModuleType) -> None:
 
 def test_the_readme_counts_what_is_there() -> None:
     root = HOOK.parents[1]
-    tables = list((root / "flows" / "presets" / "tables").glob("*.yaml"))
+    tables = list((root / "labs" / "papers" / "presets").glob("*.yaml"))
     text = (root / "README.md").read_text()
     assert f"{len(exportable())} families equal transformers" in text
     assert f"{len(tables)} [tables of papers]" in text

@@ -10,11 +10,13 @@ from typing import Any
 
 from cloze.core import storage
 from cloze.core.config import InputPath, StageConfig
+from cloze.core.plugins import Table
 from cloze.core.stages.stage import BuildContext, InputSpec, Stage, StageResult
 
 LETTER = ["a"]  # what `letters` writes: a change that no fingerprint shows
 RAN: list[str] = []  # the stages that ran, in order
-TABLE = {"letters": "tests.flows.toy_run:LETTERS", "count": "tests.flows.toy_run:COUNT"}
+ROWS = {"letters": "tests.flows.toy_run:LETTERS", "count": "tests.flows.toy_run:COUNT"}
+TABLE: Table[Stage] = Table("toys", "stage", ROWS)
 
 
 class LettersConfig(StageConfig):

@@ -85,7 +85,7 @@ SCRIPT = """
     from cloze.flows.tracking.spool import Spool
     from tests.flows import toy_run
     stages.TABLE.clear()
-    stages.TABLE.update(toy_run.TABLE)
+    stages.TABLE.update(toy_run.ROWS)
     Spool.start_sender = lambda spool: None
     from cloze.flows.cli import main
     from cloze.flows.graph.plan import runs_directory

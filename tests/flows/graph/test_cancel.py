@@ -23,7 +23,8 @@ PROGRAM = """
 import signal, sys
 from cloze.flows.graph import stages
 from cloze.flows.tracking.spool import Spool
-stages.TABLE = {"toy": "tests.flows.toy:STAGE"}
+from cloze.core.plugins import Table
+stages.TABLE = Table("toys", "stage", {"toy": "tests.flows.toy:STAGE"})
 Spool.start_sender = lambda spool: None
 from cloze.flows import cli
 if "--ignore" in sys.argv:

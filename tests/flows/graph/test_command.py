@@ -25,7 +25,8 @@ from tests.flows.ui.waiting import until
 PROGRAM = """
 import sys
 from cloze.flows.graph import stages
-stages.TABLE = {"toy": "tests.flows.toy:STAGE"}
+from cloze.core.plugins import Table
+stages.TABLE = Table("toys", "stage", {"toy": "tests.flows.toy:STAGE"})
 from cloze.flows import cli; from cloze.flows.run import session
 from cloze.flows.machine.slots import ResourceRequest
 if "--gpu" in sys.argv:
