@@ -14,14 +14,12 @@ from cloze.core.errors import UsageError
 from cloze.core.stages.stage import BuildContext
 from cloze.model.data.batch import AttentionModes, collate, empty_batch
 from cloze.model.data.layouts import LayoutKind, layout_for
-from cloze.model.data.noise import noise_of
-from cloze.model.data.rows import permutation_of
 from cloze.model.families.config import ModelConfig
 from cloze.model.families.models import without_training_modules
 from cloze.model.layers.batch import Batch
 from cloze.model.layers.bilm import spell_words
 from cloze.model.layers.encoder import enable_activation_checkpointing
-from cloze.model.objectives import choose, still_untrained
+from cloze.model.objectives import choose, still_untrained, transform_of
 from cloze.model.objectives.distill_options import DistillOptions
 from cloze.model.objectives.distillation import RECORDED, Comparison, add_projection
 from cloze.model.train import compile_policy
@@ -181,8 +179,7 @@ def find_start(config: PretrainConfig, job: SetupJob) -> Start:
         names=tuple(names),
         directions=replace(
             attention_modes(names, config.causal_share, batch),
-            noise=noise_of(names[0], initial.model, info, tokenizer, config.seed),
-            permutation=permutation_of(names, initial.model, config.seed),
+            transform=transform_of(names, initial.model, info, tokenizer, config.seed),
         ),
         retrieval=load_retrieval(config.retrieval, build, initial.model, info, tokenizer, names),
     )
