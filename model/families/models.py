@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any, NamedTuple, Protocol, TypeVar
+from types import MappingProxyType
+from typing import Any, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -22,6 +23,8 @@ from cloze.model.layers.cpu import Linear
 from cloze.model.layers.embeddings import Embeddings, merged
 from cloze.model.layers.encoder import Encoder, EncoderLayer, FeedForward
 from cloze.model.layers.heads import MaskedLMHead, Pooler, initialize
+from cloze.pipeline import tokenizer
+from cloze.pipeline.tokenizer.tokenizer import Tokenizer
 
 
 class Transform(Protocol):
@@ -131,6 +134,35 @@ def is_backbone(name: str) -> bool:
 # Modules that only training uses: a student's projection, and the retriever with its copies.
 DISTILLATION, RETRIEVAL = "distillation", "retrieval"
 T = TypeVar("T")
+
+
+@runtime_checkable
+class Attachable(Protocol):
+    """Module that needs more than weights, such as the words of the vocabulary."""
+
+    def attach(self, pieces: Tokenizer, path: str, metadata: Mapping[str, Any]) -> None:
+        """Take what the module needs; arguments as of `attach`."""
+        ...
+
+
+def attach(
+    network: nn.Module,
+    pieces: Tokenizer | str,
+    path: str = "",
+    metadata: Mapping[str, Any] = MappingProxyType({}),
+) -> None:
+    """Give each `Attachable` module of a network what is not in its weights.
+
+    Args:
+        pieces: tokenizer of the network, or its directory, which is read if a module asks.
+        path: checkpoint of the network, or directory of its training.
+        metadata: metadata of its task; empty: a pretraining.
+    """
+    asking = [part for part in network.modules() if isinstance(part, Attachable)]
+    if asking:
+        pieces = tokenizer.load(pieces) if isinstance(pieces, str) else pieces
+        for part in asking:
+            part.attach(pieces, path, metadata)
 
 
 def without_training_modules(state: Mapping[str, T]) -> dict[str, T]:

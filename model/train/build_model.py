@@ -15,9 +15,8 @@ from cloze.core.stages.stage import BuildContext
 from cloze.model.data.batch import AttentionModes, collate, empty_batch
 from cloze.model.data.layouts import LayoutKind, layout_for
 from cloze.model.families.config import ModelConfig
-from cloze.model.families.models import without_training_modules
+from cloze.model.families.models import attach, without_training_modules
 from cloze.model.layers.batch import Batch
-from cloze.model.layers.bilm import spell_words
 from cloze.model.layers.encoder import enable_activation_checkpointing
 from cloze.model.objectives import choose, still_untrained, transform_of
 from cloze.model.objectives.distill_options import DistillOptions
@@ -216,7 +215,7 @@ def build_model(
             start.retrieval.add_to(network)
 
     network, missing = build_network(start.initial, extend)
-    spell_words(network, job.data.tokenizer)
+    attach(network, job.data.tokenizer, job.build.path)
     missing = list(without_training_modules(dict.fromkeys(missing)))
     if missing and start.initial.state is not None:
         notes.append(f"the checkpoint lacks what begins at random: {', '.join(missing)}")

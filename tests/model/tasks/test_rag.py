@@ -28,10 +28,8 @@ from cloze.model.tasks.finetune.stage import STAGE as FINETUNE
 from cloze.model.tasks.finetune.stage import FinetuneConfig
 from cloze.model.tasks.heads import new_network
 from cloze.model.tasks.kinds.rag import (
-    RETRIEVAL,
     Marginal,
     RagNetwork,
-    load_retrieval,
     marginal_log_likelihood,
 )
 from cloze.model.tasks.table import load_task
@@ -120,13 +118,10 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 def network_of(made: dict[str, str], family: str, **options: Any) -> RagNetwork:
     loaded = checkpoint.load(made[family])
     task = load_task("text-to-text", {"passages": K, "target_length": 6, **options})
-    build = BuildContext(path="", inputs={}, fingerprint="f" * 64, execution=CPU)
-    pieces = tokenizer.load(loaded.tokenizer)
-    retrieval = load_retrieval(made["retriever-vectors"], build, pieces, loaded.model, 16)
-    network = new_network(
-        task, loaded.model, loaded.state, {RETRIEVAL: retrieval.metadata}, 0.0, seed=1
-    )
-    retrieval.start(network)
+    inputs = {"vectors": made["retriever-vectors"]}
+    build = BuildContext(path="", inputs=inputs, fingerprint="f" * 64, execution=CPU)
+    metadata = task.open(build, loaded, tokenizer.load(loaded.tokenizer), 16)
+    network = new_network(task, loaded.model, loaded.state, metadata, 0.0, seed=1)
     return cast(RagNetwork, network.eval())
 
 
