@@ -13,7 +13,7 @@ from pydantic import Field
 from cloze.core.config import UnionTag
 from cloze.core.errors import DataError
 from cloze.model.families.config import ModelConfig, Probability, Size
-from cloze.model.families.encoder_decoder import EncoderDecoderConfig, refused
+from cloze.model.families.encoder_decoder import EncoderDecoderConfig, probe, refused
 from cloze.model.families.hub_format import TASK_ROWS, HubFormat, Row, same
 from cloze.model.families.key_map import KeyMap
 
@@ -202,6 +202,7 @@ HUB = HubFormat(
         frozenset({"span"}): "BartForQuestionAnswering",
     },
     task_rows={"span": TASK_ROWS["span"]},
+    probe=probe,
     refused=refused("token_classifier", "choice"),
     copies=COPIES,
     ignored=("final_logits_bias",),

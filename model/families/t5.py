@@ -16,7 +16,7 @@ from pydantic import Field, ValidationInfo, field_validator, model_validator
 from cloze.core.config import UnionTag
 from cloze.core.errors import DataError
 from cloze.model.families.config import ModelConfig, Size
-from cloze.model.families.encoder_decoder import EncoderDecoderConfig, check_start, refused
+from cloze.model.families.encoder_decoder import EncoderDecoderConfig, check_start, probe, refused
 from cloze.model.families.hub_format import TIED, WORDS, HubFormat, Row, same
 from cloze.model.families.key_map import KeyMap
 
@@ -283,6 +283,7 @@ HUB = HubFormat(
     to_theirs=to_theirs,
     to_ours=to_ours,
     architectures={frozenset({"seq2seq"}): "T5ForConditionalGeneration"},
+    probe=probe,
     refused=refused("classifier", "span", "token_classifier", "choice"),
     copies={
         "encoder.embed_tokens.weight": SHARED,

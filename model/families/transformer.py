@@ -12,7 +12,7 @@ from pydantic import Field
 from cloze.core.config import UnionTag
 from cloze.model.families import bart
 from cloze.model.families.config import ModelConfig, Probability, Size
-from cloze.model.families.encoder_decoder import EncoderDecoderConfig, check_start, refused
+from cloze.model.families.encoder_decoder import EncoderDecoderConfig, check_start, probe, refused
 from cloze.model.families.hub_format import HubFormat
 from cloze.model.families.key_map import KeyMap
 
@@ -97,6 +97,7 @@ HUB = HubFormat(
         "scale_embedding": True,
     },
     architectures={frozenset({"seq2seq"}): "MarianMTModel"},
+    probe=probe,
     refused=refused("classifier", "span", "token_classifier", "choice"),
     copies=bart.COPIES,
     ignored=("final_logits_bias", POSITIONS),
