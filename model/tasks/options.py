@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 from typing_extensions import Self
@@ -80,6 +80,8 @@ class SplitOptions(StageConfig):
 class TableOptions(TaskOptions):
     """Options of examples in tables: TSV, CSV, JSON lines, Parquet, Arrow."""
 
+    label_is_class: ClassVar[bool] = True
+
     columns: dict[str, str | int] = Field(default_factory=dict)
     """Column of each role (text, pair, label, id …): its name, its number from 0 in a file without
     a header, or a template of names, such as `{question} {answer}`."""
@@ -149,6 +151,8 @@ class TextOptions(SentenceOptions):
 
 class TextToTextOptions(TableOptions):
     """Options of text-to-text: inputs (roles text, pair) and the texts to write (role label)."""
+
+    label_is_class: ClassVar[bool] = False
 
     prefix: str = ""
     """Text before every input that names the task, such as `translate English to German: `."""

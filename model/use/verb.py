@@ -187,24 +187,63 @@ def _framed(request: Request, answer: dict[str, Any]) -> dict[str, Any]:
 
 
 class Predictor(NamedTuple):
-    """Entry of a verb: config class, field of a plain line, and `opens`.
+    """Entry of a verb; its functions are named as `module:name`.
 
-    `opens` is the `module:name` of a function of checkpoint and config that returns a `Verb`.
+    Attributes:
+        opens: function of checkpoint and config that returns a `Verb`.
+        first: field of a plain line.
+        pipeline: function of a checkpoint that returns what `served` asks; empty: MLflow has no
+            model of this verb.
+        served: function of pipeline, input and parameters that answers MLflow with a table, see
+            `cloze.model.pyfunc`.
     """
 
     config: type[VerbConfig]
     opens: str
     first: str = "text"
+    pipeline: str = ""
+    served: str = ""
 
 
 # By the name of the command.
 PREDICTORS = {
-    "answer": Predictor(configs.AnswerConfig, "cloze.model.use.answer:AnswerPredictor", "question"),
-    "classify": Predictor(configs.ClassifyConfig, "cloze.model.use.classify:open_classifier"),
-    "tag": Predictor(configs.TagConfig, "cloze.model.use.tag:Tag"),
-    "fill-mask": Predictor(configs.FillMaskConfig, "cloze.model.use.fill_mask:FillMask"),
-    "generate": Predictor(configs.GenerateConfig, "cloze.model.use.generate:Generate"),
-    "embed": Predictor(configs.EmbedConfig, "cloze.model.use.embed:Embed"),
+    "answer": Predictor(
+        configs.AnswerConfig,
+        "cloze.model.use.answer:AnswerPredictor",
+        "question",
+        pipeline="cloze.model.use.answer:QuestionAnsweringPipeline",
+        served="cloze.model.pyfunc:answer_questions",
+    ),
+    "classify": Predictor(
+        configs.ClassifyConfig,
+        "cloze.model.use.classify:open_classifier",
+        pipeline="cloze.model.use.classify:TextClassificationPipeline",
+        served="cloze.model.pyfunc:classify",
+    ),
+    "tag": Predictor(
+        configs.TagConfig,
+        "cloze.model.use.tag:Tag",
+        pipeline="cloze.model.use.tag:TokenClassificationPipeline",
+        served="cloze.model.pyfunc:tag",
+    ),
+    "fill-mask": Predictor(
+        configs.FillMaskConfig,
+        "cloze.model.use.fill_mask:FillMask",
+        pipeline="cloze.model.use.fill_mask:FillMaskPipeline",
+        served="cloze.model.pyfunc:fill_masks",
+    ),
+    "generate": Predictor(
+        configs.GenerateConfig,
+        "cloze.model.use.generate:Generate",
+        pipeline="cloze.model.use.generate:generation_pipeline",
+        served="cloze.model.pyfunc:continue_texts",
+    ),
+    "embed": Predictor(
+        configs.EmbedConfig,
+        "cloze.model.use.embed:Embed",
+        pipeline="cloze.model.use.embed:EmbeddingPipeline",
+        served="cloze.model.pyfunc:embed",
+    ),
     "search": Predictor(configs.SearchConfig, "cloze.model.use.search:Search", "query"),
     "neighbours": Predictor(
         configs.NeighboursConfig, "cloze.model.use.neighbours:Neighbours", "word"
