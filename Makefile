@@ -68,7 +68,7 @@ test-changed: $(VENV)/.installed-dev
 # N lines of the product with a bug each: does a test see it? PATHS narrows the choice, AGAIN=1 repeats what survived.
 N ?= 20
 SEED ?= 57
-PATHS ?= core pipeline model flows
+PATHS ?= core pipeline model flows labs
 JOBS ?= 1
 mutants: $(VENV)/.installed-dev
 	@PYTHONPATH=$(CURDIR)/src:$(CURDIR) $(BIN)/python -m tests.tools.mutants --number $(N) --seed $(SEED) --jobs $(JOBS) $(if $(AGAIN),--again) $(PATHS)
@@ -77,7 +77,7 @@ check: $(VENV)/.installed-dev
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
-	@rm -rf build/imports && mkdir -p build/imports/cloze && cp -al src/cloze/*.py core pipeline model flows build/imports/cloze/
+	@rm -rf build/imports && mkdir -p build/imports/cloze && cp -al src/cloze/*.py core pipeline model flows labs build/imports/cloze/
 	cd build/imports && PYTHONPATH=. ../../$(BIN)/lint-imports --config ../../pyproject.toml
 	@$(MAKE) --no-print-directory docs
 
@@ -151,4 +151,4 @@ format: $(VENV)/.installed-dev
 
 clean:
 	rm -rf $(VENV) build *.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
-	find core pipeline model flows tests benchmarks -name __pycache__ -prune -exec rm -rf {} +
+	find core pipeline model flows labs tests benchmarks -name __pycache__ -prune -exec rm -rf {} +

@@ -11,7 +11,7 @@ from pathlib import Path
 from setuptools import setup
 from setuptools.command.build_py import build_py
 
-PACKAGES = ("core", "pipeline", "model", "flows")
+PACKAGES = ("core", "pipeline", "model", "flows", "labs")
 DATA = ("prefect.yaml", "constraints.txt", "samples")  # read by `cloze.flows.data`
 
 

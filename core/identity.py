@@ -19,7 +19,7 @@ def identity(*packages: str, reads_again: bool = False) -> dict[str, str]:
         reads_again: hash the files as they are now; else as at this process's first call.
     """
     hash_of = _code.__wrapped__ if reads_again else _code
-    code = hash_of(packages or ("core", "pipeline", "model", "flows"))
+    code = hash_of(packages or ("core", "pipeline", "model", "flows", "labs"))
     return {"python": platform.python_version(), **artifact.package_versions(), "code": code}
 
 

@@ -1,7 +1,6 @@
-"""Tables of named objects, options of their rows, and documentation of config fields.
+"""Names of rows in tables, options of rows, and documentation of config fields.
 
-A table maps names to references, `module:ATTRIBUTE` or a whole `module`, which are imported on
-first use. A new entry is one row in a table and one module.
+A new entry of a table (`cloze.core.plugins.Table`) is one row and one module.
 """
 
 from __future__ import annotations
@@ -18,21 +17,7 @@ from typing import Any
 
 from pydantic import AfterValidator, BaseModel, ConfigDict
 
-from cloze.core.errors import UsageError, did_you_mean
-
-
-def find_entry(table: Mapping[str, str], name: str, what: str) -> Any:
-    """Import the object in row `name` of a table.
-
-    Args:
-        what: kind of the rows, for the message, such as `task`.
-
-    Raises:
-        UsageError: the row does not exist; the message suggests the nearest one.
-    """
-    if name not in table:
-        raise UsageError(f"{what} ({name!r}) is unknown; {did_you_mean(name, table)}")
-    return resolve_name(table[name])
+from cloze.core.plugins import hint
 
 
 def known(table: Collection[str], fault: str) -> AfterValidator:
@@ -40,7 +25,7 @@ def known(table: Collection[str], fault: str) -> AfterValidator:
 
     def check(name: str) -> str:
         if name not in table:
-            raise ValueError(f"{fault}; {did_you_mean(name, table)}")
+            raise ValueError(f"{fault}; {hint(table, name)}")
         return name
 
     return AfterValidator(check)

@@ -8,17 +8,17 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import importlib
 import os
 import signal
 import stat
 import sys
 import traceback
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import click
 
 from cloze.core.errors import ClozeError, did_you_mean
+from cloze.core.plugins import Installed, Table, installed
 from cloze.flows.commands.base.options import emit
 from cloze.flows.graph.stages import TABLE
 
@@ -63,7 +63,6 @@ COMMANDS: dict[str, dict[str, str]] = {
         "perplexity": "Compute a checkpoint's loss on held-out rows.",
         "likelihood": "Compute a checkpoint's bits per byte of held-out texts.",
         "score-pairs": "Score minimal pairs, such as those of BLiMP.",
-        "record": "Check trainings against a record book; enter a record.",
         "nightly": "Evaluate new checkpoints against the champion.",
         "champion": "Show the champion and its history, or roll it back.",
     },
@@ -115,19 +114,49 @@ MODULES = {
 }
 HIDDEN = ("report", "submission")  # stages that read all nodes of a run; hidden from the help
 RENAMED = ("vectors", "score", "entities")  # stages whose command has another name
-PLUGINS = "Other stages"  # heading of the stages without a line above
+
+
+def _modules() -> dict[str, str]:
+    """Return the module of each command."""
+    shared = {name: module for module, names in MODULES.items() for name in names.split()}
+    own = [name for rows in COMMANDS.values() for name in rows]
+    return {
+        name: f"cloze.flows.commands.{shared.get(name, name.replace('-', '_'))}" for name in own
+    }
+
+
+ROWS: Table[Any] = Table("commands", "command", _modules())
 
 
 def command_names() -> list[str]:
-    """Return the names of the commands in the table."""
-    return [name for rows in COMMANDS.values() for name in rows]
+    """Return the names of the commands in the table, and of the stages that have no other."""
+    unnamed = [name for name in TABLE if name not in ROWS and name not in (*HIDDEN, *RENAMED)]
+    return [*ROWS, *unnamed]
+
+
+def help_lines() -> dict[str, str]:
+    """Return the help lines of all commands, those of plug-ins included."""
+    own = {name: line for rows in COMMANDS.values() for name, line in rows.items()}
+    stages = {name: f"Build the artifact of stage {name}." for name in command_names()}
+    return {**stages, **own, **{name: ROWS.row(name).help for name in ROWS.owners}}
+
+
+def verbs(plugin: Installed) -> dict[str, str]:
+    """Return the commands of a plug-in with their help lines."""
+    owners = {**TABLE.owners, **ROWS.owners}
+    return {name: line for name, line in help_lines().items() if owners.get(name) is plugin}
 
 
 def _load(name: str) -> click.Command:
-    """Import the command from its module."""
-    shared = (module for module, names in MODULES.items() if name in names.split())
-    module = next(shared, name.replace("-", "_"))
-    members = vars(importlib.import_module(f"cloze.flows.commands.{module}")).values()
+    """Import the command; one that only a stage declares has the stage's options."""
+    if name not in ROWS:
+        from cloze.flows.commands.base.stage_command import StageCommand
+
+        return StageCommand(name, stage=name)
+    found = ROWS.find(name)
+    if isinstance(found, click.Command):
+        return found
+    members = vars(found).values()
     commands = (member for member in members if isinstance(member, click.Command))
     return next(command for command in commands if command.name == name)
 
@@ -136,22 +165,19 @@ class CommandGroup(click.Group):
     """Click group that imports the module of a command only when the command is used."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return [*command_names(), *_plugins()]
+        return command_names()
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name in command_names():
+        if cmd_name in (*command_names(), *HIDDEN):
             return _load(cmd_name)
-        if cmd_name not in HIDDEN and cmd_name not in _plugins():
-            return None
-        from cloze.flows.commands.base.stage_command import StageCommand
-
-        return StageCommand(cmd_name, stage=cmd_name)
+        named = (plugin for plugin in installed() if plugin.plugin.name == cmd_name)
+        return next(map(PluginGroup, named), None)
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         commands = self.list_commands(ctx)
-        if args and args[0] not in (*commands, *HIDDEN):
+        if args and self.get_command(ctx, args[0]) is None:
             hint = did_you_mean(args[0], commands, otherwise="see `cloze --help`")
             raise click.UsageError(f"No such command {args[0]!r}; {hint}")
         return super().resolve_command(ctx, args)
@@ -160,7 +186,11 @@ class CommandGroup(click.Group):
         from cloze.flows.commands.help_topics import TOPICS
 
         table = {group: list(rows.items()) for group, rows in COMMANDS.items()}
-        table[PLUGINS] = [(name, f"Build the artifact of stage {name}.") for name in _plugins()]
+        table["Plug-ins (`cloze NAME --help`)"] = [
+            (plugin.plugin.name, ", ".join(names))
+            for plugin in installed()
+            if (names := verbs(plugin))
+        ]
         table["Help topics"] = [("help TOPIC", ", ".join(TOPICS))]
         for group, rows in table.items():
             if rows:
@@ -172,10 +202,22 @@ class CommandGroup(click.Group):
         click.Command.format_options(self, ctx, formatter)
 
 
-def _plugins() -> list[str]:
-    return [
-        name for name in TABLE if name not in command_names() and name not in (*HIDDEN, *RENAMED)
-    ]
+class PluginGroup(click.Group):
+    """What `cloze NAME --help` shows of a plug-in: its commands, which also stand alone."""
+
+    def __init__(self, plugin: Installed) -> None:
+        self._verbs = verbs(plugin)
+        super().__init__(plugin.plugin.name, help=plugin.plugin.summary)
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(self._verbs)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        return _load(cmd_name) if cmd_name in self._verbs else None
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands, also without this name before them"):
+            formatter.write_dl(list(self._verbs.items()))
 
 
 @click.group(

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from tests.conftest import REPOSITORY
 
-PACKAGES = ("core", "pipeline", "model", "flows")
+PACKAGES = ("core", "pipeline", "model", "flows", "labs")
 
 
 def copy_packages(root: Path, *more: str) -> None:

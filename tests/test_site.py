@@ -67,7 +67,7 @@ def test_every_requirement_names_this_distribution_and_an_extra_of_it() -> None:
     root = HOOK.parents[1]
     project = tomllib.loads((root / "pyproject.toml").read_text())["project"]
     pages = [path for path in root.glob("*.md") if path.name != "CHANGELOG.md"]
-    for folder in ("core", "docs", "flows", "infra", "model", "pipeline", "src", "tests"):
+    for folder in ("core", "docs", "flows", "infra", "labs", "model", "pipeline", "src", "tests"):
         pages += [*(root / folder).rglob("*.py"), *(root / folder).rglob("*.md")]
         pages += (root / folder).rglob("*.yaml")
     found = 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from pkgutil import resolve_name
 from typing import Any
 
 import click
@@ -52,10 +53,8 @@ def _parse_metadata(texts: tuple[str, ...]) -> list[tuple[str, str, str]]:
     return triples
 
 
-SOURCE_HELP = (
-    "Source to read: wikipedia, html, wikiextractor, books, jsonl, warc, text, babylm,"
-    " parquet, arrow or docstrings. A path, glob or s3:// or gs:// URL. Repeatable."
-)
+_KINDS = ", ".join(resolve_name("cloze.pipeline.corpus.readers:READERS"))
+SOURCE_HELP = f"Source to read: {_KINDS}. A path, glob or s3:// or gs:// URL. Repeatable."
 CORPUS_OPTIONS: dict[str, OptionOverride] = {
     "sources": _source_option("--source", required=True, help=SOURCE_HELP),
     "mixture": OptionOverride("--mixture", weights, {"multiple": True, "metavar": "NAME=WEIGHT"}),

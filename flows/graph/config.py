@@ -20,6 +20,7 @@ import yaml
 
 from cloze.core.config import parse_config, resolve_paths
 from cloze.core.errors import UsageError, did_you_mean
+from cloze.core.plugins import installed
 from cloze.core.stages.execution import Execution
 from cloze.core.stages.stage import Stage, split_name
 from cloze.flows.data import DATA
@@ -135,9 +136,15 @@ def _section(values: Mapping[str, Any], name: str) -> Mapping[str, Any]:
 
 
 def preset_paths() -> dict[str, Path]:
-    """Return the presets by name: those of the directory, and the papers' tables."""
-    paths = [*PRESETS.glob("*.yaml"), *PRESETS.glob("tables/*.yaml")]
+    """Return the presets by name: Cloze's own, and those of plug-ins."""
+    paths = [path for folder in reversed(_preset_folders()) for path in folder.glob("*.yaml")]
     return {path.stem: path for path in sorted(paths, key=lambda path: path.stem)}
+
+
+def _preset_folders() -> list[Path]:
+    ours = [PRESETS, PRESETS / "tables"]
+    plugins = [one.directory / one.plugin.presets for one in installed() if one.plugin.presets]
+    return [folder.resolve() for folder in (*ours, *plugins)]
 
 
 def preset_names() -> list[str]:
@@ -212,7 +219,7 @@ def _read_file(path: Path, above: tuple[Path, ...] = ()) -> list[tuple[Any, dict
     if not isinstance(values, dict):
         raise UsageError(f"{path} must contain a mapping of sections, not {type(values).__name__}")
     base = path.resolve().parent
-    is_preset = PRESETS.parent in base.parents
+    is_preset = any(folder in (base, *base.parents) for folder in _preset_folders())
     if is_preset:
         base, values = Path.cwd(), _with_samples(values)
     extended = values.pop(EXTENDS, None)

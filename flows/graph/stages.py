@@ -1,25 +1,24 @@
 """Tables of stages: name -> import path of the `Stage`, which declares everything else.
 
-A new stage is one file and one line here. It then has a config section and a command. Stage modules
-are imported on first use, so that listing names is cheap.
+A new stage is one file and one line here, or in a plug-in. It then has a config section and a
+command. Stage modules are imported on first use, so that listing names is cheap.
 """
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any
 
-from cloze.core.errors import UsageError, did_you_mean
 from cloze.core.humanize import agree
+from cloze.core.plugins import Table
 
 if TYPE_CHECKING:
     from cloze.core.artifacts.artifact import Manifest
     from cloze.core.stages.stage import Stage
 
 # The stages of a run, in order.
-TABLE: dict[str, str] = {
+_TABLE = {
     "corpus": "cloze.pipeline.corpus.stage:STAGE",
     "index": "cloze.pipeline.index.stage:STAGE",
     "vectors": "cloze.model.use.stages:VECTORS",
@@ -45,7 +44,7 @@ TABLE: dict[str, str] = {
 }
 
 # Stages that are not part of a run: they convert one artifact, or print an answer.
-TOOLS: dict[str, str] = {
+_TOOLS = {
     "export": "cloze.model.hub.stages:EXPORT",
     "answer": "cloze.model.use.verb:ANSWER",
     "classify": "cloze.model.use.verb:CLASSIFY",
@@ -64,6 +63,9 @@ TOOLS: dict[str, str] = {
     "inspect": "cloze.pipeline.dataset.stage:INSPECT",
 }
 
+TABLE: Table[Stage] = Table("stages", "stage", _TABLE)
+TOOLS: Table[Stage] = Table("tools", "stage", _TOOLS)
+
 
 def stage(name: str) -> Stage:
     """Return the stage `name`; its `run` starts worker processes if the stage declares a worker.
@@ -71,21 +73,21 @@ def stage(name: str) -> Stage:
     Raises:
         UsageError: the stage does not exist.
     """
-    reference = TABLE.get(name) or TOOLS.get(name)
-    if reference is None:
-        raise UsageError(f"unknown stage {name!r}; {did_you_mean(name, TABLE)}")
-    definition: Stage = resolve_name(reference)
+    table = TOOLS if name in TOOLS else TABLE
+    definition = table.find(name)
     if definition.worker is None:
         return definition
     # a heavy import, and this module is imported at every start
     from cloze.flows.launch.coordinator import run_in_worker_processes
 
-    return dataclasses.replace(definition, run=run_in_worker_processes(definition, reference))
+    return dataclasses.replace(
+        definition, run=run_in_worker_processes(definition, table.reference(name))
+    )
 
 
 def headline(manifest: Manifest) -> str:
     """Return the main metrics of an artifact as text, as formatted by its stage."""
-    is_known = manifest.stage in {**TABLE, **TOOLS}
+    is_known = manifest.stage in TABLE or manifest.stage in TOOLS
     return agree(stage(manifest.stage).headline(manifest.summary)) if is_known else ""
 
 

@@ -25,12 +25,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from pkgutil import resolve_name
 from typing import Any, Protocol
 
 from cloze.core import storage
 from cloze.core.artifacts.checkpoints import LaunchFence
-from cloze.core.errors import ClozeError, UsageError, did_you_mean
+from cloze.core.errors import ClozeError, UsageError
+from cloze.core.plugins import Table
 from cloze.core.stages.execution import LAUNCHER_FIELDS, Execution
 from cloze.core.stages.stage import BuildContext
 from cloze.core.stages.worker import Job
@@ -277,13 +277,14 @@ def refuse_other_fields(execution: Execution) -> None:
 
 # Table of launchers: name -> import path. A new launcher is one file and one line here.
 
-LAUNCHERS: dict[str, str] = {
+_LAUNCHERS = {
     "local": "cloze.flows.launch.local:LAUNCHER",
     "ssh": "cloze.flows.launch.ssh:LAUNCHER",
     "slurm": "cloze.flows.launch.slurm.launcher:LAUNCHER",
     "srun": "cloze.flows.launch.slurm.job:LAUNCHER",
     "kubernetes": "cloze.flows.launch.kubernetes.launcher:LAUNCHER",
 }
+LAUNCHERS: Table[Launcher] = Table("launchers", "launcher", _LAUNCHERS)
 
 
 def launcher(name: str) -> Launcher:
@@ -292,7 +293,4 @@ def launcher(name: str) -> Launcher:
     Raises:
         UsageError: the launcher does not exist.
     """
-    if name not in LAUNCHERS:
-        raise UsageError(f"launcher ({name}) is not known; {did_you_mean(name, LAUNCHERS)}")
-    entry: Launcher = resolve_name(LAUNCHERS[name])
-    return entry
+    return LAUNCHERS.find(name)

@@ -63,7 +63,7 @@ class WorkerProcess:
         directory.mkdir(parents=True, exist_ok=True)
         job = Job(
             stage=STAGE,
-            reference=stages.TOOLS[STAGE],
+            reference=stages.TOOLS.reference(STAGE),
             config=dict(config),
             path=str(directory),
             inputs={"checkpoint": checkpoint},

@@ -57,7 +57,7 @@ class ProbeConfig(StageConfig):
     @field_validator("task")
     @classmethod
     def _tagging_task(cls, value: str) -> str:
-        tagging = [name for name, spec in TASKS.items() if spec.kind == "tagging"]
+        tagging = [name for name, spec in TASKS.loaded().items() if spec.kind == "tagging"]
         if value not in tagging:
             raise ValueError(f"no task with tags of words; {did_you_mean(value, tagging)}")
         return value

@@ -388,13 +388,13 @@ def hub_of(family: str, heads: Mapping[str, Any] = MappingProxyType({})) -> HubF
     return next(whole, fitting[0])
 
 
-def formats(families: Iterable[str] = FAMILIES) -> list[HubFormat]:
-    """Return the Hugging Face formats of families: `HUB` and others of their modules."""
-    modules = map(family_module, families)
+def formats(families: Iterable[str] = ()) -> list[HubFormat]:
+    """Return the Hugging Face formats of families, else of all: `HUB` and others of modules."""
+    modules = list(map(family_module, families)) or FAMILIES.loaded().values()
     hubs = [getattr(module, name, None) for module in modules for name in ("HUB", *OTHER_HUBS)]
     return [hub for hub in hubs if hub is not None]
 
 
 def exportable() -> tuple[str, ...]:
     """Return the families with a Hugging Face format."""
-    return tuple(family for family in FAMILIES if hasattr(family_module(family), "HUB"))
+    return tuple(name for name, family in FAMILIES.loaded().items() if hasattr(family, "HUB"))

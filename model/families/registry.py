@@ -14,15 +14,15 @@ HUB: the Hugging Face format. Optional; without it the family cannot be exported
 from __future__ import annotations
 
 from collections.abc import Mapping
-from importlib import import_module
 from types import ModuleType
 from typing import Any
 
 from cloze.core.config import parse_config
 from cloze.core.errors import UsageError, did_you_mean
+from cloze.core.plugins import Table
 from cloze.model.families.config import ModelConfig
 
-FAMILIES: dict[str, str] = {
+_FAMILIES = {
     "bert": "cloze.model.families.bert",
     "megatron-bert": "cloze.model.families.megatron_bert",
     "roberta": "cloze.model.families.roberta",
@@ -42,6 +42,7 @@ FAMILIES: dict[str, str] = {
     "static": "cloze.model.families.static",
     "xlnet": "cloze.model.families.xlnet",
 }
+FAMILIES: Table[ModuleType] = Table("families", "model family", _FAMILIES)
 
 
 def family_module(family: str) -> ModuleType:
@@ -50,11 +51,7 @@ def family_module(family: str) -> ModuleType:
     Raises:
         UsageError: the family is unknown.
     """
-    if family not in FAMILIES:
-        raise UsageError(
-            f"model family ({family!r}) is unknown; {did_you_mean(str(family), FAMILIES)}"
-        )
-    return import_module(FAMILIES[family])
+    return FAMILIES.find(family)
 
 
 def config_class(family: str) -> type[ModelConfig]:
@@ -76,8 +73,8 @@ def presets() -> dict[str, ModelConfig]:
     """Return the named sizes of all families."""
     return {
         name: config
-        for family in FAMILIES
-        for name, config in family_module(family).PRESETS.items()
+        for family in FAMILIES.loaded().values()
+        for name, config in family.PRESETS.items()
     }
 
 

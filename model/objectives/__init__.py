@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from cloze.core.errors import UsageError
-from cloze.core.options import find_entry
+from cloze.core.plugins import Table
 from cloze.model.families.config import HEAD_OF, prediction_objectives
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from cloze.model.objectives.distill_options import DistillOptions
     from cloze.pipeline.dataset.schema import DatasetInfo
 
-OBJECTIVES: dict[str, str] = {
+_OBJECTIVES = {
     "mlm": "cloze.model.objectives.losses:MLM",
     "clm": "cloze.model.objectives.losses:CLM",
     "mntp": "cloze.model.objectives.losses:MNTP",
@@ -54,6 +54,7 @@ OBJECTIVES: dict[str, str] = {
     "states": "cloze.model.objectives.losses:STATES",
     "relations": "cloze.model.objectives.losses:RELATIONS",
 }
+OBJECTIVES: Table[Objective] = Table("objectives", "objective", _OBJECTIVES)
 CAUSAL, MASKED = "clm", ("mlm", "mntp", "plm")  # objectives that can train a head that fills masks
 
 # Tensors, and logits that are not computed yet (`cloze.model.layers.cross_entropy`).
@@ -133,7 +134,7 @@ def objectives(names: Iterable[str]) -> tuple[Objective, ...]:
     Raises:
         UsageError: a name is unknown.
     """
-    return tuple(find_entry(OBJECTIVES, name, "objective") for name in names)
+    return tuple(map(OBJECTIVES.find, names))
 
 
 def transform_of(

@@ -13,8 +13,8 @@ from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Annotated, Any
 
 from cloze.core.config import parse_config
-from cloze.core.errors import UsageError, did_you_mean
 from cloze.core.options import known
+from cloze.core.plugins import Table
 from cloze.model.tasks.options import (
     MULTITASK,
     ChoiceOptions,
@@ -53,7 +53,7 @@ class TaskKind:
     classes: bool = False
 
 
-KINDS: dict[str, TaskKind] = {
+_KINDS = {
     "classification": TaskKind(
         "cloze.model.tasks.kinds.texts:Classification", TextOptions, classes=True
     ),
@@ -75,6 +75,7 @@ KINDS: dict[str, TaskKind] = {
     "tagging": TaskKind("cloze.model.tasks.kinds.tagging:Tagging", TaggingOptions),
     "spans": TaskKind("cloze.model.tasks.kinds.spans:Spans", SpanOptions, max_length=384),
 }
+KINDS: Table[TaskKind] = Table("task_kinds", "task kind", _KINDS)
 
 
 def _squad_files(version: str) -> dict[str, tuple[str, str]]:
@@ -118,7 +119,7 @@ _CONLL2003: Mapping[str, Any] = {
     },
 }
 
-TASKS: dict[str, TaskSpec] = {
+_TASKS = {
     **TEXT_TASKS,
     **RELATION_TASKS,
     # multiple choice
@@ -275,6 +276,7 @@ TASKS: dict[str, TaskSpec] = {
     "cola-text": _as_text("cola", "cola sentence: ", ("unacceptable", "acceptable")),
     "retrieval": TaskSpec(kind="retrieval"),
 }
+TASKS: Table[TaskSpec] = Table("tasks", "task", _TASKS)
 TaskName = Annotated[str, known(TASKS, "no such task")]
 
 
@@ -284,9 +286,7 @@ def task_options(name: str, given: Mapping[str, Any], where: str = "options") ->
     Raises:
         UsageError: the task or an option is unknown.
     """
-    if name not in TASKS:
-        raise UsageError(f"unknown task {name!r}; {did_you_mean(name, TASKS)}")
-    row = TASKS[name]
+    row = TASKS.find(name)
     return parse_config(KINDS[row.kind].options, merge_options(row.options, given), where)
 
 

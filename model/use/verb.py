@@ -36,7 +36,8 @@ from pkgutil import resolve_name
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from cloze.core import storage
-from cloze.core.errors import ClozeError, UsageError, did_you_mean
+from cloze.core.errors import ClozeError
+from cloze.core.plugins import Table
 from cloze.core.stages.stage import BuildContext, InputSpec, Stage, StageResult
 from cloze.model.use import configs
 from cloze.model.use.configs import VerbConfig
@@ -206,7 +207,7 @@ class Predictor(NamedTuple):
 
 
 # By the name of the command.
-PREDICTORS = {
+_PREDICTORS = {
     "answer": Predictor(
         configs.AnswerConfig,
         "cloze.model.use.answer:AnswerPredictor",
@@ -250,6 +251,7 @@ PREDICTORS = {
     ),
     "score": Predictor(configs.ScoreTextsConfig, "cloze.model.use.scoring:ScoreTexts"),
 }
+PREDICTORS: Table[Predictor] = Table("verbs", "verb", _PREDICTORS)
 
 
 def find_verb(name: str) -> Predictor:
@@ -258,9 +260,7 @@ def find_verb(name: str) -> Predictor:
     Raises:
         UsageError: no verb has that name.
     """
-    if name not in PREDICTORS:
-        raise UsageError(f"unknown verb {name!r}; {did_you_mean(name, PREDICTORS)}")
-    return PREDICTORS[name]
+    return PREDICTORS.find(name)
 
 
 def open_verb(name: str, checkpoint: str, config: VerbConfig) -> Verb[Any]:
@@ -287,6 +287,6 @@ def verb_stage(name: str, verb: Predictor) -> Stage:
 
 
 ANSWER, CLASSIFY, TAG, FILL_MASK, GENERATE, EMBED, SEARCH, NEIGHBOURS = (
-    verb_stage(name, verb) for name, verb in PREDICTORS.items() if name != "score"
+    verb_stage(name, verb) for name, verb in _PREDICTORS.items() if name != "score"
 )
-SCORE_TEXTS = verb_stage("score-texts", PREDICTORS["score"])
+SCORE_TEXTS = verb_stage("score-texts", _PREDICTORS["score"])

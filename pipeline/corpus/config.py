@@ -22,7 +22,7 @@ from cloze.core.stages.execution import (
     subtract_startup,
 )
 from cloze.pipeline.corpus.options import MAXIMUM_UNREADABLE_SHARE, DedupOptions, MixtureOptions
-from cloze.pipeline.corpus.readers import READERS, find_reader
+from cloze.pipeline.corpus.readers import READERS
 from cloze.pipeline.corpus.sources import (
     ListedSlice,
     Source,
@@ -41,7 +41,7 @@ else:
     _Options = merge_option_classes(
         "_Options",
         [
-            *(find_reader(kind).options for kind in READERS),
+            *(reader.options for reader in READERS.loaded().values()),
             DedupOptions,
             MixtureOptions,
             TextConfig,
@@ -92,7 +92,7 @@ class CorpusConfig(_Options):
             UsageError: no source has columns.
         """
         sources = list(sources)
-        structured = [kind for kind in READERS if find_reader(kind).has_columns]
+        structured = [kind for kind, reader in READERS.loaded().items() if reader.has_columns]
         if not any(source["kind"] in structured for source in sources):
             raise UsageError(
                 f"--column needs a source with columns ({', '.join(structured)}), but none is "

@@ -21,6 +21,7 @@ from cloze.core import storage
 from cloze.core.artifacts import fingerprints
 from cloze.core.config import InputPath
 from cloze.core.errors import did_you_mean
+from cloze.core.plugins import hint
 from cloze.pipeline.corpus.provenance import NOTHING_KNOWN, Origin, licence_name, merge_origins
 from cloze.pipeline.corpus.readers import READERS, find_reader
 from cloze.pipeline.corpus.readers.base import Slice, count_endings, describe_endings
@@ -136,7 +137,7 @@ class Source(BaseModel):
     @classmethod
     def _known(cls, kind: str) -> str:
         if kind not in READERS:
-            raise ValueError(f"unknown source kind; {did_you_mean(kind, READERS)}")
+            raise ValueError(f"unknown source kind; {hint(READERS, kind)}")
         return kind
 
     @field_validator("date", mode="before")

@@ -36,7 +36,7 @@ else:
     _OfRulesAndPairings = compose_config_class(
         "OptionsOfRulesAndPairings",
         StageConfig,
-        (row.options for row in (*PAIRINGS.values(), *RULES.values())),
+        (row.options for row in (*PAIRINGS.loaded().values(), *RULES.loaded().values())),
     )
 
 TABLES: dict[str, Collection[str]] = {"recipe": RECIPES, "pairing": PAIRINGS, "masking": RULES}

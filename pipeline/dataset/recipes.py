@@ -12,6 +12,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from cloze.core.plugins import Table
+
 Values = dict[str, Any]
 
 
@@ -147,7 +149,7 @@ def realm() -> Values:
     }
 
 
-RECIPES: Mapping[str, Callable[[], Values]] = {
+_RECIPES: Mapping[str, Callable[[], Values]] = {
     "bert": bert,
     "bert-wwm": bert_wwm,
     "roberta": roberta,
@@ -159,3 +161,4 @@ RECIPES: Mapping[str, Callable[[], Values]] = {
     "packed": packed,
     "realm": realm,
 }
+RECIPES: Table[Callable[[], Values]] = Table("recipes", "recipe", _RECIPES)

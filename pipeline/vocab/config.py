@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Literal
 from pydantic import Field, field_validator, model_validator
 
 from cloze.core.config import InputPath, StageConfig
-from cloze.core.errors import did_you_mean
 from cloze.core.options import compose_config_class
+from cloze.core.plugins import hint
 from cloze.core.stages.execution import (
     PROCESS_BYTES,
     CostEstimate,
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     _TrainerOptions = StageConfig
 else:  # options that only one kind has
     _TrainerOptions = compose_config_class(
-        "TrainerOptions", StageConfig, (trainer.options for trainer in TRAINERS.values())
+        "TrainerOptions", StageConfig, (trainer.options for trainer in TRAINERS.loaded().values())
     )
 
 
@@ -69,7 +69,7 @@ class VocabConfig(_TrainerOptions):
     @classmethod
     def _known(cls, kind: str) -> str:
         if kind not in TRAINERS:
-            raise ValueError(f"unknown kind of tokenizer; {did_you_mean(kind, TRAINERS)}")
+            raise ValueError(f"unknown kind of tokenizer; {hint(TRAINERS, kind)}")
         return kind
 
     @model_validator(mode="after")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from cloze.core.plugins import Table
+
 
 class TokenizerTrainer(NamedTuple):
     """A kind of vocabulary, a row of `TRAINERS`."""
@@ -14,7 +16,7 @@ class TokenizerTrainer(NamedTuple):
     options: str | None = None  # `module:class`
 
 
-TRAINERS = {
+_TRAINERS = {
     # BERT
     "wordpiece": TokenizerTrainer("cloze.pipeline.vocab.trainers:train_wordpiece", 30522, True),
     # RoBERTa: byte-level
@@ -24,3 +26,4 @@ TRAINERS = {
     # static vectors and ELMo: whole words
     "words": TokenizerTrainer("cloze.pipeline.vocab.trainers:count_vocabulary", 100_000, False),
 }
+TRAINERS: Table[TokenizerTrainer] = Table("vocabularies", "kind of tokenizer", _TRAINERS)

@@ -129,19 +129,19 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Program:
     found.write("pipeline/corpus/readers/poems.py", READER)
     found.add_line(
         "pipeline/corpus/readers/__init__.py",
-        "READERS = {",
+        "_READERS = {",
         '"poems": "cloze.pipeline.corpus.readers.poems:reader",',
     )
     found.write("pipeline/corpus/steps/forbid.py", STEP)
     found.add_line(
         "pipeline/corpus/steps/chain.py",
-        "STEPS = {",
+        "_STEPS = {",
         '"forbid": "cloze.pipeline.corpus.steps.forbid:STEP",',
     )
     found.write("model/train/optimizers/signs.py", OPTIMIZER)
     found.add_line(
         "model/train/optimizers/__init__.py",
-        "OPTIMIZERS: dict[str, str] = {",
+        "_OPTIMIZERS = {",
         '"signs": "cloze.model.train.optimizers.signs:OPTIMIZER",',
     )
     found.add_line(

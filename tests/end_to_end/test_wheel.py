@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-BUILT_FROM = ("core", "pipeline", "model", "flows", "samples")
+BUILT_FROM = ("core", "pipeline", "model", "flows", "labs", "samples")
 FILES = (
     "src/cloze/__init__.py",
     "src/cloze/__main__.py",
@@ -83,7 +83,7 @@ def test_files_of_an_earlier_build_are_not_in_it(wheel: Path) -> None:
 
 def test_all_data_files_of_the_packages_are_in_it(wheel: Path) -> None:
     listed = subprocess.run(
-        ["git", "ls-files", "core", "pipeline", "model", "flows"],
+        ["git", "ls-files", "core", "pipeline", "model", "flows", "labs"],
         cwd=REPOSITORY,
         capture_output=True,
         text=True,

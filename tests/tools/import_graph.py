@@ -29,7 +29,17 @@ from tests.tools.source_file import PRODUCT, Source, bound_names, decorators_of,
 
 Node = tuple[str, str]
 NOWHERE: Node = ("", "")
-FOLDERS = ("core", "pipeline", "model", "flows", "tests", "benchmarks", "infra", "src/cloze")
+FOLDERS = (
+    "core",
+    "pipeline",
+    "model",
+    "flows",
+    "labs",
+    "tests",
+    "benchmarks",
+    "infra",
+    "src/cloze",
+)
 # How far a use is: within a file, to another file, by a key or a path, by a table of names.
 WITHIN, IMPORT, KEY, TABLE = 0.25, 1.0, 1.5, 3.0
 _DOTTED = re.compile(r"\b(?:cloze|tests|benchmarks)(?:\.\w+)+(?::\w+)?")
@@ -58,7 +68,9 @@ class ImportGraph:
         self.data = {name for name in self.files if not name.endswith(".py")}
         self._folders = _data_folders(self.data, self.sources)
         self._presets = {
-            PurePosixPath(name).stem: name for name in self.data if name.startswith("flows/presets")
+            PurePosixPath(name).stem: name
+            for name in self.data
+            if name.startswith(PRODUCT) and "presets" in PurePosixPath(name).parts
         }
         self.keys: dict[str, set[Node]] = defaultdict(set)
         for source in self.sources.values():
@@ -138,7 +150,9 @@ class ImportGraph:
     def _read_tables(self, source: Source) -> None:
         """Add the keys of tables of names, such as `{"books": "cloze.….books.reader:reader"}`."""
         statements = (s for found in source.symbols.values() for s in found)
-        for table in (getattr(statement, "value", None) for statement in statements):
+        values = [getattr(statement, "value", None) for statement in statements]
+        rows = [part for value in values for part in _rows(value)]  # of a plug-in's declaration
+        for table in (*values, *rows):
             if isinstance(table, ast.Dict):
                 for key, value in zip(table.keys, table.values, strict=True):
                     name = str(key.value) if isinstance(key, ast.Constant) else ""
@@ -162,6 +176,10 @@ class ImportGraph:
             module = f"cloze.flows.commands.{modules.get(command, function)}"
             if node := self.find(module, [function]):
                 found[command] = node
+        for declared in (s for s in self.sources.values() if s.path.endswith("/plugin.py")):
+            for statement in declared.symbols.get("PLUGIN", ()):
+                for command, reference in _commands(getattr(statement, "value", None)):
+                    found.update((command, node) for node in self.named_in(reference))
         return found
 
     def _connect(self, source: Source) -> None:
@@ -335,3 +353,23 @@ def _data_folders(data: Iterable[str], code: Iterable[str]) -> dict[str, list[st
             if folder not in of_code:
                 found[folder].append(name)
     return found
+
+
+def _rows(declaration: ast.expr | None) -> Iterator[ast.Dict]:
+    """Yield the tables of `Row`s in `PLUGIN = Plugin(rows={"readers": {"books": Row(…)}})`."""
+    if isinstance(declaration, ast.Call):
+        for part in ast.walk(declaration):
+            if isinstance(part, ast.Dict) and any(isinstance(v, ast.Call) for v in part.values):
+                yield part
+
+
+def _commands(declaration: ast.expr | None) -> Iterator[tuple[str, str]]:
+    """Yield the name and the reference of each command of a plug-in."""
+    for part in ast.walk(declaration) if isinstance(declaration, ast.Call) else ():
+        for key, rows in (
+            zip(part.keys, part.values, strict=True) if isinstance(part, ast.Dict) else ()
+        ):
+            if ast.unparse(key or ast.Constant("")) == "'commands'" and isinstance(rows, ast.Dict):
+                for name, row in zip(rows.keys, rows.values, strict=True):
+                    if isinstance(name, ast.Constant) and isinstance(row, ast.Call) and row.args:
+                        yield str(name.value), ast.literal_eval(row.args[0])

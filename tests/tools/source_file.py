@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
-PRODUCT = ("core", "pipeline", "model", "flows")
+PRODUCT = ("core", "pipeline", "model", "flows", "labs")
 _STARTS = re.compile(r"ENTRY|flows\.cli\b|\"-m\", \"cloze\"|\bcloze\(|installed\(|CliRunner")
 
 

@@ -12,22 +12,23 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cloze.core.options import known
+from cloze.core.plugins import Table
 
 if TYPE_CHECKING:
     from torch.optim import Optimizer
 
     from cloze.model.train.spec.train_spec import TrainingHyperparameters
 
-OPTIMIZERS: dict[str, str] = {
+_OPTIMIZERS = {
     "adamw": "cloze.model.train.optimizers.adam:ADAMW",
     "stable-adamw": "cloze.model.train.optimizers.adam:STABLE_ADAMW",
     "lamb": "cloze.model.train.optimizers.adam:LAMB",
     "muon": "cloze.model.train.optimizers.muon:OPTIMIZER",
 }
+OPTIMIZERS: Table[OptimizerSpec] = Table("optimizers", "optimizer", _OPTIMIZERS)
 DEFAULT_OPTIMIZER = "adamw"
 OptimizerName = Annotated[str, known(OPTIMIZERS, "there is no such optimizer")]
 
@@ -60,5 +61,4 @@ class OptimizerSpec:
 
 def optimizer_kind(name: str) -> OptimizerSpec:
     """Import and return the optimizer with this name."""
-    spec: OptimizerSpec = resolve_name(OPTIMIZERS[name])
-    return spec
+    return OPTIMIZERS.find(name)

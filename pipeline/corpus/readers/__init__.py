@@ -6,16 +6,15 @@ are shared; encyclopedia/, html/, books/ and the other modules read one format e
 
 from __future__ import annotations
 
-from pkgutil import resolve_name
 from typing import TYPE_CHECKING
 
-from cloze.core.errors import UsageError, did_you_mean
+from cloze.core.plugins import Table
 
 if TYPE_CHECKING:
     from cloze.pipeline.corpus.readers.base import FileReader
 
 
-READERS = {
+_READERS = {
     "wikipedia": "cloze.pipeline.corpus.readers.encyclopedia.dump:reader",
     "wikiextractor": "cloze.pipeline.corpus.readers.encyclopedia.wikiextractor:reader",
     "html": "cloze.pipeline.corpus.readers.html.reader:reader",
@@ -23,20 +22,9 @@ READERS = {
     "jsonl": "cloze.pipeline.corpus.readers.records:reader",
     "warc": "cloze.pipeline.corpus.readers.warc:reader",
     "text": "cloze.pipeline.corpus.readers.plain_text:reader",
-    "babylm": "cloze.pipeline.corpus.readers.babylm:reader",
     "parquet": "cloze.pipeline.corpus.readers.table_files:parquet",
     "arrow": "cloze.pipeline.corpus.readers.table_files:arrow",
     "docstrings": "cloze.pipeline.corpus.readers.docstrings:reader",
 }
-
-
-def find_reader(kind: str) -> FileReader:
-    """Return the reader of sources of this kind.
-
-    Raises:
-        UsageError: unknown kind.
-    """
-    if kind not in READERS:
-        raise UsageError(f"unknown source kind {kind!r}; {did_you_mean(kind, READERS)}")
-    reader: FileReader = resolve_name(READERS[kind])
-    return reader
+READERS: Table[FileReader] = Table("readers", "source kind", _READERS)
+find_reader = READERS.find

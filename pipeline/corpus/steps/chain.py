@@ -11,14 +11,14 @@ and `MEANINGS` in `cloze.pipeline.corpus.card.card` says what the reason means.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any
 
 from cloze.core.options import merge_option_classes
+from cloze.core.plugins import Table
 from cloze.pipeline.corpus.document import Document
 from cloze.pipeline.corpus.steps.base import CleaningResult, CleaningStep, StepFunction
 
-STEPS = {
+_STEPS = {
     "licences": "cloze.pipeline.corpus.steps.filters.documents:LICENCES",
     "repair": "cloze.pipeline.corpus.steps.clean:REPAIR",
     "clean": "cloze.pipeline.corpus.steps.clean:CLEAN",
@@ -38,14 +38,16 @@ STEPS = {
     # stays last
     "sentences": "cloze.pipeline.corpus.steps.sentences:STEP",
 }
+STEPS: Table[CleaningStep] = Table("steps", "cleaning step", _STEPS, last="sentences")
 
 Step = tuple[str, StepFunction]  # name and function
 Observer = Callable[[str, Document, CleaningResult], None]
 
 
 def _kinds() -> dict[str, CleaningStep]:
-    assert next(reversed(STEPS)) == "sentences", "a step behind it would lose the sentences"
-    return {name: resolve_name(reference) for name, reference in STEPS.items()}
+    kinds = STEPS.loaded()
+    assert next(reversed(kinds)) == "sentences", "a step behind it would lose the sentences"
+    return kinds
 
 
 if TYPE_CHECKING:

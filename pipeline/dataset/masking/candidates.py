@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     _RuleOptions = Options
 else:
     _RuleOptions = compose_config_class(
-        "RuleOptions", Options, (rule.options for rule in RULES.values())
+        "RuleOptions", Options, (rule.options for rule in RULES.loaded().values())
     )
 
 # Rule options that every shard stores; others are stored only for their own rule.

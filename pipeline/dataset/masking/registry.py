@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 
 from pydantic import BaseModel, Field, field_validator
 
-from cloze.core.errors import did_you_mean
 from cloze.core.options import Options
+from cloze.core.plugins import Table, hint
 
 # words in an n-gram or a span: with a neighbour on either side they fit in a 64-bit number
 LONGEST_UNIT = 60
@@ -47,7 +47,7 @@ class MaskingRule(NamedTuple):
 
 _RULES = "cloze.pipeline.dataset.masking.rules"
 
-RULES = {
+_MASKING_RULES = {
     "token": MaskingRule(f"{_RULES}:choose_tokens"),
     "whole-word": MaskingRule(f"{_RULES}:choose_words"),
     "n-gram": MaskingRule(f"{_RULES}:choose_ngrams", NgramOptions),
@@ -55,6 +55,7 @@ RULES = {
     "salient": MaskingRule(f"{_RULES}:choose_salient"),
     "none": MaskingRule(f"{_RULES}:choose_none"),
 }
+RULES: Table[MaskingRule] = Table("masking_rules", "masking rule", _MASKING_RULES)
 
 # Number of masks in a row of `length` tokens, of which `text` are not special:
 #   bert: max(1, round(rate · length)), halves to even (google-research/bert,
@@ -108,7 +109,7 @@ class MaskFields(BaseModel):
 def known(what: str, name: str, names: Collection[str]) -> str:
     """Return `name` if it is one of `names`; else raise a ValueError with suggestions."""
     if name not in names:
-        raise ValueError(f"unknown {what}; {did_you_mean(name, names)}")
+        raise ValueError(f"unknown {what}; {hint(names, name)}")
     return name
 
 

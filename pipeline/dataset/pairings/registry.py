@@ -14,6 +14,7 @@ from typing import NamedTuple
 from pydantic import Field
 
 from cloze.core.options import Options
+from cloze.core.plugins import Table
 
 
 class NspOptions(Options):
@@ -53,7 +54,7 @@ class Pairing(NamedTuple):
 _PAIRS = "cloze.pipeline.dataset.pairings.sentence_pairs"
 _CONTINUOUS = "cloze.pipeline.dataset.pairings.continuous"
 
-PAIRINGS = {
+_PAIRINGS = {
     "nsp": Pairing(f"{_PAIRS}:next_sentence", task="nsp", options=NspOptions),
     "segment-pair": Pairing(f"{_PAIRS}:segment_pairs", options=NspOptions),
     "sentence-pair": Pairing(
@@ -67,10 +68,12 @@ PAIRINGS = {
     "packed": Pairing(f"{_CONTINUOUS}:packed", packed=True, crosses_documents=True),
     "electra": Pairing(f"{_PAIRS}:electra", options=ElectraOptions),
 }
+PAIRINGS: Table[Pairing] = Table("pairings", "pairing", _PAIRINGS)
 
 
 def label_names(task: str | None) -> tuple[str, str]:
     """Return the names of the pair labels 0 and 1 of a task."""
     return next(
-        (pairing.labels for pairing in PAIRINGS.values() if pairing.task == task), ("0", "1")
+        (pairing.labels for pairing in PAIRINGS.loaded().values() if pairing.task == task),
+        ("0", "1"),
     )

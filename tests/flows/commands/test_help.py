@@ -14,6 +14,7 @@ from click.testing import CliRunner
 from pydantic import BaseModel
 
 from cloze.core.options import field_docs
+from cloze.core.plugins import Installed, installed
 from cloze.core.stages.execution import Execution
 from cloze.flows import cli
 from cloze.flows.commands.base.options import OTHER, STAGES, placements
@@ -118,8 +119,21 @@ def test_the_list_of_commands() -> None:
     assert not any(re.search(rf"\n  {name} ", shown) for name in cli.HIDDEN)
 
 
+@pytest.mark.parametrize("plugin", installed(), ids=lambda plugin: plugin.plugin.name)
+def test_a_lab_is_one_line_and_its_page_lists_its_commands(plugin: Installed) -> None:
+    verbs = cli.verbs(plugin)
+    shown = " ".join(CliRunner().invoke(cli.cloze, ["--help"]).output.split())
+    assert not verbs or f" {plugin.plugin.name} {', '.join(verbs)}" in shown
+    page = CliRunner().invoke(cli.cloze, [plugin.plugin.name, "--help"], terminal_width=80).output
+    assert plugin.plugin.summary in " ".join(page.split())
+    for name, line in verbs.items():
+        assert len(line) <= 58, name
+        assert line.endswith("."), name
+        assert re.search(rf"\n  {name} +{re.escape(line)}\n", page), name
+
+
 def test_a_command_s_help_begins_with_its_line() -> None:
-    lines = {name: line for rows in cli.COMMANDS.values() for name, line in rows.items()}
+    lines = cli.help_lines()
     for name, command, _ in commands():
         first = " ".join((command.help or "").split("\n\n")[0].split())
         assert first.startswith(lines[name].removesuffix(".")), name

@@ -80,7 +80,7 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def add_line(path: Path, table: str, line: str) -> None:
-    first = f"{table}: dict[str, str] = {{\n"
+    first = f"_{table} = {{\n"
     before = path.read_text()
     assert before.count(first) == 1
     path.write_text(before.replace(first, f"{first}    {line}\n"))

@@ -281,7 +281,7 @@ def test_options_that_exclude_each_other_are_refused() -> None:
         FinetuneConfig(task="multitask")
     with pytest.raises(ValueError, match="tasks.package cannot be one of several"):
         FinetuneConfig(task="multitask", tasks={"package": {}})  # type: ignore[dict-item]
-    with pytest.raises(ValueError, match="unknown task 'nonsense'"):
+    with pytest.raises(ValueError, match=r"task \('nonsense'\) is unknown"):
         FinetuneConfig(task="multitask", tasks={"nonsense": {}})  # type: ignore[dict-item]
     with pytest.raises(ValueError, match="frozen .last. is for one task"):
         FinetuneConfig(task="multitask", tasks={"rte": {}}, frozen="last")  # type: ignore[dict-item]

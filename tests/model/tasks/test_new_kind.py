@@ -101,10 +101,10 @@ def program(tmp_path: Path) -> Path:
     text = table.read_text()
     for row, new in (
         (
-            "KINDS: dict[str, TaskKind] = {\n",
+            "_KINDS = {\n",
             '    "stars": TaskKind("cloze.model.tasks.kinds.stars:Stars", TaskOptions),\n',
         ),
-        ("TASKS: dict[str, TaskSpec] = {\n", '    "stars": TaskSpec(kind="stars"),\n'),
+        ("_TASKS = {\n", '    "stars": TaskSpec(kind="stars"),\n'),
     ):
         assert row in text
         text = text.replace(row, row + new)

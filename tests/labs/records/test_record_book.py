@@ -11,7 +11,7 @@ import pytest
 from scipy.stats import ttest_1samp, ttest_ind
 
 from cloze.core.errors import DataError, UsageError
-from cloze.flows.report.record_book import Book, Evidence, Record, Track, markdown
+from cloze.labs.records.record_book import Book, Evidence, Record, Track, markdown
 
 
 def manifest(stage: str, parents: dict[str, str], **values: Any) -> dict[str, Any]:

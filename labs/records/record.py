@@ -58,8 +58,8 @@ def record(
     RUN is an artifact of pretrain or merge. Its last checkpoint is scored on all held-out rows. The
     RUNs of a record must have the losses of the book; others are judged by the rules of the track.
     """
-    from cloze.flows.report import record_book
     from cloze.flows.run.targets import resolve_path
+    from cloze.labs.records import record_book
 
     content = record_book.Book.load(book)
     entries = content.verify(book)

@@ -7,7 +7,6 @@ import json
 import shutil
 import sys
 from pathlib import Path
-from pkgutil import resolve_name
 from types import SimpleNamespace
 from typing import Any
 
@@ -21,10 +20,10 @@ from cloze.core.config import parse_config
 from cloze.core.stages.execute import execute
 from cloze.core.stages.execution import Execution
 from cloze.flows.cli import cloze
-from cloze.flows.commands import record
 from cloze.flows.graph import stages
 from cloze.flows.graph.config import samples_directory
 from cloze.flows.tracking import metadata
+from cloze.labs.records import record
 from tests import warm
 
 RUNS = ("s1/pretrain", "s2/pretrain", "s3/pretrain")
@@ -33,7 +32,7 @@ MODEL = {"preset": "modern-tiny", "hidden_size": 16, "num_attention_heads": 2}
 
 def build(base: Path, out: str, values: dict[str, Any], **inputs: str) -> str:
     name = out.rpartition("/")[2]
-    definition = resolve_name(stages.TABLE[name])
+    definition = stages.TABLE[name]
     path = str(base / out)
     execution = Execution(threads=1, device="cpu", compile=False)
     config = parse_config(definition.config, values, name)
@@ -113,7 +112,7 @@ def test_a_record_is_entered_and_verified(world: Path, monkeypatch: pytest.Monke
     assert exit_code(judged("--enter", "again")) == errors.UsageError.exit_code
 
     # The log is believed no more than the weights: another loss in it does not survive a rescore.
-    from cloze.flows.report.record_book import Book
+    from cloze.labs.records.record_book import Book
 
     book = Book.load(Path("book"))
     logs = [

@@ -1,0 +1,237 @@
+"""Plug-ins: packages that add rows to Cloze's tables; docs/how-to/plugin.md builds one.
+
+A package declares the entry point `NAME = "package.plugin:PLUGIN"` of the group `cloze.plugins`.
+The ones that ship with Cloze are listed in `labs/__init__.py`. A declaration imports this module
+alone, because all of them are read at every start. A broken plug-in loses its own rows only, and
+`cloze doctor` says why.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import sys
+from collections.abc import Iterator, Mapping, MutableMapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from pkgutil import resolve_name
+from typing import Any, TypeVar, cast
+
+from cloze.core.errors import UsageError, did_you_mean
+
+GROUP = "cloze.plugins"  # of entry points
+SHIPPED, PACKAGE = "cloze.labs:PLUGINS", "cloze-pretraining-base"
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A row of a table.
+
+    Attributes:
+        reference: `module:ATTRIBUTE`, or a whole `module`, imported on first use.
+        help: line of a command in `cloze --help`.
+        before: the row behind it, where the order counts (stages, steps); default: the table's end.
+    """
+
+    reference: str
+    help: str = ""
+    before: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Plugin:
+    """What a package adds.
+
+    Attributes:
+        summary: one line for `cloze doctor` and `cloze NAME --help`.
+        rows: rows by name, by table; `docs/how-to/plugin.md` lists the tables.
+        presets: folder of presets beside the declaration.
+    """
+
+    name: str
+    summary: str
+    rows: Mapping[str, Mapping[str, Row]] = field(default_factory=dict)
+    presets: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Installed:
+    """A plug-in with the package that has it; `version` is empty for those of Cloze itself."""
+
+    plugin: Plugin
+    package: str
+    version: str
+    directory: Path
+
+    def __str__(self) -> str:
+        return f"plug-in {self.plugin.name} ({f'{self.package} {self.version}'.strip()})"
+
+
+# What is wrong with plug-ins, in sentences; and the packages of rows that manifests named.
+faults: dict[str, None] = {}
+_named: dict[str, tuple[str, str]] = {}
+
+
+@functools.cache
+def installed() -> tuple[Installed, ...]:
+    """Return the plug-ins that can be imported: Cloze's own, then others by package."""
+    found: dict[str, Installed] = {}
+    own = [("", PACKAGE, "", reference) for reference in resolve_name(SHIPPED)]
+    for name, package, version, reference in [*own, *sorted(set(_entry_points()))]:
+        label = f"plug-in {name or reference} ({package} {version})"
+        try:
+            plugin = resolve_name(reference)
+            if not isinstance(plugin, Plugin):
+                raise TypeError(f"{reference} is no cloze.core.plugins.Plugin")
+            file = sys.modules[reference.partition(":")[0]].__file__ or ""
+        except Exception as error:
+            faults[f"{label} cannot be imported: {type(error).__name__}: {error}"] = None
+            continue
+        here = Installed(plugin, package, version, Path(file).parent)
+        if (first := found.setdefault(plugin.name, here)) is not here:
+            faults[f"{here} has the name of {first}; uninstall one of them"] = None
+    return tuple(found.values())
+
+
+def _entry_points() -> Iterator[tuple[str, str, str, str]]:
+    """Yield name, package, version and reference; `importlib.metadata` takes .1 s for that."""
+    seen: set[str] = set()
+    for directory in sys.path:
+        entries = os.listdir(directory or ".") if os.path.isdir(directory or ".") else []
+        for entry in entries:
+            package, _, version = entry.removesuffix(".dist-info").partition("-")
+            if not entry.endswith(".dist-info") or package in seen:
+                continue
+            seen.add(package)  # the first one on the path is what Python imports
+            try:
+                text = Path(directory, entry, "entry_points.txt").read_text(encoding="utf-8")
+            except (OSError, UnicodeDecodeError):
+                continue
+            for line in text.partition(f"[{GROUP}]")[2].partition("\n[")[0].splitlines():
+                name, separator, reference = (part.strip() for part in line.partition("="))
+                if separator:
+                    yield name, package.replace("_", "-"), version, reference
+
+
+class Table(MutableMapping[str, T]):
+    """A table of objects by name: Cloze's own rows, and those of plug-ins.
+
+    A text is a reference, which is imported on first use. Own rows are found without a search for
+    plug-ins.
+
+    Args:
+        kind: name of the table in `Plugin.rows`.
+        what: what a row is, for messages, such as `task`.
+        rows: own rows.
+        last: row that stays the last one.
+    """
+
+    def __init__(self, kind: str, what: str, rows: Mapping[str, Any], last: str = "") -> None:
+        self.kind, self.what, self._last = kind, what, last
+        self._rows: dict[str, Any] = dict(rows)
+        self._owners: dict[str, Installed] = {}
+        self._is_complete = False
+
+    def _complete(self) -> dict[str, Any]:
+        if not self._is_complete:
+            self._is_complete = True
+            for owner in installed():
+                for name, row in owner.plugin.rows.get(self.kind, {}).items():
+                    self._add(name, row, owner)
+        return self._rows
+
+    def _add(self, name: str, row: Row, owner: Installed) -> None:
+        if name in self._rows:
+            first = self._owners.get(name, "Cloze itself")
+            faults[f"{self.what} {name!r} of {owner} is left out: {first} has that name"] = None
+            return
+        before = row.before or self._last
+        if before and before not in self._rows:
+            faults[f"{self.what} {name!r} of {owner} shall stand before {before!r}, which is no "
+                   f"{self.what}; it stands last"] = None  # fmt: skip
+            before = self._last
+        self._owners[name], names = owner, list(self._rows)
+        behind = names[names.index(before) :] if before else []
+        self._rows[name] = row
+        for other in behind:
+            self._rows[other] = self._rows.pop(other)
+
+    @property
+    def owners(self) -> Mapping[str, Installed]:
+        """The plug-ins of the rows that are not Cloze's own."""
+        return self._complete() and self._owners
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._complete())
+
+    def __len__(self) -> int:
+        return len(self._complete())
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._rows or name in self._complete()
+
+    def __getitem__(self, name: str) -> T:
+        row = self._rows[name] if name in self._rows else self._complete()[name]
+        if not isinstance(row, Row):
+            return cast("T", resolve_name(row) if isinstance(row, str) else row)
+        try:
+            return cast("T", resolve_name(row.reference))
+        except Exception as error:
+            fault = (
+                f"{self.what} {name!r} of {self._owners[name]} cannot be imported: "
+                f"{type(error).__name__}: {error}"
+            )
+            faults[fault] = None
+            raise UsageError(f"{fault}; update or uninstall that package") from error
+
+    def __setitem__(self, name: str, row: Any) -> None:
+        self._rows[name] = row
+
+    def __delitem__(self, name: str) -> None:
+        del self._rows[name]
+
+    def row(self, name: str) -> Any:
+        """Return the row itself: the reference of an own one, or a plug-in's `Row`."""
+        return self._complete()[name]
+
+    def reference(self, name: str) -> str:
+        """Return the reference of a row, for another process."""
+        row = self.row(name)
+        return row.reference if isinstance(row, Row) else str(row)
+
+    def loaded(self) -> dict[str, T]:
+        """Import and return all rows but those of broken plug-ins."""
+        found = {}
+        for name in self:
+            try:
+                found[name] = self[name]
+            except UsageError:
+                if name not in self._owners:
+                    raise
+        return found
+
+    def find(self, name: str) -> T:
+        """Return a row.
+
+        Raises:
+            UsageError: there is no such row; the message has the nearest one, or the package that
+                had it when an artifact was made.
+        """
+        if name not in self:
+            raise UsageError(f"{self.what} ({name!r}) is unknown; {hint(self, str(name))}")
+        return self[name]
+
+
+def hint(table: Any, name: str) -> str:
+    """Return the end of the sentence that a name is not in a table."""
+    if isinstance(table, Table) and (found := _named.get(f"{table.kind}/{name}")):
+        package, version = found
+        return f"it is of {package} {version}, which is not installed; pip install {package}"
+    return did_you_mean(name, table)
+
+
+def remember(plugins: Mapping[str, Mapping[str, Any]]) -> None:
+    """Remember the packages that a manifest names, for `hint`."""
+    for plugin in plugins.values():
+        _named.update(dict.fromkeys(plugin.get("rows", ()), (plugin["package"], plugin["version"])))
