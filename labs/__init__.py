@@ -1,4 +1,7 @@
 """Labs: plug-ins that ship with Cloze, for what is beside the main job. See README.md."""
 
 # In the order of `cloze --help`; each is read as a plug-in of another package is.
-PLUGINS = ("cloze.labs.records.plugin:PLUGIN",)
+PLUGINS = (
+    "cloze.labs.seq2seq.plugin:PLUGIN",
+    "cloze.labs.records.plugin:PLUGIN",
+)

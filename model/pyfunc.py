@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from cloze.core.errors import UsageError
 from cloze.model.tasks.kinds.multilabel import MultiLabel
 from cloze.model.use.serving import verb_of
-from cloze.model.use.verb import find_verb
+from cloze.model.use.verb import PREDICTORS
 
 if TYPE_CHECKING:
     import pandas
@@ -280,5 +280,5 @@ def _load_pyfunc(data_path: str) -> ServedModel:
         UsageError: no model here serves the checkpoint's heads.
         DataError: the checkpoint is damaged.
     """
-    verb = find_verb(verb_of(data_path))
+    verb = PREDICTORS.find(verb_of(data_path))
     return ServedModel(resolve_name(verb.pipeline)(data_path), resolve_name(verb.served))

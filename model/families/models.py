@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Any, NamedTuple, Protocol, TypeVar, runtime_checkable
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -131,38 +131,29 @@ def is_backbone(name: str) -> bool:
     return name.startswith(("encoder.", "pooler."))
 
 
-# Modules that only training uses: a student's projection, and the retriever with its copies.
-DISTILLATION, RETRIEVAL = "distillation", "retrieval"
-T = TypeVar("T")
-
-
-@runtime_checkable
-class Attachable(Protocol):
-    """Module that needs more than weights, such as the words of the vocabulary."""
-
-    def attach(self, pieces: Tokenizer, path: str, metadata: Mapping[str, Any]) -> None:
-        """Take what the module needs; arguments as of `attach`."""
-        ...
-
-
 def attach(
     network: nn.Module,
     pieces: Tokenizer | str,
     path: str = "",
     metadata: Mapping[str, Any] = MappingProxyType({}),
 ) -> None:
-    """Give each `Attachable` module of a network what is not in its weights.
+    """Give each module with a method `attach` what is not in its weights.
 
     Args:
         pieces: tokenizer of the network, or its directory, which is read if a module asks.
         path: checkpoint of the network, or directory of its training.
         metadata: metadata of its task; empty: a pretraining.
     """
-    asking = [part for part in network.modules() if isinstance(part, Attachable)]
+    asking: list[Any] = [part for part in network.modules() if hasattr(part, "attach")]
     if asking:
         pieces = tokenizer.load(pieces) if isinstance(pieces, str) else pieces
         for part in asking:
             part.attach(pieces, path, metadata)
+
+
+# Modules that only training uses: a student's projection, and the retriever with its copies.
+DISTILLATION, RETRIEVAL = "distillation", "retrieval"
+T = TypeVar("T")
 
 
 def without_training_modules(state: Mapping[str, T]) -> dict[str, T]:

@@ -13,7 +13,7 @@ BiLSTM's width.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Protocol, cast, runtime_checkable
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -310,15 +310,6 @@ def check_frozen(samples: Samples) -> None:
 # New and trained networks.
 
 
-@runtime_checkable
-class Begun(Protocol):
-    """Network with initial weights of its own."""
-
-    def begin(self) -> None:
-        """Initialize all modules but the backbone, from torch's current random state."""
-        ...
-
-
 def new_network(
     task: Task[Any, Any],
     config: ModelConfig,
@@ -342,8 +333,8 @@ def new_network(
         task, backbone, config, metadata, config.hidden_dropout if dropout is None else dropout
     )
     torch.manual_seed(int(random_keys.fold_in(seed, _HEAD)))
-    if isinstance(network, Begun):
-        network.begin()
+    if hasattr(network, "begin"):  # it has initial weights of its own
+        cast(Any, network).begin()
         return network.train()
     for name, module in network.named_children():
         if not is_backbone(f"{name}."):

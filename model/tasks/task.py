@@ -186,7 +186,7 @@ class Task(abc.ABC, Generic[E, P]):
     def open(
         self, build: BuildContext, start: LoadedCheckpoint, pieces: Tokenizer, most: int | None
     ) -> TaskMetadata:
-        """Open the `inputs` of a training; networks of this task then use them.
+        """Open the `inputs` of a training, which networks of this task then use.
 
         Args:
             start, pieces: checkpoint that the training starts from, and its tokenizer.
@@ -194,10 +194,6 @@ class Task(abc.ABC, Generic[E, P]):
 
         Returns:
             What follows for the metadata: `max_length`, and a kind's own entries.
-
-        Raises:
-            UsageError: an input does not fit.
-            DataError: an input is damaged.
         """
         return {"max_length": most or min(self.max_length, start.model.max_position_embeddings)}
 

@@ -206,45 +206,31 @@ class Predictor(NamedTuple):
     served: str = ""
 
 
+def _of(
+    config: type[VerbConfig], module: str, names: str, served: str, first: str = "text"
+) -> Predictor:
+    """Return the entry of a verb of this package; `names`: its `Verb`, and its pipeline."""
+    opens, pipeline = (f"cloze.model.use.{module}:{name}" for name in names.split())
+    return Predictor(config, opens, first, pipeline, f"cloze.model.pyfunc:{served}")
+
+
 # By the name of the command.
 _PREDICTORS = {
-    "answer": Predictor(
+    "answer": _of(
         configs.AnswerConfig,
-        "cloze.model.use.answer:AnswerPredictor",
+        "answer",
+        "AnswerPredictor QuestionAnsweringPipeline",
+        "answer_questions",
         "question",
-        pipeline="cloze.model.use.answer:QuestionAnsweringPipeline",
-        served="cloze.model.pyfunc:answer_questions",
     ),
-    "classify": Predictor(
-        configs.ClassifyConfig,
-        "cloze.model.use.classify:open_classifier",
-        pipeline="cloze.model.use.classify:TextClassificationPipeline",
-        served="cloze.model.pyfunc:classify",
+    "classify": _of(
+        configs.ClassifyConfig, "classify", "open_classifier TextClassificationPipeline", "classify"
     ),
-    "tag": Predictor(
-        configs.TagConfig,
-        "cloze.model.use.tag:Tag",
-        pipeline="cloze.model.use.tag:TokenClassificationPipeline",
-        served="cloze.model.pyfunc:tag",
+    "tag": _of(configs.TagConfig, "tag", "Tag TokenClassificationPipeline", "tag"),
+    "fill-mask": _of(
+        configs.FillMaskConfig, "fill_mask", "FillMask FillMaskPipeline", "fill_masks"
     ),
-    "fill-mask": Predictor(
-        configs.FillMaskConfig,
-        "cloze.model.use.fill_mask:FillMask",
-        pipeline="cloze.model.use.fill_mask:FillMaskPipeline",
-        served="cloze.model.pyfunc:fill_masks",
-    ),
-    "generate": Predictor(
-        configs.GenerateConfig,
-        "cloze.model.use.generate:Generate",
-        pipeline="cloze.model.use.generate:generation_pipeline",
-        served="cloze.model.pyfunc:continue_texts",
-    ),
-    "embed": Predictor(
-        configs.EmbedConfig,
-        "cloze.model.use.embed:Embed",
-        pipeline="cloze.model.use.embed:EmbeddingPipeline",
-        served="cloze.model.pyfunc:embed",
-    ),
+    "embed": _of(configs.EmbedConfig, "embed", "Embed EmbeddingPipeline", "embed"),
     "search": Predictor(configs.SearchConfig, "cloze.model.use.search:Search", "query"),
     "neighbours": Predictor(
         configs.NeighboursConfig, "cloze.model.use.neighbours:Neighbours", "word"
@@ -252,15 +238,6 @@ _PREDICTORS = {
     "score": Predictor(configs.ScoreTextsConfig, "cloze.model.use.scoring:ScoreTexts"),
 }
 PREDICTORS: Table[Predictor] = Table("verbs", "verb", _PREDICTORS)
-
-
-def find_verb(name: str) -> Predictor:
-    """Return the entry of a verb, such as fill-mask.
-
-    Raises:
-        UsageError: no verb has that name.
-    """
-    return PREDICTORS.find(name)
 
 
 def open_verb(name: str, checkpoint: str, config: VerbConfig) -> Verb[Any]:
@@ -286,7 +263,7 @@ def verb_stage(name: str, verb: Predictor) -> Stage:
     )
 
 
-ANSWER, CLASSIFY, TAG, FILL_MASK, GENERATE, EMBED, SEARCH, NEIGHBOURS = (
+ANSWER, CLASSIFY, TAG, FILL_MASK, EMBED, SEARCH, NEIGHBOURS = (
     verb_stage(name, verb) for name, verb in _PREDICTORS.items() if name != "score"
 )
 SCORE_TEXTS = verb_stage("score-texts", _PREDICTORS["score"])

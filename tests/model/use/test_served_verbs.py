@@ -13,7 +13,7 @@ from cloze.model.use import serving, verb
 
 def test_the_verb_of_each_head_is_served() -> None:
     for name in serving.VERB_OF_HEAD.values():
-        row = verb.find_verb(name)
+        row = verb.PREDICTORS.find(name)
         assert callable(resolve_name(row.pipeline)), name
         assert resolve_name(row.served).__doc__, name
         module = row.opens.partition(":")[0]
@@ -29,7 +29,9 @@ def loud(path: str) -> str:
 
 
 def test_a_new_verb_needs_its_row_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    row = verb.find_verb("tag")._replace(pipeline=f"{__name__}:loud", served=f"{__name__}:shout")
+    row = verb.PREDICTORS.find("tag")._replace(
+        pipeline=f"{__name__}:loud", served=f"{__name__}:shout"
+    )
     monkeypatch.setitem(verb.PREDICTORS, "shout", row)
     monkeypatch.setattr(pyfunc, "verb_of", lambda path: "shout")
     assert pyfunc._load_pyfunc("there").predict(["a"], {"times": 2}) == ["pipeline of there A 2"]

@@ -18,23 +18,24 @@ from cloze.core.errors import StoppedError, UsageError
 from cloze.core.stages.execute import BuildResult, execute
 from cloze.core.stages.execution import Execution
 from cloze.core.stages.stage import BuildContext, Reporter
+from cloze.labs.seq2seq.decoder import BeamSearch
+from cloze.labs.seq2seq.generate import Generate, generation_pipeline
+from cloze.labs.seq2seq.rag import (
+    Marginal,
+    RagNetwork,
+    marginal_log_likelihood,
+)
+from cloze.labs.seq2seq.verb import GenerateConfig
 from cloze.model import checkpoint
 from cloze.model.families.models import new_model
 from cloze.model.hub.stages import EXPORT, ExportConfig
-from cloze.model.layers.encoder_decoder import BeamSearch
 from cloze.model.tasks.evaluate.stage import STAGE as EVALUATE
 from cloze.model.tasks.evaluate.stage import EvaluateConfig
 from cloze.model.tasks.finetune.stage import STAGE as FINETUNE
 from cloze.model.tasks.finetune.stage import FinetuneConfig
 from cloze.model.tasks.heads import new_network
-from cloze.model.tasks.kinds.rag import (
-    Marginal,
-    RagNetwork,
-    marginal_log_likelihood,
-)
 from cloze.model.tasks.table import load_task
-from cloze.model.use.configs import GenerateConfig, VectorsConfig
-from cloze.model.use.generate import Generate, generation_pipeline
+from cloze.model.use.configs import VectorsConfig
 from cloze.model.use.request import request_of
 from cloze.model.use.stages import VECTORS
 from cloze.pipeline import tokenizer

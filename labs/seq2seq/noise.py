@@ -21,10 +21,10 @@ import torch
 from cloze.core import random_keys
 from cloze.core.errors import UsageError
 from cloze.core.ragged import I64, offsets_of
+from cloze.labs.seq2seq.encoder_decoder import EncoderDecoderConfig
 from cloze.model.data.layouts import MULTIPLE
 from cloze.model.data.rows import MaskedRows
 from cloze.model.families.config import ModelConfig
-from cloze.model.families.encoder_decoder import EncoderDecoderConfig
 from cloze.model.layers.batch import IGNORE_INDEX, Batch
 from cloze.pipeline import tokenizer
 from cloze.pipeline.dataset.schema import DatasetInfo

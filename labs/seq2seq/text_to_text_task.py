@@ -21,22 +21,13 @@ from torch import Tensor, nn
 from cloze.core import storage
 from cloze.core.errors import UsageError, require_packages
 from cloze.core.stages.stage import BuildContext
-from cloze.model.checkpoint import LoadedCheckpoint
-from cloze.model.data.layouts import LayoutKind
-from cloze.model.data.noise import padded
-from cloze.model.families.config import ModelConfig
-from cloze.model.families.encoder_decoder import EncoderDecoderConfig
-from cloze.model.families.models import Backbone
-from cloze.model.families.seq2seq import Seq2SeqModel
-from cloze.model.layers.batch import IGNORE_INDEX, Batch, extend
-from cloze.model.layers.encoder_decoder import BeamSearch, EncoderDecoder, generate
-from cloze.model.objectives.denoising import target_loss
-from cloze.model.tasks import text_metrics
-from cloze.model.tasks.encode import TextSamples, encode
-from cloze.model.tasks.files import write_rows
-from cloze.model.tasks.formats.tables import describe_columns
-from cloze.model.tasks.formats.texts import TextExamples, read_rows, shared_fields
-from cloze.model.tasks.kinds.rag import (
+from cloze.labs.seq2seq import text_metrics
+from cloze.labs.seq2seq.decoder import BeamSearch, EncoderDecoder, generate
+from cloze.labs.seq2seq.denoising import target_loss
+from cloze.labs.seq2seq.encoder_decoder import EncoderDecoderConfig
+from cloze.labs.seq2seq.model import Seq2SeqModel
+from cloze.labs.seq2seq.noise import padded
+from cloze.labs.seq2seq.rag import (
     RETRIEVAL,
     VECTORS,
     RagNetwork,
@@ -44,8 +35,18 @@ from cloze.model.tasks.kinds.rag import (
     load_retrieval,
     marginal_loss,
 )
+from cloze.labs.seq2seq.tasks import TextToTextOptions
+from cloze.model.checkpoint import LoadedCheckpoint
+from cloze.model.data.layouts import LayoutKind
+from cloze.model.families.config import ModelConfig
+from cloze.model.families.models import Backbone
+from cloze.model.layers.batch import IGNORE_INDEX, Batch, extend
+from cloze.model.tasks.encode import TextSamples, encode
+from cloze.model.tasks.files import write_rows
+from cloze.model.tasks.formats.tables import describe_columns
+from cloze.model.tasks.formats.texts import TextExamples, read_rows, shared_fields
 from cloze.model.tasks.metrics import mean_interval
-from cloze.model.tasks.options import TaskOptions, TextToTextOptions
+from cloze.model.tasks.options import TaskOptions
 from cloze.model.tasks.task import Figures, Ints, Loss, Samples, Task, TaskMetadata
 from cloze.pipeline.tokenizer.tokenizer import Tokenizer
 

@@ -27,13 +27,13 @@ from cloze.core.artifacts.lineage import containing_artifact
 from cloze.core.errors import UsageError
 from cloze.core.stages.stage import BuildContext
 from cloze.core.stages.worker import find_input
+from cloze.labs.seq2seq.decoder import BeamSearch, EncoderDecoder, generate
 from cloze.model import checkpoint
 from cloze.model.families.config import ModelConfig
 from cloze.model.families.models import load_backbone, new_backbone
 from cloze.model.families.pretraining import BiEncoder
 from cloze.model.families.registry import parse_model
 from cloze.model.layers.batch import IGNORE_INDEX
-from cloze.model.layers.encoder_decoder import BeamSearch, EncoderDecoder, generate
 from cloze.model.layers.layout import Memory
 from cloze.model.objectives.retrieval_options import TEMPERATURE
 from cloze.model.tasks.task import Loss, TaskMetadata

@@ -16,7 +16,7 @@ from cloze.model.families.config import ModelConfig, Probability
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-    from cloze.model.families.seq2seq import Seq2SeqModel
+    from cloze.labs.seq2seq.model import Seq2SeqModel
     from cloze.model.layers.encoder import EncoderLayer
     from cloze.pipeline.tokenizer.special import SpecialTokens
 
@@ -137,12 +137,12 @@ def build(
     """
     from torch import nn
 
-    from cloze.model.families.seq2seq import Seq2SeqModel
+    from cloze.labs.seq2seq.decoder import DecoderIds, EncoderDecoder
+    from cloze.labs.seq2seq.model import Seq2SeqModel
     from cloze.model.layers.attention import CrossAttention, RelativeBias, SelfAttention
     from cloze.model.layers.cpu import Linear
     from cloze.model.layers.embeddings import Embeddings
     from cloze.model.layers.encoder import Encoder, EncoderLayer, FeedForward
-    from cloze.model.layers.encoder_decoder import DecoderIds, EncoderDecoder
     from cloze.model.layers.heads import TiedHead
 
     width, heads, norm_class = config.hidden_size, config.num_attention_heads, norm or nn.LayerNorm

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cloze.model.data.noise import NOISES, Body, Noise
+from cloze.labs.seq2seq.noise import NOISES, Body, Noise
 from cloze.model.data.rows import MaskedRows
 from cloze.model.objectives import OBJECTIVES
 

@@ -1,6 +1,6 @@
 """Objectives of encoder-decoders: write the target that a noise makes of a row.
 
-All have one loss; they differ in what the loader shows and asks for (`cloze.model.data.noise`,
+All have one loss; they differ in what the loader shows and asks for (`cloze.labs.seq2seq.noise`,
 whose names they have). T5's table (Raffel et al., 2020, Table 3) comes first, then BART's
 transformations (Lewis et al., 2020, section 2.2).
 """
@@ -13,7 +13,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from cloze.model.data.noise import noise_of
+from cloze.labs.seq2seq.noise import noise_of
 from cloze.model.layers.batch import IGNORE_INDEX, Batch, target_labels
 from cloze.model.layers.cross_entropy import LazyLogits, Logits, flat, summed_cross_entropy
 from cloze.model.objectives import Objective, Outputs, Reads
