@@ -68,7 +68,6 @@ COMMANDS: dict[str, dict[str, str]] = {
         "tag": "Find the entities in texts.",
         "answer": "Answer questions from a passage, or from a corpus.",
         "search": "Find passages of a corpus, with their sources.",
-        "generate": "Continue a text, or write one for it (encoder-decoder).",
         "score": "Compute the log-probability of sentences.",
         "serve": "Serve models over HTTP, with a page to try them.",
     },
@@ -94,7 +93,7 @@ MODULES = {
     "model_stages": "pretrain static-vectors merge finetune export evaluate perplexity"
     " likelihood score-pairs plan-training",
     "hub": "import push",
-    "inference": "fill-mask embed classify tag answer search generate score",
+    "inference": "fill-mask embed classify tag answer search score",
     "services": "ui dashboard deploy doctor verify lineage",
     "help_topics": "completion help",
 }

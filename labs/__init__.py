@@ -6,4 +6,5 @@ PLUGINS = (
     "cloze.labs.papers.plugin:PLUGIN",
     "cloze.labs.records.plugin:PLUGIN",
     "cloze.labs.selection.plugin:PLUGIN",
+    "cloze.labs.seq2seq.plugin:PLUGIN",
 )

@@ -10,21 +10,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any
 
 from cloze.core.errors import UsageError
 from cloze.model.tasks.kinds.multilabel import MultiLabel
-from cloze.model.use.answer import QuestionAnsweringPipeline
-from cloze.model.use.classify import TextClassificationPipeline
-from cloze.model.use.continuation import SamplingParams
-from cloze.model.use.embed import EmbeddingPipeline
-from cloze.model.use.fill_mask import FillMaskPipeline
-from cloze.model.use.generate import TextGenerationPipeline, continuation_json, generation_pipeline
 from cloze.model.use.serving import verb_of
-from cloze.model.use.tag import TokenClassificationPipeline
+from cloze.model.use.verb import PREDICTORS
 
 if TYPE_CHECKING:
     import pandas
+
+    from cloze.model.use.answer import QuestionAnsweringPipeline
+    from cloze.model.use.classify import TextClassificationPipeline
+    from cloze.model.use.embed import EmbeddingPipeline
+    from cloze.model.use.fill_mask import FillMaskPipeline
+    from cloze.model.use.tag import TokenClassificationPipeline
 
 Params = Mapping[str, Any]
 TOP_K = 5
@@ -40,7 +41,8 @@ class ServedModel:
 
     Attributes:
         pipeline: a pipeline of `cloze.model.use` on the checkpoint.
-        answer: maps pipeline, input and parameters to the answer; a function of this module.
+        answer: maps pipeline, input and parameters to the answer; `Predictor.served` of a verb.
+            `cloze.flows.tracking.served_columns` describes the columns to MLflow.
     """
 
     pipeline: Any
@@ -122,25 +124,27 @@ def classify(
     return _frame(rows, "label", "score")
 
 
-def continue_texts(
-    pipeline: TextGenerationPipeline, model_input: Any, params: Params
-) -> pandas.DataFrame:
+def continue_texts(pipeline: Any, model_input: Any, params: Params) -> pandas.DataFrame:
     """Return the likeliest continuation of each text.
 
     Args:
+        pipeline: its `generate` maps texts to lists of `Continuation`.
         params: `tokens`, the maximum number of generated tokens.
 
     Returns:
         Columns `text` (prompt and continuation), `continuation`, `tokens` (number generated) and
         `stopped` (`end` of the text, `tokens` or `model`).
     """
-    generated = pipeline.generate(
-        _texts(_table(model_input)),
-        tokens=int(params.get("tokens", TOKENS)),
-        samples=1,
-        choice=SamplingParams(),
-    )
-    rows = [continuation_json(continuation) for (continuation,) in generated]
+    texts, most = _texts(_table(model_input)), int(params.get("tokens", TOKENS))
+    rows = [
+        {
+            "text": own.text,
+            "continuation": own.continuation,
+            "tokens": len(own.ids),
+            "stopped": own.stopped,
+        }
+        for (own,) in pipeline.generate(texts, tokens=most)
+    ]
     return _frame(rows, "text", "continuation", "tokens", "stopped")
 
 
@@ -196,19 +200,6 @@ def embed(pipeline: EmbeddingPipeline, model_input: Any, params: Params) -> pand
     """Return the embedding of each text, in the column `vector`, a list of floats."""
     vectors = pipeline.embed(_texts(_table(model_input))).tolist()
     return _frame([{"vector": vector} for vector in vectors], "vector")
-
-
-# Pipeline and answer by the checkpoint's verb; `cloze.flows.tracking.models` describes the columns
-# to MLflow.
-
-MODELS: dict[str, tuple[Callable[[str], Any], Callable[..., pandas.DataFrame]]] = {
-    "fill-mask": (FillMaskPipeline, fill_masks),
-    "generate": (generation_pipeline, continue_texts),
-    "classify": (TextClassificationPipeline, classify),
-    "answer": (QuestionAnsweringPipeline, answer_questions),
-    "tag": (TokenClassificationPipeline, tag),
-    "embed": (EmbeddingPipeline, embed),
-}
 
 
 def _frame(rows: list[dict[str, Any]], *columns: str) -> pandas.DataFrame:
@@ -289,5 +280,5 @@ def _load_pyfunc(data_path: str) -> ServedModel:
         UsageError: no model here serves the checkpoint's heads.
         DataError: the checkpoint is damaged.
     """
-    pipeline, answer = MODELS[verb_of(data_path)]
-    return ServedModel(pipeline(data_path), answer)
+    verb = PREDICTORS.find(verb_of(data_path))
+    return ServedModel(resolve_name(verb.pipeline)(data_path), resolve_name(verb.served))

@@ -1,4 +1,4 @@
-"""Commands that use a checkpoint: fill-mask, embed, classify, tag, answer, generate, score.
+"""Commands that use a checkpoint: fill-mask, embed, classify, tag, answer, score.
 
 Options come from the config of the inference stage (`base/inference_command.py`). A command
 defines how a prediction is printed, and additional fields of a request.
@@ -186,12 +186,12 @@ def _show_answers(answer: Answer) -> RenderableType:
         span = f"{prediction['start']}-{prediction['end']}"
         style = "bold" if number == 0 else ""
         table.add_row(
-            score, Text(text, style=style), Text(_source(prediction) or span, style="dim")
+            score, Text(text, style=style), Text(passage_source(prediction) or span, style="dim")
         )
     return table
 
 
-def _source(prediction: Answer) -> str:
+def passage_source(prediction: Answer) -> str:
     """Return title, address and licence of the passage of an answer; empty without a corpus."""
     passage = prediction.get("passage")
     if passage is None:
@@ -282,28 +282,6 @@ SEARCH = InferenceCommand(
     " the vectors of its passages: `cloze embed-corpus --corpus INDEX`.",
     text="Query.",
     show=_show_passages,
-)
-
-
-def _show_continuations(answer: Answer) -> RenderableType:
-    """Return each continuation after its prompt, and its likeliest passage."""
-    from rich.console import Group
-    from rich.text import Text
-
-    texts = []
-    for row in answer["continuations"]:
-        prompt = row["text"].removesuffix(row["continuation"])
-        texts.append(Text.assemble((prompt, "dim"), (row["continuation"], "bold")))
-        if "passages" in row:
-            texts.append(Text(_source({"passage": row["passages"][0]}), style="dim"))
-    return Group(*texts)
-
-
-GENERATE = InferenceCommand(
-    "generate",
-    help="Continue a text, or write one for it (encoder-decoder).",
-    text="Beginning of a text.",
-    show=_show_continuations,
 )
 
 

@@ -44,7 +44,6 @@ _TOOLS = {
     "classify": "cloze.model.use.verb:CLASSIFY",
     "tag": "cloze.model.use.verb:TAG",
     "fill-mask": "cloze.model.use.verb:FILL_MASK",
-    "generate": "cloze.model.use.verb:GENERATE",
     "score-texts": "cloze.model.use.verb:SCORE_TEXTS",
     "embed": "cloze.model.use.verb:EMBED",
     "search": "cloze.model.use.verb:SEARCH",

@@ -6,7 +6,8 @@ import queue
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Generic, TypeVar, cast
 
 import numpy as np
@@ -16,8 +17,8 @@ from torch import Tensor
 
 from cloze.core.ragged import I64
 from cloze.model.data.layouts import MULTIPLE, LayoutKind, Sequences, make_layout
-from cloze.model.data.noise import Noise
-from cloze.model.data.rows import MaskedRows, Permutation
+from cloze.model.data.rows import MaskedRows
+from cloze.model.data.transforms import RowTransform
 from cloze.model.layers.batch import IGNORE_INDEX, Batch
 from cloze.model.layers.unpadded import UnpaddedLayout
 from cloze.pipeline.dataset.masking.candidates import SENTENCES
@@ -49,14 +50,12 @@ class AttentionModes:
     Attributes:
         causal_share: share of samples that are read left to right.
         before: predict a masked token at the position before it, as a next token is predicted.
-        noise: makes a source and a target of each row, for encoder-decoders; None: rows stay.
-        permutation: order in which masked tokens are predicted; None: all at once.
+        transform: what the objective makes of rows; None: they are read as they are stored.
     """
 
     causal_share: float = 0.0
     before: bool = False
-    noise: Noise | None = None
-    permutation: Permutation | None = None
+    transform: RowTransform | None = None
 
     def causal(self, samples: I64) -> npt.NDArray[np.bool_] | None:
         """Return which samples are read left to right, bool [B]; None if `causal_share` is 0.
@@ -144,18 +143,24 @@ def collate(
             `longest`.
         layout: layout of the tokens in the layers; see `cloze.model.data.layouts`.
         directions: attention modes; causal rows have no masks.
-        samples: int64 [B], sample numbers of the rows; needed if some rows are causal, noised or
-            permuted.
+        samples: int64 [B], sample numbers of the rows; needed if some rows are causal or
+            transformed.
 
     Returns:
         The batch. M is fixed, or a multiple of `PREDICTIONS`, as C is.
     """
-    if directions.noise is not None:
+    if directions.transform is not None:
         assert samples is not None
-        return directions.noise.collate(rows, samples, longest)
-    permutation = directions.permutation
-    if permutation is not None:
-        rows = permutation.targets(rows)
+        plain = partial(
+            collate,
+            pad=pad,
+            longest=longest,
+            fixed_predictions=fixed_predictions,
+            layout=layout,
+            directions=replace(directions, transform=None),
+            samples=samples,
+        )
+        return directions.transform.collate(rows, samples, plain)
     causal = None if samples is None else directions.causal(samples)
     if causal is not None:
         rows = rows.without_masks(causal)
@@ -190,12 +195,6 @@ def collate(
     }
     if directions.before:
         batch["prediction_positions"] = (masked_positions - 1).clamp(min=0)
-    if permutation is not None:
-        assert samples is not None
-        order = np.zeros((count, length), np.int64)
-        order[:, : permutation.memory] = -1
-        order.reshape(-1)[masked] = permutation.numbers(rows, samples)
-        batch["target_order"] = torch.from_numpy(order)
     if sequences.packed:
         batch["sequence_first"] = torch.from_numpy(is_first)
     if causal is not None:
@@ -240,9 +239,7 @@ def empty_batch(*, pad: int, directions: AttentionModes = BIDIRECTIONAL) -> Batc
         batch["causal_positions"], batch["causal_labels"] = positions, labels
     if directions.before:
         batch["prediction_positions"] = positions
-    if directions.permutation is not None:
-        batch["target_order"] = torch.zeros(1, MULTIPLE, dtype=torch.int64)
-    return batch
+    return batch if directions.transform is None else directions.transform.empty(batch)
 
 
 # Prefetching: while the model computes, a thread reads, collates and pins the next batches.

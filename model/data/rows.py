@@ -13,7 +13,6 @@ from cloze.core import random_keys, storage
 from cloze.core.errors import UsageError
 from cloze.core.ragged import I64, offsets_of, ranges
 from cloze.core.random_keys import U64
-from cloze.model.families.config import ModelConfig
 from cloze.pipeline.dataset.masking.candidates import (
     UNIGRAMS,
     MaskConfig,
@@ -155,52 +154,6 @@ class MaskRateSchedule:
         keep = random_keys.uniform(random_keys.fold_in(keys, rows.positions)) < self.share_at(step)
         counts = np.bincount(owners[keep], minlength=len(samples)).astype(np.int64)
         return rows.with_masks(rows.positions[keep], rows.replacements[keep], counts)
-
-
-# Permutations (Yang et al., "XLNet", 2019): what is masked is predicted in a random order.
-
-_PERMUTATION = 14  # random stream, distinct from the others
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Permutation:
-    """The order in which masked tokens are predicted, which keep their own tokens.
-
-    Attributes:
-        seed: seed of the order.
-        memory: tokens at the beginning of a row that are not predicted.
-    """
-
-    seed: int
-    memory: int = 0
-
-    def targets(self, rows: MaskedRows) -> MaskedRows:
-        """Return the rows with their own tokens as replacements, and no masks in the memory."""
-        owners = np.repeat(np.arange(len(rows.lengths)), rows.counts)
-        own = rows.ids[offsets_of(rows.lengths)[:-1][owners] + rows.positions]
-        keep = rows.positions >= self.memory
-        counts = np.bincount(owners[keep], minlength=len(rows.lengths)).astype(np.int64)
-        return rows.with_masks(rows.positions[keep], own[keep], counts)
-
-    def numbers(self, rows: MaskedRows, samples: I64) -> I64:
-        """Return each mask's number in its row, from 1, by its keyed random number.
-
-        Args:
-            samples: int64 [B], sample numbers of the rows in the run.
-        """
-        owners = np.repeat(np.arange(len(samples)), rows.counts)
-        keys = random_keys.fold_in(self.seed, _PERMUTATION, samples)[owners]
-        order = np.lexsort((random_keys.fold_in(keys, rows.positions), owners))
-        numbers = np.empty(len(order), np.int64)
-        numbers[order] = ranges(np.ones_like(rows.counts), rows.counts)
-        return numbers
-
-
-def permutation_of(names: Sequence[str], model: ModelConfig, seed: int) -> Permutation | None:
-    """Return the order of prediction of the objective plm; None for others."""
-    if "plm" not in names:
-        return None
-    return Permutation(seed=seed, memory=getattr(model, "memory", 0))
 
 
 # Dynamic masking: masks drawn per batch, with the function that the dataset stage uses.

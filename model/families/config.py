@@ -40,6 +40,9 @@ class ModelConfig(BaseModel):
     needs_first_token: ClassVar[bool] = True
     """A decoder writes a text, reading the encoder's states."""
 
+    computes_with_padding: ClassVar[bool] = False
+    """The number of the padding token is part of the architecture, not only of a vocabulary."""
+
     supports_compile: ClassVar[bool] = True
     """torch.compile captures a whole training step and speeds it up."""
 
@@ -200,6 +203,16 @@ class ModelConfig(BaseModel):
     def window_of(self, layer: int) -> int | None:
         """Return the tokens visible on each side in layer `layer`, from 0; None: the whole row."""
         del layer
+        return None
+
+    @property
+    def start_token_id(self) -> int | None:
+        """Id of the token that a decoder reads first; None: there is no decoder."""
+        return None
+
+    @property
+    def first_target_id(self) -> int | None:
+        """Id with which a decoder's targets begin; None: with the text."""
         return None
 
     @property

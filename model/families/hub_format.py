@@ -87,16 +87,15 @@ class HubFormat:
         aliases: other `model_type`s that can be read -> the beginning of their classes' names.
         keys: parameter names.
         fields: config fields, Cloze -> Hugging Face.
-        fixed: Hugging Face config values that this family requires; checked at import, written at
-            export.
+        fixed: Hugging Face config values that this family requires, checked at import.
         architectures: set of heads -> Hugging Face class with exactly these. For `…ForPreTraining`,
-            config.json names `…ForMaskedLM`, as bert-base-uncased does; both classes open the
-            directory.
-        objectives: objectives of the masked_lm head by which Hugging Face's class predicts; a
-            family may have a second format for others, see `hub_of`.
+            config.json names `…ForMaskedLM`, as bert-base-uncased does.
+        objectives: objectives of the masked_lm head by which the class predicts; see `hub_of`.
         task_rows: fine-tuning head -> parameter names that replace rows of `keys`.
         refused: fine-tuning head -> why Hugging Face's class computes something else.
         question_separators: number in a row, if Hugging Face's class finds questions so.
+        probe: maps model, heads, tokenizer directory and random rows to rows that Hugging Face's
+            class reads as Cloze does; see `cloze.model.hub.parity.probe`.
         copies: Hugging Face names of tied copies that files may contain -> the original. Those with
             a row in `keys` are tied in some models only.
         legacy: parts of names in files of old versions -> their current form.
@@ -128,6 +127,7 @@ class HubFormat:
     task_rows: Mapping[str, tuple[Row, ...]] = field(default_factory=lambda: dict(TASK_ROWS))
     refused: Mapping[str, str] = field(default_factory=dict)
     question_separators: int | None = None
+    probe: Callable[..., dict[str, Tensor]] = lambda model, heads, pieces, batch: batch
     copies: Mapping[str, str] = field(default_factory=dict)
     legacy: Mapping[str, str] = field(default_factory=dict)
     ignored: tuple[str, ...] = ("embeddings.position_ids",)

@@ -15,6 +15,7 @@ from cloze.model.families.config import ModelConfig, Size
 from cloze.model.families.hub_format import Row, same
 from cloze.model.families.key_map import KeyMap
 from cloze.model.families.roberta import RobertaConfig
+from cloze.pipeline import tokenizer
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from cloze.model.families.pretraining import PretrainingModel
 
 
+SHORTEST_PAIR = 5  # tokens of a row with three separators in two places
 Window = Annotated[int, Field(ge=2, multiple_of=2)]
 
 
@@ -135,6 +137,24 @@ def convert(
     return config, converted
 
 
+def probe(
+    model: LongformerConfig, heads: Mapping[str, Any], pieces: str, batch: dict[str, Tensor]
+) -> dict[str, Tensor]:
+    """Make questions of the rows' first halves, by the separators that transformers looks for."""
+    if "span" not in heads:
+        return batch
+    import torch
+
+    lengths = batch["attention_mask"].sum(dim=1)
+    batch = {name: rows[lengths >= SHORTEST_PAIR] for name, rows in batch.items()}
+    lengths, ids = lengths[lengths >= SHORTEST_PAIR], batch["input_ids"]
+    special, ends = tokenizer.load(pieces).special, lengths // 2
+    ids[ids == special.sep] = special.cls
+    ids.scatter_(1, torch.stack([ends, ends + 1, lengths - 1], dim=1), special.sep)
+    asked = torch.arange(ids.shape[1]) < ends[:, None]
+    return {**batch, "global_attention_mask": asked}
+
+
 LAYER = "longformer.encoder.layer.{n}.attention.self"
 GLOBAL_ROWS: list[Row] = [
     (f"encoder.layers.{{n}}.attention.global_{name}.{{p}}", f"{LAYER}.{name}_global.{{p}}")
@@ -171,6 +191,7 @@ HUB = replace(
         frozenset({"span"}): "LongformerForQuestionAnswering",
     },
     question_separators=3,
+    probe=probe,
     refused={
         head: (
             f"transformers' class {why}, unlike Cloze's model; predict with Cloze, or export a "

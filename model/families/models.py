@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 import torch
@@ -22,6 +23,8 @@ from cloze.model.layers.cpu import Linear
 from cloze.model.layers.embeddings import Embeddings, merged
 from cloze.model.layers.encoder import Encoder, EncoderLayer, FeedForward
 from cloze.model.layers.heads import MaskedLMHead, Pooler, initialize
+from cloze.pipeline import tokenizer
+from cloze.pipeline.tokenizer.tokenizer import Tokenizer
 
 
 class Transform(Protocol):
@@ -126,6 +129,26 @@ def _build_pooler(config: ModelConfig) -> nn.Module:
 def is_backbone(name: str) -> bool:
     """Return True if fine-tuning keeps the parameter `name`: encoder or pooler."""
     return name.startswith(("encoder.", "pooler."))
+
+
+def attach(
+    network: nn.Module,
+    pieces: Tokenizer | str,
+    path: str = "",
+    metadata: Mapping[str, Any] = MappingProxyType({}),
+) -> None:
+    """Give each module with a method `attach` what is not in its weights.
+
+    Args:
+        pieces: tokenizer of the network, or its directory, which is read if a module asks.
+        path: checkpoint of the network, or directory of its training.
+        metadata: metadata of its task; empty: a pretraining.
+    """
+    asking: list[Any] = [part for part in network.modules() if hasattr(part, "attach")]
+    if asking:
+        pieces = tokenizer.load(pieces) if isinstance(pieces, str) else pieces
+        for part in asking:
+            part.attach(pieces, path, metadata)
 
 
 # Modules that only training uses: a student's projection, and the retriever with its copies.

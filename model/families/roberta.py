@@ -27,6 +27,7 @@ class RobertaConfig(ModelConfig):
 
     heads: ClassVar[Mapping[str, Any]] = {"masked_lm": {}}
     own_objectives: ClassVar[tuple[str, ...]] = ("mlm",)
+    computes_with_padding: ClassVar[bool] = True
 
     default_vocab_size: ClassVar[int] = 50_265
     default_batch_size: ClassVar[int] = 8192  # section 5

@@ -16,7 +16,6 @@ from torch.nn import functional
 from cloze.core import storage
 from cloze.core.errors import ClozeError, DataError
 from cloze.model.checkpoint import CONFIG, LoadedCheckpoint
-from cloze.model.families.encoder_decoder import EncoderDecoderConfig
 from cloze.model.families.hub_format import EMBEDDING, POOLED, hub_of, task_head
 from cloze.model.families.models import Transform, load_backbone, load_model
 from cloze.model.families.pretraining import encode
@@ -29,7 +28,6 @@ MOST_ROUNDING = 1e-2  # a larger distance is no rounding
 STATES = "hidden"  # name of the encoder's, or the decoder's, last states among the logits
 PAIR = ("The first text.", "And another.")
 LENGTHS = (64, 37, 11, 3)  # tokens of the compared rows, limited to the model's maximum
-SHORTEST_PAIR = 5  # tokens of a row with three separators in two places
 
 
 # head -> its output here, and its parameters; transformers calls that of a class's only head
@@ -133,12 +131,9 @@ def largest_difference(
 def probe(loaded: LoadedCheckpoint, row_lengths: Sequence[int] = LENGTHS) -> dict[str, Tensor]:
     """Return a padded batch of random ids: several lengths, two segments, all tokens predicted.
 
-    If the class of transformers finds questions by separators, every row has them.
+    The family's `HubFormat.probe` adapts the rows, and may leave some out.
     """
     model = loaded.model
-    finds_question = hub_of(model.family).question_separators and "span" in loaded.heads
-    if finds_question:
-        row_lengths = [length for length in row_lengths if length >= SHORTEST_PAIR]
     lengths = torch.tensor([min(length, model.max_position_embeddings) for length in row_lengths])
     generator = torch.Generator().manual_seed(0)
     longest = int(lengths.max())
@@ -147,28 +142,14 @@ def probe(loaded: LoadedCheckpoint, row_lengths: Sequence[int] = LENGTHS) -> dic
     pad = torch.tensor(model.pad_token_id)
     # Some families detect padding by its id.
     ids = ids.where(ids != pad, (pad + 1) % model.vocab_size).where(real, pad)
-    if isinstance(model, EncoderDecoderConfig):  # classifiers read the state at the one end token
-        ids = with_one_end(ids, lengths, model.eos_token_id)
     in_second_half = real & (torch.arange(longest) >= lengths[:, None] // 2)
     batch = {
         "input_ids": ids,
         "attention_mask": real,
         "token_type_ids": in_second_half.long() * (model.type_vocab_size > 1),
-        "masked_positions": real.flatten().nonzero().squeeze(1),
     }
-    if finds_question:
-        special, ends = tokenizer.load(loaded.tokenizer).special, lengths // 2
-        separators = torch.stack([ends, ends + 1, lengths - 1], dim=1)
-        ids[ids == special.sep] = special.cls
-        ids.scatter_(1, separators, special.sep)
-        batch["global_attention_mask"] = torch.arange(longest) < ends[:, None]
-    return batch
-
-
-def with_one_end(ids: Tensor, lengths: Tensor, end: int) -> Tensor:
-    """Return ids, int64 [B, L], with `end` as each row's last token and nowhere else."""
-    ids = ids.where(ids != end, end + 1)
-    return ids.scatter(1, lengths[:, None] - 1, end)
+    batch = hub_of(model.family).probe(model, loaded.heads, loaded.tokenizer, batch)
+    return {**batch, "masked_positions": batch["attention_mask"].flatten().nonzero().squeeze(1)}
 
 
 def check_pair(loaded: LoadedCheckpoint, directory: str) -> None:
@@ -316,8 +297,7 @@ def hub_inputs(
     if loaded.model.type_vocab_size > 1:
         inputs["token_type_ids"] = batch["token_type_ids"]
     if loaded.model.is_encoder_decoder and _head(loaded.heads) is None:
-        if start is None:
-            start = cast(EncoderDecoderConfig, loaded.model).start_token_id
+        start = loaded.model.start_token_id if start is None else start
         ids = batch["input_ids"]
         inputs["decoder_input_ids"] = functional.pad(ids[:, :-1], (1, 0), value=start)
     choice = _head(loaded.heads) == "choice"

@@ -17,7 +17,6 @@ from cloze.core.label_metrics import ENTITY_TAG
 from cloze.model import checkpoint
 from cloze.model.checkpoint import CONFIG
 from cloze.model.families.config import ModelConfig
-from cloze.model.families.encoder_decoder import EncoderDecoderConfig
 from cloze.model.families.hub_format import (
     EMBEDDING,
     LABELLED,
@@ -31,7 +30,6 @@ from cloze.model.families.hub_format import (
     without_nulls,
 )
 from cloze.model.families.models import load_backbone, load_model, meta_pooler, new_model
-from cloze.model.families.roberta import RobertaConfig
 from cloze.model.hub.weights import read_config, read_json, read_weights
 from cloze.model.layers.embeddings import DELTA
 from cloze.pipeline import tokenizer
@@ -115,8 +113,7 @@ def import_directory(
         )
     check_padding(imported.heads, pieces, directory)
     model, written = imported.model, without_nulls(read_json(storage.join(directory, CONFIG)))
-    computes_with_padding = isinstance(model, RobertaConfig | EncoderDecoderConfig)
-    if "pad_token_id" not in written and not computes_with_padding:
+    if "pad_token_id" not in written and not model.computes_with_padding:
         model = model.model_copy(update={"pad_token_id": pieces.special.pad})
     checkpoint.save_weights(
         out,

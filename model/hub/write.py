@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from typing import Any, cast
+from typing import Any
 
 from cloze.core import storage
 from cloze.core.artifacts import artifact
@@ -14,7 +14,6 @@ from cloze.core.errors import ClozeError, DataError, UsageError, require_package
 from cloze.core.humanize import format_count
 from cloze.core.stages.stage import BuildContext, StageResult
 from cloze.model.checkpoint import CONFIG, WEIGHTS, LoadedCheckpoint, copy_files, load_input
-from cloze.model.families.encoder_decoder import EncoderDecoderConfig
 from cloze.model.families.hub_format import EMBEDDING, hub_of
 from cloze.model.families.smaller import with_all_heads
 from cloze.model.hub.card import model_card
@@ -273,11 +272,12 @@ def _write_generation_config(loaded: LoadedCheckpoint, directory: str) -> None:
         "eos_token_id": special.sep,
         "pad_token_id": special.pad,
     }
-    if loaded.model.is_encoder_decoder:
-        model = cast(EncoderDecoderConfig, loaded.model)
-        content["decoder_start_token_id"] = model.start_token_id
-        if model.first_target_id is not None:
-            content["forced_bos_token_id"] = model.first_target_id
+    model = loaded.model
+    decoder = {
+        "decoder_start_token_id": model.start_token_id,
+        "forced_bos_token_id": model.first_target_id,
+    }
+    content |= {name: number for name, number in decoder.items() if number is not None}
     _write_json(storage.join(directory, "generation_config.json"), content)
 
 

@@ -10,7 +10,7 @@ Shapes: B batch, L length, D model, P = D / 2 one direction, V vocabulary, C cha
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 import numpy as np
@@ -24,7 +24,7 @@ from cloze.model.layers.elementwise import Dropout
 from cloze.model.layers.embeddings import Embeddings
 from cloze.model.layers.encoder import Encoder
 from cloze.model.layers.layout import BatchLayout, PaddedLayout
-from cloze.pipeline import tokenizer
+from cloze.pipeline.tokenizer.tokenizer import Tokenizer
 
 # torch's own loop runs these LSTMs on a CPU, at a similar speed
 warnings.filterwarnings("ignore", "LSTM with projections is not supported with oneDNN")
@@ -66,7 +66,7 @@ class Highway(nn.Module):
 class CharacterEmbeddings(nn.Module):
     """Context-free vectors of words from their characters: convolutions, maxima, highway layers.
 
-    The words' characters are a buffer, so that token ids suffice; `spell` sets them from a
+    The words' characters are a buffer, so that token ids suffice; `attach` sets them from a
     tokenizer. Without it, a word is spelled as the digits of its id.
 
     Args:
@@ -116,6 +116,15 @@ class CharacterEmbeddings(nn.Module):
     def spell(self, words: Sequence[str]) -> None:
         """Set the characters of the words with ids 0 to len(words) - 1."""
         self.spelling[: len(words)] = spellings(words).to(self.spelling.device)
+
+    def attach(self, pieces: Tokenizer, path: str, metadata: Mapping[str, Any]) -> None:
+        """Spell the words of a tokenizer."""
+        del path, metadata
+        vocab = pieces.backend.get_vocab(with_added_tokens=True)
+        words = [""] * (max(vocab.values()) + 1)
+        for word, number in vocab.items():
+            words[number] = word
+        self.spell(words)
 
     def forward(
         self, input_ids: Tensor, token_type_ids: Tensor, positions: Tensor | None = None
@@ -215,15 +224,3 @@ class BiLmHead(VocabularyHead):
         """Map one direction's states, float [..., P], to logits [..., S]."""
         # oneDNN computes the gradient of products with a view a thousand times slower
         return self.project(hidden.contiguous(), self.weight, self.bias)
-
-
-def spell_words(network: nn.Module, path: str) -> None:
-    """Set the characters of all `CharacterEmbeddings`, from the tokenizer at `path`."""
-    embeddings = [part for part in network.modules() if isinstance(part, CharacterEmbeddings)]
-    if embeddings:
-        vocab = tokenizer.load(path).backend.get_vocab(with_added_tokens=True)
-        words = [""] * (max(vocab.values()) + 1)
-        for word, number in vocab.items():
-            words[number] = word
-        for part in embeddings:
-            part.spell(words)

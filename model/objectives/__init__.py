@@ -19,6 +19,7 @@ from cloze.model.families.config import HEAD_OF, prediction_objectives
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from cloze.model.data.transforms import RowTransform
     from cloze.model.families.config import ModelConfig
     from cloze.model.layers.batch import Batch
     from cloze.model.objectives.distill_options import DistillOptions
@@ -34,19 +35,6 @@ _OBJECTIVES = {
     "sbo": "cloze.model.objectives.losses:SBO",
     "rtd": "cloze.model.objectives.losses:RTD",
     "lm": "cloze.model.objectives.losses:LM",
-    "prefix-lm": "cloze.model.objectives.denoising:PREFIX_LM",
-    "bert-style": "cloze.model.objectives.denoising:BERT_STYLE",
-    "deshuffling": "cloze.model.objectives.denoising:DESHUFFLING",
-    "mass-style": "cloze.model.objectives.denoising:MASS_STYLE",
-    "replace-spans": "cloze.model.objectives.denoising:REPLACE_SPANS",
-    "drop-tokens": "cloze.model.objectives.denoising:DROP_TOKENS",
-    "random-spans": "cloze.model.objectives.denoising:RANDOM_SPANS",
-    "token-masking": "cloze.model.objectives.denoising:TOKEN_MASKING",
-    "token-deletion": "cloze.model.objectives.denoising:TOKEN_DELETION",
-    "infilling": "cloze.model.objectives.denoising:INFILLING",
-    "sentence-permutation": "cloze.model.objectives.denoising:SENTENCE_PERMUTATION",
-    "document-rotation": "cloze.model.objectives.denoising:DOCUMENT_ROTATION",
-    "bart": "cloze.model.objectives.denoising:BART",
     "bilm": "cloze.model.objectives.losses:BILM",
     "distillation": "cloze.model.objectives.losses:DISTILLATION",
     "cosine": "cloze.model.objectives.losses:COSINE",
@@ -95,6 +83,9 @@ class Objective:
         reads: `masked`: rows with masks; `causal`: running text without masks; None: any rows.
         needs_teacher: True if the objective needs a teacher.
         reads_logits: True if the objective needs whole logits, not only their cross-entropy.
+        transform: makes of model, dataset, its tokenizer directory and the training's seed what
+            changes rows before they are batches; None: they are read as they are stored. Such an
+            objective is used alone.
         pair_recipe: for objectives on `pair_labels`: the dataset recipe that makes such pairs. The
             dataset's `pair_task` must then be the objective's name. None: no pairs needed.
     """
@@ -109,6 +100,7 @@ class Objective:
     reads: Reads | None = None
     needs_teacher: bool = False
     reads_logits: bool = False
+    transform: Callable[[ModelConfig, DatasetInfo, str, int], RowTransform] | None = None
     pair_recipe: str | None = None
 
     def count(self, batch: Batch) -> int:
@@ -130,6 +122,18 @@ def objectives(names: Iterable[str]) -> tuple[Objective, ...]:
         UsageError: a name is unknown.
     """
     return tuple(map(OBJECTIVES.find, names))
+
+
+def transform_of(
+    names: Sequence[str], model: ModelConfig, info: DatasetInfo, tokenizer: str, seed: int
+) -> RowTransform | None:
+    """Return what the objectives make of rows; None: they are read as they are stored.
+
+    Raises:
+        UsageError: the objective needs something that model and tokenizer lack.
+    """
+    make = objectives(names)[0].transform
+    return None if make is None else make(model, info, tokenizer, seed)
 
 
 def share_left_to_right(names: Iterable[str], causal_share: float | None = None) -> float:
@@ -188,13 +192,12 @@ def choose(
         if objective.pair_recipe is not None:
             _check_pairs(objective.name, objective.pair_recipe, model, info)
         _check_rows(objective, model, info)
-        alone = objective.head == "seq2seq" or objective.name == "plm"
         if objective.name == "plm" and "plm" not in prediction_objectives(model.heads):
             raise UsageError(
                 f"objective (plm) needs a second stream of attention, which {model.family} models "
                 f"do not have; train with --objective mlm, or an xlnet model"
             )
-        if alone and (info.packed or len(selected) > 1):
+        if objective.transform and (info.packed or len(selected) > 1):
             raise UsageError(
                 f"objective ({objective.name}) is used alone, on rows of one text each (found "
                 f"{', '.join(selected)}, recipe {info.recipe}); name it alone, with a dataset of "

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Literal
 
 import torch
@@ -20,6 +21,7 @@ from torch.nn.functional import (
     pad,
 )
 
+from cloze.model.data.transforms import Permutation
 from cloze.model.layers.batch import IGNORE_INDEX, Batch, unmask
 from cloze.model.layers.cross_entropy import flat, iter_chunks, summed_cross_entropy, vocabulary_of
 from cloze.model.objectives import Detail, Objective, Outputs, Reads
@@ -130,7 +132,7 @@ MNTP = masked_objective("mntp", "masked_lm", "mlm_logits", masked_details)
 
 # Permutation language modelling: predict a token from the context and from the masked tokens before
 # it in a random order (Yang et al., XLNet, 2019, section 2.2); nothing is replaced.
-PLM = masked_objective("plm", "masked_lm", "mlm_logits")
+PLM = replace(masked_objective("plm", "masked_lm", "mlm_logits"), transform=Permutation.of)
 
 # Span boundary objective: predict a masked token from both ends of its span (Joshi et al.,
 # SpanBERT, 2020, section 2.2).

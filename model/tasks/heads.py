@@ -333,8 +333,8 @@ def new_network(
         task, backbone, config, metadata, config.hidden_dropout if dropout is None else dropout
     )
     torch.manual_seed(int(random_keys.fold_in(seed, _HEAD)))
-    if isinstance(network, FrozenNetwork):
-        network.begin()
+    if hasattr(network, "begin"):  # it has initial weights of its own
+        cast(Any, network).begin()
         return network.train()
     for name, module in network.named_children():
         if not is_backbone(f"{name}."):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 from typing_extensions import Self
@@ -80,6 +80,8 @@ class SplitOptions(StageConfig):
 class TableOptions(TaskOptions):
     """Options of examples in tables: TSV, CSV, JSON lines, Parquet, Arrow."""
 
+    label_is_class: ClassVar[bool] = True
+
     columns: dict[str, str | int] = Field(default_factory=dict)
     """Column of each role (text, pair, label, id …): its name, its number from 0 in a file without
     a header, or a template of names, such as `{question} {answer}`."""
@@ -145,33 +147,6 @@ class TextOptions(SentenceOptions):
 
     labels: tuple[str, ...] = ()
     """All labels as written in the files. Empty: those of the train split in alphabetical order."""
-
-
-class TextToTextOptions(TableOptions):
-    """Options of text-to-text: inputs (roles text, pair) and the texts to write (role label)."""
-
-    prefix: str = ""
-    """Text before every input that names the task, such as `translate English to German: `."""
-
-    target_length: int = Field(default=64, ge=2)
-    """Maximum tokens of a target, and of what is written."""
-
-    metrics: tuple[str, ...] = ()
-    """Metrics, the task's score first: exact_match, bleu, chrf, rouge1, rouge2, rougeL. Empty:
-    those of the task."""
-
-    beams: int = Field(default=1, ge=1)
-    """Partial outputs that the search for the best text follows. 1: greedy."""
-
-    length_penalty: float = 1.0
-    """Exponent of the length by which a beam's log-probability is divided; above 0 favours longer
-    texts."""
-
-    passages: int = Field(default=5, ge=1)
-    """With --retrieve: passages that are read with each input, each alone."""
-
-    marginal: Literal["sequence", "token"] = "sequence"
-    """With --retrieve: sum over passages per text (RAG-Sequence) or per token (RAG-Token)."""
 
 
 class MultiLabelOptions(TextOptions):

@@ -17,11 +17,11 @@ from cloze.core.figures import check_figures
 from cloze.model import checkpoint
 from cloze.model.checkpoint import LoadedCheckpoint
 from cloze.model.data.batch import move, prefetch_batches
+from cloze.model.families.models import attach
 from cloze.model.layers.batch import Batch
 from cloze.model.tasks.encode import CPU_POSITIONS, GPU_POSITIONS, evaluation_batches, groups_of
 from cloze.model.tasks.heads import trained_network
 from cloze.model.tasks.kinds.multitask import select_task, trained_options
-from cloze.model.tasks.kinds.rag import RagNetwork, open_store
 from cloze.model.tasks.source import TaskObjective
 from cloze.model.tasks.table import TASKS, load_task, merge_options
 from cloze.model.tasks.task import Examples, Figures, Ints, Member, Samples, Split, encoded
@@ -193,8 +193,7 @@ class FinetunedModel:
                 )
             self.metadata = {**self.metadata, "label_map": label_map}
         network = trained_network(self.task, loaded.model, state, self.metadata, loaded.path)
-        if isinstance(network, RagNetwork):
-            network.store = open_store(self.metadata, path, self._tokenizer)
+        attach(network, self._tokenizer, path, self.metadata)
         self.objective = TaskObjective(
             self.task, network.to(self._world.device), precision, self._world.device
         )

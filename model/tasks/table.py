@@ -28,7 +28,6 @@ from cloze.model.tasks.options import (
     TaskOptions,
     TaskSpec,
     TextOptions,
-    TextToTextOptions,
 )
 from cloze.model.tasks.text_tasks import RELATION_TASKS, SUPERGLUE, TEXT_TASKS, superglue
 
@@ -69,9 +68,6 @@ _KINDS = {
         "cloze.model.tasks.kinds.retrieval:Retrieval", RetrievalOptions, max_length=256
     ),
     "multitask": TaskKind("cloze.model.tasks.kinds.multitask:MultiTask", MultiTaskOptions),
-    "text-to-text": TaskKind(
-        "cloze.model.tasks.kinds.text_to_text:TextToText", TextToTextOptions, max_length=512
-    ),
     "tagging": TaskKind("cloze.model.tasks.kinds.tagging:Tagging", TaggingOptions),
     "spans": TaskKind("cloze.model.tasks.kinds.spans:Spans", SpanOptions, max_length=384),
 }
@@ -97,17 +93,6 @@ def _mrqa(name: str) -> TaskSpec:
     """Return a task in MRQA's files, downloaded into the directories train and dev."""
     files = {split: (f"{split}/{name}.jsonl.gz",) for split in ("train", "dev")}
     return TaskSpec(kind="spans", options={"folder": "mrqa", "files": files})
-
-
-def _as_text(name: str, prefix: str, labels: tuple[str, ...]) -> TaskSpec:
-    """Return a classification task whose labels, numbers in its files, are written as words."""
-    known = TextToTextOptions.model_fields
-    options = {key: value for key, value in TEXT_TASKS[name].options.items() if key in known}
-    values = {"label": {str(number): label for number, label in enumerate(labels)}}
-    return TaskSpec(
-        kind="text-to-text",
-        options={**options, "prefix": prefix, "values": values, "target_length": 8},
-    )
 
 
 _CONLL2003: Mapping[str, Any] = {
@@ -268,12 +253,6 @@ _TASKS = {
     "regression": TaskSpec(kind="regression"),
     "choice": TaskSpec(kind="choice"),
     "tagging": TaskSpec(kind="tagging"),
-    "text-to-text": TaskSpec(kind="text-to-text"),
-    "translation": TaskSpec(kind="text-to-text", metrics=("bleu", "chrf")),
-    "summarization": TaskSpec(kind="text-to-text", metrics=("rougeL", "rouge1", "rouge2")),
-    # classification as text, with T5's prefixes (Raffel et al. 2020, appendix D)
-    "sst2-text": _as_text("sst2", "sst2 sentence: ", ("negative", "positive")),
-    "cola-text": _as_text("cola", "cola sentence: ", ("unacceptable", "acceptable")),
     "retrieval": TaskSpec(kind="retrieval"),
 }
 TASKS: Table[TaskSpec] = Table("tasks", "task", _TASKS, ("task", "test_on", "tasks"))

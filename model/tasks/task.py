@@ -21,6 +21,7 @@ from torch import Tensor, nn
 
 from cloze.core.errors import DataError, UsageError
 from cloze.core.stages.stage import BuildContext
+from cloze.model.checkpoint import LoadedCheckpoint
 from cloze.model.data.layouts import LayoutKind
 from cloze.model.families.config import ModelConfig
 from cloze.model.families.models import Backbone
@@ -142,6 +143,7 @@ class Task(abc.ABC, Generic[E, P]):
     Attributes:
         metrics: names of the metrics of `score`; the first is the task's score. Higher is better.
         source: input of `read`: `data`, user files, or `corpus`, a corpus artifact.
+        inputs: further inputs of the stage finetune, see `open`.
         files: description of the expected files, for messages.
         max_length: default maximum tokens of a sequence.
         predictions: name of the predictions file for users.
@@ -149,6 +151,7 @@ class Task(abc.ABC, Generic[E, P]):
 
     metrics: tuple[str, ...] = ()
     source: Literal["data", "corpus"] = "data"
+    inputs: tuple[str, ...] = ()
     files: str = ""
     max_length: int = 128
     predictions: str = "predictions.tsv"
@@ -179,6 +182,20 @@ class Task(abc.ABC, Generic[E, P]):
             raise UsageError(
                 f"limit_per_class ({limit_per_class}) means nothing to task {self.name}{remedy}"
             )
+
+    def open(
+        self, build: BuildContext, start: LoadedCheckpoint, pieces: Tokenizer, most: int | None
+    ) -> TaskMetadata:
+        """Open the `inputs` of a training, which networks of this task then use.
+
+        Args:
+            start, pieces: checkpoint that the training starts from, and its tokenizer.
+            most: maximum tokens of a sequence as given; None: the default.
+
+        Returns:
+            What follows for the metadata: `max_length`, and a kind's own entries.
+        """
+        return {"max_length": most or min(self.max_length, start.model.max_position_embeddings)}
 
     @abc.abstractmethod
     def metadata(self, train: E) -> TaskMetadata:

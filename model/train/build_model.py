@@ -14,14 +14,11 @@ from cloze.core.errors import UsageError
 from cloze.core.stages.stage import BuildContext
 from cloze.model.data.batch import AttentionModes, collate, empty_batch
 from cloze.model.data.layouts import LayoutKind, layout_for
-from cloze.model.data.noise import noise_of
-from cloze.model.data.rows import permutation_of
 from cloze.model.families.config import ModelConfig
-from cloze.model.families.models import without_training_modules
+from cloze.model.families.models import attach, without_training_modules
 from cloze.model.layers.batch import Batch
-from cloze.model.layers.bilm import spell_words
 from cloze.model.layers.encoder import enable_activation_checkpointing
-from cloze.model.objectives import choose, still_untrained
+from cloze.model.objectives import choose, still_untrained, transform_of
 from cloze.model.objectives.distill_options import DistillOptions
 from cloze.model.objectives.distillation import RECORDED, Comparison
 from cloze.model.train import compile_policy
@@ -184,8 +181,7 @@ def find_start(config: PretrainConfig, job: SetupJob) -> Start:
         names=tuple(names),
         directions=replace(
             attention_modes(names, config.causal_share, batch),
-            noise=noise_of(names[0], initial.model, info, tokenizer, config.seed),
-            permutation=permutation_of(names, initial.model, config.seed),
+            transform=transform_of(names, initial.model, info, tokenizer, config.seed),
         ),
         companions=tuple(companions),
     )
@@ -220,7 +216,7 @@ def build_model(
             companion.extend(network)
 
     network, missing = build_network(start.initial, extend)
-    spell_words(network, job.data.tokenizer)
+    attach(network, job.data.tokenizer, job.build.path)
     missing = list(without_training_modules(dict.fromkeys(missing)))
     if missing and start.initial.state is not None:
         notes.append(f"the checkpoint lacks what begins at random: {', '.join(missing)}")

@@ -15,10 +15,8 @@ from cloze.core.errors import DataError, UsageError
 from cloze.core.stages.stage import BuildContext, StageResult
 from cloze.model import checkpoint
 from cloze.model.data.layouts import layout_for
-from cloze.model.data.noise import noise_of
-from cloze.model.data.rows import permutation_of
 from cloze.model.families.config import prediction_objectives
-from cloze.model.objectives import choose
+from cloze.model.objectives import choose, transform_of
 from cloze.model.tasks.files import METRICS, write_json
 from cloze.model.train.distributed import init_distributed
 from cloze.model.train.evaluate.heldout import HeldoutSet, evaluate
@@ -163,8 +161,7 @@ def compute_perplexity(config: PerplexityConfig, build: BuildContext) -> StageRe
         layout=layout_for([network], world.device, DTYPES[precision], packed_rows=data.info.packed),
         directions=replace(
             attention_modes(names, heads.get("masked_lm", {}).get("causal_share"), max(rows, 2)),
-            noise=noise_of(names[0], initial.model, data.info, data.tokenizer, seed=0),
-            permutation=permutation_of(names, initial.model, seed=0),
+            transform=transform_of(names, initial.model, data.info, data.tokenizer, seed=0),
         ),
     )
     build.report.progress(0, rows, "rows", {})

@@ -188,37 +188,53 @@ def _framed(request: Request, answer: dict[str, Any]) -> dict[str, Any]:
 
 
 class Predictor(NamedTuple):
-    """Entry of a verb: config class, field of a plain line, and `opens`.
+    """Entry of a verb; its functions are named as `module:name`.
 
-    `opens` is the `module:name` of a function of checkpoint and config that returns a `Verb`.
+    Attributes:
+        opens: function of checkpoint and config that returns a `Verb`.
+        first: field of a plain line.
+        pipeline: function of a checkpoint that returns what `served` asks; empty: MLflow has no
+            model of this verb.
+        served: function of pipeline, input and parameters that answers MLflow with a table, see
+            `cloze.model.pyfunc`.
     """
 
     config: type[VerbConfig]
     opens: str
     first: str = "text"
+    pipeline: str = ""
+    served: str = ""
+
+
+def _of(
+    config: type[VerbConfig], module: str, names: str, served: str, first: str = "text"
+) -> Predictor:
+    """Return the entry of a verb of this package; `names`: its `Verb`, and its pipeline."""
+    opens, pipeline = (f"cloze.model.use.{module}:{name}" for name in names.split())
+    return Predictor(config, opens, first, pipeline, f"cloze.model.pyfunc:{served}")
 
 
 # By the name of the command.
 _PREDICTORS = {
-    "answer": Predictor(configs.AnswerConfig, "cloze.model.use.answer:AnswerPredictor", "question"),
-    "classify": Predictor(configs.ClassifyConfig, "cloze.model.use.classify:open_classifier"),
-    "tag": Predictor(configs.TagConfig, "cloze.model.use.tag:Tag"),
-    "fill-mask": Predictor(configs.FillMaskConfig, "cloze.model.use.fill_mask:FillMask"),
-    "generate": Predictor(configs.GenerateConfig, "cloze.model.use.generate:Generate"),
-    "embed": Predictor(configs.EmbedConfig, "cloze.model.use.embed:Embed"),
+    "answer": _of(
+        configs.AnswerConfig,
+        "answer",
+        "AnswerPredictor QuestionAnsweringPipeline",
+        "answer_questions",
+        "question",
+    ),
+    "classify": _of(
+        configs.ClassifyConfig, "classify", "open_classifier TextClassificationPipeline", "classify"
+    ),
+    "tag": _of(configs.TagConfig, "tag", "Tag TokenClassificationPipeline", "tag"),
+    "fill-mask": _of(
+        configs.FillMaskConfig, "fill_mask", "FillMask FillMaskPipeline", "fill_masks"
+    ),
+    "embed": _of(configs.EmbedConfig, "embed", "Embed EmbeddingPipeline", "embed"),
     "search": Predictor(configs.SearchConfig, "cloze.model.use.search:Search", "query"),
     "score": Predictor(configs.ScoreTextsConfig, "cloze.model.use.scoring:ScoreTexts"),
 }
 PREDICTORS: Table[Predictor] = Table("verbs", "verb", _PREDICTORS)
-
-
-def find_verb(name: str) -> Predictor:
-    """Return the entry of a verb, such as fill-mask.
-
-    Raises:
-        UsageError: no verb has that name.
-    """
-    return PREDICTORS.find(name)
 
 
 def open_verb(name: str, checkpoint: str, config: VerbConfig) -> Verb[Any]:
@@ -244,7 +260,7 @@ def verb_stage(name: str, verb: Predictor) -> Stage:
     )
 
 
-ANSWER, CLASSIFY, TAG, FILL_MASK, GENERATE, EMBED, SEARCH = (
+ANSWER, CLASSIFY, TAG, FILL_MASK, EMBED, SEARCH = (
     verb_stage(name, verb) for name, verb in _PREDICTORS.items() if name != "score"
 )
 SCORE_TEXTS = verb_stage("score-texts", _PREDICTORS["score"])

@@ -113,7 +113,7 @@ class Checkpoint:
         Raises:
             UsageError: the model does not read left to right, or the text is empty or too long.
         """
-        from cloze.model.use import generate
+        from cloze.labs.seq2seq import generate
         from cloze.model.use.request import as_given, texts_of
 
         drawn = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "seed": seed}
@@ -365,7 +365,7 @@ class Checkpoint:
         from cloze.model.use import verb as verbs
         from cloze.model.use.request import request_of
 
-        config, first = self._options(verb, **options), verbs.find_verb(verb).first
+        config, first = self._options(verb, **options), verbs.PREDICTORS.find(verb).first
         if isinstance(requests, str | Mapping):
             requests = [requests]
         if not isinstance(requests, Iterable):
@@ -380,13 +380,13 @@ class Checkpoint:
     def _options(self, verb: str, **options: Any) -> Any:
         """Return the checked options of the command `verb`: its config."""
         from cloze.core.config import parse_config
-        from cloze.model.use.verb import find_verb
+        from cloze.model.use.verb import PREDICTORS
 
         paths = {
             key: os.fspath(own) for key, own in options.items() if isinstance(own, os.PathLike)
         }
         values = {**self._placement, **options, **paths, "file": "-"}
-        return parse_config(find_verb(verb).config, values, verb)
+        return parse_config(PREDICTORS.find(verb).config, values, verb)
 
     def _open(self, pipeline: Callable[..., Pipeline]) -> Pipeline:
         """Return a pipeline for this checkpoint, the same one at every call."""

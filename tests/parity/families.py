@@ -14,11 +14,10 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from cloze.model.families.config import ModelConfig
-from cloze.model.families.encoder_decoder import EncoderDecoderConfig
 from cloze.model.families.hub_format import HubFormat, exportable, hub_of
 from cloze.model.families.models import load_model
 from cloze.model.families.pretraining import PretrainingModel
-from cloze.model.hub.parity import output_names, with_one_end
+from cloze.model.hub.parity import output_names
 from cloze.model.hub.read import complete
 from tests.tiny_models import tiny_batch, tiny_config, variants
 
@@ -104,9 +103,7 @@ def batch_of(case: Case, rows: int, length: int) -> dict[str, Tensor]:
     batch = tiny_batch(rows=rows, length=length, seed=length)
     padding, real = case.config.pad_token_id, batch["attention_mask"]
     other = 9 if padding != 9 else 8
-    if isinstance(case.config, EncoderDecoderConfig):
-        ids = with_one_end(batch["input_ids"], real.sum(dim=1), case.config.eos_token_id)
-        batch = {**batch, "input_ids": ids}
+    batch = case.hub.probe(case.config, {}, "", batch)
     return {
         **batch,
         "input_ids": batch["input_ids"]

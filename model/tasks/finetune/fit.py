@@ -16,15 +16,14 @@ from cloze.core.errors import UsageError
 from cloze.core.stages.stage import BuildContext, Reporter
 from cloze.model import checkpoint
 from cloze.model.checkpoint import LoadedCheckpoint
+from cloze.model.families.models import attach
 from cloze.model.families.smaller import is_layer_matrix
-from cloze.model.layers.bilm import spell_words
 from cloze.model.layers.encoder import compile_layers, enable_activation_checkpointing
 from cloze.model.tasks.auxiliary import add_auxiliary, without_auxiliary
 from cloze.model.tasks.auxiliary_source import AuxiliarySource
 from cloze.model.tasks.encode import groups_of
 from cloze.model.tasks.finetune.config import FinetuneConfig
 from cloze.model.tasks.heads import FrozenNetwork, check_frozen, new_network, trained_network
-from cloze.model.tasks.kinds.rag import RagNetwork, Retrieval
 from cloze.model.tasks.predict import DevEvaluator, predict_split
 from cloze.model.tasks.source import TaskObjective, source_of
 from cloze.model.tasks.table import load_task, merge_options
@@ -66,7 +65,6 @@ class FinetuneSetup:
     Attributes:
         metadata: task metadata, stored in the checkpoint.
         teacher: the student's teacher; None without one.
-        retrieval: query encoder and passages (RAG); None without.
     """
 
     config: FinetuneConfig
@@ -79,7 +77,6 @@ class FinetuneSetup:
     train: Split
     dev: Split
     teacher: TaskTeacher | None = None
-    retrieval: Retrieval | None = None
 
     @property
     def steps_per_epoch(self) -> int:
@@ -167,8 +164,7 @@ def fit(
         weights = without_auxiliary(checkpoint.weights(storage.join(path, finished.best)))
         device = setup.world.device
         network = trained_network(setup.task, setup.start.model, weights, setup.metadata, path)
-        if isinstance(network, RagNetwork) and setup.retrieval is not None:
-            network.store = setup.retrieval.store
+        attach(network, setup.start.tokenizer, path, setup.metadata)
         objective = TaskObjective(setup.task, network.to(device), precision, device)
         predictions = predict_split(objective, setup.dev, setup.world)
     return FinetuneResult(
@@ -187,9 +183,7 @@ def prepare(
         config.precision, resumed.run.precision if resumed else None, world.device, notes
     )
     network = new_network(task, model, weights or None, setup.metadata, config.dropout, config.seed)
-    spell_words(network, setup.start.tokenizer)
-    if setup.retrieval is not None:
-        setup.retrieval.start(network)
+    attach(network, setup.start.tokenizer, path, setup.metadata)
     auxiliary = add_auxiliary(
         network, config.auxiliary, model, weights, setup.start.tokenizer, config.seed
     )

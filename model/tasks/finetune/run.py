@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pkgutil import resolve_name
 from typing import Any
 
 from cloze.core import storage
@@ -15,17 +16,16 @@ from cloze.model.tasks.files import METRICS, NOTES, write_json
 from cloze.model.tasks.finetune.config import SPLITS, FinetuneConfig
 from cloze.model.tasks.finetune.fit import FinetuneResult, FinetuneSetup, fit
 from cloze.model.tasks.finetune.start import starting_point
-from cloze.model.tasks.kinds.rag import RETRIEVAL, VECTORS, load_retrieval
-from cloze.model.tasks.kinds.text_to_text import TextToText
 from cloze.model.tasks.notes import repeats, split_notes
 from cloze.model.tasks.options import Frozen
-from cloze.model.tasks.table import load_task
-from cloze.model.tasks.task import Figures, check_labelled, encoded, task_source
+from cloze.model.tasks.table import KINDS, load_task
+from cloze.model.tasks.task import Figures, Task, check_labelled, encoded, task_source
 from cloze.model.tasks.teacher import load_task_teacher
 from cloze.model.train.distributed import StopRequest, World, init_distributed
 from cloze.model.train.monitor.log import METRICS as LOG
 from cloze.model.train.resume import state
 
+COMMON_INPUTS = ("checkpoint", "corpus", "teacher", "vocab")  # of all tasks; see `Task.inputs`
 CHECKPOINT, SCRATCH = "checkpoint", "from_scratch"
 # Config fields in metrics.json.
 RECIPE = (
@@ -102,6 +102,16 @@ def run(config: FinetuneConfig, build: BuildContext) -> StageResult:
         return _result(setup, main, metrics) if world.is_rank_zero else StageResult()
 
 
+def check_inputs(task: Task[Any, Any], inputs: Mapping[str, str]) -> None:
+    """Raise UsageError if an input is for tasks of another kind."""
+    for role in sorted(inputs.keys() - {*COMMON_INPUTS, *task.inputs}):
+        kinds = [name for name, kind in KINDS.items() if role in resolve_name(kind.build).inputs]
+        raise UsageError(
+            f"{role} ({inputs[role]}) is for {' and '.join(kinds)} tasks, not for {task.name}; "
+            f"leave it out"
+        )
+
+
 def prepare(
     config: FinetuneConfig, build: BuildContext, world: World, stop: StopRequest
 ) -> FinetuneSetup:
@@ -113,11 +123,7 @@ def prepare(
             f"frozen ({config.frozen}) is for one network; leave it out, or the teacher"
         )
     task = load_task(config.task, config.given_options())
-    vectors = build.inputs.get(VECTORS)
-    if vectors is not None and not isinstance(task, TextToText):
-        raise UsageError(
-            f"retrieve ({vectors}) is for text-to-text tasks, not for {task.name}; leave it out"
-        )
+    check_inputs(task, build.inputs)
     source = task_source(task, config.some_data, build.inputs.get("corpus"))
     start, pieces = starting_point(config, build, world)
     examples = {name: task.read(source, name, config.limit_per_class) for name in SPLITS}
@@ -125,26 +131,19 @@ def prepare(
         check_labelled(examples[name], name)
     if config.class_weights == "balanced":
         examples["train"] = task.balance_classes(examples["train"])
-    longest = start.model.max_position_embeddings
-    if vectors is not None:
-        longest //= 2  # the other half is for a passage
-    max_length = config.max_length or min(task.max_length, longest)
     metadata = {
         **task.metadata(examples["train"]),
         "name": task.name,
         "options": config.options,
-        "max_length": max_length,
         "limit_per_class": config.limit_per_class,
+        **task.open(build, start, pieces, config.max_length),
     }
     if config.frozen is not None:
         frozen = Frozen(
             layers=config.frozen, lstm_size=config.lstm_size, lstm_layers=config.lstm_layers
         )
         metadata["frozen"] = frozen.model_dump()
-    retrieval = None
-    if vectors is not None:
-        retrieval = load_retrieval(vectors, build, pieces, start.model, max_length)
-        metadata[RETRIEVAL] = retrieval.metadata
+    max_length = int(metadata["max_length"])
     splits = {
         name: encoded(task, own, metadata, pieces, max_length) for name, own in examples.items()
     }
@@ -164,7 +163,6 @@ def prepare(
         start=start,
         metadata=metadata,
         teacher=teacher,
-        retrieval=retrieval,
         **splits,
     )
 

@@ -11,7 +11,7 @@ from typing import Any
 from cloze.core.errors import DataError
 from cloze.model.tasks.files import split_file
 from cloze.model.tasks.formats.table_files import SUFFIXES, Table, as_label, as_text, open_table
-from cloze.model.tasks.options import SplitOptions, TableOptions, TextToTextOptions
+from cloze.model.tasks.options import SplitOptions, TableOptions
 
 # The table of a split.
 
@@ -144,7 +144,7 @@ def open_split(
         indices=indices,
         where=dict(zip(table.indices(list(wanted)), wanted.values(), strict=True)),
         values=options.values,
-        classes=not isinstance(options, TextToTextOptions),
+        classes=options.label_is_class,
     )
 
 

@@ -13,13 +13,12 @@ from torch import Tensor, nn
 from cloze.core.errors import UsageError
 from cloze.model import checkpoint
 from cloze.model.families.config import check_fits
-from cloze.model.families.models import new_model
+from cloze.model.families.models import attach, new_model
 from cloze.model.layers.bilm import (
     BEGIN,
     END,
     BiLmLayer,
     CharacterEmbeddings,
-    spell_words,
     spellings,
 )
 from cloze.model.layers.encoder import rows_of
@@ -149,7 +148,7 @@ def test_spellings_come_from_the_tokenizer_and_stay_in_the_checkpoint(tmp_path: 
     pieces = word_tokenizer(tmp_path / "words", ["the", "cat", "sat"])
     longer = word_tokenizer(tmp_path / "longer", ["the", "cat", "sat", "zebra"])
     model = tiny_model(family="elmo", vocab_size=8)
-    spell_words(model, pieces)
+    attach(model, pieces)
     expected = spellings([*BERT, "the", "cat", "sat"])
     path = str(tmp_path / "checkpoint")
     checkpoint.save_weights(
@@ -163,7 +162,7 @@ def test_spellings_come_from_the_tokenizer_and_stay_in_the_checkpoint(tmp_path: 
     assert checkpoint.load(path).state["encoder.embeddings.spelling"].equal(expected)
     # with more words: their characters are all that the encoder needs
     network, missing = build_network(initial_model(None, path, dataset_info(longer), longer))
-    spell_words(network, longer)
+    attach(network, longer)
     assert not missing
     assert network.encoder.embeddings.spelling.equal(
         spellings([*BERT, "the", "cat", "sat", "zebra"])

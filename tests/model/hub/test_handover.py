@@ -13,11 +13,11 @@ import torch
 import cloze
 from cloze.core.errors import DataError, UsageError
 from cloze.core.stages.execute import execute
+from cloze.labs.seq2seq.generate import TextGenerationPipeline
 from cloze.model import checkpoint
 from cloze.model.families.hub_format import EMBEDDING, exportable, hub_of
 from cloze.model.hub.parity import STATES, our_logits
 from cloze.model.hub.stages import EXPORT, IMPORT, ExportConfig, ImportConfig
-from cloze.model.use.generate import TextGenerationPipeline
 from cloze.pipeline import tokenizer
 from tests.model.use.test_embed import TEXTS
 from tests.parity.pretrained import write_pretrained

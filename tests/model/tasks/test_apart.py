@@ -20,7 +20,9 @@ from cloze.model.tasks.options import SubTask
 from cloze.model.tasks.table import KINDS, TASKS, load_task, task_options
 from tests.model.tasks.stages import finetune, settings
 
-BY_KIND = {spec.kind: name for name, spec in reversed(TASKS.items()) if "folds" not in spec.options}
+BY_KIND = {
+    spec.kind: name for name, spec in reversed(list(TASKS.items())) if "folds" not in spec.options
+}
 SPLITS = ("train", "dev")
 
 

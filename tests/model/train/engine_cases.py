@@ -186,9 +186,9 @@ def _train(case: Case, dataset: str, world: Any, steps: int) -> Trained:
     all ranks.
     """
     from cloze.model.data.batch import AttentionModes, empty_batch
-    from cloze.model.data.rows import permutation_of
     from cloze.model.data.sampler import Sampler
     from cloze.model.data.shards import ShardedRows
+    from cloze.model.data.transforms import Permutation
     from cloze.model.families.config import for_dataset
     from cloze.model.families.models import new_model
     from cloze.model.families.registry import parse_model
@@ -215,7 +215,8 @@ def _train(case: Case, dataset: str, world: Any, steps: int) -> Trained:
     network = new_model(model)
     names = choose(model, shards.info)
     scoring = PretrainModule(network, names, case.precision, weights=model.loss_weights())  # type: ignore[arg-type]
-    directions = AttentionModes(permutation=permutation_of(names, model, seed=1))
+    order = Permutation(seed=1, memory=getattr(model, "memory", 0)) if "plm" in names else None
+    directions = AttentionModes(transform=order)
     empty = empty_batch(pad=shards.info.special.pad, directions=directions)
     freeze_unused(scoring, {**empty, "mask_id": torch.tensor(-1)})
     first = {name: tensor.clone() for name, tensor in network.state_dict().items()}

@@ -16,8 +16,8 @@ from cloze.core.stages.execute import execute
 from cloze.model import checkpoint
 from cloze.model.data import layouts
 from cloze.model.data.batch import AttentionModes, collate
-from cloze.model.data.rows import Permutation
 from cloze.model.data.shards import ShardedRows
+from cloze.model.data.transforms import Permutation
 from cloze.model.families.models import new_model
 from cloze.model.hub.stages import EXPORT, ExportConfig
 from cloze.model.layers.batch import unmask
@@ -43,7 +43,7 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 def batch_of(dataset: str, numbers: Any, memory: int = 0, seed: int = 5) -> dict[str, Any]:
     numbers = np.asarray(numbers)
-    modes = AttentionModes(permutation=Permutation(seed=seed, memory=memory))
+    modes = AttentionModes(transform=Permutation(seed=seed, memory=memory))
     rows = ShardedRows(dataset).take(numbers, 0 * numbers)
     return collate(rows, pad=SPECIAL.pad, longest=32, directions=modes, samples=numbers)
 

@@ -11,12 +11,12 @@ import torch
 from torch import Tensor
 
 from cloze.core.errors import DataError, UsageError
+from cloze.labs.seq2seq.generate import TextGenerationPipeline
 from cloze.model import checkpoint
 from cloze.model.data.layouts import Sequences, make_layout
 from cloze.model.families.models import encoder as build_encoder
 from cloze.model.families.models import load_model
 from cloze.model.use.fill_mask import FillMaskPipeline
-from cloze.model.use.generate import TextGenerationPipeline
 from cloze.model.use.scorer import SentenceScorer
 from tests.tiny_models import PIECES, tiny_config, write_checkpoint
 

@@ -18,25 +18,24 @@ from cloze.core.errors import StoppedError, UsageError
 from cloze.core.stages.execute import BuildResult, execute
 from cloze.core.stages.execution import Execution
 from cloze.core.stages.stage import BuildContext, Reporter
+from cloze.labs.seq2seq.decoder import BeamSearch
+from cloze.labs.seq2seq.generate import Generate, generation_pipeline
+from cloze.labs.seq2seq.rag import (
+    Marginal,
+    RagNetwork,
+    marginal_log_likelihood,
+)
+from cloze.labs.seq2seq.verb import GenerateConfig
 from cloze.model import checkpoint
 from cloze.model.families.models import new_model
 from cloze.model.hub.stages import EXPORT, ExportConfig
-from cloze.model.layers.encoder_decoder import BeamSearch
 from cloze.model.tasks.evaluate.stage import STAGE as EVALUATE
 from cloze.model.tasks.evaluate.stage import EvaluateConfig
 from cloze.model.tasks.finetune.stage import STAGE as FINETUNE
 from cloze.model.tasks.finetune.stage import FinetuneConfig
 from cloze.model.tasks.heads import new_network
-from cloze.model.tasks.kinds.rag import (
-    RETRIEVAL,
-    Marginal,
-    RagNetwork,
-    load_retrieval,
-    marginal_log_likelihood,
-)
 from cloze.model.tasks.table import load_task
-from cloze.model.use.configs import GenerateConfig, VectorsConfig
-from cloze.model.use.generate import Generate, generation_pipeline
+from cloze.model.use.configs import VectorsConfig
 from cloze.model.use.request import request_of
 from cloze.model.use.stages import VECTORS
 from cloze.pipeline import tokenizer
@@ -120,13 +119,10 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 def network_of(made: dict[str, str], family: str, **options: Any) -> RagNetwork:
     loaded = checkpoint.load(made[family])
     task = load_task("text-to-text", {"passages": K, "target_length": 6, **options})
-    build = BuildContext(path="", inputs={}, fingerprint="f" * 64, execution=CPU)
-    pieces = tokenizer.load(loaded.tokenizer)
-    retrieval = load_retrieval(made["retriever-vectors"], build, pieces, loaded.model, 16)
-    network = new_network(
-        task, loaded.model, loaded.state, {RETRIEVAL: retrieval.metadata}, 0.0, seed=1
-    )
-    retrieval.start(network)
+    inputs = {"vectors": made["retriever-vectors"]}
+    build = BuildContext(path="", inputs=inputs, fingerprint="f" * 64, execution=CPU)
+    metadata = task.open(build, loaded, tokenizer.load(loaded.tokenizer), 16)
+    network = new_network(task, loaded.model, loaded.state, metadata, 0.0, seed=1)
     return cast(RagNetwork, network.eval())
 
 

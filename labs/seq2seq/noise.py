@@ -21,10 +21,10 @@ import torch
 from cloze.core import random_keys
 from cloze.core.errors import UsageError
 from cloze.core.ragged import I64, offsets_of
+from cloze.labs.seq2seq.encoder_decoder import EncoderDecoderConfig
 from cloze.model.data.layouts import MULTIPLE
 from cloze.model.data.rows import MaskedRows
 from cloze.model.families.config import ModelConfig
-from cloze.model.families.encoder_decoder import EncoderDecoderConfig
 from cloze.model.layers.batch import IGNORE_INDEX, Batch
 from cloze.pipeline import tokenizer
 from cloze.pipeline.dataset.schema import DatasetInfo
@@ -70,6 +70,7 @@ class Noise:
         stops: ids that end a sentence.
         stored_spans: the dataset's masks are spans, and need not be grouped.
         first: id with which targets begin (BART's <s>); None: with the text.
+        longest: maximum length of a source, in tokens; longer ones are cut.
     """
 
     name: str
@@ -82,6 +83,7 @@ class Noise:
     stops: tuple[int, ...] = ()
     stored_spans: bool = False
     first: int | None = None
+    longest: int
 
     def pairs(self, rows: MaskedRows, samples: I64) -> list[Pair]:
         """Return source and target of each row, framed.
@@ -108,8 +110,11 @@ class Noise:
             pairs.append((np.array(framed[0]), np.array(framed[1])))
         return pairs
 
-    def collate(self, rows: MaskedRows, samples: I64, longest: int) -> Batch:
-        """Return the batch of noised rows; sources of more than `longest` tokens are cut."""
+    def collate(
+        self, rows: MaskedRows, samples: I64, plain: Callable[[MaskedRows], Batch]
+    ) -> Batch:
+        """Return the batch of noised rows, in `target_labels` what is to be written."""
+        longest = self.longest
         pairs = self.pairs(rows, samples)
         sources = padded([source[:longest] for source, _ in pairs], self.pad)
         nothing = torch.zeros(1, dtype=torch.int64)
@@ -123,6 +128,9 @@ class Noise:
             "pair_labels": torch.full((len(pairs),), IGNORE_INDEX),
         }
 
+    def empty(self, batch: Batch) -> Batch:
+        return batch
+
 
 def padded(rows: list[I64], filler: int) -> torch.Tensor:
     """Return rows as int64 [B, L], L a multiple of `MULTIPLE`."""
@@ -133,10 +141,8 @@ def padded(rows: list[I64], filler: int) -> torch.Tensor:
     return torch.from_numpy(array)
 
 
-def noise_of(
-    name: str, model: ModelConfig, info: DatasetInfo, path: str, seed: int
-) -> Noise | None:
-    """Return the noise of the objective `name` for rows of a dataset; None without a decoder.
+def noise_of(name: str, model: ModelConfig, info: DatasetInfo, path: str, seed: int) -> Noise:
+    """Return the noise of the objective `name` for rows of a dataset.
 
     Args:
         path: tokenizer of the dataset. Its `<extra_id_0>` and so on are sentinels, or else the
@@ -145,8 +151,7 @@ def noise_of(
     Raises:
         UsageError: the noise needs sentinels, and neither tokenizer nor model has any.
     """
-    if not isinstance(model, EncoderDecoderConfig):
-        return None
+    assert isinstance(model, EncoderDecoderConfig)  # no other has the head of these objectives
     vocabulary = tokenizer.load(path).backend.get_vocab(with_added_tokens=True)
     named = list(takewhile(lambda token: token in vocabulary, map("<extra_id_{}>".format, count())))
     sentinels = [vocabulary[token] for token in named] or range(info.vocab_size, model.vocab_size)
@@ -167,6 +172,7 @@ def noise_of(
         stops=tuple(id_ for token, id_ in vocabulary.items() if token.strip("Ġ▁") in STOPS),
         stored_spans=(info.masks or {}).get("rule") in ("span", "n-gram"),
         first=model.first_target_id,
+        longest=info.length,
     )
 
 

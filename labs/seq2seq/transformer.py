@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 from pydantic import Field
 
 from cloze.core.config import UnionTag
-from cloze.model.families import bart
+from cloze.labs.seq2seq import bart
+from cloze.labs.seq2seq.encoder_decoder import EncoderDecoderConfig, check_start, probe, refused
 from cloze.model.families.config import ModelConfig, Probability, Size
-from cloze.model.families.encoder_decoder import EncoderDecoderConfig, check_start, refused
 from cloze.model.families.hub_format import HubFormat
 from cloze.model.families.key_map import KeyMap
 
 if TYPE_CHECKING:
-    from cloze.model.families.seq2seq import Seq2SeqModel
+    from cloze.labs.seq2seq.model import Seq2SeqModel
     from cloze.model.layers.heads import Pooler
 
 
@@ -59,7 +59,7 @@ PRESETS: dict[str, ModelConfig] = {
 
 
 def build_model(config: TransformerConfig) -> Seq2SeqModel:
-    from cloze.model.families.encoder_decoder import build
+    from cloze.labs.seq2seq.encoder_decoder import build
 
     return build(config, sinusoidal=True, scale=config.hidden_size**0.5)
 
@@ -97,6 +97,7 @@ HUB = HubFormat(
         "scale_embedding": True,
     },
     architectures={frozenset({"seq2seq"}): "MarianMTModel"},
+    probe=probe,
     refused=refused("classifier", "span", "token_classifier", "choice"),
     copies=bart.COPIES,
     ignored=("final_logits_bias", POSITIONS),

@@ -20,23 +20,33 @@ from torch import Tensor, nn
 
 from cloze.core import storage
 from cloze.core.errors import UsageError, require_packages
+from cloze.core.stages.stage import BuildContext
+from cloze.labs.seq2seq import text_metrics
+from cloze.labs.seq2seq.decoder import BeamSearch, EncoderDecoder, generate
+from cloze.labs.seq2seq.denoising import target_loss
+from cloze.labs.seq2seq.encoder_decoder import EncoderDecoderConfig
+from cloze.labs.seq2seq.model import Seq2SeqModel
+from cloze.labs.seq2seq.noise import padded
+from cloze.labs.seq2seq.rag import (
+    RETRIEVAL,
+    VECTORS,
+    RagNetwork,
+    Retrieval,
+    load_retrieval,
+    marginal_loss,
+)
+from cloze.labs.seq2seq.tasks import TextToTextOptions
+from cloze.model.checkpoint import LoadedCheckpoint
 from cloze.model.data.layouts import LayoutKind
-from cloze.model.data.noise import padded
 from cloze.model.families.config import ModelConfig
-from cloze.model.families.encoder_decoder import EncoderDecoderConfig
 from cloze.model.families.models import Backbone
-from cloze.model.families.seq2seq import Seq2SeqModel
 from cloze.model.layers.batch import IGNORE_INDEX, Batch, extend
-from cloze.model.layers.encoder_decoder import BeamSearch, EncoderDecoder, generate
-from cloze.model.objectives.denoising import target_loss
-from cloze.model.tasks import text_metrics
 from cloze.model.tasks.encode import TextSamples, encode
 from cloze.model.tasks.files import write_rows
 from cloze.model.tasks.formats.tables import describe_columns
 from cloze.model.tasks.formats.texts import TextExamples, read_rows, shared_fields
-from cloze.model.tasks.kinds.rag import RETRIEVAL, RagNetwork, marginal_loss
 from cloze.model.tasks.metrics import mean_interval
-from cloze.model.tasks.options import TaskOptions, TextToTextOptions
+from cloze.model.tasks.options import TaskOptions
 from cloze.model.tasks.task import Figures, Ints, Loss, Samples, Task, TaskMetadata
 from cloze.pipeline.tokenizer.tokenizer import Tokenizer
 
@@ -112,18 +122,31 @@ class TextToText(Task[TextTargets, "list[Written]"]):
     options: TextToTextOptions
     metrics: tuple[str, ...] = ("exact_match",)
     max_length = 512
+    inputs = (VECTORS,)
 
     def __init__(self, name: str, options: TaskOptions, metrics: tuple[str, ...] = ()) -> None:
         super().__init__(name, options, metrics)
         self.metrics = self.options.metrics or self.metrics
         self._packages = text_metrics.packages(self.metrics)
         self.files = describe_columns(self.options)
+        self._retrieval: Retrieval | None = None  # of a training with passages
 
     def read(self, path: str, split: str, limit_per_class: int | None) -> TextTargets:
         self.refuse_limit(limit_per_class, ", whose answers are texts")
         require_packages(*self._packages)  # before a training, not after it
         examples, answers = read_rows(path, split, self.options, self.files)
         return TextTargets(**shared_fields(examples), targets=answers)
+
+    def open(
+        self, build: BuildContext, start: LoadedCheckpoint, pieces: Tokenizer, most: int | None
+    ) -> TaskMetadata:
+        vectors = build.inputs.get(VECTORS)
+        if vectors is None:
+            return super().open(build, start, pieces, most)
+        # The other half of the positions is for a passage.
+        most = most or min(self.max_length, start.model.max_position_embeddings // 2)
+        self._retrieval = load_retrieval(vectors, build, pieces, start.model, most)
+        return {"max_length": most, RETRIEVAL: self._retrieval.metadata}
 
     def metadata(self, train: TextTargets) -> TaskMetadata:
         return {}
@@ -165,8 +188,10 @@ class TextToText(Task[TextTargets, "list[Written]"]):
         )
         encoder = cast(EncoderDecoder, backbone.encoder)
         if RETRIEVAL in metadata:
-            marginal = self.options.marginal
-            return RagNetwork(encoder, metadata[RETRIEVAL], self.options.passages, marginal, search)
+            options, values = self.options, metadata[RETRIEVAL]
+            return RagNetwork(
+                encoder, values, options.passages, options.marginal, search, self._retrieval
+            )
         return TextToTextNetwork(encoder, config.label_smoothing, search)
 
     def count(self, batch: Mapping[str, Any]) -> int:

@@ -27,13 +27,13 @@ from cloze.core.artifacts.lineage import containing_artifact
 from cloze.core.errors import UsageError
 from cloze.core.stages.stage import BuildContext
 from cloze.core.stages.worker import find_input
+from cloze.labs.seq2seq.decoder import BeamSearch, EncoderDecoder, generate
 from cloze.model import checkpoint
 from cloze.model.families.config import ModelConfig
 from cloze.model.families.models import load_backbone, new_backbone
 from cloze.model.families.pretraining import BiEncoder
 from cloze.model.families.registry import parse_model
 from cloze.model.layers.batch import IGNORE_INDEX
-from cloze.model.layers.encoder_decoder import BeamSearch, EncoderDecoder, generate
 from cloze.model.layers.layout import Memory
 from cloze.model.objectives.retrieval_options import TEMPERATURE
 from cloze.model.tasks.task import Loss, TaskMetadata
@@ -99,6 +99,8 @@ class RagNetwork(nn.Module):
         passages: k.
         marginal: sum over passages per sequence or per token.
         search: search for the text.
+        retrieval: passages, and first weights of the query encoder; None: those of the network's
+            checkpoint, see `attach`.
 
     Attributes:
         store: passages; a checkpoint does not contain them.
@@ -113,13 +115,27 @@ class RagNetwork(nn.Module):
         passages: int,
         marginal: Marginal,
         search: BeamSearch,
+        retrieval: Retrieval | None = None,
     ) -> None:
         super().__init__()
+        self._retrieval = retrieval
+        if retrieval is not None:
+            self.store = retrieval.store
         backbone = new_backbone(parse_model(values["model"]))
         self.encoder, self.search = encoder, search
         self.retriever = BiEncoder(*backbone, values["pooling"], normalize=True)
         self.passages, self._marginal = passages, marginal
         self._temperature = float(values["temperature"])
+
+    def begin(self) -> None:
+        """Start with the query encoder that computed the passages' vectors."""
+        if self._retrieval is not None:
+            self.retriever.load_state_dict(dict(self._retrieval.state))
+
+    def attach(self, pieces: Tokenizer, path: str, metadata: TaskMetadata) -> None:
+        """Open the passages of the checkpoint at `path`, unless there are some."""
+        if not hasattr(self, "store"):
+            self.store = open_store(metadata, path, pieces)
 
     def retrieve(self, batch: Mapping[str, Any]) -> tuple[Tensor, Tensor]:
         """Return the best passages, int64 [B, k], and log p(z | x), float32 [B, k]."""
@@ -233,12 +249,6 @@ class Retrieval:
     store: PassageStore
     metadata: TaskMetadata
     state: Mapping[str, Tensor]
-
-    def start(self, network: nn.Module) -> None:
-        """Give a new network the passages and the weights of the query encoder."""
-        assert isinstance(network, RagNetwork)
-        network.store = self.store
-        network.retriever.load_state_dict(dict(self.state))
 
 
 def load_retrieval(

@@ -14,9 +14,9 @@ from cloze.core.errors import DataError
 from cloze.model.families.config import ModelConfig, Probability
 
 if TYPE_CHECKING:
-    from torch import nn
+    from torch import Tensor, nn
 
-    from cloze.model.families.seq2seq import Seq2SeqModel
+    from cloze.labs.seq2seq.model import Seq2SeqModel
     from cloze.model.layers.encoder import EncoderLayer
     from cloze.pipeline.tokenizer.special import SpecialTokens
 
@@ -27,6 +27,7 @@ class EncoderDecoderConfig(ModelConfig):
     heads: ClassVar[Mapping[str, Any]] = {"seq2seq": {}}
     own_objectives: ClassVar[tuple[str, ...]] = ("infilling",)
     is_encoder_decoder: ClassVar[bool] = True
+    computes_with_padding: ClassVar[bool] = True
     supports_compile: ClassVar[bool] = False  # not measured
     supports_causal: ClassVar[bool] = False
     supports_pruned_heads: ClassVar[bool] = False
@@ -57,13 +58,7 @@ class EncoderDecoderConfig(ModelConfig):
 
     @property
     def start_token_id(self) -> int:
-        """Id of the token that the decoder reads first."""
         return self.pad_token_id
-
-    @property
-    def first_target_id(self) -> int | None:
-        """Id with which targets begin; None: with the text."""
-        return None
 
     @property
     def decoder_layer_weights(self) -> int:
@@ -91,6 +86,16 @@ def check_start(config: Mapping[str, Any]) -> None:
         raise DataError(
             f"decoder_start_token_id ({start}) must be pad_token_id ({pad}); use another model"
         )
+
+
+def probe(
+    model: EncoderDecoderConfig, heads: Mapping[str, Any], pieces: str, batch: dict[str, Tensor]
+) -> dict[str, Tensor]:
+    """Give each row one end token, its last: classifiers read the state there."""
+    ids, end = batch["input_ids"], model.eos_token_id
+    ids = ids.where(ids != end, end + 1)
+    last = batch["attention_mask"].sum(dim=1, keepdim=True) - 1
+    return {**batch, "input_ids": ids.scatter(1, last, end)}
 
 
 def refused(*heads: str) -> dict[str, str]:
@@ -132,12 +137,12 @@ def build(
     """
     from torch import nn
 
-    from cloze.model.families.seq2seq import Seq2SeqModel
+    from cloze.labs.seq2seq.decoder import DecoderIds, EncoderDecoder
+    from cloze.labs.seq2seq.model import Seq2SeqModel
     from cloze.model.layers.attention import CrossAttention, RelativeBias, SelfAttention
     from cloze.model.layers.cpu import Linear
     from cloze.model.layers.embeddings import Embeddings
     from cloze.model.layers.encoder import Encoder, EncoderLayer, FeedForward
-    from cloze.model.layers.encoder_decoder import DecoderIds, EncoderDecoder
     from cloze.model.layers.heads import TiedHead
 
     width, heads, norm_class = config.hidden_size, config.num_attention_heads, norm or nn.LayerNorm

@@ -12,13 +12,13 @@ from pydantic import Field
 
 from cloze.core.config import UnionTag
 from cloze.core.errors import DataError
+from cloze.labs.seq2seq.encoder_decoder import EncoderDecoderConfig, probe, refused
 from cloze.model.families.config import ModelConfig, Probability, Size
-from cloze.model.families.encoder_decoder import EncoderDecoderConfig, refused
 from cloze.model.families.hub_format import TASK_ROWS, HubFormat, Row, same
 from cloze.model.families.key_map import KeyMap
 
 if TYPE_CHECKING:
-    from cloze.model.families.seq2seq import Seq2SeqModel
+    from cloze.labs.seq2seq.model import Seq2SeqModel
     from cloze.model.layers.heads import Pooler
     from cloze.pipeline.tokenizer.special import SpecialTokens
 
@@ -68,7 +68,7 @@ PRESETS: dict[str, ModelConfig] = {
 
 
 def build_model(config: BartConfig) -> Seq2SeqModel:
-    from cloze.model.families.encoder_decoder import build
+    from cloze.labs.seq2seq.encoder_decoder import build
 
     return build(
         config,
@@ -202,6 +202,7 @@ HUB = HubFormat(
         frozenset({"span"}): "BartForQuestionAnswering",
     },
     task_rows={"span": TASK_ROWS["span"]},
+    probe=probe,
     refused=refused("token_classifier", "choice"),
     copies=COPIES,
     ignored=("final_logits_bias",),

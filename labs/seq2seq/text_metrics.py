@@ -1,6 +1,6 @@
 """Metrics of written texts, from 0 to 1: BLEU and chrF (sacrebleu), ROUGE (rouge-score).
 
-Exact match is counted by tokens, in `cloze.model.tasks.kinds.text_to_text`. The packages are
+Exact match is counted by tokens, in `cloze.labs.seq2seq.text_to_text_task`. The packages are
 optional (extra `texts`), and imported only by the functions that call them.
 """
 

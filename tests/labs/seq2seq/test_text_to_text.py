@@ -15,19 +15,19 @@ from cloze.core.errors import UsageError
 from cloze.core.stages.execute import execute
 from cloze.core.stages.execution import Execution
 from cloze.core.storage import read_tsv
+from cloze.labs.seq2seq import text_metrics
+from cloze.labs.seq2seq.generate import Generate, generation_pipeline
+from cloze.labs.seq2seq.verb import GenerateConfig
 from cloze.model import checkpoint
 from cloze.model.families.models import new_model
 from cloze.model.families.registry import config_class
 from cloze.model.hub.stages import EXPORT, ExportConfig
-from cloze.model.tasks import text_metrics
 from cloze.model.tasks.evaluate.stage import STAGE as EVALUATE
 from cloze.model.tasks.evaluate.stage import EvaluateConfig
 from cloze.model.tasks.finetune.stage import STAGE as FINETUNE
 from cloze.model.tasks.finetune.stage import FinetuneConfig
 from cloze.model.tasks.table import load_task
-from cloze.model.use.configs import GenerateConfig
 from cloze.model.use.fill_mask import FillMaskPipeline
-from cloze.model.use.generate import Generate, generation_pipeline
 from cloze.model.use.request import request_of
 from cloze.model.use.scorer import SentenceScorer
 

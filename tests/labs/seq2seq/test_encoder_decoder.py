@@ -11,12 +11,12 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from cloze.core.errors import UsageError
+from cloze.labs.seq2seq.decoder import BeamSearch, generate
+from cloze.labs.seq2seq.denoising import target_loss
+from cloze.labs.seq2seq.text_to_text_task import cut
 from cloze.model.families.registry import model_config
 from cloze.model.layers.cross_entropy import enable_lazy_logits
-from cloze.model.layers.encoder_decoder import BeamSearch, generate
 from cloze.model.objectives import choose, objectives
-from cloze.model.objectives.denoising import target_loss
-from cloze.model.tasks.kinds.text_to_text import cut
 from tests.parity.families import Case, case_id
 from tests.slices import few
 from tests.tiny_models import dataset_info, tiny_batch, tiny_config, tiny_model, write_tokenizer

@@ -11,16 +11,16 @@ import torch
 from torch import Tensor
 
 from cloze.core.errors import UsageError
+from cloze.labs.seq2seq.continuation import Continuation, SamplingParams
+from cloze.labs.seq2seq.decoder import BeamSearch, EncoderDecoder, generate
+from cloze.labs.seq2seq.encoder_decoder import EncoderDecoderConfig
+from cloze.labs.seq2seq.noise import padded
+from cloze.labs.seq2seq.rag import RETRIEVAL, RagNetwork, open_store
 from cloze.model import checkpoint
-from cloze.model.data.noise import padded
-from cloze.model.families.encoder_decoder import EncoderDecoderConfig
 from cloze.model.families.models import load_model
-from cloze.model.layers.encoder_decoder import BeamSearch, EncoderDecoder, generate
 from cloze.model.tasks.heads import trained_network
-from cloze.model.tasks.kinds.rag import RETRIEVAL, RagNetwork, open_store
 from cloze.model.tasks.table import load_task, task_options
 from cloze.model.train.precision import Precision, autocast
-from cloze.model.use.continuation import Continuation, SamplingParams
 from cloze.model.use.request import shortened
 
 POSITIONS = 4096  # of a batch's sources, times beams; sources are sorted by length

@@ -11,9 +11,9 @@ import pytest
 
 from cloze.core.errors import UsageError
 from cloze.core.stages.execute import execute
+from cloze.labs.seq2seq.generate import generation_pipeline
 from cloze.model import checkpoint
 from cloze.model.use.configs import PerplexityConfig
-from cloze.model.use.generate import generation_pipeline
 from cloze.model.use.stages import PERPLEXITY
 from tests.model.datasets import lines, write_dataset
 from tests.model.train.ranks import STILL, config, digests, here

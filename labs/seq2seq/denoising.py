@@ -1,6 +1,6 @@
 """Objectives of encoder-decoders: write the target that a noise makes of a row.
 
-All have one loss; they differ in what the loader shows and asks for (`cloze.model.data.noise`,
+All have one loss; they differ in what the loader shows and asks for (`cloze.labs.seq2seq.noise`,
 whose names they have). T5's table (Raffel et al., 2020, Table 3) comes first, then BART's
 transformations (Lewis et al., 2020, section 2.2).
 """
@@ -8,10 +8,12 @@ transformations (Lewis et al., 2020, section 2.2).
 from __future__ import annotations
 
 import math
+from functools import partial
 
 import torch
 from torch import Tensor
 
+from cloze.labs.seq2seq.noise import noise_of
 from cloze.model.layers.batch import IGNORE_INDEX, Batch, target_labels
 from cloze.model.layers.cross_entropy import LazyLogits, Logits, flat, summed_cross_entropy
 from cloze.model.objectives import Objective, Outputs, Reads
@@ -61,6 +63,7 @@ def denoising_objective(name: str, reads: Reads | None) -> Objective:
         random_loss=math.log,
         head="seq2seq",
         reads=reads,
+        transform=partial(noise_of, name),
     )
 
 

@@ -1,6 +1,6 @@
 """The command generate: texts by a left-to-right checkpoint, or by an encoder-decoder.
 
-The latter is in `cloze.model.use.text_to_text`.
+The latter is in `cloze.labs.seq2seq.text_to_text`.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ from torch import Tensor, nn
 
 from cloze.core import random_keys
 from cloze.core.errors import UsageError
+from cloze.labs.seq2seq.continuation import Continuation, SamplingParams
+from cloze.labs.seq2seq.verb import GenerateConfig
 from cloze.model import checkpoint
 from cloze.model.families.config import prediction_objectives
 from cloze.model.families.models import load_model
 from cloze.model.layers.layout import KVCache
 from cloze.model.train.precision import Precision, autocast, placement
-from cloze.model.use.configs import GenerateConfig
-from cloze.model.use.continuation import Continuation, SamplingParams
 from cloze.model.use.request import Request, shortened
 from cloze.model.use.verb import Verb
 
 if TYPE_CHECKING:
-    from cloze.model.use.text_to_text import TextToTextPipeline
+    from cloze.labs.seq2seq.text_to_text import TextToTextPipeline
 
 TOKENS = 8192  # tokens per batch, generated ones included; their keys and values are in memory
 
@@ -256,8 +256,8 @@ def generation_pipeline(
     path: str, corpus: str | None = None, **where: Any
 ) -> TextGenerationPipeline | TextToTextPipeline:
     """Load a checkpoint that writes texts; arguments and errors are those of the two classes."""
-    from cloze.model.tasks.kinds.rag import RETRIEVAL
-    from cloze.model.use.text_to_text import TextToTextPipeline
+    from cloze.labs.seq2seq.rag import RETRIEVAL
+    from cloze.labs.seq2seq.text_to_text import TextToTextPipeline
 
     with checkpoint.resolve_pinned(path) as directory:
         loaded = checkpoint.load_metadata(directory)

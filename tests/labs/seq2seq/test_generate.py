@@ -14,13 +14,13 @@ import torch
 from cloze.core.config import parse_config
 from cloze.core.errors import UsageError
 from cloze.core.stages.execute import execute
+from cloze.labs.seq2seq import generate
+from cloze.labs.seq2seq.generate import SamplingParams, TextGenerationPipeline, sampling_params
+from cloze.labs.seq2seq.verb import GenerateConfig
 from cloze.model import checkpoint
 from cloze.model.families.models import load_model
 from cloze.model.hub.stages import EXPORT, ExportConfig
-from cloze.model.use import generate
-from cloze.model.use.configs import GenerateConfig
 from cloze.model.use.fill_mask import FillMaskPipeline
-from cloze.model.use.generate import SamplingParams, TextGenerationPipeline, sampling_params
 from tests.tiny_models import PIECES, write_checkpoint, write_classifier
 
 TEXTS = ["the cat sat on the", "a", "paris is the capital of a park in the mat .", "the dog"]

@@ -15,15 +15,15 @@ from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from cloze.core.config import UnionTag
 from cloze.core.errors import DataError
+from cloze.labs.seq2seq.encoder_decoder import EncoderDecoderConfig, check_start, probe, refused
 from cloze.model.families.config import ModelConfig, Size
-from cloze.model.families.encoder_decoder import EncoderDecoderConfig, check_start, refused
 from cloze.model.families.hub_format import TIED, WORDS, HubFormat, Row, same
 from cloze.model.families.key_map import KeyMap
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from cloze.model.families.seq2seq import Seq2SeqModel
+    from cloze.labs.seq2seq.model import Seq2SeqModel
     from cloze.model.layers.heads import Pooler
 
 
@@ -133,7 +133,7 @@ PRESETS: dict[str, ModelConfig] = {
 def build_model(config: T5Config) -> Seq2SeqModel:
     from torch import nn
 
-    from cloze.model.families.encoder_decoder import build
+    from cloze.labs.seq2seq.encoder_decoder import build
 
     return build(
         config,
@@ -283,6 +283,7 @@ HUB = HubFormat(
     to_theirs=to_theirs,
     to_ours=to_ours,
     architectures={frozenset({"seq2seq"}): "T5ForConditionalGeneration"},
+    probe=probe,
     refused=refused("classifier", "span", "token_classifier", "choice"),
     copies={
         "encoder.embed_tokens.weight": SHARED,

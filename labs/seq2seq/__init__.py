@@ -1,0 +1,1 @@
+"""Encoder-decoders: models that write a text for a text."""

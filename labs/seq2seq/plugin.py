@@ -1,0 +1,44 @@
+"""What the lab adds to Cloze."""
+
+from cloze.core.plugins import Plugin, Row
+
+LAB = "cloze.labs.seq2seq"
+# T5's table (Raffel et al., 2020, Table 3), then BART's transformations (Lewis et al., 2020).
+OBJECTIVES = (
+    *("prefix-lm", "bert-style", "deshuffling", "mass-style", "replace-spans", "drop-tokens"),
+    *("random-spans", "token-masking", "token-deletion", "infilling", "sentence-permutation"),
+    *("document-rotation", "bart"),
+)
+TASKS = ("text-to-text", "translation", "summarization", "sst2-text", "cola-text")
+
+
+def attribute(name: str) -> str:
+    """Return the name of a row as that of its attribute: prefix-lm, PREFIX_LM."""
+    return name.replace("-", "_").upper()
+
+
+PLUGIN = Plugin(
+    name="seq2seq",
+    summary="Encoder-decoders that write a text: T5, BART, the Transformer, RAG.",
+    rows={
+        "families": {
+            "t5": Row("cloze.labs.seq2seq.t5", before="xlnet"),
+            "bart": Row("cloze.labs.seq2seq.bart", before="xlnet"),
+            "transformer": Row("cloze.labs.seq2seq.transformer", before="xlnet"),
+        },
+        "objectives": {
+            name: Row(f"{LAB}.denoising:{attribute(name)}", before="distillation")
+            for name in OBJECTIVES
+        },
+        "task_kinds": {"text-to-text": Row("cloze.labs.seq2seq.tasks:KIND", before="tagging")},
+        "tasks": {name: Row(f"{LAB}.tasks:{attribute(name)}") for name in TASKS},
+        "verbs": {"generate": Row("cloze.labs.seq2seq.verb:VERB", before="embed")},
+        "tools": {"generate": Row("cloze.labs.seq2seq.verb:STAGE", before="score-texts")},
+        "commands": {
+            "generate": Row(
+                "cloze.labs.seq2seq.command:GENERATE",
+                help="Continue a text, or write one for it (encoder-decoder).",
+            )
+        },
+    },
+)
