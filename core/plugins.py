@@ -103,6 +103,17 @@ def installed() -> tuple[Installed, ...]:
     return tuple(found.values())
 
 
+def declares(reference: str) -> bool:
+    """Return True if a row of a plug-in has this reference."""
+    rows = (
+        row
+        for owner in installed()
+        for table in owner.plugin.rows.values()
+        for row in table.values()
+    )
+    return any(row.reference == reference for row in rows)
+
+
 def _entry_points() -> Iterator[tuple[str, str, str, str]]:
     """Yield name, package, version and reference; `importlib.metadata` takes .1 s for that."""
     seen: set[str] = set()

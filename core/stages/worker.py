@@ -28,7 +28,7 @@ from pathlib import Path
 from pkgutil import resolve_name
 from typing import Any
 
-from cloze.core import errors, storage
+from cloze.core import errors, plugins, storage
 from cloze.core.artifacts import fingerprints
 from cloze.core.artifacts.fingerprints import cache_directory
 from cloze.core.artifacts.lineage import NearbyArtifacts
@@ -128,18 +128,19 @@ def run(job: Job, package: str, events: PipeReporter) -> tuple[StageResult, Coun
     """Run the job's stage in this process.
 
     Args:
-        package: package of this worker; stages of other packages are rejected, so that no job file
-            makes a worker import a forbidden library.
+        package: package of this worker. Only its stages and those of plug-ins are imported, so
+            that no job file makes a worker import anything else.
 
     Raises:
-        UsageError: the stage is in another package.
+        UsageError: the stage has another worker.
     """
-    if not job.reference.startswith(f"{package}."):
+    is_known = job.reference.startswith(f"{package}.") or plugins.declares(job.reference)
+    stage: Stage | None = resolve_name(job.reference) if is_known else None
+    if stage is None or stage.worker != package:
         raise UsageError(
             f"stage ({job.reference}) is outside the package {package}; run it by the worker of "
             f"its own package"
         )
-    stage: Stage = resolve_name(job.reference)
     build = BuildContext(
         path=job.path,
         inputs=job.inputs,

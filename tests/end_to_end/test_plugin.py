@@ -77,8 +77,7 @@ def place(tmp_path_factory: pytest.TempPathFactory, wheel: Path) -> Place:
 
 
 def manifest(place: Place, name: str) -> Any:
-    content = json.loads((place.path / "W" / name / "manifest.json").read_text())
-    return content
+    return json.loads((place.path / "W" / name / "manifest.json").read_text())
 
 
 def test_the_page_works_as_it_is_written(place: Place) -> None:

@@ -1,0 +1,3 @@
+"""Fixtures that the tests of tasks have."""
+
+from tests.model.tasks.conftest import pieces as pieces
