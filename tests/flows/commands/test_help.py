@@ -175,7 +175,7 @@ def test_every_option_of_a_stage_has_a_group() -> None:
 
 
 def test_the_groups_name_fields_that_exist() -> None:
-    for name in STAGES:
+    for name in {row.partition("/")[0] for row in STAGES}:
         fields = stages.stage(name).config.model_fields.keys() | Execution.model_fields.keys()
         assert placements(name).keys() <= fields, name
 
