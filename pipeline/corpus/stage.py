@@ -14,7 +14,7 @@ from cloze.core.stages.stage import BuildContext, Stage, StageResult
 from cloze.pipeline.corpus.config import COSTS, CorpusConfig, uses_distributed_shuffle
 from cloze.pipeline.corpus.readers.base import counted
 from cloze.pipeline.corpus.sources import SliceGroup, group_slices, plan_reading
-from cloze.pipeline.corpus.steps.chain import prepare_steps
+from cloze.pipeline.corpus.steps.chain import plugin_steps, prepare_steps
 from cloze.pipeline.runners.sizes import destination_count
 
 if TYPE_CHECKING:
@@ -51,14 +51,17 @@ Results = Sequence[Mapping[str, Any]]  # results of `ReadSliceGroup`, one per sl
 
 def most_dropped(dropped: Mapping[str, int], retained: int) -> str:
     """Return a warning if one reason drops more than half of the documents; else ""."""
+    settings = dict(SETTINGS)
+    for kind in plugin_steps().values():
+        settings |= dict.fromkeys(kind.reasons, " and corpus.".join(kind.own_options))
     texts = {
-        reason: count for reason, count in dropped.items() if reason.startswith(tuple(SETTINGS))
+        reason: count for reason, count in dropped.items() if reason.startswith(tuple(settings))
     }
     reason, count = max(texts.items(), key=lambda pair: pair[1], default=("", 0))
     total = retained + sum(texts.values())
     if count <= MOST * total:
         return ""
-    setting = next(value for name, value in SETTINGS.items() if reason.startswith(name))
+    setting = next(value for name, value in settings.items() if reason.startswith(name))
     return (
         f"{reason} dropped {count:,} of {total:,} documents ({100 * count / total:.0f} %): if they "
         f"are good text, change corpus.{setting};"

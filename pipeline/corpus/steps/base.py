@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from cloze.pipeline.corpus.document import Document
@@ -79,19 +79,24 @@ class CleaningStep:
             any); None turns the step off.
         prepare: called once before reading, with the config and a directory visible to all workers;
             returns plain JSON. For steps that need more than the config, such as an index.
+        reasons: of a plug-in's step: what each reason means, for the card.
     """
 
     options: type[CorpusOptions]
     build: Callable[..., StepFunction | None]
     prepare: Callable[[Any, str], Any] | None = None
+    reasons: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def own_options(self) -> list[str]:
+        return list(inspect.get_annotations(self.options))
 
     def is_on(self, config: CorpusOptions) -> bool:
         """Return whether the step is on; one that needs `prepare`, whether an option is set."""
         if self.prepare is None:
             return self.build(config) is not None
-        own = inspect.get_annotations(self.options)
-        default = {name: self.options.model_fields[name].get_default() for name in own}
-        return any(getattr(config, name) != value for name, value in default.items())
+        fields = self.options.model_fields
+        return any(getattr(config, name) != fields[name].get_default() for name in self.own_options)
 
 
 def drop_if(reason_of: Callable[[Document], str | None]) -> StepFunction:

@@ -122,3 +122,9 @@ def run_steps(
             return CleaningResult(None, result.reason, removed)
         document = result.document
     return CleaningResult(document, None, removed, sentences=result.sentences)
+
+
+def plugin_steps() -> dict[str, CleaningStep]:
+    """Return the steps of plug-ins that can be imported."""
+    kinds = STEPS.loaded()
+    return {name: kinds[name] for name in STEPS.owners if name in kinds}
