@@ -31,7 +31,7 @@ from cloze.pipeline.corpus.sources import (
     list_sources,
     source_fingerprints,
 )
-from cloze.pipeline.corpus.steps.chain import STEPS, TextConfig
+from cloze.pipeline.corpus.steps.chain import STEPS, TextConfig, plugin_steps
 
 SOURCE_METADATA = ("licence", "name", "url", "date")
 
@@ -80,9 +80,9 @@ class CorpusConfig(_Options):
     def plugin_rows(self) -> dict[str, Installed]:
         """Add the cleaning steps of plug-ins that are on."""
         steps = {
-            f"steps/{name}": owner
-            for name, owner in STEPS.owners.items()
-            if (kind := STEPS.loaded().get(name)) and kind.is_on(self)
+            f"steps/{name}": STEPS.owners[name]
+            for name, kind in plugin_steps().items()
+            if kind.is_on(self)
         }
         return {**super().plugin_rows(), **steps}
 

@@ -207,3 +207,15 @@ def test_rows_of_labs_are_named_and_enter_no_fingerprint() -> None:
     about = plugins.described(rows, {})["records"]
     assert about["package"] == "cloze-pretraining-base"
     assert about["version"]
+
+
+def test_hosts_compare_the_versions_of_packages(
+    site: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from cloze.core import identity
+
+    monkeypatch.setattr(identity, "installed", plugins.installed)
+    alone = identity.identity("core")
+    plugins.installed.cache_clear()
+    install(site, "cloze-sky", declared("sky"), {}, version="0.3")
+    assert identity.difference(identity.identity("core"), alone) == ("cloze-sky", "0.3", "none")

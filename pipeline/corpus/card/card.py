@@ -19,6 +19,7 @@ from cloze.pipeline.corpus.provenance import UNKNOWN, Origin, merge_origins
 from cloze.pipeline.corpus.readers.base import IN_ARCHIVES, counted
 from cloze.pipeline.corpus.signatures import jaccard
 from cloze.pipeline.corpus.statistics import DOCUMENT_BINS, SENTENCE_BINS, add_up, added
+from cloze.pipeline.corpus.steps.chain import plugin_steps
 
 if TYPE_CHECKING:
     from cloze.pipeline.corpus.config import CorpusConfig
@@ -308,11 +309,14 @@ def render(card: Mapping[str, Any]) -> str:
         "duplicates of others": duplicates,
         "dropped on reading": sum(card["dropped"].values()) - duplicates,
     }
+    meanings = dict(MEANINGS)
+    for kind in plugin_steps().values():
+        meanings |= kind.reasons
     return environment.get_template("card.html").render(
         card=card,
         totals=totals,
         duplicates=duplicates,
-        meanings=MEANINGS,
+        meanings=meanings,
         examples=_by_reason(card),
         flow=[(name, count) for name, count in flow.items() if count],
     )

@@ -80,21 +80,26 @@ class CleaningStep:
         prepare: called once before reading, with the config and a directory visible to all workers;
             returns plain JSON. For steps that need more than the config, such as an index.
         settings: option behind each reason to drop a document, by the reason or its beginning. A
-            warning names it when the reason drops most of a corpus.
+            warning names it when the reason drops most of a corpus; default: all own options.
+        reasons: of a plug-in's step: what each reason means, for the card.
     """
 
     options: type[CorpusOptions]
     build: Callable[..., StepFunction | None]
     prepare: Callable[[Any, str], Any] | None = None
     settings: Mapping[str, str] = field(default_factory=dict)
+    reasons: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def own_options(self) -> list[str]:
+        return list(inspect.get_annotations(self.options))
 
     def is_on(self, config: CorpusOptions) -> bool:
         """Return whether the step is on; one that needs `prepare`, whether an option is set."""
         if self.prepare is None:
             return self.build(config) is not None
-        own = inspect.get_annotations(self.options)
-        default = {name: self.options.model_fields[name].get_default() for name in own}
-        return any(getattr(config, name) != value for name, value in default.items())
+        fields = self.options.model_fields
+        return any(getattr(config, name) != fields[name].get_default() for name in self.own_options)
 
 
 def drop_if(reason_of: Callable[[Document], str | None]) -> StepFunction:

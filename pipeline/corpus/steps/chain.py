@@ -65,7 +65,10 @@ else:
 
 def settings() -> dict[str, str]:
     """Return the option behind each reason to drop a document, by the reason or its beginning."""
-    return {reason: name for kind in _kinds().values() for reason, name in kind.settings.items()}
+    found: dict[str, str] = {}
+    for kind in _kinds().values():
+        found |= dict.fromkeys(kind.reasons, " and corpus.".join(kind.own_options)) | kind.settings
+    return found
 
 
 def prepare_steps(config: TextConfig, directory: str) -> dict[str, Any]:
@@ -122,3 +125,9 @@ def run_steps(
             return CleaningResult(None, result.reason, removed)
         document = result.document
     return CleaningResult(document, None, removed, sentences=result.sentences)
+
+
+def plugin_steps() -> dict[str, CleaningStep]:
+    """Return the steps of plug-ins that can be imported."""
+    kinds = STEPS.loaded()
+    return {name: kinds[name] for name in STEPS.owners if name in kinds}
