@@ -19,6 +19,7 @@ from typing import Any, TypeVar, cast
 
 from cloze.core.errors import UsageError, did_you_mean
 
+STAGE_TABLES = ("stages", "tools")  # whose rows are stages
 GROUP = "cloze.plugins"  # of entry points
 SHIPPED, PACKAGE = "cloze.labs:PLUGINS", "cloze-pretraining-base"
 T = TypeVar("T")

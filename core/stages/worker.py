@@ -33,6 +33,7 @@ from cloze.core.artifacts import fingerprints
 from cloze.core.artifacts.fingerprints import cache_directory
 from cloze.core.artifacts.lineage import NearbyArtifacts
 from cloze.core.errors import UsageError
+from cloze.core.plugins import STAGE_TABLES, installed
 from cloze.core.processes import die_with_parent
 from cloze.core.secrets import holds_secret
 from cloze.core.stages.execution import Execution
@@ -124,17 +125,22 @@ def local_directory(path: str) -> Path:
     return cache_directory() / "remote" / path.replace("://", "/").strip("/")
 
 
+def _is_of_plugin(reference: str) -> bool:
+    rows = [plugin.plugin.rows.get(kind, {}) for plugin in installed() for kind in STAGE_TABLES]
+    return any(row.reference == reference for named in rows for row in named.values())
+
+
 def run(job: Job, package: str, events: PipeReporter) -> tuple[StageResult, Counter[str]]:
     """Run the job's stage in this process.
 
     Args:
-        package: package of this worker; stages of other packages are rejected, so that no job file
-            makes a worker import a forbidden library.
+        package: package of this worker; stages of other packages are rejected, but for plug-ins',
+            so that no job file makes a worker import a forbidden library.
 
     Raises:
         UsageError: the stage is in another package.
     """
-    if not job.reference.startswith(f"{package}."):
+    if not job.reference.startswith(f"{package}.") and not _is_of_plugin(job.reference):
         raise UsageError(
             f"stage ({job.reference}) is outside the package {package}; run it by the worker of "
             f"its own package"
