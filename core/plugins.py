@@ -19,6 +19,7 @@ from typing import Any, TypeVar, cast
 
 from cloze.core.errors import UsageError, did_you_mean
 
+STAGE_TABLES = ("stages", "tools")  # whose rows are stages
 GROUP = "cloze.plugins"  # of entry points
 SHIPPED, PACKAGE = "cloze.labs:PLUGINS", "cloze-pretraining-base"
 T = TypeVar("T")
@@ -101,17 +102,6 @@ def installed() -> tuple[Installed, ...]:
         if (first := found.setdefault(plugin.name, here)) is not here:
             faults[f"{here} has the name of {first}; uninstall one of them"] = None
     return tuple(found.values())
-
-
-def declares(reference: str) -> bool:
-    """Return True if a row of a plug-in has this reference."""
-    rows = (
-        row
-        for owner in installed()
-        for table in owner.plugin.rows.values()
-        for row in table.values()
-    )
-    return any(row.reference == reference for row in rows)
 
 
 def _entry_points() -> Iterator[tuple[str, str, str, str]]:

@@ -239,7 +239,7 @@ def _manifest(
         created=datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
         packages=artifact.package_versions(),
         plugins=plugins.described(
-            {**config.plugin_rows(), **plugins.owner_of(("stages", "tools"), stage.name)},
+            {**config.plugin_rows(), **plugins.owner_of(plugins.STAGE_TABLES, stage.name)},
             lineage.input_plugins(build.inputs),
         ),
     )

@@ -56,3 +56,16 @@ def test_a_job_with_a_secret_is_its_owner_s_alone_to_read(
         os.umask(before)
     assert path.stat().st_mode & 0o777 == mode
     assert Job.read(str(path)) == wanted  # what starts a stage needs the secret
+
+
+def test_a_worker_runs_the_stages_of_plug_ins_but_nothing_else_of_other_packages() -> None:
+    from cloze.core.stages.worker import _is_of_plugin
+
+    assert _is_of_plugin("cloze.labs.inside.prune_stage:STAGE")
+    assert _is_of_plugin("cloze.labs.inside.attention_stage:STAGE")
+    for reference in (
+        "cloze.labs.records.babylm:reader",
+        "os:system",
+        "cloze.model.hub.stages:IMPORT",
+    ):
+        assert not _is_of_plugin(reference)
