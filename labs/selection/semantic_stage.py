@@ -65,6 +65,8 @@ def ahead(
     """Estimate the cost from the documents, their text and vector size; all may be kept."""
     corpus, size = inputs["corpus"], float(inputs["vectors"].get("size") or SIZE)
     documents, text = float(corpus.get("documents") or 0), float(corpus["bytes"])
+    if before is not None and sum(_documents(before)) == documents:
+        text = float(before["bytes"]) * documents / max(1.0, _documents(before)[0])
     width = min(execution.workers, computer.cpus)
     unit = max(min(UNIT_DOCUMENTS, documents), documents / (config.clusters or 1024))
     held = PROCESS_BYTES + 6 * size * max(unit, min(SAMPLE, documents))
@@ -79,11 +81,16 @@ def ahead(
     )
 
 
+def _documents(facts: Metadata) -> tuple[float, float]:
+    """Return the numbers of kept and of dropped documents."""
+    return float(facts["documents"]), float(sum((facts.get("dropped") or {}).values()))
+
+
 def afterwards(facts: Metadata) -> MeasuredThroughput | None:
     """Measure the throughput in multiplications; None if the summary lacks the vector size."""
     if not facts.get("size"):
         return None
-    kept, dropped = float(facts["documents"]), sum((facts.get("dropped") or {}).values())
+    kept, dropped = _documents(facts)
     text = TEXT * float(facts["bytes"]) / max(1.0, kept)
     return MeasuredThroughput(
         amount=(kept + dropped) * (COMPARED * float(facts["size"]) + text),
