@@ -39,7 +39,6 @@ _FAMILIES = {
     "bart": "cloze.model.families.bart",
     "transformer": "cloze.model.families.transformer",
     "elmo": "cloze.model.families.elmo",
-    "static": "cloze.model.families.static",
     "xlnet": "cloze.model.families.xlnet",
 }
 FAMILIES: Table[ModuleType] = Table("families", "model family", _FAMILIES, ("family",))

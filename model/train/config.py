@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     class _OfCompanions(StageConfig, DistillFields): ...
 else:
     _OfCompanions = compose_config_class(
-        "OptionsOfCompanions", StageConfig, (kind.options for kind in COMPANIONS.values())
+        "OptionsOfCompanions", StageConfig, (kind.options for kind in COMPANIONS.loaded().values())
     )
 
 

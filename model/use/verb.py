@@ -200,13 +200,14 @@ class Predictor(NamedTuple):
 
 # By the name of the command.
 _PREDICTORS = {
-    "answer": Predictor(configs.AnswerConfig, "cloze.model.use.answer:AnswerPredictor", "question"),
+    "answer": Predictor(
+        configs.AnswerConfig, "cloze.labs.retrieval.answer:AnswerPredictor", "question"
+    ),
     "classify": Predictor(configs.ClassifyConfig, "cloze.model.use.classify:open_classifier"),
     "tag": Predictor(configs.TagConfig, "cloze.model.use.tag:Tag"),
     "fill-mask": Predictor(configs.FillMaskConfig, "cloze.model.use.fill_mask:FillMask"),
     "generate": Predictor(configs.GenerateConfig, "cloze.model.use.generate:Generate"),
     "embed": Predictor(configs.EmbedConfig, "cloze.model.use.embed:Embed"),
-    "search": Predictor(configs.SearchConfig, "cloze.model.use.search:Search", "query"),
     "score": Predictor(configs.ScoreTextsConfig, "cloze.model.use.scoring:ScoreTexts"),
 }
 PREDICTORS: Table[Predictor] = Table("verbs", "verb", _PREDICTORS)
@@ -244,7 +245,7 @@ def verb_stage(name: str, verb: Predictor) -> Stage:
     )
 
 
-ANSWER, CLASSIFY, TAG, FILL_MASK, GENERATE, EMBED, SEARCH = (
+ANSWER, CLASSIFY, TAG, FILL_MASK, GENERATE, EMBED = (
     verb_stage(name, verb) for name, verb in _PREDICTORS.items() if name != "score"
 )
 SCORE_TEXTS = verb_stage("score-texts", _PREDICTORS["score"])

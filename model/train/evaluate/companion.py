@@ -71,6 +71,6 @@ def load_companions(
         pieces: tokenizer directory of the dataset.
         names: names of the objectives.
     """
-    loads = [resolve_name(kind.load) for kind in COMPANIONS.values() if kind.load]
+    loads = [resolve_name(kind.load) for kind in COMPANIONS.loaded().values() if kind.load]
     found = [load(config, build, model, info, pieces, names) for load in loads]
     return [companion for companion in found if companion is not None]
