@@ -63,6 +63,7 @@ STAGE = Stage(
             kinds=("pretrain",), explicit_kinds=("import", "merge", "prune"), explicit_only=True
         ),
         "continue": InputSpec(kinds=("pretrain",), explicit_only=True),
+        "teacher": InputSpec(kinds=("pretrain",), explicit_only=True),
         **companion_inputs(),
     },
     # A training state names the build and its packages, and checkpoint.json contains its hash.

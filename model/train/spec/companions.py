@@ -17,20 +17,13 @@ class CompanionKind(NamedTuple):
     """A kind of companion, a row of `COMPANIONS`."""
 
     # `module:function`: (config, build, model, dataset, tokenizer, objectives) -> the companion, or
-    # None if the config and the inputs name none. Empty: the trainer itself reads it.
+    # None if the config and the inputs name none
     load: str
-    options: str  # `module:class` of its fields in the config
-    inputs: Mapping[str, InputSpec]
+    options: str = ""  # `module:class` of its fields in the config
+    inputs: Mapping[str, InputSpec] = {}
 
 
-_COMPANIONS = {
-    "teacher": CompanionKind(
-        load="",
-        options="cloze.model.objectives.distill_options:DistillFields",
-        inputs={"teacher": InputSpec(kinds=("pretrain",), explicit_only=True)},
-    ),
-}
-COMPANIONS: Table[CompanionKind] = Table("companions", "companion", _COMPANIONS)
+COMPANIONS: Table[CompanionKind] = Table("companions", "companion", {})
 
 
 def companion_inputs() -> dict[str, InputSpec]:
