@@ -20,14 +20,14 @@ from torch import Tensor
 
 from cloze.core.stages.execution import Execution
 from cloze.core.stages.stage import BuildContext
+from cloze.labs.retrieval.realm import RetrievalModule, load_retrieval
 from cloze.model import checkpoint
 from cloze.model.data.shards import ShardedRows
 from cloze.model.families.models import load_model, new_model
-from cloze.model.objectives.retrieval_options import RetrievalOptions
+from cloze.model.train.config import PretrainConfig
 from cloze.model.train.distributed import World
 from cloze.model.train.evaluate.heldout import HeldoutSet, evaluate
 from cloze.model.train.evaluate.scoring import PretrainModule
-from cloze.model.train.retrieval import RetrievalModule, load_retrieval
 
 ROW = "| {name} | {how} | {loss:.4f} | {accuracy:.4f} |"
 
@@ -77,12 +77,12 @@ def main() -> None:
         directory = sorted(Path(path).glob("checkpoints/step-*"))[-1]
         build = BuildContext(path="", inputs=inputs, fingerprint="", execution=Execution())
         found = load_retrieval(
-            RetrievalOptions(passages=arguments.passages), build, loaded.model,
+            PretrainConfig.model_validate({"retrieval": {"passages": arguments.passages}}), build, loaded.model,
             held.shards.info, loaded.tokenizer, ("mlm",),
         )  # fmt: skip
         assert found is not None
         network = new_model(loaded.model)
-        found.add_to(network)
+        found.extend(network)
         weights = checkpoint.weights(str(directory))
         network.load_state_dict({name: weights[name] for name in weights})
         module, losses = Variants(network, found, "fp32"), {}

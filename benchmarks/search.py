@@ -80,7 +80,7 @@ def compare(passages: list[str], questions: list[str], of: list[int]) -> None:
 
 TIMED = """
 import json, resource, sys, time
-from cloze.model.use.search import Searcher
+from cloze.labs.retrieval.search import Searcher
 questions, clock = json.load(sys.stdin), getattr(time, sys.argv[3])
 searcher = Searcher(sys.argv[1], sys.argv[2])
 searcher.search(questions[:3], 10)

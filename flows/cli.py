@@ -38,7 +38,6 @@ COMMANDS: dict[str, dict[str, str]] = {
         "explain": "Show why a document was kept or dropped, by step.",
         "embed-corpus": "Compute an embedding for each document of a corpus.",
         "index": "Cut a corpus into passages, and index their words.",
-        "tag-corpus": "Find the named entities and dates of a corpus.",
         "vocab": "Train, import or extend a tokenizer vocabulary.",
         "compare-vocab": "Compare tokenizers on held-out text.",
         "dataset": "Tokenize, pack and mask a corpus into Arrow shards.",
@@ -48,7 +47,6 @@ COMMANDS: dict[str, dict[str, str]] = {
         "plan-training": "Estimate the memory and hours of a pretraining.",
         "pretrain": "Pretrain an encoder on one or more datasets.",
         "adapt": "Train a checkpoint further on the texts of a domain.",
-        "static-vectors": "Train word2vec, fastText or GloVe vectors of a corpus.",
         "merge": "Average the last checkpoints of a pretraining.",
         "finetune": "Fine-tune a pretrained encoder on a task.",
         "import": "Convert a Hugging Face model into a checkpoint.",
@@ -67,7 +65,6 @@ COMMANDS: dict[str, dict[str, str]] = {
         "classify": "Classify texts with a fine-tuned checkpoint.",
         "tag": "Find the entities in texts.",
         "answer": "Answer questions from a passage, or from a corpus.",
-        "search": "Find passages of a corpus, with their sources.",
         "score": "Compute the log-probability of sentences.",
         "serve": "Serve models over HTTP, with a page to try them.",
     },
@@ -88,17 +85,16 @@ MODULES = {
     "run": "run plan",
     "run_control": "status logs cancel resume",
     "nightly": "nightly champion",
-    "data_stages": "corpus explain embed-corpus index tag-corpus vocab compare-vocab dataset"
-    " inspect",
-    "model_stages": "pretrain static-vectors merge finetune export evaluate perplexity"
+    "data_stages": "corpus explain embed-corpus index vocab compare-vocab dataset inspect",
+    "model_stages": "pretrain merge finetune export evaluate perplexity"
     " likelihood score-pairs plan-training",
     "hub": "import push",
-    "inference": "fill-mask embed classify tag answer search score",
+    "inference": "fill-mask embed classify tag answer score",
     "services": "ui dashboard deploy doctor verify lineage",
     "help_topics": "completion help",
 }
 HIDDEN = ("report",)  # a stage that reads all nodes of a run; hidden from the help
-RENAMED = ("vectors", "score", "entities")  # stages whose command has another name
+RENAMED = ("vectors", "score")  # stages whose command has another name
 
 
 def _modules() -> dict[str, str]:

@@ -174,13 +174,6 @@ INDEX = StageCommand(
     inputs={"append": ("--append", "Index whose files are reused for unchanged shards.")},
 )
 
-TAG_CORPUS = StageCommand(
-    "tag-corpus",
-    stage="entities",
-    help="Find the named entities and dates of a corpus.\n\n`cloze dataset --recipe realm"
-    " --entities DIR` masks them.",
-)
-
 
 @click.command(
     cls=StageCommand,

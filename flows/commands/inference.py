@@ -261,30 +261,6 @@ def _read_passage(path: str) -> str:
     return text
 
 
-def _show_passages(answer: Answer) -> RenderableType:
-    """Return each passage after its score, title and source."""
-    from rich.console import Group
-    from rich.text import Text
-
-    lines: list[Text] = []
-    for row in answer["results"]:
-        source = ", ".join(filter(None, (row["url"] or row["document"], row["licence"])))
-        lines.append(Text.assemble(f"{row['score']:.3f}  ", (row["title"], "bold"), f"  {source}"))
-        lines.append(Text(f"{row['text']}\n", style="dim"))
-    return Group(*lines or [Text("nothing found", style="dim")])
-
-
-SEARCH = InferenceCommand(
-    "search",
-    target="index",
-    field="query",
-    help="Find passages of a corpus, with their sources.\n\nINDEX is made by `cloze index`, or has"
-    " the vectors of its passages: `cloze embed-corpus --corpus INDEX`.",
-    text="Query.",
-    show=_show_passages,
-)
-
-
 SCORE = InferenceCommand(
     "score",
     stage="score-texts",

@@ -70,18 +70,6 @@ PRETRAIN = StageCommand(
     },
 )
 
-STATIC_VECTORS = StageCommand(
-    "static-vectors",
-    stage="static-vectors",
-    help="Train word2vec, fastText or GloVe vectors of a corpus.\n\nThe artifact is a checkpoint,"
-    " for `cloze finetune --frozen embeddings` and `cloze neighbours`, and has the vectors in"
-    " word2vec's binary format.",
-    inputs={
-        "corpus": ("--corpus", "Corpus artifact, whose training split is read."),
-        "vocab": ("--tokenizer", "Vocabulary of words: `cloze vocab --kind words`."),
-    },
-)
-
 MERGE = StageCommand(
     "merge",
     stage="merge",

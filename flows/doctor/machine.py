@@ -211,6 +211,7 @@ TABLES = {
     "vocabularies": "cloze.pipeline.vocab.kinds:TRAINERS",
     "families": "cloze.model.families.registry:FAMILIES",
     "objectives": "cloze.model.objectives:OBJECTIVES",
+    "companions": "cloze.model.train.spec.companions:COMPANIONS",
     "optimizers": "cloze.model.train.optimizers:OPTIMIZERS",
     "task_kinds": "cloze.model.tasks.table:KINDS",
     "tasks": "cloze.model.tasks.table:TASKS",

@@ -1,9 +1,9 @@
 """Stage semdedup: the driver and its units of work.
 
-    AssignShards   corpus shards and their vectors -> a run of rows sorted by cluster
-    FindSimilar    some clusters -> the documents to drop, and the kept ones
+    assign     corpus shards and their vectors -> a run of rows sorted by cluster
+    compare    some clusters -> the documents to drop, and the kept ones
     (the driver sorts those by shard)
-    WriteKept      a corpus shard -> the shard without the dropped documents
+    write      a corpus shard -> the shard without the dropped documents
 
 An exchange (`pipeline/runners/exchange.py`) lies between the first two, so each vector is written
 and read once. A document is compared with the centres of at most 1,024 clusters, and with those of
@@ -14,8 +14,9 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -64,13 +65,14 @@ _SAMPLE, _EXAMPLE = 0x534D504C, 0x53454D45  # random streams
 
 
 @dataclass(frozen=True, kw_only=True)
-class Comparison:
-    """What all units know.
+class Deduplication:
+    """The units' functions, and what they know.
 
     Attributes:
         clusters: exchange of the documents by cluster.
         centres: file of the centres.
         questions: file of the documents whose neighbours are searched in the whole corpus.
+        duplicates: file of the dropped documents, a record batch per shard.
         mean: mean to subtract from the vectors; None: not subtracted.
         width: numbers of a vector.
         config: similarity and rounds of k-means.
@@ -79,6 +81,7 @@ class Comparison:
     clusters: Exchange
     centres: str
     questions: str
+    duplicates: str
     mean: tuple[int, ...] | None
     width: int
     config: SemDedupConfig
@@ -91,25 +94,19 @@ class Comparison:
 
     def centred(self, vectors: I16) -> I16:
         """Return the vectors without the mean."""
-        if self.mean is None:
-            return vectors
-        return clustering.centred(vectors, np.array(self.mean, np.int16))
+        mean = None if self.mean is None else np.array(self.mean, np.int16)
+        return vectors if mean is None else clustering.centred(vectors, mean)
 
+    def assign(self, unit: dict[str, Any]) -> dict[str, Any]:
+        """Write run `run`, the documents of `shards` by cluster.
 
-@dataclass(frozen=True, kw_only=True)
-class AssignShards(Comparison):
-    """Write a run of documents by cluster.
-
-    Unit: {"run": number, "shards": [[number, corpus shard, vectors file]]}. Returns the highest
-    cosine of each question.
-    """
-
-    def __call__(self, unit: dict[str, Any]) -> dict[str, Any]:
+        Returns the highest cosine of each question.
+        """
         centres = arrow.read_vectors(self.centres)[1]
         question_keys, questions = arrow.read_vectors(self.questions)
-        best: list[F32] = [np.full(len(questions), -1.0, np.float32)]
+        best = [np.full(len(questions), -1.0, np.float32)]
 
-        def placed() -> Any:
+        def placed() -> Iterator[tuple[pa.Table, I64]]:
             for number, corpus, file in unit["shards"]:
                 table = read_shard(corpus)
                 keys, vectors = arrow.read_vectors(file)
@@ -121,79 +118,70 @@ class AssignShards(Comparison):
                 vectors = self.centred(vectors)
                 best.append(clustering.highest_others(questions, question_keys, vectors, keys))
                 shard, row = np.full(len(keys), number, np.int32), np.arange(len(keys))
-                batch = arrow.vectors_batch(keys, vectors)
-                columns = [*batch.columns, shard, row.astype(np.int32), text_bytes(table)]
-                rows = pa.Table.from_arrays(list(map(pa.array, columns)), schema=self.rows)
-                yield rows, clustering.assign(vectors, centres).astype(np.int64)
+                columns = [*arrow.vectors_batch(keys, vectors).columns, shard, row.astype(np.int32)]
+                columns = list(map(pa.array, [*columns, text_bytes(table)]))
+                yield (
+                    pa.Table.from_arrays(columns, schema=self.rows),
+                    clustering.assign(vectors, centres),
+                )
 
         self.clusters.write(unit["run"], placed())
         return {"cosines": np.max(best, axis=0).tolist()}
 
+    def compare(self, unit: dict[str, Any]) -> dict[str, Any]:
+        """Write the pairs of dropped and kept documents of clusters `first` to `end` to `out`.
 
-@dataclass(frozen=True, kw_only=True)
-class FindSimilar(Comparison):
-    """Compare the documents of clusters. Unit: {"first", "end": clusters, "out": file of pairs}.
-
-    Returns the histogram of highest cosines, and the number of questions with a similar document in
-    their cluster.
-    """
-
-    def __call__(self, unit: dict[str, Any]) -> dict[str, Any]:
-        counts, near, pairs = np.zeros(len(LIMITS) + 1, np.int64), 0, list[pa.RecordBatch]()
+        Returns the histogram of highest cosines, and the number of questions with a similar
+        document in their cluster.
+        """
+        near, highest, pairs = 0, [np.zeros(0, np.float32)], list[pa.RecordBatch]()
+        asked = arrow.read_vectors(self.questions)[0]
         with self.clusters.read(self.rows, unit["first"], unit["end"]) as runs:
             for cluster in range(unit["first"], unit["end"]):
-                if batches := list(runs.batches(cluster)):
-                    near += self._compare(pa.concat_batches(batches), counts, pairs)
+                if not (batches := list(runs.batches(cluster))):
+                    continue
+                table = pa.Table.from_batches(batches)
+                table = table.sort_by([("bytes", "descending"), ("key", "ascending")])
+                table = table.combine_chunks()
+                names = ("key", "shard", "row")
+                key, shard, row = (table[name].to_numpy() for name in names)
+                vectors = table["vector"].chunk(0).flatten().to_numpy().reshape(len(key), -1)
+                ranks = random_keys.fold_in(_SAMPLE, key)
+                for rows in clustering.divide(vectors, ranks, self.config.rounds):
+                    of, best = clustering.find_similar(vectors[rows], self.config.similarity)
+                    highest.append(best)
+                    own = rows[np.isin(key[rows], asked)]
+                    found = clustering.highest_others(
+                        vectors[own], key[own], vectors[rows], key[rows]
+                    )
+                    near += self._similar(found)
+                    gone = np.flatnonzero(of != np.arange(len(of)))
+                    drop, keep = rows[gone], rows[of[gone]]
+                    columns = [key[drop], key[keep], best[gone], shard[drop], row[drop]]
+                    pairs.append(pa.record_batch([*columns, shard[keep], row[keep]], schema=PAIRS))
         write_arrow(unit["out"], PAIRS, pairs)
-        return {"counts": counts.tolist(), "near": near}
+        bins = np.searchsorted(np.array(LIMITS, np.float32), np.concatenate(highest), side="right")
+        return {"counts": np.bincount(bins, minlength=len(LIMITS) + 1).tolist(), "near": near}
 
-    def _compare(self, batch: pa.RecordBatch, counts: I64, pairs: list[pa.RecordBatch]) -> int:
-        """Add the cluster's pairs and counts; return the number of its questions with one."""
-        key, shard, row, size = (
-            batch[name].to_numpy() for name in ("key", "shard", "row", "bytes")
-        )
-        order = np.lexsort((key, -size))  # longest first, then by key
-        key, shard, row = key[order], shard[order], row[order]
-        vectors = batch["vector"].flatten().to_numpy().reshape(len(key), -1)[order]
-        question_keys, near = arrow.read_vectors(self.questions)[0], 0
-        ranks = random_keys.fold_in(_SAMPLE, key)
-        for members in clustering.divide(vectors, ranks, self.config.rounds):
-            own, keys = vectors[members], key[members]
-            of, best = clustering.find_similar(own, self.config.similarity)
-            dropped, asked = np.flatnonzero(of != np.arange(len(of))), np.isin(keys, question_keys)
-            found = clustering.highest_others(own[asked], keys[asked], own, keys)
-            near += int((found >= self.config.similarity - clustering.ROUNDING).sum())
-            counts += np.bincount(
-                np.searchsorted(np.array(LIMITS, np.float32), best, side="right"),
-                minlength=len(counts),
-            )
-            gone, stays = members[dropped], members[of[dropped]]
-            columns = [key[gone], key[stays], best[dropped], shard[gone], row[gone], shard[stays]]
-            pairs.append(pa.record_batch([*columns, row[stays]], schema=PAIRS))
-        return near
+    def _similar(self, cosines: F32) -> int:
+        """Return how many cosines are those of duplicates."""
+        return int((cosines >= self.config.similarity - clustering.ROUNDING).sum())
 
-
-@dataclass(frozen=True, kw_only=True)
-class WriteKept:
-    """Write a shard without the duplicates. Unit: {"number": of the shard, "corpus", "out"}.
-
-    Returns the statistics of the shard.
-
-    Attributes:
-        duplicates: file of the dropped documents, a record batch per shard.
-        documents: number of kept documents in the corpus.
-    """
-
-    duplicates: str
-    documents: int
-
-    def __call__(self, unit: dict[str, Any]) -> dict[str, Any]:
+    def write(self, unit: dict[str, Any]) -> dict[str, Any]:
+        """Write shard `number` without its duplicates to `out`; return its statistics."""
         dropped = open_arrow(self.duplicates).get_batch(unit["number"])["key"].to_numpy()
         table = fill_missing_columns(read_shard(unit["corpus"]))
         table = table.filter(pa.array(~np.isin(table["key"].to_numpy(), dropped)))
         batch = compact_batch(table, CORPUS)
         write_arrow(unit["out"], CORPUS, [batch])
-        return {**measure(batch, self.documents), "heldout": int(in_split(table, HELDOUT).sum())}
+        heldout = int(in_split(table, HELDOUT).sum())
+        return {**measure(batch, unit["documents"]), "heldout": heldout}
+
+    def recall(self, assigned: Sequence[Any], compared: Sequence[Any]) -> dict[str, int]:
+        """Return how many questions have a similar document, and how many one in their cluster."""
+        cosines = np.max([result["cosines"] for result in assigned], axis=0)
+        in_cluster = sum(result["near"] for result in compared)
+        return {"sample": len(cosines), "near": self._similar(cosines), "in_cluster": in_cluster}
 
 
 def deduplicate(config: SemDedupConfig, build: BuildContext) -> StageResult:
@@ -209,87 +197,81 @@ def deduplicate(config: SemDedupConfig, build: BuildContext) -> StageResult:
     documents = artifact.read_manifest(corpus.path).rows or len(sample)
     count = min(config.clusters or clusters_for(documents), max(1, len(sample)))
     groups = group_by_size(corpus.sizes, run_bytes(sum(corpus.sizes)))
-    known: dict[str, Any] = {
-        "clusters": Exchange(
-            directory=storage.join(build.scratch, "clusters"), runs=len(groups), places=count
-        ),
-        **{name: storage.join(build.scratch, f"{name}.arrow") for name in ("centres", "questions")},
-        "mean": None if mean is None else tuple(mean.tolist()),
-        "width": sample.shape[1],
-        "config": config,
-    }
-    assign = AssignShards(**known)
-    sample = assign.centred(sample)
+    scratch = partial(storage.join, build.scratch)
+    units = Deduplication(
+        clusters=Exchange(directory=scratch("clusters"), runs=len(groups), places=count),
+        centres=scratch("centres.arrow"),
+        questions=scratch("questions.arrow"),
+        duplicates=build.file(DUPLICATES_FILE),
+        mean=None if mean is None else tuple(mean.tolist()),
+        width=sample.shape[1],
+        config=config,
+    )
+    sample = units.centred(sample)
     centres = clustering.fit(sample, count, config.rounds)
-    _write_vectors(assign.centres, np.arange(len(centres), dtype=np.uint64), centres)
-    _write_vectors(assign.questions, keys[:QUESTIONS], sample[:QUESTIONS])
+    _write_vectors(units.centres, np.arange(len(centres), dtype=np.uint64), centres)
+    _write_vectors(units.questions, keys[:QUESTIONS], sample[:QUESTIONS])
 
-    shards = [[*each] for each in zip(itertools.count(), map(corpus.file, corpus.names), files)]
-    runs = [{"run": run, "shards": shards[slice(*group)]} for run, group in enumerate(groups)]
+    paths = list(map(corpus.file, corpus.names))
+    shards = [[number, *each] for number, each in enumerate(zip(paths, files, strict=True))]
     weights = [float(sum(corpus.sizes[slice(*group)])) for group in groups]
-    assigned = fan_out(build, "assign", _named(runs), assign, unit_name="bytes", weights=weights)
-    in_clusters = assign.clusters.connect(build, "connect").tolist()
-    units: list[dict[str, Any]] = [
-        {"first": first, "end": end, "out": storage.join(build.scratch, f"found-{first:05d}.arrow")}
+    assigned = fan_out(
+        build,
+        "assign",
+        _named({"run": run, "shards": shards[slice(*group)]} for run, group in enumerate(groups)),
+        units.assign,
+        unit_name="bytes",
+        weights=weights,
+    )
+    in_clusters = units.clusters.connect(build, "connect").tolist()
+    parts = [
+        {"first": first, "end": end, "out": scratch(f"found-{first:05d}.arrow")}
         for first, end in group_by_size(in_clusters, UNIT_DOCUMENTS)
     ]
-    find = FindSimilar(**known)
-    compared = fan_out(build, "compare", _named(units), find, unit_name="parts")
-    dropped = pa.concat_tables([PAIRS.empty_table(), *(read_arrow(unit["out"]) for unit in units)])
-    dropped = dropped.sort_by([("shard", "ascending"), ("key", "ascending")])
-    documents = sum(in_clusters)
-    kept = documents - dropped.num_rows
+    compared = fan_out(build, "compare", _named(parts), units.compare, unit_name="parts")
+    dropped = pa.concat_tables([PAIRS.empty_table(), *(read_arrow(part["out"]) for part in parts)])
+    dropped = dropped.sort_by([("shard", "ascending"), ("key", "ascending")]).combine_chunks()
+    documents, kept = sum(in_clusters), sum(in_clusters) - dropped.num_rows
     if not kept:
         raise DataError(f"{corpus.path} contains no document; give `cloze corpus` more text")
 
-    write = WriteKept(duplicates=build.file(DUPLICATES_FILE), documents=kept)
     edges = np.searchsorted(dropped["shard"].to_numpy(), np.arange(len(files) + 1)).tolist()
-    whole = dropped.combine_chunks()
-    batches = (
-        compact_batch(whole.slice(begin, end - begin), PAIRS)
-        for begin, end in itertools.pairwise(edges)
-    )
-    write_arrow(write.duplicates, PAIRS, batches)
-    units = [
-        {"number": number, "corpus": corpus.file(name), "out": build.file(name)}
-        for number, name in enumerate(corpus.names)
-    ]
+    of_shards = (dropped.slice(low, high - low) for low, high in itertools.pairwise(edges))
+    write_arrow(units.duplicates, PAIRS, (compact_batch(table, PAIRS) for table in of_shards))
     written = fan_out(
         build,
         "write",
-        _named(units),
-        write,
+        _named(
+            {"number": number, "corpus": path, "out": build.file(name), "documents": kept}
+            for number, (path, name) in enumerate(zip(paths, corpus.names, strict=True))
+        ),
+        units.write,
         unit_name="bytes",
         weights=list(map(float, corpus.sizes)),
     )
-    build.counters["read/documents"] += documents
-    build.counters["kept/documents"] += kept
-    build.counters[f"dropped/{REASON}"] += dropped.num_rows
-    cosines = np.max([result["cosines"] for result in assigned], axis=0)
+    counts = {"read/documents": documents, "kept/documents": kept}
+    build.counters.update({**counts, f"dropped/{REASON}": dropped.num_rows})
     figures = {
         "cosine": config.similarity,
         "clusters": len(centres),
+        "recall": units.recall(assigned, compared),
+    }
+    highest = np.sum([result["counts"] for result in compared], axis=0).tolist()
+    content = {
+        **figures,
         "documents": documents,
         "dropped": dropped.num_rows,
         "groups": len(np.unique(dropped["of"].to_numpy())),
-        "recall": {
-            "sample": len(cosines),
-            "near": int((cosines >= config.similarity - clustering.ROUNDING).sum()),
-            "in_cluster": sum(result["near"] for result in compared),
-        },
-        "highest_cosines": {
-            "limits": list(LIMITS),
-            "counts": np.sum([result["counts"] for result in compared], axis=0).tolist(),
-        },
-        "examples": _examples(corpus, dropped),
+        "highest_cosines": {"limits": list(LIMITS), "counts": highest},
+        "examples": _examples(paths, dropped),
     }
-    text = json.dumps(figures, indent=1, ensure_ascii=False) + "\n"
+    text = json.dumps(content, indent=1, ensure_ascii=False) + "\n"
     storage.write_bytes(build.file(FIGURES), text.encode())
-    summary = _summary(figures, written) | {"shards": len(files), "size": centres.shape[1]}
-    return StageResult(rows=kept, summary=summary)
+    more = {"dropped": {REASON: dropped.num_rows}, "shards": len(files), "size": units.width}
+    return StageResult(rows=kept, summary={**_summary(written), **figures, **more})
 
 
-def _named(units: Sequence[dict[str, Any]]) -> list[tuple[str, dict[str, Any]]]:
+def _named(units: Iterable[dict[str, Any]]) -> list[tuple[str, dict[str, Any]]]:
     return [(f"{number:05d}", unit) for number, unit in enumerate(units)]
 
 
@@ -330,42 +312,36 @@ def _sample(files: Sequence[str]) -> tuple[U64, I16]:
     return keys[order], vectors[order]
 
 
-def _examples(corpus: CorpusShards, dropped: pa.Table) -> list[dict[str, Any]]:
+def _examples(paths: Sequence[str], dropped: pa.Table) -> list[dict[str, Any]]:
     """Return random pairs of dropped and kept documents, by decreasing cosine."""
+
+    def described(shard: int, row: int) -> dict[str, Any]:
+        (document,) = read_shard(paths[shard]).slice(row, 1).to_pylist()
+        text = join_sentences(document["sentences"], document.get("paragraphs", ()))
+        names = {"id": document["id"], "title": document.get("title", "")}
+        return {**names, "characters": len(text), "text": text[:EXCERPT]}
+
     ranks = random_keys.fold_in(_EXAMPLE, dropped["key"].to_numpy())
     selected = dropped.take(pa.array(np.argsort(ranks, kind="stable")[:EXAMPLES]))
-    examples = [
+    return [
         {
             "cosine": round(pair["cosine"], 4),
-            "dropped": _describe(corpus, pair["shard"], pair["row"]),
-            "kept": _describe(corpus, pair["of_shard"], pair["of_row"]),
+            "dropped": described(pair["shard"], pair["row"]),
+            "kept": described(pair["of_shard"], pair["of_row"]),
         }
-        for pair in selected.to_pylist()
+        for pair in selected.sort_by([("cosine", "descending")]).to_pylist()
     ]
-    return sorted(examples, key=lambda example: -example["cosine"])
 
 
-def _describe(corpus: CorpusShards, shard: int, row: int) -> dict[str, Any]:
-    document = read_shard(corpus.file(corpus.names[shard])).slice(row, 1).to_pylist()[0]
-    text = join_sentences(document["sentences"], document.get("paragraphs", ()))
-    names = {"id": document["id"], "title": document.get("title", "")}
-    return {**names, "characters": len(text), "text": text[:EXCERPT]}
-
-
-def _summary(figures: Mapping[str, Any], written: Sequence[dict[str, Any]]) -> dict[str, Any]:
+def _summary(written: Sequence[dict[str, Any]]) -> dict[str, Any]:
     totals = add_up(written)
-    names = ("documents", "bytes", "characters", "words", "sentences")
-    sources = totals["sources"]
+    names, sources = ("documents", "bytes", "characters", "words", "sentences"), totals["sources"]
+    licences = added(totals["origins"], "licence").items()
     return {
         **{name: sum(counts[name] for counts in sources.values()) for name in names},
-        "dropped": {REASON: figures["dropped"]},
-        **{name: figures[name] for name in ("clusters", "cosine", "recall")},
         "sources": {
             kind: {name: counts[name] for name in names[:2]} for kind, counts in sources.items()
         },
-        "licences": {
-            name or UNKNOWN: counts["documents"]
-            for (name,), counts in added(totals["origins"], "licence").items()
-        },
+        "licences": {name or UNKNOWN: counts["documents"] for (name,), counts in licences},
         "heldout_documents": sum(counts["heldout"] for counts in written),
     }

@@ -48,10 +48,9 @@ def clusters_for(documents: int) -> int:
     return max(1, min(documents // 2000, 1024))
 
 
-# Cost estimate. All work is linear: a document is compared with centres, questions, and half of a
-# cluster. Rates of an AMD EPYC core; a byte of text is read twice, measured and written.
-START, SPEED = 3.0, 1.5e10  # seconds; multiplications per second and worker
-COMPARED, TEXT = 2400.0, 600.0  # vectors per document; multiplications that a byte of text equals
+# Cost estimate. Everything is linear in the numbers of the vectors: each is compared with centres,
+# questions and half of a cluster (2,400 products), and comes with about 10 bytes of text.
+START, SPEED = 3.0, 6e6  # seconds; numbers per second and worker (core of an AMD EPYC)
 SIZE, ROW = 768, 40  # numbers of a vector, if unknown; other bytes per document in scratch files
 
 
@@ -69,7 +68,7 @@ def ahead(
     unit = max(min(UNIT_DOCUMENTS, documents), documents / (config.clusters or 1024))
     held = PROCESS_BYTES + 6 * size * max(unit, min(SAMPLE, documents))
     return CostEstimate(
-        work=COMPARED * size * documents + TEXT * text,
+        work=size * documents,
         speed=SPEED,
         startup_seconds=START,
         parallelism=width,
@@ -80,15 +79,16 @@ def ahead(
 
 
 def afterwards(facts: Metadata) -> MeasuredThroughput | None:
-    """Measure the throughput in multiplications; None if the summary lacks the vector size."""
-    if not facts.get("size"):
-        return None
-    kept, dropped = float(facts["documents"]), sum((facts.get("dropped") or {}).values())
-    text = TEXT * float(facts["bytes"]) / max(1.0, kept)
-    return MeasuredThroughput(
-        amount=(kept + dropped) * (COMPARED * float(facts["size"]) + text),
-        seconds=subtract_startup(facts["seconds"], START),
-        width=int(facts["execution"].get("workers", 1)),
+    """Measure the throughput in numbers of vectors; None if the summary lacks their size."""
+    documents = float(facts["documents"]) + sum((facts.get("dropped") or {}).values())
+    return (
+        MeasuredThroughput(
+            amount=documents * float(facts["size"]),
+            seconds=subtract_startup(facts["seconds"], START),
+            width=int(facts["execution"].get("workers", 1)),
+        )
+        if facts.get("size")
+        else None
     )
 
 

@@ -35,7 +35,7 @@ from cloze.model.families.pretraining import BiEncoder
 from cloze.model.families.registry import parse_model
 from cloze.model.layers.batch import IGNORE_INDEX
 from cloze.model.layers.layout import Memory
-from cloze.model.objectives.retrieval_options import TEMPERATURE
+from cloze.model.tasks.options import TEMPERATURE
 from cloze.model.tasks.task import Loss, TaskMetadata
 from cloze.model.train.passages import PassageTokens
 from cloze.model.train.resume.initialization import check_vocabulary

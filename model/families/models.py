@@ -152,13 +152,13 @@ def attach(
 
 
 # Modules that only training uses: a student's projection, and the retriever with its copies.
-TRAINING_MODULES = DISTILLATION, _ = "distillation", "retrieval"
+DISTILLATION = "distillation"
 T = TypeVar("T")
 
 
 def without_training_modules(state: Mapping[str, T]) -> dict[str, T]:
     """Return a network's weights without those of modules that only training uses."""
-    own = tuple(f"{name}." for name in TRAINING_MODULES)
+    own = (f"{DISTILLATION}.", "retrieval.", "beside_")
     return {name: state[name] for name in state if not name.startswith(own)}
 
 

@@ -36,7 +36,6 @@ _FAMILIES = {
     "longformer": "cloze.model.families.longformer",
     "deberta": "cloze.model.families.deberta",
     "elmo": "cloze.model.families.elmo",
-    "static": "cloze.model.families.static",
     "xlnet": "cloze.model.families.xlnet",
 }
 FAMILIES: Table[ModuleType] = Table("families", "model family", _FAMILIES, ("family",))

@@ -6,8 +6,6 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from cloze.core.options import Options
-
 Weight = Annotated[float, Field(ge=0.0, allow_inf_nan=False)]
 
 
@@ -55,10 +53,3 @@ class DistillOptions(BaseModel):
             "relations": self.relations,
         }
         return {name: weight for name, weight in weights.items() if weight}
-
-
-class DistillFields(Options):
-    """The field of a pretraining's config."""
-
-    distill: DistillOptions | None = None
-    """With --teacher: weights of the losses. Default: distilbert's own, else labels and soft."""

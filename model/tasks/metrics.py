@@ -7,7 +7,7 @@
     tagging         seqeval: entities with exact extent and type, as in conlleval
     SQuAD           `evaluate-v1.1.py`, `evaluate-v2.0.py`
 
-Those of ranking are in `cloze.model.tasks.ranking_metrics`. A metric is 0 where it is undefined.
+A metric is 0 where it is undefined.
 scipy and seqeval take a second to import, so only the functions that call them do.
 """
 

@@ -14,7 +14,8 @@ from pydantic import BeforeValidator, Field, field_validator, model_validator
 from typing_extensions import Self
 
 from cloze.core.config import InputPath, StageConfig
-from cloze.model.objectives.retrieval_options import TEMPERATURE
+
+TEMPERATURE = 0.05  # of similarities of texts, if a task does not say (SimCSE)
 
 
 def _several(value: object) -> object:
@@ -62,6 +63,10 @@ class TaskOptions(StageConfig):
     files: dict[str, Names] = Field(default_factory=dict)
     """File names of each split, in order of preference. A file with the name of the split needs no
     entry."""
+
+    def as_table(self) -> TableOptions | None:
+        """Return the options of the tables whose first rows a plan checks; None: there are none."""
+        return None
 
 
 class SplitOptions(StageConfig):
@@ -133,6 +138,9 @@ class TableOptions(TaskOptions):
             )
         return self
 
+    def as_table(self) -> TableOptions | None:
+        return self if getattr(self, "layout", "table") == "table" else None
+
 
 class SentenceOptions(TableOptions):
     """Options of tasks on texts or pairs of texts."""
@@ -181,41 +189,6 @@ class RelationOptions(TextOptions):
         if len(value) not in (0, 4) or not all(value):
             raise ValueError("must be four texts: before and after each of the two entities")
         return value
-
-
-class RetrievalOptions(TaskOptions):
-    """Options of retrieval: pairs of queries and passages, and their comparison."""
-
-    pairs: Literal["rows", "squad", "titles", "sentences"] = "rows"
-    """Source of the pairs: rows of a file, questions and passages of SQuAD, or a corpus's titles
-    and articles, or sentences and the passages around them (inverse cloze task)."""
-
-    columns: dict[str, str] = Field(default_factory=dict)
-    """With pairs rows: column of each role (query, passage), where the name differs."""
-
-    limit: int | None = Field(default=None, ge=2)
-    """Maximum number of training pairs, chosen by hash. Default: all."""
-
-    pooling: Literal["mean", "first"] = "mean"
-    """Vector of a text: mean of its last hidden states, special tokens included, or the first
-    one."""
-
-    normalize: bool = True
-    """Scale all vectors to length 1, so that their product is the cosine similarity."""
-
-    temperature: float = Field(default=TEMPERATURE, gt=0)
-    """Temperature of the similarities (SimCSE)."""
-
-    group: int = Field(default=32, ge=2)
-    """Approximate number of pairs that are contrasted with each other (in-batch negatives)."""
-
-    hard_negatives: int = Field(default=0, ge=0)
-    """Passages per pair that BM25 ranks highest among the wrong ones, which join its group
-    (Karpukhin et al. 2020)."""
-
-    symmetric: bool = False
-    """Also contrast each passage with the queries of its group; the loss is the mean of both
-    directions."""
 
 
 class RegressionOptions(SentenceOptions):

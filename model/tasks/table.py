@@ -22,7 +22,6 @@ from cloze.model.tasks.options import (
     MultiTaskOptions,
     RegressionOptions,
     RelationOptions,
-    RetrievalOptions,
     SpanOptions,
     TaggingOptions,
     TaskOptions,
@@ -64,9 +63,6 @@ _KINDS = {
     "regression": TaskKind("cloze.model.tasks.kinds.texts:Regression", RegressionOptions),
     "choice": TaskKind("cloze.model.tasks.kinds.choice:Choice", ChoiceOptions),
     "package": TaskKind("cloze.model.tasks.kinds.package:Package", TaskOptions, classes=True),
-    "retrieval": TaskKind(
-        "cloze.model.tasks.kinds.retrieval:Retrieval", RetrievalOptions, max_length=256
-    ),
     "multitask": TaskKind("cloze.model.tasks.kinds.multitask:MultiTask", MultiTaskOptions),
     "tagging": TaskKind("cloze.model.tasks.kinds.tagging:Tagging", TaggingOptions),
     "spans": TaskKind("cloze.model.tasks.kinds.spans:Spans", SpanOptions, max_length=384),
@@ -237,13 +233,6 @@ _TASKS = {
     ),
     # tasks built from a corpus
     "package": TaskSpec(kind="package"),
-    "title-retrieval": TaskSpec(kind="retrieval", options={"pairs": "titles"}),
-    "inverse-cloze": TaskSpec(kind="retrieval", options={"pairs": "sentences"}),
-    # the passage of a question, among all of SQuAD's (Rajpurkar et al. 2016)
-    "squad-retrieval": TaskSpec(
-        kind="retrieval",
-        options={"pairs": "squad", "files": {"train": "train-v1.1.json", "dev": "dev-v1.1.json"}},
-    ),
     # multi-task training
     MULTITASK: TaskSpec(kind="multitask"),
     # user files
@@ -253,7 +242,6 @@ _TASKS = {
     "regression": TaskSpec(kind="regression"),
     "choice": TaskSpec(kind="choice"),
     "tagging": TaskSpec(kind="tagging"),
-    "retrieval": TaskSpec(kind="retrieval"),
 }
 TASKS: Table[TaskSpec] = Table("tasks", "task", _TASKS, ("task", "test_on", "tasks"))
 TaskName = Annotated[str, known(TASKS, "no such task")]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
+from pkgutil import resolve_name
 
 import numpy as np
 import torch
@@ -25,7 +26,7 @@ from cloze.model.train import compile_policy
 from cloze.model.train.compile_policy import StepTimes, WorkEstimate
 from cloze.model.train.config import PretrainConfig
 from cloze.model.train.distributed import World
-from cloze.model.train.evaluate.companion import Companion, Distillation, load_companions
+from cloze.model.train.evaluate.companion import Companion, Distillation
 from cloze.model.train.evaluate.scoring import PretrainModule
 from cloze.model.train.loop.data import (
     DatasetSource,
@@ -47,6 +48,7 @@ from cloze.model.train.resume.initialization import (
     initial_model,
     load_teacher,
 )
+from cloze.model.train.spec.companions import COMPANIONS
 from cloze.model.train.spec.engine_choice import EngineConfig, choose_engine
 from cloze.model.train.spec.interfaces import START, StartPosition
 from cloze.pipeline.dataset.schema import DatasetInfo
@@ -168,7 +170,9 @@ def find_start(config: PretrainConfig, job: SetupJob) -> Start:
     other = teacher.model if teacher else None
     names = choose(initial.model, info, config.objectives, other, distill)
     batch = config.initial_batch or config.global_batch
-    companions = load_companions(config, build, initial.model, info, tokenizer, names)
+    given = (config, build, initial.model, info, tokenizer, names)
+    found = [resolve_name(kind.load)(*given) for kind in COMPANIONS.loaded().values()]
+    companions: list[Companion] = [companion for companion in found if companion is not None]
     if teacher is not None:
         companions.append(Distillation(teacher, initial.model, names))
     return Start(

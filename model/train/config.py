@@ -15,14 +15,12 @@ from cloze.core.options import compose_config_class, known
 from cloze.core.stages.stage import name_of, role_of
 from cloze.model.families.config import ModelConfig
 from cloze.model.families.registry import model_config
+from cloze.model.objectives.distill_options import DistillOptions
 from cloze.model.train import consistency
 from cloze.model.train.dial import Dial, note_by_hand
 from cloze.model.train.optimizers import DEFAULT_OPTIMIZER, OptimizerName
 from cloze.model.train.spec.companions import COMPANIONS
 from cloze.model.train.spec.schedules import SCHEDULES, BatchSizeSchedule, Schedule
-
-if TYPE_CHECKING:
-    from cloze.model.objectives.distill_options import DistillFields
 
 VERSION = 4
 
@@ -35,11 +33,10 @@ TENTHS = 10
 
 
 if TYPE_CHECKING:
-
-    class _OfCompanions(StageConfig, DistillFields): ...
+    _OfCompanions = StageConfig
 else:
     _OfCompanions = compose_config_class(
-        "OptionsOfCompanions", StageConfig, (kind.options for kind in COMPANIONS.values())
+        "OptionsOfCompanions", StageConfig, (kind.options for kind in COMPANIONS.loaded().values())
     )
 
 
@@ -95,6 +92,9 @@ class PretrainConfig(_OfCompanions):
     objectives: tuple[str, ...] | None = None
     """Training objective, such as mlm or nsp. Repeatable. Default: what the model family trains on
     this dataset."""
+
+    distill: DistillOptions | None = None
+    """With --teacher: weights of the losses. Default: distilbert's own, else labels and soft."""
 
     causal_share: float | None = Field(default=None, gt=0, lt=1)
     """Share of samples read from left to right, if clm is trained with a masked objective. Default:

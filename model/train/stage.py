@@ -12,7 +12,7 @@ from cloze.core.humanize import format_count
 from cloze.core.stages.stage import InputSpec, Stage, deferred
 from cloze.model.train.config import VERSION, PretrainConfig
 from cloze.model.train.plan.cost import COSTS
-from cloze.model.train.spec.companions import COMPANIONS
+from cloze.model.train.spec.companions import companion_inputs
 
 MOST_EPOCHS = 100  # more than twice BERT's forty
 
@@ -63,7 +63,8 @@ STAGE = Stage(
             kinds=("pretrain",), explicit_kinds=("import", "merge", "prune"), explicit_only=True
         ),
         "continue": InputSpec(kinds=("pretrain",), explicit_only=True),
-        **{role: spec for kind in COMPANIONS.values() for role, spec in kind.inputs.items()},
+        "teacher": InputSpec(kinds=("pretrain",), explicit_only=True),
+        **companion_inputs(),
     },
     # A training state names the build and its packages, and checkpoint.json contains its hash.
     unhashed_files=(

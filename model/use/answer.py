@@ -1,7 +1,6 @@
-"""Question-answering checkpoints, and the command answer.
+"""Question-answering checkpoints.
 
-A request has `question` and `passage`, or the passages are found in an index. The answers are
-ranked spans of the passage or "no answer".
+A request has `question` and `passage`. The answers are ranked spans of the passage or "no answer".
 """
 
 from __future__ import annotations
@@ -14,11 +13,7 @@ from cloze.model.tasks.formats.squad import SquadExamples
 from cloze.model.tasks.kinds.spans import Spans
 from cloze.model.tasks.predict import FinetunedModel
 from cloze.model.tasks.task import Split
-from cloze.model.train.precision import Placement, placement
-from cloze.model.use.configs import AnswerConfig
-from cloze.model.use.request import Request
-from cloze.model.use.search import Reading, Searcher
-from cloze.model.use.verb import Verb
+from cloze.model.train.precision import Placement
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -70,7 +65,7 @@ class QuestionAnsweringPipeline(FinetunedModel):
             UsageError: a question is empty.
         """
         ranked = self.ranked(self.encode_questions(questions)) if questions else []
-        return [_best(answers, top_k) for answers in ranked]
+        return [best_answers(answers, top_k) for answers in ranked]
 
     def encode_questions(self, questions: Sequence[tuple[str, str]]) -> Split:
         """Tokenize questions and passages for `ranked`; raises as `answer_batch`."""
@@ -101,62 +96,6 @@ class QuestionAnsweringPipeline(FinetunedModel):
         ]
 
 
-class AnswerPredictor(Verb[tuple[str, str | None]]):
-    """Predictor of answer: the best answer of each request, and all answers in `predictions`.
-
-    With an index, a question without a passage is answered from the passages that the search finds.
-    They are read as one text, so their answers compete (Yang et al. 2019, BERTserini); each answer
-    then has its `passage` with title, url and licence.
-    """
-
-    def __init__(self, checkpoint: str, config: AnswerConfig) -> None:
-        where = placement(config.device, config.precision)
-        self._answerer = QuestionAnsweringPipeline(checkpoint, **where)
-        self._top_k, self._passages = config.top_k, config.passages
-        self._searcher = None if config.corpus is None else Searcher(config.corpus, **where)
-
-    def read(self, request: Request) -> tuple[str, str | None]:
-        question = request.text("question")
-        passage = request.optional("passage") if self._searcher else request.text("passage")
-        return question, passage
-
-    def encode(self, group: Sequence[tuple[str, str | None]]) -> tuple[Split, list[Reading | None]]:
-        readings: list[Reading | None] = [None] * len(group)
-        searched = [number for number, (_, passage) in enumerate(group) if passage is None]
-        if self._searcher is not None and searched:
-            found = self._searcher.search([group[number][0] for number in searched], self._passages)
-            for number, own in zip(searched, found, strict=True):
-                passage = self._searcher.index.passage
-                readings[number] = Reading([passage(place) for place, _ in own])
-        questions = [
-            (question, passage or (reading.text if reading else ""))
-            for (question, passage), reading in zip(group, readings, strict=True)
-        ]
-        return self._answerer.encode_questions(questions), readings
-
-    def answer(self, encoded: tuple[Split, list[Reading | None]]) -> list[dict[str, Any]]:
-        split, readings = encoded
-        answers = []
-        for ranked, reading in zip(self._answerer.ranked(split), readings, strict=True):
-            own = _best(ranked if reading is None else _sourced(ranked, reading), self._top_k)
-            answers.append({**own[0], "predictions": own})
-        return answers
-
-    def finish(self) -> dict[str, Any]:
-        return {"truncated": self._answerer.truncated}
-
-
-def _best(ranked: Sequence[Answer], top_k: int) -> list[Answer]:
+def best_answers(ranked: Sequence[Answer], top_k: int) -> list[Answer]:
     """Return the first `top_k` answers, and "no answer" if it comes later."""
     return [answer for rank, answer in enumerate(ranked) if rank < top_k or answer["start"] is None]
-
-
-def _sourced(ranked: Sequence[Answer], reading: Reading) -> list[Answer]:
-    """Return the answers that lie in one passage, with it; at least "no answer"."""
-    answers = []
-    for answer in ranked:
-        source = None if answer["start"] is None else reading.source(answer["start"], answer["end"])
-        if source is not None or answer["start"] is None:
-            answers.append({**answer, **(source or {"passage": None})})
-    nothing = {"answer": "", "score": 0.0, "start": None, "end": None, "passage": None}
-    return answers or [nothing]

@@ -60,17 +60,6 @@ class AnswerConfig(VerbConfig):
     """With --corpus: number of passages that are read."""
 
 
-class SearchConfig(VerbConfig):
-    """Options of search. A request has `query`."""
-
-    by: Literal["bm25", "dense", "both"] | None = None
-    """Words (bm25), vectors (dense), or both, by reciprocal rank fusion. Default: both if there are
-    vectors."""
-
-    top_k: int = Field(default=5, ge=1)
-    """Number of passages, best first."""
-
-
 class ClassifyConfig(VerbConfig):
     """Options of classify; a request has `text`, and `pair` or `choices` if the task needs it."""
 
@@ -251,13 +240,6 @@ class MergeConfig(StageConfig):
                 f"steps {list(self.steps)} is one checkpoint, whose mean is itself; name several"
             )
         return self
-
-
-class EntitiesConfig(StageConfig):
-    """Options of the stage entities."""
-
-    precision: Literal["auto", "fp32", "bf16"] = "auto"
-    """Precision of matrix products, over fp32 weights. auto: bf16 if the hardware has it."""
 
 
 class VectorsConfig(StageConfig):

@@ -25,7 +25,6 @@ from cloze.model.tasks.cost import measure_forward, previous_tokens
 from cloze.model.train.plan import estimates
 from cloze.model.train.plan.cost import device_of, pass_cost, source_model
 from cloze.model.use.configs import (
-    EntitiesConfig,
     LikelihoodConfig,
     MergeConfig,
     PerplexityConfig,
@@ -221,21 +220,4 @@ VECTORS = Stage(
     unread=TRAINING_FIELDS,
     headline=lambda summary: f"{summary['documents']:,} vectors of {summary['size']} numbers",
     cost_model=VECTORS_COSTS,
-)
-
-# Finds the salient spans of a corpus, for `cloze dataset --recipe realm`: entities and dates.
-ENTITIES = Stage(
-    name="entities",
-    version=1,
-    config=EntitiesConfig,
-    run=deferred("cloze.model.use.entities:run"),
-    inputs={
-        "corpus": InputSpec(kinds=("corpus", "semdedup"), required=True),
-        "checkpoint": InputSpec(kinds=("finetune",), required=True),
-    },
-    worker="cloze.model",
-    on_gpu=True,
-    parallel=True,
-    unread=TRAINING_FIELDS,
-    headline=lambda summary: f"{summary['spans']:,} spans in {summary['sentences']:,} sentences",
 )

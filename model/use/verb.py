@@ -231,7 +231,6 @@ _PREDICTORS = {
         configs.FillMaskConfig, "fill_mask", "FillMask FillMaskPipeline", "fill_masks"
     ),
     "embed": _of(configs.EmbedConfig, "embed", "Embed EmbeddingPipeline", "embed"),
-    "search": Predictor(configs.SearchConfig, "cloze.model.use.search:Search", "query"),
     "score": Predictor(configs.ScoreTextsConfig, "cloze.model.use.scoring:ScoreTexts"),
 }
 PREDICTORS: Table[Predictor] = Table("verbs", "verb", _PREDICTORS)
@@ -260,7 +259,7 @@ def verb_stage(name: str, verb: Predictor) -> Stage:
     )
 
 
-ANSWER, CLASSIFY, TAG, FILL_MASK, EMBED, SEARCH = (
+ANSWER, CLASSIFY, TAG, FILL_MASK, EMBED = (
     verb_stage(name, verb) for name, verb in _PREDICTORS.items() if name != "score"
 )
 SCORE_TEXTS = verb_stage("score-texts", _PREDICTORS["score"])

@@ -135,20 +135,6 @@ def packed() -> Values:
     }
 
 
-def realm() -> Values:
-    """REALM: one named entity or date of each row masked, whole, always by [MASK].
-
-    Guu et al. 2020, section 3.4 and appendix B (salient span masking). Rows are of one document.
-    """
-    return {
-        "pairing": "document",
-        "masking": "salient",
-        "mask_share": 1.0,
-        "random_share": 0.0,
-        "short_seq_prob": 0.0,
-    }
-
-
 _RECIPES: Mapping[str, Callable[[], Values]] = {
     "bert": bert,
     "bert-wwm": bert_wwm,
@@ -159,6 +145,5 @@ _RECIPES: Mapping[str, Callable[[], Values]] = {
     "electra": electra,
     "lm": lm,
     "packed": packed,
-    "realm": realm,
 }
 RECIPES: Table[Callable[[], Values]] = Table("recipes", "recipe", _RECIPES, ("recipe",))

@@ -23,7 +23,5 @@ _TRAINERS = {
     "bpe": TokenizerTrainer("cloze.pipeline.vocab.trainers:train_bpe", 50265, False),
     # ALBERT
     "unigram": TokenizerTrainer("cloze.pipeline.vocab.trainers:train_unigram", 30000, True),
-    # static vectors and ELMo: whole words
-    "words": TokenizerTrainer("cloze.pipeline.vocab.trainers:count_vocabulary", 100_000, False),
 }
 TRAINERS: Table[TokenizerTrainer] = Table("vocabularies", "kind of tokenizer", _TRAINERS, ("kind",))

@@ -321,38 +321,3 @@ def _run_sentencepiece(words: list[tuple[str, int]], size: int) -> list[tuple[st
     tokens = list(scores.items())[: max(0, size - len(missing_characters))]
     tokens += [(character, lowest) for character in missing_characters]
     return [(token, round(score, SCORE_DIGITS)) for token, score in tokens]
-
-
-# Whole words, for static vectors and ELMo.
-
-
-def count_vocabulary(
-    texts: Texts, options: VocabConfig, *, size: int, lowercase: bool, strip_accents: bool
-) -> tokenizers.Tokenizer:
-    """Take the most frequent words as tokens; every other word is [UNK].
-
-    Ids: BERT's special tokens 0 to 4, then words by frequency, ties by code point. BERT's
-    pre-tokenizer splits the words, so punctuation marks are words.
-
-    Args:
-        texts: the documents.
-        options: `min_frequency`, of words.
-        size: maximum vocabulary size.
-        lowercase: lowercase the text.
-        strip_accents: remove accents, and the vowel signs of other scripts.
-
-    Raises:
-        DataError: no word is frequent enough.
-    """
-    from cloze.pipeline.tokenizer.backends import word_backend
-    from cloze.pipeline.tokenizer.special import BERT
-
-    counts = count_words(word_backend(BERT, lowercase, strip_accents), texts())
-    frequent = [word for word, count in counts.items() if count >= options.min_frequency]
-    if not frequent:
-        raise DataError(
-            f"no word of the sample occurs min_frequency ({options.min_frequency}) times; lower "
-            f"it, or give `cloze corpus` more text"
-        )
-    ordered = sorted(set(frequent) - set(BERT), key=lambda word: (-counts[word], word))
-    return word_backend([*BERT, *ordered[: size - len(BERT)]], lowercase, strip_accents)

@@ -293,7 +293,6 @@ _STAGES: dict[str, Mapping[str, str]] = {
         "Memory and speed": "*precision *micro_batch engine",
     },
     "index": {"Passages": "*passage_words"},
-    "entities": {"Memory and speed": "*precision *micro_batch engine"},
     "vocab": {
         "Training": "*kind *size *lowercase strip_accents min_frequency limit_alphabet"
         " sample_bytes",
@@ -320,11 +319,6 @@ _STAGES: dict[str, Mapping[str, str]] = {
         "Checkpoints": "milestones milestone_words keep_for_merge",
         "Memory and speed": "*precision grad_reduce_dtype",
         "Failures": "max_skipped",
-    },
-    "static-vectors": {
-        "Vectors": "*method *size *window negative subsample",
-        "Training": "*epochs learning_rate hogwild_threads *seed",
-        "Evaluation": "*analogies",
     },
     "merge": {"Checkpoints": "*last *steps *decay", **SINGLE_DEVICE_FIELDS},
     "finetune": {

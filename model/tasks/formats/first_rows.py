@@ -10,13 +10,7 @@ from cloze.core.errors import DataError
 from cloze.model.tasks.files import is_archive, missing_split
 from cloze.model.tasks.formats.choices import CONTEXT, START
 from cloze.model.tasks.formats.tables import LABEL, PAIR, TEXT, describe_columns, open_split
-from cloze.model.tasks.options import (
-    ChoiceOptions,
-    RetrievalOptions,
-    TableOptions,
-    TaskOptions,
-    TextOptions,
-)
+from cloze.model.tasks.options import ChoiceOptions, TaskOptions, TextOptions
 
 
 def check_columns(path: str, options: TaskOptions, splits: Sequence[str], hint: str = "") -> None:
@@ -45,12 +39,9 @@ def check_columns(path: str, options: TaskOptions, splits: Sequence[str], hint: 
         fingerprints.memoize(f"columns\0{path}\0{options!r}\0{splits}", check)
 
 
-def _check(path: str, split: str, options: TaskOptions, records: int | None) -> None:
-    if isinstance(options, RetrievalOptions) and options.pairs == "rows":
-        own = (options.columns.get(role, role) for role in ("query", "passage"))
-        columns: dict[str, str | int] = dict(zip((TEXT, LABEL), own, strict=True))
-        options = TableOptions(folder=options.folder, files=options.files, columns=columns)
-    if not isinstance(options, TableOptions) or getattr(options, "layout", "table") != "table":
+def _check(path: str, split: str, given: TaskOptions, records: int | None) -> None:
+    options = given.as_table()
+    if options is None:
         return
     is_choice = isinstance(options, ChoiceOptions)
     more = getattr(options, "endings" if is_choice else "label_columns", ())

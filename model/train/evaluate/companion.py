@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from pkgutil import resolve_name
 from typing import Any
 
 from torch import nn
@@ -11,12 +10,9 @@ from torch import nn
 from cloze.core.stages.stage import BuildContext
 from cloze.model.families.config import ModelConfig
 from cloze.model.objectives.distillation import RECORDED, add_projection
-from cloze.model.train.config import PretrainConfig
 from cloze.model.train.evaluate.scoring import PretrainModule
 from cloze.model.train.precision import Precision
 from cloze.model.train.resume.initialization import Teacher
-from cloze.model.train.spec.companions import COMPANIONS
-from cloze.pipeline.dataset.schema import DatasetInfo
 
 
 class Companion:
@@ -31,7 +27,7 @@ class Companion:
     def extend(self, network: nn.Module) -> None:
         """Add modules that are trained with the network and saved in its checkpoints.
 
-        `cloze.model.families.models.TRAINING_MODULES` has their names.
+        Their names begin with `beside_`, by which a loaded model leaves them out.
         """
 
     def module(
@@ -54,23 +50,3 @@ class Distillation(Companion):
 
     def extend(self, network: nn.Module) -> None:
         add_projection(network, *self._models, self._names)
-
-
-def load_companions(
-    config: PretrainConfig,
-    build: BuildContext,
-    model: ModelConfig,
-    info: DatasetInfo,
-    pieces: str,
-    names: Collection[str],
-) -> list[Companion]:
-    """Return the companions that config and inputs name, without the teacher.
-
-    Args:
-        model: the trained model.
-        pieces: tokenizer directory of the dataset.
-        names: names of the objectives.
-    """
-    loads = [resolve_name(kind.load) for kind in COMPANIONS.values() if kind.load]
-    found = [load(config, build, model, info, pieces, names) for load in loads]
-    return [companion for companion in found if companion is not None]

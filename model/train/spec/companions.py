@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from cloze.core.plugins import Table
 from cloze.core.stages.stage import InputSpec
 
 
@@ -16,33 +17,16 @@ class CompanionKind(NamedTuple):
     """A kind of companion, a row of `COMPANIONS`."""
 
     # `module:function`: (config, build, model, dataset, tokenizer, objectives) -> the companion, or
-    # None if the config and the inputs name none. Empty: the trainer itself reads it.
+    # None if the config and the inputs name none
     load: str
-    options: str  # `module:class` of its fields in the config
-    inputs: Mapping[str, InputSpec]
+    options: str = ""  # `module:class` of its fields in the config
+    inputs: Mapping[str, InputSpec] = {}
 
 
-COMPANIONS = {
-    "teacher": CompanionKind(
-        load="",
-        options="cloze.model.objectives.distill_options:DistillFields",
-        inputs={"teacher": InputSpec(kinds=("pretrain",), explicit_only=True)},
-    ),
-    "retrieval": CompanionKind(
-        load="cloze.model.train.retrieval:load_retrieval",
-        options="cloze.model.objectives.retrieval_options:RetrievalFields",
-        inputs={
-            "index": InputSpec(
-                kinds=("index",),
-                explicit_only=True,
-                option="--retrieve",
-                help="Index whose passages are read with each row (REALM).",
-            ),
-            "retriever": InputSpec(
-                kinds=("finetune",),
-                explicit_only=True,
-                help="With --retrieve: checkpoint tuned for retrieval, such as on inverse-cloze.",
-            ),
-        },
-    ),
-}
+COMPANIONS: Table[CompanionKind] = Table("companions", "companion", {})
+
+
+def companion_inputs() -> dict[str, InputSpec]:
+    """Return the inputs of all companions."""
+    kinds = COMPANIONS.loaded().values()
+    return {role: spec for kind in kinds for role, spec in kind.inputs.items()}

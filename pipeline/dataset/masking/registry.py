@@ -61,14 +61,6 @@ _MASKING_RULES = {
     "whole-word": MaskingRule(f"{_RULES}:choose_words"),
     "n-gram": MaskingRule(f"{_RULES}:choose_ngrams", NgramOptions),
     "span": MaskingRule(f"{_RULES}:choose_spans", SpanOptions, highest_rate=0.5),
-    "salient": MaskingRule(
-        "cloze.pipeline.dataset.masking.salient:choose_salient",
-        marks=RuleMarks(
-            "cloze.pipeline.dataset.masking.salient:marker",
-            "entities",
-            "Artifact of `cloze tag-corpus`, for --recipe realm.",
-        ),
-    ),
     "none": MaskingRule(f"{_RULES}:choose_none"),
 }
 RULES: Table[MaskingRule] = Table("masking_rules", "masking rule", _MASKING_RULES, ("masking",))

@@ -44,9 +44,9 @@ from cloze.model.use.scorer import SentenceScorer
 from cloze.pipeline import tokenizer
 from tests.flows.presets.reading import OF_A_CHECKPOINT, Load
 from tests.glue_files import write_glue
+from tests.labs.retrieval.test_bi_encoder_task import examples, write_rows
 from tests.model.datasets import write_dataset
 from tests.model.stand_in import stand_in
-from tests.model.tasks.test_retrieval import examples, write_rows
 from tests.parity.test_finetune_classification import write_choices, write_texts
 from tests.parity.test_finetune_spans import write_questions
 from tests.parity.test_finetune_tags import write_columns

@@ -13,12 +13,12 @@ import pyarrow as pa
 import pytest
 import tokenizers
 
+from cloze.labs.retrieval.salient import mark_tokens
 from cloze.pipeline.dataset import schema
 from cloze.pipeline.dataset.build import BuildRows
 from cloze.pipeline.dataset.config import ExampleConfig
 from cloze.pipeline.dataset.masking.candidates import MaskCandidates, TokenProperties
 from cloze.pipeline.dataset.masking.draw import Masks, sample_masks
-from cloze.pipeline.dataset.masking.salient import mark_tokens
 from cloze.pipeline.dataset.pairings.registry import PAIRINGS
 from cloze.pipeline.dataset.pairings.segments import TokenizedDocuments, tokenize
 from cloze.pipeline.dataset.recipes import RECIPES

@@ -21,13 +21,13 @@ from cloze.core.config import StageConfig, parse_config
 from cloze.core.errors import UsageError
 from cloze.core.stages.execute import BuildResult, execute
 from cloze.core.stages.stage import InputSpec, Stage, StageResult
+from cloze.labs.retrieval.entities import with_dates
+from cloze.labs.retrieval.salient import SPANS, spans_file_name
 from cloze.model.data.rows import DynamicMasker
-from cloze.model.use.entities import with_dates
 from cloze.pipeline.corpus.files.shards import CorpusShards, read_shard
 from cloze.pipeline.dataset.config import DatasetConfig
 from cloze.pipeline.dataset.masking.candidates import MaskConfig, UnmaskedRows
 from cloze.pipeline.dataset.masking.draw import sample_masks
-from cloze.pipeline.dataset.masking.salient import SPANS, spans_file_name
 from cloze.pipeline.dataset.schema import DatasetInfo
 from cloze.pipeline.dataset.stage import STAGE
 from cloze.pipeline.tokenizer import load

@@ -16,11 +16,11 @@ from cloze.core.errors import StoppedError, UsageError
 from cloze.core.stages.execute import BuildResult, execute
 from cloze.core.stages.execution import Execution
 from cloze.core.stages.stage import BuildContext, Reporter
+from cloze.labs.retrieval.realm import Retrieval, RetrievalModule, Retriever, load_retrieval
 from cloze.model import checkpoint
 from cloze.model.data.batch import collate
 from cloze.model.data.shards import ShardedRows
 from cloze.model.families.models import load_model, new_model
-from cloze.model.train.retrieval import Retrieval, RetrievalModule, Retriever, load_retrieval
 from cloze.model.train.stage import STAGE
 from cloze.model.use.embed import EmbeddingPipeline
 from cloze.pipeline import tokenizer

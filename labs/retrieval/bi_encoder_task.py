@@ -19,6 +19,9 @@ import torch
 from torch import Tensor, nn
 
 from cloze.core import storage
+from cloze.labs.retrieval.pairs import QueryPassages, read_pairs
+from cloze.labs.retrieval.ranking_metrics import ndcg, query_blocks, recall, relevant_ranks
+from cloze.labs.retrieval.tasks import RetrievalOptions
 from cloze.model.data.layouts import LayoutKind
 from cloze.model.data.sampler import shard_range
 from cloze.model.families.config import ModelConfig
@@ -26,10 +29,8 @@ from cloze.model.families.models import Backbone
 from cloze.model.families.pretraining import BiEncoder
 from cloze.model.layers.batch import Batch, extend
 from cloze.model.tasks.encode import TextSamples, encode
-from cloze.model.tasks.formats.pairs import QueryPassages, read_pairs
 from cloze.model.tasks.metrics import Floats, Ints, Vectors, mean_interval
-from cloze.model.tasks.options import RetrievalOptions, TaskOptions
-from cloze.model.tasks.ranking_metrics import ndcg, query_blocks, recall, relevant_ranks
+from cloze.model.tasks.options import TaskOptions
 from cloze.model.tasks.task import Figures, Loss, Samples, Task, TaskMetadata
 from cloze.pipeline.index.passages import PassageIndex, best
 from cloze.pipeline.tokenizer.tokenizer import Tokenizer

@@ -19,8 +19,8 @@ from cloze.core import arrow, storage
 from cloze.core.artifacts import artifact
 from cloze.core.errors import UsageError
 from cloze.core.stages.worker import find_input
+from cloze.labs.retrieval.stages import SearchConfig
 from cloze.model.train.precision import placement
-from cloze.model.use.configs import SearchConfig
 from cloze.model.use.embed import EmbeddingPipeline
 from cloze.model.use.request import Request
 from cloze.model.use.verb import Verb

@@ -14,12 +14,14 @@ from cloze.core.artifacts import artifact
 from cloze.core.errors import DataError, UsageError
 from cloze.core.stages.execute import execute
 from cloze.core.stages.execution import Execution
+from cloze.labs.retrieval.answer import AnswerPredictor
+from cloze.labs.retrieval.search import SMOOTHING, Reading, Search, Searcher
+from cloze.labs.retrieval.stages import SearchConfig
 from cloze.model import checkpoint
-from cloze.model.use.answer import AnswerPredictor, QuestionAnsweringPipeline
-from cloze.model.use.configs import AnswerConfig, SearchConfig, VectorsConfig
+from cloze.model.use.answer import QuestionAnsweringPipeline
+from cloze.model.use.configs import AnswerConfig, VectorsConfig
 from cloze.model.use.embed import EmbeddingPipeline
 from cloze.model.use.request import Request
-from cloze.model.use.search import SMOOTHING, Reading, Search, Searcher
 from cloze.model.use.stages import VECTORS
 from cloze.pipeline.index.passages import Passage, best
 from tests.pipeline.corpus.corpora import write_corpus

@@ -1,7 +1,7 @@
 """The masking rule salient: one named entity or date of a row, whole (REALM, section 3.4).
 
-The stage `entities` (`cloze.model.use.entities`) writes a file per corpus shard, and the dataset
-stage marks the tokens of the spans, of which the rule draws.
+The stage `entities` writes a file per corpus shard, and the dataset stage marks the tokens of the
+spans, of which the rule draws.
 """
 
 from __future__ import annotations

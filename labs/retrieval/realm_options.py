@@ -1,12 +1,12 @@
-"""Options of retrieval in pretraining. Imports no torch: part of configs."""
+"""Retrieval as a companion of pretraining, and its options. No torch: part of configs."""
 
 from __future__ import annotations
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from cloze.core.options import Options
-
-TEMPERATURE = 0.05  # of similarities, if a retriever's task does not say (SimCSE)
+from cloze.core.stages.stage import InputSpec
+from cloze.model.train.spec.companions import CompanionKind
 
 
 class RetrievalOptions(BaseModel):
@@ -26,3 +26,22 @@ class RetrievalFields(Options):
 
     retrieval: RetrievalOptions | None = None
     """With --retrieve: number of passages, and age of their vectors. Default: 7, 500 steps."""
+
+
+COMPANION = CompanionKind(
+    load="cloze.labs.retrieval.realm:load_retrieval",
+    options="cloze.labs.retrieval.realm_options:RetrievalFields",
+    inputs={
+        "index": InputSpec(
+            kinds=("index",),
+            explicit_only=True,
+            option="--retrieve",
+            help="Index whose passages are read with each row (REALM).",
+        ),
+        "retriever": InputSpec(
+            kinds=("finetune",),
+            explicit_only=True,
+            help="With --retrieve: checkpoint tuned for retrieval, such as on inverse-cloze.",
+        ),
+    },
+)

@@ -21,18 +21,18 @@ from sklearn.metrics import ndcg_score
 
 from cloze.core.artifacts.artifact import HELDOUT
 from cloze.core.errors import DataError, UsageError
-from cloze.model.families.config import ModelConfig
-from cloze.model.families.models import new_backbone
-from cloze.model.tasks.formats.pairs import QueryPassages
-from cloze.model.tasks.heads import new_network
-from cloze.model.tasks.kinds.retrieval import (
+from cloze.labs.retrieval.bi_encoder_task import (
     PairSamples,
     Retrieval,
     SplitEmbeddings,
     contrastive_loss,
 )
-from cloze.model.tasks.options import RetrievalOptions
-from cloze.model.tasks.ranking_metrics import ndcg, recall, relevant_ranks
+from cloze.labs.retrieval.pairs import QueryPassages
+from cloze.labs.retrieval.ranking_metrics import ndcg, recall, relevant_ranks
+from cloze.labs.retrieval.tasks import RetrievalOptions
+from cloze.model.families.config import ModelConfig
+from cloze.model.families.models import new_backbone
+from cloze.model.tasks.heads import new_network
 from cloze.model.tasks.source import EpochSource
 from cloze.model.tasks.table import load_task
 from cloze.pipeline.index.passages import PassageIndex, best

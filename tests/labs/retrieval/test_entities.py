@@ -11,10 +11,9 @@ from cloze.core.arrow import read_arrow
 from cloze.core.errors import UsageError
 from cloze.core.stages.execute import execute
 from cloze.core.stages.execution import Execution
+from cloze.labs.retrieval.entities import with_dates
+from cloze.labs.retrieval.stages import ENTITIES, EntitiesConfig
 from cloze.model import checkpoint
-from cloze.model.use.configs import EntitiesConfig
-from cloze.model.use.entities import with_dates
-from cloze.model.use.stages import ENTITIES
 from cloze.model.use.tag import TokenClassificationPipeline
 from tests.pipeline.corpus.corpora import write_corpus
 from tests.tiny_models import tiny_config, tiny_model, write_classifier, write_tokenizer

@@ -22,9 +22,9 @@ from cloze.core.artifacts.artifact import TRAIN
 from cloze.core.errors import DataError
 from cloze.core.ragged import I64
 from cloze.core.stages.stage import BuildContext, Reporter, StageResult
+from cloze.labs.before_bert.static import StaticConfig
+from cloze.labs.before_bert.static_stage import StaticVectorsConfig
 from cloze.model import checkpoint
-from cloze.model.families.static import StaticConfig
-from cloze.model.static_vectors.config import StaticVectorsConfig
 from cloze.model.tasks.files import corpus_shards, write_json
 from cloze.pipeline import tokenizer
 from cloze.pipeline.tokenizer.tokenizer import Tokenizer

@@ -34,6 +34,7 @@ from torch import Tensor, nn
 
 from cloze.core.errors import UsageError
 from cloze.core.stages.stage import BuildContext
+from cloze.labs.retrieval.realm_options import RetrievalFields, RetrievalOptions
 from cloze.model import checkpoint
 from cloze.model.data.batch import empty_batch
 from cloze.model.families.config import ModelConfig
@@ -42,7 +43,7 @@ from cloze.model.families.pretraining import BiEncoder
 from cloze.model.layers.batch import IGNORE_INDEX, Batch
 from cloze.model.objectives import LossSum
 from cloze.model.objectives.losses import MLM
-from cloze.model.objectives.retrieval_options import TEMPERATURE, RetrievalFields, RetrievalOptions
+from cloze.model.tasks.options import TEMPERATURE
 from cloze.model.train.config import PretrainConfig
 from cloze.model.train.evaluate.companion import Companion
 from cloze.model.train.evaluate.scoring import PretrainModule

@@ -2,7 +2,7 @@
 
 Named entities are those of a tagging checkpoint; dates are found by a rule (Guu et al. 2020,
 section 3.4: "we use a BERT-based tagger … to identify named entities, and a regular expression to
-identify dates"). A file per corpus shard, see `cloze.pipeline.dataset.masking.salient`.
+identify dates"). A file per corpus shard, see `cloze.labs.retrieval.salient`.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ import pyarrow as pa
 from cloze.core import storage
 from cloze.core.arrow import read_arrow, write_arrow
 from cloze.core.stages.stage import BuildContext, StageResult
+from cloze.labs.retrieval.salient import SPANS, spans_file_name
+from cloze.labs.retrieval.stages import EntitiesConfig
 from cloze.model.tasks.files import corpus_shards
 from cloze.model.train.distributed import init_distributed
 from cloze.model.train.precision import resolve
-from cloze.model.use.configs import EntitiesConfig
 from cloze.model.use.tag import TokenClassificationPipeline
-from cloze.pipeline.dataset.masking.salient import SPANS, spans_file_name
 
 SENTENCES = 2048  # tagged at once
 DATE = "DATE"

@@ -1,0 +1,1 @@
+"""Before BERT: static word vectors, and vocabularies of whole words."""

@@ -1,0 +1,22 @@
+"""What the lab adds to Cloze."""
+
+from cloze.core.plugins import Plugin, Row
+
+_LAB = "cloze.labs.before_bert"
+
+PLUGIN = Plugin(
+    name="before_bert",
+    summary="Static word vectors: word2vec, fastText and GloVe of a corpus.",
+    rows={
+        "commands": {
+            "static-vectors": Row(
+                f"{_LAB}.commands:static_vectors",
+                help="Train word2vec, fastText or GloVe vectors of a corpus.",
+            )
+        },
+        "stages": {"static-vectors": Row(f"{_LAB}.static_stage:STAGE", before="dataset")},
+        "headings": {"static-vectors": Row(f"{_LAB}.commands:HEADINGS")},
+        "families": {"static": Row(f"{_LAB}.static", before="xlnet")},
+        "vocabularies": {"words": Row(f"{_LAB}.words:KIND")},
+    },
+)

@@ -1,0 +1,44 @@
+"""Commands of the lab, and the headings of their options."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from cloze.flows.commands.base.inference_command import Answer, InferenceCommand
+from cloze.flows.commands.base.stage_command import StageCommand
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+OF_ENTITIES = {"Memory and speed": "*precision *micro_batch engine"}
+
+tag_corpus = StageCommand(
+    "tag-corpus",
+    stage="entities",
+    help="Find the named entities and dates of a corpus.\n\n`cloze dataset --recipe realm"
+    " --entities DIR` masks them.",
+)
+
+
+def _show_passages(answer: Answer) -> RenderableType:
+    """Return each passage after its score, title and source."""
+    from rich.console import Group
+    from rich.text import Text
+
+    lines: list[Text] = []
+    for row in answer["results"]:
+        source = ", ".join(filter(None, (row["url"] or row["document"], row["licence"])))
+        lines.append(Text.assemble(f"{row['score']:.3f}  ", (row["title"], "bold"), f"  {source}"))
+        lines.append(Text(f"{row['text']}\n", style="dim"))
+    return Group(*lines or [Text("nothing found", style="dim")])
+
+
+search = InferenceCommand(
+    "search",
+    target="index",
+    field="query",
+    help="Find passages of a corpus, with their sources.\n\nINDEX is made by `cloze index`, or has"
+    " the vectors of its passages: `cloze embed-corpus --corpus INDEX`.",
+    text="Query.",
+    show=_show_passages,
+)

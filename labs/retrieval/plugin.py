@@ -1,0 +1,36 @@
+"""What the lab adds to Cloze."""
+
+from cloze.core.plugins import Plugin, Row
+
+_LAB = "cloze.labs.retrieval"
+
+PLUGIN = Plugin(
+    name="retrieval",
+    summary="Search a corpus, answer from it, and pretrain with its passages (REALM).",
+    rows={
+        "commands": {
+            "tag-corpus": Row(
+                f"{_LAB}.commands:tag_corpus",
+                help="Find the named entities and dates of a corpus.",
+            ),
+            "search": Row(
+                f"{_LAB}.commands:search",
+                help="Find passages of a corpus, with their sources.",
+            ),
+        },
+        "stages": {"entities": Row(f"{_LAB}.stages:ENTITIES", command=False, before="vocab")},
+        "tools": {"search": Row(f"{_LAB}.stages:SEARCH", before="serve")},
+        "verbs": {"search": Row(f"{_LAB}.stages:PREDICTOR", before="score")},
+        "headings": {"entities": Row(f"{_LAB}.commands:OF_ENTITIES")},
+        "masking_rules": {"salient": Row(f"{_LAB}.dataset_rows:SALIENT", before="none")},
+        "recipes": {"realm": Row(f"{_LAB}.dataset_rows:realm")},
+        "companions": {"retrieval": Row(f"{_LAB}.realm_options:COMPANION")},
+        "task_kinds": {"retrieval": Row(f"{_LAB}.tasks:KIND")},
+        "tasks": {
+            "title-retrieval": Row(f"{_LAB}.tasks:TITLES"),
+            "inverse-cloze": Row(f"{_LAB}.tasks:INVERSE_CLOZE"),
+            "squad-retrieval": Row(f"{_LAB}.tasks:SQUAD"),
+            "retrieval": Row(f"{_LAB}.tasks:RETRIEVAL"),
+        },
+    },
+)
