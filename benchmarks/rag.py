@@ -102,14 +102,14 @@ def written(base: Path, out: str) -> list[tuple[str, str]]:
 
 
 def extracted(base: Path, reader: str, corpus: str, passages: int) -> list[tuple[str, str]]:
-    """Return the answers of `cloze answer --corpus` to the dev questions, and the right ones."""
+    """Return the answers of `cloze answer-corpus` to the dev questions, and the right ones."""
     rows = [json.loads(line) for line in (base / "qa/dev.jsonl").read_text().splitlines()]
     asked = "".join(json.dumps({"question": row["text"]}) + "\n" for row in rows)
     (base / "questions.jsonl").write_text(asked, encoding="utf-8")
     out = f"{reader}-{corpus}.jsonl"
     cloze(
         base,
-        f"answer {reader} --file questions.jsonl --jsonl --corpus {corpus} --passages {passages}"
+        f"answer-corpus {reader} --file questions.jsonl --jsonl --corpus {corpus} --passages {passages}"
         f" --out {out}",
     )
     answers = [json.loads(line)["answer"] for line in (base / out).read_text().splitlines()]

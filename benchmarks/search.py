@@ -7,7 +7,7 @@ Quality: each of the 10,570 questions searches the 2,067 passages; its own is th
 `bm25s` and scikit-learn's TF-IDF are rows if they are installed. Time: the first 200 questions
 search the index, one after the other, in a process of its own.
 
-Answers: `cloze answer --corpus` with a reader, for questions without their passages: a SQuAD file,
+Answers: `cloze answer-corpus` with a reader, for questions without their passages: a SQuAD file,
 or JSON lines of `question` and `answers`. Of up to 20 questions each answer is shown.
 """
 
@@ -120,12 +120,14 @@ def questions_of(path: Path) -> list[tuple[str, list[str]]]:
 
 def answer(reader: str, index: str, questions: list[tuple[str, list[str]]], passages: int) -> None:
     """Print exact match, F1, and the share of questions with an answer in a retrieved passage."""
+    from cloze.labs.retrieval.answer import CorpusAnswers
+    from cloze.labs.retrieval.stages import AnswerCorpusConfig
     from cloze.model.tasks.metrics import answer_f1, exact_match, normalize_answer
-    from cloze.model.use.answer import AnswerPredictor
-    from cloze.model.use.configs import AnswerConfig
 
-    config = AnswerConfig(requests=({"question": ""},), corpus=index, passages=passages, top_k=1)
-    predictor, rows = AnswerPredictor(reader, config), []
+    config = AnswerCorpusConfig(
+        requests=({"question": ""},), corpus=index, passages=passages, top_k=1
+    )
+    predictor, rows = CorpusAnswers(reader, config), []
     for begin in range(0, len(questions), 16):
         group = questions[begin : begin + 16]
         encoded = predictor.encode([(question, None) for question, _ in group])

@@ -64,7 +64,7 @@ COMMANDS: dict[str, dict[str, str]] = {
         "embed": "Compute the embeddings of texts.",
         "classify": "Classify texts with a fine-tuned checkpoint.",
         "tag": "Find the entities in texts.",
-        "answer": "Answer questions from a passage, or from a corpus.",
+        "answer": "Answer questions from a passage.",
         "score": "Compute the log-probability of sentences.",
         "serve": "Serve models over HTTP, with a page to try them.",
     },

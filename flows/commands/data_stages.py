@@ -169,8 +169,9 @@ EMBED_CORPUS = StageCommand(
 INDEX = StageCommand(
     "index",
     stage="index",
-    help="Cut a corpus into passages, and index their words.\n\n`cloze search` and `cloze answer"
-    " --corpus` read the index. `cloze embed-corpus --corpus INDEX` adds vectors of the passages.",
+    help="Cut a corpus into passages, and index their words.\n\n`cloze search` and `cloze"
+    " answer-corpus` read the index. `cloze embed-corpus --corpus INDEX` adds vectors of the"
+    " passages.",
     inputs={"append": ("--append", "Index whose files are reused for unchanged shards.")},
 )
 

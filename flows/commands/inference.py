@@ -172,7 +172,7 @@ TAG = InferenceCommand(
 )
 
 
-def _show_answers(answer: Answer) -> RenderableType:
+def show_answers(answer: Answer) -> RenderableType:
     """Return a line per answer, best first: probability, answer and position."""
     from rich.text import Text
 
@@ -205,7 +205,7 @@ def passage_source(prediction: Answer) -> str:
     cls=InferenceCommand,
     field="question",
     text="Question about the passage.",
-    show=_show_answers,
+    show=show_answers,
 )
 @click.option(
     "--passage",
@@ -220,7 +220,7 @@ def passage_source(prediction: Answer) -> str:
 def answer(
     request: Request, options: Mapping[str, Any], passage: str | None, passage_file: str | None
 ) -> None:
-    """Answer questions from a passage, or from a corpus.
+    """Answer questions from a passage.
 
     Each answer has its probability among the printed ones, and its characters in the passage. A
     model that was trained on unanswerable questions (squad2) may print "(no answer)".

@@ -1,4 +1,4 @@
-"""The command answer: questions are answered from their passages, or from passages of an index."""
+"""The command answer-corpus: questions are answered from passages of an index."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from cloze.labs.retrieval.search import Reading, Searcher
+from cloze.labs.retrieval.stages import AnswerCorpusConfig
 from cloze.model.tasks.task import Split
 from cloze.model.train.precision import placement
 from cloze.model.use.answer import (
@@ -13,34 +14,31 @@ from cloze.model.use.answer import (
     QuestionAnsweringPipeline,
     best_answers,
 )
-from cloze.model.use.configs import AnswerConfig
 from cloze.model.use.request import Request
 from cloze.model.use.verb import Verb
 
 
-class AnswerPredictor(Verb[tuple[str, str | None]]):
-    """Predictor of answer: the best answer of each request, and all answers in `predictions`.
+class CorpusAnswers(Verb[tuple[str, str | None]]):
+    """Predictor of answer-corpus: the best answer of each request, and all in `predictions`.
 
-    With an index, a question without a passage is answered from the passages that the search finds.
+    A question without a passage is answered from the passages that the search finds.
     They are read as one text, so their answers compete (Yang et al. 2019, BERTserini); each answer
     then has its `passage` with title, url and licence.
     """
 
-    def __init__(self, checkpoint: str, config: AnswerConfig) -> None:
+    def __init__(self, checkpoint: str, config: AnswerCorpusConfig) -> None:
         where = placement(config.device, config.precision)
         self._answerer = QuestionAnsweringPipeline(checkpoint, **where)
         self._top_k, self._passages = config.top_k, config.passages
-        self._searcher = None if config.corpus is None else Searcher(config.corpus, **where)
+        self._searcher = Searcher(config.corpus, **where)
 
     def read(self, request: Request) -> tuple[str, str | None]:
-        question = request.text("question")
-        passage = request.optional("passage") if self._searcher else request.text("passage")
-        return question, passage
+        return request.text("question"), request.optional("passage")
 
     def encode(self, group: Sequence[tuple[str, str | None]]) -> tuple[Split, list[Reading | None]]:
         readings: list[Reading | None] = [None] * len(group)
         searched = [number for number, (_, passage) in enumerate(group) if passage is None]
-        if self._searcher is not None and searched:
+        if searched:
             found = self._searcher.search([group[number][0] for number in searched], self._passages)
             for number, own in zip(searched, found, strict=True):
                 passage = self._searcher.index.passage

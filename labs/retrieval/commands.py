@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from cloze.flows.commands.base.inference_command import Answer, InferenceCommand
 from cloze.flows.commands.base.stage_command import StageCommand
+from cloze.flows.commands.inference import show_answers
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -41,4 +42,14 @@ search = InferenceCommand(
     " the vectors of its passages: `cloze embed-corpus --corpus INDEX`.",
     text="Query.",
     show=_show_passages,
+)
+
+answer_corpus = InferenceCommand(
+    "answer-corpus",
+    field="question",
+    help="Answer questions from a corpus, with sources.\n\n--corpus is made by `cloze index`. The"
+    " passages that the search finds are read as one text; each answer has the source of its"
+    " passage.",
+    text="Question.",
+    show=show_answers,
 )

@@ -17,10 +17,20 @@ PLUGIN = Plugin(
                 f"{_LAB}.commands:search",
                 help="Find passages of a corpus, with their sources.",
             ),
+            "answer-corpus": Row(
+                f"{_LAB}.commands:answer_corpus",
+                help="Answer questions from a corpus, with sources.",
+            ),
         },
         "stages": {"entities": Row(f"{_LAB}.stages:ENTITIES", command=False, before="vocab")},
-        "tools": {"search": Row(f"{_LAB}.stages:SEARCH", before="serve")},
-        "verbs": {"search": Row(f"{_LAB}.stages:PREDICTOR", before="score")},
+        "tools": {
+            "search": Row(f"{_LAB}.stages:SEARCH", before="serve"),
+            "answer-corpus": Row(f"{_LAB}.stages:ANSWER_CORPUS", before="serve"),
+        },
+        "verbs": {
+            "search": Row(f"{_LAB}.stages:PREDICTOR", before="score"),
+            "answer-corpus": Row(f"{_LAB}.stages:ANSWERS", before="score"),
+        },
         "headings": {"entities": Row(f"{_LAB}.commands:OF_ENTITIES")},
         "masking_rules": {"salient": Row(f"{_LAB}.dataset_rows:SALIENT", before="none")},
         "recipes": {"realm": Row(f"{_LAB}.dataset_rows:realm")},

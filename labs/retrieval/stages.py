@@ -6,10 +6,10 @@ from typing import Literal
 
 from pydantic import Field
 
-from cloze.core.config import StageConfig
+from cloze.core.config import InputPath, StageConfig
 from cloze.core.stages.execution import TRAINING_FIELDS
 from cloze.core.stages.stage import InputSpec, Stage, deferred
-from cloze.model.use.configs import VerbConfig
+from cloze.model.use.configs import AnswerConfig, VerbConfig
 from cloze.model.use.verb import Predictor, verb_stage
 
 
@@ -51,3 +51,17 @@ class SearchConfig(VerbConfig):
 
 PREDICTOR = Predictor(SearchConfig, "cloze.labs.retrieval.search:Search", "query")
 SEARCH = verb_stage("search", PREDICTOR)
+
+
+class AnswerCorpusConfig(AnswerConfig):
+    """Options of answer-corpus. A request has `question`, and may have a `passage` of its own."""
+
+    corpus: InputPath
+    """Index, or vectors of its passages: find the passages of a question there (`cloze search`)."""
+
+    passages: int = Field(default=10, ge=1)
+    """Number of passages that are read."""
+
+
+ANSWERS = Predictor(AnswerCorpusConfig, "cloze.labs.retrieval.answer:CorpusAnswers", "question")
+ANSWER_CORPUS = verb_stage("answer-corpus", ANSWERS)

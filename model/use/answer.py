@@ -1,4 +1,4 @@
-"""Question-answering checkpoints.
+"""Question-answering checkpoints, and the command answer.
 
 A request has `question` and `passage`. The answers are ranked spans of the passage or "no answer".
 """
@@ -13,7 +13,10 @@ from cloze.model.tasks.formats.squad import SquadExamples
 from cloze.model.tasks.kinds.spans import Spans
 from cloze.model.tasks.predict import FinetunedModel
 from cloze.model.tasks.task import Split
-from cloze.model.train.precision import Placement
+from cloze.model.train.precision import Placement, placement
+from cloze.model.use.configs import AnswerConfig
+from cloze.model.use.request import Request
+from cloze.model.use.verb import Verb
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -94,6 +97,28 @@ class QuestionAnsweringPipeline(FinetunedModel):
             ]
             for prediction in self.predict(split)
         ]
+
+
+class AnswerPredictor(Verb[tuple[str, str]]):
+    """Predictor of answer: the best answer of each request, and all answers in `predictions`."""
+
+    def __init__(self, checkpoint: str, config: AnswerConfig) -> None:
+        where = placement(config.device, config.precision)
+        self._answerer = QuestionAnsweringPipeline(checkpoint, **where)
+        self._top_k = config.top_k
+
+    def read(self, request: Request) -> tuple[str, str]:
+        return request.text("question"), request.text("passage")
+
+    def encode(self, group: Sequence[tuple[str, str]]) -> Split:
+        return self._answerer.encode_questions(group)
+
+    def answer(self, encoded: Split) -> list[dict[str, Any]]:
+        found = [best_answers(ranked, self._top_k) for ranked in self._answerer.ranked(encoded)]
+        return [{**own[0], "predictions": own} for own in found]
+
+    def finish(self) -> dict[str, Any]:
+        return {"truncated": self._answerer.truncated}
 
 
 def best_answers(ranked: Sequence[Answer], top_k: int) -> list[Answer]:

@@ -53,12 +53,6 @@ class AnswerConfig(VerbConfig):
     top_k: int = Field(default=5, ge=1)
     """Number of answers, best first."""
 
-    corpus: InputPath | None = None
-    """Index, or vectors of its passages: find the passages of a question there (`cloze search`)."""
-
-    passages: int = Field(default=10, ge=1)
-    """With --corpus: number of passages that are read."""
-
 
 class ClassifyConfig(VerbConfig):
     """Options of classify; a request has `text`, and `pair` or `choices` if the task needs it."""

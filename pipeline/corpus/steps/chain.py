@@ -67,7 +67,8 @@ def settings() -> dict[str, str]:
     """Return the option behind each reason to drop a document, by the reason or its beginning."""
     found: dict[str, str] = {}
     for kind in _kinds().values():
-        found |= dict.fromkeys(kind.reasons, " and corpus.".join(kind.own_options)) | kind.settings
+        found |= dict.fromkeys(kind.reasons, " and corpus.".join(kind.own_options))
+        found |= kind.settings
     return found
 
 

@@ -1,4 +1,4 @@
-"""search and answer --corpus: the passages of an index, by words and by vectors, with sources."""
+"""search and answer-corpus: the passages of an index, by words and by vectors, with sources."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from cloze.core.artifacts import artifact
 from cloze.core.errors import DataError, UsageError
 from cloze.core.stages.execute import execute
 from cloze.core.stages.execution import Execution
-from cloze.labs.retrieval.answer import AnswerPredictor
+from cloze.labs.retrieval.answer import CorpusAnswers
 from cloze.labs.retrieval.search import SMOOTHING, Reading, Search, Searcher
-from cloze.labs.retrieval.stages import SearchConfig
+from cloze.labs.retrieval.stages import AnswerCorpusConfig, SearchConfig
 from cloze.model import checkpoint
 from cloze.model.use.answer import QuestionAnsweringPipeline
-from cloze.model.use.configs import AnswerConfig, VectorsConfig
+from cloze.model.use.configs import VectorsConfig
 from cloze.model.use.embed import EmbeddingPipeline
 from cloze.model.use.request import Request
 from cloze.model.use.stages import VECTORS
@@ -162,10 +162,10 @@ def test_an_answer_behind_one_that_spans_passages_is_found(
     ]
 
     def answers(top_k: int) -> list[list[Any]]:
-        config = AnswerConfig(
+        config = AnswerCorpusConfig(
             requests=({"question": questions[0]},), corpus=built["index"], top_k=top_k
         )
-        predictor = AnswerPredictor(reader, config)
+        predictor = CorpusAnswers(reader, config)
         found = predictor.answer(predictor.encode([predictor.read(own) for own in requests]))
         return [own["predictions"] for own in found]
 
@@ -177,10 +177,10 @@ def test_an_answer_behind_one_that_spans_passages_is_found(
 
 def test_answers_from_a_corpus(built: dict[str, str], reader: str) -> None:
     question = "where is the capital"
-    config = AnswerConfig(
+    config = AnswerCorpusConfig(
         requests=({"question": question},), corpus=built["index"], passages=3, top_k=20
     )
-    predictor = AnswerPredictor(reader, config)
+    predictor = CorpusAnswers(reader, config)
     requests = [
         Request(index=0, fields={"question": question}, where="q", typed=True),
         Request(index=1, fields={"question": question, "passage": "a dog sat."}, where="q"),
