@@ -8,8 +8,9 @@ import itertools
 import json
 import logging
 import os
+import posixpath
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -56,6 +57,7 @@ def balance_units(
 POLL_SECONDS = 0.5
 REMOTE_POLL_SECONDS = 3.0  # stores charge for listings
 RESULT_THREADS = 16
+BLOCK_UNITS = 1000  # names of an answer of a store
 _LOGGER = logging.getLogger(__name__)
 DONE, FAILED = ".json", ".failed"  # suffixes of a unit's result file
 WRITTEN = "_written"  # in a result: see `storage.hashing_written`
@@ -78,11 +80,11 @@ class _Unit(beam.DoFn):  # type: ignore[misc]
         chdir_to(self.directory)
 
     def process(self, element: tuple[str, str]) -> Iterable[None]:
-        name, packed = element
-        if name == IDLE:
+        place, packed = element
+        if place == IDLE:
             return ()
-        with work_unit(name):
-            result_file = storage.join(self.results, name + DONE)
+        with work_unit(posixpath.basename(place)):
+            result_file = storage.join(self.results, place + DONE)
             if not storage.has_file(result_file):
                 with (
                     storage.changing_after(self.fence.out, self.fence.check),
@@ -95,7 +97,7 @@ class _Unit(beam.DoFn):  # type: ignore[misc]
                     except SupersededError:
                         raise
                     except ClozeError as error:  # no crash, no retries
-                        result_file = storage.join(self.results, name + FAILED)
+                        result_file = storage.join(self.results, place + FAILED)
                         result = error_event(error)
                     storage.write_bytes(result_file, json.dumps(result).encode())
         return ()
@@ -150,56 +152,96 @@ def fan_out(
     Raises:
         ClozeError: of the kind of the first failed unit in order; its message covers all failures.
     """
-    results = storage.join(build.scratch, step)
-    storage.make_dirs(results)
     weight = dict(zip((name for name, _ in units), weights or [1.0] * len(units), strict=True))
+    results = _Results(storage.join(build.scratch, step), weight)
+    storage.make_dirs(results.directory)
     total = sum(weight.values())
-    files = storage.list_names(results)
-    for name in _names(files, FAILED):  # of an attempt that ended before it reported them
-        storage.remove_file(storage.join(results, name + FAILED))
-    listings = [[name for name in files if not name.endswith(FAILED)]]
+    results.look()
+    for name in results.names(FAILED):  # of an attempt that ended before it reported them
+        storage.remove_file(storage.join(results.directory, results.place[name] + FAILED))
+        del results.found[name]
 
     def run_rest() -> None:
-        # a retry lists them again
-        done = _names(listings.pop() if listings else storage.list_names(results), DONE, FAILED)
-        unfinished = [unit for unit in units if unit[0] not in done]
+        unfinished = [unit for unit in units if unit[0] not in results.found]
         if not unfinished:
             return
         unfinished_weights = [weight[name] for name, _ in unfinished]
         elements = balance_units(unfinished, unfinished_weights, open_backend(build).workers)
         # Units are passed as JSON: Beam's coder rejects file names that are no UTF-8.
-        packed = [(name, json.dumps(unit)) for name, unit in elements]
-        work = _Unit(function, results, os.getcwd(), build.fence)
+        packed = [(results.place.get(name, IDLE), json.dumps(unit)) for name, unit in elements]
+        work = _Unit(function, results.directory, os.getcwd(), build.fence)
 
         def construct(pipeline: beam.Pipeline) -> None:
             _ = pipeline | beam.Create(packed, reshuffle=True) | beam.ParDo(work)
 
-        with _reporting_progress(build, results, weight, total, unit_name):
-            run_pipeline(build, construct, len(unfinished), step)
+        try:
+            with _reporting_progress(build, results, weight, unit_name):
+                run_pipeline(build, construct, len(unfinished), step)
+        except WorkerLostError:
+            results.look()
+            raise
 
     retry_lost_workers(build, run_rest, step)
     build.report.progress(total, total, unit_name, {"step": step})
-    failed = _names(storage.list_names(results), FAILED)
-    names = [name for name, _ in units]
+    results.look()
+    failed = [results.place[name] for name in results.names(FAILED)]
     if failed:
-        raise _failure(build, step, results, [name for name in names if name in failed], len(names))
-    done = read_results(results, [name + DONE for name in names])
+        raise _failure(build, step, results.directory, failed, len(units))
+    done = read_results(results.directory, [results.place[name] + DONE for name, _ in units])
     for result in done:
         storage.note_written(result.pop(WRITTEN, {}))
     return done
 
 
-def _names(files: list[str], *endings: str) -> set[str]:
-    """Return the names of the units with a result file of one of these suffixes."""
-    return {
-        file.removesuffix(ending) for file in files for ending in endings if file.endswith(ending)
-    }
+class _Results:
+    """Result files of the units of a step, one for each.
+
+    More than `BLOCK_UNITS` units are in blocks, directories of units that run at about the same
+    time. A block without unfinished units is not listed again, so a look costs what is new and
+    under way, not what is done.
+
+    Attributes:
+        directory: directory of the step.
+        place: path of each unit's result below the directory, without ending.
+        found: ending of each result that was seen.
+    """
+
+    def __init__(self, directory: str, weight: Mapping[str, float]) -> None:
+        names = sorted(weight, key=lambda name: -weight[name])  # as in `balance_units`
+        blocks = -(-len(names) // BLOCK_UNITS)
+        self.directory, self.found = directory, dict[str, str]()
+        self._open = {
+            f"{block:05d}" if blocks > 1 else "": names[block * BLOCK_UNITS :][:BLOCK_UNITS]
+            for block in range(blocks)
+        }
+        block_of = {name: block for block, inner in self._open.items() for name in inner}
+        self.place = {name: posixpath.join(block_of[name], name) for name in weight}
+
+    def look(self) -> None:
+        """Find the results of units that had none."""
+        present = self._open.keys() - {""} and set(storage.list_names(self.directory))
+        for block in [block for block in self._open if not block or block in present]:
+            names = self._open[block]
+            for file in storage.list_names(posixpath.join(self.directory, block).rstrip("/")):
+                name, ending = posixpath.splitext(file)
+                if name in self.place and ending in (DONE, FAILED):
+                    self.found[name] = ending
+            if all(self.found.get(name) == DONE for name in names):
+                del self._open[block]
+
+    def names(self, ending: str) -> list[str]:
+        """Return the units whose results have this ending, in their order."""
+        return [name for name in self.place if self.found.get(name) == ending]
 
 
 def _failure(
     build: BuildContext, step: str, results: str, failed: list[str], count: int
 ) -> ClozeError:
-    """Build the error of failed units, and remove their results so that a rerun retries them."""
+    """Build the error of failed units, and remove their results so that a rerun retries them.
+
+    Args:
+        failed: places of the units in `results`.
+    """
     files = [name + FAILED for name in failed]
     failures = read_results(results, files)
     for file in files:
@@ -210,7 +252,8 @@ def _failure(
         return kind(messages[0])
     log = str(local_directory(build.path) / LOGS / f"failed-{step}.txt")
     entries = [
-        f"{name}: {failure['error']}\n" for name, failure in zip(failed, failures, strict=True)
+        f"{posixpath.basename(place)}: {failure['error']}\n"
+        for place, failure in zip(failed, failures, strict=True)
     ]
     storage.write_bytes(log, "".join(entries).encode("utf-8", "backslashreplace"))
     shown = "; ".join(f"({number}) {text}" for number, text in enumerate(messages[:SHOWN], 1))
@@ -261,16 +304,17 @@ def read_results(results: str, files: list[str]) -> list[dict[str, Any]]:
 
 @contextlib.contextmanager
 def _reporting_progress(
-    build: BuildContext, results: str, weight: dict[str, float], total: float, unit_name: str
+    build: BuildContext, results: _Results, weight: dict[str, float], unit_name: str
 ) -> Iterator[None]:
     """Report the units whose result files exist, by a thread, during the block."""
-    step, ended = results.rsplit("/", 1)[-1], threading.Event()
-    seconds = POLL_SECONDS if storage.is_local(results) else REMOTE_POLL_SECONDS
+    step, ended = posixpath.basename(results.directory), threading.Event()
+    seconds = POLL_SECONDS if storage.is_local(results.directory) else REMOTE_POLL_SECONDS
+    total = sum(weight.values())
 
     def report() -> None:
         while not ended.wait(seconds):
-            names = _names(storage.list_names(results), DONE, FAILED)
-            done = sum(weight.get(name, 0.0) for name in names)
+            results.look()
+            done = sum(weight[name] for name in results.found)
             build.report.progress(done, total, unit_name, {"step": step})
 
     thread = threading.Thread(target=report, daemon=True)
