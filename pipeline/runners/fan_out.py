@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import heapq
 import itertools
 import json
@@ -58,6 +59,7 @@ POLL_SECONDS = 0.5
 REMOTE_POLL_SECONDS = 3.0  # stores charge for listings
 RESULT_THREADS = 16
 BLOCK_UNITS = 1000  # names of an answer of a store
+GRAPH_BYTES = 256 << 10  # of units in the job's graph; more are in a file, which workers read
 _LOGGER = logging.getLogger(__name__)
 DONE, FAILED = ".json", ".failed"  # suffixes of a unit's result file
 WRITTEN = "_written"  # in a result: see `storage.hashing_written`
@@ -67,13 +69,19 @@ SHOWN = 3  # number of failed units' messages in the error
 class _Unit(beam.DoFn):  # type: ignore[misc]
     """Runs one unit unless its result file exists; the result file is written last.
 
-    A unit of a superseded attempt commits no file.
+    A unit of a superseded attempt commits no file. An element has the unit as JSON, or where that
+    is in the file `units`.
     """
 
     def __init__(
-        self, function: Callable[[Any], dict[str, Any]], results: str, directory: str, fence: Fence
+        self,
+        function: Callable[[Any], dict[str, Any]],
+        results: str,
+        directory: str,
+        fence: Fence,
+        units: str = "",
     ) -> None:
-        self.function, self.results = function, results
+        self.function, self.results, self.units = function, results, units
         self.directory, self.fence = directory, fence
 
     def setup(self) -> None:
@@ -91,7 +99,7 @@ class _Unit(beam.DoFn):  # type: ignore[misc]
                     storage.hashing_written(self.fence.out) as written,
                 ):
                     try:
-                        result = self.function(json.loads(packed))
+                        result = self.function(self._unpacked(packed))
                         if written:
                             result = {**result, WRITTEN: written}
                     except SupersededError:
@@ -101,6 +109,12 @@ class _Unit(beam.DoFn):  # type: ignore[misc]
                         result = error_event(error)
                     storage.write_bytes(result_file, json.dumps(result).encode())
         return ()
+
+    def _unpacked(self, packed: str) -> Any:
+        if not self.units:
+            return json.loads(packed)
+        low, high = map(int, packed.split())
+        return json.loads(storage.read_ranges([self.units], [(low, high)])[0])
 
 
 def chdir_to(directory: str) -> None:
@@ -168,11 +182,21 @@ def fan_out(
         unfinished_weights = [weight[name] for name, _ in unfinished]
         elements = balance_units(unfinished, unfinished_weights, open_backend(build).workers)
         # Units are passed as JSON: Beam's coder rejects file names that are no UTF-8.
-        packed = [(results.place.get(name, IDLE), json.dumps(unit)) for name, unit in elements]
-        work = _Unit(function, results.directory, os.getcwd(), build.fence)
+        packed, file = [json.dumps(unit) for _, unit in elements], ""
+        if sum(map(len, packed)) > GRAPH_BYTES:
+            text = "".join(packed).encode()
+            # workers of an earlier attempt may still read its file
+            name = f"units-{hashlib.sha256(text).hexdigest()[:16]}"
+            file = storage.join(results.directory, name)
+            storage.write_bytes(file, text)
+            edges = itertools.pairwise(itertools.accumulate(map(len, packed), initial=0))
+            packed = [f"{low} {high}" for low, high in edges]
+        places = (results.place.get(name, IDLE) for name, _ in elements)
+        jobs = list(zip(places, packed, strict=True))
+        work = _Unit(function, results.directory, os.getcwd(), build.fence, file)
 
         def construct(pipeline: beam.Pipeline) -> None:
-            _ = pipeline | beam.Create(packed, reshuffle=True) | beam.ParDo(work)
+            _ = pipeline | beam.Create(jobs, reshuffle=True) | beam.ParDo(work)
 
         try:
             with _reporting_progress(build, results, weight, unit_name):

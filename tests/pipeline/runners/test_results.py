@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import apache_beam as beam
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -134,3 +135,47 @@ def test_a_store_is_not_asked_again_for_full_blocks(
     assert len(polls) > 8
     assert polls.count("00000") <= 2  # one may be under way
     assert json.dumps(polls).count("00003") > polls.count("00000")
+
+
+@pytest.mark.parametrize("limit", [0, 1 << 20])
+def test_units_come_whole_from_a_file_or_from_the_graph(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: int
+) -> None:
+    """Names of files may have bytes that are no text."""
+    monkeypatch.setattr(module, "GRAPH_BYTES", limit)
+    units = [
+        (f"unit-{n}", {"name": "\udcff é" * n, "trace": str(tmp_path / "t")}) for n in range(9)
+    ]
+    build = BuildContext(
+        path=str(tmp_path / "out"), inputs={}, execution=Execution(), fingerprint="f"
+    )
+    with build.cleanup:
+        made = fan_out(build, "work", units, echo, unit_name="units", weights=[1.0, 9, 5] * 3)
+    assert [each["length"] for each in made] == [3 * n for n in range(9)]
+    assert bool(list(Path(build.scratch, "work").glob("units-*"))) == (limit == 0)
+
+
+def echo(unit: dict[str, Any]) -> dict[str, Any]:
+    return {"length": len(unit["name"])}
+
+
+def test_a_jobs_graph_has_a_name_of_each_unit_and_no_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes: list[int] = []
+
+    def measured(build: BuildContext, construct: Any, count: int, step: str) -> None:
+        pipeline = beam.Pipeline()
+        construct(pipeline)
+        sizes.append(len(pipeline.to_runner_api().SerializeToString()))
+        raise DataError("enough")
+
+    monkeypatch.setattr(module, "run_pipeline", measured)
+    for length in (10, 10_000):
+        units = [(f"{n:05d}-of-02000", {"path": "p" * length}) for n in range(2000)]
+        build = BuildContext(
+            path=f"{tmp_path}/{length}", inputs={}, execution=Execution(), fingerprint="f"
+        )
+        with build.cleanup, pytest.raises(DataError, match="enough"):
+            fan_out(build, "work", units, echo, unit_name="units")
+    assert sizes[1] < 250_000
