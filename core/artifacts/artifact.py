@@ -1,8 +1,9 @@
 """Artifacts: directories that are finished if and only if their `manifest.json` exists.
 
 The manifest is written last (temporary file, fsync, rename). It lists every file with size and
-sha256, for verification. It contains the fingerprint, so that a rerun can reuse the artifact. Names
-that begin with `_` belong to the builder (scratch, lock, claim, logs) and are never part of the
+sha256, for verification; above `MOST_LISTED` files the list is `manifest.arrow`, which is read only
+where it is needed. It contains the fingerprint, so that a rerun can reuse the artifact. Names that
+begin with `_` belong to the builder (scratch, lock, claim, logs) and are never part of the
 artifact.
 """
 
@@ -12,21 +13,25 @@ import errno
 import functools
 import hashlib
 import importlib.metadata
+import itertools
 import json
 import os
 import posixpath
 import shutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from fnmatch import fnmatch
 from typing import Any
 
 from cloze.core import plugins, storage
+from cloze.core.artifacts.file_table import BATCH_FILES, TABLE, FileTable
+from cloze.core.artifacts.file_table import FileEntry as FileEntry
 from cloze.core.errors import DataError
 
-FORMAT = 1
+FORMAT, TABLE_FORMAT = 1, 2  # of a manifest with its list of files, and with a table of them
 MANIFEST = "manifest.json"
+MOST_LISTED = 10_000  # files in `manifest.json`
 BUILDING = "_building.json"  # the claim of a builder: see `cloze.core.artifacts.claim`
 _NO_LINKS = (errno.EXDEV, errno.EPERM, errno.EMLINK, errno.EOPNOTSUPP, errno.ENOSYS, errno.EACCES)
 # packages whose versions can change what a stage makes, or how it runs
@@ -35,16 +40,6 @@ RECORDED_PACKAGES = (
     " numpy orjson phonenumberslite prefect py3langid pyarrow resiliparse"
     " safetensors sentencepiece sentencex tokenizers torch trafilatura transformers"
 ).split()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FileEntry:
-    """A file of an artifact. `data` is False for logs and metrics, whose bytes contain times."""
-
-    path: str
-    size: int
-    sha256: str
-    data: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +54,7 @@ class Manifest:
     # input key -> content hash of the finished artifact that it is, or is a part of
     inputs: dict[str, str] = field(default_factory=dict)
     config: dict[str, Any]  # the resolved config
-    files: tuple[FileEntry, ...]
+    files: tuple[FileEntry, ...] | FileTable
     rows: int = 0
     tokens: int = 0
     # what was dropped and why, and other counts
@@ -78,7 +73,14 @@ class Manifest:
     @property
     def content_sha256(self) -> str:
         """Hash over the data files' names and bytes, equal for equal data."""
-        return content_sha256(self.files)
+        files = self.files
+        return files.content_sha256 if isinstance(files, FileTable) else content_sha256(files)
+
+    @property
+    def size(self) -> int:
+        """Bytes of all files."""
+        files = self.files
+        return files.size if isinstance(files, FileTable) else sum(entry.size for entry in files)
 
 
 def content_sha256(files: Iterable[FileEntry]) -> str:
@@ -144,15 +146,18 @@ def find_manifest(path: str) -> Manifest | None:
     name = storage.join(path, MANIFEST)
     try:
         content = json.loads(storage.read_at_once(name))
-        if content.get("format") != FORMAT:
+        if content.get("format") not in (FORMAT, TABLE_FORMAT):
             raise DataError(
-                f"{name} has format {content.get('format')}, this program reads {FORMAT}; use the "
-                f"version of Cloze that wrote it"
+                f"{name} has format {content.get('format')}, this program reads {FORMAT} and "
+                f"{TABLE_FORMAT}; use the version of Cloze that wrote it"
             )
-        content["files"] = tuple(FileEntry(**entry) for entry in content["files"])
-        content.pop("content_sha256", None)
+        files, content_hash = content["files"], content.pop("content_sha256", "")
+        if content["format"] == TABLE_FORMAT:
+            files = FileTable(storage.join(path, TABLE), **files, content_sha256=content_hash)
+        else:
+            files = tuple(FileEntry(**entry) for entry in files)
         plugins.remember(content.get("plugins", {}))
-        return Manifest(**content)
+        return Manifest(**{**content, "files": files})
     except (FileNotFoundError, NotADirectoryError):
         return None
     except (ValueError, TypeError, KeyError, AttributeError) as error:
@@ -169,7 +174,15 @@ def _no_artifact(path: str) -> DataError:
 
 def write_manifest(path: str, manifest: Manifest) -> None:
     """Finish the artifact at `path`."""
-    content = {**asdict(manifest), "content_sha256": manifest.content_sha256}
+    files = manifest.files
+    content = {
+        **asdict(replace(manifest, files=())),
+        "files": [asdict(entry) for entry in files] if len(files) <= MOST_LISTED else None,
+        "content_sha256": manifest.content_sha256,
+    }
+    if content["files"] is None:
+        table = FileTable.write(storage.join(path, TABLE), tuple(files), manifest.content_sha256)
+        content |= {"files": table.facts(), "format": TABLE_FORMAT}
     if not manifest.plugins:  # so that an earlier version can read it
         del content["plugins"]
     text = json.dumps(content, indent=1, sort_keys=True) + "\n"
@@ -181,7 +194,7 @@ def data_files(path: str, temporary: Iterable[str] = ()) -> list[str]:
 
     Names at or below `temporary` are excluded, too.
     """
-    excluded = {MANIFEST, *temporary}
+    excluded = {MANIFEST, TABLE, *temporary}
     return [
         name
         for name in storage.list_files(path)
@@ -275,8 +288,11 @@ def hash_files(
         is_data = not any(fnmatch(name, pattern) for pattern in patterns)
         return FileEntry(path=name, size=size, sha256=digest, data=is_data)
 
-    with ThreadPoolExecutor(threads) as pool:
-        return tuple(pool.map(entry, sorted(names)))
+    ordered = sorted(names)
+    with ThreadPoolExecutor(threads) as pool:  # a call that waits costs more than an entry
+        begins = range(0, len(ordered), BATCH_FILES)
+        batches = (pool.map(entry, ordered[at : at + BATCH_FILES]) for at in begins)
+        return tuple(itertools.chain.from_iterable(batches))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -328,7 +344,7 @@ def verify(
     present = set(data_files(path, claim.temporary))
     errors = [f"{name} is missing" for name in sorted(recorded.keys() - present)]
     errors += [f"{name} is not in the manifest" for name in sorted(present - recorded.keys())]
-    volatile = [entry.path for entry in manifest.files if not entry.data]
+    volatile = [entry.path for entry in recorded.values() if not entry.data]
     entries = hash_files(path, recorded.keys() & present, volatile, threads, report)
     for entry in entries:
         expected = recorded[entry.path]

@@ -7,7 +7,7 @@ and identifies what the artifact was made from.
 A local file has the sha256 of its bytes, cached by size and mtime in a SQLite file in the user's
 cache directory; if that is not writable, the file is read again. A file in a store has the store's
 content tag (ETag, MD5 or CRC32C), so that a cache check downloads nothing; without a tag its bytes
-are read by many threads, once as long as its size and time stay.
+are read by many threads or by workers, once as long as its size and time stay.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import os
 import posixpath
 import sqlite3
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -62,11 +62,33 @@ def hash_cache_session() -> Iterator[None]:
             _INPUTS.reset(inputs_token)
 
 
+Stamp = tuple[int, int]  # size and time of change in nanoseconds
+Hasher = Callable[[Sequence[str], Sequence[Stamp | None]], Sequence[str]]
+_HASHER: ContextVar[Hasher | None] = ContextVar("hasher of files of stores", default=None)
+
+
+@contextlib.contextmanager
+def hashing_by(hasher: Hasher) -> Iterator[None]:
+    """Let `hasher` return the sha256 of files of stores without tags, from paths and stamps."""
+    token = _HASHER.set(hasher)
+    try:
+        yield
+    finally:
+        _HASHER.reset(token)
+
+
+def hash_by_threads(paths: Sequence[str], stamps: Sequence[Stamp | None]) -> list[str]:
+    """Return the sha256 of each file, read by threads of this process."""
+    del stamps
+    with ThreadPoolExecutor(STORE_THREADS) as pool:
+        return [sha256 for sha256, _ in pool.map(storage.sha256, paths)]
+
+
 @dataclass(frozen=True, slots=True)
 class Seen:
     """A file as it was when its fingerprint was taken. `stamp`: size and mtime; None in a store."""
 
-    stamp: tuple[int, int] | None
+    stamp: Stamp | None
     fingerprint: str
 
     def describe_resize(self, now: Seen) -> str:
@@ -176,7 +198,7 @@ def file_hashes(paths: Iterable[str]) -> dict[str, str]:
     return hashes
 
 
-def _remembered(cache: sqlite3.Connection, path: str, stamp: tuple[int, int] | None) -> str | None:
+def _remembered(cache: sqlite3.Connection, path: str, stamp: Stamp | None) -> str | None:
     """Return the sha256 of a file whose size and time are as in the cache."""
     row = cache.execute("SELECT size, mtime, sha256 FROM hashes WHERE path = ?", (path,)).fetchone()
     return str(row[2]) if row and row[:2] == stamp else None
@@ -239,14 +261,16 @@ def _untagged(paths: list[str]) -> dict[str, str]:
         found = {path: _remembered(cache, path, stamps[path]) for path in paths}
         known = {path: sha256 for path, sha256 in found.items() if sha256 is not None}
         unread = [path for path in paths if path not in known]
-        for path, (sha256, _) in zip(unread, pool.map(storage.sha256, unread), strict=True):
+        hasher = _HASHER.get() or hash_by_threads
+        hashes = hasher(unread, [stamps[path] for path in unread]) if unread else ()
+        for path, sha256 in zip(unread, hashes, strict=True):
             known[path] = sha256
             if (stamp := stamps[path]) is not None:
                 writer.add((path, *stamp, sha256))
     return known
 
 
-def _stamp(path: str) -> tuple[int, int] | None:
+def _stamp(path: str) -> Stamp | None:
     """Return size and time of a store's file; None: no time, or it may change within the same."""
     try:
         changed = storage.mtime(path)

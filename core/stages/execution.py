@@ -109,7 +109,7 @@ def artifact_metadata(manifest: Manifest) -> dict[str, Any]:
         "seconds": manifest.seconds,
         "config": manifest.config,
         "execution": manifest.execution,
-        "files_bytes": sum(entry.size for entry in manifest.files),
+        "files_bytes": manifest.size,
     }
 
 

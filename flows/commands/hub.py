@@ -20,7 +20,7 @@ REPOSITORY = re.compile(r"([\w.-]+/[\w.-]+)(?:@([\w./-]+))?")  # org/name@revisi
 # What an import reads; other files of a repository can be many times larger.
 READ = ["*.json", "*.txt", "*.model", "*.safetensors"]
 REVISIONS, METADATA = "revisions", "croissant.json"  # see cloze.model.hub
-LOCAL = ["manifest.json", "_*", "_*/*", f"{REVISIONS}/*"]  # not part of a model
+LOCAL = ["manifest.json", "manifest.arrow", "_*", "_*/*", f"{REVISIONS}/*"]  # not part of a model
 
 
 @click.command("import", cls=StageCommand, stage="import", positional=("directory",))

@@ -305,7 +305,7 @@ def verify(ctx: click.Context, target: str, threads: int | None, as_json: bool) 
         paths = list(filter(artifact.is_artifact, resolved.paths)) or [resolved.path]
     else:
         paths = artifact.find_artifacts(containing_artifact(resolved.path))
-    sizes = [sum(entry.size for entry in artifact.read_manifest(path).files) for path in paths]
+    sizes = [artifact.read_manifest(path).size for path in paths]
     results: dict[str, Verification] = {}
     columns = (
         bars.TextColumn("[bold cyan]verify"),

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import posixpath
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -170,14 +170,20 @@ def _step(
     stage = stages.stage(node.stage)
     previous = _manifest(node.out or storage.linked(str(directory / node.name)))
     inputs, input_hashes = _inputs(node, steps, outside)
+    place = node.out or artifacts_directory(directory.name)
+
+    def hash_files(paths: Sequence[str], stamps: Sequence[fingerprints.Stamp | None]) -> list[str]:
+        from cloze.pipeline.runners.hashing import hash_by_workers  # imports Beam
+
+        return hash_by_workers(node.execution, place, paths, stamps)
+
     try:
-        fingerprint, parents = stage.lineage(node.config, input_hashes)
+        with fingerprints.hashing_by(hash_files):
+            fingerprint, parents = stage.lineage(node.config, input_hashes)
         node.config.check_data()
     except DataError as error:
         raise _with_location(error, node, node.name) from error
-    path = node.out or storage.join(
-        artifacts_directory(directory.name), f"{node.name}-{fingerprint[:12]}"
-    )
+    path = node.out or storage.join(place, f"{node.name}-{fingerprint[:12]}")
     manifest = previous if node.out else _manifest(path)
     reason, resumes_at, abandoned = "", 0, ""
     if forced and fingerprint not in started:

@@ -74,7 +74,7 @@ def export_data(build: BuildContext) -> StageResult:
     summary = {
         "directory": build.path,
         "files": len(manifest.files),
-        "bytes": sum(entry.size for entry in manifest.files),
+        "bytes": manifest.size,
     }
     return StageResult(rows=manifest.rows, tokens=manifest.tokens, summary=summary)
 

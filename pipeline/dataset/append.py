@@ -7,6 +7,7 @@ one equal range of the key space.
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,7 +17,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from cloze.core import storage
-from cloze.core.arrow import open_arrow, read_arrow, write_arrow
+from cloze.core.arrow import open_arrow, write_arrow
 from cloze.core.artifacts import artifact, fingerprints
 from cloze.core.artifacts.artifact import TRAIN, Manifest
 from cloze.core.errors import DataError, UsageError
@@ -24,47 +25,52 @@ from cloze.core.humanize import an
 from cloze.core.random_keys import U64
 from cloze.pipeline.dataset import schema
 from cloze.pipeline.dataset.ranges import bucket_borders
+from cloze.pipeline.runners.exchange import Exchange
 
 DOCUMENTS = "documents"  # prefix of the files' names
 BATCH_KEYS = 1 << 20  # approximate keys per record batch
+PLACE_KEYS = 1 << 23  # of all runs, which are sorted at a time
 SCHEMA = pa.schema([pa.field("key", pa.uint64(), nullable=False)])
 
 
-def keys_path(directory: str, number: int) -> str:
-    return storage.join(directory, f"{DOCUMENTS}-{number:05d}.arrow")
+def key_exchange(directory: str, runs: int, documents: int) -> Exchange:
+    """Return the exchange of about so many documents' keys; a place is a range of the key space."""
+    places = max(1, documents // PLACE_KEYS)
+    return Exchange(directory=storage.join(directory, DOCUMENTS), runs=runs, places=places)
 
 
-def write_keys(path: str, keys: U64) -> None:
-    """Write the keys of an intermediate file's documents."""
-    write_arrow(path, SCHEMA, [_batch(keys)])
+def write_keys(exchange: Exchange, run: int, keys: U64) -> None:
+    """Write the keys of a run's documents."""
+    keys = np.sort(keys)
+    places = np.repeat(np.arange(exchange.places), np.diff(bucket_borders(keys, exchange.places)))
+    exchange.write(run, [(pa.Table.from_batches([_batch(keys)]), places)])
 
 
 def _batch(keys: U64) -> pa.RecordBatch:
-    return pa.RecordBatch.from_arrays([pa.array(np.unique(keys))], schema=SCHEMA)
+    return pa.RecordBatch.from_arrays([pa.array(keys)], schema=SCHEMA)
 
 
-def write_documents(path: str, directory: str, parts: int, total: int) -> None:
-    """Merge the keys of all intermediate files into one file, one key range at a time.
+def write_documents(path: str, exchange: Exchange, total: int) -> None:
+    """Merge the keys of all runs into one file, one place at a time.
 
     Args:
         path: target file.
-        directory: directory of the intermediate files.
-        parts: number of intermediate files.
-        total: number of documents in them.
+        exchange: connected exchange of the keys.
+        total: number of documents in it.
     """
-    sources = [
-        read_arrow(keys_path(directory, number))["key"].to_numpy() for number in range(parts)
-    ]
     ranges = max(1, -(-total // BATCH_KEYS))
-    borders = [bucket_borders(keys, ranges) for keys in sources]
 
     def batches() -> Iterator[pa.RecordBatch]:
-        for number in range(ranges):
-            parts = [
-                keys[bounds[number] : bounds[number + 1]]
-                for keys, bounds in zip(sources, borders, strict=True)
-            ]
-            yield _batch(np.concatenate([np.zeros(0, np.uint64), *parts]))
+        rest, number = np.zeros(0, np.uint64), 0  # keys of the range `number` and later ones
+        for place in range(exchange.places):
+            with exchange.read(SCHEMA, place, place + 1) as runs:
+                found = (batch["key"].to_numpy() for batch in runs.batches(place))
+                rest = np.unique(np.concatenate([rest, *found]))
+            end = (place + 1) * ranges // exchange.places  # ranges that end with the place
+            borders = bucket_borders(rest, ranges)
+            for low, high in itertools.pairwise(borders[number : end + 1]):
+                yield _batch(rest[low:high])
+            rest, number = rest[borders[end] :], end
 
     write_arrow(path, SCHEMA, batches())
 

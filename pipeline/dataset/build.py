@@ -82,6 +82,8 @@ def build_dataset(config: DatasetConfig, build: BuildContext, version: int) -> S
         )
         for split, count in ((TRAIN, buckets), (HELDOUT, -(-buckets // HELDOUT_SHARE)))
     }
+    keys = append.key_exchange(directory, len(groups), corpus.documents)
+    runs[append.DOCUMENTS] = keys
     results = _build_rows(config, build, corpus, directory, tokenizer, base, groups, runs)
     rows = {split: sum(result[split]["rows"] for result in results) for split in SPLITS}
     if not rows[TRAIN]:
@@ -93,7 +95,8 @@ def build_dataset(config: DatasetConfig, build: BuildContext, version: int) -> S
     documents = sum(result["documents"] for result in results)
     generation = base.generation if base else 0
     keys_file = build.file(f"{append.prefix(append.DOCUMENTS, generation)}.arrow")
-    append.write_documents(keys_file, directory, len(groups), documents)
+    keys.connect(build, f"connect-{append.DOCUMENTS}")
+    append.write_documents(keys_file, keys, documents)
     unigrams = build.file(UNIGRAMS) if config.random_from == "corpus" else None
     if unigrams is not None and base is None:  # else the counts of the existing dataset
         paths = [_counts_path(directory, number) for number in range(len(groups))]
@@ -176,7 +179,7 @@ def _build_rows(
 
     Args:
         groups: (first, end) of the corpus shards of each run.
-        runs: exchange of each split.
+        runs: see `BuildRows`.
     """
     marks = RULES[config.masking].marks
     build_rows = BuildRows(
@@ -211,15 +214,16 @@ def _counts_path(directory: str, number: int) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BuildRows:
-    """Corpus shards -> a run per split, and a file of their documents' keys.
+    """Corpus shards -> a run per split, and one of their documents' keys.
 
     A unit is {"number": of the run, "first", "end": corpus shards}. The result has by split the
     run's `rows` and `bytes`, its rows by bin and drawing (`drawings`), and counters of the text;
     and the numbers of new documents (`documents`) and of omitted ones (`known`).
 
     Attributes:
-        directory: directory of the files of keys.
-        runs: exchange of each split; in a bucket, a place is a length bin.
+        directory: directory of the counts of tokens.
+        runs: exchange of each split, in whose buckets a place is a length bin; and that of the
+            documents' keys.
         corpus: directory of the corpus.
         shards: number of its shards.
         tokenizer: directory that `Tokenizer.save` wrote.
@@ -272,7 +276,7 @@ class BuildRows:
         train = self._write(training_rows(), TRAIN, unit["number"])
         result = {TRAIN: train, HELDOUT: self._write(iter(heldout), HELDOUT, unit["number"])}
         documents = np.concatenate(new_keys)
-        append.write_keys(append.keys_path(self.directory, unit["number"]), documents)
+        append.write_keys(self.runs[append.DOCUMENTS], unit["number"], documents)
         return {
             **{split: result[split] | {"counters": counters[split]} for split in SPLITS},
             "documents": len(documents),

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import heapq
 import itertools
 import json
 import logging
 import os
+import posixpath
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -56,6 +58,8 @@ def balance_units(
 POLL_SECONDS = 0.5
 REMOTE_POLL_SECONDS = 3.0  # stores charge for listings
 RESULT_THREADS = 16
+BLOCK_UNITS = 1000  # names of an answer of a store
+GRAPH_BYTES = 256 << 10  # of units in the job's graph; more are in a file, which workers read
 _LOGGER = logging.getLogger(__name__)
 DONE, FAILED = ".json", ".failed"  # suffixes of a unit's result file
 WRITTEN = "_written"  # in a result: see `storage.hashing_written`
@@ -65,40 +69,52 @@ SHOWN = 3  # number of failed units' messages in the error
 class _Unit(beam.DoFn):  # type: ignore[misc]
     """Runs one unit unless its result file exists; the result file is written last.
 
-    A unit of a superseded attempt commits no file.
+    A unit of a superseded attempt commits no file. An element has the unit as JSON, or where that
+    is in the file `units`.
     """
 
     def __init__(
-        self, function: Callable[[Any], dict[str, Any]], results: str, directory: str, fence: Fence
+        self,
+        function: Callable[[Any], dict[str, Any]],
+        results: str,
+        directory: str,
+        fence: Fence,
+        units: str = "",
     ) -> None:
-        self.function, self.results = function, results
+        self.function, self.results, self.units = function, results, units
         self.directory, self.fence = directory, fence
 
     def setup(self) -> None:
         chdir_to(self.directory)
 
     def process(self, element: tuple[str, str]) -> Iterable[None]:
-        name, packed = element
-        if name == IDLE:
+        place, packed = element
+        if place == IDLE:
             return ()
-        with work_unit(name):
-            result_file = storage.join(self.results, name + DONE)
+        with work_unit(posixpath.basename(place)):
+            result_file = storage.join(self.results, place + DONE)
             if not storage.has_file(result_file):
                 with (
                     storage.changing_after(self.fence.out, self.fence.check),
                     storage.hashing_written(self.fence.out) as written,
                 ):
                     try:
-                        result = self.function(json.loads(packed))
+                        result = self.function(self._unpacked(packed))
                         if written:
                             result = {**result, WRITTEN: written}
                     except SupersededError:
                         raise
                     except ClozeError as error:  # no crash, no retries
-                        result_file = storage.join(self.results, name + FAILED)
+                        result_file = storage.join(self.results, place + FAILED)
                         result = error_event(error)
                     storage.write_bytes(result_file, json.dumps(result).encode())
         return ()
+
+    def _unpacked(self, packed: str) -> Any:
+        if not self.units:
+            return json.loads(packed)
+        low, high = map(int, packed.split())
+        return json.loads(storage.read_ranges([self.units], [(low, high)])[0])
 
 
 def chdir_to(directory: str) -> None:
@@ -150,56 +166,106 @@ def fan_out(
     Raises:
         ClozeError: of the kind of the first failed unit in order; its message covers all failures.
     """
-    results = storage.join(build.scratch, step)
-    storage.make_dirs(results)
     weight = dict(zip((name for name, _ in units), weights or [1.0] * len(units), strict=True))
+    results = _Results(storage.join(build.scratch, step), weight)
+    storage.make_dirs(results.directory)
     total = sum(weight.values())
-    files = storage.list_names(results)
-    for name in _names(files, FAILED):  # of an attempt that ended before it reported them
-        storage.remove_file(storage.join(results, name + FAILED))
-    listings = [[name for name in files if not name.endswith(FAILED)]]
+    results.look()
+    for name in results.names(FAILED):  # of an attempt that ended before it reported them
+        storage.remove_file(storage.join(results.directory, results.place[name] + FAILED))
+        del results.found[name]
 
     def run_rest() -> None:
-        # a retry lists them again
-        done = _names(listings.pop() if listings else storage.list_names(results), DONE, FAILED)
-        unfinished = [unit for unit in units if unit[0] not in done]
+        unfinished = [unit for unit in units if unit[0] not in results.found]
         if not unfinished:
             return
         unfinished_weights = [weight[name] for name, _ in unfinished]
         elements = balance_units(unfinished, unfinished_weights, open_backend(build).workers)
         # Units are passed as JSON: Beam's coder rejects file names that are no UTF-8.
-        packed = [(name, json.dumps(unit)) for name, unit in elements]
-        work = _Unit(function, results, os.getcwd(), build.fence)
+        packed, file = [json.dumps(unit) for _, unit in elements], ""
+        if sum(map(len, packed)) > GRAPH_BYTES:
+            text = "".join(packed).encode()
+            # workers of an earlier attempt may still read its file
+            name = f"units-{hashlib.sha256(text).hexdigest()[:16]}"
+            file = storage.join(results.directory, name)
+            storage.write_bytes(file, text)
+            edges = itertools.pairwise(itertools.accumulate(map(len, packed), initial=0))
+            packed = [f"{low} {high}" for low, high in edges]
+        places = (results.place.get(name, IDLE) for name, _ in elements)
+        jobs = list(zip(places, packed, strict=True))
+        work = _Unit(function, results.directory, os.getcwd(), build.fence, file)
 
         def construct(pipeline: beam.Pipeline) -> None:
-            _ = pipeline | beam.Create(packed, reshuffle=True) | beam.ParDo(work)
+            _ = pipeline | beam.Create(jobs, reshuffle=True) | beam.ParDo(work)
 
-        with _reporting_progress(build, results, weight, total, unit_name):
-            run_pipeline(build, construct, len(unfinished), step)
+        try:
+            with _reporting_progress(build, results, weight, unit_name):
+                run_pipeline(build, construct, len(unfinished), step)
+        except WorkerLostError:
+            results.look()
+            raise
 
     retry_lost_workers(build, run_rest, step)
     build.report.progress(total, total, unit_name, {"step": step})
-    failed = _names(storage.list_names(results), FAILED)
-    names = [name for name, _ in units]
+    results.look()
+    failed = [results.place[name] for name in results.names(FAILED)]
     if failed:
-        raise _failure(build, step, results, [name for name in names if name in failed], len(names))
-    done = read_results(results, [name + DONE for name in names])
+        raise _failure(build, step, results.directory, failed, len(units))
+    done = read_results(results.directory, [results.place[name] + DONE for name, _ in units])
     for result in done:
         storage.note_written(result.pop(WRITTEN, {}))
     return done
 
 
-def _names(files: list[str], *endings: str) -> set[str]:
-    """Return the names of the units with a result file of one of these suffixes."""
-    return {
-        file.removesuffix(ending) for file in files for ending in endings if file.endswith(ending)
-    }
+class _Results:
+    """Result files of the units of a step, one for each.
+
+    More than `BLOCK_UNITS` units are in blocks, directories of units that run at about the same
+    time. A block without unfinished units is not listed again, so a look costs what is new and
+    under way, not what is done.
+
+    Attributes:
+        directory: directory of the step.
+        place: path of each unit's result below the directory, without ending.
+        found: ending of each result that was seen.
+    """
+
+    def __init__(self, directory: str, weight: Mapping[str, float]) -> None:
+        names = sorted(weight, key=lambda name: -weight[name])  # as in `balance_units`
+        blocks = -(-len(names) // BLOCK_UNITS)
+        self.directory, self.found = directory, dict[str, str]()
+        self._open = {
+            f"{block:05d}" if blocks > 1 else "": names[block * BLOCK_UNITS :][:BLOCK_UNITS]
+            for block in range(blocks)
+        }
+        block_of = {name: block for block, inner in self._open.items() for name in inner}
+        self.place = {name: posixpath.join(block_of[name], name) for name in weight}
+
+    def look(self) -> None:
+        """Find the results of units that had none."""
+        present = self._open.keys() - {""} and set(storage.list_names(self.directory))
+        for block in [block for block in self._open if not block or block in present]:
+            names = self._open[block]
+            for file in storage.list_names(posixpath.join(self.directory, block).rstrip("/")):
+                name, ending = posixpath.splitext(file)
+                if name in self.place and ending in (DONE, FAILED):
+                    self.found[name] = ending
+            if all(self.found.get(name) == DONE for name in names):
+                del self._open[block]
+
+    def names(self, ending: str) -> list[str]:
+        """Return the units whose results have this ending, in their order."""
+        return [name for name in self.place if self.found.get(name) == ending]
 
 
 def _failure(
     build: BuildContext, step: str, results: str, failed: list[str], count: int
 ) -> ClozeError:
-    """Build the error of failed units, and remove their results so that a rerun retries them."""
+    """Build the error of failed units, and remove their results so that a rerun retries them.
+
+    Args:
+        failed: places of the units in `results`.
+    """
     files = [name + FAILED for name in failed]
     failures = read_results(results, files)
     for file in files:
@@ -210,7 +276,8 @@ def _failure(
         return kind(messages[0])
     log = str(local_directory(build.path) / LOGS / f"failed-{step}.txt")
     entries = [
-        f"{name}: {failure['error']}\n" for name, failure in zip(failed, failures, strict=True)
+        f"{posixpath.basename(place)}: {failure['error']}\n"
+        for place, failure in zip(failed, failures, strict=True)
     ]
     storage.write_bytes(log, "".join(entries).encode("utf-8", "backslashreplace"))
     shown = "; ".join(f"({number}) {text}" for number, text in enumerate(messages[:SHOWN], 1))
@@ -261,16 +328,17 @@ def read_results(results: str, files: list[str]) -> list[dict[str, Any]]:
 
 @contextlib.contextmanager
 def _reporting_progress(
-    build: BuildContext, results: str, weight: dict[str, float], total: float, unit_name: str
+    build: BuildContext, results: _Results, weight: dict[str, float], unit_name: str
 ) -> Iterator[None]:
     """Report the units whose result files exist, by a thread, during the block."""
-    step, ended = results.rsplit("/", 1)[-1], threading.Event()
-    seconds = POLL_SECONDS if storage.is_local(results) else REMOTE_POLL_SECONDS
+    step, ended = posixpath.basename(results.directory), threading.Event()
+    seconds = POLL_SECONDS if storage.is_local(results.directory) else REMOTE_POLL_SECONDS
+    total = sum(weight.values())
 
     def report() -> None:
         while not ended.wait(seconds):
-            names = _names(storage.list_names(results), DONE, FAILED)
-            done = sum(weight.get(name, 0.0) for name in names)
+            results.look()
+            done = sum(weight[name] for name in results.found)
             build.report.progress(done, total, unit_name, {"step": step})
 
     thread = threading.Thread(target=report, daemon=True)

@@ -122,12 +122,13 @@ class UnitPlans:
     def _edges(self) -> list[int]:
         """First batch of each unit, over all files, and the number of batches.
 
+        Without documents there is one unit, for the texts that cleaning dropped.
         They follow from the sizes of the batches alone. Files of up to two runs are not cut, since
         a reader of a store fetches somewhat more than it needs.
         """
         begins = self.columns.batch_begins
         if not begins.size:
-            return [0]
+            return [0, 0]
         sizes = np.add.reduceat(self.columns.mapped("bytes"), begins, dtype=np.int64)
         before = np.cumsum(sizes) - sizes
         most = run_bytes(int(sizes.sum()))
@@ -180,6 +181,7 @@ class UnitPlans:
         return [
             Piece(self.parts[part[run[0]]], int(batch[run[0]]), int(batch[run[-1]]) + 1)
             for run in runs
+            if run.size
         ]
 
     def _dropped(self, dropped: I64, of: I64, begin: int) -> pa.RecordBatch:

@@ -33,12 +33,14 @@ class CorpusShards:
         path: its directory.
         names: shard file names, sorted.
         sizes: bytes per shard.
+        documents: number of documents.
         words: words of all documents; None: unknown.
     """
 
     path: str
     names: tuple[str, ...]
     sizes: tuple[int, ...]
+    documents: int = 0
     words: int | None = None
 
     @classmethod
@@ -64,6 +66,7 @@ class CorpusShards:
             path=path,
             names=tuple(name for name, _ in files),
             sizes=tuple(size for _, size in files),
+            documents=manifest.rows,
             words=manifest.summary.get("words"),
         )
 

@@ -353,7 +353,7 @@ def test_nothing_of_a_part_disappears(small, tmp_path):
         config = ExampleConfig(recipe=recipe, length=24, max_predictions=2)
         runs = {
             split: Exchange(directory=str(tmp_path / recipe / split), runs=1, places=8)
-            for split in ("train", "heldout")
+            for split in ("train", "heldout", "documents")
         }
         make = BuildRows(
             directory=str(tmp_path / recipe),

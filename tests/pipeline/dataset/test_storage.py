@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +16,8 @@ from cloze.core import random_keys
 from cloze.core.config import parse_config
 from cloze.core.errors import DataError, UsageError
 from cloze.core.stages.execute import BuildResult
+from cloze.core.stages.execution import Execution
+from cloze.core.stages.stage import BuildContext
 from cloze.pipeline.dataset import append, ranges
 from cloze.pipeline.dataset.config import DatasetConfig
 from cloze.pipeline.dataset.ranges import bin_borders
@@ -215,27 +218,40 @@ def test_the_documents_are_listed(made: BuildResult) -> None:
 
 @settings(max_examples=30, deadline=None)
 @given(
-    st.lists(st.integers(0, (1 << 64) - 1), max_size=60, unique=True), st.integers(1, 9), st.data()
+    st.lists(st.integers(0, (1 << 64) - 1), max_size=60, unique=True),
+    st.integers(1, 9),
+    st.integers(1, 9),
+    st.data(),
 )
 def test_known_documents_are_found(
-    tmp_path_factory, there: list[int], ranges: int, data: st.DataObject
+    tmp_path_factory, there: list[int], ranges: int, places: int, data: st.DataObject
 ) -> None:
+    """Whatever the record batches of the file and the places of the exchange are."""
     directory = tmp_path_factory.mktemp("keys")
-    half = len(there) // 2
-    for number, part in enumerate((there[:half], there[half:])):
-        batch = pa.RecordBatch.from_arrays(
-            [pa.array(sorted(part), pa.uint64())], schema=append.SCHEMA
-        )
-        append.write_arrow(append.keys_path(str(directory), number), append.SCHEMA, [batch])
+    half, build = len(there) // 2, BuildContext(str(directory), {}, Execution(), "f")
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(append, "PLACE_KEYS", max(1, len(there) // places))
         patch.setattr(append, "BATCH_KEYS", max(1, len(there) // ranges))
-        append.write_documents(str(directory / "documents.arrow"), str(directory), 2, len(there))
+        exchange = append.key_exchange(str(directory), 2, len(there))
+        for number, part in enumerate((there[:half], [*there[half:], *there[:1]])):
+            append.write_keys(exchange, number, np.array(part, np.uint64))
+        exchange.connect(build, "connect")
+        append.write_documents(str(directory / "documents.arrow"), exchange, len(there))
+        count = max(1, -(-len(there) // append.BATCH_KEYS))
+    starts = [-(-(number << 64) // count) for number in range(count + 1)]
+    with pa.OSFile(str(directory / "documents.arrow")) as file:
+        reader = pa.ipc.open_file(file)
+        found = [reader.get_batch(n)["key"].to_pylist() for n in range(reader.num_record_batches)]
+    assert found == [
+        sorted(key for key in there if low <= key < high)
+        for low, high in itertools.pairwise(starts)
+    ]
     asked = data.draw(
         st.lists(
             st.one_of(st.integers(0, (1 << 64) - 1), *([st.sampled_from(there)] if there else []))
         )
     )
-    found = append.known(
+    is_known = append.known(
         np.array(asked, np.uint64), [str(directory / "documents.arrow")], str(directory)
     )
-    assert found.tolist() == [key in there for key in asked]
+    assert is_known.tolist() == [key in there for key in asked]

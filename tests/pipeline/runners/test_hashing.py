@@ -1,0 +1,89 @@
+"""Sources of stores without content tags: the workers hash them, each file once."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+import pytest
+
+from cloze.core import storage
+from cloze.core.artifacts import fingerprints
+from cloze.core.stages.execution import Execution
+from cloze.flows.graph import plan as planning
+from cloze.flows.graph.config import RunConfig
+from cloze.pipeline.runners import hashing
+
+TEXT = b"Tags of content are what most stores have, and a few have not. " * 40
+
+
+@pytest.fixture
+def untagged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Seven files of a store without tags; the limits are so small that they are several units."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(fingerprints, "SURE_AGE", -1.0)
+    monkeypatch.setattr(hashing, "UNIT_BYTES", 3 * len(TEXT))
+    paths = [f"memory://{tmp_path.name}/{number}.txt" for number in range(7)]
+    for number, path in enumerate(paths):
+        storage.write_bytes(path, TEXT + b"%d" % number)
+    return paths
+
+
+def test_units_of_files_give_each_files_hash_and_are_remembered(
+    untagged: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where a unit failed: a rerun reads what is left."""
+    read, original = list[str](), storage.sha256
+
+    def counted(path: str) -> tuple[str, int]:
+        read.append(path)
+        if len(read) == 4:
+            raise OSError("the store is gone")
+        return original(path)
+
+    monkeypatch.setattr(storage, "sha256", counted)
+    execution = Execution(runner="direct")  # several workers, of one process
+
+    def hashed() -> dict[str, str]:
+        with fingerprints.hashing_by(
+            lambda *files: hashing.hash_by_workers(execution, str(tmp_path / "run"), *files)
+        ):
+            return fingerprints.file_fingerprints(untagged)
+
+    with pytest.raises(Exception, match="the store is gone"):
+        hashed()
+    assert hashed() == {
+        path: hashlib.sha256(storage.read_at_once(path)).hexdigest() for path in untagged
+    }
+    assert sorted(set(read)) == untagged
+    assert len(read) <= 7 + 3  # the units of two files that were under way are read again
+    assert not (tmp_path / "run" / hashing.HASHES).exists()
+    count = len(read)
+    assert len(hashed()) == 7
+    assert len(read) == count
+
+
+@pytest.mark.parametrize(("workers", "limit", "units"), [(1, 1, 0), (2, 1 << 30, 0), (2, 1, 7)])
+def test_a_plan_gives_large_files_to_the_workers_once(
+    untagged: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    workers: int,
+    limit: int,
+    units: int,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(hashing, "UNIT_BYTES", limit)
+    done: list[str] = []
+
+    def in_this_process(build, step, units, function, **how):  # type: ignore[no-untyped-def]
+        done.extend(name for name, _ in units)
+        return [function(unit) for _, unit in units]
+
+    monkeypatch.setattr(hashing, "fan_out", in_this_process)
+    source = untagged[0].rpartition("/")[0]
+    corpus = {"sources": [{"kind": "text", "path": source}]}
+    config = RunConfig({"corpus": corpus, "run": {"workers": workers}}, "toy")
+    for _ in range(2):
+        planning.plan(config)
+    assert len(done) == units
