@@ -1,5 +1,5 @@
-"""The plan of many references, by an engine's shuffle: byte for byte that of one process, whatever
-is held at once.
+"""The plan of many references in partitions: byte for byte that of one process, whatever is held at
+once.
 """
 
 from __future__ import annotations
@@ -7,24 +7,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import pyarrow as pa
 import pytest
 
-from cloze.core.arrow import read_arrow
 from cloze.core.config import parse_config
-from cloze.core.errors import UsageError
 from cloze.pipeline.corpus.config import CorpusConfig
-from cloze.pipeline.corpus.duplicates import distributed, plan
-from cloze.pipeline.corpus.duplicates.distributed import (
-    CANDIDATES,
-    FindCandidates,
-    Sizes,
-    shared_columns,
-    write_blocks,
-)
+from cloze.pipeline.corpus.duplicates import plan
+from cloze.pipeline.corpus.duplicates.partitions import Sizes
 from tests.pipeline.corpus.duplicates.plans import by_engine, by_lists, by_one
-from tests.pipeline.corpus.duplicates.references import MINHASH, invented
+from tests.pipeline.corpus.duplicates.references import invented
 
 NOTHING = {"sources": [{"kind": "text", "path": "x"}]}
 LINKED = {"threshold": 0.0}
@@ -64,26 +54,11 @@ def test_the_same_bytes_whatever_is_held_at_once(
     for seed in seeds:
         place = tmp_path / str(seed)
         place.mkdir()
-        held = Sizes(block=60 + 70 * (seed % 4), bucket=90 + 90 * (seed % 3))
+        held = Sizes(partition=15 + 40 * (seed % 4))
         references = invented(
             place, 200 + 50 * (seed % 3), seed, parts=1 + seed % 5, batch=7 + seed, hot=20
         )
         assert by_lists(place, references, held, **more) == by_one(place, references, **more)
-
-
-def test_candidates_are_the_documents_that_share_a_value(tmp_path: Path) -> None:
-    references = invented(tmp_path, 300, seed=3, parts=3)
-    by_lists(tmp_path, references)
-    documents = pa.concat_tables([read_arrow(path) for path in references.paths])
-    shared = np.zeros(documents.num_rows, dtype=bool)
-    for name in shared_columns(MINHASH, exact=True):
-        values = documents[name].to_numpy()
-        _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
-        shared |= counts[inverse] > 1
-    files = sorted((tmp_path / "out" / "_scratch" / "dedup" / CANDIDATES).iterdir())
-    candidates = pa.concat_tables([read_arrow(str(path)) for path in files])
-    assert candidates["key"].to_pylist() == documents["key"].filter(pa.array(shared)).to_pylist()
-    assert 0 < candidates.num_rows < documents.num_rows
 
 
 def test_nothing_in_common_and_nothing_at_all(tmp_path: Path) -> None:
@@ -110,16 +85,6 @@ def test_the_same_bytes_of_any_corpus_by_an_engine(more: dict[str, Any], tmp_pat
     )
 
 
-def test_a_block_sends_a_value_that_all_its_documents_share_once(tmp_path: Path) -> None:
-    references = invented(tmp_path, 400, seed=3, hot=400, parts=1)
-    assert write_blocks(str(tmp_path), references.paths, references.documents, 1000) == 1
-    screen = FindCandidates(directory=str(tmp_path), columns=("band_01",), slices=1)
-    ((bucket, message),) = screen.map_block(0)
-    values = np.frombuffer(message[4:], "<u8")
-    assert bucket == 0
-    assert len(set(values.tolist())) == values.size < 400
-
-
 def test_a_corpus_of_any_size_has_a_bounded_number_of_shards(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -129,12 +94,3 @@ def test_a_corpus_of_any_size_has_a_bounded_number_of_shards(
     bounded = by_one(tmp_path, references)[0]
     assert bounded.shards == 3 < usual.shards
     assert (bounded.documents, bounded.bytes) == (usual.documents, usual.bytes)
-
-
-@pytest.mark.parametrize("name", ["MOST_CANDIDATES", "memory_limit"])
-def test_too_many_candidates_end_in_one_sentence(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(distributed, name, 100 if name == "MOST_CANDIDATES" else lambda: 100)
-    with pytest.raises(UsageError, match="documents share a value .* host with more memory"):
-        by_lists(tmp_path, invented(tmp_path, 300, seed=3))
