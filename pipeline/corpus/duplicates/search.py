@@ -16,6 +16,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+from scipy.sparse import coo_array
+from scipy.sparse.csgraph import connected_components
 
 from cloze.core import random_keys
 from cloze.pipeline.corpus.options import DEFAULT
@@ -35,13 +37,11 @@ Bools = npt.NDArray[np.bool_]
 Floats = npt.NDArray[np.float64]
 
 _PAIRS = 1 << 12  # pairs of sketches compared at a time: 1 MB, so that they fit in the cache
-_ROUNDS = 8  # a round keeps one document of a bucket; large buckets are then decided in order
 _HEAD = 64  # bytes of the sketches that are compared first
 _FEW = 64  # kept documents of the smallest buckets, compared first: a copy is mostly among them
 _MOST = 1 << 15  # kept documents of the smallest buckets that a document is compared with
 _CONFIRMED = 8  # of them, those compared by their texts; the most similar by their sketches
 _SHINGLES = 1 << 24  # hashes of n-grams held: 64 MB
-_IN_MEMORY_DOCUMENTS = 1 << 20  # undecided documents whose bands all fit in memory
 
 
 def later_occurrences(column: random_keys.U64, alive: Bools | None = None) -> tuple[I64, I64]:
@@ -86,25 +86,6 @@ def exact_duplicates(high: random_keys.U64, low: random_keys.U64, alive: Bools) 
     return _tails(group, members[order])
 
 
-def union(label: I32, left: I64, right: I64) -> None:
-    """Join the groups of `left` and `right` in place.
-
-    Args:
-        label: int32 [n], for each document the first of its group.
-        left, right: int64 [links].
-    """
-    while True:
-        left_label, right_label = label[left], label[right]
-        apart = left_label != right_label
-        if not apart.any():
-            return
-        left, right = left[apart], right[apart]
-        labels = np.stack((left_label[apart], right_label[apart]))
-        np.minimum.at(label, labels.max(axis=0), labels.min(axis=0))
-        while not np.array_equal(label, shorter := label[label]):
-            label[:] = shorter
-
-
 def component_duplicates(bands: Iterable[random_keys.U64], alive: Bools) -> I32:
     """Return the first document of each document's group of near duplicates, int32 [n].
 
@@ -115,10 +96,12 @@ def component_duplicates(bands: Iterable[random_keys.U64], alive: Bools) -> I32:
         bands: columns, uint64 [n] each.
         alive: bool [n], documents to consider.
     """
-    label = np.arange(alive.size, dtype=np.int32)
-    for column in bands:
-        later, first = later_occurrences(column, alive)
-        union(label, later, first)
+    links = [later_occurrences(column, alive) for column in bands]
+    later, first = (np.concatenate(side) for side in zip(*links, strict=True))
+    ones = np.ones(later.size, dtype=bool)
+    graph = coo_array((ones, (later, first)), shape=(alive.size, alive.size))
+    group = connected_components(graph, directed=False)[1]
+    label: I32 = np.unique(group, return_index=True)[1].astype(np.int32)[group]
     return label
 
 
@@ -182,9 +165,8 @@ def verified_duplicates(
     """Return for each document an earlier similar one that is kept, or itself if kept; int32 [n].
 
     A document is dropped if it shares a band with a kept document of lower number and is similar
-    to it. Being a duplicate of a dropped document does not suffice. Each round keeps the documents
-    that share no band with an earlier undecided one, and drops the documents similar to them. What
-    the last round leaves is decided in order.
+    to it. Being a duplicate of a dropped document does not suffice. First all documents at once are
+    compared with those that share no band with an earlier one. What is left is decided in order.
 
     Args:
         band: returns the hashes of a band, uint64 [n].
@@ -193,48 +175,27 @@ def verified_duplicates(
         compare: the comparison.
     """
     of = np.arange(alive.size, dtype=np.int32)
-    undecided = np.flatnonzero(alive)
-    band_columns: random_keys.U64 | None = None  # [undecided, bands], once few remain
-
-    def column(number: int) -> random_keys.U64:
-        if band_columns is not None:
-            return band_columns[:, number]
-        values = band(number)
-        return values if undecided.size == of.size else values[undecided]
-
-    for _ in range(_ROUNDS):
-        shared = np.zeros(undecided.size, dtype=bool)  # shares a band with any other
-        blocked = np.zeros(undecided.size, dtype=bool)  # shares a band with an earlier one
-        for number in range(bands):
-            later, first = later_occurrences(column(number))
-            blocked[later] = shared[later] = shared[first] = True
-        if not blocked.any():
-            return of
-        undecided, leads = undecided[shared], ~blocked[shared]
-        if band_columns is not None:
-            band_columns = band_columns[shared]
-        elif undecided.size <= _IN_MEMORY_DOCUMENTS:
-            band_columns = np.stack(list(map(column, range(bands))), axis=1)
-        leader = np.full(undecided.size, undecided.size, dtype=np.int64)
-        near: list[I64] = []  # pairs near the threshold: `first` * documents + `later`
-        for number in range(bands):
-            later, first = later_occurrences(column(number))
-            selected = leads[first] & (leader[later] != first)
-            later, first = later[selected], first[selected]
-            above = compare.above(undecided[later], undecided[first])
-            np.minimum.at(leader, later[above >= 1], first[above >= 1])
-            near.append((first * undecided.size + later)[np.abs(above) < 1])
-        first, later = np.divmod(np.unique(np.concatenate(near)), undecided.size)
-        missing = leader[later] == undecided.size
-        first, later = first[missing], later[missing]
-        alike = compare.confirmed(undecided[later], undecided[first])
-        np.minimum.at(leader, later[alike], first[alike])
-        dropped = leader < undecided.size
-        of[undecided[dropped]] = undecided[leader[dropped]].astype(np.int32)
-        remaining = ~leads & ~dropped
-        undecided = undecided[remaining]
-        band_columns = None if band_columns is None else band_columns[remaining]
-    begins = [_members(column(number)) for number in range(bands)]
+    blocked = np.zeros(alive.size, dtype=bool)  # shares a band with an earlier one
+    for number in range(bands):
+        blocked[later_occurrences(band(number), alive)[0]] = True
+    leader = np.where(blocked, alive.size, of)
+    near: list[I64] = []  # pairs near the threshold: `first` * documents + `later`
+    for number in range(bands):
+        later, first = later_occurrences(band(number), alive)
+        selected = ~blocked[first] & (leader[later] != first)
+        later, first = later[selected], first[selected]
+        above = compare.above(later, first)
+        np.minimum.at(leader, later[above >= 1], first[above >= 1])
+        near.append((first * alive.size + later)[np.abs(above) < 1])
+    first, later = np.divmod(np.unique(np.concatenate(near)), max(1, alive.size))
+    missing = leader[later] == alive.size
+    first, later = first[missing], later[missing]
+    alike = compare.confirmed(later, first)
+    np.minimum.at(leader, later[alike], first[alike])
+    undecided = np.flatnonzero(leader == alive.size)
+    of[blocked] = leader[blocked]
+    of[undecided] = undecided
+    begins = [_members(band(number)[undecided]) for number in range(bands)]
     _decide_in_order(of, undecided, begins, compare)
     return of
 
@@ -323,7 +284,7 @@ class SignatureColumns:
     def ranked(self, name: str, by_rank: I64) -> npt.NDArray[Any]:
         """Load a column in the order of `by_rank`; cache it on disk in that order."""
         path = os.path.join(self.directory, f"ranked_{name}")
-        if os.path.exists(path):
+        if self.count and os.path.exists(path):
             return np.fromfile(path, dtype=self._types[name])
         values = self.load(name)
         values = values[by_rank]

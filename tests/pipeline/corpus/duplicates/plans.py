@@ -4,6 +4,8 @@ them.
 
 from __future__ import annotations
 
+import contextlib
+import json
 from collections.abc import Callable
 from pathlib import Path
 from random import Random
@@ -66,11 +68,21 @@ def by_one(place: Path, references: References, **search: Any) -> tuple[CorpusPl
     return _planned(place, "one", references, most=10**9, **search)
 
 
+class Stopped(Exception):
+    """The driver is gone."""
+
+
 def by_lists(
-    place: Path, references: References, held: Sizes = SMALL, **search: Any
+    place: Path, references: References, held: Sizes = SMALL, stops: int = 10**9, **search: Any
 ) -> tuple[CorpusPlan, list[bytes]]:
-    """In partitions, whose units run in this process and in disorder: an engine takes longer."""
+    """In partitions, whose units run in this process and in disorder: an engine takes longer.
+
+    The driver stops after so many units, and after as many again: results are there, of one unit
+    the files alone.
+    """
     random = Random(held.partition)
+    done: dict[tuple[str, str], dict[str, Any]] = {}
+    left = 0
 
     def run(
         build: BuildContext,
@@ -79,13 +91,23 @@ def by_lists(
         function: Callable[[Any], dict[str, Any]],
         **_: Any,
     ) -> list[dict[str, Any]]:
-        results = {name: function(unit) for name, unit in random.sample(units, len(units))}
-        return [results[name] for name, _ in units]
+        nonlocal left
+        for name, unit in random.sample(units, len(units)):
+            if (step, name) not in done:
+                result = json.loads(json.dumps(function(unit)))
+                left -= 1
+                if not left:
+                    raise Stopped
+                done[step, name] = result
+        return [done[step, name] for name, _ in units]
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(partitions, "fan_out", run)
         patch.setattr(plan, "fan_out", run)
-        return by_engine(place, references, held, **search)
+        while True:
+            left = stops
+            with contextlib.suppress(Stopped):
+                return by_engine(place, references, held, **search)
 
 
 def by_engine(
