@@ -84,12 +84,15 @@ def planned(total: int, parts: int) -> dict[str, Any]:
     """
     documents = total // DOCUMENT
     largest, counts = 0, Counter[str]()
+    kinds: set[type] = set()
 
     def answer(
         build: BuildContext, step: str, units: list[tuple[str, Any]], job: Any, **_: Any
     ) -> list[dict[str, Any]]:
         nonlocal largest
-        largest = max(largest, graph_bytes(units, job))
+        if type(job) not in kinds:
+            kinds.add(type(job))
+            largest = max(largest, graph_bytes(units, job))
         counts[step.split("-")[-1]] += len(units)
         share, some = documents // len(units), documents // 4 // len(units)
         figures = {"pairs": [["jsonl", "jsonl", "near_duplicate", some]], "examples": []}

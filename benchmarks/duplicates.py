@@ -104,12 +104,12 @@ def _batches(
         yield pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
-Planned = tuple[plan.CorpusPlan, Counter[str], Counter[str], int]
+Planned = tuple[plan.CorpusPlan, dict[str, float], Counter[str], int]
 
 
 def planned(directory: Path, paths: list[str], documents: list[int], *, whole: bool) -> Planned:
     """Plan in this process; return the plan, CPU and bytes of each step, and the peak memory."""
-    seconds: Counter[str] = Counter()
+    seconds: dict[str, float] = {}
     written: Counter[str] = Counter()
 
     def run(
@@ -121,7 +121,7 @@ def planned(directory: Path, paths: list[str], documents: list[int], *, whole: b
     ) -> list[dict[str, Any]]:
         start = time.process_time()
         results = [job(unit) for _, unit in units]
-        seconds[step] += time.process_time() - start
+        seconds[step] = time.process_time() - start
         written[step] = sum(
             result.get("bytes", 0) * ("documents" not in result) for result in results
         )

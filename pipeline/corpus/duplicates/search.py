@@ -136,6 +136,7 @@ class Comparison:
     ngram: int = DEFAULT.ngram
     unconfirmed: int = 0
     _known: dict[int, U32] = field(default_factory=dict)  # n-grams of documents
+    _size: int = 0  # of them
 
     def above(self, left: I64, right: I64) -> Floats:
         """Return how far estimates are above the threshold, in units of their largest error."""
@@ -147,11 +148,13 @@ class Comparison:
         alike = np.zeros(right.size, dtype=bool)
         for begin in range(0, right.size, _PAIRS):
             pairs = np.stack((left, right))[:, begin : begin + _PAIRS]
-            if sum(each.size for each in self._known.values()) > _SHINGLES:
+            if self._size > _SHINGLES:
                 self._known.clear()
+                self._size = 0
             missing = np.array(sorted({*pairs.ravel().tolist()} - self._known.keys()), np.int64)
             for number, text in zip(missing.tolist(), self.texts(missing), strict=True):
                 self._known[number] = distinct_shingles(text, self.ngram)
+                self._size += self._known[number].size
             alike[begin : begin + _PAIRS] = [
                 overlap(self._known[one], self._known[other]) >= self.threshold
                 for one, other in pairs.T.tolist()

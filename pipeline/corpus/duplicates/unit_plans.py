@@ -106,15 +106,15 @@ def write_units(directory: str, parts: Sequence[str], sizes: Sequence[int]) -> i
     """
     most = run_bytes(sum(sizes))
     units: list[list[tuple[int, str, int, int]]] = []
-    room = 0
+    before, unit_before = 0, -1
     for number, (path, size) in enumerate(zip(parts, sizes, strict=True)):
         shares = -(-size // most) if size > 2 * most else 1
         for share in range(shares):
-            if room <= 0:
+            if before // most != unit_before:
                 units.append([])
-                room = most
+                unit_before = before // most
             units[-1].append((number, path, share, shares))
-            room -= max(1, size // shares)
+            before += size // shares
     edges = [len(parts) * unit // max(1, len(units)) for unit in range(len(units) + 1)]
 
     def write(unit: int) -> None:

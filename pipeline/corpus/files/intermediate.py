@@ -158,7 +158,6 @@ class IntermediateFile:
     Args:
         path: the file.
         names: columns to read. Default: all.
-        buffer: the bytes of a file in a store, if it is read whole.
         in_order: many batches are read, one after the other.
     """
 
@@ -166,15 +165,12 @@ class IntermediateFile:
         self,
         path: str,
         names: Sequence[str] | None = None,
-        buffer: pa.Buffer | None = None,
         *,
         in_order: bool = False,
     ) -> None:
         try:
-            if buffer is None and storage.is_local(path):
-                buffer = file_buffer(path)
-            if buffer is not None:
-                self._source: Any = pa.BufferReader(buffer)
+            if storage.is_local(path):
+                self._source: Any = pa.BufferReader(file_buffer(path))
             else:
                 fs, inner = storage.filesystem(path)
                 cache = "readahead" if in_order else "none"

@@ -17,6 +17,7 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from cloze.core import storage
+from cloze.core.ragged import I64
 from cloze.pipeline.runners import exchange as module
 from cloze.pipeline.runners.exchange import Exchange
 from cloze.pipeline.runners.sizes import RANGE_BYTES, destination_count, group_by_size, run_bytes
@@ -222,7 +223,7 @@ def test_a_killed_worker_leaves_no_sorted_pieces(
     left: list[int] = []
     merged = module._merged
 
-    def watched(pieces: list[module.Piece], edges: list[module.I64], number: int) -> pa.RecordBatch:
+    def watched(pieces: list[module.Piece], edges: list[I64], number: int) -> pa.RecordBatch:
         left.extend((len(pieces), *(-1 for _ in temporary.iterdir())))
         return merged(pieces, edges, number)
 
