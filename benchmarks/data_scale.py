@@ -4,7 +4,8 @@
 
 Numbers of units, ranges and bytes come from the product's own planning; the jobs' graphs are those
 that its fan-out would submit. The extents are connected for real, from empty indexes of the true
-size, for one file of extents. Nothing else is run: hours are not in the table.
+size, for one file of extents. The plan of duplicates is made by the product's own driver; its units
+answer what units of such a corpus would. Nothing else is run: hours are not in the table.
 """
 
 from __future__ import annotations
@@ -14,12 +15,20 @@ import math
 import os
 import resource
 import tempfile
+import tracemalloc
+from collections import Counter
 from typing import Any
+from unittest import mock
 
 import apache_beam as beam
 import numpy as np
 
 from cloze.core.artifacts.claim import Fence
+from cloze.core.stages.execution import Execution
+from cloze.core.stages.stage import BuildContext
+from cloze.pipeline.corpus.duplicates import partitions, plan
+from cloze.pipeline.corpus.duplicates.rules import CorpusPlanRequest
+from cloze.pipeline.corpus.options import DEFAULT
 from cloze.pipeline.corpus.write.write import SortDocuments, WriteShards
 from cloze.pipeline.dataset.ranges import bucket_count
 from cloze.pipeline.runners.exchange import Exchange
@@ -30,7 +39,13 @@ SIZES = {"10 GB": 10**10, "100 GB": 10**11, "1.5 TB": 15 * 10**11, "6 TB": 6 * 1
 CORES = 3200  # of 200 hosts
 LEAST_SHARD_BYTES, MOST_FILES = 4 << 20, 20_000
 BYTES_PER_TOKEN, LENGTH = 4.2, 128
+DOCUMENT = 3000  # bytes of text
 PATH = "s3://bucket/runs/corpus-0123456789abcdef/_scratch"
+
+
+def runs_of(total: int) -> int:
+    """Return the number of units that sort so much text."""
+    return math.ceil(total / run_bytes(total))
 
 
 def graph_bytes(units: list[tuple[str, Any]], function: Any) -> int:
@@ -62,11 +77,93 @@ def connected(exchange: Exchange) -> tuple[float, int]:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024, whole
 
 
+def planned(total: int, parts: int) -> dict[str, Any]:
+    """Plan the duplicates of a corpus whose units only answer; return the figures of its driver.
+
+    A quarter of the documents are candidates, in groups of three.
+    """
+    documents = total // DOCUMENT
+    largest, counts = 0, Counter[str]()
+    kinds: set[type] = set()
+
+    def answer(
+        build: BuildContext, step: str, units: list[tuple[str, Any]], job: Any, **_: Any
+    ) -> list[dict[str, Any]]:
+        nonlocal largest
+        if type(job) not in kinds:
+            kinds.add(type(job))
+            largest = max(largest, graph_bytes(units, job))
+        counts[step.split("-")[-1]] += len(units)
+        share, some = documents // len(units), documents // 4 // len(units)
+        figures = {"pairs": [["jsonl", "jsonl", "near_duplicate", some]], "examples": []}
+        names = ("groups", "renamed", "largest", "unconfirmed")
+        one = {
+            "changed": int(step.endswith(("-0", "-1"))),
+            "documents": some if "groups" in step else share,
+            "bytes": total // len(units),
+            **dict.fromkeys(("heldout", "split"), 0),
+            **dict.fromkeys(names, 1),
+            **figures,
+        }
+        return [dict(one) for _ in units]
+
+    def connect(exchange: Exchange, build: BuildContext, step: str) -> Any:
+        return np.zeros(exchange.destinations, np.int64)
+
+    with tempfile.TemporaryDirectory() as directory:
+        request = CorpusPlanRequest(
+            shard_bytes=300 << 20,
+            directory=directory,
+            keep_dropped=False,
+            minhash=DEFAULT,
+            exact=True,
+            threshold=0.6,
+            examples=6,
+            parts=[f"{PATH}/parts/{number:05d}-jsonl" for number in range(parts)],
+            kinds=["jsonl"] * parts,
+            sizes=[total // parts] * parts,
+        )
+        build = BuildContext(
+            path=f"{directory}/out",
+            inputs={},
+            execution=Execution(dedup_in_memory_documents=0),
+            fingerprint="f",
+        )
+        tracemalloc.start()
+        with (
+            build.cleanup,
+            mock.patch.object(partitions, "fan_out", answer),
+            mock.patch.object(plan, "fan_out", answer),
+            mock.patch.object(Exchange, "connect", connect),
+        ):
+            plan.plan(build, request, documents)
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+    return {
+        "documents": f"{documents / 1e6:,.0f}M",
+        "values": counts["values"],
+        "links": counts["links"],
+        "partitions": counts["decide"],
+        "graph kB": round(largest / 1e3),
+        "driver MB": round(peak / 1e6),
+    }
+
+
+def show(rows: list[dict[str, Any]]) -> None:
+    """Print a table."""
+    print("| " + " | ".join(rows[0]) + " |")
+    print("|" + "---|" * len(rows[0]))
+    for row in rows:
+        print("| " + " | ".join(str(value) for value in row.values()) + " |")
+    print()
+
+
 def main() -> None:
     rows = []
+    show([{"text": name, **planned(total, runs_of(total))} for name, total in SIZES.items()])
     for name, total in SIZES.items():
         shards = math.ceil(total / max(LEAST_SHARD_BYTES, total / MOST_FILES))
-        runs = math.ceil(total / run_bytes(total))
+        runs = runs_of(total)
         group = -(-shards // min(shards, destination_count(total, runs)))
         exchange = Exchange(directory=PATH, runs=runs, places=shards, group=group)
         sort = SortDocuments(plans=PATH, documents=exchange, dropped=None)
@@ -95,10 +192,7 @@ def main() -> None:
                 "dataset buckets": bucket_count(tokens, LENGTH, runs, min(20_000, 8 * runs)),
             }
         )
-    print("| " + " | ".join(rows[0]) + " |")
-    print("|" + "---|" * len(rows[0]))
-    for row in rows:
-        print("| " + " | ".join(str(value) for value in row.values()) + " |")
+    show(rows)
 
 
 if __name__ == "__main__":

@@ -177,8 +177,8 @@ class Execution(BaseModel):
     """Option passed to Beam unchanged, such as --region=europe-west4. Repeatable."""
 
     dedup_in_memory_documents: int = Field(default=50_000_000, ge=0)
-    """Number of documents up to which one process compares all, at about 65 bytes each. Above it, a
-    shuffle first finds candidates, and one process compares these."""
+    """Number of documents up to which one process compares all, at about 65 bytes each. More are
+    compared in partitions of connected documents."""
 
     processes: int = Field(default=1, ge=1)
     """Training processes per host; one per GPU."""

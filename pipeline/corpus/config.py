@@ -231,11 +231,7 @@ def ahead(
         text, rough = float(before["bytes"]), False
     width = min(execution.workers, computer.cpus)
     documents = int(text / DOCUMENT)
-    compared = (
-        execution.dedup_in_memory_documents
-        if uses_distributed_shuffle(execution, documents)
-        else documents
-    )
+    compared = min(documents, execution.dedup_in_memory_documents)
     return CostEstimate(
         work=text,
         speed=SPEED,
@@ -248,29 +244,19 @@ def ahead(
     )
 
 
-def uses_distributed_shuffle(execution: Execution, documents: int) -> bool:
-    """Return True if this number of documents is deduplicated by a distributed shuffle.
-
-    Beam's local runner would hold the whole shuffle in one process.
-    """
-    return execution.runner.lower() != "local" and documents > execution.dedup_in_memory_documents
-
-
 def _compared(execution: Execution, documents: int) -> str:
     """Return a note on where duplicates are searched, or "" for a small local build.
 
     The number of documents is a guess from file sizes.
     """
-    most, local = execution.dedup_in_memory_documents, execution.runner.lower() == "local"
-    if local and documents <= most:
+    most = execution.dedup_in_memory_documents
+    if execution.runner.lower() == "local" and documents <= most:
         return ""
-    where = (
-        f"the shuffle of runner {execution.runner}"
-        if uses_distributed_shuffle(execution, documents)
-        else "one process"
+    where = "in partitions" if documents > most else "by one process"
+    return (
+        f"about {documents:,} documents are compared {where} "
+        f"(dedup_in_memory_documents is {most:,})"
     )
-    limit = "runner local always does so" if local else f"dedup_in_memory_documents is {most:,}"
-    return f"about {documents:,} documents are compared by {where} ({limit})"
 
 
 def clean_bytes(config: CorpusConfig) -> float:

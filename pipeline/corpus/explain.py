@@ -20,10 +20,10 @@ from cloze.core.stages.stage import NULL_REPORTER, Reporter
 from cloze.pipeline.corpus import signatures
 from cloze.pipeline.corpus.config import CorpusConfig
 from cloze.pipeline.corpus.document import Document, InfoboxField, join_sentences
-from cloze.pipeline.corpus.duplicates.plan import find_duplicates
 from cloze.pipeline.corpus.duplicates.repeated_ids import are_records
+from cloze.pipeline.corpus.duplicates.rules import document_texts, find_duplicates
 from cloze.pipeline.corpus.duplicates.search import SignatureColumns
-from cloze.pipeline.corpus.duplicates.unit_plans import REASONS
+from cloze.pipeline.corpus.duplicates.unit_plans import REASONS, read_signatures, write_units
 from cloze.pipeline.corpus.files.intermediate import documents_at
 from cloze.pipeline.corpus.read.detect_language import with_detected_language
 from cloze.pipeline.corpus.read.read_and_clean import ReadSliceGroup, is_heldout, read_documents
@@ -337,16 +337,25 @@ def _find_duplicates(
         report.progress(done, total, "bytes", {"step": "looking for duplicates"})
     part_paths = tuple(storage.join(directory, group.part) for group in groups)
     columns = SignatureColumns(directory)
-    columns.gather([f"{path}.refs.arrow" for path in part_paths])
-    records = are_records([group.kind for group in groups], np.diff(columns.begins))
-    duplicates = find_duplicates(columns, config.minhash(), True, config.dedup_similarity, records)
+    units = range(write_units(directory, part_paths, [group.size for group in groups]))
+    columns.gather(batch for unit in units for batch in read_signatures(directory, unit))
+    kinds = [group.kind for group in groups]
+    duplicates = find_duplicates(
+        columns,
+        document_texts(columns, part_paths),
+        config.minhash(),
+        True,
+        config.dedup_similarity,
+        are_records(kinds, columns.load("part")),
+    )
     text = " ".join(explanation.sentences)
     exact = int.from_bytes(signatures.signature(text, None).exact[:8], "little")
     same_key = columns.load("key") == np.uint64(key)
     number = int(np.flatnonzero(same_key & (columns.load("exact_high") == np.uint64(exact)))[0])
 
     def describe(numbers: list[int], reasons: list[str]) -> Iterator[Duplicate]:
-        positions = columns.where(np.array(numbers, dtype=np.int64))
+        at = np.array(numbers, dtype=np.int64)
+        positions = [columns.mapped(name)[at] for name in ("part", "batch", "row")]
         for row, reason in zip(documents_at(part_paths, *positions), reasons, strict=True):
             other = join_sentences(row["sentences"], row["paragraphs"])
             similarity = round(signatures.jaccard(text, other, config.dedup_ngram), 3)

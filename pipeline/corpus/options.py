@@ -214,8 +214,8 @@ class DedupOptions(CorpusOptions):
     """Words per n-gram."""
 
     dedup_similarity: float = Field(default=0.6, ge=0, le=1)
-    """Jaccard similarity that a near duplicate surely has (estimates err by up to 0.07); 0: any
-    shared band counts."""
+    """Jaccard similarity of a near duplicate to the document that stays; 0: any shared band
+    counts."""
 
     def minhash(self) -> MinHash | None:
         """Return the MinHash parameters; None unless `dedup` is `minhash`."""

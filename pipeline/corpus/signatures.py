@@ -316,24 +316,22 @@ def _zeros(words: random_keys.U64) -> I64:
     return counts
 
 
-def sure_similarity(threshold: float) -> float:
-    """Return the estimate from which on a pair surely has the similarity `threshold`.
-
-    A document is compared with thousands of others of its kind, as the pages of one template are.
-    With the threshold itself, some estimate would be too high for most of the documents.
-    """
-    return min(1.0, threshold + margin(threshold, SKETCH_BYTES))
-
-
 def margin(threshold: float, sketched: int) -> float:
     """Return what an estimate from so many bytes may be above or below the true similarity."""
     return _DEVIATIONS * math.sqrt(threshold * (1 - threshold) / (2 * sketched))
 
 
+def distinct_shingles(text: str, length: int = DEFAULT.ngram) -> U32:
+    """Return the distinct hashes of the n-grams of a text, uint32 [n], ascending."""
+    return np.unique(shingles(normalize_words(text), length))
+
+
+def overlap(left: U32, right: U32) -> float:
+    """Return the Jaccard similarity of two results of `distinct_shingles`."""
+    shared = np.intersect1d(left, right, assume_unique=True).size
+    return shared / max(1, left.size + right.size - shared)
+
+
 def jaccard(left: str, right: str, length: int = DEFAULT.ngram) -> float:
     """Return the exact Jaccard similarity of the n-gram sets of two texts."""
-    left_set, right_set = (
-        np.unique(shingles(normalize_words(text), length)) for text in (left, right)
-    )
-    shared = np.intersect1d(left_set, right_set, assume_unique=True).size
-    return shared / max(1, left_set.size + right_set.size - shared)
+    return overlap(distinct_shingles(left, length), distinct_shingles(right, length))

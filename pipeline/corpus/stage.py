@@ -11,7 +11,7 @@ from cloze.core import storage
 from cloze.core.errors import DataError
 from cloze.core.humanize import format_count, most_first
 from cloze.core.stages.stage import BuildContext, Stage, StageResult
-from cloze.pipeline.corpus.config import COSTS, CorpusConfig, uses_distributed_shuffle
+from cloze.pipeline.corpus.config import COSTS, CorpusConfig
 from cloze.pipeline.corpus.readers.base import counted
 from cloze.pipeline.corpus.sources import SliceGroup, group_slices, plan_reading
 from cloze.pipeline.corpus.steps.chain import prepare_steps, settings
@@ -144,10 +144,7 @@ def run(config: CorpusConfig, build: BuildContext) -> StageResult:
     check_not_empty(config, groups, results)
     check_readable(config, results)
     part_paths = tuple(storage.join(_parts(build), group.part) for group in groups)
-    document_counts = [result["documents"] for result in results]
-    corpus_plan, shard_statistics = _write(
-        config, build, part_paths, document_counts, [group.kind for group in groups]
-    )
+    corpus_plan, shard_statistics = _write(config, build, part_paths, groups, results)
 
     for reason, count in corpus_plan.dropped.items():
         build.counters[f"dropped/{reason}"] += count
@@ -166,6 +163,7 @@ def run(config: CorpusConfig, build: BuildContext) -> StageResult:
     summary = (
         _summary(build, card)
         | {"passed_over": card["passed_over"], "renamed": corpus_plan.renamed}
+        | {"unconfirmed": corpus_plan.unconfirmed, "split": corpus_plan.split}
         | ({"first_unreadable": unreadable} if unreadable else {})
     )
     if config.identify is not None:
@@ -207,19 +205,19 @@ def _write(
     config: CorpusConfig,
     build: BuildContext,
     parts: tuple[str, ...],
-    documents: list[int],
-    kinds: list[str],
+    groups: Sequence[SliceGroup],
+    results: Results,
 ) -> tuple[CorpusPlan, list[dict[str, Any]]]:
     """Find duplicates and write the shards. Return the plan and the statistics of each shard.
 
     Args:
-        parts: paths of the intermediate files without endings.
-        documents, kinds: number of documents and kind of source per intermediate file.
+        parts: paths of the intermediate files without endings, one per group.
+        groups, results: of the reading.
     """
-    from cloze.pipeline.corpus.duplicates.plan import CorpusPlanRequest, plan
+    from cloze.pipeline.corpus.duplicates.plan import plan
+    from cloze.pipeline.corpus.duplicates.rules import CorpusPlanRequest
 
     plans = storage.join(build.scratch, "plans")
-    references = [f"{path}.refs.arrow" for path in parts]
     request = CorpusPlanRequest(
         shard_bytes=config.shard_bytes,
         directory=plans,
@@ -230,18 +228,10 @@ def _write(
         examples=PAIRS,
         mix=config if config.mixes else None,
         parts=parts,
-        kinds=kinds,
+        kinds=[group.kind for group in groups],
+        sizes=[result["bytes"] for result in results],
     )
-    if uses_distributed_shuffle(build.execution, sum(documents)):
-        from cloze.pipeline.corpus.duplicates.distributed import plan_by_shuffle
-
-        corpus_plan = plan_by_shuffle(build, references, documents, request)
-    else:
-        corpus_plan = plan(
-            references,
-            request,
-            lambda done: build.report.progress(done, len(parts), "parts", {"step": "plan"}),
-        )
+    corpus_plan = plan(build, request, sum(result["documents"] for result in results))
     return corpus_plan, _write_shards(config, build, plans, corpus_plan)
 
 
@@ -354,6 +344,16 @@ def headline(summary: Mapping[str, Any]) -> str:
         messages.append(
             f"{renamed:,} have the id of another document, so their ids end in #2, #3, …: is the "
             f"column the right one (--column id=NAME)?"
+        )
+    if unconfirmed := summary.get("unconfirmed"):
+        messages.append(
+            f"{unconfirmed:,} near the limit of similarity were kept, compared with some of the "
+            f"documents like them only"
+        )
+    if split := summary.get("split"):
+        messages.append(
+            f"{split:,} are linked in groups too large for one process, which were compared in "
+            f"parts: some near duplicates may have stayed"
         )
     if encodings := summary.get("encodings"):
         messages.append(f"texts that are not UTF-8 were read as {_by_count(encodings)}")

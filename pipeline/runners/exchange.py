@@ -71,23 +71,22 @@ class Exchange:
     def write(self, run: int, blocks: Iterable[tuple[pa.Table, I64]]) -> int:
         """Write a run from blocks of rows and the place of each row; return its bytes."""
         offsets = np.zeros(self.destinations + 1, np.int64)
-        with tempfile.TemporaryDirectory(prefix="cloze-sort-") as spills:
-            pieces = list(_sorted_pieces(blocks, spills))
-            edges = [
-                np.searchsorted(places // self.group, np.arange(self.destinations + 1))
-                for _, places in pieces
-            ]
-            rows = np.sum([np.zeros_like(offsets), *edges], axis=0)
-            released = 0
-            with storage.atomic_output(self.run_path(run)) as handle:
-                for number in range(self.destinations):
-                    offsets[number + 1] = offsets[number]
-                    if rows[number] < rows[number + 1]:
-                        batch = _merged(pieces, edges, number)
-                        offsets[number + 1] += handle.write(batch.serialize())
-                    if offsets[number + 1] - released > SORTED_BYTES:
-                        released = offsets[number + 1]
-                        _release(batch for batch, _ in pieces[:-1])  # the last one is in memory
+        pieces = list(_sorted_pieces(blocks))
+        edges = [
+            np.searchsorted(places // self.group, np.arange(self.destinations + 1))
+            for _, places in pieces
+        ]
+        rows = np.sum([np.zeros_like(offsets), *edges], axis=0)
+        released = 0
+        with storage.atomic_output(self.run_path(run)) as handle:
+            for number in range(self.destinations):
+                offsets[number + 1] = offsets[number]
+                if rows[number] < rows[number + 1]:
+                    batch = _merged(pieces, edges, number)
+                    offsets[number + 1] += handle.write(batch.serialize())
+                if offsets[number + 1] - released > SORTED_BYTES:
+                    released = offsets[number + 1]
+                    _release(batch for batch, _ in pieces[:-1])  # the last one is in memory
         index = np.stack((offsets, rows), axis=1)
         storage.write_bytes(f"{self.run_path(run)}.index", index.tobytes())
         return int(offsets[-1])
@@ -151,9 +150,9 @@ class Exchange:
                 file.writelines(contents)
             file.flush()
             whole = file_buffer(file.name) if file.tell() else pa.py_buffer(b"")
-            edges = np.cumsum([0, *(high - low for low, high in spans)]).tolist()
-            buffers = [whole.slice(low, high - low) for low, high in itertools.pairwise(edges)]
-            yield RunRanges(arrow_schema, first, extents - extents[0], buffers)
+        edges = np.cumsum([0, *(high - low for low, high in spans)]).tolist()
+        buffers = [whole.slice(low, high - low) for low, high in itertools.pairwise(edges)]
+        yield RunRanges(arrow_schema, first, extents - extents[0], buffers)
 
     def _extents(self, first: int, end: int) -> I64:
         """Return where the destinations begin in each run: int64 [end - first + 1, runs]."""
@@ -203,18 +202,23 @@ class RunRanges:
 Piece = tuple[pa.RecordBatch, I64]  # rows sorted by place, and their places
 
 
-def _sorted_pieces(blocks: Iterable[tuple[pa.Table, I64]], directory: str) -> Iterator[Piece]:
-    """Sort about `SORTED_BYTES` at a time; all but the last piece are mapped files."""
+def _sorted_pieces(blocks: Iterable[tuple[pa.Table, I64]]) -> Iterator[Piece]:
+    """Sort about `SORTED_BYTES` at a time; all but the last piece are mapped files.
+
+    The files have no name any more, so that a killed worker leaves none.
+    """
     pending: list[tuple[pa.Table, I64]] = []
-    size = number = 0
+    size = 0
     for table, places in blocks:
         if size + table.nbytes > SORTED_BYTES and pending:
             batch, sorted_places = _sorted(pending)
-            path = f"{directory}/{number:05d}.arrow"
-            with pa.OSFile(path, "wb") as file, pa.ipc.new_file(file, batch.schema) as writer:
-                writer.write_batch(batch)
-            yield open_arrow(path).get_batch(0), sorted_places
-            pending, size, number = [], 0, number + 1
+            with tempfile.NamedTemporaryFile(prefix="cloze-sort-") as file:
+                with pa.ipc.new_file(file, batch.schema) as writer:
+                    writer.write_batch(batch)
+                file.flush()
+                batch = open_arrow(file.name).get_batch(0)
+            yield batch, sorted_places
+            pending, size = [], 0
         if len(places):
             pending.append((table, places))
             size += table.nbytes

@@ -214,6 +214,8 @@ def _duplicates(config: CorpusConfig, plan: CorpusPlan, parts: tuple[str, ...]) 
         "near": plan.dropped.get("near_duplicate", 0),
         "same_id": plan.dropped.get("duplicate_id", 0),
         "renamed": plan.renamed,
+        "unconfirmed": plan.unconfirmed,
+        "split": plan.split,
         "groups": plan.groups,
         "largest": plan.largest,
         "between": [

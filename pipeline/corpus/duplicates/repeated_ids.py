@@ -12,8 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from cloze.core.random_keys import U64
-from cloze.pipeline.corpus.duplicates.search import I64, Bools
-from cloze.pipeline.corpus.mixing import copied_key
+from cloze.pipeline.corpus.duplicates.search import I32, I64, Bools
 from cloze.pipeline.corpus.readers import find_reader
 
 
@@ -28,19 +27,6 @@ class RepeatedIds:
 
     numbers: I64
     copies: I64
-
-    def copies_of(self, numbers: I64) -> I64:
-        """Return the copy of each numbered document, int64 [n]."""
-        at = np.searchsorted(self.numbers, numbers)
-        is_renamed = np.append(self.numbers, -1)[at] == numbers
-        return np.append(self.copies, 0)[np.where(is_renamed, at, -1)]
-
-    def distinct_keys(self, keys: U64) -> U64:
-        """Return the keys of all documents, uint64 [n], those of these documents changed."""
-        if self.numbers.size:
-            keys = np.array(keys)
-            keys[self.numbers] = copied_key(keys[self.numbers], self.copies)
-        return keys
 
 
 def number_repeated_ids(numbers: I64, keys: U64, high: U64, low: U64) -> RepeatedIds:
@@ -58,11 +44,11 @@ def number_repeated_ids(numbers: I64, keys: U64, high: U64, low: U64) -> Repeate
     return RepeatedIds(numbers[order[by_number]], copies[by_number])
 
 
-def are_records(kinds: Sequence[str], documents: Sequence[int] | I64) -> Bools:
+def are_records(kinds: Sequence[str], part: I32) -> Bools:
     """Return which documents are of sources with columns, bool [n].
 
     Args:
         kinds: kind of source of each intermediate file.
-        documents: number of its documents.
+        part: int32 [n], file of each document.
     """
-    return np.repeat(np.array([find_reader(kind).has_columns for kind in kinds], bool), documents)
+    return np.array([find_reader(kind).has_columns for kind in kinds], bool)[part]

@@ -7,28 +7,41 @@ Wikipedia.
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+from scipy.sparse import coo_array
+from scipy.sparse.csgraph import connected_components
 
 from cloze.core import random_keys
-from cloze.core.arrow import file_buffer
-from cloze.pipeline.corpus.files.intermediate import IntermediateFile
-from cloze.pipeline.corpus.signatures import U8, margin, similarity
+from cloze.pipeline.corpus.options import DEFAULT
+from cloze.pipeline.corpus.signatures import (
+    SKETCH_BYTES,
+    U8,
+    U32,
+    distinct_shingles,
+    margin,
+    overlap,
+    similarity,
+)
 
 I32 = npt.NDArray[np.int32]
 I64 = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
+Floats = npt.NDArray[np.float64]
 
 _PAIRS = 1 << 12  # pairs of sketches compared at a time: 1 MB, so that they fit in the cache
-_ROUNDS = 8  # a round keeps one document of a bucket; large buckets are then decided in order
 _HEAD = 64  # bytes of the sketches that are compared first
 _FEW = 64  # kept documents of the smallest buckets, compared first: a copy is mostly among them
-_IN_MEMORY_DOCUMENTS = 1 << 20  # undecided documents whose bands all fit in memory
+_MOST = 1 << 15  # kept documents of the smallest buckets that a document is compared with
+_CONFIRMED = 8  # of them, those compared by their texts; the most similar by their sketches
+_SHINGLES = 1 << 24  # hashes of n-grams held: 64 MB
 
 
 def later_occurrences(column: random_keys.U64, alive: Bools | None = None) -> tuple[I64, I64]:
@@ -73,25 +86,6 @@ def exact_duplicates(high: random_keys.U64, low: random_keys.U64, alive: Bools) 
     return _tails(group, members[order])
 
 
-def union(label: I32, left: I64, right: I64) -> None:
-    """Join the groups of `left` and `right` in place.
-
-    Args:
-        label: int32 [n], for each document the first of its group.
-        left, right: int64 [links].
-    """
-    while True:
-        left_label, right_label = label[left], label[right]
-        apart = left_label != right_label
-        if not apart.any():
-            return
-        left, right = left[apart], right[apart]
-        labels = np.stack((left_label[apart], right_label[apart]))
-        np.minimum.at(label, labels.max(axis=0), labels.min(axis=0))
-        while not np.array_equal(label, shorter := label[label]):
-            label[:] = shorter
-
-
 def component_duplicates(bands: Iterable[random_keys.U64], alive: Bools) -> I32:
     """Return the first document of each document's group of near duplicates, int32 [n].
 
@@ -102,71 +96,110 @@ def component_duplicates(bands: Iterable[random_keys.U64], alive: Bools) -> I32:
         bands: columns, uint64 [n] each.
         alive: bool [n], documents to consider.
     """
-    label = np.arange(alive.size, dtype=np.int32)
-    for column in bands:
-        later, first = later_occurrences(column, alive)
-        union(label, later, first)
+    links = [later_occurrences(column, alive) for column in bands]
+    later, first = (np.concatenate(side) for side in zip(*links, strict=True))
+    ones = np.ones(later.size, dtype=bool)
+    graph = coo_array((ones, (later, first)), shape=(alive.size, alive.size))
+    group = connected_components(graph, directed=False)[1]
+    label: I32 = np.unique(group, return_index=True)[1].astype(np.int32)[group]
     return label
 
 
+def _estimates(sketches: Callable[[I64], U8], left: I64, right: I64) -> Floats:
+    """Return the estimated similarity of each pair, float64 [pairs].
+
+    A single document at the left is compared with each at the right.
+    """
+    found = np.zeros(right.size)
+    for begin in range(0, right.size, _PAIRS):
+        pairs = slice(begin, begin + _PAIRS)
+        one = left if left.size == 1 else left[pairs]
+        found[pairs] = similarity(sketches(one), sketches(right[pairs]))
+    return found
+
+
+@dataclass
+class Comparison:
+    """Tells which pairs reach a similarity: by their sketches, near the threshold by their texts.
+
+    Attributes:
+        sketches: returns the sketches of the numbered documents, uint8 [k, SKETCH_BYTES].
+        texts: returns their texts.
+        threshold: Jaccard similarity.
+        ngram: words per n-gram.
+        unconfirmed: documents kept because not all pairs near the threshold were confirmed.
+    """
+
+    sketches: Callable[[I64], U8]
+    texts: Callable[[I64], Sequence[str]]
+    threshold: float
+    ngram: int = DEFAULT.ngram
+    unconfirmed: int = 0
+    _known: dict[int, U32] = field(default_factory=dict)  # n-grams of documents
+    _size: int = 0  # of them
+
+    def above(self, left: I64, right: I64) -> Floats:
+        """Return how far estimates are above the threshold, in units of their largest error."""
+        above = _estimates(self.sketches, left, right) - self.threshold
+        return above / max(margin(self.threshold, SKETCH_BYTES), 1e-9)
+
+    def confirmed(self, left: I64, right: I64) -> Bools:
+        """Return which pairs reach the threshold by the n-grams of their texts, bool [pairs]."""
+        alike = np.zeros(right.size, dtype=bool)
+        for begin in range(0, right.size, _PAIRS):
+            pairs = np.stack((left, right))[:, begin : begin + _PAIRS]
+            if self._size > _SHINGLES:
+                self._known.clear()
+                self._size = 0
+            missing = np.array(sorted({*pairs.ravel().tolist()} - self._known.keys()), np.int64)
+            for number, text in zip(missing.tolist(), self.texts(missing), strict=True):
+                self._known[number] = distinct_shingles(text, self.ngram)
+                self._size += self._known[number].size
+            alike[begin : begin + _PAIRS] = [
+                overlap(self._known[one], self._known[other]) >= self.threshold
+                for one, other in pairs.T.tolist()
+            ]
+        return alike
+
+
 def verified_duplicates(
-    band: Callable[[int], random_keys.U64],
-    bands: int,
-    alive: Bools,
-    sketches: Callable[[I64], U8],
-    threshold: float,
+    band: Callable[[int], random_keys.U64], bands: int, alive: Bools, compare: Comparison
 ) -> I32:
     """Return for each document an earlier similar one that is kept, or itself if kept; int32 [n].
 
-    A document is dropped if it shares a band with a kept document of lower number and their
-    estimated similarity is at least `threshold`. Being a duplicate of a dropped document does not
-    suffice. Each round keeps the documents that share no band with an earlier undecided one, and
-    drops the documents similar to them. What the last round leaves is decided in order.
+    A document is dropped if it shares a band with a kept document of lower number and is similar
+    to it. Being a duplicate of a dropped document does not suffice. First all documents at once are
+    compared with those that share no band with an earlier one. What is left is decided in order.
 
     Args:
         band: returns the hashes of a band, uint64 [n].
         bands: number of bands.
         alive: bool [n], documents to consider.
-        sketches: returns the sketches of the numbered documents, uint8 [k, bytes].
-        threshold: Jaccard similarity.
+        compare: the comparison.
     """
     of = np.arange(alive.size, dtype=np.int32)
-    undecided = np.flatnonzero(alive)
-    band_columns: random_keys.U64 | None = None  # [undecided, bands], once few remain
-
-    def column(number: int) -> random_keys.U64:
-        if band_columns is not None:
-            return band_columns[:, number]
-        values = band(number)
-        return values if undecided.size == of.size else values[undecided]
-
-    for _ in range(_ROUNDS):
-        shared = np.zeros(undecided.size, dtype=bool)  # shares a band with any other
-        blocked = np.zeros(undecided.size, dtype=bool)  # shares a band with an earlier one
-        for number in range(bands):
-            later, first = later_occurrences(column(number))
-            blocked[later] = shared[later] = shared[first] = True
-        if not blocked.any():
-            return of
-        undecided, leads = undecided[shared], ~blocked[shared]
-        if band_columns is not None:
-            band_columns = band_columns[shared]
-        elif undecided.size <= _IN_MEMORY_DOCUMENTS:
-            band_columns = np.stack(list(map(column, range(bands))), axis=1)
-        leader = np.full(undecided.size, undecided.size, dtype=np.int64)
-        for number in range(bands):
-            later, first = later_occurrences(column(number))
-            selected = leads[first] & (leader[later] != first)
-            later, first = later[selected], first[selected]
-            alike = _alike(sketches, undecided[later], undecided[first], threshold)
-            np.minimum.at(leader, later[alike], first[alike])
-        dropped = leader < undecided.size
-        of[undecided[dropped]] = undecided[leader[dropped]].astype(np.int32)
-        remaining = ~leads & ~dropped
-        undecided = undecided[remaining]
-        band_columns = None if band_columns is None else band_columns[remaining]
-    begins = [_members(column(number)) for number in range(bands)]
-    _decide_in_order(of, undecided, begins, sketches, threshold)
+    blocked = np.zeros(alive.size, dtype=bool)  # shares a band with an earlier one
+    for number in range(bands):
+        blocked[later_occurrences(band(number), alive)[0]] = True
+    leader = np.where(blocked, alive.size, of)
+    near: list[I64] = []  # pairs near the threshold: `first` * documents + `later`
+    for number in range(bands):
+        later, first = later_occurrences(band(number), alive)
+        selected = ~blocked[first] & (leader[later] != first)
+        later, first = later[selected], first[selected]
+        above = compare.above(later, first)
+        np.minimum.at(leader, later[above >= 1], first[above >= 1])
+        near.append((first * alive.size + later)[np.abs(above) < 1])
+    first, later = np.divmod(np.unique(np.concatenate(near)), max(1, alive.size))
+    missing = leader[later] == alive.size
+    first, later = first[missing], later[missing]
+    alike = compare.confirmed(later, first)
+    np.minimum.at(leader, later[alike], first[alike])
+    undecided = np.flatnonzero(leader == alive.size)
+    of[blocked] = leader[blocked]
+    of[undecided] = undecided
+    begins = [_members(band(number)[undecided]) for number in range(bands)]
+    _decide_in_order(of, undecided, begins, compare)
     return of
 
 
@@ -177,9 +210,7 @@ def _members(column: random_keys.U64) -> I64:
     return begins
 
 
-def _decide_in_order(
-    of: I32, undecided: I64, begins: Sequence[I64], sketches: Callable[[I64], U8], threshold: float
-) -> None:
+def _decide_in_order(of: I32, undecided: I64, begins: Sequence[I64], compare: Comparison) -> None:
     """Decide the documents one by one, each by the kept ones in its buckets; write into `of`.
 
     Args:
@@ -188,100 +219,63 @@ def _decide_in_order(
     if not undecided.size:
         return
     blocks = np.split(undecided, range(_PAIRS, undecided.size, _PAIRS))
-    heads = np.concatenate([sketches(block)[:, :_HEAD] for block in blocks])
-    rough = threshold - margin(threshold, heads.shape[1])
+    heads = np.concatenate([compare.sketches(block)[:, :_HEAD] for block in blocks])
+    rough = compare.threshold - margin(compare.threshold, heads.shape[1])
     places = np.stack(begins, axis=1) + undecided.size * np.arange(len(begins))
     kept = np.empty(places.size, dtype=np.int32)  # members of each bucket, from its first place on
     sizes = np.zeros(places.size, dtype=np.int32)  # number of them, at a bucket's first place
     for row, own in enumerate(places):
         buckets = sorted(zip(sizes[own].tolist(), own.tolist(), strict=True))
         members = np.concatenate([kept[begin : begin + size] for size, begin in buckets])
-        many = np.sort(members[_FEW:])
+        many = np.sort(members[_FEW:_MOST])
+        found, rows = np.zeros(0), members[:0]
         for some in (members[:_FEW], many[np.diff(many, prepend=-1) > 0]):
-            some = some[_alike(lambda rows: heads[rows], np.array([row]), some, rough)]
-            alike = _alike(sketches, undecided[row : row + 1], undecided[some], threshold)
-            if alike.any():
-                of[undecided[row]] = undecided[some[alike].min()]
+            some = some[_estimates(lambda at: heads[at], np.array([row]), some) >= rough]
+            above = compare.above(undecided[row : row + 1], undecided[some])
+            found, rows = np.concatenate((found, above)), np.concatenate((rows, some))
+            if (found >= 1).any():
                 break
+        alike = rows[found >= 1]
+        if not alike.size:
+            near, at = np.unique(rows[found > -1], return_index=True)
+            likest = near[np.argsort(-found[found > -1][at], kind="stable")[:_CONFIRMED]]
+            own_number = np.full(likest.size, undecided[row])
+            alike = likest[compare.confirmed(own_number, undecided[likest])]
+            if not alike.size and (near.size > likest.size or members.size > _MOST):
+                compare.unconfirmed += 1
+        if alike.size:
+            of[undecided[row]] = undecided[alike.min()]
         else:
             kept[own + sizes[own]] = row
             sizes[own] += 1
 
 
-def _alike(sketches: Callable[[I64], U8], left: I64, right: I64, threshold: float) -> Bools:
-    """Return which pairs reach the threshold of estimated similarity, bool [pairs].
-
-    A single document at the left is compared with each at the right.
-    """
-    alike = np.zeros(right.size, dtype=bool)
-    for begin in range(0, right.size, _PAIRS):
-        pairs = slice(begin, begin + _PAIRS)
-        one = left if left.size == 1 else left[pairs]
-        alike[pairs] = similarity(sketches(one), sketches(right[pairs])) >= threshold
-    return alike
-
-
 class SignatureColumns:
-    """Signatures of all documents, in one flat file per column on the local disk.
+    """Signatures of documents, in one flat file per column on the local disk.
 
     Attributes:
         directory: directory of the files.
-        begins: int64 [parts + 1], number of the first document of each intermediate file.
-        batch_begins: int64 [batches], number of the first document of each record batch.
+        count: number of documents.
     """
 
     def __init__(self, directory: str) -> None:
         self.directory = directory
-        self.begins: I64 = np.zeros(1, dtype=np.int64)
-        self.batch_begins: I64 = np.zeros(0, dtype=np.int64)
-        self._batch_numbers: I32 = np.zeros(0, dtype=np.int32)
+        self.count = 0
         self._types: dict[str, np.dtype[Any]] = {}
 
-    @property
-    def count(self) -> int:
-        return int(self.begins[-1])
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        return tuple(self._types)
-
-    def gather(
-        self,
-        paths: Sequence[str],
-        report: Callable[[int], None] = lambda _: None,
-        names: Sequence[str] | None = None,
-    ) -> None:
-        """Copy the files of signatures at `paths` into columns, in order.
-
-        Args:
-            report: called with the number of files read.
-            names: columns to copy. Default: all.
-        """
-        files: dict[str, Any] = {}
-        begins, batch_begins, batch_numbers, total = [0], [], [], 0
-        try:
-            for number, path in enumerate(paths):
-                buffer = file_buffer(path) if names is None else None
-                with IntermediateFile(path, names, buffer) as part:
-                    for batch_number in range(part.batches):
-                        batch = part.batch(batch_number)
-                        batch_begins.append(total)
-                        batch_numbers.append(batch_number)
-                        total += batch.num_rows
-                        for name in batch.schema.names:
-                            values = flat(batch[name])
-                            if name not in files:
-                                files[name] = open(os.path.join(self.directory, name), "wb")  # noqa: SIM115 (closed below)
-                                self._types[name] = np.dtype((values.dtype, values.shape[1:]))
-                            values.tofile(files[name])
-                begins.append(total)
-                report(number + 1)
-        finally:
-            for file in files.values():
-                file.close()
-        self.begins = np.array(begins, dtype=np.int64)
-        self.batch_begins = np.array(batch_begins, dtype=np.int64)
-        self._batch_numbers = np.array(batch_numbers, dtype=np.int32)
+    def gather(self, batches: Iterable[pa.RecordBatch]) -> None:
+        """Copy all columns of record batches, in order."""
+        with contextlib.ExitStack() as stack:
+            files: dict[str, Any] = {}
+            for batch in batches:
+                self.count += batch.num_rows
+                for name in batch.schema.names:
+                    values = flat(batch[name])
+                    if name not in files:
+                        path = os.path.join(self.directory, name)
+                        files[name] = stack.enter_context(open(path, "wb"))
+                        self._types[name] = np.dtype((values.dtype, values.shape[1:]))
+                    values.tofile(files[name])
 
     def load(self, name: str) -> npt.NDArray[Any]:
         """Load a column."""
@@ -293,7 +287,7 @@ class SignatureColumns:
     def ranked(self, name: str, by_rank: I64) -> npt.NDArray[Any]:
         """Load a column in the order of `by_rank`; cache it on disk in that order."""
         path = os.path.join(self.directory, f"ranked_{name}")
-        if os.path.exists(path):
+        if self.count and os.path.exists(path):
             return np.fromfile(path, dtype=self._types[name])
         values = self.load(name)
         values = values[by_rank]
@@ -311,13 +305,6 @@ class SignatureColumns:
             mode="r",
             shape=(self.count, *kind.shape),
         )
-
-    def where(self, numbers: I64) -> tuple[I32, I32, I32]:
-        """Return file number, batch and row of the numbered documents."""
-        batch = np.searchsorted(self.batch_begins, numbers, side="right") - 1
-        part = np.searchsorted(self.begins, numbers, side="right") - 1
-        row = numbers - self.batch_begins[batch]
-        return part.astype(np.int32), self._batch_numbers[batch], row.astype(np.int32)
 
 
 def flat(column: pa.Array) -> npt.NDArray[Any]:

@@ -1,60 +1,54 @@
-"""Plans: what becomes of the documents of each unit that sorts them into shards.
+"""Units that sort documents into shards, and plans: what becomes of the documents of each.
 
-A unit has consecutive batches of one or more intermediate files, about `run_bytes` of text. It gets
-a file of its own, so that no worker reads what it does not need:
+A unit has consecutive batches of one or more intermediate files, about `run_bytes` of text. Its
+files, so that no worker reads what it does not need:
 
+    unit-00003.json         its shares of intermediate files
     kept-00003.arrow        PLAN: row and copy of each document to write, by row
     duplicates-00003.arrow  DUPLICATES, with `keep_dropped`: the dropped documents; and, with the
                             reason RETAINED, originals: key and number of the duplicate they have
 
-`row` counts the documents of the unit, `number` those of the corpus in the order of reading.
+`row` counts the documents of the unit. A document's `number` is its unit times 2^32 plus its row,
+so numbers follow the order of reading, and no process needs the sizes of all units.
 """
 
 from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from cloze.core import storage
 from cloze.core.arrow import read_arrow, write_arrow
-from cloze.core.random_keys import U64
-from cloze.pipeline.corpus.duplicates.repeated_ids import RepeatedIds
-from cloze.pipeline.corpus.duplicates.search import I64, Bools, SignatureColumns
+from cloze.core.ragged import I64
+from cloze.pipeline.corpus.files.intermediate import IntermediateFile, signatures_schema
+from cloze.pipeline.runners.exchange import Exchange
 from cloze.pipeline.runners.sizes import run_bytes
 
-RETAINED, DUPLICATE_ID, EXACT, NEAR = range(4)
+RETAINED, DUPLICATE_ID, EXACT, NEAR, RENAMED = range(5)
 REASONS = ("", "duplicate_id", "exact_duplicate", "near_duplicate")
 
 PLAN = pa.schema([("row", pa.int64()), ("copy", pa.int32())])
 DUPLICATES = pa.schema(
     [("row", pa.int64()), ("reason", pa.int8()), ("key", pa.uint64()), ("number", pa.int64())]
 )
+# What a unit learns of its document `at`: it is a duplicate; or it is the original (RETAINED) of
+# the duplicate `number`; or it shares its id with another document and becomes `copy` (RENAMED).
+DECISIONS = pa.schema([("at", pa.int64()), *list(DUPLICATES)[1:], ("copy", pa.int32())])
+# Where a document is, beside its signature: `row` of a record batch of an intermediate file.
+ADDRESS = pa.schema(
+    [("number", pa.int64()), ("part", pa.int32()), ("batch", pa.int32()), ("row", pa.int32())]
+)
 _PIECES, _DROPPED = b"pieces", b"dropped"  # metadata of a plan
-
-
-@dataclass(frozen=True, slots=True)
-class Duplicates:
-    """Dropped documents.
-
-    Attributes:
-        numbers: int64 [k], their numbers, ascending.
-        reason: int8 [k], index into REASONS.
-        of: int64 [k], number of the kept document.
-        repeated: kept documents that share their id with another kept one.
-    """
-
-    numbers: I64
-    reason: npt.NDArray[np.int8]
-    of: I64
-    repeated: RepeatedIds
+_UNIT_BITS = 32  # of a document's row, in its number
+_WRITERS = 16  # of small files, because a store answers each request slowly
 
 
 class Piece(NamedTuple):
@@ -91,112 +85,157 @@ class UnitPlan:
         return cls(pieces, metadata[_DROPPED], kept, duplicates)
 
 
-def _path(directory: str, kind: str, unit: int) -> str:
-    return storage.join(directory, f"{kind}-{unit:05d}.arrow")
+def _path(directory: str, kind: str, unit: int, ending: str = "arrow") -> str:
+    return storage.join(directory, f"{kind}-{unit:05d}.{ending}")
 
 
-@dataclass(frozen=True)
-class UnitPlans:
-    """Plans of all units, to be written.
+def units_of(numbers: I64) -> I64:
+    """Return the units of numbered documents."""
+    return numbers >> _UNIT_BITS
+
+
+def write_units(directory: str, parts: Sequence[str], sizes: Sequence[int]) -> int:
+    """Divide all documents into units, and write a file for each; return the number of units.
+
+    Files of up to two runs are not cut. A share is named by its number and that of all shares of
+    the file, since only the file knows its batches.
+
+    Args:
+        parts: paths of the intermediate files without endings.
+        sizes: bytes of text of each.
+    """
+    most = run_bytes(sum(sizes))
+    units: list[list[tuple[int, str, int, int]]] = []
+    before, unit_before = 0, -1
+    for number, (path, size) in enumerate(zip(parts, sizes, strict=True)):
+        shares = -(-size // most) if size > 2 * most else 1
+        for share in range(shares):
+            if before // most != unit_before:
+                units.append([])
+                unit_before = before // most
+            units[-1].append((number, path, share, shares))
+            before += size // shares
+    edges = [len(parts) * unit // max(1, len(units)) for unit in range(len(units) + 1)]
+
+    def write(unit: int) -> None:
+        content = {"shares": units[unit], "dropped": parts[slice(*edges[unit : unit + 2])]}
+        storage.write_bytes(_path(directory, "unit", unit, "json"), json.dumps(content).encode())
+
+    storage.make_dirs(directory)
+    with ThreadPoolExecutor(_WRITERS) as pool:
+        list(pool.map(write, range(len(units))))
+    return len(units)
+
+
+def _read_unit(directory: str, unit: int) -> dict[str, Any]:
+    content: dict[str, Any] = json.loads(storage.read_text(_path(directory, "unit", unit, "json")))
+    return content
+
+
+def read_signatures(
+    directory: str, unit: int, names: Sequence[str] | None = None
+) -> Iterator[pa.RecordBatch]:
+    """Yield the signatures of a unit with ADDRESS.
+
+    Args:
+        names: columns beside ADDRESS. Default: all.
+    """
+    number = unit << _UNIT_BITS
+    for part, path, share, shares in _read_unit(directory, unit)["shares"]:
+        with IntermediateFile(f"{path}.refs.arrow", in_order=True) as file:
+            for at in range(file.batches * share // shares, file.batches * (share + 1) // shares):
+                batch = file.batch(at)
+                rows = np.arange(batch.num_rows)
+                place = (number + rows, np.full_like(rows, part), np.full_like(rows, at), rows)
+                kept = batch.schema.names if names is None else names
+                yield pa.RecordBatch.from_arrays(
+                    [
+                        *(
+                            pa.array(each, field.type)
+                            for each, field in zip(place, ADDRESS, strict=True)
+                        ),
+                        *(batch[name] for name in kept),
+                    ],
+                    schema=pa.schema([*ADDRESS, *(batch.schema.field(name) for name in kept)]),
+                )
+                number += batch.num_rows
+
+
+def send_decisions(decisions: Exchange, run: int, table: pa.Table) -> None:
+    """Write a run of DECISIONS."""
+    decisions.write(run, [(table, units_of(table["at"].to_numpy()))])
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlanUnit:
+    """Write the plan of a unit.
 
     Attributes:
-        directory: directory of the files.
-        columns: signatures of all documents.
-        duplicates: documents to drop.
-        key: uint64 [n], keys of all documents, different for documents of one id.
-        parts: paths of the intermediate files without endings.
+        directory: directory of the plans.
+        decisions: exchange of DECISIONS; a destination is a unit.
+        keep_dropped: write the duplicates, too.
+        is_mixed: `write_chosen` has said which documents to keep.
     """
 
     directory: str
-    columns: SignatureColumns
-    duplicates: Duplicates
-    key: U64
-    parts: Sequence[str]
+    decisions: Exchange
+    keep_dropped: bool
+    is_mixed: bool
 
-    @property
-    def count(self) -> int:
-        """Number of units."""
-        return len(self._edges) - 1
+    def __call__(self, unit: int) -> dict[str, int]:
+        """Write the files; return the number of documents to write, and totals of them."""
+        found, signatures, copies = self.retained(unit, ("bytes", "heldout"))
+        rows = np.flatnonzero(copies >= 0)
+        plan = pa.table([rows, copies[rows].astype(np.int32)], schema=PLAN)
+        if self.is_mixed:
+            plan = read_arrow(_path(self.directory, "chosen", unit))
+        content = _read_unit(self.directory, unit)
+        part, batch = (signatures[name].to_numpy() for name in ("part", "batch"))
+        pieces = []
+        for number, path in {number: path for number, path, _, _ in content["shares"]}.items():
+            if (own := batch[part == number]).size:
+                pieces.append(Piece(path, int(own[0]), int(own[-1]) + 1))
+        metadata = {_PIECES: json.dumps(pieces), _DROPPED: json.dumps(content["dropped"])}
+        path = _path(self.directory, "kept", unit)
+        write_arrow(path, PLAN.with_metadata(metadata), plan.combine_chunks().to_batches())
+        if self.keep_dropped:
+            own = found.filter(pc.not_equal(found["reason"], RENAMED)).drop_columns("copy")
+            path = _path(self.directory, "duplicates", unit)
+            write_arrow(path, DUPLICATES, own.rename_columns(DUPLICATES.names).to_batches())
+        chosen = signatures.take(plan["row"])
+        return {
+            "documents": plan.num_rows,
+            "bytes": pc.sum(chosen["bytes"]).as_py() or 0,
+            "heldout": pc.sum(chosen["heldout"]).as_py() or 0,
+        }
 
-    @cached_property
-    def _edges(self) -> list[int]:
-        """First batch of each unit, over all files, and the number of batches.
+    def retained(self, unit: int, names: Sequence[str]) -> tuple[pa.Table, pa.Table, I64]:
+        """Return what becomes of the documents of a unit.
 
-        Without documents there is one unit, for the texts that cleaning dropped.
-        They follow from the sizes of the batches alone. Files of up to two runs are not cut, since
-        a reader of a store fetches somewhat more than it needs.
+        Returns:
+            Decisions by row, signatures (ADDRESS and the columns `names`), and int64 [n], the copy
+            that each document becomes; -1 if it is dropped.
         """
-        begins = self.columns.batch_begins
-        if not begins.size:
-            return [0, 0]
-        sizes = np.add.reduceat(self.columns.mapped("bytes"), begins, dtype=np.int64)
-        before = np.cumsum(sizes) - sizes
-        most = run_bytes(int(sizes.sum()))
-        part, _, _ = self.columns.where(begins)
-        is_cut = (np.bincount(part, sizes) > 2 * most)[part]
-        unit = np.where(is_cut, before, before[np.searchsorted(part, part)]) // most
-        return [*np.flatnonzero(np.diff(unit, prepend=-1)).tolist(), begins.size]
+        with self.decisions.read(DECISIONS, unit, unit + 1) as ranges:
+            table = pa.Table.from_batches(list(ranges.batches(unit)), schema=DECISIONS)
+            found = table.sort_by([("at", "ascending"), ("number", "ascending")])
+        found = found.set_column(0, "at", pa.array(found["at"].to_numpy() - (unit << _UNIT_BITS)))
+        known = signatures_schema(None, verified=False, mixed=True)
+        arrow_schema = pa.schema([*ADDRESS, *(known.field(name) for name in names)])
+        batches = list(read_signatures(self.directory, unit, names))
+        signatures = pa.Table.from_batches(batches, schema=arrow_schema)
+        at, reason, copy = (found[name].to_numpy() for name in ("at", "reason", "copy"))
+        copies = np.zeros(signatures.num_rows, np.int64)
+        copies[at[reason == RENAMED]] = copy[reason == RENAMED]
+        copies[at[(reason != RENAMED) & (reason != RETAINED)]] = -1
+        return found, signatures, copies
 
-    def write(
-        self, retained: Bools, numbers: I64 | None, copies: I64 | None, *, keep_dropped: bool
-    ) -> None:
-        """Write the plan of each unit.
-
-        Args:
-            retained: bool [n], documents to keep.
-            numbers, copies: int64 [m], ascending documents of a mixture, and their copies. None:
-                those in `retained`.
-            keep_dropped: write the duplicates, too.
-        """
-        begins = np.append(self.columns.batch_begins, self.columns.count)[self._edges].tolist()
-        part_edges = [
-            len(self.parts) * unit // max(1, self.count) for unit in range(self.count + 1)
-        ]
-        of_original = np.argsort(self.duplicates.of, kind="stable")
-        originals = self.duplicates.of[of_original]
-        for unit, (begin, end) in enumerate(itertools.pairwise(begins)):
-            if numbers is None or copies is None:
-                rows = np.flatnonzero(retained[begin:end]) + begin
-                copy = self.duplicates.repeated.copies_of(rows)
-            else:
-                own = slice(*np.searchsorted(numbers, (begin, end)))
-                rows, copy = numbers[own], copies[own]
-            metadata = {
-                _PIECES: json.dumps(self._pieces(unit)),
-                _DROPPED: json.dumps(self.parts[slice(*part_edges[unit : unit + 2])]),
-            }
-            kept = pa.record_batch([rows - begin, copy.astype(np.int32)], schema=PLAN)
-            write_arrow(_path(self.directory, "kept", unit), PLAN.with_metadata(metadata), [kept])
-            if keep_dropped:
-                dropped = np.arange(*np.searchsorted(self.duplicates.numbers, (begin, end)))
-                of = of_original[slice(*np.searchsorted(originals, (begin, end)))]
-                path = _path(self.directory, "duplicates", unit)
-                write_arrow(path, DUPLICATES, [self._dropped(dropped, of, begin)])
-
-    def _pieces(self, unit: int) -> list[Piece]:
-        """Return the batches of a unit."""
-        own = self.columns.batch_begins[slice(*self._edges[unit : unit + 2])]
-        part, batch, _ = self.columns.where(own)
-        runs = np.split(np.arange(own.size), np.flatnonzero(np.diff(part)) + 1)
-        return [
-            Piece(self.parts[part[run[0]]], int(batch[run[0]]), int(batch[run[-1]]) + 1)
-            for run in runs
-            if run.size
-        ]
-
-    def _dropped(self, dropped: I64, of: I64, begin: int) -> pa.RecordBatch:
-        """Return duplicates and originals of the unit that begins with document `begin`.
-
-        Args:
-            dropped: int64, indices into the duplicates, of those in the unit.
-            of: int64, the same of those whose original is in the unit.
-        """
-        found, both = self.duplicates, np.concatenate((dropped, of))
-        rows = np.concatenate((found.numbers[dropped], found.of[of])) - begin
-        reason: npt.NDArray[np.int8] = np.where(
-            np.arange(both.size) < dropped.size, found.reason[both], RETAINED
-        ).astype(np.int8)
-        order = np.argsort(rows, kind="stable")
-        numbers = found.numbers[both]
-        columns = (rows, reason, self.key[numbers], numbers)
-        return pa.record_batch([column[order] for column in columns], schema=DUPLICATES)
+    def write_chosen(self, numbers: I64, copies: I64) -> None:
+        """Write the documents of a mixture, int64 [n], ascending, and their copies, for units."""
+        edges = np.arange(self.decisions.places + 1) << _UNIT_BITS
+        for unit, (begin, end) in enumerate(
+            itertools.pairwise(np.searchsorted(numbers, edges).tolist())
+        ):
+            rows = numbers[begin:end] - edges[unit]
+            batch = pa.record_batch([rows, copies[begin:end].astype(np.int32)], schema=PLAN)
+            write_arrow(_path(self.directory, "chosen", unit), PLAN, [batch])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -157,7 +158,6 @@ class IntermediateFile:
     Args:
         path: the file.
         names: columns to read. Default: all.
-        buffer: the bytes of a file in a store, if it is read whole.
         in_order: many batches are read, one after the other.
     """
 
@@ -165,15 +165,12 @@ class IntermediateFile:
         self,
         path: str,
         names: Sequence[str] | None = None,
-        buffer: pa.Buffer | None = None,
         *,
         in_order: bool = False,
     ) -> None:
         try:
-            if buffer is None and storage.is_local(path):
-                buffer = file_buffer(path)
-            if buffer is not None:
-                self._source: Any = pa.BufferReader(buffer)
+            if storage.is_local(path):
+                self._source: Any = pa.BufferReader(file_buffer(path))
             else:
                 fs, inner = storage.filesystem(path)
                 cache = "readahead" if in_order else "none"
@@ -212,16 +209,23 @@ def documents_at(
     part: npt.NDArray[Any],
     batch: npt.NDArray[Any],
     row: npt.NDArray[Any],
+    *,
+    names: Sequence[str] | None = None,
 ) -> list[dict[str, Any]]:
-    """Return a few documents, by their positions.
+    """Return documents by their positions; each file and batch is read once.
 
     Args:
         parts: paths without endings.
+        names: columns to read. Default: all.
     """
-    documents = []
-    for number, batch_number, at in zip(part.tolist(), batch.tolist(), row.tolist(), strict=True):
-        with IntermediateFile(f"{parts[number]}.arrow") as file:
-            documents += file.batch(batch_number).slice(at, 1).to_pylist()
+    documents: list[dict[str, Any]] = [{}] * len(row)
+    order = np.lexsort((row, batch, part)).tolist()
+    for number, in_part in itertools.groupby(order, lambda at: int(part[at])):
+        with IntermediateFile(f"{parts[number]}.arrow", names) as file:
+            for batch_number, in_batch in itertools.groupby(in_part, lambda at: int(batch[at])):
+                table = file.batch(batch_number)
+                for at in in_batch:
+                    (documents[at],) = table.slice(int(row[at]), 1).to_pylist()
     return documents
 
 

@@ -23,11 +23,16 @@ Find = Callable[[bytes], int | None]
 with MARGIN bytes after it or none further."""
 
 
+def is_large(file_slice: Slice) -> bool:
+    """Return True if a file makes two slices or more."""
+    return file_slice.size >= 2 * SLICE_BYTES
+
+
 def cut(file_slice: Slice, find: Find) -> list[Slice]:
     """Divide a file into slices of about SLICE_BYTES that begin where `find` says."""
-    count = file_slice.size // SLICE_BYTES
-    if count < 2:
+    if not is_large(file_slice):
         return [file_slice]
+    count = file_slice.size // SLICE_BYTES
     places = [file_slice.size * number // count for number in range(1, count)]
 
     def border(place: int) -> int:

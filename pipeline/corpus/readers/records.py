@@ -214,7 +214,7 @@ class JsonlReader(FileReader):
 
     def cut(self, file_slice: Slice) -> list[Slice]:
         """Divide a large file between lines; a compressed one, an array and UTF-16 stay whole."""
-        if file_slice.size <= byte_ranges.SLICE_BYTES or is_packed(file_slice.path):
+        if not byte_ranges.is_large(file_slice) or is_packed(file_slice.path):
             return [file_slice]
         with storage.open_input(file_slice.path) as handle:
             head = handle.read(HEAD_BYTES)

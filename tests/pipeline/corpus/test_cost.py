@@ -17,11 +17,11 @@ from cloze.pipeline.corpus.config import CorpusConfig, ahead
         ({}, ""),
         (
             {"dedup_in_memory_documents": 99},
-            "compared by one process (runner local always does so)",
+            "compared in partitions (dedup_in_memory_documents is 99)",
         ),
         (
             {"runner": "flink", "dedup_in_memory_documents": 99},
-            "compared by the shuffle of runner flink (dedup_in_memory_documents is 99)",
+            "compared in partitions (dedup_in_memory_documents is 99)",
         ),
         ({"runner": "flink"}, "compared by one process (dedup_in_memory_documents is 50,000,000)"),
     ],
@@ -36,4 +36,4 @@ def test_where_duplicates_are_searched(
     cost = ahead(config, {}, Execution(**execution), MachineSpec(), None)
     assert cost.note == (f"about 120 documents are {note}" if note else "")
     most = ahead(config, {}, Execution(), MachineSpec(), None).memory_bytes
-    assert cost.memory_bytes < most if "shuffle" in note else cost.memory_bytes == most
+    assert cost.memory_bytes < most if "partitions" in note else cost.memory_bytes == most

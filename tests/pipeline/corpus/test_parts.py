@@ -21,9 +21,10 @@ from cloze.pipeline.corpus import sources
 from cloze.pipeline.corpus.config import CorpusConfig
 from cloze.pipeline.corpus.document import join_sentences, replace_surrogates
 from cloze.pipeline.corpus.duplicates import unit_plans as plans
-from cloze.pipeline.corpus.duplicates.plan import CorpusPlanRequest, find_duplicates, plan
+from cloze.pipeline.corpus.duplicates.plan import plan
+from cloze.pipeline.corpus.duplicates.rules import CorpusPlanRequest, find_duplicates
 from cloze.pipeline.corpus.duplicates.search import SignatureColumns
-from cloze.pipeline.corpus.duplicates.unit_plans import UnitPlan
+from cloze.pipeline.corpus.duplicates.unit_plans import UnitPlan, read_signatures, write_units
 from cloze.pipeline.corpus.files.intermediate import (
     CORPUS,
     PART,
@@ -40,6 +41,7 @@ from cloze.pipeline.corpus.signatures import SKETCH_BYTES
 from cloze.pipeline.corpus.sources import Source, group_slices, list_sources, plan_reading
 from cloze.pipeline.corpus.stage import STAGE
 from tests.pipeline.corpus.corpora import make, prose, rows, write_jsonl
+from tests.pipeline.runners.units import build
 
 HEAD = "<mediawiki><siteinfo><namespaces><namespace key='0'/></namespaces></siteinfo>"
 
@@ -272,7 +274,7 @@ def _references(directory: Path, count: int, cuts: list[int], verified: bool) ->
     table = pa.table(columns, schema=arrow_schema)
     paths = []
     for begin, end in itertools.pairwise([0, *cuts, count]):
-        paths.append(str(directory / f"{len(cuts)}-{begin}-{verified}.arrow"))
+        paths.append(str(directory / f"{len(cuts)}-{begin}-{verified}.refs.arrow"))
         write_arrow(
             paths[-1], arrow_schema, table.slice(begin, end - begin).to_batches(max_chunksize=17)
         )
@@ -285,8 +287,11 @@ def test_cutting_does_not_change_who_stays(tmp_path, threshold):
     found = []
     for cuts in ([], [50], [1, 2, 3, 170]):
         columns = SignatureColumns(str(tmp_path))
-        columns.gather(_references(tmp_path, 200, cuts, threshold > 0))
-        copies = find_duplicates(columns, minhash, True, threshold)
+        paths = _references(tmp_path, 200, cuts, threshold > 0)
+        parts = [path.removesuffix(".refs.arrow") for path in paths]
+        units = range(write_units(str(tmp_path), parts, [100] * len(parts)))
+        columns.gather(batch for unit in units for batch in read_signatures(str(tmp_path), unit))
+        copies = find_duplicates(columns, lambda _: [], minhash, True, threshold)
         found.append([copies.numbers.tolist(), copies.reason.tolist(), copies.of.tolist()])
         for path in tmp_path.glob("ranked_*"):
             path.unlink()
@@ -301,7 +306,7 @@ def test_the_plans_name_every_document_once(tmp_path, monkeypatch):
     """Each unit's plan keeps or drops each of its documents; originals know their duplicates."""
     monkeypatch.setattr(plans, "run_bytes", lambda total: 9000)
     paths = _references(tmp_path, 300, [40, 90], False)
-    parts = [path.removesuffix(".arrow") for path in paths]
+    parts = [path.removesuffix(".refs.arrow") for path in paths]
     wanted = CorpusPlanRequest(
         shard_bytes=9000,
         directory=str(tmp_path / "plans"),
@@ -312,9 +317,12 @@ def test_the_plans_name_every_document_once(tmp_path, monkeypatch):
         examples=3,
         parts=parts,
         kinds=["text"] * len(paths),
+        sizes=[40 * 300, 50 * 300, 210 * 300],
     )
-    found = plan(paths, wanted)
-    batches = {part: pa.ipc.open_file(f"{part}.arrow") for part in parts}
+    begun = build(tmp_path / "out")
+    with begun.cleanup:
+        found = plan(begun, wanted, 300)
+    batches = {part: pa.ipc.open_file(f"{part}.refs.arrow") for part in parts}
     assert found.units > 3
     begin, read, given_away, gone = 0, [], {}, {}
     for unit in range(found.units):
@@ -326,7 +334,7 @@ def test_the_plans_name_every_document_once(tmp_path, monkeypatch):
             for number in range(first, end)
         )
         rows = own.duplicates.to_pylist()
-        gone |= {row["number"]: begin + row["row"] for row in rows if row["reason"]}
+        gone |= {row["number"]: (unit << 32) + row["row"] for row in rows if row["reason"]}
         given_away |= {row["number"]: begin + row["row"] for row in rows if not row["reason"]}
         kept = own.kept["row"].to_pylist()
         dropped = [row["row"] for row in rows if row["reason"]]

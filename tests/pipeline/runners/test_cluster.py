@@ -83,26 +83,20 @@ def test_the_same_plan_though_a_worker_and_a_task_manager_are_killed(
     flink_jar: str, tmp_path: Path
 ) -> None:
     """Of three task managers, for two workers: the search for duplicates loses a worker in one
-    shuffle, and a task manager in another.
+    step, and a task manager in another.
     """
     references = invented(tmp_path, 1500, seed=5, hot=300)
     killed: list[str] = []
 
     def kill(cluster: Cluster) -> None:
-        """In the middle of a shuffle: some files of it are written."""
-        scratch = tmp_path / "out" / "_scratch"
+        """In the middle of a step: some of its units are done."""
         deadline = time.monotonic() + 900
-        for what, files, finished in (
-            ("worker", "candidates", "dedup-screen"),
-            ("taskmanager", "plan", "dedup-place"),
-        ):
+        for what, step in (("worker", "values"), ("taskmanager", "links")):
+            done = tmp_path / "out-engine" / "_scratch" / f"dedup-by-5-{step}"
             while time.monotonic() < deadline and what not in killed:
                 time.sleep(0.01)
-                if not (scratch / "dedup" / files).is_dir() or not any(
-                    (scratch / "dedup" / files).iterdir()
-                ):
+                if not done.is_dir() or not any(done.iterdir()):
                     continue
-                assert not (scratch / finished / "finished.json").exists()
                 for number in range(1, cluster.managers + 1):
                     if own := workers_beside(cluster, number):
                         (
@@ -120,7 +114,6 @@ def test_the_same_plan_though_a_worker_and_a_task_manager_are_killed(
         found = by_engine(tmp_path, references, exact=False, runner="flink", **execution)
         thread.join()
     assert killed == ["worker", "taskmanager"]
-    assert (tmp_path / "out" / "_scratch" / "dedup-place" / "finished.json").exists()
     assert found == by_one(tmp_path, references, exact=False)
 
 

@@ -17,6 +17,7 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from cloze.core import storage
+from cloze.core.ragged import I64
 from cloze.pipeline.runners import exchange as module
 from cloze.pipeline.runners.exchange import Exchange
 from cloze.pipeline.runners.sizes import RANGE_BYTES, destination_count, group_by_size, run_bytes
@@ -209,3 +210,33 @@ def test_groups_hold_everything_once(sizes: list[int], most: int) -> None:
     assert all(
         sum(sizes[first:end]) + sizes[end] > most for first, end in groups if end < len(sizes)
     )
+
+
+def test_a_killed_worker_leaves_no_sorted_pieces(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """When pieces are merged, and when ranges of a store are read, no file has a name."""
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
+    monkeypatch.setattr(module, "SORTED_BYTES", 100)
+    left: list[int] = []
+    merged = module._merged
+
+    def watched(pieces: list[module.Piece], edges: list[I64], number: int) -> pa.RecordBatch:
+        left.extend((len(pieces), *(-1 for _ in temporary.iterdir())))
+        return merged(pieces, edges, number)
+
+    monkeypatch.setattr(module, "_merged", watched)
+    rows = [(number % 3, f"text {number}") for number in range(50)]
+    exchange = Exchange(directory=str(tmp_path / "runs"), runs=1, places=3)
+    storage.make_dirs(exchange.directory)
+    exchange.write(0, blocks_of(rows, 5))
+    assert left[0] > 3
+    assert -1 not in left
+    exchange.connect_block(0)
+    monkeypatch.setattr(storage, "is_local", lambda _: False)
+    monkeypatch.setattr(module, "file_buffer", lambda name: pa.memory_map(name).read_buffer())
+    with exchange.read(SCHEMA, 0, 3) as ranges:
+        assert not list(temporary.iterdir())
+        assert sum(batch.num_rows for batch in ranges.batches(1)) == 17

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import errno
 import os
-import signal
 import time
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -73,36 +71,3 @@ def misbehave(unit: dict[str, Any]) -> dict[str, Any]:
             raise KeyError('a "quoted" key,\nover two lines')
         raise DataError("/data/in.txt is no text; leave it out")
     return work(unit)
-
-
-@dataclass(frozen=True)
-class Remainders:
-    """An exchange: how many blocks have the remainder of a block by 3. Number 1 fails in the step
-    `fails`; `kill`: its worker dies once.
-    """
-
-    directory: str
-    fails: str = ""
-
-    def _fail(self, step: str, number: int) -> None:
-        if number == 1 and self.fails == step:
-            raise MemoryError("Unable to allocate 9.31 TiB")
-
-    def map_block(self, block: int) -> Iterator[tuple[int, bytes]]:
-        self._fail("map", block)
-        if block != 7:
-            yield block % 3, bytes([block])
-
-    def reduce_bucket(self, bucket: int, messages: Iterable[bytes]) -> Iterator[tuple[int, bytes]]:
-        self._fail("reduce", bucket)
-        note = Path(self.directory) / "killed"
-        if self.fails == "kill" and not note.exists():
-            note.touch()
-            os.kill(os.getpid(), signal.SIGKILL)
-        blocks = [message[0] for message in messages]
-        for block in blocks:
-            yield block, bytes([len(blocks)])
-
-    def apply_replies(self, block: int, answers: Iterable[bytes]) -> dict[str, Any]:
-        self._fail("apply", block)
-        return {"block": block, "replies": [answer[0] for answer in answers]}

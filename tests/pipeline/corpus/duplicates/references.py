@@ -56,11 +56,13 @@ def invented(
         % np.uint64(256)
     ).astype(np.uint8)
     characters = draw.integers(40, 60, count).astype(np.uint32)  # many are equally long
+    cluster = np.arange(count)  # documents of one have the same text
     at = 0
     while at < count - 40:
         shape, size = draw.integers(0, 6), int(draw.integers(2, 12))
         own = np.arange(at, at + size)
         own = draw.permutation(own)
+        cluster[own[::2]] = at
         if shape == 0:  # a chain: each shares a band with the next alone
             for one, other in zip(own[:-1], own[1:], strict=True):
                 band = draw.integers(0, minhash.bands)
@@ -112,5 +114,10 @@ def invented(
             )
             batches.append(pa.RecordBatch.from_arrays(arrays, schema=schema))
         write_arrow(paths[-1], schema, batches)
+        texts = [[f"c{cluster[row]}w{word}" for word in range(6)] for row in own]
+        table = pa.table({"sentences": pa.array(texts, pa.list_(pa.string()))})
+        write_arrow(
+            paths[-1].replace(".refs", ""), table.schema, table.to_batches(max_chunksize=batch)
+        )
     documents = [own.size for own in np.split(order, edges)]
     return References(paths, documents, [("books", "text")[number % 2] for number in range(parts)])

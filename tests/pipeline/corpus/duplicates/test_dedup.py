@@ -168,9 +168,13 @@ def test_groups_against_brute_force(graph):
     for _ in range(count):
         for a, b in links:
             label[a] = label[b] = min(label[a], label[b])
-    left, right = np.array(links, dtype=np.int64).reshape(-1, 2).T
-    found = np.arange(count, dtype=np.int32)
-    search.union(found, left, right)
+    # a band per link, whose values are different but for its two documents
+    bands = [np.arange(count, dtype=np.uint64) for _ in links] or [
+        np.arange(count, dtype=np.uint64)
+    ]
+    for band, (left, right) in zip(bands, links, strict=False):
+        band[left] = band[right]
+    found = search.component_duplicates(bands, np.ones(count, dtype=bool))
     assert found.tolist() == label
 
 
@@ -189,8 +193,9 @@ def test_who_goes_is_like_one_that_stays(rows, salt, data):
     table = np.array(rows, dtype=np.uint64)
     count, bands = table.shape
     alive = np.array(data.draw(st.lists(st.booleans(), min_size=count, max_size=count)), dtype=bool)
+    places = np.arange(signatures.SKETCH_BYTES)
     sketches = (
-        random_keys.fold_in(salt, np.arange(count)[:, None] // 3, np.arange(8)) % np.uint64(2)
+        random_keys.fold_in(salt, np.arange(count)[:, None] // 3, places) % np.uint64(2)
     ).astype(np.uint8)
     expected = list(range(count))
     for at in range(count):
@@ -204,9 +209,11 @@ def test_who_goes_is_like_one_that_stays(rows, salt, data):
             ):
                 expected[at] = before
                 break
-    found = search.verified_duplicates(
-        lambda band: table[:, band].copy(), bands, alive, lambda which: sketches[which], 0.6
+    words = [f"{at // 3}" for at in range(count)]
+    compare = search.Comparison(
+        lambda which: sketches[which], lambda which: [words[at] for at in which], 0.6
     )
+    found = search.verified_duplicates(lambda band: table[:, band].copy(), bands, alive, compare)
     assert (found == np.arange(count)).tolist() == [of == at for at, of in enumerate(expected)]
     for at, of in enumerate(found.tolist()):
         if of != at:  # of several that stay, any may be named
@@ -214,23 +221,3 @@ def test_who_goes_is_like_one_that_stays(rows, salt, data):
             assert found[of] == of
             assert (table[at] == table[of]).any()
             assert signatures.similarity(sketches[at][None], sketches[of][None])[0] >= 0.6
-
-
-def test_similar_duplicates_without_holding_the_bands(monkeypatch):
-    """What is done for corpora of many copies: columns are read again each round."""
-    table = random_keys.fold_in(3, np.arange(400)[:, None], np.arange(5)) % np.uint64(150)
-    sketches = (
-        random_keys.fold_in(4, np.arange(400)[:, None] // 4, np.arange(16)) % np.uint64(3)
-    ).astype(np.uint8)
-    arguments = (
-        lambda band: table[:, band].copy(),
-        5,
-        np.ones(400, dtype=bool),
-        lambda which: sketches[which],
-        0.5,
-    )
-    held = search.verified_duplicates(*arguments)
-    monkeypatch.setattr(search, "_IN_MEMORY_DOCUMENTS", 0)
-    monkeypatch.setattr(search, "_PAIRS", 7)
-    assert search.verified_duplicates(*arguments).tolist() == held.tolist()
-    assert 0 < (held != np.arange(400)).sum() < 400

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from cloze.core.errors import DataError
 from cloze.pipeline.corpus.document import Document
 from cloze.pipeline.corpus.readers import byte_ranges, records, warc
-from cloze.pipeline.corpus.readers.base import FileReader, ReadCounters
+from cloze.pipeline.corpus.readers.base import FileReader, ReadCounters, Slice
 from tests.pipeline.corpus.readers.made import record, response
 from tests.pipeline.corpus.reading import options_of
 
@@ -52,6 +52,12 @@ def test_records_of_a_crawl(tmp_path: Path, texts: list[str], size: int, packed:
     documents, slices = read(warc.reader, path, size)
     assert documents == read(warc.reader, path, WHOLE)[0]
     assert slices <= max(1, path.stat().st_size // size)
+
+
+@pytest.mark.parametrize("size", [1, WHOLE + 1, 2 * WHOLE - 1])
+def test_a_file_of_one_slice_is_not_opened_to_be_cut(size: int) -> None:
+    whole = Slice(kind="jsonl", path="/no/such/file.jsonl", name="file.jsonl", size=size)
+    assert records.reader.cut(whole) == [whole]
 
 
 @pytest.mark.parametrize("packed", [False, True])
