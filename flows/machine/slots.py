@@ -21,6 +21,7 @@ from typing import IO, Any
 
 from cloze.core import processes
 from cloze.core.errors import UsageError
+from cloze.core.records import read_record
 
 _GPU_LINE = re.compile(r"^GPU (\d+):.*\(UUID: ([\w-]+)\)")
 
@@ -58,6 +59,7 @@ def _listed() -> dict[str, str]:
 POLL_SECONDS = 0.2
 PATIENCE_SECONDS = 2.0  # before a node is reported as waiting
 CPU, GPU = "cpu", "gpu"
+FIELDS = {"pid": int, "run": str, "node": str, "since": (int, float)}  # of a slot's file
 MAX_LISTED = 4  # slots listed by name for one holder; more are counted
 
 
@@ -262,11 +264,11 @@ def holders() -> list[Holder]:
     for path in sorted(directory().glob("?pu-*")):
         if path.name.endswith("-queue"):
             continue
-        with contextlib.suppress(OSError, ValueError, KeyError), path.open() as stream:
+        with contextlib.suppress(OSError), path.open("rb") as stream:
             try:
                 fcntl.flock(stream, fcntl.LOCK_SH | fcntl.LOCK_NB)
             except OSError:
-                record = json.loads(stream.read())
-                fields = {name: record[name] for name in ("pid", "run", "node", "since")}
-                active.append(Holder(slot=path.name, **fields))
+                if record := read_record(stream.read(), FIELDS):
+                    fields = {name: record[name] for name in FIELDS}
+                    active.append(Holder(slot=path.name, **fields))
     return active
