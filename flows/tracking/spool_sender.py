@@ -176,11 +176,15 @@ def _merge_metrics(lines: Iterable[bytes]) -> Iterator[tuple[int, dict[str, Any]
     size = 0
     for line in lines:
         record = read_line(line)
-        if pending and record and (record["op"], record["run"]) == ("metrics", pending["run"]):
-            if len(pending["metrics"]) + len(record["metrics"]) <= METRICS_A_REQUEST:
-                pending["metrics"] += record["metrics"]
-                size += len(line)
-                continue
+        is_next = record and (record["op"], record["run"]) == (
+            "metrics",
+            (pending or {}).get("run"),
+        )
+        points = record["metrics"] if record and is_next else []
+        if pending and points and len(pending["metrics"]) + len(points) <= METRICS_A_REQUEST:
+            pending["metrics"] += points
+            size += len(line)
+            continue
         if pending is not None:
             yield size, pending
             pending = None
