@@ -22,6 +22,7 @@ from cloze.flows.prefect import sweep
 from cloze.flows.run import status_file
 from tests.operations.conftest import Toys
 from tests.operations.servers import Operations, cloze, until
+from tests.operations.stack import ENDED
 from tests.operations.stopping import PROGRAM, Row, mlflow
 
 pytestmark = pytest.mark.timeout(600)
@@ -33,7 +34,8 @@ def training(operations: Operations, toys: Toys, every: int = 10) -> str:
     toys.hold.touch()
     train = {"hold": str(toys.hold), "every": every, "saving": 0.5}
     flow_run = operations.trigger("full-run/toys", config=toys.write(train=train, run=TWO))
-    until(lambda: operations.training(toys.run))
+    until(lambda: operations.training(toys.run) or operations.state(flow_run)["type"] in ENDED)
+    assert operations.training(toys.run), operations.state(flow_run)
     return flow_run
 
 
