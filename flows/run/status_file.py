@@ -229,10 +229,10 @@ def _unreadable(path: Path, written: float) -> dict[str, Any]:
 
 
 def _seconds_left(start: tuple[float, float], done: float, total: float | None) -> float | None:
-    start_time, start_done = start
-    if total is None or done <= start_done:
+    seconds, finished = time.time() - start[0], done - start[1]
+    if total is None or finished <= 0 or seconds < 0:  # the clock was set back
         return None
-    return round((total - done) * (time.time() - start_time) / (done - start_done), 1)
+    return round((total - done) * seconds / finished, 1)
 
 
 def cancel_mark(path: Path) -> Path:
