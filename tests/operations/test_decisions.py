@@ -86,6 +86,7 @@ def test_decisions_stay_and_changes_are_told(server: Operations) -> None:
     assert "0 1 * * * Europe/Berlin" in said
     assert "data/data" in said  # its parameters are the file's again
     assert "secret-of-the-hook" not in said
+    assert "changed in Prefect" not in said  # what the server adds is nobody's change
 
     third = deploy(server, CLOZE_NIGHTLY="15 4 * * 1-5 America/New_York")
     assert ("nightly", "15 4 * * 1-5", "America/New_York", False) in night(server)
