@@ -390,9 +390,12 @@ def test_prefects_own_worker_that_is_killed_lets_its_trainings_save(
     assert saved(operations, toys) % 10 > 0
 
 
+@pytest.mark.parametrize(
+    "number", [signal.SIGTERM, pytest.param(signal.SIGHUP, marks=pytest.mark.soak)]
+)
 def test_a_worker_without_runs_ends_at_once(
-    operations: Operations, worker: subprocess.Popen[bytes]
+    operations: Operations, worker: subprocess.Popen[bytes], number: signal.Signals
 ) -> None:
     until(lambda: psutil.Process(worker.pid).children())
-    worker.send_signal(signal.SIGTERM)
+    worker.send_signal(number)
     assert worker.wait(60) == 0
