@@ -78,7 +78,11 @@ class SupersededError(UsageError):
 BY_EXIT_CODE: dict[int, type[ClozeError]] = {
     error.exit_code: error for error in (UsageError, DataError, StoppedError)
 }
-_BY_TYPE = {error.__name__: error for error in (NotFiniteError, NotFiniteWeightsError)}
+_BY_TYPE: dict[str, type[ClozeError]] = {  # whose exit code may say less
+    name: kind
+    for name, kind in dict(globals()).items()
+    if isinstance(kind, type) and issubclass(kind, ClozeError) and kind is not ClozeError
+}
 
 
 def error_class(

@@ -30,6 +30,7 @@ from typing import IO, Any
 
 from cloze.core import storage
 from cloze.core.errors import ClozeError, UsageError
+from cloze.core.records import read_record
 
 
 class Lease:
@@ -102,13 +103,9 @@ class Lease:
 
 def read(path: str) -> dict[str, Any] | None:
     """Return the facts of a lease; None: it was removed."""
-    try:
-        content = json.loads(storage.read_at_once(path))
-    except FileNotFoundError:
-        return None
-    except ValueError:
-        return {}
-    return content if isinstance(content, dict) else {}
+    with contextlib.suppress(FileNotFoundError):
+        return read_record(storage.read_at_once(path)) or {}
+    return None
 
 
 def is_here(facts: Mapping[str, Any]) -> bool:
@@ -323,9 +320,9 @@ def _check(out: str, own: Lease) -> None:
 def holder_facts(out: str) -> dict[str, Any]:
     """Return the facts of the holder of `out`; empty if there is none that is alive."""
     if storage.is_local(out):
-        with contextlib.suppress(OSError, ValueError, IndexError):
-            facts = json.loads(storage.read_at_once(storage.join(out, LOCK)).splitlines()[1])
-            return dict(facts) if is_locked(out) else {}
+        with contextlib.suppress(OSError, IndexError):
+            facts = read_record(storage.read_at_once(storage.join(out, LOCK)).splitlines()[1])
+            return facts if facts and is_locked(out) else {}
         return {}
     directory = storage.join(out, LOCK)
     newest, facts = _newest(directory, storage.list_names(directory))

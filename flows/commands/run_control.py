@@ -130,11 +130,9 @@ def _end(path: str, lines: int) -> list[str]:
 
 def _values(line: str) -> dict[str, Any] | None:
     """Return the metrics of a line; None for an incomplete line."""
-    try:
-        values: dict[str, Any] = json.loads(line)
-    except ValueError:
-        return None
-    return values
+    from cloze.core.records import read_record
+
+    return read_record(line)
 
 
 def _format_metrics(line: str) -> str:
@@ -201,9 +199,9 @@ def _how_to_continue(path: str) -> str:
 
 def _cancel_run(name: str, as_json: bool, remedy: str) -> None:
     from cloze.flows.graph.plan import runs_directory
-    from cloze.flows.run import status_file
+    from cloze.flows.run import cancellation, status_file
 
-    record = status_file.cancel(runs_directory(), name, _note)
+    record = cancellation.cancel(runs_directory(), name, _note)
     nodes, stop_states = record["nodes"], (status_file.STOPPED, status_file.CRASHED)
     stopped = [node for node in nodes if nodes[node]["state"] in stop_states]
     if as_json:
@@ -265,6 +263,7 @@ def resume(target: str, prefect: bool | None, as_json: bool, **options: Any) -> 
 
 
 def _resume_run(name: str, changes: Mapping[str, Any], prefect: bool | None, as_json: bool) -> None:
+    from cloze.core.errors import DataError
     from cloze.core.stages.execution import without_other_launchers
     from cloze.flows.commands.run import start
     from cloze.flows.graph.config import RunConfig
@@ -274,6 +273,8 @@ def _resume_run(name: str, changes: Mapping[str, Any], prefect: bool | None, as_
     from cloze.flows.run.session import RunParameters, RunSession
 
     record, started = status_file.read(runs_directory(), name), StartedNodes()
+    if record["state"] == status_file.UNREADABLE:
+        raise DataError(f"run {name}: {record['error']}")
     started.fingerprints.update(record.get("begun", ()))  # these are not forced again
     parameters = RunParameters.model_validate(record["parameters"])
     if "begun" not in record:  # an earlier version of Cloze wrote it

@@ -10,6 +10,7 @@ import platform
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from importlib import metadata
@@ -21,11 +22,13 @@ from packaging.requirements import Requirement
 from packaging.version import Version
 
 from cloze.core import plugins, processes
-from cloze.core.errors import UsageError, did_you_mean
+from cloze.core.errors import UsageError, describe_error, did_you_mean
 from cloze.core.humanize import format_bytes
 from cloze.flows.data import DATA
 from cloze.flows.graph.plan import runs_directory
+from cloze.flows.machine import slots
 from cloze.flows.run import retention
+from cloze.flows.tracking.spool import DIRECTORY
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +72,7 @@ Check = Callable[[], Iterable[Finding]]
 
 def run_check(check: Check, fix: bool) -> list[Finding]:
     """Return the findings of a check; with `fix`, repair first and check again."""
-    findings = list(check())
+    findings = _found(check)
     repairable = [finding for finding in findings if not finding.ok and finding.repair is not None]
     if not fix or not repairable:
         return findings
@@ -81,13 +84,25 @@ def run_check(check: Check, fix: bool) -> list[Finding]:
         except Exception as error:
             message = " ".join(str(error).split())[:200]
             failures[finding.key] = message or type(error).__name__
-    after = list(check())
+    after = _found(check)
     remaining = {finding.key for finding in after if not finding.ok}
     fixed = [replace(finding, fixed=True) for finding in repairable if finding.key not in remaining]
     return [
         *fixed,
         *(replace(finding, failed=failures.get(finding.key, "")) for finding in after),
     ]
+
+
+def _found(check: Check) -> list[Finding]:
+    """Return the findings of a check; that it failed is one, and the other checks follow."""
+    findings: list[Finding] = []
+    try:
+        findings.extend(check())
+    except Exception as error:
+        name, observed = check.__name__.replace("_", " "), describe_error("this check", error)
+        fix = "remove the cause; if there is none, report this"
+        findings.append(Finding(check=name, observed=observed, ok=False, fix=fix))
+    return findings
 
 
 # Checks of Python, packages, compiler, processor, GPUs, NCCL and disk.
@@ -310,6 +325,22 @@ def _output(*command: str, timeout: float) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, check=False, timeout=timeout)
 
 
+def places() -> Iterator[Finding]:
+    """Check that directories that are written to can be, or can be made."""
+    runs = runs_directory()
+    settings = {Path(tempfile.gettempdir()): "TMPDIR", slots.directory(): "CLOZE_SLOTS_DIR"}
+    settings |= dict.fromkeys((runs, runs / DIRECTORY), "CLOZE_RUNS_DIR")
+    nearest = {
+        next(each for each in (path, *path.absolute().parents) if os.path.lexists(each)): setting
+        for path, setting in settings.items()
+    }
+    for path, setting in nearest.items():
+        if not (path.is_dir() and os.access(path, os.W_OK | os.X_OK)):
+            why = "cannot be written to" if path.is_dir() else "is no directory"
+            fix = f"change it, or name another directory in {setting}"
+            yield Finding(check="directory", observed=f"{path} {why}", ok=False, fix=fix)
+
+
 def disk() -> Iterator[Finding]:
     """Check the free bytes and free files where runs are stored."""
     runs = runs_directory()
@@ -328,4 +359,4 @@ def disk() -> Iterator[Finding]:
         yield Finding(check="free files", observed=observed, ok=False, fix=fix)
 
 
-CHECKS = (python, packages, plugin_packages, compiler, processor, devices, disk)
+CHECKS = (python, packages, plugin_packages, compiler, processor, devices, places, disk)

@@ -15,7 +15,7 @@ from pathlib import Path
 import psutil
 
 from cloze.core.errors import ClozeError
-from cloze.core.humanize import format_duration
+from cloze.core.humanize import format_bytes, format_duration
 from cloze.core.processes import PARENT_PID
 from cloze.flows.doctor.machine import Finding
 from cloze.flows.graph.plan import runs_directory
@@ -24,8 +24,9 @@ from cloze.flows.prefect import sweep
 from cloze.flows.run import server_addresses, status_file
 from cloze.flows.run.server_addresses import answers, why_silent
 from cloze.flows.tracking import database
-from cloze.flows.tracking.spool import DIRECTORY, tracking_uri
-from cloze.flows.tracking.spool_state import FILE, count_dead_letters, requeue
+from cloze.flows.tracking.spool import DIRECTORY, FLUSH_SECONDS, SENDER_LOG, tracking_uri
+from cloze.flows.tracking.spool_sender import unsent
+from cloze.flows.tracking.spool_state import FILE, URI, count_dead_letters, requeue
 from cloze.flows.ui import processes, state
 from cloze.flows.ui.services import grace_seconds, without_user
 
@@ -57,6 +58,10 @@ def servers() -> Iterator[Finding]:
         )
     for variable, path in SERVERS.items():
         address = os.environ.get(variable, "").rstrip("/")
+        if address and "://" not in address and variable != URI:
+            fix = f"set {variable} to http://HOST:PORT with the path, or unset it"
+            observed = f"{address!r} is not the address of a server"
+            yield Finding(check=variable, observed=observed, ok=False, fix=fix)
         if address.startswith("http"):
             address = without_user(address)
             silence = why_silent(f"{address}{path}")
@@ -115,6 +120,11 @@ def stuck() -> Iterator[Finding]:
     runs = runs_directory()
     api = server_addresses.api(runs)
     reachable = api if api and answers(f"{api.rstrip('/')}/health") and not _refusal(api) else None
+    records = {**status_file.all_records(runs), **status_file.command_records(runs)}
+    for name, record in records.items():
+        if record["state"] == status_file.UNREADABLE:
+            path, _, fix = record["error"].partition("; ")
+            yield Finding(check="run", observed=f"{name}: {path}", ok=False, fix=fix)
     for message in sweep.sweep(runs, reachable, mark=False):
         yield Finding(
             check="stuck run",
@@ -196,13 +206,31 @@ def mlflow_database() -> Iterator[Finding]:
         )
 
 
+def waiting_records() -> Iterator[Finding]:
+    """Report records that MLflow does not take, with the last reason."""
+    spools, uri = runs_directory() / DIRECTORY, tracking_uri(runs_directory())
+    size, since = unsent(spools)
+    if since is None or time.time() - since < FLUSH_SECONDS:
+        return
+    log = spools / SENDER_LOG
+    told = log.read_text(encoding="utf-8", errors="replace").splitlines() if log.exists() else []
+    last = f"; last: {told[-1][:300]}" if told else ""
+    age = format_duration(time.time() - since)
+    yield Finding(
+        check="records",
+        observed=f"{format_bytes(size)} wait for MLflow at {without_user(uri)} for {age}{last}",
+        ok=False,
+        fix="remove the cause; the next run sends them",
+    )
+
+
 def refused_records() -> Iterator[Finding]:
-    """Report the number of records that MLflow rejected, with the most frequent reason."""
+    """Report the number of records that MLflow rejected, with the first reason."""
     spools = runs_directory() / DIRECTORY
     reasons = count_dead_letters(spools)
     if not reasons:
         return
-    (reason, _), *other_reasons = reasons.most_common()
+    reason, *other_reasons = reasons
     more = f" (and {len(other_reasons)} more reasons, in {spools / FILE})" if other_reasons else ""
     yield Finding(
         check="records",
@@ -246,4 +274,7 @@ def _end(pids: list[int]) -> None:
         processes.end([psutil.Process(pid) for pid in pids], grace_seconds())
 
 
-CHECKS = (servers, stack, orphans, stuck, occupied_slots, mlflow_database, refused_records)
+CHECKS = (
+    servers, stack, orphans, stuck, occupied_slots, mlflow_database, waiting_records,
+    refused_records,
+)  # fmt: skip

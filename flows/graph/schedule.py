@@ -45,14 +45,19 @@ def in_place(steps: list[PlannedNode]) -> list[PlannedNode]:
     Raises:
         UsageError: a step needs a GPU of other hosts, where only parallel stages are started.
     """
-    for step in steps:
-        stage, launcher = stages.stage(step.node.stage), step.node.execution.launcher
-        is_here = launcher in ("local", "srun") or step.cached  # srun: inside of a job
-        if stage.on_gpu and not stage.parallel and not is_here:
-            raise UsageError(
-                f"{step.name} would compute on this host, not where launcher {launcher} starts "
-                f"trainings; give its section run: {{launcher: local}}, or run it in a job"
-            )
+    elsewhere = {
+        step.node.section: step.node.execution.launcher
+        for step in steps
+        if not step.cached and step.node.execution.launcher not in ("local", "srun")  # in a job
+        for stage in [stages.stage(step.node.stage)]
+        if stage.on_gpu and not stage.parallel
+    }
+    if elsewhere:
+        raise UsageError(
+            f"{', '.join(elsewhere)} would compute on this host, not where launcher "
+            f"{', '.join(sorted({*elsewhere.values()}))} starts trainings; give each section "
+            f"run: {{launcher: local}}, or run it in a job"
+        )
     return steps
 
 

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import functools
 import json
+import math
 import os
 import re
 import socket
@@ -21,6 +23,7 @@ from typing import IO, Any
 
 from cloze.core import processes
 from cloze.core.errors import UsageError
+from cloze.core.records import read_record
 
 _GPU_LINE = re.compile(r"^GPU (\d+):.*\(UUID: ([\w-]+)\)")
 
@@ -57,7 +60,9 @@ def _listed() -> dict[str, str]:
 
 POLL_SECONDS = 0.2
 PATIENCE_SECONDS = 2.0  # before a node is reported as waiting
+HELD_SECONDS = 60.0  # how long a node that waits for cores keeps its GPUs from others
 CPU, GPU = "cpu", "gpu"
+FIELDS = {"pid": int, "run": str, "node": str, "since": (int, float)}  # of a slot's file
 MAX_LISTED = 4  # slots listed by name for one holder; more are counted
 
 
@@ -139,30 +144,35 @@ def acquire(
     Raises:
         KeyboardInterrupt: `stop_requested` returned true.
     """
+    owner = {"pid": os.getpid(), "host": socket.gethostname(), "run": run, "node": node}
+    report, gpu_ids = functools.cache(report_waiting), request.gpu_ids
+    gpus, count = gpu_ids or machine.gpus, len(gpu_ids) or request.gpus
     with contextlib.ExitStack() as stack:
-
-        def take(kind: str, names: Sequence[str], count: int) -> list[str]:
-            owner = {"pid": os.getpid(), "host": socket.gethostname(), "run": run, "node": node}
-            return _take(stack, kind, names, count, owner, stop_requested, report_waiting)
-
-        gpu_ids = request.gpu_ids
-        granted = take(GPU, gpu_ids or machine.gpus, len(gpu_ids) or request.gpus)
-        take(CPU, machine.cores, request.cpus)
+        while True:
+            with contextlib.ExitStack() as attempt:
+                waits = functools.partial(_take, attempt, owner, stop_requested, report)
+                granted = waits(GPU, gpus, count, math.inf) or []
+                held = HELD_SECONDS if granted else math.inf
+                if waits(CPU, machine.cores, request.cpus, held) is not None:
+                    stack.push(attempt.pop_all().__exit__)
+                    break
         yield tuple(granted)
 
 
 def _take(
     stack: contextlib.ExitStack,
-    kind: str,
-    names: Sequence[str],
-    count: int,
     owner: Mapping[str, Any],
     stop_requested: Callable[[], bool],
     report_waiting: Callable[[], None],
-) -> list[str]:
+    kind: str,
+    names: Sequence[str],
+    count: int,
+    seconds: float,
+) -> list[str] | None:
+    """Take slots of a kind; return None if they are not free within so many seconds."""
     if count == 0:
         return []
-    is_first, is_reported, start = False, False, time.monotonic()
+    is_first, start = False, time.monotonic()
     with contextlib.ExitStack() as queue:
         while True:
             if stop_requested():
@@ -171,8 +181,9 @@ def _take(
             locked_slots = _try(stack, kind, names, count) if is_first else None
             if locked_slots is not None:
                 break
-            if not is_reported and time.monotonic() - start > PATIENCE_SECONDS:
-                is_reported = True
+            if time.monotonic() - start > seconds:
+                return None
+            if time.monotonic() - start > PATIENCE_SECONDS:
                 report_waiting()
             time.sleep(POLL_SECONDS)
         for _, stream in locked_slots:
@@ -262,11 +273,11 @@ def holders() -> list[Holder]:
     for path in sorted(directory().glob("?pu-*")):
         if path.name.endswith("-queue"):
             continue
-        with contextlib.suppress(OSError, ValueError, KeyError), path.open() as stream:
+        with contextlib.suppress(OSError), path.open("rb") as stream:
             try:
                 fcntl.flock(stream, fcntl.LOCK_SH | fcntl.LOCK_NB)
             except OSError:
-                record = json.loads(stream.read())
-                fields = {name: record[name] for name in ("pid", "run", "node", "since")}
-                active.append(Holder(slot=path.name, **fields))
+                if record := read_record(stream.read(), FIELDS):
+                    fields = {name: record[name] for name in FIELDS}
+                    active.append(Holder(slot=path.name, **fields))
     return active

@@ -100,15 +100,15 @@ def gather(artifacts: Iterable[tuple[Node, str]]) -> dict[str, Scores]:
         metrics = {
             name: value
             for name, value in (summary.get("metrics") or {}).items()
-            if isinstance(value, (int, float))
+            if isinstance(value, (int, float)) and not isinstance(value, bool)
         }
         if PERPLEXITY in metrics:
             scores.perplexity = float(metrics[PERPLEXITY])
             scores.answers[TEXT] = _read_losses(path, manifest)
         elif summary.get("task") and metrics:
-            metric = str(summary.get("metric"))
+            metric = str(summary.get("metric") or next(iter(metrics)))
             if metric not in metrics:
-                metric = next(iter(metrics))
+                continue  # no figure: another one says something else
             task, seed = _task(node, str(summary["task"])), str(node.values.get("seed", "0"))
             scores.metric[task] = metric
             scores.values.setdefault(task, {})[seed] = float(metrics[metric])

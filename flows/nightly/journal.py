@@ -35,6 +35,7 @@ from cloze.core.artifacts.checkpoints import STEPS, is_checkpoint
 from cloze.core.artifacts.claim import BUILDING, Claim
 from cloze.core.artifacts.lock import holder, locked
 from cloze.core.errors import ClozeError, UsageError
+from cloze.core.records import read_record
 from cloze.flows.nightly.discovery import STAGE, CheckpointInfo, find_checkpoints
 from cloze.flows.tracking.metadata import user_name
 from cloze.flows.tracking.models import RUN_NAME
@@ -116,10 +117,8 @@ class Journal:
         """Yield all complete lines, oldest first."""
         with suppress(FileNotFoundError):
             for line in self.path.read_bytes().split(b"\n"):
-                with suppress(ValueError):
-                    content = json.loads(line)
-                    if isinstance(content, dict) and "kind" in content:
-                        yield content
+                if content := read_record(line, {"kind": str}):
+                    yield content
 
     def append(self, line: Mapping[str, Any]) -> None:
         """Append a line and sync it to disk."""

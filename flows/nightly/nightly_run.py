@@ -179,9 +179,10 @@ class NightlyRun:
         written = {name: self.candidates[name].written for name in ready}
         if before is None or self.broken_champion:
 
-            def rank(name: str) -> tuple[int, float, float, str]:  # with equal scores, the newest
-                own = ready[name]
-                return len(own.values), goodness(own.mean), written[name], name
+            def rank(name: str) -> tuple[bool, int, float, float, str]:
+                """With equal scores, the newest."""
+                own, is_measured = ready[name], is_finite(ready[name].mean)
+                return is_measured, len(own.values), goodness(own.mean), written[name], name
 
             label, reason = max(ready, key=rank), self.broken_champion or "the first champion"
             is_measured = is_finite(ready[label].mean)
@@ -303,7 +304,8 @@ def nightly_run(
     """
     with NightlyRun(suite, since, screen) as night:
         if scheduled_start is not None and any(
-            entry["started"] > scheduled_start and not entry.get("errors")
+            # not of a clock that was ahead
+            scheduled_start < entry["started"] <= night.started and not entry.get("errors")
             for entry in night.journal.nights()
         ):
             night.outcome.message = "Nothing to do: a later nightly run has succeeded already"

@@ -1,7 +1,7 @@
 """Automations of Cloze in Prefect: runs without heartbeats, and notifications.
 
-They match flow runs with the tag `TAG` only: other flows may need other limits. Their names are
-Cloze's; automations of other names are not touched.
+They match flow runs with the tag `TAG` only: other flows may need other limits. They carry it
+themselves; automations without it are not touched, whatever their names.
 """
 
 from __future__ import annotations
@@ -40,6 +40,7 @@ CLOZE_FLOW_RUNS: dict[str, Any] = {  # each flow run with the tag
     "for_each": {"prefect.resource.id"},
     "threshold": 1,
 }
+COMPARED = ("expect", "after", "for_each", "threshold", "within", "posture")  # of a trigger
 BLOCK = "cloze-notify"
 _DOCUMENT = re.compile(r"[a-z0-9-]+/[A-Za-z0-9._-]+")
 
@@ -93,7 +94,7 @@ def _crash_without_heartbeat() -> AutomationCore:
     action = ChangeFlowRunState(state=StateType.CRASHED, name=None, message=message, force=False)
     description = f"A flow run without a heartbeat for {SILENT_SECONDS} s has no process."
     return AutomationCore(
-        name=CRASH_SILENT, description=description, trigger=trigger, actions=[action]
+        name=CRASH_SILENT, description=description, tags=[TAG], trigger=trigger, actions=[action]
     )
 
 
@@ -107,7 +108,9 @@ def _notify(
         **CLOZE_FLOW_RUNS,
     )
     description = f"Set up by `cloze deploy` from ${NOTIFY}."
-    return AutomationCore(name=name, description=description, trigger=trigger, actions=[action])
+    return AutomationCore(
+        name=name, description=description, tags=[TAG], trigger=trigger, actions=[action]
+    )
 
 
 def _action(client: SyncPrefectClient, notify: str) -> SendNotification | CallWebhook:
@@ -161,7 +164,10 @@ def apply_automations(
     desired = {automation.name: automation for automation in automations}
     names, changes = [], []
     for name in (CRASH_SILENT, NOTIFY_FAILED, NOTIFY_NIGHTLY):
-        existing, wanted = client.read_automations_by_name(name), desired.get(name)
+        found, wanted = client.read_automations_by_name(name), desired.get(name)
+        existing = [each for each in found if TAG in each.tags]
+        if len(existing) < len(found):
+            changes.append(f"automation {name!r} without the tag {TAG!r} is not Cloze's and stays")
         if wanted is None and not notifies:
             names += [name for _ in existing[:1]]
             continue
@@ -175,7 +181,18 @@ def apply_automations(
             client.create_automation(wanted)
             continue
         update = wanted.model_copy(update={"enabled": existing[0].enabled})
+        if _content(existing[0]) != _content(update):
+            changes.append(f"automation {name!r} is Cloze's again; it was changed in Prefect")
         client.update_automation(existing[0].id, update)
         if not update.enabled:
             changes.append(f"automation {name!r} stays switched off")
     return names, changes
+
+
+def _content(automation: AutomationCore) -> dict[str, Any]:
+    """Return what an operator can change, without ids that the server gives."""
+    content = automation.model_dump(mode="json", include={"trigger", "actions", "description"})
+    content["trigger"] = {key: content["trigger"].get(key) for key in COMPARED}
+    for key in ("expect", "after", "for_each"):  # sets, which come in any order
+        content["trigger"][key] = sorted(content["trigger"][key] or ())
+    return content

@@ -63,7 +63,8 @@ def deploy(
         notify: address for notifications, see `desired_automations`.
 
     Raises:
-        UsageError: the file is not valid YAML, or no server is configured.
+        UsageError: the file is not valid YAML, no server is configured, or a deployment of others
+            has a name of the file's.
         ClozeError: Prefect rejects a request.
     """
     try:
@@ -80,8 +81,9 @@ def deploy(
     with connected(api) as client:
         pool = _pool(client, content)
         before, kept = dict(_of_pool(client)), []  # a team's stack moves some
-        _run_prefect_deploy(api, path, content)
         entries = {str(entry["name"]): entry for entry in content["deployments"]}
+        _check_owner(before, entries)
+        _run_prefect_deploy(api, path, content)
         removed = _delete_removed(client, entries, pool)
         _fit_forms(client, pool)
         after = dict(_of_pool(client, pool))
@@ -108,6 +110,20 @@ def deploy(
             automations=names,
             changes=[*_differences(before, after), *kept, *changes, *more],
         )
+
+
+def _check_owner(
+    before: Mapping[str, DeploymentResponse], entries: Mapping[str, Mapping[str, Any]]
+) -> None:
+    """Raise UsageError if the server has a deployment of others under a name of the file."""
+    for name, entry in entries.items():
+        there = before.get(f"{name}/{name}")
+        found = str(there.entrypoint) if there else ENTRYPOINTS
+        if not found.startswith(ENTRYPOINTS) and found != entry["entrypoint"]:
+            raise UsageError(
+                f"the server's deployment {name}/{name} runs {found}, which is not Cloze's; rename "
+                f"it or its flow, so that Cloze's does not replace it"
+            )
 
 
 REPLACED = ("parameters", "job_variables", "description", "tags", "concurrency_limit")

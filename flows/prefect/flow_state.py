@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import contextvars
+import math
 import threading
 import time
 from collections.abc import Callable
@@ -30,11 +31,12 @@ def watch(is_over: Callable[[], bool], call: Callable[[State[Any]], object]) -> 
     """Call once, with its state, when the flow run is suspended, ended or deleted."""
 
     def poll() -> None:
+        seen = math.inf  # since when it is cancelled; clocks of hosts differ
         while not is_over():
             time.sleep(POLL_SECONDS)
-            state = current()
-            age = time.time() - state.timestamp.timestamp()
-            by_worker = state.is_cancelling() and deployment.id and age < WORKER_SECONDS
+            state, now = current(), time.monotonic()
+            seen = min(seen, now) if state.is_cancelling() else math.inf
+            by_worker = state.is_cancelling() and deployment.id and now - seen < WORKER_SECONDS
             if state.is_paused() or (is_ended(state) and not by_worker):
                 call(state)
                 return

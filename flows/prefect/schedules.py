@@ -18,6 +18,7 @@ from prefect.client.schemas.responses import DeploymentResponse
 from prefect.client.schemas.schedules import CronSchedule
 
 from cloze.core.errors import UsageError
+from cloze.core.records import read_record
 
 NIGHTLY = "CLOZE_NIGHTLY"
 NIGHT = "nightly-evaluation/nightly"  # deployment and slug of the schedule that NIGHTLY sets
@@ -62,6 +63,12 @@ def desired_schedules(
     return desired
 
 
+def last_deployed(value: Any) -> dict[str, str]:
+    """Return the schedules in the variable, which Prefect's UI may have made an object, or cut."""
+    found = value if isinstance(value, dict) else read_record(str(value)) or {}
+    return {key: text for key, text in found.items() if isinstance(text, str)}
+
+
 def describe(schedule: Any) -> str:
     """Return a schedule as `parse` reads it; one that is no cron in Prefect's words."""
     if not isinstance(schedule, CronSchedule):
@@ -85,7 +92,7 @@ def sync_schedules(
         what was changed, or left although it differs.
     """
     variable = client.read_variable_by_name(VARIABLE)
-    last: dict[str, str] = json.loads(str(variable.value)) if variable else {}
+    last = last_deployed(variable.value if variable else None)
     desired, changes, now = desired_schedules(entries, last), [], []
     for key in sorted({*desired, *last}):
         name, _, slug = key.partition("/")

@@ -23,9 +23,9 @@ POLL_SECONDS = 0.2
 
 
 def main(arguments: list[str]) -> int:
-    """Run the worker and return its exit code; after SIGTERM or SIGINT: 0."""
+    """Run the worker and return its exit code; after SIGTERM, SIGINT or SIGHUP: 0."""
     stop = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, lambda *_: stop.set())
     command = [sys.executable, "-m", "prefect", "worker", "start", *arguments]
     # SIGKILL: if this process is killed, the flows save as well

@@ -83,8 +83,8 @@ class ReportNode:
         metrics = summary.get("metrics") or {
             name: summary.get(name) for name in PRETRAINED if self.stage == "pretrain"
         }
-        if summary.get("metric") in metrics:  # a manifest's keys are sorted alphabetically
-            metrics = {summary["metric"]: metrics[summary["metric"]], **metrics}
+        if (main := summary.get("metric")) in metrics:  # its keys are sorted alphabetically
+            metrics = {main: metrics[main], **metrics} if is_finite(metrics[main]) else {}
         return {name: float(value) for name, value in metrics.items() if is_finite(value)}
 
 

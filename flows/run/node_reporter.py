@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from threading import Event, Lock
 from typing import Any
@@ -31,8 +32,8 @@ class StartedNodes:
         self.path = path
         self.fingerprints: set[str] = set()
         self._lock = Lock()
-        if path is not None and path.exists():
-            self.fingerprints.update(json.loads(path.read_text(encoding="utf-8")))
+        with suppress(OSError, ValueError, TypeError):  # without a whole one, all are forced again
+            self.fingerprints.update(json.loads(path.read_bytes()) if path else ())
 
     def add(self, fingerprint: str) -> None:
         """Record that the build of a node has started and replaced the earlier artifact."""

@@ -98,6 +98,9 @@ def survey(
         is_running = record["state"] in (status_file.RUNNING, status_file.LOST)
         if directory.name in discarded and not is_running:
             continue
+        if record["state"] == status_file.UNREADABLE:  # nobody knows what it has begun
+            for each in [path for path in by_path if path.parent == directory.resolve()]:
+                need(each, "repair: the run's record is damaged")
         for name, node in record["nodes"].items():
             if is_running or node["state"] not in (status_file.FINISHED, status_file.CACHED):
                 for path in (_artifact_path(directory, node), *node.get("inputs", ())):

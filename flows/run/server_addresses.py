@@ -5,7 +5,6 @@ Imports nothing heavy, because the command line checks here whether to run with 
 
 from __future__ import annotations
 
-import json
 import os
 import urllib.error
 import urllib.request
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from cloze.core.artifacts.lock import is_locked
+from cloze.core.records import read_record
 
 SERVERS, STATE = ".servers", "state.json"  # below the runs; locked while `cloze ui` runs
 LOGIN = "login"  # there: `user:password`, which only the owner reads
@@ -24,10 +24,9 @@ TRUST = "set SSL_CERT_FILE and REQUESTS_CA_BUNDLE to the file with your CA's cer
 
 def servers(runs: Path) -> dict[str, Any]:
     """Return the addresses that `cloze ui` has written; empty if it is not running."""
-    with suppress(OSError, ValueError):
+    with suppress(OSError):
         if is_locked(str(runs / SERVERS)):
-            state = json.loads((runs / SERVERS / STATE).read_text(encoding="utf-8"))
-            return state if isinstance(state, dict) else {}
+            return read_record((runs / SERVERS / STATE).read_bytes()) or {}
     return {}
 
 

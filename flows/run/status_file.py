@@ -8,39 +8,39 @@
                                         this host that says "running" without a held lock belongs
                                         to a zombie run.
 
-    {"id", "run", "state", "pid", "host", "started", "ended", "error", "parameters", "config",
-     "prefect", "begun",
-     "nodes": {name: {"stage", "section", "state", "why", "artifact", "inputs", "after", "started",
-                      "ended", "done", "total", "unit", "figures", "seconds_left", "error",
-                      "attempt", "estimate"}}}
-
-Times are Unix seconds. Secrets in `parameters` and `config` are redacted, and only the owner may
-read the file.
+`FIELDS` and `NODE_FIELDS` name what a record and each of its nodes have. Times are Unix seconds.
+Secrets in `parameters` and `config` are redacted, and only the owner may read the file.
 """
 
 from __future__ import annotations
 
 import json
-import signal
 import socket
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
+from types import NoneType
 from typing import Any
 
 from cloze.core import storage
 from cloze.core.artifacts import lock
-from cloze.core.errors import DataError, UsageError, did_you_mean
+from cloze.core.errors import DataError, did_you_mean
 from cloze.core.humanize import format_duration
+from cloze.core.records import (
+    NUMBER,
+    NUMBER_OR_NONE,
+    TEXT_OR_NONE,
+    Fields,
+    is_record,
+    read_record,
+)
 from cloze.core.secrets import redact
-from cloze.core.stages.execution import DEFAULT_GRACE_SECONDS
 from cloze.flows.graph import estimate
 from cloze.flows.graph.command import command_directories, command_directory
 from cloze.flows.graph.plan import PlannedNode
-from cloze.flows.launch.cancel_requests import wait_or_kill
 
 DIRECTORY = "_status"
 RUNNING, FINISHED, FAILED = "running", estimate.FINISHED, "failed"
@@ -50,6 +50,20 @@ WAITING, CACHED, SKIPPED, STOPPED = ("waiting", "cached", "skipped", "stopped")
 RETRYING = "retrying"  # failed, and waits for its next attempt; `why` names both
 QUEUED = "queued"  # node that waits only for cores, GPUs or hosts; `why` names the reason
 LOST = "lost"  # shown, never written: a run of another host whose lease has expired
+UNREADABLE = "unreadable"  # shown, never written: the newest record is damaged
+FIELDS: Fields = {
+    "run": str, "state": str, "pid": int, "host": str, "started": NUMBER, "ended": NUMBER_OR_NONE,
+    "error": TEXT_OR_NONE, "parameters": (dict, NoneType), "config": (dict, NoneType),
+    "prefect": TEXT_OR_NONE, "begun": (list, NoneType), "nodes": dict,
+}  # fmt: skip
+NODE_FIELDS: Fields = {
+    "stage": TEXT_OR_NONE, "section": TEXT_OR_NONE, "state": str, "why": TEXT_OR_NONE,
+    "artifact": str, "inputs": (list, NoneType), "after": (list, NoneType),
+    "started": NUMBER_OR_NONE, "ended": NUMBER_OR_NONE, "done": NUMBER_OR_NONE,
+    "total": NUMBER_OR_NONE, "unit": TEXT_OR_NONE, "figures": (dict, NoneType),
+    "seconds_left": NUMBER_OR_NONE, "error": TEXT_OR_NONE, "attempt": NUMBER_OR_NONE,
+    "estimate": (dict, NoneType),
+}  # fmt: skip
 RETAINED_RECORDS = 50  # records per run
 SECONDS = 1.0
 RENEW_SECONDS = 30.0
@@ -178,14 +192,15 @@ class RunStatusFile:
     @property
     def cancel_requested(self) -> bool:
         """Report whether another process has asked to cancel this run."""
-        return _cancel_mark(self.path).exists()
+        return cancel_mark(self.path).exists()
 
     def end(self, state: str, error: str | None = None) -> None:
         """Write the final state of the run."""
         self._ended.set()
         _end_nodes(self.content, STOPPED)
         self.update(state=state, ended=time.time(), error=redact(error))
-        _cancel_mark(self.path).unlink(missing_ok=True)
+        with suppress(OSError):
+            cancel_mark(self.path).unlink()
 
 
 def _end_nodes(content: Mapping[str, Any], running: str) -> None:
@@ -206,14 +221,21 @@ def _as_crashed(content: dict[str, Any], ended: float) -> dict[str, Any]:
     return {**content, "state": CRASHED, "ended": ended, "error": error}
 
 
+def _unreadable(path: Path, written: float) -> dict[str, Any]:
+    """Return what is known of a damaged record: its process may be alive, its work unfinished."""
+    error = f"{path} is damaged; start the run again, with its config, for a new record"
+    times = {"started": written, "ended": written}
+    return {"state": UNREADABLE, "error": error, "path": str(path), **times}
+
+
 def _seconds_left(start: tuple[float, float], done: float, total: float | None) -> float | None:
-    start_time, start_done = start
-    if total is None or done <= start_done:
+    seconds, finished = time.time() - start[0], done - start[1]
+    if total is None or finished <= 0 or seconds < 0:  # the clock was set back
         return None
-    return round((total - done) * (time.time() - start_time) / (done - start_done), 1)
+    return round((total - done) * seconds / finished, 1)
 
 
-def _cancel_mark(path: Path) -> Path:
+def cancel_mark(path: Path) -> Path:
     return path.with_suffix(".cancel")
 
 
@@ -230,29 +252,42 @@ def _number(path: Path) -> int:
 
 def read_file(path: Path) -> dict[str, Any] | None:
     """Return the record in a file; None if the file is damaged or missing."""
-    with suppress(OSError, ValueError):
-        content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        return content
+    with suppress(OSError):
+        content = read_record(path.read_bytes(), FIELDS)
+        if content is not None and all(
+            is_record(node, NODE_FIELDS) for node in content["nodes"].values()
+        ):
+            return {"config": {}, "parameters": {}, **content}  # earlier versions lack them
     return None
 
 
 def newest(
     directory: Path, known: Mapping[Path, dict[str, Any]] | None = None
 ) -> dict[str, Any] | None:
-    """Return the newest readable record of the run in `directory`; None if there is none.
+    """Return the newest record of the run in `directory`; None if there is none.
 
-    The record gets the key `path`; a zombie run's record gets the state crashed. `known`: records
-    that were read already, by file.
+    The record gets the key `path`; a zombie run's record gets the state crashed. Instead of a
+    damaged one, the one before it is returned with the state unreadable. `known`: records that were
+    read already, by file.
     """
+    damaged: tuple[Path, float] | None = None
     for path in reversed(records_in(directory)):
-        record = (known or {}).get(path) or read_file(path)
-        if record is not None:
+        with suppress(FileNotFoundError):  # the run's next start has removed it
+            written = path.stat().st_mtime
+            record = (known or {}).get(path) or read_file(path)
+            if record is None:
+                damaged = damaged or (path, written)
+                continue
+            if damaged is not None:
+                return {**record, **_unreadable(*damaged)}
             if _is_dead(record, path):
-                record = _as_crashed(record, path.stat().st_mtime)  # time of the last write
-                is_here = record["host"] == socket.gethostname()
-                record["state"] = CRASHED if is_here else LOST
+                record = _as_crashed(record, written)
+                record["state"] = CRASHED if record["host"] == socket.gethostname() else LOST
             return {**record, "path": str(path)}
-    return None
+    if damaged is None:
+        return None
+    missing = {"run": directory.name, "host": "", "pid": 0, "prefect": None}
+    return {**missing, "nodes": {}, "config": {}, "parameters": {}, **_unreadable(*damaged)}
 
 
 def all_records(runs: Path) -> dict[str, dict[str, Any]]:
@@ -334,62 +369,3 @@ def directories(runs: Path) -> Iterator[Path]:
     """Yield the directories of all runs that were ever started, sorted by name."""
     for path in sorted(runs.glob(f"*/{DIRECTORY}")):
         yield path.parent
-
-
-# Cancellation of a run from another process: SIGTERM, grace period, then SIGKILL.
-
-PATIENCE_SECONDS = 15.0  # after the grace period: for the run's process to write its final state
-
-
-def cancel(
-    runs: Path, name: str, report: Callable[[str], None] = lambda line: None
-) -> dict[str, Any]:
-    """Cancel the run `name` and return its last record.
-
-    Args:
-        runs: the directory of all runs.
-        report: callback for progress messages.
-
-    Raises:
-        DataError: the run does not exist, or its process cannot be killed.
-        UsageError: the run is not running, runs on another host, or another process than the
-            recorded one holds its lock.
-    """
-    record, directory = read(runs, name), str(directory_of(runs, name))
-    pid, host = record["pid"], record["host"]
-    if record["state"] == LOST:
-        raise UsageError(f"run {name}: {record['error']}; `cloze doctor --fix` clears it")
-    if record["state"] != RUNNING:
-        raise UsageError(
-            f"run {name} does not run (it is {record['state']}); `cloze status {name}` shows it"
-        )
-    if host != socket.gethostname():
-        raise UsageError(
-            f"run {name} runs on {host} (process {pid}); cancel it there, or in Prefect's UI"
-        )
-    facts, keys = lock.holder_facts(directory), lock.process_identity()
-    if not lock.is_running(facts) or any(facts.get(key) != record.get(key) for key in keys):
-        raise UsageError(
-            f"run {name} is held by {lock.holder(directory) or 'nobody'}, not by the recorded "
-            f"process {pid}, so nothing is stopped; try again once it has started"
-        )
-    grace = _grace(record)
-    _cancel_mark(Path(record["path"])).touch()  # tells the process a cancellation from a kill
-    report(f"requested process {pid} to end; its trainings have {grace:.0f} s to save a checkpoint")
-    lock.send_signal(facts, signal.SIGTERM)
-    seconds, builder = grace + PATIENCE_SECONDS, f"process {pid}"
-    if wait_or_kill(directory, builder, lambda: lock.is_locked(directory), facts, seconds, report):
-        mark_crashed(runs)
-    return read(runs, name)
-
-
-def _grace(record: Mapping[str, Any]) -> float:
-    """Return the longest grace period: the config's, those that nodes reported, or the default."""
-    config = record["config"]
-    sections = [config, *(section for section in config.values() if isinstance(section, Mapping))]
-    configured = [(section.get("run") or {}).get("grace_seconds") for section in sections]
-    reported = [node.get("grace_seconds") for node in record.get("nodes", {}).values()]
-    defaults = [] if configured[0] is not None else [DEFAULT_GRACE_SECONDS]
-    return max(
-        float(seconds) for seconds in (*defaults, *configured, *reported) if seconds is not None
-    )

@@ -54,6 +54,7 @@ from cloze.flows.tracking.models import Checkpoint
 from cloze.flows.tracking.spool_state import URI, count_dead_letters
 
 DIRECTORY = ".tracking"  # of the spools, below the runs directory
+SENDER_LOG = "sender.log"
 OUR_ID = "cloze.run"  # tag: Cloze's id of a run
 ATTEMPT = "cloze.attempt"  # tag: number of starts of the run
 POLL_SECONDS = 0.05
@@ -112,7 +113,7 @@ class Spool:
         """Start the process that sends this spool and orphaned ones; idempotent."""
         if self._sender is not None:
             return
-        with (self.directory / "sender.log").open("ab") as log:
+        with (self.directory / SENDER_LOG).open("ab") as log:
             self._sender = subprocess.Popen(
                 [sys.executable, "-m", "cloze.flows.tracking.spool_sender", str(self.path)],
                 # no argument, which every user can read: the URI may contain a password
@@ -320,11 +321,8 @@ def _known(directory: Path, run: str) -> spool_state.RunCursor:
 
 def whole_records(content: bytes) -> list[dict[str, Any]]:
     """Return the records of complete lines; damaged lines are skipped."""
-    records = []
-    for line in content[: content.rfind(b"\n") + 1].splitlines():
-        with contextlib.suppress(ValueError):
-            records.append(json.loads(line))
-    return records
+    lines = content[: content.rfind(b"\n") + 1].split(b"\n")
+    return [record for line in lines if (record := spool_state.read_line(line))]
 
 
 def open_runs(records: Iterable[Mapping[str, Any]]) -> dict[str, int]:

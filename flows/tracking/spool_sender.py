@@ -16,7 +16,6 @@ The sender waits for a server that is down. Two kinds of records become dead let
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import sys
 import threading
@@ -33,7 +32,7 @@ from cloze.core.secrets import redact
 from cloze.flows.tracking import database
 from cloze.flows.tracking.mlflow_writer import METRICS_A_REQUEST, MlflowWriter
 from cloze.flows.tracking.spool import TOUCH_SECONDS, adopt, claim, complete
-from cloze.flows.tracking.spool_state import URI, add_dead_letter
+from cloze.flows.tracking.spool_state import URI, add_dead_letter, read_line
 
 REFUSALS = frozenset(  # MLflow's error codes that a retry cannot change
     {
@@ -73,7 +72,7 @@ class SpoolSender:
         if is_over:
             complete(stream, spool.parent)
         offset_file = spool.with_suffix(".sent")
-        offset = int(offset_file.read_text()) if offset_file.exists() else 0
+        offset = _offset(offset_file)
         stream.seek(offset)
         content = stream.read()
         lines = content[: content.rfind(b"\n") + 1]
@@ -135,12 +134,19 @@ def unsent(directory: Path) -> tuple[int, float | None]:
     for spool in directory.glob("*.jsonl"):
         offset_file = spool.with_suffix(".sent")
         with contextlib.suppress(OSError, ValueError):  # sent and removed meanwhile
-            sent = int(offset_file.read_text()) if offset_file.exists() else 0
+            sent = _offset(offset_file)
             size = spool.stat().st_size - sent
             if size > 0:
                 last = offset_file.stat().st_mtime if sent else _started(spool)
                 total, stopped = total + size, min(last, stopped or last)
     return total, stopped
+
+
+def _offset(file: Path) -> int:
+    """Return the offset reached; 0 if nothing of it is left: what arrives again is stored once."""
+    with contextlib.suppress(OSError, ValueError):
+        return int(file.read_bytes())
+    return 0
 
 
 def _started(spool: Path) -> float:
@@ -169,18 +175,17 @@ def _merge_metrics(lines: Iterable[bytes]) -> Iterator[tuple[int, dict[str, Any]
     pending: dict[str, Any] | None = None
     size = 0
     for line in lines:
-        try:
-            record = json.loads(line)
-        except ValueError:
-            record = None
+        record = read_line(line)
+        is_next = record and (record["op"], record["run"]) == (
+            "metrics",
+            (pending or {}).get("run"),
+        )
+        points = record["metrics"] if record and is_next else []
+        if pending and points and len(pending["metrics"]) + len(points) <= METRICS_A_REQUEST:
+            pending["metrics"] += points
+            size += len(line)
+            continue
         if pending is not None:
-            can_merge = (
-                record is not None and record["op"] == "metrics" and record["run"] == pending["run"]
-            )
-            if can_merge and len(pending["metrics"]) + len(record["metrics"]) <= METRICS_A_REQUEST:
-                pending["metrics"] += record["metrics"]
-                size += len(line)
-                continue
             yield size, pending
             pending = None
         if record is not None and record["op"] == "metrics":

@@ -10,13 +10,14 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cloze.core import storage
 from cloze.core.errors import ClozeError
+from cloze.core.records import read_record
 from cloze.flows.tracking import database
 
 if TYPE_CHECKING:
@@ -100,6 +101,20 @@ def exclusive(directory: Path, name: str) -> Iterator[None]:
     with (directory / name).open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
+
+
+def read_line(line: bytes) -> dict[str, Any] | None:
+    """Return the record in a line of a spool; None if it is damaged."""
+    record = read_record(line, {"op": str, "run": str})
+    if record is None or record["op"] != "metrics":
+        return record
+    points = record.get("metrics")
+    is_whole = isinstance(points, list) and all(map(_is_point, points))
+    return record if is_whole else None
+
+
+def _is_point(value: Any) -> bool:
+    return isinstance(value, list) and len(value) == 4 and isinstance(value[2], int)
 
 
 # Cursors: how far the records of each MLflow run have come; a run may be resumed later.
@@ -246,11 +261,10 @@ def requeue(directory: Path) -> int:
 def _entries(directory: Path) -> Iterator[dict[str, Any]]:
     """Yield all complete entries."""
     path = directory / FILE
-    for line in (
-        path.read_text(encoding="utf-8", errors="replace").splitlines() if path.exists() else ()
-    ):
-        with suppress(ValueError):
-            yield json.loads(line)
+    for line in path.read_bytes().split(b"\n") if path.exists() else ():
+        entry = read_record(line, {"reason": str, "record": dict})
+        if entry is not None:
+            yield entry
 
 
 if __name__ == "__main__":

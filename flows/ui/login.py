@@ -7,6 +7,8 @@ a cookie, which all ports of the host share, and where Prefect's pages look for 
 
 from __future__ import annotations
 
+import asyncio
+import itertools
 import os
 import secrets
 import stat
@@ -16,12 +18,13 @@ from pathlib import Path
 
 from starlette.requests import HTTPConnection
 from starlette.responses import HTMLResponse, PlainTextResponse, Response
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from cloze.core import storage
 from cloze.flows.run import server_addresses
 
 LOGIN_PATH, COOKIE = "/cloze-login", "cloze-login"
+FIRST_SECONDS = 10.0  # for the first message of a websocket
 HEALTH = "/health"  # answers everybody, and says nothing about runs
 _SCRIPT = f"""
 const stored = document.cookie.match(/(?:^|; ){COOKIE}=([^;]+)/);
@@ -80,7 +83,9 @@ class LoginMiddleware:
                 "log in with the link that `cloze ui` prints, or with its login file\n",
                 status_code=401, headers={"WWW-Authenticate": 'Basic realm="cloze"'},
             )  # fmt: skip
-        if response is None:
+        if response is None and scope["type"] == "websocket":
+            await self.app(scope, _first_in_time(receive, send), send)
+        elif response is None:
             await self.app(scope, receive, send)
         elif scope["type"] == "websocket":
             await send({"type": "websocket.close", "code": 1008, "reason": "no login"})
@@ -94,6 +99,21 @@ class LoginMiddleware:
             connection.cookies.get(COOKIE, ""),
         )
         return any(secrets.compare_digest(each.encode(), self.key.encode()) for each in sent)
+
+
+def _first_in_time(receive: Receive, send: Send) -> Receive:
+    """Return `receive` that ends a websocket whose first message, the login, comes too late."""
+    received = itertools.count()
+
+    async def timed() -> Message:
+        is_first = next(received) == 1  # 0: the connection
+        try:
+            return await asyncio.wait_for(receive(), FIRST_SECONDS if is_first else None)
+        except asyncio.TimeoutError:
+            await send({"type": "websocket.close", "code": 1008, "reason": "no login"})
+            return {"type": "websocket.disconnect", "code": 1008}
+
+    return timed
 
 
 def _page() -> Response:

@@ -113,7 +113,8 @@ def mlflow_elsewhere(runs: Path) -> str | None:
 def without_user(url: str) -> str:
     """Return the URL without user and password."""
     parts = urlsplit(url)
-    return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
+    host = parts.netloc.rpartition("@")[2]
+    return url if host == parts.netloc else parts._replace(netloc=host).geturl()
 
 
 def environment(runs: Path, prefect_port: int, login: str) -> dict[str, str]:

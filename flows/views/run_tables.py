@@ -254,6 +254,7 @@ STYLES = {
     "failed": "bold red",
     "crashed": "bold red",
     "lost": "bold red",
+    "unreadable": "bold red",
     "cancelled": "yellow",
 }
 FIGURES = 2  # number of metrics shown for a running node
@@ -314,7 +315,7 @@ def show_run(out: Console, directory: str, record: Mapping[str, Any]) -> None:
     out.print(
         f"[bold]{escape(record['run'])}[/] {state(record['state'])}  started "
         f"{when(record['started'])}, {format_duration(elapsed(record))}"
-        f"  process {record['pid']} on {record['host']}"
+        f"{'  process {pid} on {host}'.format(**record) if record['host'] else ''}"
     )
     columns = ("node", "state", "took", "left", "what")
     table = table_of(columns, right=columns[2:4], title=directory, whole=True)

@@ -36,6 +36,8 @@ def test_each_error_has_its_exit_code() -> None:
     }
     assert {kind: kind("x").exit_code for kind in codes} == codes
     assert {2: UsageError, 3: DataError, 4: StoppedError} == errors.BY_EXIT_CODE
+    for kind in codes:  # also from a process on another host
+        assert errors.error_class(errors.error_event(kind("x"))) is kind
     assert (ClozeError("x").step, ClozeError("x").process_died) == (None, False)
 
 

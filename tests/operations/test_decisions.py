@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from cloze.core.errors import UsageError
 from cloze.flows.prefect import schedules
-from cloze.flows.prefect.deploy import ENTRYPOINTS
+from cloze.flows.prefect.deploy import ENTRYPOINTS, _check_owner
 from tests.operations.servers import Operations, cloze
 
 NIGHT = "nightly-evaluation"
@@ -86,6 +87,7 @@ def test_decisions_stay_and_changes_are_told(server: Operations) -> None:
     assert "0 1 * * * Europe/Berlin" in said
     assert "data/data" in said  # its parameters are the file's again
     assert "secret-of-the-hook" not in said
+    assert "changed in Prefect" not in said  # what the server adds is nobody's change
 
     third = deploy(server, CLOZE_NIGHTLY="15 4 * * 1-5 America/New_York")
     assert ("nightly", "15 4 * * 1-5", "America/New_York", False) in night(server)
@@ -143,3 +145,28 @@ def test_the_file_has_the_schedule_of_the_night() -> None:
         each["name"]: each for each in yaml.safe_load(PREFECT_YAML.read_text())["deployments"]
     }
     assert schedules.NIGHT in schedules.desired_schedules(entries, {})
+
+
+KEPT = {schedules.NIGHT: "0 1 * * * Asia/Tokyo"}
+
+
+@pytest.mark.parametrize(
+    ("value", "last"),
+    [
+        (None, {}), ("", {}), ("x", {}), ("[1]", {}), (3, {}), ([], {}), ("{'a': 'b'}", {}),
+        (json.dumps(KEPT), KEPT), (KEPT, KEPT), (json.dumps({**KEPT, "x": None}), KEPT),
+    ],
+)  # fmt: skip
+def test_a_variable_that_was_edited_stops_no_deploy(value: Any, last: dict[str, str]) -> None:
+    assert schedules.last_deployed(value) == last
+
+
+@pytest.mark.parametrize("entrypoint", ["flows.py:night", "team.cloze.flows.prefect.x", None])
+def test_a_deployment_of_others_under_our_name_is_not_replaced(entrypoint: str | None) -> None:
+    entries = {"data": {"entrypoint": f"{ENTRYPOINTS}graph_run.data"}}
+    theirs: Any = SimpleNamespace(entrypoint=entrypoint, name="data")
+    with pytest.raises(UsageError, match="data/data .*rename it"):
+        _check_owner({"data/data": theirs}, entries)
+    _check_owner({"data/mine": theirs, "other/data": theirs}, entries)
+    _check_owner({"data/data": SimpleNamespace(**entries["data"])}, entries)  # type: ignore[dict-item]
+    _check_owner({}, entries)

@@ -22,6 +22,7 @@ from cloze.flows.prefect import sweep
 from cloze.flows.run import status_file
 from tests.operations.conftest import Toys
 from tests.operations.servers import Operations, cloze, until
+from tests.operations.stack import ENDED
 from tests.operations.stopping import PROGRAM, Row, mlflow
 
 pytestmark = pytest.mark.timeout(600)
@@ -33,7 +34,8 @@ def training(operations: Operations, toys: Toys, every: int = 10) -> str:
     toys.hold.touch()
     train = {"hold": str(toys.hold), "every": every, "saving": 0.5}
     flow_run = operations.trigger("full-run/toys", config=toys.write(train=train, run=TWO))
-    until(lambda: operations.training(toys.run))
+    until(lambda: operations.training(toys.run) or operations.state(flow_run)["type"] in ENDED)
+    assert operations.training(toys.run), operations.state(flow_run)
     return flow_run
 
 
@@ -388,9 +390,12 @@ def test_prefects_own_worker_that_is_killed_lets_its_trainings_save(
     assert saved(operations, toys) % 10 > 0
 
 
+@pytest.mark.parametrize(
+    "number", [signal.SIGTERM, pytest.param(signal.SIGHUP, marks=pytest.mark.soak)]
+)
 def test_a_worker_without_runs_ends_at_once(
-    operations: Operations, worker: subprocess.Popen[bytes]
+    operations: Operations, worker: subprocess.Popen[bytes], number: signal.Signals
 ) -> None:
     until(lambda: psutil.Process(worker.pid).children())
-    worker.send_signal(signal.SIGTERM)
+    worker.send_signal(number)
     assert worker.wait(60) == 0

@@ -65,10 +65,11 @@ WAYS: dict[str, tuple[Callable[[Terminal], None], bool]] = {  # what is done, wh
     "terminal closed (SIGHUP)": (close, True),
     "SIGHUP, then SIGTERM": (twice(send(signal.SIGHUP)), True),
     "SIGKILL": (send(signal.SIGKILL), False),
+    "Ctrl-\\ (SIGQUIT)": (lambda terminal: terminal.type("\x1c"), False),
 }
 
 
-USUAL = ("Ctrl-C", "SIGTERM", "SIGKILL", "SIGHUP, then SIGTERM")
+USUAL = ("Ctrl-C", "SIGTERM", "SIGKILL", "SIGHUP, then SIGTERM", "Ctrl-\\ (SIGQUIT)")
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from cloze.core.errors import DataError, UsageError
-from cloze.flows.run import status_file
+from cloze.flows.run import cancellation, status_file
 from tests.checkout import import_path
 from tests.conftest import REPOSITORY
 
@@ -90,10 +90,10 @@ def ended(pid: int) -> bool:
 def test_a_training_saves_its_checkpoint_and_nobody_is_left(
     runs: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(status_file, "PATIENCE_SECONDS", 240.0)
+    monkeypatch.setattr(cancellation, "PATIENCE_SECONDS", 240.0)
     told: list[str] = []
     with running(runs, "slow", 200) as (process, rank):
-        found = status_file.cancel(runs, "toy", told.append)
+        found = cancellation.cancel(runs, "toy", told.append)
         assert process.wait(240) == 4
         assert process.stderr is not None
         assert "stopped at step 7, checkpoint saved" in process.stderr.read()
@@ -108,9 +108,9 @@ def test_a_training_saves_its_checkpoint_and_nobody_is_left(
 def test_a_rank_that_ignores_the_signal_is_killed_after_its_grace(
     runs: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(status_file, "PATIENCE_SECONDS", 240.0)
+    monkeypatch.setattr(cancellation, "PATIENCE_SECONDS", 240.0)
     with running(runs, "deaf", 0.5) as (process, rank):
-        found = status_file.cancel(runs, "toy")
+        found = cancellation.cancel(runs, "toy")
         assert process.wait(240) == 1
         assert ended(rank)
     assert found["state"] == "cancelled"
@@ -119,10 +119,10 @@ def test_a_rank_that_ignores_the_signal_is_killed_after_its_grace(
 def test_a_run_that_ignores_the_signal_is_killed_with_all_that_it_started(
     runs: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(status_file, "PATIENCE_SECONDS", 2.0)
+    monkeypatch.setattr(cancellation, "PATIENCE_SECONDS", 2.0)
     told: list[str] = []
     with running(runs, "deaf", 0, "--ignore") as (process, rank):
-        found = status_file.cancel(runs, "toy", told.append)
+        found = cancellation.cancel(runs, "toy", told.append)
         assert process.wait(240) == -9
         assert ended(rank), "the kernel ends the rank with it"
     assert (found["state"], found["nodes"]["toy"]["state"]) == ("crashed", "crashed")
@@ -131,24 +131,26 @@ def test_a_run_that_ignores_the_signal_is_killed_with_all_that_it_started(
 
 def test_what_does_not_run_is_told(runs: Path) -> None:
     with pytest.raises(DataError, match="no run 'toy'"):
-        status_file.cancel(runs, "toy")
+        cancellation.cancel(runs, "toy")
     (runs / "toy").mkdir(parents=True)
     told = status_file.RunStatusFile(runs / "toy", "toy", [], {}, {})
     told.end(status_file.FINISHED)
     with pytest.raises(UsageError, match="run toy does not run \\(it is finished\\)"):
-        status_file.cancel(runs, "toy")
+        cancellation.cancel(runs, "toy")
 
 
 def test_the_longest_grace_of_any_node_is_waited_for() -> None:
-    assert status_file._grace({"config": {}}) == 25.0
-    assert status_file._grace({"config": {"run": {"grace_seconds": 3}}}) == 3.0
+    assert cancellation.longest_grace({"config": {}}) == 25.0
+    assert cancellation.longest_grace({"config": {"run": {"grace_seconds": 3}}}) == 3.0
     assert (
-        status_file._grace(
+        cancellation.longest_grace(
             {"config": {"run": {"grace_seconds": 3}, "pretrain": {"run": {"grace_seconds": 90}}}}
         )
         == 90.0
     )
     assert (
-        status_file._grace({"config": {"pretrain": {"run": {"grace_seconds": 5}}, "name": "x"}})
+        cancellation.longest_grace(
+            {"config": {"pretrain": {"run": {"grace_seconds": 5}}, "name": "x"}}
+        )
         == 25.0
     )

@@ -27,7 +27,7 @@ from cloze.core.humanize import elapsed
 from cloze.core.stages.execution import Execution
 from cloze.flows.graph.nodes import Node
 from cloze.flows.graph.plan import PlannedNode
-from cloze.flows.run import status_file
+from cloze.flows.run import cancellation, status_file
 from cloze.flows.ui.prometheus import metrics
 
 
@@ -184,7 +184,7 @@ def test_a_run_of_another_host_is_lost_once_its_lease_has_expired(directory: Pat
     assert found["state"] == "lost"
     assert re.search(r"no sign of life from process \d+ on elsewhere for 11", found["error"])
     with pytest.raises(UsageError, match="`cloze doctor --fix` clears it"):
-        status_file.cancel(directory.parent, "night")
+        cancellation.cancel(directory.parent, "night")
     assert b"cloze_node_done" in metrics(directory.parent)
     assert b"cloze_node_done{" not in metrics(directory.parent)
     assert b'cloze_runs{state="lost"} 1.0' in metrics(directory.parent)
@@ -246,7 +246,7 @@ def test_cancel_signals_no_process_but_the_one_that_holds_the_run(directory: Pat
                 locked(str(directory)),
                 pytest.raises(UsageError, match=r"is held by process \d+ .* nothing is stopped"),
             ):
-                status_file.cancel(directory.parent, "night")
+                cancellation.cancel(directory.parent, "night")
         assert stranger.poll() is None
     finally:
         stranger.kill()

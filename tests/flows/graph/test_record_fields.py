@@ -138,6 +138,8 @@ def test_progress_keeps_figures_and_counts_each_part_alone(directory: Path, cloc
     assert (node["part"], node["begun"], node["seconds_left"]) == ("saving", [1004.0, 0], None)
     clock.now += 2
     assert progress(3, 6, step="saving")["seconds_left"] == 2.0
+    clock.now -= 3600  # set back
+    assert progress(4, 6, step="saving")["seconds_left"] is None
     told.node("a", "finished")
     assert "seconds_left" not in told.content["nodes"]["a"]
     told.end("finished")

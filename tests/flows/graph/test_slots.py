@@ -144,6 +144,28 @@ def test_who_wants_many_is_not_passed_by_those_who_want_few() -> None:
     assert order == ["many", "few"]
 
 
+def test_who_waits_for_cores_keeps_no_gpu_from_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(slots, "HELD_SECONDS", 0.2)
+    got, let_go = threading.Event(), threading.Event()
+
+    def train() -> None:
+        with taken(ResourceRequest(gpus=1, cpus=2), node="train"):
+            got.set()
+            let_go.wait(60)
+
+    with taken(ResourceRequest(cpus=ONE_GPU.cpus), node="corpus"):
+        thread = threading.Thread(target=train)
+        thread.start()
+        wait_for(lambda: any(each.node == "train" for each in slots.holders()), 60)
+        with taken(ResourceRequest(gpus=1), node="finetune"):  # while the cores are taken
+            assert not got.is_set()
+    assert got.wait(60)
+    assert {each.slot[:3] for each in slots.holders() if each.node == "train"} == {"gpu", "cpu"}
+    let_go.set()
+    thread.join()
+    assert not slots.holders()
+
+
 def _is_locked(path: Path) -> bool:
     import fcntl
 

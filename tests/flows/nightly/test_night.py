@@ -221,6 +221,16 @@ def test_of_several_missed_nights_one_is_caught_up_with(runs: Path) -> None:
     assert preview(suite.load())["chosen"]
 
 
+def test_a_night_of_a_clock_that_was_ahead_keeps_no_later_one_from_its_work(runs: Path) -> None:
+    training(runs / "demo" / "pretrain-aaa", "a" * 64, [20])
+    journal, now = Journal(runs), NightlyRun(suite.load()).started
+    ahead = {"kind": "night", "started": now + 1e7, "ended": now + 1e7, "results": [], "failed": {}}
+    journal.append({**ahead, "seen": [], "gone": [], "errors": 0})
+    done: list[RunSession] = []
+    nightly_run(suite.load(), scheduled_start=now - 10, run=done.append)
+    assert done
+
+
 def test_a_second_night_is_refused_in_a_sentence(runs: Path) -> None:
     with (
         NightlyRun(suite.load()),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -44,14 +45,14 @@ def answer_of_a_rank(checkpoint_path: str, directory: Path) -> ClozeError:
     return caught.value
 
 
-def scored(step: PlannedNode, session: RunSession, score: float) -> None:
+def scored(step: PlannedNode, session: RunSession, score: Any) -> None:
     """Finish a fine-tuning node with that score, or fail as the stage does if it is none."""
-    if not math.isfinite(score):
+    if isinstance(score, float) and not math.isfinite(score):
         session.failures[step.name] = NotFiniteError(f"finetune: accuracy is {score}")
         return
     manifest = Manifest(
         stage="finetune", version=1, fingerprint=step.fingerprint, parents={}, config={}, files=(),
-        summary={"task": "sst2", "metric": "accuracy", "metrics": {"accuracy": score}},
+        summary={"task": "sst2", "metric": "accuracy", "metrics": {"a_loss": 9.0, "accuracy": score}},
     )  # fmt: skip
     os.makedirs(step.artifact, exist_ok=True)
     write_manifest(step.artifact, manifest)
@@ -74,6 +75,23 @@ def test_no_model_of_nans_is_the_first_champion(runs: Path, order: tuple[str, ..
     assert outcome.champion is not None
     assert outcome.champion.run == "good"
     assert "1 failed" in outcome.message
+
+
+@pytest.mark.parametrize("score", [None, "0.9", True, [0.9]])
+def test_a_model_without_its_score_is_not_chosen_by_another_figure(runs: Path, score: Any) -> None:
+    """The loss stands first among the metrics, and a high one is no good sign."""
+    score_of = {"good": 0.9, "odd": score}
+    for number, name in enumerate(score_of):
+        training(runs / name / "pretrain-aaa", f"{number}" * 64, [20])
+
+    def run(session: RunSession) -> None:
+        for step in session.steps:
+            scored(step, session, score_of[step.node.values["of"].partition(".")[0]])
+
+    outcome = nightly_run(suite.load(overrides={"night": {"limit": 3}}), run=run)
+    assert outcome.champion is not None
+    assert outcome.champion.run == "good"
+    assert Journal(runs).nights()
 
 
 def test_with_no_finite_candidate_there_is_no_champion(runs: Path) -> None:

@@ -7,11 +7,13 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
+from datetime import timedelta
 from http.server import BaseHTTPRequestHandler, HTTPServer
-from typing import Any
-from uuid import uuid4
+from typing import Any, cast
+from uuid import UUID, uuid4
 
 import pytest
+from prefect.automations import Automation, AutomationCore
 from prefect.client.schemas.objects import Flow, FlowRun
 from prefect.server.events import jinja_filters
 from prefect.server.utilities.user_templates import (
@@ -21,6 +23,11 @@ from prefect.server.utilities.user_templates import (
 from prefect.states import Failed
 
 from cloze.flows.prefect import automations
+from cloze.flows.prefect.automations import (
+    NOTIFY_FAILED,
+    _crash_without_heartbeat,
+    apply_automations,
+)
 
 
 class Listener(BaseHTTPRequestHandler):
@@ -72,3 +79,59 @@ def test_a_webhook_gets_json_whatever_the_message_holds(message: str | None) -> 
     assert (heard["flow"], heard["run"], heard["state"]) == ('full "run"', "calm-owl", "Failed")
     assert heard["message"] == message
     assert set(heard) == {"flow", "run", "state", "message", "url"}
+
+
+class Server:
+    """Automations of a server, as far as a deploy uses them."""
+
+    def __init__(self, *automations: AutomationCore) -> None:
+        self.automations = {uuid4(): each for each in automations}
+
+    def read_automations_by_name(self, name: str) -> list[Automation]:
+        return [
+            Automation(id=key, **each.model_dump())
+            for key, each in self.automations.items()
+            if each.name == name
+        ]
+
+    def create_automation(self, automation: AutomationCore) -> None:
+        self.automations[uuid4()] = automation
+
+    def update_automation(self, key: UUID, automation: AutomationCore) -> None:
+        self.automations[key] = automation
+
+    def delete_automation(self, key: UUID) -> None:
+        del self.automations[key]
+
+    def deploy(self, *wanted: AutomationCore, notifies: bool = False) -> list[str]:
+        _, changes = apply_automations(cast(Any, self), list(wanted), notifies=notifies)
+        return changes
+
+
+OWN = _crash_without_heartbeat()
+FOREIGN = OWN.model_copy(update={"tags": [], "description": "the team's", "enabled": False})
+
+
+def test_an_automation_of_our_name_without_our_mark_stays() -> None:
+    server = Server(FOREIGN)
+    for _ in range(2):
+        (told,) = server.deploy(OWN, notifies=True)
+        assert "is not Cloze's and stays" in told
+        assert list(server.automations.values()) == [FOREIGN, OWN]
+    assert Server(FOREIGN.model_copy(update={"name": NOTIFY_FAILED})).deploy(OWN, notifies=True)
+
+
+def test_what_was_changed_in_prefect_is_told_when_it_is_undone() -> None:
+    assert Server(OWN).deploy(OWN) == []
+    trigger = OWN.trigger.model_copy(update={"within": timedelta(seconds=600)})
+    server = Server(OWN.model_copy(update={"trigger": trigger, "enabled": False}))
+    told = "\n".join(server.deploy(OWN))
+    assert "it was changed in Prefect" in told
+    assert "stays switched off" in told
+    assert server.deploy(OWN) == [f"automation {OWN.name!r} stays switched off"]
+
+
+def test_of_several_of_ours_one_is_left() -> None:
+    server = Server(OWN, OWN, FOREIGN)
+    assert any("is deleted" in told for told in server.deploy(OWN))
+    assert sorted(map(str, server.automations.values())) == sorted(map(str, [OWN, FOREIGN]))

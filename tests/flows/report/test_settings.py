@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
+
+import pytest
 
 from cloze.core.artifacts.artifact import Manifest
 from cloze.flows.report.report_nodes import (
@@ -11,6 +14,7 @@ from cloze.flows.report.report_nodes import (
     best_setting,
     best_settings,
     multitask_versus_single,
+    scores,
 )
 from cloze.flows.report.stage import headline
 
@@ -137,3 +141,13 @@ def test_several_tasks_at_once_are_compared_with_models_of_their_own_setting() -
         ("rte, finetune@rte-small", "accuracy", "0.500", "0.700", "+0.200"),
         ("rte, finetune@rte-big", "accuracy", "0.900", "0.700", "-0.200"),
     ]
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, None, "0.9", True])
+def test_a_model_without_its_main_figure_is_not_ranked_by_another(value: Any) -> None:
+    good = node("finetune@a-1", "a", {"f1": 0.5, "accuracy": 0.6}, task="a", rate=1)
+    odd = node("finetune@a-2", "a", {"f1": value, "accuracy": 0.9}, task="a", rate=2)
+    assert list(good.scores) == ["f1", "accuracy"]
+    assert odd.scores == {}
+    assert list(scores([good, odd])) == ["finetune"]
+    assert best_settings([good, odd]) == []

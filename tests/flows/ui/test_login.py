@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import os
 import stat
 import subprocess
 import sys
 from base64 import b64encode
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from starlette.testclient import TestClient
+from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from cloze.flows.run import server_addresses
 from cloze.flows.ui import login
@@ -135,3 +139,45 @@ def test_a_server_in_prefects_own_files_is_known(tmp_path: Path, name: str, text
         env={**clean, "PREFECT_HOME": str(tmp_path / "home")},
     )  # fmt: skip
     assert done.stdout.strip() == "http://team.example/api"
+
+
+def talk(*sent: tuple[float, str]) -> list[dict[str, Any]]:
+    """What an application that waits for two messages tells a websocket, which sends each after so
+    many seconds.
+    """
+    told: list[dict[str, Any]] = []
+    messages = iter(sent)
+
+    async def receive() -> dict[str, Any]:
+        if not told:
+            return {"type": "websocket.connect"}
+        seconds, text = next(messages, (0.0, ""))
+        await asyncio.sleep(seconds)
+        if not text:
+            return {"type": "websocket.disconnect", "code": 1000}
+        return {"type": "websocket.receive", "text": text}
+
+    async def send(message: Any) -> None:
+        told.append(dict(message))
+
+    async def application(scope: Any, receive: Any, send: Any) -> None:
+        socket = WebSocket(scope, receive, send)
+        await socket.accept()
+        with contextlib.suppress(WebSocketDisconnect):
+            for _ in range(2):
+                await socket.send_text(await socket.receive_text())
+
+    scope = {"type": "websocket", "path": "/", "headers": [], "query_string": b"", "scheme": "ws"}
+    middleware = login.LoginMiddleware(application, USER, checks=False)
+    asyncio.run(middleware({**scope, "server": ("h", 1)}, receive, send))
+    return told
+
+
+def test_a_websocket_that_does_not_log_in_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(login, "FIRST_SECONDS", 0.05)
+    assert [each["type"] for each in talk((5, "a"))] == ["websocket.accept", "websocket.close"]
+
+
+def test_a_websocket_may_be_silent_after_its_first_message(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(login, "FIRST_SECONDS", 0.1)
+    assert [each.get("text") for each in talk((0, "a"), (0.3, "b"))] == [None, "a", "b"]

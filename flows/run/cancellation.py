@@ -1,0 +1,73 @@
+"""Cancellation of a run from another process: SIGTERM, grace period, then SIGKILL."""
+
+from __future__ import annotations
+
+import signal
+import socket
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from cloze.core.artifacts import lock
+from cloze.core.errors import UsageError
+from cloze.core.stages.execution import DEFAULT_GRACE_SECONDS
+from cloze.flows.launch.cancel_requests import wait_or_kill
+from cloze.flows.run import status_file
+
+PATIENCE_SECONDS = 15.0  # after the grace period: for the run's process to write its final state
+
+
+def cancel(
+    runs: Path, name: str, report: Callable[[str], None] = lambda line: None
+) -> dict[str, Any]:
+    """Cancel the run `name` and return its last record.
+
+    Args:
+        runs: the directory of all runs.
+        report: callback for progress messages.
+
+    Raises:
+        DataError: the run does not exist, or its process cannot be killed.
+        UsageError: the run is not running, runs on another host, or another process than the
+            recorded one holds its lock.
+    """
+    record, directory = status_file.read(runs, name), str(status_file.directory_of(runs, name))
+    pid, host = record["pid"], record["host"]
+    if record["state"] in (status_file.LOST, status_file.UNREADABLE):
+        way = "; `cloze doctor --fix` clears it" if record["state"] == status_file.LOST else ""
+        raise UsageError(f"run {name}: {record['error']}{way}")
+    if record["state"] != status_file.RUNNING:
+        raise UsageError(
+            f"run {name} does not run (it is {record['state']}); `cloze status {name}` shows it"
+        )
+    if host != socket.gethostname():
+        raise UsageError(
+            f"run {name} runs on {host} (process {pid}); cancel it there, or in Prefect's UI"
+        )
+    facts, keys = lock.holder_facts(directory), lock.process_identity()
+    if not lock.is_running(facts) or any(facts.get(key) != record.get(key) for key in keys):
+        raise UsageError(
+            f"run {name} is held by {lock.holder(directory) or 'nobody'}, not by the recorded "
+            f"process {pid}, so nothing is stopped; try again once it has started"
+        )
+    grace = longest_grace(record)
+    # tells the process a cancellation from a kill
+    status_file.cancel_mark(Path(record["path"])).touch()
+    report(f"requested process {pid} to end; its trainings have {grace:.0f} s to save a checkpoint")
+    lock.send_signal(facts, signal.SIGTERM)
+    seconds, builder = grace + PATIENCE_SECONDS, f"process {pid}"
+    if wait_or_kill(directory, builder, lambda: lock.is_locked(directory), facts, seconds, report):
+        status_file.mark_crashed(runs)
+    return status_file.read(runs, name)
+
+
+def longest_grace(record: Mapping[str, Any]) -> float:
+    """Return the longest grace period: the config's, those that nodes reported, or the default."""
+    config = record["config"]
+    sections = [config, *(section for section in config.values() if isinstance(section, Mapping))]
+    configured = [(section.get("run") or {}).get("grace_seconds") for section in sections]
+    reported = [node.get("grace_seconds") for node in record.get("nodes", {}).values()]
+    defaults = [] if configured[0] is not None else [DEFAULT_GRACE_SECONDS]
+    return max(
+        float(seconds) for seconds in (*defaults, *configured, *reported) if seconds is not None
+    )

@@ -1,0 +1,84 @@
+"""Which states of its flow run, set by people, end a working process, and which do not."""
+
+from __future__ import annotations
+
+import threading
+from datetime import timedelta
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from prefect import states
+from prefect.client.schemas.objects import State, StateType
+from prefect.types._datetime import now
+
+from cloze.flows.prefect import flow_state
+
+ENDING = {
+    "Suspended": states.Suspended(timeout_seconds=60),
+    "Paused": states.Paused(timeout_seconds=60),
+    "Cancelled": states.Cancelled(),
+    "Failed": states.Failed(),
+    "Completed": states.Completed(),
+}
+LIVING = {
+    "Running": states.Running(),
+    "Pending": states.Pending(),
+    "Scheduled": states.Scheduled(),
+    "Late": State(type=StateType.SCHEDULED, name="Late"),
+    "AwaitingRetry": states.AwaitingRetry(),
+    "Retrying": states.Retrying(),
+}
+
+
+def ended_by(monkeypatch: pytest.MonkeyPatch, state: State[Any], looks: int = 8) -> bool:
+    """Whether a process that looks so many times at that state is ended by it."""
+    called: list[State[Any]] = []
+    seen: list[State[Any]] = []
+    done = threading.Event()
+
+    def is_over() -> bool:
+        if called or len(seen) >= looks:
+            done.set()
+        return done.is_set()
+
+    monkeypatch.setattr(flow_state, "POLL_SECONDS", 0.0)
+    monkeypatch.setattr(flow_state, "write", seen.append)
+    monkeypatch.setattr(flow_state, "current", lambda: (seen.append(state), state)[1])
+    flow_state.watch(is_over, lambda state: (called.append(state), done.set()))
+    assert done.wait(60)
+    return bool(called)
+
+
+@pytest.mark.parametrize("name", ENDING)
+def test_what_a_person_has_ended_or_paused_ends(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert ended_by(monkeypatch, ENDING[name])
+
+
+@pytest.mark.parametrize("name", LIVING)
+def test_other_states_end_nothing(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert not ended_by(monkeypatch, LIVING[name])
+
+
+def test_a_run_that_lives_is_no_crashed_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    written: list[State[Any]] = []
+    looks = iter([states.Crashed(), states.Cancelled()])
+    done = threading.Event()
+    monkeypatch.setattr(flow_state, "POLL_SECONDS", 0.0)
+    monkeypatch.setattr(flow_state, "write", written.append)
+    monkeypatch.setattr(flow_state, "current", lambda: next(looks))
+    flow_state.watch(lambda: False, lambda _: done.set())
+    assert done.wait(60)
+    assert [state.name for state in written] == ["Running"]
+
+
+@pytest.mark.parametrize("hours", [-10, 0, 10])
+@pytest.mark.parametrize("waits", [False, True])
+def test_a_worker_has_its_time_to_end_a_run_by_whatever_clock(
+    hours: int, waits: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Clocks of the server and of this machine differ, and are set."""
+    monkeypatch.setattr(flow_state, "deployment", SimpleNamespace(id="x"))
+    monkeypatch.setattr(flow_state, "WORKER_SECONDS", 3600.0 if waits else 0.0)
+    state = State(type=StateType.CANCELLING, timestamp=now("UTC") + timedelta(hours=hours))
+    assert ended_by(monkeypatch, state) is not waits
