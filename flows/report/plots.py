@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import re
+import warnings
 from collections.abc import Mapping, Sequence
 from textwrap import fill
 from typing import Any
@@ -15,7 +16,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from cloze.core.humanize import format_count
+from cloze.core.humanize import format_count, shortened
 from cloze.flows.report.paper_table import RowPoints
 from cloze.flows.report.report_nodes import Curve
 
@@ -34,6 +35,8 @@ MAX_LEGEND_ENTRIES = 12  # maximum number of curves in the legend
 STYLE = {
     "svg.fonttype": "none",
     "svg.hashsalt": "cloze",
+    "text.parse_math": False,  # a name may hold $
+    "axes.axisbelow": True,
     "font.family": "sans-serif",
     "font.sans-serif": ["Inter", "Segoe UI", "Helvetica", "Arial", "DejaVu Sans"],
     "font.size": 9,
@@ -58,8 +61,10 @@ def _figure(height: float) -> tuple[Figure, Axes]:
 
 def svg(figure: Figure) -> str:
     """Return the figure as an `<svg>` element; the output is deterministic."""
-    stream = io.StringIO()
-    figure.savefig(stream, format="svg", metadata={"Date": None, "Creator": None}, transparent=True)
+    stream, nothing = io.StringIO(), {"Date": None, "Creator": None}
+    with warnings.catch_warnings():  # the browser draws the letters that matplotlib's font lacks
+        warnings.filterwarnings("ignore", "Glyph")
+        figure.savefig(stream, format="svg", metadata=nothing, transparent=True)
     text = re.sub(r"<metadata>.*?</metadata>", "", stream.getvalue(), flags=re.DOTALL)
     text = re.sub(r"^.*?(?=<svg)", "", text, count=1, flags=re.DOTALL)
     return re.sub("|".join(SCREEN), lambda match: SCREEN[match[0]], text)
@@ -92,7 +97,7 @@ def losses(curves: Sequence[Curve], entropy: float | None) -> str:
                 steps, values = zip(*curve.train, strict=True)
                 if len(curves) < FEW:
                     axes.plot(steps, values, color=colour, alpha=0.22, linewidth=0.8)
-                name = "training (smoothed)" if is_single else curve.name
+                name = "training (smoothed)" if is_single else shortened(curve.name)
                 label = name if number < MAX_LEGEND_ENTRIES else None
                 axes.plot(steps, smooth(values), color=colour, linewidth=1.6, label=label)
             if curve.heldout:
@@ -163,9 +168,9 @@ def points(rows: Sequence[RowPoints], x_label: str, y_label: str) -> str:
                     "xytext": (10, 3),
                     "fontsize": 8,
                 }
-                axes.annotate(row.label, (x, mean), color=colour, **place)
+                axes.annotate(shortened(row.label), (x, mean), color=colour, **place)
         if any(row.x is None for row in rows):
-            axes.set_xticks(range(len(rows)), [fill(row.label, 16) for row in rows])
+            axes.set_xticks(range(len(rows)), [fill(shortened(row.label), 16) for row in rows])
             axes.set_xlim(-0.6, len(rows) - 0.4)
         else:
             axes.set_xscale("log")
@@ -182,9 +187,10 @@ def bars(values: Mapping[str, float], unit: str, colours: Mapping[str, str] | No
         names = list(values)[::-1]
         sizes = [values[name] for name in names]
         bar_colours = [(colours or {}).get(name, BLUE) for name in names]
-        container = axes.barh(names, sizes, color=bar_colours, height=0.66)
+        container = axes.barh(range(len(names)), sizes, color=bar_colours, height=0.66)
         form = "{:,.0f}" if all(float(size).is_integer() for size in sizes) else "{:.3f}"
         axes.bar_label(container, labels=list(map(form.format, sizes)), padding=4, color=INK)
+        axes.set_yticks(range(len(names)), list(map(shortened, names)))
         axes.grid(False)
         axes.margins(x=0.12)
         axes.set_xlabel(unit)
@@ -199,7 +205,7 @@ def lines(series: Mapping[str, Sequence[tuple[float, float]]], x_label: str, y_l
         figure, axes = _figure(3.1)
         for number, (name, dots) in enumerate(series.items()):
             colour = CYCLE[number % len(CYCLE)]
-            label = name if number < MAX_LEGEND_ENTRIES else None
+            label = shortened(name) if number < MAX_LEGEND_ENTRIES else None
             axes.plot(*zip(*dots, strict=True), color=colour, marker="o", markersize=3, label=label)
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         axes.xaxis.set_major_formatter(lambda x, position: format_count(x))
