@@ -30,6 +30,11 @@ def agree(text: str) -> str:
     return _ONE.sub(lambda match: match[1] + ("y" if match[2] == "ies" else ""), text)
 
 
+def shortened(name: str, most: int = 40) -> str:
+    """Return a name of at most `most` characters: what makes it differ is at either end."""
+    return name if len(name) <= most else f"{name[: most // 2]}…{name[1 - most // 2 :]}"
+
+
 def format_count(value: float) -> str:
     """Format 1234567 as 1.23M."""
     for suffix, unit in zip("ZEPTGMk", (1e21, 1e18, 1e15, 1e12, 1e9, 1e6, 1e3), strict=True):
@@ -110,11 +115,14 @@ def format_bytes(count: float) -> str:
 
 @functools.cache  # compiling a template takes longer than filling it
 def templates_in(directory: Path) -> jinja2.Environment:
-    """Return the HTML templates of a directory: values are escaped, undefined names are errors."""
+    """Return the HTML templates of a directory: values are escaped, undefined names are errors.
+
+    `{% include "style.css" %}` is the style that all pages share.
+    """
     import jinja2
 
     return jinja2.Environment(
-        loader=jinja2.FileSystemLoader(directory),
+        loader=jinja2.FileSystemLoader([directory, Path(__file__).parent / "templates"]),
         autoescape=True,
         trim_blocks=True,
         lstrip_blocks=True,

@@ -26,7 +26,7 @@ from cloze.core.artifacts.artifact import MANIFEST
 from cloze.core.artifacts.lock import locked
 from cloze.core.errors import UsageError
 from cloze.core.figures import is_finite
-from cloze.core.humanize import format_number, templates_in
+from cloze.core.humanize import format_number, shortened, templates_in
 from cloze.flows.nightly.discovery import CheckpointInfo, CheckpointSelection
 from cloze.flows.nightly.journal import Champion, Change, Journal
 from cloze.flows.nightly.promotion_gate import PromotionDecision
@@ -213,7 +213,7 @@ def _points(nights: Sequence[Mapping[str, Any]]) -> dict[str, tuple[str, Points]
     perplexity: Points = []
     for number, night in enumerate(nights):
         for result in night["results"]:
-            name = f"{result['run']} {result['step']}"
+            name = f"{shortened(result['run'])} {result['step']}"
             for task, score in result["scores"].items():
                 unit = f"{score['metric'].replace('_', ' ')} × 100"
                 point = number, 100 * score["mean"], 100 * score["deviation"], name
@@ -248,16 +248,15 @@ def _chart(unit: str, points: Points, champion: Points, times: Sequence[str]) ->
             across, values, bars, color=BLUE, marker="o", markersize=4, linewidth=0, elinewidth=0.8
         )
         first = 0 if len(points) <= LABELLED else -1
+        middle = (len(times) - 1) / 2
         for x, y, name in list(zip(across, values, names, strict=True))[first:]:
-            axes.annotate(
-                name,
-                (x, y),
-                xytext=(6, 3),
-                textcoords="offset points",
-                fontsize=7.5,
-                color=MUTED,
-                parse_math=False,  # a name may hold $
-            )
+            side = "right" if x > middle else "left"
+            offset = (-6 if x > middle else 6, 3)
+            label = axes.annotate(
+                name, (x, y), xytext=offset, textcoords="offset points", ha=side,
+                fontsize=7.5, color=MUTED,
+            )  # fmt: skip
+            label.set_in_layout(False)  # a long name takes no room from the chart
         if champion:
             xs = [*(float(point[0]) for point in champion), champion[-1][0] + 0.5]
             ys = [*(point[1] for point in champion), champion[-1][1]]

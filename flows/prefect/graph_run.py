@@ -110,7 +110,7 @@ def run_name() -> str:
         return name
     config = str(flow_run.parameters.get("config", "run")).rpartition("/")[2].removesuffix(".yaml")
     start_time = flow_run.scheduled_start_time or datetime.now()
-    return f"{config} {start_time:%m-%d %H:%M:%S}"
+    return f"{config} {start_time.astimezone():%m-%d %H:%M:%S}"  # the clock of this machine
 
 
 OPTIONS: dict[str, Any] = {  # shared by all flows
@@ -227,7 +227,8 @@ def _run(values: Mapping[str, Any]) -> State[Any]:
     session = ACTIVE.get()
     try:
         if session is None:  # a worker started it; Prefect's lines are in its log
-            session = RunSession(parameters_of(values), Console(quiet=True), run_id=flow_run.id)
+            quiet, title = Console(quiet=True), str(flow_run.name)
+            session = RunSession(parameters_of(values), quiet, run_id=flow_run.id, title=title)
             watch_parent()
         with session:
             return run_as_tasks(session, int(values["retries"]))

@@ -14,6 +14,10 @@ from dataclasses import dataclass
 from html import escape
 from itertools import pairwise
 
+from rich.cells import cell_len
+
+from cloze.core.humanize import shortened
+
 _Size = Callable[[str], float]
 SWEEPS = 6
 # weight of a long edge in the layout (an edge to an adjacent layer: 1), so that consecutive boxes
@@ -171,9 +175,8 @@ def _mean(heights: Mapping[str, float], others: Sequence[str], otherwise: float)
 
 
 BOX_HEIGHT, GAP, THREAD, BETWEEN, MARGIN = 44.0, 14.0, 4.0, 46.0, 3.0
-NAME_WIDTH, LINE_WIDTH = 7.3, 6.0  # upper bounds of the pixels per character at the two font sizes
+NAME_WIDTH, LINE_WIDTH = 9.0, 6.6  # pixels a column of the widest font, at the two font sizes
 MARK, PADDING = 20.0, 10.0
-MOST_CHARACTERS = 36
 MOST_NODES = 60  # in a larger graph, the nodes of one stage in one layer are one box
 
 FILL, BORDER, MARK_SIGN = "var(--done, #e6f4ea)", "var(--green, #2f855a)", "✓"  # finished node
@@ -257,12 +260,9 @@ def _gathered(nodes: Mapping[str, NodePicture]) -> dict[str, NodePicture]:
     return grouped
 
 
-def _cut(text: str) -> str:
-    return text if len(text) <= MOST_CHARACTERS else f"{text[: MOST_CHARACTERS - 1]}…"
-
-
 def _width(name: str, node: NodePicture) -> float:
-    return MARK + 2 * PADDING + max(NAME_WIDTH * len(_cut(name)), LINE_WIDTH * len(_cut(node.line)))
+    widths = NAME_WIDTH * cell_len(shortened(name)), LINE_WIDTH * cell_len(shortened(node.line))
+    return MARK + 2 * PADDING + max(widths)
 
 
 def _box(name: str, node: NodePicture, left: float, middle: float, width: float) -> str:
@@ -270,7 +270,7 @@ def _box(name: str, node: NodePicture, left: float, middle: float, width: float)
     name_y = top + (18 if node.line else BOX_HEIGHT / 2 + 4.5)
     line = (
         f'<text class="line" x="{text_x:.1f}" y="{top + 34:.1f}" font-size="11" '
-        f'fill="{MUTED}">{escape(_cut(node.line))}</text>'
+        f'fill="{MUTED}">{escape(shortened(node.line))}</text>'
     )
     return (
         f"<g><title>{escape(f'{name} – {node.line}' if node.line else name)}</title>"
@@ -279,7 +279,7 @@ def _box(name: str, node: NodePicture, left: float, middle: float, width: float)
         f'<text class="mark" x="{left + PADDING:.1f}" y="{top + BOX_HEIGHT / 2 + 5:.1f}" '
         f'font-size="14" fill="{BORDER}">{MARK_SIGN}</text>'
         f'<text x="{text_x:.1f}" y="{name_y:.1f}" font-size="13" font-weight="600" '
-        f'fill="{INK}">{escape(_cut(name))}</text>{line if node.line else ""}</g>'
+        f'fill="{INK}">{escape(shortened(name))}</text>{line if node.line else ""}</g>'
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import re
+import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -14,7 +15,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from cloze.core.humanize import format_count
+from cloze.core.humanize import format_count, shortened
 from cloze.flows.report.report_nodes import Curve
 
 INK, MUTED, BLUE, ORANGE = "#1f2933", "#7b8794", "#2563a8", "#d97706"
@@ -32,6 +33,8 @@ MAX_LEGEND_ENTRIES = 12  # maximum number of curves in the legend
 STYLE = {
     "svg.fonttype": "none",
     "svg.hashsalt": "cloze",
+    "text.parse_math": False,  # a name may hold $
+    "axes.axisbelow": True,
     "font.family": "sans-serif",
     "font.sans-serif": ["Inter", "Segoe UI", "Helvetica", "Arial", "DejaVu Sans"],
     "font.size": 9,
@@ -56,8 +59,10 @@ def panel(height: float) -> tuple[Figure, Axes]:
 
 def svg(figure: Figure) -> str:
     """Return the figure as an `<svg>` element; the output is deterministic."""
-    stream = io.StringIO()
-    figure.savefig(stream, format="svg", metadata={"Date": None, "Creator": None}, transparent=True)
+    stream, nothing = io.StringIO(), {"Date": None, "Creator": None}
+    with warnings.catch_warnings():  # the browser draws the letters that matplotlib's font lacks
+        warnings.filterwarnings("ignore", "Glyph")
+        figure.savefig(stream, format="svg", metadata=nothing, transparent=True)
     text = re.sub(r"<metadata>.*?</metadata>", "", stream.getvalue(), flags=re.DOTALL)
     text = re.sub(r"^.*?(?=<svg)", "", text, count=1, flags=re.DOTALL)
     return re.sub("|".join(SCREEN), lambda match: SCREEN[match[0]], text)
@@ -90,7 +95,7 @@ def losses(curves: Sequence[Curve], entropy: float | None) -> str:
                 steps, values = zip(*curve.train, strict=True)
                 if len(curves) < FEW:
                     axes.plot(steps, values, color=colour, alpha=0.22, linewidth=0.8)
-                name = "training (smoothed)" if is_single else curve.name
+                name = "training (smoothed)" if is_single else shortened(curve.name)
                 label = name if number < MAX_LEGEND_ENTRIES else None
                 axes.plot(steps, smooth(values), color=colour, linewidth=1.6, label=label)
             if curve.heldout:
@@ -146,9 +151,10 @@ def bars(values: Mapping[str, float], unit: str, colours: Mapping[str, str] | No
         names = list(values)[::-1]
         sizes = [values[name] for name in names]
         bar_colours = [(colours or {}).get(name, BLUE) for name in names]
-        container = axes.barh(names, sizes, color=bar_colours, height=0.66)
+        container = axes.barh(range(len(names)), sizes, color=bar_colours, height=0.66)
         form = "{:,.0f}" if all(float(size).is_integer() for size in sizes) else "{:.3f}"
         axes.bar_label(container, labels=list(map(form.format, sizes)), padding=4, color=INK)
+        axes.set_yticks(range(len(names)), list(map(shortened, names)))
         axes.grid(False)
         axes.margins(x=0.12)
         axes.set_xlabel(unit)
@@ -163,7 +169,7 @@ def lines(series: Mapping[str, Sequence[tuple[float, float]]], x_label: str, y_l
         figure, axes = panel(3.1)
         for number, (name, dots) in enumerate(series.items()):
             colour = CYCLE[number % len(CYCLE)]
-            label = name if number < MAX_LEGEND_ENTRIES else None
+            label = shortened(name) if number < MAX_LEGEND_ENTRIES else None
             axes.plot(*zip(*dots, strict=True), color=colour, marker="o", markersize=3, label=label)
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         axes.xaxis.set_major_formatter(lambda x, position: format_count(x))

@@ -78,13 +78,15 @@ class ReportNode:
 
     @property
     def scores(self) -> dict[str, float]:
-        """Comparable metrics; the main metric of a task is the first."""
+        """Comparable metrics; a main metric is first, and none counts without it."""
         summary = self.manifest.summary
         metrics = summary.get("metrics") or {
             name: summary.get(name) for name in PRETRAINED if self.stage == "pretrain"
         }
-        if (main := summary.get("metric")) in metrics:  # its keys are sorted alphabetically
-            metrics = {main: metrics[main], **metrics} if is_finite(metrics[main]) else {}
+        if summary.get("metric") in metrics:  # a manifest's keys are sorted alphabetically
+            metrics = {summary["metric"]: metrics[summary["metric"]], **metrics}
+            if not is_finite(metrics[summary["metric"]]):
+                return {}  # a baseline is not its result
         return {name: float(value) for name, value in metrics.items() if is_finite(value)}
 
 

@@ -96,6 +96,7 @@ class RunSession:
         screen: Console | None = None,
         *,
         run_id: str | None = None,
+        title: str | None = None,
         started_nodes: node_reporter.StartedNodes | None = None,
         config: configs.RunConfig | CommandConfig | None = None,
     ) -> None:
@@ -105,6 +106,7 @@ class RunSession:
             parameters: what to run.
             screen: console for output; None: stderr's.
             run_id: id shared by retries in other processes; nodes are forced once per id.
+            title: name in MLflow; None: the run's name and the time.
             started_nodes: nodes that earlier attempts in this process have started.
             config: config to use instead of the one that `parameters` names.
         """
@@ -126,7 +128,7 @@ class RunSession:
         self._is_verbose = terminal.is_verbose()
         self._stop = threading.Event()
         self._resources = contextlib.ExitStack()  # lock and display, while the session is open
-        self._run_id = run_id
+        self._run_id, self._title = run_id, title
         self._retry_policies: dict[str, retry_policy.RetryPolicy] = {}
 
     def _plan(self) -> list[plan.PlannedNode]:
@@ -218,7 +220,8 @@ class RunSession:
         if self.command:
             logger.begin_single(f"{self.command.node.stage} {Path(name).name}")
         else:
-            logger.begin(name, self.config.values, self.config.dump(), run_id=self._run_id)
+            resolved = self.config.dump()
+            logger.begin(name, self.config.values, resolved, self._run_id, self._title)
         return logger
 
     def __exit__(

@@ -72,6 +72,7 @@ class MlflowRunLogger:
         self.spool = Spool(runs / DIRECTORY, tracking_uri(runs))
         self.runs, self.name = runs, ""
         self._run_id: str | None = None
+        self._title: str | None = None
         self._config: Mapping[str, Any] = {}
         self._resolved: Mapping[str, Any] = {}
         self._parent: str | None = None
@@ -89,6 +90,7 @@ class MlflowRunLogger:
         config: Mapping[str, Any],
         resolved: Mapping[str, Any],
         run_id: str | None = None,
+        title: str | None = None,
     ) -> None:
         """Start the run; it is recorded when its first node starts.
 
@@ -97,8 +99,9 @@ class MlflowRunLogger:
             config: config as the user wrote it, for the parameters and `config.yaml`.
             resolved: complete config of every node, for `resolved.yaml`.
             run_id: id of a run that other processes may retry; they continue the same MLflow run.
+            title: name in MLflow's list; None: `name` and the time.
         """
-        self.name, self._run_id = name, run_id
+        self.name, self._run_id, self._title = name, run_id, title
         self._config, self._resolved = config, resolved
 
     def begin_single(self, name: str) -> None:
@@ -178,7 +181,7 @@ class MlflowRunLogger:
         if self._parent is None:
             self.spool.start_sender()
             # MLflow's list is narrow and shows the year itself
-            name = f"{self.name} {time.strftime('%m-%d %H:%M')}"
+            name = self._title or f"{self.name} {time.strftime('%m-%d %H:%M')}"
             tags = {"cloze.kind": "pipeline", "cloze.name": self.name, **self.tags()}
             self._parent = self.spool.start_run(name, tags=tags, run=self._run_id)
             self.spool.params(self._parent, metadata.of_run(self._config))

@@ -4,8 +4,8 @@ It reads run records and the state of the servers, and changes nothing. Graphs, 
 are in Prefect. The page is one file, works without scripts, and its template escapes all text. A
 nonce allows its script and its style.
 
-Routes: `/` the page; `/trend` of the nights and `/report/RUN`, files of the runs directory;
-`/metrics` for Prometheus; `/health` answers `ok`.
+Routes: `/` the page; `/trend` of the nights, `/report/RUN` and `/card/RUN`, files of the runs
+directory; `/metrics` for Prometheus; `/health` answers `ok`.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ import time
 from collections import defaultdict
 from collections.abc import Collection, Mapping
 from contextlib import suppress
+from datetime import datetime
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
 from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.applications import Starlette
@@ -38,6 +38,7 @@ from cloze.flows.views.run_tables import describe_duration
 
 BACK = '<a href="/">Runs</a>'  # on pages that are also files
 TEMPLATES = Path(__file__).parent / "templates"
+PAGES = {"report": "report*/report.html", "card": "corpus*/card.html"}  # of a run
 REFRESH_SECONDS, IDLE_SECONDS = 3, 15
 HEADERS = {
     "X-Content-Type-Options": "nosniff",
@@ -104,7 +105,7 @@ def application(
             place=str(runs),
             runs=rows,
             links=links,
-            zone=time.strftime("%Z"),
+            zone=_local(time.time()).tzname(),
             servers=server_rows(servers, links),
             slots=slot_rows(),
             champion=_champion(runs),
@@ -118,11 +119,13 @@ def application(
     def trend(request: Request) -> Response:
         return _file(Journal(runs).trend)
 
-    def report(request: Request) -> Response:
-        return _file(_report(runs, request.path_params["run"]))
+    def made(request: Request) -> Response:
+        known = {path.name: path for path in status_file.directories(runs)}
+        directory = known.get(request.path_params["run"])
+        return _file(directory and _made(directory).get(request.path_params["page"]))
 
     routes = [Route("/", page), Route("/metrics", metrics), Route("/health", health)]
-    routes += [Route("/trend", trend), Route("/report/{run}", report)]
+    routes += [Route("/trend", trend), Route("/{page}/{run}", made)]
     app: ASGIApp = Starlette(routes=routes)
     if login is not None:
         app = LoginMiddleware(app, login)
@@ -138,11 +141,14 @@ def _file(path: Path | None) -> Response:
     return HTMLResponse(content, headers={**HEADERS, "Content-Security-Policy": policy})
 
 
-def _report(runs: Path, run: str) -> Path | None:
-    """Return the newest report page of a run on this disk, if it has one."""
-    known = {path.name: path for path in status_file.directories(runs)}
-    pages = known[run].glob("report*/report.html") if run in known else ()
-    return max(pages, key=lambda page: page.stat().st_mtime, default=None)
+def _made(directory: Path) -> dict[str, Path]:
+    """Return the newest page of each kind that a run has on this disk."""
+    found = {name: list(directory.glob(pattern)) for name, pattern in PAGES.items()}
+    return {
+        name: max(pages, key=lambda page: page.stat().st_mtime)
+        for name, pages in found.items()
+        if pages
+    }
 
 
 def _page_of(servers: Mapping[str, Any], name: str, path: str) -> str | None:
@@ -169,7 +175,8 @@ def run_rows(runs: Path, servers: Mapping[str, Any]) -> list[dict[str, Any]]:
             for name, node in nodes.items()
             if node.get("error") and node["state"] in (status_file.FAILED, status_file.CRASHED)
         ]
-        flow_run = servers.get("prefect") and _flow_run(runs / record["run"])
+        directory = runs / record["run"]
+        flow_run = servers.get("prefect") and _flow_run(directory)
         rows.append(
             {
                 "name": record["run"],
@@ -181,9 +188,7 @@ def run_rows(runs: Path, servers: Mapping[str, Any]) -> list[dict[str, Any]]:
                 "now": _now(nodes),
                 "error": errors[0] if errors else str(record.get("error") or ""),
                 "link": flow_run and _page_of(servers, "prefect", f"/runs/flow-run/{flow_run}"),
-                "report": f"/report/{quote(record['run'])}"
-                if _report(runs, record["run"])
-                else None,
+                "pages": list(_made(directory)),
             }
         )
     return rows
@@ -241,5 +246,10 @@ def _champion(runs: Path) -> Champion | None:
     return None
 
 
+def _local(seconds: float) -> datetime:
+    """Return a time in the zone of now, which the page names, in summer as in winter."""
+    return datetime.fromtimestamp(seconds, datetime.now().astimezone().tzinfo)
+
+
 def _format_time(seconds: float) -> str:
-    return time.strftime("%Y-%m-%d %H:%M", time.localtime(seconds))
+    return f"{_local(seconds):%Y-%m-%d %H:%M}"

@@ -120,7 +120,8 @@ def _page() -> Response:
     nonce = secrets.token_urlsafe(16)
     policy = f"default-src 'none'; script-src 'nonce-{nonce}'; frame-ancestors 'none'"
     content = (
-        '<!doctype html><html lang="en"><title>Cloze: login</title>'
+        '<!doctype html><html lang="en"><meta name="viewport" content="width=device-width">'
+        '<meta name="color-scheme" content="light dark"><title>Cloze: login</title>'
         "<p>Open the link that <code>cloze ui</code> prints in the terminal.</p>"
         f'<script nonce="{nonce}">{_SCRIPT}</script></html>'
     )

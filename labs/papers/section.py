@@ -6,6 +6,7 @@ from collections.abc import Collection, Sequence
 from textwrap import fill
 from typing import Any
 
+from cloze.core.humanize import shortened
 from cloze.core.options import Options
 from cloze.flows.report.report_nodes import ReportNode, SummaryTable
 from cloze.flows.report.section import ReportSection
@@ -72,9 +73,9 @@ def points(rows: Sequence[RowPoints], x_label: str, y_label: str) -> str:
                     "xytext": (10, 3),
                     "fontsize": 8,
                 }
-                axes.annotate(row.label, (x, mean), color=colour, **place)
+                axes.annotate(shortened(row.label), (x, mean), color=colour, **place)
         if any(row.x is None for row in rows):
-            axes.set_xticks(range(len(rows)), [fill(row.label, 16) for row in rows])
+            axes.set_xticks(range(len(rows)), [fill(shortened(row.label), 16) for row in rows])
             axes.set_xlim(-0.6, len(rows) - 0.4)
         else:
             axes.set_xscale("log")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import math
 import re
 from pathlib import Path
@@ -14,6 +15,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from prefect.utilities.names import generate_slug
 
+from cloze.core.errors import UsageError
 from cloze.flows.prefect import graph_run
 from cloze.flows.tracking import metadata, models
 from cloze.flows.tracking.run_logger import MlflowRunLogger
@@ -140,3 +142,39 @@ def test_the_source_of_a_run_is_its_command(tmp_path: Path) -> None:
     logger = MlflowRunLogger(tmp_path)
     logger.begin_single("corpus x")
     assert logger.tags()["mlflow.source.name"] == "cloze"
+
+
+def test_mlflow_lists_a_run_under_the_name_that_was_typed(tmp_path: Path) -> None:
+    for title, expected in (
+        ("my first run", "my first run"),
+        (None, r"sample \d\d-\d\d \d\d:\d\d"),
+    ):
+        logger = MlflowRunLogger(tmp_path)
+        logger.spool.start_sender = lambda: None  # type: ignore[method-assign]
+        logger.begin("sample", {}, {}, title=title)
+        logger._start()
+        logger.spool.close()
+        names = [
+            json.loads(line)["name"]
+            for path in tmp_path.rglob("*.jsonl")
+            for line in path.read_text().splitlines()
+            if json.loads(line)["op"] == "start"
+        ]
+        assert any(re.fullmatch(expected, name) for name in names), names
+
+
+def test_a_flow_run_hands_its_name_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    given: dict[str, Any] = {}
+
+    def session(*positional: Any, **named: Any) -> None:
+        given.update(named)
+        raise UsageError("no more is needed")
+
+    flow_run = SimpleNamespace(name="my first run", id="11-22", parameters={})
+    monkeypatch.setattr(graph_run, "flow_run", flow_run)
+    monkeypatch.setattr(graph_run, "RunSession", session)
+    monkeypatch.setattr(graph_run, "parameters_of", dict)
+    monkeypatch.setattr(graph_run, "install_log_filter", lambda: None)
+    monkeypatch.setattr(graph_run, "get_run_logger", logging.getLogger)
+    assert graph_run._run({}).is_failed()
+    assert given == {"run_id": "11-22", "title": "my first run"}

@@ -95,6 +95,8 @@ def test_no_page_breaks_words_between_letters_and_each_has_a_dark_screen(name: s
     text = (ROOT / name).read_text()
     assert "overflow-wrap:anywhere" not in text
     assert "break-all" not in text
+    assert '{% include "style.css" %}' in text
+    text += (ROOT.parent / "core" / "templates" / "style.css").read_text()
     assert "prefers-color-scheme: dark" in text
     used = set(re.findall(r"var\(--([a-z]+)\)", text))
     light, dark = text.split("prefers-color-scheme: dark", 1)
