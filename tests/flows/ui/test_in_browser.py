@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from cloze.flows.views.attention_page import AttentionPage
 from starlette.testclient import TestClient
 
 from cloze.flows.nightly.journal import Change, Journal
@@ -19,7 +20,6 @@ from cloze.flows.nightly.result import render_trend
 from cloze.flows.report.page import render
 from cloze.flows.report.report_nodes import scores
 from cloze.flows.ui.dashboard import application
-from cloze.flows.views.attention_page import AttentionPage
 from tests.flows.nightly.test_journal import champion, night
 from tests.flows.nightly.test_trend_page import result
 from tests.flows.report import test_page as reports
