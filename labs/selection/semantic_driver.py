@@ -231,8 +231,6 @@ def deduplicate(config: SemDedupConfig, build: BuildContext) -> StageResult:
     compared = fan_out(build, "compare", _named(parts), units.compare, unit_name="parts")
     found = [read_arrow(str(part["out"])) for part in parts]
     dropped = pa.concat_tables([PAIRS.empty_table(), *found])
-        [PAIRS.empty_table(), *(read_arrow(str(part["out"])) for part in parts)]
-    )
     dropped = dropped.sort_by([("shard", "ascending"), ("key", "ascending")]).combine_chunks()
     documents, kept = sum(in_clusters), sum(in_clusters) - dropped.num_rows
     if not kept:
