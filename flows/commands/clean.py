@@ -89,6 +89,8 @@ def _show(found: Any, unneeded: Any, removed: Any, free: int, delete: bool) -> N
     count = f"{len(unneeded):,} of {len(found):,} artifacts are not needed"
     if delete:
         note = f"{len(removed):,} artifacts removed, {size}; {format_bytes(free)} are free"
+        if left := len(unneeded) - len(removed):
+            note += f"; {left:,} stay: a build has begun in them, or they cannot be written to"
     elif unneeded:
         note = f"{count}, {size}; {format_bytes(free)} are free. Remove them with --delete."
     else:

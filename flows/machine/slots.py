@@ -23,7 +23,7 @@ from typing import IO, Any
 
 from cloze.core import processes
 from cloze.core.errors import UsageError
-from cloze.core.records import read_record
+from cloze.core.records import Fields, read_record
 
 _GPU_LINE = re.compile(r"^GPU (\d+):.*\(UUID: ([\w-]+)\)")
 
@@ -62,7 +62,7 @@ POLL_SECONDS = 0.2
 PATIENCE_SECONDS = 2.0  # before a node is reported as waiting
 HELD_SECONDS = 60.0  # how long a node that waits for cores keeps its GPUs from others
 CPU, GPU = "cpu", "gpu"
-FIELDS = {"pid": int, "run": str, "node": str, "since": (int, float)}  # of a slot's file
+FIELDS: Fields = {"pid": int, "run": str, "node": str, "since": (int, float)}  # of a slot's file
 MAX_LISTED = 4  # slots listed by name for one holder; more are counted
 
 

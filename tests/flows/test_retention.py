@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import threading
@@ -61,6 +62,18 @@ def test_superseded_results_go(runs: Path, capsys: pytest.CaptureFixture[str]) -
     assert {path: path.resolve() for path in runs.glob("*/[lc]*") if path.is_symlink()} == current
     assert clean(capsys, "--delete")["artifacts"] == clean(capsys)["artifacts"]
     assert len(clean(capsys)["artifacts"]) == 4
+
+
+def test_what_could_not_be_removed_is_counted(
+    runs: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    monkeypatch.setattr(Path, "write_text", refuse)
+    assert cli.main(["clean", "--delete"]) == 0
+    assert "0 artifacts removed" in (said := capsys.readouterr().out)
+    assert "2 stay: " in said
 
 
 def test_a_discarded_run(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
 from datetime import timedelta
 from types import SimpleNamespace
 from typing import Any
@@ -14,14 +15,14 @@ from prefect.types._datetime import now
 
 from cloze.flows.prefect import flow_state
 
-ENDING = {
+ENDING: dict[str, State[Any]] = {
     "Suspended": states.Suspended(timeout_seconds=60),
     "Paused": states.Paused(timeout_seconds=60),
     "Cancelled": states.Cancelled(),
     "Failed": states.Failed(),
     "Completed": states.Completed(),
 }
-LIVING = {
+LIVING: dict[str, State[Any]] = {
     "Running": states.Running(),
     "Pending": states.Pending(),
     "Scheduled": states.Scheduled(),
@@ -42,10 +43,18 @@ def ended_by(monkeypatch: pytest.MonkeyPatch, state: State[Any], looks: int = 8)
             done.set()
         return done.is_set()
 
+    def current() -> State[Any]:
+        seen.append(state)
+        return state
+
+    def end(state: State[Any]) -> None:
+        called.append(state)
+        done.set()
+
     monkeypatch.setattr(flow_state, "POLL_SECONDS", 0.0)
     monkeypatch.setattr(flow_state, "write", seen.append)
-    monkeypatch.setattr(flow_state, "current", lambda: (seen.append(state), state)[1])
-    flow_state.watch(is_over, lambda state: (called.append(state), done.set()))
+    monkeypatch.setattr(flow_state, "current", current)
+    flow_state.watch(is_over, end)
     assert done.wait(60)
     return bool(called)
 
@@ -62,7 +71,7 @@ def test_other_states_end_nothing(name: str, monkeypatch: pytest.MonkeyPatch) ->
 
 def test_a_run_that_lives_is_no_crashed_one(monkeypatch: pytest.MonkeyPatch) -> None:
     written: list[State[Any]] = []
-    looks = iter([states.Crashed(), states.Cancelled()])
+    looks: Iterator[State[Any]] = iter([states.Crashed(), states.Cancelled()])
     done = threading.Event()
     monkeypatch.setattr(flow_state, "POLL_SECONDS", 0.0)
     monkeypatch.setattr(flow_state, "write", written.append)
