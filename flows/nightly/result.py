@@ -249,11 +249,13 @@ def _chart(unit: str, points: Points, champion: Points, times: Sequence[str]) ->
         )
         first = 0 if len(points) <= LABELLED else -1
         middle = (len(times) - 1) / 2
+        places: dict[tuple[int, float], list[str]] = {}  # equal scores share a label
         for x, y, name in list(zip(across, values, names, strict=True))[first:]:
-            side = "right" if x > middle else "left"
-            offset = (-6 if x > middle else 6, 3)
+            places.setdefault((x, round(y, 1)), []).append(name)
+        for (x, y), shared in places.items():
+            side, offset = ("right", (-6, 3)) if x > middle else ("left", (6, 3))
             label = axes.annotate(
-                name, (x, y), xytext=offset, textcoords="offset points", ha=side,
+                ", ".join(shared), (x, y), xytext=offset, textcoords="offset points", ha=side,
                 fontsize=7.5, color=MUTED,
             )  # fmt: skip
             label.set_in_layout(False)  # a long name takes no room from the chart

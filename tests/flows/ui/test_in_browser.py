@@ -169,3 +169,34 @@ def test_times_of_summer_and_winter_are_in_the_zone_that_is_named(
         assert text in page
     assert f"<td>2026-01-01 {11 + hours}:00 {zone}</td>" in page
     assert Journal(tmp_path).champion()
+
+
+def test_a_dashboard_that_no_longer_answers_says_so_and_keeps_what_it_said(
+    chromium: Any, tmp_path: Path
+) -> None:
+    write_run(tmp_path, "lasting", prefect="11-22")
+    client = TestClient(application(tmp_path, 8090), base_url="http://127.0.0.1:8090")
+    page, statuses = chromium.new_page(), iter([200, 500, 200])
+    page.set_default_timeout(20_000)
+
+    def answer(route: Any) -> None:
+        status, found = next(statuses, 200), client.get(route.request.url)
+        text = found.text if status == 200 else "Internal Server Error"
+        route.fulfill(status=status, headers=dict(found.headers), body=text)
+
+    (tmp_path / "lasting" / "report-a").mkdir()
+    (tmp_path / "lasting" / "report-a" / "report.html").write_text("<main></main>")
+    page.route("**/*", answer)
+    page.clock.install()
+    page.goto("http://127.0.0.1:8090/")
+    page.get_by_role("link", name="report").focus()
+    notice = page.get_by_role("alert")
+    assert not notice.is_visible()
+    page.clock.run_for(16_000)
+    notice.wait_for()
+    assert "lasting" in page.inner_text("main")
+    page.clock.run_for(16_000)
+    notice.wait_for(state="hidden")
+    assert "lasting" in page.inner_text("main")
+    assert page.evaluate("document.activeElement.textContent") == "report"  # for keyboards
+    page.close()

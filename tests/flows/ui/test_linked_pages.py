@@ -128,6 +128,8 @@ def test_a_point_of_the_trend_has_its_checkpoint_beside_it() -> None:
     assert all(f">demo {step}<" in few for step in (1, 2, 3))
     assert ">demo 9<" in many
     assert ">demo 8<" not in many
+    equal = {**night, "results": [result(1, 0.5), result(2, 0.5)], "started": 1.0, "ended": 1.0}
+    assert ">demo 1, demo 2<" in render_trend([equal], [], "UTC")  # not one over the other
 
 
 def test_a_report_names_its_run_and_an_empty_one_is_no_error() -> None:
