@@ -276,7 +276,12 @@ class SendCandidates:
             low, high = np.searchsorted(numbers, batch["number"].to_numpy()[[0, -1]] + [0, 1])
             if low < high:
                 rows = numbers[low:high] - batch["number"][0].as_py()
-                yield pa.Table.from_batches([batch]).take(pa.array(rows)), places[low:high]
+                table = pa.Table.from_batches([batch]).take(pa.array(rows))
+                for name in self.request.bands():  # parts of a split group share no bands
+                    at = table.schema.get_field_index(name)
+                    salted = pa.array(table[name].to_numpy() ^ hashes[low:high])
+                    table = table.set_column(at, table.schema.field(at), salted)
+                yield table, places[low:high]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -164,43 +164,25 @@ def _mixed(job: PlanUnit, request: CorpusPlanRequest, mix: MixtureOptions) -> Mi
 
     It takes 60 bytes of memory per kept document.
     """
-    numbers, keys, words, heldout, groups, copies = (
-        np.concatenate(column)
-        for column in zip(
-            *(_candidates(job, request, mix, unit) for unit in range(job.decisions.places)),
-            strict=True,
-        )
-    )
+    tables = []
+    for unit in range(job.decisions.places):
+        _, signatures, copies = job.retained(unit, ("key", "heldout", "words", "language"))
+        table = signatures.append_column("copy", pa.array(copies))
+        tables.append(table.filter(pa.array(copies >= 0)))
+    whole = pa.concat_tables(tables)
+    kept = {name: whole[name].to_numpy() for name in whole.column_names}
+    keys = copied_key(kept["key"], kept["copy"])
     if mix.mixture_by == "source":
         names = sorted(set(request.kinds))
+        groups = np.array([names.index(kind) for kind in request.kinds], np.int64)[kept["part"]]
     else:
-        codes, groups = np.unique(groups, return_inverse=True)
+        codes, groups = np.unique(kept["language"], return_inverse=True)
         names = [language_name(int(code)) for code in codes]
-    mixture = sample_mixture(keys, words, heldout, groups, names, mix)
+    words = kept["words"].astype(np.int64)
+    mixture = sample_mixture(keys, words, kept["heldout"], groups, names, mix)
     # a repetition of a renamed document is no copy that another one of its id is
     step = mixture.copies.max(initial=0) + 1
-    chosen = mixture.copies + copies[mixture.numbers] * step
+    chosen = mixture.copies + kept["copy"][mixture.numbers] * step
     order = np.argsort(mixture.numbers, kind="stable")
-    job.write_chosen(numbers[mixture.numbers[order]], chosen[order])
+    job.write_chosen(kept["number"][mixture.numbers[order]], chosen[order])
     return mixture
-
-
-def _candidates(
-    job: PlanUnit, request: CorpusPlanRequest, mix: MixtureOptions, unit: int
-) -> tuple[np.ndarray[Any, Any], ...]:
-    """Return number, key, words, split, group and copy of the kept documents of a unit."""
-    _, signatures, copies = job.retained(unit, ("key", "heldout", "words", "language"))
-    kept = copies >= 0
-    number, key, words, heldout, group = (
-        signatures[name].to_numpy()[kept]
-        for name in ("number", "key", "words", "heldout", "language")
-    )
-    copies = copies[kept]
-    if mix.mixture_by == "source":
-        names = sorted(set(request.kinds))
-        kinds = np.array([names.index(kind) for kind in request.kinds], np.int64)
-        group = kinds[signatures["part"].to_numpy()[kept]]
-    return (
-        number, copied_key(key, copies), words.astype(np.int64), heldout, group.astype(np.int64),
-        copies,
-    )  # fmt: skip

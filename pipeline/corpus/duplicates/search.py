@@ -37,6 +37,7 @@ Bools = npt.NDArray[np.bool_]
 Floats = npt.NDArray[np.float64]
 
 _PAIRS = 1 << 12  # pairs of sketches compared at a time: 1 MB, so that they fit in the cache
+_TEXTS = 1 << 8  # pairs of texts compared at a time
 _HEAD = 64  # bytes of the sketches that are compared first
 _FEW = 64  # kept documents of the smallest buckets, compared first: a copy is mostly among them
 _MOST = 1 << 15  # kept documents of the smallest buckets that a document is compared with
@@ -146,8 +147,8 @@ class Comparison:
     def confirmed(self, left: I64, right: I64) -> Bools:
         """Return which pairs reach the threshold by the n-grams of their texts, bool [pairs]."""
         alike = np.zeros(right.size, dtype=bool)
-        for begin in range(0, right.size, _PAIRS):
-            pairs = np.stack((left, right))[:, begin : begin + _PAIRS]
+        for begin in range(0, right.size, _TEXTS):
+            pairs = np.stack((left, right))[:, begin : begin + _TEXTS]
             if self._size > _SHINGLES:
                 self._known.clear()
                 self._size = 0
@@ -155,7 +156,7 @@ class Comparison:
             for number, text in zip(missing.tolist(), self.texts(missing), strict=True):
                 self._known[number] = distinct_shingles(text, self.ngram)
                 self._size += self._known[number].size
-            alike[begin : begin + _PAIRS] = [
+            alike[begin : begin + _TEXTS] = [
                 overlap(self._known[one], self._known[other]) >= self.threshold
                 for one, other in pairs.T.tolist()
             ]
