@@ -10,7 +10,6 @@ answer what units of such a corpus would. Nothing else is run: hours are not in 
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import resource
@@ -29,18 +28,20 @@ from cloze.core.stages.stage import BuildContext
 from cloze.pipeline.corpus.duplicates import partitions, plan
 from cloze.pipeline.corpus.duplicates.rules import CorpusPlanRequest
 from cloze.pipeline.corpus.options import DEFAULT
+from cloze.pipeline.corpus.readers.base import Slice
 from cloze.pipeline.corpus.write.write import SortDocuments, WriteShards
 from cloze.pipeline.dataset.ranges import bucket_count
+from cloze.pipeline.dataset.shards import plan_units
 from cloze.pipeline.runners.exchange import Exchange
-from cloze.pipeline.runners.fan_out import _Unit, balance_units
+from cloze.pipeline.runners.fan_out import _Unit, balance_units, pack_units
 from cloze.pipeline.runners.sizes import destination_count, run_bytes
 
 SIZES = {"10 GB": 10**10, "100 GB": 10**11, "1.5 TB": 15 * 10**11, "6 TB": 6 * 10**12}
 CORES = 3200  # of 200 hosts
-LEAST_SHARD_BYTES, MOST_FILES = 4 << 20, 20_000
+LEAST_SHARD_BYTES, MOST_FILES = 4 << 20, 10_000  # of text and of shards, as the corpus has them
+CRAWL, SLICE_BYTES = 0.15, 256 << 20  # text of a byte of a crawl, and what is read at once
 BYTES_PER_TOKEN, LENGTH = 4.2, 128
 DOCUMENT = 3000  # bytes of text
-PATH = "s3://bucket/runs/corpus-0123456789abcdef/_scratch"
 
 
 def runs_of(total: int) -> int:
@@ -48,14 +49,54 @@ def runs_of(total: int) -> int:
     return math.ceil(total / run_bytes(total))
 
 
+CRAWLED = "s3://crawl/CC-MAIN-2026-47/segments"
+PATH = "s3://bucket/runs/corpus-0123456789abcdef/_scratch"
+
+
+def work_of_none(unit: Any) -> dict[str, Any]:
+    """Stand for the function of a step."""
+    raise NotImplementedError
+
+
 def graph_bytes(units: list[tuple[str, Any]], function: Any) -> int:
     """Return the size of the job that a fan-out submits."""
     elements = balance_units(units, [1.0] * len(units), CORES)
-    packed = [(name, json.dumps(unit)) for name, unit in elements]
+    packed, _ = pack_units(unit for _, unit in elements)
+    jobs = [(name, text) for (name, _), text in zip(elements, packed, strict=True)]
     work = _Unit(function, PATH, "/", Fence(PATH, "token"))
     pipeline = beam.Pipeline()
-    _ = pipeline | beam.Create(packed, reshuffle=True) | beam.ParDo(work)
+    _ = pipeline | beam.Create(jobs, reshuffle=True) | beam.ParDo(work)
     return len(pipeline.to_runner_api().SerializeToString())
+
+
+def read_units(total: int) -> list[tuple[str, Any]]:
+    """Return the units that read a crawl with so much text."""
+    source = int(total / CRAWL)
+    slices, size = math.ceil(source / SLICE_BYTES), run_bytes(source)
+    each = max(1, size // SLICE_BYTES)
+    units = []
+    for first in range(0, slices, each):
+        cut = [
+            Slice(
+                kind="warc",
+                name=f"{n:08d}.warc.gz",
+                path=f"{CRAWLED}/{n:08d}.warc.gz",
+                size=SLICE_BYTES,
+            )
+            for n in range(first, min(first + each, slices))
+        ]
+        units.append((f"{first:016x}-{each}", {"slices": [piece.as_json() for piece in cut]}))
+    return units
+
+
+def dataset_units(rows: int, buckets: int, shards: int) -> list[tuple[str, Any]]:
+    """Return the units that write a dataset's shards."""
+    counts = np.full((1, buckets), rows // buckets)
+    planned = plan_units("train", counts, counts.sum(axis=1, keepdims=True), shards)
+    return [
+        (f"train-{n:05d}-of-{shards:05d}", {**unit, "path": f"{PATH}/train-{n:05d}.arrow"})
+        for n, unit in enumerate(planned)
+    ]
 
 
 def connected(exchange: Exchange) -> tuple[float, int]:
@@ -168,16 +209,22 @@ def main() -> None:
         exchange = Exchange(directory=PATH, runs=runs, places=shards, group=group)
         sort = SortDocuments(plans=PATH, documents=exchange, dropped=None)
         write = WriteShards(runs=exchange, dropped=None, directory=PATH, documents=0)
+        tokens = total / BYTES_PER_TOKEN
+        dataset_shards = min(MOST_FILES, 8 * runs)
+        buckets = bucket_count(tokens, LENGTH, runs, dataset_shards)
+        read = read_units(total)
         graph = max(
+            graph_bytes(read, work_of_none),
+            graph_bytes(dataset_units(int(tokens / LENGTH), buckets, dataset_shards), work_of_none),
             graph_bytes([(f"{n:05d}-of-{runs:05d}", n) for n in range(runs)], sort),
             graph_bytes([(f"{n:05d}-{n:05d}", n) for n in range(exchange.destinations)], write),
         )
         memory, extents = connected(exchange)
         ranges = runs * exchange.destinations
-        tokens = total / BYTES_PER_TOKEN
         rows.append(
             {
                 "text": name,
+                "read": len(read),
                 "runs": runs,
                 "MB a run": round(total / runs / 1e6),
                 "shards": shards,
@@ -189,7 +236,7 @@ def main() -> None:
                 "extents MB": round(extents / 1e6),
                 "process MB": round(memory / 1e6),
                 "units a core": f"{min(runs, exchange.destinations) / CORES:.1f}",
-                "dataset buckets": bucket_count(tokens, LENGTH, runs, min(20_000, 8 * runs)),
+                "dataset buckets": buckets,
             }
         )
     show(rows)

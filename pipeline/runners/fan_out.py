@@ -181,16 +181,11 @@ def fan_out(
             return
         unfinished_weights = [weight[name] for name, _ in unfinished]
         elements = balance_units(unfinished, unfinished_weights, open_backend(build).workers)
-        # Units are passed as JSON: Beam's coder rejects file names that are no UTF-8.
-        packed, file = [json.dumps(unit) for _, unit in elements], ""
-        if sum(map(len, packed)) > GRAPH_BYTES:
-            text = "".join(packed).encode()
-            # workers of an earlier attempt may still read its file
-            name = f"units-{hashlib.sha256(text).hexdigest()[:16]}"
-            file = storage.join(results.directory, name)
+        (packed, text), file = pack_units(unit for _, unit in elements), ""
+        if text:  # workers of an earlier attempt may still read its file
+            digest = hashlib.sha256(text).hexdigest()
+            file = storage.join(results.directory, f"units-{digest[:16]}")
             storage.write_bytes(file, text)
-            edges = itertools.pairwise(itertools.accumulate(map(len, packed), initial=0))
-            packed = [f"{low} {high}" for low, high in edges]
         places = (results.place.get(name, IDLE) for name, _ in elements)
         jobs = list(zip(places, packed, strict=True))
         work = _Unit(function, results.directory, os.getcwd(), build.fence, file)
@@ -215,6 +210,18 @@ def fan_out(
     for result in done:
         storage.note_written(result.pop(WRITTEN, {}))
     return done
+
+
+def pack_units(units: Iterable[Any]) -> tuple[list[str], bytes]:
+    """Return the units as JSON; if that is too much for a graph, their ranges in the second value.
+
+    Beam's coder would reject file names that are no UTF-8.
+    """
+    packed = [json.dumps(unit) for unit in units]
+    if sum(map(len, packed)) <= GRAPH_BYTES:
+        return packed, b""
+    edges = itertools.pairwise(itertools.accumulate(map(len, packed), initial=0))
+    return [f"{low} {high}" for low, high in edges], "".join(packed).encode()
 
 
 class _Results:
