@@ -213,6 +213,7 @@ TABLES = {
     "objectives": "cloze.model.objectives:OBJECTIVES",
     "optimizers": "cloze.model.train.optimizers:OPTIMIZERS",
     "task_kinds": "cloze.model.tasks.table:KINDS",
+    "task_formats": "cloze.model.tasks.options:FORMATS",
     "tasks": "cloze.model.tasks.table:TASKS",
     "verbs": "cloze.model.use.verb:PREDICTORS",
     "launchers": "cloze.flows.launch.protocol:LAUNCHERS",
