@@ -25,6 +25,10 @@ SHIPPED, PACKAGE = "cloze.labs:PLUGINS", "cloze-pretraining-base"
 T = TypeVar("T")
 
 
+class PluginError(UsageError):
+    """A row needs a package that is not installed, or is broken."""
+
+
 @dataclass(frozen=True, slots=True)
 class Row:
     """A row of a table.
@@ -202,7 +206,7 @@ class Table(MutableMapping[str, T]):
                 f"{type(error).__name__}: {error}"
             )
             faults[fault] = None
-            raise UsageError(f"{fault}; update or uninstall that package") from error
+            raise PluginError(f"{fault}; update or uninstall that package") from error
 
     def __setitem__(self, name: str, row: Any) -> None:
         self._rows[name] = row
@@ -226,9 +230,8 @@ class Table(MutableMapping[str, T]):
         for name in self:
             try:
                 found[name] = self[name]
-            except UsageError:
-                if name not in self._owners:
-                    raise
+            except PluginError:
+                continue
         return found
 
     def find(self, name: str) -> T:
@@ -239,7 +242,8 @@ class Table(MutableMapping[str, T]):
                 had it when an artifact was made.
         """
         if name not in self:
-            raise UsageError(f"{self.what} ({name!r}) is unknown; {hint(self, str(name))}")
+            kind = PluginError if f"{self.kind}/{name}" in _named else UsageError
+            raise kind(f"{self.what} ({name!r}) is unknown; {hint(self, str(name))}")
         return self[name]
 
 

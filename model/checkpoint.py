@@ -34,6 +34,7 @@ from cloze.core.artifacts import artifact, checkpoint_files, checkpoints
 from cloze.core.artifacts.artifact import FileEntry
 from cloze.core.artifacts.checkpoints import COMPLETE, is_checkpoint
 from cloze.core.errors import DataError, NotFiniteWeightsError, UsageError
+from cloze.core.plugins import PluginError
 from cloze.core.stages.stage import BuildContext
 from cloze.model.families.config import HEAD_OF, ModelConfig
 from cloze.model.families.models import without_training_modules
@@ -254,6 +255,7 @@ def load_metadata(directory: str) -> LoadedCheckpoint:
 
     Raises:
         DataError: config.json is missing or damaged.
+        PluginError: the family is of a package that is not installed.
     """
     name = storage.join(directory, CONFIG)
     try:
@@ -263,6 +265,8 @@ def load_metadata(directory: str) -> LoadedCheckpoint:
             special = SpecialTokens(**dataset["special"])
             dataset = DatasetInfo(**{**dataset, "special": special})
         heads, task, step = dict(content["heads"]), content["task"], int(content["step"])
+    except PluginError:
+        raise
     except (ValueError, TypeError, KeyError, ValidationError, UsageError) as error:
         raise DataError(f"{name} is damaged ({error}); use another checkpoint") from error
     return LoadedCheckpoint(

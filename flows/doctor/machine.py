@@ -229,6 +229,7 @@ TABLES = {
     "companions": "cloze.model.train.spec.companions:COMPANIONS",
     "optimizers": "cloze.model.train.optimizers:OPTIMIZERS",
     "task_kinds": "cloze.model.tasks.table:KINDS",
+    "task_formats": "cloze.model.tasks.options:FORMATS",
     "tasks": "cloze.model.tasks.table:TASKS",
     "verbs": "cloze.model.use.verb:PREDICTORS",
     "launchers": "cloze.flows.launch.protocol:LAUNCHERS",

@@ -14,6 +14,8 @@ from pydantic import BeforeValidator, Field, field_validator, model_validator
 from typing_extensions import Self
 
 from cloze.core.config import InputPath, StageConfig
+from cloze.core.options import known
+from cloze.core.plugins import Table
 
 TEMPERATURE = 0.05  # of similarities of texts, if a task does not say (SimCSE)
 
@@ -25,10 +27,18 @@ def _several(value: object) -> object:
 
 Names = Annotated[tuple[str, ...], BeforeValidator(_several)]
 Columns = Annotated[tuple[str | int, ...], BeforeValidator(_several)]
-# Tables, and files of one task that are read as tables (`cloze.model.tasks.formats.official`).
-Table = Literal["tsv", "csv", "jsonl", "parquet", "arrow"]
-Official = Literal["trees", "semeval2010", "tacred", "wic", "multirc"]
-Format = Table | Official
+# Tables, which `open_table` reads, and files of one task: a function from path to records.
+_OFFICIAL = ("trees", "semeval2010", "tacred", "wic", "multirc")
+FORMATS: Table[Any] = Table(
+    "task_formats",
+    "format of a task's files",
+    {
+        **dict.fromkeys(("tsv", "csv", "jsonl", "parquet", "arrow")),
+        **{name: f"cloze.model.tasks.formats.official:{name}" for name in _OFFICIAL},
+    },
+    ("format", "suffixes"),
+)
+Format = Annotated[str, known(FORMATS, "there is no such format")]
 FrozenLayers = Literal[
     "embeddings",
     "second-to-last",

@@ -133,10 +133,6 @@ def _objects(path: str) -> Sequence[Any]:
     return rows
 
 
-OFFICIAL: Mapping[str, Callable[[str], Iterator[Record]]] = {
-    "trees": trees,
-    "semeval2010": semeval2010,
-    "tacred": _json(_tacred, "TACRED", is_list=True),
-    "wic": _json(_wic, "WiC", is_list=False),
-    "multirc": _json(_multirc, "MultiRC", is_list=False),
-}
+tacred = _json(_tacred, "TACRED", is_list=True)
+wic = _json(_wic, "WiC", is_list=False)
+multirc = _json(_multirc, "MultiRC", is_list=False)

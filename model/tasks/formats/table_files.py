@@ -13,8 +13,8 @@ from typing import Any
 from cloze.core import storage
 from cloze.core.errors import DataError, first_line
 from cloze.model.tasks.formats.lines import Line, csv_delimiter, csv_lines, json_lines, tsv_lines
-from cloze.model.tasks.formats.official import OFFICIAL, Record
-from cloze.model.tasks.options import TableOptions
+from cloze.model.tasks.formats.official import Record
+from cloze.model.tasks.options import FORMATS, TableOptions
 
 SUFFIXES = {
     ".tsv": "tsv",
@@ -110,8 +110,8 @@ def open_table(
     if kind == "csv":
         delimiter = options.delimiter or csv_delimiter(path, header)
         return _from_lines(path, csv_lines, delimiter, header, drop)
-    if kind in OFFICIAL:
-        return _from_records(path, islice(OFFICIAL[kind](path), records))
+    if (read := FORMATS.get(kind)) is not None:
+        return _from_records(path, islice(read(path), records))
     if kind == "jsonl":
         objects = json_lines(path)
         rows = ((f"{path}, line {number}", own) for number, own in objects)
