@@ -16,8 +16,6 @@ def test_the_verb_of_each_head_is_served() -> None:
         row = verb.PREDICTORS.find(name)
         assert callable(resolve_name(row.pipeline)), name
         assert resolve_name(row.served).__doc__, name
-        module = row.opens.partition(":")[0]
-        assert row.pipeline.startswith(module), "verb and MLflow have one pipeline"
 
 
 def shout(pipeline: Any, model_input: Any, params: Any) -> Any:
