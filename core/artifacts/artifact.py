@@ -174,14 +174,12 @@ def _no_artifact(path: str) -> DataError:
 
 def write_manifest(path: str, manifest: Manifest) -> None:
     """Finish the artifact at `path`."""
-    files = manifest.files
-    content = {
-        **asdict(replace(manifest, files=())),
-        "files": [asdict(entry) for entry in files] if len(files) <= MOST_LISTED else None,
-        "content_sha256": manifest.content_sha256,
-    }
-    if content["files"] is None:
-        table = FileTable.write(storage.join(path, TABLE), tuple(files), manifest.content_sha256)
+    files, content_hash = tuple(manifest.files), manifest.content_sha256
+    content = {**asdict(replace(manifest, files=())), "content_sha256": content_hash}
+    if len(files) <= MOST_LISTED:
+        content |= {"files": [asdict(entry) for entry in files], "format": FORMAT}
+    else:
+        table = FileTable.write(storage.join(path, TABLE), files, content_hash)
         content |= {"files": table.facts(), "format": TABLE_FORMAT}
     if not manifest.plugins:  # so that an earlier version can read it
         del content["plugins"]

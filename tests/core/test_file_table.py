@@ -117,6 +117,19 @@ def test_a_lost_or_damaged_table_is_named(  # type: ignore[no-untyped-def]
     assert len(found.files) == 4
 
 
+def test_a_manifest_that_was_read_is_written_in_either_form(
+    made: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = artifact.read_manifest(str(made))
+    for limit in (0, 99):
+        monkeypatch.setattr(artifact, "MOST_LISTED", limit)
+        artifact.write_manifest(str(made), artifact.read_manifest(str(made)))
+        again = artifact.read_manifest(str(made))
+        assert isinstance(again.files, FileTable) == (limit == 0)
+        assert [*again.files] == [*found.files]
+        assert artifact.verify(str(made)).ok
+
+
 def test_manifests_of_before_are_read(tmp_path: Path) -> None:
     files = [{"path": "a", "size": 1, "sha256": "0" * 64, "data": True}]
     old = {"stage": "corpus", "version": 3, "fingerprint": "f", "parents": {}, "config": {}}
