@@ -13,6 +13,7 @@ import posixpath
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import Any
 
 from cloze.core import storage
@@ -33,6 +34,8 @@ from cloze.flows.graph.nodes import (
     with_section,
 )
 from cloze.flows.graph.reasons import FORCED, abandoned_training, content_change, reason_to_build
+
+HASH = "cloze.pipeline.runners.hashing:hash_by_workers"  # imports Beam
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -173,9 +176,8 @@ def _step(
     place = node.out or artifacts_directory(directory.name)
 
     def hash_files(paths: Sequence[str], stamps: Sequence[fingerprints.Stamp | None]) -> list[str]:
-        from cloze.pipeline.runners.hashing import hash_by_workers  # imports Beam
-
-        return hash_by_workers(node.execution, place, paths, stamps)
+        hashed: list[str] = resolve_name(HASH)(node.execution, place, paths, stamps)
+        return hashed
 
     try:
         with fingerprints.hashing_by(hash_files):

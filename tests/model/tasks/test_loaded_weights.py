@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 import torch
+from cloze.model.analyze.prune import Scorer
 
 from cloze.model import checkpoint
-from cloze.model.analyze.prune import Scorer
 from cloze.model.tasks.formats.texts import LabelledTexts
 from cloze.model.tasks.predict import FinetunedModel
 from cloze.model.train.distributed import World
