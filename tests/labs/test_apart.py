@@ -22,36 +22,8 @@ WORDS = {"salient", "retrieval", "rag", "realm", "elmo", "submission", "paper"}
 # Words that are still in identifiers of the core, by file: what has not moved to its lab yet. A word
 # that has gone goes here, too.
 LEFT: dict[str, str] = {
-    "pipeline/dataset/build.py": "salient",
-    "pipeline/dataset/masking/candidates.py": "salient",
-    "pipeline/dataset/masking/rules.py": "salient",
-    "pipeline/dataset/masking/salient.py": "salient",
-    "pipeline/dataset/pairings/segments.py": "salient",
-    "pipeline/dataset/recipes.py": "realm",
-    "pipeline/dataset/rows.py": "salient",
-    "pipeline/dataset/shards.py": "salient",
-    "model/data/rows.py": "salient",
     "model/families/elmo.py": "elmo",
-    "model/families/models.py": "retrieval",
     "model/families/registry.py": "elmo",
-    "model/objectives/retrieval_options.py": "retrieval",
-    "model/tasks/finetune/fit.py": "rag retrieval",
-    "model/tasks/finetune/run.py": "rag retrieval",
-    "model/tasks/formats/first_rows.py": "retrieval",
-    "model/tasks/formats/pairs.py": "retrieval",
-    "model/tasks/kinds/rag.py": "rag retrieval",
-    "model/tasks/kinds/retrieval.py": "retrieval",
-    "model/tasks/kinds/text_to_text.py": "rag retrieval",
-    "model/tasks/options.py": "retrieval",
-    "model/tasks/predict.py": "rag",
-    "model/tasks/table.py": "retrieval",
-    "model/train/build_model.py": "retrieval",
-    "model/train/config.py": "retrieval",
-    "model/train/pretraining.py": "retrieval",
-    "model/train/retrieval.py": "retrieval",
-    "model/use/entities.py": "salient",
-    "model/use/generate.py": "rag retrieval",
-    "model/use/text_to_text.py": "rag retrieval",
 }
 # The list of the labs; and a job that is handed to Slurm, which is a submission, too.
 MAY_NAME = {"core/plugins.py"}
