@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from cloze.pipeline.corpus.config import CorpusConfig
 from cloze.pipeline.corpus.stage import SETTINGS, most_dropped
 
 
@@ -34,7 +35,18 @@ def test_the_sentence() -> None:
 @pytest.mark.parametrize(
     ("reason", "setting"),
     [
-        *((name, setting) for name, setting in SETTINGS.items() if not name.endswith("_")),
+        ("not_prose", "minimum_letters"),
+        ("too_short", "minimum_characters and corpus.minimum_words"),
+        ("too_long", "maximum_characters"),
+        ("other_language", "language"),
+        ("language_uncertain", "language_probability"),
+        ("other_licence", "licences"),
+        ("low_quality", "quality_filter_loss"),
+        ("blocked_words", "blocked_words"),
+        ("personal_data", "personal_data_allowed"),
+        ("contaminated", "decontaminate"),
+        ("exact_duplicate", "dedup"),
+        ("near_duplicate", "dedup_similarity"),
         ("c4_curly_bracket", "c4"),
         ("gopher_top_2_gram", "gopher_repetition"),
         ("gopher_duplicate_lines", "gopher_repetition"),
@@ -43,3 +55,10 @@ def test_the_sentence() -> None:
 )
 def test_each_reason_has_its_setting(reason: str, setting: str) -> None:
     assert f"change corpus.{setting};" in most_dropped({reason: 9}, 0)
+    assert any(reason.startswith(name) for name in SETTINGS)
+
+
+def test_the_settings_are_options_of_a_corpus() -> None:
+    for settings in SETTINGS.values():
+        for name in settings.replace("corpus.", "").split(" and "):
+            assert name in CorpusConfig.model_fields
