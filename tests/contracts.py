@@ -69,8 +69,10 @@ def contract(stage: Stage) -> Iterator[str]:
         if value := getattr(stage, name):
             yield _line(name, sorted(value) if isinstance(value, frozenset) else value)
     yield from values_of(stage.config)
-    for group, names in STAGES.get(stage.name, {}).items():
-        yield _line(f"--help {group!r}", names)
+    for row in STAGES:
+        if row.partition("/")[0] == stage.name:
+            for group, names in STAGES[row].items():
+                yield _line(f"--help {group!r}", names)
 
 
 def lines() -> Iterator[str]:
