@@ -14,8 +14,8 @@ Groups are found and sent by exchanges of sorted runs (`exchange.py`), in units 
     decide      each partition -> decisions, by unit
 
 A group of more documents than `Sizes.most` is split: it is linked again by half of the bands, and
-so on; those of one id or text stay together. Its documents are counted. Nothing else depends on the
-sizes or on the runner, and the driver holds some bytes per unit and partition.
+so on; those of one id or text stay together. Its documents are counted. Nothing else depends on
+sizes or runners, and the driver holds some bytes per unit and partition.
 """
 
 from __future__ import annotations
@@ -97,7 +97,8 @@ class SendValues:
         is_first[later] = False
         later, first = numbers[later], numbers[first]
         heads = np.unique(first)
-        values = np.concatenate((values[is_first], heads, first)).astype(np.uint64)
+        local = np.concatenate((heads, first)).astype(np.uint64)
+        values = np.concatenate((values[is_first], local))
         numbers = np.concatenate((numbers[is_first], heads, later))
         places = random_keys.randint_below(random_keys.splitmix64(values), self.values.places)
         table = pa.table([values, numbers], schema=VALUES)
@@ -137,7 +138,7 @@ class LinkDocuments:
 
 
 def _edges(left: I64, right: I64) -> tuple[pa.Table, I64]:
-    """Return EDGES in both directions, each once, and the unit of each."""
+    """Return distinct EDGES in both directions, and the unit of each."""
     nodes, others = np.concatenate((left, right)), np.concatenate((right, left))
     node, other = _distinct(nodes[nodes != others], others[nodes != others])
     return pa.table([node, other], schema=EDGES), units_of(node)
@@ -340,9 +341,8 @@ def decide_in_partitions(
             break
         bands = bands[: len(bands) // 2]
     partitions = max(1, -(-candidates // SIZES.partition))
-    path = storage.join(directory, "candidates")
-    sent = Exchange(directory=path, runs=units, places=partitions)
     path = storage.join(directory, "decisions")
+    sent = Exchange(directory=storage.join(directory, "candidates"), runs=units, places=partitions)
     decisions = Exchange(directory=path, runs=partitions, places=units)
     send = SendCandidates(request=request, levels=tuple(levels), candidates=sent, most=SIZES.most)
     _run(build, "dedup-candidates", units, send)
