@@ -316,7 +316,7 @@ def _zeros(words: random_keys.U64) -> I64:
     return counts
 
 
-def margin(threshold: float, sketched: int) -> float:
+def margin(threshold: float, sketched: float) -> float:
     """Return what an estimate from so many bytes may be above or below the true similarity."""
     return _DEVIATIONS * math.sqrt(threshold * (1 - threshold) / (2 * sketched))
 

@@ -10,13 +10,12 @@ Groups are found and sent by exchanges of sorted runs (`exchange.py`), in units 
                 (alternating large and small stars: Kiveris et al., "Connected Components in
                 MapReduce and Beyond", 2014), until nothing changes
     groups      stars -> the group of each document, by unit
-    candidates  each unit -> signatures of the documents in groups, by partition (a hash of the
-                group), in the order of reading
+    candidates  each unit -> signatures of documents in groups, by partition (a hash of the group)
     decide      each partition -> decisions, by unit
 
 A group of more documents than `Sizes.most` is split: it is linked again by half of the bands, and
-so on; those of one id or text stay together. Its documents are counted. Nothing else depends on the
-sizes or on the runner, and the driver holds some bytes per unit and partition.
+so on; those of one id or text stay together. Its documents are counted. Nothing else depends on
+sizes or runners, and the driver holds some bytes per unit and partition.
 """
 
 from __future__ import annotations
@@ -31,7 +30,6 @@ import numpy as np
 import pyarrow as pa
 
 from cloze.core import random_keys, storage
-from cloze.core.random_keys import U64
 from cloze.core.stages.stage import BuildContext
 from cloze.pipeline.corpus.duplicates.rules import CorpusPlanRequest, decide, local_columns
 from cloze.pipeline.corpus.duplicates.search import I64, later_occurrences
@@ -50,6 +48,7 @@ VALUES = pa.schema([("value", pa.uint64()), ("number", pa.int64())])
 EDGES = pa.schema([("node", pa.int64()), ("other", pa.int64())])
 GROUPS = pa.schema([("number", pa.int64()), ("group", pa.int64()), ("size", pa.int64())])
 VALUE_BYTES = 16
+PARTS = "parts.json"  # paths and kinds of the intermediate files
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,12 +93,12 @@ class SendValues:
         )
         values, numbers = np.concatenate(columns), np.tile(number, len(columns))
         later, first = later_occurrences(values)
-        linked = numbers[later] != numbers[first]
-        later, first = numbers[later[linked]], numbers[first[linked]]
-        heads = np.unique(first)
         is_first = np.ones(values.size, dtype=bool)
-        is_first[later_occurrences(values)[0]] = False
-        values = np.concatenate((values[is_first], heads, first)).astype(np.uint64)
+        is_first[later] = False
+        later, first = numbers[later], numbers[first]
+        heads = np.unique(first)
+        local = np.concatenate((heads, first)).astype(np.uint64)
+        values = np.concatenate((values[is_first], local))
         numbers = np.concatenate((numbers[is_first], heads, later))
         places = random_keys.randint_below(random_keys.splitmix64(values), self.values.places)
         table = pa.table([values, numbers], schema=VALUES)
@@ -129,22 +128,17 @@ class LinkDocuments:
             batches = list(ranges.batches(destination))
             parts = -(-sum(batch.num_rows for batch in batches) // self.partition)
             for part in range(parts):
-                rows = [_share(batch, part, parts) for batch in batches]
-                value, number = (np.concatenate(side) for side in zip(*rows, strict=True))
+                own = [batch["value"].to_numpy() % np.uint64(parts) == part for batch in batches]
+                rows = [batch.filter(mask) for batch, mask in zip(batches, own, strict=True)]
+                table = pa.Table.from_batches(rows, schema=VALUES)
+                value, number = (table[name].to_numpy() for name in VALUES.names)
                 later, first = later_occurrences(value)
                 ranges.release()
                 yield _edges(number[later], number[first])
 
 
-def _share(batch: pa.RecordBatch, part: int, parts: int) -> tuple[U64, I64]:
-    """Return the values of one of `parts` shares, and their numbers."""
-    value, number = (batch[name].to_numpy() for name in VALUES.names)
-    own = value % np.uint64(parts) == part
-    return value[own], number[own]
-
-
 def _edges(left: I64, right: I64) -> tuple[pa.Table, I64]:
-    """Return EDGES in both directions, each once, and the unit of each."""
+    """Return distinct EDGES in both directions, and the unit of each."""
     nodes, others = np.concatenate((left, right)), np.concatenate((right, left))
     node, other = _distinct(nodes[nodes != others], others[nodes != others])
     return pa.table([node, other], schema=EDGES), units_of(node)
@@ -163,8 +157,7 @@ def _neighbours(edges: Exchange, destination: int) -> tuple[I64, I64, I64, I64]:
     """Return the edges of the documents of a destination, by node and neighbour.
 
     Returns:
-        node, other, least: int64 [edges], `least` the lowest number among a node and its
-        neighbours; and rank, int64 [edges], 0 for a node's first edge.
+        node, other, the lowest of the node and its neighbours, and the edge's rank at the node.
     """
     with edges.read(EDGES, destination, destination + 1) as ranges:
         table = pa.Table.from_batches(list(ranges.batches(destination)), schema=EDGES)
@@ -304,17 +297,13 @@ class DecidePartition:
         known = signatures_schema(request.minhash, request.threshold > 0)
         names = request.compared_columns()
         arrow_schema = pa.schema([*ADDRESS, *(known.field(name) for name in names)])
-        parts, kinds = json.loads(storage.read_text(_parts_path(request.directory)))
+        parts, kinds = json.loads(storage.read_text(storage.join(request.directory, PARTS)))
         with local_columns(request.directory) as columns:
             with self.candidates.read(arrow_schema, partition, partition + 1) as ranges:
                 columns.gather(ranges.batches(partition))
             table, figures = decide(columns, replace(request, parts=parts, kinds=kinds))
         send_decisions(self.decisions, partition, table)
         return figures
-
-
-def _parts_path(directory: str) -> str:
-    return storage.join(directory, "parts.json")
 
 
 def decide_in_partitions(
@@ -336,7 +325,7 @@ def decide_in_partitions(
     """
     directory = request.directory
     parts = json.dumps([list(request.parts), list(request.kinds)])
-    storage.write_bytes(_parts_path(directory), parts.encode())
+    storage.write_bytes(storage.join(directory, PARTS), parts.encode())
     request = replace(request, parts=(), kinds=(), sizes=(), mix=None)
     levels: list[Exchange] = []
     candidates = split = 0
@@ -352,13 +341,9 @@ def decide_in_partitions(
             break
         bands = bands[: len(bands) // 2]
     partitions = max(1, -(-candidates // SIZES.partition))
-    sent, decisions = (
-        Exchange(directory=storage.join(directory, name), runs=runs, places=places)
-        for name, runs, places in (
-            ("candidates", units, partitions),
-            ("decisions", partitions, units),
-        )
-    )
+    path = storage.join(directory, "decisions")
+    sent = Exchange(directory=storage.join(directory, "candidates"), runs=units, places=partitions)
+    decisions = Exchange(directory=path, runs=partitions, places=units)
     send = SendCandidates(request=request, levels=tuple(levels), candidates=sent, most=SIZES.most)
     _run(build, "dedup-candidates", units, send)
     sent.connect(build, "dedup-connect-candidates")
@@ -399,10 +384,8 @@ def _find_groups(
     edges = exchange("links", values.places, units, group)
     link = LinkDocuments(values=values, edges=edges, partition=SIZES.partition)
     run("links", values.places, link, edges)
-    count, changed = edges.destinations, 1
+    count = edges.destinations
     for number in itertools.count():
-        if not changed:
-            break
         changed = 0
         for kind in ("large", "small"):
             joined = exchange(f"{kind}-{number}", count, units, group)
@@ -410,6 +393,8 @@ def _find_groups(
             results = run(f"{kind}-{number}", count, join, joined)
             changed += sum(result["changed"] for result in results)
             edges = joined
+        if not changed:
+            break
     groups = exchange("groups", count, units)
     named = NameGroups(edges=edges, groups=groups, most=SIZES.most)
     return groups, run("groups", count, named, groups)

@@ -221,7 +221,7 @@ def _decide_in_order(of: I32, undecided: I64, begins: Sequence[I64], compare: Co
         return
     blocks = np.split(undecided, range(_PAIRS, undecided.size, _PAIRS))
     heads = np.concatenate([compare.sketches(block)[:, :_HEAD] for block in blocks])
-    rough = compare.threshold - margin(compare.threshold, heads.shape[1])
+    filled = np.count_nonzero(np.stack((heads & 15, heads >> 4)), axis=(0, 2))  # bins of a head
     places = np.stack(begins, axis=1) + undecided.size * np.arange(len(begins))
     kept = np.empty(places.size, dtype=np.int32)  # members of each bucket, from its first place on
     sizes = np.zeros(places.size, dtype=np.int32)  # number of them, at a bucket's first place
@@ -229,6 +229,7 @@ def _decide_in_order(of: I32, undecided: I64, begins: Sequence[I64], compare: Co
         buckets = sorted(zip(sizes[own].tolist(), own.tolist(), strict=True))
         members = np.concatenate([kept[begin : begin + size] for size, begin in buckets])
         many = np.sort(members[_FEW:_MOST])
+        rough = compare.threshold - margin(compare.threshold, max(1, filled[row]) / 2)
         found, rows = np.zeros(0), members[:0]
         for some in (members[:_FEW], many[np.diff(many, prepend=-1) > 0]):
             some = some[_estimates(lambda at: heads[at], np.array([row]), some) >= rough]

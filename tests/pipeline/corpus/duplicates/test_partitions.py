@@ -107,9 +107,12 @@ def _groups(directory: str, values: dict[int, set[int]], units: int) -> pa.Table
 
     def signatures(_: str, unit: int, names: tuple[str, ...]) -> Iterator[pa.RecordBatch]:
         own = [each for each in values if each % units == unit]
-        # columns hold a value each; a document without more repeats its own number there
+        # columns hold a value each; a document without more has one of its own there
         columns = [
-            [sorted(values[each])[at] if at < len(values[each]) else 10**6 + each for each in own]
+            [
+                2**60 + (*sorted(values[each]), 100 + each)[min(at, len(values[each]))]
+                for each in own
+            ]
             for at in range(len(names))
         ]
         if own:

@@ -121,6 +121,16 @@ def test_pages_of_one_template_stay_and_their_copies_go(own):
     assert sum(share_a_band) > 120
 
 
+def test_copies_of_short_texts_are_found_in_a_large_bucket():
+    """Few bins of a sketch's first bytes are filled by 30 words; they must not exclude a pair."""
+    pages = [" ".join(f"p{page}x{number}" for number in range(30)) for page in range(150)]
+    texts = pages + [page.rsplit(" ", 3)[0] for page in pages]  # similarity .88
+    found = [signature(text) for text in texts]
+    table, sketches = (np.stack([getattr(one, name) for one in found]) for name in NAMES)
+    table[:, 0] = 7
+    assert searched(table, sketches, texts)[0].tolist() == [*range(150), *range(150)]
+
+
 @pytest.mark.parametrize(("words", "changed"), [(60, 3), (400, 12), (3000, 90), (3000, 20)])
 def test_the_estimate_is_as_sharp_as_the_margin_says(words, changed):
     """Also for few words, and after a band was chosen because it agrees."""
