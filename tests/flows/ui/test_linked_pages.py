@@ -36,7 +36,7 @@ def site(tmp_path: Path) -> TestClient:
     (tmp_path / "sample" / "_status").mkdir(parents=True)
     node = {"stage": "corpus", "state": "cached"}
     record = {"run": "sample", "state": "finished", "pid": 1, "host": "h", "started": 1e9}
-    record |= {"ended": 1e9 + 0.1, "nodes": {"corpus": node}}
+    record |= {"ended": 1e9 + 0.1, "nodes": {"corpus": {"artifact": "a", **node}}}
     (tmp_path / "sample" / "_status" / "1-a.json").write_text(json.dumps(record))
     client = TestClient(application(tmp_path, 8090), base_url="http://127.0.0.1:8090")
     client.runs = tmp_path  # type: ignore[attr-defined]
@@ -73,7 +73,8 @@ def test_a_rerun_from_a_terminal_keeps_the_link_to_prefect(tmp_path: Path) -> No
     starts = [(1, "first", "finished"), (2, "newest", "finished"), (3, None, "cached")]
     for number, flow_run, state in starts:
         record = {"run": "sample", "state": "finished", "pid": 1, "host": "h", "started": 1e9}
-        record |= {"ended": 2e9, "prefect": flow_run, "nodes": {"corpus": {"state": state}}}
+        record |= {"ended": 2e9, "prefect": flow_run, "nodes": {}}
+        record["nodes"]["corpus"] = {"state": state, "artifact": "a"}
         (directory / f"{number}-a.json").write_text(json.dumps(record))
     [row] = run_rows(tmp_path, {"prefect": "http://127.0.0.1:4200"})
     assert (row["link"], row["took"]) == ("http://127.0.0.1:4200/runs/flow-run/newest", "cached")

@@ -89,6 +89,7 @@ def write_run(runs: Path, name: str, **values: Any) -> None:
         "started": time.time() - 60, "ended": time.time(),
         "error": None, "parameters": {}, "config": {}, "prefect": None, "nodes": nodes, **values,
     }  # fmt: skip
+    record["nodes"] = {key: {"artifact": "a", **node} for key, node in record["nodes"].items()}
     (runs / name / "_status" / "1.json").write_text(json.dumps(record))
 
 
