@@ -1,6 +1,6 @@
 """Renew a picture of `docs/images`: `python docs/pictures.py ADDRESS NAME [--width 1200] …`.
 
-The address is a page of a running `cloze ui` or a file. Pictures have at most 64 colours, which
+The address is a page of a running `cloze ui` or a file. Pictures have at most 128 colours, which
 keeps them small. Look at each before it is committed.
 """
 
@@ -47,7 +47,8 @@ def main() -> None:
             page.wait_for_timeout(1000 * given.wait)
         picture = Image.open(io.BytesIO(page.screenshot())).convert("RGB")
         browser.close()
-    picture.quantize(64).save(IMAGES / f"{given.name}.png", optimize=True)
+    small = picture.quantize(128, Image.Quantize.MAXCOVERAGE)
+    small.save(IMAGES / f"{given.name}.png", optimize=True)
 
 
 if __name__ == "__main__":

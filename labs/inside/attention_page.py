@@ -6,15 +6,17 @@ import base64
 import json
 import math
 from collections.abc import Mapping
-from importlib.resources import files
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cloze.core import storage
 from cloze.core.errors import UsageError
+from cloze.core.humanize import templates_in
 
 if TYPE_CHECKING:
     from rich.table import Table
 
+TEMPLATES = Path(__file__).parent / "templates"
 MAX_WEIGHTS = 32_000_000  # of a page, which has 4/3 bytes per weight
 
 
@@ -52,8 +54,8 @@ class AttentionPage:
         """Write the page; return the number of texts. Args: checkpoint: its name for readers."""
         content = {"checkpoint": checkpoint, "texts": self._texts}
         data = json.dumps(content).replace("<", "\\u003c")
-        template = (files(__package__) / "templates" / "attention.html").read_text("utf-8")
-        storage.write_bytes(path, template.replace("{{data}}", data).encode())
+        page = templates_in(TEMPLATES).get_template("attention.html").render(data=data)
+        storage.write_bytes(path, page.encode())
         return len(self._texts)
 
 

@@ -8,6 +8,7 @@ import dataclasses
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -15,10 +16,12 @@ import pytest
 from cloze.flows.views.attention_page import AttentionPage
 from starlette.testclient import TestClient
 
+from cloze.core.humanize import templates_in
 from cloze.flows.nightly.journal import Change, Journal
 from cloze.flows.nightly.result import render_trend
 from cloze.flows.report.page import render
 from cloze.flows.report.report_nodes import scores
+from cloze.flows.serve.application import TEMPLATES
 from cloze.flows.ui.dashboard import application
 from tests.flows.nightly.test_journal import champion, night
 from tests.flows.nightly.test_trend_page import result
@@ -70,6 +73,13 @@ def report(place: Path) -> str:
     return render(nodes, scores(nodes), [])
 
 
+def try_page(place: Path) -> str:
+    served = SimpleNamespace(name="sst2", version="x" * 120, info={"verb": "classify"})
+    row = SimpleNamespace(model=served, fields={"text": NAMES[3]}, sent=True)
+    page = templates_in(TEMPLATES).get_template("try.html")
+    return page.render(rows=[row], error="an empty 'text'", answer="x" * 120, nonce="n")
+
+
 def attention(place: Path) -> str:
     tokens = ["[CLS]", "x" * 60, "中文", "العربية", "##ing", "[SEP]"]
     maps = np.random.default_rng(0).dirichlet(np.ones(6), (2, 12, 6)).tolist()
@@ -88,7 +98,7 @@ def chromium() -> Iterator[Any]:
         browser.close()
 
 
-@pytest.mark.parametrize("make", [dashboard, trend, report, attention])
+@pytest.mark.parametrize("make", [dashboard, trend, report, attention, try_page])
 def test_nothing_is_cut_broken_or_pale(
     chromium: Any, tmp_path: Path, make: Callable[[Path], str]
 ) -> None:
