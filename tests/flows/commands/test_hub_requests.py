@@ -125,7 +125,7 @@ def test_a_push_uploads_main_and_each_revision_to_its_branch(
             "folder_path": directory,
             "repo_type": kind,
             "revision": branch,
-            "ignore_patterns": ["manifest.json", "_*", "_*/*", "revisions/*"],
+            "ignore_patterns": ["manifest.json", "manifest.arrow", "_*", "_*/*", "revisions/*"],
             "commit_message": "Export of Cloze",
         }
         expected.append(("upload_folder", named))

@@ -12,6 +12,7 @@ from cloze.pipeline.corpus.duplicates.unit_plans import UnitPlan
 from cloze.pipeline.corpus.files.intermediate import signatures_schema
 from tests.pipeline.corpus.duplicates.plans import wanted
 from tests.pipeline.corpus.duplicates.references import MINHASH, References, invented
+from tests.pipeline.runners.units import build
 
 
 @pytest.mark.parametrize("documents", [0, 300])
@@ -24,7 +25,9 @@ def test_each_files_dropped_texts_are_one_units(tmp_path: Path, documents: int) 
             write_arrow(path, signatures_schema(MINHASH, True), [])
         references = References(paths, [0] * 3, ["text"] * 3)
     request = wanted(tmp_path / "plans", references)
-    found = plan(references.paths, request)
+    begun = build(tmp_path / "out")
+    with begun.cleanup:
+        found = plan(begun, request, documents)
     plans = [
         UnitPlan.read(request.directory, unit, keep_dropped=True) for unit in range(found.units)
     ]
