@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -154,13 +155,15 @@ def test_what_a_hub_refuses_is_one_sentence_and_a_fault_of_ours_stays_one(kind: 
     import huggingface_hub
     from huggingface_hub import errors
 
-    text, response = "not\n here", SimpleNamespace(headers={}, request=None)
-    error: Exception = {
+    text = "not\n here"
+    response: Any = SimpleNamespace(headers={}, request=None)
+    made: dict[str, Callable[[], Exception]] = {
         "HfHubHTTPError": lambda: errors.HfHubHTTPError(text, response=response),
         "LocalEntryNotFoundError": lambda: errors.LocalEntryNotFoundError(text),
         "OSError": lambda: OSError(text),
         "other": lambda: KeyError(text),
-    }[kind]()
+    }
+    error = made[kind]()
 
     def refuse(found: Any) -> None:
         assert found is huggingface_hub

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import re
+from typing import Any
 
 import pytest
 from rich.console import Console
@@ -49,7 +50,7 @@ def test_only_the_last_column_of_whole_rows_is_shortened() -> None:
 def test_names_counts_and_notes_of_a_live_line_are_no_markup(width: int) -> None:
     out = screen(width)
     lines = live_lines(out)
-    names = {"count": "[b]1[/b]", "note": "[red]n[/]", "unit": "u", "began": 0.0}
+    names: dict[str, Any] = {"count": "[b]1[/b]", "note": "[red]n[/]", "unit": "u", "began": 0.0}
     lines.add_task("[i]x[/i]", total=None, **names)
     out.print(lines.get_renderable())
     text = out.export_text()

@@ -14,11 +14,9 @@ from cloze.pipeline.runners.flink import JobServer
 STARTS = list[tuple[int | None, bytes]]  # exit code (None: it runs), output
 
 
-def server(
-    monkeypatch: pytest.MonkeyPatch, log: Path, starts: STARTS, ready: int = 99
-) -> JobServer:
+def server(monkeypatch: pytest.MonkeyPatch, log: Path, starts: STARTS, ready: int = 99) -> Any:
     """A job server whose starts end so; that with number `ready` listens to its port."""
-    found = JobServer("java", "a.jar", log, None, "token")
+    found: Any = JobServer("java", "a.jar", log, None, "token")
     current: list[int | None] = []
 
     def start() -> None:
@@ -27,7 +25,7 @@ def server(
         with log.open("ab") as stream:
             stream.write(output)
         found.port = 5000 + len(current)
-        found._supervisor = type("Process", (), {"poll": lambda self: code})()  # type: ignore[assignment]
+        found._supervisor = type("Process", (), {"poll": lambda self: code})()
 
     def wait(port: int, seconds: float, lives: Any) -> bool:
         assert (port, seconds) == (5000 + len(current), 90.0)
@@ -48,7 +46,8 @@ def test_a_port_that_was_taken_is_left_once(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     log = tmp_path / "log"
-    for starts, ready in (([(None, b"")], 1), ([(1, TAKEN), (None, b"")], 2)):
+    cases: list[tuple[STARTS, int]] = [([(None, b"")], 1), ([(1, TAKEN), (None, b"")], 2)]
+    for starts, ready in cases:
         found = server(monkeypatch, log, starts, ready)
         assert found.__enter__() is found
         assert found.port == 5000 + ready
