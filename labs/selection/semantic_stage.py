@@ -108,7 +108,7 @@ def headline(summary: Mapping[str, Any]) -> str:
 
 STAGE = Stage(
     name="semdedup",
-    version=1,
+    version=2,
     config=SemDedupConfig,
     run=deferred("cloze.labs.selection.semantic_driver:deduplicate"),
     inputs={
