@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 import pytest
 
@@ -11,7 +12,7 @@ from cloze.flows.report import head_plots
 
 @pytest.mark.parametrize("layers", [2, 3])
 def test_layers_are_whole_numbers(monkeypatch: pytest.MonkeyPatch, layers: int) -> None:
-    figures = []
+    figures: list[Any] = []
 
     def kept(figure: object) -> str:
         figures.append(figure)
