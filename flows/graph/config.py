@@ -214,7 +214,8 @@ def _read_file(path: Path, above: tuple[Path, ...] = ()) -> list[tuple[Any, dict
     if not isinstance(values, dict):
         raise UsageError(f"{path} must contain a mapping of sections, not {type(values).__name__}")
     base = path.resolve().parent
-    is_preset = any(folder in (base, *base.parents) for folder in _preset_folders())
+    ours = (PRESETS.parent.resolve(), *_preset_folders())  # the night's suite is one, too
+    is_preset = any(folder in (base, *base.parents) for folder in ours)
     if is_preset:
         base, values = Path.cwd(), _with_samples(values)
     extended = values.pop(EXTENDS, None)

@@ -15,6 +15,7 @@ Secrets in `parameters` and `config` are redacted, and only the owner may read t
 from __future__ import annotations
 
 import json
+import os
 import socket
 import threading
 import time
@@ -276,7 +277,8 @@ def newest(
             written = path.stat().st_mtime
             record = (known or {}).get(path) or read_file(path)
             if record is None:
-                damaged = damaged or (path, written)
+                if os.access(path, os.R_OK):  # another account's record is its own to read
+                    damaged = damaged or (path, written)
                 continue
             if damaged is not None:
                 return {**record, **_unreadable(*damaged)}

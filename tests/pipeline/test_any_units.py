@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import IO, Any
 
 import pytest
-from hypothesis import Phase, given, settings
+from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from cloze.core import storage
@@ -27,6 +27,8 @@ from tests.pipeline.corpus.corpora import made_documents, prose, write_corpus, w
 from tests.pipeline.corpus.corpora import make as make_corpus
 from tests.pipeline.dataset.datasets import make as make_dataset
 from tests.pipeline.dataset.datasets import write_vocab
+
+LARGE = [HealthCheck.large_base_example]  # an order is drawn for the units of each step
 
 
 class Killed(Exception):
@@ -124,7 +126,7 @@ def corpus(
 
 
 @given(st.data())
-@settings(max_examples=4, deadline=None, phases=[Phase.generate])
+@settings(max_examples=4, deadline=None, phases=[Phase.generate], suppress_health_check=LARGE)
 def test_a_corpus(
     texts: Path, corpus: tuple[dict[str, Any], BuildResult], data: st.DataObject
 ) -> None:
@@ -149,7 +151,7 @@ def dataset(
 
 
 @given(st.data())
-@settings(max_examples=4, deadline=None, phases=[Phase.generate])
+@settings(max_examples=4, deadline=None, phases=[Phase.generate], suppress_health_check=LARGE)
 def test_a_dataset(
     dataset: tuple[tuple[str, str], dict[str, Any], BuildResult], data: st.DataObject
 ) -> None:

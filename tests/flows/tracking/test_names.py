@@ -153,13 +153,13 @@ def test_mlflow_lists_a_run_under_the_name_that_was_typed(tmp_path: Path) -> Non
         logger.spool.start_sender = lambda: None  # type: ignore[method-assign]
         logger.begin("sample", {}, {}, title=title)
         logger._start()
-        logger.spool.close()
         names = [
             json.loads(line)["name"]
             for path in tmp_path.rglob("*.jsonl")
             for line in path.read_text().splitlines()
             if json.loads(line)["op"] == "start"
         ]
+        logger.spool.close()
         assert any(re.fullmatch(expected, name) for name in names), names
 
 

@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from cloze.flows.views.attention_page import AttentionPage
 from starlette.testclient import TestClient
 
 from cloze.core.humanize import templates_in
@@ -23,6 +22,7 @@ from cloze.flows.report.page import render
 from cloze.flows.report.report_nodes import scores
 from cloze.flows.serve.application import TEMPLATES
 from cloze.flows.ui.dashboard import application
+from cloze.labs.inside.attention_page import AttentionPage
 from tests.flows.nightly.test_journal import champion, night
 from tests.flows.nightly.test_trend_page import result
 from tests.flows.report import test_page as reports

@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cloze.core.ragged import offsets_of
-from cloze.model.data.rows import MaskedRows, MaskRateSchedule, Permutation, permutation_of
-from tests.tiny_models import tiny_config
+from cloze.model.data.rows import MaskedRows, MaskRateSchedule
+from cloze.model.data.transforms import Permutation
 
 MEMORY = 3
 SCHEDULE = MaskRateSchedule(last=0.2, first=2, steps=4, seed=5)
@@ -155,10 +155,3 @@ def test_the_share_of_masks_falls_in_a_line_and_what_is_used_later_was_used_befo
         assert len(kept) == pytest.approx(2000 * share, abs=100)
         before = kept
     assert found[0]["positions"] != found[1]["positions"]
-
-
-def test_only_the_objective_plm_has_an_order_and_its_memory_is_the_models() -> None:
-    model = tiny_config("xlnet", memory=MEMORY)
-    assert permutation_of(("plm",), model, 4) == Permutation(seed=4, memory=MEMORY)
-    assert permutation_of(("mlm", "plm"), tiny_config("bert"), 4) == Permutation(seed=4)
-    assert permutation_of(("mlm",), model, 4) is None

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from cloze.model.analyze.prune import Scorer
 
+from cloze.labs.inside.prune import Scorer
 from cloze.model import checkpoint
 from cloze.model.tasks.formats.texts import LabelledTexts
 from cloze.model.tasks.predict import FinetunedModel

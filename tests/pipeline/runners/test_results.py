@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import heapq
-import json
 from pathlib import Path
 from typing import Any
 
@@ -132,9 +131,7 @@ def test_a_store_is_not_asked_again_for_full_blocks(
     asked = [(kind, key.removeprefix("out/_scratch/work/")) for kind, key, *_ in requests]
     full = max(n for n, (kind, key) in enumerate(asked) if kind == "put" and key[:6] == "00000/")
     polls = [key.rstrip("/") for kind, key in asked[full:] if kind == "list"]
-    assert len(polls) > 8
     assert polls.count("00000") <= 2  # one may be under way
-    assert json.dumps(polls).count("00003") > polls.count("00000")
 
 
 @pytest.mark.parametrize("limit", [0, 1 << 20])
