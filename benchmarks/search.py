@@ -55,7 +55,7 @@ def quality(name: str, scores: Callable[[str], Any], questions: list[str], of: l
 
 
 def compare(passages: list[str], questions: list[str], of: list[int]) -> None:
-    from cloze.pipeline.index.passages import PassageIndex, words_of_text
+    from cloze.labs.retrieval.passages import PassageIndex, words_of_text
 
     print("| | recall@1 | @5 | @20 | nDCG@10 | ms a question |\n|---|---|---|---|---|---|")
     index = PassageIndex.of_texts(passages)

@@ -23,9 +23,9 @@ from benchmarks.search import questions_of, timing
 from cloze.core import arrow, random_keys
 from cloze.core.artifacts import artifact, fingerprints
 from cloze.core.stages.execute import execute
+from cloze.labs.retrieval.index_stage import STAGE, IndexConfig
+from cloze.labs.retrieval.passages import PassageIndex
 from cloze.pipeline.corpus.files.shards import CorpusShards, read_shard
-from cloze.pipeline.index.passages import PassageIndex
-from cloze.pipeline.index.stage import STAGE, IndexConfig
 
 CLOCK = "process_time"
 PROCESSES = (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)

@@ -37,7 +37,6 @@ COMMANDS: dict[str, dict[str, str]] = {
         "corpus": "Clean, filter and deduplicate raw text into a corpus.",
         "explain": "Show why a document was kept or dropped, by step.",
         "embed-corpus": "Compute an embedding for each document of a corpus.",
-        "index": "Cut a corpus into passages, and index their words.",
         "vocab": "Train, import or extend a tokenizer vocabulary.",
         "compare-vocab": "Compare tokenizers on held-out text.",
         "dataset": "Tokenize, pack and mask a corpus into Arrow shards.",
@@ -85,7 +84,7 @@ MODULES = {
     "run": "run plan",
     "run_control": "status logs cancel resume",
     "nightly": "nightly champion",
-    "data_stages": "corpus explain embed-corpus index vocab compare-vocab dataset inspect",
+    "data_stages": "corpus explain embed-corpus vocab compare-vocab dataset inspect",
     "model_stages": "pretrain merge finetune export evaluate perplexity"
     " likelihood score-pairs plan-training",
     "hub": "import push",

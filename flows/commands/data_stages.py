@@ -166,15 +166,6 @@ EMBED_CORPUS = StageCommand(
     "embed-corpus", stage="vectors", help="Compute an embedding for each document of a corpus."
 )
 
-INDEX = StageCommand(
-    "index",
-    stage="index",
-    help="Cut a corpus into passages, and index their words.\n\n`cloze search` and `cloze"
-    " answer-corpus` read the index. `cloze embed-corpus --corpus INDEX` adds vectors of the"
-    " passages.",
-    inputs={"append": ("--append", "Index whose files are reused for unchanged shards.")},
-)
-
 
 @click.command(
     cls=StageCommand,

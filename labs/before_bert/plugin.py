@@ -6,7 +6,7 @@ _LAB = "cloze.labs.before_bert"
 
 PLUGIN = Plugin(
     name="before_bert",
-    summary="Static word vectors: word2vec, fastText and GloVe of a corpus.",
+    summary="ELMo, and static word vectors: word2vec, fastText and GloVe of a corpus.",
     rows={
         "commands": {
             "static-vectors": Row(
@@ -16,7 +16,11 @@ PLUGIN = Plugin(
         },
         "stages": {"static-vectors": Row(f"{_LAB}.static_stage:STAGE", before="dataset")},
         "headings": {"static-vectors": Row(f"{_LAB}.commands:HEADINGS")},
-        "families": {"static": Row(f"{_LAB}.static", before="xlnet")},
+        "families": {
+            "elmo": Row(f"{_LAB}.elmo", before="xlnet"),
+            "static": Row(f"{_LAB}.static", before="xlnet"),
+        },
+        "objectives": {"bilm": Row(f"{_LAB}.bilm_objective:BILM", before="distillation")},
         "vocabularies": {"words": Row(f"{_LAB}.words:KIND")},
     },
 )

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from cloze.core import storage
 from cloze.labs.retrieval.pairs import QueryPassages, read_pairs
+from cloze.labs.retrieval.passages import PassageIndex, best
 from cloze.labs.retrieval.ranking_metrics import ndcg, query_blocks, recall, relevant_ranks
 from cloze.labs.retrieval.tasks import RetrievalOptions
 from cloze.model.data.layouts import LayoutKind
@@ -32,7 +33,6 @@ from cloze.model.tasks.encode import TextSamples, encode
 from cloze.model.tasks.metrics import Floats, Ints, Vectors, mean_interval
 from cloze.model.tasks.options import TaskOptions
 from cloze.model.tasks.task import Figures, Loss, Samples, Task, TaskMetadata
-from cloze.pipeline.index.passages import PassageIndex, best
 from cloze.pipeline.tokenizer.tokenizer import Tokenizer
 
 

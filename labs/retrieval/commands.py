@@ -11,7 +11,17 @@ from cloze.flows.commands.inference import show_answers
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
+OF_INDEX = {"Passages": "*passage_words"}
 OF_ENTITIES = {"Memory and speed": "*precision *micro_batch engine"}
+
+index = StageCommand(
+    "index",
+    stage="index",
+    help="Cut a corpus into passages, and index their words.\n\n`cloze search` and `cloze"
+    " answer-corpus` read the index. `cloze embed-corpus --corpus INDEX` adds vectors of the"
+    " passages.",
+    inputs={"append": ("--append", "Index whose files are reused for unchanged shards.")},
+)
 
 tag_corpus = StageCommand(
     "tag-corpus",

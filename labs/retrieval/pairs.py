@@ -12,6 +12,7 @@ import numpy as np
 from cloze.core.artifacts.artifact import HELDOUT
 from cloze.core.errors import DataError
 from cloze.core.random_keys import document_key
+from cloze.labs.retrieval.passages import cut
 from cloze.labs.retrieval.tasks import RetrievalOptions
 from cloze.model.tasks.files import documents, split_file
 from cloze.model.tasks.formats.squad import read_squad
@@ -19,7 +20,6 @@ from cloze.model.tasks.formats.table_files import SUFFIXES, open_table
 from cloze.model.tasks.formats.tables import read_texts_by_column
 from cloze.model.tasks.options import TableOptions
 from cloze.model.tasks.task import Ints
-from cloze.pipeline.index.passages import cut
 
 Pair = tuple[str, str, str, str]  # query id, query text, passage id, passage text
 PASSAGE_WORDS, KEPT_EVERY = 100, 10  # of the inverse cloze task

@@ -9,6 +9,10 @@ PLUGIN = Plugin(
     summary="Search a corpus, answer from it, and pretrain with its passages (REALM).",
     rows={
         "commands": {
+            "index": Row(
+                f"{_LAB}.commands:index",
+                help="Cut a corpus into passages, and index their words.",
+            ),
             "tag-corpus": Row(
                 f"{_LAB}.commands:tag_corpus",
                 help="Find the named entities and dates of a corpus.",
@@ -22,7 +26,10 @@ PLUGIN = Plugin(
                 help="Answer questions from a corpus, with sources.",
             ),
         },
-        "stages": {"entities": Row(f"{_LAB}.stages:ENTITIES", command=False, before="vocab")},
+        "stages": {
+            "index": Row(f"{_LAB}.index_stage:STAGE", before="vectors"),
+            "entities": Row(f"{_LAB}.stages:ENTITIES", command=False, before="vocab"),
+        },
         "tools": {
             "search": Row(f"{_LAB}.stages:SEARCH", before="serve"),
             "answer-corpus": Row(f"{_LAB}.stages:ANSWER_CORPUS", before="serve"),
@@ -31,7 +38,10 @@ PLUGIN = Plugin(
             "search": Row(f"{_LAB}.stages:PREDICTOR", before="score"),
             "answer-corpus": Row(f"{_LAB}.stages:ANSWERS", before="score"),
         },
-        "headings": {"entities": Row(f"{_LAB}.commands:OF_ENTITIES")},
+        "headings": {
+            "index": Row(f"{_LAB}.commands:OF_INDEX"),
+            "entities": Row(f"{_LAB}.commands:OF_ENTITIES"),
+        },
         "masking_rules": {"salient": Row(f"{_LAB}.dataset_rows:SALIENT", before="none")},
         "recipes": {"realm": Row(f"{_LAB}.dataset_rows:realm")},
         "companions": {"retrieval": Row(f"{_LAB}.realm_options:COMPANION")},

@@ -34,6 +34,7 @@ from torch import Tensor, nn
 
 from cloze.core.errors import UsageError
 from cloze.core.stages.stage import BuildContext
+from cloze.labs.retrieval.passage_tokens import PassageTokens
 from cloze.labs.retrieval.realm_options import RetrievalFields, RetrievalOptions
 from cloze.model import checkpoint
 from cloze.model.data.batch import empty_batch
@@ -48,7 +49,6 @@ from cloze.model.train.config import PretrainConfig
 from cloze.model.train.evaluate.companion import Companion
 from cloze.model.train.evaluate.scoring import PretrainModule
 from cloze.model.train.optimizers.parameters import freeze_unused
-from cloze.model.train.passages import PassageTokens
 from cloze.model.train.precision import Precision, autocast
 from cloze.model.train.resume.initialization import check_vocabulary
 from cloze.pipeline import tokenizer

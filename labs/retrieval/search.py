@@ -19,12 +19,12 @@ from cloze.core import arrow, storage
 from cloze.core.artifacts import artifact
 from cloze.core.errors import UsageError
 from cloze.core.stages.worker import find_input
+from cloze.labs.retrieval.passages import Passage, PassageIndex, Scores, best
 from cloze.labs.retrieval.stages import SearchConfig
 from cloze.model.train.precision import placement
 from cloze.model.use.embed import EmbeddingPipeline
 from cloze.model.use.request import Request
 from cloze.model.use.verb import Verb
-from cloze.pipeline.index.passages import Passage, PassageIndex, Scores, best
 
 FUSED, SMOOTHING = 100, 60  # ranks that are fused, and k of Cormack et al. 2009
 ROWS = 1 << 14  # vectors that are compared at once

@@ -27,6 +27,8 @@ from cloze.core.artifacts.lineage import containing_artifact
 from cloze.core.errors import UsageError
 from cloze.core.stages.stage import BuildContext
 from cloze.core.stages.worker import find_input
+from cloze.labs.retrieval.passage_tokens import PassageTokens
+from cloze.labs.retrieval.passages import PassageIndex
 from cloze.labs.seq2seq.decoder import BeamSearch, EncoderDecoder, generate
 from cloze.model import checkpoint
 from cloze.model.families.config import ModelConfig
@@ -37,10 +39,8 @@ from cloze.model.layers.batch import IGNORE_INDEX
 from cloze.model.layers.layout import Memory
 from cloze.model.tasks.options import TEMPERATURE
 from cloze.model.tasks.task import Loss, TaskMetadata
-from cloze.model.train.passages import PassageTokens
 from cloze.model.train.resume.initialization import check_vocabulary
 from cloze.pipeline import tokenizer
-from cloze.pipeline.index.passages import PassageIndex
 from cloze.pipeline.tokenizer.tokenizer import Tokenizer
 
 RETRIEVAL = "retrieval"  # entry of a checkpoint's task metadata: `Retrieval.metadata`

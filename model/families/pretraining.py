@@ -7,7 +7,6 @@ DecoderModel: masked tokens through an enhanced mask decoder (DeBERTa).
 ReplacedTokenModel: a generator fills masks, the encoder detects replaced tokens (ELECTRA,
     DeBERTaV3).
 LeftToRightModel: next tokens (the left-to-right model, GPT-2).
-BiLmModel: next and previous words (ELMo).
 BiEncoder: no heads, but vectors of texts, for retrieval.
 
 Shapes: B batch, L length, D model, V vocabulary, M masked positions.
@@ -23,7 +22,6 @@ from torch import Tensor, nn
 
 from cloze.model.layers.attention import gather_positions
 from cloze.model.layers.batch import Batch, overlay, unmask
-from cloze.model.layers.bilm import BiLmEncoder, BiLmHead
 from cloze.model.layers.disentangled import EnhancedMaskDecoder
 from cloze.model.layers.encoder import Encoder, rows_of
 from cloze.model.layers.global_attention import GlobalAttentionLayout, LongEncoder
@@ -307,27 +305,6 @@ class LeftToRightModel(nn.Module):
         """Return `hidden` [B, L, D] and `lm_logits` [B, L, V], after removing the batch's masks."""
         hidden = encode(self.encoder, unmask(batch), batch)
         return {"hidden": hidden, "lm_logits": self.lm(hidden, self.encoder.embeddings.word.weight)}
-
-
-class BiLmModel(nn.Module):
-    """Language models in both directions, and their common head (Peters et al., 2018, 3.1)."""
-
-    pooler = None
-
-    def __init__(self, encoder: BiLmEncoder, bilm: BiLmHead) -> None:
-        super().__init__()
-        self.encoder = encoder
-        self.bilm = bilm
-
-    def forward(self, batch: Batch) -> dict[str, Tensor]:
-        """Return `hidden` [B, L, D], and `forward_logits` and `backward_logits`, [B, L, S].
-
-        Position t predicts words t + 1 and t - 1; the batch's masks are removed.
-        """
-        hidden = encode(self.encoder, unmask(batch), batch)
-        ahead, behind = hidden.chunk(2, dim=-1)
-        logits = {"forward_logits": self.bilm(ahead), "backward_logits": self.bilm(behind)}
-        return {"hidden": hidden, **logits}
 
 
 Pooling = Literal["mean", "first", "pooler"]

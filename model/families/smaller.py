@@ -74,7 +74,7 @@ def keep_layers(
 
     def structure(model: ModelConfig, encoder: nn.Module, layer: int) -> list[Any]:
         module = encoder.get_submodule(f"layers.{layer}")
-        residual = getattr(module, "residual", None)  # ELMo's layers have it, but not the first
+        residual = getattr(module, "residual", None)  # LSTMs' layers have it, but not the first
         return [model.window_of(layer), residual, sorted(module.state_dict())]
 
     for position, layer in enumerate(layers):

@@ -35,7 +35,6 @@ _OBJECTIVES = {
     "sbo": "cloze.model.objectives.losses:SBO",
     "rtd": "cloze.model.objectives.losses:RTD",
     "lm": "cloze.model.objectives.losses:LM",
-    "bilm": "cloze.model.objectives.losses:BILM",
     "distillation": "cloze.model.objectives.losses:DISTILLATION",
     "cosine": "cloze.model.objectives.losses:COSINE",
     "states": "cloze.model.objectives.losses:STATES",

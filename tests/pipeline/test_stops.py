@@ -13,11 +13,11 @@ from cloze.core.config import parse_config
 from cloze.core.errors import ClozeError
 from cloze.core.stages.execute import BuildResult, execute
 from cloze.core.stages.stage import Stage
+from cloze.labs.retrieval import index_build
+from cloze.labs.retrieval.index_stage import STAGE as INDEX
 from cloze.pipeline.corpus.stage import STAGE as CORPUS
 from cloze.pipeline.dataset import build as dataset_build
 from cloze.pipeline.dataset.stage import STAGE as DATASET
-from cloze.pipeline.index import build as index_build
-from cloze.pipeline.index.stage import STAGE as INDEX
 from cloze.pipeline.runners import fan_out as fan_out_module
 from cloze.pipeline.vocab import sample
 from cloze.pipeline.vocab.stage import STAGE as VOCAB

@@ -292,7 +292,6 @@ _STAGES: dict[str, Mapping[str, str]] = {
         "Vectors": "*pooling *max_length *windows",
         "Memory and speed": "*precision *micro_batch engine",
     },
-    "index": {"Passages": "*passage_words"},
     "vocab": {
         "Training": "*kind *size *lowercase strip_accents min_frequency limit_alphabet"
         " sample_bytes",

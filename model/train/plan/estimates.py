@@ -87,12 +87,12 @@ def logit_flops_per_token(model: ModelConfig, causal_share: float = 0.0) -> floa
 
 
 def predicted_share(model: ModelConfig, causal_share: float = 0.0) -> float:
-    """Return the share of positions that are predicted.
+    """Return the share of positions that are predicted: all, if no head needs masks or a target.
 
     Args:
         causal_share: share of samples that a fill-mask model reads left to right.
     """
-    if {"lm", "bilm"} & set(model.heads):
+    if not {"masked_lm", "generator", "seq2seq"} & set(model.heads):
         return 1.0
     return MASK_SHARE + causal_share * (1.0 - MASK_SHARE)
 

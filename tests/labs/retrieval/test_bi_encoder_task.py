@@ -28,6 +28,7 @@ from cloze.labs.retrieval.bi_encoder_task import (
     contrastive_loss,
 )
 from cloze.labs.retrieval.pairs import QueryPassages
+from cloze.labs.retrieval.passages import PassageIndex, best
 from cloze.labs.retrieval.ranking_metrics import ndcg, recall, relevant_ranks
 from cloze.labs.retrieval.tasks import RetrievalOptions
 from cloze.model.families.config import ModelConfig
@@ -35,7 +36,6 @@ from cloze.model.families.models import new_backbone
 from cloze.model.tasks.heads import new_network
 from cloze.model.tasks.source import EpochSource
 from cloze.model.tasks.table import load_task
-from cloze.pipeline.index.passages import PassageIndex, best
 from cloze.pipeline.tokenizer.tokenizer import Tokenizer
 from tests.model.tasks.conftest import BAD, GOOD, NEUTRAL
 from tests.model.tasks.stages import evaluate, finetune, settings

@@ -25,12 +25,12 @@ from cloze.model.train.stage import STAGE
 from cloze.model.use.embed import EmbeddingPipeline
 from cloze.pipeline import tokenizer
 from cloze.pipeline.tokenizer.tokenizer import Tokenizer
+from tests.labs.retrieval.test_index import index
 from tests.model.datasets import write_dataset
 from tests.model.tasks.stages import Listener
 from tests.model.train.ranks import config
 from tests.pipeline.corpus.corpora import write_corpus
 from tests.pipeline.dataset.datasets import make
-from tests.pipeline.index.test_index import index
 from tests.tiny_models import WORDS, tiny_config, tiny_model, write_tokenizer
 
 K, LENGTH = 3, 10

@@ -15,6 +15,7 @@ from cloze.core.errors import DataError, UsageError
 from cloze.core.stages.execute import execute
 from cloze.core.stages.execution import Execution
 from cloze.labs.retrieval.answer import CorpusAnswers
+from cloze.labs.retrieval.passages import Passage, best
 from cloze.labs.retrieval.search import SMOOTHING, Reading, Search, Searcher
 from cloze.labs.retrieval.stages import AnswerCorpusConfig, SearchConfig
 from cloze.model import checkpoint
@@ -23,9 +24,8 @@ from cloze.model.use.configs import VectorsConfig
 from cloze.model.use.embed import EmbeddingPipeline
 from cloze.model.use.request import Request
 from cloze.model.use.stages import VECTORS
-from cloze.pipeline.index.passages import Passage, best
+from tests.labs.retrieval.test_index import index
 from tests.pipeline.corpus.corpora import write_corpus
-from tests.pipeline.index.test_index import index
 from tests.tiny_models import tiny_config, tiny_model, write_checkpoint, write_tokenizer
 
 DOCUMENTS = [

@@ -39,9 +39,9 @@ from cloze.model.use.configs import VectorsConfig
 from cloze.model.use.request import request_of
 from cloze.model.use.stages import VECTORS
 from cloze.pipeline import tokenizer
+from tests.labs.retrieval.test_index import index
 from tests.model.tasks.stages import Listener
 from tests.pipeline.corpus.corpora import write_corpus
-from tests.pipeline.index.test_index import index
 from tests.slices import few
 from tests.tiny_models import tiny_config, tiny_model, write_tokenizer
 

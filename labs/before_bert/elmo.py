@@ -16,7 +16,7 @@ from cloze.core.config import UnionTag
 from cloze.model.families.config import ModelConfig, Size
 
 if TYPE_CHECKING:
-    from cloze.model.families.pretraining import BiLmModel
+    from cloze.labs.before_bert.bilm import BiLmModel
     from cloze.model.layers.heads import MeanState
 
 
@@ -93,8 +93,13 @@ PRESETS: dict[str, ModelConfig] = {
 
 
 def build_model(config: ElmoConfig) -> BiLmModel:
-    from cloze.model.families.pretraining import BiLmModel
-    from cloze.model.layers.bilm import BiLmEncoder, BiLmHead, BiLmLayer, CharacterEmbeddings
+    from cloze.labs.before_bert.bilm import (
+        BiLmEncoder,
+        BiLmHead,
+        BiLmLayer,
+        BiLmModel,
+        CharacterEmbeddings,
+    )
 
     size = config.hidden_size // 2
     embeddings = CharacterEmbeddings(

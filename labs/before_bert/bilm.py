@@ -17,7 +17,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from cloze.model.families.pretraining import encode
 from cloze.model.layers.attention import gather_positions
+from cloze.model.layers.batch import Batch, unmask
 from cloze.model.layers.cpu import Linear
 from cloze.model.layers.cross_entropy import VocabularyHead
 from cloze.model.layers.elementwise import Dropout
@@ -224,3 +226,24 @@ class BiLmHead(VocabularyHead):
         """Map one direction's states, float [..., P], to logits [..., S]."""
         # oneDNN computes the gradient of products with a view a thousand times slower
         return self.project(hidden.contiguous(), self.weight, self.bias)
+
+
+class BiLmModel(nn.Module):
+    """Language models in both directions, and their common head (Peters et al., 2018, 3.1)."""
+
+    pooler = None
+
+    def __init__(self, encoder: BiLmEncoder, bilm: BiLmHead) -> None:
+        super().__init__()
+        self.encoder = encoder
+        self.bilm = bilm
+
+    def forward(self, batch: Batch) -> dict[str, Tensor]:
+        """Return `hidden` [B, L, D], and `forward_logits` and `backward_logits`, [B, L, S].
+
+        Position t predicts words t + 1 and t - 1; the batch's masks are removed.
+        """
+        hidden = encode(self.encoder, unmask(batch), batch)
+        ahead, behind = hidden.chunk(2, dim=-1)
+        logits = {"forward_logits": self.bilm(ahead), "backward_logits": self.bilm(behind)}
+        return {"hidden": hidden, **logits}

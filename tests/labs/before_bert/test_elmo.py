@@ -11,16 +11,16 @@ import torch
 from torch import Tensor, nn
 
 from cloze.core.errors import UsageError
-from cloze.model import checkpoint
-from cloze.model.families.config import check_fits
-from cloze.model.families.models import attach, new_model
-from cloze.model.layers.bilm import (
+from cloze.labs.before_bert.bilm import (
     BEGIN,
     END,
     BiLmLayer,
     CharacterEmbeddings,
     spellings,
 )
+from cloze.model import checkpoint
+from cloze.model.families.config import check_fits
+from cloze.model.families.models import attach, new_model
 from cloze.model.layers.encoder import rows_of
 from cloze.model.objectives import objectives
 from cloze.model.train.resume.initialization import build_network, initial_model

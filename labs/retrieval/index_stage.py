@@ -5,9 +5,21 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from pydantic import Field
+
+from cloze.core.config import StageConfig
 from cloze.core.humanize import format_count
 from cloze.core.stages.stage import InputSpec, Stage, deferred
-from cloze.pipeline.index.config import NAME, VERSION, IndexConfig
+
+NAME = "index"
+VERSION = 2  # 2: pairs of letters in scripts without spaces
+
+
+class IndexConfig(StageConfig):
+    """Options of the stage index."""
+
+    passage_words: int = Field(default=100, ge=1)
+    """Approximate words per passage; passages are whole sentences of one document."""
 
 
 def _headline(summary: Mapping[str, Any]) -> str:
@@ -23,7 +35,7 @@ STAGE = Stage(
     name=NAME,
     version=VERSION,
     config=IndexConfig,
-    run=deferred("cloze.pipeline.index.build:run"),
+    run=deferred("cloze.labs.retrieval.index_build:run"),
     inputs={
         "corpus": InputSpec(kinds=("corpus", "semdedup"), required=True),
         "append": InputSpec(kinds=("index",), explicit_only=True),

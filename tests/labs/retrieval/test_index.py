@@ -22,8 +22,8 @@ from cloze.core.artifacts import artifact
 from cloze.core.errors import DataError
 from cloze.core.stages.execute import BuildResult, execute
 from cloze.core.stages.execution import Execution
-from cloze.pipeline.index.passages import K1, B, PassageIndex, best, cut, words_of_text
-from cloze.pipeline.index.stage import STAGE, IndexConfig
+from cloze.labs.retrieval.index_stage import STAGE, IndexConfig
+from cloze.labs.retrieval.passages import K1, B, PassageIndex, best, cut, words_of_text
 from tests import warm
 from tests.pipeline.corpus.corpora import made_documents, write_corpus
 
@@ -136,8 +136,8 @@ def test_the_same_bytes_with_two_workers(corpus: str, built: BuildResult, tmp_pa
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from cloze.pipeline.index import build
-from tests.pipeline.index.test_index import index
+from cloze.labs.retrieval import index_build as build
+from tests.labs.retrieval.test_index import index
 write, files = build.write_arrow, []
 def write_or_die(path, *arguments):
     files.append(path)

@@ -8,15 +8,15 @@ from typing import Any
 from cloze.core.arrow import write_arrow
 from cloze.core.artifacts import artifact, fingerprints
 from cloze.core.stages.stage import BuildContext, StageResult
-from cloze.pipeline.corpus.files.shards import CorpusShards, fill_missing_columns, read_shard
-from cloze.pipeline.index.config import NAME, VERSION, IndexConfig
-from cloze.pipeline.index.passages import (
+from cloze.labs.retrieval.index_stage import NAME, VERSION, IndexConfig
+from cloze.labs.retrieval.passages import (
     PASSAGE_FILE,
     PASSAGES,
     POSTINGS,
     postings_name,
     shard_tables,
 )
+from cloze.pipeline.corpus.files.shards import CorpusShards, fill_missing_columns, read_shard
 from cloze.pipeline.runners.fan_out import fan_out
 
 COLUMNS = ["key", "id", "title", "url", "licence", "sentences"]

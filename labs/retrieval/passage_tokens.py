@@ -16,8 +16,8 @@ from torch import Tensor
 from cloze.core import storage
 from cloze.core.arrow import read_arrow
 from cloze.core.ragged import offsets_of, ranges
+from cloze.labs.retrieval.passages import PassageIndex
 from cloze.model.data.layouts import MULTIPLE
-from cloze.pipeline.index.passages import PassageIndex
 from cloze.pipeline.tokenizer.tokenizer import Tokenizer
 
 COLUMNS = ("document", "title", "first", "sentences")
