@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cloze.model.tasks.kinds.text_to_text import TextTargets
 
+from cloze.labs.seq2seq.text_to_text_task import TextTargets
 from cloze.model.tasks.table import load_task
 from cloze.pipeline import tokenizer
 from tests.tiny_models import write_tokenizer

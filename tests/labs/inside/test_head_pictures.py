@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from cloze.flows.report import head_plots
+from cloze.labs.inside import head_plots
 
 
 @pytest.mark.parametrize("layers", [2, 3])
