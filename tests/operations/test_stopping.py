@@ -1,6 +1,4 @@
-"""Ways to stop a run: it saves and says so, or it goes on from its last checkpoint. Each row of the
-table in docs/how-to/incidents.md that Prefect and its worker have a part in.
-"""
+"""Ways to stop a run: the rows of docs/how-to/incidents.md that Prefect has a part in."""
 
 from __future__ import annotations
 

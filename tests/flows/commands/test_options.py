@@ -1,6 +1,4 @@
-"""Options are made from config classes: names, types, bounds, help; for every stage that there is,
-and for a new one.
-"""
+"""Options are made from config classes: for every stage that there is, and for a new one."""
 
 from __future__ import annotations
 
@@ -21,7 +19,7 @@ from cloze.core.stages.stage import StageResult
 from cloze.core.stages.worker import Job
 from cloze.flows import cli
 from cloze.flows.commands.base.field_options import field_options
-from cloze.flows.commands.base.options import OptionOverride, named_values, split_commas
+from cloze.flows.commands.base.options import OptionOverride, split_commas
 from cloze.flows.commands.base.stage_command import OF_CONFIG, OF_EXECUTION, StageCommand
 from cloze.flows.graph import stages
 from cloze.flows.graph.config import RunConfig
@@ -399,24 +397,3 @@ def test_what_commands_say_of_inputs_and_fields_is_of_their_stages() -> None:
         assert set(command.inputs) <= set(stage.inputs), command.name
         assert set(command.spelled) <= set(stage.config.model_fields), command.name
         assert {*command.positional} <= {*stage.inputs, *stage.config.model_fields}, command.name
-
-
-@pytest.mark.parametrize(
-    ("texts", "values"),
-    [
-        ((), {}),
-        (("a=1", "b=2"), {"a": "1", "b": "2"}),
-        (("a=b=c", "d=s3://x/?e=f"), {"a": "b=c", "d": "s3://x/?e=f"}),
-        (("a=1", "a=2"), {"a": "2"}),
-    ],
-)
-def test_a_name_ends_at_the_first_equals_sign(
-    texts: tuple[str, ...], values: dict[str, str]
-) -> None:
-    assert named_values("a=1")(texts) == values
-
-
-@pytest.mark.parametrize("text", ["a", "a=", "=1", ""])
-def test_a_name_and_a_value_are_needed(text: str) -> None:
-    with pytest.raises(ValueError, match=r"must look like NAME=VALUE, such as wiki=2"):
-        named_values("wiki=2")((text,))
