@@ -30,7 +30,7 @@ def test_mlflow_serves_a_registered_model(tmp_path: Path, monkeypatch: pytest.Mo
         monkeypatch.setenv("CLOZE_REGISTERED_MODEL", name)
         registry = Registry(tmp_path)
         registry.set_champion(registry.register(path, fingerprint=name))
-        mlflow.set_tracking_uri(registry.uri)
+        monkeypatch.setenv("MLFLOW_TRACKING_URI", registry.uri)
         model = mlflow.pyfunc.load_model(f"models:/{name}@champion")
         clients[name] = TestClient(scoring_server.init(model))
     text = "the [MASK] sat on the mat."
