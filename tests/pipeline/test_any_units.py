@@ -127,7 +127,7 @@ def corpus(
 
 
 @given(st.data())
-@settings(max_examples=2, deadline=None, phases=[Phase.generate])
+@settings(max_examples=6, deadline=None, phases=[Phase.generate])
 def test_a_corpus(
     texts: Path, corpus: tuple[dict[str, Any], BuildResult], data: st.DataObject
 ) -> None:
@@ -152,7 +152,7 @@ def dataset(
 
 
 @given(st.data())
-@settings(max_examples=2, deadline=None, phases=[Phase.generate])
+@settings(max_examples=6, deadline=None, phases=[Phase.generate])
 def test_a_dataset(
     dataset: tuple[tuple[str, str], dict[str, Any], BuildResult], data: st.DataObject
 ) -> None:
