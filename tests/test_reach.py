@@ -108,3 +108,14 @@ def test_main_job_names_tests_that_exist() -> None:
     for name in reach.MAIN_JOB:
         path, _, function = name.partition("::")
         assert f"def {function.partition('[')[0]}(" in (REPOSITORY / path).read_text(), name
+
+
+def test_this_repository_is_read_with_the_commands_of_its_labs() -> None:
+    graph = reach.read_graph(REPOSITORY)
+    assert graph.commands["run"][0].startswith("flows/commands/")
+    for lab in sorted({path.parts[-2] for path in REPOSITORY.glob("labs/*/plugin.py")}):
+        declared = graph.sources[f"labs/{lab}/plugin.py"].text
+        of_lab = [
+            name for name, node in graph.commands.items() if node[0].startswith(f"labs/{lab}/")
+        ]
+        assert bool(of_lab) == ('"commands": {' in declared), lab

@@ -371,5 +371,6 @@ def _commands(declaration: ast.expr | None) -> Iterator[tuple[str, str]]:
         ):
             if ast.unparse(key or ast.Constant("")) == "'commands'" and isinstance(rows, ast.Dict):
                 for name, row in zip(rows.keys, rows.values, strict=True):
-                    if isinstance(name, ast.Constant) and isinstance(row, ast.Call) and row.args:
-                        yield str(name.value), ast.literal_eval(row.args[0])
+                    match name, row:
+                        case ast.Constant(command), ast.Call(args=[ast.Constant(reference), *_]):
+                            yield str(command), str(reference)

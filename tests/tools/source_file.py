@@ -29,7 +29,8 @@ class Source:
     def read(cls, root: Path, path: str) -> Source:
         text = (root / path).read_text()
         source = cls(path, module_name(path), text)
-        source._add(ast.parse(text).body)
+        tree = ast.parse(text)
+        source._add(_WithConstants(_constants(tree)).visit(tree).body)
         return source
 
     def _add(self, statements: Iterable[ast.stmt]) -> None:
@@ -72,6 +73,34 @@ class Source:
                 if first <= line <= (statement.end_lineno or first):
                     return name
         return None
+
+
+class _WithConstants(ast.NodeTransformer):
+    """Write f-strings of a module's constants out: `f"{_LAB}.stages:INDEX"` names a place, too."""
+
+    def __init__(self, constants: dict[str, str]) -> None:
+        self.constants = constants
+
+    def visit_JoinedStr(self, node: ast.JoinedStr) -> ast.expr:
+        parts = [self._text_of(part) for part in node.values]
+        if any(part is None for part in parts):
+            return node
+        return ast.copy_location(ast.Constant("".join(part or "" for part in parts)), node)
+
+    def _text_of(self, part: ast.expr) -> str | None:
+        if isinstance(part, ast.FormattedValue) and isinstance(part.value, ast.Name):
+            return self.constants.get(part.value.id)
+        return str(part.value) if isinstance(part, ast.Constant) else None
+
+
+def _constants(tree: ast.Module) -> dict[str, str]:
+    """Return the texts of `NAME = "text"`."""
+    found = {}
+    for statement in tree.body:
+        match statement:
+            case ast.Assign(targets=[ast.Name(name)], value=ast.Constant(str(text))):
+                found[name] = text
+    return found
 
 
 def module_name(path: str) -> str:
