@@ -308,6 +308,6 @@ class Upload(io.RawIOBase):
 
     def discard(self) -> None:
         if self._large is not None:
-            self._large.closed = True  # else the garbage collector would flush the rest
             with contextlib.suppress(Exception):
+                self._large.closed = True  # else the garbage collector would flush the rest
                 self._large.discard()

@@ -235,3 +235,50 @@ def test_what_lies_elsewhere_counts_by_its_bytes(tmp_path: Path) -> None:
         fingerprints.input_fingerprint(str(tmp_path / "nowhere" / "checkpoints" / "step-00000001"))
     storage.write_bytes("memory://parts/a", b"text")
     assert fingerprints.input_fingerprint("memory://parts/a") == hashlib.sha256(b"text").hexdigest()
+
+
+def test_files_of_a_store_are_seen_by_their_tags(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So a file that is replaced while a stage reads it is found, with or without tags."""
+    paths = ["memory://seen/a", "memory://seen/b"]
+    tags = dict.fromkeys(paths, "1 4")
+    for has_tags in (True, False):
+        for path in paths:
+            storage.write_bytes(path, b"text")
+        monkeypatch.setattr(storage, "etag", lambda path, on=has_tags: tags[path] if on else None)
+        with fingerprints.watching() as before:
+            first = fingerprints.file_fingerprints(paths)
+        assert {path: seen.fingerprint for path, seen in before.items()} == first
+        assert [seen.stamp for seen in before.values()] == [None, None]
+        tags["memory://seen/b"] = "2 5"
+        storage.write_bytes("memory://seen/b", b"other")
+        with fingerprints.watching(before) as now:
+            fingerprints.file_fingerprints(paths)
+        assert fingerprints.difference(before, before) is None
+        assert fingerprints.difference(before, now) == ("memory://seen/b changed while it was read")
+
+
+def test_a_difference_names_the_first_file_and_its_sizes() -> None:
+    def seen(**files: tuple[int | None, str]) -> dict[str, fingerprints.Seen]:
+        return {
+            name: fingerprints.Seen(None if size is None else (size, 0), sha256)
+            for name, (size, sha256) in files.items()
+        }
+
+    before = seen(a=(1000, "x"), b=(2000, "y"), c=(None, "z"))
+    assert fingerprints.difference(before, before) is None
+    for now, says in (
+        (seen(a=(1000, "x"), b=(2500, "w"), c=(5, "v")), "b changed while it was read (2,000 bytes before, 2,500 now)"),
+        (seen(a=(1000, "w"), b=(2000, "y"), c=(5, "z")), "a changed while it was read"),
+        (seen(a=(1000, "x"), b=(2000, "y"), c=(5, "v")), "c changed while it was read"),
+        ({**before, **seen(e=(1, "e"), d=(1, "d"))}, "d was added while its directory was read"),
+        (seen(c=(None, "z")), "a was removed while its directory was read"),
+    ):  # fmt: skip
+        assert fingerprints.difference(before, now) == says
+
+
+def test_a_file_that_cannot_be_read_is_told(tmp_path: Path) -> None:
+    with pytest.raises(DataError) as caught:
+        fingerprints.file_hashes([str(tmp_path / "none")])
+    assert str(caught.value) == (
+        f"{tmp_path}/none cannot be read (No such file or directory); check the path"
+    )
