@@ -37,15 +37,15 @@ DATA = {"vocab_size": 3000, "length": 128, "mean_length": 100.0, "rows": 5000}
 MIXED = {"dataset/b": {**DATA, "rows": 300, "mean_length": 50.0}, "dataset/a": DATA}
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
     """Numbers with nine digits, as JSON."""
     if is_dataclass(value) and not isinstance(value, type):
         value = asdict(value)
     if isinstance(value, float):
         return float(f"{value:.9g}")
     if isinstance(value, Mapping):
-        return {name: _plain(item) for name, item in value.items()}
-    return [_plain(item) for item in value] if isinstance(value, (list, tuple)) else value
+        return {name: plain(item) for name, item in value.items()}
+    return [plain(item) for item in value] if isinstance(value, (list, tuple)) else value
 
 
 def _weights() -> Iterator[tuple[str, Any]]:
@@ -223,7 +223,7 @@ def lines() -> Iterator[str]:
         patch.setattr(hardware.os, "sysconf", {"SC_PAGE_SIZE": 4096, "SC_PHYS_PAGES": 1 << 22}.get)
         for part in (_weights, _memory, _costs, _plans, _sizes):
             for name, value in part():
-                yield f"{name}: {json.dumps(_plain(value), ensure_ascii=False)}"
+                yield f"{name}: {json.dumps(plain(value), ensure_ascii=False)}"
 
 
 if __name__ == "__main__":
