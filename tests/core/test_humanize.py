@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
+from jinja2 import UndefinedError
 
 from cloze.core import humanize
 from cloze.core.humanize import (
@@ -117,3 +120,47 @@ def test_words_agree_with_their_counts() -> None:
     )
     assert humanize.most_first({"a": 1, "b": 3, "c": 1}) == {"b": 3, "a": 1, "c": 1}
     assert next(iter(humanize.most_first({"c": 1, "b": 3, "a": 1}))) == "b"
+
+
+def test_a_long_name_keeps_both_ends() -> None:
+    name = "".join(chr(97 + number % 26) for number in range(60))
+    assert humanize.shortened(name[:40]) == name[:40]
+    assert humanize.shortened(name[:41]) == f"{name[:20]}…{name[22:41]}"
+    assert [humanize.shortened("0123456789", most) for most in (10, 9, 4)] == [
+        "0123456789", "0123…789", "01…9"
+    ]  # fmt: skip
+
+
+def test_templates_escape_values_and_know_every_name(tmp_path: Path) -> None:
+    text = '{% include "style.css" %}<p>\n  {% if x %}\n{{ x }}\n  {% endif %}\n</p>'
+    (tmp_path / "page.html").write_text(text)
+    templates = humanize.templates_in(tmp_path)
+    assert templates is humanize.templates_in(tmp_path)
+    page = templates.get_template("page.html").render(x="<b>")
+    assert page.endswith("<p>\n&lt;b&gt;\n</p>")
+    assert "{" in page.partition("<p>")[0]  # the style that all pages share
+    with pytest.raises(UndefinedError):
+        templates.get_template("page.html").render()
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (0.12345, "0.123"), (99.5, "99.5"), (100.4, "100"), (9_999.4, "9999"), (9_999.5, "10000"),
+        (10_000, "10k"), (999_499, "999k"), (999_500, "1M"), (1e9, "1G"), (999.5e9, "1T"),
+        (1e12, "1T"), (1e15, "1P"), (1e18, "1E"), (1e21, "1Z"), (-12_345, "-12.3k"), (12.0, "12"),
+    ],
+)  # fmt: skip
+def test_counts_at_the_borders_of_their_units(value: float, text: str) -> None:
+    assert format_count(value) == text
+
+
+@pytest.mark.parametrize(
+    ("count", "text"),
+    [
+        (999.4, "999 B"), (999.6, "1 kB"), (999_499, "999 kB"), (999_500, "1 MB"), (9.995e8, "1 GB"),
+        (9.994e11, "999 GB"), (9.995e11, "1 TB"), (9.994e14, "999 TB"), (1e15, "1000 TB"),
+    ],
+)  # fmt: skip
+def test_bytes_at_the_borders_of_their_units(count: float, text: str) -> None:
+    assert format_bytes(count) == text

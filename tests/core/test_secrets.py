@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from cloze.core.secrets import redact
+from cloze.core.secrets import holds_secret, redact
 
 
 @pytest.mark.parametrize(
@@ -62,3 +62,49 @@ def test_what_the_environment_keeps_secret_is_masked(monkeypatch: pytest.MonkeyP
     assert redact({"note": "it is correct-horse, see /home/me/key.json"}) == {
         "note": "it is ***, see /home/me/key.json"
     }
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        ("postgresql://cloze:hunter2@db/mlflow", "postgresql://***@db/mlflow"),
+        ("s3://:hunter2@b and gs://k:@c", "s3://***@b and gs://***@c"),
+        ("https://hunter2@x http://hunter2@y", "https://***@x http://***@y"),
+        ("git://t@a ssh://t@b redis://t@c rediss://t@d", "git://***@a ssh://***@b redis://***@c rediss://***@d"),
+        ("x?token=a;b=c&my.sig=d e", "x?token=***;b=c&my.sig=*** e"),
+        ("x?signature=a&Api-Key=b", "x?signature=***&Api-Key=***"),
+        ("env=AWS_SECRET_ACCESS_KEY=abc,X=1", "env=AWS_SECRET_ACCESS_KEY=***"),
+        ("HF_TOKEN=abc MY_API_KEY=x CREDENTIALS=y AUTH=z", "HF_TOKEN=*** MY_API_KEY=*** CREDENTIALS=*** AUTH=***"),
+        ("--my-password=abc --token def --max_tokens 5", "--my-password=*** --token *** --max_tokens 5"),
+        ("https://hooks.slack.com/workflows/T0/x", "https://hooks.slack.com/workflows/***"),
+        ("Bearer abcdefgh, Bearer abc", "Bearer ***, Bearer abc"),
+        ("Authorization: Basic abcdefgh=", "Authorization: Basic ***"),
+        ("hf_abcdefghijkl ghp_abcdefghijkl glpat-abcdefghijkl xoxb-abcdefghijkl", "*** *** *** ***"),
+        ("sk-abcdefghijkl AKIAABCDEFGHIJKL ASIAABCDEFGHIJKL hf_short", "*** *** *** hf_short"),
+        ("-----BEGIN EC PRIVATE KEY-----\nabc\n-----END EC PRIVATE KEY-----\nrest", "***\nrest"),
+        ("-----BEGIN PRIVATE KEY-----\ncut", "***"),
+        (["--token", "abc", "x", "--pwd", 7], ["--token", "***", "x", "--pwd", 7]),
+        (("--auth", "a"), ["--auth", "***"]),
+        ({"token": ["a", "[MASK]"], "n": {"passwd": "b"}}, {"token": ["***", "[MASK]"], "n": {"passwd": "***"}}),
+        ({"secret_id": "a", "key.value": "b", "token_string": "c", "x-credential": "d"},
+         {"secret_id": "***", "key.value": "b", "token_string": "***", "x-credential": "***"}),
+        ({"private-key": "", "access_key": "</s>", "account_key": "k", "passphrase": "p"},
+         {"private-key": "", "access_key": "</s>", "account_key": "***", "passphrase": "***"}),
+    ],
+)  # fmt: skip
+def test_what_is_left_of_a_text_with_secrets(value: Any, shown: Any) -> None:
+    assert redact(value) == shown
+    assert holds_secret(value) is (shown != (list(value) if isinstance(value, tuple) else value))
+
+
+def test_secrets_of_the_environment_are_long_ones_the_longest_first(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("MY_TOKEN", "12345678")
+    monkeypatch.setenv("OTHER_PASSWORD", "12345678-and-more")
+    monkeypatch.setenv("SHORT_SECRET", "abcdefg")
+    monkeypatch.setenv("PLAIN", "xyzxyzxyz")
+    text = "12345678 12345678-and-more abcdefg xyzxyzxyz"
+    assert redact(text) == "*** *** abcdefg xyzxyzxyz"
+    assert holds_secret({"note": text})
+    assert not holds_secret({"note": "abcdefg", "steps": 3})

@@ -11,7 +11,14 @@ import torch
 from torch import Tensor
 
 from cloze.core.errors import DataError
-from cloze.model.tensors import LazyTensors, TensorSlice, part_name, write_tensors
+from cloze.model.tensors import (
+    LazyTensors,
+    TensorSlice,
+    copy_into,
+    part_name,
+    to_saved_dtype,
+    write_tensors,
+)
 from cloze.model.train.distributed import assign_owners
 from cloze.model.train.engines.gradients import own_slices
 
@@ -106,3 +113,46 @@ def test_shares_are_even_and_nothing_is_left_out() -> None:
     assert max(counts) - min(counts) <= 1
     assert TensorSlice("a", (2, 3), 0, torch.zeros(6)).key == "a"
     assert TensorSlice("a", (2, 3), 2, torch.zeros(3)).key == "a[2:5]"
+
+
+def test_a_file_that_shrinks_while_it_is_open_ends_too_early(tmp_path: Path) -> None:
+    """Of more than what was read of it at once."""
+    file = tmp_path / "state.safetensors"
+    write(tmp_path, 1, {"large": torch.zeros(100_000)})
+    with LazyTensors([str(file)]) as found:
+        with file.open("r+b") as stream:
+            stream.truncate(file.stat().st_size - 100)
+        with pytest.raises(DataError) as caught:
+            found["large"]
+    assert str(caught.value) == f"{file} ends too early; use another checkpoint"
+
+
+def test_pickled_weights_are_refused(tmp_path: Path) -> None:
+    for name in ("pytorch_model.bin", "x.pt", "x.pth", "x.ckpt"):
+        (tmp_path / name).write_bytes(b"x")
+        with pytest.raises(DataError, match=rf"{name} is "):
+            LazyTensors([str(tmp_path / name)])
+
+
+def test_weights_that_are_not_the_models_are_named(tmp_path: Path) -> None:
+    network = torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.Linear(3, 1))
+    state = {name: tensor + 1.0 for name, tensor in network.state_dict().items()}
+    copy_into(network, state)
+    assert all(tensor.equal(state[name]) for name, tensor in network.state_dict().items())
+    lacking = {name: tensor for name, tensor in state.items() if name != "1.bias"}
+    wrong = {**state, "0.weight": torch.zeros(2, 2)}
+    for given, fault in ((lacking, "1.bias is missing"), (wrong, "size mismatch for 0.weight")):
+        with pytest.raises(DataError, match=rf"are not those of the model \({fault}"):
+            copy_into(network, given)
+    found = to_saved_dtype(torch.ones(2, dtype=torch.bfloat16))
+    assert (found.dtype, to_saved_dtype(torch.ones(2, dtype=torch.int64)).dtype) == (
+        torch.float32, torch.int64
+    )  # fmt: skip
+
+
+def test_a_gap_or_a_wrong_whole_is_no_tensor(tmp_path: Path) -> None:
+    for pieces in ({"a[0:2]": (2,)}, {"a[2:6]": (4,)}, {"a[0:3]": (3,), "a[2:6]": (4,)}):
+        tensors = {name: torch.zeros(size) for name, size in pieces.items()}
+        write_tensors(str(tmp_path / "x.safetensors"), tensors, {"a": (2, 3)})
+        with pytest.raises(DataError, match=r"x\.safetensors lacks a part of a, or has one twice"):
+            LazyTensors([str(tmp_path / "x.safetensors")])
