@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import REPOSITORY
-from tests.tools import reach
+from tests.tools import facts, reach
 from tests.tools.import_graph import ImportGraph
+from tests.tools.source_file import Source, read_source
 
 FILES = {
     "core/__init__.py": "from cloze.core.leaf import shown\n",
@@ -29,7 +30,7 @@ FILES = {
     ),
     "flows/templates/page.html": "<p>",
     "tests/conftest.py": (
-        "import pytest\nfrom cloze.core.leaf import other, shown\n\n\n@pytest.fixture\n"
+        "import pytest\nfrom cloze.core.leaf import other, shown\n\nROOT = 1\n\n\n@pytest.fixture\n"
         "def one():\n    return shown()\n\n\n@pytest.fixture\ndef two():\n    return other()\n"
     ),
     "tests/helpers.py": "from cloze.core import leaf\n\n\ndef help():\n    return leaf.other()\n",
@@ -44,6 +45,32 @@ FILES = {
     "tests/test_fixture.py": "def test(one):\n    assert one\n",
     "tests/test_other_fixture.py": "def test(two):\n    assert two\n",
     "tests/test_page.py": "from cloze.flows.page import page\n\n\ndef test():\n    page()\n",
+    "pyproject.toml": '[project.scripts]\ncloze = "cloze.flows.cli:entry"\n',
+    "prefect.yaml": "entrypoint: cloze.flows.commands.runs.run\n",
+    "flows/presets/first.yaml": "corpus: {kind: books}\n",
+    "flows/presets/second.yaml": "extends: first.yaml\n",
+    "docs/how-to/page.md": "# A page\n",
+    "docs/other.md": "# Another\n",
+    "infra/stack.py": "def up():\n    pass\n",
+    "infra/compose.yaml": "image: x\n",
+    "infra/monitoring/alerts.yml": "alert: y\n",
+    "infra/images/start.sh": "exec python infra/stack.py\n",
+    "infra/проба.conf": "z\n",
+    "tests/test_entry.py": 'from pathlib import Path\n\nTEXT = Path("pyproject.toml")\n',
+    "tests/test_deployed.py": 'from tests.conftest import ROOT\n\nTEXT = ROOT / "prefect.yaml"\n',
+    "tests/test_preset.py": 'def test():\n    assert ["second"]\n',
+    "tests/test_doc.py": (
+        'from pathlib import Path\n\nPAGE = Path(__file__).parents[1] / "docs" / "how-to" / "page.md"\n'
+    ),
+    "tests/test_docs.py": 'PAGES = "docs/**/*.md"\n',
+    "tests/test_infra.py": (
+        'from tests.conftest import ROOT\n\nINFRA = ROOT / "infra"\n\n\ndef test():\n'
+        '    (INFRA / "compose.yaml").read_text()\n'
+    ),
+    "tests/test_script.py": (
+        "from tests.conftest import ROOT\n\n\ndef test():\n"
+        '    assert ROOT / "infra" / "images" / "start.sh"\n'
+    ),
     "tests/test_nothing.py": '"""Of cloze.core.leaf it has the name alone."""\n\n\ndef test():\n    pass\n',
 }
 
@@ -70,7 +97,10 @@ def test_each_way_to_a_function_is_found_and_no_other(graph: ImportGraph) -> Non
     tests = reach.reached_tests(graph, shown, dict.fromkeys(graph.tests(), 1.0))
     assert {test.path for test in tests} == {
         f"tests/test_{name}.py"
-        for name in ("direct", "reexport", "late", "name", "module", "program", "fixture")
+        for name in (
+            *("direct", "reexport", "late", "name", "module", "program", "fixture"),
+            "deployed",  # by an entry point of prefect.yaml
+        )
     }
     assert tests[0].path == "tests/test_direct.py"
     chains = {test.path: test.chain for test in tests}
@@ -91,10 +121,84 @@ def test_a_data_file_reaches_the_tests_of_what_opens_it(graph: ImportGraph) -> N
     assert reached(graph, {"flows/templates/page.html": []}) == ["page"]
 
 
+@pytest.mark.parametrize(
+    ("changed", "tests"),
+    [
+        ("pyproject.toml", ["entry"]),
+        ("prefect.yaml", ["deployed"]),
+        ("flows/presets/first.yaml", ["preset"]),
+        ("docs/how-to/page.md", ["doc", "docs"]),
+        ("docs/other.md", ["docs"]),
+        ("infra/compose.yaml", ["infra"]),
+        ("infra/monitoring/alerts.yml", ["infra"]),
+        ("infra/проба.conf", ["infra"]),
+        ("infra/images/start.sh", ["script", "infra"]),
+        ("infra/stack.py", ["script", "infra"]),
+    ],
+)
+def test_configurations_scripts_and_documents_reach_who_reads_them(
+    graph: ImportGraph, changed: str, tests: list[str]
+) -> None:
+    assert reached(graph, {changed: []}) == tests
+
+
+@pytest.mark.parametrize(
+    ("changed", "tests"),
+    [
+        ("flows/commands/runs.py", {"program", "deployed"}),  # an entry point of a deployment
+        ("flows/cli.py", {"entry"}),  # one of the package
+        ("core/leaf.py", {"preset"}),  # the reader that a preset's base names
+    ],
+)
+def test_code_reaches_the_tests_of_the_files_that_name_it(
+    graph: ImportGraph, changed: str, tests: set[str]
+) -> None:
+    assert tests <= set(reached(graph, {changed: []}))
+
+
+def test_facts_are_kept_until_their_file_changes(
+    tmp_path: Path, graph: ImportGraph, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache, read = tmp_path / "build" / "facts", list[str]()
+
+    def counted(path: str, text: str) -> Source:
+        read.append(path)
+        return read_source(path, text)
+
+    monkeypatch.setattr(facts, "read_source", counted)
+    for change, expected in ((None, set(graph.sources)), (None, set()), ("more", {"core/late.py"})):
+        if change:
+            late = tmp_path / "core/late.py"
+            late.write_text(late.read_text() + "\n\ndef more():\n    pass\n")
+        read.clear()
+        found = ImportGraph(tmp_path, FILES, cache)
+        assert set(read) == expected
+        assert found.users.keys() >= graph.users.keys()
+        assert ("more" in found.sources["core/late.py"].symbols) == bool(change)
+    cache.write_bytes(cache.read_bytes()[:99])
+    assert ImportGraph(tmp_path, FILES, cache).sources == found.sources
+
+
+def test_names_in_any_script_are_listed_and_seen_to_change(tmp_path: Path) -> None:
+    for words in (
+        ["init", "-q", "-b", "main"],
+        ["config", "user.email", "a"],
+        ["config", "user.name", "a"],
+    ):
+        reach._git(tmp_path, *words)
+    (tmp_path / "Мельница.md").write_text("one\n")
+    (tmp_path / "new.md").write_text("one\n")
+    reach._git(tmp_path, "add", "Мельница.md")
+    reach._git(tmp_path, "commit", "-qm", "first")
+    (tmp_path / "Мельница.md").write_text("two\n")
+    assert sorted(reach.repository_files(tmp_path)) == ["new.md", "Мельница.md"]
+    assert sorted(reach.changed_lines(tmp_path)) == ["new.md", "Мельница.md"]
+
+
 def test_a_test_and_its_helper_reach_themselves(graph: ImportGraph) -> None:
     assert reached(graph, {"tests/test_nothing.py": []}) == ["nothing"]
     assert reached(graph, {"tests/helpers.py": []}) == ["other"]
-    assert reached(graph, {"flows/commands/runs.py": [range(8, 10)]}) == ["program"]
+    assert reached(graph, {"flows/commands/runs.py": [range(8, 10)]}) == ["program", "deployed"]
 
 
 def test_the_budget_takes_the_nearest_and_counts_the_rest() -> None:
@@ -114,7 +218,7 @@ def test_this_repository_is_read_with_the_commands_of_its_labs() -> None:
     graph = reach.read_graph(REPOSITORY)
     assert graph.commands["run"][0].startswith("flows/commands/")
     for lab in sorted({path.parts[-2] for path in REPOSITORY.glob("labs/*/plugin.py")}):
-        declared = graph.sources[f"labs/{lab}/plugin.py"].text
+        declared = (REPOSITORY / f"labs/{lab}/plugin.py").read_text()
         of_lab = [
             name for name, node in graph.commands.items() if node[0].startswith(f"labs/{lab}/")
         ]

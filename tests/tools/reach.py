@@ -55,15 +55,14 @@ class Reached:
 
 def repository_files(root: Path) -> list[str]:
     """Return the files that git has or would add."""
-    command = ["git", "ls-files", "--cached", "--others", "--exclude-standard"]
-    listed = subprocess.run(command, cwd=root, capture_output=True, text=True, check=True)
-    return [name for name in listed.stdout.splitlines() if (root / name).is_file()]
+    listed = _git(root, "ls-files", "-z", "--cached", "--others", "--exclude-standard")
+    return [name for name in listed.split("\0") if name and (root / name).is_file()]
 
 
 def read_graph(root: Path) -> ImportGraph:
     """Return the uses of all names, from the files that git has or would add."""
-    gc.disable()  # a million nodes of syntax that are all kept: collecting takes three times as long
-    graph = ImportGraph(root, repository_files(root))
+    gc.disable()  # a million objects that are all kept: collecting takes three times as long
+    graph = ImportGraph(root, repository_files(root), root / "build" / "facts")
     gc.freeze()
     gc.enable()
     return graph
@@ -86,7 +85,7 @@ def changed_lines(root: Path) -> dict[str, list[range]]:
         elif match := re.match(r"@@ -\S+ \+(\d+)(?:,(\d+))? @@", line):
             first, count = int(match[1]), int(match[2] or 1)
             found[path].append(range(first, first + max(count, 2)))
-    for name in _git(root, "ls-files", "--others", "--exclude-standard").splitlines():
+    for name in _git(root, "ls-files", "-z", "--others", "--exclude-standard").split("\0")[:-1]:
         found[name] = [range(1, len((root / name).read_bytes().splitlines()) + 1)]
     return found
 
@@ -184,6 +183,7 @@ def main() -> int:
 
 
 def _git(root: Path, *words: str) -> str:
+    words = ("-c", "core.quotePath=off", *words)  # names of files in other scripts
     done = subprocess.run(["git", *words], cwd=root, capture_output=True, text=True, check=False)
     return done.stdout
 
