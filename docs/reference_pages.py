@@ -27,6 +27,7 @@ from cloze.flows.commands.base.options import placements
 from cloze.flows.graph.stages import TABLE
 from cloze.flows.nightly.suite import NightSettings
 
+OPTION, MARKED = re.compile(r"(?<![\w-])--?\w[\w-]*"), r'<span class="option">\g<0></span>'
 BOUNDS = {"ge": "≥", "gt": ">", "le": "≤", "lt": "<"}
 
 
@@ -38,6 +39,11 @@ def on_files(files: Any, config: Any) -> Any:
     for path, page in pages.items():
         files.append(File.generated(config, path, content=page()))
     return files
+
+
+def on_page_content(html: str, **rest: Any) -> str:
+    """Mark options in code, which no browser may break after a hyphen (site.css)."""
+    return re.sub(r"<code>[^<]+</code>", lambda code: OPTION.sub(MARKED, code[0]), html)
 
 
 def config_page() -> str:
@@ -202,7 +208,7 @@ def _command_section(name: str, summary: str, command: click.Command) -> Iterato
         record = option.get_help_record(context)
         if isinstance(option, click.Option) and record:
             spelling, text = record
-            row = f"| `{_cell(spelling)}` | {_cell(text)} |"
+            row = f"| {_cell(f'`{spelling}`')} | {_cell(text)} |"
             groups.setdefault(getattr(option, "group", None) or "Options", []).append(row)
     for group, rows in groups.items():
         yield from ("", f"| {group} | |", "|---|---|", *rows)
@@ -214,13 +220,13 @@ def _paragraphs(text: str) -> list[str]:
 
 
 def _cell(text: str) -> str:
-    return _plain(" ".join(text.split())).replace("|", "\\|")
+    return _plain(" ".join(text.split()))
 
 
 def _plain(text: str) -> str:
-    """Escape what Markdown would take for a tag or a link."""
+    """Escape what Markdown would take for a tag, a link or a cell's end."""
     outside = re.split(r"(`[^`]*`)", text)
     for place in range(0, len(outside), 2):
         escaped = outside[place].replace("<", "&lt;").replace("[", "&#91;").replace("*", "\\*")
-        outside[place] = escaped.replace("_", "\\_")
+        outside[place] = escaped.replace("_", "\\_").replace("|", "\\|")
     return "".join(outside)

@@ -53,6 +53,14 @@ def test_the_commands_page_has_every_command(pages: ModuleType) -> None:
     assert "--global-batch" in page
 
 
+def test_code_of_the_generated_pages_is_what_is_typed(pages: ModuleType) -> None:
+    """Markdown takes nothing within backquotes for an escape, not even in a table."""
+    for page in (pages.config_page(), pages.commands_page()):
+        code = re.findall(r"`([^`\n]*)`", page)
+        assert [text for text in code if re.search(r"&#?\w+;|\\", text)] == []
+    assert "| `--device [auto|cpu|cuda]` |" in pages.commands_page()
+
+
 def test_the_readme_counts_what_is_there() -> None:
     root = HOOK.parents[1]
     tables = list((root / "labs" / "papers" / "presets").glob("*.yaml"))

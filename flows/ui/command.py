@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -139,7 +138,8 @@ def show(now: Mapping[str, Any], screen: Console, as_json: bool) -> None:
             screen.print(
                 f"{service['title']} [yellow]is {service['state']}[/], see {log}", soft_wrap=True
             )
-    screen.print(f"{len(now['deployments'])} deployments: {', '.join(now['deployments'])}")
+    if names := now["deployments"]:  # none: Prefect, which is named above, is not up
+        screen.print(f"{len(names)} deployments: {', '.join(names)}")
     screen.print(
         f"In other terminals: export PREFECT_API_URL={now['api']}"
         f" PREFECT_API_AUTH_STRING=\"$(cat '{now['login']}')\"",
@@ -149,8 +149,7 @@ def show(now: Mapping[str, Any], screen: Console, as_json: bool) -> None:
         screen.print(f"User and password are in {now['login']}", soft_wrap=True)
     if as_json:
         keys = (*TITLES, "api", "login", "deployments", "pid", "services")
-        sys.stdout.write(json.dumps({key: now[key] for key in keys}) + "\n")
-        sys.stdout.flush()
+        print(json.dumps({key: now[key] for key in keys}), flush=True)
 
 
 def _option(server: str) -> str:

@@ -67,6 +67,16 @@ def test_the_dashboard_leads_to_the_nights_and_to_reports_and_both_lead_back(
         assert site.get(f"/report/{name}").status_code == 404
 
 
+def test_links_beside_each_other_do_not_read_as_one(site: TestClient) -> None:
+    runs: Path = site.runs  # type: ignore[attr-defined]
+    for page in ("report-aaa/report.html", "corpus-bbb/card.html"):
+        (runs / "sample" / page).parent.mkdir()
+        (runs / "sample" / page).write_text("<main></main>")
+    row = site.get("/").text.partition('class="runs"')[2].partition("</table>")[0]
+    said = " ".join(re.sub("<[^>]*>", "", row.partition("</th></tr>")[2]).split())
+    assert said.startswith("sample · report · card finished")
+
+
 def test_a_rerun_from_a_terminal_keeps_the_link_to_prefect(tmp_path: Path) -> None:
     directory = tmp_path / "sample" / "_status"
     directory.mkdir(parents=True)
