@@ -129,7 +129,7 @@ _MARK = re.compile(r'<cloze:fault ("(?:[^"\\\n]|\\.)*")>')
 _REMEDIES = {
     errno.ENOSPC: "free some space",
     errno.EDQUOT: "free some of your quota",
-    errno.EROFS: "choose a path that can be written to",
+    errno.EROFS: "mount it writable again, or choose another path",
     errno.EACCES: "choose a path that you may write to",
     errno.EPERM: "choose a path that you may write to",
     errno.EMFILE: "raise the limit of open files (ulimit -n)",
@@ -193,8 +193,11 @@ def naming(path: str) -> Iterator[None]:
 
 def describe_os_error(error: OSError, otherwise: str) -> str:
     """Return the error's file, or `otherwise`, with the system's message and the remedy."""
-    remedy = _REMEDIES.get(error.errno or 0, "check the path, its permissions and the disk")
-    return f"{error.filename or otherwise}: {error.strerror or error}; {remedy}"
+    return f"{error.filename or otherwise}: {error.strerror or error}; {remedy(error)}"
+
+
+def remedy(error: OSError) -> str:
+    return _REMEDIES.get(error.errno or 0, "check the path, its permissions and the disk")
 
 
 # extra of the distribution -> modules that no other extra needs

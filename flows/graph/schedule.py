@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 
-from cloze.core.errors import ClozeError, StoppedError, UsageError
+from cloze.core.errors import ClozeError, StoppedError, UsageError, describe_os_error
 from cloze.core.stages.execution import Execution
 from cloze.core.stages.stage import Stage
 from cloze.flows.graph import stages
@@ -81,9 +81,11 @@ class NodeFailures(ClozeError):
 
 
 def describe_error(error: BaseException) -> str:
-    """Return the message of an error; for exceptions outside Cloze, with the type."""
+    """Return an error's message: the system's with a remedy, others outside Cloze with their type."""
     if isinstance(error, ClozeError):
         return str(error)
+    if isinstance(error, OSError) and error.errno:
+        return describe_os_error(error, "input or output")
     return f"{type(error).__name__}: {error}".removesuffix(": ")
 
 

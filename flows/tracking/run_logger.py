@@ -23,6 +23,7 @@ import yaml
 from pydantic_core import to_jsonable_python
 
 from cloze.core import storage
+from cloze.core.errors import describe_os_error
 from cloze.core.secrets import redact
 from cloze.core.stages.execute import BuildResult
 from cloze.flows.graph import stages
@@ -39,8 +40,11 @@ STATUSES = ("FINISHED", "KILLED", "FAILED")  # the worst one last
 
 def close_spool(spool: Spool, seconds: float = FLUSH_SECONDS) -> list[str]:
     """Close the spool, waiting up to `seconds` for the sender; return warnings."""
-    warnings = []
-    if not spool.close(seconds) and importlib.util.find_spec("mlflow") is None:
+    warnings, is_sent = [], spool.close(seconds)
+    if spool.failures:
+        reason = describe_os_error(spool.failures[0], str(spool.path))
+        warnings.append(f"some records of this run may never reach MLflow: {reason}")
+    if not is_sent and importlib.util.find_spec("mlflow") is None:
         warnings.append(
             f"MLflow is not installed here: the records of this run wait in {spool.path}, and the "
             f"next run with 'cloze-pretraining-base[flows]' sends them"

@@ -40,7 +40,7 @@ import threading
 import time
 import uuid
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import IO, Any
@@ -82,7 +82,13 @@ def boot() -> str:
 
 
 class Spool:
-    """Writer of records, which starts their sender. No method raises because of the server."""
+    """Writer of records, which starts their sender.
+
+    After its start no method raises because of the server, or because of the spool's own disk.
+
+    Attributes:
+        failures: errors of the disk; what was to be written then may be missing.
+    """
 
     def __init__(self, directory: Path, uri: str) -> None:
         directory.mkdir(parents=True, exist_ok=True)
@@ -95,6 +101,7 @@ class Spool:
         fcntl.flock(self._stream, fcntl.LOCK_SH)
         temporary.rename(self.path)
         self._writing = threading.Lock()
+        self.failures: list[OSError] = []
         self._sender: subprocess.Popen[bytes] | None = None
         # run id -> how far its records have come
         self._known: dict[str, spool_state.RunCursor] = {}
@@ -102,8 +109,16 @@ class Spool:
     def _write(self, record: Mapping[str, Any]) -> None:
         redacted = record if record["op"] == "metrics" else redact(record)
         line = json.dumps(redacted) + "\n"
-        with self._writing:  # the sampler of system metrics has its own thread
+        # the sampler of system metrics has its own thread
+        with self._writing, self._continuing():
             self._stream.write(line)
+
+    @contextlib.contextmanager
+    def _continuing(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:  # a disk that is full, read-only or gone
+            self.failures.append(error)
 
     def has_leftovers(self) -> bool:
         """Return whether earlier runs left records to send."""
@@ -113,7 +128,7 @@ class Spool:
         """Start the process that sends this spool and orphaned ones; idempotent."""
         if self._sender is not None:
             return
-        with (self.directory / SENDER_LOG).open("ab") as log:
+        with self._continuing(), (self.directory / SENDER_LOG).open("ab") as log:
             self._sender = subprocess.Popen(
                 [sys.executable, "-m", "cloze.flows.tracking.spool_sender", str(self.path)],
                 # no argument, which every user can read: the URI may contain a password
@@ -135,7 +150,8 @@ class Spool:
         cursor = _known(self.directory, run) if run else spool_state.RunCursor()
         run = run or uuid.uuid4().hex
         cursor.attempt += 1
-        spool_state.write(self.directory, run, cursor)
+        with self._continuing():
+            spool_state.write(self.directory, run, cursor)
         self._known[run] = cursor
         tags = {**(tags or {}), ATTEMPT: str(cursor.attempt)}
         details = {"tags": tags, "attempt": cursor.attempt, "time": now()}
@@ -225,7 +241,8 @@ class Spool:
         self._write({"op": "model", "run": run, **record})
 
     def end_run(self, run: str, status: str = "FINISHED") -> None:
-        spool_state.write(self.directory, run, self._known[run])
+        with self._continuing():
+            spool_state.write(self.directory, run, self._known[run])
         self._write(_end(run, status, self._known[run].attempt))
 
     def close(self, timeout: float = FLUSH_SECONDS) -> bool:
@@ -234,12 +251,12 @@ class Spool:
         Afterwards the sender continues with the rest by itself.
         """
         empty = self._stream.tell() == 0
-        if self._sender is None:
-            if empty:
+        with self._continuing():
+            if empty and self._sender is None:
                 self.path.unlink(missing_ok=True)
             self._stream.close()
+        if self._sender is None:
             return True
-        self._stream.close()
         assert self._sender.stdin is not None
         self._sender.stdin.close()  # signals the sender that no more records come
         deadline = time.monotonic() + timeout

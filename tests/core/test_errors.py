@@ -59,7 +59,7 @@ def test_the_nearest_choice_or_all_of_them(word: str, otherwise: str | None, say
     [
         (errno.ENOSPC, "free some space"),
         (errno.EDQUOT, "free some of your quota"),
-        (errno.EROFS, "choose a path that can be written to"),
+        (errno.EROFS, "mount it writable again, or choose another path"),
         (errno.EACCES, "choose a path that you may write to"),
         (errno.EPERM, "choose a path that you may write to"),
         (errno.EMFILE, "raise the limit of open files (ulimit -n)"),

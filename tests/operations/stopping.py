@@ -214,7 +214,8 @@ class Terminal:
         self.said = ""
 
         def lead() -> None:
-            signal.signal(signal.SIGINT, signal.SIG_DFL)  # which tests in the background ignore
+            for number in (signal.SIGINT, signal.SIGQUIT):  # tests in the background ignore them
+                signal.signal(number, signal.SIG_DFL)
             signal.signal(signal.SIGHUP, signal.SIG_DFL if hears else signal.SIG_IGN)
             os.setsid()
             fcntl.ioctl(0, termios.TIOCSCTTY, 0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,15 +18,20 @@ from tests.operations.servers import Operations, cloze
 NIGHT = "nightly-evaluation"
 
 
-@pytest.fixture
-def server(operations: Operations) -> Operations:
-    """The server as before any `cloze deploy`."""
+def undeploy(operations: Operations) -> None:
     for each in operations.call("/automations/filter", {}):
         operations.delete(f"/automations/{each['id']}")
     for each in operations.call("/deployments/filter", {}):
         if str(each["entrypoint"]).startswith(ENTRYPOINTS):
             operations.delete(f"/deployments/{each['id']}")
-    return operations
+
+
+@pytest.fixture
+def server(operations: Operations) -> Iterator[Operations]:
+    """The server as before any `cloze deploy`; what is decided here meets no other test."""
+    undeploy(operations)
+    yield operations
+    undeploy(operations)
 
 
 def deploy(server: Operations, **environment: str) -> dict[str, Any]:

@@ -29,7 +29,7 @@ from torch import Tensor
 from cloze.core import storage
 from cloze.core.artifacts import checkpoint_files, checkpoints
 from cloze.core.artifacts.artifact import FileEntry
-from cloze.core.errors import ClozeError, SupersededError
+from cloze.core.errors import ClozeError, SupersededError, remedy
 from cloze.model import checkpoint
 from cloze.model.tensors import part_name, to_saved_dtype, write_tensors
 from cloze.model.train.distributed import World
@@ -216,11 +216,12 @@ class CheckpointSaver:
             {
                 "files": [[entry.path, entry.size, entry.sha256] for entry in files],
                 "error": _sentence(local_error),
+                "remedy": f"{remedy(local_error)} and " if isinstance(local_error, OSError) else "",
                 "superseded": isinstance(local_error, SupersededError),
             },
             self._world.saving,
         )
-        errors = [(rank, entry["error"]) for rank, entry in enumerate(reports) if entry["error"]]
+        errors = [(rank, entry) for rank, entry in enumerate(reports) if entry["error"]]
         if not errors:
             return [
                 FileEntry(path=path, size=size, sha256=sha256)
@@ -235,11 +236,11 @@ class CheckpointSaver:
             raise local_error
         if self._world.is_rank_zero:
             _cleared(directory)
-        rank, message = errors[0]
+        rank, first = errors[0]
         location = f" by rank {rank}" if self._world.size > 1 else ""
         raise ClozeError(
-            f"the checkpoint {directory} could not be written{location} ({message}); older ones "
-            f"are intact: free some space and run again"
+            f"the checkpoint {directory} could not be written{location} ({first['error']}); older "
+            f"ones are intact: {first['remedy']}run again"
         ) from local_error
 
     def _write_part(self, snapshot: Snapshot) -> list[FileEntry]:

@@ -82,7 +82,7 @@ def test_a_read_only_output(samples: Path, tmp_path: Path) -> None:
         )
     assert done.returncode == 1
     assert (
-        f"{disk / 'corpus'}: Read-only file system; choose a path that can be written to"
+        f"{disk / 'corpus'}: Read-only file system; mount it writable again, or choose another path"
         in done.stderr
     )
     assert "Traceback" not in done.stderr

@@ -196,7 +196,7 @@ def going_on(
         (
             "closed",
             ClozeError,
-            r"/data/part-1.arrow: Read-only file system; choose a path that can be written to",
+            r"/data/part-1.arrow: Read-only file system; mount it writable again, or choose another path",
         ),
         ("bug", ClozeError, r"unit-1 failed: KeyError: .*over two lines"),
         ("data", DataError, r"/data/in.txt is no text; leave it out$"),

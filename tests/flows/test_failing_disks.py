@@ -1,0 +1,119 @@
+"""A place that can no longer be written halfway through a run: the run goes on without it, or ends
+in one sentence that names it and the remedy, and its status says the same.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cloze.core import storage
+from cloze.flows import cli
+from cloze.flows.run import status_file
+from cloze.flows.tracking import spool_state
+from cloze.flows.tracking.spool import Spool
+
+ERRORS = (errno.ENOSPC, errno.EROFS, errno.EIO, errno.ESTALE, errno.EDQUOT)
+
+
+def failing(code: int, path: str = "") -> Callable[..., Any]:
+    def fail(*_: object, **__: object) -> Any:
+        raise OSError(code, os.strerror(code), *filter(None, [path]))
+
+    return fail
+
+
+class Failing:
+    """A stream on a disk that takes nothing more."""
+
+    def __init__(self, stream: Any, code: int) -> None:
+        self._stream, self.write = stream, failing(code)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
+@pytest.fixture
+def halfway(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, Callable[[], None]], None]:
+    """Let something happen when a stage begins."""
+
+    def arrange(stage: str, act: Callable[[], None]) -> None:
+        began = status_file.RunStatusFile.node
+
+        def node(record: status_file.RunStatusFile, name: str, state: str, **values: Any) -> None:
+            began(record, name, state, **values)
+            if (name, state) == (stage, status_file.RUNNING):
+                act()
+
+        monkeypatch.setattr(status_file.RunStatusFile, "node", node)
+
+    return arrange
+
+
+@pytest.mark.parametrize("code", ERRORS, ids=errno.errorcode.__getitem__)
+@pytest.mark.parametrize("stage", ["letters", "count"])
+def test_records_that_cannot_be_written_stop_no_run(
+    toy_config: str,
+    code: int,
+    stage: str,
+    halfway: Callable[[str, Callable[[], None]], None],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    spools: list[Spool] = []
+    made = Spool.__init__
+
+    def make(spool: Spool, *arguments: Any) -> None:
+        made(spool, *arguments)
+        spools.append(spool)
+
+    def act() -> None:
+        monkeypatch.setattr(spool_state, "write", failing(code, "cursors.lock"))
+        spools[0]._stream = Failing(spools[0]._stream, code)  # type: ignore[assignment]
+
+    monkeypatch.setattr(Spool, "__init__", make)
+    halfway(stage, act)
+    assert cli.main(["run", toy_config, "--no-prefect", "--json"]) == 0
+    told = capsys.readouterr()
+    assert {row["stage"] for row in json.loads(told.out)["stages"]} == {"letters", "count"}
+    warning = " ".join(told.err.split())
+    assert "some records of this run may never reach MLflow" in warning
+    assert f"cursors.lock: {os.strerror(code)}" in warning or str(spools[0].path) in warning
+
+
+@pytest.mark.parametrize("code", ERRORS, ids=errno.errorcode.__getitem__)
+def test_the_cause_of_a_failed_stage_is_said_and_not_its_records(
+    toy_config: str,
+    code: int,
+    halfway: Callable[[str, Callable[[], None]], None],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+) -> None:
+    """Both lie on the disk that fails."""
+    written = storage.write_bytes
+
+    def write(path: str, data: bytes, **options: Any) -> None:
+        if path.endswith("count.txt"):
+            failing(code, path)()
+        written(path, data, **options)
+
+    def act() -> None:
+        monkeypatch.setattr(spool_state, "write", failing(code, "cursors.lock"))
+        monkeypatch.setattr(storage, "write_bytes", write)
+
+    halfway("count", act)
+    assert cli.main(["run", toy_config, "--no-prefect"]) == 1
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert last.startswith("cloze: ")
+    assert f"count.txt: {os.strerror(code)}; " in last
+    record = status_file.read(tmp_path / "runs", "toy")
+    assert (record["state"], record["nodes"]["letters"]["state"]) == ("failed", "finished")
+    assert f"count.txt: {os.strerror(code)}; " in record["error"]
+    monkeypatch.undo()
