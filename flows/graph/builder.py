@@ -25,159 +25,6 @@ from cloze.flows.graph.sections import (
     spread_roles,
 )
 
-# matrix values and inputs by role of one node
-InputChoice = tuple[dict[str, Any], dict[str, InputSource]]
-
-
-class InstanceExpander:
-    """Maker of the nodes of sections with named inputs."""
-
-    def __init__(self, graph: PartialGraph, finder: InputFinder) -> None:
-        self.graph, self.finder = graph, finder
-
-    def expand(self, section: Section) -> Iterator[Node]:
-        """Make the nodes of a section."""
-        for combination, points in combinations(section.matrix, section.name):
-            used_axes: set[str] = set()
-            settings = dict(section.fields)
-            for point in points:
-                settings = merge(settings, point, section.stage.config, section.name)
-            for point in points:  # alternatives, such as steps and tokens, are refused together
-                settings = {**point, **settings}
-            roles = {
-                role: settings.pop(role) for role in list(settings) if role in section.stage.inputs
-            }
-            references = {**section.roles, **roles}
-            for role, spec in section.stage.inputs.items():
-                if role not in references and not spec.explicit_only:
-                    references[role] = None
-            references = dict(spread_roles(section, references))
-            fields = section.stage.config.model_fields
-            for axes, inputs in self._choices(section, references, combination, used_axes):
-                values = dict(substitute_axes(settings, axes, used_axes.add))
-                for axis in plain_axes(section.matrix) & combination.keys():
-                    if axis in fields:
-                        values[axis] = combination[axis]
-                    elif axis not in used_axes:
-                        raise UsageError(
-                            f"{section.name}.matrix.{axis} is no field of {section.stage_name}, "
-                            f"and nothing there says {{{axis}}};"
-                            f" {did_you_mean(axis, fields)}"
-                        )
-                node = self.graph.add_node(
-                    section, {**self._lent(section, inputs), **values}, axes, inputs
-                )
-                if node is not None:
-                    yield node
-
-    def _choices(
-        self,
-        section: Section,
-        texts: Mapping[str, Any],
-        axes: Mapping[str, Any],
-        used_axes: set[str],
-    ) -> Iterator[InputChoice]:
-        """Yield from `_join_inputs`; record the node as left out if an input is left out."""
-        try:
-            yield from self._join_inputs(section, texts, axes, {}, used_axes)
-        except LeftOutError as error:
-            if str(error):  # without a message, the config itself excludes the node
-                self.graph.left_out[node_name(section, axes)] = str(error)
-
-    def _lent(self, section: Section, inputs: Mapping[str, InputSource]) -> dict[str, Any]:
-        """Return the fields inherited from the input nodes; see `InputSpec.inherited_fields`."""
-        return {
-            field: getattr(self.graph.nodes[origin.node].config, field)
-            for role, origin in inputs.items()
-            if origin.node is not None
-            for field in section.stage.inputs[role_of(role)].inherited_fields
-            if field in type(self.graph.nodes[origin.node].config).model_fields
-        }
-
-    def _join_inputs(
-        self,
-        section: Section,
-        texts: Mapping[str, Any],
-        axes: Mapping[str, Any],
-        selected: Mapping[str, InputSource],
-        used_axes: set[str],
-    ) -> Iterator[InputChoice]:
-        """Yield every choice of one instance per role whose matrix values agree (a natural join).
-
-        Args:
-            section: the section whose inputs are chosen.
-            texts: references by role; None: the config names none.
-            axes: matrix values chosen so far.
-            selected: input sources chosen so far, by role.
-            used_axes: filled with the axes that references use as `{axis}`.
-        """
-        if not texts:
-            yield dict(axes), dict(selected)
-            return
-        # a role that uses `{axis}` is resolved after the role that provides the axis
-        role = next(
-            (role for role, text in texts.items() if "{" not in str(substitute_axes(text, axes))),
-            None,
-        )
-        if role is None:
-            role = next(iter(texts))
-            raise UsageError(
-                f"{section.name}.{role} ({texts[role]!r}) refers to an axis that this node lacks;"
-                f" use {set(axes) or '{}'}"
-            )
-        remaining = {other: text for other, text in texts.items() if other != role}
-        reference = substitute_axes(texts[role], axes, used_axes.add)
-        if matches := self.finder.matches(section, role, reference):
-            yield from self._join_inputs(
-                section, {**remaining, **matches}, axes, selected, used_axes
-            )
-            return
-        candidates = list(self.finder.candidates(section, role, reference))
-        if not candidates:
-            yield from self._join_inputs(section, remaining, axes, selected, used_axes)
-            return
-        joined = [
-            (values, origin)
-            for values, origin in candidates
-            if all(axes.get(axis, value) == value for axis, value in values.items())
-        ]
-        for values, origin in joined:
-            yield from self._join_inputs(
-                section, remaining, {**axes, **values}, {**selected, role: origin}, used_axes
-            )
-        if not joined and not selected:
-            raise self._no_match(section, axes, *candidates[0])
-
-    def _no_match(
-        self,
-        section: Section,
-        axes: Mapping[str, Any],
-        values: Mapping[str, Any],
-        origin: InputSource,
-    ) -> Exception:
-        """Return the error of a node whose matrix values no instance of an input has.
-
-        Args:
-            section: the section of the node.
-            axes: matrix values of the node.
-            values: matrix values of an instance of the input.
-            origin: that instance.
-        """
-        graph, source = self.graph, origin.node
-        source_section = graph.nodes[source].section if source else source
-        for other in graph.lacking:
-            agrees = all(axes.get(axis, value) == value for axis, value in other.values.items())
-            if source is not None and other.section == source_section and agrees:
-                return LeftOutError(f"needs {other.name}, which is left out")
-        if section.when == AVAILABLE:
-            required = ", ".join(f"{axis} {axes[axis]}" for axis in values if axis in axes)
-            return LeftOutError(f"no instance of {source_section} has {required}")
-        return UsageError(
-            f"no instance of {source} has the values {dict(axes)} of {section.name}'s "
-            f"matrix; name its axes otherwise"
-        )
-
-
 GATHERED = "nodes"  # config field of stages that read all nodes
 MILESTONES = "milestones"  # config field with the steps whose checkpoints are never deleted
 
@@ -212,7 +59,7 @@ class GraphBuilder:
             if name not in never
         }
         self.graph = PartialGraph(sections=active, never=never, tokenizer=tokenizer)
-        self._expander = InstanceExpander(self.graph, InputFinder(self.graph, self.instances))
+        self._finder = InputFinder(self.graph, self.instances)
         self._instances: dict[str, list[Node]] = {}
         for reads_all in (False, True):
             for name, section in active.items():
@@ -236,12 +83,120 @@ class GraphBuilder:
         if name not in self._instances:
             pending.append(name)
             section = self.graph.sections[name]
-            make = self._gather if section.stage.reads_all_nodes else self._expander.expand
-            self._instances[name] = list(make(section))
+            make = self._gather if section.stage.reads_all_nodes else self._expand
+            self._instances[name] = [node for node in make(section) if node is not None]
             pending.pop()
         return self._instances[name]
 
-    def _gather(self, section: Section) -> Iterator[Node]:
+    def _expand(self, section: Section) -> Iterator[Node | None]:
+        """Make the nodes of a section with named inputs; None: a node is left out."""
+        stage, fields = section.stage, section.stage.config.model_fields
+        for combination, points in combinations(section.matrix, section.name):
+            settings = dict(section.fields)
+            for point in points:
+                settings = merge(settings, point, stage.config, section.name)
+            for point in points:  # alternatives, such as steps and tokens, are refused together
+                settings = {**point, **settings}
+            roles = {role: settings.pop(role) for role in list(settings) if role in stage.inputs}
+            references = {**section.roles, **roles}
+            for role, spec in stage.inputs.items():
+                if not spec.explicit_only:
+                    references.setdefault(role, None)
+            references = dict(spread_roles(section, references))
+            plain = plain_axes(section.matrix) & combination.keys()
+            for axes, inputs in self._choices(section, references, combination):
+                for axis in sorted(plain - fields.keys()):
+                    if f"{{{axis}}}" not in f"{settings} {references}":
+                        raise UsageError(
+                            f"{section.name}.matrix.{axis} is no field of {section.stage_name}, "
+                            f"and nothing there says {{{axis}}}; {did_you_mean(axis, fields)}"
+                        )
+                values = {
+                    **self._lent(section, inputs),
+                    **substitute_axes(settings, axes),
+                    **{axis: combination[axis] for axis in plain if axis in fields},
+                }
+                yield self.graph.add_node(section, values, axes, inputs)
+
+    def _lent(self, section: Section, inputs: Mapping[str, InputSource]) -> dict[str, Any]:
+        """Return the fields inherited from the input nodes; see `InputSpec.inherited_fields`."""
+        return {
+            field: getattr(self.graph.nodes[origin.node].config, field)
+            for role, origin in inputs.items()
+            if origin.node is not None
+            for field in section.stage.inputs[role_of(role)].inherited_fields
+            if field in type(self.graph.nodes[origin.node].config).model_fields
+        }
+
+    def _choices(
+        self, section: Section, references: Mapping[str, Any], combination: Mapping[str, Any]
+    ) -> Iterator[tuple[dict[str, Any], dict[str, InputSource]]]:
+        """Yield matrix values and inputs of each node: the natural join of the inputs' instances.
+
+        If an input is left out, the rest of the nodes are recorded as left out.
+
+        Args:
+            section: the section whose inputs are chosen.
+            references: references by role; None: the config names none.
+            combination: values of the section's own axes.
+        """
+        # roles that have no input yet, matrix values and inputs; the last one is continued first
+        partial: list[tuple[dict[str, Any], dict[str, Any], dict[str, InputSource]]]
+        partial = [(dict(references), dict(combination), {})]
+        try:
+            while partial:
+                texts, axes, inputs = partial.pop()
+                if not texts:
+                    yield axes, inputs
+                    continue
+                role = _next_role(section, texts, axes)
+                reference = substitute_axes(texts.pop(role), axes)
+                if matches := self._finder.matches(section, role, reference):
+                    partial.append(({**texts, **matches}, axes, inputs))
+                    continue
+                candidates = list(self._finder.candidates(section, role, reference))
+                joined = [
+                    (dict(texts), {**axes, **values}, {**inputs, role: origin})
+                    for values, origin in candidates
+                    if all(axes.get(axis, value) == value for axis, value in values.items())
+                ]
+                if candidates and not joined and not inputs:
+                    raise self._no_match(section, axes, *candidates[0])
+                partial += reversed(joined) if candidates else [(texts, axes, inputs)]
+        except LeftOutError as error:
+            if str(error):  # without a message, the config itself excludes the node
+                self.graph.left_out[node_name(section, combination)] = str(error)
+
+    def _no_match(
+        self,
+        section: Section,
+        axes: Mapping[str, Any],
+        values: Mapping[str, Any],
+        origin: InputSource,
+    ) -> Exception:
+        """Return the error of a node whose matrix values no instance of an input has.
+
+        Args:
+            section: the section of the node.
+            axes: matrix values of the node.
+            values: matrix values of an instance of the input.
+            origin: that instance.
+        """
+        graph, source = self.graph, origin.node
+        source_section = graph.nodes[source].section if source else source
+        for other in graph.lacking:
+            agrees = all(axes.get(axis, value) == value for axis, value in other.values.items())
+            if source is not None and other.section == source_section and agrees:
+                return LeftOutError(f"needs {other.name}, which is left out")
+        if section.when == AVAILABLE:
+            required = ", ".join(f"{axis} {axes[axis]}" for axis in values if axis in axes)
+            return LeftOutError(f"no instance of {source_section} has {required}")
+        return UsageError(
+            f"no instance of {source} has the values {dict(axes)} of {section.name}'s "
+            f"matrix; name its axes otherwise"
+        )
+
+    def _gather(self, section: Section) -> Iterator[Node | None]:
         """Make the node of a stage that reads every node with named inputs."""
         nodes = {
             name: node
@@ -252,14 +207,8 @@ class GraphBuilder:
         # the stage needs the position of each node
         if GATHERED in section.stage.config.model_fields:
             placements[GATHERED] = {name: _placement(node) for name, node in nodes.items()}
-        new_node = self.graph.add_node(
-            section,
-            {**section.fields, **placements},
-            {},
-            {name: InputSource(node=name) for name in nodes},
-        )
-        assert new_node is not None  # the section names no files
-        yield new_node
+        inputs = {name: InputSource(node=name) for name in nodes}
+        yield self.graph.add_node(section, {**section.fields, **placements}, {}, inputs)
 
     def _keep_milestones(self) -> None:
         """Add the checkpoints that other nodes read to the milestones of their trainings."""
@@ -270,6 +219,18 @@ class GraphBuilder:
                     producer = nodes[origin.node]
                     config = _with_milestone(producer.config, parse_step(origin.path))
                     nodes[producer.name] = replace(producer, config=config)
+
+
+def _next_role(section: Section, texts: Mapping[str, Any], axes: Mapping[str, Any]) -> str:
+    """Return a role whose reference is complete; another one provides the axes of the rest."""
+    for role, text in texts.items():
+        if "{" not in str(substitute_axes(text, axes)):
+            return role
+    role, text = next(iter(texts.items()))
+    raise UsageError(
+        f"{section.name}.{role} ({text!r}) refers to an axis that this node lacks;"
+        f" use {set(axes) or '{}'}"
+    )
 
 
 def _placement(node: Node) -> dict[str, Any]:

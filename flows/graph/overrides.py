@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import product
 from typing import Any
 
@@ -230,29 +230,19 @@ def slug(value: Any, where: str) -> str:
     return text
 
 
-def substitute_axes(
-    value: Any, axes: Mapping[str, Any], on_axis: Callable[[str], None] = lambda axis: None
-) -> Any:
+def substitute_axes(value: Any, axes: Mapping[str, Any]) -> Any:
     """Replace `{axis}` in all strings of `value`, at any depth.
 
     A string that consists of `{axis}` only becomes the axis value, with its type.
-
-    Args:
-        value: text, mapping, list or other value.
-        axes: matrix values by axis.
-        on_axis: called with each axis that is found.
     """
     if isinstance(value, str):
         for axis, axis_value in axes.items():
-            placeholder = f"{{{axis}}}"
-            if placeholder in value:
-                on_axis(axis)
-                if value == placeholder:
-                    return axis_value
-                value = value.replace(placeholder, str(axis_value))
+            if value == f"{{{axis}}}":
+                return axis_value
+            value = value.replace(f"{{{axis}}}", str(axis_value))
         return value
     if isinstance(value, Mapping):
-        return {key: substitute_axes(item, axes, on_axis) for key, item in value.items()}
+        return {key: substitute_axes(item, axes) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [substitute_axes(item, axes, on_axis) for item in value]
+        return [substitute_axes(item, axes) for item in value]
     return value

@@ -111,7 +111,8 @@ def plan(
     Args:
         config: a run, or a command as a run of one node.
         start: run these nodes and all that depend on them, even if cached.
-        only: plan these nodes alone; their inputs must exist.
+        only: plan these nodes alone; their inputs must exist. Nodes that they do not need are not
+            looked at.
         until: plan these nodes and all that they depend on.
         force: run these nodes, even if cached. Cached nodes that read them run again only if the
             content differs (`forced_by_inputs`).
@@ -129,37 +130,28 @@ def plan(
     until_names = select_nodes(nodes, until, config.name)
     if isinstance(config, RunConfig) and not (until_names or only_names):
         config.check_scored()
-    if until_names:
-        needed = with_ancestors(nodes, until_names)
-        if only_names and only_names.isdisjoint(needed):
-            only = ", ".join(sorted(only_names))
-            raise UsageError(f"--only ({only}) has no node of --until; leave one of them out")
-        nodes = {name: node for name, node in nodes.items() if name in needed}
-        forced, only_names = forced & needed, only_names & needed
-    forced &= only_names or forced
+    chosen = with_ancestors(nodes, until_names or nodes) & (only_names or nodes.keys())
+    if only_names and not chosen:
+        only = ", ".join(sorted(only_names))
+        raise UsageError(f"--only ({only}) has no node of --until; leave one of them out")
+    forced &= chosen
     steps: dict[str, PlannedNode] = {}
     directory = run_directory(config)
     outside: dict[str, str] = {}  # fingerprints of inputs outside the run
     with fingerprints.hash_cache_session():
-        for name, node in nodes.items():
-            steps[name] = _step(node, directory, steps, outside, name in forced, started)
-    if not only_names:
-        return list(steps.values())
-    for name in only_names:
-        for parent in steps[name].node.depends_on:
-            if parent not in only_names and not artifact.is_artifact(steps[parent].artifact):
-                artifact_name = posixpath.basename(steps[parent].artifact)
+        for name in filter(with_ancestors(nodes, chosen).__contains__, nodes):
+            steps[name] = _step(nodes[name], directory, steps, outside, name in forced, started)
+    planned = []
+    for step in (steps[name] for name in steps if name in chosen):
+        for parent in step.depends_on:
+            if parent not in chosen and not artifact.is_artifact(steps[parent].artifact):
                 raise UsageError(
-                    f"--only {name} needs {artifact_name}, which is not there; run the stages "
-                    f"before it first"
+                    f"--only {step.name} needs {posixpath.basename(steps[parent].artifact)}, which "
+                    f"is not there; run the stages before it first"
                 )
-    return [
-        replace(
-            step, depends_on=tuple(parent for parent in step.depends_on if parent in only_names)
-        )
-        for name, step in steps.items()
-        if name in only_names
-    ]
+        depends_on = tuple(parent for parent in step.depends_on if parent in chosen)
+        planned.append(replace(step, depends_on=depends_on))
+    return planned
 
 
 def _step(

@@ -111,6 +111,9 @@ def parse_model(values: Mapping[str, Any]) -> ModelConfig:
 
 
 def _preset(name: str) -> ModelConfig:
+    for family in _FAMILIES:  # one after the other, so that few of them are imported
+        if name in (own := family_module(family).PRESETS):
+            return own[name]  # type: ignore[no-any-return]
     available = presets()
     if name not in available:
         raise UsageError(f"unknown model {name!r}; {did_you_mean(name, available)}")

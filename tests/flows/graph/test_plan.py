@@ -152,6 +152,17 @@ def test_from_force_and_only() -> None:
         plan(only=["cuont"])
 
 
+def test_only_looks_at_no_node_that_it_does_not_need(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(_: object) -> None:
+        raise AssertionError("the data of count were read")
+
+    monkeypatch.setattr(toy_run.CountConfig, "check_data", fail, raising=False)
+    assert plan(only=["letters"]) == {"letters": "not made yet"}
+    assert plan(until=["letters"]) == {"letters": "not made yet"}
+    with pytest.raises(AssertionError):
+        plan()
+
+
 def test_only_needs_its_inputs() -> None:
     with pytest.raises(UsageError, match="--only count needs letters-"):
         plan(only=["count"])

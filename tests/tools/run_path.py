@@ -1,0 +1,127 @@
+"""Count the functions that a run passes before the first step of its training.
+
+    python -m tests.tools.run_path          preset sample, data cached, node pretrain alone
+    python -m tests.tools.run_path --list   also the functions by file
+
+It counts distinct functions of this repository by `sys.setprofile`, in the process of the command
+and in rank 0. What runs while a module is imported is counted apart. A count says nothing of time.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Sequence
+from pathlib import Path
+from types import CodeType, FrameType
+from typing import Any
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+OUT = "RUN_PATH_OUT"  # variable: directory of the counts
+FIRST_STEP = "step_batches"  # what a training calls for its first batch
+RANK = "rank 0"
+RUN = ("run", "sample", "--no-prefect")
+Function = tuple[str, str]  # file and qualified name
+
+
+def watch() -> None:
+    """Count from now on; called when an interpreter of the run starts."""
+    if sys.argv[:1] != ["-m"]:  # a helper, such as the sender of records
+        return
+    seen: set[tuple[CodeType, bool]] = set()
+    imports: dict[int, int] = defaultdict(int)  # modules that each thread imports now
+    is_rank = "CLOZE_EVENTS_FD" in os.environ
+
+    def end(*_: object) -> None:
+        sys.setprofile(None)
+        threading.setprofile(None)
+        name = RANK if is_rank else "command"
+        if not is_rank or os.environ["RANK"] == "0":
+            Path(os.environ[OUT], f"{name}.json").write_text(json.dumps(sorted(_named(seen))))
+        if not is_rank:
+            os._exit(0)  # its ranks die with it
+        if os.environ["RANK"] == "0":
+            os.kill(os.getppid(), signal.SIGUSR1)
+        time.sleep(60)
+
+    def profile(frame: FrameType, event: str, _: object) -> None:
+        if event not in ("call", "return"):
+            return
+        code = frame.f_code
+        if code.co_name == "<module>":
+            imports[threading.get_ident()] += 1 if event == "call" else -1
+        elif event == "call":
+            seen.add((code, imports[threading.get_ident()] > 0))
+            if is_rank and code.co_name == FIRST_STEP:
+                end()
+
+    if not is_rank:
+        signal.signal(signal.SIGUSR1, end)
+    threading.setprofile(profile)
+    sys.setprofile(profile)
+
+
+def _named(seen: set[tuple[CodeType, bool]]) -> set[tuple[str, str, bool]]:
+    """Return file, name and whether it ran in an import, of this repository's functions."""
+    found = set()
+    for code, is_import in list(seen):
+        path = os.path.realpath(code.co_filename)
+        is_function = code.co_flags & inspect.CO_OPTIMIZED and not code.co_name.startswith("<")
+        if is_function and os.path.isfile(path) and path.startswith(f"{REPOSITORY}/"):
+            found.add((os.path.relpath(path, REPOSITORY), code.co_qualname, is_import))
+    return found
+
+
+def count() -> dict[str, dict[bool, set[Function]]]:
+    """Run, and return the functions by process and by whether an import alone passed them."""
+    with tempfile.TemporaryDirectory() as directory:
+        Path(directory, "sitecustomize.py").write_text(
+            "from tests.tools import run_path\nrun_path.watch()\n"
+        )
+        environment = {**os.environ, "CLOZE_RUNS_DIR": f"{directory}/runs"}
+        command = [sys.executable, "-m", "cloze", *RUN]
+        subprocess.run(
+            [*command, "--until", "dataset"], env=environment, cwd=REPOSITORY, check=True
+        )
+        environment |= {
+            OUT: directory,
+            "PYTHONPATH": os.pathsep.join([directory, os.environ.get("PYTHONPATH", "")]),
+        }
+        subprocess.run(
+            [*command, "--only", "pretrain"], env=environment, cwd=REPOSITORY, check=True
+        )
+        return {name: _read(Path(directory, f"{name}.json")) for name in ("command", RANK)}
+
+
+def _read(path: Path) -> dict[bool, set[Function]]:
+    rows: list[Any] = json.loads(path.read_text())
+    passed = {(file, name) for file, name, is_import in rows if not is_import}
+    return {False: passed, True: {(file, name) for file, name, _ in rows} - passed}
+
+
+def main(arguments: Sequence[str]) -> None:
+    counted = count()
+    together: set[Function] = set()
+    for process, functions in counted.items():
+        passed, imported = functions[False], functions[True]
+        files = defaultdict(list)
+        for file, name in sorted(passed):
+            files[file].append(name)
+        print(f"{process}: {len(passed)} functions in {len(files)} files;"
+              f" {len(imported)} more by imports alone")  # fmt: skip
+        for file, names in files.items() if "--list" in arguments else ():
+            print(f"    {file}: {' '.join(names)}")
+        together |= passed
+    print(f"together: {len(together)} functions in {len({file for file, _ in together})} files")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
