@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Generic, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from cloze.core.artifacts.artifact import Manifest
 
 Metadata = Mapping[str, Any]
+C = TypeVar("C")
 PROCESS_BYTES = 250 << 20  # a working process without torch
 
 
@@ -84,19 +85,38 @@ class MeasuredThroughput:
         return self.amount / max(self.seconds, 1e-3) / max(self.width, 1)
 
 
+@dataclass(frozen=True, slots=True)
+class PlannedBuild(Generic[C]):
+    """A build whose cost is asked for.
+
+    Attributes:
+        inputs: metadata of the inputs by role.
+        before: metadata of the node's last artifact.
+    """
+
+    config: C
+    inputs: Mapping[str, Metadata]
+    execution: Execution
+    machine: MachineSpec
+    before: Metadata | None = None
+
+    @property
+    def device(self) -> str:
+        """Device kind on which the stage will run."""
+        if self.execution.device == "auto":
+            return "cuda" if self.machine.gpus else "cpu"
+        return self.execution.device
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CostModel:
     """The cost model of a stage.
 
     Attributes:
-        estimate: (config, metadata of the inputs by role, execution, machine, metadata of the
-            node's last artifact) -> estimate.
         measure: metadata of a finished artifact -> its throughput; None: not derivable.
     """
 
-    estimate: Callable[
-        [Any, Mapping[str, Metadata], Execution, MachineSpec, Metadata | None], CostEstimate
-    ]
+    estimate: Callable[[PlannedBuild[Any]], CostEstimate]
     measure: Callable[[Metadata], MeasuredThroughput | None]
 
 

@@ -25,6 +25,7 @@ from cloze.core.stages.execution import (
     MachineSpec,
     MeasuredThroughput,
     Metadata,
+    PlannedBuild,
     artifact_metadata,
 )
 from cloze.flows.graph import stages
@@ -106,7 +107,10 @@ def _estimate(
     if cost_model is None:  # what it makes of a checkpoint is of the same size
         return _last(step), inputs.get("checkpoint") or {}
     previous = None if step.previous is None else artifact_metadata(step.previous)
-    cost = cost_model.estimate(step.node.config, inputs, step.node.execution, computer, previous)
+    node = step.node
+    cost = cost_model.estimate(
+        PlannedBuild(node.config, inputs, node.execution, computer, previous)
+    )
     seconds, basis = _seconds(step, cost, cost_model, previous, measured)
     total = int(cost.expected_metadata.get("steps") or 0)
     if step.resumes_at and total and cost.seconds is None:  # only the remaining steps are trained

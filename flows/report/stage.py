@@ -21,10 +21,9 @@ from cloze.core.stages.execution import (
     PROCESS_BYTES,
     CostEstimate,
     CostModel,
-    Execution,
-    MachineSpec,
     MeasuredThroughput,
     Metadata,
+    PlannedBuild,
 )
 from cloze.core.stages.stage import BuildContext, Stage, StageResult
 from cloze.flows.graph.command import run_inference
@@ -181,15 +180,9 @@ def headline(summary: Mapping[str, Any]) -> str:
     return ", ".join(phrases) + more
 
 
-def _ahead(
-    config: ReportConfig,
-    inputs: Mapping[str, Metadata],
-    execution: Execution,
-    computer: MachineSpec,
-    before: Metadata | None,
-) -> CostEstimate:
+def _ahead(plan: PlannedBuild[ReportConfig]) -> CostEstimate:
     """Estimate the cost: each last pretraining fills masks in a process of its own."""
-    del execution, computer, before
+    config, inputs = plan.config, plan.inputs
     pretrainings = {name for name in inputs if name.partition("@")[0] == "pretrain"}
     continued = {
         origin.partition("/")[0]

@@ -18,14 +18,7 @@ from pydantic import Field
 from cloze.core import storage
 from cloze.core.config import StageConfig
 from cloze.core.errors import DataError
-from cloze.core.stages.execution import (
-    PROCESS_BYTES,
-    CostEstimate,
-    CostModel,
-    Execution,
-    MachineSpec,
-    Metadata,
-)
+from cloze.core.stages.execution import PROCESS_BYTES, CostEstimate, CostModel, PlannedBuild
 from cloze.core.stages.stage import BuildContext, Stage, StageResult
 from cloze.flows.report.report_nodes import NodePlacement, ReportNode, SummaryTable, read_node
 
@@ -206,19 +199,12 @@ def headline(summary: Mapping[str, Any]) -> str:
     )
 
 
-def _ahead(
-    config: SubmissionConfig,
-    inputs: Mapping[str, Metadata],
-    execution: Execution,
-    computer: MachineSpec,
-    before: Metadata | None,
-) -> CostEstimate:
+def _ahead(plan: PlannedBuild[SubmissionConfig]) -> CostEstimate:
     """Estimate the cost of reading and packing the files."""
-    del config, execution, computer, before
     return CostEstimate(
         work=0.0,
         speed=1.0,
-        startup_seconds=0.5 + 0.02 * len(inputs),
+        startup_seconds=0.5 + 0.02 * len(plan.inputs),
         disk_bytes=1 << 23,
         memory_bytes=PROCESS_BYTES,
     )

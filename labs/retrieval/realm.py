@@ -34,6 +34,7 @@ from torch import Tensor, nn
 
 from cloze.core.errors import UsageError
 from cloze.core.stages.stage import BuildContext
+from cloze.labs.retrieval.marginal import log_marginal, log_prior, log_probabilities, of_labels
 from cloze.labs.retrieval.passage_tokens import PassageTokens
 from cloze.labs.retrieval.realm_options import RetrievalFields, RetrievalOptions
 from cloze.model import checkpoint
@@ -337,26 +338,21 @@ class RetrievalModule(PretrainModule):
         numbers = self._candidates(batch, questions, lengths, is_target)
         distinct, place = torch.unique(numbers, return_inverse=True)
         vectors = self.retriever.current.embed(passages.alone(distinct))
-        products = questions[:, None] * vectors[place]  # no matrix product: in fp32
-        scores = products.sum(dim=2) / self.retrieval.temperature
         # An excluded place holds the empty passage once more, which counts once.
         again = (numbers == passages.count) & (
             torch.arange(numbers.shape[1], device=ids.device) < numbers.shape[1] - 1
         )
-        prior = scores.masked_fill(again, -torch.inf).log_softmax(dim=1)
+        prior = log_prior(questions, vectors[place], self.retrieval.temperature, again)
         # The reader: all rows with their first passage, then all with their second, …
         count = numbers.shape[1]
         joined = passages.after(ids.repeat(count, 1), lengths.repeat(count), numbers.T.reshape(-1))
         rows = row + torch.arange(count, device=ids.device)[:, None] * len(ids)
         flat = (rows * joined["input_ids"].shape[1] + column).masked_fill(~is_target, 0)
         outputs = self.model({**joined, "masked_positions": flat.reshape(-1)})
-        logits = outputs["mlm_logits"]
-        logits = logits if isinstance(logits, Tensor) else logits.whole()
-        likely = logits.float().log_softmax(dim=-1).view(count, len(labels), -1)
-        right = likely.gather(2, labels.clamp(min=0).expand(count, -1)[:, :, None]).squeeze(2)
-        right = right.masked_fill(~is_target, 0.0)
+        likely = log_probabilities(outputs["mlm_logits"]).view(count, len(labels), -1)
+        right = of_labels(likely, labels.expand(count, -1))
         of_rows = torch.zeros(count, len(ids), device=ids.device).index_add(1, row, right).T
-        marginal = (prior + of_rows).logsumexp(dim=1)
+        marginal = log_marginal(prior, of_rows)
         with torch.no_grad():
             weights = prior[row].T[:, :, None].exp()
             guess = (likely.exp() * weights).sum(dim=0).argmax(dim=-1)

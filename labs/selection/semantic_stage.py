@@ -13,10 +13,9 @@ from cloze.core.stages.execution import (
     PROCESS_BYTES,
     CostEstimate,
     CostModel,
-    Execution,
-    MachineSpec,
     MeasuredThroughput,
     Metadata,
+    PlannedBuild,
     subtract_startup,
 )
 from cloze.core.stages.stage import InputSpec, Stage, deferred
@@ -54,18 +53,13 @@ START, SPEED = 3.0, 6e6  # seconds; numbers per second and worker (core of an AM
 SIZE, ROW = 768, 40  # numbers of a vector, if unknown; other bytes per document in scratch files
 
 
-def ahead(
-    config: SemDedupConfig,
-    inputs: Mapping[str, Metadata],
-    execution: Execution,
-    computer: MachineSpec,
-    before: Metadata | None,
-) -> CostEstimate:
+def ahead(plan: PlannedBuild[SemDedupConfig]) -> CostEstimate:
     """Estimate the cost from the documents, their text and vector size; all may be kept."""
+    inputs, clusters = plan.inputs, plan.config.clusters
     corpus, size = inputs["corpus"], float(inputs["vectors"].get("size") or SIZE)
     documents, text = float(corpus.get("documents") or 0), float(corpus["bytes"])
-    width = min(execution.workers, computer.cpus)
-    unit = max(min(UNIT_DOCUMENTS, documents), documents / (config.clusters or 1024))
+    width = min(plan.execution.workers, plan.machine.cpus)
+    unit = max(min(UNIT_DOCUMENTS, documents), documents / (clusters or 1024))
     held = PROCESS_BYTES + 6 * size * max(unit, min(SAMPLE, documents))
     return CostEstimate(
         work=size * documents,

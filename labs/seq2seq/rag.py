@@ -27,6 +27,7 @@ from cloze.core.artifacts.lineage import containing_artifact
 from cloze.core.errors import UsageError
 from cloze.core.stages.stage import BuildContext
 from cloze.core.stages.worker import find_input
+from cloze.labs.retrieval.marginal import log_marginal, log_prior, log_probabilities, of_labels
 from cloze.labs.retrieval.passage_tokens import PassageTokens
 from cloze.labs.retrieval.passages import PassageIndex
 from cloze.labs.seq2seq.decoder import BeamSearch, EncoderDecoder, generate
@@ -143,8 +144,7 @@ class RagNetwork(nn.Module):
         questions = self.retriever.embed({**batch, "token_type_ids": torch.zeros_like(ids)})
         scores = questions.detach().float() @ vectors.T
         numbers = scores.topk(min(self.passages, len(vectors)), dim=1).indices
-        products = questions[:, None] * vectors[numbers]  # no matrix product: in fp32
-        return numbers, (products.sum(dim=2) / self._temperature).log_softmax(dim=1)
+        return numbers, log_prior(questions, vectors[numbers], self._temperature)
 
     def read(self, batch: Mapping[str, Any]) -> tuple[Memory, Tensor, Tensor]:
         """Retrieve, and read each input with each of its passages.
@@ -221,20 +221,16 @@ def marginal_log_likelihood(
         prior: float32 [B, k], log p(z | x).
         labels: int64 [B, T], -100 behind the last token.
     """
-    places = labels.clamp(min=0)[:, None, :, None].expand(-1, likely.shape[1], -1, -1)
-    of_tokens = likely.gather(3, places).squeeze(3)  # [B, k, T]
-    padding = labels == IGNORE_INDEX
+    of_tokens = of_labels(likely, labels[:, None].expand(-1, likely.shape[1], -1))  # [B, k, T]
     if marginal == "sequence":
-        of_tokens = of_tokens.masked_fill(padding[:, None], 0.0)
-        return (prior + of_tokens.sum(dim=2)).logsumexp(dim=1)
-    mixed = (prior[:, :, None] + of_tokens).logsumexp(dim=1)
-    return mixed.masked_fill(padding, 0.0).sum(dim=1)
+        return log_marginal(prior, of_tokens.sum(dim=2))
+    return log_marginal(prior, of_tokens).masked_fill(labels == IGNORE_INDEX, 0.0).sum(dim=1)
 
 
 def _logs(logits: Any, prior: Tensor) -> Tensor:
     """Return the log-probabilities of logits [B * k, T, V], float32 [B, k, T, V]."""
-    whole: Tensor = logits if isinstance(logits, Tensor) else logits.whole()
-    return whole.float().log_softmax(dim=-1).view(*prior.shape, *whole.shape[1:])
+    likely = log_probabilities(logits)
+    return likely.view(*prior.shape, *likely.shape[1:])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

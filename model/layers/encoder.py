@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
+from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -17,6 +19,7 @@ from cloze.model.layers.embeddings import Embeddings
 from cloze.model.layers.layout import BatchLayout, PaddedLayout
 from cloze.model.layers.unpadded import UnpaddedLayout
 
+K = TypeVar("K", bound=Hashable)
 # Maximum graphs of layers in a process. Beyond torch's limit of 8 it would run layers plain, and a
 # network with windows has 7.
 GRAPHS = 64
@@ -279,21 +282,26 @@ def layer_states(
         run: runs the encoder on padded rows and returns its states.
     """
     parts = [encoder.get_submodule("embeddings"), *encoder.get_submodule("layers").children()]
-    states: dict[int, Tensor] = {}
+    last = len(parts) - 1
+    with recorded({number: parts[number] for number in set(layers) - {last}}) as states:
+        states[last] = run()
+    return [states[number] for number in layers]
 
-    def keep(number: int, _module: nn.Module, _inputs: object, output: Tensor) -> None:
-        states[number] = output
 
-    hooks = [
-        parts[number].register_forward_hook(partial(keep, number))
-        for number in set(layers) - {len(parts) - 1}
-    ]
+@contextmanager
+def recorded(modules: Mapping[K, nn.Module]) -> Iterator[dict[K, Tensor]]:
+    """Keep the last output of each module that runs in the block, by its key, with gradient."""
+    outputs: dict[K, Tensor] = {}
+
+    def keep(key: K, _module: nn.Module, _inputs: object, output: Tensor) -> None:
+        outputs[key] = output
+
+    hooks = [module.register_forward_hook(partial(keep, key)) for key, module in modules.items()]
     try:
-        states[len(parts) - 1] = run()
+        yield outputs
     finally:
         for hook in hooks:
             hook.remove()
-    return [states[number] for number in layers]
 
 
 class TableEncoder(Encoder):

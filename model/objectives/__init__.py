@@ -297,16 +297,16 @@ def _check_pairs(name: str, recipe: str, model: ModelConfig, info: DatasetInfo) 
 
 
 def total_loss(
-    sums: Sequence[LossSum],
-    counts: Mapping[str, Tensor | int | float] | None = None,
-    weights: Mapping[str, float] | None = None,
+    sums: Sequence[Any],
+    counts: Sequence[Tensor | int | float] | Tensor | None = None,
+    weights: Sequence[float] = (),
 ) -> Tensor:
     """Return the loss: sum over objectives of weight · summed loss / count, as in BERT (A.2).
 
     Args:
-        sums: results of the objectives for this micro-batch.
-        counts: objective name -> count of the whole global batch. Default: the micro-batch's count.
-        weights: objective name -> weight. Default: 1.
+        sums: a `LossSum` of each objective for this micro-batch, or a task's `Loss`.
+        counts: counts of the whole global batch. Default: the micro-batch's.
+        weights: default: 1.
 
     Returns:
         fp32 scalar. Summed over all micro-batches and ranks it is the loss of the global batch. An
@@ -320,9 +320,18 @@ def total_loss(
             + ", ".join(sorted(OBJECTIVES))
         )
     loss = torch.zeros((), dtype=torch.float32, device=sums[0].total.device)
-    for item in sums:
+    for number, item in enumerate(sums):
         count = torch.as_tensor(
-            item.count if counts is None else counts[item.name], device=loss.device
+            item.count if counts is None else counts[number], device=loss.device
         )
-        loss = loss + (weights or {}).get(item.name, 1.0) * item.total / count.clamp(min=1)
+        weight = weights[number] if weights else 1.0
+        loss = loss + weight * item.total / count.clamp(min=1)
     return loss
+
+
+def figures_of(sums: Sequence[Any]) -> Tensor:
+    """Return float64 [2, objectives], without gradient: summed losses and correct answers."""
+    import torch
+
+    totals = torch.stack([item.total.detach().double() for item in sums])
+    return torch.stack([totals, torch.stack([item.correct.double() for item in sums])])

@@ -7,8 +7,7 @@ module `distillation`. Models that are loaded from a checkpoint do not have it.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any, cast
 
 import torch
@@ -19,10 +18,11 @@ from cloze.model.families.config import ModelConfig
 from cloze.model.families.models import DISTILLATION
 from cloze.model.layers.attention import SelfAttention
 from cloze.model.layers.cpu import Linear
-from cloze.model.layers.encoder import Encoder
+from cloze.model.layers.encoder import Encoder, recorded
 from cloze.model.layers.unpadded import UnpaddedLayout
 
 STATES, RELATIONS = "states", "relations"  # objectives that read recorded states
+QKV = ["query", "key", "value"]
 RECORDED = frozenset({STATES, RELATIONS})
 
 
@@ -91,9 +91,9 @@ class Comparison:
             `teacher_relations`, float [3, B, L, A, H], queries, keys and values of A relation
             heads; H differs if widths do. The teacher's have no gradient.
         """
-        with self._recorded(self.student) as own:
+        with recorded(self._modules(self.student)) as own:
             outputs = self.student(batch)
-        with torch.no_grad(), self._recorded(self.teacher) as other:
+        with torch.no_grad(), recorded(self._modules(self.teacher)) as other:
             teacher_outputs = self.teacher(batch)
         compared: dict[str, Any] = {}
         if STATES in self._records:
@@ -102,43 +102,26 @@ class Comparison:
                 states = self.student.get_submodule(DISTILLATION)(states)
             compared |= {"states": states, "teacher_states": _rows(other, self._layers, batch)}
         if RELATIONS in self._records:
-            for name, recorded in (("relations", own), ("teacher_relations", other)):
-                vectors = _rows(recorded, "qkv", batch)
+            for name, found in (("relations", own), ("teacher_relations", other)):
+                whole = found.pop("qkv", None)
+                if whole is not None:
+                    found |= zip(QKV, whole.chunk(3, dim=-1), strict=True)
+                vectors = _rows(found, QKV, batch)
                 compared[name] = vectors.view(*vectors.shape[:-1], self._heads, -1)
         return outputs, teacher_outputs, compared
 
-    @contextmanager
-    def _recorded(self, network: nn.Module) -> Iterator[dict[int | str, Tensor]]:
-        """Record states by layer, 0 for the embeddings, and q, k, v of the last layer."""
-        recorded: dict[int | str, Tensor] = {}
-        if not self._records:
-            yield recorded
-            return
-        encoder = _encoder(network)
+    def _modules(self, network: nn.Module) -> dict[int | str, nn.Module]:
+        """Return the modules of states by layer, 0 for the embeddings, and of q, k, v."""
         modules: dict[int | str, nn.Module] = {}
-        if STATES in self._records:
+        encoder = _encoder(network) if self._records else None
+        if encoder is not None and STATES in self._records:
             # The last state is that after the final norm, which post-norm families lack.
-            parts = [encoder.embeddings, *list(encoder.layers)[:-1], encoder.norm]
-            modules |= dict(enumerate(parts))
-        if RELATIONS in self._records:
+            modules |= enumerate([encoder.embeddings, *list(encoder.layers)[:-1], encoder.norm])
+        if encoder is not None and RELATIONS in self._records:
             attention = _last_attention(encoder)
-            names = {"qkv": "qkv"} if attention.fused else {"q": "query", "k": "key", "v": "value"}
-            modules |= {key: attention.get_submodule(name) for key, name in names.items()}
-
-        def keep(key: int | str) -> Any:
-            def hook(_module: nn.Module, _inputs: Any, output: Tensor) -> None:
-                parts = output.chunk(3, dim=-1) if key == "qkv" else (output,)
-                names = "qkv" if key == "qkv" else (key,)
-                recorded.update(zip(names, parts, strict=True))
-
-            return hook
-
-        hooks = [module.register_forward_hook(keep(key)) for key, module in modules.items()]
-        try:
-            yield recorded
-        finally:
-            for hook in hooks:
-                hook.remove()
+            names = ["qkv"] if attention.fused else QKV
+            modules |= {name: attention.get_submodule(name) for name in names}
+        return modules
 
 
 def _encoder(network: nn.Module) -> Encoder:
@@ -151,10 +134,10 @@ def _last_attention(encoder: Encoder) -> SelfAttention:
 
 
 def _rows(
-    recorded: Mapping[int | str, Tensor], keys: Iterable[int | str], batch: Mapping[str, Any]
+    states_of: Mapping[int | str, Tensor], keys: Iterable[int | str], batch: Mapping[str, Any]
 ) -> Tensor:
     """Return recorded states as padded rows, [K, B, L, D], from any layout."""
-    layout, states = batch.get("layout"), [recorded[key] for key in keys]
+    layout, states = batch.get("layout"), [states_of[key] for key in keys]
     if isinstance(layout, UnpaddedLayout):
         states = [layout.put_back(state) for state in states]
     return torch.stack(states)

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from cloze.core import random_keys
 from cloze.model.data.layouts import LayoutKind, layout_for
 from cloze.model.layers.batch import Batch, extend
+from cloze.model.objectives import figures_of, total_loss
 from cloze.model.tasks.encode import groups_of, shuffled, training_batches
 from cloze.model.tasks.task import Ints, Samples, Task, part_of
 from cloze.model.train.plan.micro_batch import micro_batch_ranges
@@ -253,28 +254,23 @@ class TaskObjective(TrainModule):
         return [0 if BLANK in batch else count for count in counts]
 
     def loss(self, batch: Batch, counts: Tensor) -> tuple[Tensor, Tensor]:
-        others: list[tuple[float, Any]] = []  # weight and loss, in the order of `names`
+        others: list[tuple[float, Any]] = []  # weight and loss
         if self._teacher_losses is None:
             outputs = self.predict(batch)
         else:
             with autocast(self._precision, batch["input_ids"].device.type):
                 outputs, others = self._teacher_losses.score(self.task, batch)
-        loss = self.task.loss(outputs, batch)
-        weight = 0.0 if BLANK in batch else 1.0
-        figures = torch.stack([loss.total.detach().double(), loss.correct.double()])[:, None]
-        total = weight * loss.total / counts[0]
-        if self._teacher_losses is not None:
-            # At weight 0 the head has no gradient at all, so that no optimizer moves it.
-            labels = self._teacher_losses.options.labels
-            total = labels * total if labels else torch.zeros_like(total)
+        own = 1.0 if self._teacher_losses is None else self._teacher_losses.options.labels
+        others.insert(0, (own, self.task.loss(outputs, batch)))
         if self._auxiliary is not None:
             with autocast(self._precision, batch["input_ids"].device.type):
-                others.insert(0, (self._auxiliary.weight, self._auxiliary.score(batch)))
-        for number, (share, own) in enumerate(others, start=1):
-            total = total + share * weight * own.total / counts[number]
-            column = torch.stack([own.total.detach().double(), own.correct.double()])[:, None]
-            figures = torch.cat([figures, column], dim=1)
-        return total, weight * figures
+                others.insert(1, (self._auxiliary.weight, self._auxiliary.score(batch)))
+        weights, losses = zip(*others, strict=True)
+        # At weight 0 the head has no gradient at all, so that no optimizer moves it.
+        begin = 0 if own else 1
+        loss = total_loss(losses[begin:], counts[begin:], weights[begin:])
+        weight = 0.0 if BLANK in batch else 1.0
+        return weight * loss, weight * figures_of(losses)
 
     def predict(self, batch: Batch) -> Any:
         """Return the network's outputs."""

@@ -7,23 +7,15 @@ The command line imports this module; torch is imported when a stage runs.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
 from contextlib import suppress
 from functools import partial
 
 from cloze.core.humanize import format_metrics, format_number
-from cloze.core.stages.execution import (
-    TRAINING_FIELDS,
-    CostEstimate,
-    CostModel,
-    Execution,
-    MachineSpec,
-    Metadata,
-)
+from cloze.core.stages.execution import TRAINING_FIELDS, CostEstimate, CostModel, PlannedBuild
 from cloze.core.stages.stage import InputSpec, Stage, deferred
 from cloze.model.tasks.cost import measure_forward, previous_tokens
 from cloze.model.train.plan import estimates
-from cloze.model.train.plan.cost import device_of, pass_cost, source_model
+from cloze.model.train.plan.cost import pass_cost, source_model
 from cloze.model.use.configs import (
     LikelihoodConfig,
     MergeConfig,
@@ -52,27 +44,20 @@ def _bytes(data: str | None) -> int:
     return 0
 
 
-def _estimate_scores(
-    config: ScoreConfig,
-    inputs: Mapping[str, Metadata],
-    execution: Execution,
-    computer: MachineSpec,
-    before: Metadata | None,
-) -> CostEstimate:
+def _estimate_scores(plan: PlannedBuild[ScoreConfig]) -> CostEstimate:
     """Estimate one forward pass over the sentences, or with masks over a copy per token."""
-    device = device_of(execution, computer)
-    tokens = previous_tokens(before, data=config.data, limit=config.limit)
+    config = plan.config
+    tokens = previous_tokens(plan.before, data=config.data, limit=config.limit)
     tokens = tokens or _bytes(config.data) / LINE_BYTES_A_PIECE
-    weights = int(inputs["checkpoint"].get("parameters") or 0)
+    weights = int(plan.inputs["checkpoint"].get("parameters") or 0)
     loaded = 2 * estimates.WEIGHT_BYTES * weights
     return pass_cost(
+        plan,
         tokens=tokens * _copies(config.mask),
         weights=weights,
-        device=device,
-        computer=computer,
         forward=True,
         memory_bytes=2 * int(estimates.PROCESS["cpu"]) + loaded,
-        gpu_memory_bytes=(1 << 30) + loaded if device == "cuda" else 0,
+        gpu_memory_bytes=(1 << 30) + loaded if plan.device == "cuda" else 0,
         makes={"tokens": tokens},
     )
 
@@ -81,32 +66,26 @@ def _copies(mask: str) -> float:
     return 1.0 if mask == "causal" else COPY
 
 
-def _estimate_vectors(
-    config: VectorsConfig,
-    inputs: Mapping[str, Metadata],
-    execution: Execution,
-    computer: MachineSpec,
-    before: Metadata | None,
-) -> CostEstimate:
+def _estimate_vectors(plan: PlannedBuild[VectorsConfig]) -> CostEstimate:
     """Estimate one forward pass over at most `windows` windows per document.
 
     A previous artifact with equal documents and windows gives the exact number of tokens.
     """
+    config, inputs, execution = plan.config, plan.inputs, plan.execution
     _, model, weights = source_model(inputs["checkpoint"])
     documents = float(inputs["corpus"].get("documents") or 0)
     length = config.max_length or (model.max_position_embeddings if model else USUAL_LENGTH)
     size = model.hidden_size if model else USUAL_SIZE
     pieces = float(inputs["corpus"]["bytes"]) / TEXT_BYTES_A_PIECE
     tokens = min(pieces, documents * config.windows * length)
-    if before and before.get("documents") == documents:
+    if plan.before and plan.before.get("documents") == documents:
         fields = {"windows": config.windows, "max_length": config.max_length}
-        tokens = previous_tokens(before, **fields) or tokens
+        tokens = previous_tokens(plan.before, **fields) or tokens
     bytes_per_process = int(estimates.PROCESS["cpu"]) + estimates.WEIGHT_BYTES * weights + SHARD
     return pass_cost(
+        plan,
         tokens=tokens,
         weights=weights,
-        device=device_of(execution, computer),
-        computer=computer,
         forward=True,
         width=execution.processes * execution.nodes,
         disk_bytes=int(documents * (KEY_BYTES + NUMBER_BYTES * size)),

@@ -17,9 +17,9 @@ from cloze.core.stages.execution import (
     CostEstimate,
     CostModel,
     Execution,
-    MachineSpec,
     MeasuredThroughput,
     Metadata,
+    PlannedBuild,
     subtract_startup,
 )
 from cloze.pipeline.corpus.options import MAXIMUM_UNREADABLE_SHARE, DedupOptions, MixtureOptions
@@ -212,24 +212,18 @@ LEFT = 0.9  # of a plain-text file
 DOCUMENT, REFERENCE = 3000, 400  # bytes of text, and of the signature, per document
 
 
-def ahead(
-    config: CorpusConfig,
-    inputs: Mapping[str, Metadata],
-    execution: Execution,
-    computer: MachineSpec,
-    before: Metadata | None,
-) -> CostEstimate:
+def ahead(plan: PlannedBuild[CorpusConfig]) -> CostEstimate:
     """Estimate the cost from the file sizes, or from the text bytes of an earlier build.
 
     An earlier build counts only if it has the same source kinds and paths.
     """
-    del inputs
+    config, before, execution = plan.config, plan.before, plan.execution
     text, rough = clean_bytes(config), True
     if before is not None and _sources(before["config"]) == _sources(
         config.model_dump(mode="json")
     ):
         text, rough = float(before["bytes"]), False
-    width = min(execution.workers, computer.cpus)
+    width = min(execution.workers, plan.machine.cpus)
     documents = int(text / DOCUMENT)
     compared = min(documents, execution.dedup_in_memory_documents)
     return CostEstimate(

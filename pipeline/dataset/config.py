@@ -18,10 +18,9 @@ from cloze.core.stages.execution import (
     PROCESS_BYTES,
     CostEstimate,
     CostModel,
-    Execution,
-    MachineSpec,
     MeasuredThroughput,
     Metadata,
+    PlannedBuild,
     subtract_startup,
 )
 from cloze.pipeline.dataset.masking.registry import RULES, MaskFields, default_cap, known
@@ -238,16 +237,10 @@ def _work_share(drawings: int, copies: int) -> float:
     return 1 + DRAWING_SHARE * (drawings - 1) + COPY_SHARE * drawings * copies
 
 
-def estimate_cost(
-    config: DatasetConfig,
-    inputs: Mapping[str, Metadata],
-    execution: Execution,
-    machine: MachineSpec,
-    previous: Metadata | None,
-) -> CostEstimate:
+def estimate_cost(plan: PlannedBuild[DatasetConfig]) -> CostEstimate:
     """Estimate the cost from the corpus' bytes and sentences, and the bytes per token."""
-    del previous
-    corpus, vocab = inputs["corpus"], inputs["vocab"]
+    config = plan.config
+    corpus, vocab = plan.inputs["corpus"], plan.inputs["vocab"]
     bytes_per_token = float(vocab.get("bytes_per_piece") or BYTES_PER_TOKEN)
     tokens = max(1.0, float(corpus["bytes"]) / bytes_per_token)
     sentences = float(corpus.get("sentences") or float(corpus["bytes"]) / SENTENCE_BYTES)
@@ -256,7 +249,7 @@ def estimate_cost(
     id_bytes = 4 if int(vocab.get("size") or 0) > 1 << 16 else 2
     rows *= config.drawings
     row_bytes, mask_bytes = shard_bytes(config, rows * mean_length, id_bytes)
-    parallelism = min(execution.workers, machine.cpus)
+    parallelism = min(plan.execution.workers, plan.machine.cpus)
     return CostEstimate(
         work=tokens * _work_share(config.drawings, config.mask_copies),
         speed=TOKENS_PER_SECOND,

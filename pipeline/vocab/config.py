@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field, field_validator, model_validator
@@ -14,10 +13,9 @@ from cloze.core.stages.execution import (
     PROCESS_BYTES,
     CostEstimate,
     CostModel,
-    Execution,
-    MachineSpec,
     MeasuredThroughput,
     Metadata,
+    PlannedBuild,
     subtract_startup,
 )
 from cloze.pipeline.vocab.kinds import TRAINERS
@@ -125,15 +123,9 @@ DEFAULT_SIZE = 30_000  # tokens, if the config leaves it to the kind
 MEMORY_FACTOR = 6  # bytes of memory per byte of the sample: words, counts, candidates
 
 
-def estimate_cost(
-    config: VocabConfig,
-    inputs: Mapping[str, Metadata],
-    execution: Execution,
-    machine: MachineSpec,
-    previous: Metadata | None,
-) -> CostEstimate:
+def estimate_cost(plan: PlannedBuild[VocabConfig]) -> CostEstimate:
     """Estimate the cost from the size of the sample."""
-    del execution, machine, previous
+    config, inputs = plan.config, plan.inputs
     sample = 0.0
     if "corpus" in inputs:
         sample = min(float(config.sample_bytes), float(inputs["corpus"]["bytes"]))

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from cloze.core.stages.execution import (
     CostEstimate,
     CostModel,
-    Execution,
-    MachineSpec,
     MeasuredThroughput,
     Metadata,
+    PlannedBuild,
 )
 from cloze.model import hardware
 from cloze.model.tasks.cost import split_tokens
@@ -18,7 +15,6 @@ from cloze.model.tasks.finetune.config import FinetuneConfig
 from cloze.model.tasks.table import max_length
 from cloze.model.train.plan import estimates
 from cloze.model.train.plan.cost import (
-    device_of,
     execution_memory,
     pass_cost,
     pass_throughput,
@@ -28,18 +24,12 @@ from cloze.model.train.plan.cost import (
 BASELINE = 2  # number of trainings with the from-scratch baseline
 
 
-def _estimate_finetuning(
-    config: FinetuneConfig,
-    inputs: Mapping[str, Metadata],
-    execution: Execution,
-    computer: MachineSpec,
-    before: Metadata | None,
-) -> CostEstimate:
+def _estimate_finetuning(plan: PlannedBuild[FinetuneConfig]) -> CostEstimate:
     """Estimate a fine-tuning from the task's files, the checkpoint's size and the teacher's."""
-    device = device_of(execution, computer)
+    config, inputs, execution = plan.config, plan.inputs, plan.execution
     spec, model, weights = source_model(inputs.get("checkpoint") or {}, config.model)
     teacher_weights = source_model(inputs["teacher"], None)[2] if "teacher" in inputs else 0
-    tokens = split_tokens(config.reads(), "train", config.data, before, config.limit_per_class)
+    tokens = split_tokens(config.reads(), "train", config.data, plan.before, config.limit_per_class)
     required_memory = (int(estimates.PROCESS["cpu"]) * execution.processes, 0)
     if model is not None:
         longest = max(max_length(name, options) for name, options, _ in config.reads())
@@ -48,13 +38,12 @@ def _estimate_finetuning(
             min(config.max_length or longest, model.max_position_embeddings),
             config.global_batch,
             execution,
-            hardware.of(device, computer),
+            hardware.of(plan.device, plan.machine),
         )
     return pass_cost(
+        plan,
         tokens=tokens * _passes(config.epochs, config.baselines, bool(config.auxiliary)),
         weights=weights + round(estimates.FORWARD * teacher_weights),
-        device=device,
-        computer=computer,
         width=execution.processes,
         disk_bytes=estimates.checkpoint_bytes(weights) * (execution.keep_checkpoints + 1),
         memory_bytes=required_memory[0],

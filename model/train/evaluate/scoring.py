@@ -13,7 +13,7 @@ from cloze.model.families.pretraining import PretrainingModel
 from cloze.model.layers.batch import Batch
 from cloze.model.layers.cross_entropy import VocabularyHead, enable_lazy_logits
 from cloze.model.layers.encoder import compile_layers
-from cloze.model.objectives import LossSum, objectives, total_loss
+from cloze.model.objectives import LossSum, figures_of, objectives, total_loss
 from cloze.model.objectives.distillation import Comparison
 from cloze.model.train.precision import Precision, autocast
 from cloze.model.train.resume.initialization import Teacher
@@ -107,10 +107,8 @@ class PretrainModule(TrainModule):
 
     def _loss(self, batch: Batch, counts: Tensor) -> tuple[Tensor, Tensor]:
         sums, _ = self._sums(batch)
-        loss = total_loss(
-            sums, {item.name: counts[number] for number, item in enumerate(sums)}, self.weights
-        )
-        return loss, _figures(sums)
+        weights = [self.weights.get(item.name, 1.0) for item in sums]
+        return total_loss(sums, counts, weights), figures_of(sums)
 
     def predict(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """Return the metrics of `loss` and finer ones, never compiled: batch shapes vary.
@@ -120,7 +118,7 @@ class PretrainModule(TrainModule):
             objectives' details, named by `detail_names`.
         """
         sums, outputs = self._sums(batch)
-        figures = _figures(sums)
+        figures = figures_of(sums)
         details = {
             f"{objective.name}_{name}": figure
             for objective in self.objectives
@@ -153,9 +151,3 @@ class PretrainModule(TrainModule):
                 if self.teacher is not None:
                     outputs |= self.teacher(batch)
         return [objective.score(outputs, batch) for objective in self.objectives], outputs
-
-
-def _figures(sums: Sequence[LossSum]) -> Tensor:
-    """Return float64 [2, objectives], without gradient: summed losses and correct answers."""
-    summed = torch.stack([item.total.detach().double() for item in sums])
-    return torch.stack([summed, torch.stack([item.correct.double() for item in sums])])

@@ -17,6 +17,7 @@ from cloze.core.stages.execution import (
     MachineSpec,
     MeasuredThroughput,
     Metadata,
+    PlannedBuild,
     subtract_startup,
 )
 from cloze.core.stages.stage import role_of
@@ -44,13 +45,6 @@ PASS_START = 10.0  # seconds of any stage that reads a checkpoint
 HEADWAY = 0.4  # share of pretraining's speed: short rows, small batches
 
 
-def device_of(execution: Execution, computer: MachineSpec) -> str:
-    """Return the device kind on which a stage will run."""
-    if execution.device == "auto":
-        return "cuda" if computer.gpus else "cpu"
-    return execution.device
-
-
 def model_of(facts: Metadata) -> Any:
     """Return the model in a training's metadata: values, a name, or None."""
     return facts.get("model") or (facts.get("config") or {}).get("model")
@@ -65,11 +59,10 @@ def source_model(source: Metadata, default: Any = None) -> tuple[Any, ModelConfi
 
 
 def pass_cost(
+    plan: PlannedBuild[Any],
     *,
     tokens: float,
     weights: int,
-    device: str,
-    computer: MachineSpec,
     forward: bool = False,
     makes: Metadata | None = None,
     memory_bytes: int | None = None,
@@ -84,11 +77,11 @@ def pass_cost(
         forward: True if no gradients are computed.
         memory_bytes, gpu_memory_bytes: None: a process with the weights.
     """
-    weight_bytes = WEIGHT_BYTES * weights
+    weight_bytes, device = WEIGHT_BYTES * weights, plan.device
     default_gpu_bytes = (1 << 30) + weight_bytes if device == "cuda" else 0
     return CostEstimate(
         work=_pass_operations(weights, tokens, device, forward),
-        speed=HEADWAY * hardware.of(device, computer).speed(),
+        speed=HEADWAY * hardware.of(device, plan.machine).speed(),
         startup_seconds=PASS_START,
         parallelism=width if device == "cuda" else 1,
         kind=device,
@@ -225,17 +218,11 @@ def _trained(
     return model if model.vocab_size else model.model_copy(update={"vocab_size": vocabulary})
 
 
-def ahead(
-    config: PretrainConfig,
-    inputs: Mapping[str, Metadata],
-    execution: Execution,
-    computer: MachineSpec,
-    before: Metadata | None,
-) -> CostEstimate:
+def ahead(plan: PlannedBuild[PretrainConfig]) -> CostEstimate:
     """Estimate a pretraining from model, steps, and how full the dataset's rows are."""
-    del before
-    data, kind = dataset_metadata(inputs), device_of(execution, computer)
-    device = hardware.of(kind, computer)
+    config, inputs, execution = plan.config, plan.inputs, plan.execution
+    data, kind = dataset_metadata(inputs), plan.device
+    device = hardware.of(kind, plan.machine)
     length, mean_length = int(data.get("length") or 128), row_tokens(data)
     source = next((inputs[role] for role in ("continue", "checkpoint") if role in inputs), None)
     vocabulary = int(data.get("vocab_size") or USUAL_VOCABULARY)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from cloze.core.stages.execution import CostEstimate, Execution, MachineSpec
+from cloze.core.stages.execution import CostEstimate, Execution, MachineSpec, PlannedBuild
 from cloze.model import hardware
 from cloze.model.tasks.evaluate import run as evaluation
 from cloze.model.tasks.evaluate.config import EvaluateConfig
@@ -41,7 +41,7 @@ def tuning(
     config = FinetuneConfig.model_validate({"task": "sst2", "data": data, **values})
     inputs: dict[str, Any] = {"checkpoint": SOURCE, **({"teacher": TEACHER} if teacher else {})}
     how = Execution(device="cpu", **(execution or {}))
-    return FINETUNE_COSTS.estimate(config, inputs, how, MACHINE, before)
+    return FINETUNE_COSTS.estimate(PlannedBuild(config, inputs, how, MACHINE, before))
 
 
 def test_a_fine_tuning_passes_over_the_training_data_for_itself_and_its_baseline(data: str) -> None:
@@ -120,13 +120,15 @@ def test_what_was_done_is_what_was_expected(data: str, more: dict[str, Any]) -> 
 def test_an_evaluation_is_a_forward_pass_of_each_member(data: str) -> None:
     config = EvaluateConfig(task="sst2", data=data)
     inputs: dict[str, Any] = {"checkpoint/a": SOURCE, "checkpoint/b": TEACHER, "corpus": TEACHER}
-    found = EVALUATE_COSTS.estimate(config, inputs, Execution(device="cpu"), MACHINE, None)
+    found = EVALUATE_COSTS.estimate(PlannedBuild(config, inputs, Execution(device="cpu"), MACHINE))
     both = WEIGHTS + 90_000_000
     assert found.work == pytest.approx((6 * both + 1.2e7) * DEV / 4 / 3)
     assert (found.size, found.disk_bytes) == (both, 1 << 20)
     assert found.memory_bytes == 440_000_000 + 4 * both
     again = {"tokens": 77, "config": config.model_dump()}
-    found = EVALUATE_COSTS.estimate(config, inputs, Execution(device="cpu"), MACHINE, again)
+    found = EVALUATE_COSTS.estimate(
+        PlannedBuild(config, inputs, Execution(device="cpu"), MACHINE, again)
+    )
     assert found.work == pytest.approx((6 * both + 1.2e7) * 77 / 3)
     facts = {"tokens": 77, "parameters": both, "seconds": 12.0, "execution": {}}
     measured = EVALUATE_COSTS.measure(facts)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from cloze.core.config import parse_config
 from cloze.core.errors import UsageError
-from cloze.core.stages.execution import Execution, MachineSpec
+from cloze.core.stages.execution import Execution, MachineSpec, PlannedBuild
 from cloze.flows.cli import main
 from cloze.model.train import dial
 from cloze.model.train.config import PretrainConfig
@@ -156,7 +156,7 @@ def test_no_number_is_a_fault_of_usage(capsys: pytest.CaptureFixture[str]) -> No
 
 def test_a_plan_says_what_was_chosen_and_why() -> None:
     config = parse_config(PretrainConfig, {"size": "17m", "tokens": 10**9}, "pretrain")
-    plan = COSTS.estimate(config, {"dataset": DATA}, Execution(), MachineSpec(cpus=2), None)
+    plan = COSTS.estimate(PlannedBuild(config, {"dataset": DATA}, Execution(), MachineSpec(cpus=2)))
     assert "7 layers of 256" in plan.note
     assert "Step Law" in plan.note
     assert plan.expected_metadata["parameters"] == pytest.approx(17e6, rel=0.02)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from cloze.core.config import parse_config
-from cloze.core.stages.execution import Execution, MachineSpec
+from cloze.core.stages.execution import Execution, MachineSpec, PlannedBuild
 from cloze.pipeline.corpus.config import CorpusConfig, ahead
 
 
@@ -33,7 +33,7 @@ def test_where_duplicates_are_searched(
     config = parse_config(
         CorpusConfig, {"sources": [{"kind": "text", "path": str(tmp_path)}]}, "corpus"
     )
-    cost = ahead(config, {}, Execution(**execution), MachineSpec(), None)
+    cost = ahead(PlannedBuild(config, {}, Execution(**execution), MachineSpec()))
     assert cost.note == (f"about 120 documents are {note}" if note else "")
-    most = ahead(config, {}, Execution(), MachineSpec(), None).memory_bytes
+    most = ahead(PlannedBuild(config, {}, Execution(), MachineSpec())).memory_bytes
     assert cost.memory_bytes < most if "partitions" in note else cost.memory_bytes == most

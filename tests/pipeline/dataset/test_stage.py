@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from cloze.core import random_keys
 from cloze.core.artifacts import artifact
 from cloze.core.errors import DataError
-from cloze.core.stages.execution import Execution, MachineSpec
+from cloze.core.stages.execution import Execution, MachineSpec, PlannedBuild
 from cloze.core.words import count_words
 from cloze.pipeline.dataset import ranges
 from cloze.pipeline.dataset.config import DatasetConfig
@@ -124,7 +124,7 @@ def test_the_plan_expects_as_many_rows_as_the_stage_makes(vocab, tmp_path, value
         "vocab": {"bytes_per_piece": size / summary["tokens"]},
     }
     config = DatasetConfig(**{**CONFIG, **values})
-    expected = STAGE.cost_model.estimate(config, inputs, Execution(), MachineSpec(), None)
+    expected = STAGE.cost_model.estimate(PlannedBuild(config, inputs, Execution(), MachineSpec()))
     assert expected.expected_metadata["rows"] == pytest.approx(summary["rows"], rel=0.2)
     length = expected.expected_metadata["mean_length"]
     assert length == pytest.approx(summary["mean_length"], rel=0.2)

@@ -10,7 +10,7 @@ import pytest
 from cloze.core.artifacts import artifact
 from cloze.core.config import parse_config
 from cloze.core.errors import UsageError
-from cloze.core.stages.execution import Execution, MachineSpec
+from cloze.core.stages.execution import Execution, MachineSpec, PlannedBuild
 from cloze.model import hardware
 from cloze.model.train import setup
 from cloze.model.train.config import PretrainConfig
@@ -25,7 +25,7 @@ CPU_SPEED = hardware.of("cpu", COMPUTER).speed()
 def pretraining(inputs: dict[str, Any] | None = None, **values: Any) -> Any:
     config = parse_config(PretrainConfig, {"model": "bert-tiny", **values}, "pretrain")
     given = {"dataset": DATA, **(inputs or {})}
-    return cost.COSTS.estimate(config, given, Execution(), COMPUTER, None)
+    return cost.COSTS.estimate(PlannedBuild(config, given, Execution(), COMPUTER))
 
 
 def test_each_end_gives_its_tokens_and_steps() -> None:
@@ -62,18 +62,19 @@ def test_each_checkpoint_that_is_kept_takes_its_place() -> None:
 
 
 def test_a_pass_costs_its_tokens_on_its_device() -> None:
-    given: dict[str, Any] = {"tokens": 1000.0, "weights": 10**6, "computer": COMPUTER}
-    whole = pass_cost(device="cpu", **given)
+    given: dict[str, Any] = {"tokens": 1000.0, "weights": 10**6}
+    on_cpu = PlannedBuild(None, {}, Execution(device="cpu"), COMPUTER)
+    whole = pass_cost(on_cpu, **given)
     assert whole.work == (6.0 * 10**6 + cost.OVERHEAD_OPERATIONS["cpu"]) * 1000
-    assert pass_cost(device="cpu", forward=True, **given).work == whole.work * cost.FORWARD
+    assert pass_cost(on_cpu, forward=True, **given).work == whole.work * cost.FORWARD
     assert whole.speed == cost.HEADWAY * CPU_SPEED
     assert (whole.parallelism, whole.size, whole.gpu_memory_bytes) == (1, 1e6, 0)
-    assert pass_cost(device="cpu", width=4, **given).parallelism == 1
-    gpus = pass_cost(device="cuda", width=4, **{**given, "computer": MachineSpec(gpus=4)})
+    assert pass_cost(on_cpu, width=4, **given).parallelism == 1
+    gpus = pass_cost(PlannedBuild(None, {}, Execution(), MachineSpec(gpus=4)), width=4, **given)
     assert (gpus.parallelism, gpus.gpu_memory_bytes) == (4, (1 << 30) + cost.WEIGHT_BYTES * 10**6)
-    told = pass_cost(device="cpu", memory_bytes=0, gpu_memory_bytes=7, **given)
+    told = pass_cost(on_cpu, memory_bytes=0, gpu_memory_bytes=7, **given)
     assert (told.memory_bytes, told.gpu_memory_bytes) == (0, 7)
-    assert pass_cost(device="cpu", **{**given, "weights": 0}).size == 1.0
+    assert pass_cost(on_cpu, **{**given, "weights": 0}).size == 1.0
 
 
 @pytest.mark.parametrize(
