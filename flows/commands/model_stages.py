@@ -105,14 +105,6 @@ FINETUNE = StageCommand(
 )
 
 
-EXPORT = StageCommand(
-    "export",
-    stage="export",
-    positional=("checkpoint",),
-    help="Convert a checkpoint into a Hugging Face model, and check that its outputs stay equal.",
-    spelled={"export_as": OptionOverride("--as")},
-)
-
 PERPLEXITY = StageCommand(
     "perplexity", stage="perplexity", help="Compute a checkpoint's loss on held-out rows."
 )

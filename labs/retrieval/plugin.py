@@ -27,7 +27,7 @@ PLUGIN = Plugin(
             ),
         },
         "stages": {
-            "index": Row(f"{_LAB}.index_stage:STAGE", before="vectors"),
+            "index": Row(f"{_LAB}.index_stage:STAGE", before="vocab"),
             "entities": Row(f"{_LAB}.stages:ENTITIES", command=False, before="vocab"),
         },
         "tools": {
