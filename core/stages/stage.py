@@ -220,8 +220,9 @@ class InputSpec:
     """The input that a stage reads under a role: an artifact, or a directory or file instead.
 
     Attributes:
-        kinds: stages whose artifacts are accepted. The nearest such node before this one in the
-            graph is the default input; empty: no default.
+        kinds: stages whose artifacts are accepted, and those that stand for them
+            (`plugins.Row`). The nearest such node before this one in the graph is the default
+            input; empty: no default.
         explicit_kinds: further accepted stages, only if the run's config names the node.
         required: the stage cannot run without this input.
         explicit_only: the input is used only if the run's config names it.

@@ -97,10 +97,6 @@ FINETUNE = StageCommand(
             "--teacher",
             "Fine-tuned checkpoint of the same task and vocabulary, to learn its answers, too.",
         ),
-        "vectors": (
-            "--retrieve",
-            "Vectors of an index; text-to-text tasks read the best passages (RAG).",
-        ),
     },
 )
 

@@ -89,10 +89,10 @@ STAGE = Stage(
     config=VectorsConfig,
     run=deferred("cloze.labs.selection.embed_corpus:run"),
     inputs={
-        "corpus": InputSpec(kinds=("corpus",), explicit_kinds=("index",), required=True),
+        "corpus": InputSpec(kinds=("corpus",), required=True),
         "checkpoint": InputSpec(
             kinds=("pretrain",),
-            explicit_kinds=("finetune", "import", "merge", "prune"),
+            explicit_kinds=("finetune", "import", "merge"),
             required=True,
         ),
     },

@@ -30,6 +30,7 @@ from cloze.core.stages.worker import find_input
 from cloze.labs.retrieval.passage_tokens import PassageTokens
 from cloze.labs.retrieval.passages import PassageIndex
 from cloze.labs.seq2seq.decoder import BeamSearch, EncoderDecoder, generate
+from cloze.labs.seq2seq.tasks import VECTORS
 from cloze.model import checkpoint
 from cloze.model.families.config import ModelConfig
 from cloze.model.families.models import load_backbone, new_backbone
@@ -44,7 +45,6 @@ from cloze.pipeline import tokenizer
 from cloze.pipeline.tokenizer.tokenizer import Tokenizer
 
 RETRIEVAL = "retrieval"  # entry of a checkpoint's task metadata: `Retrieval.metadata`
-VECTORS = "vectors"  # input of the stage finetune
 FEWEST_TOKENS = 16  # of a passage
 Marginal = Literal["sequence", "token"]
 

@@ -29,13 +29,12 @@ from cloze.labs.seq2seq.model import Seq2SeqModel
 from cloze.labs.seq2seq.noise import padded
 from cloze.labs.seq2seq.rag import (
     RETRIEVAL,
-    VECTORS,
     RagNetwork,
     Retrieval,
     load_retrieval,
     marginal_loss,
 )
-from cloze.labs.seq2seq.tasks import TextToTextOptions
+from cloze.labs.seq2seq.tasks import VECTORS, TextToTextOptions
 from cloze.model.checkpoint import LoadedCheckpoint
 from cloze.model.data.layouts import LayoutKind
 from cloze.model.families.config import ModelConfig
@@ -122,7 +121,6 @@ class TextToText(Task[TextTargets, "list[Written]"]):
     options: TextToTextOptions
     metrics: tuple[str, ...] = ("exact_match",)
     max_length = 512
-    inputs = (VECTORS,)
 
     def __init__(self, name: str, options: TaskOptions, metrics: tuple[str, ...] = ()) -> None:
         super().__init__(name, options, metrics)

@@ -81,9 +81,7 @@ SCORE_COSTS = CostModel(
 
 # Stages.
 
-PRETRAINED = InputSpec(
-    kinds=("pretrain",), explicit_kinds=("import", "merge", "prune"), required=True
-)
+PRETRAINED = InputSpec(kinds=("pretrain",), explicit_kinds=("import", "merge"), required=True)
 
 # Averages the weights of a pretraining's last checkpoints (Izmailov et al. 2018; as mmBERT and
 # Llama 3), which replaces some learning-rate decay. Needs `keep_for_merge` or `milestones`.
@@ -143,7 +141,7 @@ LIKELIHOOD = Stage(
     run=deferred("cloze.model.use.likelihood:run"),
     inputs={
         "checkpoint": PRETRAINED,
-        "corpus": InputSpec(kinds=("corpus", "semdedup")),
+        "corpus": InputSpec(kinds=("corpus",)),
     },
     worker="cloze.model",
     on_gpu=True,

@@ -202,7 +202,7 @@ STAGE = Stage(
     version=VERSION,
     config=VocabConfig,
     run=run,
-    inputs={"corpus": InputSpec(kinds=("corpus", "semdedup"))},
+    inputs={"corpus": InputSpec(kinds=("corpus",))},
     unhashed_files=(REPORT,),
     worker="cloze.pipeline",
     headline=headline,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pkgutil import resolve_name
 from typing import Any
 
 from cloze.core import storage
@@ -18,14 +17,13 @@ from cloze.model.tasks.finetune.fit import FinetuneResult, FinetuneSetup, fit
 from cloze.model.tasks.finetune.start import starting_point
 from cloze.model.tasks.notes import repeats, split_notes
 from cloze.model.tasks.options import Frozen
-from cloze.model.tasks.table import KINDS, load_task
+from cloze.model.tasks.table import KINDS, TASKS, kind_inputs, load_task
 from cloze.model.tasks.task import Figures, Task, check_labelled, encoded, task_source
 from cloze.model.tasks.teacher import load_task_teacher
 from cloze.model.train.distributed import StopRequest, World, init_distributed
 from cloze.model.train.monitor.log import METRICS as LOG
 from cloze.model.train.resume import state
 
-COMMON_INPUTS = ("checkpoint", "corpus", "teacher", "vocab")  # of all tasks; see `Task.inputs`
 CHECKPOINT, SCRATCH = "checkpoint", "from_scratch"
 # Config fields in metrics.json.
 RECIPE = (
@@ -104,8 +102,9 @@ def run(config: FinetuneConfig, build: BuildContext) -> StageResult:
 
 def check_inputs(task: Task[Any, Any], inputs: Mapping[str, str]) -> None:
     """Raise UsageError if an input is for tasks of another kind."""
-    for role in sorted(inputs.keys() - {*COMMON_INPUTS, *task.inputs}):
-        kinds = [name for name, kind in KINDS.items() if role in resolve_name(kind.build).inputs]
+    own = KINDS[TASKS[task.name].kind].inputs
+    for role in sorted(kind_inputs().keys() & inputs.keys() - own.keys()):
+        kinds = [name for name, kind in KINDS.items() if role in kind.inputs]
         raise UsageError(
             f"{role} ({inputs[role]}) is for {' and '.join(kinds)} tasks, not for {task.name}; "
             f"leave it out"
