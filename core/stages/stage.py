@@ -24,6 +24,7 @@ from cloze.core.errors import UsageError
 from cloze.core.figures import check_figures
 from cloze.core.stages.execution import CostModel, Execution
 
+CHECKPOINT = "checkpoint"  # directory of what a stage trained; key of its path in the summary
 BELOW = "/"
 _NAMED_REFERENCE = re.compile(r"([A-Za-z0-9_][A-Za-z0-9_.-]*)=(.+)", re.DOTALL)
 

@@ -37,7 +37,7 @@ Vectors = npt.NDArray[np.float32]
 
 CPU_TOKENS, GPU_TOKENS = 4096, 65536  # per batch, padding included
 TEXTS = 8192  # texts tokenized at once
-HEAD = "embedding"  # head of a checkpoint trained for retrieval
+EMBEDDING_HEAD = "embedding"  # head of a checkpoint trained for retrieval
 
 
 class EmbeddingPipeline:
@@ -73,7 +73,7 @@ class EmbeddingPipeline:
         device: torch.device | None = None,
     ) -> None:
         loaded, self._pieces = checkpoint.load_with_tokenizer(path)
-        head_options = loaded.heads.get(HEAD, {})
+        head_options = loaded.heads.get(EMBEDDING_HEAD, {})
         longest = loaded.model.max_position_embeddings
         self.pooling: Pooling = pooling or head_options.get("pooling", "mean")
         own_normalize = bool(head_options.get("normalize", False))

@@ -8,10 +8,10 @@ from typing import Any
 from cloze.core import storage
 from cloze.core.artifacts import checkpoints
 from cloze.core.errors import UsageError
-from cloze.core.stages.stage import BuildContext, Reporter, StageResult
+from cloze.core.stages.stage import CHECKPOINT, BuildContext, Reporter, StageResult
 from cloze.model import checkpoint
 from cloze.model.objectives.distill_options import DistillOptions
-from cloze.model.tasks.files import METRICS, NOTES, write_json
+from cloze.model.tasks.files import METRICS_FILE, NOTES, write_json
 from cloze.model.tasks.finetune.config import SPLITS, FinetuneConfig
 from cloze.model.tasks.finetune.fit import FinetuneResult, FinetuneSetup, fit
 from cloze.model.tasks.finetune.start import starting_point
@@ -21,10 +21,10 @@ from cloze.model.tasks.table import KINDS, TASKS, kind_inputs, load_task
 from cloze.model.tasks.task import Figures, Task, check_labelled, encoded, task_source
 from cloze.model.tasks.teacher import load_task_teacher
 from cloze.model.train.distributed import StopRequest, World, init_distributed
-from cloze.model.train.monitor.log import METRICS as LOG
+from cloze.model.train.monitor.log import METRICS_LOG
 from cloze.model.train.resume import state
 
-CHECKPOINT, SCRATCH = "checkpoint", "from_scratch"
+SCRATCH = "from_scratch"
 # Config fields in metrics.json.
 RECIPE = (
     *("epochs", "global_batch", "optimizer", "layer_decay", "embedding_lr_multiplier"),
@@ -95,7 +95,7 @@ def run(config: FinetuneConfig, build: BuildContext) -> StageResult:
             scores = score(setup.with_tuned_options(baseline.predictions), baseline)
             metrics[SCRATCH] = scores[setup.task.metrics[0]]
             if world.is_rank_zero:
-                log = storage.read_text(storage.join(path, LOG))
+                log = storage.read_text(storage.join(path, METRICS_LOG))
                 storage.write_bytes(build.file(f"{SCRATCH}.jsonl"), log.encode())
         return _result(setup, main, metrics) if world.is_rank_zero else StageResult()
 
@@ -212,7 +212,7 @@ def _result(setup: FinetuneSetup, main: FinetuneResult, metrics: Figures) -> Sta
         | {"learning_rate": setup.learning_rate},
         "best": main.best,
     }
-    write_json(build.file(METRICS), content)
+    write_json(build.file(METRICS_FILE), content)
     build.counters["steps/skipped"] += finished.progress.skipped
     build.counters["steps/applied"] += finished.progress.updates
     summary = {

@@ -30,7 +30,7 @@ from cloze.model.train.distributed import World
 from cloze.model.train.resume import state
 from cloze.model.train.spec.train_spec import TrainSpec
 
-METRICS, SKIPPED, COST = "metrics.jsonl", "skipped.jsonl", "cost.jsonl"
+METRICS_LOG, SKIPPED, COST = "metrics.jsonl", "skipped.jsonl", "cost.jsonl"
 GB = 1e9
 REPORT_SECONDS = 1.0
 
@@ -206,7 +206,7 @@ class TrainingReporter:
     ) -> None:
         self._training, self._report, self._where = training, report, where
         self._first = world.is_rank_zero
-        self.metrics = JsonlLog(storage.join(training.path, METRICS), world)
+        self.metrics = JsonlLog(storage.join(training.path, METRICS_LOG), world)
         self.skipped_steps = JsonlLog(storage.join(training.path, SKIPPED), world)
         self.costs = JsonlLog(storage.join(training.path, COST), world)
         self._reported_at = 0.0  # time of the last progress report

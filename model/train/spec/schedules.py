@@ -195,7 +195,7 @@ ROUNDING = 1e-9  # a share of a part: sums of step sizes are not exact
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScheduleProgress:
-    """The position of a step in the schedule.
+    """How far a step is in the schedule.
 
     Attributes:
         done: amount done before the step, in the duration's unit.
