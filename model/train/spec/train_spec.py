@@ -99,7 +99,7 @@ class TrainingHyperparameters:
     def learning_rate_at(self, schedule_progress: ScheduleProgress) -> float:
         """Return the learning rate of the step at this schedule progress.
 
-        The loop gives it to `TrainingEngine.step`, which gives it to each group of parameters
+        The loop gives it to `Engine.step`, which gives it to each group of parameters
         (`optimizers/parameters.py`, `set_learning_rate`).
         """
         return self.learning_rate * self.schedule.factor(
