@@ -97,6 +97,7 @@ def drop_page_cache(buffer: pa.Buffer) -> None:
     Keeps the reported memory of a worker flat, however much it has read.
     """
     if sys.platform.startswith("linux") and buffer.size:
+        # madvise takes whole pages only.
         start = buffer.address - buffer.address % mmap.PAGESIZE
         length = buffer.address + buffer.size - start
         _libc().madvise(ctypes.c_void_p(start), ctypes.c_size_t(length), mmap.MADV_DONTNEED)
@@ -134,6 +135,7 @@ def _copies(stamp: str) -> str:
         os.makedirs(directory, exist_ok=True)
         users = open(os.path.join(directory, "_users"), "a+b")  # noqa: SIM115
         fcntl.flock(users, fcntl.LOCK_SH)
+        # The last user may have removed the directory between open and lock.
         if has_name(users, users.name):
             break
         users.close()

@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 import os
 import sys
-from collections.abc import Iterator, Mapping, MutableMapping
+from collections.abc import Iterable, Iterator, Mapping, MutableMapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from pkgutil import resolve_name
@@ -40,6 +40,8 @@ class Row:
         before: the row behind it, where the order counts (stages, steps); default: the table's end.
         version: raised when the same input gives other output; it is part of the fingerprint of
             what is made with the row.
+        stands_for: of a stage, what its artifacts replace as an input: those of a stage (`corpus`),
+            or one input of a stage (`finetune.checkpoint`).
     """
 
     reference: str
@@ -47,6 +49,7 @@ class Row:
     command: bool = True
     before: str = ""
     version: int = 1
+    stands_for: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,6 +256,22 @@ def hint(table: Any, name: str) -> str:
         package, version = found
         return f"it is of {package} {version}, which is not installed; pip install {package}"
     return did_you_mean(name, table)
+
+
+def with_substitutes(kinds: Iterable[str], stage: str = "", role: str = "") -> tuple[str, ...]:
+    """Return stages, and those of plug-ins whose artifacts stand for one of theirs.
+
+    Args:
+        stage: stage that reads them. Stages of its own plug-in are not added: it names what it
+            takes, so a stage never stands for its own input.
+        role: role of the input.
+    """
+    found, wanted = list(kinds), {*kinds, f"{stage}.{role}"}
+    for owner in installed():
+        rows = owner.plugin.rows.get("stages", {})
+        if stage not in rows:
+            found += [name for name, row in rows.items() if wanted.intersection(row.stands_for)]
+    return tuple(dict.fromkeys(found))
 
 
 # Plug-ins in manifests and fingerprints.

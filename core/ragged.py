@@ -26,6 +26,7 @@ def ranges(starts: npt.NDArray[Any], lengths: npt.NDArray[Any]) -> I64:
     """Concatenate `arange(start, start + length)` of all pairs: int64 [sum of lengths]."""
     lengths = np.asarray(lengths, np.int64)
     offsets = offsets_of(lengths)
+    # Within a row the result is the flat index plus one constant, which is repeated.
     return np.repeat(np.asarray(starts, np.int64) - offsets[:-1], lengths) + np.arange(offsets[-1])
 
 

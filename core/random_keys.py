@@ -49,12 +49,15 @@ def fold_in(*parts: npt.ArrayLike) -> U64:
     """Combine parts (seed, document, copy, …) into one key, in order; shapes broadcast."""
     key = np.asarray(0, dtype=np.uint64)
     for value in parts:
+        # The value is mixed first: small numbers differ in their low bits alone, and their xor with
+        # a key would give related keys to related parts.
         key = splitmix64(key ^ splitmix64(value))
     return key
 
 
 def uniform(key: npt.ArrayLike) -> npt.NDArray[np.float64]:
     """Map keys to numbers in [0, 1) by their upper 53 bits."""
+    # A float64 holds 53 bits exactly, so no key rounds up to 1.0.
     return (np.asarray(key, dtype=np.uint64) >> np.uint64(11)).astype(np.float64) * 2.0**-53
 
 

@@ -53,6 +53,7 @@ def join(base: str, *parts: str) -> str:
 def linked(path: str) -> str:
     """Return the URL that `path` leads to through a run's link to a store; else `path`."""
     head, tail = path.rstrip("/"), ""
+    # A link is a part of the path; what is behind it exists in the store alone.
     while not has_scheme(path) and head and not os.path.lexists(head):
         head, _, name = head.rpartition("/")
         tail = f"/{name}{tail}"

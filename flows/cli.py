@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
+import re
 import signal
 import stat
 import sys
@@ -36,7 +37,6 @@ COMMANDS: dict[str, dict[str, str]] = {
         "fetch": "Download a text collection, such as simplewiki.",
         "corpus": "Clean, filter and deduplicate raw text into a corpus.",
         "explain": "Show why a document was kept or dropped, by step.",
-        "embed-corpus": "Compute an embedding for each document of a corpus.",
         "vocab": "Train, import or extend a tokenizer vocabulary.",
         "compare-vocab": "Compare tokenizers on held-out text.",
         "dataset": "Tokenize, pack and mask a corpus into Arrow shards.",
@@ -50,7 +50,6 @@ COMMANDS: dict[str, dict[str, str]] = {
         "finetune": "Fine-tune a pretrained encoder on a task.",
         "import": "Convert a Hugging Face model into a checkpoint.",
         "export": "Convert a checkpoint into a Hugging Face model.",
-        "push": "Upload an export to a Hub.",
     },
     "Evaluate and use models": {
         "evaluate": "Score a fine-tuned checkpoint on labelled data.",
@@ -69,13 +68,11 @@ COMMANDS: dict[str, dict[str, str]] = {
     },
     "Operate": {
         "ui": "Start Prefect, MLflow and the dashboard.",
-        "dashboard": "Serve the dashboard and Prometheus metrics alone.",
         "deploy": "Register the deployments and schedules in Prefect.",
         "doctor": "Check this machine and its servers; --fix repairs.",
         "clean": "Show all artifacts by size; remove what nothing needs.",
         "verify": "Compare artifacts byte by byte with their manifests.",
         "lineage": "Show what an artifact was made from.",
-        "completion": "Print the completion script of bash, zsh or fish.",
         "help": "Show help on a command, option or topic.",
     },
 }
@@ -84,16 +81,22 @@ MODULES = {
     "run": "run plan",
     "run_control": "status logs cancel resume",
     "nightly": "nightly champion",
-    "data_stages": "corpus explain embed-corpus vocab compare-vocab dataset inspect",
-    "model_stages": "pretrain merge finetune export evaluate perplexity"
+    "data_stages": "corpus explain vocab compare-vocab dataset inspect",
+    "model_stages": "pretrain merge finetune evaluate perplexity"
     " likelihood score-pairs plan-training",
-    "hub": "import push",
+    "hub": "import export",
     "inference": "fill-mask embed classify tag answer score",
-    "services": "ui dashboard deploy doctor verify lineage",
-    "help_topics": "completion help",
+    "services": "ui deploy doctor verify lineage",
+    "help_topics": "help",
 }
 HIDDEN = ("report",)  # a stage that reads all nodes of a run; hidden from the help
-RENAMED = ("vectors", "score")  # stages whose command has another name
+RENAMED = ("score",)  # stages whose command has another name
+# Commands that are options of others now, and how one writes them; the old names go with 0.2.
+MOVED = {
+    "dashboard": "ui --dashboard-only",
+    "push": "export DIRECTORY --push ORG/NAME",
+    "completion": "help completion SHELL",
+}
 
 
 def _modules() -> dict[str, str]:
@@ -162,6 +165,10 @@ class CommandGroup(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         commands = self.list_commands(ctx)
+        if args and args[0] in MOVED:
+            message = f"`cloze {args[0]}` is going, use `cloze {MOVED[args[0]]}`"
+            click.echo(f"cloze: {message}", err=True)
+            args = _in_new_form(*args)
         if args and self.get_command(ctx, args[0]) is None:
             hint = did_you_mean(args[0], commands, otherwise="see `cloze --help`")
             raise click.UsageError(f"No such command {args[0]!r}; {hint}")
@@ -184,6 +191,17 @@ class CommandGroup(click.Group):
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         self.format_commands(ctx, formatter)
         click.Command.format_options(self, ctx, formatter)
+
+
+def _in_new_form(name: str, *rest: str) -> list[str]:
+    """Return the arguments of a command of `MOVED` as the command of today takes them."""
+    words = [place for place, word in enumerate(rest) if not word.startswith("-")]
+    if name == "push" and len(words) > 1:  # DIRECTORY REPOSITORY
+        return ["export", *rest[: words[1]], "--push", *rest[words[1] :]]
+    if name == "dashboard":
+        ports = (re.sub("^--port(?==|$)", "--dashboard-port", word) for word in rest)
+        return ["ui", "--dashboard-only", *ports]
+    return [*({"push": ["export"]}.get(name) or ["help", name]), *rest]
 
 
 class PluginGroup(click.Group):

@@ -78,6 +78,7 @@ def execute(
     started = time.perf_counter()
     _check_required_inputs(stage, inputs)
     config.check_inputs(inputs)
+    # Sizes and times of all source files are noted as they are hashed, for the check at the end.
     with fingerprints.watching() as seen:
         fingerprint, parents = _lineage(stage, config, inputs)
     finished = None if force else _of(artifact.find_manifest(out), fingerprint)
@@ -112,6 +113,7 @@ def execute(
 
                 # whoever takes the lock over first writes a claim with another token
                 with storage.changing_after(build.path, build.fence.check):
+                    # Figures and inputs are checked before the manifest, which makes it finished.
                     with build.cleanup:
                         result = stage.run(config, build)
                     stage.check_figures(result.summary)
@@ -119,6 +121,7 @@ def execute(
                     claim.note_temporary(out, claimed, result.temporary)
                     manifest = _manifest(stage, config, build, result, parents, contents, started)
                     artifact.write_manifest(out, manifest)
+                # A kill here leaves a finished artifact; the next start removes these files.
                 _remove_temporary(out, result.temporary)
                 return BuildResult(
                     artifact=out, cached=False, seconds=manifest.seconds, manifest=manifest

@@ -217,7 +217,7 @@ class Execution(BaseModel):
 
     restarts: int | None = Field(default=None, ge=0)
     """Automatic restarts from the newest checkpoint after a process or host is lost. Default: 3
-    with --min-nodes or --min-processes, else 0."""
+    with min_nodes or min_processes, else 0."""
 
     remote_python: str | None = None
     """Python interpreter on the other hosts. Default: the path of this one."""

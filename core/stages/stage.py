@@ -24,6 +24,7 @@ from cloze.core.errors import UsageError
 from cloze.core.figures import check_figures
 from cloze.core.stages.execution import CostModel, Execution
 
+CHECKPOINT = "checkpoint"  # directory of what a stage trained; key of its path in the summary
 BELOW = "/"
 _NAMED_REFERENCE = re.compile(r"([A-Za-z0-9_][A-Za-z0-9_.-]*)=(.+)", re.DOTALL)
 
@@ -220,8 +221,9 @@ class InputSpec:
     """The input that a stage reads under a role: an artifact, or a directory or file instead.
 
     Attributes:
-        kinds: stages whose artifacts are accepted. The nearest such node before this one in the
-            graph is the default input; empty: no default.
+        kinds: stages whose artifacts are accepted, and those that stand for them
+            (`plugins.Row`). The nearest such node before this one in the graph is the default
+            input; empty: no default.
         explicit_kinds: further accepted stages, only if the run's config names the node.
         required: the stage cannot run without this input.
         explicit_only: the input is used only if the run's config names it.

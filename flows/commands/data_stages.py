@@ -162,11 +162,6 @@ def explain(
         terminal.output().print(page(summary["explain"]))
 
 
-EMBED_CORPUS = StageCommand(
-    "embed-corpus", stage="vectors", help="Compute an embedding for each document of a corpus."
-)
-
-
 @click.command(
     cls=StageCommand,
     stage="vocab",

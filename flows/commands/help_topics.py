@@ -1,4 +1,4 @@
-"""The commands `help` and `completion`, and the help topics."""
+"""The command `help` and its topics."""
 
 from __future__ import annotations
 
@@ -116,6 +116,13 @@ progress and warnings go to standard error.
   inference   the answer; {"predictions": [...]} for several texts; JSON lines for files
   errors      {"error": {"type": "DataError", "message": "...", "exit_code": 3}}"""
 
+COMPLETION = """\
+Commands, options, runs and their nodes are completed by the shell, once its script is read:
+
+  bash, zsh   eval "$(cloze help completion bash)"     in ~/.bashrc or ~/.zshrc (with zsh)
+  fish        cloze help completion fish | source      in ~/.config/fish/config.fish"""
+SHELLS = ("bash", "zsh", "fish")
+
 TOPICS: dict[str, str | Callable[[], str]] = {
     "models": _models,
     "tasks": _tasks,
@@ -125,6 +132,7 @@ TOPICS: dict[str, str | Callable[[], str]] = {
     "environment": ENVIRONMENT,
     "exit-codes": EXIT_CODES,
     "json": JSON,
+    "completion": COMPLETION,
 }
 
 
@@ -143,11 +151,18 @@ def _subjects(ctx: click.Context) -> list[str]:
 def help_(ctx: click.Context, subject: str | None, option: str | None, as_json: bool) -> None:
     """Show help on a command, option or topic.
 
-    All options of a COMMAND are shown, or those that contain OPTION.
+    All options of a COMMAND are shown, or those that contain OPTION. The topic completion takes
+    bash, zsh or fish, and prints the script of that shell.
     """
     root = ctx.find_root()
     if subject is None:
         text = root.get_help()
+    elif subject == "completion" and option is not None:
+        completion = get_completion_class(option) if option in SHELLS else None
+        if completion is None:
+            raise UsageError(f"shell ({option}) has no completion; name one of {', '.join(SHELLS)}")
+        click.echo(completion(root.command, {}, "cloze", "_CLOZE_COMPLETE").source())
+        return
     elif subject in TOPICS:
         topic = TOPICS[subject]
         text = topic if isinstance(topic, str) else topic()
@@ -164,21 +179,3 @@ def help_(ctx: click.Context, subject: str | None, option: str | None, as_json: 
         emit({"help": text})
     else:
         click.echo_via_pager(f"{text}\n")
-
-
-@click.command("completion")
-@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
-@json_option
-@click.pass_context
-def completion(ctx: click.Context, shell: str, as_json: bool) -> None:
-    """Print the completion script of bash, zsh or fish.
-
-    For bash and zsh: eval "$(cloze completion bash)". For fish: cloze completion fish | source.
-    """
-    completion_class = get_completion_class(shell)
-    assert completion_class is not None
-    script = completion_class(ctx.find_root().command, {}, "cloze", "_CLOZE_COMPLETE").source()
-    if as_json:
-        emit({"completion": script})
-    else:
-        click.echo(script)

@@ -1,4 +1,4 @@
-"""Commands `import` and `push`: models from and to a Hub of Hugging Face (`HF_ENDPOINT`).
+"""Commands `import` and `export`: models from and to Hugging Face, or a Hub (`HF_ENDPOINT`).
 
 huggingface_hub transfers the files, and finds the user's token.
 """
@@ -13,12 +13,13 @@ from typing import Any
 import click
 
 from cloze.core.errors import UsageError
-from cloze.flows.commands.base.options import emit, json_option
+from cloze.flows.commands.base.options import GroupedOption, OptionOverride, emit
 from cloze.flows.commands.base.stage_command import StageArguments, StageCommand, run_stage
 
 REPOSITORY = re.compile(r"([\w.-]+/[\w.-]+)(?:@([\w./-]+))?")  # org/name@revision
 # What an import reads; other files of a repository can be many times larger.
 READ = ["*.json", "*.txt", "*.model", "*.safetensors"]
+HUB = "Hub"  # heading of options
 REVISIONS, METADATA = "revisions", "croissant.json"  # see cloze.model.hub
 LOCAL = ["manifest.json", "manifest.arrow", "_*", "_*/*", f"{REVISIONS}/*"]  # not part of a model
 
@@ -51,21 +52,67 @@ def import_model(arguments: StageArguments) -> None:
     run_stage(arguments)
 
 
-@click.command()
-@click.argument("directory", type=click.Path(exists=True, file_okay=False))
-@click.argument("repository")
-@click.option("--private", is_flag=True, help="Create the repository as a private one.")
-@json_option
-def push(directory: str, repository: str, private: bool, as_json: bool) -> None:
-    """Upload an export to a Hub; its revisions become branches.
+@click.command(
+    cls=StageCommand,
+    stage="export",
+    positional=("checkpoint",),
+    checks_required=False,
+    spelled={"export_as": OptionOverride("--as")},
+)
+@click.option(
+    "--push",
+    "repository",
+    cls=GroupedOption,
+    group=HUB,
+    metavar="ORG/NAME",
+    help="Repository of a Hub to upload the export to; revisions become branches. Without --out,"
+    " CHECKPOINT is an export that is there.",
+)
+@click.option(
+    "--private",
+    cls=GroupedOption,
+    group=HUB,
+    is_flag=True,
+    help="With --push: create the repository as a private one.",
+)
+def export(arguments: StageArguments, repository: str | None, private: bool) -> None:
+    """Convert a checkpoint into a Hugging Face model, and check that its outputs stay equal.
 
-    DIRECTORY is what `cloze export` wrote, REPOSITORY org/name. Log in with `hf auth login`, or set
-    HF_TOKEN; HF_ENDPOINT names another Hub.
+    --push uploads it to a Hub: log in with `hf auth login`, or set HF_TOKEN; HF_ENDPOINT names
+    another Hub.
     """
+    if repository is not None and (REPOSITORY.fullmatch(repository) is None or "@" in repository):
+        raise UsageError(f"--push ({repository}) has another form; write it as org/name")
+    if private and repository is None:
+        raise click.UsageError("--private is for --push; give --push ORG/NAME too")
+    if arguments.out is None and repository is None:
+        raise click.UsageError("Missing option '--out'.")
+    if repository is None:
+        return run_stage(arguments)
 
+    def upload(directory: str) -> dict[str, Any]:
+        uploaded = push(directory, repository, private=private)
+        if not arguments.as_json:
+            for branch, commit in uploaded["commits"].items():
+                click.echo(f"{repository}@{branch}: {commit}")
+        return uploaded
+
+    if arguments.out is not None:
+        return run_stage(arguments, lambda made: upload(made.artifact))
+    if arguments.config or arguments.overrides or arguments.force:
+        raise click.UsageError("--push without --out uploads an export as it is; give --out too")
+    uploaded = upload(arguments.inputs["checkpoint"])
+    return emit(uploaded) if arguments.as_json else None
+
+
+def push(directory: str, repository: str, *, private: bool) -> dict[str, Any]:
+    """Upload an export, its revisions as branches, and return the commits.
+
+    Raises:
+        UsageError: the directory is no export.
+        ClozeError: the Hub refused or did not answer.
+    """
     root = Path(directory)
-    if REPOSITORY.fullmatch(repository) is None or "@" in repository:
-        raise UsageError(f"repository ({repository}) has another form; write it as org/name")
     if not ((root / "config.json").exists() or (root / METADATA).exists()):
         raise UsageError(f"{directory} has no config.json or {METADATA}; name an export")
     kind = "dataset" if (root / METADATA).exists() else "model"
@@ -89,11 +136,7 @@ def push(directory: str, repository: str, private: bool, as_json: bool) -> None:
         return commits
 
     commits = _transfer(upload)
-    if as_json:
-        emit({"repository": repository, "type": kind, "commits": commits})
-    else:
-        for branch, commit in commits.items():
-            click.echo(f"{repository}@{branch}: {commit}")
+    return {"repository": repository, "type": kind, "commits": commits}
 
 
 def _transfer(transfer: Any) -> Any:

@@ -97,21 +97,9 @@ FINETUNE = StageCommand(
             "--teacher",
             "Fine-tuned checkpoint of the same task and vocabulary, to learn its answers, too.",
         ),
-        "vectors": (
-            "--retrieve",
-            "Vectors of an index; text-to-text tasks read the best passages (RAG).",
-        ),
     },
 )
 
-
-EXPORT = StageCommand(
-    "export",
-    stage="export",
-    positional=("checkpoint",),
-    help="Convert a checkpoint into a Hugging Face model, and check that its outputs stay equal.",
-    spelled={"export_as": OptionOverride("--as")},
-)
 
 PERPLEXITY = StageCommand(
     "perplexity", stage="perplexity", help="Compute a checkpoint's loss on held-out rows."

@@ -21,7 +21,7 @@ from cloze.flows.commands.run import PREFECT
 if TYPE_CHECKING:
     from cloze.flows.run.session import RunParameters
 
-METRICS = "metrics.jsonl"  # in a training's artifact: one line per log entry
+METRICS_LOG = "metrics.jsonl"  # in a training's artifact: one line per log entry
 METRIC_LINES = 10  # maximum number of log entries shown by `cloze logs`
 TRAININGS = ("pretrain", "finetune")  # stages that `cloze resume` continues
 
@@ -93,7 +93,7 @@ def logs(target: str, lines: int, as_json: bool) -> None:
     path = _newest_logs(target)
     log_files = sorted((local_directory(path) / LOGS).glob("*.log"))
     ends = {log: _end(str(log), lines) for log in log_files}
-    metrics_file = storage.join(path, METRICS)
+    metrics_file = storage.join(path, METRICS_LOG)
     metrics = _end(metrics_file, min(lines, METRIC_LINES)) if storage.exists(metrics_file) else []
     if as_json:
         files = [{"file": str(log), "lines": end} for log, end in ends.items()]

@@ -1,4 +1,4 @@
-"""Commands for services and artifacts: `ui`, `dashboard`, `deploy`, `doctor`, `verify`, …"""
+"""Commands for services and artifacts: `ui`, `deploy`, `doctor`, `verify`, `lineage`."""
 
 from __future__ import annotations
 
@@ -119,51 +119,62 @@ def _port_option(name: str, text: str) -> Callable[[Command], Command]:
 @_port_option("--prefect-port", "Port of the Prefect server. Default: 4200")
 @_port_option("--mlflow-port", "Port of the MLflow server. Default: 5000")
 @_port_option("--dashboard-port", "Port of the dashboard. Default: 8090")
-@json_option
-def ui(
-    prefect_port: int | None, mlflow_port: int | None, dashboard_port: int | None, as_json: bool
-) -> None:
-    """Start Prefect, MLflow and the dashboard.
-
-    Also starts a worker that serves the deployments. Ctrl-C ends all. If they already run for this
-    runs directory, prints their addresses and exits.
-    """
-    from cloze.flows.ui.command import serve
-
-    serve({"page": dashboard_port, "prefect": prefect_port, "mlflow": mlflow_port}, as_json)
-
-
-@click.command()
 @click.option(
-    "--port",
-    type=click.IntRange(1, 65535),
-    default=8090,
-    show_default=True,
-    help="Port to listen on.",
+    "--dashboard-only",
+    is_flag=True,
+    help="Serve the dashboard and Prometheus metrics alone, for teams whose Prefect and MLflow run"
+    " elsewhere.",
 )
 @click.option(
-    "--host", default="127.0.0.1", show_default=True, help="Address to listen on. It has no login."
+    "--host",
+    metavar="ADDRESS",
+    help="With --dashboard-only: address to listen on. It has no login. Default: 127.0.0.1.",
 )
 @click.option(
     "--allowed-hosts",
     metavar="NAMES",
-    default="",
-    help="Further Host values to accept, comma-separated, such as dashboard:8090.",
+    help="With --dashboard-only: further Host values to accept, comma-separated, such as"
+    " dashboard:8090.",
 )
 @json_option
-def dashboard(port: int, host: str, allowed_hosts: str, as_json: bool) -> None:
-    """Serve the dashboard and Prometheus metrics alone.
+def ui(
+    prefect_port: int | None,
+    mlflow_port: int | None,
+    dashboard_port: int | None,
+    dashboard_only: bool,
+    host: str | None,
+    allowed_hosts: str | None,
+    as_json: bool,
+) -> None:
+    """Start Prefect, MLflow and the dashboard.
 
-    For teams whose Prefect and MLflow run elsewhere; `cloze ui` serves the same with its servers.
-    Prometheus reads /metrics. The page shows the runs below CLOZE_RUNS_DIR and changes nothing.
+    Also starts a worker that serves the deployments. Ctrl-C ends all. If they already run for this
+    runs directory, prints their addresses and exits. Prometheus reads /metrics of the dashboard,
+    which shows the runs below CLOZE_RUNS_DIR and changes nothing.
     """
+    from cloze.flows.ui.command import serve
+
+    if dashboard_only:
+        if prefect_port or mlflow_port:
+            raise click.UsageError("--dashboard-only starts neither Prefect nor MLflow; leave out"
+                                   " --prefect-port and --mlflow-port")  # fmt: skip
+        _serve_dashboard(dashboard_port or 8090, host or "127.0.0.1", allowed_hosts or "", as_json)
+    elif host or allowed_hosts:
+        raise click.UsageError("--host and --allowed-hosts are for --dashboard-only; add it")
+    else:
+        serve({"page": dashboard_port, "prefect": prefect_port, "mlflow": mlflow_port}, as_json)
+
+
+def _serve_dashboard(port: int, host: str, allowed_hosts: str, as_json: bool) -> None:
     from cloze.core.errors import UsageError, require_packages
     from cloze.flows.ui import services
     from cloze.flows.ui.command import runs_of_home
 
     require_packages("starlette", "prometheus_client")
     if not services.is_free(port, host):
-        raise UsageError(f"--port {port} of {host} cannot be listened on; name another port")
+        raise UsageError(
+            f"--dashboard-port {port} of {host} cannot be listened on; name another port"
+        )
     from cloze.flows.ui import dashboard as page
 
     runs, address = runs_of_home(), services.address(port, host)

@@ -21,6 +21,7 @@ from typing import Any
 from cloze.core.config import parse_config
 from cloze.core.errors import UsageError, did_you_mean
 from cloze.core.humanize import an
+from cloze.core.plugins import with_substitutes
 from cloze.core.stages.execution import Execution, without_other_launchers
 from cloze.core.stages.stage import BELOW, Stage, assign_input_keys, role_of
 from cloze.flows.graph import stages
@@ -193,7 +194,8 @@ class InputFinder:
             if "vocab" in spec.kinds and self.graph.tokenizer is not None:
                 yield {}, InputSource(path=self.graph.tokenizer)
                 return
-            source = self._nearest(section.name, spec.kinds)
+            kinds = with_substitutes(spec.kinds, section.stage_name)
+            source = self._nearest(section.name, kinds)
             if source is None:
                 if spec.required or text is True:
                     needed = " or ".join(spec.kinds) or role
@@ -271,7 +273,8 @@ class InputFinder:
     ) -> InputSource:
         """Return the source in a node; raise UsageError if its stage does not fit the role."""
         spec, path = section.stage.inputs[role_of(role)], resolve_subpath(subpath, reference)
-        kinds = (*spec.kinds, *spec.explicit_kinds)
+        named = (*spec.kinds, *spec.explicit_kinds)
+        kinds = with_substitutes(named, section.stage_name, role_of(role))
         if spec.kinds and node.stage not in kinds:
             raise UsageError(
                 f"{section.name}.{role} ({node.name}) is {an(node.stage)} node; it takes one of "

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 # The stages of a run, in order.
 _TABLE = {
     "corpus": "cloze.pipeline.corpus.stage:STAGE",
-    "vectors": "cloze.model.use.stages:VECTORS",
     "vocab": "cloze.pipeline.vocab.stage:STAGE",
     "dataset": "cloze.pipeline.dataset.stage:STAGE",
     "import": "cloze.model.hub.stages:IMPORT",

@@ -21,7 +21,7 @@ from cloze.core.artifacts.artifact import Manifest
 from cloze.core.stages.stage import role_of
 from cloze.flows.graph.nodes import Node
 from cloze.flows.nightly.promotion_gate import (
-    METRICS,
+    COMPARED_METRICS,
     Result,
     SeedScores,
     TaskPredictions,
@@ -170,7 +170,12 @@ def _predictions(
     None: the files lack labels or the score's columns, or the seeds have different examples.
     """
     rows = next(iter(rows_by_seed.values()))
-    if metric not in METRICS or not rows or LABEL not in rows[0] or PREDICTION not in rows[0]:
+    if (
+        metric not in COMPARED_METRICS
+        or not rows
+        or LABEL not in rows[0]
+        or PREDICTION not in rows[0]
+    ):
         return None
     examples = {_hash_examples(seed_rows) for seed_rows in rows_by_seed.values()}
     if len(examples) > 1:

@@ -41,7 +41,9 @@ Floats = npt.NDArray[np.float64]
 
 
 # Scores of labels that do not depend on the order of the classes, apart from F1's class 1.
-METRICS = {name: CLASSIFICATION[name] for name in ("accuracy", "f1", "macro_f1", "matthews")}
+COMPARED_METRICS = {
+    name: CLASSIFICATION[name] for name in ("accuracy", "f1", "macro_f1", "matthews")
+}
 
 
 def score(
@@ -50,7 +52,7 @@ def score(
     """Return the score under each weighting of the examples, float64 [R].
 
     Args:
-        metric: a name in `METRICS`.
+        metric: a name in `COMPARED_METRICS`.
         labels, predictions: label names of N examples; the sorted names are the classes 0, 1, ….
         weights: float64 [R, N], not negative; each row has a positive one.
     """
@@ -64,7 +66,7 @@ def score(
     counts = np.zeros((len(weights), len(names) ** 2))
     for cell in np.unique(cells):
         counts[:, cell] = weights[:, cells == cell].sum(axis=1)
-    return METRICS[metric](counts.reshape(len(weights), len(names), len(names)))
+    return COMPARED_METRICS[metric](counts.reshape(len(weights), len(names), len(names)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,7 +74,7 @@ class TaskPredictions:
     """A model's predictions on a task's examples.
 
     Attributes:
-        metric: name of the task's score in `METRICS`.
+        metric: name of the task's score in `COMPARED_METRICS`.
         examples: hash of the example set; models are compared only on equal sets.
         labels: N true labels, in the order of the data.
         predictions: N predicted labels by seed.
@@ -84,8 +86,10 @@ class TaskPredictions:
     predictions: Mapping[str, Sequence[str]]
 
     def __post_init__(self) -> None:
-        if self.metric not in METRICS:
-            raise UsageError(f"unknown score {self.metric!r}; the gate knows {', '.join(METRICS)}")
+        if self.metric not in COMPARED_METRICS:
+            raise UsageError(
+                f"unknown score {self.metric!r}; the gate knows {', '.join(COMPARED_METRICS)}"
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,6 +20,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from cloze.core.config import parse_config
 from cloze.core.errors import UsageError
+from cloze.core.plugins import with_substitutes
 from cloze.flows.graph import config as configs
 from cloze.flows.graph import stages
 from cloze.flows.graph.config import RunConfig
@@ -129,15 +130,17 @@ class Suite:
         intermediate task. A stage that can read a corpus gets it only if the section sets no data.
         """
         inputs = {}
-        for role, spec in stages.stage(str(stage_of(name))).inputs.items():
-            path = next((artifacts[kind] for kind in spec.kinds if kind in artifacts), None)
+        stage = str(stage_of(name))
+        for role, spec in stages.stage(stage).inputs.items():
+            kinds = with_substitutes(spec.kinds, stage)
+            path = next((artifacts[kind] for kind in kinds if kind in artifacts), None)
             if PRETRAIN in spec.kinds and str(section.get(role)) not in self.sections:
                 inputs[role] = artifacts[PRETRAIN]
             elif role in section:
                 continue
             elif path is not None and (spec.required or "data" not in section):
                 inputs[role] = path
-            elif spec.required and set(spec.kinds) <= {"dataset", "corpus"}:
+            elif spec.required and set(kinds) <= {"dataset", "corpus"}:
                 return None
         return inputs
 
@@ -188,4 +191,7 @@ def _follows(name: str, before: Mapping[str, Any]) -> bool:
         return False
     outputs = {stage_of(other) for other in before}
     specs = stages.stage(stage).inputs.values()
-    return any(spec.required and outputs.intersection(spec.kinds) for spec in specs)
+    return any(
+        spec.required and outputs.intersection(with_substitutes(spec.kinds, stage))
+        for spec in specs
+    )

@@ -16,7 +16,7 @@ from cloze.core.artifacts.artifact import Manifest
 from cloze.core.artifacts.checkpoints import STEPS
 from cloze.core.errors import DataError, StoppedError
 from cloze.core.stages.execute import BuildResult
-from cloze.core.stages.stage import Reporter
+from cloze.core.stages.stage import CHECKPOINT, Reporter
 from cloze.flows.graph import stages
 from cloze.flows.graph.nodes import Node
 from cloze.flows.graph.plan import PlannedNode
@@ -32,7 +32,6 @@ FILE_BYTES = 5_000_000
 # of a data artifact, in its MLflow dataset
 PROFILE = "rows tokens documents bytes words mean_length masked_share padding_share length copies"
 BEST = "best"  # prefix of a summary's best evaluation during training
-CHECKPOINT = "checkpoint"  # key of a summary: path of the artifact's checkpoint
 
 
 class NodeRecords(Protocol):

@@ -1,1 +1,1 @@
-"""`cloze ui`: Prefect, its worker, MLflow and the dashboard. `cloze dashboard`: that page alone."""
+"""`cloze ui`: Prefect, its worker, MLflow and the dashboard; or that page alone."""

@@ -14,7 +14,11 @@ PLUGIN = Plugin(
                 help="Train word2vec, fastText or GloVe vectors of a corpus.",
             )
         },
-        "stages": {"static-vectors": Row(f"{_LAB}.static_stage:STAGE", before="dataset")},
+        "stages": {
+            "static-vectors": Row(
+                f"{_LAB}.static_stage:STAGE", before="dataset", stands_for=("finetune.checkpoint",)
+            )
+        },
         "headings": {"static-vectors": Row(f"{_LAB}.commands:HEADINGS")},
         "families": {
             "elmo": Row(f"{_LAB}.elmo", before="xlnet"),

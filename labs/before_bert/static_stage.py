@@ -63,7 +63,7 @@ STAGE = Stage(
     config=StaticVectorsConfig,
     run=deferred("cloze.labs.before_bert.static_training:run"),
     inputs={
-        "corpus": InputSpec(kinds=("corpus", "semdedup"), required=True),
+        "corpus": InputSpec(kinds=("corpus",), required=True),
         "vocab": InputSpec(kinds=("vocab",), required=True),
     },
     worker="cloze.model",

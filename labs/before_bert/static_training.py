@@ -21,7 +21,7 @@ from cloze.core.arrow import read_arrow
 from cloze.core.artifacts.artifact import TRAIN
 from cloze.core.errors import DataError
 from cloze.core.ragged import I64
-from cloze.core.stages.stage import BuildContext, Reporter, StageResult
+from cloze.core.stages.stage import CHECKPOINT, BuildContext, Reporter, StageResult
 from cloze.labs.before_bert.static import StaticConfig
 from cloze.labs.before_bert.static_stage import StaticVectorsConfig
 from cloze.model import checkpoint
@@ -31,7 +31,7 @@ from cloze.pipeline.tokenizer.tokenizer import Tokenizer
 
 Vectors = npt.NDArray[np.float32]
 
-CHECKPOINT, VECTORS, ANALOGIES = "checkpoint", "vectors.bin", "analogies.json"
+VECTORS, ANALOGIES = "vectors.bin", "analogies.json"
 MOST_COMMON = 30_000  # words that analogies are asked about, as word2vec's own program
 
 

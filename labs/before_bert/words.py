@@ -36,9 +36,9 @@ def count_vocabulary(
     """
     from cloze.pipeline.tokenizer.backends import word_backend
     from cloze.pipeline.tokenizer.special import BERT
-    from cloze.pipeline.vocab.trainers import count_words
+    from cloze.pipeline.vocab.trainers import word_frequencies
 
-    counts = count_words(word_backend(BERT, lowercase, strip_accents), texts())
+    counts = word_frequencies(word_backend(BERT, lowercase, strip_accents), texts())
     frequent = [word for word, count in counts.items() if count >= options.min_frequency]
     if not frequent:
         raise DataError(

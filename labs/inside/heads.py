@@ -29,7 +29,7 @@ from cloze.model.data.batch import collate
 from cloze.model.data.shards import RowTable
 from cloze.model.layers.layout import PaddedLayout
 from cloze.model.tasks.encode import CPU_POSITIONS, TextSamples, encode, framed
-from cloze.model.tasks.files import METRICS, write_json
+from cloze.model.tasks.files import METRICS_FILE, write_json
 from cloze.model.tasks.task import Ints
 from cloze.model.train.distributed import World, init_distributed
 from cloze.model.train.loop.data import open_dataset
@@ -112,7 +112,7 @@ def run(config: HeadsConfig, build: BuildContext) -> StageResult:
         parsing = {"relations": relations, "skipped_sentences": skipped}
         summary |= parsing
         content |= parsing
-    write_json(build.file(METRICS), {"metrics": metrics, **content})
+    write_json(build.file(METRICS_FILE), {"metrics": metrics, **content})
     build.counters["read/rows"] += total
     return StageResult(rows=total, summary=summary)
 

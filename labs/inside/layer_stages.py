@@ -16,7 +16,7 @@ from cloze.model.tasks.options import TaggingOptions
 from cloze.model.tasks.table import TASKS, task_options
 
 SPLITS = ("train", "dev")
-CHECKPOINT = InputSpec(kinds=("pretrain",), explicit_kinds=("finetune", "merge"), required=True)
+PRETRAINED = InputSpec(kinds=("pretrain",), explicit_kinds=("finetune", "merge"), required=True)
 
 
 class ProbeConfig(StageConfig):
@@ -121,7 +121,7 @@ PROBE = Stage(
     version=1,
     config=ProbeConfig,
     run=deferred("cloze.labs.inside.probe:run"),
-    inputs={"checkpoint": CHECKPOINT},
+    inputs={"checkpoint": PRETRAINED},
     worker="cloze.model",
     on_gpu=True,
     headline=_headline,
@@ -136,7 +136,7 @@ LAYERS = Stage(
     config=LayersConfig,
     run=deferred("cloze.labs.inside.layers:run"),
     inputs={
-        "checkpoint": CHECKPOINT,
+        "checkpoint": PRETRAINED,
         "other": InputSpec(kinds=("pretrain", "finetune", "merge"), explicit_only=True),
     },
     worker="cloze.model",

@@ -24,7 +24,7 @@ from cloze.model.tasks.encode import (
     encode,
     evaluation_batches,
 )
-from cloze.model.tasks.files import METRICS, write_json
+from cloze.model.tasks.files import METRICS_FILE, write_json
 from cloze.model.train.distributed import init_distributed
 from cloze.model.use.likelihood import read_texts
 from cloze.pipeline import tokenizer
@@ -91,7 +91,7 @@ def run(config: LayersConfig, build: BuildContext) -> StageResult:
         ],
         "step": loaded["checkpoint"].step,
     }
-    write_json(build.file(METRICS), summary)
+    write_json(build.file(METRICS_FILE), summary)
     return StageResult(rows=min(needed, len(texts)), tokens=len(states), summary=summary)
 
 

@@ -35,7 +35,7 @@ PLUGIN = Plugin(
             ),
         },
         "stages": {
-            "prune": Row(f"{_LAB}.prune_stage:STAGE", before="evaluate"),
+            "prune": Row(f"{_LAB}.prune_stage:STAGE", before="evaluate", stands_for=("merge",)),
             "heads": Row(f"{_LAB}.heads_stage:STAGE", before="report"),
             "probe": Row(f"{_LAB}.layer_stages:PROBE", before="report"),
             "layers": Row(f"{_LAB}.layer_stages:LAYERS", before="report"),

@@ -19,7 +19,7 @@ from cloze.labs.inside.probe_spans import Spans, sampled, spans_of, word_states
 from cloze.labs.inside.probe_training import Probes, fit, standardize
 from cloze.model import checkpoint
 from cloze.model.families.models import load_backbone, new_backbone
-from cloze.model.tasks.files import METRICS, NOTES, write_json
+from cloze.model.tasks.files import METRICS_FILE, NOTES, write_json
 from cloze.model.tasks.formats.columns import TaggedWords
 from cloze.model.tasks.kinds.tagging import Tagging, Tags
 from cloze.model.tasks.notes import repeats
@@ -96,7 +96,7 @@ def run(config: ProbeConfig, build: BuildContext) -> StageResult:
         "step": loaded.step,
         NOTES: repeats(examples["train"], examples["dev"]),
     }
-    write_json(build.file(METRICS), summary)
+    write_json(build.file(METRICS_FILE), summary)
     tokens = sum(int(own.lengths.sum()) for own in samples.values())
     return StageResult(rows=len(spans["train"].labels), tokens=tokens, summary=summary)
 

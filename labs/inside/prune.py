@@ -10,19 +10,18 @@ import torch
 from torch import Tensor
 
 from cloze.core.errors import UsageError
-from cloze.core.stages.stage import BuildContext, StageResult
+from cloze.core.stages.stage import CHECKPOINT, BuildContext, StageResult
 from cloze.labs.inside import head_gates
 from cloze.labs.inside.head_gates import HeadGates, heads_to_keep
 from cloze.labs.inside.prune_config import PruneConfig
 from cloze.model import checkpoint
 from cloze.model.checkpoint import LoadedCheckpoint
 from cloze.model.families.smaller import is_layer_matrix, keep_heads, keep_layers
-from cloze.model.tasks.files import METRICS, check_apart, write_json
+from cloze.model.tasks.files import METRICS_FILE, check_apart, write_json
 from cloze.model.tasks.predict import FinetunedModel
 from cloze.model.tasks.task import Figures, Split, task_source
 from cloze.model.train.distributed import World, init_distributed
 
-CHECKPOINT = "checkpoint"
 CURVE = 10  # points of the curve of score by heads
 
 
@@ -108,7 +107,7 @@ def run(config: PruneConfig, build: BuildContext) -> StageResult:
         "metrics_before": {} if scorer is None else scorer.before,
         **({"curve": content["choice"].pop("curve")} if "choice" in content else {}),
     }
-    write_json(build.file(METRICS), {**content, **summary})
+    write_json(build.file(METRICS_FILE), {**content, **summary})
     return StageResult(summary=summary)
 
 

@@ -162,7 +162,7 @@ def contrastive_loss(
 QRELS = "qrels.txt"
 DEPTH = 100  # passages per query in the run file
 TAG = "cloze"
-METRICS: dict[str, Callable[[Ints, Ints, Ints, int], Floats]] = {
+RANKING_METRICS: dict[str, Callable[[Ints, Ints, Ints, int], Floats]] = {
     "ndcg_at_10": partial(ndcg, depth=10),
     "recall_at_1": partial(recall, depth=1),
     "recall_at_10": partial(recall, depth=10),
@@ -188,11 +188,11 @@ class SplitEmbeddings:
         return scores
 
 
-class Retrieval(Task[QueryPassages, SplitEmbeddings]):
+class RetrievalTask(Task[QueryPassages, SplitEmbeddings]):
     """Contrastive training with in-batch negatives; evaluation ranks all passages of the split."""
 
     options: RetrievalOptions
-    metrics = tuple(METRICS)
+    metrics = tuple(RANKING_METRICS)
     max_length = 256
     predictions = "run.trec"
 
@@ -312,7 +312,7 @@ class Retrieval(Task[QueryPassages, SplitEmbeddings]):
             ranks.append(relevant_ranks(block_scores, passages[begin:end]))
         above, tied = (np.concatenate(arrays) for arrays in zip(*ranks, strict=True))
         return {
-            name: METRICS[name](above, tied, queries, len(examples.queries))
+            name: RANKING_METRICS[name](above, tied, queries, len(examples.queries))
             for name in self.metrics
         }
 

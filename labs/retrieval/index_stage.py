@@ -37,7 +37,7 @@ STAGE = Stage(
     config=IndexConfig,
     run=deferred("cloze.labs.retrieval.index_build:run"),
     inputs={
-        "corpus": InputSpec(kinds=("corpus", "semdedup"), required=True),
+        "corpus": InputSpec(kinds=("corpus",), required=True),
         "append": InputSpec(kinds=("index",), explicit_only=True),
     },
     worker="cloze.pipeline",

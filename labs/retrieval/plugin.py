@@ -27,7 +27,9 @@ PLUGIN = Plugin(
             ),
         },
         "stages": {
-            "index": Row(f"{_LAB}.index_stage:STAGE", before="vectors"),
+            "index": Row(
+                f"{_LAB}.index_stage:STAGE", before="vocab", stands_for=("vectors.corpus",)
+            ),
             "entities": Row(f"{_LAB}.stages:ENTITIES", command=False, before="vocab"),
         },
         "tools": {

@@ -52,12 +52,12 @@ from cloze.model.train.evaluate.scoring import PretrainModule
 from cloze.model.train.optimizers.parameters import freeze_unused
 from cloze.model.train.precision import Precision, autocast
 from cloze.model.train.resume.initialization import check_vocabulary
+from cloze.model.use.embed import EMBEDDING_HEAD
 from cloze.pipeline import tokenizer
 from cloze.pipeline.dataset.schema import DatasetInfo
 
 RETRIEVAL = "retrieval"  # name of the retriever's module in the network
 RETRIEVER = "retriever"  # directory of the trained retriever's checkpoint
-HEAD = "embedding"  # head of a checkpoint trained for retrieval
 FEWEST_TOKENS = 16  # of a passage
 AT_ONCE = 128  # passages that are embedded at once
 
@@ -93,7 +93,7 @@ class Retriever(nn.Module):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Retrieval(Companion):
+class RealmCompanion(Companion):
     """What a pretraining with retrieval starts from.
 
     Attributes:
@@ -141,7 +141,7 @@ def load_retrieval(
     info: DatasetInfo,
     pieces: str,
     names: Sequence[str],
-) -> Retrieval | None:
+) -> RealmCompanion | None:
     """Read index and retriever of a pretraining; None without an index.
 
     Args:
@@ -171,7 +171,7 @@ def load_retrieval(
     if build.execution.zero or build.execution.engine not in ("auto", "torch"):
         raise UsageError("retrieval is for engine torch without ZeRO; leave engine and zero out")
     loaded = checkpoint.load_input(build, path)
-    if HEAD not in loaded.heads:
+    if EMBEDDING_HEAD not in loaded.heads:
         raise UsageError(
             f"retriever ({path}) was not tuned for retrieval; make one: cloze finetune --task "
             f"inverse-cloze"
@@ -188,9 +188,9 @@ def load_retrieval(
             f"{model.max_position_embeddings} tokens that the model reads to a passage; make the "
             f"dataset with a smaller --length"
         )
-    head, backbone = loaded.heads[HEAD], load_backbone(loaded.model, loaded.state)
+    head, backbone = loaded.heads[EMBEDDING_HEAD], load_backbone(loaded.model, loaded.state)
     tuned = (loaded.task or {}).get("options", {})
-    return Retrieval(
+    return RealmCompanion(
         options=options or RetrievalOptions(),
         passages=PassageTokens(
             index,
@@ -219,7 +219,7 @@ class RetrievalModule(PretrainModule):
     def __init__(
         self,
         model: nn.Module,
-        retrieval: Retrieval,
+        retrieval: RealmCompanion,
         precision: Precision,
         device_type: str = "cpu",
     ) -> None:

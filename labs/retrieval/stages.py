@@ -27,7 +27,7 @@ ENTITIES = Stage(
     config=EntitiesConfig,
     run=deferred("cloze.labs.retrieval.entities:run"),
     inputs={
-        "corpus": InputSpec(kinds=("corpus", "semdedup"), required=True),
+        "corpus": InputSpec(kinds=("corpus",), required=True),
         "checkpoint": InputSpec(kinds=("finetune",), required=True),
     },
     worker="cloze.model",

@@ -54,7 +54,9 @@ class RetrievalOptions(TaskOptions):
         return TableOptions(folder=self.folder, files=self.files, columns=columns)
 
 
-KIND = TaskKind("cloze.labs.retrieval.bi_encoder_task:Retrieval", RetrievalOptions, max_length=256)
+KIND = TaskKind(
+    "cloze.labs.retrieval.bi_encoder_task:RetrievalTask", RetrievalOptions, max_length=256
+)
 RETRIEVAL = TaskSpec(kind="retrieval")  # files of the user
 TITLES = TaskSpec(kind="retrieval", options={"pairs": "titles"})
 INVERSE_CLOZE = TaskSpec(kind="retrieval", options={"pairs": "sentences"})

@@ -13,12 +13,21 @@ PLUGIN = Plugin(
                 f"{_LAB}.commands:train_filter",
                 help="Train a quality filter from good and bad documents.",
             ),
+            "embed-corpus": Row(
+                f"{_LAB}.commands:embed_corpus",
+                help="Compute an embedding for each document of a corpus.",
+            ),
             "semdedup": Row(
                 f"{_LAB}.commands:semdedup",
                 help="Remove semantic duplicates from a corpus.",
             ),
         },
-        "stages": {"semdedup": Row(f"{_LAB}.semantic_stage:STAGE", before="entities")},
+        "stages": {
+            "vectors": Row(f"{_LAB}.embed_corpus_stage:STAGE", command=False, before="entities"),
+            "semdedup": Row(
+                f"{_LAB}.semantic_stage:STAGE", before="entities", stands_for=("corpus",)
+            ),
+        },
         "tools": {"filter": Row(f"{_LAB}.quality_filter_stage:STAGE", before="explain")},
         "steps": {"learned": Row(f"{_LAB}.learned:STEP", before="blocked_words")},
         "headings": {
@@ -26,6 +35,7 @@ PLUGIN = Plugin(
             for name, attribute in (
                 ("corpus/learned", "OF_CORPUS"),
                 ("filter", "OF_FILTER"),
+                ("vectors", "OF_VECTORS"),
                 ("semdedup", "OF_SEMDEDUP"),
             )
         },

@@ -31,6 +31,7 @@ from cloze.labs.retrieval.marginal import log_marginal, log_prior, log_probabili
 from cloze.labs.retrieval.passage_tokens import PassageTokens
 from cloze.labs.retrieval.passages import PassageIndex
 from cloze.labs.seq2seq.decoder import BeamSearch, EncoderDecoder, generate
+from cloze.labs.seq2seq.tasks import VECTORS
 from cloze.model import checkpoint
 from cloze.model.families.config import ModelConfig
 from cloze.model.families.models import load_backbone, new_backbone
@@ -44,8 +45,7 @@ from cloze.model.train.resume.initialization import check_vocabulary
 from cloze.pipeline import tokenizer
 from cloze.pipeline.tokenizer.tokenizer import Tokenizer
 
-RETRIEVAL = "retrieval"  # entry of a checkpoint's task metadata: `Retrieval.metadata`
-VECTORS = "vectors"  # input of the stage finetune
+RETRIEVAL = "retrieval"  # entry of a checkpoint's task metadata: `RagPassages.metadata`
 FEWEST_TOKENS = 16  # of a passage
 Marginal = Literal["sequence", "token"]
 
@@ -96,7 +96,7 @@ class RagNetwork(nn.Module):
 
     Args:
         encoder: the generator.
-        values: `Retrieval.metadata`: the query encoder, with random weights, and its temperature.
+        values: `RagPassages.metadata`: the query encoder, with random weights, and its temperature.
         passages: k.
         marginal: sum over passages per sequence or per token.
         search: search for the text.
@@ -116,7 +116,7 @@ class RagNetwork(nn.Module):
         passages: int,
         marginal: Marginal,
         search: BeamSearch,
-        retrieval: Retrieval | None = None,
+        retrieval: RagPassages | None = None,
     ) -> None:
         super().__init__()
         self._retrieval = retrieval
@@ -234,7 +234,7 @@ def _logs(logits: Any, prior: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Retrieval:
+class RagPassages:
     """What a fine-tuning with retrieval starts from.
 
     Attributes:
@@ -249,7 +249,7 @@ class Retrieval:
 
 def load_retrieval(
     path: str, build: BuildContext, pieces: Tokenizer, model: ModelConfig, max_length: int
-) -> Retrieval:
+) -> RagPassages:
     """Read the vectors of passages at `path`, and the checkpoint that computed them.
 
     Args:
@@ -281,7 +281,7 @@ def load_retrieval(
         "longest": longest,
     }
     own = BiEncoder(*load_backbone(loaded.model, loaded.state), metadata["pooling"], normalize=True)
-    return Retrieval(store=store, metadata=metadata, state=own.state_dict())
+    return RagPassages(store=store, metadata=metadata, state=own.state_dict())
 
 
 def open_store(

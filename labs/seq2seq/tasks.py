@@ -6,6 +6,7 @@ from typing import ClassVar, Literal
 
 from pydantic import Field
 
+from cloze.core.stages.stage import InputSpec
 from cloze.model.tasks.options import TableOptions, TaskSpec
 from cloze.model.tasks.table import TaskKind
 from cloze.model.tasks.text_tasks import TEXT_TASKS
@@ -40,8 +41,19 @@ class TextToTextOptions(TableOptions):
     """With --retrieve: sum over passages per text (RAG-Sequence) or per token (RAG-Token)."""
 
 
+VECTORS = "vectors"  # input of the stage finetune
 KIND = TaskKind(
-    "cloze.labs.seq2seq.text_to_text_task:TextToText", TextToTextOptions, max_length=512
+    "cloze.labs.seq2seq.text_to_text_task:TextToText",
+    TextToTextOptions,
+    max_length=512,
+    inputs={
+        VECTORS: InputSpec(
+            kinds=("vectors",),
+            explicit_only=True,
+            option="--retrieve",
+            help="Vectors of an index; text-to-text tasks read the best passages (RAG).",
+        )
+    },
 )
 
 

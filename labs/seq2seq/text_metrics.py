@@ -59,7 +59,7 @@ class _AnyScript:
 
 
 Metric = tuple[str, Callable[[Texts, Texts], float]]  # package and function
-METRICS: dict[str, Metric] = {
+TEXT_METRICS: dict[str, Metric] = {
     "bleu": ("sacrebleu", bleu),
     "chrf": ("sacrebleu", chrf),
     **{name: ("rouge_score", partial(rouge, name)) for name in ("rouge1", "rouge2", "rougeL")},
@@ -73,9 +73,9 @@ def packages(names: Sequence[str]) -> set[str]:
     Raises:
         UsageError: a metric is unknown.
     """
-    known = (EXACT_MATCH, *METRICS)
+    known = (EXACT_MATCH, *TEXT_METRICS)
     for name in names:
         if name not in known:
             fix = did_you_mean(name, known)
             raise UsageError(f"options.metrics ({name!r}) is unknown; {fix}")
-    return {METRICS[name][0] for name in names if name in METRICS}
+    return {TEXT_METRICS[name][0] for name in names if name in TEXT_METRICS}

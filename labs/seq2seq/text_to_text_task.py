@@ -29,13 +29,12 @@ from cloze.labs.seq2seq.model import Seq2SeqModel
 from cloze.labs.seq2seq.noise import padded
 from cloze.labs.seq2seq.rag import (
     RETRIEVAL,
-    VECTORS,
     RagNetwork,
-    Retrieval,
+    RagPassages,
     load_retrieval,
     marginal_loss,
 )
-from cloze.labs.seq2seq.tasks import TextToTextOptions
+from cloze.labs.seq2seq.tasks import VECTORS, TextToTextOptions
 from cloze.model.checkpoint import LoadedCheckpoint
 from cloze.model.data.layouts import LayoutKind
 from cloze.model.families.config import ModelConfig
@@ -50,7 +49,7 @@ from cloze.model.tasks.options import TaskOptions
 from cloze.model.tasks.task import Figures, Ints, Loss, Samples, Task, TaskMetadata
 from cloze.pipeline.tokenizer.tokenizer import Tokenizer
 
-HEAD = "seq2seq"
+TEXT_TO_TEXT_HEAD = "seq2seq"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,14 +121,13 @@ class TextToText(Task[TextTargets, "list[Written]"]):
     options: TextToTextOptions
     metrics: tuple[str, ...] = ("exact_match",)
     max_length = 512
-    inputs = (VECTORS,)
 
     def __init__(self, name: str, options: TaskOptions, metrics: tuple[str, ...] = ()) -> None:
         super().__init__(name, options, metrics)
         self.metrics = self.options.metrics or self.metrics
         self._packages = text_metrics.packages(self.metrics)
         self.files = describe_columns(self.options)
-        self._retrieval: Retrieval | None = None  # of a training with passages
+        self._retrieval: RagPassages | None = None  # of a training with passages
 
     def read(self, path: str, split: str, limit_per_class: int | None) -> TextTargets:
         self.refuse_limit(limit_per_class, ", whose answers are texts")
@@ -152,7 +150,7 @@ class TextToText(Task[TextTargets, "list[Written]"]):
         return {}
 
     def heads(self, metadata: TaskMetadata) -> dict[str, Any]:
-        return {HEAD: {}}
+        return {TEXT_TO_TEXT_HEAD: {}}
 
     def encode(self, examples: TextTargets, tokenizer: Tokenizer, max_length: int) -> TargetSamples:
         texts = [self.options.prefix + text for text in examples.texts]
@@ -228,7 +226,9 @@ class TextToText(Task[TextTargets, "list[Written]"]):
         texts, targets = [own.text for own in predictions], list(examples.targets or ())
         exact = float(np.mean([own.exact for own in predictions]))
         return {
-            name: exact if name == "exact_match" else text_metrics.METRICS[name][1](texts, targets)
+            name: exact
+            if name == "exact_match"
+            else text_metrics.TEXT_METRICS[name][1](texts, targets)
             for name in self.metrics
         }
 
@@ -239,7 +239,7 @@ class TextToText(Task[TextTargets, "list[Written]"]):
         name = self.metrics[0]
         if name == "exact_match":
             return {"majority": count / len(targets)}
-        return {"majority": text_metrics.METRICS[name][1]([most] * len(targets), targets)}
+        return {"majority": text_metrics.TEXT_METRICS[name][1]([most] * len(targets), targets)}
 
     def detailed_metrics(
         self, examples: TextTargets, predictions: list[Written], *, seed: int, resamples: int

@@ -69,6 +69,7 @@ class AttentionModes:
         if not self.causal_share:
             return None
         share = self.causal_share
+        # The share is spread evenly, as a line is drawn on a grid (Bresenham): no draw, no state.
         is_causal: npt.NDArray[np.bool_] = np.floor((samples + 1) * share) > np.floor(
             samples * share
         )
@@ -107,6 +108,7 @@ def sizes(batch: Batch) -> TokenCounts:
         return TokenCounts()
     real = mask.numpy().astype(bool)
     lengths = real.sum(axis=-1).ravel().astype(np.int64)
+    # Attention costs the square of a sequence, not of the row that holds several.
     sequence_starts = batch.get("sequence_first")
     if sequence_starts is not None:  # rows of several sequences, which do not attend to each other
         sequences = np.cumsum(sequence_starts.numpy().ravel())

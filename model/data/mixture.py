@@ -39,6 +39,7 @@ def quotas(shares: Sequence[float]) -> tuple[int, ...]:
     """
     exact = BLOCK * np.asarray(shares, np.float64) / float(np.sum(shares))
     units = np.floor(exact).astype(np.int64)
+    # Rounded down, then one more for the largest remainders: the sum is `BLOCK` exactly.
     order = np.argsort(units - exact, kind="stable")
     units[order[: BLOCK - int(units.sum())]] += 1
     if not units.all():
@@ -49,6 +50,7 @@ def quotas(shares: Sequence[float]) -> tuple[int, ...]:
 @lru_cache(maxsize=8)
 def _block(quotas: tuple[int, ...], seed: int, number: int) -> tuple[I64, I64]:
     """Return each unit's dataset, and the number of that dataset's earlier units in the block."""
+    # Sorting random keys shuffles the quotas: drawing without replacement, as one array.
     order = np.argsort(random_keys.fold_in(seed, _SOURCES, number, np.arange(BLOCK)), kind="stable")
     sources, before = np.empty(BLOCK, np.int64), np.empty(BLOCK, np.int64)
     sources[order] = np.repeat(np.arange(len(quotas)), quotas)
@@ -89,6 +91,7 @@ class MixtureAssignment:
         units, inside = divmod(samples, self.group)
         block, slot = divmod(units, BLOCK)
         source, _ = _block(self.quotas, self.seed, block)
+        # Whole blocks have exactly their quotas, so only the last one is looked at.
         counts = block * np.asarray(self.quotas) + np.bincount(
             source[:slot], minlength=len(self.quotas)
         )

@@ -151,6 +151,7 @@ class MaskRateSchedule:
         """
         owners = np.repeat(np.arange(len(samples)), rows.counts)
         keys = random_keys.fold_in(self.seed, _THINNING, samples)[owners]
+        # By sample and position: the same masks on any rank, and after a resume.
         keep = random_keys.uniform(random_keys.fold_in(keys, rows.positions)) < self.share_at(step)
         counts = np.bincount(owners[keep], minlength=len(samples)).astype(np.int64)
         return rows.with_masks(rows.positions[keep], rows.replacements[keep], counts)
@@ -208,6 +209,8 @@ class DynamicMasker:
             offsets=offsets_of(rows.lengths),
             segment_start=rows.segment_start,
         )
+        # Rows of a batch may be of two epochs. Each copy number is drawn for all rows at once, and
+        # each row takes its own: the draws do not depend on the others in the batch.
         numbers, number_index = np.unique(copies, return_inverse=True)
         masks = sample_masks(unmasked, self.config, self.table, numbers)
         mask_numbers = np.arange(len(copies)) * len(numbers) + number_index

@@ -45,9 +45,12 @@ def permute(position: npt.ArrayLike, count: npt.ArrayLike, key: npt.ArrayLike) -
     value, counts, keys = (np.array(array) for array in arrays)
     # Bit length, exact below 2**53.
     bits = np.frexp(np.maximum(counts.astype(np.float64) - 1, 1))[1].astype(np.uint64)
+    # Both halves of the network have the same number of bits, so its domain is a power of four.
     half = np.maximum(np.uint64(1), (bits + np.uint64(1)) >> np.uint64(1))
     pending = np.ones(value.shape, bool)
     while pending.any():  # fewer than four iterations each on average: the domain is below 4 N
+        # A value outside of [0, N) is permuted again (cycle walking). The cycle that it is on leads
+        # back into [0, N), and no two values meet, so the result is a bijection of [0, N).
         value[pending] = _feistel(value[pending], keys[pending], half[pending])
         pending[pending] = value[pending] >= counts[pending]
     return value.astype(np.int64)
@@ -59,6 +62,7 @@ def _feistel(
     low = (np.uint64(1) << half) - np.uint64(1)
     left, right = value >> half, value & low
     for number in range(ROUNDS):
+        # A round can be undone whatever `mixed` is, so every key gives a bijection.
         mixed = random_keys.splitmix64(random_keys.splitmix64(key ^ np.uint64(number)) ^ right)
         left, right = right, left ^ (mixed & low)
     return (left << half) | right
@@ -154,6 +158,7 @@ class Sampler:
         rotation = random_keys.randint_below(random_keys.fold_in(key, _TURN), count).astype(
             np.int64
         )
+        # A rotation modulo `count` keeps the bijection, and moves the borders of the windows.
         return (windows * self.window + inside + rotation) % count
 
     def _binned(self, counts: I64, positions: I64, number: int, first: int) -> I64:
@@ -164,9 +169,11 @@ class Sampler:
         after the last one, and in the slots left over.
         """
         group, total = self.group, int(counts.sum())
+        # Rows up to the first multiple of `group` in the samples of the run, where groups begin.
         head = min(total, -first % group)
         slots = (total - head) // group
         full_groups = counts // group
+        # The head can leave a slot less than there are groups; the largest bin gives up one.
         full_groups[int(np.argmax(full_groups))] -= max(0, int(full_groups.sum()) - slots)
         pure = int(full_groups.sum())
         rests = counts - full_groups * group

@@ -78,6 +78,7 @@ class ShardFile:
                 raise ValueError("its layout has another number of drawings")
             self.dtypes = _dtypes(self._reader.schema, self.info)
             self.rows = self._count()
+            # The whole file as one array of each dtype: numpy checks every index of a row.
             views = {dtype: _array(self._buffer, dtype) for dtype in set(self.dtypes)}
             self._arrays = [views[dtype] for dtype in self.dtypes]
             if not masks:
@@ -145,6 +146,7 @@ class ShardFile:
         for number, buffer in enumerate(buffers):
             if buffer is None or not buffer.size:
                 continue
+            # Arrow gives a view of the file, or memory of its own if the buffer is compressed.
             offset = buffer.address - self._buffer.address
             if offset < 0 or offset + buffer.size > self._buffer.size:
                 return None

@@ -59,6 +59,7 @@ class _Reading:
     ) -> None:
         self.blocks, self.info, self.batches, self.local = blocks, info, batches, local
         self._begins, self._sizes = blocks.begins[batches].T, blocks.sizes[batches].T
+        # Where the arrays change: one numpy call reads all rows between two borders.
         self._borders = np.append(
             np.flatnonzero(np.diff(blocks.group[batches], prepend=-1)), len(batches)
         )
@@ -80,6 +81,8 @@ class _Reading:
     def _lists(self, offsets: int, values: int, index: I64) -> tuple[npt.NDArray[Any], I64]:
         """Return the lists at `index`, concatenated, and their lengths."""
         self._require((index < 0) | (index + 1 >= self._sizes[offsets]), "a list that is not there")
+        # Offsets come from the file. They are compared with the buffer that they point into before
+        # they index anything: a flipped bit must name its shard, not read foreign memory.
         start = self._at(offsets, index).astype(np.int64)
         stop = self._at(offsets, index + 1).astype(np.int64)
         self._require(
@@ -140,6 +143,7 @@ class _Reading:
         labels = self._at(shard_file.LABELS, self.local).astype(np.int64)
         has_validity = self._sizes[shard_file.VALID] > 0
         if has_validity.any():
+            # Arrow packs eight rows into a byte of the validity bitmap, the lowest bit first.
             indices = np.where(has_validity, self._begins[shard_file.VALID] + (self.local >> 3), 0)
             bits = (
                 self._gather(shard_file.VALID, indices, self._borders)
@@ -165,6 +169,7 @@ class _Reading:
         )
         message = f"ids beyond the vocabulary of {info.vocab_size}"
         for values, counts in ((rows.ids, rows.lengths), (rows.replacements, rows.counts)):
+            # The maximum of all is cheap; which row has it is looked for only if there is one.
             if int(values.max(initial=0)) >= info.vocab_size:
                 self._require(_any(values >= info.vocab_size, counts), message)
         out_of_row = rows.positions >= np.repeat(rows.lengths, rows.counts)
@@ -173,6 +178,7 @@ class _Reading:
 
     def _check_boundaries(self, begins: I64, sequences: I64, lengths: I64) -> None:
         self._require(sequences < 1, "a packed row without sequences")
+        # Sequences begin in ascending order, the first of each row at 0.
         is_valid = np.diff(begins, prepend=-1) > 0
         row_starts = offsets_of(sequences)[:-1]
         is_valid[row_starts] = begins[row_starts] == 0

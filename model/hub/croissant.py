@@ -20,11 +20,11 @@ from cloze.core.artifacts import artifact, fingerprints
 from cloze.core.artifacts.artifact import Manifest
 from cloze.core.artifacts.lineage import finished_ancestors
 from cloze.core.errors import UsageError
+from cloze.core.plugins import with_substitutes
 from cloze.core.stages.stage import BuildContext, StageResult
 from cloze.model.hub.card import corpus_cards, languages_of, licence_of, text_sections
 
 METADATA = "croissant.json"
-STAGES = ("corpus", "semdedup", "dataset")
 ARROW = "application/vnd.apache.arrow.file"
 MEDIA_TYPES = {".arrow": ARROW, ".json": "application/json", ".html": "text/html"}
 CONTEXT = {
@@ -58,9 +58,10 @@ def export_data(build: BuildContext) -> StageResult:
     """
     source = build.inputs["checkpoint"]
     manifest = artifact.find_manifest(source)
-    if manifest is None or manifest.stage not in STAGES:
+    kinds = with_substitutes(("corpus", "dataset"))
+    if manifest is None or manifest.stage not in kinds:
         raise UsageError(
-            f"--as croissant is for artifacts of {', '.join(STAGES)} ({source} is none); name one, "
+            f"--as croissant is for artifacts of {', '.join(kinds)} ({source} is none); name one, "
             f"or choose another form"
         )
     for entry in manifest.files:

@@ -14,10 +14,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from cloze.core.stages.stage import BuildContext, InputSpec, Stage, StageResult
+from cloze.core.stages.stage import CHECKPOINT, BuildContext, InputSpec, Stage, StageResult
 from cloze.model.hub.config import ExportConfig, ImportConfig
 
-CHECKPOINT = "checkpoint"
 SHOWN = 4  # parameters that the last line names
 
 

@@ -86,7 +86,7 @@ def _milestones(source: str) -> dict[str, str]:
     if not names:
         raise UsageError(
             f"--revisions needs a finished pretraining with milestones ({source} has none); train "
-            f"with --milestone or --milestone-word"
+            f"with --milestone, or milestone_words"
         )
     return names
 

@@ -16,7 +16,7 @@ from cloze.core.errors import DataError
 from cloze.core.humanize import format_metrics
 from cloze.model.tasks.options import TaskOptions
 
-METRICS = "metrics.json"
+METRICS_FILE = "metrics.json"
 NOTES = "notes"  # sentences of a summary about what its metrics leave out
 
 

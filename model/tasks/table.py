@@ -8,13 +8,14 @@ rows of tasks on texts. A new kind is a module in `model/tasks/kinds/` with a su
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Annotated, Any
 
 from cloze.core.config import parse_config
 from cloze.core.options import known
 from cloze.core.plugins import Table
+from cloze.core.stages.stage import InputSpec
 from cloze.model.tasks.options import (
     MULTITASK,
     ChoiceOptions,
@@ -43,12 +44,14 @@ class TaskKind:
         options: class of its options.
         max_length: default maximum tokens of a sequence; see `max_length`.
         classes: its examples have one class each, which can be limited and weighted.
+        inputs: further inputs of the stage finetune that its tasks read (`Task.open`).
     """
 
     build: str
     options: type[TaskOptions]
     max_length: int = 128
     classes: bool = False
+    inputs: Mapping[str, InputSpec] = field(default_factory=dict)
 
 
 _KINDS = {
@@ -68,6 +71,11 @@ _KINDS = {
     "spans": TaskKind("cloze.model.tasks.kinds.spans:Spans", SpanOptions, max_length=384),
 }
 KINDS: Table[TaskKind] = Table("task_kinds", "task kind", _KINDS)
+
+
+def kind_inputs() -> dict[str, InputSpec]:
+    """Return the inputs that only some kinds read."""
+    return {role: spec for kind in KINDS.loaded().values() for role, spec in kind.inputs.items()}
 
 
 def _squad_files(version: str) -> dict[str, tuple[str, str]]:

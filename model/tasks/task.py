@@ -143,7 +143,6 @@ class Task(abc.ABC, Generic[E, P]):
     Attributes:
         metrics: names of the metrics of `score`; the first is the task's score. Higher is better.
         source: input of `read`: `data`, user files, or `corpus`, a corpus artifact.
-        inputs: further inputs of the stage finetune, see `open`.
         files: description of the expected files, for messages.
         max_length: default maximum tokens of a sequence.
         predictions: name of the predictions file for users.
@@ -151,7 +150,6 @@ class Task(abc.ABC, Generic[E, P]):
 
     metrics: tuple[str, ...] = ()
     source: Literal["data", "corpus"] = "data"
-    inputs: tuple[str, ...] = ()
     files: str = ""
     max_length: int = 128
     predictions: str = "predictions.tsv"
@@ -186,7 +184,7 @@ class Task(abc.ABC, Generic[E, P]):
     def open(
         self, build: BuildContext, start: LoadedCheckpoint, pieces: Tokenizer, most: int | None
     ) -> TaskMetadata:
-        """Open the `inputs` of a training, which networks of this task then use.
+        """Open the inputs of a training (`TaskKind.inputs`), which networks of this task then use.
 
         Args:
             start, pieces: checkpoint that the training starts from, and its tokenizer.

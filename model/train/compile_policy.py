@@ -205,6 +205,7 @@ def decide(
     path = times_path(model, precision, work.positions)
     times = read_times(path)
     missing = times is None and expected > MEASURES * compiling_seconds(model)
+    # Hosts may have other files: all ranks measure, or none does.
     if world.decide_on_rank_zero(lambda: int(missing)):
         times = measure()
         if world.is_rank_zero:
@@ -218,6 +219,7 @@ def decide(
 def compare(work: WorkEstimate, times: StepTimes) -> CompileDecision:
     """Decide by measured times."""
     total = work.total(times.plain)
+    # Shares of the same measurement, so another program on the machine slows both.
     saved = total * (1.0 - times.compiled / times.plain)
     reason = (
         f"expected to save {format_duration(max(0.0, saved))} of {format_duration(total)} by "
@@ -242,6 +244,7 @@ def measure_steps(scoring: PretrainModule, plain: Batch, padded: Batch) -> StepT
 
     scoring.set_compiled(True)
     first = seconds(scoring.loss, padded)
+    # In alternation: a machine that becomes busy slows both kinds.
     rounds = [
         (seconds(scoring.uncompiled, plain), seconds(scoring.loss, padded))
         for _ in range(1 + ROUNDS)
@@ -278,6 +281,7 @@ def decide_on_gpu(model: ModelConfig, work: WorkEstimate) -> CompileDecision:
     """Decide by the estimated length of the training."""
     if find_spec("triton") is None:
         return CompileDecision(False, "Triton is not installed, which torch.compile needs on a GPU")
+    # Wide layers gain time on the device, narrow ones time of the host that launches kernels.
     saved = max(
         GPU_GAIN * work.expected_seconds(model, GPU_SPEED),
         GPU_LAUNCHES * model.num_hidden_layers * work.micro_batches,

@@ -84,7 +84,7 @@ class PretrainConfig(_OfCompanions):
     of it."""
 
     batch_ramp_steps: int | None = Field(default=None, ge=1)
-    """Steps over which the batch grows from --initial-batch to --global-batch, in equal levels."""
+    """Steps over which the batch grows from initial_batch to global_batch, in equal levels."""
 
     final_mask_rate: float | None = Field(default=None, gt=0, lt=1)
     """Mask rate at the end; it changes linearly from the dataset's rate. Default: constant."""

@@ -102,6 +102,7 @@ class LossScale:
     def update(self, norm: Tensor) -> None:
         """Update the scale after a step. Args: norm: scalar, norm of the step's gradient."""
         finite = torch.isfinite(norm).to(self.value.device)
+        # No `if`: the host would have to wait for the norm. Factors of two lose no digit.
         finite_steps = torch.where(finite, self._good + 1, 0.0)
         grows = finite_steps >= GROWTH_STEPS
         self.value = torch.where(

@@ -82,6 +82,7 @@ class World:
 
         All ranks must start their reductions in the same order.
         """
+        # On the CPU: a sum of counts must never wait for the GPU's queue.
         tensor = torch.tensor(values, dtype=dtype)
         work = (
             distributed.all_reduce(tensor, group=self.control, async_op=True)
@@ -131,6 +132,7 @@ class World:
         if self.is_rank_zero:
             return self._decide(decide)
         done = failed = answer = 0
+        # Rank 0 joins once a minute while it is busy, or the collective would run into its timeout.
         while not done:
             done, failed, answer = self.all_reduce_sum([0, 0, 0])
         if failed:
@@ -264,6 +266,7 @@ class StopRequest:
 def assign_owners(sizes: Mapping[K, int], ranks: int) -> dict[K, int]:
     """Assign each tensor to a rank: the largest first, each to the least loaded rank."""
     loads, owners = [0] * ranks, dict[K, int]()
+    # Ties go by name, so all ranks find the same owners without a message.
     for name in sorted(sizes, key=lambda name: (-sizes[name], name)):
         owners[name] = loads.index(min(loads))
         loads[owners[name]] += sizes[name]

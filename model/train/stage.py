@@ -60,7 +60,7 @@ STAGE = Stage(
     inputs={
         "dataset": InputSpec(kinds=("dataset",), required=True, multiple=True),
         "checkpoint": InputSpec(
-            kinds=("pretrain",), explicit_kinds=("import", "merge", "prune"), explicit_only=True
+            kinds=("pretrain",), explicit_kinds=("import", "merge"), explicit_only=True
         ),
         "continue": InputSpec(kinds=("pretrain",), explicit_only=True),
         "teacher": InputSpec(kinds=("pretrain",), explicit_only=True),

@@ -12,12 +12,12 @@ from torch import Tensor
 from cloze.core import storage
 from cloze.core.artifacts import checkpoint_files, checkpoints
 from cloze.core.errors import DataError, UsageError
-from cloze.core.stages.stage import BuildContext, StageResult
+from cloze.core.stages.stage import CHECKPOINT, BuildContext, StageResult
 from cloze.model import checkpoint
 from cloze.model.data.layouts import layout_for
 from cloze.model.families.config import prediction_objectives
 from cloze.model.objectives import choose, transform_of
-from cloze.model.tasks.files import METRICS, write_json
+from cloze.model.tasks.files import METRICS_FILE, write_json
 from cloze.model.train.distributed import init_distributed
 from cloze.model.train.evaluate.heldout import HeldoutSet, evaluate
 from cloze.model.train.evaluate.scoring import PretrainModule
@@ -26,7 +26,6 @@ from cloze.model.train.precision import DTYPES, resolve
 from cloze.model.train.resume.initialization import build_network, initial_model
 from cloze.model.use.configs import MergeConfig, PerplexityConfig
 
-CHECKPOINT = "checkpoint"
 LAST = 3  # default number of checkpoints
 
 
@@ -179,7 +178,7 @@ def compute_perplexity(config: PerplexityConfig, build: BuildContext) -> StageRe
             f"more text"
         )
     build.report.progress(rows, rows, "rows", {})
-    write_json(build.file(METRICS), {"rows": rows, **metrics})
+    write_json(build.file(METRICS_FILE), {"rows": rows, **metrics})
     predictions, losses = zip(*groups, strict=True)
     content = {
         "objective": names[0],

@@ -234,21 +234,3 @@ class MergeConfig(StageConfig):
                 f"steps {list(self.steps)} is one checkpoint, whose mean is itself; name several"
             )
         return self
-
-
-class VectorsConfig(StageConfig):
-    """Options of the stage vectors."""
-
-    pooling: Literal["mean", "first", "pooler"] | None = None
-    """Vector of a window: mean of the last hidden states, the first one, or the pooler's output.
-    Default: the checkpoint's, else mean."""
-
-    max_length: int | None = Field(default=None, ge=3)
-    """Maximum tokens per window, special tokens included. Default: as the checkpoint was tuned,
-    else its maximum."""
-
-    windows: int = Field(default=4, ge=1)
-    """Maximum number of windows per document; later text is ignored."""
-
-    precision: Literal["auto", "fp32", "bf16"] = "auto"
-    """Precision of matrix products, over fp32 weights. auto: bf16 if the hardware has it."""

@@ -35,7 +35,7 @@ from cloze.core.artifacts.artifact import HELDOUT
 from cloze.core.errors import DataError, UsageError
 from cloze.core.stages.stage import BuildContext, StageResult
 from cloze.core.words import split_words
-from cloze.model.tasks.files import METRICS, documents, write_json
+from cloze.model.tasks.files import METRICS_FILE, documents, write_json
 from cloze.model.train.distributed import init_distributed
 from cloze.model.train.precision import resolve
 from cloze.model.use.configs import LikelihoodConfig
@@ -216,7 +216,7 @@ def run(config: LikelihoodConfig, build: BuildContext) -> StageResult:
             "strips_accents": scorer.pieces.strips_accents,
         },
     }
-    write_json(build.file(METRICS), summary)
+    write_json(build.file(METRICS_FILE), summary)
     build.counters["read/texts"] += len(texts)
     summary |= {
         "precision": scorer.precision,

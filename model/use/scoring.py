@@ -16,7 +16,7 @@ from cloze.core import storage
 from cloze.core.errors import UsageError
 from cloze.core.figures import check_figures
 from cloze.core.stages.stage import BuildContext, StageResult
-from cloze.model.tasks.files import METRICS, write_json
+from cloze.model.tasks.files import METRICS_FILE, write_json
 from cloze.model.tasks.formats.contrasts import Contrast, read_contrasts
 from cloze.model.tasks.metrics import bounds
 from cloze.model.train.distributed import init_distributed
@@ -91,7 +91,7 @@ def run(config: ScoreConfig, build: BuildContext) -> StageResult:
             "normalize": config.normalize,
         },
     }
-    write_json(build.file(METRICS), content)
+    write_json(build.file(METRICS_FILE), content)
     rows = (
         {
             "UID": contrast.phenomenon,

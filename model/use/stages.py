@@ -1,5 +1,4 @@
-"""The stages that read a checkpoint: merge, perplexity, score, likelihood, vectors and
-entities.
+"""The stages that read a checkpoint: merge, perplexity, score and likelihood.
 
 The command line imports this module; torch is imported when a stage runs.
 """
@@ -8,10 +7,9 @@ from __future__ import annotations
 
 import os
 from contextlib import suppress
-from functools import partial
 
 from cloze.core.humanize import format_metrics, format_number
-from cloze.core.stages.execution import TRAINING_FIELDS, CostEstimate, CostModel, PlannedBuild
+from cloze.core.stages.execution import CostEstimate, CostModel, PlannedBuild
 from cloze.core.stages.stage import InputSpec, Stage, deferred
 from cloze.model.tasks.cost import measure_forward, previous_tokens
 from cloze.model.train.plan import estimates
@@ -21,17 +19,12 @@ from cloze.model.use.configs import (
     MergeConfig,
     PerplexityConfig,
     ScoreConfig,
-    VectorsConfig,
 )
 
-# Cost models of score and vectors: forward passes over sentences and documents.
+# Cost model of score: forward passes over sentences.
 
 LINE_BYTES_A_PIECE = 14.0  # bytes per token in a line of BLiMP, field names included
 COPY = 12.0  # tokens of a sentence: with masks, each is predicted in a copy of its sentence
-TEXT_BYTES_A_PIECE = 4.2
-USUAL_LENGTH, USUAL_SIZE = 512, 768  # for a checkpoint with an unknown model
-KEY_BYTES, NUMBER_BYTES = 8, 2
-SHARD = 64 << 20  # bytes of a shard in a rank's memory: table, texts, windows and vectors
 
 
 def _bytes(data: str | None) -> int:
@@ -66,48 +59,15 @@ def _copies(mask: str) -> float:
     return 1.0 if mask == "causal" else COPY
 
 
-def _estimate_vectors(plan: PlannedBuild[VectorsConfig]) -> CostEstimate:
-    """Estimate one forward pass over at most `windows` windows per document.
-
-    A previous artifact with equal documents and windows gives the exact number of tokens.
-    """
-    config, inputs, execution = plan.config, plan.inputs, plan.execution
-    _, model, weights = source_model(inputs["checkpoint"])
-    documents = float(inputs["corpus"].get("documents") or 0)
-    length = config.max_length or (model.max_position_embeddings if model else USUAL_LENGTH)
-    size = model.hidden_size if model else USUAL_SIZE
-    pieces = float(inputs["corpus"]["bytes"]) / TEXT_BYTES_A_PIECE
-    tokens = min(pieces, documents * config.windows * length)
-    if plan.before and plan.before.get("documents") == documents:
-        fields = {"windows": config.windows, "max_length": config.max_length}
-        tokens = previous_tokens(plan.before, **fields) or tokens
-    bytes_per_process = int(estimates.PROCESS["cpu"]) + estimates.WEIGHT_BYTES * weights + SHARD
-    return pass_cost(
-        plan,
-        tokens=tokens,
-        weights=weights,
-        forward=True,
-        width=execution.processes * execution.nodes,
-        disk_bytes=int(documents * (KEY_BYTES + NUMBER_BYTES * size)),
-        memory_bytes=bytes_per_process * execution.processes,
-        makes={"documents": documents, "size": size, "tokens": tokens},
-    )
-
-
 SCORE_COSTS = CostModel(
     estimate=_estimate_scores,
     measure=lambda facts: measure_forward(facts, copies=_copies(facts["config"]["mask"])),
-)
-VECTORS_COSTS = CostModel(
-    estimate=_estimate_vectors, measure=partial(measure_forward, parallel=True)
 )
 
 
 # Stages.
 
-PRETRAINED = InputSpec(
-    kinds=("pretrain",), explicit_kinds=("import", "merge", "prune"), required=True
-)
+PRETRAINED = InputSpec(kinds=("pretrain",), explicit_kinds=("import", "merge"), required=True)
 
 # Averages the weights of a pretraining's last checkpoints (Izmailov et al. 2018; as mmBERT and
 # Llama 3), which replaces some learning-rate decay. Needs `keep_for_merge` or `milestones`.
@@ -167,7 +127,7 @@ LIKELIHOOD = Stage(
     run=deferred("cloze.model.use.likelihood:run"),
     inputs={
         "checkpoint": PRETRAINED,
-        "corpus": InputSpec(kinds=("corpus", "semdedup")),
+        "corpus": InputSpec(kinds=("corpus",)),
     },
     worker="cloze.model",
     on_gpu=True,
@@ -175,28 +135,4 @@ LIKELIHOOD = Stage(
         f"{summary['metrics']['bits_per_byte']:.3f} bits per byte of {summary['texts']:,} texts"
     ),
     comparison_metrics=("metrics",),
-)
-
-# Computes a vector per document for the stage semdedup: the mean over windows of about the model's
-# maximum length, scaled to length 1, as integers (core/arrow.py). One file per corpus shard with
-# keys, ascending, and vectors.
-VECTORS = Stage(
-    name="vectors",
-    version=2,  # 2: windows of scripts without spaces have as many tokens as others
-    config=VectorsConfig,
-    run=deferred("cloze.model.use.embed:run"),
-    inputs={
-        "corpus": InputSpec(kinds=("corpus",), explicit_kinds=("index",), required=True),
-        "checkpoint": InputSpec(
-            kinds=("pretrain",),
-            explicit_kinds=("finetune", "import", "merge", "prune"),
-            required=True,
-        ),
-    },
-    worker="cloze.model",
-    on_gpu=True,
-    parallel=True,
-    unread=TRAINING_FIELDS,
-    headline=lambda summary: f"{summary['documents']:,} vectors of {summary['size']} numbers",
-    cost_model=VECTORS_COSTS,
 )

@@ -79,6 +79,7 @@ def bucket_borders(sorted_ranks: U64, buckets: int) -> I64:
 
     Bucket b starts at b / buckets of the 64-bit range.
     """
+    # Python integers: 1 << 64 is beyond uint64, and float64 would round the borders.
     starts = np.array([-(-(number << 64) // buckets) for number in range(buckets)], np.uint64)
     return np.append(np.searchsorted(sorted_ranks, starts), len(sorted_ranks))
 
@@ -132,6 +133,7 @@ def merge_range(
             continue
         block = RowBlock.from_arrow(pa.concat_batches(batches))
         runs.release()
+        # The rows of a neighbour are sorted with ours: only ranks say which are whose.
         order = np.argsort(block.rank, kind="stable")[skip : skip + remaining]
         skip, remaining, start = 0, remaining - len(order), 0
         while start < len(order):

@@ -148,7 +148,9 @@ def assemble(
     rank = random_keys.fold_in(row_keys(seed, document, segments.offset), USE_RANK)
     if drawings > 1:
         drawing = (segments.offset >> DRAWING_BIT).astype(np.uint64)
+        # Divided first: each drawing has its own part of the 64-bit range, and nothing overflows.
         rank = rank // np.uint64(drawings) + drawing * np.uint64((1 << 64) // drawings)
+    # Sorted here, so that a unit writes a sorted run and a shard merges instead of shuffling.
     order = np.argsort(rank, kind="stable")
     starts = Ragged(segments.starts, segments.range_offsets).take(order)
     lengths = Ragged(segments.lengths, segments.range_offsets).take(order).values

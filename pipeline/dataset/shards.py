@@ -90,6 +90,7 @@ class WriteDatasetShard:
             for number, key_range in enumerate(ranges):
                 size, bins = layout.batch_rows, len(self.borders)
                 for block in merge_range(runs, key_range, number, bins, size):
+                    # By the rows' own keys: masks are the same in any shard, batch or order.
                     rows = block.with_keys(info.seed)
                     masks = sample_masks(rows, mask_config, table, range(info.copies))
                     counts.append(count_rows(block, masks, info.length))
@@ -188,6 +189,7 @@ def to_batch(block: RowBlock, masks: Masks, copies: int, arrow_schema: pa.Schema
     columns = [
         list_array(block.ids, arrow_schema.field("input_ids").type),
         pa.array(block.segment_start),
+        # Null, not -1: other readers of Arrow then see that there is no label.
         pa.array(block.pair_label, mask=block.pair_label == NO_LABEL),
         pa.ListArray.from_arrays(mask_offsets, masks_of_copies, type=mask_list),
         pa.StructArray.from_arrays(source[: len(source_type)], fields=list(source_type)),

@@ -56,7 +56,7 @@ STAGE = Stage(
     config=DatasetConfig,
     run=run,
     inputs={
-        "corpus": InputSpec(kinds=("corpus", "semdedup"), required=True),
+        "corpus": InputSpec(kinds=("corpus",), required=True),
         "vocab": InputSpec(kinds=("vocab",), required=True),
         "append": InputSpec(kinds=("dataset",), explicit_only=True),
         **{

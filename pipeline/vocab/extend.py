@@ -83,7 +83,7 @@ def encode_after_space(tokenizer: Tokenizer, texts: Sequence[str]) -> tuple[U32,
     return tokenizer.encode_flat(texts, np.ones(len(texts), np.bool_))
 
 
-def count_words(
+def score_words(
     tokenizer: Tokenizer, counts: Counter[str], texts: Sequence[str], choose_by: str = LENGTH
 ) -> list[Word]:
     """Return the words with their counts, numbers of tokens and scores, in the given order.
@@ -124,7 +124,7 @@ def choose(
     """Return the `number` words with the highest scores above 0; ties in code point order."""
     frequent = sorted(word for word, count in counts.items() if count >= min_frequency)
     candidates = [
-        word for word in count_words(tokenizer, counts, frequent, choose_by) if word.score > 0
+        word for word in score_words(tokenizer, counts, frequent, choose_by) if word.score > 0
     ]
     candidates.sort(key=lambda word: (-word.score, word.text))
     unsplit = (word for word in candidates if _is_unsplit(tokenizer, word.text))

@@ -156,7 +156,7 @@ def _extend(
                 f"one word per line"
             ) from error
         listed_words = extend.parse_words(base, lines, config.words_file)
-    words = extend.count_words(base, counts, listed_words, config.choose_by)
+    words = extend.score_words(base, counts, listed_words, config.choose_by)
     others = counts.copy()
     for word in listed_words:
         del others[word]
@@ -202,7 +202,7 @@ STAGE = Stage(
     version=VERSION,
     config=VocabConfig,
     run=run,
-    inputs={"corpus": InputSpec(kinds=("corpus", "semdedup"))},
+    inputs={"corpus": InputSpec(kinds=("corpus",))},
     unhashed_files=(REPORT,),
     worker="cloze.pipeline",
     headline=headline,

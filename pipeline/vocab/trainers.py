@@ -37,7 +37,7 @@ MIN_ALPHABET = 1000
 COVERAGE = 0.9999  # share of characters covered, for ideographs; SentencePiece has .9995
 
 
-def count_words(backend: tokenizers.Tokenizer, texts: Iterator[str]) -> Counter[str]:
+def word_frequencies(backend: tokenizers.Tokenizer, texts: Iterator[str]) -> Counter[str]:
     """Count the words that the backend's normalizer and pre-tokenizer produce.
 
     For backends whose pre-tokenizer splits at every space, so that each distinct segment between
@@ -128,7 +128,7 @@ def train_wordpiece(
 
     special = {token: number for number, token in enumerate(BERT)}
     backend = bert_backend(special, lowercase, strip_accents)
-    words = count_words(backend, texts())
+    words = word_frequencies(backend, texts())
     first, inner = alphabet(words, options.limit_alphabet, size)
     single_characters = [*first, *(PREFIX + character for character in inner)]
     smallest = len(BERT) + len(single_characters)
@@ -249,7 +249,7 @@ def train_unigram(
     from cloze.pipeline.tokenizer.special import ALBERT, METASPACE
 
     special = [(token, 0.0) for token in ALBERT]
-    words = count_words(albert_backend(special, 1, lowercase, strip_accents), texts())
+    words = word_frequencies(albert_backend(special, 1, lowercase, strip_accents), texts())
     characters, _ = alphabet(words, options.limit_alphabet, size, METASPACE)
     if not characters:
         raise DataError("the sample has no text to learn tokens from; give `cloze corpus` more")

@@ -14,11 +14,18 @@ import pytest
 from cloze.core import plugins
 from cloze.core.plugins import installed
 from cloze.flows.doctor.machine import TABLES
+from cloze.flows.graph import stages
 from cloze.flows.graph.config import preset_paths
 from tests.conftest import REPOSITORY
 
 CORE = ("core", "pipeline", "model", "flows")
 WORDS = {"salient", "retrieval", "rag", "realm", "elmo", "bilm", "submission", "paper"}
+# Inputs of the stages to which labs add some: these are the stages' own.
+STATED = {
+    "dataset": {"corpus", "vocab", "append"},
+    "pretrain": {"dataset", "checkpoint", "continue", "teacher"},
+    "finetune": {"checkpoint", "corpus", "vocab", "teacher"},
+}
 # The list of the labs; and a job that is handed to Slurm, which is a submission, too.
 MAY_NAME = {"core/plugins.py"}
 OTHER_MEANING = {"flows/launch/slurm": {"submission"}, "flows/launch/": {"submission"}}
@@ -75,6 +82,38 @@ def test_the_core_names_no_lab() -> None:
             text = path.read_text()
             assert "cloze.labs" not in text, name
             assert "labs." not in " ".join(identifiers(path)), name
+
+
+def test_no_input_of_the_core_names_a_stage_of_a_lab() -> None:
+    """A lab's row says what its artifacts stand for: a corpus without duplicates is a corpus."""
+    labs = {*stages.TABLE.owners, *stages.TOOLS.owners}
+    for name in {*stages.TABLE, *stages.TOOLS} - labs:
+        for role, spec in stages.stage(name).inputs.items():
+            of_lab = role not in STATED.get(name, {role})  # the lab adds the input as well
+            assert of_lab or not labs.intersection((*spec.kinds, *spec.explicit_kinds)), (
+                name,
+                role,
+            )
+
+
+TAKEN = [  # stage, role, stages by default, stages on request
+    ("dataset", "corpus", {"corpus", "semdedup"}, set()),
+    ("semdedup", "corpus", {"corpus"}, set()),  # not its own kind
+    ("vectors", "corpus", {"corpus"}, {"index"}),
+    ("finetune", "checkpoint", {"pretrain"},
+     {"finetune", "import", "merge", "prune", "static-vectors"}),
+    ("pretrain", "checkpoint", {"pretrain"}, {"import", "merge", "prune"}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "role", "usual", "named"), TAKEN)
+def test_what_stands_for_another_input_is_taken_where_that_is(
+    name: str, role: str, usual: set[str], named: set[str]
+) -> None:
+    spec = stages.stage(name).inputs[role]
+    assert {*plugins.with_substitutes(spec.kinds, name)} == usual
+    every = (*spec.kinds, *spec.explicit_kinds)
+    assert {*plugins.with_substitutes(every, name, role)} == usual | named
 
 
 @pytest.mark.parametrize("lab", installed(), ids=lambda lab: lab.plugin.name)

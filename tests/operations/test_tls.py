@@ -66,7 +66,7 @@ class Site:
         self.mlflow.start()
         del os.environ["MLFLOW_SERVER_ALLOWED_HOSTS"]
         self._start(
-            sys.executable, "-m", "cloze", "dashboard", "--port", str(page_port),
+            sys.executable, "-m", "cloze", "ui", "--dashboard-only", "--dashboard-port", str(page_port),
             CLOZE_RUNS_DIR=str(self.operations.runs),
         )  # fmt: skip
         prefect_port = self.operations.api.removesuffix("/api").rpartition(":")[2]

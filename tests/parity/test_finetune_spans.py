@@ -13,7 +13,7 @@ from torch import Tensor
 
 from cloze.model.layers.batch import Batch
 from cloze.model.tasks.finetune.stage import FinetuneConfig
-from cloze.model.tasks.kinds.span_windows import ENDS, STARTS
+from cloze.model.tasks.span_windows import ENDS, STARTS
 from tests.parity.pretrained import new_tokenizer, write_pretrained
 from tests.parity.test_finetune_classification import FRAMES
 from tests.parity.trainer import assert_equal, fine_tune_both

@@ -19,8 +19,8 @@ from cloze.model.tasks.encode import encode
 from cloze.model.tasks.formats.choices import Choices
 from cloze.model.tasks.formats.squad import SquadExamples
 from cloze.model.tasks.heads import SequenceClassifier
-from cloze.model.tasks.kinds.span_windows import encode_questions
 from cloze.model.tasks.options import SpanOptions
+from cloze.model.tasks.span_windows import encode_questions
 from cloze.model.tasks.table import load_task
 from cloze.pipeline.tokenizer.tokenizer import Tokenizer
 from tests.parity.pretrained import KINDS, new_tokenizer

@@ -148,6 +148,7 @@ def field_options(
     has_option: Callable[[str], bool] = lambda name: True,
     *,
     overriding: bool = False,
+    section: str = "",
 ) -> Iterator[GroupedOption]:
     """Yield an option for each field that can have one, in the order of `placed`.
 
@@ -157,7 +158,9 @@ def field_options(
         placed: heading and level of each field.
         spelled: spelling by field.
         has_option: predicate for the fields that get an option.
-        overriding: the options change recorded values, so every switch needs its `--no-`.
+        overriding: the options change recorded values, so every switch needs its `--no-`, and
+            rare fields have an option, too.
+        section: prefix of the fields' keys for `--set`.
     """
     filled, docs, field_kinds = _filled_defaults(model), field_docs(model), field_types(model)
     order = {name: number for number, name in enumerate(placed)}
@@ -179,13 +182,14 @@ def field_options(
         if settings.get("is_flag"):
             has_no = overriding or default is not False or bool(_fillers(model))
             switch = f"/--no-{spelling.name.removeprefix('--')}" if has_no else ""
-        placement = placed.get(name, Placement(OTHER, False))
+        placement = placed.get(name, Placement(OTHER))
         yield GroupedOption(
             [f"{spelling.name}{switch}", f"{prefix}{name}"],
             group=placement.group,
             common=placement.common,
             default=None,
             field_default=None if overriding else default,
+            set_key=f"{section}{name}" if placement.rare and not overriding else "",
             **settings,
         )
 
@@ -199,8 +203,9 @@ def execution_options(
     """
     from cloze.core.stages.execution import Execution
 
+    placed = placements(stage, EXECUTION)
     yield from field_options(
-        Execution, prefix, placements(stage, EXECUTION), {}, has_option, overriding=not stage
+        Execution, prefix, placed, {}, has_option, overriding=not stage, section="run."
     )
 
 

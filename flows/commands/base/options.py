@@ -71,6 +71,7 @@ class GroupedOption(click.Option):
         group: heading.
         common: shown by plain `--help`; other options by `--help-all` only.
         field_default: default of the config field; displayed, but never passed on.
+        set_key: key of `--set` that replaces the option: it is hidden, and works until 0.2.
     """
 
     def __init__(
@@ -79,10 +80,20 @@ class GroupedOption(click.Option):
         group: str = GENERAL,
         common: bool = True,
         field_default: Any = None,
+        set_key: str = "",
         **settings: Any,
     ) -> None:
-        super().__init__(*names, **settings)
+        super().__init__(*names, hidden=bool(set_key), **settings)
         self.group, self.common, self.field_default = group, common, field_default
+        self.set_key = set_key
+
+    def handle_parse_result(
+        self, ctx: click.Context, opts: Mapping[str, Any], args: list[str]
+    ) -> tuple[Any, list[str]]:
+        if self.set_key and self.name in opts and not ctx.resilient_parsing:
+            message = f"{self.opts[0]} is going, use --set {self.set_key}=VALUE"
+            click.echo(f"cloze: {message}", err=True)
+        return super().handle_parse_result(ctx, opts, args)
 
     def get_help_extra(self, ctx: click.Context) -> Any:
         extra = super().get_help_extra(ctx)
@@ -101,7 +112,11 @@ class GroupedOption(click.Option):
         return extra
 
     def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
+        self.hidden = False  # for click, which then has no record
         record = super().get_help_record(ctx)
+        self.hidden = bool(self.set_key)
+        if record is not None and self.set_key:
+            return f"--set {self.set_key}={self.make_metavar(ctx)}", record[1]
         if record is None or not self.secondary_opts:
             return record
         names, _, remainder = record[0].partition(" / ")
@@ -135,13 +150,18 @@ class GroupedCommand(click.Command):
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         query: str | None = ctx.meta.get(HELP_ALL)
         rows: dict[str, list[tuple[str, str]]] = {}
-        total = visible = 0
+        total = visible = rare = 0
         groups = []
         for parameter in self.get_params(ctx):
             record = parameter.get_help_record(ctx)
             if record is None or not isinstance(parameter, click.Option):
                 continue
             group = getattr(parameter, "group", GENERAL)
+            if parameter.hidden:
+                rare += 1
+                if query and _matches(query, group, record, False):
+                    rows.setdefault(group, []).append(record)
+                continue
             groups.append(group)
             total += 1
             if _matches(query, group, record, getattr(parameter, "common", True)):
@@ -157,6 +177,12 @@ class GroupedCommand(click.Command):
             formatter.write_paragraph()
             formatter.write_text(
                 f"{total} options in all: --help-all, or --help-all=GROUP ({', '.join(names)})."
+            )
+        elif rare:
+            formatter.write_paragraph()
+            formatter.write_text(
+                f"{rare} settings that few need have no option; --set takes them as a config does"
+                " (docs/reference/config.md), and --help-all=WORD finds them."
             )
 
 
@@ -242,15 +268,21 @@ def split_commas(texts: tuple[str, ...]) -> Iterator[str]:
 
 
 # Heading of each config field in `--help`, by stage. A star marks the fields that plain `--help`
-# shows, about twenty; `--help-all` shows all. A field without a row is under "Other", and a test
-# then demands a row.
+# shows, about twenty. A minus marks those that few set, and most of them in a file: they have no
+# option, `--set` takes them. A field without a row is under "Other", and a test then demands a row.
 
 
 class Placement(NamedTuple):
-    """Heading of an option; `common`: shown by plain `--help`."""
+    """Heading of an option.
+
+    Attributes:
+        common: shown by plain `--help`.
+        rare: `--set` takes the field instead.
+    """
 
     group: str
-    common: bool
+    common: bool = False
+    rare: bool = False
 
 
 SINGLE_DEVICE_FIELDS = {
@@ -259,38 +291,34 @@ SINGLE_DEVICE_FIELDS = {
 }
 
 EXECUTION = {
-    "Logging and evaluation": "profile_steps",
-    "Checkpoints": "*checkpoint_every keep_checkpoints",
+    "Logging and evaluation": "-profile_steps",
+    "Checkpoints": "*checkpoint_every -keep_checkpoints",
     "Memory and speed": "engine zero offload *micro_batch activation_checkpointing compile",
-    "Processes and hosts": "*processes *launcher *hostfile nodes remote_python"
-    " ssh_options slurm_options kubernetes_options device gpu_ids threads",
-    "Failures": "restarts min_nodes min_processes timeout_minutes grace_seconds hang_seconds",
-    "Beam": "*workers *runner flink_master worker_pool beam_options dedup_in_memory_documents",
+    "Processes and hosts": "*processes *launcher *hostfile nodes -remote_python"
+    " -ssh_options slurm_options kubernetes_options device gpu_ids threads",
+    "Failures": "restarts min_nodes -min_processes -timeout_minutes grace_seconds -hang_seconds",
+    "Beam": "*workers *runner flink_master worker_pool beam_options -dedup_in_memory_documents",
 }
 
 _STAGES: dict[str, Mapping[str, str]] = {
     "corpus": {
-        "Sources": "*sources *on_error *licences max_unreadable_share maximum_document_bytes",
+        "Sources": "*sources *on_error *licences -max_unreadable_share -maximum_document_bytes",
         "Size and mixture": "*max_words *mixture mixture_by mixture_temperature mixture_epochs",
         "Language": "*language *keep_languages language_probability",
         "Quality rules": "*preset web_sources *minimum_characters *minimum_words"
-        " maximum_characters minimum_letters"
-        " gopher_quality gopher_repetition c4 c4_end_marks boilerplate drop_repeated_lines"
-        " drop_repeated_paragraphs",
-        "Deduplication": "*dedup dedup_similarity dedup_bands dedup_rows dedup_ngram",
-        "Personal data": "*mask_personal_data personal_data_allowed",
-        "Blocked words": "*blocked_words blocked_words_unit blocked_words_allowed",
-        "Decontamination": "*decontaminate decontaminate_words decontaminate_minimum_words"
-        " decontaminate_unit",
+        " -maximum_characters -minimum_letters"
+        " -gopher_quality -gopher_repetition -c4 -c4_end_marks -boilerplate -drop_repeated_lines"
+        " -drop_repeated_paragraphs",
+        "Deduplication": "*dedup dedup_similarity -dedup_bands -dedup_rows -dedup_ngram",
+        "Personal data": "*mask_personal_data -personal_data_allowed",
+        "Blocked words": "*blocked_words -blocked_words_unit -blocked_words_allowed",
+        "Decontamination": "*decontaminate -decontaminate_words -decontaminate_minimum_words"
+        " -decontaminate_unit",
         "Text cleaning": "normalize_unicode repair_unicode",
         "Source formats": "extractor blank_line_documents"
         " dropped_sections kept_sections"
-        " disambiguation_templates tables infobox math namespaces",
-        "Output": "*heldout_fraction *keep_dropped shard_bytes",
-    },
-    "vectors": {
-        "Vectors": "*pooling *max_length *windows",
-        "Memory and speed": "*precision *micro_batch engine",
+        " -disambiguation_templates tables infobox math namespaces",
+        "Output": "*heldout_fraction *keep_dropped -shard_bytes",
     },
     "vocab": {
         "Training": "*kind *size *lowercase strip_accents min_frequency limit_alphabet"
@@ -305,28 +333,28 @@ _STAGES: dict[str, Mapping[str, str]] = {
         "Output": "*shards compression",
     },
     "pretrain": {
-        "Model and objective": "*model *size *objectives causal_share final_mask_rate"
+        "Model and objective": "*model *size *objectives -causal_share -final_mask_rate"
         " dynamic_masking *seed",
         "Duration": "*steps *tokens *max_time",
-        "Batch": "*global_batch initial_batch batch_ramp_steps",
+        "Batch": "*global_batch -initial_batch -batch_ramp_steps",
         "Mixture of datasets": "mixture",
-        "Optimizer": "*learning_rate *optimizer embedding_lr_multiplier hidden_lr_multiplier"
-        " betas eps weight_decay grad_clip ema",
-        "Learning-rate schedule": "*schedule *warmup_steps warmup_share decay_share"
-        " min_lr_ratio schedule_steps",
-        "Logging and evaluation": "*evaluate_every heldout_rows log_every",
-        "Checkpoints": "milestones milestone_words keep_for_merge",
-        "Memory and speed": "*precision grad_reduce_dtype",
-        "Failures": "max_skipped",
+        "Optimizer": "*learning_rate *optimizer -embedding_lr_multiplier -hidden_lr_multiplier"
+        " -betas -eps weight_decay -grad_clip -ema",
+        "Learning-rate schedule": "*schedule *warmup_steps warmup_share -decay_share"
+        " -min_lr_ratio -schedule_steps",
+        "Logging and evaluation": "*evaluate_every -heldout_rows -log_every",
+        "Checkpoints": "milestones -milestone_words -keep_for_merge",
+        "Memory and speed": "*precision -grad_reduce_dtype",
+        "Failures": "-max_skipped",
     },
     "merge": {"Checkpoints": "*last *steps *decay", **SINGLE_DEVICE_FIELDS},
     "finetune": {
         "Task and data": "*task *data *max_length *limit_per_class class_weights"
-        " task_sampling_power",
-        "Model": "dropout pooling frozen lstm_size lstm_layers bilstm",
-        "Optimization": "*epochs *global_batch *learning_rate *warmup_share schedule decay_share"
-        " optimizer layer_decay embedding_lr_multiplier unfreeze_layers weight_decay"
-        " grad_clip reinitialize_layers keep_zeros *seed",
+        " -task_sampling_power",
+        "Model": "-dropout -pooling frozen -lstm_size -lstm_layers -bilstm",
+        "Optimization": "*epochs *global_batch *learning_rate *warmup_share schedule -decay_share"
+        " optimizer layer_decay -embedding_lr_multiplier -unfreeze_layers -weight_decay"
+        " -grad_clip -reinitialize_layers -keep_zeros *seed",
         "Selection and baselines": "*patience *select_checkpoint *baselines from_scratch model",
         "Memory and speed": "*precision",
     },
@@ -369,5 +397,6 @@ def placements(stage: str, more: Mapping[str, str] = EXECUTION) -> dict[str, Pla
     for table in (STAGES.get(stage, {}), *added, more):
         for group, names in table.items():
             for name in names.split():
-                by_field.setdefault(name.removeprefix("*"), Placement(group, name.startswith("*")))
+                placement = Placement(group, name.startswith("*"), name.startswith("-"))
+                by_field.setdefault(name.lstrip("*-"), placement)
     return by_field

@@ -171,7 +171,7 @@ class StageCommand(GroupedCommand):
             multiple=True,
             metavar="KEY=VALUE",
             callback=parse_overrides,
-            help="Config field of the stage, by its name. Repeatable.",
+            help="Config field of the stage, by its name; run.KEY is how it runs. Repeatable.",
         )
         if self.has_artifact:
             yield GroupedOption(
@@ -305,9 +305,14 @@ def _build(arguments: StageArguments, more: Callable[[BuildResult], dict[str, An
 
     name, out, screen = arguments.stage, arguments.out, terminal.console()
     stage = stages.stage(name)
-    values = merge(arguments.config, arguments.overrides, stage.config, name)
+    overrides = dict(arguments.overrides)
+    run = overrides.pop("run", {})  # as in a section of a config
+    if not isinstance(run, Mapping):
+        raise UsageError(f"--set run ({run!r}) is no value; write run.KEY=VALUE, as run.threads=2")
+    run = merge(arguments.execution, run, None, "run")
+    values = merge(arguments.config, overrides, stage.config, name)
     config = parse_config(stage.config, values, name)
-    execution = parse_config(Execution, arguments.execution, "run")
+    execution = parse_config(Execution, run, "run")
     if out is None:
         raise click.UsageError("Missing option '--out'.")
     if stage.reads_all_nodes and not arguments.inputs:

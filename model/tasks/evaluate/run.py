@@ -13,7 +13,7 @@ from cloze.core.processes import peak_memory
 from cloze.core.stages.stage import BuildContext, StageResult, inputs_of_role
 from cloze.model import hardware
 from cloze.model.tasks.evaluate.config import EvaluateConfig
-from cloze.model.tasks.files import METRICS, NOTES, write_json
+from cloze.model.tasks.files import METRICS_FILE, NOTES, write_json
 from cloze.model.tasks.notes import split_notes
 from cloze.model.tasks.predict import FinetunedModel, predict_ensemble
 from cloze.model.tasks.task import check_not_empty, task_source
@@ -84,7 +84,7 @@ def run(config: EvaluateConfig, build: BuildContext) -> StageResult:
             **task.baselines(examples),
             **task.dataset_statistics(examples),
         }
-    write_json(build.file(METRICS), {**content, "truncated": samples.truncated})
+    write_json(build.file(METRICS_FILE), {**content, "truncated": samples.truncated})
     build.counters.update({"read/examples": len(examples), "truncated/examples": samples.truncated})
     split.count_dropped(build, config.split)
     summary = {key: content[key] for key in SUMMARY if key in content}

@@ -22,7 +22,7 @@ STAGE = Stage(
             multiple=True,
             inherited_fields=("data", "task", "options"),
         ),
-        "corpus": InputSpec(kinds=("corpus", "semdedup")),
+        "corpus": InputSpec(kinds=("corpus",)),
     },
     worker="cloze.model",
     on_gpu=True,

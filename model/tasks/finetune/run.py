@@ -3,30 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pkgutil import resolve_name
 from typing import Any
 
 from cloze.core import storage
 from cloze.core.artifacts import checkpoints
 from cloze.core.errors import UsageError
-from cloze.core.stages.stage import BuildContext, Reporter, StageResult
+from cloze.core.stages.stage import CHECKPOINT, BuildContext, Reporter, StageResult
 from cloze.model import checkpoint
 from cloze.model.objectives.distill_options import DistillOptions
-from cloze.model.tasks.files import METRICS, NOTES, write_json
+from cloze.model.tasks.files import METRICS_FILE, NOTES, write_json
 from cloze.model.tasks.finetune.config import SPLITS, FinetuneConfig
 from cloze.model.tasks.finetune.fit import FinetuneResult, FinetuneSetup, fit
 from cloze.model.tasks.finetune.start import starting_point
 from cloze.model.tasks.notes import repeats, split_notes
 from cloze.model.tasks.options import Frozen
-from cloze.model.tasks.table import KINDS, load_task
+from cloze.model.tasks.table import KINDS, TASKS, kind_inputs, load_task
 from cloze.model.tasks.task import Figures, Task, check_labelled, encoded, task_source
 from cloze.model.tasks.teacher import load_task_teacher
 from cloze.model.train.distributed import StopRequest, World, init_distributed
-from cloze.model.train.monitor.log import METRICS as LOG
+from cloze.model.train.monitor.log import METRICS_LOG
 from cloze.model.train.resume import state
 
-COMMON_INPUTS = ("checkpoint", "corpus", "teacher", "vocab")  # of all tasks; see `Task.inputs`
-CHECKPOINT, SCRATCH = "checkpoint", "from_scratch"
+SCRATCH = "from_scratch"
 # Config fields in metrics.json.
 RECIPE = (
     *("epochs", "global_batch", "optimizer", "layer_decay", "embedding_lr_multiplier"),
@@ -97,15 +95,16 @@ def run(config: FinetuneConfig, build: BuildContext) -> StageResult:
             scores = score(setup.with_tuned_options(baseline.predictions), baseline)
             metrics[SCRATCH] = scores[setup.task.metrics[0]]
             if world.is_rank_zero:
-                log = storage.read_text(storage.join(path, LOG))
+                log = storage.read_text(storage.join(path, METRICS_LOG))
                 storage.write_bytes(build.file(f"{SCRATCH}.jsonl"), log.encode())
         return _result(setup, main, metrics) if world.is_rank_zero else StageResult()
 
 
 def check_inputs(task: Task[Any, Any], inputs: Mapping[str, str]) -> None:
     """Raise UsageError if an input is for tasks of another kind."""
-    for role in sorted(inputs.keys() - {*COMMON_INPUTS, *task.inputs}):
-        kinds = [name for name, kind in KINDS.items() if role in resolve_name(kind.build).inputs]
+    own = KINDS[TASKS[task.name].kind].inputs
+    for role in sorted(kind_inputs().keys() & inputs.keys() - own.keys()):
+        kinds = [name for name, kind in KINDS.items() if role in kind.inputs]
         raise UsageError(
             f"{role} ({inputs[role]}) is for {' and '.join(kinds)} tasks, not for {task.name}; "
             f"leave it out"
@@ -213,7 +212,7 @@ def _result(setup: FinetuneSetup, main: FinetuneResult, metrics: Figures) -> Sta
         | {"learning_rate": setup.learning_rate},
         "best": main.best,
     }
-    write_json(build.file(METRICS), content)
+    write_json(build.file(METRICS_FILE), content)
     build.counters["steps/skipped"] += finished.progress.skipped
     build.counters["steps/applied"] += finished.progress.updates
     summary = {

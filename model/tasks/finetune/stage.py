@@ -9,6 +9,7 @@ from cloze.core.stages.stage import InputSpec, Stage, deferred
 from cloze.model.tasks.files import headline
 from cloze.model.tasks.finetune.config import FinetuneConfig
 from cloze.model.tasks.finetune.cost import FINETUNE_COSTS
+from cloze.model.tasks.table import kind_inputs
 
 VERSION = 6
 
@@ -21,12 +22,12 @@ STAGE = Stage(
     inputs={  # no checkpoint is needed with from_scratch and model
         "checkpoint": InputSpec(
             kinds=("pretrain",),
-            explicit_kinds=("finetune", "import", "merge", "prune", "static-vectors"),
+            explicit_kinds=("finetune", "import", "merge"),
         ),
-        "corpus": InputSpec(kinds=("corpus", "semdedup")),
+        "corpus": InputSpec(kinds=("corpus",)),
         "vocab": InputSpec(kinds=("vocab",)),
         "teacher": InputSpec(kinds=("finetune",), explicit_only=True),
-        "vectors": InputSpec(kinds=("vectors",), explicit_only=True),
+        **kind_inputs(),
     },
     unhashed_files=("metrics.jsonl", "skipped.jsonl", "cost.jsonl", "from_scratch.jsonl"),
     worker="cloze.model",

@@ -38,7 +38,7 @@ from cloze.model.tasks.task import (
 from cloze.model.tasks.teacher import soft_loss
 from cloze.pipeline.tokenizer.tokenizer import Tokenizer
 
-HEAD = "choice"
+CHOICE_HEAD = "choice"
 # Batch entry: index of the logits of an example's endings, int64 [B, K], -1 for none.
 ENDINGS = "endings"
 # Tokens of question and option to keep when truncating the context: `max_qa_length` of ALBERT's
@@ -117,7 +117,7 @@ class Choice(Task[Choices, Probabilities]):
         return {"labels": list(train.label_names)}
 
     def heads(self, metadata: TaskMetadata) -> dict[str, Any]:
-        return {HEAD: {}}
+        return {CHOICE_HEAD: {}}
 
     def encode(self, examples: Choices, tokenizer: Tokenizer, max_length: int) -> ChoiceSamples:
         counts = np.array([len(endings) for endings in examples.endings], dtype=np.int64)
@@ -149,7 +149,7 @@ class Choice(Task[Choices, Probabilities]):
         self, backbone: Backbone, config: ModelConfig, metadata: TaskMetadata, dropout: float
     ) -> nn.Module:
         return SequenceClassifier(
-            backbone.encoder, backbone.pooler, config.hidden_size, 1, dropout, HEAD
+            backbone.encoder, backbone.pooler, config.hidden_size, 1, dropout, CHOICE_HEAD
         )
 
     def loss(self, outputs: Tensor, batch: Mapping[str, Any]) -> Loss:

@@ -35,7 +35,7 @@ from cloze.model.tasks.options import RelationOptions, TaskOptions
 from cloze.model.tasks.task import TaskMetadata
 from cloze.pipeline.tokenizer.tokenizer import Tokenizer
 
-HEAD = "relation"
+RELATION_HEAD = "relation"
 MARKS = "marks"  # batch entry: int64 [B, 2], positions of both opening markers
 TAG = re.compile(r"<(/?)e([12])(?::([^<>]*))?>")  # closing, entity, type
 TAGS = ("<e1>", "</e1>", "<e2>", "</e2>")
@@ -117,13 +117,13 @@ class Relation(Classification):
         return text
 
     def heads(self, metadata: TaskMetadata) -> dict[str, Any]:
-        return {HEAD: {"num_labels": self.outputs(metadata)}}
+        return {RELATION_HEAD: {"num_labels": self.outputs(metadata)}}
 
     def network(
         self, backbone: Backbone, config: ModelConfig, metadata: TaskMetadata, dropout: float
     ) -> nn.Module:
         labels = self.outputs(metadata)
-        return MarkerClassifier(backbone, 2 * config.hidden_size, labels, dropout, HEAD)
+        return MarkerClassifier(backbone, 2 * config.hidden_size, labels, dropout, RELATION_HEAD)
 
     def encode(self, examples: LabelledTexts, tokenizer: Tokenizer, max_length: int) -> TextSamples:
         """Encode the texts with markers; long ones keep the tokens nearest to a marker.

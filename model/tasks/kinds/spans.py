@@ -26,7 +26,9 @@ from cloze.model.families.models import Backbone
 from cloze.model.tasks.files import split_file
 from cloze.model.tasks.formats.squad import MRQA, SquadExamples, counts, mended, read_squad
 from cloze.model.tasks.heads import TokenClassifier
-from cloze.model.tasks.kinds.span_windows import (
+from cloze.model.tasks.metrics import Floats, best_threshold, mean_interval, question_scores
+from cloze.model.tasks.options import SpanOptions, TaskOptions
+from cloze.model.tasks.span_windows import (
     BOUNDS,
     ENDS,
     STARTS,
@@ -36,8 +38,6 @@ from cloze.model.tasks.kinds.span_windows import (
     finite_spans,
     real_logits,
 )
-from cloze.model.tasks.metrics import Floats, best_threshold, mean_interval, question_scores
-from cloze.model.tasks.options import SpanOptions, TaskOptions
 from cloze.model.tasks.task import Figures, Loss, Member, Samples, Task, TaskMetadata, mean_array
 from cloze.model.tasks.teacher import soft_loss
 from cloze.pipeline.tokenizer.tokenizer import Tokenizer
@@ -206,7 +206,7 @@ def write_official(
 
 # The task.
 
-HEAD = "span"
+SPAN_HEAD = "span"
 SMALLEST = 16  # tokens: minimum window for a question and an answer
 
 
@@ -239,7 +239,7 @@ class Spans(Task[SquadExamples, Predictions]):
         return {}
 
     def heads(self, metadata: TaskMetadata) -> dict[str, Any]:
-        return {HEAD: {}}
+        return {SPAN_HEAD: {}}
 
     def encode(self, examples: SquadExamples, tokenizer: Tokenizer, max_length: int) -> Windows:
         """Encode questions into windows.
@@ -257,7 +257,7 @@ class Spans(Task[SquadExamples, Predictions]):
     def network(
         self, backbone: Backbone, config: ModelConfig, metadata: TaskMetadata, dropout: float
     ) -> nn.Module:
-        return TokenClassifier(backbone, config.hidden_size, 2, dropout, HEAD)
+        return TokenClassifier(backbone, config.hidden_size, 2, dropout, SPAN_HEAD)
 
     def count(self, batch: Mapping[str, Any]) -> int:
         return len(batch[STARTS])

@@ -41,7 +41,7 @@ from cloze.model.tasks.task import (
 from cloze.model.tasks.teacher import soft_loss
 from cloze.pipeline.tokenizer.tokenizer import Tokenizer
 
-HEAD = "token_classifier"
+TAG_HEAD = "token_classifier"
 UNKNOWN = "of_unknown_type"  # reason for a lost answer
 PLAIN = ("accuracy", "macro_f1")  # metrics of plain labels, over words
 
@@ -88,7 +88,7 @@ class Tagging(Task[TaggedWords, Tags]):
         return {"labels": train.labels(), "scheme": train.scheme}
 
     def heads(self, metadata: TaskMetadata) -> dict[str, Any]:
-        return {HEAD: {"num_labels": len(metadata["labels"])}}
+        return {TAG_HEAD: {"num_labels": len(metadata["labels"])}}
 
     def align_labels(self, examples: TaggedWords, metadata: TaskMetadata) -> TaggedWords:
         names = tuple(str(name) for name in metadata["labels"])
@@ -113,7 +113,9 @@ class Tagging(Task[TaggedWords, Tags]):
     def network(
         self, backbone: Backbone, config: ModelConfig, metadata: TaskMetadata, dropout: float
     ) -> nn.Module:
-        return TokenClassifier(backbone, config.hidden_size, len(metadata["labels"]), dropout, HEAD)
+        return TokenClassifier(
+            backbone, config.hidden_size, len(metadata["labels"]), dropout, TAG_HEAD
+        )
 
     def count(self, batch: Mapping[str, Any]) -> int:
         """Return the number of words."""

@@ -37,7 +37,10 @@ from cloze.model.tasks.task import Figures, Loss, Samples, Task, TaskMetadata
 from cloze.model.tasks.teacher import soft_loss
 from cloze.pipeline.tokenizer.tokenizer import Tokenizer
 
-HEAD, PAIR_HEAD = "classifier", "pair_classifier"  # linear layer on the pooled state, on both texts
+TEXT_HEAD, PAIR_HEAD = (
+    "classifier",
+    "pair_classifier",
+)  # linear layer on the pooled state, on both texts
 FEATURES = "pair_features"  # key in task options and task metadata
 WEIGHTS = "weights"  # batch entry: float32 [B]
 NEAR = 0.5  # maximum error of a score that counts as correct in the training log
@@ -110,7 +113,7 @@ class TextTask(Task[T, P]):
 
 
 def _head(metadata: TaskMetadata) -> str:
-    return PAIR_HEAD if metadata.get(FEATURES) else HEAD
+    return PAIR_HEAD if metadata.get(FEATURES) else TEXT_HEAD
 
 
 class Classification(TextTask[LabelledTexts, Probabilities]):

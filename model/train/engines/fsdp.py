@@ -105,6 +105,7 @@ class FSDPEngine(TorchEngine):
 
     def _gradient_norm(self) -> Tensor:
         norm = gradient_norm(self._parameters)
+        # Squares of the parts add up over the ranks, norms do not.
         squared = norm.double().square().to(collective_device())
         distributed.all_reduce(squared)
         return squared.sqrt().to(norm)
@@ -150,6 +151,7 @@ class FSDPEngine(TorchEngine):
     def _offset(self, parameter: Tensor) -> int:
         """Return the index of this rank's first value in the flattened whole parameter."""
         rows, *others = parameter.shape
+        # As torch.chunk divides rows: equal parts rounded up, so the last ranks may have none.
         return min(rows, self._world.rank * -(-rows // self._world.size)) * math.prod(others)
 
     def _reshard(self) -> None:

@@ -73,6 +73,7 @@ class GradientReducer:
             self._pulse.phase(RankPhase.EXCHANGE),
             self._timeline.section("communication", on_device=True),
         ):
+            # All messages were started before the first is waited for.
             for work in self._sent:
                 work.wait()
         for bucket, flat in zip(self._buckets, self._flat, strict=True):
@@ -85,6 +86,8 @@ class GradientReducer:
         if not self._running:
             return
         self._missing[self._bucket_of[parameter]] -= 1
+        # In the order of the buckets, not of arrival: two ranks whose gradients become ready in
+        # another order would otherwise add up different buckets.
         while len(self._sent) < len(self._buckets) and self._missing[len(self._sent)] == 0:
             self._send()
 
@@ -102,6 +105,7 @@ class GradientReducer:
                 view.zero_()
             else:
                 view.copy_(parameter.grad)
+            # The gradient becomes a view of the message, so the sum arrives in place.
             if parameter.dtype == self._dtype:
                 parameter.grad = view
         self._sent.append(distributed.all_reduce(flat, async_op=True))

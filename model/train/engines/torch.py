@@ -87,9 +87,11 @@ class TorchEngine:
         set_learning_rate(self.optimizer, learning_rate, step)
         parameters = self._parameters
         if self.loss_scaler is not None:
+            # Unscaled before the norm is taken: clipping and the log must see the true gradient.
             gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
             scale = self.loss_scaler.value.to(gradients[0].device)  # offloaded ones: the host
             torch._foreach_mul_(gradients, 1.0 / scale)
+        # Of the sum over all ranks, so every rank clips by the same factor.
         norm = self._gradient_norm()
         if self._waits:
             norm_value = clip_gradient_norm(parameters, self._clip, norm)
@@ -109,6 +111,7 @@ class TorchEngine:
             self.optimizer.step()
         if self.loss_scaler is not None:
             self.loss_scaler.update(norm)
+        # None, not zero: a parameter without a gradient is then left out of the next update.
         self.optimizer.zero_grad(set_to_none=True)
         return norm
 
@@ -176,6 +179,7 @@ class TorchEngine:
         self._sums: GradientReducer | None = None
         if self._world.size > 1:
             with torch.no_grad():
+                # Buffers, too: ranks that differ in one would drift apart in silence.
                 for tensor in self._model.state_dict(keep_vars=True).values():
                     distributed.broadcast(tensor, 0)
             self._sums = GradientReducer(

@@ -261,34 +261,36 @@ class HeldoutEvaluator:
             steps, self.batches.samples_before(steps), self.heldout.rows, self.every, self.passes
         )
 
-    def should_evaluate(self, step: int, position: ScheduleProgress) -> bool:
+    def should_evaluate(self, step: int, schedule_progress: ScheduleProgress) -> bool:
         if self.steps is None and self.every is None:
-            trained = self.batches.samples_before(self._all_steps(step, position))
-            return position.crosses(
+            trained = self.batches.samples_before(self._all_steps(step, schedule_progress))
+            return schedule_progress.crosses(
                 1 + EvaluationSchedule.affordable(trained, self.heldout.rows, self.passes)
             )
         return step % (self.every or self.schedule(self.steps or 1).every) == 0
 
     def __call__(
-        self, step: int, position: ScheduleProgress, stop_requested: Callable[[], bool]
+        self, step: int, schedule_progress: ScheduleProgress, stop_requested: Callable[[], bool]
     ) -> dict[str, float]:
-        rows, start = self.rows(step, position), time.perf_counter()
+        rows, start = self.rows(step, schedule_progress), time.perf_counter()
         heldout = replace(self.heldout, rows=rows)
         metrics = evaluate(self.scoring, heldout, self.world, stop_requested)
         self.row_seconds = (time.perf_counter() - start) / max(1, rows)
         return metrics
 
-    def rows(self, step: int, position: ScheduleProgress) -> int:
+    def rows(self, step: int, schedule_progress: ScheduleProgress) -> int:
         """Return the number of rows to score after `step` steps."""
-        schedule = self.schedule(self._all_steps(step, position))
-        return schedule.last if position.last else schedule.rows
+        schedule = self.schedule(self._all_steps(step, schedule_progress))
+        return schedule.last if schedule_progress.last else schedule.rows
 
-    def _all_steps(self, step: int, position: ScheduleProgress) -> int:
+    def _all_steps(self, step: int, schedule_progress: ScheduleProgress) -> int:
         """Return the number of steps, extrapolated from the last step's size if unknown."""
         if self.steps is not None:
             return self.steps
-        remaining = position.total - position.done - position.step_size
-        steps = round(remaining / position.step_size) if position.step_size > 0 else 0
+        remaining = schedule_progress.total - schedule_progress.done - schedule_progress.step_size
+        steps = (
+            round(remaining / schedule_progress.step_size) if schedule_progress.step_size > 0 else 0
+        )
         return step - self.start_position + max(0, steps)
 
     def closing(self, step_seconds: float) -> float:

@@ -30,7 +30,7 @@ from cloze.model.train.distributed import World
 from cloze.model.train.resume import state
 from cloze.model.train.spec.train_spec import TrainSpec
 
-METRICS, SKIPPED, COST = "metrics.jsonl", "skipped.jsonl", "cost.jsonl"
+METRICS_LOG, SKIPPED, COST = "metrics.jsonl", "skipped.jsonl", "cost.jsonl"
 GB = 1e9
 REPORT_SECONDS = 1.0
 
@@ -64,6 +64,7 @@ class JsonlLog:
         if not self._writes:
             return 0
         old_text = self._text()
+        # A resumed training writes the lines after its checkpoint again.
         lines = old_text.splitlines()
         retained = [line for line in lines if _step(line) <= step]
         new_text = "".join(f"{line}\n" for line in retained)  # the last line may lack its newline
@@ -110,6 +111,7 @@ class JsonlLog:
                 with self._file.open("ab") as stream:
                     os.fsync(stream.fileno())
         elif self._lines is not None and len(self._lines) > self._written:
+            # A copy: this is the thread of a save, and training goes on adding lines.
             lines = list(self._lines)
             storage.write_bytes(self.path, "".join(lines).encode())
             self._written = len(lines)
@@ -161,6 +163,8 @@ class MetricWindow:
             counts: counts of the step over all ranks.
             norm: gradient norm.
         """
+        # Divided by the counts of all ranks, so that the ranks' shares add up to the mean. On the
+        # device: reading them would make the host wait in every step.
         self.sums += figures / counts.double()
         self.steps += 1
         self.norm += norm
@@ -206,7 +210,7 @@ class TrainingReporter:
     ) -> None:
         self._training, self._report, self._where = training, report, where
         self._first = world.is_rank_zero
-        self.metrics = JsonlLog(storage.join(training.path, METRICS), world)
+        self.metrics = JsonlLog(storage.join(training.path, METRICS_LOG), world)
         self.skipped_steps = JsonlLog(storage.join(training.path, SKIPPED), world)
         self.costs = JsonlLog(storage.join(training.path, COST), world)
         self._reported_at = 0.0  # time of the last progress report

@@ -1,4 +1,4 @@
-"""`--profile-steps STEPS`: `torch.profiler` over several steps of training, on rank 0.
+"""`run.profile_steps`: `torch.profiler` over several steps of training, on rank 0.
 
   _logs/profile/trace.json.gz     for ui.perfetto.dev or chrome://tracing
   _logs/profile/operations.txt    table of the slowest operations, by input shape

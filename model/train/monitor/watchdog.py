@@ -73,6 +73,7 @@ class StepTimer:
     @property
     def limit(self) -> float:
         """Limit of a phase of a step in seconds; 0: no limit."""
+        # Without a median there is no limit: first steps allocate and compile.
         if not self._floor or not self._recent:
             return 0.0
         return max(self._floor, TIMES * self.median_step_seconds)
@@ -85,6 +86,7 @@ class StepTimer:
             with self._pulse.phase(RankPhase.EVALUATING_OR_SAVING), self._timeline.section(section):
                 yield
         finally:
+            # The step begins later by as much, so that the median stays that of steps.
             if self._began is not None:
                 self._began += time.monotonic() - start
 

@@ -128,11 +128,13 @@ class TensorwiseAdam(torch.optim.Optimizer, abc.ABC):
     def _update(self, group: dict[str, Any], tensors: Sequence[Tensor]) -> None:
         shards = [self.shards.get(tensor) or _whole(tensor) for tensor in tensors]
         self._count_step(tensors)
+        # Before the moments: NaN times 0 is NaN, so no factor could take it out again.
         zero_if_nonfinite([tensor.grad for tensor in tensors], self.found_inf)
         parts = list(self._parts(tensors, shards))
         step = self.state[tensors[0]]["step"]
         # If no step was applied yet, the corrections do not matter; the clamp avoids a division by
         # 0.
+        # In float64: 1 - .999 has only four right digits in fp32, and divides the first updates.
         corrections = [
             (1.0 - beta ** step.double().clamp(min=1.0)).float() for beta in group["betas"]
         ]
@@ -160,6 +162,7 @@ class TensorwiseAdam(torch.optim.Optimizer, abc.ABC):
                     to_device_async([part.parameter for part in parts], torch.int64, step.device),
                     torch.cat(squared_sums),
                 )
+            # Ranks hold different extents: the sums of squares travel, each rank gets all scales.
             if self.shards:
                 reduced = sums.to(collective_device())
                 distributed.all_reduce(reduced)
@@ -168,6 +171,7 @@ class TensorwiseAdam(torch.optim.Optimizer, abc.ABC):
             for batch, update in zip(batches, updates, strict=True):
                 torch._foreach_mul_(update, [scales[part.parameter] for part in batch])
         for batch, update in zip(batches, updates, strict=True):
+            # The device, not the host, decides: a skipped step adds zero times a finite update.
             if self.found_inf is not None:
                 torch._foreach_mul_(update, 1.0 - self.found_inf)
             torch._foreach_add_([part.weight for part in batch], update, alpha=-group["lr"])
@@ -226,6 +230,7 @@ def _adam(
     means, squares = [part.mean for part in parts], [part.square for part in parts]
     (mean_correction, square_correction), (beta1, beta2) = corrections, group["betas"]
     if found_inf is None:
+        # m + (1 - b1) (g - m), in one pass over the memory
         torch._foreach_lerp_(means, gradients, 1.0 - beta1)
         torch._foreach_mul_(squares, beta2)
     else:
@@ -296,6 +301,7 @@ class Lamb(TensorwiseAdam):
 
     def scales(self, sums: Tensor, sizes: Tensor) -> Tensor:
         weights, updates = sums.sqrt().unbind(dim=1)
+        # A matrix of zeros would never leave zero with a ratio of 0.
         return torch.where((weights > 0) & (updates > 0), weights / updates, 1.0)
 
 

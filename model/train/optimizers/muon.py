@@ -37,6 +37,8 @@ def newton_schulz(matrices: Tensor) -> Tensor:
         matrices: [n, rows, columns], rows at most columns.
     """
     for _ in range(STEPS):
+        # X becomes a X + (b G + c G²) X with G = X Xᵀ: on each singular value s the polynomial
+        # a s + b s³ + c s⁵. G is [rows, rows], the smaller side.
         gram = matrices @ matrices.mT
         matrices = torch.baddbmm(
             matrices, torch.baddbmm(gram, gram, gram, beta=B, alpha=C), matrices, beta=A
@@ -75,6 +77,7 @@ def _norms(sums: Tensor) -> Tensor:
 
 def assign_matrices(shapes: Sequence[Sequence[int]], size: int) -> list[int]:
     """Assign each matrix to a rank: the most work first, each to the least loaded rank."""
+    # In proportion to the operations of X Xᵀ, and of its product with X.
     work = {number: min(shape) ** 2 * max(shape) for number, shape in enumerate(shapes)}
     owners = assign_owners(work, size)
     return [owners[number] for number in work]
@@ -163,6 +166,7 @@ class ShardedOrthogonalizer:
         """
         device = collective_device()
         pieces = [extent.of(flat).to(device) for extent in self.extents]
+        # By the norm of the whole matrix, before the pieces are rounded and sent.
         norms = _norms(self._sums(pieces, device))
         scaled = [
             (piece / norms[extent.number]).to(self._dtype)
@@ -330,6 +334,7 @@ class Muon(torch.optim.Optimizer):
             rate = _rate(group, orthogonalizer.shapes[extent.number])
             extent.of(update).copy_(direction).mul_(rate * applied)
         updates = torch.split(update, [tensor.numel() for tensor in tensors])
+        # Decay first, then the update: the decay is of the weights before the step.
         torch._foreach_mul_(tensors, 1.0 - group["lr"] * group["weight_decay"] * applied)
         changes = [one.view_as(tensor) for one, tensor in zip(updates, tensors, strict=True)]
         torch._foreach_sub_(tensors, changes)
@@ -355,10 +360,13 @@ class Muon(torch.optim.Optimizer):
         else:
             torch._foreach_add_(steps, applied)
             torch._foreach_lerp_(momenta, gradients, 1.0 - MOMENTUM)
+        # Nesterov: .05 G + .95 M, with the M that has this gradient already.
         return torch._foreach_lerp(gradients, momenta, MOMENTUM)
 
 
 def _rate(group: dict[str, Any], shape: tuple[int, ...]) -> float:
+    # The root mean square of an orthogonal matrix is 1 / sqrt(max(rows, columns)); times this root
+    # and .2 an update is as large as AdamW's, so that one learning rate serves both.
     return float(group["lr"]) * ADAM_SIZE * math.sqrt(max(shape))
 
 

@@ -118,6 +118,7 @@ class CheckpointSaver:
         # No rank may write before the leftovers are removed.
         self._world.decide_on_rank_zero(lambda: self._make_room(progress.step))
         weights, trained = _weights(engine), None
+        # Inside of the block the model's tensors hold the average.
         if self._averages:
             with engine.ema_weights():
                 weights, trained = _weights(engine), weights
@@ -132,6 +133,7 @@ class CheckpointSaver:
                     yield piece.key, piece.values
 
         optimizer = copy_to_host(pieces())
+        # Copies are asynchronous: the thread must not write what has not arrived.
         if self._world.device.type == "cuda":
             torch.cuda.synchronize(self._world.device)
         snapshot = Snapshot(
@@ -197,6 +199,7 @@ class CheckpointSaver:
             self._landed.append((snapshot.step, seconds))
 
     def _save(self, snapshot: Snapshot) -> None:
+        # Two rounds: no rank may complete a checkpoint before all parts are on the disk.
         files = self._agreed(snapshot.step, lambda: self._write_part(snapshot))
         self._agreed(snapshot.step, lambda: self._commit(snapshot, files))
 
@@ -232,6 +235,7 @@ class CheckpointSaver:
             # The directory belongs to another launch, so nothing is removed.
             raise SupersededError(superseded[0]) from local_error
         directory = self._directory(step)
+        # A fault of the program keeps its own traceback; a full disk becomes a sentence.
         if local_error is not None and not isinstance(local_error, (OSError, ClozeError)):
             raise local_error
         if self._world.is_rank_zero:
@@ -280,6 +284,7 @@ class CheckpointSaver:
                 training_state = storage.join(directory, checkpoint_files.TRAINING, state.STATE)
                 storage.write_bytes(training_state, snapshot.state)
                 self._sync()
+            # All is on the disk before `checkpoint.json` says so, and that before others go.
             storage.fsync_tree(directory)
             checkpoint.finalize(directory, files, written)
             storage.fsync_directory(directory)

@@ -169,12 +169,14 @@ def newest(path: str, fingerprint: str, notes: list[str], fence: LaunchFence) ->
             notes.append(f"DAMAGED CHECKPOINT PASSED OVER: {error}")
             log.warning("%s", notes[-1])
             continue
+        # Verified before compared: a damaged file may name any run.
         saved_fingerprint = str(document["run"]["fingerprint"])
         if saved_fingerprint != fingerprint:
             raise DataError(
                 f"{directory} belongs to a run with other settings or data (fingerprint "
                 f"{saved_fingerprint[:12]}, expected {fingerprint[:12]}); use another directory"
             )
+        # Only once a good one is found: if all are damaged, nothing is moved.
         with fence.locked():
             for damaged in candidates[: candidates.index(directory)]:
                 checkpoints.quarantine(damaged)

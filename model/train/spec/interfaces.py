@@ -205,12 +205,12 @@ class Evaluator(Protocol):
         """True if the greatest value of the metric is the best."""
         ...
 
-    def should_evaluate(self, step: int, position: ScheduleProgress) -> bool:
+    def should_evaluate(self, step: int, schedule_progress: ScheduleProgress) -> bool:
         """Return True if step `step` is to be evaluated. The last step always is."""
         ...
 
     def __call__(
-        self, step: int, position: ScheduleProgress, stop_requested: Callable[[], bool]
+        self, step: int, schedule_progress: ScheduleProgress, stop_requested: Callable[[], bool]
     ) -> dict[str, float]:
         """Return the metrics after `step` steps, by name; all ranks call it and get the same.
 

@@ -86,9 +86,9 @@ class TrainingHyperparameters:
     max_skipped: int = 10
     ema: float | None = None
 
-    def learning_rates_at(self, position: ScheduleProgress) -> dict[str, float]:
+    def learning_rates_at(self, schedule_progress: ScheduleProgress) -> dict[str, float]:
         """Return the logged rates: `learning_rate`, and those of roles that differ from it."""
-        rate = self.learning_rate_at(position)
+        rate = self.learning_rate_at(schedule_progress)
         role_rates = {
             f"learning_rate_{role}": rate * multiplier
             for role, multiplier in self.rates.items()
@@ -96,10 +96,14 @@ class TrainingHyperparameters:
         }
         return {"learning_rate": rate, **role_rates}
 
-    def learning_rate_at(self, position: ScheduleProgress) -> float:
-        """Return the learning rate of the step at this schedule progress."""
+    def learning_rate_at(self, schedule_progress: ScheduleProgress) -> float:
+        """Return the learning rate of the step at this schedule progress.
+
+        The loop gives it to `Engine.step`, which gives it to each group of parameters
+        (`optimizers/parameters.py`, `set_learning_rate`).
+        """
         return self.learning_rate * self.schedule.factor(
-            position.done, position.total, position.step_size
+            schedule_progress.done, schedule_progress.total, schedule_progress.step_size
         )
 
 

@@ -14,12 +14,10 @@ from cloze.core.arrow import read_arrow
 from cloze.core.artifacts import artifact
 from cloze.core.errors import DataError
 from cloze.core.humanize import an
+from cloze.core.plugins import with_substitutes
 from cloze.core.ragged import I64, offsets_of
 from cloze.core.random_keys import U64
 from cloze.pipeline.corpus.files.intermediate import CORPUS
-
-STAGES = ("corpus", "semdedup")
-"""Stages that make a corpus."""
 
 READ = ("key", "id", "split", "sentences")
 """Columns that later stages read; every version of the schema has them."""
@@ -57,7 +55,7 @@ class CorpusShards:
             if entry.path.startswith("corpus-") and entry.path.endswith(".arrow")
         )
         files = sorted((entry.path, entry.size) for entry in shards)  # without dropped/
-        if manifest.stage not in STAGES or not files:
+        if manifest.stage not in with_substitutes(("corpus",)) or not files:
             raise DataError(
                 f"{path} contains {an(manifest.stage)} artifact with {len(files)} Arrow files, not "
                 f"a corpus; name one that `cloze corpus` made"

@@ -17,8 +17,15 @@ from typing_extensions import Self
 from cloze.core.words import UNSPACED_LETTER
 from cloze.pipeline.corpus.document import Document
 from cloze.pipeline.corpus.options import CorpusOptions
-from cloze.pipeline.corpus.steps.accounts import BETWEEN, LABELS, OTHER_NUMBERS, Span, cards, ibans
 from cloze.pipeline.corpus.steps.base import CleaningResult, CleaningStep, RemovedText, StepFunction
+from cloze.pipeline.corpus.steps.card_numbers import (
+    BETWEEN,
+    LABELS,
+    OTHER_NUMBERS,
+    Span,
+    cards,
+    ibans,
+)
 
 Kind = Literal["email", "phone", "ip", "card", "iban"]
 _SEARCHED: tuple[Kind, ...] = ("email", "iban", "card", "ip", "phone")  # in this order

@@ -99,6 +99,7 @@ class MaskConfig(_RuleOptions, MaskFields):
         """
         lengths, text, u = np.asarray(lengths), np.asarray(text), np.asarray(u, np.float64)
         if self.mask_rounding == "probabilistic":
+            # The mean over many rows is the rate exactly, without a bias by rounding.
             return np.asarray(np.floor(self.rate * lengths + u), np.int64)
         if self.mask_rounding == "ceil":
             return np.asarray(np.ceil(text * self.rate + 0.0 * u), np.int64)
@@ -281,6 +282,7 @@ class MaskCandidates:
     def of(
         cls, rows: UnmaskedRows, table: TokenProperties, config: MaskConfig | None = None
     ) -> MaskCandidates:
+        # All rows at once: a candidate is an index into the concatenated ids.
         index = np.flatnonzero(table.ordinary[rows.input_ids])
         offsets = np.searchsorted(index, rows.offsets)
         return cls(

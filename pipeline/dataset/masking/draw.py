@@ -148,7 +148,9 @@ def _replace(
     span = int(max(unit.max(initial=0), positions.max(initial=0))) + 1
     # outside the numbers that rules use, so that keys never collide
     by_position = random.splitmix64(np.arange(span) + USE_MASK)
+    # By the unit: the tokens of a span share one draw, and so one kind of replacement.
     draws = random.splitmix64(keys ^ by_position[unit])
+    # One number decides among [MASK], random and kept, so the shares add up exactly.
     kind = random.uniform(draws)
     replaced = np.where(
         kind < config.mask_share, np.asarray(table.special.mask, original.dtype), original
@@ -172,4 +174,5 @@ def _random_tokens(keys: U64, config: MaskConfig, table: TokenProperties) -> npt
             random.randint_below(keys, len(table.ordinary_ids)).astype(np.int64)
         ]
     total = table.cumulative
+    # Inverts the running totals: a token is drawn as often as the corpus has it.
     return np.searchsorted(total, np.floor(random.uniform(keys) * float(total[-1])), side="right")

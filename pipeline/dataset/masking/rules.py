@@ -51,6 +51,8 @@ def choose_tokens(candidates: MaskCandidates, budget: I64, keys: U64) -> MaskSel
     active = np.searchsorted(-budgets[order], -np.arange(steps), side="left")
     for step, active_count in enumerate(active.tolist()):
         last = ranked_first[:active_count] + step
+        # Floyd: draw from the first `last` + 1 candidates. One that is taken already yields `last`,
+        # which no earlier step could take. So every subset is equally likely.
         drawn = random.randint_below(
             random.splitmix64(ranked_keys[:active_count] ^ by_step[step]), last + 1
         ).astype(np.int64)

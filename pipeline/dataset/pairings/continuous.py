@@ -74,6 +74,8 @@ def cut_sentences(documents: TokenizedDocuments, room: int, parts: int = 1) -> T
     part = ranges(np.zeros(len(part_counts)), part_counts)
     borders = offsets_of(part_counts)
     first = documents.document_offsets[documents.sentence_document]
+    # Pieces count as sentences, and places must be unique in a document: they move on by the
+    # cuts before them in it.
     splits_before = borders[:-1] - np.arange(len(lengths)) - (borders[first] - first)
     index = np.repeat(documents.sentence_index + splits_before, part_counts) + part
     starts = np.repeat(documents.sentence_offsets[:-1], part_counts) + part * room // parts
@@ -108,6 +110,7 @@ def row_starts(
     while first < total:
         firsts.append(first)
         last = total if crosses_documents else document_starts[document_numbers[first] + 1]
+        # The last sentence that ends within the target; a row has at least one.
         first = bisect_right(end_costs, start_costs[first] + targets[first], first + 1, last)
     return np.array(firsts, np.int64)
 
@@ -127,6 +130,7 @@ def best_fit(sizes: I64, room: int) -> I64:
         size = item_sizes[item]
         fitting = nonempty >> size
         if fitting:
+            # The lowest set bit is the fullest row with enough room: a search without a loop.
             free = size + (fitting & -fitting).bit_length() - 1
             bin_index = open_bins[free].pop()
             if not open_bins[free]:

@@ -227,6 +227,7 @@ def target_lengths(documents: TokenizedDocuments, config: ExampleConfig, room: i
         random_keys.fold_in(config.seed, documents.keys, use + (documents.drawing << DRAWING_BIT))
         for use in (DOCUMENT_SHORT, DOCUMENT_TARGET)
     )
+    # Once a document, as in the original: all its rows have one target.
     is_short = random_keys.uniform(short) < config.short_seq_prob
     drawn = 2 + random_keys.randint_below(target, room - 1)
     return np.where(is_short, drawn.astype(np.int64), room)
@@ -255,6 +256,7 @@ def truncate_pairs(starts: I64, lengths: I64, max_tokens: int, row: U64) -> tupl
     a_longer = lengths[:, 0] > lengths[:, 1]
     cut_a = np.where(a_longer, uneven, 0) + even // 2
     cut = np.stack([cut_a, excess - cut_a], axis=1)
+    # How many tokens go in front says which ones go: a toss for each, as bits of a key.
     front = np.stack(
         [_heads(row, USE_TRUNCATE_A, cut[:, 0]), _heads(row, USE_TRUNCATE_B, cut[:, 1])], axis=1
     )
@@ -268,6 +270,7 @@ def _heads(row: U64, use: int, tosses: I64) -> I64:
     word = 0
     while len(pending):
         bit_count = np.minimum(tosses[pending] - 64 * word, 64).astype(np.uint64)
+        # The upper bits of a word are as many tosses as are left.
         bits = random_keys.fold_in(row[pending], use, word) >> (np.uint64(64) - bit_count)
         heads[pending] += np.bitwise_count(bits).astype(np.int64)
         word += 1

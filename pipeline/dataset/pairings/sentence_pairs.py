@@ -100,14 +100,18 @@ def _next_sentence_pairs(
         first, end = document_starts[number], document_starts[number + 1]
         while first < end:
             last = min(first + 2 * max_sentences, end)
+            # At least one sentence, however long; the last one may reach over the target.
             chunk_end = bisect_left(borders, borders[first] + target, first + 1, last)
             followers = chunk_end - first - 1
             a_end = first + 1 + int(middle_draw[first] * followers)
+            # A chunk of one sentence leaves nothing for B, so B can only be random.
             if other_count and (not followers or coin_draw[first] < config.random_next_prob):
                 other = int(document_draw[first] * other_count)
+                # Skips the document itself, so all others are equally likely.
                 other += other >= number
                 other_first, other_end = document_starts[other], document_starts[other + 1]
                 b_first = other_first + int(start_draw[first] * (other_end - other_first))
+                # B gets what A leaves of the target.
                 target_end = borders[b_first] + target - (borders[a_end] - borders[first])
                 b_last = min(b_first + max_sentences, other_end)
                 b_end = bisect_left(borders, target_end, b_first + 1, b_last)

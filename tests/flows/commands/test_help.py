@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
+from typing import Any
 
 import click
 import pytest
@@ -51,7 +52,7 @@ def commands() -> Iterator[tuple[str, click.Command, click.Context]]:
         yield name, command, click.Context(command, info_name=name, parent=root)
 
 
-def options() -> Iterator[tuple[str, click.Option]]:
+def options() -> Iterator[tuple[str, Any]]:
     for name, command, context in commands():
         yield from (
             (name, one) for one in command.get_params(context) if isinstance(one, click.Option)
@@ -110,6 +111,8 @@ def test_every_default_is_shown() -> None:
 
 def test_the_list_of_commands() -> None:
     shown = CliRunner().invoke(cli.cloze, ["--help"], terminal_width=80).output
+    assert len(cli.COMMANDS) == 5
+    assert sum(map(len, cli.COMMANDS.values())) <= 40
     for group, rows in cli.COMMANDS.items():
         assert f"\n{group}:\n" in shown
         for name, line in rows.items():
@@ -141,7 +144,8 @@ def test_a_command_s_help_begins_with_its_line() -> None:
 
 def test_help_shows_few_options_and_help_all_shows_all() -> None:
     for name, command, context in commands():
-        count = sum(isinstance(one, click.Option) for one in command.get_params(context))
+        found = [one for one in command.get_params(context) if isinstance(one, click.Option)]
+        count = sum(not one.hidden for one in found)
         few = CliRunner().invoke(cli.cloze, [name, "--help"], terminal_width=200).output
         assert len(re.findall(r"^  -", few, re.M)) <= 32, name
         if isinstance(command, StageCommand):
@@ -164,6 +168,23 @@ def test_help_of_a_group_or_a_word(wanted: str) -> None:
     assert "--weight-decay" in shown or wanted == "Learning-rate schedule"
     assert "--hostfile" not in shown
     assert "in all: --help-all" in shown
+
+
+@pytest.mark.parametrize("name", ["corpus", "pretrain", "finetune"])
+def test_a_stage_has_few_options_and_the_help_says_how_to_set_the_others(name: str) -> None:
+    shown = CliRunner().invoke(cli.cloze, [name, "--help-all"], terminal_width=200).output
+    assert len(re.findall(r"^  -", shown, re.M)) <= 50
+    rare = {one.set_key: one for verb, one in options() if verb == name and one.hidden}
+    assert f"{len(rare)} settings that few need have no option" in " ".join(shown.split())
+    stage = stages.stage(name)
+    for key, option in rare.items():
+        assert key.removeprefix("run.") in (
+            Execution.model_fields if key.startswith("run.") else stage.config.model_fields
+        )
+        found = CliRunner().invoke(cli.cloze, ["help", name, option.opts[0]]).output
+        assert not re.search(rf"^  {option.opts[0]}\b", found, re.M)
+        word = CliRunner().invoke(cli.cloze, [name, f"--help-all={key}"], terminal_width=200)
+        assert re.search(rf"^  --set {key}=\S+ .*\w", word.output, re.M), word.output
 
 
 def test_every_option_of_a_stage_has_a_group() -> None:
@@ -230,7 +251,7 @@ def test_values_are_completed(arguments: list[str], incomplete: str, expected: s
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_completion_prints_a_script(shell: str) -> None:
-    assert "_CLOZE_COMPLETE" in CliRunner().invoke(cli.cloze, ["completion", shell]).output
+    assert "_CLOZE_COMPLETE" in CliRunner().invoke(cli.cloze, ["help", "completion", shell]).output
 
 
 def test_every_command_has_json(capsys: pytest.CaptureFixture[str]) -> None:

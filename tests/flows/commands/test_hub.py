@@ -137,7 +137,7 @@ def test_revisions_there_and_back(hub: Any, tmp_path: Path) -> None:
     done = cloze("export", training, "--revisions", "--out", export, "--json")
     assert done.returncode == 0, done.stderr
     assert sorted(done.json["revisions"]) == ["chck_1M", "step-4"]
-    done = cloze("push", export, "org/model", "--json")
+    done = cloze("export", export, "--push", "org/model", "--json")
     assert done.returncode == 0, done.stderr
     assert list(done.json["commits"]) == ["main", "chck_1M", "step-4"]
     assert "hf_secret" not in done.stdout + done.stderr
@@ -177,9 +177,9 @@ def test_revisions_of_earlier_phases_and_of_a_merge(tmp_path: Path) -> None:
 
 
 def test_what_is_no_export_or_repository(hub: Any, tmp_path: Path) -> None:
-    done = cloze("push", tmp_path, "org/model")
+    done = cloze("export", tmp_path, "--push", "org/model")
     assert (done.returncode, "has no config.json" in done.stderr) == (2, True)
-    done = cloze("push", tmp_path, "model")
+    done = cloze("export", tmp_path, "--push", "model")
     assert (done.returncode, "write it as org/name" in done.stderr) == (2, True)
     done = cloze("import", "org/missing@main", "--out", tmp_path / "out")
     assert (done.returncode, "the Hub refused" in done.stderr) == (1, True)

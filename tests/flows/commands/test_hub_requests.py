@@ -1,4 +1,4 @@
-"""What `cloze import` and `cloze push` ask of a Hub, word for word, without one."""
+"""What `cloze import` and `cloze export --push` ask of a Hub, word for word, without one."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def test_a_directory_is_read_where_it_lies_though_its_name_may_be_a_repositorys(
 
 
 def pushed(*words: str) -> Any:
-    return CliRunner().invoke(hub.push, words, catch_exceptions=False)
+    return CliRunner().invoke(hub.export, [words[0], "--push", *words[1:]], catch_exceptions=False)
 
 
 @pytest.mark.parametrize("kind", ["model", "dataset"])

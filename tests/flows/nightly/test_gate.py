@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from cloze.core.errors import UsageError
 from cloze.flows.nightly.promotion_gate import (
     BETTER,
-    METRICS,
+    COMPARED_METRICS,
     NOISE,
     WORSE,
     SeedScores,
@@ -233,7 +233,7 @@ def test_an_unknown_score_is_refused() -> None:
 @given(
     labels=st.lists(st.integers(0, 2), min_size=1, max_size=30),
     data=st.data(),
-    metric=st.sampled_from(sorted(METRICS)),
+    metric=st.sampled_from(sorted(COMPARED_METRICS)),
 )
 def test_scores_under_weights_are_those_of_the_tasks_on_the_resample(
     labels: list[int], data: st.DataObject, metric: str

@@ -23,7 +23,7 @@ from cloze.core.artifacts.artifact import HELDOUT
 from cloze.core.errors import DataError, UsageError
 from cloze.labs.retrieval.bi_encoder_task import (
     PairSamples,
-    Retrieval,
+    RetrievalTask,
     SplitEmbeddings,
     contrastive_loss,
 )
@@ -70,9 +70,9 @@ def examples(count: int, seed: int = 0) -> QueryPassages:
     )
 
 
-def task(**options: Any) -> Retrieval:
+def task(**options: Any) -> RetrievalTask:
     found = load_task("retrieval", options)
-    assert isinstance(found, Retrieval)
+    assert isinstance(found, RetrievalTask)
     return found
 
 

@@ -16,7 +16,7 @@ from cloze.core.errors import StoppedError, UsageError
 from cloze.core.stages.execute import BuildResult, execute
 from cloze.core.stages.execution import Execution
 from cloze.core.stages.stage import BuildContext, Reporter
-from cloze.labs.retrieval.realm import Retrieval, RetrievalModule, Retriever, load_retrieval
+from cloze.labs.retrieval.realm import RealmCompanion, RetrievalModule, Retriever, load_retrieval
 from cloze.model import checkpoint
 from cloze.model.data.batch import collate
 from cloze.model.data.shards import ShardedRows
@@ -131,7 +131,7 @@ def test_the_loss_is_that_of_a_plain_loop(made: dict[str, str], family: str) -> 
         storage.join(made["dataset"], "tokenizer"),
         ("mlm",),
     )
-    assert isinstance(found, Retrieval)
+    assert isinstance(found, RealmCompanion)
     found.extend(network)
     module = RetrievalModule(network, found, "fp32")
     numbers = np.arange(12)

@@ -18,12 +18,12 @@ from cloze.labs.retrieval.answer import CorpusAnswers
 from cloze.labs.retrieval.passages import Passage, best
 from cloze.labs.retrieval.search import SMOOTHING, Reading, Search, Searcher
 from cloze.labs.retrieval.stages import AnswerCorpusConfig, SearchConfig
+from cloze.labs.selection.embed_corpus_stage import STAGE as VECTORS
+from cloze.labs.selection.embed_corpus_stage import VectorsConfig
 from cloze.model import checkpoint
 from cloze.model.use.answer import QuestionAnsweringPipeline
-from cloze.model.use.configs import VectorsConfig
 from cloze.model.use.embed import EmbeddingPipeline
 from cloze.model.use.request import Request
-from cloze.model.use.stages import VECTORS
 from tests.labs.retrieval.test_index import index
 from tests.pipeline.corpus.corpora import write_corpus
 from tests.tiny_models import tiny_config, tiny_model, write_checkpoint, write_tokenizer

@@ -18,6 +18,8 @@ from cloze.core.errors import StoppedError, UsageError
 from cloze.core.stages.execute import BuildResult, execute
 from cloze.core.stages.execution import Execution
 from cloze.core.stages.stage import BuildContext, Reporter
+from cloze.labs.selection.embed_corpus_stage import STAGE as VECTORS
+from cloze.labs.selection.embed_corpus_stage import VectorsConfig
 from cloze.labs.seq2seq.decoder import BeamSearch
 from cloze.labs.seq2seq.generate import Generate, generation_pipeline
 from cloze.labs.seq2seq.rag import (
@@ -35,9 +37,7 @@ from cloze.model.tasks.finetune.stage import STAGE as FINETUNE
 from cloze.model.tasks.finetune.stage import FinetuneConfig
 from cloze.model.tasks.heads import new_network
 from cloze.model.tasks.table import load_task
-from cloze.model.use.configs import VectorsConfig
 from cloze.model.use.request import request_of
-from cloze.model.use.stages import VECTORS
 from cloze.pipeline import tokenizer
 from tests.labs.retrieval.test_index import index
 from tests.model.tasks.stages import Listener

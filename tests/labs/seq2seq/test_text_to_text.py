@@ -169,9 +169,9 @@ def test_a_missing_package_is_named_before_the_training(
 def test_bleu_and_chrf_are_sacrebleu_s() -> None:
     pytest.importorskip("sacrebleu", reason="the extra texts is not installed")
     texts, targets = ["a cat sat on the mat now", "a dog"], ["the cat sat on the mat now", "a dog"]
-    assert text_metrics.METRICS["bleu"][1](targets, targets) == pytest.approx(1.0)
-    assert 0.5 < text_metrics.METRICS["bleu"][1](texts, targets) < 1.0
-    assert 0.5 < text_metrics.METRICS["chrf"][1](texts, targets) < 1.0
+    assert text_metrics.TEXT_METRICS["bleu"][1](targets, targets) == pytest.approx(1.0)
+    assert 0.5 < text_metrics.TEXT_METRICS["bleu"][1](texts, targets) < 1.0
+    assert 0.5 < text_metrics.TEXT_METRICS["chrf"][1](texts, targets) < 1.0
 
 
 @pytest.mark.parametrize(
@@ -186,14 +186,14 @@ def test_bleu_and_chrf_are_sacrebleu_s() -> None:
 )
 def test_rouge_reads_every_script(text: str, target: str, expected: float) -> None:
     pytest.importorskip("rouge_score", reason="the extra texts is not installed")
-    assert text_metrics.METRICS["rougeL"][1]([text], [target]) == pytest.approx(expected)
-    assert text_metrics.METRICS["rouge2"][1]([target], [target]) == 1.0
+    assert text_metrics.TEXT_METRICS["rougeL"][1]([text], [target]) == pytest.approx(expected)
+    assert text_metrics.TEXT_METRICS["rouge2"][1]([target], [target]) == 1.0
 
 
 def test_rouge_is_a_mean_of_f1() -> None:
     pytest.importorskip("rouge_score", reason="the extra texts is not installed")
     texts, targets = ["a cat", "dogs"], ["a cat sat on", "dog"]
     # 2 of 2 and of 4 words, and one stem
-    assert text_metrics.METRICS["rouge1"][1](texts, targets) == pytest.approx((2 / 3 + 1) / 2)
-    assert text_metrics.METRICS["rouge2"][1](texts, targets) == pytest.approx((2 * 1 / 4) / 2)
-    assert text_metrics.METRICS["rougeL"][1](texts, targets) == pytest.approx((2 / 3 + 1) / 2)
+    assert text_metrics.TEXT_METRICS["rouge1"][1](texts, targets) == pytest.approx((2 / 3 + 1) / 2)
+    assert text_metrics.TEXT_METRICS["rouge2"][1](texts, targets) == pytest.approx((2 * 1 / 4) / 2)
+    assert text_metrics.TEXT_METRICS["rougeL"][1](texts, targets) == pytest.approx((2 / 3 + 1) / 2)

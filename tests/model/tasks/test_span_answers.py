@@ -13,20 +13,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cloze.model.tasks.formats.squad import Answer, SquadExamples
-from cloze.model.tasks.kinds.span_windows import (
-    BOUNDS,
-    ENDS,
-    STARTS,
-    Windows,
-    WindowSpans,
-    finite_spans,
-)
 from cloze.model.tasks.kinds.spans import (
     QuestionPredictions,
     Span,
     merge_windows,
     window_spans,
     write_official,
+)
+from cloze.model.tasks.span_windows import (
+    BOUNDS,
+    ENDS,
+    STARTS,
+    Windows,
+    WindowSpans,
+    finite_spans,
 )
 from cloze.pipeline.tokenizer.tokenizer import Tokenizer
 from tests.model.tasks.test_spans import PASSAGE, asked, spans

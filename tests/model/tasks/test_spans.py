@@ -16,7 +16,11 @@ from hypothesis import strategies as st
 
 from cloze.core.errors import UsageError
 from cloze.model.tasks.formats.squad import Answer, SquadExamples
-from cloze.model.tasks.kinds.span_windows import (
+from cloze.model.tasks.kinds.spans import (
+    QuestionPredictions,
+    Spans,
+)
+from cloze.model.tasks.span_windows import (
     ALL,
     BOUNDS,
     ENDS,
@@ -26,10 +30,6 @@ from cloze.model.tasks.kinds.span_windows import (
     TORN,
     Windows,
     windows_on,
-)
-from cloze.model.tasks.kinds.spans import (
-    QuestionPredictions,
-    Spans,
 )
 from cloze.model.tasks.table import load_task
 from cloze.pipeline import tokenizer

@@ -53,7 +53,7 @@ class C4Options(CorpusOptions):
     """C4 rules for lines and pages; on with --preset web."""
 
     c4_end_marks: bool = True
-    """Within --c4: keep only lines that end in punctuation; removes headings, lists and verse."""
+    """Within c4: keep only lines that end in punctuation; removes headings, lists and verse."""
 
 
 def _line_reason(line: str, marks: tuple[str, ...] | None) -> str | None:

@@ -16,10 +16,11 @@ from cloze.core.errors import ClozeError
 from cloze.core.stages.execute import BuildResult, execute
 from cloze.core.stages.execution import Execution
 from cloze.flows.graph.stages import stage
+from cloze.labs.selection.embed_corpus import windows_of
+from cloze.labs.selection.embed_corpus_stage import STAGE as VECTORS
+from cloze.labs.selection.embed_corpus_stage import VectorsConfig
 from cloze.labs.selection.semantic_stage import STAGE, SemDedupConfig
-from cloze.model.use.configs import VectorsConfig
-from cloze.model.use.embed import EmbeddingPipeline, windows_of
-from cloze.model.use.stages import VECTORS
+from cloze.model.use.embed import EmbeddingPipeline
 from tests.pipeline.corpus.corpora import rows, write_corpus
 from tests.tiny_models import write_checkpoint
 
