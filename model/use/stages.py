@@ -13,7 +13,7 @@ from cloze.core.stages.execution import CostEstimate, CostModel, PlannedBuild
 from cloze.core.stages.stage import InputSpec, Stage, deferred
 from cloze.model.tasks.cost import measure_forward, previous_tokens
 from cloze.model.train.plan import estimates
-from cloze.model.train.plan.cost import pass_cost, source_model
+from cloze.model.train.plan.cost import pass_cost
 from cloze.model.use.configs import (
     LikelihoodConfig,
     MergeConfig,
