@@ -16,7 +16,13 @@ from cloze.model.data.mixture import ConcatenatedRows
 from cloze.model.data.shards import ShardedRows
 from cloze.model.train.distributed import World
 from cloze.model.train.evaluate import heldout as module
-from cloze.model.train.evaluate.heldout import HeldoutSet, entropy, evaluate, unigram_baselines
+from cloze.model.train.evaluate.heldout import (
+    HeldoutEvaluator,
+    HeldoutSet,
+    entropy,
+    evaluate,
+    unigram_baselines,
+)
 from cloze.model.train.evaluate.scoring import PretrainModule
 from cloze.model.train.spec.interfaces import EvaluationInterrupted
 from tests.model.datasets import FIRST_WORD, SPECIAL, write_dataset
@@ -214,3 +220,9 @@ def test_random_guessing_has_a_loss_if_each_objective_has() -> None:
         math.log(8) + math.log(2)
     )
     assert PretrainModule(network, ("mlm",), "fp32").chance(8) == pytest.approx(math.log(8))
+
+
+def test_the_lowest_loss_is_the_best() -> None:
+    usual = {name: field.default for name, field in HeldoutEvaluator.__dataclass_fields__.items()}
+    assert (usual["best_metric"], usual["higher_is_better"]) == ("heldout_loss", False)
+    assert (usual["every"], usual["passes"], usual["row_seconds"]) == (None, 1, None)
