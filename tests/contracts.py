@@ -8,6 +8,7 @@ Configs, scripts and saved manifests of users depend on it: it changes on purpos
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -90,6 +91,15 @@ def lines() -> Iterator[str]:
             _line("length", [row.max_length, row.classes]),
             *values_of(row.options),
         )
+
+
+def recorded(heading: str) -> list[str]:
+    """The recorded lines below a heading, such as `stage vocab`."""
+    lines = iter(FILE.read_text(encoding="utf-8").splitlines())
+    below = itertools.dropwhile(lambda line: line != heading, lines)
+    return list(
+        itertools.takewhile(lambda line: line.startswith(" "), itertools.islice(below, 1, None))
+    )
 
 
 if __name__ == "__main__":

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import itertools
 import os
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -110,3 +112,28 @@ def test_an_alias_is_followed_after_the_trouble(
         await model.close()
 
     asyncio.run(scenario())
+
+
+def test_an_alias_is_looked_up_once_in_a_while(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked: list[float] = []
+
+    def resolve() -> tuple[str, str]:
+        looked.append(time.monotonic())
+        return "1", "p"
+
+    async def start(*_: Any) -> Worker:
+        return Worker()
+
+    monkeypatch.setattr(WorkerProcess, "start", start)
+
+    async def scenario() -> None:
+        limits = Limits(poll=0.1)
+        model = ServedModel("m", resolve, {}, limits, tmp_path, ServingMetrics(), follows=True)
+        await model.start()
+        await asyncio.sleep(0.25)
+        await model.close()
+
+    asyncio.run(scenario())
+    assert all(later - sooner >= 0.09 for sooner, later in itertools.pairwise(looked))

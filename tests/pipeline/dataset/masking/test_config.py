@@ -23,7 +23,7 @@ def test_a_config_of_masks_travels_as_a_dict():
     )
     assert MaskConfig.from_dict(config.as_dict()) == config
     with pytest.raises(DataError, match="drawn with 'colour', which this program does not know"):
-        MaskConfig.from_dict({**config.as_dict(), "colour": "red"})
+        MaskConfig.from_dict({**config.as_dict(), **dict.fromkeys(("wide", "colour", "z", "form"))})
     with pytest.raises(
         DataError,
         match=(
