@@ -42,6 +42,13 @@ FILES = {
     "tests/test_name.py": 'SCRIPT = """\nfrom cloze.core.late import work\n"""\n',
     "tests/test_module.py": 'COMMAND = ["-m", "cloze.core.leaf"]\n',
     "tests/test_program.py": 'ENTRY = "entry()"\n\n\ndef test():\n    assert [ENTRY, "run"]\n',
+    "tests/test_called.py": (
+        'from cloze.flows import cli\n\n\ndef test():\n    cli.main(["run", "toy.yaml"])\n'
+    ),
+    "tests/helped.py": 'ENTRY = "entry()"\n\n\ndef called(*words):\n    assert words\n',
+    "tests/test_by_helper.py": (
+        'from tests.helped import called\n\n\ndef test():\n    called("run")\n'
+    ),
     "tests/test_fixture.py": "def test(one):\n    assert one\n",
     "tests/test_other_fixture.py": "def test(two):\n    assert two\n",
     "tests/test_page.py": "from cloze.flows.page import page\n\n\ndef test():\n    page()\n",
@@ -99,6 +106,7 @@ def test_each_way_to_a_function_is_found_and_no_other(graph: ImportGraph) -> Non
         f"tests/test_{name}.py"
         for name in (
             *("direct", "reexport", "late", "name", "module", "program", "fixture"),
+            *("called", "by_helper"),
             "deployed",  # by an entry point of prefect.yaml
         )
     }
@@ -198,13 +206,17 @@ def test_names_in_any_script_are_listed_and_seen_to_change(tmp_path: Path) -> No
 def test_a_test_and_its_helper_reach_themselves(graph: ImportGraph) -> None:
     assert reached(graph, {"tests/test_nothing.py": []}) == ["nothing"]
     assert reached(graph, {"tests/helpers.py": []}) == ["other"]
-    assert reached(graph, {"flows/commands/runs.py": [range(8, 10)]}) == ["program", "deployed"]
+    assert reached(graph, {"flows/commands/runs.py": [range(8, 10)]}) == [
+        *("program", "called", "by_helper", "deployed")
+    ]
 
 
 def test_the_budget_takes_the_nearest_and_counts_the_rest() -> None:
-    tests = [reach.Reached(f"t{n}", float(n), seconds, "") for n, seconds in enumerate((5, 90, 4))]
+    rows = ((0, 5), (1, 90), (2, 4), (reach.FAR + 1, 0))
+    tests = [reach.Reached(f"t{n}", *row, "") for n, row in enumerate(rows)]
     chosen, left = reach.choose(tests, 10)
-    assert ([test.path for test in chosen], [test.path for test in left]) == (["t0", "t2"], ["t1"])
+    assert [test.path for test in chosen] == ["t0", "t2"]
+    assert [test.path for test in left] == ["t1", "t3"]
 
 
 def test_main_job_names_tests_that_exist() -> None:

@@ -183,7 +183,7 @@ class ImportGraph:
                     yield node, IMPORT, "its worker"
             case "words", *words:
                 yield from self._of_words(words)
-                for word in words if source.starts else ():
+                for word in words if source.starts or self._starts_by_helper(source.path) else ():
                     if word in self.commands:
                         yield self.commands[word], KEY, f"starts `cloze {word}`"
             case _:
@@ -230,6 +230,14 @@ class ImportGraph:
                 for name, far in found:
                     yield (name, "*"), far, f"by its path {text!r}"
 
+    @functools.cache  # noqa: B019
+    def _starts_by_helper(self, path: str) -> bool:
+        """Return whether a test gets what starts the program from another file."""
+        modules = {module for module, _ in self.sources[path].imports.values()}
+        helpers = [self.paths.get(module, "") for module in modules]
+        helpers += [f"{folder}/conftest.py" for folder in folders_above(path)]
+        return any(name in self.sources and self.sources[name].starts for name in helpers)
+
     def _fixture(self, source: Source, name: str) -> Node | None:
         """Return the fixture of this name that a test in the file would get."""
         for one in (
@@ -261,7 +269,9 @@ class ImportGraph:
             return [(file, KEY) for file in self._folders[name]]
         if is_below:
             return []
-        if "*" in name and re.search(r"\w", name):  # `*.md` is for the repository's root alone
+        if re.fullmatch(
+            r"[\w./-]*\*[\w./*-]*\.\w+", name
+        ):  # `*.md` is for the repository's root alone
             matches = re.compile(fnmatch.translate(name.replace("**/", ""))).match
             files = [file for file in self.data if "/" in name or "/" not in file]
             return [(file, TABLE) for file in files if matches(file)]

@@ -18,7 +18,9 @@ PRODUCT = ("core", "pipeline", "model", "flows", "labs")
 PACKAGES = ("cloze", "tests", "benchmarks", "infra", "docs")  # others are libraries
 DOTTED = re.compile(r"\b(?:cloze|tests|benchmarks)(?:\.\w+)+(?::\w+)?")
 _FROM = re.compile(r"\bfrom ((?:cloze|tests|benchmarks)[.\w]*) import \(?([\w, \n]+)")
-_STARTS = re.compile(r"ENTRY|flows\.cli\b|\"-m\", \"cloze\"|\bcloze\(|installed\(|CliRunner")
+_STARTS = re.compile(
+    r"ENTRY|flows\.cli\b|flows import .*\bcli\b|\"-m\", \"cloze\"|\bcloze\(|installed\(|CliRunner"
+)
 
 # What a name uses, as the file says it:
 #   ("name", NAME)                   another name of the file
@@ -43,7 +45,7 @@ class Source:
         tables: keys of tables of names, and the references in their rows.
         commands: those of a plug-in, and their references.
         unasked: hooks and autouse fixtures, which each test below has.
-        starts: whether it starts the program.
+        starts: whether it starts the program, or calls it.
         literals: the tables of commands of the program.
     """
 
