@@ -1,54 +1,141 @@
-"""Renew a picture of `docs/images`: `python docs/pictures.py ADDRESS NAME [--width 1200] …`.
+"""Renew pictures of `docs/images`: `python docs/pictures.py report prefect-form …`.
 
-The address is a page of a running `cloze ui` or a file. Pictures have at most 128 colours, which
-keeps them small. Look at each before it is committed.
+Most are pages of a running `cloze ui` whose directory `--runs` names (default: runs); comments of
+`PICTURES` say what must have run. Those of `FILES` show a page that a command wrote: `--file
+page.html`. Pictures have at most 128 colours, which keeps them small. Look at each before it is
+committed.
 """
 
 from __future__ import annotations
 
 import argparse
 import io
+import json
 import shutil
+import urllib.request
 from base64 import b64encode
+from collections.abc import Callable
 from pathlib import Path
-from urllib.parse import urlsplit
-
-from PIL import Image
-from playwright.sync_api import sync_playwright
+from typing import Any, NamedTuple
 
 IMAGES = Path(__file__).parent / "images"
 
 
+class Servers:
+    """Addresses of a running `cloze ui`, and requests to its servers with its login."""
+
+    def __init__(self, runs: Path) -> None:
+        state = json.loads((runs / ".servers" / "state.json").read_text())
+        self.page, self.prefect, self.mlflow = state["page"], state["prefect"], state["mlflow"]
+        self.key = b64encode(Path(state["login"]).read_bytes()).decode()
+
+    def found(self, address: str, **body: Any) -> Any:
+        """Return the answer to a search."""
+        headers = {"Authorization": f"Basic {self.key}", "Content-Type": "application/json"}
+        request = urllib.request.Request(address, json.dumps(body).encode(), headers)
+        with urllib.request.urlopen(request, timeout=60) as answer:
+            return json.load(answer)
+
+    def newest(self, kind: str, **filters: Any) -> str:
+        """Return the id of Prefect's newest object of a kind, such as `flow_runs`."""
+        order = {} if kind == "deployments" else {"sort": "EXPECTED_START_TIME_DESC"}
+        return str(self.found(f"{self.prefect}/api/{kind}/filter", **filters, **order)[0]["id"])
+
+    def training(self) -> str:
+        """Return MLflow's page of the newest pretraining."""
+        runs = self.found(
+            f"{self.mlflow}/api/2.0/mlflow/runs/search",
+            experiment_ids=["1"], filter="tags.`cloze.stage` = 'pretrain'", max_results=1,
+        )["runs"]  # fmt: skip
+        return f"{self.mlflow}/#/experiments/1/runs/{runs[0]['info']['run_id']}"
+
+
+class Picture(NamedTuple):
+    """Address of a page, size of the window in pixels, and a text to click."""
+
+    address: Callable[[Servers], str]
+    width: int
+    height: int
+    click: str = ""
+
+
+def _named(name: str) -> dict[str, Any]:
+    return {"name": {"any_": [name]}}
+
+
+MODE = "?workflowType=machine_learning"
+RETRIED = {"flow_runs": {"run_count": {"gt_": 1}}}
+PICTURES = {
+    "trend": Picture(lambda at: f"{at.page}/trend", 1000, 1560),  # after three nights
+    "report": Picture(lambda at: f"{at.page}/report/sample", 1100, 2480),
+    "prefect-form": Picture(
+        lambda at: (
+            f"{at.prefect}/deployments/deployment/"
+            f"{at.newest('deployments', deployments=_named('full-run'))}/run"
+        ),
+        800,
+        940,
+    ),
+    "prefect-node": Picture(  # of the newest training
+        lambda at: (
+            f"{at.prefect}/runs/task-run/{at.newest('task_runs', task_runs=_named('pretrain'))}"
+        ),
+        1200,
+        620,
+        "Logs",
+    ),
+    "prefect-rerun": Picture(  # of the newest run that was retried
+        lambda at: f"{at.prefect}/runs/flow-run/{at.newest('flow_runs', **RETRIED)}", 1200, 480
+    ),
+    "mlflow-metrics": Picture(lambda at: f"{at.training()}/model-metrics{MODE}", 1280, 620),
+    "registry": Picture(lambda at: f"{at.mlflow}/#/models/cloze{MODE}", 1280, 800),  # after a night
+}
+FILES = {  # pages of `cloze attention --html`
+    "attention-head": Picture(lambda at: "", 1000, 650),
+    "attention-layers": Picture(lambda at: "", 1000, 893, "All layers"),
+}
+
+
 def main() -> None:
-    """Open the page, click what is to be clicked, and write the picture."""
+    """Open each page, click what is to be clicked, and write the picture."""
+    from playwright.sync_api import sync_playwright
+
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("address", help="page, such as http://127.0.0.1:8090/report/demo or a file")
-    parser.add_argument("name", help="picture, such as report")
-    parser.add_argument("--login", help="file `runs/.servers/login` of the server")
-    parser.add_argument("--width", type=int, default=1200)
-    parser.add_argument("--height", type=int, default=800)
-    parser.add_argument("--click", action="append", default=[], help="text; repeatable")
-    parser.add_argument("--wait", type=float, default=5, help="seconds after each page and click")
+    parser.add_argument("names", nargs="+", choices=[*PICTURES, *FILES], metavar="NAME")
+    parser.add_argument("--runs", type=Path, default=Path("runs"), help="of the `cloze ui`")
+    parser.add_argument("--file", type=Path, help="page for a picture of FILES")
+    parser.add_argument("--wait", type=float, default=6, help="seconds after each page and click")
     given = parser.parse_args()
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=shutil.which("chromium"))
-        page = browser.new_page(viewport={"width": given.width, "height": given.height})
-        address = (
-            given.address if "://" in given.address else Path(given.address).resolve().as_uri()
-        )
-        if given.login:
-            key = b64encode(Path(given.login).read_bytes()).decode()
-            page.goto(f"http://{urlsplit(address).netloc}/cloze-login#{key}")
-            page.wait_for_timeout(2000)
-        page.goto(address)
-        for text in [None, *given.click]:
-            if text:
-                page.get_by_text(text, exact=True).first.click()
-            page.wait_for_timeout(1000 * given.wait)
-        picture = Image.open(io.BytesIO(page.screenshot())).convert("RGB")
+        for name in given.names:
+            _renew(browser, name, given)
         browser.close()
-    small = picture.quantize(128, Image.Quantize.MAXCOVERAGE)
-    small.save(IMAGES / f"{given.name}.png", optimize=True)
+
+
+def _renew(browser: Any, name: str, given: argparse.Namespace) -> None:
+    from PIL import Image
+
+    wait, picture = 1000 * given.wait, (PICTURES | FILES)[name]
+    page = browser.new_page(
+        viewport={"width": picture.width, "height": picture.height}, reduced_motion="reduce"
+    )
+    page.set_default_timeout(120_000)
+    if name in FILES:
+        page.goto(given.file.resolve().as_uri())
+    else:
+        at = Servers(given.runs)
+        for server in (at.page, at.prefect):  # a cookie for all, and what Prefect's page stores
+            page.goto(f"{server}/cloze-login#{at.key}", wait_until="commit")
+            page.wait_for_timeout(wait / 3)
+        page.goto(picture.address(at))
+    page.wait_for_timeout(wait)
+    if picture.click:
+        page.get_by_text(picture.click, exact=True).first.click()
+        page.wait_for_timeout(wait)
+    shot = Image.open(io.BytesIO(page.screenshot())).convert("RGB")
+    shot.quantize(128, Image.Quantize.MAXCOVERAGE).save(IMAGES / f"{name}.png", optimize=True)
+    page.close()
 
 
 if __name__ == "__main__":

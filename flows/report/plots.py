@@ -6,6 +6,7 @@ import io
 import re
 import warnings
 from collections.abc import Mapping, Sequence
+from html import escape
 from typing import Any
 
 import matplotlib as mpl
@@ -63,8 +64,10 @@ def svg(figure: Figure) -> str:
     with warnings.catch_warnings():  # the browser draws the letters that matplotlib's font lacks
         warnings.filterwarnings("ignore", "Glyph")
         figure.savefig(stream, format="svg", metadata=nothing, transparent=True)
-    text = re.sub(r"<metadata>.*?</metadata>", "", stream.getvalue(), flags=re.DOTALL)
-    text = re.sub(r"^.*?(?=<svg)", "", text, count=1, flags=re.DOTALL)
+    text = re.sub(r"\A.*?(?=<svg)|<metadata>.*?</metadata>", "", stream.getvalue(), flags=re.S)
+    names = ([axes.get_ylabel(), axes.get_xlabel()] for axes in figure.axes)
+    said = escape("; ".join(" by ".join(filter(None, pair)) for pair in names))
+    text = text.replace("<svg", f'<svg role="img" aria-label="{said}"', 1)
     return re.sub("|".join(SCREEN), lambda match: SCREEN[match[0]], text)
 
 

@@ -18,6 +18,7 @@ from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.applications import Starlette
@@ -80,9 +81,7 @@ def application(
         return PlainTextResponse("ok\n")
 
     def metrics(request: Request) -> Response:
-        return Response(
-            prometheus.metrics(runs), headers={**HEADERS, "Content-Type": CONTENT_TYPE_LATEST}
-        )
+        return Response(prometheus.metrics(runs), headers=HEADERS, media_type=CONTENT_TYPE_LATEST)
 
     def page(request: Request) -> Response:
         servers = server_addresses.servers(runs)
@@ -94,14 +93,12 @@ def application(
             "Nights": "/trend" if Journal(runs).trend.exists() else None,
         }
         nonce = secrets.token_urlsafe(16)
-        busy = (
-            any(row["state"] == status_file.RUNNING for row in rows) or servers.get("state") != "up"
-        )
-        environment = templates_in(TEMPLATES)
-        environment.filters["moment"] = _format_time
-        content = environment.get_template("page.html").render(
+        running = [row for row in rows if row["state"] == status_file.RUNNING]
+        template = templates_in(TEMPLATES).get_template("page.html")
+        content = template.render(
             nonce=nonce,
-            seconds=REFRESH_SECONDS if busy else IDLE_SECONDS,
+            moment=_format_time,
+            seconds=REFRESH_SECONDS if running or servers.get("state") != "up" else IDLE_SECONDS,
             place=str(runs),
             runs=rows,
             links=links,
@@ -120,9 +117,11 @@ def application(
         return _file(Journal(runs).trend)
 
     def made(request: Request) -> Response:
+        run = request.path_params["run"]
         known = {path.name: path for path in status_file.directories(runs)}
-        directory = known.get(request.path_params["run"])
-        return _file(directory and _made(directory).get(request.path_params["page"]))
+        pages = _made(known[run]) if run in known else {}
+        links = [BACK, *(f'<a href="/{page}/{quote(run)}">{page}</a>' for page in pages)]
+        return _file(pages.get(request.path_params["page"]), " · ".join(links))
 
     routes = [Route("/", page), Route("/metrics", metrics), Route("/health", health)]
     routes += [Route("/trend", trend), Route("/{page}/{run}", made)]
@@ -132,12 +131,12 @@ def application(
     return LoopbackOnlyMiddleware(app, port, allowed)
 
 
-def _file(path: Path | None) -> Response:
+def _file(path: Path | None, links: str = BACK) -> Response:
     """Return a page that Cloze has written: its styles are its own, and it runs no script."""
     if path is None or not path.is_file():
         return PlainTextResponse("there is no such page yet\n", status_code=404)
     policy = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; frame-ancestors 'none'"
-    content = path.read_text(encoding="utf-8").replace("<main>", f"<main>{BACK}", 1)
+    content = path.read_text(encoding="utf-8").replace("<main>", f"<main>{links}", 1)
     return HTMLResponse(content, headers={**HEADERS, "Content-Security-Policy": policy})
 
 
@@ -165,10 +164,8 @@ def run_rows(runs: Path, servers: Mapping[str, Any]) -> list[dict[str, Any]]:
         servers: addresses of the servers, for links to flow runs.
     """
     rows = []
-    newest = sorted(
-        status_file.all_records(runs).values(), key=lambda record: -float(record["started"])
-    )
-    for record in newest:
+    records = status_file.all_records(runs).values()
+    for record in sorted(records, key=lambda record: -float(record["started"])):
         nodes = record["nodes"]
         errors = [
             f"{name}: {node['error']}"

@@ -210,3 +210,26 @@ def test_a_dashboard_that_no_longer_answers_says_so_and_keeps_what_it_said(
     assert "lasting" in page.inner_text("main")
     assert page.evaluate("document.activeElement.textContent") == "report"  # for keyboards
     page.close()
+
+
+def test_a_dashboard_that_renews_itself_has_nothing_to_complain_about(
+    chromium: Any, tmp_path: Path
+) -> None:
+    write_run(tmp_path, "lasting")
+    client = TestClient(application(tmp_path, 8090), base_url="http://127.0.0.1:8090")
+    page, said = chromium.new_page(), []
+    page.on("console", lambda message: said.append(message.text))
+    page.on("pageerror", lambda error: said.append(str(error)))
+
+    def answer(route: Any) -> None:
+        found = client.get(route.request.url)
+        route.fulfill(status=found.status_code, headers=dict(found.headers), body=found.text)
+
+    page.route("**/*", answer)
+    page.clock.install()
+    page.goto("http://127.0.0.1:8090/")
+    write_run(tmp_path, "second")
+    page.clock.run_for(16_000)
+    page.get_by_text("second").wait_for(timeout=20_000)
+    assert said == []
+    page.close()

@@ -17,11 +17,14 @@ from cloze.flows.nightly.result import render_trend
 from cloze.flows.report.graph_picture import NodePicture, graph_svg
 from cloze.flows.report.page import render
 from cloze.flows.report.plots import bars
+from cloze.flows.report.report_nodes import scores
 from cloze.flows.run.status_file import all_records
 from cloze.flows.tracking import spool_state
 from cloze.flows.ui.dashboard import application, run_rows
 from cloze.flows.views.run_tables import show_runs
+from tests.flows.nightly.test_journal import night
 from tests.flows.nightly.test_trend_page import result
+from tests.flows.report import test_page as reports
 
 ROOT = Path(__file__).parents[3] / "flows"
 TEMPLATES = (
@@ -75,6 +78,8 @@ def test_links_beside_each_other_do_not_read_as_one(site: TestClient) -> None:
     row = site.get("/").text.partition('class="runs"')[2].partition("</table>")[0]
     said = " ".join(re.sub("<[^>]*>", "", row.partition("</th></tr>")[2]).split())
     assert said.startswith("sample · report · card finished")
+    assert '</a> · <a href="/card/sample">card</a>' in site.get("/report/sample").text
+    assert '</a> · <a href="/report/sample">report</a>' in site.get("/card/sample").text
 
 
 def test_a_rerun_from_a_terminal_keeps_the_link_to_prefect(tmp_path: Path) -> None:
@@ -114,6 +119,22 @@ def test_no_page_breaks_words_between_letters_and_each_has_a_dark_screen(name: s
     for name in used - {"mono"}:
         assert f"--{name}:" in light
         assert f"--{name}:" in dark.split("}", 1)[0]
+
+
+def test_charts_say_what_they_show_to_those_who_do_not_see_them() -> None:
+    nodes = reports.single()
+    trend = render_trend([night(results=[result(1, 0.5)])], [], "UTC")
+    for page in (render(nodes, scores(nodes), []), trend):
+        charts = re.findall("<svg[^>]*>", page)
+        assert charts
+        for chart in charts:
+            assert 'role="img"' in chart
+            assert re.search('aria-label="[^"]{5,}"', chart)
+    assert 'aria-label="MLM loss (nats) by step"' in render(nodes, scores(nodes), [])
+
+
+def test_text_of_a_chart_stays_text() -> None:
+    assert 'aria-label="&lt;b&gt; &quot;score&quot;"' in bars({"a": 0.5}, '<b> "score"')
 
 
 def test_charts_take_the_colours_of_their_page() -> None:
