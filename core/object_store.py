@@ -13,8 +13,10 @@ import hashlib
 import io
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, cast
 
 from cloze.core.errors import ClozeError, UsageError, describe_missing_package
 
@@ -151,35 +153,44 @@ def forget_listed(path: str, inner: str, *, tree: bool = False) -> None:
 
 # Writing.
 
-_CHECK: ContextVar[tuple[str, Callable[[], None]]] = ContextVar(
-    "a directory, and what raises if this thread may change no more files there",
-    default=("", lambda: None),
-)
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """How this thread reads and writes files."""
+
+    checked: str = ""  # a directory, and what raises if no more files may change there
+    check: Callable[[], None] = lambda: None
+    hashed: str = ""  # a directory, and sha256 and size of what was written there
+    written: dict[str, tuple[str, int]] = field(default_factory=dict)
+    ahead: int | None = None  # bytes fetched ahead of a reader; None: the client's number
+
+
+ACCESS: ContextVar[Access] = ContextVar("access", default=Access())  # noqa: B039
 
 
 @contextlib.contextmanager
-def changing_after(directory: str, check: Callable[[], None]) -> Iterator[None]:
+def within(variable: ContextVar[_R], **changes: Any) -> Iterator[None]:
+    """Change fields of a variable's record in the block."""
+    token = variable.set(replace(cast("Any", variable.get()), **changes))
+    try:
+        yield
+    finally:
+        variable.reset(token)
+
+
+def changing_after(directory: str, check: Callable[[], None]) -> AbstractContextManager[None]:
     """Call `check` before this thread commits or removes a file; its error prevents the change.
 
     If `directory` is in a store, local files are not checked.
     """
-    token = _CHECK.set((directory, check))
-    try:
-        yield
-    finally:
-        _CHECK.reset(token)
+    return within(ACCESS, checked=directory, check=check)
 
 
 def check_right(path: str) -> None:
     """Call the check of `changing_after`, if one is active and covers `path`."""
-    directory, check = _CHECK.get()
-    if is_local(directory) or not is_local(path):
-        check()
-
-
-_WRITTEN: ContextVar[tuple[str, dict[str, tuple[str, int]]] | None] = ContextVar(
-    "a directory, and sha256 and size of the objects that this thread wrote there", default=None
-)
+    access = ACCESS.get()
+    if is_local(access.checked) or not is_local(path):
+        access.check()
 
 
 @contextlib.contextmanager
@@ -190,20 +201,15 @@ def hashing_written(directory: str) -> Iterator[dict[str, tuple[str, int]]]:
     builder need not read its output again for the manifest.
     """
     written: dict[str, tuple[str, int]] = {}
-    token = _WRITTEN.set((f"{directory.rstrip('/')}/", written))
-    try:
+    with within(ACCESS, hashed=f"{directory.rstrip('/')}/", written=written):
         yield written
-    finally:
-        _WRITTEN.reset(token)
 
 
 def note_written(hashes: Mapping[str, Sequence[Any]]) -> None:
     """Add what this thread did not upload, by path or relative name, to `hashing_written`."""
-    noted = _WRITTEN.get()
-    if noted is not None:
-        directory, written = noted
-        for name, (sha256, size) in hashes.items():
-            written[name.removeprefix(directory)] = str(sha256), int(size)
+    access = ACCESS.get()
+    for name, (sha256, size) in hashes.items() if access.hashed else ():
+        access.written[name.removeprefix(access.hashed)] = str(sha256), int(size)
 
 
 def read_ranges(paths: Sequence[str], extents: Sequence[tuple[int, int]]) -> list[bytes]:
@@ -266,7 +272,7 @@ class Upload(io.RawIOBase):
 
     def __init__(self, fs: fsspec.AbstractFileSystem, inner: str, path: str) -> None:
         self._fs, self._inner = fs, inner
-        directory, self._hashes = _WRITTEN.get() or ("", {})
+        directory, self._hashes = ACCESS.get().hashed, ACCESS.get().written
         self._name = path.removeprefix(directory)
         is_hashed = bool(directory) and self._name != path and "/_" not in f"/{self._name}"
         self._digest = hashlib.sha256() if is_hashed else None

@@ -186,7 +186,8 @@ class Table(MutableMapping[str, T]):
     @property
     def owners(self) -> Mapping[str, Installed]:
         """The plug-ins of the rows that are not Cloze's own."""
-        return self._complete() and self._owners
+        self._complete()
+        return self._owners
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._complete())
@@ -297,6 +298,12 @@ def owner_of(kinds: tuple[str, ...], name: str) -> dict[str, Installed]:
     """Return the plug-in of a row of one of the tables, by `table/row`."""
     tables = (table for table in _tables if table.kind in kinds)
     return {f"{t.kind}/{name}": t.owners[name] for t in tables if name in t.owners}
+
+
+def is_stage(reference: str) -> bool:
+    """Return whether an import path is that of a plug-in's stage."""
+    rows = [found.plugin.rows.get(kind, {}) for found in installed() for kind in STAGE_TABLES]
+    return any(row.reference == reference for named in rows for row in named.values())
 
 
 def row_versions(rows: Mapping[str, Installed]) -> dict[str, Any]:

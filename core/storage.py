@@ -13,7 +13,7 @@ import os
 import posixpath
 import uuid
 from collections.abc import Callable, Iterator
-from contextvars import ContextVar
+from contextlib import AbstractContextManager
 from glob import escape
 from typing import IO, TYPE_CHECKING, Any
 
@@ -200,27 +200,19 @@ def glob(pattern: str) -> tuple[str, list[str]]:
     return base, sorted(str(match)[len(prefix) :].strip("/") for match in matches)
 
 
-_READ_AHEAD: ContextVar[int | None] = ContextVar("bytes fetched ahead of a reader", default=None)
-
-
-@contextlib.contextmanager
-def reading_ahead(size: int) -> Iterator[None]:
+def reading_ahead(size: int) -> AbstractContextManager[None]:
     """Fetch at most `size` bytes more than is read of objects that this thread opens in the block.
 
     For readers of a file's beginning; by default up to 50 MB are fetched at a time.
     """
-    token = _READ_AHEAD.set(size)
-    try:
-        yield
-    finally:
-        _READ_AHEAD.reset(token)
+    return object_store.within(object_store.ACCESS, ahead=size)
 
 
 @with_client_errors
 def open_input(path: str) -> IO[bytes]:
     """Open a file for reading bytes; raise a `DataError` that names the path if it is missing."""
     fs, inner = filesystem(path)
-    ahead = None if is_disk(fs) else _READ_AHEAD.get()
+    ahead = None if is_disk(fs) else object_store.ACCESS.get().ahead
     listed = object_store.listed(path, inner) if "s3" in fs.protocol else None
     options = {"block_size": ahead, "size": listed and int(listed["size"])}
     try:

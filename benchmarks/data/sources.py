@@ -239,13 +239,13 @@ def _warc(out: Path, size: float, data: str) -> tuple[Path, int]:
 def _packages(size: float) -> Raw:
     """As many installed packages as have `size` bytes of source; nothing is repeated."""
     from cloze.core.errors import DataError
-    from cloze.pipeline.corpus.readers import find_reader
+    from cloze.pipeline.corpus.readers import READERS
 
     names: list[str] = []
     total = 0
     for package in PACKAGES:
         try:
-            total += sum(split.size for split in find_reader("docstrings").slices(package))
+            total += sum(split.size for split in READERS.find("docstrings").slices(package))
         except DataError:  # it is not installed here
             continue
         names.append(package)

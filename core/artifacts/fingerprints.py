@@ -20,13 +20,15 @@ import sqlite3
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from cloze.core import storage
 from cloze.core.artifacts import artifact, claim
 from cloze.core.errors import DataError
+from cloze.core.object_store import within
 
 DEEPEST_PART = 3  # names below an artifact: checkpoints/step-00008000/tokenizer
 STORE_THREADS = 16  # concurrent requests to a store
@@ -43,45 +45,8 @@ def cache_directory() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "cloze"
 
 
-_CACHE: ContextVar[sqlite3.Connection | None] = ContextVar("open cache of hashes", default=None)
-_INPUTS: ContextVar[dict[str, str] | None] = ContextVar("fingerprints by input", default=None)
-
-
-@contextlib.contextmanager
-def hash_cache_session() -> Iterator[None]:
-    """Keep the hash cache open for many look-ups, such as a plan of hundreds of nodes.
-
-    Each path is looked up once.
-    """
-    with _open_cache() as cache:
-        cache_token, inputs_token = _CACHE.set(cache), _INPUTS.set({})
-        try:
-            yield
-        finally:
-            _CACHE.reset(cache_token)
-            _INPUTS.reset(inputs_token)
-
-
 Stamp = tuple[int, int]  # size and time of change in nanoseconds
 Hasher = Callable[[Sequence[str], Sequence[Stamp | None]], Sequence[str]]
-_HASHER: ContextVar[Hasher | None] = ContextVar("hasher of files of stores", default=None)
-
-
-@contextlib.contextmanager
-def hashing_by(hasher: Hasher) -> Iterator[None]:
-    """Let `hasher` return the sha256 of files of stores without tags, from paths and stamps."""
-    token = _HASHER.set(hasher)
-    try:
-        yield
-    finally:
-        _HASHER.reset(token)
-
-
-def hash_by_threads(paths: Sequence[str], stamps: Sequence[Stamp | None]) -> list[str]:
-    """Return the sha256 of each file, read by threads of this process."""
-    del stamps
-    with ThreadPoolExecutor(STORE_THREADS) as pool:
-        return [sha256 for sha256, _ in pool.map(storage.sha256, paths)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,21 +63,52 @@ class Seen:
         return f" ({self.stamp[0]:,} bytes before, {now.stamp[0]:,} now)"
 
 
-_SEEN: ContextVar[tuple[dict[str, Seen], Mapping[str, Seen]] | None] = ContextVar(
-    "files whose fingerprints were taken", default=None
-)
+def hash_by_threads(paths: Sequence[str], stamps: Sequence[Stamp | None]) -> list[str]:
+    """Return the sha256 of each file, read by threads of this process."""
+    del stamps
+    with ThreadPoolExecutor(STORE_THREADS) as pool:
+        return [sha256 for sha256, _ in pool.map(storage.sha256, paths)]
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """What look-ups of fingerprints share."""
+
+    cache: sqlite3.Connection | None = None
+    inputs: dict[str, str] | None = None  # by path; None: each is taken anew
+    hasher: Hasher = hash_by_threads
+    seen: dict[str, Seen] | None = None  # files as they are now; None: nobody watches
+    known: Mapping[str, Seen] = field(default_factory=dict)  # unchanged ones are not read
+
+    def note(self, path: str, seen: Seen) -> None:
+        if self.seen is not None:
+            self.seen[path] = seen
+
+
+_SESSION: ContextVar[Session] = ContextVar("session", default=Session())  # noqa: B039
+
+
+@contextlib.contextmanager
+def hash_cache_session() -> Iterator[None]:
+    """Keep the hash cache open for many look-ups, such as a plan of hundreds of nodes.
+
+    Each path is looked up once.
+    """
+    with _open_cache() as cache, within(_SESSION, cache=cache, inputs={}):
+        yield
+
+
+def hashing_by(hasher: Hasher) -> AbstractContextManager[None]:
+    """Let `hasher` return the sha256 of files of stores without tags, from paths and stamps."""
+    return within(_SESSION, hasher=hasher)
 
 
 @contextlib.contextmanager
 def watching(known: Mapping[str, Seen] | None = None) -> Iterator[dict[str, Seen]]:
     """Collect the files fingerprinted in the block; unchanged files of `known` are not read."""
     seen: dict[str, Seen] = {}
-    seen_token, inputs_token = _SEEN.set((seen, known or {})), _INPUTS.set(None)
-    try:
+    with within(_SESSION, seen=seen, known=known or {}, inputs=None):
         yield seen
-    finally:
-        _SEEN.reset(seen_token)
-        _INPUTS.reset(inputs_token)
 
 
 def difference(before: Mapping[str, Seen], now: Mapping[str, Seen]) -> str | None:
@@ -130,7 +126,7 @@ def difference(before: Mapping[str, Seen], now: Mapping[str, Seen]) -> str | Non
 @contextlib.contextmanager
 def _open_cache() -> Iterator[sqlite3.Connection]:
     """Yield the session's cache, or open the user's, or an empty one if that is impossible."""
-    shared = _CACHE.get()
+    shared = _SESSION.get().cache
     if shared is not None:
         yield shared
         return
@@ -171,12 +167,12 @@ def file_hashes(paths: Iterable[str]) -> dict[str, str]:
     only while rows are written.
     """
     hashes: dict[str, str] = {}
-    seen, known = _SEEN.get() or ({}, {})
+    session = _SESSION.get()
     with _open_cache() as cache, _Writer(cache) as writer:
         for path in paths:
             if not storage.is_local(path):
                 hashes |= _untagged([path])
-                seen[path] = Seen(None, hashes[path])
+                session.note(path, Seen(None, hashes[path]))
                 continue
             absolute = storage.printable_name(os.path.abspath(path))
             try:
@@ -186,7 +182,7 @@ def file_hashes(paths: Iterable[str]) -> dict[str, str]:
                     f"{path} cannot be read ({error.strerror}); check the path"
                 ) from error
             stamp = stat.st_size, stat.st_mtime_ns
-            previous = known.get(path)
+            previous = session.known.get(path)
             if previous is not None and previous.stamp == stamp:
                 hashes[path] = previous.fingerprint
             else:
@@ -194,7 +190,7 @@ def file_hashes(paths: Iterable[str]) -> dict[str, str]:
                 hashes[path] = remembered or storage.sha256(path)[0]
                 if remembered is None:
                     writer.add((absolute, *stamp, hashes[path]))
-            seen[path] = Seen(stamp, hashes[path])
+            session.note(path, Seen(stamp, hashes[path]))
     return hashes
 
 
@@ -242,9 +238,9 @@ def file_fingerprints(paths: Iterable[str]) -> dict[str, str]:
     with ThreadPoolExecutor(STORE_THREADS) as pool:
         tags = dict(zip(remote, pool.map(storage.etag, remote), strict=True))
     tagged = {path: combine_hashes([("tag", tag)]) for path, tag in tags.items() if tag is not None}
-    seen, _ = _SEEN.get() or ({}, {})
     tagged |= _untagged([path for path in remote if path not in tagged])
-    seen.update((path, Seen(None, tag)) for path, tag in tagged.items())
+    for path, tag in tagged.items():
+        _SESSION.get().note(path, Seen(None, tag))
     return tagged | file_hashes(path for path in names if path not in tagged)
 
 
@@ -261,8 +257,7 @@ def _untagged(paths: list[str]) -> dict[str, str]:
         found = {path: _remembered(cache, path, stamps[path]) for path in paths}
         known = {path: sha256 for path, sha256 in found.items() if sha256 is not None}
         unread = [path for path in paths if path not in known]
-        hasher = _HASHER.get() or hash_by_threads
-        hashes = hasher(unread, [stamps[path] for path in unread]) if unread else ()
+        hashes = _SESSION.get().hasher(unread, [stamps[path] for path in unread]) if unread else ()
         for path, sha256 in zip(unread, hashes, strict=True):
             known[path] = sha256
             if (stamp := stamps[path]) is not None:
@@ -341,7 +336,7 @@ def input_fingerprint(path: str) -> str:
 
 def memoize(what: str, make: Callable[[], str]) -> str:
     """Return `make()`, called once per key `what` in a `hash_cache_session`."""
-    fingerprints = _INPUTS.get()
+    fingerprints = _SESSION.get().inputs
     if fingerprints is None:
         return make()
     if what not in fingerprints:

@@ -28,12 +28,11 @@ from pathlib import Path
 from pkgutil import resolve_name
 from typing import Any
 
-from cloze.core import errors, storage
+from cloze.core import errors, plugins, storage
 from cloze.core.artifacts import fingerprints
 from cloze.core.artifacts.fingerprints import cache_directory
 from cloze.core.artifacts.lineage import NearbyArtifacts
 from cloze.core.errors import UsageError
-from cloze.core.plugins import STAGE_TABLES, installed
 from cloze.core.processes import die_with_parent
 from cloze.core.secrets import holds_secret
 from cloze.core.stages.execution import Execution
@@ -125,11 +124,6 @@ def local_directory(path: str) -> Path:
     return cache_directory() / "remote" / path.replace("://", "/").strip("/")
 
 
-def _is_of_plugin(reference: str) -> bool:
-    rows = [plugin.plugin.rows.get(kind, {}) for plugin in installed() for kind in STAGE_TABLES]
-    return any(row.reference == reference for named in rows for row in named.values())
-
-
 def run(job: Job, package: str, events: PipeReporter) -> tuple[StageResult, Counter[str]]:
     """Run the job's stage in this process.
 
@@ -140,7 +134,7 @@ def run(job: Job, package: str, events: PipeReporter) -> tuple[StageResult, Coun
     Raises:
         UsageError: the stage is in another package.
     """
-    is_known = job.reference.startswith(f"{package}.") or _is_of_plugin(job.reference)
+    is_known = job.reference.startswith(f"{package}.") or plugins.is_stage(job.reference)
     stage: Stage | None = resolve_name(job.reference) if is_known else None
     if stage is None or stage.worker != package:
         raise UsageError(

@@ -225,7 +225,7 @@ def run_in_worker_processes(
         work = LaunchRequest(
             job=job, worker=f"{stage.worker}.worker", processes=processes, build=build
         )
-        launcher = protocol.launcher(build.execution.launcher if stage.parallel else "local")
+        launcher = protocol.LAUNCHERS.find(build.execution.launcher if stage.parallel else "local")
         protocol.refuse_other_fields(build.execution)
         launcher.check(build.execution)
         if foreign is None or foreign[0] == 0:  # torchrun's other ranks do not own the directory

@@ -285,12 +285,3 @@ _LAUNCHERS = {
     "kubernetes": "cloze.flows.launch.kubernetes.launcher:LAUNCHER",
 }
 LAUNCHERS: Table[Launcher] = Table("launchers", "launcher", _LAUNCHERS)
-
-
-def launcher(name: str) -> Launcher:
-    """Return the launcher `name`.
-
-    Raises:
-        UsageError: the launcher does not exist.
-    """
-    return LAUNCHERS.find(name)

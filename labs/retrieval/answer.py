@@ -9,16 +9,11 @@ from cloze.labs.retrieval.search import Reading, Searcher
 from cloze.labs.retrieval.stages import AnswerCorpusConfig
 from cloze.model.tasks.task import Split
 from cloze.model.train.precision import placement
-from cloze.model.use.answer import (
-    Answer,
-    QuestionAnsweringPipeline,
-    best_answers,
-)
+from cloze.model.use.answer import Answer, AnswerPredictor
 from cloze.model.use.request import Request
-from cloze.model.use.verb import Verb
 
 
-class CorpusAnswers(Verb[tuple[str, str | None]]):
+class CorpusAnswers(AnswerPredictor):
     """Predictor of answer-corpus: the best answer of each request, and all in `predictions`.
 
     A question without a passage is answered from the passages that the search finds.
@@ -27,10 +22,9 @@ class CorpusAnswers(Verb[tuple[str, str | None]]):
     """
 
     def __init__(self, checkpoint: str, config: AnswerCorpusConfig) -> None:
-        where = placement(config.device, config.precision)
-        self._answerer = QuestionAnsweringPipeline(checkpoint, **where)
-        self._top_k, self._passages = config.top_k, config.passages
-        self._searcher = Searcher(config.corpus, **where)
+        super().__init__(checkpoint, config)
+        self._passages = config.passages
+        self._searcher = Searcher(config.corpus, **placement(config.device, config.precision))
 
     def read(self, request: Request) -> tuple[str, str | None]:
         return request.text("question"), request.optional("passage")
@@ -51,15 +45,10 @@ class CorpusAnswers(Verb[tuple[str, str | None]]):
 
     def answer(self, encoded: tuple[Split, list[Reading | None]]) -> list[dict[str, Any]]:
         split, readings = encoded
-        answers = []
-        for ranked, reading in zip(self._answerer.ranked(split), readings, strict=True):
-            own = ranked if reading is None else _sourced(ranked, reading)
-            own = best_answers(own, self._top_k)
-            answers.append({**own[0], "predictions": own})
-        return answers
-
-    def finish(self) -> dict[str, Any]:
-        return {"truncated": self._answerer.truncated}
+        return self.best(
+            ranked if reading is None else _sourced(ranked, reading)
+            for ranked, reading in zip(self._answerer.ranked(split), readings, strict=True)
+        )
 
 
 def _sourced(ranked: Sequence[Answer], reading: Reading) -> list[Answer]:

@@ -9,6 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from cloze.core import random_keys
+from cloze.core.errors import UsageError
+from cloze.model.use.request import shortened
 
 _DRAWN = 6  # random stream
 
@@ -65,3 +67,18 @@ class Continuation:
     ids: tuple[int, ...]
     stopped: Literal["end", "tokens", "model"]
     passages: tuple[dict[str, Any], ...] = ()
+
+
+def check_length(text: str, pieces: int, longest: int, beside: str) -> None:
+    """Check that a model can read a text of so many pieces with two beside them.
+
+    Raises:
+        UsageError: it has none, or too many.
+    """
+    if not pieces:
+        raise UsageError(f"the text {shortened(text)!r} has no words in it; begin it with a word")
+    if pieces + 2 > longest:
+        raise UsageError(
+            f"the text {shortened(text)!r} has {pieces} pieces, the model reads {longest} with "
+            f"{beside}; shorten it"
+        )

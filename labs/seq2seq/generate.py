@@ -14,14 +14,14 @@ from torch import Tensor, nn
 
 from cloze.core import random_keys
 from cloze.core.errors import UsageError
-from cloze.labs.seq2seq.continuation import Continuation, SamplingParams
+from cloze.labs.seq2seq.continuation import Continuation, SamplingParams, check_length
 from cloze.labs.seq2seq.verb import GenerateConfig
 from cloze.model import checkpoint
 from cloze.model.families.config import prediction_objectives
 from cloze.model.families.models import load_model
 from cloze.model.layers.layout import KVCache
 from cloze.model.train.precision import Precision, autocast, placement
-from cloze.model.use.request import Request, shortened
+from cloze.model.use.request import Request
 from cloze.model.use.verb import Verb
 
 if TYPE_CHECKING:
@@ -73,15 +73,7 @@ class TextGenerationPipeline:
             UsageError: the text is empty, or leaves no position for a new token.
         """
         ids = self.pieces.encode_batch([text])[0]
-        if not len(ids):
-            raise UsageError(
-                f"the text {shortened(text)!r} has no words in it; begin it with a word"
-            )
-        if len(ids) + 2 > self.longest:
-            raise UsageError(
-                f"the text {shortened(text)!r} has {len(ids)} pieces, the model reads "
-                f"{self.longest} with those it writes and [CLS]; shorten it"
-            )
+        check_length(text, len(ids), self.longest, "those it writes and [CLS]")
         return [*self.pieces.special.begins, *map(int, ids)]
 
     def generate(

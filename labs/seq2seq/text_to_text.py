@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from cloze.core.errors import UsageError
-from cloze.labs.seq2seq.continuation import Continuation, SamplingParams
+from cloze.labs.seq2seq.continuation import Continuation, SamplingParams, check_length
 from cloze.labs.seq2seq.decoder import BeamSearch, EncoderDecoder, generate
 from cloze.labs.seq2seq.encoder_decoder import EncoderDecoderConfig
 from cloze.labs.seq2seq.noise import padded
@@ -21,7 +21,6 @@ from cloze.model.families.models import load_model
 from cloze.model.tasks.heads import trained_network
 from cloze.model.tasks.table import load_task, task_options
 from cloze.model.train.precision import Precision, autocast
-from cloze.model.use.request import shortened
 
 POSITIONS = 4096  # of a batch's sources, times beams; sources are sorted by length
 
@@ -91,14 +90,8 @@ class TextToTextPipeline:
             UsageError: the text is empty, or too long.
         """
         ids = self._reader.encode(self._prefix + text, add_special_tokens=False).ids
-        if not text.strip():
-            raise UsageError(f"the text {shortened(text)!r} has no words in it; name a text")
-        longest = self._config.max_position_embeddings
-        if len(ids) + 2 > longest:
-            raise UsageError(
-                f"the text {shortened(text)!r} has {len(ids)} pieces, the model reads {longest} "
-                f"with [CLS] and [SEP]; shorten it"
-            )
+        count = len(ids) if text.strip() else 0  # a prefix alone is no text
+        check_length(text, count, self._config.max_position_embeddings, "[CLS] and [SEP]")
         return [*self.pieces.special.begins, *map(int, ids), self.pieces.special.sep]
 
     def generate(

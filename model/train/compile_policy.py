@@ -40,7 +40,7 @@ from cloze.model.data.shards import RowTable
 from cloze.model.families.config import ModelConfig
 from cloze.model.hardware import cpu_kind
 from cloze.model.layers.batch import Batch
-from cloze.model.train.plan.estimates import active_parameters
+from cloze.model.train.plan.estimates import active_parameters, operations
 from cloze.model.train.precision import Precision
 from cloze.model.train.spec.interfaces import leaving_no_trace
 
@@ -100,7 +100,7 @@ class WorkEstimate:
 
     def expected_seconds(self, model: ModelConfig, speed: float) -> float:
         """Estimate the seconds of plain steps. Args: speed: operations per second."""
-        return self.total(6.0 * active_parameters(model) * self.positions / speed)
+        return self.total(operations(active_parameters(model), self.positions) / speed)
 
 
 class StepTimes(NamedTuple):

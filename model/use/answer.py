@@ -5,7 +5,7 @@ A request has `question` and `passage`. The answers are ranked spans of the pass
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from cloze.core.errors import UsageError
@@ -99,7 +99,7 @@ class QuestionAnsweringPipeline(FinetunedModel):
         ]
 
 
-class AnswerPredictor(Verb[tuple[str, str]]):
+class AnswerPredictor(Verb[tuple[str, Any]]):
     """Predictor of answer: the best answer of each request, and all answers in `predictions`."""
 
     def __init__(self, checkpoint: str, config: AnswerConfig) -> None:
@@ -107,14 +107,18 @@ class AnswerPredictor(Verb[tuple[str, str]]):
         self._answerer = QuestionAnsweringPipeline(checkpoint, **where)
         self._top_k = config.top_k
 
-    def read(self, request: Request) -> tuple[str, str]:
+    def read(self, request: Request) -> tuple[str, Any]:
         return request.text("question"), request.text("passage")
 
-    def encode(self, group: Sequence[tuple[str, str]]) -> Split:
+    def encode(self, group: Sequence[tuple[str, Any]]) -> Any:
         return self._answerer.encode_questions(group)
 
-    def answer(self, encoded: Split) -> list[dict[str, Any]]:
-        found = [best_answers(ranked, self._top_k) for ranked in self._answerer.ranked(encoded)]
+    def answer(self, encoded: Any) -> list[dict[str, Any]]:
+        return self.best(self._answerer.ranked(encoded))
+
+    def best(self, ranked: Iterable[Sequence[Answer]]) -> list[dict[str, Any]]:
+        """Return the first answer of each ranking, with all that are kept."""
+        found = [best_answers(answers, self._top_k) for answers in ranked]
         return [{**own[0], "predictions": own} for own in found]
 
     def finish(self) -> dict[str, Any]:

@@ -23,7 +23,7 @@ from cloze.core.config import InputPath
 from cloze.core.errors import did_you_mean
 from cloze.core.plugins import hint
 from cloze.pipeline.corpus.provenance import NOTHING_KNOWN, Origin, licence_name, merge_origins
-from cloze.pipeline.corpus.readers import READERS, find_reader
+from cloze.pipeline.corpus.readers import READERS
 from cloze.pipeline.corpus.readers.base import Slice, count_endings, describe_endings
 from cloze.pipeline.corpus.readers.records import FIELDS
 from cloze.pipeline.runners.sizes import run_bytes
@@ -131,7 +131,7 @@ class Source(BaseModel):
     def names_files(cls, values: Mapping[str, Any]) -> bool:
         """Return True if `path` names files, not packages (`cloze.core.config.resolve_paths`)."""
         kind = str(values.get("kind"))
-        return kind not in READERS or not find_reader(kind).takes_names
+        return kind not in READERS or not READERS.find(kind).takes_names
 
     @field_validator("kind")
     @classmethod
@@ -234,7 +234,7 @@ def list_sources(sources: Iterable[Source]) -> SourceListing:
     listed: list[tuple[Source, Slice, list[tuple[str, str]]]] = []
     others: dict[str, dict[str, str]] = {}  # by kind: names by path
     for source in dict.fromkeys(sources):
-        reader, columns = find_reader(source.kind), tuple(sorted(source.fields.items()))
+        reader, columns = READERS.find(source.kind), tuple(sorted(source.fields.items()))
         slices, passed_over = reader.list_slices(source.path)
         others.setdefault(source.kind, {}).update((path, name) for name, path in passed_over)
         for file_slice in slices:

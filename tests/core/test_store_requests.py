@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 
 from cloze.core import storage
-from cloze.pipeline.corpus.readers import find_reader
+from cloze.pipeline.corpus.readers import READERS
 from tests.object_store import Store
 
 BLOCK = b"0123456789abcdef" * (1 << 16)
@@ -46,7 +46,7 @@ def test_a_pattern_is_listed_once(store: Store) -> None:
         storage.write_bytes(store.path("crawl", name), BLOCK[:16])
     storage.write_bytes(store.path("crawl", "a.txt", "b.txt"), BLOCK[:16])
     store.server.requests.clear()
-    names = [file.name for file in find_reader("text").slices(store.path("crawl", "*.txt"))]
+    names = [file.name for file in READERS.find("text").slices(store.path("crawl", "*.txt"))]
     assert names == [*files, "a.txt/b.txt"]
     assert len(kinds(store)) < len(files)
 

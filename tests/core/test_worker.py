@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from cloze.core import plugins
 from cloze.core.errors import UsageError
 from cloze.core.stages.execution import Execution
 from cloze.core.stages.worker import Job, PipeReporter, run
@@ -59,13 +60,11 @@ def test_a_job_with_a_secret_is_its_owner_s_alone_to_read(
 
 
 def test_a_worker_runs_the_stages_of_plug_ins_but_nothing_else_of_other_packages() -> None:
-    from cloze.core.stages.worker import _is_of_plugin
-
-    assert _is_of_plugin("cloze.labs.inside.prune_stage:STAGE")
-    assert _is_of_plugin("cloze.labs.inside.attention_stage:STAGE")
+    assert plugins.is_stage("cloze.labs.inside.prune_stage:STAGE")
+    assert plugins.is_stage("cloze.labs.inside.attention_stage:STAGE")
     for reference in (
         "cloze.labs.records.babylm:reader",
         "os:system",
         "cloze.model.hub.stages:IMPORT",
     ):
-        assert not _is_of_plugin(reference)
+        assert not plugins.is_stage(reference)

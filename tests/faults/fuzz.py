@@ -38,7 +38,7 @@ from cloze.core.errors import ClozeError
 from cloze.pipeline.corpus.config import CorpusConfig
 from cloze.pipeline.corpus.options import MinHash
 from cloze.pipeline.corpus.read.read_and_clean import read_documents
-from cloze.pipeline.corpus.readers import find_reader
+from cloze.pipeline.corpus.readers import READERS
 from cloze.pipeline.corpus.readers.base import ReadCounters
 from cloze.pipeline.corpus.signatures import signature
 from cloze.pipeline.corpus.steps.chain import Step, build_steps
@@ -232,7 +232,7 @@ def consume(kind: str, path: Path, options: dict[str, Any]) -> None:
     }
     config = parse_config(CorpusConfig, values, "corpus")
     steps = _steps(options.get("language", "en"))
-    for file_slice in find_reader(kind).slices(str(path)):
+    for file_slice in READERS.find(kind).slices(str(path)):
         for document in read_documents(config, ReadCounters(slice=file_slice, stop=False)):
             for _, step in steps:
                 result = step(document)

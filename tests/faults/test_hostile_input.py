@@ -27,7 +27,7 @@ from cloze.core.artifacts import artifact
 from cloze.core.errors import DataError
 from cloze.core.stages.execute import execute
 from cloze.pipeline.corpus.config import CorpusConfig
-from cloze.pipeline.corpus.readers import find_reader
+from cloze.pipeline.corpus.readers import READERS
 from cloze.pipeline.corpus.readers.base import ReadCounters
 from cloze.pipeline.corpus.stage import STAGE
 from tests.pipeline.corpus.readers.made import HEAD, chapter, page, response, write_epub
@@ -242,7 +242,7 @@ def good(kind, directory, name):
 
 def read(kind, directory, stop=False):
     """({file: documents}, {file: tally})"""
-    reader, documents, tallies = find_reader(kind), {}, {}
+    reader, documents, tallies = READERS.find(kind), {}, {}
     for file_slice in reader.slices(str(directory)):
         tally = tallies[file_slice.name] = ReadCounters(slice=file_slice, stop=stop)
         documents[file_slice.name] = list(

@@ -14,12 +14,12 @@ from tests.slices import few
 
 SCRIPT = """
 import sys
-from cloze.pipeline.corpus.readers import find_reader
+from cloze.pipeline.corpus.readers import READERS
 from cloze.pipeline.corpus.readers.base import ReadCounters
 from tests.pipeline.corpus.reading import options_of
 from tests.slices import few
 kind, path, blank = sys.argv[1:]
-reader = find_reader(kind)
+reader = READERS.find(kind)
 file_slice = reader.slices(path)[0]
 tally = ReadCounters(slice=file_slice, stop=False)
 more = {"blank_line_documents": True} if blank == "1" else {}

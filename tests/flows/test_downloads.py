@@ -21,7 +21,7 @@ from cloze.core.errors import ClozeError, DataError
 from cloze.flows.commands import downloads, fetch
 from cloze.model.tasks.files import missing_split
 from cloze.model.tasks.table import task_options
-from cloze.pipeline.corpus.readers import find_reader
+from cloze.pipeline.corpus.readers import READERS
 from tests.flows.test_cli import cloze
 
 BODY = bytes(range(256)) * 2000
@@ -273,7 +273,7 @@ def test_source_babylm_reads_what_is_fetched(
     names = [url.rpartition("/")[2] for url in fetch.PUBLISHED["babylm"]]
     publish(files, monkeypatch, "babylm", **{name: f"Of {name}.\n".encode() for name in names})
     invoke("babylm", "--mirror", mirror(files), "--out", tmp_path)
-    slices = find_reader("babylm").slices(str(tmp_path))
+    slices = READERS.find("babylm").slices(str(tmp_path))
     assert [file_slice.name for file_slice in slices] == sorted(names)
     assert len(names) == 6
 

@@ -150,7 +150,7 @@ def _run(directory: str, report: Reporter) -> tuple[StageResult, BuildContext]:
         build=build,
         launch=content.get("launch", ""),
     )
-    launcher = protocol.launcher(execution.launcher)
+    launcher = protocol.LAUNCHERS.find(execution.launcher)
     launcher.check(execution)
     if cancel_requests.cancel_requested(job.path):
         raise KeyboardInterrupt

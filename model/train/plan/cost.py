@@ -29,10 +29,10 @@ from cloze.model.train.config import PretrainConfig
 from cloze.model.train.dial import RULES
 from cloze.model.train.plan import estimates
 from cloze.model.train.plan.estimates import (
-    FORWARD,
     OVERHEAD_OPERATIONS,
     WEIGHT_BYTES,
     ComputeOptions,
+    operations,
 )
 from cloze.model.train.plan.sizing import describe_size, resolve_size
 from cloze.model.train.spec.engine_choice import STAGES
@@ -80,7 +80,7 @@ def pass_cost(
     weight_bytes, device = WEIGHT_BYTES * weights, plan.device
     default_gpu_bytes = (1 << 30) + weight_bytes if device == "cuda" else 0
     return CostEstimate(
-        work=_pass_operations(weights, tokens, device, forward),
+        work=operations(weights, tokens, device, forward),
         speed=HEADWAY * hardware.of(device, plan.machine).speed(),
         startup_seconds=PASS_START,
         parallelism=width if device == "cuda" else 1,
@@ -102,16 +102,12 @@ def pass_throughput(
     requested = (facts.get("execution") or {}).get("device")
     kind = str(facts.get("device") or ("cuda" if requested == "cuda" else "cpu"))
     return MeasuredThroughput(
-        amount=_pass_operations(weights, tokens, kind, forward),
+        amount=operations(weights, tokens, kind, forward),
         seconds=subtract_startup(facts["seconds"], PASS_START),
         width=width if kind == "cuda" else 1,
         kind=kind,
         size=weights,
     )
-
-
-def _pass_operations(weights: float, tokens: float, kind: str, forward: bool) -> float:
-    return (6.0 * weights + OVERHEAD_OPERATIONS[kind]) * tokens * (FORWARD if forward else 1.0)
 
 
 def execution_memory(
@@ -139,7 +135,7 @@ def execution_memory(
     if isinstance(execution.micro_batch, int):
         micro_batch = execution.micro_batch
     elif device.kind == "cpu":
-        micro_batch = estimates.CPU_TOKENS // length
+        micro_batch = estimates.cpu_rows(length)
     else:
         micro_batch = estimates.fitting_rows(
             device.memory, model, length, None, causal_share, ranks=ranks, zero=zero, how=options
@@ -233,7 +229,7 @@ def ahead(plan: PlannedBuild[PretrainConfig]) -> CostEstimate:
     causal_share = share_left_to_right(config.objectives or (), config.causal_share)
     if model is None:
         weights, memory_bytes = int((source or {}).get("parameters") or 0), (0, 0)
-        work = 6.0 * weights + OVERHEAD_OPERATIONS[kind]
+        work = operations(weights, 1.0, kind)
     else:
         weights = estimates.approximate_parameters(model)
         work = estimates.step_flops(model, mean_length, kind, causal_share)
@@ -248,7 +244,7 @@ def ahead(plan: PlannedBuild[PretrainConfig]) -> CostEstimate:
             causal_share=causal_share,
         )
     if "teacher" in inputs:
-        work += 6.0 * FORWARD * float(inputs["teacher"].get("parameters") or weights)
+        work += operations(float(inputs["teacher"].get("parameters") or weights), 1.0, forward=True)
     if config.seconds is not None:
         tokens = max(0.0, config.seconds - START[kind]) * device.speed() * width / work
     elif config.last_step is None:
@@ -291,7 +287,7 @@ def afterwards(facts: Metadata) -> MeasuredThroughput | None:
     kind, weights = str(facts.get("device") or "cpu"), float(facts["parameters"])
     if not tokens:
         return None
-    flops = float(facts.get("training_flops") or 6.0 * weights * tokens)
+    flops = float(facts.get("training_flops") or operations(weights, tokens))
     seconds = (
         tokens / float(measured_speed)
         if measured_speed

@@ -42,6 +42,17 @@ MOST_ROWS = 1 << 20  # per micro-batch
 TRANSIENT = 0.5  # of a layer: share needed only while the layer is computed
 
 
+def operations(weights: float, tokens: float, kind: str = "", forward: bool = False) -> float:
+    """Return the operations of steps or forward passes, with the overhead on `cpu` or `cuda`."""
+    a_token = 6.0 * weights + OVERHEAD_OPERATIONS.get(kind, 0.0)
+    return a_token * tokens * (FORWARD if forward else 1.0)
+
+
+def cpu_rows(length: int) -> int:
+    """Return the rows of `length` tokens of a micro-batch on a CPU."""
+    return max(1, CPU_TOKENS // length)
+
+
 def checkpoint_bytes(weights: int, averaging: bool = False) -> int:
     """Return the bytes of a checkpoint. Args: averaging: True if it also contains the EMA."""
     return weights * (BYTES_A_WEIGHT + (WEIGHT_BYTES if averaging else 0))

@@ -38,7 +38,6 @@ from cloze.model.layers.batch import Batch
 from cloze.model.train.distributed import World
 from cloze.model.train.plan import estimates
 from cloze.model.train.plan.estimates import (
-    CPU_TOKENS,
     MARGIN,
     ON_GPU,
     WEIGHT_BYTES,
@@ -128,7 +127,7 @@ def _estimated_rows(
     If none fits next to a whole model, the model is sharded (`engines.choose_engine`).
     """
     if world.device.type == "cpu":
-        return max(1, CPU_TOKENS // length)
+        return estimates.cpu_rows(length)
     free, _ = torch.cuda.mem_get_info(world.device)
     counts = (
         fitting_rows(
@@ -324,7 +323,7 @@ def extrapolate_rows(peak: Callable[[int], float | None], available: float, limi
 
 def _on_cpu(trial: MicroBatchTrial, rank_batch: int, world: World) -> int:
     """Return the rows that fit free memory by the estimate, at most `CPU_TOKENS`."""
-    limit = min(rank_batch, max(1, CPU_TOKENS // trial.length))
+    limit = min(rank_batch, estimates.cpu_rows(trial.length))
     local_ranks = int(os.environ.get("LOCAL_WORLD_SIZE", str(world.size)))
     available = MARGIN * _free_memory() / local_ranks - trial.remaining_bytes(world.size)
 

@@ -24,7 +24,7 @@ from cloze.model.hardware import Device
 from cloze.model.train.config import PretrainConfig
 from cloze.model.train.plan import estimates
 from cloze.model.train.plan.cost import FULL
-from cloze.model.train.plan.estimates import CPU_TOKENS, MARGIN, ComputeOptions, MemoryEstimate
+from cloze.model.train.plan.estimates import MARGIN, ComputeOptions, MemoryEstimate
 from cloze.model.train.plan.sizing import describe_size, resolve_size
 
 LONGEST = 512  # default row length, if the model supports as many
@@ -188,7 +188,7 @@ def _ways(setting: Setting, hours: float) -> Iterator[dict[str, Any]]:
     Each has ZeRO stage, activation checkpointing, the largest micro-batch, and what they take.
     """
     on_gpus = setting.device.kind == "cuda"
-    limit = setting.rows if on_gpus else min(setting.rows, max(1, CPU_TOKENS // setting.length))
+    limit = setting.rows if on_gpus else min(setting.rows, estimates.cpu_rows(setting.length))
     for checkpointing in (False, True):
         for zero in range(4 if setting.ranks > 1 else 1):  # one process has nothing to shard
 

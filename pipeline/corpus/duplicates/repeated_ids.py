@@ -13,7 +13,7 @@ import numpy as np
 
 from cloze.core.random_keys import U64
 from cloze.pipeline.corpus.duplicates.search import I32, I64, Bools
-from cloze.pipeline.corpus.readers import find_reader
+from cloze.pipeline.corpus.readers import READERS
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,4 +51,4 @@ def are_records(kinds: Sequence[str], part: I32) -> Bools:
         kinds: kind of source of each intermediate file.
         part: int32 [n], file of each document.
     """
-    return np.array([find_reader(kind).has_columns for kind in kinds], bool)[part]
+    return np.array([READERS.find(kind).has_columns for kind in kinds], bool)[part]

@@ -24,7 +24,7 @@ from cloze.pipeline.corpus.files.intermediate import (
 from cloze.pipeline.corpus.mixing import language_code
 from cloze.pipeline.corpus.options import MinHash
 from cloze.pipeline.corpus.provenance import Origin, licence_name
-from cloze.pipeline.corpus.readers import find_reader
+from cloze.pipeline.corpus.readers import READERS
 from cloze.pipeline.corpus.readers.base import ReadCounters, Slice, UnreadableItem
 from cloze.pipeline.corpus.signatures import signature
 from cloze.pipeline.corpus.steps.base import CleaningResult, Sentences
@@ -118,7 +118,7 @@ EXAMPLE_CHARACTERS = 300
 
 def read_documents(config: CorpusConfig, counters: ReadCounters) -> Iterator[Document]:
     """Yield the documents of a slice with licence, origin and language, free of lone surrogates."""
-    reader = find_reader(counters.slice.kind)
+    reader = READERS.find(counters.slice.kind)
     if not reader.takes_names and not storage.is_file(counters.slice.path):
         counters.quarantine("no_file", "it is a link that leads to no file, or a pipe")
         return

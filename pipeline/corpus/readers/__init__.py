@@ -27,4 +27,3 @@ _READERS = {
     "docstrings": "cloze.pipeline.corpus.readers.docstrings:reader",
 }
 READERS: Table[FileReader] = Table("readers", "source kind", _READERS, ("kind",))
-find_reader = READERS.find

@@ -65,7 +65,7 @@ def submit(out: Path, launcher: str = "slurm", **options: Any) -> RankGroup:
             path=str(out), inputs={},
             execution=execution.model_dump(mode="json"), fingerprint=FINGERPRINT, build_id=build_id,
         )  # fmt: skip
-        return protocol.launcher(launcher).start(
+        return protocol.LAUNCHERS.find(launcher).start(
             LaunchRequest(job=job, worker="tests.flows.worker", processes=1, build=build)
         )
 

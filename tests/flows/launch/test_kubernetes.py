@@ -215,7 +215,7 @@ def test_a_machine_without_kubectl_is_told(monkeypatch: pytest.MonkeyPatch, tmp_
     with pytest.raises(
         UsageError, match="launcher kubernetes needs kubectl, which is not on this machine"
     ):
-        protocol.launcher("kubernetes").check(Execution(kubernetes_options=(IMAGE,)))
+        protocol.LAUNCHERS.find("kubernetes").check(Execution(kubernetes_options=(IMAGE,)))
 
 
 @pytest.fixture

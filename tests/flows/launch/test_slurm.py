@@ -298,7 +298,7 @@ def test_what_slurm_refuses_is_told_in_its_words(
 )
 def test_bad_options_are_refused(given: dict[str, Any], sentence: str) -> None:
     with pytest.raises(UsageError, match=sentence):
-        protocol.launcher("slurm").check(Execution(launcher="slurm", **given))
+        protocol.LAUNCHERS.find("slurm").check(Execution(launcher="slurm", **given))
 
 
 def test_a_machine_without_slurm_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -307,7 +307,7 @@ def test_a_machine_without_slurm_is_told(monkeypatch: pytest.MonkeyPatch, tmp_pa
         UsageError,
         match="launcher slurm needs sbatch, which is not on this machine; run it on a login node",
     ):
-        protocol.launcher("slurm").check(Execution(launcher="slurm"))
+        protocol.LAUNCHERS.find("slurm").check(Execution(launcher="slurm"))
 
 
 def test_the_job_is_told_to_stop_before_its_time_is_over(tmp_path: Path) -> None:

@@ -6,14 +6,14 @@ import gzip
 from pathlib import Path
 
 from cloze.pipeline.corpus.document import Document
-from cloze.pipeline.corpus.readers import find_reader
+from cloze.pipeline.corpus.readers import READERS
 from cloze.pipeline.corpus.readers.base import ReadCounters
 from tests.pipeline.corpus.reading import options_of
 
 
 def read(path: Path, **settings: int) -> tuple[list[Document], ReadCounters]:
     """Return the documents, and the counters of the last file."""
-    reader, documents = find_reader("babylm"), []
+    reader, documents = READERS.find("babylm"), []
     for file_slice in reader.slices(str(path)):
         tally = ReadCounters(file_slice)
         documents += list(reader.read(file_slice, options_of(reader, **settings), tally))

@@ -17,7 +17,7 @@ from cloze.core.config import parse_config
 from cloze.core.errors import DataError, UsageError
 from cloze.pipeline.corpus.config import CorpusConfig
 from cloze.pipeline.corpus.explain import explain
-from cloze.pipeline.corpus.readers import READERS, find_reader
+from cloze.pipeline.corpus.readers import READERS
 from cloze.pipeline.corpus.readers.base import count_endings, describe_endings
 from cloze.pipeline.corpus.sources import Source, list_sources
 from cloze.pipeline.corpus.stage import STAGE
@@ -44,7 +44,7 @@ def account(kind: str, path: str) -> int:
         slices, matching, passed_over = list_sources([Source(kind=kind, path=path)])
     except DataError:
         return 0
-    reader = find_reader(kind)
+    reader = READERS.find(kind)
     read = {path for one in slices for _, path in reader.files(one.slice)}
     assert matching == {kind: len(read)}
     return len(read) + passed_over[kind].total()
@@ -151,7 +151,7 @@ def test_a_folder_without_a_match_says_what_it_holds(mixed: Path) -> None:
     with pytest.raises(
         DataError, match=r"no file of source warc .*, but \.txt 5, hidden 4, .html 2"
     ):
-        find_reader("warc").slices(str(mixed))
+        READERS.find("warc").slices(str(mixed))
 
 
 def test_the_list_of_endings_is_short() -> None:

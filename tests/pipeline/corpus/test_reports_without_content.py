@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from cloze.core.errors import DataError
-from cloze.pipeline.corpus.readers import find_reader
+from cloze.pipeline.corpus.readers import READERS
 from cloze.pipeline.corpus.readers.base import ReadCounters
 from tests.pipeline.corpus.corpora import make, prose
 from tests.pipeline.corpus.readers.made import (
@@ -211,7 +211,7 @@ def test_messages_quote_no_text_without_masking(tmp_path, stop):
     for kind, named in bad_files(tmp_path).items():
         for name, data in named.items():
             path = write(tmp_path, kind, name, data)
-            reader = find_reader(kind)
+            reader = READERS.find(kind)
             tally = ReadCounters(slice=reader.slices(str(path))[0], stop=stop)
             try:
                 list(reader.read(tally.slice, options_of(reader, stop=stop), tally))

@@ -21,6 +21,7 @@ from cloze.core import storage
 from cloze.core.errors import cause_of
 from cloze.pipeline.corpus.provenance import licence_name
 from cloze.pipeline.corpus.readers.base import Slice
+from cloze.pipeline.corpus.readers.byte_ranges import SLICE_BYTES
 from cloze.pipeline.corpus.readers.encyclopedia import mediawiki_names
 from cloze.pipeline.corpus.readers.records import get_nested
 from cloze.pipeline.corpus.readers.streams import (
@@ -31,7 +32,6 @@ from cloze.pipeline.corpus.readers.streams import (
     unpacked,
 )
 
-SLICE_BYTES = 256 << 20  # approximate, of a file
 MOST_SLICES = 8  # per file; each slice decompresses the file from its beginning
 _BLOCK = 1 << 16  # bytes read at once; the maximum lost before damage
 IS_TAR = re.compile(rb".{257}ustar[\0 ]", re.DOTALL)

@@ -48,7 +48,7 @@ def test_a_teacher_costs_its_forward_passes() -> None:
     for parameters, weights in ((10**6, 10**6), (None, alone.expected_metadata["parameters"])):
         taught = pretraining({"teacher": {"parameters": parameters}}, steps=50)
         more = (taught.work - alone.work) / alone.expected_metadata["tokens"]
-        assert more == pytest.approx(6.0 * weights * cost.FORWARD)
+        assert more == pytest.approx(6.0 * weights * cost.estimates.FORWARD)
 
 
 def test_each_checkpoint_that_is_kept_takes_its_place() -> None:
@@ -66,7 +66,7 @@ def test_a_pass_costs_its_tokens_on_its_device() -> None:
     on_cpu = PlannedBuild(None, {}, Execution(device="cpu"), COMPUTER)
     whole = pass_cost(on_cpu, **given)
     assert whole.work == (6.0 * 10**6 + cost.OVERHEAD_OPERATIONS["cpu"]) * 1000
-    assert pass_cost(on_cpu, forward=True, **given).work == whole.work * cost.FORWARD
+    assert pass_cost(on_cpu, forward=True, **given).work == whole.work * cost.estimates.FORWARD
     assert whole.speed == cost.HEADWAY * CPU_SPEED
     assert (whole.parallelism, whole.size, whole.gpu_memory_bytes) == (1, 1e6, 0)
     assert pass_cost(on_cpu, width=4, **given).parallelism == 1

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from cloze.pipeline.corpus.document import Document
-from cloze.pipeline.corpus.readers import find_reader
+from cloze.pipeline.corpus.readers import READERS
 from cloze.pipeline.corpus.readers.base import ReadCounters
 from tests.pipeline.corpus.reading import options_of
 
@@ -17,7 +17,7 @@ WRITTEN = [n for n, line in enumerate(LINES) if line]
 
 
 def read(kind: str, path: Path, **settings: Any) -> tuple[list[Document], ReadCounters]:
-    reader = find_reader(kind)
+    reader = READERS.find(kind)
     (file_slice,) = reader.slices(str(path))
     tally = ReadCounters(file_slice)
     documents = list(reader.read(file_slice, options_of(reader, **settings), tally))

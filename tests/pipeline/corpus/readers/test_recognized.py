@@ -13,7 +13,7 @@ from dataclasses import replace
 import pytest
 
 from cloze.core.errors import DataError
-from cloze.pipeline.corpus.readers import find_reader
+from cloze.pipeline.corpus.readers import READERS
 from cloze.pipeline.corpus.readers.base import ReadCounters
 from tests.pipeline.corpus.reading import options_of
 
@@ -54,7 +54,7 @@ OTHERS = {
 
 def read(tmp_path, kind, data, **settings):
     (tmp_path / "a.txt").write_bytes(data)
-    reader = find_reader(kind)
+    reader = READERS.find(kind)
     (found,) = reader.slices(str(tmp_path / "a.txt"))
     tally = ReadCounters(slice=found, stop=settings.pop("stop", True))
     return list(reader.read(found, options_of(reader, stop=tally.stop, **settings), tally)), tally
@@ -109,10 +109,10 @@ def test_a_field_of_an_article_can_be_read_as_json(tmp_path):
         b'{"name":"Mill","identifier":12,"version":{},"abstract":"It is a mill of the town."}\n'
     )
     (tmp_path / "a.txt").write_bytes(record)
-    (found,) = find_reader("jsonl").slices(str(tmp_path / "a.txt"))
+    (found,) = READERS.find("jsonl").slices(str(tmp_path / "a.txt"))
     found = replace(found, fields=(("text", "abstract"),))
-    (document,) = find_reader("jsonl").read(
-        found, options_of(find_reader("jsonl")), ReadCounters(slice=found)
+    (document,) = READERS.find("jsonl").read(
+        found, options_of(READERS.find("jsonl")), ReadCounters(slice=found)
     )
     assert document.paragraphs == ("It is a mill of the town.",)
 

@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from cloze.core.errors import DataError
-from cloze.pipeline.corpus.readers import find_reader, table_files
+from cloze.pipeline.corpus.readers import READERS, table_files
 from cloze.pipeline.corpus.readers.base import ReadCounters
 from cloze.pipeline.corpus.readers.plain_text import paragraphs
 from tests.pipeline.corpus.reading import options_of
@@ -36,7 +36,7 @@ EXPECTED = [
 
 def read(kind: str, path: Any, fields: Any = (), **settings: Any) -> Any:
     """(documents, tally of all slices together)"""
-    reader = find_reader(kind)
+    reader = READERS.find(kind)
     documents, whole = [], None
     for file_slice in reader.slices(str(path)):
         tally = ReadCounters(
@@ -145,7 +145,7 @@ def test_a_large_parquet_file_is_read_in_parts(tmp_path, monkeypatch):
     pq.write_table(table, tmp_path / "a.parquet", row_group_size=64)
     whole, _ = read("parquet", tmp_path)
     monkeypatch.setattr(table_files, "SLICE_BYTES", 4000)
-    slices = find_reader("parquet").slices(str(tmp_path))
+    slices = READERS.find("parquet").slices(str(tmp_path))
     assert len(slices) > 3
     assert [file_slice.span[0] for file_slice in slices[1:]] == [
         file_slice.span[1] for file_slice in slices[:-1]
@@ -275,7 +275,7 @@ def test_directories_patterns_and_urls(tmp_path, scheme):
         filesystem.pipe(f"{prefix}/books/{name}", b"It is some text.")
 
     def names(path):
-        return [file_slice.name for file_slice in find_reader("text").slices(path)]
+        return [file_slice.name for file_slice in READERS.find("text").slices(path)]
 
     assert names(f"{base}/books") == ["a/b/z.txt", "a/y.txt", "x.txt"]
     assert names(f"{base}/books/**/*.txt") == ["a/b/z.txt", "a/y.txt", "x.txt"]
@@ -294,7 +294,7 @@ def test_a_name_with_a_wildcard_is_a_name_first(tmp_path):
     (tmp_path / "a[1].txt").write_text("It is one.")
     (tmp_path / "a1.txt").write_text("It is two.")
     assert [
-        file_slice.name for file_slice in find_reader("text").slices(str(tmp_path / "a[1].txt"))
+        file_slice.name for file_slice in READERS.find("text").slices(str(tmp_path / "a[1].txt"))
     ] == ["a[1].txt"]
 
 
