@@ -298,7 +298,7 @@ def build_node(
     if step.starts_over:
         report.progress(0, None, "", {"warning": step.reason})
     result = execute(
-        stages.stage(step.node.stage),
+        stages.executable(step.node.stage),
         step.node.config,
         step.inputs,
         step.artifact,

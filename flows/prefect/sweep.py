@@ -20,7 +20,7 @@ from urllib.parse import urlsplit
 import psutil
 
 from cloze.core.artifacts import lock
-from cloze.flows.run import status_file
+from cloze.flows.run import cancellation, status_file
 
 if TYPE_CHECKING:
     from prefect.client.orchestration import SyncPrefectClient
@@ -52,7 +52,7 @@ def sweep(runs: Path, api: str | None = None, *, mark: bool = True) -> list[str]
         Exception: the server does not answer.
     """
     owners = _owners(runs) if api is not None else {}
-    dead = status_file.mark_crashed(runs, write=mark)
+    dead = cancellation.mark_crashed(runs, write=mark)
     messages = [
         f"run {name}: its process is gone{'; marked crashed' if mark else ''}" for name in dead
     ]

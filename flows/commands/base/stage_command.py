@@ -304,7 +304,7 @@ def _build(arguments: StageArguments, more: Callable[[BuildResult], dict[str, An
     from cloze.flows.views import terminal
 
     name, out, screen = arguments.stage, arguments.out, terminal.console()
-    stage = stages.stage(name)
+    stage = stages.executable(name)
     values = merge(arguments.config, arguments.overrides, stage.config, name)
     config = parse_config(stage.config, values, name)
     execution = parse_config(Execution, arguments.execution, "run")

@@ -15,7 +15,7 @@ from cloze.core.config import parse_config
 from cloze.core.errors import ClozeError
 from cloze.core.stages.execute import BuildResult, execute
 from cloze.core.stages.execution import Execution
-from cloze.flows.graph.stages import stage
+from cloze.flows.graph.stages import executable
 from cloze.labs.selection.semantic_stage import STAGE, SemDedupConfig
 from cloze.model.use.configs import VectorsConfig
 from cloze.model.use.embed import EmbeddingPipeline, windows_of
@@ -118,7 +118,7 @@ def test_ranks_share_the_shards_and_make_the_same_files(
         inputs = {"corpus": corpus, "checkpoint": checkpoint}
         found.append(
             execute(
-                stage("vectors"), config, inputs, str(tmp_path / f"{processes}"), execution=how
+                executable("vectors"), config, inputs, str(tmp_path / f"{processes}"), execution=how
             ).manifest
         )
     assert found[0].content_sha256 == found[1].content_sha256
