@@ -19,7 +19,6 @@ from urllib.parse import urlsplit
 
 import psutil
 
-from cloze.core.artifacts import lock
 from cloze.flows.run import cancellation, status_file
 
 if TYPE_CHECKING:
@@ -63,14 +62,15 @@ def _owners(runs: Path) -> dict[str, Owner]:
     """Return the owner of each flow run, by flow run id, from the records of runs."""
     owners = {}
     for directory in status_file.directories(runs):
-        is_locked = lock.is_locked(str(directory))
         for path in status_file.records_in(directory):
-            with suppress(KeyError, TypeError):
+            with suppress(KeyError, TypeError, FileNotFoundError):
                 content = status_file.read_file(path)
                 if content is not None and content["prefect"]:
-                    alive = is_locked and content["state"] == status_file.RUNNING
+                    found = status_file.as_it_is(content, path)
                     owners[str(content["prefect"])] = Owner(
-                        host=content["host"], pid=content["pid"], alive=alive
+                        host=content["host"],
+                        pid=content["pid"],
+                        alive=found["state"] == status_file.RUNNING,
                     )
     return owners
 
