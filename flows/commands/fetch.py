@@ -13,7 +13,7 @@ import posixpath
 import re
 import shutil
 import zipfile
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -106,100 +106,63 @@ def _is_book(path: Path) -> None:
 # Task data. Sizes and sha256 from the catalogues of tensorflow-datasets (url_checksums/) and of
 # Hugging Face datasets (dataset_infos.json), which agree where both have a file.
 
-GLUE = "https://dl.fbaipublicfiles.com/glue/data"
-PARAPHRASES = "https://dl.fbaipublicfiles.com/senteval/senteval_data"
-SQUAD = "https://rajpurkar.github.io/SQuAD-explorer/dataset"
 BABYLM = (  # a revision, whose files do not change
     "https://huggingface.co/datasets/BabyLM-community/BabyLM-2026-Strict-Small/resolve/"
     "c92ab16b4f08858304b0815706065b3354d8fc0a"
 )
-BABYLM_TEXTS = "bnc_spoken childes gutenberg open_subtitles simple_wiki switchboard"
-PUBLISHED: Mapping[str, Mapping[str, tuple[int | None, str | None]]] = {
-    "glue": {
-        f"{GLUE}/CoLA.zip": (
-            376_971,
-            "f212fcd832b8f7b435fb991f101abf89f96b933ab400603bf198960dfc32cbff",
-        ),
-        f"{GLUE}/SST-2.zip": (
-            7_439_277,
-            "d67e16fb55739c1b32cdce9877596db1c127dc322d93c082281f64057c16deaa",
-        ),
-        f"{GLUE}/QQP-clean.zip": (
-            41_696_084,
-            "40e7c862c04eb26ee04b67fd900e76c45c6ba8e6d8fab4f8f1f8072a1a3fbae0",
-        ),
-        f"{GLUE}/STS-B.zip": (
-            802_872,
-            "e60a6393de5a8b5b9bac5020a1554b54e3691f9d600b775bd131e613ac179c85",
-        ),
-        f"{GLUE}/MNLI.zip": (
-            312_783_507,
-            "e7c1d896d26ed6caf700110645df426cc2d8ebf02a5ab743d5a5c68ac1c83633",
-        ),
-        f"{GLUE}/QNLIv2.zip": (
-            10_627_589,
-            "e634e78627a29adaecd4f955359b22bf5e70f2cbd93b493f2d624138a0c0e5f5",
-        ),
-        f"{GLUE}/RTE.zip": (
-            697_150,
-            "6bf86de103ecd335f3441bd43574d23fef87ecc695977a63b82d5efb206556ee",
-        ),
-        f"{GLUE}/WNLI.zip": (
-            28_999,
-            "ae0e8e4d16f4d46d4a0a566ec7ecceccfd3fbfaa4a7a4b4e02848c0f2561ac46",
-        ),
-        f"{GLUE}/mrpc_dev_ids.tsv": (
-            6_222,
-            "971d7767d81b997fd9060ade0ec23c4fc31cbb226a55d1bd4a1bac474eb81dc7",
-        ),
-        f"{PARAPHRASES}/msr_paraphrase_train.txt": (
-            1_047_044,
-            "60a9b09084528f0673eedee2b69cb941920f0b8cd0eeccefc464a98768457f89",
-        ),
-        f"{PARAPHRASES}/msr_paraphrase_test.txt": (
-            441_275,
-            "a04e271090879aaba6423d65b94950c089298587d9c084bf9cd7439bd785f784",
-        ),
-    },
-    "squad": {
-        f"{SQUAD}/train-v1.1.json": (
-            30_288_272,
-            "3527663986b8295af4f7fcdff1ba1ff3f72d07d61a20f487cb238a6ef92fd955",
-        ),
-        f"{SQUAD}/dev-v1.1.json": (
-            4_854_279,
-            "95aa6a52d5d6a735563366753ca50492a658031da74f301ac5238b03966972c9",
-        ),
-        f"{SQUAD}/train-v2.0.json": (
-            42_123_633,
-            "68dcfbb971bd3e96d5b46c7177b16c1a4e7d4bdef19fb204502738552dede002",
-        ),
-        f"{SQUAD}/dev-v2.0.json": (
-            4_370_528,
-            "80a5225e94905956a6446d296ca1093975c4d3b3260f1d6c8f68bc2ab77182d8",
-        ),
-    },
-    "snli": {
-        "https://nlp.stanford.edu/projects/snli/snli_1.0.zip": (
-            94_550_081,
-            "afb3d70a5af5d8de0d9d81e2637e0fb8c22d1235c2749d83125ca43dab0dbd3e",
-        ),
-    },
-    "xnli": {
-        "https://cims.nyu.edu/~sbowman/xnli/XNLI-1.0.zip": (
-            17_865_352,
-            "4ba1d5e1afdb7161f0f23c66dc787802ccfa8a25a3ddd3b165a35e50df346ab1",
-        ),
-        "https://dl.fbaipublicfiles.com/XNLI/XNLI-MT-1.0.zip": (  # training data
-            466_098_360,
-            "f732517ba2fb1d550e9f3c2aabaef6017c91ee2dcec90e878f138764d224db05",
-        ),
-    },
-    "blimp": {
-        "https://raw.githubusercontent.com/alexwarstadt/blimp/master/BLiMP.zip": (None, None)
-    },
-    "babylm": {f"{BABYLM}/{name}.train.txt": (None, None) for name in BABYLM_TEXTS.split()},
-}
+# A collection and an address, then the files there, with size and sha256 where they are published.
+_FILES = f"""\
+glue https://dl.fbaipublicfiles.com/glue/data
+CoLA.zip 376971 f212fcd832b8f7b435fb991f101abf89f96b933ab400603bf198960dfc32cbff
+SST-2.zip 7439277 d67e16fb55739c1b32cdce9877596db1c127dc322d93c082281f64057c16deaa
+QQP-clean.zip 41696084 40e7c862c04eb26ee04b67fd900e76c45c6ba8e6d8fab4f8f1f8072a1a3fbae0
+STS-B.zip 802872 e60a6393de5a8b5b9bac5020a1554b54e3691f9d600b775bd131e613ac179c85
+MNLI.zip 312783507 e7c1d896d26ed6caf700110645df426cc2d8ebf02a5ab743d5a5c68ac1c83633
+QNLIv2.zip 10627589 e634e78627a29adaecd4f955359b22bf5e70f2cbd93b493f2d624138a0c0e5f5
+RTE.zip 697150 6bf86de103ecd335f3441bd43574d23fef87ecc695977a63b82d5efb206556ee
+WNLI.zip 28999 ae0e8e4d16f4d46d4a0a566ec7ecceccfd3fbfaa4a7a4b4e02848c0f2561ac46
+mrpc_dev_ids.tsv 6222 971d7767d81b997fd9060ade0ec23c4fc31cbb226a55d1bd4a1bac474eb81dc7
+glue https://dl.fbaipublicfiles.com/senteval/senteval_data
+msr_paraphrase_train.txt 1047044 60a9b09084528f0673eedee2b69cb941920f0b8cd0eeccefc464a98768457f89
+msr_paraphrase_test.txt 441275 a04e271090879aaba6423d65b94950c089298587d9c084bf9cd7439bd785f784
+squad https://rajpurkar.github.io/SQuAD-explorer/dataset
+train-v1.1.json 30288272 3527663986b8295af4f7fcdff1ba1ff3f72d07d61a20f487cb238a6ef92fd955
+dev-v1.1.json 4854279 95aa6a52d5d6a735563366753ca50492a658031da74f301ac5238b03966972c9
+train-v2.0.json 42123633 68dcfbb971bd3e96d5b46c7177b16c1a4e7d4bdef19fb204502738552dede002
+dev-v2.0.json 4370528 80a5225e94905956a6446d296ca1093975c4d3b3260f1d6c8f68bc2ab77182d8
+snli https://nlp.stanford.edu/projects/snli
+snli_1.0.zip 94550081 afb3d70a5af5d8de0d9d81e2637e0fb8c22d1235c2749d83125ca43dab0dbd3e
+xnli https://cims.nyu.edu/~sbowman/xnli
+XNLI-1.0.zip 17865352 4ba1d5e1afdb7161f0f23c66dc787802ccfa8a25a3ddd3b165a35e50df346ab1
+xnli https://dl.fbaipublicfiles.com/XNLI
+XNLI-MT-1.0.zip 466098360 f732517ba2fb1d550e9f3c2aabaef6017c91ee2dcec90e878f138764d224db05
+blimp https://raw.githubusercontent.com/alexwarstadt/blimp/master
+BLiMP.zip
+babylm {BABYLM}
+bnc_spoken.train.txt
+childes.train.txt
+gutenberg.train.txt
+open_subtitles.train.txt
+simple_wiki.train.txt
+switchboard.train.txt
+"""
+
+
+def _published(text: str) -> dict[str, dict[str, tuple[int | None, str | None]]]:
+    """Return collection -> URL -> size and sha256."""
+    collections: dict[str, dict[str, tuple[int | None, str | None]]] = {}
+    files: dict[str, tuple[int | None, str | None]] = {}
+    address = ""
+    for words in map(str.split, text.splitlines()):
+        if "://" in words[-1]:
+            files, address = collections.setdefault(words[0], {}), words[-1]
+        else:
+            file, *known = words
+            files[f"{address}/{file}"] = (int(known[0]), known[1]) if known else (None, None)
+    return collections
+
+
+PUBLISHED = _published(_FILES)
 C4 = "https://huggingface.co/datasets/allenai/c4/resolve/main/en/c4-train.{:05d}-of-01024.json.gz"
 OPENWEBTEXT = (
     "https://huggingface.co/datasets/Skylion007/openwebtext/resolve/refs%2Fconvert%2Fparquet/"

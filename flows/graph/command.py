@@ -126,7 +126,7 @@ def run_tool(
         report: reporter for progress.
         where: config section of the values, for messages.
     """
-    stage = stages.stage(name)
+    stage = stages.executable(name)
     config = parse_config(stage.config, values, where or name)
     with tempfile.TemporaryDirectory(prefix="cloze-") as directory:
         build = BuildContext(

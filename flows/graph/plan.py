@@ -85,11 +85,6 @@ def runs_directory() -> Path:
     return Path(os.environ.get("CLOZE_RUNS_DIR") or "runs")
 
 
-def artifacts_directory(name: str) -> str:
-    """Return the directory of a run's artifacts: below `$CLOZE_STORE`, or the run's directory."""
-    return storage.join(os.environ.get("CLOZE_STORE") or str(runs_directory()), name)
-
-
 def run_directory(config: RunConfig | CommandConfig) -> Path:
     """Return the directory of a run's records, lock and links, or of a command's records."""
     return config.directory if isinstance(config, CommandConfig) else runs_directory() / config.name
@@ -165,7 +160,8 @@ def _step(
     stage = stages.stage(node.stage)
     previous = _manifest(node.out or storage.linked(str(directory / node.name)))
     inputs, input_hashes = _inputs(node, steps, outside)
-    place = node.out or artifacts_directory(directory.name)
+    store = os.environ.get("CLOZE_STORE") or str(runs_directory())
+    place = node.out or storage.join(store, directory.name)
 
     def hash_files(paths: Sequence[str], stamps: Sequence[fingerprints.Stamp | None]) -> list[str]:
         hashed: list[str] = resolve_name(HASH)(node.execution, place, paths, stamps)
@@ -298,7 +294,7 @@ def build_node(
     if step.starts_over:
         report.progress(0, None, "", {"warning": step.reason})
     result = execute(
-        stages.stage(step.node.stage),
+        stages.executable(step.node.stage),
         step.node.config,
         step.inputs,
         step.artifact,

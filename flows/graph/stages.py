@@ -53,21 +53,27 @@ TOOLS: Table[Stage] = Table("tools", "stage", _TOOLS)
 
 
 def stage(name: str) -> Stage:
-    """Return the stage `name`; its `run` starts worker processes if the stage declares a worker.
+    """Return the definition of the stage `name`.
 
     Raises:
         UsageError: the stage does not exist.
     """
-    table = TOOLS if name in TOOLS else TABLE
-    definition = table.find(name)
+    return (TOOLS if name in TOOLS else TABLE).find(name)
+
+
+def executable(name: str) -> Stage:
+    """Return the stage as this process executes it: in worker processes, if it declares a worker.
+
+    Raises:
+        UsageError: the stage does not exist.
+    """
+    definition, table = stage(name), TOOLS if name in TOOLS else TABLE
     if definition.worker is None:
         return definition
-    # a heavy import, and this module is imported at every start
-    from cloze.flows.launch.coordinator import run_in_worker_processes
+    from cloze.flows.launch.coordinator import run_in_worker_processes  # heavy; plans need it not
 
-    return dataclasses.replace(
-        definition, run=run_in_worker_processes(definition, table.reference(name))
-    )
+    run = run_in_worker_processes(definition, table.reference(name))
+    return dataclasses.replace(definition, run=run)
 
 
 def headline(manifest: Manifest) -> str:

@@ -23,7 +23,6 @@ from cloze.core.stages.stage import BuildContext, Stage, StageResult
 from cloze.core.stages.worker import LOGS, Job, local_directory
 from cloze.flows.launch import cancel_requests, host_setup, protocol
 from cloze.flows.launch.cancel_requests import CancelPoll
-from cloze.flows.launch.kubernetes import launcher as kubernetes
 from cloze.flows.launch.launch_state import LaunchState
 from cloze.flows.launch.protocol import (
     HostsUnreachableError,
@@ -33,7 +32,6 @@ from cloze.flows.launch.protocol import (
     RankGroup,
     RanksLostError,
 )
-from cloze.flows.launch.slurm import launcher as slurm
 from cloze.flows.machine import slots
 from cloze.flows.machine.retry_policy import RetryPolicy, backoff_seconds
 
@@ -61,16 +59,23 @@ def living(path: str) -> Detached | None:
     Raises:
         ClozeError: Slurm or the cluster does not respond.
     """
-    if (job := slurm.living(path)) is not None:
-        return Detached(
-            f"Slurm's job {job}", "slurm", lambda report: slurm.cancel(path, job, report)
-        )
-    if (train_job := kubernetes.living(path)) is not None:
-        return Detached(
-            f"TrainJob {train_job[0]}",
-            "kubernetes",
-            lambda report: kubernetes.cancel(path, train_job, report),
-        )
+    launchers = storage.list_names(storage.join(path, LOGS))  # they leave a directory each
+    if "slurm" in launchers:
+        from cloze.flows.launch.slurm import launcher as slurm
+
+        if (job := slurm.living(path)) is not None:
+            return Detached(
+                f"Slurm's job {job}", "slurm", lambda report: slurm.cancel(path, job, report)
+            )
+    if "kubernetes" in launchers:
+        from cloze.flows.launch.kubernetes import launcher as kubernetes
+
+        if (train_job := kubernetes.living(path)) is not None:
+            return Detached(
+                f"TrainJob {train_job[0]}",
+                "kubernetes",
+                lambda report: kubernetes.cancel(path, train_job, report),
+            )
     return None
 
 

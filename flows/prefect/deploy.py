@@ -84,9 +84,12 @@ def deploy(
         entries = {str(entry["name"]): entry for entry in content["deployments"]}
         _check_owner(before, entries)
         _run_prefect_deploy(api, path, content)
-        removed = _delete_removed(client, entries, pool)
-        _fit_forms(client, pool)
         after = dict(_of_pool(client, pool))
+        removed = [name for name, each in after.items() if _is_dropped(each, entries)]
+        for name in removed:
+            client.delete_deployment(after.pop(name).id)
+        for deployment in after.values():
+            _fit_form(client, deployment)
         for name in sorted(name for name in before.keys() & after if before[name].paused):
             # Prefect's command starts a paused deployment again
             client.update_deployment(after[name].id, DeploymentUpdate(paused=True))
@@ -205,42 +208,29 @@ def deployments(client: SyncPrefectClient) -> list[DeploymentResponse]:
     return read_all(lambda offset: client.read_deployments(offset=offset))
 
 
-def _delete_removed(
-    client: SyncPrefectClient, entries: Mapping[str, Mapping[str, Any]], pool: str
-) -> list[str]:
-    """Delete Cloze deployments in the pool that the file lacks, or has with another flow.
-
-    Returns:
-        Names of the deleted deployments; the user's own deployments are not deleted.
-    """
-    removed = []
-    for name, deployment in _of_pool(client, pool):
-        entry = entries.get(deployment.name)
-        if entry is not None and entry["entrypoint"] == deployment.entrypoint:
-            continue
-        if str(deployment.entrypoint).startswith(ENTRYPOINTS):
-            client.delete_deployment(deployment.id)
-            removed.append(name)
-    return removed
+def _is_dropped(deployment: DeploymentResponse, entries: Mapping[str, Mapping[str, Any]]) -> bool:
+    """Return whether a deployment is Cloze's, and the file lacks it or has it with another flow."""
+    entry = entries.get(deployment.name)
+    is_same = entry is not None and entry["entrypoint"] == deployment.entrypoint
+    return not is_same and str(deployment.entrypoint).startswith(ENTRYPOINTS)
 
 
-def _fit_forms(client: SyncPrefectClient, pool: str) -> None:
-    """Remove fields of other stages and null defaults from each deployment's form; name the others.
+def _fit_form(client: SyncPrefectClient, deployment: DeploymentResponse) -> None:
+    """Remove fields of other stages and null defaults from a deployment's form; name the others.
 
     The UI sends the default of an untouched field, and the server rejects null for a typed field
     with a default. An empty field without a default is not sent.
     """
-    for _, deployment in _of_pool(client, pool):
-        schema = deployment.parameter_openapi_schema
-        if not schema or not str(deployment.entrypoint).startswith(ENTRYPOINTS):
+    schema = deployment.parameter_openapi_schema
+    if not schema or not str(deployment.entrypoint).startswith(ENTRYPOINTS):
+        return
+    visible = fields_of(deployment.parameters.get("until") or ())
+    for name, field in list(schema["properties"].items()):
+        if visible is not None and name not in visible:
+            del schema["properties"][name]
             continue
-        visible = fields_of(deployment.parameters.get("until") or ())
-        for name, field in list(schema["properties"].items()):
-            if visible is not None and name not in visible:
-                del schema["properties"][name]
-                continue
-            field["title"] = name.capitalize().replace("_", " ")
-            if field.get("default", ...) is None:
-                del field["default"]
-        update = DeploymentUpdate.model_validate({"parameter_openapi_schema": schema})
-        client.update_deployment(deployment.id, update)
+        field["title"] = name.capitalize().replace("_", " ")
+        if field.get("default", ...) is None:
+            del field["default"]
+    update = DeploymentUpdate.model_validate({"parameter_openapi_schema": schema})
+    client.update_deployment(deployment.id, update)

@@ -21,31 +21,25 @@ from cloze.flows.launch.protocol import LAUNCHERS
 from cloze.flows.run.session import RunParameters
 
 
+def _schema(description: str, **schema: Any) -> WithJsonSchema:
+    return WithJsonSchema({**schema, "description": description})
+
+
 def _nodes_schema(description: str) -> WithJsonSchema:
-    by_stage = {
-        "title": "Stages",
-        "type": "array",
-        "uniqueItems": True,
-        "items": {"type": "string", "enum": list(stages.TABLE)},
-    }
-    by_name = {
-        "title": "Nodes or patterns",
-        "type": "array",
-        "items": {"type": "string", "minLength": 1},
-    }
-    return WithJsonSchema({"anyOf": [by_stage, by_name], "description": description})
+    stage, name = {"type": "string", "enum": list(stages.TABLE)}, {"type": "string", "minLength": 1}
+    by_stage = {"title": "Stages", "type": "array", "uniqueItems": True, "items": stage}
+    by_name = {"title": "Nodes or patterns", "type": "array", "items": name}
+    return _schema(description, anyOf=[by_stage, by_name])
 
 
 Config = Annotated[
     str,
-    WithJsonSchema(
-        {
-            "anyOf": [
-                {"title": "Preset", "type": "string", "enum": configs.preset_names()},
-                {"title": "YAML file", "type": "string", "minLength": 1},
-            ],
-            "description": "A preset, or the path of a YAML file on the worker's machine.",
-        }
+    _schema(
+        "A preset, or the path of a YAML file on the worker's machine.",
+        anyOf=[
+            {"title": "Preset", "type": "string", "enum": configs.preset_names()},
+            {"title": "YAML file", "type": "string", "minLength": 1},
+        ],
     ),
 ]
 Count = Annotated[int | None, Field(ge=1), WithJsonSchema({"type": "integer", "minimum": 1})]
@@ -56,28 +50,22 @@ LearningRate = Annotated[
 ]
 Launcher = Annotated[
     str | None,
-    WithJsonSchema(
-        {
-            "anyOf": [
-                {"title": "Launcher", "type": "string", "enum": list(LAUNCHERS)},
-                {"title": "As in the config", "type": "null"},
-            ],
-            "description": "What starts the training processes, on this host or on several. "
-            "Empty: as in the config.",
-        }
+    _schema(
+        "What starts the training processes, on this host or on several. Empty: as in the config.",
+        anyOf=[
+            {"title": "Launcher", "type": "string", "enum": list(LAUNCHERS)},
+            {"title": "As in the config", "type": "null"},
+        ],
     ),
 ]
 OptionalText = Annotated[str | None, WithJsonSchema({"type": "string"})]
 LauncherOptions = Annotated[
     list[str],
-    WithJsonSchema(
-        {
-            "type": "array",
-            "items": {"type": "string", "minLength": 1},
-            "description": "Options of the launcher: --partition=gpu for Slurm,"
-            " image=REGISTRY/cloze:1 for Kubernetes, Port=2222 for ssh."
-            " No secrets: Prefect shows them.",
-        }
+    _schema(
+        "Options of the launcher: --partition=gpu for Slurm, image=REGISTRY/cloze:1 for Kubernetes,"
+        " Port=2222 for ssh. No secrets: Prefect shows them.",
+        type="array",
+        items={"type": "string", "minLength": 1},
     ),
 ]
 StartFrom = Annotated[
@@ -100,25 +88,21 @@ Force = Annotated[
 ]
 Overrides = Annotated[
     dict[str, Any],
-    WithJsonSchema(
-        {
-            "type": "object",
-            "description": "Any other value of the config by its dotted key, such as "
-            '{"dataset.shards": 4}. No secrets: Prefect shows them.',
-        }
+    _schema(
+        "Any other value of the config by its dotted key, such as "
+        '{"dataset.shards": 4}. No secrets: Prefect shows them.',
+        type="object",
     ),
 ]
 Retries = Annotated[
     int,
     Field(ge=0, le=10),
-    WithJsonSchema(
-        {
-            "type": "integer",
-            "minimum": 0,
-            "maximum": 10,
-            "description": "Number of retries of a node after a failure that may be temporary,"
-            " unless its config sets it. Bad input and bad config are not retried.",
-        }
+    _schema(
+        "Number of retries of a node after a failure that may be temporary, unless its config sets"
+        " it. Bad input and bad config are not retried.",
+        type="integer",
+        minimum=0,
+        maximum=10,
     ),
 ]
 

@@ -19,8 +19,7 @@ from urllib.parse import urlsplit
 
 import psutil
 
-from cloze.core.artifacts import lock
-from cloze.flows.run import status_file
+from cloze.flows.run import cancellation, status_file
 
 if TYPE_CHECKING:
     from prefect.client.orchestration import SyncPrefectClient
@@ -52,7 +51,7 @@ def sweep(runs: Path, api: str | None = None, *, mark: bool = True) -> list[str]
         Exception: the server does not answer.
     """
     owners = _owners(runs) if api is not None else {}
-    dead = status_file.mark_crashed(runs, write=mark)
+    dead = cancellation.mark_crashed(runs, write=mark)
     messages = [
         f"run {name}: its process is gone{'; marked crashed' if mark else ''}" for name in dead
     ]
@@ -63,14 +62,15 @@ def _owners(runs: Path) -> dict[str, Owner]:
     """Return the owner of each flow run, by flow run id, from the records of runs."""
     owners = {}
     for directory in status_file.directories(runs):
-        is_locked = lock.is_locked(str(directory))
         for path in status_file.records_in(directory):
-            with suppress(KeyError, TypeError):
+            with suppress(KeyError, TypeError, FileNotFoundError):
                 content = status_file.read_file(path)
                 if content is not None and content["prefect"]:
-                    alive = is_locked and content["state"] == status_file.RUNNING
+                    found = status_file.as_it_is(content, path)
                     owners[str(content["prefect"])] = Owner(
-                        host=content["host"], pid=content["pid"], alive=alive
+                        host=content["host"],
+                        pid=content["pid"],
+                        alive=found["state"] == status_file.RUNNING,
                     )
     return owners
 

@@ -209,7 +209,9 @@ def graph_svg(nodes: Mapping[str, NodePicture]) -> str:
     placed = layout(after, box=BOX_HEIGHT, gap=GAP, thread=THREAD)
     widths: Counter[int] = Counter()
     for name, node in nodes.items():
-        widths[placed.layers[name]] = max(widths[placed.layers[name]], round(_width(name, node)))
+        layer, line = placed.layers[name], LINE_WIDTH * cell_len(shortened(node.line))
+        text = max(NAME_WIDTH * cell_len(shortened(name)), line)
+        widths[layer] = max(widths[layer], round(MARK + 2 * PADDING + text))
     lefts, right = [], MARGIN
     for layer in range(len(widths)):
         lefts.append(right)
@@ -258,11 +260,6 @@ def _gathered(nodes: Mapping[str, NodePicture]) -> dict[str, NodePicture]:
             line=nodes[names[0]].line if len(names) == 1 else f"{len(names)} finished",
         )
     return grouped
-
-
-def _width(name: str, node: NodePicture) -> float:
-    widths = NAME_WIDTH * cell_len(shortened(name)), LINE_WIDTH * cell_len(shortened(node.line))
-    return MARK + 2 * PADDING + max(widths)
 
 
 def _box(name: str, node: NodePicture, left: float, middle: float, width: float) -> str:

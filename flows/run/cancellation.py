@@ -1,16 +1,20 @@
-"""Cancellation of a run from another process: SIGTERM, grace period, then SIGKILL."""
+"""Runs of other processes: cancel one by SIGTERM, grace period and SIGKILL; record dead ones."""
 
 from __future__ import annotations
 
+import json
 import signal
 import socket
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from cloze.core import storage
 from cloze.core.artifacts import lock
 from cloze.core.errors import UsageError
 from cloze.core.stages.execution import DEFAULT_GRACE_SECONDS
+from cloze.flows.graph.command import command_directories
 from cloze.flows.launch.cancel_requests import wait_or_kill
 from cloze.flows.run import status_file
 
@@ -57,7 +61,7 @@ def cancel(
     lock.send_signal(facts, signal.SIGTERM)
     seconds, builder = grace + PATIENCE_SECONDS, f"process {pid}"
     if wait_or_kill(directory, builder, lambda: lock.is_locked(directory), facts, seconds, report):
-        status_file.mark_crashed(runs)
+        mark_crashed(runs)
     return status_file.read(runs, name)
 
 
@@ -71,3 +75,24 @@ def longest_grace(record: Mapping[str, Any]) -> float:
     return max(
         float(seconds) for seconds in (*defaults, *configured, *reported) if seconds is not None
     )
+
+
+def mark_crashed(runs: Path, *, write: bool = True) -> list[str]:
+    """Write the state crashed into the records of zombie runs, and return the runs' names.
+
+    A zombie run is recorded as running, but no process holds its lock. Without `write`, only return
+    the names.
+    """
+    names = []
+    for directory in (*status_file.directories(runs), *command_directories(runs)):
+        for path in status_file.records_in(directory):
+            with suppress(OSError):
+                record = status_file.read_file(path)
+                found = record and status_file.as_it_is(record, path)
+                if not record or not found or found is record:
+                    continue
+                if write:
+                    content = json.dumps({**found, "state": status_file.CRASHED}).encode()
+                    storage.write_bytes(str(path), content, private=True)
+                names.append(str(record["run"]))
+    return names

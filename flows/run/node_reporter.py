@@ -16,7 +16,8 @@ from typing import Any
 from cloze.core import storage
 from cloze.core.stages.stage import Reporter
 from cloze.flows.graph.plan import PlannedNode
-from cloze.flows.run.status_file import QUEUED, RunStatusFile
+from cloze.flows.run.status_file import QUEUED
+from cloze.flows.run.status_writer import RunStatusFile
 
 DIRECTORY = "_attempts"  # in the run's directory: one file per flow run, until the run is complete
 

@@ -30,7 +30,7 @@ from cloze.flows.graph.command import CommandConfig
 from cloze.flows.graph.schedule import resource_request
 from cloze.flows.launch import host_setup
 from cloze.flows.machine import retry_policy, slots
-from cloze.flows.run import endings, node_reporter, retention, status_file
+from cloze.flows.run import endings, node_reporter, retention, status_file, status_writer
 from cloze.flows.run.node_reporter import NodeReporter
 from cloze.flows.tracking.spool_state import URI
 from cloze.flows.views import terminal
@@ -122,7 +122,7 @@ class RunSession:
         self.error: Exception | None = None
         self.ending: tuple[str, str] | None = None
         self.records: MlflowRunLogger | None = None
-        self.record: status_file.RunStatusFile | None = None
+        self.record: status_writer.RunStatusFile | None = None
         self.machine = slots.machine()
         self._lines = None if self.command else live_lines(self.screen)
         self._is_verbose = terminal.is_verbose()
@@ -172,7 +172,7 @@ class RunSession:
             with retention.starts(runs):  # `cloze clean` waits, then keeps these
                 if any(step.cached and not storage.exists(step.artifact) for step in self.steps):
                     self.steps = self._plan()
-                self.record = status_file.RunStatusFile(
+                self.record = status_writer.RunStatusFile(
                     self.directory,
                     self.config.name,
                     self.steps,

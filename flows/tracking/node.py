@@ -18,7 +18,6 @@ from cloze.core.errors import DataError, StoppedError
 from cloze.core.stages.execute import BuildResult
 from cloze.core.stages.stage import CHECKPOINT, Reporter
 from cloze.flows.graph import stages
-from cloze.flows.graph.nodes import Node
 from cloze.flows.graph.plan import PlannedNode
 from cloze.flows.tracking import metadata
 from cloze.flows.tracking.metadata import SystemMetricsSampler
@@ -61,7 +60,9 @@ class MlflowNodeReporter(Reporter):
         self._sampler: SystemMetricsSampler | None = None
 
     def build_started(self, build_id: str) -> None:
-        planned = self._planned
+        planned, execution = self._planned, self._planned.node.execution
+        is_parallel = stages.stage(planned.node.stage).parallel
+        world_size = execution.processes * execution.nodes if is_parallel else 1
         tags = {
             "cloze.kind": "node",
             "cloze.node": planned.name,
@@ -69,7 +70,7 @@ class MlflowNodeReporter(Reporter):
             "cloze.fingerprint": planned.fingerprint,
             "cloze.build": build_id,
             "cloze.artifact": storage.absolute(planned.artifact),
-            "cloze.world_size": str(_world_size(planned.node)),
+            "cloze.world_size": str(world_size),
             **self._records.tags(),
         }
         self.run = self._records.start_node_run(planned, build_id, tags)
@@ -96,12 +97,13 @@ class MlflowNodeReporter(Reporter):
         except DataError:  # a checkpoint or a file
             return
         if manifest.stage in DATA_STAGES:
+            facts = {"rows": manifest.rows, "tokens": manifest.tokens, **manifest.summary}
             dataset = self._spool.dataset(
                 self.run,
                 name=Path(path).name.removesuffix(f"-{manifest.fingerprint[:12]}"),
                 fingerprint=manifest.fingerprint,
                 source=storage.absolute(path),
-                profile=_profile(manifest),
+                profile={name: facts[name] for name in PROFILE.split() if facts.get(name)},
                 context="training" if manifest.stage == "dataset" else role,
             )
             if manifest.stage == "dataset":
@@ -235,14 +237,3 @@ def status_of(error: BaseException | None) -> str:
     # Ctrl-C and Prefect's termination
     stopped = isinstance(error, StoppedError) or not isinstance(error, Exception)
     return "KILLED" if stopped else "FAILED"
-
-
-def _world_size(node: Node) -> int:
-    """Return the number of processes of a node on all hosts."""
-    is_parallel = stages.stage(node.stage).parallel
-    return node.execution.processes * node.execution.nodes if is_parallel else 1
-
-
-def _profile(manifest: Manifest) -> dict[str, Any]:
-    figures = {"rows": manifest.rows, "tokens": manifest.tokens, **manifest.summary}
-    return {name: figures[name] for name in PROFILE.split() if figures.get(name)}

@@ -180,7 +180,8 @@ class Spool:
             for key, value in flatten(values)
             if is_finite(value)
         ]
-        if odd := sorted(key for key, value in flatten(values) if _is_odd(value)):
+        numbers = ((key, value) for key, value in flatten(values) if isinstance(value, float))
+        if odd := sorted(key for key, value in numbers if not is_finite(value)):
             self.tags(run, {f"cloze.not_finite.{key}": f"step {step}" for key in odd})
         if points:
             series_field = {"series": series} if series else {}
@@ -351,10 +352,6 @@ def open_runs(records: Iterable[Mapping[str, Any]]) -> dict[str, int]:
         elif record["op"] == "end":
             attempts.pop(record["run"], None)
     return attempts
-
-
-def _is_odd(value: Any) -> bool:
-    return isinstance(value, float) and not is_finite(value)
 
 
 def flatten(values: Mapping[str, Any], prefix: str = "") -> list[tuple[str, Any]]:

@@ -35,14 +35,8 @@ from cloze.flows.tracking.spool import TOUCH_SECONDS, adopt, claim, complete
 from cloze.flows.tracking.spool_state import URI, add_dead_letter, read_line
 
 REFUSALS = frozenset(  # MLflow's error codes that a retry cannot change
-    {
-        "BAD_REQUEST",
-        "INVALID_PARAMETER_VALUE",
-        "INVALID_STATE",
-        "MALFORMED_REQUEST",
-        "RESOURCE_ALREADY_EXISTS",
-        "RESOURCE_DOES_NOT_EXIST",
-    }
+    "BAD_REQUEST INVALID_PARAMETER_VALUE INVALID_STATE MALFORMED_REQUEST RESOURCE_ALREADY_EXISTS"
+    " RESOURCE_DOES_NOT_EXIST".split()
 )
 TRIES = 3  # for a record that fails while MLflow accepts others
 LAST_PASSES = 10  # failed passes after the run has ended, while MLflow accepts others

@@ -304,7 +304,7 @@ def _build(arguments: StageArguments, more: Callable[[BuildResult], dict[str, An
     from cloze.flows.views import terminal
 
     name, out, screen = arguments.stage, arguments.out, terminal.console()
-    stage = stages.stage(name)
+    stage = stages.executable(name)
     overrides = dict(arguments.overrides)
     run = overrides.pop("run", {})  # as in a section of a config
     if not isinstance(run, Mapping):

@@ -153,19 +153,11 @@ def nodes() -> list[tuple[str, str]]:
         )
     names = _output("scontrol", "show", "hostnames", node_list).split()
     details = [
-        dict(_fields(line))
+        dict(word.split("=", 1) for word in line.split() if "=" in word)
         for line in _output("scontrol", "--oneliner", "show", "node", node_list).splitlines()
     ]
     addresses = {fields.get("NodeName"): fields.get("NodeAddr") for fields in details}
     return [(name, addresses.get(name) or name) for name in names]
-
-
-def _fields(line: str) -> list[tuple[str, str]]:
-    return [
-        (name, value)
-        for name, separator, value in (word.partition("=") for word in line.split())
-        if separator
-    ]
 
 
 def _output(*command: str) -> str:

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from cloze.core.errors import DataError, UsageError
-from cloze.flows.run import cancellation, status_file
+from cloze.flows.run import cancellation, status_file, status_writer
 from tests.checkout import import_path
 from tests.conftest import REPOSITORY
 
@@ -133,7 +133,7 @@ def test_what_does_not_run_is_told(runs: Path) -> None:
     with pytest.raises(DataError, match="no run 'toy'"):
         cancellation.cancel(runs, "toy")
     (runs / "toy").mkdir(parents=True)
-    told = status_file.RunStatusFile(runs / "toy", "toy", [], {}, {})
+    told = status_writer.RunStatusFile(runs / "toy", "toy", [], {}, {})
     told.end(status_file.FINISHED)
     with pytest.raises(UsageError, match="run toy does not run \\(it is finished\\)"):
         cancellation.cancel(runs, "toy")

@@ -16,7 +16,7 @@ from cloze.core.artifacts.lock import locked
 from cloze.flows import cli
 from cloze.flows.graph import command
 from cloze.flows.machine import slots
-from cloze.flows.run import status_file
+from cloze.flows.run import cancellation, status_file
 from tests.checkout import import_path
 from tests.conftest import REPOSITORY
 from tests.flows import toy_run
@@ -94,12 +94,12 @@ def test_a_command_that_was_killed_has_crashed(runs: Path) -> None:
     try:
         until(lambda: Path("mine/_pid-0").exists() and Path("mine/_pid-0").read_text())
         assert state_of(runs) == ("running", "running")
-        assert status_file.mark_crashed(runs) == []
+        assert cancellation.mark_crashed(runs) == []
     finally:
         process.send_signal(signal.SIGKILL)
         process.wait()
     assert state_of(runs) == ("crashed", "crashed")
-    assert status_file.mark_crashed(runs) == ["mine"]
+    assert cancellation.mark_crashed(runs) == ["mine"]
 
 
 def test_a_command_that_waits_for_a_gpu_is_queued_and_can_be_cancelled(

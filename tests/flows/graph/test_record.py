@@ -27,7 +27,7 @@ from cloze.core.humanize import elapsed
 from cloze.core.stages.execution import Execution
 from cloze.flows.graph.nodes import Node
 from cloze.flows.graph.plan import PlannedNode
-from cloze.flows.run import cancellation, status_file
+from cloze.flows.run import cancellation, status_file, status_writer
 from cloze.flows.ui.prometheus import metrics
 
 
@@ -59,9 +59,9 @@ def directory(tmp_path: Path) -> Path:
     return tmp_path / "night"
 
 
-def begun(directory: Path, *names: str) -> status_file.RunStatusFile:
+def begun(directory: Path, *names: str) -> status_writer.RunStatusFile:
     estimates = {name: {"seconds": 5.0} for name in names}
-    return status_file.RunStatusFile(
+    return status_writer.RunStatusFile(
         directory,
         directory.name,
         [step(name) for name in names],
@@ -71,7 +71,7 @@ def begun(directory: Path, *names: str) -> status_file.RunStatusFile:
     )
 
 
-def on_disk(told: status_file.RunStatusFile) -> dict[str, Any]:
+def on_disk(told: status_writer.RunStatusFile) -> dict[str, Any]:
     content: dict[str, Any] = json.loads(told.path.read_text())
     return content
 
@@ -116,13 +116,13 @@ def test_progress_is_written_at_most_once_a_second(
     written: list[float] = []
     whole, began, now = told.write, time.monotonic(), 0.0
     monkeypatch.setattr(told, "write", lambda: (written.append(now), whole()))
-    monkeypatch.setattr(status_file.time, "monotonic", lambda: began + now)
+    monkeypatch.setattr(status_writer.time, "monotonic", lambda: began + now)
     for done in range(1, 40):
         now = done / 8
         told.progress("a", done, 1e9, "steps", {"loss": 1.0, "note": "x", "list": [1]})
     assert 3 <= len(written) <= 4
     assert all(
-        later - earlier > status_file.SECONDS
+        later - earlier > status_writer.SECONDS
         for earlier, later in zip(written, written[1:], strict=False)
     )
     assert on_disk(told)["nodes"]["a"]["figures"] == {"loss": 1.0, "note": "x"}
@@ -147,7 +147,7 @@ def test_a_run_whose_lease_nobody_holds_has_crashed(directory: Path) -> None:
     told.node("a", status_file.RUNNING)
     with locked(str(directory)):
         assert status_file.read(directory.parent, "night")["state"] == "running"
-        assert status_file.mark_crashed(directory.parent) == []
+        assert cancellation.mark_crashed(directory.parent) == []
     found = status_file.read(directory.parent, "night")
     assert found["state"] == "crashed"
     assert {name: node["state"] for name, node in found["nodes"].items()} == {
@@ -156,14 +156,14 @@ def test_a_run_whose_lease_nobody_holds_has_crashed(directory: Path) -> None:
     }
     assert found["ended"] == pytest.approx(time.time(), abs=60)
     assert on_disk(told)["state"] == "running", "reading changes nothing"
-    assert status_file.mark_crashed(directory.parent) == ["night"]
+    assert cancellation.mark_crashed(directory.parent) == ["night"]
     content = on_disk(told)
     assert {name: node["state"] for name, node in content["nodes"].items()} == {
         "a": "crashed",
         "b": "skipped",
     }
     assert content["error"] == f"process {os.getpid()} on {content['host']} is gone"
-    assert status_file.mark_crashed(directory.parent) == []
+    assert cancellation.mark_crashed(directory.parent) == []
 
 
 def test_a_run_of_another_host_is_lost_once_its_lease_has_expired(directory: Path) -> None:
@@ -172,8 +172,8 @@ def test_a_run_of_another_host_is_lost_once_its_lease_has_expired(directory: Pat
     told.update(host="elsewhere")
     assert status_file.read(directory.parent, "night")["state"] == "running"
     assert (
-        status_file.mark_crashed(directory.parent, write=False)
-        == status_file.mark_crashed(directory.parent)
+        cancellation.mark_crashed(directory.parent, write=False)
+        == cancellation.mark_crashed(directory.parent)
         == []
     )
     recently, before = time.time() - 300, time.time() - status_file.LEASE_SECONDS - 60
@@ -189,8 +189,8 @@ def test_a_run_of_another_host_is_lost_once_its_lease_has_expired(directory: Pat
     assert b"cloze_node_done{" not in metrics(directory.parent)
     assert b'cloze_runs{state="lost"} 1.0' in metrics(directory.parent)
     for write in (False, True):
-        assert status_file.mark_crashed(directory.parent, write=write) == ["night"]
-    assert status_file.mark_crashed(directory.parent) == []
+        assert cancellation.mark_crashed(directory.parent, write=write) == ["night"]
+    assert cancellation.mark_crashed(directory.parent) == []
     assert on_disk(told)["state"] == "crashed"
     told.write()  # it lives after all: its next write says so
     assert status_file.read(directory.parent, "night")["state"] == "running"
@@ -199,7 +199,7 @@ def test_a_run_of_another_host_is_lost_once_its_lease_has_expired(directory: Pat
 def test_the_lease_is_renewed_without_progress_and_not_after_the_end(
     directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(status_file, "RENEW_SECONDS", 0.02)
+    monkeypatch.setattr(status_writer, "RENEW_SECONDS", 0.02)
     told = begun(directory, "a")
     os.utime(told.path, (0, 0))
     deadline = time.monotonic() + 10
@@ -267,10 +267,10 @@ def test_a_killed_process_leaves_a_crashed_run(directory: Path) -> None:
     program = f"""
 import os, signal
 from pathlib import Path
-from cloze.flows.run import status_file
+from cloze.flows.run import status_writer
 from cloze.core.artifacts.lock import locked
 with locked({str(directory)!r}):
-    status_file.RunStatusFile(Path({str(directory)!r}), "night", [], {{}}, {{}})
+    status_writer.RunStatusFile(Path({str(directory)!r}), "night", [], {{}}, {{}})
     os.kill(os.getpid(), signal.SIGKILL)
 """
     subprocess.run([sys.executable, "-c", program], check=False, timeout=60)
@@ -280,7 +280,7 @@ with locked({str(directory)!r}):
 def test_the_newest_is_read_the_oldest_go_and_a_torn_one_is_passed_over(
     directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(status_file, "RETAINED_RECORDS", 3)
+    monkeypatch.setattr(status_writer, "RETAINED_RECORDS", 3)
     ids = []
     for _ in range(5):
         told = begun(directory, "a")

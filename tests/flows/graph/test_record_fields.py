@@ -15,7 +15,7 @@ from cloze.core.artifacts import lock
 from cloze.core.artifacts.lock import locked
 from cloze.core.errors import DataError
 from cloze.flows.graph.nodes import InputSource
-from cloze.flows.run import status_file
+from cloze.flows.run import cancellation, status_file, status_writer
 from cloze.flows.run.status_file import CACHED, QUEUED, RETRYING, RUNNING, WAITING
 from tests.flows.graph.test_record import begun, directory, on_disk, step
 
@@ -38,6 +38,7 @@ class Clock:
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     moved = Clock()
     monkeypatch.setattr(status_file, "time", moved)
+    monkeypatch.setattr(status_writer, "time", moved)
     return moved
 
 
@@ -45,7 +46,7 @@ def test_the_first_record_is_the_plan_without_its_secrets(directory: Path, clock
     made, cached = step("a"), replace(step("b", cached=True), inputs={"corpus": "made/../c"})
     cached = replace(cached, node=replace(cached.node, inputs={"corpus": InputSource(node="a")}))
     parameters = {"config": "x", "password": "hush", "tags": ["--token", "hush"]}
-    told = status_file.RunStatusFile(
+    told = status_writer.RunStatusFile(
         directory,
         "night",
         [made, cached],
@@ -71,7 +72,7 @@ def test_the_first_record_is_the_plan_without_its_secrets(directory: Path, clock
         "b": {**common, "why": "", "artifact": "/runs/b-1", "after": ["a"], "estimate": None,
               "inputs": [os.path.abspath("c")]},
     }  # fmt: skip
-    without = status_file.RunStatusFile(directory, "night", [made], {}, {})
+    without = status_writer.RunStatusFile(directory, "night", [made], {}, {})
     assert on_disk(without)["nodes"]["a"]["estimate"] is None
     assert [path.name.partition("-")[0] for path in status_file.records_in(directory)] == ["1", "2"]
     told.end("finished")
@@ -180,8 +181,8 @@ def test_a_zombie_is_named_and_its_record_settled_on_request(
     os.utime(told.path, (old, old))
     before = told.path.read_text()
     with locked(str(directory)):
-        assert status_file.mark_crashed(directory.parent, write=write) == []
-    assert status_file.mark_crashed(directory.parent, write=write) == ["night"]
+        assert cancellation.mark_crashed(directory.parent, write=write) == []
+    assert cancellation.mark_crashed(directory.parent, write=write) == ["night"]
     if not write:
         assert told.path.read_text() == before
         return
@@ -191,7 +192,7 @@ def test_a_zombie_is_named_and_its_record_settled_on_request(
     gone = f"process {os.getpid()} on {host}"
     expected = f"{gone} is gone" if is_here else f"no sign of life from {gone} for 11 min 1"
     assert content["error"].startswith(expected)
-    assert status_file.mark_crashed(directory.parent) == []
+    assert cancellation.mark_crashed(directory.parent) == []
 
 
 def test_runs_are_found_by_their_names(directory: Path) -> None:

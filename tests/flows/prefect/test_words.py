@@ -71,18 +71,17 @@ def test_each_bar_has_the_name_of_its_node() -> None:
     ]  # fmt: skip
 
 
-def test_fields_of_a_form_have_titles(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fields_of_a_form_have_titles() -> None:
     from prefect.utilities.callables import parameter_schema
 
     schema = parameter_schema(full_run.fn).model_dump()
-    deployment = SimpleNamespace(
+    deployment: Any = SimpleNamespace(
         id=uuid4(), parameters={}, entrypoint=f"{deploy.ENTRYPOINTS}x",
         parameter_openapi_schema=schema,
     )  # fmt: skip
-    monkeypatch.setattr(deploy, "_of_pool", lambda *_: [("full-run", deployment)])
     sent: list[Any] = []
     client: Any = SimpleNamespace(update_deployment=lambda _, update: sent.append(update))
-    deploy._fit_forms(client, "pool")
+    deploy._fit_form(client, deployment)
     [update] = sent
     titles = {name: field["title"] for name, field in schema["properties"].items()}
     assert (titles["start_from"], titles["global_batch"]) == ("Start from", "Global batch")

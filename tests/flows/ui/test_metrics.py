@@ -29,7 +29,8 @@ from cloze.flows.launch.launch_state import LaunchState
 from cloze.flows.nightly.journal import Journal
 from cloze.flows.run import status_file
 from cloze.flows.run.node_reporter import NodeReporter, StartedNodes
-from cloze.flows.run.status_file import RUNNING, RunStatusFile
+from cloze.flows.run.status_file import RUNNING
+from cloze.flows.run.status_writer import RunStatusFile
 from cloze.flows.tracking.spool import DIRECTORY, Spool
 from cloze.flows.ui import prometheus
 from tests.conftest import REPOSITORY

@@ -14,7 +14,7 @@ from rich.console import Console
 
 from cloze.core.humanize import agree, an
 from cloze.flows.graph import stages
-from cloze.flows.run import endings, status_file
+from cloze.flows.run import endings, status_file, status_writer
 from cloze.flows.run.session import RunParameters, RunSession
 from cloze.flows.run.status_file import RETRYING, RUNNING, STOPPED
 from cloze.flows.views import run_tables, terminal
@@ -22,7 +22,7 @@ from tests.flows import toy_run
 from tests.flows.graph.test_record import begun, step
 
 
-def shown(record: status_file.RunStatusFile, width: int = 200) -> str:
+def shown(record: status_writer.RunStatusFile, width: int = 200) -> str:
     out = Console(file=io.StringIO(), width=width)
     run_tables.show_run(out, "/runs/night", record.content)
     return out.file.getvalue()  # type: ignore[attr-defined,no-any-return]
@@ -80,13 +80,13 @@ def test_a_run_retries_in_words_of_its_own(tmp_path: Path, monkeypatch: pytest.M
         f"{{name: toy, letters: {{}}, count: {{fault: {fault}}}, run: {{retries: 2, retry_seconds: 0.1}}}}"
     )
     seen: list[tuple[str, Any]] = []
-    whole = status_file.RunStatusFile.node
+    whole = status_writer.RunStatusFile.node
 
     def node(self: Any, name: str, state: str, **values: Any) -> None:
         seen.append((state, values.get("why")))
         whole(self, name, state, **values)
 
-    monkeypatch.setattr(status_file.RunStatusFile, "node", node)
+    monkeypatch.setattr(status_writer.RunStatusFile, "node", node)
     with RunSession(RunParameters(config=str(config)), Console(quiet=True)) as session:
         for planned in session.steps:
             session.make(planned)

@@ -15,7 +15,7 @@ from cloze.core.config import parse_config
 from cloze.core.errors import ClozeError
 from cloze.core.stages.execute import BuildResult, execute
 from cloze.core.stages.execution import Execution
-from cloze.flows.graph.stages import stage
+from cloze.flows.graph.stages import executable
 from cloze.labs.selection.embed_corpus import windows_of
 from cloze.labs.selection.embed_corpus_stage import STAGE as VECTORS
 from cloze.labs.selection.embed_corpus_stage import VectorsConfig
@@ -119,7 +119,7 @@ def test_ranks_share_the_shards_and_make_the_same_files(
         inputs = {"corpus": corpus, "checkpoint": checkpoint}
         found.append(
             execute(
-                stage("vectors"), config, inputs, str(tmp_path / f"{processes}"), execution=how
+                executable("vectors"), config, inputs, str(tmp_path / f"{processes}"), execution=how
             ).manifest
         )
     assert found[0].content_sha256 == found[1].content_sha256

@@ -12,7 +12,7 @@ import torch
 
 from cloze.core.stages.execute import BuildResult, execute
 from cloze.core.stages.execution import Execution
-from cloze.flows.graph.stages import stage
+from cloze.flows.graph.stages import executable
 from cloze.model import checkpoint
 from tests.glue_files import write_glue
 from tests.model.tasks.stages import settings
@@ -53,7 +53,11 @@ def test_two_ranks_learn_and_stop_as_one_does(tmp_path: Path, pretrained: str) -
         how = Execution.model_validate({"device": "cpu", "threads": 1, **ranks})
         out = str(tmp_path / name)
         found[name] = execute(
-            stage("finetune"), settings(data, **CONFIG), {"checkpoint": still}, out, execution=how
+            executable("finetune"),
+            settings(data, **CONFIG),
+            {"checkpoint": still},
+            out,
+            execution=how,
         )
     one = found["one"].manifest.summary
     assert one["steps"] < 6 * 8  # it has stopped early

@@ -16,7 +16,7 @@ import torch
 from cloze.core.artifacts import artifact, checkpoints
 from cloze.core.stages.execute import execute
 from cloze.core.stages.execution import Execution
-from cloze.flows.graph.stages import stage
+from cloze.flows.graph.stages import executable
 from cloze.model import checkpoint
 from cloze.model.families.config import ModelConfig
 from cloze.model.families.models import new_model
@@ -138,7 +138,9 @@ def test_two_ranks_learn_what_one_learns(still: str, sentiment: Path, tmp_path: 
     ):
         out = tmp_path / name
         how = Execution.model_validate({"device": "cpu", "threads": 1, **ranks})
-        result = execute(stage("finetune"), config, {"checkpoint": still}, str(out), execution=how)
+        result = execute(
+            executable("finetune"), config, {"checkpoint": still}, str(out), execution=how
+        )
         found[name] = result.as_json(), checkpoint.load(str(out)), lines(out)
     (one, first, before), (two, second, after) = found["one"], found["two"]
     assert (one["world_size"], two["world_size"]) == (1, 2)

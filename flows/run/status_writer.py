@@ -1,0 +1,163 @@
+"""The writer of a run's status file; `cloze.flows.run.status_file` describes and reads it."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+import uuid
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from cloze.core import storage
+from cloze.core.artifacts import lock
+from cloze.core.secrets import redact
+from cloze.flows.graph.plan import PlannedNode
+from cloze.flows.run import status_file
+
+RETAINED_RECORDS = 50  # records per run
+SECONDS = 1.0
+RENEW_SECONDS = 30.0
+
+
+class RunStatusFile:
+    """Writer of the record of one start. Thread-safe."""
+
+    def __init__(
+        self,
+        directory: Path,
+        run: str,
+        steps: Iterable[PlannedNode],
+        parameters: Mapping[str, Any],
+        config: Mapping[str, Any],
+        estimates: Mapping[str, Mapping[str, Any]] | None = None,
+        begun: Iterable[str] = (),
+    ) -> None:
+        """Write the first record, and delete all but the newest 50.
+
+        Args:
+            directory: directory of the run.
+            run: name of the run.
+            steps: the planned nodes.
+            parameters: parameters of the run.
+            config: values from which the run can be started again.
+            estimates: cost estimates by node.
+            begun: fingerprints of the nodes that earlier starts have begun.
+        """
+        earlier = status_file.records_in(directory)
+        self.id, number = uuid.uuid4().hex, 1 + max(map(status_file.number_of, earlier), default=0)
+        self.path = directory / status_file.DIRECTORY / f"{number}-{self.id[:8]}.json"
+        self.content: dict[str, Any] = {
+            "id": self.id,
+            "run": run,
+            "state": status_file.RUNNING,
+            **lock.process_identity(),
+            "started": time.time(),
+            "ended": None,
+            "error": None,
+            "parameters": redact(parameters),
+            "config": redact(config),
+            "prefect": None,
+            "begun": sorted(begun),
+            "nodes": {
+                step.name: {
+                    "stage": step.node.stage,
+                    "section": step.node.section,
+                    "state": status_file.WAITING,
+                    "why": step.reason,
+                    "artifact": storage.absolute(step.artifact),
+                    "inputs": [storage.absolute(path) for path in step.inputs.values()],
+                    "after": list(step.node.depends_on),
+                    "estimate": None if step.cached else (estimates or {}).get(step.name),
+                }
+                for step in steps
+            },
+        }
+        self._lock, self._ended = threading.Lock(), threading.Event()
+        self._written = 0.0
+        self.write()
+        threading.Thread(target=self._renew, name="cloze-status", daemon=True).start()
+        for old in status_file.records_in(directory)[:-RETAINED_RECORDS]:
+            old.unlink(missing_ok=True)
+
+    def write(self) -> None:
+        """Write the file atomically. A full disk is ignored, so that the run can continue."""
+        with self._lock, suppress(OSError):
+            self._written = time.monotonic()
+            storage.write_bytes(str(self.path), json.dumps(self.content).encode(), private=True)
+
+    def _renew(self) -> None:
+        while not self._ended.wait(RENEW_SECONDS):
+            if self.path.exists():  # not after the run's directory was removed
+                self.write()
+
+    def update(self, **values: Any) -> None:
+        """Set fields of the run."""
+        self.content |= values
+        self.write()
+
+    def node(self, name: str, state: str, **values: Any) -> None:
+        """Set the state of a node; `started` and `ended` follow from it."""
+        node = self.content["nodes"][name]
+        node |= {"state": state, **redact(values)}
+        if state == status_file.RUNNING:  # an earlier attempt's progress is not this one's
+            for key in ("ended", "error", "done", "total", "figures", "part", "begun"):
+                node.pop(key, None)
+            node["started"] = time.time()
+        elif state not in (status_file.WAITING, status_file.QUEUED):
+            node["ended"] = time.time()
+            node.pop("seconds_left", None)
+        if state != status_file.CACHED or time.monotonic() - self._written > SECONDS:
+            self.write()
+
+    def facts(self, name: str, **values: Any) -> None:
+        """Set fields of a node and keep its state."""
+        self.content["nodes"][name] |= values
+        self.write()
+
+    def progress(
+        self, name: str, done: float, total: float | None, unit: str, figures: Mapping[str, Any]
+    ) -> None:
+        """Record the progress of a node; written at most once a second."""
+        node = self.content["nodes"][name]
+        if node["state"] == status_file.QUEUED:  # the scheduler has started it
+            node["state"] = status_file.RUNNING
+            node.pop("begun", None)
+        step = figures.get("step")
+        part = step if isinstance(step, str) else None  # the parts of a stage count separately
+        if node.get("part") != part or "begun" not in node:
+            node |= {"part": part, "begun": [time.time(), done]}
+        values = {
+            key: value for key, value in figures.items() if isinstance(value, (int, float, str))
+        }
+        node |= {
+            "done": done,
+            "total": total,
+            "unit": unit,
+            "figures": {**node.get("figures", {}), **values},
+        }
+        node["seconds_left"] = _seconds_left(node["begun"], done, total)
+        if time.monotonic() - self._written > SECONDS:
+            self.write()
+
+    @property
+    def cancel_requested(self) -> bool:
+        """Report whether another process has asked to cancel this run."""
+        return status_file.cancel_mark(self.path).exists()
+
+    def end(self, state: str, error: str | None = None) -> None:
+        """Write the final state of the run."""
+        self._ended.set()
+        status_file.end_nodes(self.content, status_file.STOPPED)
+        self.update(state=state, ended=time.time(), error=redact(error))
+        with suppress(OSError):
+            status_file.cancel_mark(self.path).unlink()
+
+
+def _seconds_left(start: tuple[float, float], done: float, total: float | None) -> float | None:
+    seconds, finished = time.time() - start[0], done - start[1]
+    if total is None or finished <= 0 or seconds < 0:  # the clock was set back
+        return None
+    return round((total - done) * seconds / finished, 1)
