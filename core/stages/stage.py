@@ -177,8 +177,8 @@ class BuildContext:
     token: str = ""  # of this attempt
     report: Reporter = NULL_REPORTER
     counters: Counter[str] = field(default_factory=Counter)
-    # shared by the build's steps, such as an engine
-    shared: dict[str, Any] = field(default_factory=dict)
+    # runs the build's pipelines (`cloze.pipeline.runners.base.open_backend`); None before the first
+    runner: Any = None
     # closed when the stage ends
     cleanup: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
 

@@ -20,9 +20,8 @@ from torch import Tensor, nn
 from cloze.model.families.pretraining import encode
 from cloze.model.layers.attention import gather_positions
 from cloze.model.layers.batch import Batch, unmask
-from cloze.model.layers.cpu import Linear
+from cloze.model.layers.cpu import Dropout, Linear
 from cloze.model.layers.cross_entropy import VocabularyHead
-from cloze.model.layers.elementwise import Dropout
 from cloze.model.layers.embeddings import Embeddings
 from cloze.model.layers.encoder import Encoder
 from cloze.model.layers.layout import BatchLayout, PaddedLayout
@@ -181,7 +180,7 @@ class BiLmLayer(nn.Module):
         assert isinstance(layout, PaddedLayout)
         with torch.autocast(hidden.device.type, enabled=False):  # LSTMs are computed in fp32
             ahead, behind = hidden.float().chunk(2, dim=-1)
-            order = layout.cached("reversal", lambda: reversal(layout, hidden.device))
+            order = reversal(layout, hidden.device)
             index = order[:, :, None].expand_as(behind)
             backward = self.backward_lstm(behind.gather(1, index))[0].gather(1, index)
             states = torch.cat([self.forward_lstm(ahead)[0], backward], dim=-1)

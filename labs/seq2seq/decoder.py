@@ -19,10 +19,11 @@ from torch import Tensor, nn
 
 from cloze.model.layers.attention import SelfAttention, gather_positions
 from cloze.model.layers.batch import IGNORE_INDEX
-from cloze.model.layers.elementwise import Dropout
+from cloze.model.layers.cpu import Dropout
 from cloze.model.layers.embeddings import Embeddings
-from cloze.model.layers.encoder import Encoder
-from cloze.model.layers.layout import BatchLayout, KVCache, Memory, PaddedLayout
+from cloze.model.layers.encoder import Encoder, Run
+from cloze.model.layers.kv_cache import KVCache
+from cloze.model.layers.layout import BatchLayout, Memory, PaddedLayout
 
 
 class DecoderIds(NamedTuple):
@@ -98,12 +99,14 @@ class EncoderDecoder(Encoder):
         token_type_ids: Tensor,
         layout: BatchLayout | None = None,
         positions: Tensor | None = None,
+        run: Run | None = None,
     ) -> Tensor:
         """Return the decoder's states for the row itself, float [B, L, D], or [P, D].
 
         At each position the decoder has read the tokens before it; the last token's state is thus
         that of a row whose other tokens are known. Arguments as for `Encoder.forward`.
         """
+        assert run is None
         memory = self.memory_of(input_ids, attention_mask, layout)
         return gather_positions(self.decode(memory, input_ids), positions)
 
@@ -207,7 +210,7 @@ def generate(
     for step in range(search.tokens):
         place = step + shift
         positions = torch.full_like(newest, place)
-        states = network.decoded(newest, cache.without_cache().advance(positions, place + 1))
+        states = network.decoded(newest, cache.fresh().advance(positions, place + 1))
         logits = network.logits(states[:, 0])
         logits = logits if isinstance(logits, Tensor) else logits.whole()
         logs = logits.float().log_softmax(dim=-1)

@@ -19,7 +19,7 @@ from cloze.labs.seq2seq.verb import GenerateConfig
 from cloze.model import checkpoint
 from cloze.model.families.config import prediction_objectives
 from cloze.model.families.models import load_model
-from cloze.model.layers.layout import KVCache
+from cloze.model.layers.kv_cache import KVCache
 from cloze.model.train.precision import Precision, autocast, placement
 from cloze.model.use.request import Request
 from cloze.model.use.verb import Verb

@@ -32,7 +32,9 @@ def pin(batch: AnyBatch, device: torch.device) -> AnyBatch:
 
 
 def move(batch: AnyBatch, device: torch.device) -> AnyBatch:
-    """Copy the batch to `device`, without waiting for a GPU's copy of a pinned batch."""
+    """Copy a collated batch to `device`, without waiting for a GPU's copy of a pinned batch."""
+    if device.type == "cpu":  # where it was collated
+        return batch
     return _copy(batch, lambda field: field.to(device, non_blocking=True))
 
 
@@ -57,8 +59,8 @@ class AttentionModes:
     before: bool = False
     transform: RowTransform | None = None
 
-    def causal(self, samples: I64) -> npt.NDArray[np.bool_] | None:
-        """Return which samples are read left to right, bool [B]; None if `causal_share` is 0.
+    def causal(self, samples: I64) -> npt.NDArray[np.bool_]:
+        """Return which samples are read left to right, bool [B].
 
         The result depends on the sample number alone, so resuming is exact and ranks agree. Of any
         n consecutive samples, share * n are causal, to within one.
@@ -66,8 +68,6 @@ class AttentionModes:
         Args:
             samples: int64 [B], sample numbers.
         """
-        if not self.causal_share:
-            return None
         share = self.causal_share
         # The share is spread evenly, as a line is drawn on a grid (Bresenham): no draw, no state.
         is_causal: npt.NDArray[np.bool_] = np.floor((samples + 1) * share) > np.floor(
@@ -101,21 +101,24 @@ class TokenCounts:
         )
 
 
-def sizes(batch: Batch) -> TokenCounts:
-    """Count the tokens of a collated batch on the CPU; zeros without an `attention_mask`."""
-    mask = batch.get("attention_mask")
-    if mask is None:
-        return TokenCounts()
-    real = mask.numpy().astype(bool)
-    lengths = real.sum(axis=-1).ravel().astype(np.int64)
-    # Attention costs the square of a sequence, not of the row that holds several.
-    sequence_starts = batch.get("sequence_first")
-    if sequence_starts is not None:  # rows of several sequences, which do not attend to each other
-        sequences = np.cumsum(sequence_starts.numpy().ravel())
-        lengths = np.bincount(sequences[real.ravel()]).astype(np.int64)
-    layout = batch.get("layout")
-    positions = len(layout.flat_positions) if isinstance(layout, UnpaddedLayout) else real.size
-    return TokenCounts(int(real.sum()), positions, int((lengths**2).sum()))
+def sizes(*batches: Batch) -> TokenCounts:
+    """Count the tokens of collated batches on the CPU; those without `attention_mask` have none."""
+    tokens = positions = attended = 0
+    for batch in batches:
+        if (mask := batch.get("attention_mask")) is None:
+            continue
+        real = mask.numpy().astype(bool)
+        lengths = real.sum(axis=-1).ravel().astype(np.int64)
+        # Attention costs the square of a sequence, not of the row that holds several.
+        sequence_starts = batch.get("sequence_first")
+        if sequence_starts is not None:  # several sequences a row do not attend to each other
+            sequences = np.cumsum(sequence_starts.numpy().ravel())
+            lengths = np.bincount(sequences[real.ravel()]).astype(np.int64)
+        layout = batch.get("layout")
+        tokens += int(real.sum())
+        positions += len(layout.flat_positions) if isinstance(layout, UnpaddedLayout) else real.size
+        attended += int((lengths**2).sum())
+    return TokenCounts(tokens, positions, attended)
 
 
 # Collation: vectorized, no Python object per token or row.
@@ -163,8 +166,9 @@ def collate(
             samples=samples,
         )
         return directions.transform.collate(rows, samples, plain)
-    causal = None if samples is None else directions.causal(samples)
-    if causal is not None:
+    causal = None
+    if directions.causal_share and samples is not None:
+        causal = directions.causal(samples)
         rows = rows.without_masks(causal)
     count = len(rows.lengths)
     padded = -(-int(rows.lengths.max()) // MULTIPLE) * MULTIPLE
@@ -272,20 +276,20 @@ class Prefetch(Generic[Item]):
         self._thread.start()
 
     def _fill(self, source: Iterable[Item]) -> None:
-        try:
-            for item in source:
-                if not self._put((True, item)):
-                    return
-            self._put((False, None))
-        except BaseException as error:
-            self._put((False, error))
-
-    def _put(self, entry: tuple[bool, Item | BaseException | None]) -> bool:
-        while not self._closed.is_set():
-            with suppress(queue.Full):
-                self._queue.put(entry, timeout=_POLL_SECONDS)
-                return True
-        return False
+        items, more = iter(source), True
+        while more and not self._closed.is_set():
+            entry: tuple[bool, Item | BaseException | None]
+            try:
+                entry = True, next(items)
+            except StopIteration:
+                entry = False, None
+            except BaseException as error:
+                entry = False, error
+            more = entry[0]
+            while not self._closed.is_set():  # a full queue must not keep a closed thread
+                with suppress(queue.Full):
+                    self._queue.put(entry, timeout=_POLL_SECONDS)
+                    break
 
     def __iter__(self) -> Iterator[Item]:
         while True:

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch import Tensor, nn
+from torch import Tensor, from_numpy, nn
 
 from cloze.core.ragged import I64, offsets_of, ranges
 from cloze.model.data.rows import MaskedRows
@@ -113,11 +113,13 @@ class Sequences:
         Args:
             causal: bool [B], causal rows.
         """
+        begins = np.arange(len(rows.lengths)) * length
         if rows.boundary_counts is None:
-            return cls.alone(rows.lengths, length, causal)
+            return cls(
+                shape=(len(begins), length), first=begins, lengths=rows.lengths, causal=causal
+            )
         if causal is not None:
             causal = np.repeat(causal, rows.boundary_counts)
-        begins = np.arange(len(rows.lengths)) * length
         starts = np.repeat(begins, rows.boundary_counts) + rows.boundaries
         ends = np.append(starts[1:], 0)
         ends[np.cumsum(rows.boundary_counts) - 1] = begins + rows.lengths
@@ -153,15 +155,15 @@ def rows(sequences: Sequences) -> PaddedLayout:
     number[indices] = np.repeat(np.arange(len(lengths)), lengths)
     positions[indices] = ranges(np.zeros_like(lengths), lengths)
     real[indices] = 1
-    causal_rows = None if causal is None else _tensor(causal)
-    real_mask = _tensor((real > 0).reshape(shape))
+    causal_rows = None if causal is None else from_numpy(causal)
+    real_mask = from_numpy((real > 0).reshape(shape))
     if not sequences.packed:
         return PaddedLayout(shape, real_mask, causal=causal_rows)
     return PaddedLayout(
         shape,
         real_mask,
-        _tensor(number.reshape(shape)),
-        _tensor(positions.reshape(shape)),
+        from_numpy(number.reshape(shape)),
+        from_numpy(positions.reshape(shape)),
         causal_rows,
     )
 
@@ -172,9 +174,8 @@ def buckets(sequences: Sequences) -> BucketedLayout:
     order = np.argsort(-sequences.lengths, kind="stable")
     count = -(-batch // BUCKETS) * -(-len(order) // batch)
     filler = (0, -len(order) % count)  # empty sequences: every group has the same number of rows
-    starts, lengths = (
-        np.pad(values[order], filler) for values in (sequences.first, sequences.lengths)
-    )
+    starts = np.pad(sequences.first[order], filler)
+    lengths = np.pad(sequences.lengths[order], filler)
     causal = None if sequences.causal is None else np.pad(sequences.causal[order], filler)
     groups: list[tuple[int, int]] = []
     masks = []
@@ -193,18 +194,18 @@ def buckets(sequences: Sequences) -> BucketedLayout:
     block = np.full(len(is_real), tokens)
     block[indices] = np.arange(tokens)
     token_index, position = ranges(starts, lengths), ranges(np.zeros_like(lengths), lengths)
-    slots, padding = _slots(token_index, np.arange(tokens), batch * length)
+    slots, padding = _slots(token_index, batch * length)
     return BucketedLayout(
         (batch, length),
-        flat_positions=_tensor(np.pad(token_index, fills)),
-        slots=_tensor(slots),
-        padding=_tensor(padding),
-        positions=_tensor(np.pad(position, fills)),
-        real=_tensor(np.pad(np.ones(tokens, np.bool_), fills)) if fills[1] else None,
-        blocks=_tensor(block),
-        block_positions=_tensor(np.pad(indices, fills, constant_values=int(is_real.argmin()))),
+        flat_positions=from_numpy(np.pad(token_index, fills)),
+        slots=slots,
+        padding=padding,
+        positions=from_numpy(np.pad(position, fills)),
+        real=from_numpy(np.pad(np.ones(tokens, np.bool_), fills)) if fills[1] else None,
+        blocks=from_numpy(block),
+        block_positions=from_numpy(np.pad(indices, fills, constant_values=int(is_real.argmin()))),
         groups=tuple(groups),
-        causal=None if causal is None else _tensor(causal[: sum(count for count, _ in groups)]),
+        causal=None if causal is None else from_numpy(causal[: sum(count for count, _ in groups)]),
     )
 
 
@@ -217,33 +218,21 @@ def packed(sequences: Sequences) -> PackedLayout:
         causal_counts = (int(causal.sum()), int(lengths[causal].sum()))
         starts, lengths = starts[order], lengths[order]
     token_index = ranges(starts, lengths)
-    slots, padding = _slots(
-        token_index, np.arange(len(token_index)), sequences.shape[0] * sequences.shape[1]
-    )
-    positions, bounds = (
-        ranges(np.zeros_like(lengths), lengths),
-        offsets_of(lengths).astype(np.int32),
-    )
+    slots, padding = _slots(token_index, sequences.shape[0] * sequences.shape[1])
     return PackedLayout(
         sequences.shape,
-        flat_positions=_tensor(token_index),
-        slots=_tensor(slots),
-        padding=_tensor(padding),
-        positions=_tensor(positions),
-        bounds=_tensor(bounds),
+        flat_positions=from_numpy(token_index),
+        slots=slots,
+        padding=padding,
+        positions=from_numpy(ranges(np.zeros_like(lengths), lengths)),
+        bounds=from_numpy(offsets_of(lengths).astype(np.int32)),
         longest=int(lengths.max()),
         causal=causal_counts,
     )
 
 
-def _tensor(array: np.ndarray[Any, Any]) -> Tensor:
-    return torch.from_numpy(array)
-
-
-def _slots(
-    token_index: I64, indices: I64, size: int
-) -> tuple[I64, np.ndarray[tuple[int], np.dtype[np.bool_]]]:
-    """Return `slots` and `padding` of `UnpaddedLayout` for tokens `indices` at `token_index`."""
+def _slots(token_index: I64, size: int) -> tuple[Tensor, Tensor]:
+    """Return `slots` and `padding` of `UnpaddedLayout` for tokens at `token_index`, int64 [T]."""
     slots, padding = np.zeros(size, np.int64), np.ones(size, np.bool_)
-    slots[token_index], padding[token_index] = indices, False
-    return slots, padding
+    slots[token_index], padding[token_index] = np.arange(len(token_index)), False
+    return from_numpy(slots), from_numpy(padding)

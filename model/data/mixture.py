@@ -22,7 +22,8 @@ import numpy.typing as npt
 from cloze.core import random_keys
 from cloze.core.errors import UsageError
 from cloze.core.ragged import I64, offsets_of
-from cloze.model.data.rows import DynamicMasker, MaskedRows
+from cloze.model.data.masks import DynamicMasker
+from cloze.model.data.rows import MaskedRows
 from cloze.model.data.sampler import Sampler
 from cloze.model.data.shards import ShardedRows
 from cloze.pipeline.dataset.schema import DatasetInfo

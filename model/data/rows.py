@@ -1,7 +1,13 @@
-"""Rows of a batch as ragged numpy arrays, dynamic masking and mask-rate schedules."""
+"""Rows of a batch as ragged numpy arrays, read from the record batches of shards.
+
+One checked numpy call per column and file. Offsets are compared with the sizes of the buffers that
+they point into, and numpy checks the bounds of the file. A damaged shard is named, and nothing
+outside its own values is read.
+"""
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
@@ -9,22 +15,31 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from cloze.core import random_keys, storage
-from cloze.core.errors import UsageError
+from cloze.core.errors import DataError
 from cloze.core.ragged import I64, offsets_of, ranges
 from cloze.core.random_keys import U64
-from cloze.pipeline.dataset.masking.candidates import (
-    UNIGRAMS,
-    MaskConfig,
-    TokenProperties,
-    UnmaskedRows,
-    read_unigrams,
-    row_keys,
+from cloze.model.data.shard_file import (
+    BOUNDARIES,
+    BOUNDARY_OFFSETS,
+    BUFFERS,
+    DOCUMENTS,
+    DRAWINGS,
+    ID_OFFSETS,
+    IDS,
+    LABELS,
+    MASK_OFFSETS,
+    POSITION_OFFSETS,
+    POSITIONS,
+    REPLACEMENT_OFFSETS,
+    REPLACEMENTS,
+    SEGMENT_START,
+    SENTENCES,
+    VALID,
+    RecordBatch,
+    ShardFile,
 )
-from cloze.pipeline.dataset.masking.draw import sample_masks
-from cloze.pipeline.dataset.masking.registry import RULES
-from cloze.pipeline.dataset.schema import DatasetInfo
-from cloze.pipeline.tokenizer import load
+from cloze.pipeline.dataset.masking.candidates import DRAWING_BIT
+from cloze.pipeline.dataset.schema import NO_PAIR, DatasetInfo
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,132 +107,243 @@ class MaskedRows:
 
     def ordered(self, order: I64) -> MaskedRows:
         """Return the rows with numbers `order`, int64 [B], in that order."""
-        tokens, masked = _inside(self.lengths, order), _inside(self.counts, order)
-        bounds = None if self.boundary_counts is None else _inside(self.boundary_counts, order)
-        return MaskedRows(
-            ids=self.ids[tokens],
-            lengths=self.lengths[order],
-            segment_start=self.segment_start[order],
-            pair_labels=self.pair_labels[order],
-            positions=self.positions[masked],
-            replacements=self.replacements[masked],
-            counts=self.counts[order],
-            documents=self.documents[order],
-            sentences=self.sentences[order],
-            boundaries=self.boundaries if bounds is None else self.boundaries[bounds],
-            boundary_counts=None if self.boundary_counts is None else self.boundary_counts[order],
+        values: dict[str, Any] = {}
+        for counts_name, names in _LISTS.items():
+            if (counts := getattr(self, counts_name)) is not None:
+                values[counts_name] = counts[order]
+                inside = ranges(offsets_of(counts)[:-1][order], counts[order])
+                for name in names:
+                    values[name] = getattr(self, name)[inside]
+        for name in _NUMBERS:
+            values[name] = getattr(self, name)[order]
+        return replace(self, **values)
+
+
+# Fields of `MaskedRows`: lists by the field with their lengths, and one number per row.
+_LISTS = {
+    "lengths": ("ids",),
+    "counts": ("positions", "replacements"),
+    "boundary_counts": ("boundaries",),
+}
+_NUMBERS = ("segment_start", "pair_labels", "documents", "sentences")
+
+
+# Index of a split's record batches, filled on demand.
+
+CACHE_BYTES = 256 << 20  # bytes of decompressed record batches
+
+
+class RecordBatchIndex:
+    """Record batches, numbered over all shards.
+
+    Attributes:
+        files: open shards.
+        file_of: int64 [batches], shard of each record batch.
+        begins: int64 [batches, BUFFERS], `RecordBatch.begins` of the loaded record batches.
+        sizes: int64 [batches, BUFFERS], `RecordBatch.sizes` of the loaded record batches.
+        group: int64 [batches]; equal numbers have the same arrays.
+        loaded: loaded record batches by number.
+    """
+
+    def __init__(self, files: list[ShardFile]) -> None:
+        counts = [len(opened.rows) for opened in files]
+        self.files = files
+        self.file_of = np.repeat(np.arange(len(counts)), counts)
+        self._number = np.concatenate(
+            [np.zeros(0, np.int64), *(np.arange(count) for count in counts)]
         )
+        self.begins = np.zeros((sum(counts), BUFFERS), np.int64)
+        self.sizes = np.zeros((sum(counts), BUFFERS), np.int64)
+        self.group = np.zeros(sum(counts), np.int64)
+        self._is_loaded = np.zeros(sum(counts), np.bool_)
+        self.loaded: dict[int, RecordBatch] = {}
+        # Bytes by record batch, least recently used first.
+        self._unpacked: OrderedDict[int, int] = OrderedDict()
+        self.unpacked_bytes = 0
 
-
-def _inside(lengths: I64, order: I64) -> I64:
-    """Return the indices of the values of lists `order` among concatenated lists."""
-    return ranges(offsets_of(lengths)[:-1][order], lengths[order])
-
-
-# Mask-rate schedule: a pure function of the step, so it has no state to save.
-
-_THINNING = 8  # random stream, distinct from the sampler's and the trainer's
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MaskRateSchedule:
-    """Linear decrease of the share of stored masks that are used, from 1 to `last`.
-
-    A random subset of random masks is random, so a dataset with 30 % masks can train at 15 %.
-    Dropped masks leave the original token in the row (Ankner et al., "Dynamic Masking Rate
-    Schedules for MLM Pretraining", 2023).
-
-    Attributes:
-        last: final share, in (0, 1).
-        first: first step of the decrease.
-        steps: number of steps of the decrease.
-        seed: seed of the subset.
-    """
-
-    last: float
-    first: int
-    steps: int
-    seed: int
-
-    def share_at(self, step: int) -> float:
-        """Return the share of masks that step `step` (from 0) trains on."""
-        return 1.0 - (1.0 - self.last) * min(1.0, max(0.0, (step - self.first) / self.steps))
-
-    def subsample(self, rows: MaskedRows, samples: I64, step: int) -> MaskedRows:
-        """Return the rows with the share of their masks that `step` uses.
-
-        Args:
-            samples: int64 [B], sample numbers of the rows in the run.
-        """
-        owners = np.repeat(np.arange(len(samples)), rows.counts)
-        keys = random_keys.fold_in(self.seed, _THINNING, samples)[owners]
-        # By sample and position: the same masks on any rank, and after a resume.
-        keep = random_keys.uniform(random_keys.fold_in(keys, rows.positions)) < self.share_at(step)
-        counts = np.bincount(owners[keep], minlength=len(samples)).astype(np.int64)
-        return rows.with_masks(rows.positions[keep], rows.replacements[keep], counts)
-
-
-# Dynamic masking: masks drawn per batch, with the function that the dataset stage uses.
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DynamicMasker:
-    """Draws masks of rows for given mask copies.
-
-    Attributes:
-        seed: seed of the dataset.
-        config: masking options of the dataset.
-        table: token properties of the dataset's tokenizer.
-    """
-
-    seed: int
-    config: MaskConfig
-    table: TokenProperties
-
-    @classmethod
-    def of(cls, dataset: str, info: DatasetInfo) -> DynamicMasker:
-        """Return the masker of the dataset artifact at `dataset`.
+    def find(self, batches: I64) -> None:
+        """Load these record batches; decompressed ones stay at least until the next call.
 
         Raises:
-            UsageError: the shards do not record the masking options.
-            DataError: the tokenizer is missing or damaged.
+            DataError: a record batch is damaged.
         """
-        if info.masks is None:
-            raise UsageError(
-                f"{dataset} does not say how its masks were drawn; make it again, or leave out "
-                f"pretrain.dynamic_masking"
-            )
-        tokenizer = load(storage.join(dataset, "tokenizer"))
-        config = MaskConfig.from_dict(info.masks)
-        if (marks := RULES[config.rule].marks) is not None:
-            raise UsageError(
-                f"{dataset} stores no {marks.role}, which masking {config.rule} draws from; leave "
-                f"out pretrain.dynamic_masking"
-            )
-        counts = (
-            read_unigrams(storage.join(dataset, UNIGRAMS))
-            if config.random_from == "corpus"
-            else None
-        )
-        return cls(seed=info.seed, config=config, table=TokenProperties.of(tokenizer, counts))
+        if self._is_loaded[batches].all() and not self._unpacked:
+            return
+        requested = np.unique(batches).tolist()
+        for batch in requested:
+            if not self._is_loaded[batch]:
+                self._find(batch)
+            elif batch in self._unpacked:
+                self._unpacked.move_to_end(batch)
+        while self.unpacked_bytes > CACHE_BYTES and len(self._unpacked) > len(requested):
+            batch, size = self._unpacked.popitem(last=False)
+            del self.loaded[batch]
+            self._is_loaded[batch], self.unpacked_bytes = False, self.unpacked_bytes - size
 
-    def __call__(self, rows: MaskedRows, copies: I64) -> MaskedRows:
-        """Return the rows with masks of copies `copies`, int64 [B]."""
-        unmasked = UnmaskedRows(
-            keys=row_keys(self.seed, rows.documents, rows.sentences),
-            input_ids=rows.ids,
-            offsets=offsets_of(rows.lengths),
-            segment_start=rows.segment_start,
-        )
-        # Rows of a batch may be of two epochs. Each copy number is drawn for all rows at once, and
-        # each row takes its own: the draws do not depend on the others in the batch.
-        numbers, number_index = np.unique(copies, return_inverse=True)
-        masks = sample_masks(unmasked, self.config, self.table, numbers)
-        mask_numbers = np.arange(len(copies)) * len(numbers) + number_index
-        counts = np.diff(masks.offsets)[mask_numbers]
-        index = ranges(masks.offsets[:-1][mask_numbers], counts)
-        return rows.with_masks(masks.positions[index], masks.input_ids[index], counts)
+    def _find(self, batch: int) -> None:
+        file = int(self.file_of[batch])
+        record_batch = self.files[file].record_batch(int(self._number[batch]))
+        self.begins[batch], self.sizes[batch] = record_batch.begins, record_batch.sizes
+        self.group[batch] = len(self.files) + batch if record_batch.unpacked else file
+        self.loaded[batch], self._is_loaded[batch] = record_batch, True
+        if record_batch.unpacked:
+            self._unpacked[batch] = record_batch.unpacked
+            self.unpacked_bytes += record_batch.unpacked
 
-    def most(self, length: int) -> int:
-        """Return the maximum number of predictions of a row of at most `length` tokens."""
-        return int(self.config.predictions(length, length, 1.0))
+    def most_predictions(self) -> int:
+        """Return the maximum number of predictions of a row in any mask copy.
+
+        Reads every offset once.
+        """
+        maximum = 0
+        for batch in range(len(self._number)):
+            self.find(np.array([batch]))
+            record_batch = self.loaded[batch]
+            rows = int(self.files[int(self.file_of[batch])].rows[self._number[batch]])
+            if record_batch.sizes[MASK_OFFSETS] > rows:
+                masks = int(
+                    record_batch.arrays[MASK_OFFSETS][record_batch.begins[MASK_OFFSETS] + rows]
+                )
+                count = max(0, min(masks + 1, int(record_batch.sizes[POSITION_OFFSETS])))
+                begin = int(record_batch.begins[POSITION_OFFSETS])
+                offsets = record_batch.arrays[POSITION_OFFSETS][begin : begin + count]
+                maximum = max(maximum, int(np.diff(offsets).max(initial=0)))
+        return maximum
+
+
+class RowReader:
+    """Rows `local` of record batches `batches`, int64 [B] each; those of one array are adjacent.
+
+    Args:
+        blocks: record batches, of which these are loaded.
+        info: dataset properties recorded in the shards.
+    """
+
+    def __init__(
+        self, blocks: RecordBatchIndex, info: DatasetInfo, batches: I64, local: I64
+    ) -> None:
+        self.blocks, self.info, self.batches, self.local = blocks, info, batches, local
+        self._begins, self._sizes = blocks.begins[batches].T, blocks.sizes[batches].T
+        # Where the arrays change: one numpy call reads all rows between two borders.
+        starts = np.flatnonzero(np.diff(blocks.group[batches], prepend=-1))
+        self._borders = np.append(starts, len(batches))
+        self._arrays = [blocks.loaded[batch].arrays for batch in batches[starts].tolist()]
+
+    def _gather(self, buffer: int, index: I64, borders: I64 | None = None) -> npt.NDArray[Any]:
+        """Return the values at `index` of their arrays, of which each begins at one of `borders`.
+
+        Args:
+            borders: None: `index` has one value per row, from the start of its record batch.
+        """
+        if borders is None:
+            index, borders = self._begins[buffer] + index, self._borders
+        if len(self._arrays) == 1:
+            values: npt.NDArray[Any] = self._arrays[0][buffer][index]
+            return values
+        parts, begin = [], 0
+        for arrays, end in zip(self._arrays, borders[1:].tolist(), strict=True):
+            parts.append(arrays[buffer][index[begin:end]])
+            begin = end
+        return np.concatenate(parts)
+
+    def _lists(self, offsets: int, values: int, index: I64) -> tuple[npt.NDArray[Any], I64]:
+        """Return the lists at `index`, concatenated, and their lengths."""
+        self._require((index < 0) | (index + 1 >= self._sizes[offsets]), "a list that is not there")
+        # Offsets come from the file. They are compared with the buffer that they point into before
+        # they index anything: a flipped bit must name its shard, not read foreign memory.
+        start = self._gather(offsets, index).astype(np.int64)
+        stop = self._gather(offsets, index + 1).astype(np.int64)
+        self._require(
+            (start < 0) | (stop < start) | (stop > self._sizes[values]), "an offset outside of it"
+        )
+        lengths = stop - start
+        indices = ranges(self._begins[values] + start, lengths)
+        return self._gather(values, indices, offsets_of(lengths)[self._borders]), lengths
+
+    def rows(self, copies: I64 | None) -> MaskedRows:
+        """Return the rows with masks of copies `copies`, or without masks."""
+        local = self.local
+        ids, lengths = self._lists(ID_OFFSETS, IDS, local)
+        positions, replacements, counts = ids[:0], ids[:0], np.zeros(len(local), np.int64)
+        if copies is not None:
+            first_copy = self._gather(MASK_OFFSETS, local).astype(np.int64)
+            self._require(
+                (copies < 0) | (first_copy + copies >= self._gather(MASK_OFFSETS, local + 1)),
+                "a row that lacks a mask copy",
+            )
+            positions, counts = self._lists(POSITION_OFFSETS, POSITIONS, first_copy + copies)
+            replacements, replaced = self._lists(
+                REPLACEMENT_OFFSETS, REPLACEMENTS, first_copy + copies
+            )
+            self._require(replaced != counts, "a mask whose lists differ in length")
+        places = self._gather(SENTENCES, local).astype(np.int64)
+        if self.info.drawings > 1:
+            places += self._gather(DRAWINGS, local).astype(np.int64) << DRAWING_BIT
+        result = MaskedRows(
+            ids=ids,
+            lengths=lengths,
+            segment_start=self._gather(SEGMENT_START, local).astype(np.int64),
+            pair_labels=self._pair_labels(),
+            positions=positions,
+            replacements=replacements,
+            counts=counts,
+            documents=self._gather(DOCUMENTS, local),
+            sentences=places,
+            boundaries=ids[:0],
+        )
+        self._check(result)
+        if self.info.packed:
+            boundaries, sequences = self._lists(BOUNDARY_OFFSETS, BOUNDARIES, local)
+            self._check_boundaries(boundaries.astype(np.int64), sequences, lengths)
+            result = replace(result, boundaries=boundaries, boundary_counts=sequences)
+        return result
+
+    def _pair_labels(self) -> I64:
+        labels = self._gather(LABELS, self.local).astype(np.int64)
+        has_validity = self._sizes[VALID] > 0
+        if has_validity.any():
+            # Arrow packs eight rows into a byte of the validity bitmap, the lowest bit first.
+            indices = np.where(has_validity, self._begins[VALID] + (self.local >> 3), 0)
+            bits = (
+                self._gather(VALID, indices, self._borders) >> (self.local & 7).astype(np.uint8) & 1
+            )
+            labels[has_validity & (bits == 0)] = NO_PAIR
+        return labels
+
+    def _require(self, wrong: npt.NDArray[np.bool_], what: str) -> None:
+        """Raise DataError with the file of the first row for which `wrong`, bool [B], is true."""
+        if wrong.any():
+            file = self.blocks.files[
+                int(self.blocks.file_of[self.batches[int(wrong.argmax())]])
+            ].file
+            raise DataError(f"{file} is damaged (it has {what}); make the dataset again")
+
+    def _check(self, rows: MaskedRows) -> None:
+        """Raise DataError if a row has an impossible length, id or mask position."""
+        info = self.info
+        self._require(
+            (rows.lengths < 1) | (rows.lengths > info.length), "a row whose length cannot be"
+        )
+        message = f"ids beyond the vocabulary of {info.vocab_size}"
+        for values, counts in ((rows.ids, rows.lengths), (rows.replacements, rows.counts)):
+            # The maximum of all is cheap; which row has it is looked for only if there is one.
+            if int(values.max(initial=0)) >= info.vocab_size:
+                self._require(_any(values >= info.vocab_size, counts), message)
+        out_of_row = rows.positions >= np.repeat(rows.lengths, rows.counts)
+        if out_of_row.any():
+            self._require(_any(out_of_row, rows.counts), "a mask outside of its row")
+
+    def _check_boundaries(self, begins: I64, sequences: I64, lengths: I64) -> None:
+        self._require(sequences < 1, "a packed row without sequences")
+        # Sequences begin in ascending order, the first of each row at 0.
+        is_valid = np.diff(begins, prepend=-1) > 0
+        row_starts = offsets_of(sequences)[:-1]
+        is_valid[row_starts] = begins[row_starts] == 0
+        is_valid &= begins < np.repeat(lengths, sequences)
+        self._require(_any(~is_valid, sequences), "boundaries that cannot be")
+
+
+def _any(values: npt.NDArray[np.bool_], counts: I64) -> npt.NDArray[np.bool_]:
+    """Return which lists contain a true value, bool [B]; `counts` are the lists' lengths."""
+    list_numbers = np.repeat(np.arange(len(counts)), counts)
+    return np.bincount(list_numbers[values], minlength=len(counts)) > 0

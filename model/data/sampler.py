@@ -42,7 +42,7 @@ def permute(position: npt.ArrayLike, count: npt.ArrayLike, key: npt.ArrayLike) -
     arrays = np.broadcast_arrays(
         np.asarray(position, np.uint64), np.asarray(count, np.uint64), np.asarray(key, np.uint64)
     )
-    value, counts, keys = (np.array(array) for array in arrays)
+    value, counts, keys = map(np.array, arrays)
     # Bit length, exact below 2**53.
     bits = np.frexp(np.maximum(counts.astype(np.float64) - 1, 1))[1].astype(np.uint64)
     # Both halves of the network have the same number of bits, so its domain is a power of four.
@@ -123,7 +123,8 @@ class Sampler:
         passes, positions = epochs * self.drawings + drawing, positions - starts[drawing]
         if counts.shape[1] == 1:
             key = random_keys.fold_in(self.seed, _ORDER, passes)
-            rows = self._order(positions, counts[drawing, 0], key)
+            order = permute if self.window is None else self._by_windows
+            rows = order(positions, counts[drawing, 0], key)
         else:
             rows = np.empty_like(samples)
             for number in np.unique(passes).tolist():
@@ -135,14 +136,13 @@ class Sampler:
             rows = self.bins.row(rows)
         return rows, epochs if self.copies is None else epochs % self.copies
 
-    def _order(self, position: I64, count: I64, key: random_keys.U64) -> I64:
-        """Permute [0, count): as a whole, or windows and then the rows within each window.
+    def _by_windows(self, position: I64, count: I64, key: random_keys.U64) -> I64:
+        """Permute [0, count): windows, and then the rows within each window.
 
         Windows are ranges of rows, rotated by a random offset per epoch, so that their borders
         differ. The shorter last window comes last.
         """
-        if self.window is None or not position.size:
-            return permute(position, count, key)
+        assert self.window is not None
         slot, full_windows = position // self.window, count // self.window
         in_full_window = slot < full_windows
         windows = np.where(in_full_window, 0, full_windows)
@@ -209,9 +209,8 @@ class Sampler:
             (slot - pure_starts[in_bin]) * group + group_offset,
             full_groups[in_bin] * group + remainder - rest_starts[in_bin],
         )
-        rows: I64 = starts[in_bin] + self._order(
-            offset, counts[in_bin], random_keys.fold_in(key, in_bin)
-        )
+        order = permute if self.window is None else self._by_windows
+        rows: I64 = starts[in_bin] + order(offset, counts[in_bin], random_keys.fold_in(key, in_bin))
         return rows
 
 
@@ -219,3 +218,11 @@ def shard_range(start: int, stop: int, part: int, parts: int) -> tuple[int, int]
     """Return range `part` of [start, stop) split into `parts` ranges that differ by at most one."""
     size = stop - start
     return start + size * part // parts, start + size * (part + 1) // parts
+
+
+def micro_batch_ranges(
+    start: int, stop: int, rank: int, world_size: int, accumulation: int
+) -> list[tuple[int, int]]:
+    """Return the ranges [start, stop) of a rank's micro-batches of a step; some may be empty."""
+    rank_range = shard_range(start, stop, rank, world_size)
+    return [shard_range(*rank_range, index, accumulation) for index in range(accumulation)]

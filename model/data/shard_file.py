@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-from collections import OrderedDict
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -221,89 +220,3 @@ def _buffers(batch: pa.RecordBatch) -> tuple[list[pa.Buffer | None], I64]:
     for number, column in lists.items():  # the number of the values follows that of the offsets
         buffers[number], buffers[number + 1] = column.buffers()[1], column.values.buffers()[1]
     return buffers, minimum_sizes
-
-
-# Index of a split's record batches, filled on demand.
-
-CACHE_BYTES = 256 << 20  # bytes of decompressed record batches
-
-
-class RecordBatchIndex:
-    """Record batches, numbered over all shards.
-
-    Attributes:
-        files: open shards.
-        file_of: int64 [batches], shard of each record batch.
-        begins: int64 [batches, BUFFERS], `RecordBatch.begins` of the loaded record batches.
-        sizes: int64 [batches, BUFFERS], `RecordBatch.sizes` of the loaded record batches.
-        group: int64 [batches]; equal numbers have the same arrays.
-    """
-
-    def __init__(self, files: list[ShardFile]) -> None:
-        counts = [len(opened.rows) for opened in files]
-        self.files = files
-        self.file_of = np.repeat(np.arange(len(counts)), counts)
-        self._number = np.concatenate(
-            [np.zeros(0, np.int64), *(np.arange(count) for count in counts)]
-        )
-        self.begins = np.zeros((sum(counts), BUFFERS), np.int64)
-        self.sizes = np.zeros((sum(counts), BUFFERS), np.int64)
-        self.group = np.zeros(sum(counts), np.int64)
-        self._is_loaded = np.zeros(sum(counts), np.bool_)
-        self._loaded: dict[int, RecordBatch] = {}
-        # Bytes by record batch, least recently used first.
-        self._unpacked: OrderedDict[int, int] = OrderedDict()
-        self.unpacked_bytes = 0
-
-    def __getitem__(self, batch: int) -> RecordBatch:
-        """Return a loaded record batch."""
-        return self._loaded[batch]
-
-    def find(self, batches: I64) -> None:
-        """Load these record batches; decompressed ones stay at least until the next call.
-
-        Raises:
-            DataError: a record batch is damaged.
-        """
-        if self._is_loaded[batches].all() and not self._unpacked:
-            return
-        requested = np.unique(batches).tolist()
-        for batch in requested:
-            if not self._is_loaded[batch]:
-                self._find(batch)
-            elif batch in self._unpacked:
-                self._unpacked.move_to_end(batch)
-        while self.unpacked_bytes > CACHE_BYTES and len(self._unpacked) > len(requested):
-            batch, size = self._unpacked.popitem(last=False)
-            del self._loaded[batch]
-            self._is_loaded[batch], self.unpacked_bytes = False, self.unpacked_bytes - size
-
-    def _find(self, batch: int) -> None:
-        file = int(self.file_of[batch])
-        record_batch = self.files[file].record_batch(int(self._number[batch]))
-        self.begins[batch], self.sizes[batch] = record_batch.begins, record_batch.sizes
-        self.group[batch] = len(self.files) + batch if record_batch.unpacked else file
-        self._loaded[batch], self._is_loaded[batch] = record_batch, True
-        if record_batch.unpacked:
-            self._unpacked[batch] = record_batch.unpacked
-            self.unpacked_bytes += record_batch.unpacked
-
-    def most_predictions(self) -> int:
-        """Return the maximum number of predictions of a row in any mask copy.
-
-        Reads every offset once.
-        """
-        maximum = 0
-        for batch in range(len(self._number)):
-            self.find(np.array([batch]))
-            record_batch = self._loaded[batch]
-            rows = int(self.files[int(self.file_of[batch])].rows[self._number[batch]])
-            if record_batch.sizes[MASK_OFFSETS] > rows:
-                masks = int(
-                    record_batch.arrays[MASK_OFFSETS][record_batch.begins[MASK_OFFSETS] + rows]
-                )
-                count = max(0, min(masks + 1, int(record_batch.sizes[POSITION_OFFSETS])))
-                begin = int(record_batch.begins[POSITION_OFFSETS])
-                offsets = record_batch.arrays[POSITION_OFFSETS][begin : begin + count]
-                maximum = max(maximum, int(np.diff(offsets).max(initial=0)))
-        return maximum

@@ -115,7 +115,7 @@ def build_model(config: AlbertConfig) -> PretrainingModel:
 
 def _build_encoder(config: AlbertConfig, embeddings: Embeddings) -> Encoder:
     from cloze.model.families.models import layer
-    from cloze.model.layers.elementwise import ModuleReference
+    from cloze.model.layers.cpu import ModuleReference
     from cloze.model.layers.encoder import Encoder, GroupedEncoder
 
     repeats = config.num_hidden_layers // config.num_hidden_groups

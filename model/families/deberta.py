@@ -270,8 +270,8 @@ def _build_embeddings(config: DebertaConfig) -> Embeddings:
 
 def _build_encoder(config: DebertaConfig, embeddings: Embeddings) -> Encoder:
     from cloze.model.families.models import layer, norm
+    from cloze.model.layers.cpu import ACTIVATIONS
     from cloze.model.layers.disentangled import ConvResidual, DebertaLayer, DisentangledAttention
-    from cloze.model.layers.elementwise import ACTIVATIONS
     from cloze.model.layers.encoder import Encoder
 
     layers = []

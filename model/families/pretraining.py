@@ -78,7 +78,7 @@ class PretrainingModel(nn.Module):
             states = [gather_positions(hidden, index) for index in positions.values()]
         else:
             head_states = self.encode(batch, torch.cat(list(positions.values())))
-            states = list(torch.split(head_states, [len(index) for index in positions.values()]))
+            states = list(torch.split(head_states, list(map(len, positions.values()))))
         outputs = self.logits(dict(zip(positions, states, strict=True)), batch)
         return {**outputs, "hidden": hidden} if self.predicts_all_positions else outputs
 
@@ -212,13 +212,15 @@ class DecoderModel(PretrainingModel):
         """Return hidden states [B, L, D], or decoded states [P, D] at the wanted positions."""
         if self.decoder is None or positions is None:
             return super().encode(batch, positions)
-        inputs = (
+        decoded: Tensor = self.encoder(
             batch["input_ids"],
             batch.get("attention_mask"),
             batch["token_type_ids"],
             batch.get("layout"),
+            positions,
+            self._decoded,
         )
-        return self.encoder.through(self._decoded, *inputs, positions)
+        return decoded
 
     def _decoded(self, hidden: Tensor, layout: BatchLayout, positions: Tensor | None) -> Tensor:
         assert self.decoder is not None

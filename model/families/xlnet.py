@@ -74,7 +74,7 @@ def build_model(config: XlnetConfig) -> PermutationModel:
 
     from cloze.model.families.models import layer
     from cloze.model.families.permutation import PermutationModel
-    from cloze.model.layers.elementwise import Dropout
+    from cloze.model.layers.cpu import Dropout
     from cloze.model.layers.embeddings import Embeddings
     from cloze.model.layers.heads import TiedHead
     from cloze.model.layers.two_stream import RelativeAttention, TwoStreamEncoder

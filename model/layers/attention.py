@@ -12,10 +12,10 @@ import torch
 from torch import Tensor, nn
 
 from cloze.model.layers.attention_kernels import attend
-from cloze.model.layers.cpu import Linear, linear, rotary_factors
-from cloze.model.layers.elementwise import ModuleReference, autocast_input
-from cloze.model.layers.elementwise import dropout as drop
-from cloze.model.layers.layout import AttentionPattern, BatchLayout, KVCache, PaddedLayout
+from cloze.model.layers.cpu import Linear, ModuleReference, autocast_input, linear, rotary_factors
+from cloze.model.layers.cpu import dropout as drop
+from cloze.model.layers.kv_cache import KVCache
+from cloze.model.layers.layout import AttentionPattern, BatchLayout, PaddedLayout
 
 
 class Rotary(nn.Module):
@@ -37,8 +37,10 @@ class Rotary(nn.Module):
 
     def forward(self, query: Tensor, key: Tensor, layout: BatchLayout) -> tuple[Tensor, Tensor]:
         """Rotate query and key, float [..., L, N, H] or [T, N, H], in fp32; return their dtype."""
-        name = (self.theta, self.head_size, "rotary")
-        cosine, sine = layout.cached(name, lambda: self._factors(layout, query.device))
+        known, factors = (self.theta, self.head_size), layout.shared.rotary
+        if known not in factors:
+            factors[known] = self._factors(layout, query.device)
+        cosine, sine = factors[known]
         return _turn(query, cosine, sine), _turn(key, cosine, sine)
 
     def _factors(self, layout: BatchLayout, device: torch.device) -> tuple[Tensor, Tensor]:
@@ -80,8 +82,10 @@ class RelativeBias(nn.Module):
 
     def forward(self, layout: BatchLayout, query: Tensor, key: Tensor) -> Tensor:
         """Return the bias, float [1 or B, N, L, K], for query [B, N, L, H] and key [B, N, K, H]."""
-        name = ("relative bias", query.shape[2], key.shape[2])
-        return layout.cached(name, lambda: self._bias(layout, query, key))
+        known, biases = (query.shape[2], key.shape[2]), layout.shared.relative
+        if known not in biases:
+            biases[known] = self._bias(layout, query, key)
+        return biases[known]
 
     def _bias(self, layout: BatchLayout, query: Tensor, key: Tensor) -> Tensor:
         asked = torch.arange(query.shape[2], device=query.device)[None]
@@ -204,7 +208,8 @@ class SelfAttention(nn.Module):
             query, key, value = linear(hidden, weight, bias).chunk(3, dim=-1)
         else:
             query, key, value = self.query(hidden), self.key(hidden), self.value(hidden)
-        return self.split(query), self.split(key), self.split(value)
+        heads = (self.num_heads, -1)
+        return query.unflatten(-1, heads), key.unflatten(-1, heads), value.unflatten(-1, heads)
 
     def key_and_value(self, states: Tensor) -> tuple[Tensor, Tensor]:
         states = autocast_input(states)

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from cloze.model.layers.elementwise import dropout as drop
+from cloze.model.layers.cpu import dropout as drop
 
 AMPERE = (8, 0)  # minimum compute capability of the kernel
 WIDEST_HEAD = 256
@@ -120,21 +120,17 @@ def matmul_attention(
     with torch.autocast(
         query.device.type, enabled=False
     ):  # else softmax would store [L, K] in fp32
-        probabilities = _probabilities(query, key, bias)
+        scores = torch.matmul(query * (1.0 / math.sqrt(query.shape[-1])), key.transpose(-1, -2))
+        if bias is not None:
+            scores = scores + bias.to(scores.dtype)
+        probabilities = torch.softmax(scores, dim=-1)
         return torch.matmul(drop(probabilities, dropout), value), probabilities
 
 
+@torch.no_grad()
 def attention_maps(query: Tensor, key: Tensor, bias: Tensor | None) -> Tensor:
     """Return the attention probabilities, float [B, N, L, K], without gradient."""
-    with torch.no_grad(), torch.autocast(query.device.type, enabled=False):
-        return _probabilities(query, key, bias)
-
-
-def _probabilities(query: Tensor, key: Tensor, bias: Tensor | None) -> Tensor:
-    scores = torch.matmul(query * (1.0 / math.sqrt(query.shape[-1])), key.transpose(-1, -2))
-    if bias is not None:
-        scores = scores + bias.to(scores.dtype)
-    return torch.softmax(scores, dim=-1)
+    return matmul_attention(query, key, key, bias, 0.0)[1]
 
 
 def attend_chunks(

@@ -12,9 +12,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from cloze.model.layers.attention import SelfAttention, gather_positions
-from cloze.model.layers.cpu import Linear
-from cloze.model.layers.elementwise import Dropout, ModuleReference, autocast_input
-from cloze.model.layers.elementwise import dropout as drop
+from cloze.model.layers.cpu import Dropout, Linear, ModuleReference, autocast_input
+from cloze.model.layers.cpu import dropout as drop
 from cloze.model.layers.encoder import EncoderLayer
 from cloze.model.layers.layout import BatchLayout, PaddedLayout
 
@@ -199,7 +198,9 @@ class DisentangledAttention(SelfAttention):
             query, key, value = self.project(hidden)
         else:
             assert positions is not None
-            key, value = layout.cached((self, "asked"), lambda: self.key_and_value(hidden))
+            if self not in layout.shared.asked:
+                layout.shared.asked[self] = self.key_and_value(hidden)
+            key, value = layout.shared.asked[self]
             states = self.split(self.query(autocast_input(asking)))
             query = (
                 torch.zeros_like(key).flatten(0, -3).index_copy(0, positions, states).view_as(key)
@@ -213,9 +214,9 @@ class DisentangledAttention(SelfAttention):
         return output
 
     def _position_scores(self, layout: BatchLayout) -> PositionScores:
-        embedded, rows = layout.cached(
-            "relative positions", lambda: self.relative(layout.max_distance)
-        )
+        if layout.shared.distances is None:
+            layout.shared.distances = self.relative(layout.max_distance)
+        embedded, rows = layout.shared.distances
         if self.training:
             embedded = drop(embedded, self.position_dropout)
         embedded, scale = autocast_input(embedded), 1 / math.sqrt(self.head_size)

@@ -9,8 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import embedding
 
-from cloze.model.layers.cpu import embedding_lookup
-from cloze.model.layers.elementwise import Dropout, ModuleReference, cast_stream
+from cloze.model.layers.cpu import Dropout, ModuleReference, cast_stream, embedding_lookup
 
 
 class EmbeddingTable(nn.Embedding):

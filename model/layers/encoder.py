@@ -13,8 +13,7 @@ from torch.utils.checkpoint import checkpoint
 
 from cloze.core.errors import UsageError
 from cloze.model.layers.attention import gather_positions
-from cloze.model.layers.cpu import Linear
-from cloze.model.layers.elementwise import ACTIVATIONS, Dropout, ModuleReference, cast_stream
+from cloze.model.layers.cpu import ACTIVATIONS, Dropout, Linear, ModuleReference, cast_stream
 from cloze.model.layers.embeddings import Embeddings
 from cloze.model.layers.layout import BatchLayout, PaddedLayout
 from cloze.model.layers.unpadded import UnpaddedLayout
@@ -67,16 +66,11 @@ class FeedForward(nn.Module):
         """Map float [..., D] to float [..., D], before any residual."""
         if self.split:
             projected = self.activation(self.gate(hidden)) * self.value(hidden)
-            return self._down(projected)
-        projected = self.up(hidden)
-        if self.gated:
-            value, gate = projected.chunk(2, dim=-1)
+        elif self.gated:
+            value, gate = self.up(hidden).chunk(2, dim=-1)
             projected = self.activation(value) * gate
         else:
-            projected = self.activation(projected)
-        return self._down(projected)
-
-    def _down(self, projected: Tensor) -> Tensor:
+            projected = self.activation(self.up(hidden))
         output: Tensor = self.down(self.dropout(projected))
         return output
 
@@ -185,6 +179,7 @@ class Encoder(nn.Module):
         token_type_ids: Tensor,
         layout: BatchLayout | None = None,
         positions: Tensor | None = None,
+        run: Run | None = None,
     ) -> Tensor:
         """Return the last layer's states, float [B, L, D] (undefined at padding) or [P, D].
 
@@ -195,30 +190,20 @@ class Encoder(nn.Module):
                 None: `rows`.
             positions: int64 [P], flat positions in B * L. Most of the last layer is computed only
                 there; their states change only by rounding.
+            run: computes states from embeddings instead of the encoder's own layers.
         """
-        return self.through(self.run, input_ids, attention_mask, token_type_ids, layout, positions)
-
-    def through(
-        self,
-        run: Run,
-        input_ids: Tensor,
-        attention_mask: Tensor | None,
-        token_type_ids: Tensor,
-        layout: BatchLayout | None = None,
-        positions: Tensor | None = None,
-    ) -> Tensor:
-        """Run `forward` with `run` instead of the encoder's own layers."""
+        run = self.run if run is None else run
         layout = (
             self.rows(input_ids, attention_mask, token_type_ids)
             if layout is None
-            else layout.without_cache()
+            else layout.fresh()
         )
         if isinstance(layout, UnpaddedLayout):
             embedded = self.embeddings(
                 layout.take(input_ids), layout.take(token_type_ids), layout.positions
             )
             if positions is not None:
-                return run(embedded, layout, layout.find(positions))
+                return run(embedded, layout, layout.slots.index_select(0, positions))
             return layout.put_back(run(embedded, layout, None))
         return run(self.embeddings(input_ids, token_type_ids, layout.positions), layout, positions)
 
@@ -246,7 +231,7 @@ class Encoder(nn.Module):
             and not torch.compiler.is_compiling()
         )
         for number, layer in enumerate(self.layers[:-1]):
-            # The first layer computes what all layers share (`BatchLayout.cached`), so it is not
+            # The first layer computes what all layers share (`SharedTensors`), so it is not
             # recomputed.
             recomputed = recomputes and number > 0
             hidden = (

@@ -21,8 +21,7 @@ from cloze.model.layers.attention_kernels import (
     attention_maps,
     neighbour_chunks,
 )
-from cloze.model.layers.cpu import Linear
-from cloze.model.layers.elementwise import autocast_input
+from cloze.model.layers.cpu import Linear, autocast_input
 from cloze.model.layers.encoder import Encoder
 from cloze.model.layers.layout import AttentionPattern, BatchLayout, PaddedLayout, additive
 
@@ -139,9 +138,9 @@ def _windowed(
 ) -> Tensor:
     """Attend from every token to its window and the global tokens; all tensors are [B, N, L, H]."""
     chunks = -(-query.shape[2] // width)
-    bias = layout.cached(
-        (width, query.dtype, "window"), lambda: _bias(layout, width, chunks, query.dtype)
-    )
+    known = (AttentionPattern(window=width), query.dtype, True)
+    if (bias := layout.shared.biases.get(known)) is None:
+        bias = layout.shared.biases[known] = _bias(layout, width, chunks, query.dtype)
     index = layout.global_positions[:, None, :, None].expand(
         -1, query.shape[1], -1, query.shape[-1]
     )
@@ -161,7 +160,8 @@ def _windowed(
 def _bias(layout: GlobalAttentionLayout, width: int, chunks: int, dtype: torch.dtype) -> Tensor:
     """Return the bias [B, C, 1, W, G + 3W]: global tokens, then the window without them."""
     local = ~layout.everywhere if layout.real is None else layout.real & ~layout.everywhere
-    in_window = layout.visible_in_chunks(AttentionPattern(window=width), local)
+    in_window = layout.visible(AttentionPattern(window=width), local, local.device, in_chunks=True)
+    assert in_window is not None
     is_global = layout.filled[:, None, None, :].expand(-1, chunks, width, -1)
     return additive(torch.cat([is_global, in_window], dim=-1)[:, :, None], dtype)
 

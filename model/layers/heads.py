@@ -8,9 +8,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
-from cloze.model.layers.cpu import Linear
+from cloze.model.layers.cpu import ACTIVATIONS, Linear, ModuleReference
 from cloze.model.layers.cross_entropy import VocabularyHead
-from cloze.model.layers.elementwise import ACTIVATIONS, ModuleReference
 
 
 class Pooler(nn.Module):

@@ -7,8 +7,8 @@ BucketedLayout: [T, D], real tokens; attention forms blocks of similar lengths, 
 PackedLayout: [T, D], real tokens, for the GPU's variable-length kernels.
 KVCache: [B, l, D], new tokens of rows in generation, with cached earlier ones.
 
-The second and third are in `unpadded.py`. The collator computes layouts on the host
-(`cloze.model.data.layouts`); they never synchronize with the device.
+The second and third are in `unpadded.py`, the last in `kv_cache.py`. The collator computes layouts
+on the host (`cloze.model.data.layouts`); they never synchronize with the device.
 
 Shapes: B batch, L length, T tokens, D model, N heads, H per head.
 """
@@ -17,11 +17,11 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING, TypeVar
+from dataclasses import dataclass, field, fields, replace
+from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.functional import pad
 
 from cloze.model.layers.attention_kernels import (
@@ -37,10 +37,10 @@ if TYPE_CHECKING:
 # Minimum ratio of row length to one-sided window for computing attention in bands.
 BAND_PAYS = 4
 
-T = TypeVar("T")
 Scores = Callable[
     [Tensor, Tensor], Tensor
 ]  # maps queries and keys, float [B, N, L, H], to a term of their scores, [1 or B, N, L, L]
+Pair = tuple[Tensor, Tensor]
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +97,32 @@ class Memory:
         return Memory(self.states.repeat_interleave(times, dim=0), real, {})
 
 
+@dataclass(eq=False)
+class SharedTensors:
+    """What the first layer of a forward pass computes for all others, by what it depends on.
+
+    Without it, every layer would build the same masks and factors, which takes a small model longer
+    than its products.
+
+    Attributes:
+        biases: bias of the scores by pattern, dtype and whether it is that of a band.
+        rotary: factors of `Rotary`, by its wavelengths' base and head size.
+        relative: bias by relative position, by the numbers of queries and of keys.
+        distances: embeddings and rows of DeBERTa's relative positions.
+        sinusoids: those of XLNet's distances.
+        asked: key and value that a layer computes once for several queries.
+    """
+
+    biases: dict[tuple[AttentionPattern, torch.dtype, bool], Tensor | None] = field(
+        default_factory=dict
+    )
+    rotary: dict[tuple[float, int], Pair] = field(default_factory=dict)
+    relative: dict[tuple[int, int], Tensor] = field(default_factory=dict)
+    distances: Pair | None = None
+    sinusoids: Tensor | None = None
+    asked: dict[nn.Module, Pair] = field(default_factory=dict)
+
+
 class BatchLayout(ABC):
     """Arrangement of one batch.
 
@@ -104,14 +130,12 @@ class BatchLayout(ABC):
         memory: encoder states that cross-attention reads; None except in decoders.
         positions: int64, position of each token in its sequence, in the shape of hidden states
             without D; None: 0 to L - 1 in every row.
+        shared: what layers share in one forward pass, see `fresh`.
     """
 
     memory: Memory | None = None  # of the class, so that dataclasses do not see a field
-
     positions: Tensor | None
-
-    def __post_init__(self) -> None:
-        self._cache: dict[object, object] = {}
+    shared: SharedTensors
 
     @property
     @abstractmethod
@@ -138,14 +162,11 @@ class BatchLayout(ABC):
         """
 
     def map_tensors(self, change: Callable[[Tensor], Tensor]) -> Self:
-        """Return the layout with changed tensors and an empty cache; layouts are dataclasses."""
-        values = {attribute.name: getattr(self, attribute.name) for attribute in fields(self)}  # type: ignore[arg-type]
-        return type(self)(
-            **{
-                name: change(value) if isinstance(value, Tensor) else value
-                for name, value in values.items()
-            }
-        )
+        """Return the layout with changed tensors, which shares nothing; layouts are dataclasses."""
+        values = {item.name: getattr(self, item.name) for item in fields(self) if item.init}  # type: ignore[arg-type]
+        for name, value in values.items():
+            values[name] = change(value) if isinstance(value, Tensor) else value
+        return type(self)(**values)
 
     def to(self, device: torch.device, non_blocking: bool = False) -> Self:
         """Copy the layout to a device, as `Tensor.to`."""
@@ -155,15 +176,13 @@ class BatchLayout(ABC):
         """Copy the layout to page-locked memory, for asynchronous transfer to a GPU."""
         return self.map_tensors(Tensor.pin_memory)
 
-    def without_cache(self) -> Self:
-        """Return the layout with an empty cache, for a new forward pass."""
-        return self.map_tensors(lambda tensor: tensor)
+    def fresh(self) -> Self:
+        """Return the layout for a new forward pass.
 
-    def cached(self, name: object, make: Callable[[], T]) -> T:
-        """Return `make()`, computed at the first call with `name` and shared by all layers."""
-        if name not in self._cache:
-            self._cache[name] = make()
-        return self._cache[name]  # type: ignore[return-value]
+        A copy: a layer that is recomputed in the backward pass still reads what its pass shared,
+        and what one pass computed without gradient must not reach another.
+        """
+        return replace(self)  # type: ignore[type-var]
 
 
 @dataclass(eq=False)
@@ -186,6 +205,7 @@ class PaddedLayout(BatchLayout):
     positions: Tensor | None = None
     causal: Tensor | None = None
     maps: list[Tensor] | None = None
+    shared: SharedTensors = field(default_factory=SharedTensors, init=False, repr=False)
 
     @property
     def max_distance(self) -> int:
@@ -201,18 +221,23 @@ class PaddedLayout(BatchLayout):
         added: Scores | None = None,
     ) -> Tensor:
         query, key, value = query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2)
-        if (
-            added is None
-            and self.maps is None
-            and pattern.window is not None
-            and self.shape[1] >= BAND_PAYS * pattern.window
-        ):
-            band = self.cached((pattern, query.dtype, "band"), lambda: self._band(pattern, query))
-            keys, values = (
-                neighbour_chunks(tensor, pattern.window, band.shape[1]) for tensor in (key, value)
-            )
-            return attend_chunks(query, keys, values, band, dropout).transpose(1, 2)
-        bias = self.cached((pattern, query.dtype), lambda: self._bias(pattern, query))
+        window, length = pattern.window, self.shape[1]
+        plain = added is None and self.maps is None
+        banded = plain and window is not None and length >= BAND_PAYS * window
+        if not banded and window is not None and window >= length - 1:
+            pattern = AttentionPattern(causal=pattern.causal)  # the window covers the whole row
+        known = (pattern, query.dtype, banded)
+        if known not in self.shared.biases:
+            visible = self.visible(pattern, self.real, query.device, in_chunks=banded)
+            if visible is not None:  # of all heads, [B, 1, …] or in chunks [B, C, 1, …]
+                visible = visible.unsqueeze(2 if banded else 1)
+            self.shared.biases[known] = None if visible is None else additive(visible, query.dtype)
+        bias = self.shared.biases[known]
+        if banded:
+            assert bias is not None
+            assert window is not None
+            keys, values = (neighbour_chunks(each, window, bias.shape[1]) for each in (key, value))
+            return attend_chunks(query, keys, values, bias, dropout).transpose(1, 2)
         if added is not None:
             scores = added(query, key)
             bias = scores if bias is None else scores + bias
@@ -220,156 +245,51 @@ class PaddedLayout(BatchLayout):
             self.maps.append(attention_maps(query, key, bias))
         return attend(query, key, value, bias, dropout).transpose(1, 2)
 
-    def _bias(self, pattern: AttentionPattern, like: Tensor) -> Tensor | None:
-        """Return the bias of scores, [1 or B, 1, 1 or L, L]; None for no bias."""
-        if pattern.window is not None and pattern.window >= self.shape[1] - 1:
-            pattern = AttentionPattern(causal=pattern.causal)  # the window covers the whole row
-        visible = self._visible(
-            pattern, self.real, lambda row: row[:, :, None], lambda row: row[:, None], like.device
-        )
-        return None if visible is None else additive(visible[:, None], like.dtype)
-
-    def _band(self, pattern: AttentionPattern, like: Tensor) -> Tensor:
-        """Return the bias of `attend_chunks`, [1 or B, C, 1, W, 3W]."""
-        real = torch.ones(1, self.shape[1], dtype=torch.bool, device=like.device)
-        visible = self.visible_in_chunks(pattern, real if self.real is None else self.real)
-        return additive(visible[:, :, None], like.dtype)
-
-    def visible_in_chunks(self, pattern: AttentionPattern, real: Tensor) -> Tensor:
-        """Return the keys that are visible to each chunk of W queries, W being the window.
-
-        Args:
-            real: bool [1 or B, L], keys that any query sees.
-
-        Returns:
-            bool [1 or B, C, W, 3W], C = ceil(L / W): by query of the chunk, and by key of the chunk
-            and its two neighbours; False outside the row.
-        """
-        width, length = pattern.window or 1, self.shape[1]
-        chunks = -(-length // width)
-
-        def as_queries(row: Tensor) -> Tensor:
-            filled = pad(row, (0, chunks * width - length))
-            return filled.view(len(row), chunks, width, 1)
-
-        def as_keys(row: Tensor) -> Tensor:
-            filled = pad(row, (width, (chunks + 1) * width - length))
-            return filled.unfold(1, 3 * width, width)[:, :, None]
-
-        visible = self._visible(pattern, real, as_queries, as_keys, real.device)
-        assert visible is not None
-        return visible
-
-    def _visible(
+    def visible(
         self,
         pattern: AttentionPattern,
         real: Tensor | None,
-        as_queries: Callable[[Tensor], Tensor],
-        as_keys: Callable[[Tensor], Tensor],
         device: torch.device,
+        *,
+        in_chunks: bool = False,
     ) -> Tensor | None:
-        """Return which keys each query sees, broadcast over rows; None: all see all.
+        """Return the keys that each query sees; None: all see all.
 
         Args:
-            as_queries, as_keys: arrange a value per token, [1 or B, L], by query and by key.
+            real: bool [1 or B, L], keys that any query sees; None: all.
+            in_chunks: by chunk of W queries, W being the window.
+
+        Returns:
+            bool [1 or B, 1 or L, L]. In chunks [1 or B, C, W, 3W], C = ceil(L / W): by query of the
+            chunk, and by key of the chunk and its two neighbours; False outside the row.
         """
-        positions = torch.arange(self.shape[1], device=device)[None]
-        query, key = as_queries(positions), as_keys(positions)
-        visible = pattern.visible(key - query)
-        terms = []
-        if self.causal is not None:
-            terms.append((key <= query) | ~self.causal.view(-1, *[1] * (query.dim() - 1)))
+        width = pattern.window or 1 if in_chunks else None
+        visible = None
+        if pattern.window is not None or pattern.causal or self.causal is not None:
+            query, key = _pairs(torch.arange(self.shape[1], device=device)[None], width)
+            visible = pattern.visible(key - query)
+            if self.causal is not None:
+                sees = (key <= query) | ~self.causal.view(-1, *[1] * (query.dim() - 1))
+                visible = sees if visible is None else visible & sees
         if self.sequence is not None:
-            terms.append(as_queries(self.sequence) == as_keys(self.sequence))
+            own, other = _pairs(self.sequence, width)
+            visible = own == other if visible is None else visible & (own == other)
+        if real is None and in_chunks:  # chunks reach beyond the row
+            real = torch.ones(1, self.shape[1], dtype=torch.bool, device=device)
         if real is not None:
-            terms.append(as_keys(real))
-        for term in terms:
-            visible = term if visible is None else visible & term
+            _, there = _pairs(real, width)
+            visible = there if visible is None else visible & there
         return visible
 
 
-@dataclass(eq=False)
-class KVCache(BatchLayout):
-    """Causal layout of new tokens, [B, l, D], with cached keys and values of earlier tokens.
-
-    Rows may have different lengths: keys and values are stored at their positions. Entries of
-    padding after a row's end are not visible, and later tokens overwrite them.
-
-    Args:
-        rows: B.
-        room: R, maximum tokens per row.
-
-    Attributes:
-        positions: int64 [B, l], positions of the new tokens, set by `advance`.
-    """
-
-    rows: int
-    room: int
-    positions: Tensor = field(init=False)
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.positions = torch.zeros(self.rows, 0, dtype=torch.int64)
-        # Keys and values of each layer, in running order: float [B, R, N, H].
-        self._layers: list[tuple[Tensor, Tensor]] = []
-        self._length = 0  # number of cached positions
-        self._layer = 0  # next layer that attends
-
-    def advance(self, positions: Tensor, longest: int) -> Self:
-        """Set the positions of the next tokens, int64 [B, l] below `longest`; return self."""
-        self.positions, self._length = positions, longest
-        return self
-
-    def map_tensors(self, change: Callable[[Tensor], Tensor]) -> Self:
-        copy = type(self)(self.rows, self.room)
-        copy._layers = [(change(keys), change(values)) for keys, values in self._layers]
-        copy.memory = self.memory
-        return copy.advance(change(self.positions), self._length)
-
-    def without_cache(self) -> Self:
-        """Return self, reset to the first layer; cached keys and values stay."""
-        self._cache.clear()
-        self._layer = 0
-        return self
-
-    @property
-    def max_distance(self) -> int:
-        return self._length
-
-    def attend(
-        self,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        pattern: AttentionPattern,
-        dropout: float,
-        added: Scores | None = None,
-    ) -> Tensor:
-        if self._layer == len(self._layers):
-            shape = (self.rows, self.room, *key.shape[2:])
-            self._layers.append((key.new_zeros(shape), value.new_zeros(shape)))
-        keys, values = self._layers[self._layer]
-        self._layer += 1
-        index = self.positions[:, :, None, None].expand_as(key)
-        keys.scatter_(1, index, key)
-        values.scatter_(1, index, value)
-        cached_keys, cached_values = (
-            tensor[:, : self._length].transpose(1, 2) for tensor in (keys, values)
-        )
-        bias = self.cached((pattern.window, query.dtype), lambda: self._bias(pattern, query.dtype))
-        query = query.transpose(1, 2)
-        if added is not None:
-            bias = bias + added(query, cached_keys)
-        return attend(query, cached_keys, cached_values, bias, dropout).transpose(1, 2)
-
-    def _bias(self, pattern: AttentionPattern, dtype: torch.dtype) -> Tensor:
-        """Return the bias of scores, [B, 1, l, seen]."""
-        offset = (
-            torch.arange(self._length, device=self.positions.device) - self.positions[:, :, None]
-        )
-        visible = AttentionPattern(window=pattern.window, causal=True).visible(offset)
-        assert visible is not None
-        return additive(visible[:, None], dtype)
+def _pairs(row: Tensor, width: int | None) -> Pair:
+    """Arrange values of tokens, [1 or B, L], by query and by key, whole or in chunks of `width`."""
+    if width is None:
+        return row[:, :, None], row[:, None]
+    chunks = -(-row.shape[1] // width)
+    queries = pad(row, (0, chunks * width - row.shape[1])).view(len(row), chunks, width, 1)
+    keys = pad(row, (width, (chunks + 1) * width - row.shape[1])).unfold(1, 3 * width, width)
+    return queries, keys[:, :, None]
 
 
 def additive(visible: Tensor, dtype: torch.dtype) -> Tensor:

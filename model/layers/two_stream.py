@@ -18,10 +18,9 @@ from torch import Tensor, nn
 
 from cloze.core.errors import UsageError
 from cloze.model.layers.attention import SelfAttention, gather_positions
-from cloze.model.layers.cpu import Linear
+from cloze.model.layers.cpu import Linear, autocast_input
+from cloze.model.layers.cpu import dropout as drop
 from cloze.model.layers.disentangled import diagonals
-from cloze.model.layers.elementwise import autocast_input
-from cloze.model.layers.elementwise import dropout as drop
 from cloze.model.layers.encoder import Encoder
 from cloze.model.layers.layout import BatchLayout, PaddedLayout, additive
 
@@ -96,17 +95,15 @@ class RelativeAttention(SelfAttention):
 
     def _sinusoids(self, layout: TwoStreamLayout, query: Tensor) -> Tensor:
         """Return sinusoids of the distances from L - 1 down to 1 - L, float [2 L - 1, D]."""
-
-        def make() -> Tensor:
+        if layout.shared.sinusoids is None:
             size, length = self.query.in_features, query.shape[1]
             even = torch.arange(0, size, 2, device=query.device, dtype=torch.float32)
             distances = torch.arange(length - 1, -length, -1, device=query.device)
             angle = distances[:, None] * (1 / 10000 ** (even / size))
             sinusoids = torch.cat([angle.sin(), angle.cos()], dim=-1)
             dropped = drop(sinusoids, self.position_dropout if self.training else 0.0)
-            return dropped.to(query.dtype)
-
-        return layout.cached("sinusoids", make)
+            layout.shared.sinusoids = dropped.to(query.dtype)
+        return layout.shared.sinusoids
 
     def _mixed(
         self,

@@ -5,14 +5,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
 from cloze.model.layers.attention_kernels import varlen_attention
-from cloze.model.layers.layout import AttentionPattern, BatchLayout, PaddedLayout, Scores
+from cloze.model.layers.layout import (
+    AttentionPattern,
+    BatchLayout,
+    PaddedLayout,
+    Scores,
+    SharedTensors,
+)
 
 
 @dataclass(eq=False)
@@ -22,7 +28,7 @@ class UnpaddedLayout(BatchLayout):
     Args:
         shape: (B, L).
         flat_positions: int64 [T], position of each token in the flattened B * L.
-        slots: int64 [B * L], index in T of each position's token; 0 at padding.
+        slots: int64 [B * L], index in T of each flat position's token; 0 at padding.
         padding: bool [B * L], true at padding.
         positions: int64 [T], see `BatchLayout`.
         real: bool [T], false at filler tokens; None: all are real.
@@ -34,19 +40,33 @@ class UnpaddedLayout(BatchLayout):
     padding: Tensor
     positions: Tensor
     real: Tensor | None = None
+    shared: SharedTensors = field(default_factory=SharedTensors, init=False, repr=False)
 
     def take(self, values: Tensor) -> Tensor:
         """Select the tokens: [B, L] to [T]."""
         return values.flatten().index_select(0, self.flat_positions)
 
-    def find(self, positions: Tensor) -> Tensor:
-        """Return the index in T of flat positions, int64 [P]; 0 for padding."""
-        return self.slots.index_select(0, positions)
-
     def put_back(self, hidden: Tensor) -> Tensor:
         """Restore the rows: [T, D] to [B, L, D], zeros at padding."""
         restored: Tensor = _PutBack.apply(hidden, self)  # type: ignore[no-untyped-call]
         return restored.view(*self.shape, -1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Blocks:
+    """The groups' blocks for N heads: a block's row has all places of one head, then the next.
+
+    Attributes:
+        rows: layout of each group.
+        sizes: values of H numbers in each group's block.
+        forward: int64 [G * N], index in the T * N values of each place.
+        inverse: int64 [T * N], place of each value; the heads of a token are consecutive.
+    """
+
+    rows: list[PaddedLayout]
+    sizes: list[int]
+    forward: Tensor
+    inverse: Tensor
 
 
 @dataclass(eq=False, kw_only=True)
@@ -71,20 +91,7 @@ class BucketedLayout(UnpaddedLayout):
     groups: tuple[tuple[int, int], ...]
     causal: Tensor | None = None
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self._parts = torch.split(self.blocks, [rows * length for rows, length in self.groups])
-        causal: Sequence[Tensor | None] = [None] * len(self.groups)
-        if self.causal is not None:
-            causal = torch.split(self.causal, [rows for rows, _ in self.groups])
-        self._rows = [
-            PaddedLayout(
-                group,
-                None if self.real is None else self.real.index_select(0, indices).view(group),
-                causal=group_causal,
-            )
-            for group, indices, group_causal in zip(self.groups, self._parts, causal, strict=True)
-        ]
+    _by_heads: dict[int, Blocks] = field(default_factory=dict, init=False, repr=False)
 
     @property
     def max_distance(self) -> int:
@@ -100,42 +107,50 @@ class BucketedLayout(UnpaddedLayout):
         added: Scores | None = None,
     ) -> Tensor:
         heads, size = query.shape[1:]
-        forward_index, inverse_index = self.cached(("heads", heads), lambda: self._by_heads(heads))
-        blocks = [
-            _gather(tensor.reshape(-1, size), forward_index, inverse_index)
-            for tensor in (query, key, value)
-        ]
-        sizes = [heads * rows * length for rows, length in self.groups]
+        if heads not in self._by_heads:
+            self._by_heads[heads] = self._blocks(heads)
+        blocks = self._by_heads[heads]
+        gather: Callable[..., Tensor] = _Gather.apply
+        parts: list[Sequence[Tensor]] = []
+        for tensor in (query, key, value):
+            gathered = gather(tensor.reshape(-1, size), blocks.forward, blocks.inverse)
+            parts.append(torch.split(gathered, blocks.sizes))
         mixed = []
-        for rows, *group_blocks in zip(
-            self._rows, *(torch.split(block, sizes) for block in blocks), strict=True
-        ):
-            q, k, v = (
-                tensor.view(rows.shape[0], heads, rows.shape[1], size).transpose(1, 2)
-                for tensor in group_blocks
-            )
-            mixed.append(
-                rows.attend(q, k, v, pattern, dropout, added).transpose(1, 2).reshape(-1, size)
-            )
-        return _gather(torch.cat(mixed), inverse_index, forward_index).view_as(query)
+        for rows, *group in zip(blocks.rows, *parts, strict=True):
+            # The transposed view of [N, L, H] is what a layout takes; it turns it back at no cost.
+            shape = (rows.shape[0], heads, rows.shape[1], size)
+            q, k, v = (tensor.view(shape).transpose(1, 2) for tensor in group)
+            attended = rows.attend(q, k, v, pattern, dropout, added)
+            mixed.append(attended.transpose(1, 2).reshape(-1, size))
+        together = gather(torch.cat(mixed), blocks.inverse, blocks.forward)
+        return together.view_as(query)
 
-    def _by_heads(self, heads: int) -> tuple[Tensor, Tensor]:
-        """Return `blocks` and `block_positions` for single heads, int64 [G * N] and [T * N].
-
-        The heads of a token are consecutive in T; a block's row has all places of one head, then
-        the next.
-        """
+    def _blocks(self, heads: int) -> Blocks:
         head = torch.arange(heads, device=self.blocks.device)
-        blocks, inverse, start = [], [], 0
-        for (rows, length), indices in zip(self.groups, self._parts, strict=True):
-            blocks.append((indices.view(rows, 1, length) * heads + head[:, None]).flatten())
-            size = rows * heads * length
-            numbers = torch.arange(start, start + size, device=head.device).view(
-                rows, heads, length
+        forward, inverse, sizes, rows = [], [], list[int](), []
+        start = first = 0
+        places = torch.split(self.blocks, [count * length for count, length in self.groups])
+        for (count, length), indices in zip(self.groups, places, strict=True):
+            forward.append((indices.view(count, 1, length) * heads + head[:, None]).flatten())
+            size = count * heads * length
+            numbers = torch.arange(start, start + size, device=head.device)
+            inverse.append(numbers.view(count, heads, length).transpose(1, 2).reshape(-1, heads))
+            real = None if self.real is None else self.real.index_select(0, indices)
+            rows.append(
+                PaddedLayout(
+                    (count, length),
+                    None if real is None else real.view(count, length),
+                    causal=None if self.causal is None else self.causal[first : first + count],
+                )
             )
-            inverse.append(numbers.transpose(1, 2).reshape(-1, heads))
-            start += size
-        return torch.cat(blocks), torch.cat(inverse).index_select(0, self.block_positions).flatten()
+            sizes.append(size)
+            start, first = start + size, first + count
+        return Blocks(
+            rows=rows,
+            sizes=sizes,
+            forward=torch.cat(forward),
+            inverse=torch.cat(inverse).index_select(0, self.block_positions).flatten(),
+        )
 
 
 @dataclass(eq=False, kw_only=True)
@@ -152,6 +167,7 @@ class PackedLayout(UnpaddedLayout):
     bounds: Tensor
     longest: int
     causal: tuple[int, int] = (0, 0)
+    _rows: tuple[PaddedLayout, Tensor, Tensor] | None = field(default=None, init=False, repr=False)
 
     @property
     def max_distance(self) -> int:
@@ -169,7 +185,9 @@ class PackedLayout(UnpaddedLayout):
         if added is None:
             return self._attend(query, key, value, pattern, dropout)
         # The kernel does not accept additional scores, so the rows are padded.
-        rows, to_rows, from_rows = self.cached("padded", self._padded)
+        if self._rows is None:
+            self._rows = self._padded()
+        rows, to_rows, from_rows = self._rows
         query, key, value = (
             tensor.index_select(0, to_rows).view(*rows.shape, *tensor.shape[1:])
             for tensor in (query, key, value)
@@ -232,14 +250,12 @@ class PackedLayout(UnpaddedLayout):
         )
 
 
-def _gather(values: Tensor, index: Tensor, inverse: Tensor) -> Tensor:
-    """Select rows `index`, int64 [R], of [S, H]; gradients use `inverse`, int64 [S]."""
-    selected: Tensor = _Gather.apply(values, index, inverse)  # type: ignore[no-untyped-call]
-    return selected
-
-
 class _Gather(torch.autograd.Function):
-    """Gather in both directions, of rows that are used once or have zero gradient."""
+    """Select rows `index`, int64 [R], of [S, H]; gradients select `inverse`, int64 [S].
+
+    Both directions gather: the rows are used once, or have no gradient. The gradient of torch's own
+    `index_select` is a scatter that accumulates.
+    """
 
     @staticmethod
     def forward(context, values: Tensor, index: Tensor, inverse: Tensor) -> Tensor:  # type: ignore[no-untyped-def]

@@ -13,11 +13,11 @@ from torch import Tensor, nn
 
 from cloze.core import random_keys
 from cloze.model.data.layouts import LayoutKind, layout_for
+from cloze.model.data.sampler import micro_batch_ranges
 from cloze.model.layers.batch import Batch, extend
 from cloze.model.objectives import figures_of, total_loss
 from cloze.model.tasks.encode import groups_of, shuffled, training_batches
 from cloze.model.tasks.task import Ints, Samples, Task, part_of
-from cloze.model.train.plan.micro_batch import micro_batch_ranges
 from cloze.model.train.precision import DTYPES, Precision, autocast
 from cloze.model.train.spec.interfaces import MicroBatch, StepBatches, TrainModule
 

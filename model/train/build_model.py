@@ -29,17 +29,22 @@ from cloze.model.train.distributed import World
 from cloze.model.train.evaluate.companion import Companion, Distillation
 from cloze.model.train.evaluate.scoring import PretrainModule
 from cloze.model.train.loop.data import (
-    DatasetSource,
     TrainingData,
     attention_modes,
     objective_weights,
+    open_data,
 )
 from cloze.model.train.optimizers import DEFAULT_OPTIMIZER
 from cloze.model.train.optimizers.parameters import freeze_unused
 from cloze.model.train.plan import micro_batch
 from cloze.model.train.plan.cost import size_for_run
 from cloze.model.train.plan.sizing import describe_size
-from cloze.model.train.precision import DTYPES, Precision, check_grad_reduce_dtype
+from cloze.model.train.precision import (
+    DTYPES,
+    Precision,
+    check_grad_reduce_dtype,
+    resolve_for_run,
+)
 from cloze.model.train.resume import continuation, state
 from cloze.model.train.resume.initialization import (
     InitialModel,
@@ -57,28 +62,11 @@ _WEIGHTS = 2  # random stream, distinct from the sampler's
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SetupJob:
-    """Inputs shared by all parts of the setup.
+class Start:
+    """What is known of a training before its network is built.
 
     Attributes:
         notes: messages for the user, in the order in which they arise.
-    """
-
-    build: BuildContext
-    world: World
-    data: TrainingData
-    notes: list[str]
-
-    @property
-    def info(self) -> DatasetInfo:
-        return self.data.info
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Start:
-    """The starting point of a training.
-
-    Attributes:
         config: the config with model, optimizer and what `size` chooses filled in.
         resumed: the checkpoint of this training or of the previous phase.
         start_position: start position of this phase.
@@ -86,7 +74,12 @@ class Start:
         names: names of the objectives.
     """
 
+    build: BuildContext
+    world: World
+    data: TrainingData
+    notes: list[str]
     config: PretrainConfig
+    precision: Precision
     resumed: state.ResumeState | None
     start_position: StartPosition
     initial: InitialModel
@@ -95,6 +88,10 @@ class Start:
     names: tuple[str, ...]
     directions: AttentionModes
     companions: tuple[Companion, ...]
+
+    @property
+    def info(self) -> DatasetInfo:
+        return self.data.info
 
     @property
     def model(self) -> ModelConfig:
@@ -115,6 +112,7 @@ class BuiltModel:
         parameters: number of parameters, before an engine shards them.
         untrained: modules with random weights that no objective trains.
         layout: layout of training batches in the layers.
+        plan: how the global batch is split into micro-batches.
     """
 
     scoring: PretrainModule
@@ -122,9 +120,9 @@ class BuiltModel:
     parameters: int
     untrained: tuple[str, ...]
     engine: EngineConfig
-    precision: Precision
     compiled: bool
     layout: LayoutKind
+    plan: micro_batch.BatchPlan
 
     @property
     def has_fixed_shape(self) -> bool:
@@ -132,25 +130,26 @@ class BuiltModel:
         return self.compiled and self.scoring.device_type == "cpu"
 
 
-def find_start(config: PretrainConfig, job: SetupJob) -> Start:
-    """Find the checkpoint to resume, and choose model, optimizer and objectives."""
-    build, info, tokenizer = job.build, job.info, job.data.tokenizer
-    resumed = state.resume(build.path, build.fingerprint, job.world, job.notes)
+def find_start(config: PretrainConfig, build: BuildContext, world: World) -> Start:
+    """Open the data, find the checkpoint to resume, and choose model, optimizer and objectives."""
+    data, notes = open_data(config, build, world), list[str]()
+    info, tokenizer = data.info, data.tokenizer
+    resumed = state.resume(build.path, build.fingerprint, world, notes)
     phase, teacher_path = build.inputs.get("continue"), build.inputs.get("teacher")
     if resumed is None and phase is not None:
-        resumed = continuation.load_trunk(phase, job.world, build)
+        resumed = continuation.load_trunk(phase, world, build)
     if resumed is None:
         start_position = START
     elif resumed.same_run:
         start_position = resumed.run.start_position
     else:
-        start_position = continuation.start_position(resumed, job.data.fingerprint)
+        start_position = continuation.start_position(resumed, data.fingerprint)
     kept = None if resumed is None else resumed.run.config
     config = size_for_run(
-        config, build.inputs, info.vocab_size, job.world.device.type, job.world.size, kept
+        config, build.inputs, info.vocab_size, world.device.type, world.size, kept
     )
     if kept is None:
-        job.notes.extend(describe_size(config).values())
+        notes.extend(describe_size(config).values())
     continuation.check_schedule(config, start_position)
     distill = config.distill
     if distill is not None and teacher_path is None:
@@ -175,8 +174,16 @@ def find_start(config: PretrainConfig, job: SetupJob) -> Start:
     companions: list[Companion] = [companion for companion in found if companion is not None]
     if teacher is not None:
         companions.append(Distillation(teacher, initial.model, names))
+    config = config.model_copy(update={"model": initial.model, "optimizer": optimizer})
+    own = resumed if resumed is not None and resumed.same_run else None
+    recorded = None if own is None else own.run.precision
     return Start(
-        config=config.model_copy(update={"model": initial.model, "optimizer": optimizer}),
+        build=build,
+        world=world,
+        data=data,
+        notes=notes,
+        config=config,
+        precision=resolve_for_run(config.precision, recorded, world.device, notes),
         resumed=resumed,
         start_position=start_position,
         initial=initial,
@@ -191,27 +198,11 @@ def find_start(config: PretrainConfig, job: SetupJob) -> Start:
     )
 
 
-def plan_batch(job: SetupJob, start: Start, precision: Precision) -> micro_batch.BatchPlan:
-    """Plan by estimate how the global batch is split into micro-batches."""
-    config, execution, world = start.config, job.build.execution, job.world
-    averaging, requested = config.ema is not None, execution.micro_batch
-    return micro_batch.plan(
-        config.global_batch,
-        requested if isinstance(requested, int) else None,
-        start.model,
-        job.info.length,
-        world,
-        start.teacher.model if start.teacher else None,
-        start.directions.causal_share,
-        how=micro_batch.compute_options(execution, precision, world.device, averaging=averaging),
-    )
-
-
-def build_model(
-    job: SetupJob, start: Start, plan: micro_batch.BatchPlan, precision: Precision
-) -> BuiltModel:
-    """Build the network, choose its engine, and decide whether to compile it."""
-    config, execution, world, notes = start.config, job.build.execution, job.world, job.notes
+def build_model(start: Start) -> BuiltModel:
+    """Build the network, choose its engine, decide whether to compile it, and split the batch."""
+    config, execution, world, notes = start.config, start.build.execution, start.world, start.notes
+    precision = start.precision
+    plan = _estimated_plan(start)  # decides on compiling; a trial may correct it
     check_grad_reduce_dtype(config.grad_reduce_dtype, precision)
     torch.manual_seed(int(random_keys.fold_in(config.seed, _WEIGHTS)))
 
@@ -220,7 +211,7 @@ def build_model(
             companion.extend(network)
 
     network, missing = build_network(start.initial, extend)
-    attach(network, job.data.tokenizer, job.build.path)
+    attach(network, start.data.tokenizer, start.build.path)
     missing = list(without_training_modules(dict.fromkeys(missing)))
     if missing and start.initial.state is not None:
         notes.append(f"the checkpoint lacks what begins at random: {', '.join(missing)}")
@@ -233,33 +224,51 @@ def build_model(
     engine = choose_engine(execution, world.size, parameters, memory)
     if engine.reason:
         notes.append(f"engine {engine.name}: {engine.reason}")
-    scoring = _scoring(job, start, network, precision)
+    scoring = _scoring(start, network)
     networks = [network, *([start.teacher.network] if start.teacher else [])]
 
     def layout(compiled: bool) -> LayoutKind:
-        dtype, packed = DTYPES[precision], job.info.packed
+        dtype, packed = DTYPES[precision], start.info.packed
         return layout_for(networks, world.device, dtype, compiled=compiled, packed_rows=packed)
 
     # fsdp gathers weights between the layers at both of its stages; a CPU compiles the whole step.
     gathers = world.device.type == "cpu" if engine.name == "fsdp" else engine.zero == 3
-    compiled = _compiled(job, start, scoring, plan, layout, gathers)
+    compiled = _compiled(start, scoring, plan, layout, gathers)
     scoring.set_compiled(compiled)
     if start.resumed is not None:
         continuation.check_optimizer(start.resumed, network, config.optimizer or DEFAULT_OPTIMIZER)
-    return BuiltModel(
+    built = BuiltModel(
         scoring=scoring,
         networks=networks,
         parameters=parameters,
         untrained=still_untrained({*start.initial.untrained, *modules}, start.names),
         engine=engine,
-        precision=precision,
         compiled=compiled,
         layout=layout(compiled),
+        plan=plan,
+    )
+    return replace(built, plan=_fitting_plan(start, built))
+
+
+def _estimated_plan(start: Start) -> micro_batch.BatchPlan:
+    """Plan by estimate how the global batch is split into micro-batches."""
+    config, execution, world = start.config, start.build.execution, start.world
+    averaging, requested = config.ema is not None, execution.micro_batch
+    return micro_batch.plan(
+        config.global_batch,
+        requested if isinstance(requested, int) else None,
+        start.model,
+        start.info.length,
+        world,
+        start.teacher.model if start.teacher else None,
+        start.directions.causal_share,
+        how=micro_batch.compute_options(
+            execution, start.precision, world.device, averaging=averaging
+        ),
     )
 
 
 def _compiled(
-    job: SetupJob,
     start: Start,
     scoring: PretrainModule,
     plan: micro_batch.BatchPlan,
@@ -267,7 +276,8 @@ def _compiled(
     gathers: bool,
 ) -> bool:
     """Return True if the training step is compiled; rank 0 decides."""
-    config, execution, world, train = start.config, job.build.execution, job.world, job.data.train
+    config, execution, world = start.config, start.build.execution, start.world
+    train = start.data.train
     uncompiled = [each.uncompiled for each in start.companions if each.uncompiled]
     if uncompiled:
         if execution.compile:
@@ -288,8 +298,8 @@ def _compiled(
         numbers = np.arange(plan.micro_batch)
         return collate(
             train.take(numbers % len(train), np.zeros_like(numbers)),
-            pad=job.info.special.pad,
-            longest=job.info.length,
+            pad=start.info.special.pad,
+            longest=start.info.length,
             fixed_predictions=train.most_predictions() if compiled else None,
             layout=layout(compiled),
             directions=start.directions,
@@ -298,22 +308,21 @@ def _compiled(
 
     def measure() -> StepTimes:
         if world.is_rank_zero:
-            job.build.report.progress(0, None, "steps", {"step": "measuring compiled steps"})
+            start.build.report.progress(0, None, "steps", {"step": "measuring compiled steps"})
         return compile_policy.measure_steps(scoring, first_batch(False), first_batch(True))
 
     if decision is None:
-        work = WorkEstimate.of_rank(config, plan, job.info.length, world.size)
+        work = WorkEstimate.of_rank(config, plan, start.info.length, world.size)
         decision = compile_policy.decide(work, start.model, scoring.precision, world, measure)
     if decision.reason:
-        job.notes.append(f"{'' if decision.compiled else 'not '}compiled: {decision.reason}")
+        start.notes.append(f"{'' if decision.compiled else 'not '}compiled: {decision.reason}")
     return bool(world.decide_on_rank_zero(lambda: int(decision.compiled)))
 
 
-def _scoring(
-    job: SetupJob, start: Start, network: torch.nn.Module, precision: Precision
-) -> PretrainModule:
+def _scoring(start: Start, network: torch.nn.Module) -> PretrainModule:
     """Build the module of network and loss; parameters that no objective uses are frozen."""
-    device, teacher, distill = job.world.device, start.teacher, start.distill
+    device, teacher, distill = start.world.device, start.teacher, start.distill
+    precision = start.precision
     for companion in start.companions:
         if (own := companion.module(network, precision, device.type)) is not None:
             return own
@@ -336,29 +345,28 @@ def _scoring(
         teacher=teacher,
         comparison=comparison,
     )
-    batch = empty_batch(pad=job.info.special.pad, directions=start.directions)
+    batch = empty_batch(pad=start.info.special.pad, directions=start.directions)
     batch["mask_id"] = torch.tensor(-1)
     unused = freeze_unused(scoring, batch)
     if teacher is not None:  # only now: `freeze_unused` runs the network on the CPU
         teacher.to(device)
     if unused:
-        job.notes.append(f"not trained, as no objective uses them: {', '.join(unused)}")
+        start.notes.append(f"not trained, as no objective uses them: {', '.join(unused)}")
     return scoring
 
 
-def fit_batch(
-    job: SetupJob, start: Start, model: BuiltModel, plan: micro_batch.BatchPlan
-) -> micro_batch.BatchPlan:
+def _fitting_plan(start: Start, model: BuiltModel) -> micro_batch.BatchPlan:
     """Return the plan with the micro-batch found by trial, and at most the initial batch."""
-    config, build, world, length = start.config, job.build, job.world, job.info.length
+    config, build, world, length = start.config, start.build, start.world, start.info.length
+    plan = model.plan
     if build.execution.micro_batch == micro_batch.AUTO:
         trial = micro_batch.MicroBatchTrial(
             module=model.scoring,
             loss=model.scoring.uncompiled,
             batch=partial(
                 micro_batch.full_batch,
-                train=job.data.train,
-                info=job.info,
+                train=start.data.train,
+                info=start.info,
                 layout=model.layout,
                 directions=start.directions,
             ),
@@ -367,33 +375,15 @@ def fit_batch(
             zero=model.engine.zero,
             how=micro_batch.compute_options(
                 build.execution,
-                model.precision,
+                start.precision,
                 world.device,
                 averaging=config.ema is not None,
                 engine=model.engine,
             ),
         )
-        plan = micro_batch.plan_by_trial(trial, config.global_batch, world, build.path, job.notes)
+        plan = micro_batch.plan_by_trial(trial, config.global_batch, world, build.path, start.notes)
     # Whole micro-batches at every level give a growing batch few shapes.
     if config.initial_batch:
         rows = min(plan.micro_batch, -(-config.initial_batch // world.size))
         plan = micro_batch.plan(config.global_batch, rows, start.model, length, world)
     return plan
-
-
-def compile_first_step(job: SetupJob, model: BuiltModel, source: DatasetSource) -> BuiltModel:
-    """Compile a GPU's layers with the first micro-batch; without success they run plain.
-
-    With sharded weights the first step compiles them, because this rank alone may lack the memory.
-    """
-    world = job.world
-    if not model.compiled or model.has_fixed_shape or model.engine.name == "fsdp":
-        return model
-    work = source.step_batches(source.start_position.step, world.rank, world.size)
-    batch = work.micro_batches[0].batch
-    failure = compile_policy.first_step_failure(model.scoring, batch, world.device)
-    if world.all_reduce_min(not failure):
-        return model
-    model.scoring.set_compiled(False)
-    job.notes.append(f"not compiled: {failure or 'another rank failed'}; layers run plain")
-    return replace(model, compiled=False)

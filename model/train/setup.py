@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from cloze.core.artifacts import artifact
@@ -13,15 +13,11 @@ from cloze.model.data.layouts import layout_for
 from cloze.model.objectives import trained_heads
 from cloze.model.train.build_model import (
     BuiltModel,
-    SetupJob,
     Start,
     build_model,
-    compile_first_step,
     find_start,
-    fit_batch,
-    plan_batch,
 )
-from cloze.model.train.compile_policy import compiling_seconds
+from cloze.model.train.compile_policy import compiling_seconds, first_step_failure
 from cloze.model.train.config import PretrainConfig
 from cloze.model.train.distributed import World
 from cloze.model.train.evaluate.companion import Companion
@@ -33,12 +29,12 @@ from cloze.model.train.evaluate.heldout import (
     training_bands,
 )
 from cloze.model.train.evaluate.scoring import PretrainModule
-from cloze.model.train.loop.data import DatasetSource, mask_rate_schedule, open_data
+from cloze.model.train.loop.data import DatasetSource, mask_rate_schedule
 from cloze.model.train.monitor.stability_monitor import StabilityMonitor, high_learning_rate_warning
 from cloze.model.train.optimizers import DEFAULT_OPTIMIZER
 from cloze.model.train.plan import micro_batch
 from cloze.model.train.plan.estimates import checkpoint_bytes, flops_per_token
-from cloze.model.train.precision import DTYPES, Precision, resolve_for_run
+from cloze.model.train.precision import DTYPES, Precision
 from cloze.model.train.resume import continuation, state
 from cloze.model.train.spec.interfaces import START, StartPosition
 from cloze.model.train.spec.mixture import MixtureCounter
@@ -81,29 +77,23 @@ def prepare(config: PretrainConfig, build: BuildContext, world: World) -> Pretra
         UsageError: the model cannot read the dataset, or the machine cannot run the configuration.
     """
     continuation.check_inputs(build.inputs)
-    job = SetupJob(build=build, world=world, data=open_data(config, build, world), notes=[])
-    start = find_start(config, job)
+    start = find_start(config, build, world)
     config, start_position = start.config, start.start_position
     rate_warning = high_learning_rate_warning(
         config.peak_learning_rate(),
         config.default_learning_rate(),
         config.optimizer or DEFAULT_OPTIMIZER,
     )
-    precision = resolve_for_run(
-        config.precision, start.own.run.precision if start.own else None, world.device, job.notes
-    )
-    plan = plan_batch(job, start, precision)
-    model = build_model(job, start, plan, precision)
-    plan = fit_batch(job, start, model, plan)
-    source, heldout = _source(job, start, model, plan), _heldout(job, start, model, plan)
-    model = compile_first_step(job, model, source)
-    evaluator = _measure(job, start, model, heldout)
-    _check_disk(job, start, model.parameters)
+    model = build_model(start)
+    source, heldout = _source(start, model), _heldout(start, model)
+    model = _compile_first_step(start, model, source)
+    evaluator = _measure(start, model, heldout)
+    _check_disk(start, model.parameters)
     teacher = None if start.teacher is None else start.teacher.model
     causal_share, meter = start.directions.causal_share, None
     step_flops = partial(flops_per_token, start.model, teacher=teacher, causal_share=causal_share)
     if world.is_rank_zero:
-        meter = mfu_meter(step_flops, precision, world.device, world.size, job.notes)
+        meter = mfu_meter(step_flops, start.precision, world.device, world.size, start.notes)
     duration = training_duration(config, world, start_position, evaluator, model.parameters)
     if isinstance(duration, TimeBudget) and (start.own is None or not start.own.progress.budget):
         world.decide_on_rank_zero(duration.check_feasible)
@@ -113,26 +103,26 @@ def prepare(config: PretrainConfig, build: BuildContext, world: World) -> Pretra
     training = TrainSpec(
         path=build.path,
         config=config.model_dump(mode="json"),
-        hyperparameters=hyperparameters(config, precision, duration, start_position),
+        hyperparameters=hyperparameters(config, start.precision, duration, start_position),
         trained=model.scoring,
         data=DataSpec(
             source=source,
-            fingerprint=job.data.fingerprint,
+            fingerprint=start.data.fingerprint,
             start_position=start_position,
-            mixture=MixtureCounter.of(job.data.fingerprints, source.sampler, start_position),
+            mixture=MixtureCounter.of(start.data.fingerprints, source.sampler, start_position),
         ),
         execution=ExecutionSpec(
             engine=model.engine,
-            micro_batch=plan.micro_batch,
-            accumulation=plan.accumulation,
+            micro_batch=model.plan.micro_batch,
+            accumulation=model.plan.accumulation,
             compiled=model.compiled,
         ),
         checkpoints=CheckpointSpec(
             metadata=CheckpointMetadata(
                 model=start.model,
                 heads=heads,
-                tokenizer=job.data.tokenizer,
-                dataset=job.info,
+                tokenizer=start.data.tokenizer,
+                dataset=start.info,
                 untrained=model.untrained,
             ),
             milestones=frozenset(config.milestones),
@@ -145,7 +135,7 @@ def prepare(config: PretrainConfig, build: BuildContext, world: World) -> Pretra
             flops_per_token=step_flops,
             words_per_token=_words_per_token(build),
             check_line=_alarms(start, model.scoring, heldout).check,
-            notes=job.notes,
+            notes=start.notes,
             warnings=() if rate_warning is None else (rate_warning,),
             figures={"note": compiling} if compiles else {},
         ),
@@ -161,6 +151,24 @@ def prepare(config: PretrainConfig, build: BuildContext, world: World) -> Pretra
         resumed=start.resumed,
         parameters=model.parameters,
     )
+
+
+def _compile_first_step(start: Start, model: BuiltModel, source: DatasetSource) -> BuiltModel:
+    """Compile a GPU's layers with the first micro-batch; without success they run plain.
+
+    With sharded weights the first step compiles them, because this rank alone may lack the memory.
+    """
+    world = start.world
+    if not model.compiled or model.has_fixed_shape or model.engine.name == "fsdp":
+        return model
+    work = source.step_batches(source.start_position.step, world.rank, world.size)
+    batch = work.micro_batches[0].batch
+    failure = first_step_failure(model.scoring, batch, world.device)
+    if world.all_reduce_min(not failure):
+        return model
+    model.scoring.set_compiled(False)
+    start.notes.append(f"not compiled: {failure or 'another rank failed'}; layers run plain")
+    return replace(model, compiled=False)
 
 
 def _words_per_token(build: BuildContext) -> list[float]:
@@ -189,19 +197,18 @@ def _milestone_tokens(config: PretrainConfig, build: BuildContext) -> dict[int, 
     return {words: words / shares[0] for words in config.milestone_words}
 
 
-def _source(
-    job: SetupJob, start: Start, model: BuiltModel, plan: micro_batch.BatchPlan
-) -> DatasetSource:
+def _source(start: Start, model: BuiltModel) -> DatasetSource:
     """Build the batch source of the training rows."""
-    config, train, thinning = start.config, job.data.train, None
+    config, train, thinning = start.config, start.data.train, None
     if config.final_mask_rate is not None:
-        thinning = mask_rate_schedule(config, job.info, step_duration(config, start.start_position))
+        duration = step_duration(config, start.start_position)
+        thinning = mask_rate_schedule(config, start.info, duration)
     return DatasetSource(
         shards=train,
-        info=job.info,
-        sampler=job.data.order(config, start.start_position),
+        info=start.info,
+        sampler=start.data.order(config, start.start_position),
         batches=config.batches,
-        micro_batch=plan.micro_batch,
+        micro_batch=model.plan.micro_batch,
         thinning=thinning,
         fixed_predictions=train.most_predictions() if model.has_fixed_shape else None,
         layout=model.layout,
@@ -210,34 +217,30 @@ def _source(
     )
 
 
-def _heldout(
-    job: SetupJob, start: Start, model: BuiltModel, plan: micro_batch.BatchPlan
-) -> HeldoutSet:
+def _heldout(start: Start, model: BuiltModel) -> HeldoutSet:
     """Select the held-out rows."""
-    info, special = job.info, job.info.special
-    dtype = DTYPES[model.precision]
+    info, special = start.info, start.info.special
+    dtype = DTYPES[start.precision]
     return HeldoutSet(
-        shards=job.data.heldout,
-        rows=min(start.config.heldout_rows, len(job.data.heldout)),
-        batch=plan.micro_batch,
+        shards=start.data.heldout,
+        rows=min(start.config.heldout_rows, len(start.data.heldout)),
+        batch=model.plan.micro_batch,
         pad=special.pad,
         mask=special.mask,
         longest=info.length,
-        layout=layout_for(model.networks, job.world.device, dtype, packed_rows=info.packed),
+        layout=layout_for(model.networks, start.world.device, dtype, packed_rows=info.packed),
         directions=start.directions,
-        bands=training_bands(job.data.train, special, start.model.vocab_size),
+        bands=training_bands(start.data.train, special, start.model.vocab_size),
     )
 
 
-def _measure(
-    job: SetupJob, start: Start, model: BuiltModel, heldout: HeldoutSet
-) -> HeldoutEvaluator:
+def _measure(start: Start, model: BuiltModel, heldout: HeldoutSet) -> HeldoutEvaluator:
     """Build the evaluator of the held-out rows."""
     config = start.config
     evaluator = HeldoutEvaluator(
         scoring=model.scoring,
         heldout=heldout,
-        world=job.world,
+        world=start.world,
         batches=config.batches,
         start_position=start.start_position.step,
         steps=config.last_step,
@@ -247,7 +250,7 @@ def _measure(
     if config.last_step is not None:
         schedule = evaluator.schedule(config.last_step)
         if min(schedule.rows, schedule.last) < heldout.rows:
-            job.notes.append(
+            start.notes.append(
                 f"evaluations score {schedule.rows} of {heldout.rows} held-out rows, every "
                 f"{schedule.every} steps, the last one"
                 f" {schedule.last}: more would take over 5% of the training"
@@ -255,14 +258,14 @@ def _measure(
     return evaluator
 
 
-def _check_disk(job: SetupJob, start: Start, parameters: int) -> None:
+def _check_disk(start: Start, parameters: int) -> None:
     """Check that all checkpoints that are kept at once fit the disk."""
-    config, build, start_position = start.config, job.build, start.start_position
+    config, build, start_position = start.config, start.build, start.start_position
     last_step = start_position.step + config.last_step if config.last_step else math.inf
     milestones = sum(start_position.step < step <= last_step for step in config.milestones)
     milestones += len(config.milestone_words)
     checkpoints = build.execution.keep_checkpoints + config.keep_for_merge - 1 + milestones
-    job.world.decide_on_rank_zero(
+    start.world.decide_on_rank_zero(
         lambda: micro_batch.check_disk(build.path, parameters, checkpoints, config.ema is not None)
     )
 

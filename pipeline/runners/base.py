@@ -67,7 +67,6 @@ BACKENDS = {
     "flinkrunner": "cloze.pipeline.runners.flink:FlinkBackend",
 }
 ANY_OTHER = "cloze.pipeline.runners.beam_runner:BeamRunnerBackend"
-_SHARED = "engine"  # key in `BuildContext.shared`
 
 
 def open_backend(build: BuildContext) -> RunnerBackend:
@@ -76,9 +75,9 @@ def open_backend(build: BuildContext) -> RunnerBackend:
     Raises:
         UsageError: the runner is unknown, or something that it needs is missing.
     """
-    if _SHARED not in build.shared:
-        build.shared[_SHARED] = build.cleanup.enter_context(_create_backend(build))
-    backend: RunnerBackend = build.shared[_SHARED]
+    if build.runner is None:
+        build.runner = build.cleanup.enter_context(_create_backend(build))
+    backend: RunnerBackend = build.runner
     return backend
 
 

@@ -17,6 +17,7 @@ from cloze.core.stages import stage
 from cloze.core.stages.stage import BuildContext
 from cloze.model.data.batch import BIDIRECTIONAL, AttentionModes, collate, empty_batch
 from cloze.model.data.layouts import LayoutKind
+from cloze.model.data.masks import MaskRateSchedule
 from cloze.model.data.mixture import (
     BLOCK,
     LENGTH_GROUP,
@@ -28,13 +29,11 @@ from cloze.model.data.mixture import (
     quotas,
     training_shards,
 )
-from cloze.model.data.rows import MaskRateSchedule
-from cloze.model.data.sampler import Sampler
+from cloze.model.data.sampler import Sampler, micro_batch_ranges
 from cloze.model.data.shards import RowTable, ShardedRows, verify
 from cloze.model.objectives import CAUSAL, share_left_to_right
 from cloze.model.train.config import PretrainConfig
 from cloze.model.train.distributed import World
-from cloze.model.train.plan.micro_batch import micro_batch_ranges
 from cloze.model.train.spec.interfaces import START, MicroBatch, StartPosition, StepBatches
 from cloze.model.train.spec.schedules import BatchSizeSchedule, StepDuration
 from cloze.pipeline.dataset.schema import DatasetInfo
@@ -297,7 +296,8 @@ class DatasetSource:
         by_source = np.zeros(
             len(self.shards.parts) if isinstance(self.shards, ConcatenatedRows) else 0, np.int64
         )
-        first, end = self._range(step)
+        first = self.samples(step)
+        end = first + self.batches.size(step - self.start_position.step)
         rank_batch = math.ceil((end - first) / world_size)
         accumulation = math.ceil(rank_batch / self.micro_batch)
         for start, stop in micro_batch_ranges(first, end, rank, world_size, accumulation):
@@ -326,23 +326,16 @@ class DatasetSource:
         return StepBatches(batches, tokens, by_source.tolist())
 
     def samples(self, steps: int) -> int:
-        skipped = sum(
-            self._before(first, first + count) for first, count in self.passed if steps >= first
-        )
-        return self.start_position.sample + self._before(self.start_position.step, steps) + skipped
-
-    def _range(self, step: int) -> tuple[int, int]:
-        """Return the numbers of the first sample of a step, and of that behind its last."""
-        first = self.samples(step)
-        return first, first + self._before(step, step + 1)
-
-    def _before(self, first: int, end: int) -> int:
-        """Return the number of samples in steps `first` to `end`, the latter excluded."""
         start, before = self.start_position.step, self.batches.samples_before
-        return before(end - start) - before(first - start)
+        number = self.start_position.sample + before(steps - start)
+        for first, count in self.passed:
+            if steps >= first:
+                number += before(first + count - start) - before(first - start)
+        return number
 
     def row_ids(self, step: int) -> dict[str, list[int]]:
-        rows, copies = self.sampler.locate(np.arange(*self._range(step)))
+        count = self.batches.size(step - self.start_position.step)
+        rows, copies = self.sampler.locate(self.samples(step) + np.arange(count))
         # datasets: index in the order of names; rows: index in the dataset.
         if isinstance(self.shards, ConcatenatedRows):
             sources, rows = self.shards.source(rows), self.shards.local(rows)

@@ -31,7 +31,6 @@ from cloze.core.stages.execution import Execution
 from cloze.model.data.batch import AttentionModes, collate
 from cloze.model.data.layouts import LayoutKind
 from cloze.model.data.rows import MaskedRows
-from cloze.model.data.sampler import shard_range
 from cloze.model.data.shards import RowTable
 from cloze.model.families.config import ModelConfig
 from cloze.model.layers.batch import Batch
@@ -63,14 +62,6 @@ class BatchPlan:
 
     micro_batch: int
     accumulation: int
-
-
-def micro_batch_ranges(
-    start: int, stop: int, rank: int, world_size: int, accumulation: int
-) -> list[tuple[int, int]]:
-    """Return the ranges [start, stop) of a rank's micro-batches of a step; some may be empty."""
-    rank_range = shard_range(start, stop, rank, world_size)
-    return [shard_range(*rank_range, index, accumulation) for index in range(accumulation)]
 
 
 def plan(

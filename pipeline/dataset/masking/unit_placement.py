@@ -15,7 +15,7 @@ import numpy.typing as npt
 from cloze.core import random_keys as random
 from cloze.core.ragged import I64, ranges
 from cloze.core.random_keys import U64
-from cloze.pipeline.dataset.masking.candidates import MaskCandidates, MaskSelection
+from cloze.pipeline.dataset.masking.candidates import Bools, MaskCandidates, MaskSelection
 from cloze.pipeline.dataset.masking.registry import LONGEST_UNIT
 
 
@@ -80,9 +80,15 @@ class WordSlots:
         )
 
 
-# Placement of units, one after another, in every mask until its budget is used up.
+# Placement of units, one after another, in every mask until its budget is used up. A mask has one
+# bit per slot of its row, so that a unit of up to 60 words is tested and placed by a few operations
+# on one number, for all masks at once: a loop over words in Python takes fifty times as long.
+#
+#     slots of a row     .  the  cat sat  .  on  mats     an empty slot before each run of words
+#     closed             1   0    1   0   1   0   0       1: no word, taken, or beside a span
+#     window from `on`   0 0 1 …                          free words up to the next closed slot: 2
 
-CHUNK = 8
+CHUNK = 8  # places that are drawn at once in each mask
 PATIENCE = 2  # chunks without a free place before a unit is shortened
 # random streams of a mask's key, distinct from step numbers
 USE_LENGTH, USE_REST = (1 << 20, 1 << 21)
@@ -120,52 +126,6 @@ class UnitSpec:
         return lengths
 
 
-@dataclass(slots=True, kw_only=True)
-class PlacementState:
-    """The units placed so far. Masks are in the order (row, copy).
-
-    Attributes:
-        words: words of the batch.
-        copies: K.
-        keys: uint64 [masks].
-        closed: uint64 [masks * width], one bit per slot, set if no unit may use it.
-        remaining: int64 [masks], rest of the budgets.
-        placed: units as numbers: mask, slot in its row, words. Sorted, they have the order of a
-            selection.
-    """
-
-    words: WordSlots
-    copies: int
-    keys: U64
-    closed: U64
-    remaining: I64
-    placed: list[U64]
-
-    def add(self, mask: I64, slot: I64, size: npt.NDArray[Any]) -> None:
-        self.placed.append((mask << 40 | slot << 8 | size).astype(np.uint64))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlacementCandidates:
-    """`CHUNK` places in each of n masks: arrays [CHUNK, n].
-
-    Attributes:
-        slot: slot of the place.
-        inside: slot within the row.
-        begin: first candidate of the word in the slot.
-        fresh: int64, number of words drawn for the place.
-        cell: index in `PlacementState.closed` of the start of the place's neighbourhood.
-        shift: uint64, bit of that start.
-    """
-
-    slot: I64
-    inside: I64
-    begin: I64
-    fresh: I64
-    cell: I64
-    shift: U64
-
-
 def mask_units(
     candidates: MaskCandidates, budget: I64, keys: U64, units: UnitSpec
 ) -> MaskSelection:
@@ -181,180 +141,179 @@ def mask_units(
         keys: uint64 [R, K].
         units: rules by which units are drawn.
     """
-    words, copies = WordSlots.of(candidates), keys.shape[1]
-    closed = np.repeat(~words.free, copies, axis=0).reshape(-1)
-    state = PlacementState(
-        words=words,
-        copies=copies,
-        keys=keys.reshape(-1),
-        closed=closed,
-        remaining=budget.reshape(-1).copy(),
-        placed=[],
-    )
-    mask = np.flatnonzero(state.remaining > 0)
-    length = units.lengths(random.splitmix64(state.keys[mask] ^ random.splitmix64(USE_LENGTH - 1)))
-    idle, step = np.zeros(len(mask), np.int64), 0
-    while len(mask):
-        tries = _draw(state, candidates, units, mask, step)
-        remaining = state.remaining[mask]
-        if len(units.weights) == 1 and not units.are_spans:
-            sizes = _single_words(state, remaining, tries)
-        else:
-            sizes = _long_units(state, units, remaining, tries, length)
-        state.remaining[mask] = remaining
-        is_placed = sizes > 0
-        placed_index = np.flatnonzero(is_placed)
-        state.add(
-            np.tile(mask, CHUNK)[placed_index],
-            tries.inside.reshape(-1)[placed_index],
-            sizes.reshape(-1)[placed_index],
-        )
-        idle = np.where(is_placed.any(axis=0), 0, idle + 1)
-        is_exhausted = idle >= PATIENCE
-        # Shorter units help only if the rest of the budget allows a longer one.
-        stuck = is_exhausted
-        if units.are_spans:
-            stuck = is_exhausted & ((length == 1) | (remaining <= length))
-        length = np.where(is_exhausted, (length + 1) // 2, length)
-        idle = np.where(is_exhausted, 0, idle)
-        active = np.flatnonzero((remaining > 0) & ~stuck)
-        mask, length, idle = mask[active], length[active], idle[active]
-        step += CHUNK
-    _fill_up(state, units)
-    return _selection(state, candidates, budget.reshape(-1) - state.remaining, units)
+    placement = _Placement(candidates, budget, keys, units)
+    placement.place()
+    placement.fill_up()
+    return placement.selection(budget)
 
 
-def _draw(
-    state: PlacementState, candidates: MaskCandidates, units: UnitSpec, mask: I64, step: int
-) -> PlacementCandidates:
-    """Draw the places that the masks try from step `step` on."""
-    words, row, gap = state.words, mask // state.copies, int(units.are_spans)
-    key, steps = state.keys[mask], np.arange(step, step + CHUNK)[:, None]
-    offsets = candidates.offsets if units.are_spans else words.offsets
-    # 64 bits are enough for two places
-    pairs = random.splitmix64(key ^ random.splitmix64(steps[::2]))
-    draws = np.stack([pairs >> np.uint64(32), pairs & np.uint64(0xFFFFFFFF)], axis=1).reshape(
-        CHUNK, -1
-    )
-    picked = offsets[row] + (
-        draws * np.diff(offsets)[row].astype(np.uint64) >> np.uint64(32)
-    ).astype(np.int64)
-    slot = (words.of_candidate if units.are_spans else words.slot).take(picked)
-    inside = slot - words.slot_offsets[row]
-    if len(units.weights) == 1:
-        fresh = np.ones_like(slot)
-    elif units.are_spans:
-        fresh = units.lengths(random.splitmix64(key ^ random.splitmix64(steps + USE_LENGTH)))
-    else:  # a place's own length, limited by its run
-        fresh = np.minimum(
-            units.lengths(random.splitmix64(key ^ random.splitmix64(inside + USE_LENGTH))),
-            words.run_left.take(picked),
-        )
-    return PlacementCandidates(
-        slot=slot,
-        inside=inside,
-        begin=words.first.take(slot),
-        fresh=fresh,
-        cell=mask * words.free.shape[1] + ((inside - gap) >> 6),
-        shift=((inside - gap) & 63).astype(np.uint64),
-    )
+class _Placement:
+    """The units placed so far. Masks are in the order (row, copy).
 
-
-def _single_words(
-    state: PlacementState, remaining: I64, tries: PlacementCandidates
-) -> npt.NDArray[Any]:
-    """Try single words, which need no free neighbours.
-
-    Lowers `remaining`; returns 1 for each success, [CHUNK, n].
+    Attributes:
+        closed: uint64 [masks * width], one bit per slot, set if no unit may use it.
+        remaining: int64 [masks], rest of the budgets.
+        placed: units as numbers: mask, slot in its row, words. Sorted, they have the order of a
+            selection.
+        gap: 1 if units must not touch, else 0.
     """
-    closed, sizes = state.closed, np.zeros(tries.slot.shape, np.bool_)
-    tokens = state.words.first.take(tries.slot + 1) - tries.begin
-    for attempt in range(CHUNK):
-        bits = closed.take(tries.cell[attempt])
-        is_placed = (((bits >> tries.shift[attempt]) & ONE) == 0) & (tokens[attempt] <= remaining)
-        closed[tries.cell[attempt]] = bits | (is_placed.astype(np.uint64) << tries.shift[attempt])
-        remaining -= tokens[attempt] * is_placed
-        sizes[attempt] = is_placed
-    return sizes
+
+    def __init__(self, candidates: MaskCandidates, budget: I64, keys: U64, units: UnitSpec) -> None:
+        self.candidates, self.units, self.gap = candidates, units, int(units.are_spans)
+        self.words, self.copies = WordSlots.of(candidates), keys.shape[1]
+        self.keys, self.remaining = keys.reshape(-1), budget.reshape(-1).copy()
+        self.closed = np.repeat(~self.words.free, self.copies, axis=0).reshape(-1)
+        self.placed = [np.zeros(0, np.uint64)]
+
+    def _add(self, mask: I64, slot: I64, size: npt.NDArray[Any]) -> None:
+        self.placed.append((mask << 40 | slot << 8 | size).astype(np.uint64))
+
+    def place(self) -> None:
+        """Try places in every mask until its budget is used up, or no place is found."""
+        units, single = self.units, len(self.units.weights) == 1 and not self.units.are_spans
+        mask = np.flatnonzero(self.remaining > 0)
+        length = units.lengths(_drawn(self.keys[mask], USE_LENGTH - 1))
+        idle, step = np.zeros(len(mask), np.int64), 0
+        while len(mask):
+            slot, inside, fresh = self._draw(mask, step)
+            remaining = self.remaining[mask]
+            # A span's neighbours must be free, too: its window begins one slot before.
+            start = inside - self.gap
+            cell, shift = mask * self.words.free.shape[1] + (start >> 6), start & 63
+            place = (slot, cell, shift.astype(np.uint64), remaining)
+            sizes = self._try_words(*place) if single else self._try_units(*place, fresh, length)
+            self.remaining[mask] = remaining
+            is_placed = sizes > 0
+            index = np.flatnonzero(is_placed)
+            tried = np.tile(mask, CHUNK)[index], inside.reshape(-1)[index], sizes.reshape(-1)[index]
+            self._add(*tried)
+            idle = np.where(is_placed.any(axis=0), 0, idle + 1)
+            is_exhausted = idle >= PATIENCE
+            # Shorter units help only if the rest of the budget allows a longer one.
+            stuck = is_exhausted
+            if units.are_spans:
+                stuck = is_exhausted & ((length == 1) | (remaining <= length))
+            length = np.where(is_exhausted, (length + 1) // 2, length)
+            idle = np.where(is_exhausted, 0, idle)
+            active = np.flatnonzero((remaining > 0) & ~stuck)
+            mask, length, idle = mask[active], length[active], idle[active]
+            step += CHUNK
+
+    def _draw(self, mask: I64, step: int) -> tuple[I64, I64, I64]:
+        """Draw `CHUNK` places in each of n masks, those of the steps from `step` on.
+
+        Returns:
+            int64 [CHUNK, n] each: slot of the place; slot within the row; number of words that is
+            drawn for the place.
+        """
+        words, units, row = self.words, self.units, mask // self.copies
+        key, steps = self.keys[mask], np.arange(step, step + CHUNK)[:, None]
+        offsets = self.candidates.offsets if units.are_spans else words.offsets
+        pairs = _drawn(key, steps[::2])  # 64 bits are enough for two places
+        halves = np.stack([pairs >> np.uint64(32), pairs & np.uint64(0xFFFFFFFF)], axis=1)
+        counts = np.diff(offsets)[row].astype(np.uint64)
+        drawn = (halves.reshape(CHUNK, -1) * counts >> np.uint64(32)).astype(np.int64)
+        picked = offsets[row] + drawn
+        slot = (words.of_candidate if units.are_spans else words.slot).take(picked)
+        inside = slot - words.slot_offsets[row]
+        if len(units.weights) == 1:
+            fresh = np.ones_like(slot)
+        elif units.are_spans:
+            fresh = units.lengths(_drawn(key, steps + USE_LENGTH))
+        else:  # a place's own length, limited by its run
+            own = units.lengths(_drawn(key, inside + USE_LENGTH))
+            fresh = np.minimum(own, words.run_left.take(picked))
+        return slot, inside, fresh
+
+    def _try_words(self, slots: I64, cells: I64, shifts: U64, remaining: I64) -> Bools:
+        """Try single words, which need no free neighbours, and so only one bit.
+
+        Lowers `remaining`; returns the successes, [CHUNK, n].
+        """
+        closed, sizes = self.closed, np.zeros(slots.shape, np.bool_)
+        tokens = self.words.first.take(slots + 1) - self.words.first.take(slots)
+        for attempt, (cell, shift) in enumerate(zip(cells, shifts, strict=True)):
+            bits = closed.take(cell)
+            is_placed = (((bits >> shift) & ONE) == 0) & (tokens[attempt] <= remaining)
+            closed[cell] = bits | (is_placed.astype(np.uint64) << shift)
+            remaining -= tokens[attempt] * is_placed
+            sizes[attempt] = is_placed
+        return sizes
+
+    def _try_units(
+        self, slots: I64, cells: I64, shifts: U64, remaining: I64, fresh: I64, length: I64
+    ) -> I64:
+        """Try units of several words.
+
+        Lowers `remaining` and updates `length` in place; returns the words placed, [CHUNK, n].
+        """
+        closed, first, of_candidate = self.closed, self.words.first, self.words.of_candidate
+        sizes, farthest = np.zeros(slots.shape, np.int64), len(of_candidate) - 1
+        gap, margin, are_spans = np.uint64(self.gap), np.uint64(2 * self.gap), self.units.are_spans
+        places = zip(slots, cells, shifts, LAST - shifts, strict=True)
+        for attempt, (slot, cell, shift, back) in enumerate(places):
+            begin = first.take(slot)
+            # words within the rest of the budget
+            longest = of_candidate.take(np.minimum(begin + remaining, farthest)) - slot
+            requested = np.minimum(length if are_spans else fresh[attempt], longest)
+            # The window may reach into the next number; a shift by 64 would be undefined.
+            low, high = closed.take(cell), closed.take(cell + 1)
+            window = ((low >> shift) | ((high << ONE) << back)) >> gap
+            # clear bits below the lowest set bit
+            free = np.bitwise_count(~window & (window - ONE)).view(np.int8)
+            is_placed = (requested > 0) & (free >= requested)
+            size = requested * is_placed
+            run = ((ONE << (size.astype(np.uint64) + margin)) - ONE) * is_placed
+            closed[cell] = low | (run << shift)
+            closed[cell + 1] = high | ((run >> ONE) >> back)
+            remaining -= first.take(slot + size) - begin
+            if are_spans:
+                np.copyto(length, fresh[attempt], where=is_placed)
+            sizes[attempt] = size
+        return sizes
+
+    def fill_up(self) -> None:
+        """Use up remaining budgets with single free words, drawn uniformly from those that fit."""
+        words, step = self.words, 0
+        bits = self.closed.reshape(len(self.keys), -1)
+        mask = np.flatnonzero(self.remaining > 0)
+        while len(mask):
+            free = np.unpackbits(
+                (~bits[mask]).astype("<u8").view(np.uint8), axis=1, bitorder="little"
+            ).astype(np.bool_)
+            slot = words.slot_offsets[mask // self.copies][:, None] + np.arange(free.shape[1])
+            slot = np.minimum(slot, len(words.first) - 2)
+            tokens = words.first[slot + 1] - words.first[slot]
+            is_fitting = free & (tokens <= self.remaining[mask][:, None])
+            fit_counts = is_fitting.sum(axis=1)
+            nonempty = np.flatnonzero(fit_counts)
+            mask, fit_counts = mask[nonempty], fit_counts[nonempty]
+            is_fitting, tokens = is_fitting[nonempty], tokens[nonempty]
+            pick = random.randint_below(_drawn(self.keys[mask], USE_REST + step), fit_counts)
+            taken = np.cumsum(is_fitting, axis=1) > pick.astype(np.int64)[:, None]
+            inside = np.argmax(taken, axis=1)
+            self._add(mask, inside, np.ones(len(mask), np.int64))
+            for near in range(-self.gap, self.gap + 1):
+                bit = ((inside + near) & 63).astype(np.uint64)
+                bits[mask, (inside + near) >> 6] |= ONE << bit
+            self.remaining[mask] -= tokens[np.arange(len(mask)), inside]
+            mask, step = mask[self.remaining[mask] > 0], step + 1
+
+    def selection(self, budget: I64) -> MaskSelection:
+        """Convert the placed units to a selection; spans are also units of replacement."""
+        words, counts = self.words, budget.reshape(-1) - self.remaining
+        placed = np.sort(np.concatenate(self.placed)).astype(np.int64)
+        row, size = (placed >> 40) // self.copies, placed & 255
+        slot = words.slot_offsets[row] + (placed >> 8 & 0xFFFFFFFF)
+        starts = words.first[slot]
+        tokens = words.first[slot + size] - starts
+        unit = None
+        if self.units.are_spans:
+            opening = self.candidates.index[starts] - self.candidates.rows.offsets[row]
+            unit = np.repeat(opening, tokens)
+        return MaskSelection(index=ranges(starts, tokens), counts=counts, unit=unit)
 
 
-def _long_units(
-    state: PlacementState, units: UnitSpec, remaining: I64, tries: PlacementCandidates, length: I64
-) -> npt.NDArray[Any]:
-    """Try units of several words.
-
-    Lowers `remaining` and updates `length` in place; returns the words placed, [CHUNK, n].
-    """
-    closed, first, of_candidate = state.closed, state.words.first, state.words.of_candidate
-    sizes = np.zeros(tries.slot.shape, np.int64)
-    back = LAST - tries.shift
-    farthest = len(of_candidate) - 1
-    gap, margin = np.uint64(units.are_spans), np.uint64(2 * units.are_spans)
-    for attempt in range(CHUNK):
-        slot, begin = tries.slot[attempt], tries.begin[attempt]
-        cell, shift = tries.cell[attempt], tries.shift[attempt]
-        # words within the rest of the budget
-        longest = of_candidate.take(np.minimum(begin + remaining, farthest)) - slot
-        requested = np.minimum(length if units.are_spans else tries.fresh[attempt], longest)
-        low, high = closed.take(cell), closed.take(cell + 1)
-        window = ((low >> shift) | ((high << ONE) << back[attempt])) >> gap
-        # clear bits below the lowest set bit
-        free = np.bitwise_count(~window & (window - ONE)).view(np.int8)
-        is_placed = (requested > 0) & (free >= requested)
-        size = requested * is_placed
-        run = ((ONE << (size.astype(np.uint64) + margin)) - ONE) * is_placed
-        closed[cell] = low | (run << shift)
-        closed[cell + 1] = high | ((run >> ONE) >> back[attempt])
-        remaining -= first.take(slot + size) - begin
-        if units.are_spans:
-            np.copyto(length, tries.fresh[attempt], where=is_placed)
-        sizes[attempt] = size
-    return sizes
-
-
-def _fill_up(state: PlacementState, units: UnitSpec) -> None:
-    """Use up remaining budgets with single free words, drawn uniformly from those that fit."""
-    words, gap, step = state.words, int(units.are_spans), 0
-    bits = state.closed.reshape(len(state.keys), -1)
-    mask = np.flatnonzero(state.remaining > 0)
-    while len(mask):
-        free = np.unpackbits(
-            (~bits[mask]).astype("<u8").view(np.uint8), axis=1, bitorder="little"
-        ).astype(np.bool_)
-        slot = words.slot_offsets[mask // state.copies][:, None] + np.arange(free.shape[1])
-        slot = np.minimum(slot, len(words.first) - 2)
-        tokens = words.first[slot + 1] - words.first[slot]
-        is_fitting = free & (tokens <= state.remaining[mask][:, None])
-        fit_counts = is_fitting.sum(axis=1)
-        nonempty = np.flatnonzero(fit_counts)
-        mask, fit_counts = mask[nonempty], fit_counts[nonempty]
-        is_fitting, tokens = is_fitting[nonempty], tokens[nonempty]
-        pick = random.randint_below(
-            random.splitmix64(state.keys[mask] ^ random.splitmix64(USE_REST + step)), fit_counts
-        ).astype(np.int64)
-        inside = np.argmax(np.cumsum(is_fitting, axis=1) > pick[:, None], axis=1)
-        state.add(mask, inside, np.ones(len(mask), np.int64))
-        for distance in range(-gap, gap + 1):
-            bits[mask, (inside + distance) >> 6] |= ONE << ((inside + distance) & 63).astype(
-                np.uint64
-            )
-        state.remaining[mask] -= tokens[np.arange(len(mask)), inside]
-        mask, step = mask[state.remaining[mask] > 0], step + 1
-
-
-def _selection(
-    state: PlacementState, candidates: MaskCandidates, counts: I64, units: UnitSpec
-) -> MaskSelection:
-    """Convert the placed units to a selection; spans are also units of replacement."""
-    words = state.words
-    placed = np.sort(np.concatenate([np.zeros(0, np.uint64), *state.placed])).astype(np.int64)
-    row, size = (placed >> 40) // state.copies, placed & 255
-    slot = words.slot_offsets[row] + (placed >> 8 & 0xFFFFFFFF)
-    starts = words.first[slot]
-    tokens = words.first[slot + size] - starts
-    if not units.are_spans:
-        return MaskSelection(index=ranges(starts, tokens), counts=counts)
-    opening = candidates.index[starts] - candidates.rows.offsets[row]
-    return MaskSelection(
-        index=ranges(starts, tokens), counts=counts, unit=np.repeat(opening, tokens)
-    )
+def _drawn(keys: U64, numbers: npt.ArrayLike) -> U64:
+    """Return the random numbers with these numbers in the streams of `keys`; both broadcast."""
+    return random.splitmix64(keys ^ random.splitmix64(numbers))

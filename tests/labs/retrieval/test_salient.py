@@ -23,7 +23,7 @@ from cloze.core.stages.execute import BuildResult, execute
 from cloze.core.stages.stage import InputSpec, Stage, StageResult
 from cloze.labs.retrieval.entities import with_dates
 from cloze.labs.retrieval.salient import SPANS, spans_file_name
-from cloze.model.data.rows import DynamicMasker
+from cloze.model.data.masks import DynamicMasker
 from cloze.pipeline.corpus.files.shards import CorpusShards, read_shard
 from cloze.pipeline.dataset.config import DatasetConfig
 from cloze.pipeline.dataset.masking.candidates import MaskConfig, UnmaskedRows

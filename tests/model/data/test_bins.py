@@ -200,12 +200,12 @@ def test_unpacked_batches_are_few(
     datasets: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whatever is asked for, only so many bytes stay unpacked, and what stays is right."""
-    from cloze.model.data import shard_file
+    from cloze.model.data import rows
 
     shards, plain = ShardedRows(datasets["both"]), ShardedRows(datasets["bins"])
     assert shards.window is not None
     assert plain.window is None
-    monkeypatch.setattr(shard_file, "CACHE_BYTES", 20_000)
+    monkeypatch.setattr(rows, "CACHE_BYTES", 20_000)
     for batch in range(30):
         wanted = np.random.default_rng(batch).integers(0, len(shards), 16)
         one, other = shards.take(wanted, wanted % 3), plain.take(wanted, wanted % 3)
@@ -213,7 +213,7 @@ def test_unpacked_batches_are_few(
         assert np.array_equal(one.replacements, other.replacements)
     one = shards.take(np.array([0]), np.array([0]))
     assert shards.blocks.unpacked_bytes < 60_000
-    assert len(shards.blocks._loaded) < len(shards.blocks.begins)
+    assert len(shards.blocks.loaded) < len(shards.blocks.begins)
     assert (
         shards.most_predictions()
         == plain.most_predictions()

@@ -12,8 +12,8 @@ import torch
 
 from cloze.core.errors import UsageError
 from cloze.model.data.batch import collate
+from cloze.model.data.masks import DynamicMasker
 from cloze.model.data.mixture import make_sampler, training_shards
-from cloze.model.data.rows import DynamicMasker
 from cloze.model.data.shards import ShardedRows
 from tests.model.datasets import write_dataset
 from tests.pipeline.dataset.datasets import made_corpus, make, rows, write_vocab

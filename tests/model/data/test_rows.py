@@ -12,7 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cloze.core.ragged import offsets_of
-from cloze.model.data.rows import MaskedRows, MaskRateSchedule
+from cloze.model.data.masks import MaskRateSchedule
+from cloze.model.data.rows import MaskedRows
 from cloze.model.data.transforms import Permutation
 
 MEMORY = 3

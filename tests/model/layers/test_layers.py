@@ -8,7 +8,7 @@ from torch import nn
 from torch.nn import functional
 
 from cloze.model.layers.attention import Rotary
-from cloze.model.layers.elementwise import Dropout, dropout
+from cloze.model.layers.cpu import Dropout, dropout
 from cloze.model.layers.encoder import EncoderLayer, FeedForward
 from cloze.model.layers.heads import initialize
 from cloze.model.layers.layout import PaddedLayout

@@ -165,9 +165,9 @@ def test_every_real_token_is_there_once(packed_rows: bool) -> None:
         assert tokens.take(real)[slice(None) if tokens.real is None else tokens.real].all()
         back = tokens.put_back(tokens.take(batch["input_ids"]).float()[:, None])
         assert back.squeeze(2).long().equal(batch["input_ids"] * real)
-        assert tokens.flat_positions[tokens.find(expected)].equal(expected)
+        assert tokens.flat_positions[tokens.slots[expected]].equal(expected)
         first = sequences.first if packed_rows else 31 * torch.arange(20).numpy()
-        assert (tokens.positions[tokens.find(torch.from_numpy(first))] == 0).all()
+        assert (tokens.positions[tokens.slots[torch.from_numpy(first)]] == 0).all()
 
 
 def test_buckets_have_few_shapes_and_little_padding() -> None:

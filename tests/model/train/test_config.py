@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from cloze.core.config import parse_config
 from cloze.core.errors import ClozeError, UsageError
+from cloze.model.data.sampler import micro_batch_ranges
 from cloze.model.families.bert import BertConfig
 from cloze.model.families.registry import model_config
 from cloze.model.train import precision
@@ -207,9 +208,7 @@ def test_every_sample_of_a_step_is_in_one_micro_batch(
         return
     plan = micro_batch.plan(batch, micro, BertConfig(), 128, world)
     pieces = [
-        micro_batch.micro_batch_ranges(
-            step * batch, (step + 1) * batch, rank, size, plan.accumulation
-        )
+        micro_batch_ranges(step * batch, (step + 1) * batch, rank, size, plan.accumulation)
         for rank in range(size)
     ]
     assert {len(piece) for piece in pieces} == {plan.accumulation}

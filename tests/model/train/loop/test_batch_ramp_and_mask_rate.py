@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 
 from cloze.core.config import parse_config
 from cloze.core.errors import UsageError
-from cloze.model.data.rows import MaskedRows, MaskRateSchedule
+from cloze.model.data.masks import MaskRateSchedule
+from cloze.model.data.rows import MaskedRows
 from cloze.model.data.sampler import Sampler
 from cloze.model.data.shards import ShardedRows
 from cloze.model.train.config import PretrainConfig

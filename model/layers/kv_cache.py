@@ -1,0 +1,108 @@
+"""Keys and values of earlier tokens, for generation. Shapes: see `layout.py`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from cloze.model.layers.attention_kernels import attend
+from cloze.model.layers.layout import (
+    AttentionPattern,
+    BatchLayout,
+    Scores,
+    SharedTensors,
+    additive,
+)
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+
+@dataclass(eq=False)
+class KVCache(BatchLayout):
+    """Causal layout of new tokens, [B, l, D], with cached keys and values of earlier tokens.
+
+    Rows may have different lengths: keys and values are stored at their positions. Entries of
+    padding after a row's end are not visible, and later tokens overwrite them.
+
+    Args:
+        rows: B.
+        room: R, maximum tokens per row.
+
+    Attributes:
+        positions: int64 [B, l], positions of the new tokens, set by `advance`.
+    """
+
+    rows: int
+    room: int
+    positions: Tensor = field(init=False)
+    shared: SharedTensors = field(default_factory=SharedTensors, init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        self.positions = torch.zeros(self.rows, 0, dtype=torch.int64)
+        # Keys and values of each layer, in running order: float [B, R, N, H].
+        self._layers: list[tuple[Tensor, Tensor]] = []
+        self._length = 0  # number of cached positions
+        self._layer = 0  # next layer that attends
+
+    def advance(self, positions: Tensor, longest: int) -> Self:
+        """Set the positions of the next tokens, int64 [B, l] below `longest`; return self."""
+        self.positions, self._length = positions, longest
+        return self
+
+    def map_tensors(self, change: Callable[[Tensor], Tensor]) -> Self:
+        copy = type(self)(self.rows, self.room)
+        copy._layers = [(change(keys), change(values)) for keys, values in self._layers]
+        copy.memory = self.memory
+        return copy.advance(change(self.positions), self._length)
+
+    def fresh(self) -> Self:
+        """Return self, reset to the first layer; cached keys and values stay."""
+        self.shared = SharedTensors()
+        self._layer = 0
+        return self
+
+    @property
+    def max_distance(self) -> int:
+        return self._length
+
+    def attend(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        pattern: AttentionPattern,
+        dropout: float,
+        added: Scores | None = None,
+    ) -> Tensor:
+        if self._layer == len(self._layers):
+            shape = (self.rows, self.room, *key.shape[2:])
+            self._layers.append((key.new_zeros(shape), value.new_zeros(shape)))
+        keys, values = self._layers[self._layer]
+        self._layer += 1
+        index = self.positions[:, :, None, None].expand_as(key)
+        keys.scatter_(1, index, key)
+        values.scatter_(1, index, value)
+        cached_keys, cached_values = (
+            tensor[:, : self._length].transpose(1, 2) for tensor in (keys, values)
+        )
+        known = (pattern, query.dtype, False)
+        if (bias := self.shared.biases.get(known)) is None:
+            bias = self.shared.biases[known] = self._bias(pattern, query.dtype)
+        query = query.transpose(1, 2)
+        if added is not None:
+            bias = bias + added(query, cached_keys)
+        return attend(query, cached_keys, cached_values, bias, dropout).transpose(1, 2)
+
+    def _bias(self, pattern: AttentionPattern, dtype: torch.dtype) -> Tensor:
+        """Return the bias of scores, [B, 1, l, seen]."""
+        offset = (
+            torch.arange(self._length, device=self.positions.device) - self.positions[:, :, None]
+        )
+        visible = AttentionPattern(window=pattern.window, causal=True).visible(offset)
+        assert visible is not None
+        return additive(visible[:, None], dtype)
