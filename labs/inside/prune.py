@@ -19,7 +19,7 @@ from cloze.model.checkpoint import LoadedCheckpoint
 from cloze.model.families.smaller import is_layer_matrix, keep_heads, keep_layers
 from cloze.model.tasks.files import METRICS_FILE, check_apart, write_json
 from cloze.model.tasks.predict import FinetunedModel
-from cloze.model.tasks.task import Figures, Split, task_source
+from cloze.model.tasks.task import Metrics, Split, task_source
 from cloze.model.train.distributed import World, init_distributed
 
 CURVE = 10  # points of the curve of score by heads
@@ -55,7 +55,7 @@ class Scorer:
         """Return the task's model with a checkpoint's weights."""
         return FinetunedModel(loaded, world=self._world)
 
-    def score(self, model: FinetunedModel) -> Figures:
+    def score(self, model: FinetunedModel) -> Metrics:
         """Return the task's metrics on the dev split."""
         return model.task.score(self._dev.examples, model.predict(self._dev))
 

@@ -12,11 +12,11 @@ import pyarrow as pa
 from cloze.core import arrow, storage
 from cloze.core.arrow import read_arrow, write_arrow
 from cloze.core.errors import UsageError
+from cloze.core.ragged import I64
 from cloze.core.stages.stage import BuildContext, StageResult
 from cloze.core.words import UNSPACED_LETTER, letters_a_word
 from cloze.labs.selection.embed_corpus_stage import VectorsConfig
 from cloze.model.tasks.files import corpus_shards
-from cloze.model.tasks.task import Ints
 from cloze.model.train.distributed import init_distributed
 from cloze.model.train.precision import resolve
 from cloze.model.use.embed import EmbeddingPipeline
@@ -119,7 +119,7 @@ def windows_of(text: str, length: int, count: int) -> list[str]:
     return [piece for piece in pieces if piece]
 
 
-def _lengths(text: str) -> Ints:
+def _lengths(text: str) -> I64:
     """Return the length of the text up to the end of each character, int64 [characters]."""
     letters = letters_a_word()[np.frombuffer(text.encode("utf-32-le"), np.uint32)]
     return np.cumsum(np.array([1, 1, CHARACTERS, CHARACTERS // 2])[letters])

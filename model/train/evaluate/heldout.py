@@ -14,11 +14,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from cloze.core.figures import check_figures
+from cloze.core.ragged import I64
 from cloze.model.data.batch import (
     BIDIRECTIONAL,
     AttentionModes,
@@ -46,7 +46,6 @@ FEWEST_ROWS = 64  # minimum for a meaningful mean
 FORWARD_COST = 1 / 3  # of training on a row: the backward pass takes twice as long
 SHARE = 0.05  # maximum share of the training time
 EVALUATIONS = 10  # per run, by default
-I64 = npt.NDArray[np.int64]
 
 
 def bands_of(counts: np.ndarray[Any, Any]) -> Tensor:
