@@ -83,7 +83,7 @@ class GroupedOption(click.Option):
         set_key: str = "",
         **settings: Any,
     ) -> None:
-        super().__init__(*names, hidden=bool(set_key), **settings)
+        super().__init__(*names, **{**settings, "hidden": bool(set_key)})
         self.group, self.common, self.field_default = group, common, field_default
         self.set_key = set_key
 

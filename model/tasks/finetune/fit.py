@@ -18,7 +18,7 @@ from cloze.core.stages.stage import BuildContext, Reporter
 from cloze.model import checkpoint
 from cloze.model.checkpoint import LoadedCheckpoint
 from cloze.model.families.models import attach
-from cloze.model.families.smaller import is_layer_matrix
+from cloze.model.families.pruned import is_layer_matrix
 from cloze.model.layers.encoder import compile_layers, enable_activation_checkpointing
 from cloze.model.tasks.auxiliary import add_auxiliary, without_auxiliary
 from cloze.model.tasks.auxiliary_source import AuxiliarySource
