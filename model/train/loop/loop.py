@@ -249,13 +249,9 @@ class _TrainingLoop:
         """Run one step and return the first part of its log line, if it gets one."""
         hyperparameters, progress = self.training.hyperparameters, self.progress
         logs = self.triggers.should_log(progress.step + 1, schedule_progress)
-        pending = self.runner.run(
-            progress.step,
-            work,
-            synced,
-            hyperparameters.learning_rate_at(schedule_progress),
-            collect=logs,
-        )
+        # the engine hands it to the optimizer: `set_learning_rate`
+        rate = hyperparameters.learning_rate_at(schedule_progress)
+        pending = self.runner.run(progress.step, work, synced, rate, collect=logs)
         progress.step, progress.tokens = progress.step + 1, progress.tokens + synced.tokens
         before = progress.by_source or [0] * len(synced.by_source)
         progress.by_source = [sum(counts) for counts in zip(before, synced.by_source, strict=True)]
