@@ -286,11 +286,9 @@ class HeldoutEvaluator:
         """Return the number of steps, extrapolated from the last step's size if unknown."""
         if self.steps is not None:
             return self.steps
-        remaining = schedule_progress.total - schedule_progress.done - schedule_progress.step_size
-        steps = (
-            round(remaining / schedule_progress.step_size) if schedule_progress.step_size > 0 else 0
-        )
-        return step - self.start_position + max(0, steps)
+        size = schedule_progress.step_size
+        left = schedule_progress.total - schedule_progress.done - size
+        return step - self.start_position + max(0, round(left / size) if size > 0 else 0)
 
     def closing(self, step_seconds: float) -> float:
         """Return the maximum seconds of the last evaluation, given the seconds per step."""

@@ -308,10 +308,7 @@ class DecidePartition:
 
 
 def decide_in_partitions(
-    build: BuildContext,
-    request: CorpusPlanRequest,
-    units: int,
-    documents: int,
+    build: BuildContext, request: CorpusPlanRequest, units: int, documents: int
 ) -> tuple[Exchange, list[dict[str, Any]], int]:
     """Decide as `cloze.pipeline.corpus.duplicates.rules.decide` does, on the build's runner.
 
