@@ -28,7 +28,7 @@ def trained(size: str, rate: str, options: argparse.Namespace) -> dict[str, Any]
     command = [
         *(sys.executable, "-c", COMMAND, "pretrain", "--dataset", options.dataset),
         *("--size", size, "--tokens", options.tokens, "--optimizer", options.optimizer),
-        *("--heldout-rows", "500", "--threads", "1", "--out", str(out)),
+        *("--set", "heldout_rows=500", "--threads", "1", "--out", str(out)),
         *(("--learning-rate", rate) if rate else ()),
     ]
     manifest = find_manifest(str(out))

@@ -25,6 +25,7 @@ from cloze.core.artifacts import artifact, fingerprints
 from cloze.core.stages.execute import execute
 from cloze.labs.retrieval.index_stage import STAGE, IndexConfig
 from cloze.labs.retrieval.passages import PassageIndex
+from cloze.labs.vectors import quantize, vectors_batch, vectors_file_name
 from cloze.pipeline.corpus.files.shards import CorpusShards, read_shard
 
 CLOCK = "process_time"
@@ -78,9 +79,9 @@ def random_vectors(index: str, checkpoint: str, out: Path, width: int) -> str:
     names = PassageIndex.open(index).names
     for name in names:
         keys = arrow.read_arrow(f"{index}/{name}")["key"].to_numpy()
-        vectors = arrow.quantize(generator.standard_normal((len(keys), width), np.float32))
-        batch = arrow.vectors_batch(keys, vectors)
-        arrow.write_arrow(str(out / arrow.vectors_file_name(name)), batch.schema, [batch])
+        vectors = quantize(generator.standard_normal((len(keys), width), np.float32))
+        batch = vectors_batch(keys, vectors)
+        arrow.write_arrow(str(out / vectors_file_name(name)), batch.schema, [batch])
     parents = {
         role: fingerprints.input_fingerprint(path)
         for role, path in (("corpus", index), ("checkpoint", checkpoint))

@@ -49,9 +49,8 @@ OURS: dict[str, tuple[str, list[str]]] = {
             "2e-3",
             "--global-batch",
             "16",
-            "--betas",
-            "0.9",
-            "0.98",
+            "--set",
+            "betas=[0.9, 0.98]",
         ]
         + ["--set", "model.hidden_dropout=0", "--set", "model.attention_dropout=0"],
     ),
@@ -64,9 +63,8 @@ OURS: dict[str, tuple[str, list[str]]] = {
             "2e-3",
             "--global-batch",
             "32",
-            "--betas",
-            "0.9",
-            "0.98",
+            "--set",
+            "betas=[0.9, 0.98]",
         ],
     ),
 }
@@ -263,8 +261,8 @@ def ours(name: str, budget: int, options: argparse.Namespace, work: Path) -> dic
         f"{budget}s",
         "--threads",
         options.threads,
-        "--heldout-rows",
-        64,
+        "--set",
+        "heldout_rows=64",
     ]
     seconds = cloze(
         "pretrain", *arguments, *words, "--set", "objectives=[mlm]", "--out", out / "pretrain"

@@ -52,8 +52,8 @@ def commands(options: argparse.Namespace, work: Path) -> dict[str, list[object]]
     """Both commands without steps and output."""
     compiled = "--compile" if options.compile else "--no-compile"
     words = {"--model": "bert-mini", "--global-batch": BATCH, "--learning-rate": 5e-4}
-    words |= {"--precision": options.precision, "--threads": 1, "--heldout-rows": 64}
-    words |= {"--dataset": work / "dataset", "--set": "objectives=[mlm]"}
+    words |= {"--precision": options.precision, "--threads": 1}
+    words |= {"--dataset": work / "dataset", "--objective": "mlm", "--set": "heldout_rows=64"}
     arguments = ["--train", options.precision, "--work", work, "--rates", "5e-4", "--threads", 1]
     return {
         "ours": [

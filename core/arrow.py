@@ -14,16 +14,13 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Iterable, Iterator
-from typing import IO, Any
+from typing import IO
 
-import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from cloze.core import storage
 from cloze.core.artifacts.lock import has_name
 from cloze.core.errors import ClozeError, DataError, first_line
-from cloze.core.random_keys import U64
 
 REBUILD = "run the stage that makes it again"
 
@@ -178,73 +175,3 @@ def local_copy(path: str, stamp: str) -> str:
             storage.download(path, target.name)
             os.replace(target.name, copy)
     return copy
-
-
-# Unit vectors as integers: the files that stage vectors writes and stage semdedup reads.
-
-F32 = npt.NDArray[np.float32]
-I16 = npt.NDArray[np.int16]
-
-SCALE = 4000  # (4000 + √4096 / 2)² is below 2²⁴
-WIDEST = 4096
-
-
-def vectors_file_name(shard: str) -> str:
-    """Return the name of the vectors file of a shard of a corpus or an index."""
-    return f"vectors-{shard.removeprefix('corpus-').removeprefix('passages-')}"
-
-
-def vectors_schema(width: int) -> pa.Schema:
-    """Return the schema: a document's key and vector per row."""
-    fields = [
-        pa.field("key", pa.uint64(), nullable=False),
-        pa.field("vector", pa.list_(pa.int16(), width), nullable=False),
-    ]
-    return pa.schema(fields, metadata={"cloze.vectors": "1"})
-
-
-def quantize(vectors: npt.NDArray[Any]) -> I16:
-    """Convert vectors [n, D] to unit vectors times SCALE, int16 [n, D]; a zero vector stays 0.
-
-    Integer inputs give the same result on every machine.
-    """
-    values = vectors.astype(np.float64)
-    squares = values * values
-    length = np.sqrt(squares.sum(axis=1, keepdims=True))
-    unit = values / np.where(length == 0, 1.0, length)
-    quantized: I16 = np.rint(unit * SCALE).astype(np.int16)
-    return quantized
-
-
-def cosines(left: F32, right: F32) -> F32:
-    """Return fp32 [n, m] cosines of the rows of `left` and `right`."""
-    similarities: F32 = (left @ right.T) / (_lengths(left)[:, None] * _lengths(right))
-    return similarities
-
-
-def _lengths(vectors: F32) -> F32:
-    """Return the length of each row, fp32 [n]; 1 for zero rows, as a divisor."""
-    lengths: F32 = np.sqrt((vectors * vectors).sum(axis=1))
-    return np.where(lengths == 0, np.float32(1), lengths)
-
-
-def vectors_batch(keys: U64, vectors: I16) -> pa.RecordBatch:
-    """Build a record batch of `vectors_schema`."""
-    column = pa.FixedSizeListArray.from_arrays(pa.array(vectors.reshape(-1)), vectors.shape[1])
-    return pa.RecordBatch.from_arrays(
-        [pa.array(keys), column], schema=vectors_schema(vectors.shape[1])
-    )
-
-
-def read_vectors(path: str) -> tuple[U64, I16]:
-    """Read keys, uint64 [n], and vectors, int16 [n, D]; raise `DataError` if the file has none."""
-    table = read_arrow(path).combine_chunks()
-    if table.column_names != ["key", "vector"] or not pa.types.is_fixed_size_list(
-        table.schema.field("vector").type
-    ):
-        raise DataError(f"{path} contains no vectors; create them with `cloze embed-corpus`")
-    width = table.schema.field("vector").type.list_size
-    if not table.num_rows:
-        return np.zeros(0, np.uint64), np.zeros((0, width), np.int16)
-    column = table["vector"].chunk(0)
-    return table["key"].to_numpy(), column.flatten().to_numpy().reshape(-1, width)

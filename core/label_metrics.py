@@ -53,8 +53,10 @@ def _mean_f1(counts: Floats, groups: npt.NDArray[np.bool_] | npt.NDArray[np.int6
     Args:
         groups: number of each class's group, [K]; group 0 is excluded.
     """
+    # [K, groups], 1 where a class is in a group: products with it add up classes.
     member = (groups[:, None] == np.arange(1, groups.max() + 1)).astype(np.float64)
     right = np.diagonal(counts, axis1=1, axis2=2) @ member
+    # F1 = 2 TP / (predicted + true): no case for a precision or recall that is undefined.
     total = (counts.sum(axis=1) + counts.sum(axis=2)) @ member
     scores = np.divide(2 * right, total, out=np.zeros_like(total), where=total > 0)
     mean: Floats = scores.sum(axis=1) / np.maximum(1, np.count_nonzero(total, axis=1))
@@ -64,6 +66,7 @@ def _mean_f1(counts: Floats, groups: npt.NDArray[np.bool_] | npt.NDArray[np.int6
 def matthews(counts: Floats) -> Floats:
     """Return Matthews' correlation (Gorodkin 2004), as GLUE for CoLA; 0 if undefined."""
     true, predicted, total = counts.sum(axis=2), counts.sum(axis=1), counts.sum(axis=(1, 2))
+    # Gorodkin's R_K from the margins: for two classes the usual coefficient.
     covariance = np.trace(counts, axis1=1, axis2=2) * total - (true * predicted).sum(axis=1)
     spread = np.sqrt((total**2 - (predicted**2).sum(axis=1)) * (total**2 - (true**2).sum(axis=1)))
     correlation: Floats = np.divide(covariance, spread, out=np.zeros_like(spread), where=spread > 0)

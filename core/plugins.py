@@ -180,6 +180,7 @@ class Table(MutableMapping[str, T]):
         self._owners[name], names = owner, list(self._rows)
         behind = names[names.index(before) :] if before else []
         self._rows[name] = row
+        # A dict keeps the order of insertion: what stands behind is put in again.
         for other in behind:
             self._rows[other] = self._rows.pop(other)
 
@@ -308,6 +309,7 @@ def is_stage(reference: str) -> bool:
 
 def row_versions(rows: Mapping[str, Installed]) -> dict[str, Any]:
     """Return what enters a fingerprint: package and version of rows that are not Cloze's own."""
+    # Of other packages alone: golden tests and stage versions cover Cloze's own rows.
     foreign = {
         key: [owner.package, owner.plugin.rows[kind][name].version]
         for key, owner in sorted(rows.items())

@@ -106,8 +106,10 @@ _UNSPACED_WORD = re.compile(
 
 def count_words(text: str) -> int:
     """Count words: runs between blanks; without spaces, letters divided by LETTERS_A_WORD."""
+    # Most texts end here: one search in C, before the pattern of scripts without spaces.
     if text.isascii() or MAY_BE_UNSPACED.search(text) is None:
         return len(text.split())
+    # A blank for each such word, so that what is left are words between blanks.
     rest, count = _UNSPACED_WORD.subn(" ", text)
     return len(rest.split()) + count
 

@@ -283,7 +283,7 @@ class Stage:
     cost_model: CostModel | None = None
     comparison_metrics: tuple[str, ...] = ()
 
-    def figures(self, summary: Mapping[str, Any]) -> dict[str, float]:
+    def compared_metrics(self, summary: Mapping[str, Any]) -> dict[str, float]:
         """Return the metrics by which runs of the stage are compared, from its summary."""
         metrics: dict[str, float] = {}
         for key in self.comparison_metrics:
@@ -302,7 +302,7 @@ class Stage:
         Raises:
             NotFiniteError: one is not. A training's last `loss` may be that of a skipped step.
         """
-        metrics = self.figures(summary).items()
+        metrics = self.compared_metrics(summary).items()
         check_figures(self.name, {name: value for name, value in metrics if name != "loss"})
 
     def fingerprint(self, config: StageConfig, parents: Mapping[str, str]) -> str:

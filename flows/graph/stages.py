@@ -82,9 +82,9 @@ def headline(manifest: Manifest) -> str:
     return agree(stage(manifest.stage).headline(manifest.summary)) if is_known else ""
 
 
-def figures(name: str, summary: Mapping[str, Any]) -> dict[str, float]:
+def compared_metrics(name: str, summary: Mapping[str, Any]) -> dict[str, float]:
     """Return the metrics by which runs of a stage are compared, from its summary."""
-    return stage(name).figures(summary)
+    return stage(name).compared_metrics(summary)
 
 
 def lower_is_better(metric: str) -> bool:

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from cloze.core.errors import DataError, UsageError
+from cloze.core.ragged import I64
 from cloze.core.stages.stage import BuildContext, StageResult
 from cloze.labs.inside.attention import AttentionReader
 from cloze.labs.inside.head_statistics import (
@@ -30,7 +31,6 @@ from cloze.model.data.shards import RowTable
 from cloze.model.layers.layout import PaddedLayout
 from cloze.model.tasks.encode import CPU_POSITIONS, TextSamples, encode, framed
 from cloze.model.tasks.files import METRICS_FILE, write_json
-from cloze.model.tasks.task import Ints
 from cloze.model.train.distributed import World, init_distributed
 from cloze.model.train.loop.data import open_dataset
 from cloze.model.use.likelihood import read_texts
@@ -137,7 +137,7 @@ class _TextRows:
         for indices in self.groups(bytes_per_pair):
             yield self.batch(indices)
 
-    def groups(self, bytes_per_pair: int) -> Iterator[Ints]:
+    def groups(self, bytes_per_pair: int) -> Iterator[I64]:
         """Iterate over the numbers of the samples of a batch, longest first."""
         order, begin = np.argsort(-self._samples.lengths, kind="stable"), 0
         while begin < len(order):
@@ -146,7 +146,7 @@ class _TextRows:
             yield order[begin:end]
             begin = end
 
-    def batch(self, indices: Ints) -> TokenRows:
+    def batch(self, indices: I64) -> TokenRows:
         batch = self._samples.batch(indices)
         real = batch["attention_mask"]
         sequence = torch.arange(len(indices))[:, None].where(real, PADDING)

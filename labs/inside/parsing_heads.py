@@ -16,8 +16,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from cloze.core.ragged import I64
 from cloze.labs.inside.treebank import ROOT, Sentence
-from cloze.model.tasks.task import Ints
 
 ALL = "all"  # all relations together
 DIRECTIONS = ("to head", "from head")  # the dependent attends to its head; its head to it
@@ -34,7 +34,7 @@ class ParsingHeads:
         self._correct: list[Tensor] = []  # by layer: int64 [2, N, R]
         self._arcs: list[list[int]] = []  # relation, offset of the head from the dependent
 
-    def begin(self, numbers: Sequence[int], words: Sequence[Ints], length: int) -> None:
+    def begin(self, numbers: Sequence[int], words: Sequence[I64], length: int) -> None:
         """Read the dependencies of a batch.
 
         Args:

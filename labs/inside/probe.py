@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from cloze.core.figures import check_figures, goodness
+from cloze.core.ragged import I64
 from cloze.core.stages.stage import BuildContext, StageResult
 from cloze.labs.inside.layer_stages import SPLITS, ProbeConfig
 from cloze.labs.inside.layers import token_states
@@ -24,7 +25,7 @@ from cloze.model.tasks.formats.columns import TaggedWords
 from cloze.model.tasks.kinds.tagging import Tagging, Tags
 from cloze.model.tasks.notes import repeats
 from cloze.model.tasks.table import load_task
-from cloze.model.tasks.task import Ints, check_labelled, task_source
+from cloze.model.tasks.task import check_labelled, task_source
 from cloze.model.train.distributed import init_distributed
 from cloze.pipeline import tokenizer
 
@@ -161,7 +162,7 @@ class _Trainer:
         label = np.bincount(self._labels[0]).argmax()
         return self.score(np.full_like(self._labels[1], label))[self.metric]
 
-    def score(self, predictions: Ints) -> dict[str, float]:
+    def score(self, predictions: I64) -> dict[str, float]:
         """Return the metrics of predicted label numbers, int64 [n]."""
         accuracy = {"accuracy": float((predictions == self._labels[1]).mean())}
         if self._config.target != "words":
@@ -171,7 +172,7 @@ class _Trainer:
         tags = [labels[begin:end] for begin, end in pairwise(ends.tolist())]
         return accuracy | self._task.score(self._dev, Tags(tags=tags, scores=[]))
 
-    def _by_layer(self, predictions: Ints, count: int) -> list[dict[str, Any]]:
+    def _by_layer(self, predictions: I64, count: int) -> list[dict[str, Any]]:
         """Return scores by layer from predictions of the real labels, then of the control's."""
         layers = []
         for layer in range(count):
@@ -188,7 +189,7 @@ class _Trainer:
         layers: npt.NDArray[np.bool_],
         count: int,
         hidden: int | None = None,
-    ) -> tuple[Ints, npt.NDArray[np.float32]]:
+    ) -> tuple[I64, npt.NDArray[np.float32]]:
         """Train probes; return their predictions on dev, [G, n], and their weights of the layers.
 
         Args:

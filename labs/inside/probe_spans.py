@@ -12,10 +12,9 @@ from torch import Tensor
 
 from cloze.core import random_keys
 from cloze.core.errors import DataError
-from cloze.core.ragged import ranges
+from cloze.core.ragged import I64, ranges
 from cloze.model.tasks.encode import WordSamples, shuffled
 from cloze.model.tasks.formats.columns import TaggedWords, entities
-from cloze.model.tasks.task import Ints
 from cloze.model.use.word_vectors import word_means
 
 HEAD, RELATION = 6, 7  # columns of CoNLL-U
@@ -33,16 +32,16 @@ class Spans:
         texts: texts that decide the labels of the control task, [n].
     """
 
-    bounds: Ints
+    bounds: I64
     labels: Sequence[str]
     texts: Sequence[str]
 
-    def numbers(self, names: Sequence[str]) -> Ints:
+    def numbers(self, names: Sequence[str]) -> I64:
         """Return the number of each label, int64 [n]; -1 for a label that is not in `names`."""
         number = {name: i for i, name in enumerate(names)}
         return np.array([number.get(label, -1) for label in self.labels], np.int64)
 
-    def control_labels(self, train: Ints, seed: int) -> Ints:
+    def control_labels(self, train: I64, seed: int) -> I64:
         """Return the labels of the control task, int64 [n]: one for each text, at random.
 
         They have the distribution of the real labels `train`, int64. A probe that knows them has

@@ -11,8 +11,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
+from cloze.core.ragged import I64
 from cloze.model.tasks.encode import shuffled
-from cloze.model.tasks.task import Ints
 
 BATCH, RATE, EPOCHS, PATIENCE = 128, 1e-3, 30, 3
 EPOCH = 6400  # examples of an epoch, at least; fewer are repeated
@@ -75,7 +75,7 @@ def standardize(train: Tensor, dev: Tensor) -> None:
             own[:, layer] = ((own[:, layer] - mean) / deviation).float()
 
 
-def fit(probes: Probes, features: Sequence[Tensor], labels: Sequence[Ints], seed: int) -> Ints:
+def fit(probes: Probes, features: Sequence[Tensor], labels: Sequence[I64], seed: int) -> I64:
     """Train probes, and return their predictions for the dev split, int64 [G, n].
 
     Each stops on its own after PATIENCE epochs without a lower loss on dev, and keeps the weights

@@ -14,12 +14,13 @@ from cloze.core.stages.stage import CHECKPOINT, BuildContext, StageResult
 from cloze.labs.inside import head_gates
 from cloze.labs.inside.head_gates import HeadGates, heads_to_keep
 from cloze.labs.inside.prune_config import PruneConfig
+from cloze.labs.inside.smaller import keep_heads, keep_layers
 from cloze.model import checkpoint
 from cloze.model.checkpoint import LoadedCheckpoint
-from cloze.model.families.smaller import is_layer_matrix, keep_heads, keep_layers
+from cloze.model.families.pruned import is_layer_matrix
 from cloze.model.tasks.files import METRICS_FILE, check_apart, write_json
 from cloze.model.tasks.predict import FinetunedModel
-from cloze.model.tasks.task import Figures, Split, task_source
+from cloze.model.tasks.task import Metrics, Split, task_source
 from cloze.model.train.distributed import World, init_distributed
 
 CURVE = 10  # points of the curve of score by heads
@@ -55,7 +56,7 @@ class Scorer:
         """Return the task's model with a checkpoint's weights."""
         return FinetunedModel(loaded, world=self._world)
 
-    def score(self, model: FinetunedModel) -> Figures:
+    def score(self, model: FinetunedModel) -> Metrics:
         """Return the task's metrics on the dev split."""
         return model.task.score(self._dev.examples, model.predict(self._dev))
 

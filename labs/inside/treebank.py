@@ -8,7 +8,7 @@ import numpy as np
 
 from cloze.core import storage
 from cloze.core.errors import DataError
-from cloze.model.tasks.task import Ints
+from cloze.core.ragged import I64
 
 ROOT = -1  # head of the root
 COLUMNS = 10
@@ -26,8 +26,8 @@ class Sentence:
     """
 
     text: str
-    spans: Ints
-    heads: Ints
+    spans: I64
+    heads: I64
     relations: tuple[str, ...]
 
 

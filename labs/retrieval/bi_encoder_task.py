@@ -19,6 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from cloze.core import storage
+from cloze.core.ragged import I64
 from cloze.labs.retrieval.pairs import QueryPassages, read_pairs
 from cloze.labs.retrieval.passages import PassageIndex, best
 from cloze.labs.retrieval.ranking_metrics import ndcg, query_blocks, recall, relevant_ranks
@@ -30,9 +31,9 @@ from cloze.model.families.models import Backbone
 from cloze.model.families.pretraining import BiEncoder
 from cloze.model.layers.batch import Batch, extend
 from cloze.model.tasks.encode import TextSamples, encode
-from cloze.model.tasks.metrics import Floats, Ints, Vectors, mean_interval
+from cloze.model.tasks.metrics import Floats, Vectors, mean_interval
 from cloze.model.tasks.options import TaskOptions
-from cloze.model.tasks.task import Figures, Loss, Samples, Task, TaskMetadata
+from cloze.model.tasks.task import Loss, Metrics, Samples, Task, TaskMetadata
 from cloze.pipeline.tokenizer.tokenizer import Tokenizer
 
 
@@ -52,9 +53,9 @@ class PairSamples:
 
     texts: TextSamples
     queries: int
-    pairs: Ints
+    pairs: I64
     relevant: Sequence[frozenset[int]]
-    negatives: Ints
+    negatives: I64
     group: int
     symmetric: bool
     dropped_counts: Mapping[str, int] = field(default_factory=dict)
@@ -63,20 +64,20 @@ class PairSamples:
         return len(self.pairs)
 
     @property
-    def lengths(self) -> Ints:
+    def lengths(self) -> I64:
         lengths = self.texts.lengths
-        totals: Ints = lengths[self.pairs[:, 0]] + lengths[self.queries + self.pairs[:, 1]]
+        totals: I64 = lengths[self.pairs[:, 0]] + lengths[self.queries + self.pairs[:, 1]]
         return totals
 
     @property
     def truncated(self) -> int:
         return self.texts.truncated
 
-    def batch(self, indices: Sequence[int] | Ints, layout: LayoutKind) -> Batch:
+    def batch(self, indices: Sequence[int] | I64, layout: LayoutKind) -> Batch:
         """Return the batch of these pairs, see `part`."""
         return self.part(np.asarray(indices, np.int64), 0, len(indices), layout)
 
-    def part(self, indices: Ints, begin: int, end: int, layout: LayoutKind) -> Batch:
+    def part(self, indices: I64, begin: int, end: int, layout: LayoutKind) -> Batch:
         """Return the batch of pairs `chosen[begin:end]` of a step with pairs `indices`.
 
         Returns:
@@ -118,7 +119,7 @@ class PairSamples:
         return extend(texts, {name: torch.from_numpy(array) for name, array in arrays.items()})
 
 
-def hard_negatives(examples: QueryPassages, relevant: Sequence[frozenset[int]], count: int) -> Ints:
+def hard_negatives(examples: QueryPassages, relevant: Sequence[frozenset[int]], count: int) -> I64:
     """Return the wrong passages that BM25 ranks highest for each pair's query, int64 [n, count].
 
     Where fewer passages have a word of the query, the pair's own passage fills up.
@@ -162,7 +163,7 @@ def contrastive_loss(
 QRELS = "qrels.txt"
 DEPTH = 100  # passages per query in the run file
 TAG = "cloze"
-RANKING_METRICS: dict[str, Callable[[Ints, Ints, Ints, int], Floats]] = {
+RANKING_METRICS: dict[str, Callable[[I64, I64, I64, int], Floats]] = {
     "ndcg_at_10": partial(ndcg, depth=10),
     "recall_at_1": partial(recall, depth=1),
     "recall_at_10": partial(recall, depth=10),
@@ -261,11 +262,11 @@ class RetrievalTask(Task[QueryPassages, SplitEmbeddings]):
             queries[query], passages[passage] = vectors
         return SplitEmbeddings(queries, passages)
 
-    def score(self, examples: QueryPassages, predictions: SplitEmbeddings) -> Figures:
+    def score(self, examples: QueryPassages, predictions: SplitEmbeddings) -> Metrics:
         by_query = self._by_query(examples, predictions.scores)
         return {name: float(by_query[name].mean()) for name in self.metrics}
 
-    def baselines(self, examples: QueryPassages) -> Figures:
+    def baselines(self, examples: QueryPassages) -> Metrics:
         """Return `bm25`: the score of BM25 over the passages' words."""
         index = PassageIndex.of_texts(examples.passages)
         by_query = self._by_query(

@@ -11,6 +11,7 @@ import numpy as np
 
 from cloze.core.artifacts.artifact import HELDOUT
 from cloze.core.errors import DataError
+from cloze.core.ragged import I64
 from cloze.core.random_keys import document_key
 from cloze.labs.retrieval.passages import cut
 from cloze.labs.retrieval.tasks import RetrievalOptions
@@ -19,7 +20,6 @@ from cloze.model.tasks.formats.squad import read_squad
 from cloze.model.tasks.formats.table_files import SUFFIXES, open_table
 from cloze.model.tasks.formats.tables import read_texts_by_column
 from cloze.model.tasks.options import TableOptions
-from cloze.model.tasks.task import Ints
 
 Pair = tuple[str, str, str, str]  # query id, query text, passage id, passage text
 PASSAGE_WORDS, KEPT_EVERY = 100, 10  # of the inverse cloze task
@@ -41,7 +41,7 @@ class QueryPassages:
     query_ids: Sequence[str]
     passages: Sequence[str]
     passage_ids: Sequence[str]
-    pairs: Ints
+    pairs: I64
     dropped: Mapping[str, int] = field(default_factory=dict)
     where: str = ""
 

@@ -11,7 +11,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from cloze.model.tasks.metrics import Floats, Ints, Vectors
+from cloze.core.ragged import I64
+from cloze.model.tasks.metrics import Floats, Vectors
 
 BLOCK = 1 << 24  # scores in memory at once
 
@@ -22,7 +23,7 @@ def query_blocks(queries: int, passages: int) -> Iterator[slice]:
     return (slice(begin, min(begin + size, queries)) for begin in range(0, queries, size))
 
 
-def relevant_ranks(scores: Vectors, relevant: Ints) -> tuple[Ints, Ints]:
+def relevant_ranks(scores: Vectors, relevant: I64) -> tuple[I64, I64]:
     """Return the rank of a relevant passage for each query.
 
     Args:
@@ -37,7 +38,7 @@ def relevant_ranks(scores: Vectors, relevant: Ints) -> tuple[Ints, Ints]:
     return (scores > relevant_scores).sum(axis=1), (scores == relevant_scores).sum(axis=1)
 
 
-def ndcg(above: Ints, tied: Ints, query: Ints, queries: int, depth: int) -> Floats:
+def ndcg(above: I64, tied: I64, query: I64, queries: int, depth: int) -> Floats:
     """Return nDCG at `depth` of each query, gains 0 or 1 (Järvelin and Kekäläinen 2002).
 
     Args:
@@ -53,7 +54,7 @@ def ndcg(above: Ints, tied: Ints, query: Ints, queries: int, depth: int) -> Floa
     return np.asarray(np.bincount(query, gains / tied, minlength=queries) / ideal)
 
 
-def recall(above: Ints, tied: Ints, query: Ints, queries: int, depth: int) -> Floats:
+def recall(above: I64, tied: I64, query: I64, queries: int, depth: int) -> Floats:
     """Return the share of each query's relevant passages in the first `depth`: float64 [queries].
 
     Arguments as for `ndcg`.

@@ -15,12 +15,13 @@ from typing import Any
 
 import numpy as np
 
-from cloze.core import arrow, storage
+from cloze.core import storage
 from cloze.core.artifacts import artifact
 from cloze.core.errors import UsageError
 from cloze.core.stages.worker import find_input
 from cloze.labs.retrieval.passages import Passage, PassageIndex, Scores, best
 from cloze.labs.retrieval.stages import SearchConfig
+from cloze.labs.vectors import SCALE, read_vectors, vectors_file_name
 from cloze.model.train.precision import placement
 from cloze.model.use.embed import EmbeddingPipeline
 from cloze.model.use.request import Request
@@ -67,7 +68,7 @@ class Searcher:
             **options,
         )
         self._vectors = [
-            arrow.read_vectors(storage.join(path, arrow.vectors_file_name(name)))[1]
+            read_vectors(storage.join(path, vectors_file_name(name)))[1]
             for name in self.index.names
         ]
 
@@ -96,7 +97,7 @@ class Searcher:
             for shard in self._vectors
             for begin in range(0, len(shard), ROWS)
         ]
-        return (np.concatenate(blocks) / arrow.SCALE).astype(np.float32)
+        return (np.concatenate(blocks) / SCALE).astype(np.float32)
 
 
 class Reading:

@@ -9,14 +9,15 @@ import re
 import numpy as np
 import pyarrow as pa
 
-from cloze.core import arrow, storage
+from cloze.core import storage
 from cloze.core.arrow import read_arrow, write_arrow
 from cloze.core.errors import UsageError
+from cloze.core.ragged import I64
 from cloze.core.stages.stage import BuildContext, StageResult
 from cloze.core.words import UNSPACED_LETTER, letters_a_word
 from cloze.labs.selection.embed_corpus_stage import VectorsConfig
+from cloze.labs.vectors import WIDEST, quantize, vectors_batch, vectors_file_name
 from cloze.model.tasks.files import corpus_shards
-from cloze.model.tasks.task import Ints
 from cloze.model.train.distributed import init_distributed
 from cloze.model.train.precision import resolve
 from cloze.model.use.embed import EmbeddingPipeline
@@ -44,9 +45,9 @@ def run(config: VectorsConfig, build: BuildContext) -> StageResult:
         precision=precision,
         device=world.device,
     )
-    if embedder.size > arrow.WIDEST:
+    if embedder.size > WIDEST:
         raise UsageError(
-            f"the model's vectors have {embedder.size} numbers; take one of at most {arrow.WIDEST}"
+            f"the model's vectors have {embedder.size} numbers; take one of at most {WIDEST}"
         )
     counts = np.zeros(3, np.int64)
     for number, name in enumerate(names[world.rank :: world.size]):
@@ -54,7 +55,7 @@ def run(config: VectorsConfig, build: BuildContext) -> StageResult:
         # Written last, so an interrupted attempt has completed the shard.
         counts_file = storage.join(build.scratch, f"{name}.json")
         if not storage.exists(counts_file):
-            target = build.file(arrow.vectors_file_name(name))
+            target = build.file(vectors_file_name(name))
             shard_counts = _embed_shard(embedder, storage.join(path, name), target, config.windows)
             storage.write_bytes(counts_file, json.dumps(shard_counts).encode())
         counts += json.loads(storage.read_text(counts_file))
@@ -94,7 +95,7 @@ def _embed_shard(
     vectors = np.zeros((len(order), embedder.size), np.float32)
     if windows:
         np.add.at(vectors, np.array(owners), embedder.embed(windows))
-    batch = arrow.vectors_batch(keys[order], arrow.quantize(vectors))
+    batch = vectors_batch(keys[order], quantize(vectors))
     write_arrow(target, batch.schema, [batch])
     return table.num_rows, embedder.truncated - truncated, embedder.pieces - pieces
 
@@ -119,7 +120,7 @@ def windows_of(text: str, length: int, count: int) -> list[str]:
     return [piece for piece in pieces if piece]
 
 
-def _lengths(text: str) -> Ints:
+def _lengths(text: str) -> I64:
     """Return the length of the text up to the end of each character, int64 [characters]."""
     letters = letters_a_word()[np.frombuffer(text.encode("utf-32-le"), np.uint32)]
     return np.cumsum(np.array([1, 1, CHARACTERS, CHARACTERS // 2])[letters])

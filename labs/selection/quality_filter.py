@@ -23,7 +23,8 @@ import numpy.typing as npt
 
 from cloze.core import storage
 from cloze.core.errors import DataError
-from cloze.pipeline.corpus.signatures import I64, WordSequence, normalize_words
+from cloze.core.ragged import I64
+from cloze.pipeline.corpus.signatures import WordSequence, normalize_words
 
 F32 = npt.NDArray[np.float32]
 F64 = npt.NDArray[np.float64]

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from cloze.core.arrow import F32, I16, cosines, quantize
 from cloze.core.ragged import I64
 from cloze.core.random_keys import U64
+from cloze.labs.vectors import F32, I16, cosines, quantize
 
 CLUSTER, LARGEST = 2000, 4000  # usual and greatest number of documents of a cluster
 BRANCHES = 16  # of a cluster that is divided again

@@ -22,8 +22,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from cloze.core import arrow, random_keys, storage
-from cloze.core.arrow import F32, I16, open_arrow, read_arrow, write_arrow
+from cloze.core import random_keys, storage
+from cloze.core.arrow import open_arrow, read_arrow, write_arrow
 from cloze.core.artifacts import artifact
 from cloze.core.artifacts.artifact import HELDOUT
 from cloze.core.errors import DataError
@@ -36,6 +36,14 @@ from cloze.labs.selection.semantic_stage import (
     UNIT_DOCUMENTS,
     SemDedupConfig,
     clusters_for,
+)
+from cloze.labs.vectors import (
+    F32,
+    I16,
+    read_vectors,
+    vectors_batch,
+    vectors_file_name,
+    vectors_schema,
 )
 from cloze.pipeline.corpus.document import join_sentences
 from cloze.pipeline.corpus.files.intermediate import CORPUS, compact_batch
@@ -90,7 +98,7 @@ class Deduplication:
     def rows(self) -> pa.Schema:
         """Schema of the documents in the exchange."""
         places = [("shard", pa.int32()), ("row", pa.int32()), ("bytes", pa.int64())]
-        return pa.schema([*arrow.vectors_schema(self.width), *places])
+        return pa.schema([*vectors_schema(self.width), *places])
 
     def centred(self, vectors: I16) -> I16:
         """Return the vectors without the mean."""
@@ -102,14 +110,14 @@ class Deduplication:
 
         Returns the highest cosine of each question.
         """
-        centres = arrow.read_vectors(self.centres)[1]
-        question_keys, questions = arrow.read_vectors(self.questions)
+        centres = read_vectors(self.centres)[1]
+        question_keys, questions = read_vectors(self.questions)
         best = [np.full(len(questions), -1.0, np.float32)]
 
         def placed() -> Iterator[tuple[pa.Table, I64]]:
             for number, corpus, file in unit["shards"]:
                 table = read_shard(corpus)
-                keys, vectors = arrow.read_vectors(file)
+                keys, vectors = read_vectors(file)
                 if not np.array_equal(keys, table["key"].to_numpy()):
                     raise DataError(
                         f"{file} is not of the documents of {corpus}; make it again with "
@@ -118,7 +126,7 @@ class Deduplication:
                 vectors = self.centred(vectors)
                 best.append(clustering.highest_others(questions, question_keys, vectors, keys))
                 shard, row = np.full(len(keys), number, np.int32), np.arange(len(keys))
-                columns = [*arrow.vectors_batch(keys, vectors).columns, shard, row.astype(np.int32)]
+                columns = [*vectors_batch(keys, vectors).columns, shard, row.astype(np.int32)]
                 columns = list(map(pa.array, [*columns, text_bytes(table)]))
                 yield (
                     pa.Table.from_arrays(columns, schema=self.rows),
@@ -135,7 +143,7 @@ class Deduplication:
         document in their cluster.
         """
         near, highest, pairs = 0, [np.zeros(0, np.float32)], list[pa.RecordBatch]()
-        asked = arrow.read_vectors(self.questions)[0]
+        asked = read_vectors(self.questions)[0]
         with self.clusters.read(self.rows, unit["first"], unit["end"]) as runs:
             for cluster in range(unit["first"], unit["end"]):
                 if not (batches := list(runs.batches(cluster))):
@@ -277,7 +285,7 @@ def _named(units: Iterable[dict[str, Any]]) -> list[tuple[str, dict[str, Any]]]:
 
 
 def _write_vectors(path: str, keys: U64, vectors: I16) -> None:
-    batch = arrow.vectors_batch(keys, vectors)
+    batch = vectors_batch(keys, vectors)
     write_arrow(path, batch.schema, [batch])
 
 
@@ -295,7 +303,7 @@ def _vectors(corpus: CorpusShards, build: BuildContext) -> list[str]:
             f"{path} has no vectors of the corpus in {corpus.path}; make them: cloze "
             f"embed-corpus --corpus {corpus.path} --checkpoint …"
         )
-    return [storage.join(path, arrow.vectors_file_name(name)) for name in corpus.names]
+    return [storage.join(path, vectors_file_name(name)) for name in corpus.names]
 
 
 def _sample(files: Sequence[str]) -> tuple[U64, I16]:
@@ -303,11 +311,11 @@ def _sample(files: Sequence[str]) -> tuple[U64, I16]:
 
     A corpus is sorted by hashes, so its first documents are a random sample of it.
     """
-    parts = [arrow.read_vectors(files[0])]
+    parts = [read_vectors(files[0])]
     for file in files[1:]:
         if sum(len(keys) for keys, _ in parts) >= SAMPLE:
             break
-        parts.append(arrow.read_vectors(file))
+        parts.append(read_vectors(file))
     keys, vectors = (np.concatenate(column) for column in zip(*parts, strict=True))
     order = np.argsort(random_keys.fold_in(_SAMPLE, keys), kind="stable")[:SAMPLE]
     return keys[order], vectors[order]

@@ -137,9 +137,9 @@ def build(
     """
     from torch import nn
 
-    from cloze.labs.seq2seq.decoder import DecoderIds, EncoderDecoder
+    from cloze.labs.seq2seq.decoder import CrossAttention, DecoderIds, EncoderDecoder
     from cloze.labs.seq2seq.model import Seq2SeqModel
-    from cloze.model.layers.attention import CrossAttention, RelativeBias, SelfAttention
+    from cloze.model.layers.attention import RelativeBias, SelfAttention
     from cloze.model.layers.cpu import Linear
     from cloze.model.layers.embeddings import Embeddings
     from cloze.model.layers.encoder import Encoder, EncoderLayer, FeedForward

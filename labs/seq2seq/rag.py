@@ -21,7 +21,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from cloze.core import arrow, storage
+from cloze.core import storage
 from cloze.core.artifacts import artifact
 from cloze.core.artifacts.lineage import containing_artifact
 from cloze.core.errors import UsageError
@@ -32,6 +32,7 @@ from cloze.labs.retrieval.passage_tokens import PassageTokens
 from cloze.labs.retrieval.passages import PassageIndex
 from cloze.labs.seq2seq.decoder import BeamSearch, EncoderDecoder, generate
 from cloze.labs.seq2seq.tasks import VECTORS
+from cloze.labs.vectors import SCALE, read_vectors, vectors_file_name
 from cloze.model import checkpoint
 from cloze.model.families.config import ModelConfig
 from cloze.model.families.models import load_backbone, new_backbone
@@ -79,9 +80,9 @@ class PassageStore:
                 f"--checkpoint RETRIEVER"
             )
         self.index = PassageIndex.open(index)
-        files = [arrow.vectors_file_name(name) for name in self.index.names]
-        parts = [arrow.read_vectors(storage.join(path, name))[1] for name in files]
-        scaled = np.concatenate(parts).astype(np.float32) / arrow.SCALE
+        files = [vectors_file_name(name) for name in self.index.names]
+        parts = [read_vectors(storage.join(path, name))[1] for name in files]
+        scaled = np.concatenate(parts).astype(np.float32) / SCALE
         self.vectors = torch.from_numpy(scaled)
         self.tokens = PassageTokens(index, pieces, room=longest, longest=longest, typed=False)
 

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from cloze.core import storage
 from cloze.core.errors import UsageError, require_packages
+from cloze.core.ragged import I64
 from cloze.core.stages.stage import BuildContext
 from cloze.labs.seq2seq import text_metrics
 from cloze.labs.seq2seq.decoder import BeamSearch, EncoderDecoder, generate
@@ -46,7 +47,7 @@ from cloze.model.tasks.formats.tables import describe_columns
 from cloze.model.tasks.formats.texts import TextExamples, read_rows, shared_fields
 from cloze.model.tasks.metrics import mean_interval
 from cloze.model.tasks.options import TaskOptions
-from cloze.model.tasks.task import Figures, Ints, Loss, Samples, Task, TaskMetadata
+from cloze.model.tasks.task import Loss, Metrics, Samples, Task, TaskMetadata
 from cloze.pipeline.tokenizer.tokenizer import Tokenizer
 
 TEXT_TO_TEXT_HEAD = "seq2seq"
@@ -75,7 +76,7 @@ class TargetSamples(TextSamples):
     labels: tuple[npt.NDArray[np.int64], ...] | None
     pieces: Tokenizer
 
-    def batch(self, indices: Sequence[int] | Ints, layout: LayoutKind = "rows") -> Batch:
+    def batch(self, indices: Sequence[int] | I64, layout: LayoutKind = "rows") -> Batch:
         """Return `TextSamples.batch` with `target_labels`, int64 [B, T], if they are known."""
         batch = TextSamples.batch(self, indices, layout)
         if self.labels is None:
@@ -222,7 +223,7 @@ class TextToText(Task[TextTargets, "list[Written]"]):
             written.append(Written(text, exact))
         return written
 
-    def score(self, examples: TextTargets, predictions: list[Written]) -> Figures:
+    def score(self, examples: TextTargets, predictions: list[Written]) -> Metrics:
         texts, targets = [own.text for own in predictions], list(examples.targets or ())
         exact = float(np.mean([own.exact for own in predictions]))
         return {
@@ -232,7 +233,7 @@ class TextToText(Task[TextTargets, "list[Written]"]):
             for name in self.metrics
         }
 
-    def baselines(self, examples: TextTargets) -> Figures:
+    def baselines(self, examples: TextTargets) -> Metrics:
         """Return the score of always writing the most frequent target."""
         targets = list(examples.targets or ())
         ((most, count),) = Counter(targets).most_common(1)

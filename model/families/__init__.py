@@ -2,5 +2,5 @@
 
 Read `registry.py` first, then `distilbert.py`, the shortest family. No families are: `config`,
 `pretraining` and `models` (what all share), `hub_format` and `key_map` (their Hugging Face form),
-`permutation` (XLNet's rows) and `smaller` (a model with fewer layers or heads).
+`permutation` (XLNet's rows) and `pruned` (what pruning leaves, with all heads again).
 """

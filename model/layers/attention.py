@@ -11,7 +11,6 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from cloze.model.layers.attention_kernels import attend
 from cloze.model.layers.cpu import Linear, ModuleReference, autocast_input, linear, rotary_factors
 from cloze.model.layers.cpu import dropout as drop
 from cloze.model.layers.kv_cache import KVCache
@@ -218,33 +217,6 @@ class SelfAttention(nn.Module):
     def split(self, projected: Tensor) -> Tensor:
         """Split heads: [..., N H] to [..., N, H]."""
         return torch.unflatten(projected, -1, (self.num_heads, -1))
-
-
-class CrossAttention(SelfAttention):
-    """Attention of a decoder to the encoder's states, which its layout carries (`memory`)."""
-
-    def forward(
-        self, hidden: Tensor, layout: BatchLayout | None = None, positions: Tensor | None = None
-    ) -> Tensor:
-        """Compute attention of hidden, float [B, L, D], to the layout's memory; return its shape.
-
-        Args:
-            positions: not supported: decoders compute all positions.
-        """
-        memory = None if layout is None else layout.memory
-        assert memory is not None, "a decoder's layout carries the encoder's states"
-        assert positions is None
-        query = self.split(self.query(autocast_input(hidden))) * self.query_scale
-        key, value = memory.projected(self, self.key_and_value)
-        mixed = attend(
-            query.transpose(1, 2),
-            key.transpose(1, 2),
-            value.transpose(1, 2),
-            memory.bias(query.dtype),
-            self.dropout if self.training else 0.0,
-        )
-        output: Tensor = self.output(mixed.transpose(1, 2).flatten(-2))
-        return output
 
 
 def gather_positions(hidden: Tensor, positions: Tensor | None) -> Tensor:

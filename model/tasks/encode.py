@@ -13,9 +13,10 @@ import numpy.typing as npt
 import torch
 
 from cloze.core import random_keys
+from cloze.core.ragged import I64
 from cloze.model.data.layouts import LayoutKind, Sequences, make_layout
 from cloze.model.layers.batch import IGNORE_INDEX, Batch, extend
-from cloze.model.tasks.task import Ints, Samples
+from cloze.model.tasks.task import Samples
 from cloze.pipeline.tokenizer.tokenizer import Tokenizer
 
 # Batches per pool. Training sorts each pool by length, for little padding in random batches.
@@ -43,22 +44,22 @@ class TextSamples:
     """
 
     sequences: tuple[npt.NDArray[np.int32], ...]
-    second: Ints
+    second: I64
     truncated: int
     pad: int
     typed: bool = True
     targets: Mapping[str, npt.NDArray[Any]] = field(default_factory=dict)
     dropped_counts: Mapping[str, int] = field(default_factory=dict)
-    global_tokens: Ints | None = None
+    global_tokens: I64 | None = None
 
     def __len__(self) -> int:
         return len(self.sequences)
 
     @property
-    def lengths(self) -> Ints:
+    def lengths(self) -> I64:
         return np.array([len(sequence) for sequence in self.sequences], dtype=np.int64)
 
-    def batch(self, indices: Sequence[int] | Ints, layout: LayoutKind = "rows") -> Batch:
+    def batch(self, indices: Sequence[int] | I64, layout: LayoutKind = "rows") -> Batch:
         """Return the batch of these samples, padded to the longest.
 
         It has `targets`; `second_text`, bool [B, L], true at B; and `global_attention_mask` if the
@@ -149,7 +150,7 @@ def truncate(first: int, second: int, room: int) -> tuple[int, int]:
     return (room + 1) // 2, room // 2
 
 
-def training_batches(lengths: Ints, batch_size: int, seed: int, epoch: int) -> list[Ints]:
+def training_batches(lengths: I64, batch_size: int, seed: int, epoch: int) -> list[I64]:
     """Return an epoch's batches as sample numbers; a function of seed and epoch.
 
     Samples are shuffled, sorted by length within pools of `POOL` batches, and cut; then the batches
@@ -157,7 +158,7 @@ def training_batches(lengths: Ints, batch_size: int, seed: int, epoch: int) -> l
     """
     order = shuffled(len(lengths), seed, epoch, 0)
     size = batch_size * POOL
-    batches: list[Ints] = []
+    batches: list[I64] = []
     for start in range(0, len(order), size):
         pool = order[start : start + size]
         pool = pool[np.argsort(lengths[pool], kind="stable")]
@@ -167,12 +168,12 @@ def training_batches(lengths: Ints, batch_size: int, seed: int, epoch: int) -> l
     return [batches[i] for i in shuffled(len(batches), seed, epoch, 1)]
 
 
-def shuffled(count: int, *key: int) -> Ints:
+def shuffled(count: int, *key: int) -> I64:
     """Return a permutation of 0 to `count` - 1 that depends on the key alone."""
     return np.argsort(random_keys.fold_in(*key, np.arange(count)), kind="stable")
 
 
-def evaluation_batches(lengths: Ints, positions: int) -> list[Ints]:
+def evaluation_batches(lengths: I64, positions: int) -> list[I64]:
     """Return batches of similar length as sample numbers, longest first: memory peaks early.
 
     Args:
@@ -187,9 +188,9 @@ def evaluation_batches(lengths: Ints, positions: int) -> list[Ints]:
     return batches
 
 
-def groups_of(samples: Samples) -> list[Ints]:
+def groups_of(samples: Samples) -> list[I64]:
     """Return the numbers of samples that may share a batch: all, or those of each task."""
-    groups: Sequence[Ints] | None = getattr(samples, "groups", None)
+    groups: Sequence[I64] | None = getattr(samples, "groups", None)
     return [np.arange(len(samples))] if groups is None else list(groups)
 
 
@@ -225,11 +226,11 @@ class WordSamples(TextSamples):
     """
 
     windows: tuple[WordWindow, ...]
-    first: tuple[Ints, ...]
-    sizes: tuple[Ints, ...]
-    labels: tuple[Ints, ...] | None
+    first: tuple[I64, ...]
+    sizes: tuple[I64, ...]
+    labels: tuple[I64, ...] | None
 
-    def batch(self, indices: Sequence[int] | Ints, layout: LayoutKind = "rows") -> Batch:
+    def batch(self, indices: Sequence[int] | I64, layout: LayoutKind = "rows") -> Batch:
         """Return `TextSamples.batch` with `first_pieces`, bool [B, L].
 
         With known labels, also `labels`, int64 [B, L], IGNORE_INDEX elsewhere.
@@ -249,7 +250,7 @@ def encode_words(
     sentences: Sequence[Sequence[str]],
     tokenizer: Tokenizer,
     max_length: int,
-    labels: Sequence[Ints] | None = None,
+    labels: Sequence[I64] | None = None,
     documents: Sequence[int] = (),
 ) -> WordSamples:
     """Split sentences into windows of at most `max_length` tokens, special tokens included.
@@ -302,7 +303,7 @@ def encode_words(
     )
 
 
-def cut(sentence: int, sizes: Ints, room: int) -> list[WordWindow]:
+def cut(sentence: int, sizes: I64, room: int) -> list[WordWindow]:
     """Return a sentence's windows, which overlap by at most `room` / 2 tokens.
 
     Args:
@@ -327,7 +328,7 @@ def cut(sentence: int, sizes: Ints, room: int) -> list[WordWindow]:
     ]
 
 
-def widen(sizes: Ints, begin: int, end: int, room: int) -> tuple[int, int]:
+def widen(sizes: I64, begin: int, end: int, room: int) -> tuple[int, int]:
     """Return words [begin, end) with as many neighbours as fit into `room`, evenly on both sides.
 
     A side that has fewer leaves its room to the other.

@@ -26,17 +26,17 @@ import numpy.typing as npt
 
 from cloze.core import random_keys
 from cloze.core.label_metrics import CLASSIFICATION
+from cloze.core.ragged import I64
 
 Flags = npt.NDArray[np.bool_]
 Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
 Vectors = npt.NDArray[np.float32]
 
 TAIL = (1.0 - 0.95) / 2.0  # share of the resamples on either side of an interval
 
 
 def interval(
-    metric: Callable[[Ints], float], examples: int, seed: int, resamples: int = 1000
+    metric: Callable[[I64], float], examples: int, seed: int, resamples: int = 1000
 ) -> list[float]:
     """Return the lower and upper bound of a metric over resampled examples.
 
@@ -51,7 +51,7 @@ def interval(
     return bounds([metric(indices) for indices in _resampled(examples, seed, resamples)])
 
 
-def _resampled(examples: int, seed: int, resamples: int) -> Iterator[Ints]:
+def _resampled(examples: int, seed: int, resamples: int) -> Iterator[I64]:
     positions = np.arange(examples)
     for number in range(resamples):
         keys = random_keys.fold_in(seed, number, positions)
@@ -73,23 +73,23 @@ def mean_interval(values: Floats, seed: int, resamples: int) -> list[float]:
 BLOCK_NUMBERS = 1 << 22  # numbers of a block of resamples: 32 MiB
 
 
-def confusion_matrix(labels: Ints, predictions: Ints, classes: int) -> Ints:
+def confusion_matrix(labels: I64, predictions: I64, classes: int) -> I64:
     """Return counts [classes, classes]: rows are true labels, columns predicted ones."""
     cells = np.bincount(labels * classes + predictions, minlength=classes * classes)
     return cells.reshape(classes, classes)
 
 
-def _classes(labels: Ints, predictions: Ints) -> int:
+def _classes(labels: I64, predictions: I64) -> int:
     return int(max(labels.max(), predictions.max())) + 1
 
 
 def classification_intervals(
     names: Sequence[str],
-    labels: Ints,
-    predictions: Ints,
+    labels: I64,
+    predictions: I64,
     seed: int,
     resamples: int = 1000,
-    groups: Ints | None = None,
+    groups: I64 | None = None,
 ) -> dict[str, list[float]]:
     """Return the bootstrap interval of each metric, see `interval`.
 
@@ -162,7 +162,7 @@ def regression_intervals(
 ) -> dict[str, list[float]]:
     """Return the bootstrap interval of each metric."""
 
-    def compute(metric: RegressionMetric, indices: Ints) -> float:
+    def compute(metric: RegressionMetric, indices: I64) -> float:
         return metric(scores[indices], predictions[indices])
 
     return {
@@ -223,7 +223,7 @@ def tagging_f1_interval(gold: Tags, predicted: Tags, seed: int, resamples: int) 
         true, guessed = set(entities(reference)), set(entities(prediction))
         counts[i] = len(true & guessed), len(true) + len(guessed)
 
-    def f1(indices: Ints) -> float:
+    def f1(indices: I64) -> float:
         matched, total = counts[indices].sum(axis=0)
         return float(2.0 * matched / total) if total else 0.0
 

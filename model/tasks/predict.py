@@ -14,6 +14,7 @@ from torch import Tensor, distributed
 
 from cloze.core.errors import NotFiniteError, UsageError
 from cloze.core.figures import check_figures
+from cloze.core.ragged import I64
 from cloze.model import checkpoint
 from cloze.model.checkpoint import LoadedCheckpoint
 from cloze.model.data.batch import move, prefetch_batches
@@ -24,7 +25,7 @@ from cloze.model.tasks.heads import trained_network
 from cloze.model.tasks.kinds.multitask import select_task, trained_options
 from cloze.model.tasks.source import TaskObjective
 from cloze.model.tasks.table import TASKS, load_task, merge_options
-from cloze.model.tasks.task import Examples, Figures, Ints, Member, Samples, Split, encoded
+from cloze.model.tasks.task import Examples, Member, Metrics, Samples, Split, encoded
 from cloze.model.train.device_scalars import read_async
 from cloze.model.train.distributed import World
 from cloze.model.train.plan.estimates import FORWARD
@@ -71,7 +72,7 @@ def predict(
     rank_answers: list[tuple[int, Any]] = []
     is_nan = False
 
-    def selected(prefetched: Iterable[Batch]) -> Iterator[tuple[Ints, tuple[Tensor, ...]]]:
+    def selected(prefetched: Iterable[Batch]) -> Iterator[tuple[I64, tuple[Tensor, ...]]]:
         for number, indices, batch in zip(numbers, rank_batches, prefetched, strict=True):
             if world.all_reduce_sum([int(stop_requested())])[0]:
                 raise EvaluationInterrupted
@@ -338,7 +339,7 @@ class DevEvaluator:
 
     def __call__(
         self, step: int, position: ScheduleProgress, stop_requested: Callable[[], bool]
-    ) -> Figures:
+    ) -> Metrics:
         try:
             predictions = predict_split(self._objective, self._dev, self._world, stop_requested)
         except NotFiniteError:  # never the best; the training goes on, and may recover

@@ -12,12 +12,13 @@ import torch
 from torch import Tensor, nn
 
 from cloze.core import random_keys
+from cloze.core.ragged import I64
 from cloze.model.data.layouts import LayoutKind, layout_for
 from cloze.model.data.sampler import micro_batch_ranges
 from cloze.model.layers.batch import Batch, extend
 from cloze.model.objectives import figures_of, total_loss
 from cloze.model.tasks.encode import groups_of, shuffled, training_batches
-from cloze.model.tasks.task import Ints, Samples, Task, part_of
+from cloze.model.tasks.task import Samples, Task, part_of
 from cloze.model.train.precision import DTYPES, Precision, autocast
 from cloze.model.train.spec.interfaces import MicroBatch, StepBatches, TrainModule
 
@@ -50,7 +51,7 @@ class EpochSource:
         seed: int,
         micro_batch: int,
         layout: LayoutKind = "rows",
-        indices: Ints | None = None,
+        indices: I64 | None = None,
     ) -> None:
         self._samples, self._lengths = samples, samples.lengths
         self._numbers = np.arange(len(samples)) if indices is None else indices
@@ -85,18 +86,18 @@ class EpochSource:
         batch = self._samples.batch(self._numbers[:1], self._layout)
         return extend(batch, {BLANK: torch.ones(())})
 
-    def _batch(self, indices: Ints, begin: int, end: int) -> Batch:
+    def _batch(self, indices: I64, begin: int, end: int) -> Batch:
         if begin == end:
             return self.blank()
         return part_of(self._samples, indices, begin, end, self._layout)
 
-    def _step_samples(self, step: int) -> tuple[Ints, int]:
+    def _step_samples(self, step: int) -> tuple[I64, int]:
         """Return the samples of a step, and the number of the first one in the run."""
         epoch, step_in_epoch = divmod(step, self.steps_per_epoch)
         batches, begins = self._order(epoch)
         return batches[step_in_epoch], epoch * len(self._numbers) + begins[step_in_epoch]
 
-    def _make_order(self, epoch: int) -> tuple[list[Ints], list[int]]:
+    def _make_order(self, epoch: int) -> tuple[list[I64], list[int]]:
         """Return an epoch's batches and the number of samples before each."""
         lengths = self._lengths[self._numbers]
         batches = [
@@ -156,7 +157,7 @@ class MultiTaskSource:
         task = int(order[step_in_epoch])
         return task, epoch * self._shares[task] + int((order[:step_in_epoch] == task).sum())
 
-    def _make_order(self, epoch: int) -> Ints:
+    def _make_order(self, epoch: int) -> I64:
         """Return the task of each step of the epoch."""
         tasks = np.repeat(np.arange(len(self._parts)), self._shares)
         return tasks[shuffled(len(tasks), self._seed, epoch, _MIXED)]
@@ -240,7 +241,7 @@ class TaskObjective(TrainModule):
         self.task, self._precision = task, precision
         self.layout: LayoutKind = layout_for(networks, device, DTYPES[precision], compiled=compiled)
 
-    def trial_batch(self, samples: Samples, indices: Ints) -> Batch:
+    def trial_batch(self, samples: Samples, indices: I64) -> Batch:
         """Return a batch of samples, on the CPU, as the first step would have it."""
         batch = samples.batch(indices, self.layout)
         return batch if self._auxiliary is None else self._auxiliary.inputs(batch, 0)

@@ -20,10 +20,11 @@ import torch
 from torch import Tensor
 
 from cloze.core.errors import UsageError
+from cloze.core.ragged import I64
 from cloze.model.tasks.encode import TextSamples
 from cloze.model.tasks.formats.squad import Answer, SquadExamples
 from cloze.model.tasks.options import SpanOptions
-from cloze.model.tasks.task import Ints, Samples
+from cloze.model.tasks.task import Samples
 from cloze.pipeline.tokenizer.tokenizer import Tokenizer
 
 BOUNDS, STARTS, ENDS = "bounds", "start_positions", "end_positions"  # batch entries
@@ -80,9 +81,9 @@ class Windows(TextSamples):
         offsets: start and end characters of each passage's tokens, int64 [tokens, 2].
     """
 
-    question: Ints
-    begin: Ints
-    offsets: Sequence[Ints]
+    question: I64
+    begin: I64
+    offsets: Sequence[I64]
 
     def check_equal(self, others: Sequence[Samples]) -> None:
         """Raise UsageError if another model of an ensemble reads other windows or tokens."""
@@ -120,7 +121,7 @@ def windows_on(pieces: int, room: int, step: int) -> tuple[PassageWindow, ...]:
     return tuple(map(PassageWindow, begins, ends, first.tolist(), last.tolist()))
 
 
-def pieces_of(answer: Answer, offsets: Ints) -> tuple[int, int, bool]:
+def pieces_of(answer: Answer, offsets: I64) -> tuple[int, int, bool]:
     """Return the first and last token of an answer, and whether they contain nothing else.
 
     Args:
@@ -199,7 +200,7 @@ def _widest_step(room: int, answer_length: int) -> int:
 
 def _trained(
     answers: Sequence[Answer],
-    offsets: Ints,
+    offsets: I64,
     windows: Sequence[PassageWindow],
     longest: int,
     lost: Counter[str],

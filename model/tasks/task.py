@@ -20,6 +20,7 @@ import numpy.typing as npt
 from torch import Tensor, nn
 
 from cloze.core.errors import DataError, UsageError
+from cloze.core.ragged import I64
 from cloze.core.stages.stage import BuildContext
 from cloze.model.checkpoint import LoadedCheckpoint
 from cloze.model.data.layouts import LayoutKind
@@ -29,10 +30,9 @@ from cloze.model.layers.batch import Batch
 from cloze.model.tasks.options import TaskOptions
 from cloze.pipeline.tokenizer.tokenizer import Tokenizer
 
-Ints = npt.NDArray[np.int64]
 # Meaning of a network's outputs, as JSON; stored in the checkpoint.
 TaskMetadata = Mapping[str, Any]
-Figures = dict[str, float]
+Metrics = dict[str, float]
 
 
 class Examples(Protocol):
@@ -63,14 +63,14 @@ class Samples(Protocol):
     """
 
     @property
-    def lengths(self) -> Ints: ...
+    def lengths(self) -> I64: ...
     @property
     def truncated(self) -> int: ...
     @property
     def dropped_counts(self) -> Mapping[str, int]: ...
     def __len__(self) -> int: ...
 
-    def batch(self, indices: Sequence[int] | Ints, layout: LayoutKind) -> Batch:
+    def batch(self, indices: Sequence[int] | I64, layout: LayoutKind) -> Batch:
         """Return the batch of these samples on the CPU, with the known inputs of the loss.
 
         Args:
@@ -83,12 +83,12 @@ class Samples(Protocol):
 class Related(Protocol):
     """Samples that are compared with others of their step, such as in-batch negatives."""
 
-    def part(self, indices: Ints, begin: int, end: int, layout: LayoutKind) -> Batch:
+    def part(self, indices: I64, begin: int, end: int, layout: LayoutKind) -> Batch:
         """Return the batch of `chosen[begin:end]`, not empty, of a step with samples `indices`."""
         ...
 
 
-def part_of(samples: Samples, indices: Ints, begin: int, end: int, layout: LayoutKind) -> Batch:
+def part_of(samples: Samples, indices: I64, begin: int, end: int, layout: LayoutKind) -> Batch:
     """Return the batch of `chosen[begin:end]` of a step, from `Related.part` or `Samples.batch`."""
     if isinstance(samples, Related):
         return samples.part(indices, begin, end, layout)
@@ -294,14 +294,14 @@ class Task(abc.ABC, Generic[E, P]):
         return cast(P, mean_array(cast("list[npt.NDArray[Any]]", decoded)))
 
     @abc.abstractmethod
-    def score(self, examples: E, predictions: P) -> Figures:
+    def score(self, examples: E, predictions: P) -> Metrics:
         """Return the task's metrics by name, for labelled examples."""
 
     def tuned_options(self, examples: E, predictions: P) -> dict[str, Any]:
         """Return decoding options tuned on the dev split, such as a threshold."""
         return {}
 
-    def baselines(self, examples: E) -> Figures:
+    def baselines(self, examples: E) -> Metrics:
         """Return baseline scores that ignore the inputs, such as the most frequent class.
 
         `cloze.flows.report.report_nodes.BASELINES` lists the names.

@@ -15,6 +15,7 @@ from torch import nn
 
 from cloze.core import storage
 from cloze.core.errors import DataError, UsageError
+from cloze.core.ragged import I64
 from cloze.model import checkpoint
 from cloze.model.data.batch import Prefetch, move, pin
 from cloze.model.data.layouts import LayoutKind, layout_for
@@ -24,7 +25,6 @@ from cloze.model.families.pretraining import encode as encode_batch
 from cloze.model.layers.batch import Batch
 from cloze.model.layers.encoder import Encoder
 from cloze.model.tasks.encode import TextSamples, encode, evaluation_batches, framed
-from cloze.model.tasks.task import Ints
 from cloze.model.train.device_scalars import read_async
 from cloze.model.train.precision import DTYPES, Precision, autocast, placement
 from cloze.model.use.configs import EmbedConfig
@@ -185,7 +185,7 @@ class EmbeddingPipeline:
         self.pieces += int(samples.lengths.sum())
         return samples
 
-    def _batches(self, encoded: Iterable[tuple[int, TextSamples]]) -> Iterator[tuple[Ints, Batch]]:
+    def _batches(self, encoded: Iterable[tuple[int, TextSamples]]) -> Iterator[tuple[I64, Batch]]:
         positions = CPU_TOKENS if self._device.type == "cpu" else GPU_TOKENS
         for begin, samples in encoded:
             for indices in evaluation_batches(samples.lengths, positions):

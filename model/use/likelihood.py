@@ -33,13 +33,14 @@ import numpy.typing as npt
 from cloze.core import storage
 from cloze.core.artifacts.artifact import HELDOUT
 from cloze.core.errors import DataError, UsageError
+from cloze.core.ragged import I64
 from cloze.core.stages.stage import BuildContext, StageResult
 from cloze.core.words import split_words
 from cloze.model.tasks.files import METRICS_FILE, documents, write_json
 from cloze.model.train.distributed import init_distributed
 from cloze.model.train.precision import resolve
 from cloze.model.use.configs import LikelihoodConfig
-from cloze.model.use.masked_copies import Bools, Ints
+from cloze.model.use.masked_copies import Bools
 from cloze.model.use.scorer import Floats, SentenceScorer
 from cloze.pipeline.tokenizer.tokenizer import Tokenizer
 
@@ -245,7 +246,7 @@ def _log_likelihoods(
 
 
 def interval(
-    bits: Floats, sizes: Ints, documents: Sequence[int], seed: int, resamples: int
+    bits: Floats, sizes: I64, documents: Sequence[int], seed: int, resamples: int
 ) -> tuple[float, float]:
     """Return the 95 % percentile bootstrap interval of bits per byte, over whole documents.
 

@@ -22,10 +22,10 @@ from typing import Literal, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from cloze.core.ragged import I64
 from cloze.model.tasks.encode import evaluation_batches
 
 Mask = Literal["token", "whole-word", "word-l2r"]
-Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 # Masked positions of a batch are padded to a multiple: each new shape costs a CPU a new kernel.
 FILLER = 16
@@ -42,9 +42,9 @@ class MaskedCopies(NamedTuple):
     """
 
     copies: Sequence[npt.NDArray[np.int32]]
-    copy: Ints
-    position: Ints
-    label: Ints
+    copy: I64
+    position: I64
+    label: I64
 
 
 def masks(starts: Bools, mask: Mask) -> Bools:
@@ -112,12 +112,12 @@ class ScoringBatch(NamedTuple):
         label: int64 [P], the tokens.
     """
 
-    ids: Ints
-    lengths: Ints
-    positions: Ints
-    rows: Ints
-    predictions: Ints
-    label: Ints
+    ids: I64
+    lengths: I64
+    positions: I64
+    rows: I64
+    predictions: I64
+    label: I64
 
 
 def scoring_batches(copies: MaskedCopies, tokens: int, pad: int) -> Iterator[ScoringBatch]:

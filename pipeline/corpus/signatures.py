@@ -19,10 +19,9 @@ import numpy as np
 import numpy.typing as npt
 
 from cloze.core import random_keys
+from cloze.core.ragged import I64
 from cloze.core.words import IGNORABLE, UNSPACED_LETTER, is_mark, letters_a_word
 from cloze.pipeline.corpus.options import DEFAULT, MinHash
-
-I64 = npt.NDArray[np.int64]
 
 _SPACE = 0x20
 _MANY_SIGNS = 40

@@ -11,16 +11,14 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from cloze.core import random_keys
 from cloze.core.humanize import most_first
+from cloze.core.ragged import I64
 from cloze.core.words import count_words
 from cloze.pipeline.corpus.steps.filters.language import identify
-
-I64 = npt.NDArray[np.int64]
 
 SAMPLES = 8
 SAMPLE_CHARACTERS = 700

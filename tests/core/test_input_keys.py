@@ -107,7 +107,7 @@ def test_figures_are_the_numbers_of_the_summary_by_name() -> None:
         "flag": True,
         "other": 9,
     }
-    assert stage.figures({**summary, "words": "many"}) == {"loss": 2.0, "f1": 0.5}
+    assert stage.compared_metrics({**summary, "words": "many"}) == {"loss": 2.0, "f1": 0.5}
     stage.check_figures({"loss": float("nan"), "scores": {"f1": 1.0}})  # of a step passed over
     with pytest.raises(NotFiniteError, match="f1"):
         stage.check_figures({"loss": 1.0, "scores": {"f1": float("inf")}})

@@ -201,12 +201,12 @@ def test_an_optimizer_and_a_schedule(program: Program, tmp_path: Path) -> None:
         "bert-tiny",
         "--global-batch",
         8,
-        "--heldout-rows",
-        4,
+        "--set",
+        "heldout_rows=4",
         "--precision",
         "fp32",
-        "--log-every",
-        1,
+        "--set",
+        "log_every=1",
     ]
     made = program.cloze("pretrain", "--dataset", dataset, *recipe, *how, "--out", tmp_path / "run")
     assert made["steps"] == 4

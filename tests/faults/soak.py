@@ -84,8 +84,8 @@ class Trainings:
                 *sizes,
                 "--learning-rate",
                 "3e-3",
-                "--heldout-rows",
-                8,
+                "--set",
+                "heldout_rows=8",
                 "--evaluate-every",
                 LOOKS,
             ),
@@ -101,7 +101,7 @@ class Trainings:
                 "--checkpoint-every",
                 SAVES,
             ),
-            *("--log-every", 1, "--out", out),
+            *("--set", "log_every=1", "--out", out),
             **{MARK: str(self._mark), warm_forks.PREPARE: "tests.faults.marks:marked"},
         )
 

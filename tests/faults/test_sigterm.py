@@ -31,7 +31,7 @@ ARGUMENTS = [
     "--processes",
     "2",
 ]
-QUIET = ["--evaluate-every", "100000", "--log-every", "1", "--threads", "1", "--device", "cpu"]
+QUIET = ["--evaluate-every", "100000", "--set", "log_every=1", "--threads", "1", "--device", "cpu"]
 
 pytestmark = pytest.mark.timeout(280)
 

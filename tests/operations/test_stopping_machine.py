@@ -54,7 +54,7 @@ def training(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Training]:
         "pretrain", "--dataset", str(dataset), "--model", "bert-tiny", "--steps", "100000",
         "--global-batch", "8", "--precision", "fp32", "--device", "cpu", "--threads", "1",
         "--set", "warmup_steps=1", "--set", "log_every=1", "--checkpoint-every", "100",
-        "--hang-seconds", str(LIMIT), "--out", str(out),
+        "--set", f"run.hang_seconds={LIMIT}", "--out", str(out),
     )  # fmt: skip
     environment = {**home.environment(), **host.environment}
     del environment["MLFLOW_TRACKING_URI"]

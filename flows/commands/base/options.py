@@ -83,7 +83,7 @@ class GroupedOption(click.Option):
         set_key: str = "",
         **settings: Any,
     ) -> None:
-        super().__init__(*names, hidden=bool(set_key), **settings)
+        super().__init__(*names, **{**settings, "hidden": bool(set_key)})
         self.group, self.common, self.field_default = group, common, field_default
         self.set_key = set_key
 
@@ -104,11 +104,9 @@ class GroupedOption(click.Option):
         if isinstance(default, bool):
             extra["default"] = "on" if default else "off"
         elif default not in (None, "", ()) and not isinstance(default, dict):
-            default_text = (
-                " ".join(map(str, default)) if isinstance(default, tuple) else str(default)
-            )
-            if len(default_text) <= LONGEST_DEFAULT:
-                extra["default"] = default_text
+            text = " ".join(map(str, default)) if isinstance(default, tuple) else str(default)
+            if len(text) <= LONGEST_DEFAULT:
+                extra["default"] = text
         return extra
 
     def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:

@@ -13,11 +13,12 @@ from torch import Tensor, nn
 
 from cloze.core import storage
 from cloze.core.errors import UsageError
+from cloze.core.ragged import I64
 from cloze.core.stages.stage import BuildContext, Reporter
 from cloze.model import checkpoint
 from cloze.model.checkpoint import LoadedCheckpoint
 from cloze.model.families.models import attach
-from cloze.model.families.smaller import is_layer_matrix
+from cloze.model.families.pruned import is_layer_matrix
 from cloze.model.layers.encoder import compile_layers, enable_activation_checkpointing
 from cloze.model.tasks.auxiliary import add_auxiliary, without_auxiliary
 from cloze.model.tasks.auxiliary_source import AuxiliarySource
@@ -27,7 +28,7 @@ from cloze.model.tasks.heads import FrozenNetwork, check_frozen, new_network, tr
 from cloze.model.tasks.predict import DevEvaluator, predict_split
 from cloze.model.tasks.source import TaskObjective, source_of
 from cloze.model.tasks.table import load_task, merge_options
-from cloze.model.tasks.task import Ints, Split, Task, TaskMetadata
+from cloze.model.tasks.task import Split, Task, TaskMetadata
 from cloze.model.tasks.teacher import TaskTeacher
 from cloze.model.train.compile_policy import recorded_decision
 from cloze.model.train.distributed import StopRequest, World
@@ -342,7 +343,7 @@ def _compiled(
     return decision is not None and decision.compiled
 
 
-def spread(numbers: Ints, lengths: Ints) -> Ints:
+def spread(numbers: I64, lengths: I64) -> I64:
     """Return a few of the samples `numbers`: from all over the data, the shortest and the longest.
 
     What none of them reaches is not trained, and one sample alone may lack what others have.

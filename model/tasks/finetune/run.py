@@ -18,7 +18,7 @@ from cloze.model.tasks.finetune.start import starting_point
 from cloze.model.tasks.notes import repeats, split_notes
 from cloze.model.tasks.options import Frozen
 from cloze.model.tasks.table import KINDS, TASKS, kind_inputs, load_task
-from cloze.model.tasks.task import Figures, Task, check_labelled, encoded, task_source
+from cloze.model.tasks.task import Metrics, Task, check_labelled, encoded, task_source
 from cloze.model.tasks.teacher import load_task_teacher
 from cloze.model.train.distributed import StopRequest, World, init_distributed
 from cloze.model.train.monitor.log import METRICS_LOG
@@ -166,7 +166,7 @@ def prepare(
     )
 
 
-def score(setup: FinetuneSetup, result: FinetuneResult) -> Figures:
+def score(setup: FinetuneSetup, result: FinetuneResult) -> Metrics:
     """Return the task's metrics on the dev split."""
     return setup.task.score(setup.dev.examples, result.predictions)
 
@@ -181,7 +181,7 @@ def _save(setup: FinetuneSetup, result: FinetuneResult) -> None:
     setup.task.write_predictions(setup.build.path, setup.dev.examples, result.predictions)
 
 
-def _result(setup: FinetuneSetup, main: FinetuneResult, metrics: Figures) -> StageResult:
+def _result(setup: FinetuneSetup, main: FinetuneResult, metrics: Metrics) -> StageResult:
     """Write metrics.json and return the result; step checkpoints are temporary."""
     build, config, finished = setup.build, setup.config, main.finished
     fields = config.fingerprint_fields()

@@ -10,7 +10,7 @@ from cloze.core.errors import DataError
 from cloze.model.tasks.formats.texts import LabelledTexts
 from cloze.model.tasks.kinds.texts import Classification, Probabilities
 from cloze.model.tasks.metrics import Floats, mean_interval, scores
-from cloze.model.tasks.task import Figures
+from cloze.model.tasks.task import Metrics
 
 EXACT = "exact_match"
 
@@ -24,7 +24,7 @@ class Answers(Classification):
 
     metrics: tuple[str, ...] = ("f1", EXACT)
 
-    def score(self, examples: LabelledTexts, predictions: Probabilities) -> Figures:
+    def score(self, examples: LabelledTexts, predictions: Probabilities) -> Metrics:
         f1 = scores(self.metrics[:1], np.array(examples.labels), predictions.argmax(axis=1))
         exact = exact_matches(examples, predictions)
         return {**f1, EXACT: float(exact.mean()) if len(exact) else 0.0}

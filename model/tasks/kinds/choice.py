@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from cloze.core import storage
-from cloze.core.ragged import offsets_of, ranges
+from cloze.core.ragged import I64, offsets_of, ranges
 from cloze.model.data.layouts import LayoutKind
 from cloze.model.families.config import ModelConfig
 from cloze.model.families.models import Backbone
@@ -26,10 +26,9 @@ from cloze.model.tasks.formats.tables import describe_columns
 from cloze.model.tasks.heads import SequenceClassifier
 from cloze.model.tasks.options import ChoiceOptions, TaskOptions
 from cloze.model.tasks.task import (
-    Figures,
-    Ints,
     Loss,
     Member,
+    Metrics,
     Samples,
     Task,
     TaskMetadata,
@@ -59,7 +58,7 @@ class ChoiceSamples:
     """
 
     sequences: TextSamples
-    counts: Ints
+    counts: I64
     truncated: int
     targets: Mapping[str, npt.NDArray[Any]] = field(default_factory=dict)
     dropped_counts: Mapping[str, int] = field(default_factory=dict)
@@ -68,12 +67,12 @@ class ChoiceSamples:
         return len(self.counts)
 
     @property
-    def lengths(self) -> Ints:
+    def lengths(self) -> I64:
         """Tokens of each example, over all sequences."""
         totals = offsets_of(self.sequences.lengths)[offsets_of(self.counts)]
         return np.diff(totals)
 
-    def batch(self, indices: Sequence[int] | Ints, layout: LayoutKind = "rows") -> Batch:
+    def batch(self, indices: Sequence[int] | I64, layout: LayoutKind = "rows") -> Batch:
         """Return a `TextSamples` batch of all sequences, [sum of K, L], `ENDINGS` and targets."""
         numbers = np.asarray(indices, dtype=np.int64)
         counts = self.counts[numbers]
@@ -176,10 +175,10 @@ class Choice(Task[Choices, Probabilities]):
         decoded = (self.decode(member.answers, examples, member.samples) for member in members)
         return [mean_array(rows) for rows in zip(*decoded, strict=True)]
 
-    def score(self, examples: Choices, predictions: Probabilities) -> Figures:
+    def score(self, examples: Choices, predictions: Probabilities) -> Metrics:
         return metrics.scores(self.metrics, _labels(examples), _best(predictions))
 
-    def baselines(self, examples: Choices) -> Figures:
+    def baselines(self, examples: Choices) -> Metrics:
         """Return the accuracy of random guessing."""
         return {"chance": float(np.mean([1.0 / len(endings) for endings in examples.endings]))}
 

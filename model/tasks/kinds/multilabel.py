@@ -21,15 +21,16 @@ import torch
 from torch import Tensor, nn
 
 from cloze.core.errors import DataError
+from cloze.core.ragged import I64
 from cloze.model.tasks.encode import TextSamples, encode
 from cloze.model.tasks.formats.lines import load_json
 from cloze.model.tasks.formats.table_files import Table, as_label, as_text
 from cloze.model.tasks.formats.tables import LABEL, MUST_LABEL
 from cloze.model.tasks.formats.texts import TextExamples, check_names, read_rows, shared_fields
 from cloze.model.tasks.kinds.texts import Probabilities, TextTask
-from cloze.model.tasks.metrics import Flags, Ints, interval
+from cloze.model.tasks.metrics import Flags, interval
 from cloze.model.tasks.options import MultiLabelOptions
-from cloze.model.tasks.task import Figures, Loss, Samples, TaskMetadata
+from cloze.model.tasks.task import Loss, Metrics, Samples, TaskMetadata
 from cloze.model.tasks.teacher import soft_loss
 from cloze.pipeline.tokenizer.tokenizer import Tokenizer
 
@@ -183,7 +184,7 @@ def label_set_intervals(
 ) -> dict[str, list[float]]:
     """Return the bootstrap interval of each metric, resampling examples."""
 
-    def compute(name: str, indices: Ints) -> float:
+    def compute(name: str, indices: I64) -> float:
         return label_set_scores(labels[indices], predictions[indices])[name]
 
     return {
@@ -239,12 +240,12 @@ class MultiLabel(TextTask[LabelSets, Probabilities]):
     ) -> Probabilities:
         return np.array(answers, dtype=np.float32).reshape(len(answers), len(examples.label_names))
 
-    def score(self, examples: LabelSets, predictions: Probabilities) -> Figures:
+    def score(self, examples: LabelSets, predictions: Probabilities) -> Metrics:
         predicted = predictions > self.options.threshold
         scores = label_set_scores(examples.matrix(), predicted)
         return {name: scores[name] for name in self.metrics}
 
-    def baselines(self, examples: LabelSets) -> Figures:
+    def baselines(self, examples: LabelSets) -> Metrics:
         """Return the score of always predicting the most frequent label."""
         matrix = examples.matrix()
         predicted = np.zeros_like(matrix)

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from cloze.core import storage
 from cloze.core.errors import DataError, UsageError, did_you_mean
+from cloze.core.ragged import I64
 from cloze.model.data.layouts import LayoutKind
 from cloze.model.families.config import ModelConfig
 from cloze.model.families.models import Backbone
@@ -26,9 +27,8 @@ from cloze.model.tasks.options import MultiTaskOptions, TaskOptions
 from cloze.model.tasks.table import load_task
 from cloze.model.tasks.task import (
     Examples,
-    Figures,
-    Ints,
     Loss,
+    Metrics,
     Samples,
     Task,
     TaskMetadata,
@@ -72,7 +72,7 @@ class MultiTaskSamples:
         return sum(len(samples) for samples in self.parts.values())
 
     @property
-    def lengths(self) -> Ints:
+    def lengths(self) -> I64:
         return np.concatenate([samples.lengths for samples in self.parts.values()])
 
     @property
@@ -84,16 +84,16 @@ class MultiTaskSamples:
         return _prefixed({name: samples.dropped_counts for name, samples in self.parts.items()})
 
     @property
-    def groups(self) -> list[Ints]:
+    def groups(self) -> list[I64]:
         """Numbers of each task's samples; no batch mixes tasks."""
         ends = np.cumsum([len(samples) for samples in self.parts.values()])
         return np.split(np.arange(ends[-1]), ends[:-1])
 
-    def batch(self, indices: Sequence[int] | Ints, layout: LayoutKind) -> Batch:
+    def batch(self, indices: Sequence[int] | I64, layout: LayoutKind) -> Batch:
         """Return a batch of one task, with the entry that names the task."""
         return self.part(np.asarray(indices), 0, len(indices), layout)
 
-    def part(self, indices: Ints, begin: int, end: int, layout: LayoutKind) -> Batch:
+    def part(self, indices: I64, begin: int, end: int, layout: LayoutKind) -> Batch:
         """Return the batch of `part_of` for one task, with the entry that names the task."""
         offset = 0
         for name, samples in self.parts.items():
@@ -266,7 +266,7 @@ class MultiTask(Task[MultiTaskExamples, dict[str, Any]]):
             predictions[name] = task.decode(task_answers, examples.parts[name], samples.parts[name])
         return predictions
 
-    def score(self, examples: MultiTaskExamples, predictions: dict[str, Any]) -> Figures:
+    def score(self, examples: MultiTaskExamples, predictions: dict[str, Any]) -> Metrics:
         """Return `mean` of the tasks' scores, and each task's metrics with its name as prefix."""
         figures = {
             name: task.score(examples.parts[name], predictions[name])
@@ -285,7 +285,7 @@ class MultiTask(Task[MultiTaskExamples, dict[str, Any]]):
             tasks[name] = {**own.model_dump(mode="json"), "options": {**own.options, **tuned}}
         return {TASKS: tasks}
 
-    def baselines(self, examples: MultiTaskExamples) -> Figures:
+    def baselines(self, examples: MultiTaskExamples) -> Metrics:
         return _prefixed(
             {name: task.baselines(examples.parts[name]) for name, task in self.parts.items()}
         )

@@ -38,7 +38,7 @@ from cloze.model.tasks.span_windows import (
     finite_spans,
     real_logits,
 )
-from cloze.model.tasks.task import Figures, Loss, Member, Samples, Task, TaskMetadata, mean_array
+from cloze.model.tasks.task import Loss, Member, Metrics, Samples, Task, TaskMetadata, mean_array
 from cloze.model.tasks.teacher import soft_loss
 from cloze.pipeline.tokenizer.tokenizer import Tokenizer
 
@@ -323,7 +323,7 @@ class Spans(Task[SquadExamples, Predictions]):
             return {}
         return {"null_threshold": self._best(examples, predictions)["best_f1_thresh"]}
 
-    def score(self, examples: SquadExamples, predictions: Predictions) -> Figures:
+    def score(self, examples: SquadExamples, predictions: Predictions) -> Metrics:
         """Return F1 and exact match.
 
         With unanswerable questions, also the metrics of evaluate-v2.0.py for both kinds of
@@ -366,13 +366,13 @@ class Spans(Task[SquadExamples, Predictions]):
         assert examples.answers is not None
         return question_scores(texts, examples.references(), unanswerable=self.options.unanswerable)
 
-    def _best(self, examples: SquadExamples, predictions: Predictions) -> Figures:
+    def _best(self, examples: SquadExamples, predictions: Predictions) -> Metrics:
         """Return the best metrics over all thresholds, with evaluate-v2.0.py's names."""
         texts = [prediction.text for prediction in predictions]
         exact, f1 = self._scores(examples, texts)
         empty = np.array([not text for text in texts])
         odds = np.array([prediction.null_odds for prediction in predictions])
-        figures: Figures = {}
+        figures: Metrics = {}
         for name, scores in (("exact", exact), ("f1", f1)):
             figures[f"best_{name}"], figures[f"best_{name}_thresh"] = best_threshold(
                 scores, odds, examples.answerable, empty

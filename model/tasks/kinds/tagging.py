@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from cloze.core import storage
+from cloze.core.ragged import I64
 from cloze.model.families.config import ModelConfig
 from cloze.model.families.models import Backbone
 from cloze.model.layers.batch import IGNORE_INDEX
@@ -29,10 +30,9 @@ from cloze.model.tasks.formats.columns import (
 from cloze.model.tasks.heads import TokenClassifier
 from cloze.model.tasks.options import TaggingOptions, TaskOptions
 from cloze.model.tasks.task import (
-    Figures,
-    Ints,
     Loss,
     Member,
+    Metrics,
     Samples,
     Task,
     TaskMetadata,
@@ -166,7 +166,7 @@ class Tagging(Task[TaggedWords, Tags]):
             scores=[mean.max(axis=1) for mean in means],
         )
 
-    def score(self, examples: TaggedWords, predictions: Tags) -> Figures:
+    def score(self, examples: TaggedWords, predictions: Tags) -> Metrics:
         assert examples.tags is not None
         if self._plain:
             return metrics.scores(self.metrics, *_numbers(examples.tags, predictions.tags)[:2])
@@ -226,7 +226,7 @@ def _by_sentence(member: Member, examples: TaggedWords) -> list[npt.NDArray[np.f
     return sentences
 
 
-def _numbers(gold: metrics.Tags, predicted: metrics.Tags) -> tuple[Ints, Ints, Ints]:
+def _numbers(gold: metrics.Tags, predicted: metrics.Tags) -> tuple[I64, I64, I64]:
     """Return the numbers of the words' labels and predictions, and of their sentences."""
     words = [[tag for tags in side for tag in tags] for side in (gold, predicted)]
     number = {name: i for i, name in enumerate(sorted({*words[0], *words[1]}))}

@@ -33,7 +33,7 @@ from cloze.model.tasks.formats.texts import (
 )
 from cloze.model.tasks.heads import SequenceClassifier
 from cloze.model.tasks.options import RegressionOptions, SentenceOptions, TaskOptions, TextOptions
-from cloze.model.tasks.task import Figures, Loss, Samples, Task, TaskMetadata
+from cloze.model.tasks.task import Loss, Metrics, Samples, Task, TaskMetadata
 from cloze.model.tasks.teacher import soft_loss
 from cloze.pipeline.tokenizer.tokenizer import Tokenizer
 
@@ -182,10 +182,10 @@ class Classification(TextTask[LabelledTexts, Probabilities]):
         by_output = np.array(answers, dtype=np.float32).reshape(-1, len(examples.outputs))
         return by_output @ np.eye(labels, dtype=np.float32)[list(examples.outputs)]
 
-    def score(self, examples: LabelledTexts, predictions: Probabilities) -> Figures:
+    def score(self, examples: LabelledTexts, predictions: Probabilities) -> Metrics:
         return metrics.scores(self.metrics, _labels(examples), predictions.argmax(axis=1))
 
-    def baselines(self, examples: LabelledTexts) -> Figures:
+    def baselines(self, examples: LabelledTexts) -> Metrics:
         """Return the score of always predicting the most frequent class."""
         labels = _labels(examples)
         majority = np.full_like(labels, np.bincount(labels).argmax() if len(labels) else 0)
@@ -280,10 +280,10 @@ class Regression(TextTask[ScoredTexts, Numbers]):
     def decode(self, answers: Sequence[Any], examples: ScoredTexts, samples: Samples) -> Numbers:
         return np.array(answers, dtype=np.float64)
 
-    def score(self, examples: ScoredTexts, predictions: Numbers) -> Figures:
+    def score(self, examples: ScoredTexts, predictions: Numbers) -> Metrics:
         return metrics.scores(self.metrics, _scores(examples), predictions)
 
-    def baselines(self, examples: ScoredTexts) -> Figures:
+    def baselines(self, examples: ScoredTexts) -> Metrics:
         """Return the score of always predicting the mean: a constant has correlation 0."""
         scores = _scores(examples)
         figures = metrics.scores(self.metrics[:1], scores, np.full_like(scores, scores.mean()))

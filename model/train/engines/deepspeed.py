@@ -88,6 +88,7 @@ class DeepSpeedEngine:
         if self._kind.scope != "numbers":
             shards = {flat: shard for flat, _, shard in self._groups()}
             self.optimizer.shards = shards  # type: ignore[attr-defined]
+        # The average has the layout of the partitions: each rank averages its own part.
         self._average = WeightEMA(list(self._partitions())) if recipe.ema is not None else None
         self._applied = False  # True if the last step changed the weights
 
@@ -131,6 +132,7 @@ class DeepSpeedEngine:
                 with self._gathered(list(module.parameters(recurse=False))):
                     copy_module_tensors(module, f"{prefix}." if prefix else "", weights, errors)
             raise_mismatch(errors)
+            # DeepSpeed updates its own fp32 partitions, which would overwrite the new weights.
             self._engine.optimizer.refresh_fp32_params()
         if self._average is not None:
             self._average.reset()
@@ -162,6 +164,7 @@ class DeepSpeedEngine:
                 local_extents.setdefault(extent.number, []).append(extent)
             for number, parameter in enumerate(parameters):
                 # An offloaded partition is on another device.
+                # Zeros but for this rank's extents: the sum over ranks is the whole parameter.
                 full = torch.zeros(_size(parameter), device=self._world.device)
                 for extent in local_extents.get(number, ()):
                     end = extent.offset + extent.length
@@ -295,6 +298,7 @@ class _ShardedWeights(DeepSpeedEngine):
             for number, parameter in enumerate(parameters):
                 size = parameter.partition_numel()
                 offset = size * self._world.rank
+                # The last ranks have padding, which belongs to no parameter.
                 length = min(size, _size(parameter) - offset)
                 if length > 0:
                     extents.append(TensorExtent(number, offset, start, length))

@@ -14,11 +14,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from cloze.core.figures import check_figures
+from cloze.core.ragged import I64
 from cloze.model.data.batch import (
     BIDIRECTIONAL,
     AttentionModes,
@@ -46,7 +46,6 @@ FEWEST_ROWS = 64  # minimum for a meaningful mean
 FORWARD_COST = 1 / 3  # of training on a row: the backward pass takes twice as long
 SHARE = 0.05  # maximum share of the training time
 EVALUATIONS = 10  # per run, by default
-I64 = npt.NDArray[np.int64]
 
 
 def bands_of(counts: np.ndarray[Any, Any]) -> Tensor:
@@ -287,11 +286,9 @@ class HeldoutEvaluator:
         """Return the number of steps, extrapolated from the last step's size if unknown."""
         if self.steps is not None:
             return self.steps
-        remaining = schedule_progress.total - schedule_progress.done - schedule_progress.step_size
-        steps = (
-            round(remaining / schedule_progress.step_size) if schedule_progress.step_size > 0 else 0
-        )
-        return step - self.start_position + max(0, steps)
+        size = schedule_progress.step_size
+        left = schedule_progress.total - schedule_progress.done - size
+        return step - self.start_position + max(0, round(left / size) if size > 0 else 0)
 
     def closing(self, step_seconds: float) -> float:
         """Return the maximum seconds of the last evaluation, given the seconds per step."""

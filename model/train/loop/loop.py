@@ -50,7 +50,7 @@ from cloze.model.train.spec.schedules import ScheduleProgress
 from cloze.model.train.spec.train_spec import TrainingResult, TrainSpec
 from cloze.model.train.throughput import Throughput
 
-POSITION = "position"
+SCHEDULE_PROGRESS = "position"  # in a log line that waits for its evaluation, in a checkpoint
 # Prefix of evaluation metrics; those of the EMA begin with `heldout_ema_`.
 HELDOUT = "heldout_"
 
@@ -92,7 +92,7 @@ class _TrainingLoop:
         self.training, self.world, self.stop = training, world, stop
         self.progress = TrainerState() if resumed is None else resumed.progress
         self.triggers = StepTriggers(training, execution)
-        self.reporter = TrainingReporter(training, world, report, self._position)
+        self.reporter = TrainingReporter(training, world, report, self._step_numbers)
         self.results = StepResults(training, world, self.reporter)
         self.source = pass_over(training.data.source, self.progress.passed)
         self.timer = StepTimer(world, execution.hang_seconds, training.execution.compiled)
@@ -113,7 +113,7 @@ class _TrainingLoop:
         self.profiler = Profiler(execution.profile_steps, build.path, world)
         self._resume(resumed)
 
-    def _position(self) -> tuple[int, int | None]:
+    def _step_numbers(self) -> tuple[int, int | None]:
         """Return the newest step, and the last step or None while it is unknown."""
         return self.progress.step, self.triggers.last(self.progress)
 
@@ -222,18 +222,18 @@ class _TrainingLoop:
                     self._save()
                 if synced.last and not progress.budget:
                     progress.budget = [progress.step, synced.last]
-                position = duration.progress_at(
+                schedule_progress = duration.progress_at(
                     progress.step, progress.tokens, synced.tokens, progress.budget
                 )
                 with pulse.phase(RankPhase.COMPUTING):
-                    record = self._step(work, synced, position)
-                if self.triggers.should_keep(progress, synced.tokens, position):
+                    record = self._step(work, synced, schedule_progress)
+                if self.triggers.should_keep(progress, synced.tokens, schedule_progress):
                     progress.kept.append(progress.step)
                 self.throughput.step(synced.tokens, work.sizes)
                 self.cost.add(synced.tokens, synced.by_source, work.sizes)
                 if record is not None:
                     with pulse.phase(RankPhase.LOGGING):
-                        self._finish_line({**record, **self.throughput.line()}, position)
+                        self._finish_line({**record, **self.throughput.line()}, schedule_progress)
                 if self.triggers.should_save(progress):
                     self._save()
                 if self.profiler.active:
@@ -244,14 +244,14 @@ class _TrainingLoop:
                 self.shutdown_time.observe_step(self.timer.median_step_seconds)
 
     def _step(
-        self, work: PreparedStep, synced: SyncedStep, position: ScheduleProgress
+        self, work: PreparedStep, synced: SyncedStep, schedule_progress: ScheduleProgress
     ) -> dict[str, Any] | None:
         """Run one step and return the first part of its log line, if it gets one."""
         hyperparameters, progress = self.training.hyperparameters, self.progress
-        logs = self.triggers.should_log(progress.step + 1, position)
-        pending = self.runner.run(
-            progress.step, work, synced, hyperparameters.learning_rate_at(position), collect=logs
-        )
+        logs = self.triggers.should_log(progress.step + 1, schedule_progress)
+        # the engine hands it to the optimizer: `set_learning_rate`
+        rate = hyperparameters.learning_rate_at(schedule_progress)
+        pending = self.runner.run(progress.step, work, synced, rate, collect=logs)
         progress.step, progress.tokens = progress.step + 1, progress.tokens + synced.tokens
         before = progress.by_source or [0] * len(synced.by_source)
         progress.by_source = [sum(counts) for counts in zip(before, synced.by_source, strict=True)]
@@ -265,7 +265,7 @@ class _TrainingLoop:
             "step": progress.step,
             **self.results.window.means(self.world),
             **self.runner.gradients.metrics(pending.norm.value),
-            **hyperparameters.learning_rates_at(position),
+            **hyperparameters.learning_rates_at(schedule_progress),
             "tokens": progress.tokens,
             "skipped": progress.skipped,
             **({} if pending.scale is None else {"loss_scale": pending.scale.value}),
@@ -300,30 +300,30 @@ class _TrainingLoop:
         """Finish the log line of the checkpoint's step if a stop interrupted its evaluation."""
         if (record := self.progress.pending) is not None:
             self.progress.pending = None
-            self._finish_line(record, ScheduleProgress(**record.pop(POSITION)))
+            self._finish_line(record, ScheduleProgress(**record.pop(SCHEDULE_PROGRESS)))
 
-    def _finish_line(self, line: dict[str, Any], position: ScheduleProgress) -> None:
+    def _finish_line(self, line: dict[str, Any], schedule_progress: ScheduleProgress) -> None:
         """Add the evaluation if one is due, then write and report the log line."""
         progress = self.progress
-        if self.triggers.should_evaluate(progress.step, position):
+        if self.triggers.should_evaluate(progress.step, schedule_progress):
             try:
                 with self.timer.exclude("evaluation"):
-                    self._evaluate(line, position)
+                    self._evaluate(line, schedule_progress)
             except EvaluationInterrupted:
-                progress.pending = {**line, POSITION: asdict(position)}
+                progress.pending = {**line, SCHEDULE_PROGRESS: asdict(schedule_progress)}
                 self._stop()
         line |= {**self.world.timeline.line(), **memory(self.world.device)}
         self.reporter.log({**line, "time": round(time.time(), 3)})
 
-    def _evaluate(self, line: dict[str, Any], position: ScheduleProgress) -> None:
+    def _evaluate(self, line: dict[str, Any], schedule_progress: ScheduleProgress) -> None:
         """Add the metrics of the weights and of their EMA to `line`, and update the best step."""
         evaluator, progress = self.training.evaluator, self.progress
         assert evaluator is not None
         self._require_finite_weights()
-        line |= evaluator(progress.step, position, lambda: self.stop.requested)
+        line |= evaluator(progress.step, schedule_progress, lambda: self.stop.requested)
         if self.training.hyperparameters.ema is not None:
             with self.runner.engine.ema_weights():
-                metrics = evaluator(progress.step, position, lambda: self.stop.requested)
+                metrics = evaluator(progress.step, schedule_progress, lambda: self.stop.requested)
             line |= {
                 name.replace(HELDOUT, f"{HELDOUT}ema_", 1): value for name, value in metrics.items()
             }
@@ -373,7 +373,7 @@ class _TrainingLoop:
     def _stop(self) -> None:
         self._save()
         self._wait_for_save()
-        step, last_step = self._position()
+        step, last_step = self._step_numbers()
         path, total = self.training.path, "" if last_step is None else f" of {last_step}"
         raise StoppedError(
             f"training was stopped after step {step}{total}; "

@@ -51,23 +51,25 @@ class StepTriggers:
         self._counted = counted_best, progress.step, evaluations
         return evaluations >= patience
 
-    def should_log(self, step: int, position: ScheduleProgress) -> bool:
+    def should_log(self, step: int, schedule_progress: ScheduleProgress) -> bool:
         """Return True for steps with a log line: by interval, first, last, or evaluated."""
         interval = self._training.logging.interval
-        at_interval = position.crosses(LINES) if interval is None else step % interval == 0
+        at_interval = schedule_progress.crosses(LINES) if interval is None else step % interval == 0
         return (
             at_interval
-            or position.last
+            or schedule_progress.last
             or step == self._training.data.start_position.step + 1
-            or self.should_evaluate(step, position)
+            or self.should_evaluate(step, schedule_progress)
         )
 
-    def should_evaluate(self, step: int, position: ScheduleProgress) -> bool:
+    def should_evaluate(self, step: int, schedule_progress: ScheduleProgress) -> bool:
         """Return True if the step is evaluated."""
         evaluator = self._training.evaluator
         # Milestone checkpoints have metrics, too.
-        required = position.last or step in self._training.checkpoints.milestones
-        return evaluator is not None and (required or evaluator.should_evaluate(step, position))
+        required = schedule_progress.last or step in self._training.checkpoints.milestones
+        return evaluator is not None and (
+            required or evaluator.should_evaluate(step, schedule_progress)
+        )
 
     def should_save(self, progress: TrainerState) -> bool:
         """Return True if the current step gets a checkpoint by number, or as the best so far."""
@@ -79,22 +81,24 @@ class StepTriggers:
             progress
         ) == step
 
-    def ends_tenth(self, step: int, position: ScheduleProgress) -> bool:
+    def ends_tenth(self, step: int, schedule_progress: ScheduleProgress) -> bool:
         """Return True at the end of a last tenth of this training, whose checkpoint is kept."""
         duration = self._training.hyperparameters.duration
         start_position = self._training.data.start_position.step
         if duration.steps is not None:  # the schedule may be longer than this training
-            position = ScheduleProgress(
+            schedule_progress = ScheduleProgress(
                 done=step - 1 - start_position,
                 step_size=1,
                 total=duration.steps - start_position,
                 last=step == duration.steps,
             )
-        tenths = position.fraction * TENTHS + ROUNDING
+        tenths = schedule_progress.fraction * TENTHS + ROUNDING
         in_last_tenths = tenths >= TENTHS + 1 - self._training.checkpoints.keep_for_merge
-        return in_last_tenths and position.crosses(TENTHS) and not position.last
+        return in_last_tenths and schedule_progress.crosses(TENTHS) and not schedule_progress.last
 
-    def should_keep(self, progress: TrainerState, tokens: int, position: ScheduleProgress) -> bool:
+    def should_keep(
+        self, progress: TrainerState, tokens: int, schedule_progress: ScheduleProgress
+    ) -> bool:
         """Return True if the step's checkpoint is kept: it reaches words, or ends a last tenth.
 
         Args:
@@ -103,7 +107,7 @@ class StepTriggers:
         milestones = self._training.checkpoints.milestone_tokens.values()
         before = progress.tokens - tokens
         reaches_words = any(before < milestone <= progress.tokens for milestone in milestones)
-        return reaches_words or self.ends_tenth(progress.step, position)
+        return reaches_words or self.ends_tenth(progress.step, schedule_progress)
 
     def best_step(self, progress: TrainerState) -> int | None:
         """Return the best step so far, if its checkpoint is kept; else None."""

@@ -94,6 +94,7 @@ def flops_per_token(
 
 def logit_flops_per_token(model: ModelConfig, causal_share: float = 0.0) -> float:
     """Return the operations per token of a training step in the logits of predicted positions."""
+    # 2 operations a weight forward, 4 backward (for the weights and for the states).
     return 6.0 * predicted_share(model, causal_share) * model.vocab_size * model.word_width
 
 
@@ -123,6 +124,7 @@ def encoder_flops_per_token(encoder: ModelConfig, length: float) -> float:
 def _attended(model: ModelConfig, length: float) -> float:
     """Return the tokens that a token attends to in a row of `length`, summed over the layers."""
     windows = map(model.window_of, range(model.num_hidden_layers))
+    # A window reaches to both sides of the token, and has the token itself.
     return sum(length if window is None else min(length, 2.0 * window + 1.0) for window in windows)
 
 
@@ -276,6 +278,7 @@ def save_bytes(model: ModelConfig, ranks: int, averaging: bool = False) -> float
     word table.
     """
     weight_bytes = float(WEIGHT_BYTES * approximate_parameters(model))
+    # Weights go by whole tensors, so the rank with the word table copies at least that.
     table_bytes = float(WEIGHT_BYTES * model.vocab_size * model.word_width)
     return (
         max(weight_bytes / ranks, table_bytes) + (3.0 if averaging else 2.0) * weight_bytes / ranks

@@ -150,8 +150,7 @@ class Schedule:
         if kind.linear_warmup and done < self.warmup:
             return min(1.0, (done + size) / self.warmup)
         warmup = self.warmup if kind.linear_warmup else 0.0
-        # At least one step long: a warm-up of the whole schedule would divide by zero.
-        progress = (done - warmup) / max(size, whole - warmup)
+        progress = (done - warmup) / max(size, whole - warmup)  # the warm-up may be all of it
         curve = CurveParameters(warmup=self.warmup / max(size, whole), decay=self.decay)
         factor = kind.factor(min(progress, 1.0), curve)
         return factor if not self.final else self.final + (1.0 - self.final) * factor
@@ -187,7 +186,6 @@ class BatchSizeSchedule:
             )
             if level_start >= growing_steps:
                 break
-            # A sum over levels, not steps: any step is reached at once, as the sampler needs it.
             samples += (level + 1) * self.first * (min(level_end, growing_steps) - level_start)
         return samples
 
@@ -359,7 +357,6 @@ class TimeBudget(Duration):
             return self._last
         now = self.clock()
         self._times.append(now)
-        # Cold steps allocate and compile. As measured ones they would make the training too short.
         warm_times = self._times[self.cold :]
         if len(warm_times) < 2:
             self._last = step + 1 if now >= self.seconds - self.closing(0.0) else 0
@@ -367,7 +364,6 @@ class TimeBudget(Duration):
         measured_steps = len(warm_times) - 1
         half = measured_steps // 2  # the first steps are slower
         step_seconds = (now - warm_times[half]) / (measured_steps - half)
-        # What comes after the last step counts: the budget is that of the command.
         remaining = self.seconds - self.closing(step_seconds) - now
         elapsed = now - warm_times[0]
         fewest = FEWEST if elapsed >= LONG * self.seconds else ENOUGH

@@ -19,7 +19,7 @@ from cloze.pipeline.corpus.provenance import UNKNOWN, Origin, merge_origins
 from cloze.pipeline.corpus.readers.base import IN_ARCHIVES, counted
 from cloze.pipeline.corpus.signatures import jaccard
 from cloze.pipeline.corpus.statistics import DOCUMENT_BINS, SENTENCE_BINS, add_up, added
-from cloze.pipeline.corpus.steps.chain import plugin_steps
+from cloze.pipeline.corpus.steps.chain import STEPS
 
 if TYPE_CHECKING:
     from cloze.pipeline.corpus.config import CorpusConfig
@@ -265,20 +265,13 @@ def _decontamination(
 
 TEMPLATES = Path(__file__).parent / "templates"
 
-# Explanations of reasons whose names are not self-explanatory.
+# What reasons of readers and of the plan mean; a cleaning step says its own (`reasons`).
 MEANINGS = {
-    "too_short": "fewer characters or words than the limit",
-    "too_long": "more characters than the limit",
-    "not_prose": "too few letters",
     "duplicate_id": "another version of a page, by its id",
     "exact_duplicate": "the same words as another document",
     "near_duplicate": "nearly the same words as another document",
     "over_budget": "beyond max_words or the mixture",
     "not_in_mixture": "in a language without a weight in the mixture",
-    "other_licence": "under a licence that is not in the list",
-    "personal_data": "more personal data than allowed",
-    "blocked_words": "more blocked words than allowed",
-    "contaminated": "contains text of a task",
     "redirect": "a page that redirects to another",
     "namespace": "a page outside of the namespaces that are read",
     "encoding": "in no encoding that is stated or sure",
@@ -312,7 +305,7 @@ def render(card: Mapping[str, Any]) -> str:
         "dropped on reading": sum(card["dropped"].values()) - duplicates,
     }
     meanings = dict(MEANINGS)
-    for kind in plugin_steps().values():
+    for kind in STEPS.loaded().values():
         meanings |= kind.reasons
     return environment.get_template("card.html").render(
         card=card,

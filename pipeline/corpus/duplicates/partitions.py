@@ -30,9 +30,10 @@ import numpy as np
 import pyarrow as pa
 
 from cloze.core import random_keys, storage
+from cloze.core.ragged import I64
 from cloze.core.stages.stage import BuildContext
 from cloze.pipeline.corpus.duplicates.rules import CorpusPlanRequest, decide, local_columns
-from cloze.pipeline.corpus.duplicates.search import I64, later_occurrences
+from cloze.pipeline.corpus.duplicates.search import later_occurrences
 from cloze.pipeline.corpus.duplicates.unit_plans import (
     ADDRESS,
     read_signatures,
@@ -307,10 +308,7 @@ class DecidePartition:
 
 
 def decide_in_partitions(
-    build: BuildContext,
-    request: CorpusPlanRequest,
-    units: int,
-    documents: int,
+    build: BuildContext, request: CorpusPlanRequest, units: int, documents: int
 ) -> tuple[Exchange, list[dict[str, Any]], int]:
     """Decide as `cloze.pipeline.corpus.duplicates.rules.decide` does, on the build's runner.
 

@@ -11,8 +11,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from cloze.core.ragged import I64
 from cloze.core.random_keys import U64
-from cloze.pipeline.corpus.duplicates.search import I32, I64, Bools
+from cloze.pipeline.corpus.duplicates.search import I32, Bools
 from cloze.pipeline.corpus.readers import READERS
 
 

@@ -18,13 +18,13 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from cloze.core import storage
+from cloze.core.ragged import I64
 from cloze.pipeline.corpus.duplicates.repeated_ids import (
     RepeatedIds,
     are_records,
     number_repeated_ids,
 )
 from cloze.pipeline.corpus.duplicates.search import (
-    I64,
     Bools,
     Comparison,
     SignatureColumns,

@@ -20,6 +20,7 @@ from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
 from cloze.core import random_keys
+from cloze.core.ragged import I64
 from cloze.pipeline.corpus.options import DEFAULT
 from cloze.pipeline.corpus.signatures import (
     SKETCH_BYTES,
@@ -32,7 +33,6 @@ from cloze.pipeline.corpus.signatures import (
 )
 
 I32 = npt.NDArray[np.int32]
-I64 = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 Floats = npt.NDArray[np.float64]
 

@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 from cloze.core import random_keys, storage
 from cloze.core.arrow import file_buffer
 from cloze.core.errors import DataError, first_line
+from cloze.core.ragged import I64
 from cloze.pipeline.corpus.document import InfoboxField
 from cloze.pipeline.corpus.options import MinHash
 from cloze.pipeline.corpus.signatures import SKETCH_BYTES
@@ -73,7 +74,6 @@ DROPPED_SCHEMA = pa.schema(
     metadata={"cloze.dropped": "1"},
 )
 
-I64 = npt.NDArray[np.int64]
 AHEAD_BYTES = 8 << 20  # of one request, if a file in a store is read in order
 
 

@@ -81,7 +81,7 @@ class CleaningStep:
             returns plain JSON. For steps that need more than the config, such as an index.
         settings: option behind each reason to drop a document, by the reason or its beginning. A
             warning names it when the reason drops most of a corpus; default: all own options.
-        reasons: of a plug-in's step: what each reason means, for the card.
+        reasons: what each reason means, for the card.
     """
 
     options: type[CorpusOptions]

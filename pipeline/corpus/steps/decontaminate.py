@@ -328,4 +328,5 @@ STEP = CleaningStep(
     build=_build,
     prepare=_prepare,
     settings={"contaminated": "decontaminate"},
+    reasons={"contaminated": "contains text of a task"},
 )

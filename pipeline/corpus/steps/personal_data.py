@@ -395,4 +395,5 @@ STEP = CleaningStep(
     options=PersonalDataOptions,
     build=_build,
     settings={"personal_data": "personal_data_allowed"},
+    reasons={"personal_data": "more personal data than allowed"},
 )

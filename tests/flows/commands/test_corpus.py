@@ -47,7 +47,7 @@ def test_every_option_reaches_the_stage(capsys, source, tmp_path):
         capsys, "--source", f"jsonl={source}", "--column", "text=body", "--column", "title=name",
         "--language", "de", "--dedup", "exact",
         "--decontaminate", str(task), "--keep-dropped", "--on-error", "quarantine",
-        "--max-unreadable-share", "0.5",
+        "--set", "max_unreadable_share=0.5",
         "--set", "minimum_words=2", "--out", str(out), "--json",
     )  # fmt: skip
     assert code == 0

@@ -62,11 +62,12 @@ def test_an_export_is_uploaded_after_it_is_made(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     uploads: list[Any] = []
-    monkeypatch.setattr(
-        hub,
-        "push",
-        lambda *names, **how: uploads.append((names, how)) or {"commits": {"main": "c"}},
-    )
+
+    def push(*names: str, **how: bool) -> dict[str, Any]:
+        uploads.append((names, how))
+        return {"commits": {"main": "c"}}
+
+    monkeypatch.setattr(hub, "push", push)
     monkeypatch.setattr(
         hub,
         "run_stage",

@@ -27,11 +27,12 @@ from cloze.labs.inside.head_gates import (
 )
 from cloze.labs.inside.prune import layers_to_keep, sparse
 from cloze.labs.inside.prune_stage import STAGE, PruneConfig
+from cloze.labs.inside.smaller import keep_heads, keep_layers
 from cloze.model import checkpoint
 from cloze.model.families.config import ModelConfig
 from cloze.model.families.models import load_backbone
+from cloze.model.families.pruned import is_layer_matrix, with_all_heads
 from cloze.model.families.registry import parse_model
-from cloze.model.families.smaller import is_layer_matrix, keep_heads, keep_layers, with_all_heads
 from cloze.model.hub.stages import EXPORT, ExportConfig
 from cloze.model.layers.attention import SelfAttention
 from cloze.model.tasks.predict import FinetunedModel

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cloze.core import arrow
 from cloze.core.artifacts import artifact
 from cloze.core.errors import DataError, UsageError
 from cloze.core.stages.execute import execute
@@ -20,6 +19,7 @@ from cloze.labs.retrieval.search import SMOOTHING, Reading, Search, Searcher
 from cloze.labs.retrieval.stages import AnswerCorpusConfig, SearchConfig
 from cloze.labs.selection.embed_corpus_stage import STAGE as VECTORS
 from cloze.labs.selection.embed_corpus_stage import VectorsConfig
+from cloze.labs.vectors import vectors_file_name
 from cloze.model import checkpoint
 from cloze.model.use.answer import QuestionAnsweringPipeline
 from cloze.model.use.embed import EmbeddingPipeline
@@ -110,9 +110,7 @@ def test_what_cannot_be_searched(built: dict[str, str], tmp_path: Path) -> None:
         Searcher(str(tmp_path / "alone" / "deep" / "vectors"))
     with pytest.raises(UsageError, match="an empty 'query'"):
         results(built["index"], " ")
-    assert (
-        arrow.vectors_file_name("passages-00000-of-00002.arrow") == "vectors-00000-of-00002.arrow"
-    )
+    assert vectors_file_name("passages-00000-of-00002.arrow") == "vectors-00000-of-00002.arrow"
 
 
 def test_reading_leads_back_to_the_passage() -> None:

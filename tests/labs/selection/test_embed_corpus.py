@@ -9,7 +9,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from cloze.core import arrow
 from cloze.core.arrow import read_arrow
 from cloze.core.config import parse_config
 from cloze.core.errors import ClozeError
@@ -20,6 +19,7 @@ from cloze.labs.selection.embed_corpus import windows_of
 from cloze.labs.selection.embed_corpus_stage import STAGE as VECTORS
 from cloze.labs.selection.embed_corpus_stage import VectorsConfig
 from cloze.labs.selection.semantic_stage import STAGE, SemDedupConfig
+from cloze.labs.vectors import SCALE, read_vectors
 from cloze.model.use.embed import EmbeddingPipeline
 from tests.pipeline.corpus.corpora import rows, write_corpus
 from tests.tiny_models import write_checkpoint
@@ -62,7 +62,7 @@ def test_a_vector_is_that_of_the_text(made: tuple[str, str, BuildResult]) -> Non
     embedder = EmbeddingPipeline(checkpoint, normalize=True)
     seen = 0
     for path in sorted(Path(result.artifact).glob("vectors-*.arrow")):
-        keys, vectors = arrow.read_vectors(str(path))
+        keys, vectors = read_vectors(str(path))
         assert (
             keys.tolist()
             == read_arrow(f"{corpus}/{path.name.replace('vectors', 'corpus')}")["key"].to_pylist()
@@ -75,7 +75,7 @@ def test_a_vector_is_that_of_the_text(made: tuple[str, str, BuildResult]) -> Non
             windows = windows_of(text, 4 * embedder.max_length, 4)
             expected = embedder.embed(windows).sum(axis=0)
             expected /= np.linalg.norm(expected)
-            np.testing.assert_allclose(vector / arrow.SCALE, expected, atol=1 / arrow.SCALE)
+            np.testing.assert_allclose(vector / SCALE, expected, atol=1 / SCALE)
     assert seen == len(DOCUMENTS)
 
 

@@ -15,8 +15,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cloze.core import arrow, random_keys
-from cloze.core.arrow import SCALE, cosines, quantize, read_arrow, write_arrow
+from cloze.core import random_keys
+from cloze.core.arrow import read_arrow, write_arrow
 from cloze.core.artifacts import artifact
 from cloze.core.config import parse_config
 from cloze.core.errors import DataError
@@ -37,6 +37,15 @@ from cloze.labs.selection.semantic_stage import (
     clusters_for,
     headline,
 )
+from cloze.labs.vectors import (
+    SCALE,
+    WIDEST,
+    cosines,
+    quantize,
+    read_vectors,
+    vectors_batch,
+    vectors_file_name,
+)
 from cloze.pipeline.corpus.files.intermediate import CORPUS
 from tests import warm
 from tests.pipeline.corpus.corpora import made_documents, rows, write_corpus
@@ -54,7 +63,7 @@ def made_vectors(count: int, groups: int, spread: float, seed: int = 1) -> np.nd
     )
 
 
-@pytest.mark.parametrize("width", [1, 7, 768, arrow.WIDEST])
+@pytest.mark.parametrize("width", [1, 7, 768, WIDEST])
 def test_products_are_exact_in_any_order(width: int) -> None:
     """The worst vectors there are: all numbers equal, so that all roundings go one way."""
     random = np.random.default_rng(width)
@@ -184,10 +193,8 @@ def _vectors(directory: Path, corpus: str, groups: int = 30, spread: float = 0.0
         noise = np.array(
             [np.random.default_rng(int(key)).normal(size=WIDTH) for key in keys.tolist()]
         ).reshape(-1, WIDTH)
-        batch = arrow.vectors_batch(
-            keys, quantize(near.reshape(-1, WIDTH) / SCALE + spread * noise)
-        )
-        write_arrow(f"{directory}/{arrow.vectors_file_name(entry.path)}", batch.schema, [batch])
+        batch = vectors_batch(keys, quantize(near.reshape(-1, WIDTH) / SCALE + spread * noise))
+        write_arrow(f"{directory}/{vectors_file_name(entry.path)}", batch.schema, [batch])
     parents = {"corpus": own.fingerprint}
     artifact.write_manifest(
         str(directory),
@@ -229,7 +236,7 @@ def _expected(corpus: str, vectors: str, threshold: float) -> set[int]:
 
 
 def _read(vectors: str) -> list[tuple[np.ndarray, np.ndarray]]:
-    return [arrow.read_vectors(str(path)) for path in sorted(Path(vectors).glob("vectors-*.arrow"))]
+    return [read_vectors(str(path)) for path in sorted(Path(vectors).glob("vectors-*.arrow"))]
 
 
 def test_documents_near_a_longer_one_go_and_are_counted(tmp_path: Path) -> None:
@@ -296,8 +303,8 @@ def test_without_their_mean_vectors_are_as_those_that_had_none(tmp_path: Path) -
     corpus = _corpus(tmp_path / "corpus")
     vectors = _vectors(tmp_path / "vectors", corpus)
     for path in Path(vectors).glob("vectors-*.arrow"):
-        keys, own = arrow.read_vectors(str(path))
-        batch = arrow.vectors_batch(keys.copy(), quantize(own + 40000 * np.eye(1, WIDTH)))
+        keys, own = read_vectors(str(path))
+        batch = vectors_batch(keys.copy(), quantize(own + 40000 * np.eye(1, WIDTH)))
         write_arrow(str(path), batch.schema, [batch])
     plain = _made(tmp_path / "plain", corpus, vectors, similarity=0.9, center=False)
     assert plain.manifest.summary["documents"] == 1

@@ -14,6 +14,7 @@ import pytest
 import torch
 
 from cloze.core.errors import StoppedError, UsageError
+from cloze.core.ragged import I64
 from cloze.core.stages.execute import BuildResult, execute
 from cloze.core.storage import read_tsv
 from cloze.labs.inside.prune_stage import STAGE as PRUNE
@@ -23,7 +24,7 @@ from cloze.model.tasks.heads import new_network, trained_network
 from cloze.model.tasks.kinds.multitask import select_task
 from cloze.model.tasks.source import MultiTaskSource, shares, source_of
 from cloze.model.tasks.table import load_task
-from cloze.model.tasks.task import Ints, encoded
+from cloze.model.tasks.task import encoded
 from tests.glue_files import write_glue
 from tests.model.tasks.stages import Listener, evaluate, finetune, settings
 from tests.parity.pretrained import new_tokenizer
@@ -40,7 +41,7 @@ class Grouped:
 
     def __init__(self, *sizes: int) -> None:
         ends = np.cumsum(sizes)
-        self.groups: list[Ints] = [
+        self.groups: list[I64] = [
             np.arange(end - size, end) for end, size in zip(ends, sizes, strict=True)
         ]
         self.lengths = np.arange(5, 5 + int(ends[-1]))

@@ -56,7 +56,7 @@ def test_embedded_flink(
     found by Flink's shuffle.
     """
     out, options = str(tmp_path / "out"), ["--runner", "flink", "--workers", "2"]
-    few = [*options, "--dedup-in-memory-documents", "5"]
+    few = [*options, "--set", "run.dedup_in_memory_documents=5"]
     done = stage("corpus", out, few, str(shelf), samples)
     assert done.returncode == 0, done.stderr
     made = run(out, options, str(shelf), samples, stages)

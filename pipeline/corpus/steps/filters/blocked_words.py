@@ -143,4 +143,9 @@ def _build(options: BlockedWordsOptions) -> StepFunction | None:
     return drop_if(reason_of) if options.blocked_words_unit == "document" else paragraphs
 
 
-STEP = CleaningStep(options=BlockedWordsOptions, build=_build, settings={REASON: "blocked_words"})
+STEP = CleaningStep(
+    options=BlockedWordsOptions,
+    build=_build,
+    settings={REASON: "blocked_words"},
+    reasons={REASON: "more blocked words than allowed"},
+)

@@ -51,7 +51,9 @@ def _build_licences(options: LicenceOptions) -> StepFunction | None:
 
 
 LICENCES = CleaningStep(
-    options=LicenceOptions, build=_build_licences, settings={"other_licence": "licences"}
+    options=LicenceOptions,
+    build=_build_licences,
+    reasons={"other_licence": "under a licence that is not in the list"},
 )
 
 
@@ -100,12 +102,14 @@ def _build_minimum(options: MinimumOptions) -> StepFunction | None:
 
 
 MAXIMUM = CleaningStep(
-    options=MaximumOptions, build=_build_maximum, settings={"too_long": "maximum_characters"}
+    options=MaximumOptions,
+    build=_build_maximum,
+    reasons={"too_long": "more characters than the limit"},
 )
 MINIMUM = CleaningStep(
     options=MinimumOptions,
     build=_build_minimum,
-    settings={"too_short": "minimum_characters and corpus.minimum_words"},
+    reasons={"too_short": "fewer characters or words than the limit"},
 )
 
 
@@ -176,5 +180,5 @@ def _build_letters(options: LettersOptions) -> StepFunction | None:
 
 
 LETTERS = CleaningStep(
-    options=LettersOptions, build=_build_letters, settings={"not_prose": "minimum_letters"}
+    options=LettersOptions, build=_build_letters, reasons={"not_prose": "too few letters"}
 )

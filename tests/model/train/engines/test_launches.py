@@ -17,7 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from cloze.model.data.batch import move
 from cloze.model.families.models import new_model
-from cloze.model.layers import attention, attention_kernels, elementwise, unpadded
+from cloze.model.layers import attention, attention_kernels, cpu, unpadded
 from cloze.model.train.distributed import World
 from cloze.model.train.engines.create import create_engine
 from cloze.model.train.engines.torch import TorchEngine
@@ -128,7 +128,7 @@ def test_a_layer_starts_few_kernels(
         return torch.native_dropout(values, share, True)[0] if share else values
 
     for module, name in (
-        (elementwise, "dropout"),
+        (cpu, "dropout"),
         (attention, "drop"),
         (attention_kernels, "drop"),
     ):
