@@ -112,7 +112,7 @@ def test_without_dedup_pages_of_one_id_are_kept_too(tmp_path: Path) -> None:
 def test_a_shuffle_gives_the_same_ids(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
-    monkeypatch.setattr(repeated_ids, "find_reader", lambda _: _Reader(kind == "jsonl"))
+    monkeypatch.setattr(repeated_ids, "READERS", _Readers(kind == "jsonl"))
     for exact in (False, True):
         place = tmp_path / str(exact)
         place.mkdir()
@@ -124,9 +124,14 @@ def test_a_shuffle_gives_the_same_ids(
         assert ("duplicate_id" in one[0].dropped) == (kind == "books" and exact)
 
 
-class _Reader:
+class _Readers:
+    """A table in which all kinds are one."""
+
     def __init__(self, has_columns: bool) -> None:
         self.has_columns = has_columns
+
+    def find(self, _: str) -> _Readers:
+        return self
 
 
 def test_copies_are_numbered_by_text() -> None:
