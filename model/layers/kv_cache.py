@@ -40,9 +40,10 @@ class KVCache(BatchLayout):
     rows: int
     room: int
     positions: Tensor = field(init=False)
-    shared: SharedTensors = field(default_factory=SharedTensors, init=False, repr=False)
+    shared: SharedTensors = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
+        self.shared = SharedTensors()
         self.positions = torch.zeros(self.rows, 0, dtype=torch.int64)
         # Keys and values of each layer, in running order: float [B, R, N, H].
         self._layers: list[tuple[Tensor, Tensor]] = []

@@ -97,7 +97,6 @@ class Memory:
         return Memory(self.states.repeat_interleave(times, dim=0), real, {})
 
 
-@dataclass(eq=False)
 class SharedTensors:
     """What the first layer of a forward pass computes for all others, by what it depends on.
 
@@ -113,14 +112,13 @@ class SharedTensors:
         asked: key and value that a layer computes once for several queries.
     """
 
-    biases: dict[tuple[AttentionPattern, torch.dtype, bool], Tensor | None] = field(
-        default_factory=dict
-    )
-    rotary: dict[tuple[float, int], Pair] = field(default_factory=dict)
-    relative: dict[tuple[int, int], Tensor] = field(default_factory=dict)
-    distances: Pair | None = None
-    sinusoids: Tensor | None = None
-    asked: dict[nn.Module, Pair] = field(default_factory=dict)
+    def __init__(self) -> None:
+        self.biases: dict[tuple[AttentionPattern, torch.dtype, bool], Tensor | None] = {}
+        self.rotary: dict[tuple[float, int], Pair] = {}
+        self.relative: dict[tuple[int, int], Tensor] = {}
+        self.distances: Pair | None = None
+        self.sinusoids: Tensor | None = None
+        self.asked: dict[nn.Module, Pair] = {}
 
 
 class BatchLayout(ABC):
@@ -205,7 +203,11 @@ class PaddedLayout(BatchLayout):
     positions: Tensor | None = None
     causal: Tensor | None = None
     maps: list[Tensor] | None = None
-    shared: SharedTensors = field(default_factory=SharedTensors, init=False, repr=False)
+    shared: SharedTensors = field(init=False, repr=False)
+
+    # No default factory, which torch.compile cannot trace: a compiled step makes its layouts.
+    def __post_init__(self) -> None:
+        self.shared = SharedTensors()
 
     @property
     def max_distance(self) -> int:

@@ -40,7 +40,10 @@ class UnpaddedLayout(BatchLayout):
     padding: Tensor
     positions: Tensor
     real: Tensor | None = None
-    shared: SharedTensors = field(default_factory=SharedTensors, init=False, repr=False)
+    shared: SharedTensors = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        self.shared = SharedTensors()
 
     def take(self, values: Tensor) -> Tensor:
         """Select the tokens: [B, L] to [T]."""
