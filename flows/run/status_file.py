@@ -14,9 +14,11 @@ Secrets in `parameters` and `config` are redacted, and only the owner may read t
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import socket
+import tempfile
 import threading
 import time
 import uuid
@@ -28,7 +30,7 @@ from typing import Any
 
 from cloze.core import storage
 from cloze.core.artifacts import lock
-from cloze.core.errors import DataError, did_you_mean
+from cloze.core.errors import DataError, describe_os_error, did_you_mean
 from cloze.core.humanize import format_duration
 from cloze.core.records import (
     NUMBER,
@@ -212,13 +214,19 @@ def _end_nodes(content: Mapping[str, Any], running: str) -> None:
             node["state"] = running if has_started else SKIPPED
 
 
-def _as_crashed(content: dict[str, Any], ended: float) -> dict[str, Any]:
+def _as_crashed(content: dict[str, Any], ended: float, path: Path) -> dict[str, Any]:
     """Return the record of a run whose process has ended, or whose host is lost."""
     _end_nodes(content, CRASHED)
     error = f"process {content['pid']} on {content['host']} is gone"
+    try:
+        with tempfile.TemporaryFile(dir=path.parent, buffering=0) as probe:
+            probe.write(bytes(1 << 12))
+    except OSError as cause:  # perhaps why the end is not in the record
+        cause.filename = str(path.parent)
+        error += "" if cause.errno == errno.EACCES else f"; {describe_os_error(cause, '')}"
     if content["host"] != socket.gethostname():
         silence = format_duration(max(0.0, time.time() - ended))
-        error = f"no sign of life from {error.removesuffix(' is gone')} for {silence}: it is lost"
+        error = f"no sign of life from {error.partition(' is gone')[0]} for {silence}: it is lost"
     return {**content, "state": CRASHED, "ended": ended, "error": error}
 
 
@@ -283,7 +291,7 @@ def newest(
             if damaged is not None:
                 return {**record, **_unreadable(*damaged)}
             if _is_dead(record, path):
-                record = _as_crashed(record, written)
+                record = _as_crashed(record, written, path)
                 record["state"] = CRASHED if record["host"] == socket.gethostname() else LOST
             return {**record, "path": str(path)}
     if damaged is None:
@@ -346,7 +354,7 @@ def mark_crashed(runs: Path, *, write: bool = True) -> list[str]:
             if record is None or not _is_dead(record, path):
                 continue
             with suppress(OSError):
-                crashed = _as_crashed(record, path.stat().st_mtime)
+                crashed = _as_crashed(record, path.stat().st_mtime, path)
                 if write:
                     storage.write_bytes(str(path), json.dumps(crashed).encode(), private=True)
                 names.append(str(record["run"]))
