@@ -36,6 +36,8 @@ _CLIENTS = (
     "requests",
     "paramiko",
 )
+# what is downloaded lands on a disk
+_OF_THIS_MACHINE = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EMFILE)
 _CHECK_IT = "check the store's address (AWS_ENDPOINT_URL) and your credentials"
 
 _P = ParamSpec("_P")
@@ -87,6 +89,8 @@ def client_errors(path: str) -> Iterator[None]:
     except (FileNotFoundError, FileExistsError, NotADirectoryError, IsADirectoryError):
         raise
     except Exception as error:
+        if getattr(error, "errno", None) in _OF_THIS_MACHINE:
+            raise
         is_client_error = type(error).__module__.partition(".")[0] in _CLIENTS
         is_client_error = is_client_error or isinstance(error, NotImplementedError)
         if not is_client_error and not (isinstance(error, OSError) and not is_local(path)):

@@ -7,18 +7,23 @@ from __future__ import annotations
 import errno
 import json
 import os
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
 import pytest
 
 from cloze.core import storage
 from cloze.core.artifacts import lock
+from cloze.core.errors import describe_os_error
 from cloze.flows import cli
 from cloze.flows.run import status_file
 from cloze.flows.tracking import spool_state
 from cloze.flows.tracking.spool import Spool
+from cloze.pipeline.runners import exchange
 from tests.faults.conftest import small_disk as small_disk
 from tests.faults.disks import Disk, fill
 from tests.object_store import Store, no_fault
@@ -191,3 +196,33 @@ def test_a_store_that_becomes_read_only_is_named_and_gone_on_after(
     assert cli.main(["resume", "toy", "--no-prefect"]) == 0
     assert status_file.read(tmp_path / "runs", "toy")["state"] == "finished"
     assert cli.main(["verify", "toy"]) == 0
+
+
+def of_a_store(path: Path) -> None:
+    storage.write_bytes("memory://failing/corpus.arrow", bytes(1 << 16))
+    storage.download("memory://failing/corpus.arrow", str(path))
+
+
+def within_an_upload(path: Path) -> None:
+    with storage.atomic_output("memory://failing/merged.arrow"):
+        path.write_bytes(bytes(1 << 16))
+
+
+def of_sorted_rows(path: Path) -> None:
+    table = pa.table({"row": list(range(1 << 13))})
+    list(exchange._sorted_pieces([(table, np.arange(1 << 13))] * 2))
+
+
+@pytest.mark.parametrize("write", [of_a_store, within_an_upload, of_sorted_rows])
+def test_a_full_temporary_directory_is_named_and_no_store(
+    write: Callable[[Path], None], small_disk: Disk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(small_disk.path))
+    monkeypatch.setattr(exchange, "SORTED_BYTES", 1)
+    fill(small_disk, 0)
+    with pytest.raises(OSError, match="No space left on device") as raised:
+        write(small_disk.path / "copy")
+    told = describe_os_error(raised.value, "")
+    if write is not within_an_upload:  # the block's own error, which names what it wrote
+        assert told.startswith(str(small_disk.path))
+    assert told.endswith("No space left on device; free some space")
