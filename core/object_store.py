@@ -18,7 +18,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, cast
 
-from cloze.core.errors import ClozeError, UsageError, describe_missing_package
+from cloze.core.errors import ClozeError, UsageError, describe_missing_package, first_line
 
 if TYPE_CHECKING:
     # imported on first use: the command line reads configs at every start
@@ -27,7 +27,20 @@ if TYPE_CHECKING:
 PUT_BYTES = 5 << 20  # largest object that is written by one request; S3's smallest part
 # seconds after which a silent server is asked again, about twenty times in all
 S3_TIMEOUTS = {"connect_timeout": 10, "read_timeout": 30}
-_CLIENTS = ("botocore", "aiobotocore", "aiohttp", "gcsfs", "google")  # their errors are no OSErrors
+# their errors are no OSErrors
+_CLIENTS = (
+    "botocore",
+    "aiobotocore",
+    "aiohttp",
+    "gcsfs",
+    "google",
+    "httpx",
+    "requests",
+    "paramiko",
+)
+# what is downloaded lands on a disk
+_OF_THIS_MACHINE = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EMFILE)
+_CHECK_IT = "check the store's address (AWS_ENDPOINT_URL) and your credentials"
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
@@ -38,12 +51,15 @@ def filesystem(path: str) -> tuple[fsspec.AbstractFileSystem, str]:
 
     Raises:
         UsageError: the URL's scheme is unknown, or its package is not installed.
+        ClozeError: its server does not answer.
     """
     from fsspec.core import url_to_fs
 
     scheme, separator, _ = str(path).partition("://")
     options: dict[str, Any] = {}
-    if separator and scheme not in ("file", "local", "memory"):
+    if separator and scheme in ("file", "local"):  # files are opened and mapped by their path
+        raise UsageError(f"{path}: write a local path without {scheme}://")
+    if separator and scheme != "memory":
         # Workers and other machines write here, too: a cached listing would be stale.
         options["use_listings_cache"] = False
     if scheme in ("s3", "s3a"):
@@ -57,6 +73,10 @@ def filesystem(path: str) -> tuple[fsspec.AbstractFileSystem, str]:
     except ValueError as error:
         cause = str(error).rstrip(".")
         raise UsageError(f"{path}: {cause}; use a local path, s3:// or gs://") from error
+    except FileNotFoundError:  # of an archive
+        raise
+    except Exception as error:  # it connects
+        raise ClozeError(f"{path} cannot be reached ({first_line(error)}); {_CHECK_IT}") from error
     return fs, inner
 
 
@@ -71,11 +91,14 @@ def client_errors(path: str) -> Iterator[None]:
     except (FileNotFoundError, FileExistsError, NotADirectoryError, IsADirectoryError):
         raise
     except Exception as error:
+        if getattr(error, "errno", None) in _OF_THIS_MACHINE:
+            raise
         is_client_error = type(error).__module__.partition(".")[0] in _CLIENTS
+        is_client_error = is_client_error or isinstance(error, NotImplementedError)
         if not is_client_error and not (isinstance(error, OSError) and not is_local(path)):
             raise
         cause = (str(getattr(error, "strerror", None) or error) or type(error).__name__).rstrip(".")
-        remedy = "check the store's address (AWS_ENDPOINT_URL) and your credentials"
+        remedy = _CHECK_IT
         if isinstance(error, PermissionError):
             remedy = "renew your credentials or ask for the right, and run again"
         elif isinstance(error, TimeoutError) or getattr(error, "errno", None) == errno.EBUSY:
@@ -135,7 +158,11 @@ def note_listed(path: str, infos: dict[str, dict[str, Any]]) -> None:
     scheme, now = path.partition("://")[0], time.monotonic()
     if len(_LISTED) > 1 << 20:
         _LISTED.clear()
-    _LISTED.update(((scheme, name), (now, info)) for name, info in infos.items())
+    _LISTED.update(
+        ((scheme, name), (now, info))
+        for name, info in infos.items()
+        if {"size", "type"} <= info.keys()  # a web server's listing may lack them
+    )
 
 
 def listed(path: str, inner: str) -> dict[str, Any] | None:

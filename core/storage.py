@@ -239,7 +239,8 @@ def read_at_once(path: str) -> bytes:
 def download(path: str, target: str) -> None:
     """Copy an object of a store to a local file: by one request, or by parallel ones if large."""
     fs, inner = filesystem(path)
-    fs.get_file(inner, target)
+    with naming(target):
+        fs.get_file(inner, target)
 
 
 def read_text(path: str) -> str:

@@ -29,7 +29,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import IO, Any
 
 from cloze.core import storage
-from cloze.core.errors import ClozeError, UsageError
+from cloze.core.errors import ClozeError, UsageError, naming
 from cloze.core.records import read_record
 
 
@@ -208,9 +208,10 @@ def _local(out: str) -> Iterator[Callable[[], None]]:
     name = os.path.join(inner, LOCK)
     handle = _open_locked(out, name)
     try:
-        handle.truncate(0)
-        handle.write(f"{_this_process()}\n{json.dumps(process_identity())}")
-        handle.flush()
+        content = f"{_this_process()}\n{json.dumps(process_identity())}".encode()
+        with naming(name):  # unbuffered: a full disk would fail again when the file is closed
+            handle.truncate(0)
+            os.write(handle.fileno(), content)
         yield lambda: None
     finally:
         with contextlib.suppress(OSError):

@@ -192,7 +192,15 @@ def mlflow_database() -> Iterator[Finding]:
     for aside in sorted(path.parent.glob(f"{path.name}{database.ASIDE}*")):
         observed = f"{aside} could not be mended and was set aside; delete it if nothing is missed"
         yield Finding(check="records", observed=observed)
-    if path.exists():
+    for copy in sorted(path.parent.glob(f"{path.name}{database.BEFORE}*")):
+        observed = (
+            f"{copy} is the database before MLflow migrated it; delete it if nothing is missed"
+        )
+        yield Finding(check="records", observed=observed)
+    if path.exists() and database.is_older(path):
+        observed = f"{path} is of an older MLflow; the next run migrates it, and keeps a copy"
+        yield Finding(check="records", observed=observed)
+    elif path.exists():
         reason, can_mend = database.why_closed(path)
         fix = "migrate it, or else set it aside: waiting records go to a new one (--fix)"
         yield Finding(

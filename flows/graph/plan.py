@@ -81,8 +81,15 @@ class PlannedNode:
 
 
 def runs_directory() -> Path:
-    """Return `$CLOZE_RUNS_DIR`; default: `./runs`."""
-    return Path(os.environ.get("CLOZE_RUNS_DIR") or "runs")
+    """Return `$CLOZE_RUNS_DIR`; default: `./runs`.
+
+    Raises:
+        UsageError: it is a URL: records and locks need a disk.
+    """
+    path = os.environ.get("CLOZE_RUNS_DIR") or "runs"
+    if storage.has_scheme(path):
+        raise UsageError(f"CLOZE_RUNS_DIR={path} is no local directory; CLOZE_STORE names a store")
+    return Path(path)
 
 
 def run_directory(config: RunConfig | CommandConfig) -> Path:

@@ -81,7 +81,7 @@ class NodeFailures(ClozeError):
 
 
 def describe_error(error: BaseException) -> str:
-    """Return an error's message: the system's with a remedy, other foreign ones with their type."""
+    """Return an error's message; the system's has a remedy, others outside Cloze their type."""
     if isinstance(error, ClozeError):
         return str(error)
     if isinstance(error, OSError) and error.errno:

@@ -9,6 +9,7 @@ import os
 import urllib.error
 import urllib.request
 from contextlib import suppress
+from http.client import HTTPException
 from pathlib import Path
 from typing import Any
 
@@ -69,7 +70,7 @@ def why_silent(url: str) -> str | None:
             return None
     except urllib.error.HTTPError as error:
         return None if error.code in (401, 403) else f"answers with status {error.code}"
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, HTTPException) as error:  # the last: of a malformed address
         is_untrusted = UNTRUSTED in str(error)
         return f"has an untrusted certificate; {TRUST}" if is_untrusted else "does not answer"
 

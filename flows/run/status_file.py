@@ -14,8 +14,10 @@ Secrets in `parameters` and `config` are redacted, and only the owner may read t
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
+import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
@@ -24,7 +26,7 @@ from types import NoneType
 from typing import Any
 
 from cloze.core.artifacts import lock
-from cloze.core.errors import DataError, did_you_mean
+from cloze.core.errors import DataError, describe_os_error, did_you_mean
 from cloze.core.humanize import format_duration
 from cloze.core.records import (
     NUMBER,
@@ -86,12 +88,23 @@ def as_it_is(record: dict[str, Any], path: Path) -> dict[str, Any]:
     if lock.is_locked(str(path.parent.parent)):
         return record
     end_nodes(record, CRASHED)
-    state, error = CRASHED, f"process {record['pid']} on {host} is gone"
+    state, error = CRASHED, f"process {record['pid']} on {host} is gone{_why_unwritten(path)}"
     if not is_here:
         silent = format_duration(max(0.0, silence))
         state = LOST
         error = f"no sign of life from process {record['pid']} on {host} for {silent}: it is lost"
     return {**record, "state": state, "ended": written, "error": error}
+
+
+def _why_unwritten(path: Path) -> str:
+    """Return what keeps files from being written beside a record, perhaps its end, too."""
+    try:
+        with tempfile.TemporaryFile(dir=path.parent, buffering=0) as probe:
+            probe.write(bytes(1 << 12))
+    except OSError as cause:
+        cause.filename = str(path.parent)
+        return "" if cause.errno == errno.EACCES else f"; {describe_os_error(cause, '')}"
+    return ""
 
 
 def _unreadable(path: Path, written: float) -> dict[str, Any]:

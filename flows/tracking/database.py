@@ -22,10 +22,15 @@ from cloze.core.errors import ClozeError
 
 ARTIFACTS = "mlflow-artifacts"  # next to the file
 ASIDE = ".broken-"  # added with the time to the name of a file that cannot be mended
+BEFORE = ".before-migration-"  # added with its schema to the name of a copy
 MIGRATIONS = ("store", "db_migrations", "versions")  # of MLflow's package
 OPEN_SECONDS = 120.0
 PREFIX = "_alembic_tmp_"  # of tables that a migration makes and renames; a killed one leaves them
 UNFINISHED = f"select name from sqlite_master where substr(name, 1, {len(PREFIX)}) = '{PREFIX}'"
+
+_STEP = re.compile(
+    r"""^revision\b.*?["'](\w+)["']\s*down_revision\b.*?(?:["'](\w+)["']|None)""", re.M
+)
 
 
 def path_of(uri: str) -> Path | None:
@@ -57,6 +62,11 @@ def make(path: Path) -> None:
                     f"{path} is being migrated, or its migration was killed; wait, or mend it with "
                     f"`cloze doctor --fix`"
                 )
+            copy = Path(f"{path}{BEFORE}{_schema(path)[0]}")
+            if is_older(path) and not copy.exists():
+                with closing(sqlite3.connect(temporary := _beside(path))) as kept:
+                    database.backup(kept)
+                temporary.rename(copy)
         return
     temporary = _beside(path)
     try:
@@ -69,16 +79,27 @@ def make(path: Path) -> None:
         temporary.unlink(missing_ok=True)
 
 
+def _schema(path: Path) -> tuple[str, dict[str, str]]:
+    """Return a file's revision, empty if it has none, and the one before each of MLflow's here."""
+    spec, row = find_spec("mlflow"), None
+    with closing(sqlite3.connect(path)) as database, suppress(sqlite3.DatabaseError):
+        row = database.execute("select version_num from alembic_version").fetchone()
+    versions = Path(spec.origin if spec and spec.origin else "").parent.joinpath(*MIGRATIONS)
+    scripts = (script.read_text(encoding="utf-8") for script in versions.glob("*.py"))
+    return row[0] if row else "", dict(match for text in scripts for match in _STEP.findall(text))
+
+
 def _check_not_newer(path: Path) -> None:
     """Raise ClozeError if no migration of the MLflow here leads to the file's schema."""
-    spec, revision = find_spec("mlflow"), None
-    with closing(sqlite3.connect(path)) as database, suppress(sqlite3.DatabaseError):
-        revision = database.execute("select version_num from alembic_version").fetchone()
-    versions = Path(spec.origin if spec and spec.origin else "").parent.joinpath(*MIGRATIONS)
-    if revision and not any(versions.glob(f"{revision[0]}_*.py")):
-        raise ClozeError(
-            f"{path}: a newer MLflow made it (schema {revision[0]}); upgrade MLflow here"
-        )
+    revision, before = _schema(path)
+    if revision and revision not in before:
+        raise ClozeError(f"{path}: a newer MLflow made it (schema {revision}); upgrade MLflow here")
+
+
+def is_older(path: Path) -> bool:
+    """Return whether opening the file migrates it: an older MLflow opens it no more."""
+    revision, before = _schema(path)
+    return revision in before.values()
 
 
 def upgrade(path: Path) -> None:
@@ -98,7 +119,9 @@ def why_closed(path: Path) -> tuple[str, bool]:
         _check_not_newer(path)
         command = [sys.executable, "-m", "cloze.flows.tracking.spool_state", f"sqlite:///{path}"]
         done = subprocess.run(command, capture_output=True, text=True, timeout=OPEN_SECONDS)
-    except (sqlite3.OperationalError, subprocess.TimeoutExpired, ClozeError) as error:
+    except subprocess.TimeoutExpired:
+        return f"it took more than {OPEN_SECONDS:.0f} s; run this again with less beside it", False
+    except (sqlite3.OperationalError, ClozeError) as error:
         return str(error), False  # locked, full, of another user or MLflow
     except sqlite3.DatabaseError as error:
         return str(error), True

@@ -34,6 +34,7 @@ import contextlib
 import fcntl
 import json
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -42,11 +43,13 @@ import uuid
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
+from importlib.metadata import entry_points
 from pathlib import Path
 from typing import IO, Any
 
 from cloze.core import storage
 from cloze.core.artifacts.lock import has_name
+from cloze.core.errors import UsageError
 from cloze.core.figures import is_finite
 from cloze.core.secrets import redact
 from cloze.flows.tracking import spool_state
@@ -62,12 +65,35 @@ FLUSH_SECONDS = 20.0  # how long the end of a run waits for the sender
 TOUCH_SECONDS, LEASE_SECONDS = 20.0, 900.0  # a stall of the storage by minutes ends no lease
 STOP_SECONDS = 2.0  # how long a stopped run waits: it may be killed soon
 
+STORES = ("", "file", "http", "https", "databricks", "databricks-uc", "uc", "sqlite", "postgresql",
+          "mysql", "mssql")  # fmt: skip
+# a server without a scheme or a host, a file without its third slash
+_MISTAKEN = re.compile(r"[\w.-]+:\d+(/|$)|https?:(?!//[^/:])|sqlite(\+\w+)?:(?!///)")
+
 Point = tuple[str, float, int, int]  # key, value, step, milliseconds since 1970
 
 
 def tracking_uri(runs: Path) -> str:
-    """Return `$MLFLOW_TRACKING_URI`, or else the URI of a SQLite file in the runs directory."""
-    return os.environ.get(URI) or f"sqlite:///{(runs / 'mlflow.db').resolve()}"
+    """Return `$MLFLOW_TRACKING_URI`, or else the URI of a SQLite file in the runs directory.
+
+    Raises:
+        UsageError: MLflow, which would refuse each record, has no store for the URI.
+    """
+    uri = os.environ.get(URI)
+    if not uri:
+        return f"sqlite:///{(runs / 'mlflow.db').resolve()}"
+    scheme = (
+        uri if uri in STORES else (re.match(r"([A-Za-z][\w.+-]+):", uri) or ("", ""))[1].lower()
+    )
+    if _MISTAKEN.match(uri) or (
+        scheme.partition("+")[0] not in STORES
+        and scheme not in entry_points(group="mlflow.tracking_store").names
+    ):
+        raise UsageError(
+            f"{URI}={redact(uri)} is no address of MLflow's; name a server, http://HOST:PORT, or a "
+            f"file, sqlite:////PATH"
+        )
+    return uri
 
 
 def now() -> int:

@@ -31,6 +31,7 @@ import pyarrow as pa
 
 from cloze.core import storage
 from cloze.core.arrow import drop_page_cache, file_buffer, open_arrow
+from cloze.core.errors import naming
 from cloze.core.ragged import I64
 from cloze.core.stages.stage import BuildContext
 from cloze.pipeline.runners.fan_out import fan_out
@@ -145,7 +146,7 @@ class Exchange:
             ]
             yield RunRanges(arrow_schema, first, extents - extents[0], buffers)
             return
-        with tempfile.NamedTemporaryFile(prefix="cloze-ranges-") as file:
+        with _temporary_file("cloze-ranges-") as file:
             for contents in _fetched(paths, spans):
                 file.writelines(contents)
             file.flush()
@@ -199,6 +200,12 @@ class RunRanges:
             drop_page_cache(buffer)
 
 
+@contextlib.contextmanager
+def _temporary_file(prefix: str) -> Iterator[Any]:
+    with naming(tempfile.gettempdir()), tempfile.NamedTemporaryFile(prefix=prefix) as file:
+        yield file
+
+
 Piece = tuple[pa.RecordBatch, I64]  # rows sorted by place, and their places
 
 
@@ -212,7 +219,7 @@ def _sorted_pieces(blocks: Iterable[tuple[pa.Table, I64]]) -> Iterator[Piece]:
     for table, places in blocks:
         if size + table.nbytes > SORTED_BYTES and pending:
             batch, sorted_places = _sorted(pending)
-            with tempfile.NamedTemporaryFile(prefix="cloze-sort-") as file:
+            with _temporary_file("cloze-sort-") as file:
                 with pa.ipc.new_file(file, batch.schema) as writer:
                     writer.write_batch(batch)
                 file.flush()

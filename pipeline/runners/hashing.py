@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import ExitStack, suppress
 from typing import Any
 from uuid import uuid4
 
 from cloze.core import storage
 from cloze.core.artifacts.fingerprints import Stamp, combine_hashes, hash_by_threads
+from cloze.core.artifacts.lock import locked
+from cloze.core.errors import UsageError
 from cloze.core.stages.execution import Execution
 from cloze.core.stages.stage import BuildContext
 from cloze.pipeline.runners.base import LOCAL
@@ -35,7 +38,6 @@ def hash_by_workers(
     if alone or sum(sizes) < UNIT_BYTES:
         return hash_by_threads(paths, stamps)
     place = storage.absolute(storage.join(directory, HASHES))
-    build = BuildContext(path=place, inputs={}, execution=execution, fingerprint="")
     groups = group_by_size(sizes, UNIT_BYTES)
     units = []
     for first, end in groups:
@@ -43,9 +45,17 @@ def hash_by_workers(
         name = combine_hashes(zip(paths[first:end], facts, strict=True))
         units.append((name[:32], list(paths[first:end])))
     weights = [float(sum(sizes[first:end])) for first, end in groups]
-    with build.cleanup:
-        results = fan_out(build, "hash", units, hash_unit, unit_name="bytes", weights=weights)
-    storage.remove(place)
+    with ExitStack() as held:
+        try:
+            held.enter_context(locked(place))
+        except UsageError:  # another plan of the run hashes there, and removes it
+            place = f"{place}-{uuid4().hex}"
+            held.callback(storage.remove, place)
+        build = BuildContext(path=place, inputs={}, execution=execution, fingerprint="")
+        with build.cleanup:
+            results = fan_out(build, "hash", units, hash_unit, unit_name="bytes", weights=weights)
+        with suppress(OSError):  # where yet another plan begins at this moment
+            storage.remove(place)
     return [sha256 for result in results for sha256 in result["sha256"]]
 
 

@@ -7,18 +7,28 @@ from __future__ import annotations
 import errno
 import json
 import os
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
 import pytest
 
 from cloze.core import storage
+from cloze.core.artifacts import lock
+from cloze.core.errors import describe_os_error
 from cloze.flows import cli
 from cloze.flows.run import status_file
 from cloze.flows.tracking import spool_state
 from cloze.flows.tracking.spool import Spool
+from cloze.pipeline.runners import exchange
+from tests.faults.conftest import small_disk as small_disk
+from tests.faults.disks import Disk, fill
+from tests.object_store import Store, no_fault
 
+NODE = status_file.RunStatusFile.node
 ERRORS = (errno.ENOSPC, errno.EROFS, errno.EIO, errno.ESTALE, errno.EDQUOT)
 
 
@@ -117,3 +127,102 @@ def test_the_cause_of_a_failed_stage_is_said_and_not_its_records(
     assert (record["state"], record["nodes"]["letters"]["state"]) == ("failed", "finished")
     assert f"count.txt: {os.strerror(code)}; " in record["error"]
     monkeypatch.undo()
+
+
+@pytest.mark.parametrize("is_full", [False, True], ids=["read-only", "full"])
+def test_the_status_of_a_run_whose_end_could_not_be_written_names_the_place(
+    toy_config: str,
+    small_disk: Disk,
+    is_full: bool,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """And a new start says the same; afterwards it goes on."""
+    monkeypatch.setenv("CLOZE_RUNS_DIR", str(small_disk.path))
+    assert cli.main(["run", toy_config, "--no-prefect", "--until", "letters"]) == 0
+    record = status_file.records_in(small_disk.path / "toy")[-1]
+    content = json.loads(record.read_bytes()) | {"state": "running", "ended": None, "pid": 1 << 22}
+    record.write_text(json.dumps(content))
+    if is_full:
+        fill(small_disk, 0)
+    else:
+        small_disk.remount("ro")
+    reason = "No space left on device; free some space"
+    if not is_full:
+        reason = "Read-only file system; mount it writable again, or choose another path"
+    capsys.readouterr()
+    assert cli.main(["status", "toy"]) == 0
+    told = " ".join(capsys.readouterr().out.split())
+    assert f"is gone; {record.parent}: {reason}" in told
+    assert cli.main(["run", toy_config, "--no-prefect"]) == 1
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert last.startswith(f"cloze: {small_disk.path}")
+    assert last.endswith(reason)
+    small_disk.remount("rw")
+    (small_disk.path / "filler").unlink(missing_ok=True)
+    assert cli.main(["resume", "toy", "--no-prefect"]) == 0
+    assert cli.main(["run", toy_config, "--no-prefect"]) == 0
+    assert status_file.read(small_disk.path, "toy")["state"] == "finished"
+
+
+@pytest.mark.parametrize("stage", ["letters", "count"])
+def test_a_store_that_becomes_read_only_is_named_and_gone_on_after(
+    toy_config: str,
+    store: Store,
+    stage: str,
+    halfway: Callable[[str, Callable[[], None]], None],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+) -> None:
+    """As where credentials lose the right to write: each change is answered by 403."""
+    changes = ("put", "part", "multipart", "copy", "delete")
+    monkeypatch.setattr(lock, "LEASE_SECONDS", 1.0)  # this process lives on, and with it its lease
+    monkeypatch.setenv("CLOZE_STORE", store.path("runs"))
+
+    def act() -> None:
+        store.server.fault = lambda kind, *_: (403, "AccessDenied") if kind in changes else None
+
+    halfway(stage, act)
+    assert cli.main(["run", toy_config, "--no-prefect"]) == 1
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert last.startswith(f"cloze: {store.path('runs', 'toy', stage)}-")
+    assert last.endswith("; renew your credentials or ask for the right, and run again")
+    record = status_file.read(tmp_path / "runs", "toy")
+    assert (record["state"], record["nodes"][stage]["state"]) == ("failed", "failed")
+    assert record["error"] == last.removeprefix("cloze: ")
+    store.server.fault = no_fault
+    monkeypatch.setattr(status_file.RunStatusFile, "node", NODE)
+    assert cli.main(["resume", "toy", "--no-prefect"]) == 0
+    assert status_file.read(tmp_path / "runs", "toy")["state"] == "finished"
+    assert cli.main(["verify", "toy"]) == 0
+
+
+def of_a_store(path: Path) -> None:
+    storage.write_bytes("memory://failing/corpus.arrow", bytes(1 << 16))
+    storage.download("memory://failing/corpus.arrow", str(path))
+
+
+def within_an_upload(path: Path) -> None:
+    with storage.atomic_output("memory://failing/merged.arrow"):
+        path.write_bytes(bytes(1 << 16))
+
+
+def of_sorted_rows(path: Path) -> None:
+    table = pa.table({"row": list(range(1 << 13))})
+    list(exchange._sorted_pieces([(table, np.arange(1 << 13))] * 2))
+
+
+@pytest.mark.parametrize("write", [of_a_store, within_an_upload, of_sorted_rows])
+def test_a_full_temporary_directory_is_named_and_no_store(
+    write: Callable[[Path], None], small_disk: Disk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(small_disk.path))
+    monkeypatch.setattr(exchange, "SORTED_BYTES", 1)
+    fill(small_disk, 0)
+    with pytest.raises(OSError, match="No space left on device") as raised:
+        write(small_disk.path / "copy")
+    told = describe_os_error(raised.value, "")
+    if write is not within_an_upload:  # the block's own error, which names what it wrote
+        assert told.startswith(str(small_disk.path))
+    assert told.endswith("No space left on device; free some space")

@@ -12,7 +12,7 @@ from alembic import command
 
 from cloze.core.errors import ClozeError
 from cloze.flows.doctor import runs as doctor
-from cloze.flows.tracking import database
+from cloze.flows.tracking import database, spool_state
 from tests.flows.tracking.test_database import runs as runs
 from tests.flows.tracking.test_database import whole as whole
 
@@ -45,6 +45,26 @@ def schema_and_names(path: Path) -> tuple[str, set[str]]:
 
 def asides(runs: Path) -> list[Path]:
     return list(runs.glob(f"mlflow.db{database.ASIDE}*"))
+
+
+def test_a_look_migrates_nothing_and_a_run_keeps_a_copy(runs: Path) -> None:
+    """An older MLflow, a team's server say, could not open the file any more."""
+    path = runs / "mlflow.db"
+    path.unlink()
+    of_an_older_mlflow(path)
+    [finding] = doctor.mlflow_database()
+    assert (finding.ok, "is of an older MLflow" in finding.observed) == (True, True)
+    assert schema_and_names(path)[0] == OLDER
+    for _ in range(2):
+        spool_state.connect(f"sqlite:///{path}")
+    copy = runs / f"mlflow.db{database.BEFORE}{OLDER}"
+    assert list(runs.glob(f"mlflow.db{database.BEFORE}*")) == [copy]
+    assert schema_and_names(copy) == (OLDER, {"mine"})
+    assert schema_and_names(path)[1] >= {"mine"}
+    assert not database.is_older(path)
+    observed = [finding.observed for finding in doctor.mlflow_database()]
+    assert observed[0].startswith(f"{copy} is the database before MLflow migrated it")
+    assert observed[1:] == [f"{path} opens"]
 
 
 def test_a_database_of_an_older_mlflow_is_migrated_with_its_records(runs: Path) -> None:

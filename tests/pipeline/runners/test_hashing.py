@@ -87,3 +87,29 @@ def test_a_plan_gives_large_files_to_the_workers_once(
     for _ in range(2):
         planning.plan(config)
     assert len(done) == units
+
+
+def test_two_plans_at_once_hash_in_places_of_their_own(
+    untagged: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The one that ends first removes nothing of the other."""
+    places: list[Path] = []
+    execution, original = Execution(runner="direct"), hashing.fan_out
+
+    def hashed() -> list[str]:
+        return hashing.hash_by_workers(execution, str(tmp_path / "run"), untagged, [(3000, 1)] * 7)
+
+    def interrupted(build, *arguments, **how):  # type: ignore[no-untyped-def]
+        places.append(Path(build.path))
+        results = original(build, *arguments, **how)
+        if len(places) == 1:
+            left = sorted(places[0].rglob("*"))
+            assert hashed() == expected  # another process's plan, from its start to its end
+            assert sorted(places[0].rglob("*")) == left
+        return results
+
+    monkeypatch.setattr(hashing, "fan_out", interrupted)
+    expected = [hashlib.sha256(storage.read_at_once(path)).hexdigest() for path in untagged]
+    assert hashed() == expected
+    assert len(set(places)) == 2
+    assert list((tmp_path / "run").iterdir()) == []
