@@ -125,7 +125,7 @@ def _renew(browser: Any, name: str, given: argparse.Namespace) -> None:
         page.goto(given.file.resolve().as_uri())
     else:
         at = Servers(given.runs)
-        for server in (at.page, at.prefect):  # a cookie for all, and what Prefect's page stores
+        for server in (at.page, at.prefect, at.mlflow):  # each stores what its pages need
             page.goto(f"{server}/cloze-login#{at.key}", wait_until="commit")
             page.wait_for_timeout(wait / 3)
         page.goto(picture.address(at))

@@ -31,6 +31,7 @@ const stored = document.cookie.match(/(?:^|; ){COOKIE}=([^;]+)/);
 const key = location.hash.slice(1) || (stored && stored[1]);
 if (key) {{
   localStorage.setItem("prefect-password", key);
+  localStorage.setItem("mlflow.assistant.fab.autoOpenedOnFirstLoad_v1", "true");  // takes room
   document.cookie = "{COOKIE}=" + key + "; path=/; max-age=31536000; samesite=strict";
   const next = new URL(new URLSearchParams(location.search).get("next") || "/", location.origin);
   location.replace(next.origin === location.origin ? next.href : "/");

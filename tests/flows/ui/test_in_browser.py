@@ -233,3 +233,22 @@ def test_a_dashboard_that_renews_itself_has_nothing_to_complain_about(
     page.get_by_text("second").wait_for(timeout=20_000)
     assert said == []
     page.close()
+
+
+def test_a_browser_that_logs_in_is_sent_on_and_mlflows_assistant_waits_until_it_is_asked(
+    chromium: Any, tmp_path: Path
+) -> None:
+    client = TestClient(application(tmp_path, 8090, login="a:b"), base_url="http://127.0.0.1:8090")
+    page = chromium.new_page()
+
+    def answer(route: Any) -> None:
+        found = client.get(route.request.url, headers=route.request.headers)
+        route.fulfill(status=found.status_code, headers=dict(found.headers), body=found.text)
+
+    page.route("**/*", answer)
+    page.goto("http://127.0.0.1:8090/cloze-login?next=%2Fhealth%23%2Fexperiments#YTpi")
+    page.wait_for_url("**/health#/experiments")
+    stored = page.evaluate("({...localStorage})")
+    assert stored["mlflow.assistant.fab.autoOpenedOnFirstLoad_v1"] == "true"
+    assert stored["prefect-password"] == "YTpi"
+    page.close()
