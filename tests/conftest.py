@@ -47,6 +47,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--write-table", action="store_true", help="write the table of tests/README.md")
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """Workers share one nursery; it imports the libraries while they collect."""
+    if config.getoption("numprocesses", None) and not hasattr(config, "workerinput"):
+        os.environ.update(warming.nursery().environment)
+
+
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     """A file's tests stay on one worker, for the sake of what they share."""
@@ -89,9 +95,15 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
         slices.write_durations(_seconds)
 
 
+def pytest_collection() -> None:
+    """Garbage is not looked for: of a million objects, nearly all are what is imported."""
+    gc.disable()
+
+
 def pytest_collection_finish() -> None:
-    """Garbage is looked for seldom: of a million objects, nearly all are what was imported."""
+    """From here on it is, seldom."""
     gc.freeze()
+    gc.enable()
     gc.set_threshold(10_000, 20, 50)
 
 

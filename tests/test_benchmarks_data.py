@@ -175,7 +175,7 @@ class TestSources:
             found, wanted = shingles(copies[one]), shingles(copies[other])
             assert len(found & wanted) / len(found | wanted) < 0.25
 
-    @pytest.mark.parametrize("kind", few(sources.KINDS, "jsonl", "novels", "wikipedia"))
+    @pytest.mark.parametrize("kind", few(sources.KINDS, "jsonl", "wikipedia"))
     def test_sources_of_a_size_are_read_whole(
         self, kind: str, shared_data: Path, tmp_path: Path
     ) -> None:

@@ -207,7 +207,7 @@ def test_a_test_and_its_helper_reach_themselves(graph: ImportGraph) -> None:
     assert reached(graph, {"tests/test_nothing.py": []}) == ["nothing"]
     assert reached(graph, {"tests/helpers.py": []}) == ["other"]
     assert reached(graph, {"flows/commands/runs.py": [range(8, 10)]}) == [
-        *("program", "called", "by_helper", "deployed")
+        *("by_helper", "called", "program", "deployed")
     ]
 
 

@@ -25,6 +25,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -91,7 +92,7 @@ def nursery() -> Nursery:
 
 def python() -> str:
     """What to start instead of `sys.executable`."""
-    return nursery().python
+    return nursery().python()
 
 
 @contextlib.contextmanager
@@ -142,9 +143,16 @@ class Nursery:
         if shared := os.environ.get(SHARED):
             pid, directory = shared.split(":", 1)
             self._directory, self._pid = Path(directory), int(pid)
-            self.python = str(self._directory / "python")
         else:
             self._start()
+
+    def python(self) -> str:
+        """What stands for the interpreter, once the libraries are imported."""
+        while not (self._directory / "socket").exists():
+            state = psutil.Process(self._pid).status()
+            assert state != psutil.STATUS_ZOMBIE, (self._directory / "log").read_text()
+            time.sleep(0.02)
+        return str(self._directory / "python")
 
     @property
     def environment(self) -> dict[str, str]:
@@ -155,8 +163,8 @@ class Nursery:
         directory = tempfile.TemporaryDirectory(prefix="cloze-warm-")
         atexit.register(directory.cleanup)
         self._directory = path = Path(directory.name)
-        self.python = str(path / "python")
-        Path(self.python).write_text(
+        client = path / "python"
+        client.write_text(
             CLIENT.format(
                 python=sys.executable,
                 started=STARTED,
@@ -166,7 +174,7 @@ class Nursery:
                 forwarded=FORWARDED,
             )
         )
-        Path(self.python).chmod(0o755)
+        client.chmod(0o755)
         kept = {
             name: value
             for name, value in os.environ.items()
@@ -176,33 +184,21 @@ class Nursery:
             "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "MLFLOW_DISABLE_TELEMETRY": "true",
             "PREFECT_HOME": str(path / "prefect"),
         }  # fmt: skip
-        told, telling = os.pipe()
         leash, self._leash = os.pipe()  # closed by our end, however we end
-        log = path / "log"
-        with log.open("wb") as output:
+        with (path / "log").open("wb") as output:
             self._process = subprocess.Popen(
-                [
-                    sys.executable,
-                    "-m",
-                    "tests.warm_forks",
-                    directory.name,
-                    str(telling),
-                    str(leash),
-                ],
+                [sys.executable, "-m", "tests.warm_forks", directory.name, str(leash)],
                 cwd=REPOSITORY,
                 env={**kept, **more},
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
-                pass_fds=[telling, leash],
+                pass_fds=[leash],
                 start_new_session=True,
             )
         self._pid = self._process.pid
-        os.close(telling)
         os.close(leash)
         atexit.register(self._end)
-        with open(told, "rb") as stream:
-            assert stream.read(1) == b".", log.read_text()
 
     def forks(self) -> list[int]:
         """The processes that live, the oldest first."""

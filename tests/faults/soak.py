@@ -265,6 +265,8 @@ class Forks:
     """
 
     def __init__(self) -> None:
+        if os.environ.pop(warm.SHARED, ""):  # whose forks other tests have begun, too
+            warm.nursery.cache_clear()
         self._others = set(warm.nursery().forks())
 
     def living(self) -> list[int]:

@@ -12,6 +12,7 @@ import pytest
 
 from tests.conftest import REPOSITORY
 from tests.operations.stopping import PATIENCE, Home, Row, Terminal, until
+from tests.slices import few
 
 pytestmark = pytest.mark.timeout(900)
 
@@ -69,12 +70,7 @@ WAYS: dict[str, tuple[Callable[[Terminal], None], bool]] = {  # what is done, wh
 }
 
 
-USUAL = ("Ctrl-C", "SIGTERM", "SIGKILL", "SIGHUP, then SIGTERM", "Ctrl-\\ (SIGQUIT)")
-
-
-@pytest.mark.parametrize(
-    "way", [pytest.param(way, marks=[pytest.mark.soak] if way in USUAL else []) for way in WAYS]
-)
+@pytest.mark.parametrize("way", few(WAYS, "Ctrl-C twice", "terminal closed (SIGHUP)"))
 def test_a_run_in_a_terminal(home: Home, terminal: Terminal, way: str) -> None:
     act, saves = WAYS[way]
     seconds = terminal.stop(lambda: act(terminal))

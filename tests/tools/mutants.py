@@ -100,7 +100,7 @@ class Copy:
             "PYTEST_DEBUG_TEMPROOT": str(self.root / "tmp"),
         }
         command = [
-            nursery.python, "-m", "pytest", "-x", "-m", "not soak", "-W",
+            nursery.python(), "-m", "pytest", "-x", "-m", "not soak", "-W",
             "ignore::pytest.PytestAssertRewriteWarning", "-p", "no:cacheprovider",
             "--tb=line", "-rfEp", *(f"--deselect={test}" for test in without), *tests,
         ]  # fmt: skip

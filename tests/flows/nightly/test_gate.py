@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cloze.core.errors import UsageError
@@ -251,6 +251,7 @@ def test_scores_under_weights_are_those_of_the_tasks_on_the_resample(
     assert found == pytest.approx([expected[metric]])
 
 
+@settings(max_examples=30)
 @given(seeds=st.integers(1, 4), share=st.floats(0.3, 0.9), step=st.floats(-0.1, 0.1))
 def test_candidate_and_champion_change_places_with_the_sign(
     seeds: int, share: float, step: float

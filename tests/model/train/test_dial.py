@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cloze.core.config import parse_config
@@ -52,6 +52,7 @@ def test_ettins_sizes_have_its_shapes(size: str, shape: tuple[int, ...]) -> None
     ) == shape
 
 
+@settings(max_examples=40)
 @given(st.integers(2_000_000, 1_000_000_000), st.sampled_from([1000, 4096, 8192]))
 def test_a_size_counts_the_word_embeddings(size: int, vocabulary: int) -> None:
     model = dial.shape(size, vocabulary)

@@ -52,7 +52,7 @@ def test_each_byte_is_read_once(
     monkeypatch.setattr(intermediate, "AHEAD_BYTES", 2 << 10)
     monkeypatch.setattr(plans, "run_bytes", lambda total: 30 << 10)  # a file has several readers
     monkeypatch.setattr(stage, "destination_count", lambda total, runs: DESTINATIONS)
-    for files in (2, 6):
+    for files in (2, 4):
         costs, runs = cost(store, tmp_path, files)
         assert runs >= 2 * files
         parts = costs["parts"]

@@ -164,7 +164,7 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def shelf(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """As many books, of which each is soon read: for engines that nobody disturbs."""
-    return write_books(tmp_path_factory.mktemp("shelf"), 60)
+    return write_books(tmp_path_factory.mktemp("shelf"), 30)
 
 
 def write_books(directory: Path, paragraphs: int) -> Path:

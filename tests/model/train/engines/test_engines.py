@@ -35,7 +35,6 @@ KEPT = [
     Case("bert", "deepspeed", 1, "fp32", 2, offload=True),
     Case("bert", "fsdp", 3, "fp32", 2, "muon", offload=True),
     Case("bert", "fsdp", 3, "bf16", 2, compiled=True),
-    Case("bert", "fsdp", 3, "fp16", 2),
 ]
 FAST = list(
     dict.fromkeys([
@@ -58,7 +57,7 @@ FAST = list(
         Case("bert", "deepspeed", 2, "fp32", 2, "muon", offload=True),
         Case("bert", "deepspeed", 2, "fp32", 2, "lamb", offload=True),
         Case("bert", "fsdp", 2, "bf16", 2, compiled=True),
-        Case("bert", "deepspeed", 2, "fp16", 2),
+        *(Case("bert", *engine, "fp16", 2) for engine in (("fsdp", 3), ("deepspeed", 2))),
     ])
 )  # fmt: skip
 ALL = [case for case in cases(sorted(FAMILIES), optimizers=tuple(OPTIMIZERS)) if case not in FAST]

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cloze.core.config import parse_config
@@ -84,6 +84,7 @@ def test_masks_thin_out_in_a_straight_line(dataset: str) -> None:
     }  # whatever else is in the batch
 
 
+@settings(max_examples=40)
 @given(
     growing=st.booleans(),
     passed=st.lists(st.tuples(st.integers(1, 12), st.integers(1, 6)), max_size=2),

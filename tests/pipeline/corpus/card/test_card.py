@@ -171,7 +171,7 @@ TEXT = (
 )
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=40)
 @given(
     st.lists(st.lists(TEXT, min_size=1, max_size=5), max_size=12),
     st.lists(st.integers(0, 12), max_size=3),

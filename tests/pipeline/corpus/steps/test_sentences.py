@@ -223,6 +223,14 @@ def test_what_is_never_closed_swallows_no_sentences(language, mark):
     assert split_paragraph(" ".join(sentences), language) == sentences
 
 
+@pytest.mark.parametrize(("words", "is_short"), [(6, True), (60, False)])
+def test_no_sentence_ends_in_a_short_bracket(words, is_short):
+    inner = "Es war spät! Sehr" + " sehr" * words
+    found = split_paragraph(f"Er kam ({inner}) nach Hause. Dann schlief er.", "de")
+    assert (found[0] == "Er kam (Es war spät!") == (not is_short)
+    assert found[-1] == "Dann schlief er."
+
+
 def test_letters_in_other_scripts_change_nothing():
     """Decomposed accents split as composed ones do."""
     text = "L’été était là. Où es-tu allé ? À l’école. Édouard est né. Cfr. p.ex. ça."
