@@ -240,7 +240,8 @@ def test_an_orphan_is_found_and_ended_and_others_are_left_alone(
         # Only these are ended: other tests of this machine may have orphans of their own just now.
         for finding in runs.orphans():
             if int(finding.observed.split()[1]) in mine:
-                assert finding.repair is not None and not finding.ok
+                assert finding.repair is not None
+                assert not finding.ok
                 finding.repair()
         assert (tmp_path / "orphan" / "saved").exists()
         assert (tmp_path / "left" / "saved").exists()
