@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from cloze.core import storage
 from cloze.core.artifacts import checkpoint_files, checkpoints
 from cloze.core.artifacts.checkpoints import LaunchFence
 from cloze.core.errors import DataError
@@ -177,6 +178,11 @@ def test_hashes_are_taken_over_in_a_store_alone(tmp_path: Path) -> None:
     content = (directory / "training" / "state.json").read_bytes()
     entry = (hashlib.sha256(content).hexdigest(), len(content))
     assert checkpoint_files.recorded_hashes(str(directory)) == {"training/state.json": entry}
+    bucket = "memory://of-test-state"
+    storage.write_bytes(
+        f"{bucket}/{names[0]}/checkpoint.json", (directory / "checkpoint.json").read_bytes()
+    )
+    assert state.written_hashes(bucket, names) == {f"{names[0]}/training/state.json": entry}
 
 
 @pytest.mark.parametrize(
