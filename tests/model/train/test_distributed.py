@@ -101,6 +101,7 @@ def test_rank_zero_decides_and_says_that_it_lives(
 
     def decide() -> int:
         busy.wait(10)
+        assert threading.current_thread().name == "decide_0"
         return 9
 
     assert World(0, 2, CPU).decide_on_rank_zero(decide) == 9
