@@ -190,6 +190,19 @@ def test_a_rank_takes_its_share_of_the_cores_and_its_gpu(monkeypatch: pytest.Mon
     assert str(refused.value) == "WORLD_SIZE (4) is not that of the running process group (2)"
 
 
+def test_a_group_of_this_process_alone_is_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[Any] = []
+    fake: Any = Others()
+    fake.is_initialized = lambda: bool(made)
+    fake.init_process_group = lambda **how: made.append(how)
+    monkeypatch.setattr(distributed, "distributed", fake)
+    distributed.single_process_group(CPU)
+    distributed.single_process_group(CPU)
+    (how,) = made
+    assert isinstance(how.pop("store"), torch._C._distributed_c10d.HashStore)
+    assert how == {"rank": 0, "world_size": 1, **group_options(CPU)}
+
+
 def test_the_group_is_left_after_a_moment(monkeypatch: pytest.MonkeyPatch) -> None:
     done: list[Any] = []
     monkeypatch.setattr(time, "sleep", done.append)
