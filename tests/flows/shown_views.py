@@ -55,7 +55,7 @@ def tables() -> Iterator[tuple[str, str]]:
              "memory": {"node": "a", "expected": 10**9, "took": 5 * 10**8, "off": -0.5},
              "gpu_memory": {"node": "b", "expected": 10**9, "took": 2 * 10**9, "off": 1.0}}  # fmt: skip
     left_out = {"probe": "there is no [GPU]", "heads": "there is no [GPU]", "tag": "it is off"}
-    for width in (80, 140):
+    for width in (30, 80, 140):
         yield (
             f"plan {width}",
             printed(width, lambda out: run_tables.show(out, steps, costs, 9e4, error, left_out)),

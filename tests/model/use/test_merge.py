@@ -93,6 +93,26 @@ def test_integers_have_no_mean(tmp_path: Path) -> None:
         assert merged[name].equal(last[name])
 
 
+def test_files_are_closed_and_weights_add_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    paths = [str(tmp_path / name) for name in "abc"]
+    for seed, path in enumerate(paths):
+        write_checkpoint(Path(path), Path(f"{path}-scratch"), seed=seed)
+    states = [checkpoint.load(path).state for path in paths]
+    opened = []
+    original = checkpoint.weights
+    monkeypatch.setattr(
+        checkpoint, "weights", lambda path: opened.append(original(path)) or opened[-1]
+    )
+    merged = mean(paths, [0.5, 0.25, 0.25])
+    assert [len(file) for file in opened] == [0, 0, 0]
+    assert merged.keys() == states[0].keys()
+    for name, tensor in merged.items():
+        first, second, third = (state[name].double() for state in states)
+        assert tensor.equal((0.5 * first + 0.25 * second + 0.25 * third).float())
+
+
 def test_what_reads_a_checkpoint_reads_it(trained: Path, dataset: str, tmp_path: Path) -> None:
     merge(trained, tmp_path / "merged")
     inputs = {"checkpoint": str(tmp_path / "merged"), "dataset": dataset}

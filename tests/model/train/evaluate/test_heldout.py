@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import numpy as np
@@ -212,6 +213,18 @@ def test_bands_of_the_training_rows(rows: ShardedRows, monkeypatch: pytest.Monke
     assert module.bands_of(np.array([6, 3, 0, 2, 1])).tolist() == [2, 1, 0, 0, 0]
     assert module.bands_of(np.array([2, 2, 2])).tolist() == [2, 1, 0]
     assert module.bands_of(np.zeros(2, np.int64)).tolist() == [0, 0]
+
+
+def test_tokens_are_counted_in_enough_rows_and_no_more() -> None:
+    many: Any = range(10**6)
+    assert module.target_count_rows(held(many, 5), many).rows == 20_000
+    asked: list[int] = []
+    ids = SimpleNamespace(ids=np.array([9, 9, 8]))
+    shards: Any = SimpleNamespace(
+        first=lambda number: asked.append(number) or np.arange(3), take=lambda rows, copies: ids
+    )
+    assert module.training_bands(shards, SPECIAL, 10).tolist() == [0] * 9 + [2]
+    assert asked == [4096]
 
 
 def test_random_guessing_has_a_loss_if_each_objective_has() -> None:

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 import math
+import sys
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -158,3 +161,33 @@ def test_a_training_that_began_without_counting_has_no_total(tmp_path: Path) -> 
     resumed = here(settings, dataset, tmp_path / "run", micro_batch=4)
     assert resumed.outcome is not None
     assert not {"training_flops", "words_seen", "cpu_hours", "kwh"} & resumed.outcome.summary.keys()
+
+
+def test_a_gpus_counter_is_in_millijoules(monkeypatch: pytest.MonkeyPatch) -> None:
+    gpu, said = torch.device("cuda", 1), list[Any]()
+    nvml: Any = SimpleNamespace(
+        nvmlInit=lambda: said.append("init"),
+        nvmlDeviceGetHandleByUUID=lambda uuid: said.append(uuid) or "handle",
+        nvmlDeviceGetTotalEnergyConsumption=lambda handle: {"handle": 2500.0}[handle],
+    )
+    properties = {gpu: SimpleNamespace(uuid="u-1")}
+    monkeypatch.setattr(torch.cuda, "get_device_properties", properties.__getitem__)
+    monkeypatch.setitem(sys.modules, "pynvml", nvml)
+    (counter,) = cost.gpu_counters(gpu) or ()
+    assert (counter.read(), counter.wrap) == (2.5, math.inf)
+    assert said == ["init", "GPU-u-1"]
+    nvml.nvmlDeviceGetTotalEnergyConsumption = lambda handle: 1 / 0
+    assert cost.gpu_counters(gpu) is None
+    monkeypatch.setitem(sys.modules, "pynvml", None)
+    assert cost.gpu_counters(gpu) is None
+
+
+def test_counters_that_are_not_numbers_or_not_there_are_unknown(powercap: Path) -> None:
+    counters = cost.cpu_counters(powercap)
+    assert counters is not None
+    assert [(one.read(), one.wrap) for one in counters] == [(262142.0, 262143.0)] * 2
+    (powercap / "intel-rapl:1" / "energy_uj").write_text("none\n")
+    assert cost.cpu_counters(powercap) is None
+    (powercap / "intel-rapl:1" / "energy_uj").unlink()
+    assert cost.cpu_counters(powercap) is None
+    assert cost.cpu_counters(powercap / "nothing") is None

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from cloze.model import hardware
+from cloze.model.families.registry import presets
+from cloze.model.train.plan import estimates
 from tests.model.train.plan import figures
 
 
@@ -37,3 +39,12 @@ def test_the_table_of_gpus() -> None:
         "RTX4090": "rtx-4090", " a10 ": "a10g", "rtx 4090": "rtx-4090",
     }  # fmt: skip
     assert {text: hardware.gpu(text).name for text in spellings} == spellings
+
+
+def test_ranks_without_zero_hold_everything() -> None:
+    model = presets()["bert-base"].model_copy(update={"vocab_size": 30522})
+    for ranks in (1, 2):
+        plain = estimates.training_memory(model, 128, 8, ranks=ranks)
+        assert plain == estimates.training_memory(model, 128, 8, ranks=ranks, zero=0)
+        rows = estimates.fitting_rows(16e9, model, 128, ranks=ranks)
+        assert rows == estimates.fitting_rows(16e9, model, 128, ranks=ranks, zero=0) > 8

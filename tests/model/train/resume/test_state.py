@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 
+from cloze.core import storage
 from cloze.core.artifacts import checkpoint_files, checkpoints
 from cloze.core.artifacts.checkpoints import LaunchFence
 from cloze.core.errors import DataError
+from cloze.model.tensors import write_tensors
 from cloze.model.train.resume import state
 from cloze.model.train.resume.state import ResumeState
 from cloze.model.train.spec.interfaces import StartPosition
 from cloze.model.train.spec.progress import RunInfo, TrainerState
+from tests.tiny_models import write_checkpoint
 
 RUN = RunInfo(
     fingerprint="f" * 64, build="b", config={"steps": 9}, precision="fp32", compiled=False, engine="torch",
@@ -177,6 +182,11 @@ def test_hashes_are_taken_over_in_a_store_alone(tmp_path: Path) -> None:
     content = (directory / "training" / "state.json").read_bytes()
     entry = (hashlib.sha256(content).hexdigest(), len(content))
     assert checkpoint_files.recorded_hashes(str(directory)) == {"training/state.json": entry}
+    bucket = "memory://of-test-state"
+    storage.write_bytes(
+        f"{bucket}/{names[0]}/checkpoint.json", (directory / "checkpoint.json").read_bytes()
+    )
+    assert state.written_hashes(bucket, names) == {f"{names[0]}/training/state.json": entry}
 
 
 @pytest.mark.parametrize(
@@ -222,3 +232,43 @@ def test_each_file_is_checked_but_not_those_of_the_training_alone(tmp_path: Path
     with pytest.raises(DataError) as refused:
         checkpoint_files.verify(str(directory))
     assert str(refused.value) == f"{file} is missing from the checkpoint; use another checkpoint"
+
+
+@pytest.mark.parametrize("step", [0, 3])
+def test_all_ranks_read_what_rank_zero_chose(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: int
+) -> None:
+    monkeypatch.setattr(state, "read", lambda directory: f"read {directory}")
+    other: Any = SimpleNamespace(decide_on_rank_zero=lambda choose: step, fence=LaunchFence())
+    wanted = f"read {tmp_path}/checkpoints/step-{step:08d}"
+    assert state.resume(str(tmp_path), RUN.fingerprint, other, []) == wanted
+    first: Any = SimpleNamespace(decide_on_rank_zero=lambda choose: choose(), fence=LaunchFence())
+    assert state.resume(str(tmp_path), RUN.fingerprint, first, []) is None
+    made(tmp_path, step)
+    assert state.resume(str(tmp_path), RUN.fingerprint, first, []) == wanted
+
+
+@pytest.mark.parametrize("averaged", [False, True])
+def test_what_is_read_back(tmp_path: Path, averaged: bool) -> None:
+    directory = Path(
+        write_checkpoint(tmp_path / "checkpoints" / "step-00000005", tmp_path / "scratch")
+    )
+    training = directory / "training"
+    training.mkdir()
+    progress = TrainerState(step=5, tokens=7, best={"a": 1.0})
+    run = replace(RUN, start_position=StartPosition(step=2))
+    (training / "state.json").write_bytes(state.content(progress, run))
+    write_tensors(str(training / "optimizer.safetensors"), {"a/exp_avg": torch.ones(2)})
+    if averaged:
+        write_tensors(str(training / "weights.safetensors"), {"b": torch.zeros(3)})
+    found = state.read(str(directory))
+    assert (found.path, found.progress, found.run, found.same_run) == (
+        str(directory),
+        progress,
+        run,
+        True,
+    )
+    assert list(found.optimizer) == ["a/exp_avg"]
+    assert (found.average is not None) is averaged
+    assert (list(found.weights) == ["b"]) is averaged
+    assert "encoder.embeddings.word.weight" in (found.average or found.weights)

@@ -272,3 +272,24 @@ def test_any_depth_and_any_bytes():
 def test_footnote_marks_of_other_sites_go(mark, shown):
     html = f"<body><main><p>The {mark} it stand by the brook. {MILL}</p></main></body>"
     assert paragraphs(html) == [f"The {shown} it stand by the brook. {MILL}"]
+
+
+@pytest.mark.parametrize(
+    ("written", "shown"),
+    [
+        ("10 m<sup>2</sup>", "10 m²"),
+        ("10 m<sub>2</sub>", "10 m2"),
+        ("10 <sup>2</sup>", "10 2"),
+        ("10 m<sup>2<del>3</del></sup>", "10 m2"),
+        ("10 m<sup>2<span class='mw-editsection'>gone</span></sup>", "10 m2"),
+        ("f(x)<sup>a<sub>1</sub></sup>", "f(x)^a1"),
+        ("f<sup><i>n</i></sup>", "f^n"),
+        ("f<sup>a<br>n</sup>", "fan"),
+        (f"m<sup>{'x' * 250}</sup>", f"m{'x' * 250}"),
+    ],
+)
+def test_what_raised_text_becomes_if_something_is_in_it(written, shown):
+    end = " is the area of the mill and of the field behind it."
+    assert paragraphs(f"<p>It was said that {written}{end}</p>") == [
+        f"It was said that {shown}{end}"
+    ]
