@@ -164,8 +164,12 @@ def occupied_slots() -> Iterator[Finding]:
 def orphans() -> Iterator[Finding]:
     """Find Cloze processes whose parent (by their environment) has ended, and leftover servers."""
     runs = runs_directory()
-    orphaned = {process.pid: "server of an ended `cloze ui`" for process in _leftovers(runs)}
-    for process in _own_processes():
+    leftover = [] if state.is_running(runs) else processes.marked_processes(state.directory(runs))
+    orphaned = {process.pid: "server of an ended `cloze ui`" for process in leftover}
+    for process in psutil.process_iter(["uids"]):
+        uids = process.info["uids"]
+        if uids is None or uids.real != os.getuid() or process.pid == os.getpid():
+            continue
         with suppress(psutil.Error, OSError):
             parent = process.environ().get(PARENT_PID, "")
             is_orphan = parent.isdigit() and not psutil.pid_exists(int(parent))
@@ -255,19 +259,6 @@ def _describe_service(service: dict[str, object]) -> str:
     if service["restarts"]:
         phrases.append(f"restarted {service['restarts']} times; last: {service['last']}")
     return ", ".join(phrase for phrase in phrases if phrase)
-
-
-def _leftovers(runs: Path) -> list[psutil.Process]:
-    if state.is_running(runs):
-        return []
-    return processes.marked_processes(state.directory(runs))
-
-
-def _own_processes() -> Iterator[psutil.Process]:
-    for process in psutil.process_iter(["uids"]):
-        uids = process.info["uids"]
-        if uids is not None and uids.real == os.getuid() and process.pid != os.getpid():
-            yield process
 
 
 def _is_in_namespace(pid: int) -> bool:

@@ -85,25 +85,17 @@ class MlflowWriter:
         cloze_id = record["run"]
         with exclusive(self.directory, LOCK):  # two senders may start the same run
             experiment = self._experiment()
-            tags = {name: str(value)[:TAG_CHARACTERS] for name, value in record["tags"].items()} | {
-                OUR_ID: cloze_id
-            }
+            tags = {**_cut(record["tags"]), OUR_ID: cloze_id}
             if record["parent"]:
                 with suppress(KeyError):  # the parent was deleted: the child still counts
                     tags[PARENT_TAG] = self._run(record["parent"])
-            matches = self.client.search_runs(
-                [experiment], f"tags.`{OUR_ID}` = '{cloze_id}'", max_results=1
-            )
-            mlflow_run = (
-                matches[0]
-                if matches
-                else self.client.create_run(
-                    experiment, start_time=record["time"], tags=tags, run_name=record["name"]
-                )
+            known = _known_run(self.client, experiment, cloze_id)
+            mlflow_run = known or self.client.create_run(
+                experiment, start_time=record["time"], tags=tags, run_name=record["name"]
             )
             run_id = str(mlflow_run.info.run_id)
             # the run is resumed, maybe under a new parent
-            if matches and not _is_overtaken(mlflow_run, record):
+            if known and not _is_overtaken(known, record):
                 self.client.update_run(run_id, status="RUNNING")
                 for key, value in tags.items():
                     self.client.set_tag(run_id, key, value)
@@ -123,23 +115,15 @@ class MlflowWriter:
         from mlflow.entities import Param
 
         existing = self.client.get_run(run).data.params  # params are immutable: send only new ones
-        new = [
-            Param(k, str(v)[:PARAM_CHARACTERS])
-            for k, v in record["params"].items()
-            if k not in existing
-        ]
-        for batch in _batched(new, PARAMS_A_REQUEST):
+        new = {name: value for name, value in record["params"].items() if name not in existing}
+        params = [Param(name, str(value)[:PARAM_CHARACTERS]) for name, value in new.items()]
+        for batch in _batched(params, PARAMS_A_REQUEST):
             self.client.log_batch(run, params=batch)
 
     def _tags(self, run: str, record: Mapping[str, Any]) -> None:
         from mlflow.entities import RunTag
 
-        self.client.log_batch(
-            run,
-            tags=[
-                RunTag(name, str(value)[:TAG_CHARACTERS]) for name, value in record["tags"].items()
-            ],
-        )
+        self.client.log_batch(run, tags=[RunTag(*tag) for tag in _cut(record["tags"]).items()])
 
     def _file(self, run: str, record: Mapping[str, Any]) -> None:
         path = record["path"]
@@ -184,26 +168,15 @@ class MlflowWriter:
         with exclusive(self.directory, models.LOCK):
             model = models.logged_model(self.client, self._experiment(), checkpoint, run)
             name, digest = record["dataset"] or (None, None)
+            about = {"model_id": model.model_id, "dataset_name": name, "dataset_digest": digest}
             metrics = [
-                Metric(
-                    key,
-                    value,
-                    milliseconds,
-                    step,
-                    model_id=model.model_id,
-                    dataset_name=name,
-                    dataset_digest=digest,
-                )
+                Metric(key, value, milliseconds, step, **about)
                 for key, value, step, milliseconds in record["metrics"]
             ]
             if metrics:
                 self.client.log_batch(run, metrics=metrics)
-            models.version(
-                self.client,
-                models.registered_name(checkpoint.config()),
-                model,
-                checkpoint.all_tags,
-            )
+            registered = models.registered_name(checkpoint.config())
+            models.version(self.client, registered, model, checkpoint.all_tags)
 
     def _end(self, run: str, record: Mapping[str, Any]) -> None:
         with exclusive(self.directory, LOCK):
@@ -229,6 +202,16 @@ OPERATIONS: dict[str, Callable[[MlflowWriter, str, Mapping[str, Any]], None]] = 
     "model": MlflowWriter._model,
     "end": MlflowWriter._end,
 }
+
+
+def _cut(tags: Mapping[str, Any]) -> dict[str, str]:
+    return {name: str(value)[:TAG_CHARACTERS] for name, value in tags.items()}
+
+
+def _known_run(client: MlflowClient, experiment: str, our_id: str) -> Run | None:
+    """Return MLflow's run with Cloze's id."""
+    runs = client.search_runs([experiment], f"tags.`{OUR_ID}` = '{our_id}'", max_results=1)
+    return runs[0] if runs else None
 
 
 def _batched(values: list[Any], size: int) -> Iterator[list[Any]]:
@@ -339,12 +322,8 @@ class Registry:
 
     def _run(self, experiment: str, build: str | None) -> str | None:
         """Return the id of a build's MLflow run."""
-        runs = (
-            self._client.search_runs([experiment], f"tags.`{OUR_ID}` = '{build}'", max_results=1)
-            if build
-            else []
-        )
-        return str(runs[0].info.run_id) if runs else None
+        run = _known_run(self._client, experiment, build) if build else None
+        return str(run.info.run_id) if run else None
 
     def _new_run(self, experiment: str, checkpoint: models.Checkpoint) -> str:
         """Return a run for a checkpoint whose training MLflow does not know; create it once."""
