@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -15,7 +16,7 @@ from cloze.model.layers.cross_entropy import VocabularyHead, enable_lazy_logits
 from cloze.model.layers.encoder import compile_layers
 from cloze.model.objectives import LossSum, objectives, total_loss
 from cloze.model.objectives.distillation import Comparison
-from cloze.model.train.precision import Precision, autocast
+from cloze.model.train.precision import DTYPES, Precision
 from cloze.model.train.resume.initialization import Teacher
 from cloze.model.train.spec.interfaces import TrainModule
 
@@ -50,6 +51,10 @@ class PretrainModule(TrainModule):
         self.model = model
         self.names = tuple(names)
         self.precision = precision
+        # Of the forward pass alone; everything else stays fp32.
+        self._autocast: Callable[[str], AbstractContextManager[object]] = (
+            nullcontext if precision == "fp32" else partial(torch.autocast, dtype=DTYPES[precision])
+        )
         self.objectives = objectives(names)
         if isinstance(model, PretrainingModel):
             model.predicts_all_positions = any(
@@ -81,7 +86,7 @@ class PretrainModule(TrainModule):
 
     def count_targets(self, batch: Batch) -> list[int]:
         """Count the predictions of each objective on a collated batch, before the model runs."""
-        return [objective.count(batch) for objective in self.objectives]
+        return [int(objective.targets(batch).sum()) for objective in self.objectives]
 
     def chance(self, vocabulary: int) -> float | None:
         """Return the loss of random guessing, summed over objectives as in log lines.
@@ -107,10 +112,8 @@ class PretrainModule(TrainModule):
 
     def _loss(self, batch: Batch, counts: Tensor) -> tuple[Tensor, Tensor]:
         sums, _ = self._sums(batch)
-        loss = total_loss(
-            sums, {item.name: counts[number] for number, item in enumerate(sums)}, self.weights
-        )
-        return loss, _figures(sums)
+        by_name = dict(zip(self.names, counts, strict=True))
+        return total_loss(sums, by_name, self.weights), _figures(sums)
 
     def predict(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """Return the metrics of `loss` and finer ones, never compiled: batch shapes vary.
@@ -142,7 +145,7 @@ class PretrainModule(TrainModule):
         """Return each objective's loss and the outputs; only training runs compiled layers."""
         with (
             nullcontext() if self.training else self._plain(),
-            autocast(self.precision, batch["input_ids"].device.type),
+            self._autocast(batch["input_ids"].device.type),
         ):
             outputs: dict[str, Tensor]
             if self.teacher is not None and self._comparison is not None:
@@ -157,5 +160,5 @@ class PretrainModule(TrainModule):
 
 def _figures(sums: Sequence[LossSum]) -> Tensor:
     """Return float64 [2, objectives], without gradient: summed losses and correct answers."""
-    summed = torch.stack([item.total.detach().double() for item in sums])
-    return torch.stack([summed, torch.stack([item.correct.double() for item in sums])])
+    pairs = [torch.stack([item.total.detach().double(), item.correct.double()]) for item in sums]
+    return torch.stack(pairs, dim=1)
