@@ -44,6 +44,7 @@ from typing import Any, Literal, cast
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
 from cloze.model.data import layouts
 from cloze.model.data.batch import move
@@ -57,8 +58,6 @@ from cloze.model.train.config import PretrainConfig
 from cloze.model.train.evaluate.scoring import PretrainModule
 from cloze.model.train.optimizers.adam import adamw
 from cloze.model.train.optimizers.parameters import (
-    clip_gradient_norm,
-    gradient_norm,
     parameter_groups,
 )
 from cloze.model.train.plan.estimates import flops_per_token, step_flops
@@ -202,7 +201,9 @@ def make_step(variant: Variant, config: PretrainConfig, device: str) -> Step:
             torch.nn.utils.clip_grad_norm_(module.parameters(), config.grad_clip)
         else:
             parameters = list(module.parameters())
-            clip_gradient_norm(parameters, config.grad_clip, gradient_norm(parameters))
+            norm = get_total_norm([value.grad for value in parameters if value.grad is not None])
+            if float(norm) > config.grad_clip > 0:  # as the engine, which passes over them no more
+                clip_grads_with_norm_(parameters, config.grad_clip, norm)
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
         return float(loss.detach())

@@ -321,7 +321,7 @@ def a_step_waits_for_nothing(place: Place) -> Figures:
                 if step and device.type == "cuda":  # the first one makes what stays
                     torch.cuda.set_sync_debug_mode("error")
                 engine.backward(batch, counts, last=True)
-                norms.append(AsyncScalar(engine.step(1e-3)))
+                norms.append(AsyncScalar(torch.as_tensor(engine.step(1e-3))))
         finally:
             if device.type == "cuda":
                 torch.cuda.set_sync_debug_mode("default")

@@ -308,7 +308,7 @@ def _end_to_end(
         layout = batch["layout"]
         labels = batch["input_ids"].new_full((1, len(layout.flat_positions) + 1), IGNORED)
         filler = batch["masked_labels"] == IGNORED
-        places = layout.find(batch["masked_positions"]).masked_fill(filler, labels.shape[1] - 1)
+        places = layout.slots[batch["masked_positions"]].masked_fill(filler, labels.shape[1] - 1)
         labels[0, places] = batch["masked_labels"]
         segments = {}
         if model.type_vocab_size > 1:
@@ -387,7 +387,7 @@ def _batches(
                 for part in np.array_split(rows, parts)
             ]
         )
-    return found, [sum(map(sizes, batches), TokenCounts()) for batches in found]
+    return found, [sizes(*batches) for batches in found]
 
 
 def _wait(device: torch.device) -> None:

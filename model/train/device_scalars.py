@@ -52,7 +52,9 @@ class AsyncScalar(AsyncCopy):
     @property
     def value(self) -> float:
         """The number; waits until the copy is complete."""
-        return float(self.wait())
+        if self._event is not None:
+            self._event.synchronize()
+        return float(self._host)
 
 
 Key = TypeVar("Key")

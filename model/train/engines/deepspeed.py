@@ -22,6 +22,7 @@ from cloze.model.train.engines.gradients import own_tensors
 from cloze.model.train.optimizers import optimizer_kind
 from cloze.model.train.optimizers.parameters import (
     FlatShard,
+    SharedOptimizer,
     TensorExtent,
     WeightEMA,
     optimizer_states,
@@ -85,9 +86,8 @@ class DeepSpeedEngine:
             config=dict(settings),
             dist_init_required=False,
         )
-        if self._kind.scope != "numbers":
-            shards = {flat: shard for flat, _, shard in self._groups()}
-            self.optimizer.shards = shards  # type: ignore[attr-defined]
+        if isinstance(self.optimizer, SharedOptimizer):
+            self.optimizer.shards = {flat: shard for flat, _, shard in self._groups()}
         # The average has the layout of the partitions: each rank averages its own part.
         self._average = WeightEMA(list(self._partitions())) if recipe.ema is not None else None
         self._applied = False  # True if the last step changed the weights
@@ -105,17 +105,15 @@ class DeepSpeedEngine:
         detached: Tensor = figures.detach()
         return detached
 
-    def step(self, learning_rate: float, step: int | None = None) -> Tensor:
+    def step(self, learning_rate: float, step: int | None = None) -> float:
         set_learning_rate(self._engine.optimizer, learning_rate, step)
         with self._world.timeline.section("optimizer", on_device=True):
             self._engine.step()  # DeepSpeed detects non-finite norms itself and skips the update
         self._applied = not self._engine.optimizer.overflow
-        norm = torch.tensor(
-            float(self._engine.get_global_grad_norm()) if self._applied else math.nan
-        )
+        norm = float(self._engine.get_global_grad_norm()) if self._applied else math.nan
         self._updates += self._applied
         if self.loss_scaler is not None:
-            self.loss_scaler.update(norm)
+            self.loss_scaler.update(torch.tensor(norm))
         return norm
 
     def local_parameters(self) -> Iterator[tuple[str, Tensor, TensorExtent]]:

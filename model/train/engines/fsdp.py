@@ -31,6 +31,7 @@ from torch.distributed.fsdp import (
     fully_shard,
 )
 from torch.distributed.tensor import DTensor
+from torch.nn.utils import get_total_norm
 
 from cloze.model.layers.encoder import Encoder
 from cloze.model.tensors import TensorSlice, raise_mismatch
@@ -38,9 +39,9 @@ from cloze.model.train.distributed import assign_owners, single_process_group
 from cloze.model.train.engines.torch import TorchEngine
 from cloze.model.train.optimizers.parameters import (
     FlatShard,
+    SharedOptimizer,
     TensorExtent,
     collective_device,
-    gradient_norm,
 )
 from cloze.model.train.precision import DTYPES
 from cloze.model.train.spec.engine_choice import EngineConfig
@@ -58,6 +59,7 @@ class FSDPEngine(TorchEngine):
         The model is on the host, and one unit at a time moves to the device, so that the device
         never has the whole model.
         """
+        self._reduces = True
         device, offload = self._world.device, OffloadPolicy()
         if self._world.size == 1:
             single_process_group(device)
@@ -87,8 +89,8 @@ class FSDPEngine(TorchEngine):
         return tensor, TensorExtent(0, self._offset(parameter), 0, tensor.numel())
 
     def _share_updates(self) -> None:
-        if self._world.size > 1 and self._kind.scope != "numbers":
-            self.optimizer.shards = {  # type: ignore[attr-defined]
+        if self._world.size > 1 and isinstance(self.optimizer, SharedOptimizer):
+            self.optimizer.shards = {
                 tensor: FlatShard((tuple(self._whole[name].shape),), (extent,))
                 for name, tensor, extent in self.local_parameters()
             }
@@ -103,8 +105,8 @@ class FSDPEngine(TorchEngine):
                 tensor.grad = torch.zeros_like(tensor) if gradient is None else _rows(gradient)
                 parameter.grad = None
 
-    def _gradient_norm(self) -> Tensor:
-        norm = gradient_norm(self._parameters)
+    def _norm(self, gradients: list[Tensor]) -> Tensor:
+        norm = get_total_norm(gradients)
         # Squares of the parts add up over the ranks, norms do not.
         squared = norm.double().square().to(collective_device())
         distributed.all_reduce(squared)

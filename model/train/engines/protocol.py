@@ -62,15 +62,15 @@ class Engine(Protocol):
         """
         ...
 
-    def step(self, learning_rate: float, step: int | None = None) -> Tensor:
+    def step(self, learning_rate: float, step: int | None = None) -> Tensor | float:
         """Update the weights by the reduced gradient if it is finite, and reset the gradient.
 
         Args:
             step: number of the step, from 0; see `set_learning_rate`.
 
         Returns:
-            The gradient norm before clipping: a scalar, equal on all ranks, possibly still being
-            computed on the device. If it is not finite, nothing was changed.
+            The gradient norm before clipping, equal on all ranks: a number if the host knows it,
+            else a scalar that the device still computes. If not finite, nothing was changed.
         """
         ...
 

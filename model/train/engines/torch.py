@@ -7,11 +7,12 @@ from this engine and shards what the optimizer updates.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 
 import torch
 from torch import Tensor, distributed, nn
+from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
 from cloze.model.layers.batch import Batch
 from cloze.model.tensors import LazyTensors, TensorSlice, copy_into
@@ -20,10 +21,9 @@ from cloze.model.train.distributed import World
 from cloze.model.train.engines.gradients import GradientReducer, own_slices, own_tensors
 from cloze.model.train.optimizers import optimizer_kind
 from cloze.model.train.optimizers.parameters import (
+    SharedOptimizer,
     TensorExtent,
     WeightEMA,
-    clip_gradient_norm,
-    gradient_norm,
     optimizer_states,
     parameter_groups,
     set_learning_rate,
@@ -39,6 +39,8 @@ class TorchEngine:
     """A single process, or data parallel processes that sum their gradients."""
 
     is_sharded = False
+    # Norm of the reduced gradients, a scalar on the device.
+    _norm: Callable[[list[Tensor]], Tensor] = staticmethod(get_total_norm)
 
     def __init__(
         self,
@@ -74,46 +76,48 @@ class TorchEngine:
         timeline = self._world.timeline
         with timeline.section("forward", on_device=True):
             loss, figures = self._trained(batch, counts)
-        with timeline.section("backward", on_device=True), self._reducing(last):
+        reducing = self._reducing(last) if self._reduces else nullcontext()
+        with timeline.section("backward", on_device=True), reducing:
             (loss if self.loss_scaler is None else loss * self.loss_scaler.value).backward()
         detached: Tensor = figures.detach()
         return detached
 
-    def step(self, learning_rate: float, step: int | None = None) -> Tensor:
+    def step(self, learning_rate: float, step: int | None = None) -> Tensor | float:
         with self._world.timeline.section("optimizer", on_device=True):
-            return self._step(learning_rate, step)
-
-    def _step(self, learning_rate: float, step: int | None) -> Tensor:
-        set_learning_rate(self.optimizer, learning_rate, step)
-        parameters = self._parameters
-        if self.loss_scaler is not None:
-            # Unscaled before the norm is taken: clipping and the log must see the true gradient.
+            set_learning_rate(self.optimizer, learning_rate, step)
+            parameters = self._parameters
             gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
-            scale = self.loss_scaler.value.to(gradients[0].device)  # offloaded ones: the host
-            torch._foreach_mul_(gradients, 1.0 / scale)
-        # Of the sum over all ranks, so every rank clips by the same factor.
-        norm = self._gradient_norm()
-        if self._waits:
-            norm_value = clip_gradient_norm(parameters, self._clip, norm)
-            norm = torch.tensor(norm_value, dtype=torch.float64)
-            self._applied = (
-                None if math.isfinite(norm_value) else torch.zeros((), device=self._world.device)
-            )
-            if self._applied is None:
+            if self.loss_scaler is not None:
+                # Unscaled before the norm is taken: clipping and the log must see the true gradient.
+                # Offloaded gradients lie on the host.
+                scale = self.loss_scaler.value.to(gradients[0].device)
+                torch._foreach_mul_(gradients, 1.0 / scale)
+            # Of the sum over all ranks, so every rank clips by the same factor.
+            norm = self._norm(gradients)
+            if self._waits:
+                norm_value = float(norm)
+                # Most steps of a trained model need no clipping, which saves a pass over all
+                # gradients.
+                if 0 < self._clip < norm_value < math.inf:
+                    clip_grads_with_norm_(parameters, self._clip, norm)
+                finite = math.isfinite(norm_value)
+                self._applied = None if finite else torch.zeros((), device=self._world.device)
+                if finite:
+                    self.optimizer.step()
+            else:
+                # The device decides whether to update, and the host reads the norm later, without
+                # waiting here.
+                if self._clip > 0:
+                    clip_grads_with_norm_(parameters, self._clip, norm)
+                self._applied = torch.isfinite(norm).float()
+                # torch's fused optimizers read it, and Cloze's own.
+                self.optimizer.found_inf = 1.0 - self._applied  # type: ignore[attr-defined]
                 self.optimizer.step()
-        else:
-            # The device decides whether to update, and the host reads the norm later, without
-            # waiting here.
-            if self._clip > 0:
-                torch.nn.utils.clip_grads_with_norm_(parameters, self._clip, norm)
-            self._applied = torch.isfinite(norm).float()
-            self.optimizer.found_inf = 1.0 - self._applied  # type: ignore[attr-defined]
-            self.optimizer.step()
-        if self.loss_scaler is not None:
-            self.loss_scaler.update(norm)
-        # None, not zero: a parameter without a gradient is then left out of the next update.
-        self.optimizer.zero_grad(set_to_none=True)
-        return norm
+            if self.loss_scaler is not None:
+                self.loss_scaler.update(norm)
+            # None, not zero: a parameter without a gradient is then left out of the next update.
+            self.optimizer.zero_grad(set_to_none=True)
+            return norm_value if self._waits else norm
 
     def local_parameters(self) -> Iterator[tuple[str, Tensor, TensorExtent]]:
         for name, (tensor, extent) in self._local.items():
@@ -176,8 +180,8 @@ class TorchEngine:
         """Move the model to the device; all ranks start from rank 0's weights."""
         del choice
         self._trained.to(self._world.device)
-        self._sums: GradientReducer | None = None
-        if self._world.size > 1:
+        self._reduces = self._world.size > 1
+        if self._reduces:
             with torch.no_grad():
                 # Buffers, too: ranks that differ in one would drift apart in silence.
                 for tensor in self._model.state_dict(keep_vars=True).values():
@@ -195,22 +199,17 @@ class TorchEngine:
 
     def _share_updates(self) -> None:
         """Tell the optimizer how the ranks share its work."""
-        if self._world.size > 1 and self._kind.scope == "matrices":
-            self.optimizer.ranks = (self._world.rank, self._world.size)  # type: ignore[attr-defined]
+        if isinstance(self.optimizer, SharedOptimizer):
+            self.optimizer.ranks = (self._world.rank, self._world.size)
 
     @contextmanager
     def _reducing(self, last: bool) -> Iterator[None]:
         """Run a backward pass inside the block; after the last one gradients are reduced."""
-        reduced = self._sums if last else None
-        if reduced is not None:
-            reduced.begin()
+        if last:
+            self._sums.begin()
         yield
-        if reduced is not None:
-            reduced.finish()
-
-    def _gradient_norm(self) -> Tensor:
-        """Return the norm of the reduced gradient, a scalar on the device."""
-        return gradient_norm(self._parameters)
+        if last:
+            self._sums.finish()
 
     def _copy_weights(self, weights: Mapping[str, Tensor]) -> None:
         copy_into(self._model, weights)

@@ -253,6 +253,7 @@ class HeldoutEvaluator:
     row_seconds: float | None = None
     best_metric: str = "heldout_loss"
     higher_is_better: bool = False
+    _interval: int | None = None  # steps between evaluations, asked for at every step
 
     def schedule(self, steps: int) -> EvaluationSchedule:
         """Return the evaluation schedule for this number of steps."""
@@ -266,7 +267,9 @@ class HeldoutEvaluator:
             return schedule_progress.crosses(
                 1 + EvaluationSchedule.affordable(trained, self.heldout.rows, self.passes)
             )
-        return step % (self.every or self.schedule(self.steps or 1).every) == 0
+        if self._interval is None:
+            self._interval = self.every or self.schedule(self.steps or 1).every
+        return step % self._interval == 0
 
     def __call__(
         self, step: int, schedule_progress: ScheduleProgress, stop_requested: Callable[[], bool]

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -15,7 +16,7 @@ from cloze.model.layers.cross_entropy import VocabularyHead, enable_lazy_logits
 from cloze.model.layers.encoder import compile_layers
 from cloze.model.objectives import LossSum, figures_of, objectives, total_loss
 from cloze.model.objectives.distillation import Comparison
-from cloze.model.train.precision import Precision, autocast
+from cloze.model.train.precision import DTYPES, Precision
 from cloze.model.train.resume.initialization import Teacher
 from cloze.model.train.spec.interfaces import TrainModule
 
@@ -50,6 +51,10 @@ class PretrainModule(TrainModule):
         self.model = model
         self.names = tuple(names)
         self.precision = precision
+        # Of the forward pass alone; everything else stays fp32.
+        self._autocast: Callable[[str], AbstractContextManager[object]] = (
+            nullcontext if precision == "fp32" else partial(torch.autocast, dtype=DTYPES[precision])
+        )
         self.objectives = objectives(names)
         if isinstance(model, PretrainingModel):
             model.predicts_all_positions = any(
@@ -81,7 +86,7 @@ class PretrainModule(TrainModule):
 
     def count_targets(self, batch: Batch) -> list[int]:
         """Count the predictions of each objective on a collated batch, before the model runs."""
-        return [objective.count(batch) for objective in self.objectives]
+        return [int(objective.targets(batch).sum()) for objective in self.objectives]
 
     def chance(self, vocabulary: int) -> float | None:
         """Return the loss of random guessing, summed over objectives as in log lines.
@@ -140,7 +145,7 @@ class PretrainModule(TrainModule):
         """Return each objective's loss and the outputs; only training runs compiled layers."""
         with (
             nullcontext() if self.training else self._plain(),
-            autocast(self.precision, batch["input_ids"].device.type),
+            self._autocast(batch["input_ids"].device.type),
         ):
             outputs: dict[str, Tensor]
             if self.teacher is not None and self._comparison is not None:

@@ -231,7 +231,9 @@ class _TrainingLoop:
                     progress.kept.append(progress.step)
                 self.throughput.step(synced.tokens, work.sizes)
                 self.cost.add(synced.tokens, synced.by_source, work.sizes)
-                if record is not None:
+                if record is None:
+                    self.reporter.report_progress_throttled()
+                else:
                     with pulse.phase(RankPhase.LOGGING):
                         self._finish_line({**record, **self.throughput.line()}, schedule_progress)
                 if self.triggers.should_save(progress):
@@ -253,18 +255,17 @@ class _TrainingLoop:
         rate = hyperparameters.learning_rate_at(schedule_progress)
         pending = self.runner.run(progress.step, work, synced, rate, collect=logs)
         progress.step, progress.tokens = progress.step + 1, progress.tokens + synced.tokens
-        before = progress.by_source or [0] * len(synced.by_source)
-        progress.by_source = [sum(counts) for counts in zip(before, synced.by_source, strict=True)]
-        self.results.add(pending)
+        if synced.by_source:  # of a mixture
+            before = progress.by_source or [0] * len(synced.by_source)
+            progress.by_source = [sum(pair) for pair in zip(before, synced.by_source, strict=True)]
         keep = 0 if logs or self.world.device.type == "cpu" else 1  # a GPU still computes
-        self.results.process(progress, self.source, keep=keep)
+        self.results.process(progress, self.source, pending, keep=keep)
         if not logs:
-            self.reporter.report_progress_throttled()
             return None
         record = {
             "step": progress.step,
             **self.results.window.means(self.world),
-            **self.runner.gradients.metrics(pending.norm.value),
+            **self.runner.gradients.metrics(self.results.norm),
             **hyperparameters.learning_rates_at(schedule_progress),
             "tokens": progress.tokens,
             "skipped": progress.skipped,

@@ -13,9 +13,11 @@ applied steps go into the window of the next log line.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, field, replace
 from itertools import count
+from typing import Any
 
 import numpy as np
 import torch
@@ -24,12 +26,12 @@ from torch import Tensor
 from cloze.core import random_keys
 from cloze.core.processes import RankPhase
 from cloze.model.data.batch import TokenCounts, move, pin, sizes
-from cloze.model.train.device_scalars import LEAST, AsyncScalar, to_device_async
+from cloze.model.train.device_scalars import LEAST, AsyncScalar
 from cloze.model.train.distributed import World
 from cloze.model.train.engines.create import create_engine
 from cloze.model.train.loop.rollback import RollbackRequired
 from cloze.model.train.monitor.gradient_norms import GradientNorms
-from cloze.model.train.monitor.log import SKIPPED, MetricWindow, TrainingReporter
+from cloze.model.train.monitor.log import SKIPPED, TrainingReporter
 from cloze.model.train.optimizers.parameters import ema_decay_at
 from cloze.model.train.resume.state import ResumeState
 from cloze.model.train.spec.interfaces import BatchSource, MicroBatch, StepBatches
@@ -98,16 +100,16 @@ def prepare(
     for step in count(first) if total_steps is None else range(first, total_steps):
         work = source.step_batches(step, world.rank, world.size)
         batches = [item.batch for item in work.micro_batches]
-        counts = [training.trained.count_targets(batch) for batch in batches]
-        pinned = [
-            MicroBatch(item.first, pin(item.batch, world.device)) for item in work.micro_batches
-        ]
-        yield PreparedStep(
-            step=step,
-            batches=replace(work, micro_batches=pinned),
-            sizes=sum(map(sizes, batches), TokenCounts()),
-            counts=np.sum(counts, axis=0).tolist(),
-        )
+        counts = np.sum([training.trained.count_targets(batch) for batch in batches], axis=0)
+        if world.device.type == "cuda":
+            work = replace(
+                work,
+                micro_batches=[
+                    MicroBatch(item.first, pin(item.batch, world.device))
+                    for item in work.micro_batches
+                ],
+            )
+        yield PreparedStep(step, work, sizes(*batches), counts.tolist())
 
 
 def sync_steps(
@@ -163,7 +165,7 @@ class PendingStep:
     """
 
     step: int
-    norm: AsyncScalar
+    norm: AsyncScalar | float
     figures: Tensor
     counts: Tensor
     scale: AsyncScalar | None
@@ -214,23 +216,90 @@ class StepRunner:
             collect: True to collect gradient norms.
         """
         hyperparameters, device = self._hyperparameters, self._device
-        counts = to_device_async([max(1, total) for total in synced.counts], torch.float32, device)
+        # On the device, where losses are divided by them: the host waits for nothing.
+        counts = torch.from_numpy(np.maximum(1, synced.counts).astype(np.float32))
+        if device.type != "cpu":
+            counts = counts.pin_memory().to(device, non_blocking=True)
         figures = torch.zeros(2, len(synced.counts), dtype=torch.float64, device=device)
         micro_batches = work.batches.micro_batches
         for number, item in enumerate(micro_batches):
-            torch.manual_seed(
-                int(random_keys.fold_in(hyperparameters.seed, _DROPOUT, step, item.first))
-            )
-            figures += self.engine.backward(
-                move(item.batch, device), counts, last=number + 1 == len(micro_batches)
-            )
+            # By sample and step, so that dropout does not depend on ranks, splits or a resume.
+            seed = random_keys.fold_in(hyperparameters.seed, _DROPOUT, step, item.first)
+            torch.manual_seed(int(seed))
+            batch = item.batch if device.type == "cpu" else move(item.batch, device)
+            last = number + 1 == len(micro_batches)
+            figures += self.engine.backward(batch, counts, last=last)
         scaler = self.engine.loss_scaler
         scale = None if scaler is None else AsyncScalar(scaler.value)
-        with self.gradients.collect(collect):
-            norm = AsyncScalar(self.engine.step(rate, step))
+        with self.gradients.collect() if collect else nullcontext():
+            norm = self.engine.step(rate, step)
         if hyperparameters.ema is not None:
             self.engine.update_ema(ema_decay_at(hyperparameters.ema, step))
-        return PendingStep(step + 1, norm, figures, counts, scale)
+        # Reading it now would make the host wait for the step.
+        pending = AsyncScalar(norm) if isinstance(norm, Tensor) else norm
+        return PendingStep(step + 1, pending, figures, counts, scale)
+
+
+@dataclass(slots=True)
+class MetricWindow:
+    """Means since the last logged step.
+
+    Every rank adds its share of each applied step; the sums over ranks are the step's values. They
+    stay on the device until requested, so that logging does not synchronize every step.
+
+    Attributes:
+        names: the objectives.
+        steps: number of applied steps.
+        sums: float64 [2, objectives]: losses in nats and shares of right answers, summed over
+            steps.
+    """
+
+    names: Sequence[str]
+    device: torch.device
+    steps: int = 0
+    norm: float = 0.0
+    sums: Tensor = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.sums = torch.zeros(2, len(self.names), dtype=torch.float64, device=self.device)
+
+    def add(self, figures: Tensor, counts: Tensor, norm: float) -> None:
+        """Add a step.
+
+        Args:
+            figures: this rank's sums, see `PretrainModule`.
+            counts: counts of the step over all ranks.
+            norm: gradient norm.
+        """
+        # Divided by the counts of all ranks, so that the ranks' shares add up to the mean. On the
+        # device: reading them would make the host wait in every step.
+        self.sums += figures / counts.double()
+        self.steps += 1
+        self.norm += norm
+
+    def means(self, world: World) -> dict[str, float]:
+        """Return the means over all ranks, empty without applied steps; every rank must call it."""
+        sums = world.all_reduce_tensor(self.sums.cpu().clone())
+        if not self.steps:
+            return {}
+        losses, accuracies = (sums / self.steps).tolist()
+        metrics = {"loss": sum(losses)}
+        for name, loss, accuracy in zip(self.names, losses, accuracies, strict=True):
+            metrics |= {f"{name}_loss": loss, f"{name}_accuracy": accuracy}
+        return {
+            name: round(value, 6)
+            for name, value in (metrics | {"grad_norm": self.norm / self.steps}).items()
+        }
+
+    def state(self, world: World) -> dict[str, Any]:
+        """Return the state of an unfinished window for a checkpoint; every rank must call it."""
+        sums = world.all_reduce_tensor(self.sums.cpu().clone())
+        return {"steps": self.steps, "norm": self.norm, "sums": sums.tolist()}
+
+    def restore(self, state: Mapping[str, Any], world: World) -> None:
+        self.steps, self.norm = state["steps"], state["norm"]
+        if world.is_rank_zero:  # the sums cover all ranks, so one rank continues them
+            self.sums += torch.tensor(state["sums"], dtype=torch.float64, device=self.device)
 
 
 class StepResults:
@@ -238,7 +307,10 @@ class StepResults:
 
     Attributes:
         window: metrics since the last log line.
+        norm: gradient norm of the newest step that was read.
     """
+
+    norm: float = math.nan
 
     def __init__(self, training: TrainSpec, world: World, reporter: TrainingReporter) -> None:
         self._training, self._world, self._reporter = training, world, reporter
@@ -255,20 +327,32 @@ class StepResults:
         self.reset_window()
         self.window.restore(progress.window, self._world)
 
-    def add(self, step: PendingStep) -> None:
-        self._unread.append(step)
-
-    def process(self, progress: TrainerState, source: BatchSource, *, keep: int) -> None:
+    def process(
+        self,
+        progress: TrainerState,
+        source: BatchSource,
+        step: PendingStep | None = None,
+        *,
+        keep: int,
+    ) -> None:
         """Read the norms of all steps except the last `keep`, which a GPU still computes.
+
+        Args:
+            step: a step to add before.
 
         Raises:
             RollbackRequired: too many consecutive steps were skipped.
         """
+        if step is not None:
+            self._unread.append(step)
         while len(self._unread) > keep:
             item = self._unread.pop(0)
-            # Reading the norm may wait for a collective on the device.
-            with self._world.pulse.phase(RankPhase.EXCHANGE):
-                norm = item.norm.value
+            norm = item.norm
+            if isinstance(norm, AsyncScalar):
+                # Reading the norm may wait for a collective on the device.
+                with self._world.pulse.phase(RankPhase.EXCHANGE):
+                    norm = norm.value
+            self.norm = norm
             if math.isfinite(norm):
                 progress.updates += 1
                 progress.skipped_in_a_row = 0

@@ -60,12 +60,9 @@ class GradientNorms:
         self._squares: Tensor | None = None  # float64 [groups], sums of squares on this rank
 
     @contextmanager
-    def collect(self, enabled: bool = True) -> Iterator[None]:
-        """Collect the norms in the engine's step in the block, if `enabled`."""
+    def collect(self) -> Iterator[None]:
+        """Collect the norms in the engine's step in the block."""
         self._squares = None
-        if not enabled:
-            yield
-            return
         by_tensor: dict[int, list[tuple[int, Any]]] = {}
         for name, tensor, extent in self._engine.local_parameters():
             if extent.length:  # a rank may have no row of a small parameter

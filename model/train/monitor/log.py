@@ -14,12 +14,10 @@ import logging
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from cloze.core import storage
 from cloze.core.artifacts import checkpoints
@@ -130,68 +128,6 @@ def _step(line: str) -> float:
         return float(json.loads(line)["step"])
     except (ValueError, KeyError, TypeError):
         return float("inf")
-
-
-@dataclass(slots=True)
-class MetricWindow:
-    """Means since the last logged step.
-
-    Every rank adds its share of each applied step; the sums over ranks are the step's values. They
-    stay on the device until requested, so that logging does not synchronize every step.
-
-    Attributes:
-        names: the objectives.
-        steps: number of applied steps.
-        sums: float64 [2, objectives]: losses in nats and shares of right answers, summed over
-            steps.
-    """
-
-    names: Sequence[str]
-    device: torch.device
-    steps: int = 0
-    norm: float = 0.0
-    sums: Tensor = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.sums = torch.zeros(2, len(self.names), dtype=torch.float64, device=self.device)
-
-    def add(self, figures: Tensor, counts: Tensor, norm: float) -> None:
-        """Add a step.
-
-        Args:
-            figures: this rank's sums, see `PretrainModule`.
-            counts: counts of the step over all ranks.
-            norm: gradient norm.
-        """
-        # Divided by the counts of all ranks, so that the ranks' shares add up to the mean. On the
-        # device: reading them would make the host wait in every step.
-        self.sums += figures / counts.double()
-        self.steps += 1
-        self.norm += norm
-
-    def means(self, world: World) -> dict[str, float]:
-        """Return the means over all ranks, empty without applied steps; every rank must call it."""
-        sums = world.all_reduce_tensor(self.sums.cpu().clone())
-        if not self.steps:
-            return {}
-        losses, accuracies = (sums / self.steps).tolist()
-        metrics = {"loss": sum(losses)}
-        for name, loss, accuracy in zip(self.names, losses, accuracies, strict=True):
-            metrics |= {f"{name}_loss": loss, f"{name}_accuracy": accuracy}
-        return {
-            name: round(value, 6)
-            for name, value in (metrics | {"grad_norm": self.norm / self.steps}).items()
-        }
-
-    def state(self, world: World) -> dict[str, Any]:
-        """Return the state of an unfinished window for a checkpoint; every rank must call it."""
-        sums = world.all_reduce_tensor(self.sums.cpu().clone())
-        return {"steps": self.steps, "norm": self.norm, "sums": sums.tolist()}
-
-    def restore(self, state: Mapping[str, Any], world: World) -> None:
-        self.steps, self.norm = state["steps"], state["norm"]
-        if world.is_rank_zero:  # the sums cover all ranks, so one rank continues them
-            self.sums += torch.tensor(state["sums"], dtype=torch.float64, device=self.device)
 
 
 class TrainingReporter:

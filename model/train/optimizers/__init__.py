@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 from cloze.core.options import known
 from cloze.core.plugins import Table
@@ -39,24 +39,19 @@ class OptimizerSpec:
 
     Attributes:
         build: maps parameter groups (`optimizers.parameters.parameter_groups`) and hyperparameters
-            to the optimizer. If its attribute `found_inf`, a tensor, is 1, a step must change
-            nothing, as in torch's fused optimizers. The host then need not ask a GPU whether the
-            gradient is finite.
+            to the optimizer: a `SharedOptimizer` if the update of a value depends on more than its
+            own gradient and state, since ZeRO cuts parameters anywhere. If its attribute
+            `found_inf`, a tensor, is 1, a step must change nothing, as in torch's fused
+            optimizers. The host then need not ask a GPU whether the gradient is finite.
         state: names of the state tensors with the parameter's shape; a scalar `step` exists in
             addition.
         matrix_state: names of the state tensors of the layers' matrices, if these are treated
             separately and have groups of their own; None: as `state`.
-        scope: values that the update of one value depends on (ZeRO 1 to 3 shard flattened
-            parameters anywhere). `numbers`: the value itself, its gradient and state. `tensors`:
-            also sums over the parameter; sharding engines set the optimizer's `shards`. `matrices`:
-            the whole parameter; sharding engines set `shards`, replicating engines set `ranks`,
-            (rank, number of ranks), to share the work.
     """
 
     build: Callable[[list[dict[str, Any]], TrainingHyperparameters], Optimizer]
     state: tuple[str, ...]
     matrix_state: tuple[str, ...] | None = None
-    scope: Literal["numbers", "tensors", "matrices"] = "numbers"
 
 
 def optimizer_kind(name: str) -> OptimizerSpec:

@@ -19,6 +19,7 @@ from cloze.model.train.device_scalars import to_device_async
 from cloze.model.train.optimizers import OptimizerSpec
 from cloze.model.train.optimizers.parameters import (
     FlatShard,
+    SharedOptimizer,
     TensorExtent,
     collective_device,
     squares,
@@ -54,7 +55,7 @@ class ParameterView:
     square: Tensor
 
 
-class TensorwiseAdam(torch.optim.Optimizer, abc.ABC):
+class TensorwiseAdam(SharedOptimizer, abc.ABC):
     """Adam with decoupled weight decay, and a scale on each parameter's update u.
 
         m = b1 m + (1 - b1) g
@@ -69,14 +70,10 @@ class TensorwiseAdam(torch.optim.Optimizer, abc.ABC):
             False for vectors.
 
     Attributes:
-        shards: flat tensor -> its extents; other tensors are whole parameters. With any entry, all
-            ranks of the default process group must update the same groups in the same order.
         columns: number of sums from which a scale follows.
-        found_inf: see `cloze.model.train.optimizers.OptimizerSpec`.
     """
 
     columns: int
-    found_inf: Tensor | None = None
 
     def __init__(
         self, groups: list[dict[str, Any]], hyperparameters: TrainingHyperparameters
@@ -87,7 +84,6 @@ class TensorwiseAdam(torch.optim.Optimizer, abc.ABC):
             "eps": hyperparameters.eps,
         }
         super().__init__(groups, defaults)
-        self.shards: dict[Tensor, FlatShard] = {}
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
@@ -273,7 +269,7 @@ class StableAdamW(TensorwiseAdam):
         return (sums[:, 0] / sizes).sqrt().clamp(min=1.0).reciprocal()
 
 
-STABLE_ADAMW = OptimizerSpec(build=StableAdamW, state=("exp_avg", "exp_avg_sq"), scope="tensors")
+STABLE_ADAMW = OptimizerSpec(build=StableAdamW, state=("exp_avg", "exp_avg_sq"))
 
 
 class Lamb(TensorwiseAdam):
@@ -305,4 +301,4 @@ class Lamb(TensorwiseAdam):
         return torch.where((weights > 0) & (updates > 0), weights / updates, 1.0)
 
 
-LAMB = OptimizerSpec(build=Lamb, state=("exp_avg", "exp_avg_sq"), scope="tensors")
+LAMB = OptimizerSpec(build=Lamb, state=("exp_avg", "exp_avg_sq"))

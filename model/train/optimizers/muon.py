@@ -16,6 +16,7 @@ from cloze.model.train.optimizers import OptimizerSpec
 from cloze.model.train.optimizers.adam import adamw, zero_if_nonfinite
 from cloze.model.train.optimizers.parameters import (
     FlatShard,
+    SharedOptimizer,
     TensorExtent,
     collective_device,
     concatenate,
@@ -231,7 +232,7 @@ MOMENTUM = 0.95
 ADAM_SIZE = 0.2
 
 
-class Muon(torch.optim.Optimizer):
+class Muon(SharedOptimizer):
     """Muon (Jordan et al., 2024) for the layers' matrices, AdamW for all other parameters.
 
     Muon is Nesterov momentum, orthogonalized. Five Newton-Schulz steps run in the precision of the
@@ -245,16 +246,7 @@ class Muon(torch.optim.Optimizer):
 
     Args:
         groups: with `hidden`: number of matrices stacked in each parameter; 0: use AdamW.
-
-    Attributes:
-        ranks: this rank, and the number of ranks with the same parameters and gradients.
-        shards: flat tensor -> its extents of a group's matrices; other tensors are whole. With any
-            entry, all ranks of the default process group must update the same groups in the same
-            order.
-        found_inf: see `cloze.model.train.optimizers.OptimizerSpec`.
     """
-
-    found_inf: Tensor | None = None
 
     def __init__(
         self, groups: list[dict[str, Any]], hyperparameters: TrainingHyperparameters
@@ -265,8 +257,6 @@ class Muon(torch.optim.Optimizer):
             [group for group in self.param_groups if not group["hidden"]], hyperparameters
         )
         self._others.state = self.state  # shared state, and the same groups
-        self.ranks = (0, 1)
-        self.shards: dict[Tensor, FlatShard] = {}
         self._orthogonalizers: dict[Tensor, ShardedOrthogonalizer] = {}
 
     @torch.no_grad()
@@ -370,6 +360,4 @@ def _rate(group: dict[str, Any], shape: tuple[int, ...]) -> float:
     return float(group["lr"]) * ADAM_SIZE * math.sqrt(max(shape))
 
 
-OPTIMIZER = OptimizerSpec(
-    build=Muon, state=("exp_avg", "exp_avg_sq"), matrix_state=("momentum",), scope="matrices"
-)
+OPTIMIZER = OptimizerSpec(build=Muon, state=("exp_avg", "exp_avg_sq"), matrix_state=("momentum",))

@@ -228,25 +228,6 @@ def set_learning_rate(
         group["lr"] = 0.0 if is_frozen else learning_rate * group["rate"]
 
 
-def gradient_norm(parameters: list[nn.Parameter]) -> Tensor:
-    """Return the gradient norm, a scalar on the gradients' device."""
-    return torch.nn.utils.get_total_norm(
-        [parameter.grad for parameter in parameters if parameter.grad is not None]
-    )
-
-
-def clip_gradient_norm(parameters: list[nn.Parameter], largest: float, norm: Tensor) -> float:
-    """Clip the gradient, whose norm is `norm`, to the norm `largest` (0: never).
-
-    Waits for the device, and returns the norm before clipping.
-    """
-    norm_value = float(norm)
-    # Most steps of a trained model need no clipping, which saves a pass over all gradients.
-    if 0 < largest < norm_value < math.inf:
-        torch.nn.utils.clip_grads_with_norm_(parameters, largest, norm)
-    return norm_value
-
-
 def ema_decay_at(decay: float, step: int) -> float:
     """Return the decay at step `step`, counted from 0 over all phases."""
     return min(decay, (1.0 + step) / (EMA_WARMUP + step))
@@ -335,6 +316,28 @@ class FlatShard:
     def sizes(self) -> list[int]:
         """Number of values of each whole parameter."""
         return [math.prod(shape) for shape in self.shapes]
+
+
+class SharedOptimizer(torch.optim.Optimizer):
+    """An optimizer whose update of one value depends on others, which ranks may have.
+
+    Such sums over a parameter, or its whole matrix, are right only if it knows what an engine did
+    to the parameters. So the engine tells it, after it has cut or copied them.
+
+    Attributes:
+        found_inf: see `cloze.model.train.optimizers.OptimizerSpec`.
+        ranks: this rank, and the number of ranks with the same parameters and gradients.
+        shards: flat tensor -> its extents of a group's parameters; other tensors are whole
+            parameters. With any entry, all ranks of the default process group must update the same
+            groups in the same order.
+    """
+
+    found_inf: Tensor | None = None
+
+    def __init__(self, groups: list[dict[str, Any]], defaults: dict[str, Any]) -> None:
+        super().__init__(groups, defaults)
+        self.ranks = (0, 1)
+        self.shards: dict[Tensor, FlatShard] = {}
 
 
 def concatenate(shards: Iterable[tuple[FlatShard, int]]) -> FlatShard:

@@ -22,7 +22,7 @@ class TrainerState:
         skipped_in_a_row: skipped steps since the last update, without overflows.
         overflows: skipped steps whose gradient overflowed fp16 because of the loss scale.
         loss_scale: state of fp16's loss scale; see `cloze.model.train.device_scalars`.
-        window: sums since the last log line; see `cloze.model.train.monitor.log.MetricWindow`.
+        window: sums since the last log line; see `cloze.model.train.loop.steps.MetricWindow`.
         pending: log line of this step, if a stop interrupted its evaluation.
         first_loss: loss before the first update of this phase.
         best: best evaluation of this phase so far, and its step.

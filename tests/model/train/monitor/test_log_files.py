@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 from cloze.core import storage
 from cloze.model.train.distributed import World
 from cloze.model.train.loop.rollback import SkippingSource
-from cloze.model.train.monitor.log import JsonlLog, MetricWindow
+from cloze.model.train.loop.steps import MetricWindow
+from cloze.model.train.monitor.log import JsonlLog
 from tests.object_store import Store
 
 ALONE = World(rank=0, size=1, device=torch.device("cpu"))
