@@ -78,7 +78,7 @@ def import_model(arguments: StageArguments) -> None:
 def export(arguments: StageArguments, repository: str | None, private: bool) -> None:
     """Convert a checkpoint into a Hugging Face model, and check that its outputs stay equal.
 
-    --push uploads it to a Hub: log in with `hf auth login`, or set HF_TOKEN; HF_ENDPOINT names
+    To upload it to a Hub (--push), log in with `hf auth login`, or set HF_TOKEN; HF_ENDPOINT names
     another Hub.
     """
     if repository is not None and (REPOSITORY.fullmatch(repository) is None or "@" in repository):

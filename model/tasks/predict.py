@@ -334,11 +334,11 @@ class DevEvaluator:
         self._every = epoch * (1 if every_epoch else max(1, math.ceil(share / BUDGET)))
         self._newest: tuple[int, Any] | None = None
 
-    def should_evaluate(self, step: int, position: ScheduleProgress) -> bool:
+    def should_evaluate(self, step: int, schedule_progress: ScheduleProgress) -> bool:
         return step % self._every == 0
 
     def __call__(
-        self, step: int, position: ScheduleProgress, stop_requested: Callable[[], bool]
+        self, step: int, schedule_progress: ScheduleProgress, stop_requested: Callable[[], bool]
     ) -> Metrics:
         try:
             predictions = predict_split(self._objective, self._dev, self._world, stop_requested)

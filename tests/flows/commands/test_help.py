@@ -184,7 +184,7 @@ def test_a_stage_has_few_options_and_the_help_says_how_to_set_the_others(name: s
         found = CliRunner().invoke(cli.cloze, ["help", name, option.opts[0]]).output
         assert not re.search(rf"^  {option.opts[0]}\b", found, re.M)
         word = CliRunner().invoke(cli.cloze, [name, f"--help-all={key}"], terminal_width=200)
-        assert re.search(rf"^  --set {key}=\S+ .*\w", word.output, re.M), word.output
+        assert re.search(rf"^  --set {key}=\S+\s+\w", word.output, re.M), word.output
 
 
 def test_every_option_of_a_stage_has_a_group() -> None:
