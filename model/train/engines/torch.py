@@ -88,8 +88,8 @@ class TorchEngine:
             parameters = self._parameters
             gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
             if self.loss_scaler is not None:
-                # Unscaled before the norm is taken: clipping and the log must see the true gradient.
-                # Offloaded gradients lie on the host.
+                # Before the norm: clipping and the log must see the true gradient. Offloaded ones
+                # lie on the host.
                 scale = self.loss_scaler.value.to(gradients[0].device)
                 torch._foreach_mul_(gradients, 1.0 / scale)
             # Of the sum over all ranks, so every rank clips by the same factor.
