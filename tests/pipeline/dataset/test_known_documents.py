@@ -103,3 +103,20 @@ def test_names_of_shards_say_the_append() -> None:
         "documents-a012.arrow": 12, "train-abc-1.arrow": 0, "train": 0, "train-b001-1.arrow": 0,
     }  # fmt: skip
     assert {name: append._generation(name) for name in names} == names
+
+
+@pytest.mark.parametrize(
+    ("before", "words"), [({"words": 7}, 10), ({"words": None}, None), ({}, None)]
+)
+def test_counts_of_appends_add_up(before: dict[str, Any], words: int | None) -> None:
+    old = {name: number for number, name in enumerate(append.ADDED)}
+    new = {name: 100 for name in append.ADDED}
+    more = {"pair_labels": {"a": 1, "b": 2}, "length_histogram": [1, 2, 3]}
+    total = append.add_counts({**old, **more, **before}, {**new, **more, "words": 3})
+    assert total == {
+        **{name: 100 + number for number, name in enumerate(append.ADDED)},
+        "words": words, "pair_labels": {"a": 2, "b": 4}, "length_histogram": [2, 4, 6],
+    }  # fmt: skip
+    assert list(total)[:8] == [
+        "rows", "heldout_rows", "unmasked_rows", "shards", "documents", "tokens", "row_tokens", "masked",
+    ]  # fmt: skip
