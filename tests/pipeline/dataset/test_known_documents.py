@@ -110,7 +110,7 @@ def test_names_of_shards_say_the_append() -> None:
 )
 def test_counts_of_appends_add_up(before: dict[str, Any], words: int | None) -> None:
     old = {name: number for number, name in enumerate(append.ADDED)}
-    new = {name: 100 for name in append.ADDED}
+    new = dict.fromkeys(append.ADDED, 100)
     more = {"pair_labels": {"a": 1, "b": 2}, "length_histogram": [1, 2, 3]}
     total = append.add_counts({**old, **more, **before}, {**new, **more, "words": 3})
     assert total == {
