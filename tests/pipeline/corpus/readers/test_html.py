@@ -293,3 +293,18 @@ def test_what_raised_text_becomes_if_something_is_in_it(written, shown):
     assert paragraphs(f"<p>It was said that {written}{end}</p>") == [
         f"It was said that {shown}{end}"
     ]
+
+
+@pytest.mark.parametrize(
+    ("cell", "lines"),
+    [
+        ("One<p>two</p>three", ["One", "two", "three"]),
+        ("One<h2>two</h2>three", ["One", "two", "three"]),
+        ("One<ul><li>two</li><li>three</li></ul>", ["One", "two", "three"]),
+        ("One<br>two<br><br>three", ["One", "two", "three"]),
+        ("One <b>two</b>  three", ["One two three"]),
+        ("<p> </p>", []),
+    ],
+)
+def test_a_cell_is_lines(cell, lines):
+    assert HtmlExtractor().lines(parse(f"<div>{cell}</div>")) == lines
