@@ -12,10 +12,10 @@ from pydantic import Field
 
 from cloze.core.config import UnionTag
 from cloze.core.errors import DataError
-from cloze.labs.seq2seq.encoder_decoder import EncoderDecoderConfig, probe, refused
+from cloze.labs.seq2seq.encoder_decoder import NO_CLASS, EncoderDecoderConfig, Seq2SeqFormat
 from cloze.model.families.config import ModelConfig, Probability, Size
-from cloze.model.families.hub_format import TASK_ROWS, HubFormat, Row, same
-from cloze.model.families.key_map import KeyMap
+from cloze.model.families.hub_format import TASK_ROWS, Row, same
+from cloze.model.families.key_map import Drop, KeyMap
 
 if TYPE_CHECKING:
     from cloze.labs.seq2seq.model import Seq2SeqModel
@@ -113,10 +113,6 @@ STACKS = [
     *stack_rows("encoder.decoder", "model.decoder", (SELF, CROSS)),
     *stack_rows("encoder", "model.encoder", (SELF,)),
 ]
-COPIES = dict.fromkeys(
-    ("model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight", "lm_head.weight"),
-    SHARED,
-)
 FIELDS = {
     **same("vocab_size", "max_position_embeddings", "attention_dropout", "activation_dropout"),
     **same("pad_token_id", "eos_token_id"),
@@ -161,53 +157,31 @@ def read(config: dict[str, Any]) -> dict[str, Any]:
     return {**config, "decoder_layers": 0 if decoder_layers == layers else decoder_layers}
 
 
-def _write(config: dict[str, Any]) -> dict[str, Any]:
-    eos, start = config["eos_token_id"], config["decoder_start_token_id"]
-    ids = {"decoder_start_token_id": eos if start < 0 else start, "forced_eos_token_id": eos}
-    return {**write(config), **ids}
-
-
-def _read(config: dict[str, Any]) -> dict[str, Any]:
-    """Convert transformers' config; the inverse of `_write`.
-
-    Raises:
-        DataError: generated texts begin with another token than targets; or as `read`.
-    """
-    first, forced = config["bos_token_id"], config.get("forced_bos_token_id")
-    if forced not in (None, first):
-        raise DataError(
-            f"forced_bos_token_id ({forced}) must be bos_token_id ({first}), with which targets "
-            f"begin; use another model"
-        )
-    start = config["decoder_start_token_id"]
-    own = -1 if start == config["eos_token_id"] else start
-    return {**read(config), "decoder_start_token_id": own}
-
-
-HUB = HubFormat(
-    family="bart",
-    model_type="bart",
-    keys=KeyMap(
+class BartFormat(Seq2SeqFormat):
+    family = "bart"
+    model_type = "bart"
+    keys = KeyMap(
         [
             *STACKS,
             ("pooler.dense.{p}", "classification_head.dense.{p}"),
             ("classifier.{p}", "classification_head.out_proj.{p}"),
         ]
-    ),
-    fields={**FIELDS, **same("bos_token_id", "scale_embedding", "decoder_start_token_id")},
-    fixed={"is_encoder_decoder": True, "tie_word_embeddings": True},
-    architectures={
+    )
+    fields = {**FIELDS, **same("bos_token_id", "scale_embedding", "decoder_start_token_id")}
+    fixed = {"is_encoder_decoder": True, "tie_word_embeddings": True}
+    architectures = {
         frozenset({"seq2seq"}): "BartForConditionalGeneration",
         frozenset({"classifier"}): "BartForSequenceClassification",
         frozenset({"span"}): "BartForQuestionAnswering",
-    },
-    task_rows={"span": TASK_ROWS["span"]},
-    probe=probe,
-    refused=refused("token_classifier", "choice"),
-    copies=COPIES,
-    ignored=("final_logits_bias",),
-    zeros=("final_logits_bias",),
-    defaults={
+    }
+    task_rows = {"span": TASK_ROWS["span"]}
+    refused = dict.fromkeys(("token_classifier", "choice"), NO_CLASS)
+    drops = (
+        Drop("model.*coder.embed_tokens.weight", SHARED),
+        Drop("lm_head.weight", SHARED),
+        Drop("*final_logits_bias", must_be="zero"),
+    )
+    defaults = {
         "encoder_layers": 12,
         "decoder_layers": 12,
         "encoder_attention_heads": 16,
@@ -219,7 +193,28 @@ HUB = HubFormat(
         "bos_token_id": 0,
         "eos_token_id": 2,
         "decoder_start_token_id": 2,
-    },
-    write=_write,
-    read=_read,
-)
+    }
+
+    def write(self, config: dict[str, Any]) -> dict[str, Any]:
+        eos, start = config["eos_token_id"], config["decoder_start_token_id"]
+        ids = {"decoder_start_token_id": eos if start < 0 else start, "forced_eos_token_id": eos}
+        return {**write(config), **ids}
+
+    def read(self, config: dict[str, Any]) -> dict[str, Any]:
+        """Convert transformers' config; the inverse of `write`.
+
+        Raises:
+            DataError: generated texts begin with another token than targets; or as `read`.
+        """
+        first, forced = config["bos_token_id"], config.get("forced_bos_token_id")
+        if forced not in (None, first):
+            raise DataError(
+                f"forced_bos_token_id ({forced}) must be bos_token_id ({first}), with which "
+                f"targets begin; use another model"
+            )
+        start = config["decoder_start_token_id"]
+        own = -1 if start == config["eos_token_id"] else start
+        return {**read(config), "decoder_start_token_id": own}
+
+
+HUB = BartFormat()

@@ -12,6 +12,7 @@ from pydantic import Field
 
 from cloze.core.errors import DataError
 from cloze.model.families.config import ModelConfig, Probability
+from cloze.model.families.hub_format import HubFormat
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -88,19 +89,22 @@ def check_start(config: Mapping[str, Any]) -> None:
         )
 
 
-def probe(
-    model: EncoderDecoderConfig, heads: Mapping[str, Any], pieces: str, batch: dict[str, Tensor]
-) -> dict[str, Tensor]:
-    """Give each row one end token, its last: classifiers read the state there."""
-    ids, end = batch["input_ids"], model.eos_token_id
-    ids = ids.where(ids != end, end + 1)
-    last = batch["attention_mask"].sum(dim=1, keepdim=True) - 1
-    return {**batch, "input_ids": ids.scatter(1, last, end)}
+NO_CLASS = "transformers has no such class that reads the decoder's states"
 
 
-def refused(*heads: str) -> dict[str, str]:
-    """Return `HubFormat.refused` for heads on the decoder's states."""
-    return dict.fromkeys(heads, "transformers has no such class that reads the decoder's states")
+class Seq2SeqFormat(HubFormat):
+    """Hugging Face format of an encoder-decoder; classes read the last state of the decoder."""
+
+    refused = dict.fromkeys(("classifier", "span", "token_classifier", "choice"), NO_CLASS)
+
+    def probe(
+        self, model: Any, heads: Mapping[str, Any], pieces: str, batch: dict[str, Tensor]
+    ) -> dict[str, Tensor]:
+        """Give each row one end token, its last: classifiers read the state there."""
+        ids, end = batch["input_ids"], model.eos_token_id
+        ids = ids.where(ids != end, end + 1)
+        last = batch["attention_mask"].sum(dim=1, keepdim=True) - 1
+        return {**batch, "input_ids": ids.scatter(1, last, end)}
 
 
 def build(

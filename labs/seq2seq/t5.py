@@ -15,10 +15,10 @@ from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from cloze.core.config import UnionTag
 from cloze.core.errors import DataError
-from cloze.labs.seq2seq.encoder_decoder import EncoderDecoderConfig, check_start, probe, refused
+from cloze.labs.seq2seq.encoder_decoder import EncoderDecoderConfig, Seq2SeqFormat, check_start
 from cloze.model.families.config import ModelConfig, Size
-from cloze.model.families.hub_format import TIED, WORDS, HubFormat, Row, same
-from cloze.model.families.key_map import KeyMap
+from cloze.model.families.hub_format import TIED, WORDS, Row, same
+from cloze.model.families.key_map import Drop, KeyMap
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -188,83 +188,21 @@ def _rows(cloze: str, hf: str, feed_forward: int) -> list[Row]:
     ]
 
 
-def write(config: dict[str, Any]) -> dict[str, Any]:
-    """Name the feed-forward block, and the ids that transformers does not share."""
-    activation = "gelu" if config["gated"] and config["act"] == "gelu_new" else config["act"]
-    return {
-        **{name: value for name, value in config.items() if name not in ("gated", "act")},
-        "num_decoder_layers": config["num_decoder_layers"] or config["num_layers"],
-        "d_kv": config["d_kv"] or config["d_model"] // config["num_heads"],
-        "feed_forward_proj": f"gated-{activation}" if config["gated"] else activation,
-        "decoder_start_token_id": config["pad_token_id"],
-    }
-
-
-def read(config: dict[str, Any]) -> dict[str, Any]:
-    """Convert transformers' config; the inverse of `write`.
-
-    Raises:
-        DataError: the decoder starts with another token than padding.
-    """
-    check_start(config)
-    kind, _, activation = str(config["feed_forward_proj"]).rpartition("-")
-    gelu = "gelu_new" if kind == "gated" and activation == "gelu" else activation
-    layers, decoder_layers = config.get("num_layers"), config.get("num_decoder_layers")
-    width = config.get("d_kv", 64)
-    # transformers 5 always ties, and says otherwise whether version 1.0's scale is left out.
-    tied = config.get("scale_decoder_outputs", config.get(TIED, True)) is not False
-    return {
-        **config,
-        TIED: tied,
-        "gated": kind == "gated",
-        "act": gelu,
-        "num_decoder_layers": 0 if decoder_layers in (None, layers) else decoder_layers,
-        "d_kv": 0 if width * config["num_heads"] == config["d_model"] else width,
-        "attention_dropout": config.get("attention_dropout", config["dropout_rate"]),
-    }
-
-
-def fill(model: T5Config, config: Mapping[str, Any], state: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Add the matrix of version 1.1's logits where transformers 5 uses the word embeddings.
-
-    Raises:
-        DataError: version 1.0 has a matrix of its own.
-    """
-    if model.tie_word_embeddings and OUTPUT in state:
-        raise DataError(
-            f"lm_head.weight must be tied to {SHARED}, as this T5 scales its logits (version 1.0); "
-            f"use another model"
-        )
-    is_whole = HUB.architecture({"seq2seq": {}}) in (config.get("architectures") or ())
-    if is_whole and not model.tie_word_embeddings and OUTPUT not in state:
-        return {**state, OUTPUT: state[WORDS].clone()}
-    return state
-
-
-def to_theirs(model: T5Config, name: str, tensor: Tensor) -> Tensor:
-    """Divide queries by `query_factor`."""
-    return tensor / model.query_factor if name.endswith(".query.weight") else tensor
-
-
-def to_ours(model: T5Config, name: str, tensor: Tensor) -> Tensor:
-    """Undo `to_theirs`."""
-    return tensor * model.query_factor if name.endswith(".query.weight") else tensor
-
-
 SHARED, OUTPUT = "shared.weight", "encoder.output.weight"
 
-HUB = HubFormat(
-    family="t5",
-    model_type="t5",
-    keys=KeyMap(
+
+class T5Format(Seq2SeqFormat):
+    family = "t5"
+    model_type = "t5"
+    keys = KeyMap(
         [
             ("encoder.embeddings.word.weight", SHARED),
             (OUTPUT, "lm_head.weight"),
             *_rows("encoder.decoder", "decoder", 2),
             *_rows("encoder", "encoder", 1),
         ]
-    ),
-    fields={
+    )
+    fields = {
         **same("vocab_size", "pad_token_id", "eos_token_id", "tie_word_embeddings"),
         **same("relative_attention_num_buckets", "relative_attention_max_distance"),
         **same("num_decoder_layers", "attention_dropout"),
@@ -278,21 +216,17 @@ HUB = HubFormat(
         "hidden_dropout": "dropout_rate",
         "layer_norm_eps": "layer_norm_epsilon",
         "max_position_embeddings": "n_positions",
-    },
-    fixed={"is_encoder_decoder": True},
-    to_theirs=to_theirs,
-    to_ours=to_ours,
-    architectures={frozenset({"seq2seq"}): "T5ForConditionalGeneration"},
-    probe=probe,
-    refused=refused("classifier", "span", "token_classifier", "choice"),
-    copies={
-        "encoder.embed_tokens.weight": SHARED,
-        "decoder.embed_tokens.weight": SHARED,
-        "lm_head.weight": SHARED,
-    },
-    # a table that versions before 4 saved and no model reads
-    ignored=("EncDecAttention.relative_attention_bias.weight",),
-    defaults={
+    }
+    fixed = {"is_encoder_decoder": True}
+    architectures = {frozenset({"seq2seq"}): "T5ForConditionalGeneration"}
+    drops = (
+        Drop("encoder.embed_tokens.weight", SHARED),
+        Drop("decoder.embed_tokens.weight", SHARED),
+        Drop("lm_head.weight", SHARED),
+        # a table that versions before 4 saved and no model reads
+        Drop("*EncDecAttention.relative_attention_bias.weight"),
+    )
+    defaults = {
         "feed_forward_proj": "relu",
         "dropout_rate": 0.1,
         "d_model": 512,
@@ -301,8 +235,67 @@ HUB = HubFormat(
         "d_ff": 2048,
         "pad_token_id": 0,
         "eos_token_id": 1,
-    },
-    write=write,
-    read=read,
-    fill=fill,
-)
+    }
+
+    def to_theirs(self, model: T5Config, name: str, tensor: Tensor) -> Tensor:
+        """Divide queries by `query_factor`."""
+        return tensor / model.query_factor if name.endswith(".query.weight") else tensor
+
+    def to_ours(self, model: T5Config, name: str, tensor: Tensor) -> Tensor:
+        """Undo `to_theirs`."""
+        return tensor * model.query_factor if name.endswith(".query.weight") else tensor
+
+    def write(self, config: dict[str, Any]) -> dict[str, Any]:
+        """Name the feed-forward block, and the ids that transformers does not share."""
+        activation = "gelu" if config["gated"] and config["act"] == "gelu_new" else config["act"]
+        return {
+            **{name: value for name, value in config.items() if name not in ("gated", "act")},
+            "num_decoder_layers": config["num_decoder_layers"] or config["num_layers"],
+            "d_kv": config["d_kv"] or config["d_model"] // config["num_heads"],
+            "feed_forward_proj": f"gated-{activation}" if config["gated"] else activation,
+            "decoder_start_token_id": config["pad_token_id"],
+        }
+
+    def read(self, config: dict[str, Any]) -> dict[str, Any]:
+        """Convert transformers' config; the inverse of `write`.
+
+        Raises:
+            DataError: the decoder starts with another token than padding.
+        """
+        check_start(config)
+        kind, _, activation = str(config["feed_forward_proj"]).rpartition("-")
+        gelu = "gelu_new" if kind == "gated" and activation == "gelu" else activation
+        layers, decoder_layers = config.get("num_layers"), config.get("num_decoder_layers")
+        width = config.get("d_kv", 64)
+        # transformers 5 always ties, and says otherwise whether version 1.0's scale is left out.
+        tied = config.get("scale_decoder_outputs", config.get(TIED, True)) is not False
+        return {
+            **config,
+            TIED: tied,
+            "gated": kind == "gated",
+            "act": gelu,
+            "num_decoder_layers": 0 if decoder_layers in (None, layers) else decoder_layers,
+            "d_kv": 0 if width * config["num_heads"] == config["d_model"] else width,
+            "attention_dropout": config.get("attention_dropout", config["dropout_rate"]),
+        }
+
+    def fill(
+        self, model: T5Config, config: Mapping[str, Any], state: dict[str, Tensor]
+    ) -> dict[str, Tensor]:
+        """Add the matrix of version 1.1's logits where transformers 5 uses the word embeddings.
+
+        Raises:
+            DataError: version 1.0 has a matrix of its own.
+        """
+        if model.tie_word_embeddings and OUTPUT in state:
+            raise DataError(
+                f"lm_head.weight must be tied to {SHARED}, as this T5 scales its logits (version "
+                f"1.0); use another model"
+            )
+        is_whole = self.architecture({"seq2seq": {}}) in (config.get("architectures") or ())
+        if is_whole and not model.tie_word_embeddings and OUTPUT not in state:
+            return {**state, OUTPUT: state[WORDS].clone()}
+        return state
+
+
+HUB = T5Format()

@@ -11,10 +11,9 @@ from pydantic import Field
 
 from cloze.core.config import UnionTag
 from cloze.labs.seq2seq import bart
-from cloze.labs.seq2seq.encoder_decoder import EncoderDecoderConfig, check_start, probe, refused
+from cloze.labs.seq2seq.encoder_decoder import EncoderDecoderConfig, Seq2SeqFormat, check_start
 from cloze.model.families.config import ModelConfig, Probability, Size
-from cloze.model.families.hub_format import HubFormat
-from cloze.model.families.key_map import KeyMap
+from cloze.model.families.key_map import Drop, KeyMap
 
 if TYPE_CHECKING:
     from cloze.labs.seq2seq.model import Seq2SeqModel
@@ -69,46 +68,41 @@ def build_pooler(config: ModelConfig) -> Pooler:
     return bart.build_pooler(config)
 
 
-def write(config: dict[str, Any]) -> dict[str, Any]:
-    pad, eos = config["pad_token_id"], config["eos_token_id"]
-    ids = {"decoder_start_token_id": pad, "forced_eos_token_id": eos, "bos_token_id": None}
-    return {**bart.write(config), **ids}
-
-
-def read(config: dict[str, Any]) -> dict[str, Any]:
-    """Convert transformers' config; the inverse of `write`; raises as `bart.read`, and if the
-    decoder does not start with padding.
-    """
-    check_start(config)
-    return bart.read(config)
-
-
-POSITIONS = ".embed_positions.weight"  # sines and cosines, which Marian's class holds as weights
-
-HUB = HubFormat(
-    family="transformer",
-    model_type="marian",
-    keys=KeyMap([row for row in bart.STACKS if "embeddings.position" not in row[0]]),
-    fields=bart.FIELDS,
-    fixed={
+class TransformerFormat(Seq2SeqFormat):
+    family = "transformer"
+    model_type = "marian"
+    keys = KeyMap([row for row in bart.STACKS if "embeddings.position" not in row[0]])
+    fields = bart.FIELDS
+    fixed = {
         "is_encoder_decoder": True,
         "tie_word_embeddings": True,
         "share_encoder_decoder_embeddings": True,
         "scale_embedding": True,
-    },
-    architectures={frozenset({"seq2seq"}): "MarianMTModel"},
-    probe=probe,
-    refused=refused("classifier", "span", "token_classifier", "choice"),
-    copies=bart.COPIES,
-    ignored=("final_logits_bias", POSITIONS),
-    sines=(POSITIONS,),
-    zeros=("final_logits_bias",),
-    defaults={
+    }
+    architectures = {frozenset({"seq2seq"}): "MarianMTModel"}
+    drops = (
+        *bart.HUB.drops,
+        # sines and cosines, which Marian's class holds as weights
+        Drop("*.embed_positions.weight", must_be="exact"),
+    )
+    defaults = {
         **bart.HUB.defaults,
         "pad_token_id": 58_100,
         "decoder_start_token_id": 58_100,
         "eos_token_id": 0,
-    },
-    write=write,
-    read=read,
-)
+    }
+
+    def write(self, config: dict[str, Any]) -> dict[str, Any]:
+        pad, eos = config["pad_token_id"], config["eos_token_id"]
+        ids = {"decoder_start_token_id": pad, "forced_eos_token_id": eos, "bos_token_id": None}
+        return {**bart.write(config), **ids}
+
+    def read(self, config: dict[str, Any]) -> dict[str, Any]:
+        """Convert transformers' config; the inverse of `write`; raises as `bart.read`, and if the
+        decoder does not start with padding.
+        """
+        check_start(config)
+        return bart.read(config)
+
+
+HUB = TransformerFormat()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import ValidationInfo, field_validator
@@ -12,7 +11,7 @@ from cloze.core.errors import DataError
 from cloze.model.families import bert
 from cloze.model.families.config import ModelConfig, Probability, Size
 from cloze.model.families.hub_format import fine_tuned, same
-from cloze.model.families.key_map import KeyMap
+from cloze.model.families.key_map import KeyMap, decoder_copies
 
 if TYPE_CHECKING:
     from cloze.model.families.pretraining import PretrainingModel
@@ -168,37 +167,23 @@ _KEYS = KeyMap(
 )
 
 
-def _write(config: dict[str, Any]) -> dict[str, Any]:
-    shared = config.pop("shared")
-    if shared != "all":
-        raise DataError(
-            f"layers that share {shared} (found in the model's shared) have no Hugging Face form; "
-            f"it has shared: all"
-        )
-    return config
-
-
-HUB = replace(
-    bert.HUB,
-    family="albert",
-    model_type="albert",
-    keys=_KEYS,
-    fields={
+class AlbertFormat(bert.BertFormat):
+    family = "albert"
+    model_type = "albert"
+    keys = _KEYS
+    fields = {
         **bert.HUB.fields,
         **same("embedding_size", "num_hidden_groups", "inner_group_num", "shared"),
-    },
-    architectures={
+    }
+    architectures = {
         frozenset({"masked_lm", "pair"}): "AlbertForPreTraining",
         frozenset({"masked_lm"}): "AlbertForMaskedLM",
         **fine_tuned("Albert"),
-    },
-    fixed={"tie_word_embeddings": True},
-    copies={
-        "predictions.decoder.weight": "albert.embeddings.word_embeddings.weight",
-        "predictions.decoder.bias": "predictions.bias",
-    },
+    }
+    fixed = {"tie_word_embeddings": True}
+    drops = decoder_copies("albert", "predictions")
     # transformers' defaults are those of ALBERT-xxlarge
-    defaults={
+    defaults = {
         "shared": "all",
         "hidden_size": 4096,
         "num_attention_heads": 64,
@@ -206,6 +191,16 @@ HUB = replace(
         "hidden_act": "gelu_new",
         "hidden_dropout_prob": 0.0,
         "attention_probs_dropout_prob": 0.0,
-    },
-    write=_write,
-)
+    }
+
+    def write(self, config: dict[str, Any]) -> dict[str, Any]:
+        shared = config.pop("shared")
+        if shared != "all":
+            raise DataError(
+                f"layers that share {shared} (found in the model's shared) have no Hugging Face "
+                f"form; it has shared: all"
+            )
+        return config
+
+
+HUB = AlbertFormat()

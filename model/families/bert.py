@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Literal
 
 from cloze.core.config import UnionTag
 from cloze.model.families.config import ModelConfig
-from cloze.model.families.hub_format import HubFormat, Row, fine_tuned, same
-from cloze.model.families.key_map import KeyMap
+from cloze.model.families.hub_format import TIED, HubFormat, Row, fine_tuned, same
+from cloze.model.families.key_map import KeyMap, decoder_copies
 
 if TYPE_CHECKING:
     from cloze.model.families.pretraining import PretrainingModel
@@ -83,28 +83,28 @@ HEAD_ROWS: list[Row] = [
     ("classifier.{p}", "classifier.{p}"),
 ]
 
-HUB = HubFormat(
-    family="bert",
-    model_type="bert",
-    keys=KeyMap(encoder_rows("bert") + HEAD_ROWS),
-    fields={
+
+class BertFormat(HubFormat):
+    family = "bert"
+    model_type = "bert"
+    keys = KeyMap(encoder_rows("bert") + HEAD_ROWS)
+    fields = {
         **same("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads"),
         **same("intermediate_size", "max_position_embeddings", "type_vocab_size", "hidden_act"),
         **same("layer_norm_eps", "initializer_range", "pad_token_id"),
         "hidden_dropout": "hidden_dropout_prob",
         "attention_dropout": "attention_probs_dropout_prob",
-    },
-    fixed={"position_embedding_type": "absolute", "is_decoder": False, "tie_word_embeddings": True},
-    architectures={
+    }
+    fixed = {"position_embedding_type": "absolute", "is_decoder": False, TIED: True}
+    architectures = {
         frozenset({"masked_lm", "pair"}): "BertForPreTraining",
         frozenset({"masked_lm"}): "BertForMaskedLM",
         frozenset({"pair"}): "BertForNextSentencePrediction",
         **fine_tuned("Bert"),
-    },
-    copies={
-        "cls.predictions.decoder.weight": "bert.embeddings.word_embeddings.weight",
-        "cls.predictions.decoder.bias": "cls.predictions.bias",
-    },
+    }
+    drops = decoder_copies("bert", "cls.predictions")
     # files converted from TensorFlow
-    legacy={"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"},
-)
+    legacy = {"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"}
+
+
+HUB = BertFormat()

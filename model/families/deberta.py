@@ -24,7 +24,7 @@ from cloze.core.errors import DataError
 from cloze.model.families import bert
 from cloze.model.families.config import ModelConfig
 from cloze.model.families.hub_format import HubFormat, Row, fine_tuned, same
-from cloze.model.families.key_map import KeyMap
+from cloze.model.families.key_map import Drop, KeyMap
 
 if TYPE_CHECKING:
     from cloze.model.families.pretraining import DecoderModel, ReplacedTokenModel
@@ -318,66 +318,40 @@ _ROWS: list[Row] = [
 ]
 
 
-def _read(config: dict[str, Any]) -> dict[str, Any]:
-    """Convert Hugging Face's values to those of `DebertaConfig`.
-
-    Raises:
-        DataError: the model has no relative positions, or another width of embeddings or heads.
-    """
-    if not config["relative_attention"]:
-        raise DataError(
-            "relative_attention is false, and DeBERTa without it is a BERT; use a model with "
-            "relative positions"
-        )
-    width, heads = config["hidden_size"], config["num_attention_heads"]
-    for name, expected in (("embedding_size", width), ("attention_head_size", width // heads)):
-        if config.get(name, expected) != expected:
-            raise DataError(
-                f"{name} ({config[name]}) must be {expected}, to fit hidden_size ({width}); use "
-                f"another model"
-            )
-    terms, norms = config["pos_att_type"] or [], config["norm_rel_ebd"]
-    config["pos_att_type"] = (
-        [term.strip() for term in terms.lower().split("|")] if isinstance(terms, str) else terms
-    )
-    config["norm_rel_ebd"] = "layer_norm" if "layer_norm" in norms.lower() else "none"
-    return config
-
-
-HUB = HubFormat(
-    family="deberta",
-    model_type="deberta-v2",
-    keys=KeyMap(_ROWS),
-    fields={
+class DebertaFormat(HubFormat):
+    family = "deberta"
+    model_type = "deberta-v2"
+    keys = KeyMap(_ROWS)
+    fields = {
         **bert.HUB.fields,
         **same("position_buckets", "max_relative_positions", "pos_att_type", "share_att_key"),
         **same("norm_rel_ebd", "position_biased_input", "conv_kernel_size", "conv_act"),
-    },
-    fixed={"conv_groups": 1, "pooler_hidden_act": "gelu", "tie_word_embeddings": True},
-    architectures={
+    }
+    fixed = {"conv_groups": 1, "pooler_hidden_act": "gelu", "tie_word_embeddings": True}
+    architectures = {
         frozenset({"masked_lm"}): "DebertaV2ForMaskedLM",
         frozenset({"masked_lm", "decoder"}): "DebertaV2Model",
         frozenset({"masked_lm", "discriminator"}): "DebertaV2Model",
         **fine_tuned("DebertaV2"),
-    },
-    encoder_alone=("decoder", "discriminator"),
-    copies={
-        "cls.predictions.decoder.weight": "deberta.embeddings.word_embeddings.weight",
-        "cls.predictions.decoder.bias": "lm_predictions.lm_head.bias",
-    },
-    legacy={  # transformers' head, and its copy of the bias
+    }
+    encoder_alone = ("decoder", "discriminator")
+    drops = (
+        Drop("cls.predictions.decoder.weight", "deberta.embeddings.word_embeddings.weight"),
+        Drop("cls.predictions.decoder.bias", "lm_predictions.lm_head.bias"),
+        Drop("mask_predictions.*", named=True),  # discriminator head in the authors' files
+        # The authors' files have absolute positions, even if the input has none.
+        Drop(
+            "deberta.embeddings.position_embeddings.weight",
+            named=True,
+            when=lambda model, head: not model.position_biased_input,
+        ),
+    )
+    legacy = {  # transformers' head, and its copy of the bias
         "cls.predictions.transform.": "lm_predictions.lm_head.",
         "cls.predictions.bias": "lm_predictions.lm_head.bias",
-    },
-    unused=("mask_predictions.",),  # discriminator head in the authors' files
-    # The authors' files have absolute positions, even if the input has none.
-    unread=lambda model: (
-        ()
-        if cast(DebertaConfig, model).position_biased_input
-        else ("encoder.embeddings.position.weight",)
-    ),
+    }
     # transformers' defaults are those of DeBERTa-v2-xlarge, without relative positions
-    defaults={
+    defaults = {
         "hidden_size": 1536,
         "num_hidden_layers": 24,
         "num_attention_heads": 24,
@@ -388,12 +362,36 @@ HUB = HubFormat(
         "norm_rel_ebd": "none",
         "position_biased_input": True,
         "pos_att_type": [],
-    },
-    write=lambda config: {
-        **config,
-        "relative_attention": True,
-        "legacy": False,
-        "pooler_hidden_size": config["hidden_size"],
-    },
-    read=_read,
-)
+    }
+
+    def write(self, config: dict[str, Any]) -> dict[str, Any]:
+        width = config["hidden_size"]
+        return {**config, "relative_attention": True, "legacy": False, "pooler_hidden_size": width}
+
+    def read(self, config: dict[str, Any]) -> dict[str, Any]:
+        """Convert Hugging Face's values to those of `DebertaConfig`.
+
+        Raises:
+            DataError: the model has no relative positions, or another width of embeddings or heads.
+        """
+        if not config["relative_attention"]:
+            raise DataError(
+                "relative_attention is false, and DeBERTa without it is a BERT; use a model with "
+                "relative positions"
+            )
+        width, heads = config["hidden_size"], config["num_attention_heads"]
+        for name, expected in (("embedding_size", width), ("attention_head_size", width // heads)):
+            if config.get(name, expected) != expected:
+                raise DataError(
+                    f"{name} ({config[name]}) must be {expected}, to fit hidden_size ({width}); "
+                    f"use another model"
+                )
+        terms, norms = config["pos_att_type"] or [], config["norm_rel_ebd"]
+        config["pos_att_type"] = (
+            [term.strip() for term in terms.lower().split("|")] if isinstance(terms, str) else terms
+        )
+        config["norm_rel_ebd"] = "layer_norm" if "layer_norm" in norms.lower() else "none"
+        return config
+
+
+HUB = DebertaFormat()

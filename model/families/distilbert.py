@@ -10,7 +10,7 @@ from pydantic import Field
 from cloze.core.config import UnionTag
 from cloze.model.families.config import ModelConfig
 from cloze.model.families.hub_format import HubFormat, fine_tuned, same
-from cloze.model.families.key_map import KeyMap
+from cloze.model.families.key_map import Drop, KeyMap
 
 if TYPE_CHECKING:
     from cloze.model.families.pretraining import PretrainingModel
@@ -90,10 +90,11 @@ def build_pooler(config: ModelConfig) -> Pooler:
 
 _LAYER = "distilbert.transformer.layer.{n}"
 
-HUB = HubFormat(
-    family="distilbert",
-    model_type="distilbert",
-    keys=KeyMap(
+
+class DistilBertFormat(HubFormat):
+    family = "distilbert"
+    model_type = "distilbert"
+    keys = KeyMap(
         [
             ("encoder.embeddings.word.weight", "distilbert.embeddings.word_embeddings.weight"),
             (
@@ -115,8 +116,8 @@ HUB = HubFormat(
             ("pooler.dense.{p}", "pre_classifier.{p}"),
             ("classifier.{p}", "classifier.{p}"),
         ]
-    ),
-    fields={
+    )
+    fields = {
         **same("vocab_size", "max_position_embeddings", "attention_dropout"),
         **same("initializer_range", "pad_token_id"),
         "hidden_size": "dim",
@@ -125,12 +126,11 @@ HUB = HubFormat(
         "intermediate_size": "hidden_dim",
         "hidden_act": "activation",
         "hidden_dropout": "dropout",
-    },
-    fixed={"sinusoidal_pos_embds": False, "tie_word_embeddings": True},
-    architectures={
-        frozenset({"masked_lm"}): "DistilBertForMaskedLM",
-        **fine_tuned("DistilBert"),
-    },
-    copies={"vocab_projector.weight": "distilbert.embeddings.word_embeddings.weight"},
-    defaults={"dim": 768, "n_layers": 6, "n_heads": 12, "hidden_dim": 3072},
-)
+    }
+    fixed = {"sinusoidal_pos_embds": False, "tie_word_embeddings": True}
+    architectures = {frozenset({"masked_lm"}): "DistilBertForMaskedLM", **fine_tuned("DistilBert")}
+    drops = (Drop("vocab_projector.weight", "distilbert.embeddings.word_embeddings.weight"),)
+    defaults = {"dim": 768, "n_layers": 6, "n_heads": 12, "hidden_dim": 3072}
+
+
+HUB = DistilBertFormat()

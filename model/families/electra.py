@@ -8,7 +8,6 @@ the generator only through these embeddings.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, cast
 
 from pydantic import Field, ValidationInfo, field_validator
@@ -18,7 +17,7 @@ from cloze.core.errors import DataError
 from cloze.model.families import bert
 from cloze.model.families.config import ModelConfig, Size
 from cloze.model.families.hub_format import TASK_ROWS, fine_tuned, same
-from cloze.model.families.key_map import KeyMap
+from cloze.model.families.key_map import Drop, KeyMap
 
 if TYPE_CHECKING:
     from cloze.model.families.pretraining import PretrainingModel, ReplacedTokenModel
@@ -147,32 +146,10 @@ def build_pooler(config: ModelConfig) -> Pooler:
 SUMMARY = {"summary_type": "first", "summary_use_proj": True, "summary_activation": "gelu"}
 
 
-def read(config: dict[str, Any]) -> dict[str, Any]:
-    """Refuse multiple choice by another vector than the classifier's.
-
-    Raises:
-        DataError: it is one.
-    """
-    for name, value in SUMMARY.items():
-        found = config.get(name, value)
-        if found != value and "ElectraForMultipleChoice" in (config.get("architectures") or ()):
-            raise DataError(
-                f"{name} ({found!r}) must be {value!r}, as Cloze's electra chooses; import the "
-                f"pretrained model, and fine-tune it"
-            )
-    return {**config, "pretraining": "rtd"}
-
-
-def write(config: dict[str, Any]) -> dict[str, Any]:
-    """Leave out the pretraining objective, which the class tells."""
-    return {name: value for name, value in config.items() if name != "pretraining"}
-
-
-HUB = replace(
-    bert.HUB,
-    family="electra",
-    model_type="electra",
-    keys=KeyMap(
+class ElectraFormat(bert.BertFormat):
+    family = "electra"
+    model_type = "electra"
+    keys = KeyMap(
         [
             *bert.encoder_rows("electra"),
             ("encoder.embeddings.projection.{p}", "electra.embeddings_project.{p}"),
@@ -181,46 +158,70 @@ HUB = replace(
             ("pooler.dense.{p}", "classifier.dense.{p}"),
             ("classifier.{p}", "classifier.out_proj.{p}"),
         ]
-    ),
-    fields={**bert.HUB.fields, **same("embedding_size", "pretraining")},
-    fixed={"is_decoder": False},
-    architectures={
-        frozenset({"discriminator"}): "ElectraForPreTraining",
-        **fine_tuned("Electra"),
-    },
+    )
+    fields = {**bert.HUB.fields, **same("embedding_size", "pretraining")}
+    fixed = {"is_decoder": False}
+    architectures = {frozenset({"discriminator"}): "ElectraForPreTraining", **fine_tuned("Electra")}
     # ElectraForMultipleChoice pools by a summary, by default the classifier's dense layer and GELU.
-    task_rows={
+    task_rows = {
         **TASK_ROWS,
         "choice": (*TASK_ROWS["choice"], ("pooler.dense.{p}", "sequence_summary.summary.{p}")),
-    },
-    copies={},
-    unexported=("masked_lm", "generator"),
-    unused=("generator_predictions.", "generator_lm_head."),
+    }
+    drops = (
+        Drop("generator_predictions.*", named=True),
+        Drop("generator_lm_head.*", named=True),
+    )
+    unexported: tuple[str, ...] = ("masked_lm", "generator")
     # transformers' defaults are those of ELECTRA-small
-    defaults={
+    defaults = {
         "embedding_size": 128,
         "hidden_size": 256,
         "num_attention_heads": 4,
         "intermediate_size": 1024,
-    },
-    write=write,
-    read=read,
-)
+    }
 
-GENERATOR_HUB = replace(
-    HUB,
-    keys=KeyMap(
+    def write(self, config: dict[str, Any]) -> dict[str, Any]:
+        """Leave out the pretraining objective, which the class tells."""
+        return {name: value for name, value in config.items() if name != "pretraining"}
+
+    def read(self, config: dict[str, Any]) -> dict[str, Any]:
+        """Refuse multiple choice by another vector than the classifier's.
+
+        Raises:
+            DataError: it is one.
+        """
+        for name, value in SUMMARY.items():
+            found = config.get(name, value)
+            if found != value and "ElectraForMultipleChoice" in (config.get("architectures") or ()):
+                raise DataError(
+                    f"{name} ({found!r}) must be {value!r}, as Cloze's electra chooses; import the "
+                    f"pretrained model, and fine-tune it"
+                )
+        return {**config, "pretraining": "rtd"}
+
+
+HUB = ElectraFormat()
+
+
+class GeneratorFormat(ElectraFormat):
+    keys = KeyMap(
         [
             *HUB.keys.rows,
             ("masked_lm.dense.{p}", "generator_predictions.dense.{p}"),
             ("masked_lm.norm.{p}", "generator_predictions.LayerNorm.{p}"),
             ("masked_lm.bias", "generator_lm_head.bias"),
         ]
-    ),
-    fixed={**HUB.fixed, "tie_word_embeddings": True},
-    architectures={frozenset({"masked_lm"}): "ElectraForMaskedLM"},
-    copies={"generator_lm_head.weight": "electra.embeddings.word_embeddings.weight"},
-    unexported=(),
-    unused=("discriminator_predictions.",),
-    read=lambda config: {**config, "pretraining": "mlm"},
-)
+    )
+    fixed = {**HUB.fixed, "tie_word_embeddings": True}
+    architectures = {frozenset({"masked_lm"}): "ElectraForMaskedLM"}
+    drops = (
+        Drop("generator_lm_head.weight", "electra.embeddings.word_embeddings.weight"),
+        Drop("discriminator_predictions.*", named=True),
+    )
+    unexported = ()
+
+    def read(self, config: dict[str, Any]) -> dict[str, Any]:
+        return {**config, "pretraining": "mlm"}
+
+
+GENERATOR_HUB = GeneratorFormat()

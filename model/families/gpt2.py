@@ -15,7 +15,7 @@ from cloze.core.config import UnionTag
 from cloze.core.errors import DataError
 from cloze.model.families.config import ModelConfig, Size
 from cloze.model.families.hub_format import EMBEDDING, TASK_ROWS, HubFormat, same
-from cloze.model.families.key_map import KeyMap
+from cloze.model.families.key_map import Drop, KeyMap
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -93,38 +93,11 @@ KEYS = KeyMap(
 NO_IDS = ("bos_token_id", "eos_token_id")
 
 
-def write(config: dict[str, Any]) -> dict[str, Any]:
-    """Write one dropout as transformers' two."""
-    return {**config, **dict.fromkeys(NO_IDS), "embd_pdrop": config["resid_pdrop"]}
-
-
-def read(config: dict[str, Any]) -> dict[str, Any]:
-    """Read transformers' two dropouts as one.
-
-    Raises:
-        DataError: the two differ.
-    """
-    residual, embedded = config.get("resid_pdrop", 0.1), config.get("embd_pdrop", 0.1)
-    if residual != embedded:
-        raise DataError(
-            f"resid_pdrop ({residual}) and embd_pdrop ({embedded}) differ, and gpt2 has one "
-            f"dropout; make them equal"
-        )
-    width = config.get("n_embd", 768)
-    return {**config, "n_embd": width, "n_inner": config.get("n_inner") or 4 * width}
-
-
-def transpose(name: str, tensor: Tensor) -> Tensor:
-    """Transpose the matrices of the layers, both ways."""
-    matrices = ("qkv.weight", "attention.output.weight", "up.weight", "down.weight")
-    return tensor.t().contiguous() if name.endswith(matrices) else tensor
-
-
-HUB = HubFormat(
-    family="gpt2",
-    model_type="gpt2",
-    keys=KEYS,
-    fields={
+class Gpt2Format(HubFormat):
+    family = "gpt2"
+    model_type = "gpt2"
+    keys = KEYS
+    fields = {
         **same("vocab_size", "initializer_range", "pad_token_id"),
         "hidden_size": "n_embd",
         "num_hidden_layers": "n_layer",
@@ -135,29 +108,56 @@ HUB = HubFormat(
         "hidden_dropout": "resid_pdrop",
         "attention_dropout": "attn_pdrop",
         "layer_norm_eps": "layer_norm_epsilon",
-    },
-    fixed={
+    }
+    fixed = {
         "scale_attn_weights": True,
         "scale_attn_by_inverse_layer_idx": False,
         "reorder_and_upcast_attn": False,
         "add_cross_attention": False,
         "tie_word_embeddings": True,
-    },
-    architectures={
+    }
+    architectures = {
         frozenset({"lm"}): "GPT2LMHeadModel",
         frozenset({"classifier"}): "GPT2ForSequenceClassification",
         frozenset({"span"}): "GPT2ForQuestionAnswering",
         frozenset({"token_classifier"}): "GPT2ForTokenClassification",
         frozenset({EMBEDDING}): "GPT2Model",
-    },
-    task_rows={name: rows for name, rows in TASK_ROWS.items() if name != "choice"},
-    refused={"choice": "transformers has no GPT-2 that chooses by the last token"},
-    copies={"lm_head.weight": "transformer.wte.weight"},
-    # masks and a number that versions before 4.30 saved as weights
-    ignored=(".attn.bias", ".attn.masked_bias"),
-    base="transformer.",
-    to_theirs=lambda model, name, tensor: transpose(name, tensor),
-    to_ours=lambda model, name, tensor: transpose(name, tensor),
-    write=write,
-    read=read,
-)
+    }
+    task_rows = {name: rows for name, rows in TASK_ROWS.items() if name != "choice"}
+    refused = {"choice": "transformers has no GPT-2 that chooses by the last token"}
+    drops = (
+        Drop("lm_head.weight", "transformer.wte.weight"),
+        # masks and a number that versions before 4.30 saved as weights
+        Drop("*.attn.bias"),
+        Drop("*.attn.masked_bias"),
+    )
+    base = "transformer."
+
+    def to_theirs(self, model: Any, name: str, tensor: Tensor) -> Tensor:
+        """Transpose the matrices of the layers, both ways."""
+        matrices = ("qkv.weight", "attention.output.weight", "up.weight", "down.weight")
+        return tensor.t().contiguous() if name.endswith(matrices) else tensor
+
+    to_ours = to_theirs
+
+    def write(self, config: dict[str, Any]) -> dict[str, Any]:
+        """Write one dropout as transformers' two."""
+        return {**config, **dict.fromkeys(NO_IDS), "embd_pdrop": config["resid_pdrop"]}
+
+    def read(self, config: dict[str, Any]) -> dict[str, Any]:
+        """Read transformers' two dropouts as one.
+
+        Raises:
+            DataError: the two differ.
+        """
+        residual, embedded = config.get("resid_pdrop", 0.1), config.get("embd_pdrop", 0.1)
+        if residual != embedded:
+            raise DataError(
+                f"resid_pdrop ({residual}) and embd_pdrop ({embedded}) differ, and gpt2 has one "
+                f"dropout; make them equal"
+            )
+        width = config.get("n_embd", 768)
+        return {**config, "n_embd": width, "n_inner": config.get("n_inner") or 4 * width}
+
+
+HUB = Gpt2Format()

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -15,8 +15,8 @@ from pydantic import ValidationError
 
 from cloze.core.errors import DataError, UsageError
 from cloze.model.families.config import ModelConfig, prediction_objectives
-from cloze.model.families.key_map import KeyMap
-from cloze.model.families.registry import FAMILIES, family_module, parse_model
+from cloze.model.families.key_map import POSITION_IDS, Drop, KeyMap
+from cloze.model.families.registry import FAMILIES, parse_model
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -77,9 +77,8 @@ Conversion = Callable[
 ]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class HubFormat:
-    """Hugging Face format of one family.
+    """Hugging Face format of one family, which overrides what differs.
 
     Attributes:
         family: Cloze's name of the family.
@@ -88,32 +87,19 @@ class HubFormat:
         keys: parameter names.
         fields: config fields, Cloze -> Hugging Face.
         fixed: Hugging Face config values that this family requires, checked at import.
+        defaults: values of missing fields in Hugging Face's config, where they are not Cloze's.
         architectures: set of heads -> Hugging Face class with exactly these. For `…ForPreTraining`,
             config.json names `…ForMaskedLM`, as bert-base-uncased does.
         objectives: objectives of the masked_lm head by which the class predicts; see `hub_of`.
         task_rows: fine-tuning head -> parameter names that replace rows of `keys`.
+        unexported: heads without a Hugging Face form, which an export leaves out.
+        encoder_alone: heads with which only the encoder is exported.
         refused: fine-tuning head -> why Hugging Face's class computes something else.
         question_separators: number in a row, if Hugging Face's class finds questions so.
-        probe: maps model, heads, tokenizer directory and random rows to rows that Hugging Face's
-            class reads as Cloze does; see `cloze.model.hub.parity.probe`.
-        copies: Hugging Face names of tied copies that files may contain -> the original. Those with
-            a row in `keys` are tied in some models only.
+        drops: weights that an import leaves out besides `POSITION_IDS`; the first that fits holds.
         legacy: parts of names in files of old versions -> their current form.
-        ignored: ends of names that are no parameters: buffers that old versions saved.
-        zeros, sines: those of `ignored` that must be 0, or unrounded sines.
         base: prefix of Hugging Face's encoder parameters; files of the encoder alone omit it.
-        to_theirs: maps model, Cloze's name and a tensor to the form that Hugging Face stores.
-        to_ours: inverse of `to_theirs`.
-        unexported: heads without a Hugging Face form.
-        encoder_alone: heads with which only the encoder is exported.
-        unused: prefixes of parameters that no head reads; an import leaves them out.
-        unread: model -> Cloze's names of parameters that files may contain and the model does not
-            need; an import leaves them out.
         converts: families that can be converted to this one -> conversion.
-        defaults: values of missing fields in Hugging Face's config, where they are not Cloze's.
-        write: adapts a Hugging Face config after `fields` is applied.
-        read: inverse of `write`; applied after `defaults`.
-        fill: adds to imported weights what Hugging Face's config (second argument) implies.
     """
 
     family: str
@@ -122,31 +108,44 @@ class HubFormat:
     fields: Mapping[str, str]
     fixed: Mapping[str, Any]
     architectures: Mapping[frozenset[str], str]
-    aliases: Mapping[str, str] = field(default_factory=dict)
+    aliases: Mapping[str, str] = MappingProxyType({})
+    defaults: Mapping[str, Any] = MappingProxyType({})
     objectives: tuple[str, ...] = ("mlm", "plm")
-    task_rows: Mapping[str, tuple[Row, ...]] = field(default_factory=lambda: dict(TASK_ROWS))
-    refused: Mapping[str, str] = field(default_factory=dict)
-    question_separators: int | None = None
-    probe: Callable[..., dict[str, Tensor]] = lambda model, heads, pieces, batch: batch
-    copies: Mapping[str, str] = field(default_factory=dict)
-    legacy: Mapping[str, str] = field(default_factory=dict)
-    ignored: tuple[str, ...] = ("embeddings.position_ids",)
-    zeros: tuple[str, ...] = ()
-    sines: tuple[str, ...] = ()
-    base: str = ""
-    to_theirs: Callable[[Any, str, Tensor], Tensor] = lambda model, name, tensor: tensor
-    to_ours: Callable[[Any, str, Tensor], Tensor] = lambda model, name, tensor: tensor
+    task_rows: Mapping[str, tuple[Row, ...]] = TASK_ROWS
     unexported: tuple[str, ...] = ()
     encoder_alone: tuple[str, ...] = ()
-    unused: tuple[str, ...] = ()
-    unread: Callable[[ModelConfig], tuple[str, ...]] = lambda model: ()
-    converts: Mapping[str, Conversion] = field(default_factory=dict)
-    defaults: Mapping[str, Any] = field(default_factory=dict)
-    write: Callable[[dict[str, Any]], dict[str, Any]] = dict
-    read: Callable[[dict[str, Any]], dict[str, Any]] = dict
-    fill: Callable[[Any, Mapping[str, Any], dict[str, Tensor]], dict[str, Tensor]] = (
-        lambda model, config, state: state
-    )
+    refused: Mapping[str, str] = MappingProxyType({})
+    question_separators: int | None = None
+    drops: tuple[Drop, ...] = ()
+    legacy: Mapping[str, str] = MappingProxyType({})
+    base: str = ""
+    converts: Mapping[str, Conversion] = MappingProxyType({})
+
+    def write(self, config: dict[str, Any]) -> dict[str, Any]:
+        """Adapt a Hugging Face config after `fields` is applied."""
+        return config
+
+    def read(self, config: dict[str, Any]) -> dict[str, Any]:
+        """Convert a Hugging Face config with its defaults; the inverse of `write`."""
+        return config
+
+    def fill(
+        self, model: Any, config: Mapping[str, Any], state: dict[str, Tensor]
+    ) -> dict[str, Tensor]:
+        """Add to imported weights what Hugging Face's config implies."""
+        return state
+
+    def to_theirs(self, model: Any, name: str, tensor: Tensor) -> Tensor:
+        """Return the weight with this name of Cloze's as Hugging Face stores it."""
+        return tensor
+
+    to_ours = to_theirs  # its inverse
+
+    def probe(
+        self, model: Any, heads: Mapping[str, Any], pieces: str, batch: dict[str, Tensor]
+    ) -> dict[str, Tensor]:
+        """Return rows that Hugging Face's class reads as Cloze does; see `hub.parity.probe`."""
+        return batch  # `pieces`: the tokenizer's directory
 
     def to_config(
         self, model: ModelConfig, heads: Mapping[str, Any], task: Mapping[str, Any] | None
@@ -328,27 +327,27 @@ class HubFormat:
         cloze_state: dict[str, Tensor] = {}
         keys = self.keys_for(() if head is None else (head,))
         for hf_name, tensor in weights.items():
-            if hf_name.endswith(self.ignored):
-                if hf_name.endswith(self.zeros) and bool(tensor.any()):
-                    raise DataError(f"{where}: {hf_name} must be 0; use another model")
-                if hf_name.endswith(self.sines) and tensor.element_size() < 4:
-                    raise DataError(f"{where}: {hf_name} is rounded; save the model in fp32")
+            drop = self.drop_of(hf_name, model, head)
+            if drop is not None and not drop.copy_of:
+                drop.check(tensor, f"{where}: {hf_name}")
+                cloze_state |= {hf_name: tensor.float()} if drop.named else {}
                 continue
-            original = self.copies.get(hf_name)
-            if original in weights:
-                tied = weights[original]
-                if tensor.shape == tied.shape and bool((tensor == tied).all()):
-                    continue
-                original = None  # some models have a matrix of their own
-            name = keys.from_hf(original or hf_name)
-            if name is None and hf_name.startswith(self.unused):
-                name = hf_name
+            if drop is not None and drop.repeats(tensor, weights):
+                continue
+            tie = drop.copy_of if drop else ""
+            # Some models have a matrix of their own; without an original, a copy stands for it.
+            name = keys.from_hf(hf_name if tie in weights else tie or hf_name)
             if name is None:
-                tie, own = self.copies.get(hf_name), current.get(hf_name, hf_name)
+                own = current.get(hf_name, hf_name)
                 fault = f"must be tied to {tie}" if tie else f"is not in the {self.family} table"
                 raise DataError(f"{where} contains {own}, which {fault}; use another model")
             cloze_state[name] = self.to_ours(model, name, tensor.float())
         return cloze_state
+
+    def drop_of(self, name: str, model: Any = None, head: str | None = None) -> Drop | None:
+        """Return why a weight with this Hugging Face name is not taken; None if it is."""
+        fitting = (drop for drop in (POSITION_IDS, *self.drops) if fnmatchcase(name, drop.names))
+        return next((drop for drop in fitting if drop.when(model, head)), None)
 
     def current_name(self, name: str) -> str:
         """Return today's name of a parameter in a file, without what wrappers of torch add."""
@@ -390,7 +389,7 @@ def hub_of(family: str, heads: Mapping[str, Any] = MappingProxyType({})) -> HubF
 
 def formats(families: Iterable[str] = ()) -> list[HubFormat]:
     """Return the Hugging Face formats of families, else of all: `HUB` and others of modules."""
-    modules = list(map(family_module, families)) or FAMILIES.loaded().values()
+    modules = list(map(FAMILIES.find, families)) or FAMILIES.loaded().values()
     hubs = [getattr(module, name, None) for module in modules for name in ("HUB", *OTHER_HUBS)]
     return [hub for hub in hubs if hub is not None]
 

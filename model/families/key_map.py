@@ -1,12 +1,18 @@
-"""Tables of parameter names: Cloze's and Hugging Face's, both ways. Imports no torch."""
+"""Tables of parameter names: Cloze's and Hugging Face's, both ways, and what else files have.
+
+Imports no torch.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from functools import cached_property
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+from cloze.core.errors import DataError
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -86,3 +92,47 @@ def _translate(name: str, rows: list[tuple[re.Pattern[str], str]]) -> str | None
         if match:
             return template.format(**match.groupdict())
     return None
+
+
+@dataclass(frozen=True, slots=True)
+class Drop:
+    """Weights that files may contain and a model does not take.
+
+    Attributes:
+        names: their Hugging Face names; a star stands for any characters.
+        copy_of: the original that they repeat; those that differ are read if `keys` has a row.
+        must_be: "zero" or "exact" (fp32 at least); others are refused. Empty: any.
+        named: whether an import names what it drops; buffers and copies are no loss.
+        when: (model, fine-tuning head) -> whether this applies. Default: always.
+    """
+
+    names: str
+    copy_of: str = ""
+    must_be: str = ""
+    named: bool = False
+    when: Callable[[Any, str | None], bool] = lambda model, head: True
+
+    def check(self, tensor: Tensor, where: str) -> None:
+        """Raise DataError if the weight is not what it must be."""
+        if self.must_be == "zero" and bool(tensor.any()):
+            raise DataError(f"{where} must be 0; use another model")
+        if self.must_be == "exact" and tensor.element_size() < 4:
+            raise DataError(f"{where} is rounded; save the model in fp32")
+
+    def repeats(self, tensor: Tensor, weights: Mapping[str, Tensor]) -> bool:
+        """Return whether the weight equals its original."""
+        original = weights.get(self.copy_of)
+        if original is None or tensor.shape != original.shape:
+            return False
+        return bool((tensor == original).all())
+
+
+POSITION_IDS = Drop("*embeddings.position_ids")  # a buffer that old versions saved
+
+
+def decoder_copies(base: str, head: str) -> tuple[Drop, ...]:
+    """Return the drops of a model whose head repeats the word embeddings and its own bias."""
+    return (
+        Drop(f"{head}.decoder.weight", f"{base}.embeddings.word_embeddings.weight"),
+        Drop(f"{head}.decoder.bias", f"{head}.bias"),
+    )

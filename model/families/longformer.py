@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, ValidationInfo, field_validator
@@ -13,7 +12,7 @@ from cloze.core.errors import UsageError
 from cloze.model.families import bert, roberta
 from cloze.model.families.config import ModelConfig, Size
 from cloze.model.families.hub_format import Row, same
-from cloze.model.families.key_map import KeyMap
+from cloze.model.families.key_map import Drop, KeyMap, decoder_copies
 from cloze.model.families.roberta import RobertaConfig
 from cloze.pipeline import tokenizer
 
@@ -137,24 +136,6 @@ def convert(
     return config, converted
 
 
-def probe(
-    model: LongformerConfig, heads: Mapping[str, Any], pieces: str, batch: dict[str, Tensor]
-) -> dict[str, Tensor]:
-    """Make questions of the rows' first halves, by the separators that transformers looks for."""
-    if "span" not in heads:
-        return batch
-    import torch
-
-    lengths = batch["attention_mask"].sum(dim=1)
-    batch = {name: rows[lengths >= SHORTEST_PAIR] for name, rows in batch.items()}
-    lengths, ids = lengths[lengths >= SHORTEST_PAIR], batch["input_ids"]
-    special, ends = tokenizer.load(pieces).special, lengths // 2
-    ids[ids == special.sep] = special.cls
-    ids.scatter_(1, torch.stack([ends, ends + 1, lengths - 1], dim=1), special.sep)
-    asked = torch.arange(ids.shape[1]) < ends[:, None]
-    return {**batch, "global_attention_mask": asked}
-
-
 LAYER = "longformer.encoder.layer.{n}.attention.self"
 GLOBAL_ROWS: list[Row] = [
     (f"encoder.layers.{{n}}.attention.global_{name}.{{p}}", f"{LAYER}.{name}_global.{{p}}")
@@ -168,43 +149,58 @@ _GLOBAL = {
 }
 
 
-def read(config: dict[str, Any]) -> dict[str, Any]:
-    """Convert transformers' list of equal windows to one number."""
-    values = roberta.leave_padding(config)
-    windows = values["attention_window"]
-    if isinstance(windows, list):
-        values["attention_window"] = windows[0] if len(set(windows)) == 1 else tuple(windows)
-    return values
-
-
-HUB = replace(
-    roberta.HUB,
-    family="longformer",
-    model_type="longformer",
-    aliases={},
-    keys=KeyMap(bert.encoder_rows("longformer") + GLOBAL_ROWS + roberta.LM_ROWS),
-    fields={**roberta.HUB.fields, **same("attention_window")},
-    fixed={"tie_word_embeddings": True},
-    architectures={
+class LongformerFormat(roberta.RobertaFormat):
+    family = "longformer"
+    model_type = "longformer"
+    aliases = {}
+    keys = KeyMap(bert.encoder_rows("longformer") + GLOBAL_ROWS + roberta.LM_ROWS)
+    fields = {**roberta.HUB.fields, **same("attention_window")}
+    fixed = {"tie_word_embeddings": True}
+    architectures = {
         frozenset({"masked_lm"}): "LongformerForMaskedLM",
         frozenset({"classifier"}): "LongformerForSequenceClassification",
         frozenset({"span"}): "LongformerForQuestionAnswering",
-    },
-    question_separators=3,
-    probe=probe,
-    refused={
+    }
+    question_separators = 3
+    refused = {
         head: (
             f"transformers' class {why}, unlike Cloze's model; predict with Cloze, or export a "
             f"roberta model"
         )
         for head, why in _GLOBAL.items()
-    },
-    copies={
-        "lm_head.decoder.weight": "longformer.embeddings.word_embeddings.weight",
-        "lm_head.decoder.bias": "lm_head.bias",
-    },
-    unused=("longformer.pooler.",),
-    converts={"roberta": convert},
-    defaults={**roberta.HUB.defaults, "attention_window": 512, "layer_norm_eps": 1e-12},
-    read=read,
-)
+    }
+    drops = (*decoder_copies("longformer", "lm_head"), Drop("longformer.pooler.*", named=True))
+    converts = {"roberta": convert}
+    defaults = {**roberta.HUB.defaults, "attention_window": 512, "layer_norm_eps": 1e-12}
+
+    def probe(
+        self,
+        model: LongformerConfig,
+        heads: Mapping[str, Any],
+        pieces: str,
+        batch: dict[str, Tensor],
+    ) -> dict[str, Tensor]:
+        """Make questions of the rows' first halves, by the separators of transformers."""
+        if "span" not in heads:
+            return batch
+        import torch
+
+        lengths = batch["attention_mask"].sum(dim=1)
+        batch = {name: rows[lengths >= SHORTEST_PAIR] for name, rows in batch.items()}
+        lengths, ids = lengths[lengths >= SHORTEST_PAIR], batch["input_ids"]
+        special, ends = tokenizer.load(pieces).special, lengths // 2
+        ids[ids == special.sep] = special.cls
+        ids.scatter_(1, torch.stack([ends, ends + 1, lengths - 1], dim=1), special.sep)
+        asked = torch.arange(ids.shape[1]) < ends[:, None]
+        return {**batch, "global_attention_mask": asked}
+
+    def read(self, config: dict[str, Any]) -> dict[str, Any]:
+        """Convert transformers' list of equal windows to one number."""
+        values = super().read(config)
+        windows = values["attention_window"]
+        if isinstance(windows, list):
+            values["attention_window"] = windows[0] if len(set(windows)) == 1 else tuple(windows)
+        return values
+
+
+HUB = LongformerFormat()

@@ -8,7 +8,6 @@ LSTM.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from cloze.core.config import UnionTag
@@ -62,10 +61,12 @@ _HEAD = [
     if cloze_name.startswith("masked_lm.")
 ]
 
-HUB = replace(
-    bert.HUB,
-    family="ltr",
-    keys=KeyMap(bert.encoder_rows("bert") + _HEAD),
-    fixed={**bert.HUB.fixed, "is_decoder": True},
-    architectures={frozenset({"lm"}): "BertLMHeadModel"},
-)
+
+class LeftToRightFormat(bert.BertFormat):
+    family = "ltr"
+    keys = KeyMap(bert.encoder_rows("bert") + _HEAD)
+    fixed = {**bert.HUB.fixed, "is_decoder": True}
+    architectures = {frozenset({"lm"}): "BertLMHeadModel"}
+
+
+HUB = LeftToRightFormat()

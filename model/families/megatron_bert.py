@@ -6,7 +6,6 @@ Large models that diverge with post-norm train, and small ones tolerate a higher
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, Literal
 
 from cloze.core.config import UnionTag
@@ -46,24 +45,26 @@ _NORMS = [
     ("encoder.norm.{p}", "bert.encoder.ln.{p}"),
 ]
 
-HUB = replace(
-    bert.HUB,
-    family="megatron-bert",
-    model_type="megatron-bert",
-    keys=KeyMap(
+
+class MegatronBertFormat(bert.BertFormat):
+    family = "megatron-bert"
+    model_type = "megatron-bert"
+    keys = KeyMap(
         [row for row in bert.encoder_rows("bert") if "norm" not in row[0]] + bert.HEAD_ROWS + _NORMS
-    ),
-    architectures={
+    )
+    architectures = {
         frozenset({"masked_lm", "pair"}): "MegatronBertForPreTraining",
         frozenset({"masked_lm"}): "MegatronBertForMaskedLM",
         frozenset({"pair"}): "MegatronBertForNextSentencePrediction",
         **fine_tuned("MegatronBert"),
-    },
+    }
     # transformers' defaults are those of the model of 336M parameters
-    defaults={
+    defaults = {
         "hidden_size": 1024,
         "num_hidden_layers": 24,
         "num_attention_heads": 16,
         "intermediate_size": 4096,
-    },
-)
+    }
+
+
+HUB = MegatronBertFormat()

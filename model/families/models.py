@@ -17,7 +17,7 @@ from torch.overrides import TorchFunctionMode
 from cloze.core.errors import DataError, UsageError
 from cloze.model.families.config import ModelConfig
 from cloze.model.families.pretraining import PretrainingModel
-from cloze.model.families.registry import family_module
+from cloze.model.families.registry import FAMILIES
 from cloze.model.layers.attention import SelfAttention
 from cloze.model.layers.cpu import Linear
 from cloze.model.layers.embeddings import Embeddings, merged
@@ -57,7 +57,7 @@ def new_model(config: ModelConfig) -> PretrainingModel:
         raise UsageError(
             "vocab_size (0) is not set; set it, or take it from a dataset with for_dataset"
         )
-    model: PretrainingModel = family_module(config.family).build_model(config)
+    model: PretrainingModel = FAMILIES.find(config.family).build_model(config)
     initialize(model, config.initializer_range)
     if config.scaled_projections:
         with torch.no_grad():
@@ -122,7 +122,7 @@ def meta_pooler(config: ModelConfig) -> nn.Module:
 
 
 def _build_pooler(config: ModelConfig) -> nn.Module:
-    build = getattr(family_module(config.family), "build_pooler", None)
+    build = getattr(FAMILIES.find(config.family), "build_pooler", None)
     return Pooler(config.hidden_size) if build is None else build(config)
 
 

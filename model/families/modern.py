@@ -7,7 +7,6 @@ local attention in two layers of three. Padding is removed, as in all encoders.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
@@ -16,7 +15,7 @@ from cloze.core.config import UnionTag
 from cloze.core.errors import DataError
 from cloze.model.families.config import ModelConfig, Probability, Size
 from cloze.model.families.hub_format import TASK_ROWS, WORDS, HubFormat, fine_tuned, same
-from cloze.model.families.key_map import KeyMap
+from cloze.model.families.key_map import Drop, KeyMap
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -207,70 +206,11 @@ NO_IDS = ("bos_token_id", "eos_token_id", "cls_token_id", "sep_token_id")
 THETAS = {GLOBAL: "global_rope_theta", LOCAL: "local_rope_theta"}
 
 
-def write(config: dict[str, Any]) -> dict[str, Any]:
-    """Add `layer_types` and `rope_parameters`, which transformers reads since 5.0."""
-    every, layers = config["global_attn_every_n_layers"], config["num_hidden_layers"]
-    rope = {
-        layer_type: {"rope_type": "default", "rope_theta": config[theta]}
-        for layer_type, theta in THETAS.items()
-    }
-    return {
-        **config,
-        **dict.fromkeys(NO_IDS),
-        "decoder_bias": True,
-        "layer_types": [LOCAL if number % every else GLOBAL for number in range(layers)],
-        "rope_parameters": rope,
-    }
-
-
-def read(config: dict[str, Any]) -> dict[str, Any]:
-    """Convert transformers' config; the inverse of `write`.
-
-    Raises:
-        DataError: the layers do not alternate regularly, or rotary positions are scaled.
-    """
-    for layer_type, theta in THETAS.items():
-        rope = (config.get("rope_parameters") or {}).get(layer_type) or {}
-        if rope.get("rope_type", "default") != "default":
-            raise DataError(
-                f"rope_parameters of {layer_type} have the rope_type {rope['rope_type']!r}; use a "
-                f"model with 'default'"
-            )
-        if "rope_theta" in rope:
-            config[theta] = rope["rope_theta"]
-    types = config.get("layer_types")
-    if types:
-        global_layers = [number for number, layer_type in enumerate(types) if layer_type == GLOBAL]
-        every = (
-            global_layers[1]
-            if len(global_layers) > 1
-            else config.get("global_attn_every_n_layers") or len(types)
-        )
-        if types != [LOCAL if number % every else GLOBAL for number in range(len(types))]:
-            raise DataError(
-                "layer_types do not alternate regularly, beginning with full_attention; use "
-                "another model"
-            )
-        config["global_attn_every_n_layers"] = every
-    return config
-
-
-def fill(
-    model: ModernConfig, config: Mapping[str, Any], state: dict[str, Tensor]
-) -> dict[str, Tensor]:
-    """Add the decoder's bias, zero, to a masked LM that has none (`decoder_bias`)."""
-    if config.get("decoder_bias") is not False or "masked_lm.bias" in state:
-        return state
-    if not any(name.startswith("pooler.") for name in state):
-        return state
-    return {**state, "masked_lm.bias": state[WORDS].new_zeros(model.vocab_size)}
-
-
-HUB = HubFormat(
-    family="modern",
-    model_type="modernbert",
-    keys=KEYS,
-    fields={
+class ModernFormat(HubFormat):
+    family = "modern"
+    model_type = "modernbert"
+    keys = KEYS
+    fields = {
         **same("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads"),
         **same("intermediate_size", "max_position_embeddings", "attention_dropout", "mlp_dropout"),
         **same("initializer_range", "pad_token_id", "local_attention", "classifier_pooling"),
@@ -279,53 +219,101 @@ HUB = HubFormat(
         "hidden_dropout": "embedding_dropout",
         "layer_norm_eps": "norm_eps",
         "global_attention_every": "global_attn_every_n_layers",
-    },
-    fixed={
+    }
+    fixed = {
         "norm_bias": False,
         "attention_bias": False,
         "mlp_bias": False,
         "classifier_bias": False,
         "classifier_activation": "gelu",
         "tie_word_embeddings": True,
-    },
-    architectures={
-        frozenset({"masked_lm"}): "ModernBertForMaskedLM",
-        **fine_tuned("ModernBert"),
-    },
-    task_rows={**TASK_ROWS, "span": (("span.{p}", "classifier.{p}"),)},
-    copies={"decoder.weight": "model.embeddings.tok_embeddings.weight"},
-    defaults={"num_hidden_layers": 22, "pad_token_id": 50283},
-    write=write,
-    read=read,
-    fill=fill,
-)
+    }
+    architectures = {frozenset({"masked_lm"}): "ModernBertForMaskedLM", **fine_tuned("ModernBert")}
+    task_rows = {**TASK_ROWS, "span": (("span.{p}", "classifier.{p}"),)}
+    drops = (Drop("decoder.weight", "model.embeddings.tok_embeddings.weight"),)
+    defaults = {"num_hidden_layers": 22, "pad_token_id": 50283}
+
+    def write(self, config: dict[str, Any]) -> dict[str, Any]:
+        """Add `layer_types` and `rope_parameters`, which transformers reads since 5.0."""
+        every, layers = config["global_attn_every_n_layers"], config["num_hidden_layers"]
+        rope = {
+            layer_type: {"rope_type": "default", "rope_theta": config[theta]}
+            for layer_type, theta in THETAS.items()
+        }
+        return {
+            **config,
+            **dict.fromkeys(NO_IDS),
+            "decoder_bias": True,
+            "layer_types": [LOCAL if number % every else GLOBAL for number in range(layers)],
+            "rope_parameters": rope,
+        }
+
+    def read(self, config: dict[str, Any]) -> dict[str, Any]:
+        """Convert transformers' config; the inverse of `write`.
+
+        Raises:
+            DataError: the layers do not alternate regularly, or rotary positions are scaled.
+        """
+        for layer_type, theta in THETAS.items():
+            rope = (config.get("rope_parameters") or {}).get(layer_type) or {}
+            if rope.get("rope_type", "default") != "default":
+                raise DataError(
+                    f"rope_parameters of {layer_type} have the rope_type {rope['rope_type']!r}; "
+                    f"use a model with 'default'"
+                )
+            if "rope_theta" in rope:
+                config[theta] = rope["rope_theta"]
+        types = config.get("layer_types")
+        if types:
+            global_layers = [number for number, kind in enumerate(types) if kind == GLOBAL]
+            every = (
+                global_layers[1]
+                if len(global_layers) > 1
+                else config.get("global_attn_every_n_layers") or len(types)
+            )
+            if types != [LOCAL if number % every else GLOBAL for number in range(len(types))]:
+                raise DataError(
+                    "layer_types do not alternate regularly, beginning with full_attention; use "
+                    "another model"
+                )
+            config["global_attn_every_n_layers"] = every
+        return config
+
+    def fill(
+        self, model: ModernConfig, config: Mapping[str, Any], state: dict[str, Tensor]
+    ) -> dict[str, Tensor]:
+        """Add the decoder's bias, zero, to a masked LM that has none (`decoder_bias`)."""
+        if config.get("decoder_bias") is not False or "masked_lm.bias" in state:
+            return state
+        if not any(name.startswith("pooler.") for name in state):
+            return state
+        return {**state, "masked_lm.bias": state[WORDS].new_zeros(model.vocab_size)}
 
 
-def write_causal(config: dict[str, Any]) -> dict[str, Any]:
-    """Write the window of `ModernBertDecoder`, whose half counts the token itself.
-
-    `cloze.model.hub.write` adds the ids of special tokens.
-    """
-    written = write({**config, "local_attention": config["local_attention"] + 2})
-    return {name: value for name, value in written.items() if name not in NO_IDS}
+HUB = ModernFormat()
 
 
-def read_causal(config: dict[str, Any]) -> dict[str, Any]:
-    """Convert transformers' config; the inverse of `write_causal`."""
-    return read({**config, "local_attention": (config["local_attention"] or 2) - 2})
-
-
-CAUSAL_HUB = replace(
-    HUB,
-    model_type="modernbert-decoder",
-    objectives=("clm",),
-    keys=KeyMap(
+class CausalFormat(ModernFormat):
+    model_type = "modernbert-decoder"
+    objectives = ("clm",)
+    keys = KeyMap(
         [(ours, theirs.replace("head.", "lm_head.")) for ours, theirs in KEYS.rows[:-1]],
         parts={".Wqkv.": (".q_proj.", ".k_proj.", ".v_proj.")},
-    ),
-    fields={ours: theirs for ours, theirs in HUB.fields.items() if ours != "classifier_pooling"},
-    architectures={frozenset({"masked_lm"}): "ModernBertDecoderForCausalLM"},
-    defaults={**HUB.defaults, "local_attention": 128},
-    write=write_causal,
-    read=read_causal,
-)
+    )
+    fields = {ours: theirs for ours, theirs in HUB.fields.items() if ours != "classifier_pooling"}
+    architectures = {frozenset({"masked_lm"}): "ModernBertDecoderForCausalLM"}
+    defaults = {**HUB.defaults, "local_attention": 128}
+
+    def write(self, config: dict[str, Any]) -> dict[str, Any]:
+        """Write the window of `ModernBertDecoder`, whose half counts the token itself.
+
+        `cloze.model.hub.write` adds the ids of special tokens.
+        """
+        written = super().write({**config, "local_attention": config["local_attention"] + 2})
+        return {name: value for name, value in written.items() if name not in NO_IDS}
+
+    def read(self, config: dict[str, Any]) -> dict[str, Any]:
+        return super().read({**config, "local_attention": (config["local_attention"] or 2) - 2})
+
+
+CAUSAL_HUB = CausalFormat()

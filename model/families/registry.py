@@ -8,7 +8,7 @@ PRESETS: its named sizes, of which NAME-tiny has 2 layers of width 128.
 build_model(config): builds the pretraining model; `cloze.model.families.models.new_model`
     initializes it.
 build_pooler(config): builds the fine-tuning pooler. Optional; the default is BERT's.
-HUB: the Hugging Face format. Optional; without it the family cannot be exported.
+HUB: its Hugging Face format, a `HubFormat`. Optional; without it the family cannot be exported.
 """
 
 from __future__ import annotations
@@ -40,22 +40,13 @@ _FAMILIES = {
 FAMILIES: Table[ModuleType] = Table("families", "model family", _FAMILIES, ("family",))
 
 
-def family_module(family: str) -> ModuleType:
-    """Import the module of a family.
-
-    Raises:
-        UsageError: the family is unknown.
-    """
-    return FAMILIES.find(family)
-
-
 def config_class(family: str) -> type[ModelConfig]:
     """Return the config class of a family.
 
     Raises:
         UsageError: the family is unknown.
     """
-    config: type[ModelConfig] = family_module(family).CONFIG
+    config: type[ModelConfig] = FAMILIES.find(family).CONFIG
     return config
 
 

@@ -7,7 +7,6 @@ position table are unused. They are kept so that export and import leave a check
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
@@ -16,7 +15,7 @@ from cloze.core.config import UnionTag
 from cloze.model.families import bert
 from cloze.model.families.config import ModelConfig, Size
 from cloze.model.families.hub_format import TASK_ROWS, Row, fine_tuned
-from cloze.model.families.key_map import KeyMap
+from cloze.model.families.key_map import Drop, KeyMap, decoder_copies
 
 if TYPE_CHECKING:
     from cloze.model.families.pretraining import PretrainingModel
@@ -72,41 +71,33 @@ LM_ROWS: list[Row] = [
 ]
 
 
-def count_padding(config: dict[str, Any]) -> dict[str, Any]:
-    """Add the rows up to the padding id, which transformers counts as positions."""
-    positions = config["max_position_embeddings"] + config["pad_token_id"] + 1
-    return {**config, "max_position_embeddings": positions}
-
-
-def leave_padding(config: dict[str, Any]) -> dict[str, Any]:
-    """Convert transformers' config; the inverse of `count_padding`."""
-    positions = config["max_position_embeddings"] - config["pad_token_id"] - 1
-    return {**config, "max_position_embeddings": positions}
-
-
-HUB = replace(
-    bert.HUB,
-    family="roberta",
-    model_type="roberta",
+class RobertaFormat(bert.BertFormat):
+    family = "roberta"
+    model_type = "roberta"
     # RoBERTa with a SentencePiece vocabulary (Conneau et al., 2020; Martin et al., 2020)
-    aliases={"xlm-roberta": "XLMRoberta", "camembert": "Camembert"},
-    keys=KeyMap(bert.encoder_rows("roberta") + LM_ROWS),
-    fixed={"is_decoder": False, "tie_word_embeddings": True},
-    architectures={
-        frozenset({"masked_lm"}): "RobertaForMaskedLM",
-        **fine_tuned("Roberta"),
-    },
+    aliases = {"xlm-roberta": "XLMRoberta", "camembert": "Camembert"}
+    keys = KeyMap(bert.encoder_rows("roberta") + LM_ROWS)
+    fixed = {"is_decoder": False, "tie_word_embeddings": True}
+    architectures = {frozenset({"masked_lm"}): "RobertaForMaskedLM", **fine_tuned("Roberta")}
     # the pooler is the classifier's dense layer under another name
-    task_rows={
+    task_rows = {
         **TASK_ROWS,
         "choice": (*TASK_ROWS["choice"], ("pooler.dense.{p}", "roberta.pooler.dense.{p}")),
-    },
-    copies={
-        "lm_head.decoder.weight": "roberta.embeddings.word_embeddings.weight",
-        "lm_head.decoder.bias": "lm_head.bias",
-    },
-    unused=("roberta.pooler.",),
-    defaults={"max_position_embeddings": 512, "type_vocab_size": 2, "pad_token_id": 1},
-    write=count_padding,
-    read=leave_padding,
-)
+    }
+    drops = (
+        *decoder_copies("roberta", "lm_head"),
+        Drop("roberta.pooler.*", named=True, when=lambda model, head: head != "choice"),
+    )
+    defaults = {"max_position_embeddings": 512, "type_vocab_size": 2, "pad_token_id": 1}
+
+    def write(self, config: dict[str, Any]) -> dict[str, Any]:
+        """Add the rows up to the padding id, which transformers counts as positions."""
+        positions = config["max_position_embeddings"] + config["pad_token_id"] + 1
+        return {**config, "max_position_embeddings": positions}
+
+    def read(self, config: dict[str, Any]) -> dict[str, Any]:
+        positions = config["max_position_embeddings"] - config["pad_token_id"] - 1
+        return {**config, "max_position_embeddings": positions}
+
+
+HUB = RobertaFormat()

@@ -6,7 +6,6 @@ Equation 1 of the paper is the sum of the masked-token loss and the span boundar
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from cloze.core.config import UnionTag
@@ -60,12 +59,10 @@ def build_model(config: SpanBertConfig) -> SpanModel:
     return SpanModel(encoder(config), masked_lm(config), boundary)
 
 
-HUB = replace(
-    bert.HUB,
-    family="spanbert",
-    architectures={
-        frozenset({"masked_lm"}): "BertForMaskedLM",
-        **fine_tuned("Bert"),
-    },
-    unexported=("span_boundary",),
-)
+class SpanBertFormat(bert.BertFormat):
+    family = "spanbert"
+    architectures = {frozenset({"masked_lm"}): "BertForMaskedLM", **fine_tuned("Bert")}
+    unexported = ("span_boundary",)
+
+
+HUB = SpanBertFormat()

@@ -22,7 +22,7 @@ from cloze.core.config import UnionTag
 from cloze.core.errors import DataError
 from cloze.model.families.config import ModelConfig
 from cloze.model.families.hub_format import TASK_ROWS, HubFormat, fine_tuned, same
-from cloze.model.families.key_map import KeyMap
+from cloze.model.families.key_map import Drop, KeyMap
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -116,45 +116,13 @@ INPUTS_FIRST = ("query.weight", "key.weight", "value.weight", "position.weight")
 WORDS, TARGET = "transformer.word_embedding.weight", "encoder.embeddings.target.weight"
 
 
-def to_theirs(model: ModelConfig, name: str, tensor: Tensor) -> Tensor:
-    """Give each head a dimension of its own: [D, N, H], [2, N, H] or [N, H]."""
-    if ".attention." not in name:
-        return tensor[None] if name == TARGET else tensor
-    tensor = tensor.t() if name.endswith(INPUTS_FIRST) else tensor
-    return tensor.reshape(*tensor.shape[:-1], model.num_attention_heads, model.head_size)
-
-
-def to_ours(model: ModelConfig, name: str, tensor: Tensor) -> Tensor:
-    """Undo `to_theirs`."""
-    del model
-    if ".attention." not in name:
-        return tensor[0] if name == TARGET else tensor
-    tensor = tensor.flatten(-2)
-    return tensor.t().contiguous() if name.endswith(INPUTS_FIRST) else tensor
-
-
-def read(config: dict[str, Any]) -> dict[str, Any]:
-    """Refuse classifiers of the last token.
-
-    Raises:
-        DataError: it is one, and reads rows that are padded at the beginning.
-    """
-    pooled = {"XLNetForSequenceClassification", "XLNetForMultipleChoice"}
-    kind = config.get("summary_type", "last")
-    if kind != "first" and pooled & set(config.get("architectures") or ()):
-        raise DataError(
-            f"summary_type ({kind!r}) is not 'first', and Cloze's rows begin with [CLS]; import "
-            f"the pretrained model, and fine-tune it"
-        )
-    return config
-
-
 LAYER, THEIRS = "encoder.layers.{n}", "transformer.layer.{n}"
 
-HUB = HubFormat(
-    family="xlnet",
-    model_type="xlnet",
-    keys=KeyMap(
+
+class XLNetFormat(HubFormat):
+    family = "xlnet"
+    model_type = "xlnet"
+    keys = KeyMap(
         [
             ("encoder.embeddings.word.weight", WORDS),
             (TARGET, "transformer.mask_emb"),
@@ -167,8 +135,8 @@ HUB = HubFormat(
             ("pooler.dense.{p}", "sequence_summary.summary.{p}"),
             ("classifier.{p}", "logits_proj.{p}"),
         ]
-    ),
-    fields={
+    )
+    fields = {
         **same("vocab_size", "initializer_range", "layer_norm_eps", "pad_token_id"),
         "hidden_size": "d_model",
         "num_hidden_layers": "n_layer",
@@ -176,8 +144,8 @@ HUB = HubFormat(
         "intermediate_size": "d_inner",
         "hidden_act": "ff_activation",
         "hidden_dropout": "dropout",
-    },
-    fixed={
+    }
+    fixed = {
         "attn_type": "bi",
         "bi_data": False,
         "clamp_len": -1,
@@ -186,17 +154,48 @@ HUB = HubFormat(
         "summary_activation": "tanh",
         "tie_word_embeddings": True,
         "type_vocab_size": 2,
-    },
-    architectures={
+    }
+    architectures = {
         frozenset({"masked_lm"}): "XLNetLMHeadModel",
         **fine_tuned("XLNet"),
         frozenset({"span"}): "XLNetForQuestionAnsweringSimple",
-    },
-    task_rows={**TASK_ROWS, "choice": (("choice.{p}", "logits_proj.{p}"),)},
-    copies={"lm_loss.weight": WORDS},
-    to_theirs=to_theirs,
-    to_ours=to_ours,
-    defaults={"d_model": 1024, "n_layer": 24, "n_head": 16, "d_inner": 4096, "pad_token_id": 5},
-    write=lambda config: {**config, "summary_type": "first"},
-    read=read,
-)
+    }
+    task_rows = {**TASK_ROWS, "choice": (("choice.{p}", "logits_proj.{p}"),)}
+    drops = (Drop("lm_loss.weight", WORDS),)
+    defaults = {"d_model": 1024, "n_layer": 24, "n_head": 16, "d_inner": 4096, "pad_token_id": 5}
+
+    def write(self, config: dict[str, Any]) -> dict[str, Any]:
+        return {**config, "summary_type": "first"}
+
+    def to_theirs(self, model: ModelConfig, name: str, tensor: Tensor) -> Tensor:
+        """Give each head a dimension of its own: [D, N, H], [2, N, H] or [N, H]."""
+        if ".attention." not in name:
+            return tensor[None] if name == TARGET else tensor
+        tensor = tensor.t() if name.endswith(INPUTS_FIRST) else tensor
+        return tensor.reshape(*tensor.shape[:-1], model.num_attention_heads, model.head_size)
+
+    def to_ours(self, model: ModelConfig, name: str, tensor: Tensor) -> Tensor:
+        """Undo `to_theirs`."""
+        del model
+        if ".attention." not in name:
+            return tensor[0] if name == TARGET else tensor
+        tensor = tensor.flatten(-2)
+        return tensor.t().contiguous() if name.endswith(INPUTS_FIRST) else tensor
+
+    def read(self, config: dict[str, Any]) -> dict[str, Any]:
+        """Refuse classifiers of the last token.
+
+        Raises:
+            DataError: it is one, and reads rows that are padded at the beginning.
+        """
+        pooled = {"XLNetForSequenceClassification", "XLNetForMultipleChoice"}
+        kind = config.get("summary_type", "last")
+        if kind != "first" and pooled & set(config.get("architectures") or ()):
+            raise DataError(
+                f"summary_type ({kind!r}) is not 'first', and Cloze's rows begin with [CLS]; "
+                f"import the pretrained model, and fine-tune it"
+            )
+        return config
+
+
+HUB = XLNetFormat()

@@ -237,7 +237,8 @@ def transformers_logits(
     made = [f"{module}." for module in loaded.untrained]
     for parameter in map(hub.current_name, missing):
         made += [hub.keys.from_hf(parameter) or ""]
-        if parameter in hub.copies:  # untied by the config, and not in the file
+        drop = hub.drop_of(parameter, loaded.model)
+        if drop is not None and drop.copy_of:  # untied by the config, and not in the file
             made += OUTPUT_MATRICES
         embeds = parameter.endswith(".embed_tokens.weight")
         if embeds or (made[-1].startswith("encoder.") and not made[-1].startswith(OUTPUT_MATRICES)):

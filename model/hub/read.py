@@ -207,8 +207,7 @@ def read_directory(
     head = hub.head_of(config)
     _check_class(hub, config, name)
     state = hub.from_state(read_weights(directory, trust_pickle), directory, head, model)
-    dropped = [name for name in state if name in hub.unread(model)]
-    state = hub.fill(model, config, {key: state[key] for key in state if key not in dropped})
+    state = hub.fill(model, config, state)
     if convert is not None:
         model, state = convert(model, state, positions or model.max_position_embeddings)
     elif positions is not None and positions != model.max_position_embeddings:
@@ -225,7 +224,7 @@ def read_directory(
         imported = _fine_tuned(model, state, head or "classifier", config, directory)
     imported = _pooled(imported, directory)
     keys = hub.keys_for(() if head is None else (head,))
-    left_out = (keys.to_hf(name) or name for name in (*imported.left_out, *dropped))
+    left_out = (keys.to_hf(name) or name for name in imported.left_out)
     return replace(imported, left_out=tuple(left_out))
 
 

@@ -148,11 +148,9 @@ class CorpusConfig(_Options):
         """Return the fingerprints of the sources (by kind), task files, and files of steps.
 
         `source/KIND` and `decontaminate` are one hash over the names and bytes of all files,
-        independent of order and directory. The sources are listed and hashed again; `listed`
-        returns this list.
+        independent of order and directory. The sources are listed and hashed again.
         """
-        self._listed = list_sources(self.sources)
-        hashes = source_fingerprints(self._listed.slices)
+        hashes = source_fingerprints(self.listing(again=True).slices)
         if self.decontaminate:
             hashes["decontaminate"] = fingerprints.combine_hashes(
                 {(name, sha256) for name, _, sha256 in self.task_files()}
@@ -164,12 +162,13 @@ class CorpusConfig(_Options):
         return hashes
 
     def listed(self) -> tuple[ListedSlice, ...]:
-        """Return the slices of the sources as of the last fingerprint."""
+        """Return the slices of the sources, see `listing`."""
         return self.listing().slices
 
-    def listing(self) -> SourceListing:
-        """Return the files of the sources as of the last fingerprint."""
-        self._listed = self._listed or list_sources(self.sources)
+    def listing(self, *, again: bool = False) -> SourceListing:
+        """Return the files of the sources as they were listed last; `again`: list them now."""
+        if self._listed is None or again:
+            self._listed = list_sources(self.sources)
         return self._listed
 
     @property

@@ -155,11 +155,4 @@ def at_real(logits: Tensor, batch: dict[str, Tensor]) -> Tensor:
 
 def without_copies(hub: HubFormat, names: Any) -> set[str]:
     """Parameters of theirs that are neither tied copies nor unused by us."""
-    return {
-        name
-        for name in names
-        if name not in hub.copies
-        and not name.endswith(hub.ignored)
-        and not name.startswith(hub.unused)
-        and not name.endswith(hub.ignored)
-    }
+    return {name for name in names if hub.drop_of(name, tiny_config(family=hub.family)) is None}

@@ -20,7 +20,6 @@ FAMILY = '''
 """BERT that is scored twice for what it predicts."""
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any, ClassVar, Literal
 
 from cloze.core.config import UnionTag
@@ -45,7 +44,14 @@ class TwinConfig(ModelConfig):
 
 CONFIG = TwinConfig
 PRESETS = {"twin-tiny": TwinConfig.of_size(2, 128, again_weight=0.25)}
-HUB = replace(bert.HUB, family="twin", architectures={frozenset({"masked_lm"}): "BertForMaskedLM"})
+
+
+class TwinFormat(bert.BertFormat):
+    family = "twin"
+    architectures = {frozenset({"masked_lm"}): "BertForMaskedLM"}
+
+
+HUB = TwinFormat()
 
 
 def build_model(config):

@@ -4,7 +4,6 @@ for, and all others are left as they are.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -62,12 +61,13 @@ def test_longformers_questions_are_found_by_separators(tmp_path: Any) -> None:
 def test_a_new_family_says_what_its_class_reads(monkeypatch: pytest.MonkeyPatch) -> None:
     from cloze.model.families import bert
 
-    def first_is_five(model: Any, heads: Any, pieces: str, batch: Any) -> Any:
-        ids = batch["input_ids"].clone()
-        ids[:, 0] = 5
-        return {**batch, "input_ids": ids, "more": ids}
+    class FirstIsFive(bert.BertFormat):
+        def probe(self, model: Any, heads: Any, pieces: str, batch: Any) -> Any:
+            ids = batch["input_ids"].clone()
+            ids[:, 0] = 5
+            return {**batch, "input_ids": ids, "more": ids}
 
-    monkeypatch.setattr(bert, "HUB", replace(bert.HUB, probe=first_is_five))
+    monkeypatch.setattr(bert, "HUB", FirstIsFive())
     batch = probe(Loaded("bert", {"masked_lm": {}}))  # type: ignore[arg-type]
     assert (batch["input_ids"][:, 0] == 5).all()
     assert batch["more"] is batch["input_ids"]
