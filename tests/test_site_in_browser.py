@@ -25,6 +25,7 @@ CUT_OFF = """() => [
 BREAKS = re.compile(r'broken: .*[…"<>{}\[\]]')
 
 
+@pytest.mark.timeout(1200)
 @pytest.mark.soak  # builds the whole site, and lays out each page four times
 @pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not installed")
 def test_each_page_of_the_site_is_whole(tmp_path: Path) -> None:
