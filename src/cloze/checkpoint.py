@@ -191,9 +191,9 @@ class Checkpoint:
             choices: two or more endings, for multiple-choice tasks.
 
         Returns:
-            Classification: {"label": name, "score": probability} per label. Regression: one
-                {"score": value}. Multiple choice: {"choice": index from 0, "text": ending, "score":
-                probability} per ending.
+            For classification {"label": name, "score": probability} per label; for regression one
+            {"score": value}; for multiple choice {"choice": index from 0, "text": ending, "score":
+            probability} per ending.
 
         Raises:
             UsageError: the checkpoint does not classify texts, or `pair` does not match the task.
