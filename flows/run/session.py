@@ -32,8 +32,7 @@ from cloze.flows.launch import host_setup
 from cloze.flows.machine import retry_policy, slots
 from cloze.flows.run import endings, node_reporter, retention, status_file, status_writer
 from cloze.flows.run.node_reporter import NodeReporter
-from cloze.flows.tracking.spool import tracking_uri
-from cloze.flows.tracking.spool_state import URI
+from cloze.flows.tracking.spool import URI, tracking_uri
 from cloze.flows.views import terminal
 from cloze.flows.views.live import StageDisplay, live_lines
 from cloze.flows.views.terminal import MAX_LINES
@@ -168,7 +167,7 @@ class RunSession:
 
     def __enter__(self) -> RunSession:
         retention.share(runs := plan.runs_directory())
-        if not self._is_unlogged:
+        if not (self.command and self.command.is_transient):
             tracking_uri(runs)  # refuses an address before anything is made
         with contextlib.ExitStack() as resources:
             self._lock(resources)
@@ -207,14 +206,10 @@ class RunSession:
                 f" with `cloze cancel {self.config.name}`"
             ) from error
 
-    @property
-    def _is_unlogged(self) -> bool:
-        is_silent = self.command and (self.command.is_transient or not os.environ.get(URI))
-        return self.nothing_to_do or bool(is_silent)
-
     def _open_logger(self) -> MlflowRunLogger | None:
         """Open the MLflow spool; for a command only if the environment names a server."""
-        if self._is_unlogged:
+        is_unlogged = self.command and (self.command.is_transient or not os.environ.get(URI))
+        if self.nothing_to_do or is_unlogged:
             return None
         from cloze.flows.tracking.run_logger import MlflowRunLogger
 

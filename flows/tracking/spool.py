@@ -54,7 +54,8 @@ from cloze.core.figures import is_finite
 from cloze.core.secrets import redact
 from cloze.flows.tracking import spool_state
 from cloze.flows.tracking.models import Checkpoint
-from cloze.flows.tracking.spool_state import URI, count_dead_letters
+from cloze.flows.tracking.spool_state import URI as URI
+from cloze.flows.tracking.spool_state import count_dead_letters
 
 DIRECTORY = ".tracking"  # of the spools, below the runs directory
 SENDER_LOG = "sender.log"
