@@ -103,7 +103,7 @@ def parse_model(values: Mapping[str, Any]) -> ModelConfig:
 
 def _preset(name: str) -> ModelConfig:
     for family in _FAMILIES:  # one after the other, so that few of them are imported
-        if name in (own := family_module(family).PRESETS):
+        if name in (own := FAMILIES.find(family).PRESETS):
             return own[name]  # type: ignore[no-any-return]
     available = presets()
     if name not in available:

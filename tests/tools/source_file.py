@@ -83,7 +83,7 @@ def read_source(path: str, text: str) -> Source:
         (first, statement.end_lineno or first, name)
         for name, statements in named
         for statement in statements
-        for first in [min(part.lineno for part in (statement, *_decorators(statement)))]
+        for first in [min([statement.lineno, *(d.lineno for d in _decorators(statement))])]
     ]
     values = [getattr(s, "value", None) for found in file.symbols.values() for s in found]
     tables = [table for table in values if isinstance(table, ast.Dict)]
@@ -210,14 +210,15 @@ class _Uses(ast.NodeVisitor):
     def visit_BinOp(self, node: ast.BinOp) -> None:
         parts = place_parts(node, self.file.places)
         if not parts:
-            return self.generic_visit(node)
+            self.generic_visit(node)
+            return
         self.add("path", "/".join(parts), *parts)
         inner: ast.expr = node
         while isinstance(inner, ast.BinOp):  # its texts are parts of one path
             if not isinstance(inner.right, ast.Constant):
                 self.visit(inner.right)
             inner = inner.left
-        return self.visit(inner)
+        self.visit(inner)
 
     def visit_Call(self, node: ast.Call) -> None:
         words = [a.value for a in node.args if isinstance(a, ast.Constant)]

@@ -75,6 +75,16 @@ def test_other_formats_compare_what_follows_a_context(
     assert metrics["metrics"]["chance"] == pytest.approx(1 / len(expected))
 
 
+@pytest.mark.parametrize("name", sorted(SUITE))
+def test_the_compared_text_begins_behind_its_context(name: str, tmp_path: Path) -> None:
+    row, expected, _ = SUITE[name]
+    (tmp_path / name).write_text(json.dumps(row) + "\n")
+    (found,) = read_contrasts(str(tmp_path))
+    space = " " if name == "social.jsonl" else ""  # EWoK's counts
+    compared = [text[start:] for text, start in zip(found.sentences, found.starts, strict=True)]
+    assert compared == [space + text for _, text in expected]
+
+
 def test_a_space_before_ewok_s_target_counts_where_it_is_a_token(tmp_path: Path) -> None:
     path = write_pretrained(tmp_path / "bytes", "roberta", "byte_level")
     row = {**SUITE["social.jsonl"][0], "Target1": "xyz"}
