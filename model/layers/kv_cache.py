@@ -40,10 +40,9 @@ class KVCache(BatchLayout):
     rows: int
     room: int
     positions: Tensor = field(init=False)
-    shared: SharedTensors = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        self.shared = SharedTensors()
+        super().__post_init__()
         self.positions = torch.zeros(self.rows, 0, dtype=torch.int64)
         # Keys and values of each layer, in running order: float [B, R, N, H].
         self._layers: list[tuple[Tensor, Tensor]] = []

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING
 
 import torch
@@ -133,7 +133,10 @@ class BatchLayout(ABC):
 
     memory: Memory | None = None  # of the class, so that dataclasses do not see a field
     positions: Tensor | None
-    shared: SharedTensors
+
+    def __post_init__(self) -> None:
+        # Not a field with a factory: torch's compiler cannot trace one.
+        self.shared = SharedTensors()
 
     @property
     @abstractmethod
@@ -161,10 +164,13 @@ class BatchLayout(ABC):
 
     def map_tensors(self, change: Callable[[Tensor], Tensor]) -> Self:
         """Return the layout with changed tensors, which shares nothing; layouts are dataclasses."""
-        values = {item.name: getattr(self, item.name) for item in fields(self) if item.init}  # type: ignore[arg-type]
-        for name, value in values.items():
-            values[name] = change(value) if isinstance(value, Tensor) else value
-        return type(self)(**values)
+        values = {attribute.name: getattr(self, attribute.name) for attribute in fields(self)}  # type: ignore[arg-type]
+        return type(self)(
+            **{
+                name: change(value) if isinstance(value, Tensor) else value
+                for name, value in values.items()
+            }
+        )
 
     def to(self, device: torch.device, non_blocking: bool = False) -> Self:
         """Copy the layout to a device, as `Tensor.to`."""
@@ -180,7 +186,7 @@ class BatchLayout(ABC):
         A copy: a layer that is recomputed in the backward pass still reads what its pass shared,
         and what one pass computed without gradient must not reach another.
         """
-        return replace(self)  # type: ignore[type-var]
+        return self.map_tensors(lambda tensor: tensor)
 
 
 @dataclass(eq=False)
@@ -203,11 +209,6 @@ class PaddedLayout(BatchLayout):
     positions: Tensor | None = None
     causal: Tensor | None = None
     maps: list[Tensor] | None = None
-    shared: SharedTensors = field(init=False, repr=False)
-
-    # No default factory, which torch.compile cannot trace: a compiled step makes its layouts.
-    def __post_init__(self) -> None:
-        self.shared = SharedTensors()
 
     @property
     def max_distance(self) -> int:

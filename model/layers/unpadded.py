@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -17,7 +17,6 @@ from cloze.model.layers.layout import (
     BatchLayout,
     PaddedLayout,
     Scores,
-    SharedTensors,
 )
 
 
@@ -40,10 +39,6 @@ class UnpaddedLayout(BatchLayout):
     padding: Tensor
     positions: Tensor
     real: Tensor | None = None
-    shared: SharedTensors = field(init=False, repr=False)
-
-    def __post_init__(self) -> None:
-        self.shared = SharedTensors()
 
     def take(self, values: Tensor) -> Tensor:
         """Select the tokens: [B, L] to [T]."""
@@ -94,7 +89,9 @@ class BucketedLayout(UnpaddedLayout):
     groups: tuple[tuple[int, int], ...]
     causal: Tensor | None = None
 
-    _by_heads: dict[int, Blocks] = field(default_factory=dict, init=False, repr=False)
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._by_heads: dict[int, Blocks] = {}
 
     @property
     def max_distance(self) -> int:
@@ -170,7 +167,10 @@ class PackedLayout(UnpaddedLayout):
     bounds: Tensor
     longest: int
     causal: tuple[int, int] = (0, 0)
-    _rows: tuple[PaddedLayout, Tensor, Tensor] | None = field(default=None, init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._rows: tuple[PaddedLayout, Tensor, Tensor] | None = None
 
     @property
     def max_distance(self) -> int:
