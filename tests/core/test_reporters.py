@@ -84,11 +84,11 @@ def test_a_build_by_default() -> None:
     build = BuildContext(
         path="/runs/x/", inputs={}, execution=Execution(), fingerprint="f", token="t"
     )
-    assert (build.build_id, build.report, build.counters, build.shared) == (
+    assert (build.build_id, build.report, build.counters, build.runner) == (
         "",
         NULL_REPORTER,
         {},
-        {},
+        None,
     )
     assert build.scratch == "/runs/x/_scratch"
     assert build.file("a", "b.txt") == "/runs/x/a/b.txt"
@@ -147,8 +147,8 @@ def test_figures_are_numbers_at_the_top_or_one_level_down() -> None:
     stage = Stage(name="toy", version=3, config=StageConfig, run=lambda config, build: StageResult(),
                   comparison_metrics=("loss", "scores", "none"))  # fmt: skip
     summary = {"loss": 2, "scores": {"f1": 0.5, "flag": True, "name": "x"}, "other": 7}
-    assert stage.figures(summary) == {"loss": 2.0, "f1": 0.5}
-    assert stage.figures({"loss": "nan"}) == {}
+    assert stage.compared_metrics(summary) == {"loss": 2.0, "f1": 0.5}
+    assert stage.compared_metrics({"loss": "nan"}) == {}
 
 
 def test_a_stage_is_named_in_its_fingerprint() -> None:

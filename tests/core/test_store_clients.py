@@ -45,7 +45,6 @@ def test_an_error_of_a_client_names_the_path_and_what_to_do(error: Exception, sa
         *[("s3://b/x", kind(2, "x")) for kind in (NotADirectoryError, IsADirectoryError)],
         ("s3://b/x", KeyError("a fault of Cloze")),
         ("/a/x", OSError(5, "of a disk")),
-        ("file:///a/x", OSError(5, "of a disk")),
     ],
 )
 def test_what_no_client_raised_stays_as_it_is(path: str, error: Exception) -> None:
@@ -74,10 +73,10 @@ def test_clients_cache_no_listing_and_do_not_wait_for_ever(monkeypatch: pytest.M
 
     monkeypatch.setattr("fsspec.core.url_to_fs", noted)
     uncached, timeouts = {"use_listings_cache": False}, {"connect_timeout": 10, "read_timeout": 30}
-    urls = ("s3://b", "s3a://b", "gs://b", "memory://b", "file:///b", "local:///b", "/b")
+    urls = ("s3://b", "s3a://b", "gs://b", "memory://b", "/b")
     assert [object_store.filesystem(url) for url in urls] == [("fs", url) for url in urls]
     both = {**uncached, "config_kwargs": timeouts}
-    assert asked == [both, both, uncached, {}, {}, {}, {}]
+    assert asked == [both, both, uncached, {}, {}]
 
 
 def test_an_unknown_scheme_is_told() -> None:
@@ -89,17 +88,19 @@ def test_an_unknown_scheme_is_told() -> None:
 
 
 def test_places_are_told_apart() -> None:
-    paths = ("/a", "a", "file:///a", "memory://a", "simplecache::memory://a")
-    assert [storage.has_scheme(path) for path in paths] == [False, False, True, True, True]
-    assert [storage.is_local(path) for path in paths[:4]] == [True, True, True, False]
+    paths = ("/a", "a", "memory://a", "simplecache::memory://a")
+    assert [storage.has_scheme(path) for path in paths] == [False, False, True, True]
+    assert [storage.is_local(path) for path in paths[:3]] == [True, True, False]
 
 
 def test_a_listing_answers_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [1000.0]
     monkeypatch.setattr(object_store.time, "monotonic", lambda: now[0])
     monkeypatch.setattr(object_store, "_LISTED", {})
-    infos: dict[str, dict[str, Any]] = {"b/x": {"size": 1}, "b/y": {"size": 2}, "b/z": {"size": 3}}
-    object_store.note_listed("s3://b", infos)
+    infos: dict[str, dict[str, Any]] = {
+        f"b/{name}": {"size": size, "type": "file"} for size, name in enumerate("xyz", 1)
+    }
+    object_store.note_listed("s3://b", infos | {"b/of no size": {"type": "file"}})
 
     def found(scheme: str = "s3") -> list[Any]:
         return [object_store.listed(f"{scheme}://b", name) for name in infos]
@@ -107,6 +108,7 @@ def test_a_listing_answers_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
     now[0] += 9.9
     assert found() == list(infos.values())
     assert found("gs") == [None] * 3
+    assert object_store.listed("s3://b", "b/of no size") is None
     object_store.forget_listed("s3://b/x", "b/x")
     object_store.forget_listed("s3://b/x", "b/x")  # nothing is left to forget
     assert found() == [None, infos["b/y"], infos["b/z"]]

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from cloze.core.stages.execution import Execution, MachineSpec
+from cloze.core.stages.execution import Execution, MachineSpec, PlannedBuild
 from cloze.flows.report import plots, report_nodes
 from cloze.flows.report import stage as report_stage
 from cloze.flows.report.graph_picture import NodePicture, graph_svg
@@ -143,5 +143,8 @@ def report() -> Iterator[tuple[str, str]]:
         report_stage.STAGE.cost_model.measure,
     )  # type: ignore[union-attr]
     for inputs in ({}, {"pretrain@a": {}, "pretrain@b": {}, "corpus": {}}):
-        yield f"cost {len(inputs)}", str(estimate(config, inputs, Execution(), MachineSpec(), None))
+        yield (
+            f"cost {len(inputs)}",
+            str(estimate(PlannedBuild(config, inputs, Execution(), MachineSpec()))),
+        )
     yield "measured", str([measure({"seconds": 9.0, "masks": masks}), measure({"seconds": 9.0})])

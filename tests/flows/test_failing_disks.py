@@ -20,7 +20,7 @@ from cloze.core import storage
 from cloze.core.artifacts import lock
 from cloze.core.errors import describe_os_error
 from cloze.flows import cli
-from cloze.flows.run import status_file
+from cloze.flows.run import status_file, status_writer
 from cloze.flows.tracking import spool_state
 from cloze.flows.tracking.spool import Spool
 from cloze.pipeline.runners import exchange
@@ -28,7 +28,7 @@ from tests.faults.conftest import small_disk as small_disk
 from tests.faults.disks import Disk, fill
 from tests.object_store import Store, no_fault
 
-NODE = status_file.RunStatusFile.node
+NODE = status_writer.RunStatusFile.node
 ERRORS = (errno.ENOSPC, errno.EROFS, errno.EIO, errno.ESTALE, errno.EDQUOT)
 
 
@@ -54,14 +54,14 @@ def halfway(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, Callable[[], None
     """Let something happen when a stage begins."""
 
     def arrange(stage: str, act: Callable[[], None]) -> None:
-        began = status_file.RunStatusFile.node
+        began = status_writer.RunStatusFile.node
 
-        def node(record: status_file.RunStatusFile, name: str, state: str, **values: Any) -> None:
+        def node(record: status_writer.RunStatusFile, name: str, state: str, **values: Any) -> None:
             began(record, name, state, **values)
             if (name, state) == (stage, status_file.RUNNING):
                 act()
 
-        monkeypatch.setattr(status_file.RunStatusFile, "node", node)
+        monkeypatch.setattr(status_writer.RunStatusFile, "node", node)
 
     return arrange
 
@@ -192,7 +192,7 @@ def test_a_store_that_becomes_read_only_is_named_and_gone_on_after(
     assert (record["state"], record["nodes"][stage]["state"]) == ("failed", "failed")
     assert record["error"] == last.removeprefix("cloze: ")
     store.server.fault = no_fault
-    monkeypatch.setattr(status_file.RunStatusFile, "node", NODE)
+    monkeypatch.setattr(status_writer.RunStatusFile, "node", NODE)
     assert cli.main(["resume", "toy", "--no-prefect"]) == 0
     assert status_file.read(tmp_path / "runs", "toy")["state"] == "finished"
     assert cli.main(["verify", "toy"]) == 0

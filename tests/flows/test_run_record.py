@@ -25,8 +25,8 @@ from cloze.flows.run.status_file import (
     SKIPPED,
     STOPPED,
     WAITING,
-    RunStatusFile,
 )
+from cloze.flows.run.status_writer import RunStatusFile
 from tests.flows.graph.test_record import begun, on_disk, step
 
 

@@ -17,7 +17,7 @@ from tests import contracts
 
 STAGES = (
     train.STAGE, finetune.STAGE, evaluate.STAGE, hub.EXPORT, hub.IMPORT, serving.SERVE,
-    use.MERGE, use.PERPLEXITY, use.SCORE, use.LIKELIHOOD, use.VECTORS,
+    use.MERGE, use.PERPLEXITY, use.SCORE, use.LIKELIHOOD,
 )  # fmt: skip
 
 

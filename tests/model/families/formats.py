@@ -15,13 +15,13 @@ import torch
 from cloze.core.errors import ClozeError
 from cloze.model.families.hub_format import ENCODER, HubFormat, exportable, hub_of
 from cloze.model.families.models import new_model
-from cloze.model.families.registry import FAMILIES, family_module
+from cloze.model.families.registry import FAMILIES
 from tests.tiny_models import VARIANTS, tiny_config
 
 FILE = Path(__file__).with_suffix(".txt")
 TABLES = (
-    "model_type", "aliases", "objectives", "task_rows", "refused", "question_separators", "copies", "legacy",
-    "ignored", "zeros", "sines", "base", "unexported", "encoder_alone", "unused", "defaults",
+    "model_type", "aliases", "objectives", "task_rows", "refused", "question_separators", "legacy", "base",
+    "unexported", "encoder_alone", "defaults",
 )  # fmt: skip
 TASK = {"task": "t", "labels": ["no", "yes"], "problem_type": "single_label_classification"}
 
@@ -33,7 +33,7 @@ def _shown(values: Any) -> str:
 
 
 def _presets(family: str) -> Iterator[str]:
-    for name, preset in family_module(family).PRESETS.items():
+    for name, preset in FAMILIES.find(family).PRESETS.items():
         values = {"heads": preset.heads, "scaled": preset.scaled_projections}
         own = preset.model_dump(mode="json", exclude_defaults=True)
         yield f"{name}: {_shown(own)} {_shown({name: value for name, value in values.items() if value})}"
@@ -56,6 +56,8 @@ def _refusals(hub: HubFormat, config: dict[str, Any]) -> Iterator[str]:
 
 def _format(hub: HubFormat) -> Iterator[str]:
     yield from (f"{name} {_shown(value)}" for name in TABLES if (value := getattr(hub, name)))
+    for drop in hub.drops:
+        yield f"drops {drop.names} {drop.copy_of or '-'} {drop.must_be or '-'} {drop.named}"
     for heads, architecture in hub.architectures.items():
         own = {head: {} for head in sorted(heads)}
         config = {"architectures": [architecture]}

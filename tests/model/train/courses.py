@@ -20,6 +20,7 @@ import torch
 from cloze.core.errors import UsageError
 from cloze.core.stages.execution import Execution
 from cloze.core.stages.stage import Reporter
+from cloze.model.data.sampler import micro_batch_ranges
 from cloze.model.families.registry import model_config
 from cloze.model.train import compile_policy
 from cloze.model.train.compile_policy import StepTimes, WorkEstimate
@@ -189,7 +190,7 @@ def _limits() -> Iterator[tuple[str, Any]]:
     ):
         found = micro_batch.plan(batch, rows, base, length, World(0, ranks, CPU))
         yield f"micro-batch {batch} {rows} {length} {ranks}", found
-    yield "ranges", [micro_batch.micro_batch_ranges(10, 33, rank, 2, 3) for rank in range(2)]
+    yield "ranges", [micro_batch_ranges(10, 33, rank, 2, 3) for rank in range(2)]
     for zero, averaging, ranks in product((0, 2, 3), (False, True), (1, 4)):
         how = ComputeOptions(device="cpu", averaging=averaging)
         trial = micro_batch.MicroBatchTrial(

@@ -7,7 +7,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -215,6 +215,15 @@ def test_the_group_is_left_after_a_moment(monkeypatch: pytest.MonkeyPatch) -> No
     assert done == [0.1, "left", 0.1]
 
 
+@pytest.fixture
+def hears_interrupts() -> Iterator[None]:
+    """A program that a shell starts in the background ignores SIGINT."""
+    kept = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, kept)
+
+
+@pytest.mark.usefixtures("hears_interrupts")
 def test_a_stop_is_asked_for_and_a_second_interrupt_ends_at_once() -> None:
     before = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)]
     with StopRequest.installed() as request:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from cloze.core.errors import ClozeError
-from cloze.core.stages.execution import Execution, MachineSpec
+from cloze.core.stages.execution import Execution, MachineSpec, PlannedBuild
 from cloze.pipeline.dataset.config import (
     COMPRESSED_SHARE,
     COSTS,
@@ -27,7 +27,7 @@ def estimate(
     inputs: dict[str, Any], workers: int = 3, cpus: int = 2, **settings: Any
 ) -> tuple[Any, dict[str, Any]]:
     config, machine = DatasetConfig(**settings), MachineSpec(cpus=cpus)
-    found = COSTS.estimate(config, inputs, Execution(workers=workers), machine, None)
+    found = COSTS.estimate(PlannedBuild(config, inputs, Execution(workers=workers), machine))
     return found, dict(found.expected_metadata)
 
 

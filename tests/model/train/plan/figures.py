@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from cloze.core.config import parse_config
-from cloze.core.stages.execution import Execution, MachineSpec
+from cloze.core.stages.execution import Execution, MachineSpec, PlannedBuild
 from cloze.model import hardware
 from cloze.model.families.registry import model_config
 from cloze.model.train import dial
@@ -143,7 +143,9 @@ def _costs() -> Iterator[tuple[str, Any]]:
     for name, (values, more, how, computer) in cases.items():
         config = parse_config(PretrainConfig, {"model": "bert-tiny", **values}, "pretrain")
         inputs = dict(more.get("", {"dataset": DATA})) | {k: v for k, v in more.items() if k}
-        found = cost.COSTS.estimate(config, inputs, Execution.model_validate(how), computer, None)
+        found = cost.COSTS.estimate(
+            PlannedBuild(config, inputs, Execution.model_validate(how), computer)
+        )
         model = found.expected_metadata["model"] or {}
         sizes = [model.get(name) for name in ("hidden_size", "vocab_size")]
         expected = {**found.expected_metadata, "model": sizes}
@@ -164,8 +166,8 @@ def _costs() -> Iterator[tuple[str, Any]]:
         ]
         yield f"passes: {facts}", passes
     for device, computer in (("cuda", gpus), ("cpu", MachineSpec(cpus=2))):
-        given: dict[str, Any] = {"tokens": 1e4, "weights": 10**6, "computer": computer}
-        yield f"a pass on {device}", cost.pass_cost(device=device, width=3, **given)
+        plan = PlannedBuild(None, {}, Execution.model_validate({"device": device}), computer)
+        yield f"a pass on {device}", cost.pass_cost(plan, tokens=1e4, weights=10**6, width=3)
     yield (
         "sources",
         [
