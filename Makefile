@@ -13,7 +13,7 @@ test test-all test-changed mutants soak operations tests-recorded: export PYTHON
 export DO_NOT_TRACK := 1
 export MLFLOW_DISABLE_TELEMETRY := true
 
-.PHONY: demo test test-all test-changed mutants soak operations tests-recorded gpu check check-infra docs format install dev clean wheel audit \
+.PHONY: demo test test-all test-changed mutants soak operations tests-recorded recorded gpu check check-infra docs format install dev clean wheel audit \
 	images secrets up down backup restore stack-up stack-down stack-backup stack-restore
 
 install: $(VENV)/.installed
@@ -54,6 +54,12 @@ operations: $(VENV)/.installed-dev
 tests-recorded: $(VENV)/.installed-dev
 	@$(IN_MEMORY) $(BIN)/python -m pytest tests -m "not soak" $(PARALLEL) --record-durations
 	@$(BIN)/python -m pytest tests --collect-only -q --write-table >/dev/null
+
+# What tests compare with files of text: options, stages, formats, figures of plans, tables and pages. After a change on purpose.
+RECORDED := contracts stage_defaults flows.commands.interface flows.shown model.families.formats model.recorded model.train.courses model.train.plan.figures
+recorded: $(VENV)/.installed-dev
+	@for name in $(RECORDED); do $(BIN)/python -m tests.$$name || exit 1; done
+	@git diff --stat -- tests
 
 # On a machine with a GPU, in whatever Python holds its torch: what must be equal there, then how fast it is.
 gpu:
