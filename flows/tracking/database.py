@@ -99,7 +99,7 @@ def _check_not_newer(path: Path) -> None:
 def is_older(path: Path) -> bool:
     """Return whether opening the file migrates it: an older MLflow opens it no more."""
     revision, before = _schema(path)
-    return revision in before.values()
+    return bool(revision) and revision in before.values()
 
 
 def upgrade(path: Path) -> None:

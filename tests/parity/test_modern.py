@@ -15,7 +15,7 @@ from cloze.core.errors import DataError
 from cloze.core.stages.execute import execute
 from cloze.model import checkpoint
 from cloze.model.families.models import load_backbone
-from cloze.model.families.modern import read, write
+from cloze.model.families.modern import HUB
 from cloze.model.hub.read import import_directory
 from cloze.model.hub.stages import EXPORT, ExportConfig
 from tests.model.layouts import laid
@@ -115,7 +115,7 @@ def test_configs_of_before_and_of_now_are_read() -> None:
         "local_rope_theta": 5e3,
         "num_hidden_layers": 5,
     }
-    new = write(values)
+    new = HUB.write(values)
     assert new["rope_parameters"]["full_attention"]["rope_theta"] == 8e4
     both = (
         {
@@ -126,12 +126,12 @@ def test_configs_of_before_and_of_now_are_read() -> None:
         values,
     )
     for config in both:
-        found = read(dict(config))
+        found = HUB.read(dict(config))
         assert {name: found[name] for name in values} == values
 
 
 def test_what_the_family_cannot_do_is_refused() -> None:
     with pytest.raises(DataError, match="do not alternate"):
-        read({"layer_types": ["sliding_attention", "full_attention"]})
+        HUB.read({"layer_types": ["sliding_attention", "full_attention"]})
     with pytest.raises(DataError, match="rope_type 'yarn'"):
-        read({"rope_parameters": {"full_attention": {"rope_type": "yarn"}}})
+        HUB.read({"rope_parameters": {"full_attention": {"rope_type": "yarn"}}})

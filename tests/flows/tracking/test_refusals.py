@@ -13,6 +13,8 @@ from cloze.flows.tracking.spool import Spool
 class Closed:
     """A spool that has been sent, or waits, with records that were refused."""
 
+    failures: tuple[OSError, ...] = ()  # of the disk
+
     def __init__(self, path: Path, refused: dict[str, int]) -> None:
         self.path, self.uri, self._refused = path, "http://user:secret@host:5000", refused
 

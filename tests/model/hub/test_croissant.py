@@ -66,5 +66,5 @@ def test_its_own_library_accepts_it(tmp_path: Path) -> None:
 
 def test_checkpoints_are_no_data(tmp_path: Path) -> None:
     path = manifest(tmp_path / "vocab", "vocab", "e" * 64)
-    with pytest.raises(UsageError, match="is for artifacts of corpus, semdedup, dataset"):
+    with pytest.raises(UsageError, match="is for artifacts of corpus, dataset, semdedup"):
         execute(EXPORT, CROISSANT, {"checkpoint": path}, str(tmp_path / "out"))
