@@ -94,6 +94,8 @@ def sync_schedules(
     variable = client.read_variable_by_name(VARIABLE)
     last = last_deployed(variable.value if variable else None)
     desired, changes, now = desired_schedules(entries, last), [], []
+    written = variable.updated if variable else None
+    is_remade = False  # whether a deployment was deleted since, with its schedules
     for key in sorted({*desired, *last}):
         name, _, slug = key.partition("/")
         deployment, wanted = deployments.get(name), desired.get(key)
@@ -103,7 +105,9 @@ def sync_schedules(
         current = next((schedule for schedule in found if schedule.slug == slug), None)
         # a server of an earlier version has the schedule, and no variable
         is_said = key in last or current is None or (key == NIGHT and os.environ.get(NIGHTLY))
-        is_new = wanted != last.get(key) and is_said
+        is_back = written is not None and (deployment.created or written) > written
+        is_remade |= is_back
+        is_new = is_back or (wanted != last.get(key) and is_said)
         was = describe(current.schedule) if current else "none"
         if wanted is None:
             if current:
@@ -126,6 +130,6 @@ def sync_schedules(
     value = json.dumps(desired)
     if variable is None:
         client.create_variable(VariableCreate(name=VARIABLE, value=value, tags=["cloze"]))
-    elif desired != last:
+    elif desired != last or is_remade:
         client.update_variable(VariableUpdate(name=VARIABLE, value=value))
     return now, changes

@@ -109,6 +109,15 @@ def test_decisions_stay_and_changes_are_told(server: Operations) -> None:
     assert sorted(left) == sorted([crash["name"], "theirs"])
     assert "notify" in "\n".join(last["changes"])
 
+    undeploy(server)  # who deletes a deployment, and deploys again, wants it whole
+    deploy(server)
+    assert [slug for slug, *_ in night(server)] == ["nightly"]
+    deployment = server.call(f"/deployments/name/{NIGHT}/{NIGHT}")["id"]
+    (back,) = server.call(f"/deployments/{deployment}/schedules")
+    server.call(f"/deployments/{deployment}/schedules/{back['id']}", method="DELETE")
+    deploy(server)
+    assert night(server) == []
+
 
 @pytest.mark.parametrize(
     ("text", "cron", "zone"),

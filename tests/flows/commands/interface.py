@@ -42,6 +42,7 @@ def _parameter(parameter: click.Parameter) -> str:
 
 def _command(command: click.Command, context: click.Context) -> Iterator[str]:
     grouped = []
+    command.get_params(context)  # those of fields are added when they are first asked for
     for parameter in command.params:
         line = _parameter(parameter)
         if isinstance(parameter, GroupedOption):
