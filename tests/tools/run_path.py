@@ -82,7 +82,8 @@ def _named(seen: set[tuple[CodeType, bool]]) -> set[tuple[str, str, bool]]:
 
 def count() -> dict[str, dict[bool, set[Function]]]:
     """Run, and return the functions by process and by whether an import alone passed them."""
-    with tempfile.TemporaryDirectory() as directory:
+    # the sender of records may outlive the run
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as directory:
         Path(directory, "sitecustomize.py").write_text(
             "from tests.tools import run_path\nrun_path.watch()\n"
         )

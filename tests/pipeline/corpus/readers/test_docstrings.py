@@ -9,6 +9,7 @@ import pytest
 
 from cloze.core import storage
 from cloze.core.errors import DataError
+from cloze.pipeline.corpus.readers import docstrings
 from cloze.pipeline.corpus.readers.base import ReadCounters, count_endings
 from cloze.pipeline.corpus.readers.docstring_text import prose
 from cloze.pipeline.corpus.readers.docstrings import reader
@@ -246,3 +247,12 @@ def test_of_a_package_python_files_alone_are_counted(name: str) -> None:
     assert not [path for path in paths if {"site-packages", "__pycache__"} & {*path.parts}]
     assert set(count_endings(name for name, _ in passed_over).elements()) <= {".py"}
     assert not {*map(str, paths)} & {name for name, _ in reader.files(slices[0])}
+
+
+def test_a_distribution_of_several_packages_is_the_first_by_name(monkeypatch, tmp_path):
+    monkeypatch.setattr(docstrings, "_packages_of", lambda name: ["wave", "numbers", "aaa", "json"])
+    found = {name: str(tmp_path / name) for name in ("wave", "numbers", "json")}
+    for path in found.values():
+        Path(path).mkdir()
+    monkeypatch.setattr(docstrings, "_find", found.get)
+    assert docstrings._locate("some-distribution") == ("json", found["json"])

@@ -106,3 +106,25 @@ def test_digits_are_kept_apart_and_in_order_or_the_sentence_goes(
 def _ends(numbers: list[str]) -> set[int]:
     """Where each number ends in their digits: glued numbers have no end between them."""
     return set(itertools.accumulate(map(len, numbers)))
+
+
+def test_a_date_names_its_month_however_it_is_written() -> None:
+    names = "January February March April May June July August September October November December"
+    for number, name in enumerate(names.split(), 1):
+        for written in (
+            f"{number}",
+            f"{number:02}",
+            name,
+            name[:3],
+            name.upper(),
+            name[:3].lower(),
+        ):
+            assert text_of(f"{{{{start date|2016|{written}|5}}}}") == f"5 {name} 2016"
+            assert text_of(f"{{{{start date|2016|{written}}}}}") == f"{name} 2016"
+    for written in ("0", "13", "Sept", "Ja", "Mayo"):  # what is no month stays as it stands
+        assert text_of(f"{{{{start date|2016|{written}|5}}}}") == f"2016 {written} 5"
+    assert text_of("{{start date|2016|5|x}}") == "2016 5 x"
+    assert text_of("{{start date|2016}}") == "2016"
+    assert text_of("{{start date|2016|5|07|mf=yes}}") == "May 7, 2016"
+    assert text_of("{{as of|2012|June|lc=y}}") == "as of June 2012"
+    assert text_of("{{as of|2012|6|30|df=us|since=y}}") == "Since June 30, 2012"
