@@ -88,8 +88,9 @@ def as_it_is(record: dict[str, Any], path: Path) -> dict[str, Any]:
     if lock.is_locked(str(path.parent.parent)):
         return record
     end_nodes(record, CRASHED)
-    state, error = CRASHED, f"process {record['pid']} on {host} is gone{_why_unwritten(path)}"
-    if not is_here:
+    if is_here:
+        state, error = CRASHED, f"process {record['pid']} on {host} is gone{_why_unwritten(path)}"
+    else:
         silent = format_duration(max(0.0, silence))
         state = LOST
         error = f"no sign of life from process {record['pid']} on {host} for {silent}: it is lost"

@@ -6,6 +6,7 @@ file for good. So the first user makes the file under another name.
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 import shutil
@@ -62,7 +63,7 @@ def make(path: Path) -> None:
                     f"{path} is being migrated, or its migration was killed; wait, or mend it with "
                     f"`cloze doctor --fix`"
                 )
-            copy = Path(f"{path}{BEFORE}{_schema(path)[0]}")
+            copy = Path(f"{path}{BEFORE}{_revision(path)}")
             if is_older(path) and not copy.exists():
                 with closing(sqlite3.connect(temporary := _beside(path))) as kept:
                     database.backup(kept)
@@ -79,27 +80,34 @@ def make(path: Path) -> None:
         temporary.unlink(missing_ok=True)
 
 
-def _schema(path: Path) -> tuple[str, dict[str, str]]:
-    """Return a file's revision, empty if it has none, and the one before each of MLflow's here."""
-    spec, row = find_spec("mlflow"), None
-    with closing(sqlite3.connect(path)) as database, suppress(sqlite3.DatabaseError):
-        row = database.execute("select version_num from alembic_version").fetchone()
+@functools.cache  # 68 files of MLflow, which do not change under a process
+def _steps() -> dict[str, str]:
+    """Return the revision before each of the MLflow here; empty before the first."""
+    spec = find_spec("mlflow")
     versions = Path(spec.origin if spec and spec.origin else "").parent.joinpath(*MIGRATIONS)
     scripts = (script.read_text(encoding="utf-8") for script in versions.glob("*.py"))
-    return row[0] if row else "", dict(match for text in scripts for match in _STEP.findall(text))
+    return dict(match for text in scripts for match in _STEP.findall(text))
+
+
+def _revision(path: Path) -> str:
+    """Return a file's schema, empty if it has none."""
+    row = None
+    with closing(sqlite3.connect(path)) as database, suppress(sqlite3.DatabaseError):
+        row = database.execute("select version_num from alembic_version").fetchone()
+    return row[0] if row else ""
 
 
 def _check_not_newer(path: Path) -> None:
     """Raise ClozeError if no migration of the MLflow here leads to the file's schema."""
-    revision, before = _schema(path)
-    if revision and revision not in before:
+    revision = _revision(path)
+    if revision and revision not in _steps():
         raise ClozeError(f"{path}: a newer MLflow made it (schema {revision}); upgrade MLflow here")
 
 
 def is_older(path: Path) -> bool:
     """Return whether opening the file migrates it: an older MLflow opens it no more."""
-    revision, before = _schema(path)
-    return bool(revision) and revision in before.values()
+    revision = _revision(path)
+    return bool(revision) and revision in _steps().values()
 
 
 def upgrade(path: Path) -> None:

@@ -130,18 +130,13 @@ def test_the_last_night_has_its_end_and_its_errors(tmp_path: Path) -> None:
     assert found["cloze_night_errors", ()] == 2
 
 
+DASHBOARD = [sys.executable, "-m", "cloze", "ui", "--dashboard-only", "--dashboard-port"]
+
+
 @pytest.fixture(scope="module")
 def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     port = free_ports(1)[0]
-    command = [
-        sys.executable,
-        "-m",
-        "cloze",
-        "ui",
-        "--dashboard-only",
-        "--dashboard-port",
-        str(port),
-    ]
+    command = [*DASHBOARD, str(port)]
     process = subprocess.Popen(
         [*command, "--allowed-hosts", "dashboard:8090"],
         cwd=tmp_path_factory.mktemp("dashboard"), stderr=subprocess.DEVNULL,
@@ -175,15 +170,7 @@ def test_a_taken_port_is_one_sentence(tmp_path: Path) -> None:
         stranger.bind(("127.0.0.1", 0))
         stranger.listen()
         port = stranger.getsockname()[1]
-        command = [
-            sys.executable,
-            "-m",
-            "cloze",
-            "ui",
-            "--dashboard-only",
-            "--dashboard-port",
-            str(port),
-        ]
+        command = [*DASHBOARD, str(port)]
         done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 2
     assert done.stderr == (
