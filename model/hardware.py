@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Literal
 
 from cloze.core.errors import UsageError, did_you_mean
-from cloze.core.stages.execution import MachineSpec
+from cloze.core.stages.cost import MachineSpec
 
 Kind = Literal["cpu", "cuda"]
 # Operations per second that models reach on a CPU core in fp32, and in bf16 by the Linux kernel's

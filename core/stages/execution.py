@@ -1,184 +1,29 @@
-"""Cost models of stages, and the options that control how stages run.
+"""Options of how stages run: workers, processes, devices. None of them may change a result.
 
-Metadata of a finished artifact are its summary, rows, tokens, config, execution and seconds. For a
-future artifact, its stage's `CostEstimate` gives the expected metadata where possible.
+Each reader has its class: data stages `BeamOptions`, launchers `LaunchOptions`, trainings
+`TrainingOptions`, the machine's slots `DeviceOptions`, retries and stops `AttemptOptions`.
+`Execution` is all of them: the `run:` section of a config, and the options of a command. The string
+literal below a field is its documentation and the help of its command-line option.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import Annotated, Any, Generic, Literal, TypeVar
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
-
-from cloze.core.artifacts.artifact import Manifest
-
-Metadata = Mapping[str, Any]
-C = TypeVar("C")
-PROCESS_BYTES = 250 << 20  # a working process without torch
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MachineSpec:
-    """The hardware. `gpu_bytes`: memory of each GPU, 0: unknown; `gpu`: the driver's name."""
-
-    cpus: int = 1
-    gpus: int = 0
-    gpu_bytes: int = 0
-    gpu: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CostEstimate:
-    """The expected cost of an artifact.
-
-    Attributes:
-        work: amount of work, in the stage's own unit: bytes, tokens, operations.
-        speed: work per second and unit of `parallelism`, a rough value for use without
-            measurements.
-        startup_seconds: seconds that do not depend on the work, roughly.
-        seconds: total duration, if it is known in advance.
-        parallelism: number of workers or GPUs that share the work.
-        kind: device class, `cpu` or `cuda`; throughputs of other classes are ignored.
-        size: model size in parameters; throughputs of the nearest size are used.
-        disk_bytes: peak disk use of the build.
-        memory_bytes: memory of all processes together.
-        gpu_memory_bytes: memory of each GPU in use.
-        expected_metadata: metadata of the future artifact.
-        note: clause for people about how the artifact will be built, if that depends on amounts.
-    """
-
-    work: float
-    speed: float
-    startup_seconds: float = 0.0
-    seconds: float | None = None
-    parallelism: int = 1
-    kind: str = ""
-    size: float = 1.0
-    disk_bytes: int = 0
-    memory_bytes: int = PROCESS_BYTES
-    gpu_memory_bytes: int = 0
-    expected_metadata: Metadata = field(default_factory=dict)
-    note: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MeasuredThroughput:
-    """The measured speed of a build; see `CostEstimate`.
-
-    Attributes:
-        amount: work done.
-        seconds: seconds without the startup.
-        width: number of workers or GPUs that shared the work.
-    """
-
-    amount: float
-    seconds: float
-    width: int = 1
-    kind: str = ""
-    size: float = 1.0
-
-    @property
-    def speed(self) -> float:
-        """Return the amount of work per second and unit of width."""
-        return self.amount / max(self.seconds, 1e-3) / max(self.width, 1)
-
-
-@dataclass(frozen=True, slots=True)
-class PlannedBuild(Generic[C]):
-    """A build whose cost is asked for.
-
-    Attributes:
-        inputs: metadata of the inputs by role.
-        before: metadata of the node's last artifact.
-    """
-
-    config: C
-    inputs: Mapping[str, Metadata]
-    execution: Execution
-    machine: MachineSpec
-    before: Metadata | None = None
-
-    @property
-    def device(self) -> str:
-        """Device kind on which the stage will run."""
-        if self.execution.device == "auto":
-            return "cuda" if self.machine.gpus else "cpu"
-        return self.execution.device
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CostModel:
-    """The cost model of a stage.
-
-    Attributes:
-        measure: metadata of a finished artifact -> its throughput; None: not derivable.
-    """
-
-    estimate: Callable[[PlannedBuild[Any]], CostEstimate]
-    measure: Callable[[Metadata], MeasuredThroughput | None]
-
-
-def artifact_metadata(manifest: Manifest) -> dict[str, Any]:
-    """Return the metadata of a finished artifact."""
-    return {
-        **manifest.summary,
-        "rows": manifest.rows or manifest.summary.get("rows", 0),
-        "tokens": manifest.tokens or manifest.summary.get("tokens", 0),
-        "seconds": manifest.seconds,
-        "config": manifest.config,
-        "execution": manifest.execution,
-        "files_bytes": manifest.size,
-    }
-
-
-def subtract_startup(seconds: float, start: float) -> float:
-    """Return `seconds` without a startup of about `start` seconds; at least a tenth."""
-    return max(seconds - start, 0.1 * seconds)
-
-
-# Execution options: workers, runner, processes, devices. None of them may change a result.
 
 DEFAULT_GRACE_SECONDS = 25.0
 # Slurm and Kubernetes get this by default: enough for BERT-large on a shared disk
 SCHEDULER_GRACE_SECONDS = 180.0
 
-TRAINING_FIELDS = frozenset(  # fields of `Execution` that only a training reads
-    {
-        "engine", "zero", "offload", "micro_batch", "activation_checkpointing", "compile",
-        "profile_steps",
-        "checkpoint_every", "keep_checkpoints",
-    }
-)  # fmt: skip
 
-
-# field -> the only launcher that reads it
-LAUNCHER_FIELDS = {
-    "hostfile": "ssh",
-    "min_nodes": "ssh",
-    "ssh_options": "ssh",
-    "slurm_options": "slurm",
-    "kubernetes_options": "kubernetes",
-}
-
-
-def without_other_launchers(run: Mapping[str, Any], launcher: str | None) -> dict[str, Any]:
-    """Return settings without those that another launcher reads; None: the launcher stays."""
-    return {
-        name: value
-        for name, value in run.items()
-        if launcher is None or LAUNCHER_FIELDS.get(name, launcher) == launcher
-    }
-
-
-class Execution(BaseModel):
-    """Options of how stages run. They must not change a result, so no fingerprint contains them.
-
-    The string literal below a field is its documentation and the help of its command-line option.
-    """
-
+class _Options(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class BeamOptions(_Options):
+    """How data stages run their Beam jobs."""
 
     workers: int = Field(default=1, ge=1)
     """Number of Beam workers."""
@@ -200,6 +45,10 @@ class Execution(BaseModel):
     """Number of documents up to which one process compares all, at about 65 bytes each. More are
     compared in partitions of connected documents."""
 
+
+class LaunchOptions(_Options):
+    """Where the processes of a parallel stage start, and what happens when one is lost."""
+
     processes: int = Field(default=1, ge=1)
     """Training processes per host; one per GPU."""
 
@@ -214,6 +63,10 @@ class Execution(BaseModel):
 
     min_nodes: int | None = Field(default=None, ge=1)
     """Minimum number of hosts to continue with after a loss. Default: all of them."""
+
+    min_processes: int | None = Field(default=None, ge=1)
+    """Minimum number of processes to restart with, if one died twice or a GPU is lost. Default:
+    --processes."""
 
     restarts: int | None = Field(default=None, ge=0)
     """Automatic restarts from the newest checkpoint after a process or host is lost. Default: 3
@@ -231,6 +84,14 @@ class Execution(BaseModel):
     kubernetes_options: tuple[str, ...] = ()
     """Pod setting for --launcher kubernetes: image=…, claim=NAME:/PATH, gpus=8
     (docs/how-to/many-hosts.md). Repeatable."""
+
+    hang_seconds: float = Field(default=60.0, ge=0)
+    """Abort if a step takes longer than this and ten times the median, and name the rank. 0:
+    never."""
+
+
+class TrainingOptions(_Options):
+    """How a training computes its steps and keeps its checkpoints."""
 
     engine: Literal["auto", "torch", "fsdp", "deepspeed"] = "auto"
     """Training backend. auto: DeepSpeed if --zero is set, fsdp if the model does not fit on a
@@ -251,6 +112,33 @@ class Execution(BaseModel):
     activation_checkpointing: bool = False
     """Recompute activations in the backward pass: less memory, about a third more compute."""
 
+    compile: bool | None = None
+    """Compile the training step, in fine-tuning the encoder's layers. Default: if it is expected to
+    pay off, in fine-tuning no."""
+
+    checkpoint_every: int | None = Field(default=None, ge=1)
+    """Steps between checkpoints. Default: ten minutes. The last step is always saved."""
+
+    keep_checkpoints: int = Field(default=2, ge=1)
+    """Number of most recent checkpoints to keep during a training."""
+
+    profile_steps: int | None = Field(default=None, ge=1)
+    """Number of steps to trace, after the first five; writes a table and a trace to
+    OUT/_logs/profile."""
+
+    @field_validator("micro_batch", mode="before")
+    @classmethod
+    def _number_or_auto(cls, value: object) -> object:
+        """Convert digits, and raise one error instead of one for each type of the union."""
+        number = int(value) if isinstance(value, str) and value.isdecimal() else value
+        if number is None or number == "auto" or (isinstance(number, int) and number >= 1):
+            return number
+        raise ValueError("give a number of 1 or more, or auto")
+
+
+class DeviceOptions(_Options):
+    """Cores and GPUs that a stage takes and uses."""
+
     threads: int | None = Field(default=None, ge=1)
     """CPU threads per process. Default: the cores divided by --processes."""
 
@@ -267,6 +155,10 @@ class Execution(BaseModel):
     oversubscribe: bool = False
     """Take no slots: run next to other work on this host's cores and GPUs."""
 
+
+class AttemptOptions(_Options):
+    """How long an attempt may take, and how often a stage is tried."""
+
     retries: int = Field(default=0, ge=0)
     """Number of retries after a failure that may be temporary; bad input, bad config, stops and
     time limits are not retried."""
@@ -274,37 +166,15 @@ class Execution(BaseModel):
     retry_seconds: float = Field(default=10.0, ge=0)
     """Seconds before the first retry; doubled before each further one, up to ten minutes."""
 
-    min_processes: int | None = Field(default=None, ge=1)
-    """Minimum number of processes to restart with, if one died twice or a GPU is lost. Default:
-    --processes."""
-
     timeout_minutes: float | None = Field(default=None, gt=0)
     """Stop the stage after this time, restarts included, and report it as failed; a training saves
     a checkpoint."""
-
-    checkpoint_every: int | None = Field(default=None, ge=1)
-    """Steps between checkpoints. Default: ten minutes. The last step is always saved."""
-
-    keep_checkpoints: int = Field(default=2, ge=1)
-    """Number of most recent checkpoints to keep during a training."""
 
     # Kubernetes and Prefect allow 30 seconds by default: raise their limits, too, for large
     # checkpoints or slow disks.
     grace_seconds: float | None = Field(default=None, ge=0)
     """Time to save a checkpoint after a stop request, before processes are killed. Default: 25,
     more if steps or checkpoints take longer."""
-
-    hang_seconds: float = Field(default=60.0, ge=0)
-    """Abort if a step takes longer than this and ten times the median, and name the rank. 0:
-    never."""
-
-    profile_steps: int | None = Field(default=None, ge=1)
-    """Number of steps to trace, after the first five; writes a table and a trace to
-    OUT/_logs/profile."""
-
-    compile: bool | None = None
-    """Compile the training step, in fine-tuning the encoder's layers. Default: if it is expected to
-    pay off, in fine-tuning no."""
 
     @property
     def min_grace_seconds(self) -> float:
@@ -316,14 +186,9 @@ class Execution(BaseModel):
         """Return the grace period for schedulers that must know it in advance, in seconds."""
         return SCHEDULER_GRACE_SECONDS if self.grace_seconds is None else self.grace_seconds
 
-    @field_validator("micro_batch", mode="before")
-    @classmethod
-    def _number_or_auto(cls, value: object) -> object:
-        """Convert digits, and raise one error instead of one for each type of the union."""
-        number = int(value) if isinstance(value, str) and value.isdecimal() else value
-        if number is None or number == "auto" or (isinstance(number, int) and number >= 1):
-            return number
-        raise ValueError("give a number of 1 or more, or auto")
+
+class Execution(AttemptOptions, DeviceOptions, TrainingOptions, LaunchOptions, BeamOptions):
+    """All options of how a stage runs. No fingerprint contains them."""
 
     @model_validator(mode="after")
     def _check_counts(self) -> Execution:
@@ -339,3 +204,22 @@ class Execution(BaseModel):
         if self.min_nodes is not None and self.hostfile is None and self.min_nodes > self.nodes:
             raise ValueError(f"min_nodes ({self.min_nodes}) must be at most nodes ({self.nodes})")
         return self
+
+
+# field -> the only launcher that reads it
+LAUNCHER_FIELDS = {
+    "hostfile": "ssh",
+    "min_nodes": "ssh",
+    "ssh_options": "ssh",
+    "slurm_options": "slurm",
+    "kubernetes_options": "kubernetes",
+}
+
+
+def without_other_launchers(run: Mapping[str, Any], launcher: str | None) -> dict[str, Any]:
+    """Return settings without those that another launcher reads; None: the launcher stays."""
+    return {
+        name: value
+        for name, value in run.items()
+        if launcher is None or LAUNCHER_FIELDS.get(name, launcher) == launcher
+    }

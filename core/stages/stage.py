@@ -22,7 +22,8 @@ from cloze.core.artifacts.claim import Fence
 from cloze.core.config import StageConfig
 from cloze.core.errors import UsageError
 from cloze.core.figures import check_figures
-from cloze.core.stages.execution import CostModel, Execution
+from cloze.core.stages.cost import CostModel
+from cloze.core.stages.execution import Execution
 
 CHECKPOINT = "checkpoint"  # directory of what a stage trained; key of its path in the summary
 BELOW = "/"

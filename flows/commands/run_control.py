@@ -10,10 +10,9 @@ import click
 
 from cloze.flows.commands.base.options import GroupedCommand, complete_targets, emit, json_option
 from cloze.flows.commands.base.stage_command import (
-    BEAM,
     OF_EXECUTION,
-    RUN_ONLY_FIELDS,
     StageArguments,
+    parallel_fields,
     run_stage,
 )
 from cloze.flows.commands.run import PREFECT
@@ -228,8 +227,8 @@ class _Resume(GroupedCommand):
         if not any((parameter.name or "").startswith(OF_EXECUTION) for parameter in self.params):
             from cloze.flows.commands.base.field_options import execution_options
 
-            unread = BEAM | RUN_ONLY_FIELDS
-            self.params += execution_options(OF_EXECUTION, "", lambda name: name not in unread)
+            read = parallel_fields()
+            self.params += execution_options(OF_EXECUTION, "", lambda name: name in read)
         return super().get_params(ctx)
 
 

@@ -1,6 +1,6 @@
 """Cost estimates: seconds, disk and memory of each planned node, and the error of past estimates.
 
-Work comes from the stages' cost models (`cloze.core.stages.execution`). Throughput comes from the
+Work comes from the stages' cost models (`cloze.core.stages.cost`). Throughput comes from the
 node's own last artifact, else from the artifact of the same stage that is nearest in size, in any
 run; else it is the stage's rough constant. `Estimate.basis` says which.
 """
@@ -19,7 +19,7 @@ from typing import Any, Literal
 
 from cloze.core.artifacts import artifact
 from cloze.core.errors import ClozeError
-from cloze.core.stages.execution import (
+from cloze.core.stages.cost import (
     CostEstimate,
     CostModel,
     MachineSpec,

@@ -18,7 +18,7 @@ from cloze.core.artifacts.checkpoints import start_attempt, start_launch
 from cloze.core.artifacts.lock import is_locked
 from cloze.core.config import StageConfig
 from cloze.core.errors import StoppedError, TimeLimitError, UsageError
-from cloze.core.stages.execution import Execution
+from cloze.core.stages.execution import Execution, LaunchOptions
 from cloze.core.stages.stage import BuildContext, Stage, StageResult
 from cloze.core.stages.worker import LOGS, Job, local_directory
 from cloze.flows.launch import cancel_requests, host_setup, protocol
@@ -116,7 +116,7 @@ FIRST_SECONDS = 2.0
 log = logging.getLogger(__name__)
 
 
-def max_restarts(execution: Execution) -> int:
+def max_restarts(execution: LaunchOptions) -> int:
     """Return the maximum number of restarts."""
     if execution.restarts is not None:
         return execution.restarts

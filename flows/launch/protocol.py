@@ -31,7 +31,7 @@ from cloze.core import storage
 from cloze.core.artifacts.checkpoints import LaunchFence
 from cloze.core.errors import ClozeError, UsageError
 from cloze.core.plugins import Table
-from cloze.core.stages.execution import LAUNCHER_FIELDS, Execution
+from cloze.core.stages.execution import LAUNCHER_FIELDS, Execution, LaunchOptions
 from cloze.core.stages.stage import BuildContext
 from cloze.core.stages.worker import Job
 from cloze.flows.launch import event_files
@@ -263,7 +263,7 @@ class AgentStarter(Protocol):
         """
 
 
-def refuse_other_fields(execution: Execution) -> None:
+def refuse_other_fields(execution: LaunchOptions) -> None:
     """Raise UsageError if an option is given that only another launcher reads."""
     for name, launcher in LAUNCHER_FIELDS.items():
         value = getattr(execution, name)

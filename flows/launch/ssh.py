@@ -22,7 +22,7 @@ from pathlib import Path
 
 from cloze.core.errors import UsageError
 from cloze.core.processes import PARENT_PID
-from cloze.core.stages.execution import Execution
+from cloze.core.stages.execution import Execution, LaunchOptions
 from cloze.core.stages.worker import EVENTS_FD, LOGS, local_directory
 from cloze.flows.launch.agent_launcher import AgentLauncher
 from cloze.flows.launch.host_setup import last_line
@@ -178,7 +178,7 @@ class _Connections(AgentGroup):
             client.wait()
 
 
-def lines_of(execution: Execution) -> list[HostEntry]:
+def lines_of(execution: LaunchOptions) -> list[HostEntry]:
     """Return the hosts to use: all of the hostfile, or the first `nodes`.
 
     Raises:
@@ -209,13 +209,13 @@ def lines_of(execution: Execution) -> list[HostEntry]:
     return entries[:count]
 
 
-def _host(line: HostEntry, processes: int, execution: Execution) -> Host:
+def _host(line: HostEntry, processes: int, execution: LaunchOptions) -> Host:
     """Return the host with as many ranks as slots, unless `processes` is above one."""
     count = line.slots if line.slots is not None and execution.processes == 1 else processes
     return Host(name=line.name, count=count, address=address(line.name, execution))
 
 
-def address(name: str, execution: Execution) -> str:
+def address(name: str, execution: LaunchOptions) -> str:
     """Return the address of an ssh destination: an alias of ssh's configuration, or USER@HOST."""
     result = subprocess.run(
         [*ssh(execution), "-G", name],
@@ -228,7 +228,7 @@ def address(name: str, execution: Execution) -> str:
     return next((value for key, _, value in settings if key == "hostname"), name.rpartition("@")[2])
 
 
-def ssh(execution: Execution) -> list[str]:
+def ssh(execution: LaunchOptions) -> list[str]:
     """Return the ssh command without the host."""
     return [
         "ssh",
@@ -236,7 +236,7 @@ def ssh(execution: Execution) -> list[str]:
     ]
 
 
-def agent_command(launch: LaunchSpec, node: int, execution: Execution) -> str:
+def agent_command(launch: LaunchSpec, node: int, execution: LaunchOptions) -> str:
     """Return the shell command that starts the agent on its host."""
     path = os.environ.get("PYTHONPATH")
     python = execution.remote_python or sys.executable
@@ -254,7 +254,7 @@ def forwarded_environment(environment: Mapping[str, str]) -> dict[str, str]:
     }
 
 
-def _silence(name: str, execution: Execution) -> str | None:
+def _silence(name: str, execution: LaunchOptions) -> str | None:
     """Return why a host cannot be reached; None if it can."""
     try:
         result = subprocess.run(

@@ -17,7 +17,7 @@ from cloze.core import storage
 from cloze.core.config import StageConfig
 from cloze.core.errors import DataError, UsageError
 from cloze.core.options import compose_config_class
-from cloze.core.stages.execution import (
+from cloze.core.stages.cost import (
     PROCESS_BYTES,
     CostEstimate,
     CostModel,

@@ -18,7 +18,7 @@ from pydantic import Field
 from cloze.core import storage
 from cloze.core.config import StageConfig
 from cloze.core.errors import DataError
-from cloze.core.stages.execution import PROCESS_BYTES, CostEstimate, CostModel, PlannedBuild
+from cloze.core.stages.cost import PROCESS_BYTES, CostEstimate, CostModel, PlannedBuild
 from cloze.core.stages.stage import BuildContext, Stage, StageResult
 from cloze.flows.report.report_nodes import NodePlacement, ReportNode, SummaryTable, read_node
 

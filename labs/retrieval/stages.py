@@ -7,7 +7,7 @@ from typing import Literal
 from pydantic import Field
 
 from cloze.core.config import InputPath, StageConfig
-from cloze.core.stages.execution import TRAINING_FIELDS
+from cloze.core.stages.execution import TrainingOptions
 from cloze.core.stages.stage import InputSpec, Stage, deferred
 from cloze.model.use.configs import AnswerConfig, VerbConfig
 from cloze.model.use.verb import Predictor, verb_stage
@@ -33,7 +33,7 @@ ENTITIES = Stage(
     worker="cloze.model",
     on_gpu=True,
     parallel=True,
-    unread=TRAINING_FIELDS,
+    unread=frozenset(TrainingOptions.model_fields),
     headline=lambda summary: f"{summary['spans']:,} spans in {summary['sentences']:,} sentences",
 )
 

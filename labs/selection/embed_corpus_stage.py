@@ -8,12 +8,8 @@ from typing import Literal
 from pydantic import Field
 
 from cloze.core.config import StageConfig
-from cloze.core.stages.execution import (
-    TRAINING_FIELDS,
-    CostEstimate,
-    CostModel,
-    PlannedBuild,
-)
+from cloze.core.stages.cost import CostEstimate, CostModel, PlannedBuild
+from cloze.core.stages.execution import TrainingOptions
 from cloze.core.stages.stage import InputSpec, Stage, deferred
 from cloze.model.tasks.cost import measure_forward, previous_tokens
 from cloze.model.train.plan import estimates
@@ -90,7 +86,7 @@ STAGE = Stage(
     worker="cloze.model",
     on_gpu=True,
     parallel=True,
-    unread=TRAINING_FIELDS,
+    unread=frozenset(TrainingOptions.model_fields),
     headline=lambda summary: f"{summary['documents']:,} vectors of {summary['size']} numbers",
     cost_model=CostModel(estimate=estimate, measure=partial(measure_forward, parallel=True)),
 )

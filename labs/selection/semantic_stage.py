@@ -9,7 +9,7 @@ from pydantic import Field
 
 from cloze.core.config import StageConfig
 from cloze.core.humanize import format_count
-from cloze.core.stages.execution import (
+from cloze.core.stages.cost import (
     PROCESS_BYTES,
     CostEstimate,
     CostModel,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from cloze.core.stages.execution import MeasuredThroughput, Metadata
+from cloze.core.stages.cost import MeasuredThroughput, Metadata
 from cloze.model.tasks.files import split_bytes
 from cloze.model.tasks.options import TaskOptions
 from cloze.model.train.plan.cost import pass_throughput

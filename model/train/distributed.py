@@ -25,7 +25,7 @@ from cloze.core import processes
 from cloze.core.artifacts.checkpoints import TOKEN, LaunchFence
 from cloze.core.errors import UsageError, error_class, error_event
 from cloze.core.processes import HeartbeatWriter, RankPhase
-from cloze.core.stages.execution import Execution
+from cloze.core.stages.execution import DeviceOptions
 from cloze.model.train.precision import resolve_device
 from cloze.model.train.throughput import TimeBreakdown
 
@@ -153,7 +153,7 @@ class World:
         return future.result()
 
 
-def init_distributed(execution: Execution, path: str = "") -> World:
+def init_distributed(execution: DeviceOptions, path: str = "") -> World:
     """Join the process group of the environment (RANK, WORLD_SIZE, MASTER_ADDR, …), or run alone.
 
     Args:

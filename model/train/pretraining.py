@@ -51,7 +51,7 @@ def run(config: PretrainConfig, build: BuildContext) -> StageResult:
 def measure_memory(world: World, nodes: int) -> dict[str, int]:
     """Return peak memory: of a machine's ranks together, and of one GPU; all ranks must call it.
 
-    The names are those of `cloze.core.stages.execution.CostEstimate`.
+    The names are those of `cloze.core.stages.cost.CostEstimate`.
     """
     total = world.all_reduce_sum([peak_memory()])[0]
     gpu_bytes = torch.cuda.max_memory_reserved(world.device) if world.device.type == "cuda" else 0

@@ -9,7 +9,7 @@ import os
 from contextlib import suppress
 
 from cloze.core.humanize import format_metrics, format_number
-from cloze.core.stages.execution import CostEstimate, CostModel, PlannedBuild
+from cloze.core.stages.cost import CostEstimate, CostModel, PlannedBuild
 from cloze.core.stages.stage import InputSpec, Stage, deferred
 from cloze.model.tasks.cost import measure_forward, previous_tokens
 from cloze.model.train.plan import estimates

@@ -12,16 +12,16 @@ from cloze.core.artifacts import fingerprints
 from cloze.core.errors import UsageError, did_you_mean
 from cloze.core.options import merge_option_classes
 from cloze.core.plugins import Installed
-from cloze.core.stages.execution import (
+from cloze.core.stages.cost import (
     PROCESS_BYTES,
     CostEstimate,
     CostModel,
-    Execution,
     MeasuredThroughput,
     Metadata,
     PlannedBuild,
     subtract_startup,
 )
+from cloze.core.stages.execution import BeamOptions
 from cloze.pipeline.corpus.options import MAXIMUM_UNREADABLE_SHARE, DedupOptions, MixtureOptions
 from cloze.pipeline.corpus.readers import READERS
 from cloze.pipeline.corpus.sources import (
@@ -237,7 +237,7 @@ def ahead(plan: PlannedBuild[CorpusConfig]) -> CostEstimate:
     )
 
 
-def _compared(execution: Execution, documents: int) -> str:
+def _compared(execution: BeamOptions, documents: int) -> str:
     """Return a note on where duplicates are searched, or "" for a small local build.
 
     The number of documents is a guess from file sizes.

@@ -17,7 +17,7 @@ from apache_beam.runners.portability.fn_api_runner.worker_handlers import Extern
 from apache_beam.transforms.environments import ExternalEnvironment
 
 from cloze.core.errors import UsageError
-from cloze.core.stages.execution import Execution
+from cloze.core.stages.execution import BeamOptions
 from cloze.pipeline.runners.base import RunnerBackend
 from cloze.pipeline.runners.pool import WorkerPool
 
@@ -27,7 +27,7 @@ TEMPLATE = "--template_location"
 class BeamRunnerBackend(RunnerBackend):
     """Any other Beam runner, by name, such as Spark or Dataflow; see `RunnerBackend`."""
 
-    def __init__(self, execution: Execution, logs: Path) -> None:
+    def __init__(self, execution: BeamOptions, logs: Path) -> None:
         del logs  # the runner has its own logs
         super().__init__()
         # Beam itself would import any module path that is given as a runner's name.
@@ -103,7 +103,7 @@ ExternalWorkerHandler.host_from_worker = lambda _: "localhost"
 class LocalBackend(RunnerBackend):
     """Beam's own runner; see `RunnerBackend`."""
 
-    def __init__(self, execution: Execution, logs: Path) -> None:
+    def __init__(self, execution: BeamOptions, logs: Path) -> None:
         del logs  # workers write to the stage's log
         super().__init__()
         self.workers = execution.workers

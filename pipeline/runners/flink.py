@@ -25,7 +25,7 @@ import grpc
 from cloze.core import errors
 from cloze.core.errors import ClozeError, UsageError
 from cloze.core.processes import describe_exit, free_ports, wait_for_port
-from cloze.core.stages.execution import Execution
+from cloze.core.stages.execution import BeamOptions
 from cloze.pipeline.runners.base import CONTINUE, RunnerBackend, WorkerLostError
 from cloze.pipeline.runners.beam_runner import run_monitored
 from cloze.pipeline.runners.pool import (
@@ -123,7 +123,7 @@ class FlinkBackend(RunnerBackend):
 
     retries = RETRIES
 
-    def __init__(self, execution: Execution, logs: Path) -> None:
+    def __init__(self, execution: BeamOptions, logs: Path) -> None:
         super().__init__()
         self.workers = execution.workers
         self._execution = execution

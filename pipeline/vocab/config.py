@@ -9,7 +9,7 @@ from pydantic import Field, field_validator, model_validator
 from cloze.core.config import InputPath, StageConfig
 from cloze.core.options import compose_config_class
 from cloze.core.plugins import hint
-from cloze.core.stages.execution import (
+from cloze.core.stages.cost import (
     PROCESS_BYTES,
     CostEstimate,
     CostModel,

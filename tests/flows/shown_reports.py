@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from cloze.core.stages.execution import Execution, MachineSpec, PlannedBuild
+from cloze.core.stages.cost import MachineSpec, PlannedBuild
+from cloze.core.stages.execution import Execution
 from cloze.flows.report import plots, report_nodes
 from cloze.flows.report import stage as report_stage
 from cloze.flows.report.graph_picture import NodePicture, graph_svg

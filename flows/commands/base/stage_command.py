@@ -34,10 +34,6 @@ if TYPE_CHECKING:
 
 # prefixes of the Python parameter names
 OF_CONFIG, OF_EXECUTION, OF_INPUTS = ("config__", "execution__", "input__")
-# fields of Execution that data stages use
-BEAM = frozenset(
-    "workers runner flink_master worker_pool beam_options dedup_in_memory_documents".split()
-)
 # fields of Execution that only a run of several nodes uses
 RUN_ONLY_FIELDS = frozenset({"cpus", "oversubscribe", "retries", "retry_seconds"})
 PROCESS_OPTIONS = frozenset({"threads", "timeout_minutes"})
@@ -46,15 +42,23 @@ SINGLE_GPU_OPTIONS = PROCESS_OPTIONS | {"device", "gpu_ids"}
 
 def execution_fields(stage: Stage) -> frozenset[str]:
     """Return the fields of `Execution` that affect a stage by itself."""
-    from cloze.core.stages.execution import Execution
+    from cloze.core.stages.execution import BeamOptions
 
     if stage.worker is None:
         return frozenset()
     if stage.worker == "cloze.pipeline":
-        return BEAM if stage.name == "corpus" else BEAM - {"dedup_in_memory_documents"}
+        unread = set() if stage.name == "corpus" else {"dedup_in_memory_documents"}
+        return frozenset(BeamOptions.model_fields) - unread
     if not stage.parallel:
         return SINGLE_GPU_OPTIONS if stage.on_gpu else PROCESS_OPTIONS
-    return frozenset(Execution.model_fields) - BEAM - RUN_ONLY_FIELDS - stage.unread
+    return parallel_fields() - stage.unread
+
+
+def parallel_fields() -> frozenset[str]:
+    """Return the fields of `Execution` that affect a stage of several processes by itself."""
+    from cloze.core.stages.execution import BeamOptions, Execution
+
+    return frozenset(Execution.model_fields) - set(BeamOptions.model_fields) - RUN_ONLY_FIELDS
 
 
 @dataclass(slots=True, kw_only=True)

@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationIn
 
 from cloze.core import storage
 from cloze.core.errors import UsageError, did_you_mean
-from cloze.core.stages.execution import Execution
+from cloze.core.stages.execution import AttemptOptions, Execution, LaunchOptions
 from cloze.flows.launch.protocol import LaunchSpec
 
 API = "trainer.kubeflow.org/v1alpha1"
@@ -98,7 +98,7 @@ class Options(BaseModel):
         return values
 
 
-def options(execution: Execution) -> Options:
+def options(execution: LaunchOptions) -> Options:
     """Parse and validate `kubernetes_options`.
 
     Raises:
@@ -204,7 +204,7 @@ def train_job(
     }
 
 
-def _deadline(execution: Execution) -> dict[str, int]:
+def _deadline(execution: AttemptOptions) -> dict[str, int]:
     """Return the limit for a cluster without a coordinator: `timeout_minutes` and the grace."""
     if execution.timeout_minutes is None:
         return {}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cloze.core.stages.execution import CostEstimate, CostModel, PlannedBuild
+from cloze.core.stages.cost import CostEstimate, CostModel, PlannedBuild
 from cloze.core.stages.stage import role_of
 from cloze.model.tasks.cost import measure_forward, split_tokens
 from cloze.model.tasks.evaluate.config import EvaluateConfig

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cloze.core.stages.execution import (
+from cloze.core.stages.cost import (
     CostEstimate,
     CostModel,
     MeasuredThroughput,

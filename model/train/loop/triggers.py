@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 
-from cloze.core.stages.execution import Execution
+from cloze.core.stages.execution import TrainingOptions
 from cloze.model.train.config import TENTHS
 from cloze.model.train.spec.progress import TrainerState
 from cloze.model.train.spec.schedules import ROUNDING, ScheduleProgress
@@ -21,7 +21,7 @@ LINES = 100  # log lines of a training with an unknown number of steps
 class StepTriggers:
     """The triggers of a training. Steps are counted from 1."""
 
-    def __init__(self, training: TrainSpec, execution: Execution) -> None:
+    def __init__(self, training: TrainSpec, execution: TrainingOptions) -> None:
         self._training, self._execution = training, execution
         self._save_from = time.monotonic() + SAVE_SECONDS
         self._counted = (0, 0, 0)  # best step, last step counted, evaluations between them

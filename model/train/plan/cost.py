@@ -10,16 +10,16 @@ from collections.abc import Mapping
 from typing import Any
 
 from cloze.core.artifacts.artifact import read_manifest
-from cloze.core.stages.execution import (
+from cloze.core.stages.cost import (
     CostEstimate,
     CostModel,
-    Execution,
     MachineSpec,
     MeasuredThroughput,
     Metadata,
     PlannedBuild,
     subtract_startup,
 )
+from cloze.core.stages.execution import Execution
 from cloze.core.stages.stage import role_of
 from cloze.model import hardware
 from cloze.model.families.config import ModelConfig

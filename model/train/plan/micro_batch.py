@@ -27,7 +27,7 @@ from cloze.core import storage
 from cloze.core.artifacts import checkpoints
 from cloze.core.errors import ClozeError, DataError, UsageError
 from cloze.core.humanize import format_count
-from cloze.core.stages.execution import Execution
+from cloze.core.stages.execution import TrainingOptions
 from cloze.model.data.batch import AttentionModes, collate
 from cloze.model.data.layouts import LayoutKind
 from cloze.model.data.rows import MaskedRows
@@ -131,7 +131,7 @@ def _estimated_rows(
 
 
 def compute_options(
-    execution: Execution,
+    execution: TrainingOptions,
     precision: Precision,
     device: torch.device,
     *,

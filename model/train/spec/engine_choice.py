@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from cloze.core.errors import UsageError
-from cloze.core.stages.execution import Execution
+from cloze.core.stages.execution import TrainingOptions
 
 ENGINES: dict[str, str] = {
     "torch": "cloze.model.train.engines.torch:TorchEngine",
@@ -39,7 +39,7 @@ class EngineConfig:
 
 
 def choose_engine(
-    execution: Execution, processes: int, parameters: int, memory: int | None
+    execution: TrainingOptions, processes: int, parameters: int, memory: int | None
 ) -> EngineConfig:
     """Choose the engine.
 

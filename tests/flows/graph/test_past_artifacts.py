@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from cloze.core.errors import DataError
-from cloze.core.stages.execution import CostEstimate, MeasuredThroughput
+from cloze.core.stages.cost import CostEstimate, MeasuredThroughput
 from cloze.flows.graph import estimate
 from cloze.flows.graph.estimate import MeasuredThroughputs
 

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 import torch
 
-from cloze.core.stages.execution import CostEstimate, Execution, MachineSpec, PlannedBuild
+from cloze.core.stages.cost import CostEstimate, MachineSpec, PlannedBuild
+from cloze.core.stages.execution import Execution
 from cloze.model import hardware
 from cloze.model.tasks.evaluate import run as evaluation
 from cloze.model.tasks.evaluate.config import EvaluateConfig

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from cloze.core.config import parse_config
 from cloze.core.errors import UsageError
-from cloze.core.stages.execution import Execution, MachineSpec, PlannedBuild
+from cloze.core.stages.cost import MachineSpec, PlannedBuild
+from cloze.core.stages.execution import Execution
 from cloze.flows.cli import main
 from cloze.model.train import dial
 from cloze.model.train.config import PretrainConfig

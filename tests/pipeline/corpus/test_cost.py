@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from cloze.core.config import parse_config
-from cloze.core.stages.execution import Execution, MachineSpec, PlannedBuild
+from cloze.core.stages.cost import MachineSpec, PlannedBuild
+from cloze.core.stages.execution import Execution
 from cloze.pipeline.corpus.config import CorpusConfig, ahead
 
 

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from cloze.core.errors import ClozeError
-from cloze.core.stages.execution import Execution, MachineSpec, PlannedBuild
+from cloze.core.stages.cost import MachineSpec, PlannedBuild
+from cloze.core.stages.execution import Execution
 from cloze.pipeline.dataset.config import (
     COMPRESSED_SHARE,
     COSTS,

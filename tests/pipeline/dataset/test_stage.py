@@ -20,7 +20,8 @@ from hypothesis import strategies as st
 from cloze.core import random_keys
 from cloze.core.artifacts import artifact
 from cloze.core.errors import DataError
-from cloze.core.stages.execution import Execution, MachineSpec, PlannedBuild
+from cloze.core.stages.cost import MachineSpec, PlannedBuild
+from cloze.core.stages.execution import Execution
 from cloze.core.words import count_words
 from cloze.pipeline.dataset import ranges
 from cloze.pipeline.dataset.config import DatasetConfig

@@ -18,7 +18,8 @@ from typing import Any
 import pytest
 
 from cloze.core.config import parse_config
-from cloze.core.stages.execution import Execution, MachineSpec, PlannedBuild
+from cloze.core.stages.cost import MachineSpec, PlannedBuild
+from cloze.core.stages.execution import Execution
 from cloze.model import hardware
 from cloze.model.families.registry import model_config
 from cloze.model.train import dial

@@ -10,7 +10,8 @@ import pytest
 from cloze.core.artifacts import artifact
 from cloze.core.config import parse_config
 from cloze.core.errors import UsageError
-from cloze.core.stages.execution import Execution, MachineSpec, PlannedBuild
+from cloze.core.stages.cost import MachineSpec, PlannedBuild
+from cloze.core.stages.execution import Execution
 from cloze.model import hardware
 from cloze.model.train import setup
 from cloze.model.train.config import PretrainConfig

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from cloze.core.stages.execution import MachineSpec
+from cloze.core.stages.cost import MachineSpec
 from cloze.model import hardware
 from cloze.model.families.config import ModelConfig
 from cloze.model.families.models import new_model
