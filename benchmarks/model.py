@@ -57,9 +57,7 @@ from cloze.model.layers.batch import IGNORE_INDEX, Batch
 from cloze.model.train.config import PretrainConfig
 from cloze.model.train.evaluate.scoring import PretrainModule
 from cloze.model.train.optimizers.adam import adamw
-from cloze.model.train.optimizers.parameters import (
-    parameter_groups,
-)
+from cloze.model.train.optimizers.parameters import parameter_groups
 from cloze.model.train.plan.estimates import flops_per_token, step_flops
 from cloze.model.train.precision import DTYPES, Precision, autocast, native_bf16
 from cloze.model.train.setup import hyperparameters, step_duration

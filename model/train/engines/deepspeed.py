@@ -20,11 +20,9 @@ from cloze.model.train.distributed import World, assign_owners, single_process_g
 from cloze.model.train.engines.deepspeed_setup import ds_config, import_deepspeed
 from cloze.model.train.engines.gradients import own_tensors
 from cloze.model.train.optimizers import optimizer_kind
+from cloze.model.train.optimizers.ema import WeightEMA
+from cloze.model.train.optimizers.flat_shards import FlatShard, SharedOptimizer, TensorExtent
 from cloze.model.train.optimizers.parameters import (
-    FlatShard,
-    SharedOptimizer,
-    TensorExtent,
-    WeightEMA,
     optimizer_states,
     parameter_groups,
     set_learning_rate,

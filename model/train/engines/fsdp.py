@@ -37,7 +37,7 @@ from cloze.model.layers.encoder import Encoder
 from cloze.model.tensors import TensorSlice, raise_mismatch
 from cloze.model.train.distributed import assign_owners, single_process_group
 from cloze.model.train.engines.torch import TorchEngine
-from cloze.model.train.optimizers.parameters import (
+from cloze.model.train.optimizers.flat_shards import (
     FlatShard,
     SharedOptimizer,
     TensorExtent,

@@ -18,7 +18,7 @@ from torch.optim import Optimizer
 from cloze.model.layers.batch import Batch
 from cloze.model.tensors import LazyTensors, TensorSlice
 from cloze.model.train.device_scalars import LossScale
-from cloze.model.train.optimizers.parameters import TensorExtent
+from cloze.model.train.optimizers.flat_shards import TensorExtent
 
 
 class Engine(Protocol):

@@ -20,10 +20,9 @@ from cloze.model.train.device_scalars import LossScale
 from cloze.model.train.distributed import World
 from cloze.model.train.engines.gradients import GradientReducer, own_slices, own_tensors
 from cloze.model.train.optimizers import optimizer_kind
+from cloze.model.train.optimizers.ema import WeightEMA
+from cloze.model.train.optimizers.flat_shards import SharedOptimizer, TensorExtent
 from cloze.model.train.optimizers.parameters import (
-    SharedOptimizer,
-    TensorExtent,
-    WeightEMA,
     optimizer_states,
     parameter_groups,
     set_learning_rate,

@@ -32,7 +32,7 @@ from cloze.model.train.engines.create import create_engine
 from cloze.model.train.loop.rollback import RollbackRequired
 from cloze.model.train.monitor.gradient_norms import GradientNorms
 from cloze.model.train.monitor.log import SKIPPED, TrainingReporter
-from cloze.model.train.optimizers.parameters import ema_decay_at
+from cloze.model.train.optimizers.ema import ema_decay_at
 from cloze.model.train.resume.state import ResumeState
 from cloze.model.train.spec.interfaces import BatchSource, MicroBatch, StepBatches
 from cloze.model.train.spec.progress import TrainerState

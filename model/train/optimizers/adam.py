@@ -17,7 +17,7 @@ from torch import Tensor, distributed
 
 from cloze.model.train.device_scalars import to_device_async
 from cloze.model.train.optimizers import OptimizerSpec
-from cloze.model.train.optimizers.parameters import (
+from cloze.model.train.optimizers.flat_shards import (
     FlatShard,
     SharedOptimizer,
     TensorExtent,

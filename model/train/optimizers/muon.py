@@ -14,7 +14,7 @@ from cloze.model.train.device_scalars import to_device_async
 from cloze.model.train.distributed import assign_owners
 from cloze.model.train.optimizers import OptimizerSpec
 from cloze.model.train.optimizers.adam import adamw, zero_if_nonfinite
-from cloze.model.train.optimizers.parameters import (
+from cloze.model.train.optimizers.flat_shards import (
     FlatShard,
     SharedOptimizer,
     TensorExtent,

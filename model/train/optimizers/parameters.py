@@ -1,6 +1,6 @@
-"""Trained parameters: selection, optimizer groups, gradient norm, EMA, and extents in flat tensors.
+"""Trained parameters: which are trained, from which step, at which rate, in which group.
 
-ZeRO 1 and 2 shard a flattened group at any place, ZeRO 3 shards each parameter.
+A group and a rate follow from a parameter's place in the network, which its name tells.
 """
 
 from __future__ import annotations
@@ -8,25 +8,16 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
-from torch import Tensor, distributed, nn
+from torch import Tensor, nn
 
 from cloze.model.layers.batch import Batch
-from cloze.model.tensors import LazyTensors
 from cloze.model.train.optimizers import OptimizerSpec, optimizer_kind
 from cloze.model.train.spec.interfaces import TrainModule
 from cloze.model.train.spec.train_spec import TrainingHyperparameters, from_start
-
-# Values summed in fp32 at once: over the 23 million of a word table, a CPU's norm is off by 0.1 to
-# 0.7 %.
-AT_ONCE = 1024
-# Early steps forget the random initialization: decay at most (1 + step) / (10 + step), as in
-# TensorFlow's ExponentialMovingAverage.
-EMA_WARMUP = 10.0
 
 
 def trained_parameters(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
@@ -226,155 +217,3 @@ def set_learning_rate(
     for group in optimizer.param_groups:
         is_frozen = step is not None and step < group["first_step"]
         group["lr"] = 0.0 if is_frozen else learning_rate * group["rate"]
-
-
-def ema_decay_at(decay: float, step: int) -> float:
-    """Return the decay at step `step`, counted from 0 over all phases."""
-    return min(decay, (1.0 + step) / (EMA_WARMUP + step))
-
-
-class WeightEMA:
-    """The exponential moving average (EMA) of a rank's tensors: all weights, or its shard of them.
-
-    After each update the average moves toward the weights by 1 - decay (Polyak and Juditsky, 1992;
-    compare Izmailov et al., 2018). It draws no random number and touches no weight, so training is
-    the same with and without EMA.
-
-    Attributes:
-        values: fp32 averages, one per tensor.
-    """
-
-    def __init__(self, tensors: Sequence[Tensor]) -> None:
-        self._tensors = tensors
-        self.values = [tensor.detach().float().clone() for tensor in tensors]
-
-    @torch.no_grad()
-    def reset(self) -> None:
-        """Restart from the current tensors."""
-        for value, tensor in zip(self.values, self._tensors, strict=True):
-            value.copy_(tensor)
-
-    @torch.no_grad()
-    def update(self, decay: float, applied: Tensor | None = None) -> None:
-        """Move the averages toward the tensors.
-
-        Args:
-            applied: scalar on the device, 0 if the step changed no weight and the average must not
-                move; None: the step was applied.
-        """
-        weight = 1.0 - decay
-        for value, tensor in zip(self.values, self._tensors, strict=True):
-            value.lerp_(tensor.detach(), weight if applied is None else weight * applied)
-
-    @torch.no_grad()
-    def swap(self) -> None:
-        """Exchange averages and tensors."""
-        for value, tensor in zip(self.values, self._tensors, strict=True):
-            old_weights = tensor.detach().clone()
-            tensor.copy_(value)
-            value.copy_(old_weights)
-
-
-@dataclass(frozen=True, slots=True)
-class TensorExtent:
-    """Consecutive values of a parameter, or of a matrix stacked in it, in a flattened tensor.
-
-    Attributes:
-        number: index of the parameter or matrix in the group, from 0.
-        offset: index of the first value in the flattened parameter or matrix.
-        start: index of the first value in the flattened tensor.
-        length: number of values.
-    """
-
-    number: int
-    offset: int
-    start: int
-    length: int
-
-    def of(self, tensor: Tensor) -> Tensor:
-        """Return these values of a tensor, [length]; a view if the tensor is contiguous."""
-        return tensor.reshape(-1)[self.start : self.start + self.length]
-
-    def read(self, tensors: LazyTensors, name: str) -> Tensor:
-        """Read these values, [length], of the whole tensor `name`."""
-        return tensors.slice(name, self.offset, self.offset + self.length)
-
-
-@dataclass(frozen=True, slots=True)
-class FlatShard:
-    """The extents of a group's parameters in an optimizer's flat tensor.
-
-    Attributes:
-        shapes: shapes of the group's whole parameters, the same on every rank.
-        extents: this rank's extents. Values outside of them are padding and stay unchanged.
-    """
-
-    shapes: tuple[tuple[int, ...], ...]
-    extents: tuple[TensorExtent, ...]
-
-    @property
-    def sizes(self) -> list[int]:
-        """Number of values of each whole parameter."""
-        return [math.prod(shape) for shape in self.shapes]
-
-
-class SharedOptimizer(torch.optim.Optimizer):
-    """An optimizer whose update of one value depends on others, which ranks may have.
-
-    Such sums over a parameter, or its whole matrix, are right only if it knows what an engine did
-    to the parameters. So the engine tells it, after it has cut or copied them.
-
-    Attributes:
-        found_inf: see `cloze.model.train.optimizers.OptimizerSpec`.
-        ranks: this rank, and the number of ranks with the same parameters and gradients.
-        shards: flat tensor -> its extents of a group's parameters; other tensors are whole
-            parameters. With any entry, all ranks of the default process group must update the same
-            groups in the same order.
-    """
-
-    found_inf: Tensor | None = None
-
-    def __init__(self, groups: list[dict[str, Any]], defaults: dict[str, Any]) -> None:
-        super().__init__(groups, defaults)
-        self.ranks = (0, 1)
-        self.shards: dict[Tensor, FlatShard] = {}
-
-
-def concatenate(shards: Iterable[tuple[FlatShard, int]]) -> FlatShard:
-    """Return the shard of several flat tensors in a row, given with their lengths."""
-    shapes: list[tuple[int, ...]] = []
-    extents, start = [], 0
-    for shard, length in shards:
-        extents += [
-            replace(extent, number=extent.number + len(shapes), start=extent.start + start)
-            for extent in shard.extents
-        ]
-        shapes += shard.shapes
-        start += length
-    return FlatShard(tuple(shapes), tuple(extents))
-
-
-def collective_device() -> torch.device:
-    """Return the device for collectives: NCCL needs the GPU even for offloaded tensors."""
-    return (
-        torch.device("cuda", torch.cuda.current_device())
-        if distributed.get_backend() == "nccl"
-        else torch.device("cpu")
-    )
-
-
-def squares(tensors: Sequence[Tensor]) -> Tensor:
-    """Return the sum of squares of each flat tensor, float64 [n]."""
-    if tensors[0].device.type != "cpu":  # a GPU sums as a tree
-        return torch.stack(torch._foreach_norm(tensors)).double().square()  # type: ignore[arg-type]
-    return torch.stack([_square(tensor) for tensor in tensors])
-
-
-def _square(tensor: Tensor) -> Tensor:
-    """Return the sum of squares as a float64 scalar, summed by rows."""
-    rows = tensor.numel() // AT_ONCE
-    row_norms: Tensor = torch.linalg.vector_norm(
-        tensor[: rows * AT_ONCE].view(rows, AT_ONCE), dim=1
-    )
-    remainder_norm: Tensor = torch.linalg.vector_norm(tensor[rows * AT_ONCE :])
-    return row_norms.double().square().sum() + remainder_norm.double().square()

@@ -29,7 +29,7 @@ from cloze.model.train.distributed import World, assign_owners
 from cloze.model.train.evaluate.heldout import EvaluationSchedule, HeldoutEvaluator
 from cloze.model.train.loop.data import attention_modes, objective_weights
 from cloze.model.train.monitor.watchdog import ShutdownTimeEstimator
-from cloze.model.train.optimizers import parameters
+from cloze.model.train.optimizers import ema, parameters
 from cloze.model.train.plan import micro_batch
 from cloze.model.train.plan.estimates import ComputeOptions
 from cloze.model.train.setup import hyperparameters, step_duration, training_duration
@@ -227,7 +227,7 @@ def _parameters() -> Iterator[tuple[str, Any]]:
     for name, size in product(NAMES, ((3,), (3, 3))):
         role = parameters.parameter_role(name, torch.zeros(size))
         yield f"{name} {len(size)}", [role, rate(name), first(name), never(name)]
-    yield "ema", [parameters.ema_decay_at(0.99, step) for step in (0, 9, 500, 10**6)]
+    yield "ema", [ema.ema_decay_at(0.99, step) for step in (0, 9, 500, 10**6)]
 
 
 def _configs() -> Iterator[tuple[str, Any]]:

@@ -13,7 +13,7 @@ import torch
 from cloze.model import checkpoint
 from cloze.model.families.registry import model_config
 from cloze.model.tensors import LazyTensors
-from cloze.model.train.optimizers.parameters import WeightEMA, ema_decay_at
+from cloze.model.train.optimizers.ema import WeightEMA, ema_decay_at
 from cloze.model.train.plan.estimates import (
     HEAP,
     ComputeOptions,

@@ -17,14 +17,12 @@ from cloze.model.train.config import PretrainConfig
 from cloze.model.train.distributed import single_process_group
 from cloze.model.train.optimizers import OPTIMIZERS, optimizer_kind
 from cloze.model.train.optimizers.adam import TensorwiseAdam
+from cloze.model.train.optimizers.flat_shards import FlatShard, TensorExtent, squares
 from cloze.model.train.optimizers.muon import Muon
 from cloze.model.train.optimizers.parameters import (
-    FlatShard,
-    TensorExtent,
     optimizer_states,
     parameter_groups,
     set_learning_rate,
-    squares,
 )
 from cloze.model.train.spec.schedules import Schedule, StepDuration
 from cloze.model.train.spec.train_spec import TrainingHyperparameters
