@@ -23,6 +23,7 @@ from cloze.core.stages.stage import BuildContext, Stage, StageResult
 from cloze.core.stages.worker import LOGS, Job, local_directory
 from cloze.flows.launch import cancel_requests, host_setup, protocol
 from cloze.flows.launch.cancel_requests import CancelPoll
+from cloze.flows.launch.launch_result import launch_result
 from cloze.flows.launch.launch_state import LaunchState
 from cloze.flows.launch.protocol import (
     HostsUnreachableError,
@@ -259,7 +260,7 @@ class LaunchCoordinator:
             self.work, self.cancel_poll.fence = replace(work, token=fence.token), fence
 
     def run(self) -> StageResult:
-        """Run the ranks to their end; see `LaunchState.result`."""
+        """Run the ranks to their end; see `launch_result`."""
         ranks = self.launcher.start(self.work)
         state = LaunchState(
             self.work.job.stage, self.build, ranks, local_directory(self.build.path) / LOGS
@@ -278,7 +279,7 @@ class LaunchCoordinator:
             ranks.stop(0)
             self._drain(ranks, state)
             ranks.close()
-        return state.result()
+        return launch_result(state)
 
     @staticmethod
     def _drain(started: RankGroup, state: LaunchState) -> None:

@@ -67,12 +67,7 @@ def deploy(
             has a name of the file's.
         ClozeError: Prefect rejects a request.
     """
-    try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, yaml.YAMLError) as error:
-        raise UsageError(
-            f"{path} cannot be read ({' '.join(str(error).split())}); correct the file"
-        ) from error
+    content = _read(path)
     api = api_url or PREFECT_API_URL.value()
     if not api:
         raise UsageError(
@@ -94,12 +89,7 @@ def deploy(
             # Prefect's command starts a paused deployment again
             client.update_deployment(after[name].id, DeploymentUpdate(paused=True))
             kept.append(f"deployment {name} stays paused")
-        own = {
-            each.name: each
-            for each in after.values()
-            if each.name in entries and each.entrypoint == entries[each.name]["entrypoint"]
-        }
-        schedules, changes = sync_schedules(client, entries, own)
+        schedules, changes = sync_schedules(client, entries, _of_file(after, entries))
         notify = os.environ.get(NOTIFY, "") if notify is None else notify
         automations = desired_automations(client, notify)
         names, more = apply_automations(client, automations, notifies=bool(notify.strip()))
@@ -113,6 +103,15 @@ def deploy(
             automations=names,
             changes=[*_differences(before, after), *kept, *changes, *more],
         )
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        return dict(yaml.safe_load(path.read_text(encoding="utf-8")))
+    except (OSError, TypeError, ValueError, yaml.YAMLError) as error:
+        raise UsageError(
+            f"{path} cannot be read ({' '.join(str(error).split())}); correct the file"
+        ) from error
 
 
 def _check_owner(
@@ -206,6 +205,17 @@ def _of_pool(
 def deployments(client: SyncPrefectClient) -> list[DeploymentResponse]:
     """Return all deployments of the server."""
     return read_all(lambda offset: client.read_deployments(offset=offset))
+
+
+def _of_file(
+    found: Mapping[str, DeploymentResponse], entries: Mapping[str, Mapping[str, Any]]
+) -> dict[str, DeploymentResponse]:
+    """Return those of the server's deployments that the file has, by their name there."""
+    return {
+        each.name: each
+        for each in found.values()
+        if each.name in entries and each.entrypoint == entries[each.name]["entrypoint"]
+    }
 
 
 def _is_dropped(deployment: DeploymentResponse, entries: Mapping[str, Mapping[str, Any]]) -> bool:

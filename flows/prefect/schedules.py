@@ -9,11 +9,14 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
+from uuid import UUID
 
 from prefect.client.orchestration import SyncPrefectClient
 from prefect.client.schemas.actions import DeploymentScheduleCreate, VariableCreate, VariableUpdate
+from prefect.client.schemas.objects import DeploymentSchedule
 from prefect.client.schemas.responses import DeploymentResponse
 from prefect.client.schemas.schedules import CronSchedule
 
@@ -76,6 +79,64 @@ def describe(schedule: Any) -> str:
     return f"{schedule.cron} {schedule.timezone or 'UTC'}"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _ScheduleState:
+    """A schedule as the file wants it, as it was deployed last, and as the server has it.
+
+    Attributes:
+        key: `deployment/slug`.
+        wanted: text of the file or of `$CLOZE_NIGHTLY`; None: the file has it no more.
+        last: text that was deployed last; None: never by this version.
+        is_remade: its deployment was deleted since then, and its schedules with it.
+    """
+
+    key: str
+    deployment: UUID
+    wanted: str | None
+    last: str | None
+    found: DeploymentSchedule | None
+    is_remade: bool
+
+    @property
+    def is_due(self) -> bool:
+        """Whether the deploy sets it; otherwise it stays as the operator has set it."""
+        # a server of an earlier version has the schedule, and no variable
+        is_known = self.last is not None or self.found is None
+        is_said = is_known or (self.key == NIGHT and bool(os.environ.get(NIGHTLY)))
+        return self.is_remade or (self.wanted != self.last and is_said)
+
+    @property
+    def was(self) -> str:
+        return describe(self.found.schedule) if self.found else "none"
+
+    @property
+    def now(self) -> str:
+        """Return `deployment/slug: schedule` as it is after `apply`."""
+        return f"{self.key}: {self.wanted if self.is_due else self.was}"
+
+    def apply(self, client: SyncPrefectClient) -> Iterator[str]:
+        """Set the schedule if it is due; yield what was changed, or left although it differs."""
+        found, wanted, was = self.found, self.wanted, self.was
+        if wanted is None:
+            if found:
+                client.delete_deployment_schedule(self.deployment, found.id)
+                yield f"schedule {self.key} ({was}) is removed: no file has it any more"
+            return
+        if not self.is_due:
+            if was != wanted:
+                yield f"schedule {self.key} stays as set in Prefect: {was} instead of {wanted}"
+        elif found is None:
+            slug = self.key.partition("/")[2]
+            new = DeploymentScheduleCreate(schedule=parse(wanted), active=True, slug=slug)
+            client.create_deployment_schedules(self.deployment, [new])
+            yield f"schedule {self.key} is {wanted}; it was not there"
+        elif was != wanted:
+            client.update_deployment_schedule(self.deployment, found.id, schedule=parse(wanted))
+            yield f"schedule {self.key} is {wanted}; it was {was}"
+        if found and not found.active:
+            yield f"schedule {self.key} stays paused"
+
+
 def sync_schedules(
     client: SyncPrefectClient,
     entries: Mapping[str, Mapping[str, Any]],
@@ -93,43 +154,27 @@ def sync_schedules(
     """
     variable = client.read_variable_by_name(VARIABLE)
     last = last_deployed(variable.value if variable else None)
-    desired, changes, now = desired_schedules(entries, last), [], []
     written = variable.updated if variable else None
-    is_remade = False  # whether a deployment was deleted since, with its schedules
+    desired = desired_schedules(entries, last)
+    states: list[_ScheduleState] = []
     for key in sorted({*desired, *last}):
         name, _, slug = key.partition("/")
-        deployment, wanted = deployments.get(name), desired.get(key)
-        if deployment is None:
+        if (deployment := deployments.get(name)) is None:
             continue
         found = client.read_deployment_schedules(deployment.id)
-        current = next((schedule for schedule in found if schedule.slug == slug), None)
-        # a server of an earlier version has the schedule, and no variable
-        is_said = key in last or current is None or (key == NIGHT and os.environ.get(NIGHTLY))
-        is_back = written is not None and (deployment.created or written) > written
-        is_remade |= is_back
-        is_new = is_back or (wanted != last.get(key) and is_said)
-        was = describe(current.schedule) if current else "none"
-        if wanted is None:
-            if current:
-                client.delete_deployment_schedule(deployment.id, current.id)
-                changes.append(f"schedule {key} ({was}) is removed: no file has it any more")
-        elif is_new and current:
-            if was != wanted:
-                client.update_deployment_schedule(deployment.id, current.id, schedule=parse(wanted))
-                changes.append(f"schedule {key} is {wanted}; it was {was}")
-        elif is_new:
-            new = DeploymentScheduleCreate(schedule=parse(wanted), active=True, slug=slug)
-            client.create_deployment_schedules(deployment.id, [new])
-            changes.append(f"schedule {key} is {wanted}; it was not there")
-        elif was != wanted:
-            changes.append(f"schedule {key} stays as set in Prefect: {was} instead of {wanted}")
-        if current and not current.active and wanted:
-            changes.append(f"schedule {key} stays paused")
-        if wanted:
-            now.append(f"{key}: {wanted if is_new else was}")
+        state = _ScheduleState(
+            key=key,
+            deployment=deployment.id,
+            wanted=desired.get(key),
+            last=last.get(key),
+            found=next((schedule for schedule in found if schedule.slug == slug), None),
+            is_remade=written is not None and (deployment.created or written) > written,
+        )
+        states.append(state)
+    changes = [sentence for state in states for sentence in state.apply(client)]
     value = json.dumps(desired)
     if variable is None:
         client.create_variable(VariableCreate(name=VARIABLE, value=value, tags=["cloze"]))
-    elif desired != last or is_remade:
+    elif desired != last or any(state.is_remade for state in states):
         client.update_variable(VariableUpdate(name=VARIABLE, value=value))
-    return now, changes
+    return [state.now for state in states if state.wanted], changes

@@ -13,6 +13,7 @@ import pytest
 from cloze.core.errors import StoppedError
 from cloze.core.stages.execution import Execution
 from cloze.core.stages.stage import BuildContext
+from cloze.flows.launch.launch_result import launch_result
 from cloze.flows.launch.launch_state import LaunchState
 from cloze.flows.launch.protocol import RankEvent, RanksLostError
 
@@ -34,11 +35,11 @@ def test_one_that_told_its_error_and_was_ended_after_that_was_not_asked_to_stop(
     course.update([(1, {"error": "the checkpoint could not be written", "exit_code": 1})])
     course.update([(1, {"ended": -15, "ours": True}), (0, KILLED)])
     with pytest.raises(RanksLostError, match="the checkpoint could not be written"):
-        course.result()
+        launch_result(course)
     silent = course_of(tmp_path)
     silent.update([(1, {"ended": -15, "ours": False}), (0, KILLED)])
     with pytest.raises(StoppedError):
-        silent.result()
+        launch_result(silent)
 
 
 @pytest.mark.parametrize(

@@ -101,10 +101,10 @@ def _ends() -> Iterator[tuple[str, Any]]:
         config = PretrainConfig(**values)  # type: ignore[arg-type]
         found: Any = training_duration(config, World(0, 1, CPU), LATER, measure, 10**6)
         yield f"duration {values}", [found.total, found.steps, found.first]
-    for ranks, ema, took in product((1, 2), (None, 0.9), (0.001, 10.0)):
-        config = PretrainConfig(max_time="10m", ema=ema)
+    for ranks, decay, took in product((1, 2), (None, 0.9), (0.001, 10.0)):
+        config = PretrainConfig(max_time="10m", ema=decay)
         found = training_duration(config, World(0, ranks, CPU), LATER, measure, 10**6)
-        yield f"time {ranks} {ema} {took}", [found.seconds, found.cold, found.closing(took)]
+        yield f"time {ranks} {decay} {took}", [found.seconds, found.cold, found.closing(took)]
     config = PretrainConfig(steps=50, learning_rate=3e-4, embedding_lr_multiplier=2.0)
     recipe = hyperparameters(config, "fp32", step_duration(config, LATER), LATER)
     rates = [recipe.learning_rates_at(recipe.duration.progress_at(step)) for step in (40, 60, 89)]
