@@ -35,8 +35,9 @@ $(VENV)/.installed-dev: $(VENV)/.installed
 demo: $(VENV)/.installed
 	@$(BIN)/cloze run demo
 
+# With SHARD=K/N the part K of N, for runners side by side.
 test: $(VENV)/.installed-dev
-	@$(IN_MEMORY) $(BIN)/python -m pytest tests -m "not soak" $(PARALLEL)
+	@$(IN_MEMORY) $(BIN)/python -m pytest tests -m "not soak" $(if $(SHARD),--shard $(SHARD)) $(PARALLEL)
 
 # What `make test` leaves out (tests/README.md): all of it, or the slice SLICE of ten.
 test-all: $(VENV)/.installed-dev
@@ -55,11 +56,12 @@ tests-recorded: $(VENV)/.installed-dev
 	@$(IN_MEMORY) $(BIN)/python -m pytest tests -m "not soak" $(PARALLEL) --record-durations
 	@$(BIN)/python -m pytest tests --collect-only -q --write-table >/dev/null
 
-# What tests compare with files of text: options, stages, formats, figures of plans, tables and pages. After a change on purpose.
+# What tests compare with files of text: options, stages, formats, figures of plans, tables and pages; and the reference. After a change on purpose.
 RECORDED := contracts stage_defaults flows.commands.interface flows.shown model.families.formats model.recorded model.train.courses model.train.plan.figures
 recorded: $(VENV)/.installed-dev
 	@for name in $(RECORDED); do $(BIN)/python -m tests.$$name || exit 1; done
-	@git diff --stat -- tests
+	@$(BIN)/python docs/reference_pages.py
+	@git diff --stat -- tests docs
 
 # On a machine with a GPU, in whatever Python holds its torch: what must be equal there, then how fast it is.
 gpu:

@@ -1,15 +1,21 @@
-"""mkdocs hook: write the reference of the YAML config and of the commands at build time.
+"""Write the reference of the YAML config, of the commands and of Python: `make recorded`.
 
 `config_page` reads the config class of every stage and the docstrings of its fields;
 `commands_page` reads the options of every command. Nothing of the two pages is written by hand.
+They are kept in the repository, so that a link works without a build; a test compares them. As a
+hook of mkdocs this file marks options in code.
 """
 
 from __future__ import annotations
 
+import inspect
 import re
+import textwrap
 import types
 import typing
 from collections.abc import Iterator
+from pathlib import Path
+from pkgutil import resolve_name
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 import click
@@ -28,17 +34,10 @@ from cloze.flows.graph.stages import TABLE
 from cloze.flows.nightly.suite import NightSettings
 
 OPTION, MARKED = re.compile(r"(?<![\w-])--?\w[\w-]*"), r'<span class="option">\g<0></span>'
+PLACE = re.compile(r"<!-- (cloze\.\w+) -->\n.*?<!-- end -->", re.DOTALL)
+SECTION = re.compile(r"^(Args|Attributes|Examples|Raises|Returns|Yields):$", re.MULTILINE)
+TITLES = {"Args": "Parameters"}
 BOUNDS = {"ge": "≥", "gt": ">", "le": "≤", "lt": "<"}
-
-
-def on_files(files: Any, config: Any) -> Any:
-    """Add the two pages to the files of the site."""
-    from mkdocs.structure.files import File
-
-    pages = {"reference/config.md": config_page, "reference/commands.md": commands_page}
-    for path, page in pages.items():
-        files.append(File.generated(config, path, content=page()))
-    return files
 
 
 def on_page_content(html: str, **rest: Any) -> str:
@@ -199,7 +198,7 @@ def _command_section(name: str, summary: str, command: click.Command) -> Iterato
     context = click.Context(command, info_name=f"cloze {name}")
     yield summary
     yield ""
-    yield f"    {context.command.get_usage(context).removeprefix('Usage: ')}"
+    yield from ("```text", context.command.get_usage(context).removeprefix("Usage: "), "```")
     more = _paragraphs(command.help or "")[1:]
     for paragraph in more:
         yield from ("", paragraph)
@@ -230,3 +229,91 @@ def _plain(text: str) -> str:
         escaped = outside[place].replace("<", "&lt;").replace("[", "&#91;").replace("*", "\\*")
         outside[place] = escaped.replace("_", "\\_").replace("|", "\\|")
     return "".join(outside)
+
+
+def filled(page: str) -> str:
+    """Return the page with today's text in each place, between `<!-- cloze.NAME -->` and `end`."""
+    return PLACE.sub(lambda place: "\n".join(_entry(place[1])), page)
+
+
+def _entry(name: str) -> Iterator[str]:
+    yield f"<!-- {name} -->"
+    documented = resolve_name(name.replace("cloze.", "cloze:", 1))
+    is_error = inspect.isclass(documented) and issubclass(documented, Exception)
+    yield from _object(name, documented, "###" if is_error else "##")
+    if inspect.isclass(documented) and not is_error:
+        for method, function in vars(documented).items():
+            if not method.startswith("_"):
+                yield from _object(f"{documented.__name__}.{method}", function, "###")
+    yield "<!-- end -->"
+
+
+def _object(name: str, documented: Any, heading: str) -> Iterator[str]:
+    yield from (f"{heading} `{name}`", "")
+    if inspect.isfunction(documented):
+        yield from ("```text", *_signature(name.rpartition(".")[2], documented), "```", "")
+    summary, *sections = SECTION.split(inspect.getdoc(documented) or "")
+    yield from (summary.strip(), "")
+    for title, body in zip(sections[::2], sections[1::2], strict=True):
+        text = textwrap.dedent(body).strip("\n")
+        yield from (f"**{TITLES.get(title, title)}**", "")
+        if title == "Examples":
+            yield from ("```pycon", text, "```", "")
+        elif title in ("Returns", "Yields"):
+            yield from (" ".join(text.split()), "")
+        else:
+            entries = re.split(r"\n(?=\S)", text)  # further lines of an entry are indented
+            yield from (_item(" ".join(entry.split())) for entry in entries)
+            yield ""
+
+
+def _item(entry: str) -> str:
+    name, _, text = entry.partition(": ")
+    return f"- `{name}`: {text}"
+
+
+def _signature(name: str, function: Any) -> list[str]:
+    """Return the call, one parameter a line where it is long."""
+    signature = inspect.signature(function)
+    parameters = [each for each in signature.parameters.values() if each.name != "self"]
+    shown = signature.replace(parameters=parameters)
+    text = _unquoted(str(shown))
+    if len(text) + len(name) < 90:
+        return [f"{name}{text}"]
+    inside, _, result = text[1:].rpartition(") -> ")
+    lines = [f"    {each}," for each in _split(inside)]
+    return [f"{name}(", *lines, f") -> {result}"]
+
+
+def _unquoted(text: str) -> str:
+    """Remove the quotes around annotations, which are text until they are needed."""
+    text = re.sub(r"(: |-> )'([^']*)'", r"\1\2", text)
+    return re.sub(r'(: |-> )"([^"]*)"', r"\1\2", text)
+
+
+def _split(parameters: str) -> list[str]:
+    """Split at commas outside of brackets."""
+    found, depth = [""], 0
+    for letter in parameters:
+        depth += (letter in "[(") - (letter in "])")
+        if letter == "," and not depth:
+            found.append("")
+        else:
+            found[-1] += letter
+    return [each.strip() for each in found]
+
+
+def pages() -> dict[Path, str]:
+    """Return the pages below docs/reference that are made from the program."""
+    folder = Path(__file__).parent / "reference"
+    by_hand = folder / "python.md"
+    return {
+        folder / "config.md": config_page(),
+        folder / "commands.md": commands_page(),
+        by_hand: filled(by_hand.read_text(encoding="utf-8")),
+    }
+
+
+if __name__ == "__main__":
+    for path, page in pages().items():
+        path.write_text(page, encoding="utf-8")

@@ -148,6 +148,12 @@ def lint() -> None:
     _tool("check-jsonschema", *schema, "infra/compose.yaml")
     schema = ("--builtin-schema", "vendor.citation-file-format")
     _tool("check-jsonschema", *schema, "CITATION.cff")
+    github = INFRA.parent / ".github"
+    workflows = map(str, sorted((github / "workflows").glob("*.yml")))
+    _tool("check-jsonschema", "--builtin-schema", "vendor.github-workflows", *workflows)
+    actions = map(str, sorted((github / "actions").glob("*/action.yml")))
+    _tool("check-jsonschema", "--builtin-schema", "vendor.github-actions", *actions)
+    _tool("zizmor", "--offline", "--quiet", ".")
     policies = ("--framework", "kubernetes", "--compact", "--quiet", "--skip-download")
     skipped = ("--skip-check", ",".join(SKIPPED_POLICIES))
     _tool("checkov", *policies, *skipped, "--file", *map(str, sorted(BUILD.glob("*.yaml"))))

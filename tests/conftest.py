@@ -41,6 +41,7 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeatable"))
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("cloze")
     group.addoption("--slice", metavar="K/N", help="of what `make test` leaves out, slice K of N")
+    group.addoption("--shard", metavar="K/N", help="of what `make test` runs, part K of N")
     group.addoption(
         "--record-durations", action="store_true", help="write tests/durations.json at the end"
     )
@@ -67,17 +68,20 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """The longest groups first; with `--slice`, only what belongs to it."""
+    """The longest groups first; with `--slice` or `--shard`, only what belongs to it."""
     durations = slices.read_durations()
     if config.getoption("--write-table"):
         slices.write_table(items)
-    if wanted := config.getoption("--slice"):
-        number, count = map(int, wanted.split("/"))
-        left = [item for item in items if slices.is_left_out(item)]
-        places = slices.slices_of(left, count, durations)
-        mine = [item for item in left if places[slices.file_of(item.nodeid)] == number % count]
-        config.hook.pytest_deselected(items=[item for item in items if item not in set(mine)])
-        items[:] = mine
+    for option, is_left_out in (("--slice", True), ("--shard", False)):
+        if wanted := config.getoption(option):
+            number, count = map(int, wanted.split("/"))
+            chosen = [item for item in items if slices.is_left_out(item) is is_left_out]
+            places = slices.slices_of(chosen, count, durations)
+            mine = {
+                item for item in chosen if places[slices.file_of(item.nodeid)] == number % count
+            }
+            config.hook.pytest_deselected(items=[item for item in items if item not in mine])
+            items[:] = [item for item in items if item in mine]
     slices.longest_first(items, durations)
 
 

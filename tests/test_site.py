@@ -10,6 +10,7 @@ from types import ModuleType
 import click
 import pytest
 
+from cloze import Checkpoint
 from cloze.core.options import field_docs
 from cloze.flows.cli import cloze, command_names
 from cloze.flows.graph.stages import TABLE
@@ -31,6 +32,24 @@ def pages() -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+def test_the_reference_in_the_repository_is_what_the_program_says(pages: ModuleType) -> None:
+    """Its links work on a forge, and in a checkout that has built nothing."""
+    stale = [
+        path.name
+        for path, page in pages.pages().items()
+        if path.read_text(encoding="utf-8") != page
+    ]
+    assert stale == [], "if it is meant: make recorded"
+
+
+def test_every_public_name_is_on_the_page_of_python(pages: ModuleType) -> None:
+    page = pages.filled((HOOK.parent / "reference" / "python.md").read_text(encoding="utf-8"))
+    for name in (each for each in vars(Checkpoint) if not each.startswith("_")):
+        assert f"### `Checkpoint.{name}`" in page
+    assert "`device`: device to compute on" in page
+    assert "'Literal" not in page
 
 
 def test_the_config_page_has_every_stage_and_every_field(pages: ModuleType) -> None:

@@ -55,7 +55,7 @@ once.
 
 `when: available` in a section leaves out nodes whose files do not exist; `when: never`, all.
 
-`cloze run CONFIG --set SECTION.KEY=VALUE` overrides a field. docs/reference has all keys."""
+`cloze run CONFIG --set SECTION.KEY=VALUE` overrides a field. `cloze help STAGE` has all keys."""
 
 TARGETS = """\
 status, logs, cancel, resume, lineage and verify take a TARGET:
