@@ -27,9 +27,9 @@ TOLERANCE = 0.002  # nats by which the loss of one checkpoint may differ between
 @click.option(
     "--book",
     type=click.Path(path_type=Path),
-    default="docs/explanation/records",
+    default="benchmarks/records",
     metavar="DIR",
-    help="Directory of the book. Default: docs/explanation/records.",
+    help="Directory of the book. Default: benchmarks/records.",
 )
 @click.option("--dataset", metavar="PATH", help="The book's dataset artifact, to score RUNs on.")
 @click.option("--track", metavar="NAME", help="Track of the book whose rules the RUNs follow.")

@@ -1,15 +1,17 @@
 """Record books: trainings on one text, judged by fixed rules (docs/explanation/speedrun.md).
 
 A book is a directory. `book.yaml` has the hashes of the text, the tracks with their rules, and the
-records. `logs/SHA256.json` is the evidence of one run of a record: its held-out loss, scored when
-it was entered, and the manifests of all artifacts that it was made from, with the metrics and costs
-of its trainings. Everything else follows from these, so a book can be verified by itself.
+records. `logs/SHA256.json.gz` is the evidence of one run of a record: its held-out loss, scored
+when it was entered, and the manifests of all artifacts that it was made from, with the metrics and
+costs of its trainings. Everything else follows from these, so a book can be verified by itself.
 """
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 import json
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -118,8 +120,8 @@ class Book(_Strict):
         for record in self.records:
             evidences = []
             for log in record.logs:
-                path = directory / LOGS / f"{log}.json"
-                content = path.read_bytes() if path.exists() else b""
+                path = directory / LOGS / f"{log}.json.gz"
+                content = _unpacked(path)
                 if hashlib.sha256(content).hexdigest() != log:
                     raise DataError(f"{path}, a log of {record.name!r}, is missing or was changed")
                 evidences.append(json.loads(content))
@@ -134,7 +136,8 @@ class Book(_Strict):
         for evidence in evidences:
             content = artifact.canonical_json(evidence).encode()
             record.logs.append(hashlib.sha256(content).hexdigest())
-            storage.write_bytes(str(directory / LOGS / f"{record.logs[-1]}.json"), content)
+            packed = gzip.compress(content, mtime=0)
+            storage.write_bytes(str(directory / LOGS / f"{record.logs[-1]}.json.gz"), packed)
         self.records.append(record)
         text = yaml.safe_dump(self.model_dump(exclude_none=True), sort_keys=False)
         storage.write_bytes(str(directory / FILE), text.encode())
@@ -246,6 +249,14 @@ def content_hash(path: str) -> str:
     if not verification.ok:
         raise DataError(f"{path} was changed: {verification.errors[0]}")
     return verification.content_sha256
+
+
+def _unpacked(path: Path) -> bytes:
+    """Return the bytes of a log; none if it is missing or damaged."""
+    try:
+        return gzip.decompress(path.read_bytes())
+    except (OSError, EOFError, zlib.error):
+        return b""
 
 
 def markdown(book: Book, entries: Sequence[Entry]) -> Iterator[str]:

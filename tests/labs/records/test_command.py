@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import gzip
 import json
 import shutil
 import sys
@@ -116,7 +117,8 @@ def test_a_record_is_entered_and_verified(world: Path, monkeypatch: pytest.Monke
 
     book = Book.load(Path("book"))
     logs = [
-        json.loads((Path("book/logs") / f"{log}.json").read_bytes()) for log in book.records[0].logs
+        json.loads(gzip.decompress((Path("book/logs") / f"{log}.json.gz").read_bytes()))
+        for log in book.records[0].logs
     ]
     logs[1]["loss"] -= 2 * record.TOLERANCE
     forged = book.records.pop()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import gzip
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -155,10 +156,13 @@ def test_a_book_shows_what_was_changed(book: Book, tmp_path: Path) -> None:
         (tmp_path / "book.yaml").write_text(changed.join(text.rsplit(old, 1)))
         with pytest.raises(DataError, match=fault):
             Book.load(tmp_path).verify(tmp_path)
-    log = tmp_path / "logs" / f"{book.records[1].logs[0]}.json"
-    log.write_text(log.read_text().replace('"loss":2.3', '"loss":2.2'))
-    with pytest.raises(DataError, match="a log of 'new', is missing or was changed"):
-        book.verify(tmp_path)
+    log = tmp_path / "logs" / f"{book.records[1].logs[0]}.json.gz"
+    content = gzip.decompress(log.read_bytes())
+    forged = gzip.compress(content.replace(b'"loss":2.3', b'"loss":2.2'))
+    for wrong in (forged, log.read_bytes()[:-9], content, b""):
+        log.write_bytes(wrong)
+        with pytest.raises(DataError, match="a log of 'new', is missing or was changed"):
+            book.verify(tmp_path)
 
 
 @pytest.mark.parametrize("text", ["", "tracks: [", "text: {}\nheldout: x\ntracks: {}\nmore: 1\n"])
@@ -168,11 +172,11 @@ def test_what_is_no_book_is_said(tmp_path: Path, text: str) -> None:
         Book.load(tmp_path)
 
 
-PAGE = Path(__file__).parents[3] / "docs" / "explanation" / "speedrun.md"
+REPOSITORY = Path(__file__).parents[3]
 
 
 def test_the_project_s_own_book_is_verified_and_its_page_has_the_tables() -> None:
-    directory = PAGE.parent / "records"
+    directory = REPOSITORY / "benchmarks" / "records"
     book = Book.load(directory)
     tables = "\n".join(markdown(book, book.verify(directory)))
-    assert tables in PAGE.read_text()
+    assert tables in (REPOSITORY / "docs/explanation/speedrun.md").read_text()
