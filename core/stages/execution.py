@@ -1,4 +1,6 @@
-"""Options of how stages run: workers, processes, devices. None of them may change a result.
+"""Options of how stages run: workers, processes, devices. No fingerprint contains them.
+
+None may change a result, but for the rounding of sums over another number of ranks.
 
 Each reader has its class: data stages `BeamOptions`, launchers `LaunchOptions`, trainings
 `TrainingOptions`, the machine's slots `DeviceOptions`, retries and stops `AttemptOptions`.
@@ -170,8 +172,8 @@ class AttemptOptions(_Options):
     """Stop the stage after this time, restarts included, and report it as failed; a training saves
     a checkpoint."""
 
-    # Kubernetes and Prefect allow 30 seconds by default: raise their limits, too, for large
-    # checkpoints or slow disks.
+    # Prefect allows 30 seconds by default: raise its limit, too, for large checkpoints or slow
+    # disks. Slurm and Kubernetes are told this one.
     grace_seconds: float | None = Field(default=None, ge=0)
     """Time to save a checkpoint after a stop request, before processes are killed. Default: 25,
     more if steps or checkpoints take longer."""
@@ -188,7 +190,7 @@ class AttemptOptions(_Options):
 
 
 class Execution(AttemptOptions, DeviceOptions, TrainingOptions, LaunchOptions, BeamOptions):
-    """All options of how a stage runs. No fingerprint contains them."""
+    """All options of how a stage runs."""
 
     @model_validator(mode="after")
     def _check_counts(self) -> Execution:

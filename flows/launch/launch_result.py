@@ -1,6 +1,8 @@
 """The end of a launch: the stage's result, or of all that went wrong the error that counts.
 
-If a rank was killed from outside, that is the error; the other ranks only report a lost peer.
+The first of these counts: a rank hangs; a rank was killed from outside (the others only report a
+lost peer); SIGTERM ended a rank; the launch itself failed; ranks report errors, of which the most
+specific one is raised.
 """
 
 from __future__ import annotations
@@ -55,7 +57,7 @@ def _result(state: LaunchState) -> StageResult:
     if state.fault is not None:
         raise state.fault
     _raise_if_failed(state)
-    event = state.last.get(state.ranks[0], {})
+    event = state.endings.get(state.ranks[0], {})
     if "outcome" not in event:
         raise ClozeError(
             f"{state.stage} ended without a result; its output is in {_log(state, state.ranks[0])}"
@@ -70,12 +72,12 @@ def _raise_if_failed(state: LaunchState) -> None:
         rank: code
         for rank in state.ranks
         # with a result it has succeeded, even if it was killed because its exit took long
-        if "outcome" not in state.last.get(rank, {})
+        if "outcome" not in state.endings.get(rank, {})
         and (code := state.codes.get(rank, -signal.SIGKILL))
     }
     if not failed:
         return
-    errors = [(rank, event) for rank, event in sorted(state.last.items()) if "error" in event]
+    errors = [(rank, event) for rank, event in sorted(state.endings.items()) if "error" in event]
     # a library's error: the first failed rank's is specific, the others only report a lost peer
     errors.sort(key=lambda error: (_vague(error[1]), error[0] != state.first_failed))
     stopped = StoppedError.exit_code

@@ -26,7 +26,7 @@ class LaunchState:
     """Consumer of rank events; forwards rank 0's reports.
 
     Attributes:
-        last: rank -> last event: its outcome, or its error.
+        endings: rank -> what it reported last: its outcome, or its error.
         codes: rank -> exit code of its process.
         short_of_memory: ranks whose hosts were short of memory when they ended.
         step: largest step of all ranks.
@@ -49,7 +49,7 @@ class LaunchState:
             logs: directory of the ranks' output.
         """
         self.stage, self.build, self.started, self.logs = stage, build, started, logs
-        self.last: dict[int, Event] = {}
+        self.endings: dict[int, Event] = {}
         self.codes: dict[int, int] = {}
         self.short_of_memory: set[int] = set()
         self.step = 0
@@ -79,19 +79,19 @@ class LaunchState:
     def ended_by_sigterm(self) -> bool:
         """SIGTERM ended a rank before it could handle the signal; all ranks are then stopped."""
         rank = self.first_failed
-        if rank is None or rank in self.last:
+        if rank is None or rank in self.endings:
             return False
         return self.codes.get(rank) == -signal.SIGTERM
 
     @property
     def all_succeeded(self) -> bool:
         """Every rank has reported its result and only has to exit."""
-        return all("outcome" in self.last.get(rank, {}) for rank in self.ranks)
+        return all("outcome" in self.endings.get(rank, {}) for rank in self.ranks)
 
     @property
     def stopped(self) -> bool:
         """A rank stopped on request. It may have been killed later because its exit took long."""
-        reported = [event.get("exit_code") for event in self.last.values()]
+        reported = [event.get("exit_code") for event in self.endings.values()]
         return StoppedError.exit_code in (*reported, *self.codes.values())
 
     def update(self, events: Iterable[RankEvent]) -> None:
@@ -137,7 +137,7 @@ class LaunchState:
         elif "grace" in event:
             self._extend_grace(float(event["grace"]))
         else:
-            self.last[rank] = event
+            self.endings[rank] = event
 
     def _report(self, kind: str, values: Any) -> None:
         report = self.build.report
@@ -174,17 +174,17 @@ class LaunchState:
         for rank in failed:
             code = self.codes.get(rank, 0)
             is_abort = code == -signal.SIGABRT and rank != self.first_failed
-            is_silent = rank not in self.last  # otherwise it died during its exit
+            is_silent = rank not in self.endings  # otherwise it died during its exit
             if code < 0 and code != -signal.SIGTERM and is_silent and not is_abort:
                 self.first_killed = rank if self.first_killed is None else self.first_killed
 
     def _exit_code(self, rank: int) -> int:
         """Return the exit code of a failed rank, of its process or as reported; 0: no failure."""
-        return self.codes.get(rank) or int(self.last.get(rank, {}).get("exit_code", 0))
+        return self.codes.get(rank) or int(self.endings.get(rank, {}).get("exit_code", 0))
 
     def stopped_sentence(self, otherwise: str | None = None) -> str:
         """Return what a rank said when it stopped on request."""
-        for event in self.last.values():
+        for event in self.endings.values():
             if event.get("exit_code") == StoppedError.exit_code:
                 return str(event["error"])
         return (

@@ -28,11 +28,11 @@ NIGHT = "nightly-evaluation/nightly"  # deployment and slug of the schedule that
 VARIABLE = "cloze_schedules"  # {"deployment/slug": "MINUTE HOUR DAY MONTH WEEKDAY ZONE"}
 
 
-def parse(text: str) -> CronSchedule:
+def parse(text: str, origin: str = "prefect.yaml") -> CronSchedule:
     """Return the schedule in `MINUTE HOUR DAY MONTH WEEKDAY [ZONE]`; default zone: UTC.
 
     Raises:
-        UsageError: it is no such schedule.
+        UsageError: it is no such schedule; the message names its origin.
     """
     *cron, zone = text.split() if len(text.split()) == 6 else [*text.split(), "UTC"]
     try:
@@ -41,7 +41,7 @@ def parse(text: str) -> CronSchedule:
         return CronSchedule(cron=" ".join(cron), timezone=zone)
     except ValueError as error:
         raise UsageError(
-            f"{NIGHTLY} ({text!r}) must be five fields of cron and a time zone, such as"
+            f"{origin}: a schedule ({text!r}) must be five fields of cron and a time zone, such as"
             f' "30 3 * * * Europe/Berlin"'
         ) from error
 
@@ -62,7 +62,9 @@ def desired_schedules(
     }
     if NIGHT in desired:
         wanted = os.environ.get(NIGHTLY, "").strip()
-        desired[NIGHT] = describe(parse(wanted)) if wanted else last.get(NIGHT, desired[NIGHT])
+        desired[NIGHT] = (
+            describe(parse(wanted, NIGHTLY)) if wanted else last.get(NIGHT, desired[NIGHT])
+        )
     return desired
 
 

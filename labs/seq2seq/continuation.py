@@ -12,7 +12,7 @@ from cloze.core import random_keys
 from cloze.core.errors import UsageError
 from cloze.model.use.request import shortened
 
-_DRAWN = 6  # random stream
+_DRAWN = 6  # random stream of the text's seed
 
 Floats = npt.NDArray[np.float64]
 

@@ -26,10 +26,10 @@ from cloze.model.data.layouts import MULTIPLE
 from cloze.model.data.rows import MaskedRows
 from cloze.model.families.config import ModelConfig
 from cloze.model.layers.batch import IGNORE_INDEX, Batch
+from cloze.model.random_streams import Stream
 from cloze.pipeline import tokenizer
 from cloze.pipeline.dataset.schema import DatasetInfo
 
-_NOISE = 13  # random stream, distinct from those of the sampler and the mask-rate schedule
 MEAN_SPAN = 3.0  # tokens: T5, section 3.3.4, and BART's Poisson distribution
 STOPS = (".", "!", "?")  # ends of sentences
 
@@ -92,7 +92,7 @@ class Noise:
             samples: int64 [B], sample numbers of the rows in the run.
         """
         apply = NOISES[self.name]
-        keys = random_keys.fold_in(self.seed, _NOISE, samples).tolist()
+        keys = random_keys.fold_in(self.seed, Stream.NOISE, samples).tolist()
         starts, masks = offsets_of(rows.lengths).tolist(), offsets_of(rows.counts).tolist()
         begin = [] if self.first is None else [self.first]
         pairs = []

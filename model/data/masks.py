@@ -10,6 +10,7 @@ from cloze.core import random_keys, storage
 from cloze.core.errors import UsageError
 from cloze.core.ragged import I64, offsets_of, ranges
 from cloze.model.data.rows import MaskedRows
+from cloze.model.random_streams import Stream
 from cloze.pipeline.dataset.masking.candidates import (
     UNIGRAMS,
     MaskConfig,
@@ -24,8 +25,6 @@ from cloze.pipeline.dataset.schema import DatasetInfo
 from cloze.pipeline.tokenizer import load
 
 # Mask-rate schedule: a pure function of the step, so it has no state to save.
-
-_THINNING = 8  # random stream, distinct from the sampler's and the trainer's
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +58,7 @@ class MaskRateSchedule:
             samples: int64 [B], sample numbers of the rows in the run.
         """
         owners = np.repeat(np.arange(len(samples)), rows.counts)
-        keys = random_keys.fold_in(self.seed, _THINNING, samples)[owners]
+        keys = random_keys.fold_in(self.seed, Stream.THINNING, samples)[owners]
         # By sample and position: the same masks on any rank, and after a resume.
         keep = random_keys.uniform(random_keys.fold_in(keys, rows.positions)) < self.share_at(step)
         counts = np.bincount(owners[keep], minlength=len(samples)).astype(np.int64)

@@ -26,10 +26,10 @@ from cloze.model.data.masks import DynamicMasker
 from cloze.model.data.rows import MaskedRows
 from cloze.model.data.sampler import Sampler
 from cloze.model.data.shards import ShardedRows
+from cloze.model.random_streams import Stream
 from cloze.pipeline.dataset.schema import DatasetInfo
 
 BLOCK = 1 << 16  # units; weights have a resolution of 1 / 65,536
-_SOURCES = 9  # random stream, distinct from the sampler's
 
 
 def quotas(shares: Sequence[float]) -> tuple[int, ...]:
@@ -52,7 +52,8 @@ def quotas(shares: Sequence[float]) -> tuple[int, ...]:
 def _block(quotas: tuple[int, ...], seed: int, number: int) -> tuple[I64, I64]:
     """Return each unit's dataset, and the number of that dataset's earlier units in the block."""
     # Sorting random keys shuffles the quotas: drawing without replacement, as one array.
-    order = np.argsort(random_keys.fold_in(seed, _SOURCES, number, np.arange(BLOCK)), kind="stable")
+    keys = random_keys.fold_in(seed, Stream.SOURCES, number, np.arange(BLOCK))
+    order = np.argsort(keys, kind="stable")
     sources, before = np.empty(BLOCK, np.int64), np.empty(BLOCK, np.int64)
     sources[order] = np.repeat(np.arange(len(quotas)), quotas)
     for source, quota in enumerate(quotas):

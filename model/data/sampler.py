@@ -21,11 +21,12 @@ import numpy.typing as npt
 
 from cloze.core import random_keys
 from cloze.core.ragged import I64, offsets_of
+from cloze.model.random_streams import Stream
 
 # 4 rounds give a pseudorandom permutation (Luby and Rackoff); small domains need some more
 ROUNDS = 6
-# Random streams, distinct from the trainer's.
-_ORDER, _WITHIN, _WINDOWS, _GROUPS, _TURN = 1, 4, 5, 6, 7
+# parts of the key of a pass
+_WITHIN, _WINDOWS, _GROUPS, _TURN = 4, 5, 6, 7
 
 
 def permute(position: npt.ArrayLike, count: npt.ArrayLike, key: npt.ArrayLike) -> I64:
@@ -122,7 +123,7 @@ class Sampler:
         drawing = np.searchsorted(starts, positions, side="right") - 1
         passes, positions = epochs * self.drawings + drawing, positions - starts[drawing]
         if counts.shape[1] == 1:
-            key = random_keys.fold_in(self.seed, _ORDER, passes)
+            key = random_keys.fold_in(self.seed, Stream.ORDER, passes)
             order = permute if self.window is None else self._by_windows
             rows = order(positions, counts[drawing, 0], key)
         else:
@@ -178,7 +179,7 @@ class Sampler:
         pure = int(full_groups.sum())
         rests = counts - full_groups * group
         starts, pure_starts, rest_starts = map(offsets_of, (counts, full_groups, rests))
-        key = random_keys.fold_in(self.seed, _ORDER, number)
+        key = random_keys.fold_in(self.seed, Stream.ORDER, number)
 
         # Classify each position: before the slots, in one, or after. Slots are permuted; the first
         # `pure` contain whole groups.

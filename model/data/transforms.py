@@ -14,6 +14,7 @@ from cloze.core.ragged import I64, offsets_of, ranges
 from cloze.model.data.rows import MaskedRows
 from cloze.model.families.config import ModelConfig
 from cloze.model.layers.batch import Batch
+from cloze.model.random_streams import Stream
 from cloze.pipeline.dataset.schema import DatasetInfo
 
 
@@ -38,8 +39,6 @@ class RowTransform(Protocol):
 
 
 # Permutations (Yang et al., "XLNet", 2019): what is masked is predicted in a random order.
-
-_PERMUTATION = 14  # random stream, distinct from the others
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,7 +85,7 @@ class Permutation:
     def numbers(self, rows: MaskedRows, samples: I64) -> I64:
         """Return each mask's number in its row, from 1, by its keyed random number."""
         owners = np.repeat(np.arange(len(samples)), rows.counts)
-        keys = random_keys.fold_in(self.seed, _PERMUTATION, samples)[owners]
+        keys = random_keys.fold_in(self.seed, Stream.PERMUTATION, samples)[owners]
         order = np.lexsort((random_keys.fold_in(keys, rows.positions), owners))
         numbers = np.empty(len(order), np.int64)
         numbers[order] = ranges(np.ones_like(rows.counts), rows.counts)

@@ -139,7 +139,9 @@ class HubFormat:
         """Return the weight with this name of Cloze's as Hugging Face stores it."""
         return tensor
 
-    to_ours = to_theirs  # its inverse
+    def to_ours(self, model: Any, name: str, tensor: Tensor) -> Tensor:
+        """Return the weight with this name of Cloze's from what Hugging Face stores."""
+        return tensor
 
     def probe(
         self, model: Any, heads: Mapping[str, Any], pieces: str, batch: dict[str, Tensor]

@@ -266,7 +266,7 @@ class PaddedLayout(BatchLayout):
             bool [1 or B, 1 or L, L]. In chunks [1 or B, C, W, 3W], C = ceil(L / W): by query of the
             chunk, and by key of the chunk and its two neighbours; False outside the row.
         """
-        width = pattern.window or 1 if in_chunks else None
+        width = (pattern.window or 1) if in_chunks else None
         visible = None
         if pattern.window is not None or pattern.causal or self.causal is not None:
             query, key = _pairs(torch.arange(self.shape[1], device=device)[None], width)

@@ -25,12 +25,12 @@ from cloze.model.layers.batch import Batch, extend
 from cloze.model.layers.cross_entropy import enable_lazy_logits
 from cloze.model.layers.encoder import Encoder
 from cloze.model.objectives import LossSum, Objective, objectives
+from cloze.model.random_streams import Stream
 from cloze.pipeline import tokenizer
 from cloze.pipeline.dataset.masking.candidates import MaskConfig, TokenProperties, UnmaskedRows
 from cloze.pipeline.dataset.masking.draw import sample_masks
 
 AUXILIARY = "auxiliary"  # module of the network, and first part of its parameters' names
-_MASKS, _WEIGHTS = 11, 12  # random streams, distinct from those of batches and heads
 MASKED_IDS = "masked_ids"  # batch entry: int64 [B, L], the tokens with masks
 
 
@@ -61,7 +61,7 @@ class Auxiliary:
         by_token = random_keys.fold_in(np.arange(length), ids)
         texts = np.bitwise_xor.reduce(np.where(real, by_token, np.uint64(0)), axis=1)
         rows = UnmaskedRows(
-            keys=random_keys.fold_in(self.seed, _MASKS, texts),
+            keys=random_keys.fold_in(self.seed, Stream.AUXILIARY_MASKS, texts),
             input_ids=ids[real],
             offsets=offsets_of(lengths),
             segment_start=lengths,
@@ -109,7 +109,7 @@ def add_auxiliary(
             f"auxiliary ({name}) needs the head {objective.head}, which models of the family "
             f"{config.family} lack; use {'lm' if name == 'mlm' else 'mlm'}, or leave it out"
         )
-    torch.manual_seed(int(random_keys.fold_in(seed, _WEIGHTS)))
+    torch.manual_seed(int(random_keys.fold_in(seed, Stream.AUXILIARY_WEIGHTS)))
     model = new_model(config)
     model.pair = None
     # A pooler that transforms every position is part of the head, as in ModernBERT.

@@ -22,6 +22,7 @@ from cloze.model.layers.encoder import enable_activation_checkpointing
 from cloze.model.objectives import choose, still_untrained, transform_of
 from cloze.model.objectives.distill_options import DistillOptions
 from cloze.model.objectives.distillation import RECORDED, Comparison
+from cloze.model.random_streams import Stream
 from cloze.model.train import compile_policy
 from cloze.model.train.compile_policy import StepTimes, WorkEstimate
 from cloze.model.train.config import PretrainConfig
@@ -57,8 +58,6 @@ from cloze.model.train.spec.companions import COMPANIONS
 from cloze.model.train.spec.engine_choice import EngineConfig, choose_engine
 from cloze.model.train.spec.interfaces import START, StartPosition
 from cloze.pipeline.dataset.schema import DatasetInfo
-
-_WEIGHTS = 2  # random stream, distinct from the sampler's
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -204,7 +203,7 @@ def build_model(start: Start) -> BuiltModel:
     precision = start.precision
     plan = _estimated_plan(start)  # decides on compiling; a trial may correct it
     check_grad_reduce_dtype(config.grad_reduce_dtype, precision)
-    torch.manual_seed(int(random_keys.fold_in(config.seed, _WEIGHTS)))
+    torch.manual_seed(int(random_keys.fold_in(config.seed, Stream.WEIGHTS)))
 
     def extend(network: torch.nn.Module) -> None:
         for companion in start.companions:

@@ -86,7 +86,7 @@ class WorkEstimate:
         cls, config: PretrainConfig, plan: BatchPlan, length: int, ranks: int
     ) -> WorkEstimate:
         """Return the work of each of `ranks` ranks. Args: length: positions of a row."""
-        positions, steps = plan.micro_batch * length, config.last_step
+        positions, steps = plan.micro_batch * length, config.phase_steps
         by_tokens = (config.tokens or 0) / (positions * ranks)
         return cls(
             micro_batches=by_tokens if steps is None else steps * plan.accumulation,

@@ -248,7 +248,7 @@ class PretrainConfig(_OfCompanions):
         return self
 
     @property
-    def last_step(self) -> int | None:
+    def phase_steps(self) -> int | None:
         """Steps of this phase; None if --tokens or --max-time ends it."""
         endless = self.steps is None and self.tokens is None and self.max_time is None
         return STEPS if endless else self.steps
@@ -288,8 +288,8 @@ class PretrainConfig(_OfCompanions):
         """
         if self.optimizer == "lamb":
             shares = [self.global_batch / LAMB_BATCH]
-            if self.last_step is not None:
-                steps = self.schedule_steps or before + self.last_step
+            if self.phase_steps is not None:
+                steps = self.schedule_steps or before + self.phase_steps
                 shares.append(min(LAMB_STEPS / steps, MOST_OF_LAMB**2))
             return LAMB_LEARNING_RATE * math.sqrt(max(shares))
         width = BASE_HIDDEN_SIZE if self.model is None else self.model.hidden_size
@@ -312,7 +312,7 @@ class PretrainConfig(_OfCompanions):
             warmup = 0.0
         else:
             warmup = max(float(kind.needs_warmup), whole // WARMUP_SHARE)
-            if self.last_step is not None:
+            if self.phase_steps is not None:
                 warmup = min(LONGEST_WARMUP, warmup)
         return Schedule(
             name=self.schedule,
@@ -324,6 +324,6 @@ class PretrainConfig(_OfCompanions):
     @property
     def log_interval(self) -> int | None:
         """Steps between log lines; None: log at every hundredth of the schedule."""
-        if self.log_every is not None or self.last_step is None:
+        if self.log_every is not None or self.phase_steps is None:
             return self.log_every
-        return min(100, max(self.last_step // 100, 1))
+        return min(100, max(self.phase_steps // 100, 1))

@@ -25,7 +25,7 @@ class DurationFields(Protocol):
     size: Dial | None
 
     @property
-    def last_step(self) -> int | None: ...
+    def phase_steps(self) -> int | None: ...
 
 
 def check_duration(config: DurationFields) -> None:
@@ -44,12 +44,12 @@ def check_duration(config: DurationFields) -> None:
             f"model and size ({config.size.parameters:,}) exclude each other; take one out "
             f"(model=null)"
         )
-    if config.size is not None and config.last_step is not None:
+    if config.size is not None and config.phase_steps is not None:
         raise ValueError(
             f"size ({config.size.parameters:,}) chooses batch and rates by the tokens; give tokens "
             f"or max_time instead of steps"
         )
-    if config.last_step is None:
+    if config.phase_steps is None:
         for name, remedy in (
             ("schedule_steps", "leave it out"),
             ("warmup_steps", "use warmup_share"),
@@ -63,7 +63,7 @@ def check_duration(config: DurationFields) -> None:
 
 def check_schedule(config: DurationFields) -> None:
     """Check the options of the learning-rate schedule, and that warm-up and steps are within it."""
-    kind, steps = SCHEDULES[config.schedule], config.last_step
+    kind, steps = SCHEDULES[config.schedule], config.phase_steps
     if config.decay_share is not None and not kind.reads_decay:
         schedules = [name for name, other in SCHEDULES.items() if other.reads_decay]
         raise ValueError(
@@ -110,8 +110,8 @@ def check_batch_ramp(config: DurationFields) -> None:
             f"global_batch ({config.global_batch}) is no multiple of initial_batch ({first}) that "
             f"is more; use such a number"
         )
-    if steps is not None and config.last_step is not None and steps > config.last_step:
+    if steps is not None and config.phase_steps is not None and steps > config.phase_steps:
         raise ValueError(
-            f"batch_ramp_steps ({steps}) is more than steps ({config.last_step}); let the batch "
+            f"batch_ramp_steps ({steps}) is more than steps ({config.phase_steps}); let the batch "
             f"grow in fewer"
         )

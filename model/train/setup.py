@@ -243,12 +243,12 @@ def _measure(start: Start, model: BuiltModel, heldout: HeldoutSet) -> HeldoutEva
         world=start.world,
         batches=config.batches,
         start_position=start.start_position.step,
-        steps=config.last_step,
+        steps=config.phase_steps,
         every=config.evaluate_every,
         passes=1 if config.ema is None else 2,
     )
-    if config.last_step is not None:
-        schedule = evaluator.schedule(config.last_step)
+    if config.phase_steps is not None:
+        schedule = evaluator.schedule(config.phase_steps)
         if min(schedule.rows, schedule.last) < heldout.rows:
             start.notes.append(
                 f"evaluations score {schedule.rows} of {heldout.rows} held-out rows, every "
@@ -261,7 +261,7 @@ def _measure(start: Start, model: BuiltModel, heldout: HeldoutSet) -> HeldoutEva
 def _check_disk(start: Start, parameters: int) -> None:
     """Check that all checkpoints that are kept at once fit the disk."""
     config, build, start_position = start.config, start.build, start.start_position
-    last_step = start_position.step + config.last_step if config.last_step else math.inf
+    last_step = start_position.step + config.phase_steps if config.phase_steps else math.inf
     milestones = sum(start_position.step < step <= last_step for step in config.milestones)
     milestones += len(config.milestone_words)
     checkpoints = build.execution.keep_checkpoints + config.keep_for_merge - 1 + milestones
@@ -322,13 +322,13 @@ def training_duration(
 
 def step_duration(config: PretrainConfig, start_position: StartPosition = START) -> StepDuration:
     """Return the duration of a phase whose number of steps is known."""
-    assert config.last_step is not None
+    assert config.phase_steps is not None
     first, span = (
-        (start_position.step, config.last_step)
+        (start_position.step, config.phase_steps)
         if config.schedule_steps is None
         else (0, config.schedule_steps)
     )
-    return StepDuration(steps=start_position.step + config.last_step, first=first, span=span)
+    return StepDuration(steps=start_position.step + config.phase_steps, first=first, span=span)
 
 
 def hyperparameters(

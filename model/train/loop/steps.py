@@ -26,6 +26,7 @@ from torch import Tensor
 from cloze.core import random_keys
 from cloze.core.processes import RankPhase
 from cloze.model.data.batch import TokenCounts, move, pin, sizes
+from cloze.model.random_streams import Stream
 from cloze.model.train.device_scalars import LEAST, AsyncScalar
 from cloze.model.train.distributed import World
 from cloze.model.train.engines.create import create_engine
@@ -37,8 +38,6 @@ from cloze.model.train.resume.state import ResumeState
 from cloze.model.train.spec.interfaces import BatchSource, MicroBatch, StepBatches
 from cloze.model.train.spec.progress import TrainerState
 from cloze.model.train.spec.train_spec import TrainSpec
-
-_DROPOUT = 3  # random stream, distinct from the sampler's and the weights'
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,7 +223,7 @@ class StepRunner:
         micro_batches = work.batches.micro_batches
         for number, item in enumerate(micro_batches):
             # By sample and step, so that dropout does not depend on ranks, splits or a resume.
-            seed = random_keys.fold_in(hyperparameters.seed, _DROPOUT, step, item.first)
+            seed = random_keys.fold_in(hyperparameters.seed, Stream.DROPOUT, step, item.first)
             torch.manual_seed(int(seed))
             batch = item.batch if device.type == "cpu" else move(item.batch, device)
             last = number + 1 == len(micro_batches)

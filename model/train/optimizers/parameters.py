@@ -159,7 +159,7 @@ def parameter_groups(model: nn.Module, recipe: TrainingHyperparameters) -> list[
 
         weight_decay  weight decay
         rate          learning-rate multiplier
-        first_step    first step that trains it, see `unfreeze`
+        first_step    first step that trains it, see `gradual_unfreezing`
         matrices      True for matrices and tables, False for vectors
         hidden        number of matrices stacked in each parameter, if the optimizer treats the
                       layers' matrices separately; else 0

@@ -247,10 +247,10 @@ def ahead(plan: PlannedBuild[PretrainConfig]) -> CostEstimate:
         work += operations(float(inputs["teacher"].get("parameters") or weights), 1.0, forward=True)
     if config.seconds is not None:
         tokens = max(0.0, config.seconds - START[kind]) * device.speed() * width / work
-    elif config.last_step is None:
+    elif config.phase_steps is None:
         tokens = float(config.tokens or 0)
     else:
-        tokens = config.batches.samples_before(config.last_step) * mean_length
+        tokens = config.batches.samples_before(config.phase_steps) * mean_length
     steps = round(tokens / (config.global_batch * mean_length))
     checkpoint_count = (
         execution.keep_checkpoints

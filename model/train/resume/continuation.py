@@ -146,14 +146,14 @@ def check_schedule(config: PretrainConfig, start_position: StartPosition) -> Non
     Raises:
         UsageError: the phase ends after the schedule.
     """
-    if config.last_step is None or config.schedule_steps is None:
+    if config.phase_steps is None or config.schedule_steps is None:
         return
-    last_step = start_position.step + config.last_step
+    last_step = start_position.step + config.phase_steps
     if last_step > config.schedule_steps:
         raise UsageError(
             f"schedule_steps ({config.schedule_steps}) ends before step {last_step}, the last of "
-            f"this phase ({config.last_step} after step {start_position.step}); use {last_step} or "
-            f"more in all phases, or leave it out for a schedule of this phase's own"
+            f"this phase ({config.phase_steps} after step {start_position.step}); use {last_step} "
+            f"or more in all phases, or leave it out for a schedule of this phase's own"
         )
 
 

@@ -240,9 +240,9 @@ def _configs() -> Iterator[tuple[str, Any]]:
         {"model": "bert-mini"}, {"model": "bert-large", "learning_rate": 1e-3},
     ):  # fmt: skip
         config = PretrainConfig.model_validate(values)
-        whole = 1000.0 if config.last_step is None else float(config.last_step)
+        whole = 1000.0 if config.phase_steps is None else float(config.phase_steps)
         yield f"config {values}", [
-            config.last_step, config.seconds, config.log_interval, config.lr_schedule(whole),
+            config.phase_steps, config.seconds, config.log_interval, config.lr_schedule(whole),
             config.batches, config.peak_learning_rate(), config.peak_learning_rate(500),
         ]  # fmt: skip
     for names, share in (

@@ -215,7 +215,7 @@ def _sizes() -> Iterator[tuple[str, Any]]:
                    PretrainConfig(optimizer="lamb", global_batch=4096, steps=9, schedule_steps=50_000),
                    PretrainConfig(optimizer="lamb", tokens=10)):  # fmt: skip
         rates = [config.peak_learning_rate(before) for before in (0, 20_000)]
-        yield f"rate of lamb {config.global_batch} {config.last_step}", rates
+        yield f"rate of lamb {config.global_batch} {config.phase_steps}", rates
 
 
 def lines() -> Iterator[str]:
