@@ -5,101 +5,32 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
-from pkgutil import resolve_name
 
 import numpy as np
 import torch
 
 from cloze.core import random_keys
 from cloze.core.errors import UsageError
-from cloze.core.stages.stage import BuildContext
-from cloze.model.data.batch import AttentionModes, collate, empty_batch
+from cloze.model.data.batch import collate, empty_batch
 from cloze.model.data.layouts import LayoutKind, layout_for
-from cloze.model.families.config import ModelConfig
 from cloze.model.families.models import attach, without_training_modules
 from cloze.model.layers.batch import Batch
 from cloze.model.layers.encoder import enable_activation_checkpointing
-from cloze.model.objectives import choose, still_untrained, transform_of
-from cloze.model.objectives.distill_options import DistillOptions
+from cloze.model.objectives import still_untrained
 from cloze.model.objectives.distillation import RECORDED, Comparison
 from cloze.model.random_streams import Stream
 from cloze.model.train import compile_policy
 from cloze.model.train.compile_policy import StepTimes, WorkEstimate
-from cloze.model.train.config import PretrainConfig
-from cloze.model.train.distributed import World
-from cloze.model.train.evaluate.companion import Companion, Distillation
 from cloze.model.train.evaluate.scoring import PretrainModule
-from cloze.model.train.loop.data import (
-    TrainingData,
-    attention_modes,
-    objective_weights,
-    open_data,
-)
+from cloze.model.train.loop.data import objective_weights
 from cloze.model.train.optimizers import DEFAULT_OPTIMIZER
 from cloze.model.train.optimizers.parameters import freeze_unused
 from cloze.model.train.plan import micro_batch
-from cloze.model.train.plan.cost import size_for_run
-from cloze.model.train.plan.sizing import describe_size
-from cloze.model.train.precision import (
-    DTYPES,
-    Precision,
-    check_grad_reduce_dtype,
-    resolve_for_run,
-)
-from cloze.model.train.resume import continuation, state
-from cloze.model.train.resume.initialization import (
-    InitialModel,
-    Teacher,
-    build_network,
-    initial_model,
-    load_teacher,
-)
-from cloze.model.train.spec.companions import COMPANIONS
+from cloze.model.train.precision import DTYPES, check_grad_reduce_dtype
+from cloze.model.train.resume import continuation
+from cloze.model.train.resume.initialization import build_network
 from cloze.model.train.spec.engine_choice import EngineConfig, choose_engine
-from cloze.model.train.spec.interfaces import START, StartPosition
-from cloze.pipeline.dataset.schema import DatasetInfo
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Start:
-    """What is known of a training before its network is built.
-
-    Attributes:
-        notes: messages for the user, in the order in which they arise.
-        config: the config with model, optimizer and what `size` chooses filled in.
-        resumed: the checkpoint of this training or of the previous phase.
-        start_position: start position of this phase.
-        distill: losses against the teacher; None: the family's.
-        names: names of the objectives.
-    """
-
-    build: BuildContext
-    world: World
-    data: TrainingData
-    notes: list[str]
-    config: PretrainConfig
-    precision: Precision
-    resumed: state.ResumeState | None
-    start_position: StartPosition
-    initial: InitialModel
-    teacher: Teacher | None
-    distill: DistillOptions | None
-    names: tuple[str, ...]
-    directions: AttentionModes
-    companions: tuple[Companion, ...]
-
-    @property
-    def info(self) -> DatasetInfo:
-        return self.data.info
-
-    @property
-    def model(self) -> ModelConfig:
-        return self.initial.model
-
-    @property
-    def own(self) -> state.ResumeState | None:
-        """`resumed`, if it is a checkpoint of this training."""
-        return self.resumed if self.resumed is not None and self.resumed.same_run else None
+from cloze.model.train.start import Start
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,74 +58,6 @@ class BuiltModel:
     def has_fixed_shape(self) -> bool:
         """True if all batches have one shape, for a compiled step on a CPU."""
         return self.compiled and self.scoring.device_type == "cpu"
-
-
-def find_start(config: PretrainConfig, build: BuildContext, world: World) -> Start:
-    """Open the data, find the checkpoint to resume, and choose model, optimizer and objectives."""
-    data, notes = open_data(config, build, world), list[str]()
-    info, tokenizer = data.info, data.tokenizer
-    resumed = state.resume(build.path, build.fingerprint, world, notes)
-    phase, teacher_path = build.inputs.get("continue"), build.inputs.get("teacher")
-    if resumed is None and phase is not None:
-        resumed = continuation.load_trunk(phase, world, build)
-    if resumed is None:
-        start_position = START
-    elif resumed.same_run:
-        start_position = resumed.run.start_position
-    else:
-        start_position = continuation.start_position(resumed, data.fingerprint)
-    kept = None if resumed is None else resumed.run.config
-    config = size_for_run(
-        config, build.inputs, info.vocab_size, world.device.type, world.size, kept
-    )
-    if kept is None:
-        notes.extend(describe_size(config).values())
-    continuation.check_schedule(config, start_position)
-    distill = config.distill
-    if distill is not None and teacher_path is None:
-        raise UsageError("distill needs a teacher (found none); name one with --teacher")
-    teacher = None if teacher_path is None else load_teacher(teacher_path, info, tokenizer, build)
-    optimizer = config.optimizer or DEFAULT_OPTIMIZER
-    if resumed is not None and phase is not None:
-        initial = continuation.initial_model(resumed, config, info, tokenizer)
-        optimizer = continuation.optimizer(resumed, config.optimizer)
-    else:
-        checkpoint = build.inputs.get("checkpoint")
-        initial = initial_model(config.model, checkpoint, info, tokenizer, teacher)
-    if teacher is not None:
-        if distill is None and not initial.model.learns_from_teacher:
-            distill = DistillOptions()
-        teacher.prepare_for(initial.model, distill)
-    other = teacher.model if teacher else None
-    names = choose(initial.model, info, config.objectives, other, distill)
-    batch = config.initial_batch or config.global_batch
-    given = (config, build, initial.model, info, tokenizer, names)
-    found = [resolve_name(kind.load)(*given) for kind in COMPANIONS.loaded().values()]
-    companions: list[Companion] = [companion for companion in found if companion is not None]
-    if teacher is not None:
-        companions.append(Distillation(teacher, initial.model, names))
-    config = config.model_copy(update={"model": initial.model, "optimizer": optimizer})
-    own = resumed if resumed is not None and resumed.same_run else None
-    recorded = None if own is None else own.run.precision
-    return Start(
-        build=build,
-        world=world,
-        data=data,
-        notes=notes,
-        config=config,
-        precision=resolve_for_run(config.precision, recorded, world.device, notes),
-        resumed=resumed,
-        start_position=start_position,
-        initial=initial,
-        teacher=teacher,
-        distill=distill,
-        names=tuple(names),
-        directions=replace(
-            attention_modes(names, config.causal_share, batch),
-            transform=transform_of(names, initial.model, info, tokenizer, config.seed),
-        ),
-        companions=tuple(companions),
-    )
 
 
 def build_model(start: Start) -> BuiltModel:

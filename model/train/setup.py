@@ -11,12 +11,7 @@ from cloze.core.errors import UsageError
 from cloze.core.stages.stage import BuildContext, inputs_of_role
 from cloze.model.data.layouts import layout_for
 from cloze.model.objectives import trained_heads
-from cloze.model.train.build_model import (
-    BuiltModel,
-    Start,
-    build_model,
-    find_start,
-)
+from cloze.model.train.build_model import BuiltModel, build_model
 from cloze.model.train.compile_policy import compiling_seconds, first_step_failure
 from cloze.model.train.config import PretrainConfig
 from cloze.model.train.distributed import World
@@ -48,6 +43,7 @@ from cloze.model.train.spec.train_spec import (
     TrainingHyperparameters,
     TrainSpec,
 )
+from cloze.model.train.start import Start, find_start
 from cloze.model.train.throughput import mfu_meter
 
 # Seconds of a command outside the training process's loop: its start, hashes, the manifest.
@@ -87,7 +83,7 @@ def prepare(config: PretrainConfig, build: BuildContext, world: World) -> Pretra
     model = build_model(start)
     source, heldout = _source(start, model), _heldout(start, model)
     model = _compile_first_step(start, model, source)
-    evaluator = _measure(start, model, heldout)
+    evaluator = _evaluator(start, model, heldout)
     _check_disk(start, model.parameters)
     teacher = None if start.teacher is None else start.teacher.model
     causal_share, meter = start.directions.causal_share, None
@@ -134,7 +130,7 @@ def prepare(config: PretrainConfig, build: BuildContext, world: World) -> Pretra
             mfu_meter=meter,
             flops_per_token=step_flops,
             words_per_token=_words_per_token(build),
-            check_line=_alarms(start, model.scoring, heldout).check,
+            check_line=_monitor(start, model.scoring, heldout).check,
             notes=start.notes,
             warnings=() if rate_warning is None else (rate_warning,),
             figures={"note": compiling} if compiles else {},
@@ -234,7 +230,7 @@ def _heldout(start: Start, model: BuiltModel) -> HeldoutSet:
     )
 
 
-def _measure(start: Start, model: BuiltModel, heldout: HeldoutSet) -> HeldoutEvaluator:
+def _evaluator(start: Start, model: BuiltModel, heldout: HeldoutSet) -> HeldoutEvaluator:
     """Build the evaluator of the held-out rows."""
     config = start.config
     evaluator = HeldoutEvaluator(
@@ -270,7 +266,7 @@ def _check_disk(start: Start, parameters: int) -> None:
     )
 
 
-def _alarms(start: Start, scoring: PretrainModule, heldout: HeldoutSet) -> StabilityMonitor:
+def _monitor(start: Start, scoring: PretrainModule, heldout: HeldoutSet) -> StabilityMonitor:
     """Build the monitor of the training's loss."""
     vocabulary, initial = start.model.predicted_vocab_size, start.initial
 

@@ -19,7 +19,7 @@ from cloze.model.families.bert import HUB
 from cloze.model.families.config import ModelConfig, for_dataset
 from cloze.model.families.models import new_model
 from cloze.model.objectives import objectives, total_loss
-from cloze.model.train.build_model import _WEIGHTS
+from cloze.model.random_streams import Stream
 from cloze.model.train.optimizers.adam import adamw
 from cloze.model.train.optimizers.parameters import parameter_groups
 from cloze.model.train.setup import hyperparameters, step_duration
@@ -69,7 +69,7 @@ def beginning(
         batches.append(collate(rows, pad=shards.info.special.pad, longest=shards.info.length))
     assert settings.model is not None
     shape = for_dataset(settings.model, shards.info)
-    torch.manual_seed(int(random_keys.fold_in(settings.seed, _WEIGHTS)))
+    torch.manual_seed(int(random_keys.fold_in(settings.seed, Stream.WEIGHTS)))
     model = new_model(shape)
     return model, shape, batches
 

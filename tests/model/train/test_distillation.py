@@ -22,7 +22,7 @@ from cloze.model.families.models import first_weights, load_model, new_model
 from cloze.model.objectives import objectives
 from cloze.model.objectives.distill_options import DistillOptions
 from cloze.model.objectives.distillation import Comparison, add_projection
-from cloze.model.train import build_model
+from cloze.model.train import start
 from cloze.model.train.plan.estimates import flops_per_token
 from cloze.model.train.resume.initialization import Teacher
 from cloze.model.train.stage import STAGE
@@ -137,13 +137,13 @@ def test_the_teacher_stays_as_it_is_and_has_no_dropout(
     dataset: str, teacher: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     teachers: list[Teacher] = []
-    load = build_model.load_teacher
+    load = start.load_teacher
 
     def recorded(*arguments: Any) -> Teacher:
         teachers.append(load(*arguments))
         return teachers[-1]
 
-    monkeypatch.setattr(build_model, "load_teacher", recorded)
+    monkeypatch.setattr(start, "load_teacher", recorded)
     values = {"model": tiny_config(vocab_size=0), "distill": ALL}
     pretrain(dataset, tmp_path / "out", teacher, **values)
     network = teachers[0].network
