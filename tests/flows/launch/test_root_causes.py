@@ -14,6 +14,7 @@ from cloze.core.errors import (
     UsageError,
     error_event,
 )
+from cloze.flows.launch.launch_result import launch_result
 from cloze.flows.launch.protocol import RanksLostError
 from cloze.flows.machine.retry_policy import is_retryable
 from tests.flows.launch.test_stopped import course_of
@@ -36,7 +37,7 @@ def test_an_error_of_a_rank_keeps_its_kind(kind: type[ClozeError], tmp_path: Pat
     course = course_of(tmp_path)
     course.update([(0, error_event(kind("x"))), (0, {"ended": kind.exit_code, "ours": False})])
     with pytest.raises(ClozeError, match="^x$") as caught:
-        course.result()
+        launch_result(course)
     assert type(caught.value) is kind
     assert not is_retryable(caught.value)
 
@@ -51,7 +52,7 @@ def test_a_full_disk_is_told_whoever_noticed_first(order: tuple[int, int], tmp_p
         ClozeError,
         match=r"^/data/run/metrics.jsonl: No space left on device; free some space and run again$",
     ):
-        course.result()
+        launch_result(course)
 
 
 @pytest.mark.parametrize(
@@ -70,7 +71,7 @@ def test_a_lost_connection_is_a_sentence(error: Exception, short: str, tmp_path:
         RanksLostError,
         match=rf"^toy rank 1 has lost its connection to another rank \({short}\): .*rank1.log\)$",
     ) as caught:
-        course.result()
+        launch_result(course)
     assert "GLHF" not in str(caught.value)
 
 
@@ -79,4 +80,4 @@ def test_a_users_fault_comes_before_all(tmp_path: Path) -> None:
     course.update([(0, error_event(FULL)), (0, {"ended": 1, "ours": False})])
     course.update([(1, error_event(UsageError("lower it"))), (1, {"ended": 2, "ours": False})])
     with pytest.raises(UsageError, match="^lower it$"):
-        course.result()
+        launch_result(course)
