@@ -65,7 +65,7 @@ def graph_bytes(units: list[tuple[str, Any]], function: Any) -> int:
     jobs = [(name, text) for (name, _), text in zip(elements, packed, strict=True)]
     work = _Unit(function, PATH, "/", Fence(PATH, "token"))
     pipeline = beam.Pipeline()
-    _ = pipeline | beam.Create(jobs, reshuffle=True) | beam.ParDo(work)
+    _ = pipeline | beam.Create(jobs, reshuffle=True) | beam.FlatMap(work.process)
     return len(pipeline.to_runner_api().SerializeToString())
 
 

@@ -1,6 +1,6 @@
 """Runner backends: they run Beam pipelines, with the same jobs and the same output bytes.
 
-    local         Beam's own runner, in this process or with our worker processes
+    local         one worker is this process; several are ours, run by Beam's own runner
     flink         Beam's Flink runner: embedded, for the duration of the stage, or a cluster
     beam_runner   any other Beam runner, by name and with Beam's own options
 

@@ -44,7 +44,7 @@ class RunnerBackend(ABC):
         """Run the pipeline that `construct` builds, to its end.
 
         Args:
-            construct: applies transforms to a `beam.Pipeline`.
+            construct: applies transforms to a `beam.Pipeline`; with None it runs the elements here.
             units: number of work units.
             name: name of the job, for consoles.
 

@@ -8,18 +8,14 @@ import shutil
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
-
-import apache_beam as beam
-from apache_beam.options.pipeline_options import PipelineOptions, StandardOptions
-from apache_beam.runners.portability.fn_api_runner.fn_runner import FnApiRunner
-from apache_beam.runners.portability.fn_api_runner.worker_handlers import ExternalWorkerHandler
-from apache_beam.transforms.environments import ExternalEnvironment
+from typing import TYPE_CHECKING, Any
 
 from cloze.core.errors import UsageError
 from cloze.core.stages.execution import BeamOptions
 from cloze.pipeline.runners.base import RunnerBackend
-from cloze.pipeline.runners.pool import WorkerPool
+
+if TYPE_CHECKING:  # Beam is imported where a pipeline runs: a single worker needs none
+    from cloze.pipeline.runners.pool import WorkerPool
 
 TEMPLATE = "--template_location"
 
@@ -28,6 +24,8 @@ class BeamRunnerBackend(RunnerBackend):
     """Any other Beam runner, by name, such as Spark or Dataflow; see `RunnerBackend`."""
 
     def __init__(self, execution: BeamOptions, logs: Path) -> None:
+        from apache_beam.options.pipeline_options import StandardOptions
+
         del logs  # the runner has its own logs
         super().__init__()
         # Beam itself would import any module path that is given as a runner's name.
@@ -50,6 +48,9 @@ class BeamRunnerBackend(RunnerBackend):
             self._flags.append("--no_save_main_session")
 
     def run(self, construct: Callable[[Any], None], units: int, name: str) -> None:
+        import apache_beam as beam
+        from apache_beam.options.pipeline_options import PipelineOptions
+
         has_job_name = any(flag.startswith("--job_name") for flag in self._flags)
         flags = self._flags if has_job_name else [*self._flags, f"--job_name=cloze-{name}"]
         try:
@@ -94,14 +95,11 @@ def run_monitored(pipeline: Any, check: Callable[[], None], name: str) -> BaseEx
     return failure[0] if failure else None
 
 
-# Beam's own runner: one worker in this process, or several worker processes.
-
-# Beam sends workers the host's own name, which not every machine or container can resolve.
-ExternalWorkerHandler.host_from_worker = lambda _: "localhost"
+# This process for one worker, and Beam's own runner for several worker processes.
 
 
 class LocalBackend(RunnerBackend):
-    """Beam's own runner; see `RunnerBackend`."""
+    """This process, or Beam's own runner; see `RunnerBackend`."""
 
     def __init__(self, execution: BeamOptions, logs: Path) -> None:
         del logs  # workers write to the stage's log
@@ -112,19 +110,25 @@ class LocalBackend(RunnerBackend):
 
     def run(self, construct: Callable[[Any], None], units: int, name: str) -> None:
         count = min(self.workers, units)
-        if count <= 1:
-            options = PipelineOptions(list(self._options))
-            with beam.Pipeline(runner=FnApiRunner(), options=options) as pipeline:
-                construct(pipeline)
+        if count <= 1 and not self._options:
+            construct(None)
             return
+        import apache_beam as beam
+        from apache_beam.options.pipeline_options import PipelineOptions
+        from apache_beam.runners.portability.fn_api_runner import fn_runner, worker_handlers
+        from apache_beam.transforms.environments import ExternalEnvironment
+
+        from cloze.pipeline.runners.pool import WorkerPool
+
+        # Beam sends workers the host's own name, which not every machine or container can resolve.
+        worker_handlers.ExternalWorkerHandler.host_from_worker = lambda _: "localhost"
         if self._pool is None:
             self._pool = self._stack.enter_context(WorkerPool())
         # The runner warns that it has no mode for this number of workers; the environment
         # determines that they are processes.
         options = PipelineOptions([f"--direct_num_workers={count}", *self._options])
-        runner = FnApiRunner(
-            default_environment=ExternalEnvironment(self._pool.address, self._pool.params)
-        )
+        environment = ExternalEnvironment(self._pool.address, self._pool.params)
+        runner = fn_runner.FnApiRunner(default_environment=environment)
         pipeline = beam.Pipeline(runner=runner, options=options)
         construct(pipeline)
         # In a thread: the runner does not notice the death of a worker.

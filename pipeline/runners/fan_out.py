@@ -15,8 +15,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-import apache_beam as beam
-
 from cloze.core import errors, storage
 from cloze.core.arrow import release_memory_to_os
 from cloze.core.artifacts.claim import Fence
@@ -66,7 +64,7 @@ WRITTEN = "_written"  # in a result: see `storage.hashing_written`
 SHOWN = 3  # number of failed units' messages in the error
 
 
-class _Unit(beam.DoFn):  # type: ignore[misc]
+class _Unit:
     """Runs one unit unless its result file exists; the result file is written last.
 
     A unit of a superseded attempt commits no file. An element has the unit as JSON, or where that
@@ -84,10 +82,8 @@ class _Unit(beam.DoFn):  # type: ignore[misc]
         self.function, self.results, self.units = function, results, units
         self.directory, self.fence = directory, fence
 
-    def setup(self) -> None:
-        chdir_to(self.directory)
-
     def process(self, element: tuple[str, str]) -> Iterable[None]:
+        chdir_to(self.directory)
         place, packed = element
         if place == IDLE:
             return ()
@@ -190,8 +186,14 @@ def fan_out(
         jobs = list(zip(places, packed, strict=True))
         work = _Unit(function, results.directory, os.getcwd(), build.fence, file)
 
-        def construct(pipeline: beam.Pipeline) -> None:
-            _ = pipeline | beam.Create(jobs, reshuffle=True) | beam.ParDo(work)
+        def construct(pipeline: Any) -> None:
+            if pipeline is None:
+                for job in jobs:
+                    work.process(job)
+                return
+            import apache_beam as beam  # takes a second
+
+            _ = pipeline | beam.Create(jobs, reshuffle=True) | beam.FlatMap(work.process)
 
         try:
             with _reporting_progress(build, results, weight, unit_name):
@@ -306,7 +308,7 @@ def retry_lost_workers(build: BuildContext, run: Callable[[], None], step: str) 
 
 
 def run_pipeline(
-    build: BuildContext, construct: Callable[[beam.Pipeline], None], units: int, step: str
+    build: BuildContext, construct: Callable[[Any], None], units: int, step: str
 ) -> None:
     """Run a pipeline on the build's backend; see `RunnerBackend.run`.
 

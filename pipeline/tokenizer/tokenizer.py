@@ -18,6 +18,7 @@ from cloze.core.artifacts.artifact import canonical_json
 from cloze.core.errors import DataError
 from cloze.core.ragged import I64, offsets_of
 from cloze.pipeline.tokenizer.backends import PairFrame, literal_backend, pair_frame
+from cloze.pipeline.tokenizer.fast_bpe import FastBpe, fast_bpe
 from cloze.pipeline.tokenizer.saving import save
 from cloze.pipeline.tokenizer.special import (
     SPECIAL_NAMES,
@@ -135,9 +136,13 @@ class Tokenizer:
         return literal_backend(self.description, self.special.ids, names)
 
     @cached_property
-    def _memory(self) -> WordCache | None:
-        """The word cache, for tokenizers that never join text across a space; else None."""
+    def _memory(self) -> WordCache | FastBpe | None:
+        """The encoder of many texts, for tokenizers that never join across a space; else None."""
         rule = word_split_rule(self.description)
+        if rule == "blanks":
+            literal = self._text_backend.to_str()
+            if fast := fast_bpe(self.description, literal, self.encode_uncached):
+                return fast
         return WordCache(self._encode_words, self.encode_uncached, rule) if rule else None
 
     def _encode_words(self, words: Sequence[str]) -> tuple[U32, I64]:

@@ -16,8 +16,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-from scipy.sparse import coo_array
-from scipy.sparse.csgraph import connected_components
 
 from cloze.core import random_keys
 from cloze.core.ragged import I64
@@ -97,6 +95,9 @@ def component_duplicates(bands: Iterable[random_keys.U64], alive: Bools) -> I32:
         bands: columns, uint64 [n] each.
         alive: bool [n], documents to consider.
     """
+    from scipy.sparse import coo_array  # by default, each pair is verified instead
+    from scipy.sparse.csgraph import connected_components
+
     links = [later_occurrences(column, alive) for column in bands]
     later, first = (np.concatenate(side) for side in zip(*links, strict=True))
     ones = np.ones(later.size, dtype=bool)

@@ -167,6 +167,21 @@ def test_workers_serve_all_steps_of_a_build(tmp_path: Path) -> None:
         assert open_backend(begun) is open_backend(begun)
 
 
+def test_a_single_worker_is_this_process_and_needs_no_engine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor does the only unit of a step, however many workers there are."""
+    for module in [name for name in sys.modules if name.startswith("apache_beam")]:
+        monkeypatch.setitem(sys.modules, module, None)  # an import fails
+    for workers, units in ((1, 3), (2, 1)):
+        begun = build(tmp_path / f"out-{workers}", workers=workers)
+        with begun.cleanup:
+            made = fan_out(
+                begun, "work", numbered(tmp_path / f"{workers}", units), work, unit_name="units"
+            )
+        assert [unit["process"] for unit in made] == [os.getpid()] * units
+
+
 @pytest.fixture(scope="module", params=[1, 2])
 def going_on(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory

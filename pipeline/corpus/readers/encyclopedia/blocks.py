@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import html
 import re
 from collections import Counter
@@ -110,7 +111,7 @@ def lowered(names: Iterable[str]) -> frozenset[str]:
 
 # Assembly of paragraphs. The neighbours of a list, formula or table determine whether it is kept.
 
-_ENTITY = re.compile(r"&(#)?\w{1,32};")
+_ENTITY = re.compile(r"&#?\w{1,32};")
 _RESIDUE = re.compile(r"\{\{+|\}\}+|\[\[+|\]\]+|\{\||^\|[-}]?|~~~+|\[\d{1,3}\]")
 _ARGUMENTS = re.compile(r"\|\s*[\w -]{1,20}\s?=(?!=)[^|]*")  # of a template without opening braces
 # Relative to the day on which the page is shown.
@@ -357,15 +358,17 @@ class Blocks:
             self._page.omit("fragment", text)
 
 
-def _unescaped(match: re.Match[str]) -> str:
+@functools.lru_cache(maxsize=1 << 12)  # most are `&nbsp;` and `&ndash;`
+def _unescaped(reference: str) -> str:
     # html.unescape would also take the beginning of `&notit;`, and references without a semicolon
-    return html.unescape(match[0]) if match[1] or match[0][1:] in html5 else match[0]
+    is_known = reference[1] == "#" or reference[1:] in html5
+    return html.unescape(reference) if is_known else reference
 
 
 def plain(text: str) -> str:
     """Return text on one line without remnants of markup."""
     if "&" in text:
-        text = _ENTITY.sub(_unescaped, text)
+        text = _ENTITY.sub(lambda match: _unescaped(match[0]), text)
     if "|" in text:
         text = _ARGUMENTS.sub(HOLE_TEMPLATE, text)
     if "[" in text or "]" in text or "{" in text or "}" in text or "~" in text or text[:1] == "|":

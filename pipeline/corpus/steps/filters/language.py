@@ -7,14 +7,22 @@ part of the package, so nothing is downloaded. It gets a sample of the text, whi
 from __future__ import annotations
 
 import functools
+import hashlib
+import lzma
 import re
+import zipfile
+from array import array
 from collections.abc import Mapping, Set
 from dataclasses import replace
 from functools import partial
 from typing import Any, ClassVar
 
+import numpy as np
 from pydantic import Field
 
+from cloze.core import storage
+from cloze.core.artifacts.fingerprints import cache_directory
+from cloze.core.errors import ClozeError
 from cloze.pipeline.corpus.document import PLACEHOLDER_PATTERN, Document
 from cloze.pipeline.corpus.options import AUTO, CorpusOptions
 from cloze.pipeline.corpus.steps.base import (
@@ -47,11 +55,35 @@ class LanguageOptions(CorpusOptions):
     probability. With --preset web: 0.99."""
 
 
+# of a cache without room, or with another file than was written
+DAMAGED = (ClozeError, OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile)
+
+
 @functools.cache
 def _identifier() -> Any:
-    from py3langid.langid import MODEL_FILE, LanguageIdentifier
+    from py3langid import langid, modelio
 
-    return LanguageIdentifier.from_model_file(MODEL_FILE, norm_probs=True)
+    packed = langid.MODEL_DIR / langid.MODEL_FILE
+    try:
+        model = _unpacked_model(packed.read_bytes())
+    except DAMAGED:
+        model = modelio.load_model(packed)
+    ptc, pc, classes, moves, rows, output = model
+    return langid.LanguageIdentifier(ptc, pc, classes, moves, output, norm_probs=True, tk_row=rows)
+
+
+def _unpacked_model(packed: bytes) -> tuple[Any, ...]:
+    """Return the model, kept unpacked in the cache: LZMA would take half a second of each run."""
+    path = str(cache_directory() / f"langid-{hashlib.sha256(packed).hexdigest()[:16]}.npz")
+    if not storage.exists(path):
+        storage.write_bytes(path, lzma.decompress(packed))
+    with np.load(path) as arrays:
+        moves, rows = (arrays[name] for name in ("nextmove", "nextmove_row"))
+        return (
+            *(arrays["ptc"], arrays["pc"], arrays["classes"].tolist()),
+            *(array(each.dtype.char, each.tobytes()) for each in (moves, rows)),
+            arrays["out_feat"].tolist(),
+        )
 
 
 def sample(text: str, characters: int = SAMPLE) -> str:

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
+import numpy as np
 import pytest
+from py3langid import langid, modelio
 
 from cloze.pipeline.corpus.document import Document
 from cloze.pipeline.corpus.steps.chain import TextConfig, build_steps, run_steps
+from cloze.pipeline.corpus.steps.filters import language as module
 from cloze.pipeline.corpus.steps.filters.language import CERTAIN, SAMPLE, identify, sample
 
 TEXTS = {
@@ -143,3 +147,38 @@ def test_doubt_between_related_languages_is_no_doubt():
     assert name in ("id", "ms")
     assert probability >= CERTAIN
     assert identify("12.5 17.3 d. Rockledge Palm Bay 70-44 Tolivert Davis Burgher")[1] < CERTAIN
+
+
+def test_the_model_in_the_cache_is_the_library_s(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    packed = langid.MODEL_DIR / langid.MODEL_FILE
+    expected = modelio.load_model(packed)
+    for _ in ("written", "read"):
+        for ours, theirs in zip(module._unpacked_model(packed.read_bytes()), expected, strict=True):
+            assert type(ours) is type(theirs)
+            assert np.array_equal(ours, theirs)
+            assert getattr(ours, "dtype", None) == getattr(theirs, "dtype", None)
+    (kept,) = (tmp_path / "cloze").iterdir()
+    content = kept.read_bytes()
+    for damaged in (b"", b"no model", content[: len(content) // 2], content[:-9] + bytes(9)):
+        kept.write_bytes(damaged)
+        with pytest.raises(module.DAMAGED):
+            module._unpacked_model(packed.read_bytes())
+
+
+@pytest.mark.parametrize("cache", ["damaged", "no directory"])
+def test_a_cache_that_cannot_be_used_is_not_needed(
+    cache: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = tmp_path / "cache"
+    monkeypatch.setenv("XDG_CACHE_HOME", str(place))
+    if cache == "damaged":
+        module._unpacked_model((langid.MODEL_DIR / langid.MODEL_FILE).read_bytes())
+        next((place / "cloze").iterdir()).write_bytes(b"PK\x03\x04")
+    else:
+        place.write_text("a file")
+    module._identifier.cache_clear()
+    assert identify(TEXTS["fr"])[0] == "fr"
+    module._identifier.cache_clear()
