@@ -50,7 +50,7 @@ class Lease:
 
     def create(self) -> bool:
         """Write the object unless there is one; return whether it was written."""
-        self._written, content = time.monotonic(), json.dumps(self.facts).encode()
+        self._written, content = awake_or_asleep(), json.dumps(self.facts).encode()
         if not storage.create_bytes(self.path, content):
             return False
         # A store that writes other facts there has no conditions, and others may have replaced it.
@@ -66,7 +66,7 @@ class Lease:
 
     def renew(self) -> None:
         """Write the object again, unless it was removed or replaced: then the lease is lost."""
-        began = time.monotonic()
+        began = awake_or_asleep()
         self.is_lost = self.is_lost or not self._is_own(read(self.path))
         if not self.is_lost:
             self.put()
@@ -89,7 +89,7 @@ class Lease:
     @property
     def is_sure(self) -> bool:
         """Whether it was written so lately that to nobody it can be dead."""
-        lately = time.monotonic() - self._written < SURE_SECONDS
+        lately = awake_or_asleep() - self._written < SURE_SECONDS
         return lately and self._is_exclusive and not self.is_lost
 
     def _is_own(self, facts: dict[str, Any] | None) -> bool:
@@ -99,6 +99,11 @@ class Lease:
         while not self._ended.wait(self._seconds):
             with contextlib.suppress(Exception):  # the store may be unreachable for a while
                 self.renew()
+
+
+def awake_or_asleep() -> float:
+    """Return seconds by a clock that, like those of others, goes on while this machine sleeps."""
+    return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
 
 
 def read(path: str) -> dict[str, Any] | None:

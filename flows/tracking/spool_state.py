@@ -6,11 +6,12 @@ import fcntl
 import json
 import logging
 import os
+import socket
 import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -30,6 +31,8 @@ TRAINING = "custom_model_development"
 URI = "MLFLOW_TRACKING_URI"  # environment variable
 EXPERIMENT = os.environ.get("MLFLOW_EXPERIMENT_NAME") or "cloze"
 NOTE = "mlflow.note.content"
+LOCK_SECONDS = 60.0  # for others' work under a lock, such as the upload of a model
+POLL_SECONDS = 0.02
 DESCRIPTION = "A run of Cloze has a child run for each node, and a group for each matrix section."
 
 
@@ -96,10 +99,29 @@ def exclusive(directory: Path, name: str) -> Iterator[None]:
 
     Args:
         name: file of the lock. Lookup and creation share a lock, so two processes create it once.
+
+    Raises:
+        TimeoutError: another process holds it for longer than `LOCK_SECONDS`.
     """
     directory.mkdir(parents=True, exist_ok=True)
-    with (directory / name).open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    deadline = time.monotonic() + LOCK_SECONDS
+    with (directory / name).open("a+") as lock:
+        while True:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() > deadline:
+                    lock.seek(0)
+                    raise TimeoutError(
+                        f"{directory / name} is held by {lock.read() or 'another process'} for more"
+                        f" than {LOCK_SECONDS:.0f} s; wait for that, continue it with kill -CONT,"
+                        " or end it"
+                    ) from None
+                time.sleep(POLL_SECONDS)
+        with suppress(OSError):  # a full disk
+            os.ftruncate(lock.fileno(), 0)
+            os.write(lock.fileno(), f"process {os.getpid()} on {socket.gethostname()}".encode())
         yield
 
 
