@@ -6,10 +6,17 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from prefect.client.orchestration import SyncPrefectClient, get_client
-from prefect.settings import PREFECT_API_URL, temporary_settings
+from prefect.settings import (
+    PREFECT_API_REQUEST_TIMEOUT,
+    PREFECT_API_URL,
+    PREFECT_CLIENT_MAX_RETRIES,
+    temporary_settings,
+)
 
 from cloze.core.errors import ClozeError
 from cloze.flows.run.server_addresses import TRUST, UNTRUSTED
+
+ANSWER_SECONDS, RETRIES = 30.0, 2  # of a call: a command that talks to a server ends within minutes
 
 
 @contextmanager
@@ -19,8 +26,12 @@ def connected(api: str) -> Iterator[SyncPrefectClient]:
     Raises:
         ClozeError: the server does not answer, or rejects the login or a request.
     """
+    limits = {PREFECT_API_REQUEST_TIMEOUT: ANSWER_SECONDS, PREFECT_CLIENT_MAX_RETRIES: RETRIES}
     try:
-        with temporary_settings({PREFECT_API_URL: api}), get_client(sync_client=True) as client:
+        with (
+            temporary_settings({PREFECT_API_URL: api, **limits}),
+            get_client(sync_client=True) as client,
+        ):
             client.api_version()
             yield client
     except ClozeError:

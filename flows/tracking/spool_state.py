@@ -31,6 +31,7 @@ TRAINING = "custom_model_development"
 URI = "MLFLOW_TRACKING_URI"  # environment variable
 EXPERIMENT = os.environ.get("MLFLOW_EXPERIMENT_NAME") or "cloze"
 NOTE = "mlflow.note.content"
+CONNECTIONS = 3  # to a database; by its usual ten MLflow says nothing for minutes
 LOCK_SECONDS = 60.0  # for others' work under a lock, such as the upload of a model
 POLL_SECONDS = 0.02
 DESCRIPTION = "A run of Cloze has a child run for each node, and a group for each matrix section."
@@ -45,8 +46,11 @@ def connect(uri: str) -> MlflowClient:
     os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")
     os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "10")
     os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
+    os.environ.setdefault("PGCONNECT_TIMEOUT", "10")
     from mlflow import MlflowClient
+    from mlflow.store.db import utils
 
+    utils.MAX_RETRY_COUNT = min(utils.MAX_RETRY_COUNT, CONNECTIONS)
     # hides a message for each table that it creates, and a traceback for each busy moment
     logging.getLogger("mlflow").setLevel(os.environ.get("MLFLOW_LOGGING_LEVEL", "CRITICAL"))
     path = database.path_of(uri)

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import socket
 import threading
+import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,7 +22,9 @@ from prefect.settings import (
     temporary_settings,
 )
 
-from cloze.flows.prefect import flow_state
+from cloze.core.errors import ClozeError
+from cloze.flows.prefect import client as connection
+from cloze.flows.prefect import flow_state, sweep
 from cloze.flows.prefect.environment import PREFECT_YAML
 
 AWAY_SECONDS = 800.0  # the pauses are random by a fifth
@@ -29,7 +34,7 @@ class Server(ThreadingHTTPServer):
     """A server that is away in one of three ways until the clock says that it is back."""
 
     daemon_threads = True
-    seconds, back, way = 0.0, 0.0, "503"
+    seconds, back, way, calls = 0.0, 0.0, "503", 0
 
     def handle_error(self, request: Any, client_address: Any) -> None: ...
 
@@ -39,13 +44,15 @@ class Answers(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         is_away = 0 < self.server.seconds < self.server.back or self.server.back == -1
+        self.server.calls += 1
+        if is_away and self.server.way == "silent":
+            time.sleep(2)
         if is_away and self.server.way == "reset":
-            self.connection.setsockopt(
-                socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0"
-            )
+            self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
             self.connection.close()
             return
-        self.send_response(int(self.server.way) if is_away else 200)
+        is_refused = is_away and self.server.way.isdecimal()
+        self.send_response(int(self.server.way) if is_refused else 200)
         self.send_header("Content-Type", "application/json")
         self.end_headers()
         self.wfile.write(b"true")
@@ -61,7 +68,7 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
     def sleep(seconds: float) -> None:
         found.seconds += seconds
 
-    monkeypatch.setattr(base.time, "sleep", sleep)
+    monkeypatch.setattr(base, "time", SimpleNamespace(sleep=sleep))
     yield found
     found.shutdown()
     found.server_close()
@@ -105,3 +112,22 @@ def test_looks_at_the_own_state_and_its_last_one_do_not_wait_long(server: Server
         assert flow_state.current().is_running()
         flow_state.write(flow_state.current())
     assert server.seconds < 3 * 10
+
+
+@pytest.mark.parametrize("way", ["503", "reset", "silent"])
+@pytest.mark.parametrize("what", ["connect", "sweep"])
+def test_a_command_ends_in_a_sentence_soon(
+    server: Server, way: str, what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`cloze deploy`, `doctor` and the sweep of `cloze ui`: a server that is stopped is silent."""
+    monkeypatch.setattr(connection, "ANSWER_SECONDS", 0.2)
+    server.way, server.back = way, -1.0
+    api = f"http://127.0.0.1:{server.server_port}/api"
+    with pytest.raises(ClozeError, match=rf"Prefect at {api}: .*(503|Read)"):
+        if what == "connect":
+            with connection.connected(api):
+                pass
+        else:
+            sweep.sweep(tmp_path, api)
+    assert server.calls <= 1 + connection.RETRIES
+    assert server.seconds < 30
