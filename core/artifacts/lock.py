@@ -231,20 +231,17 @@ def _open_locked(out: str, name: str) -> IO[str]:
     file. A process that opened the file before the unlink then locks a file without a name, and
     opens the name again.
     """
-    deadline = time.monotonic() + PATIENCE_SECONDS
     while True:
         os.makedirs(os.path.dirname(name), exist_ok=True)  # `cloze clean` may remove it meanwhile
         handle = open(name, "a+", encoding="utf-8")  # noqa: SIM115
         try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            flock_within(PATIENCE_SECONDS, handle, fcntl.LOCK_EX)
             if has_name(handle, name):
                 return handle
         except BlockingIOError as error:
-            if time.monotonic() > deadline:
-                handle.seek(0)
-                with handle:
-                    raise _is_locked(out, handle.readline().strip()) from error
-            time.sleep(PATIENCE_SECONDS / 50)
+            handle.seek(0)
+            with handle:
+                raise _is_locked(out, handle.readline().strip()) from error
         except OSError as error:  # a network disk without locks
             handle.close()
             raise ClozeError(
@@ -252,6 +249,18 @@ def _open_locked(out: str, name: str) -> IO[str]:
                 f"one, or mount it with locks"
             ) from error
         handle.close()
+
+
+def flock_within(seconds: float, handle: IO[Any] | int, operation: int) -> None:
+    """Lock an open file; BlockingIOError: another process holds it for longer."""
+    deadline = time.monotonic() + seconds
+    while True:
+        try:
+            return fcntl.flock(handle, operation | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(PATIENCE_SECONDS / 50)
 
 
 def has_name(handle: IO[Any], name: str) -> bool:

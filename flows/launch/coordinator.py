@@ -149,20 +149,15 @@ def run_with_restarts(launcher: Launcher, work: LaunchRequest) -> StageResult:
             stood_still = pauses < USUAL and time.monotonic() < attempt.woke + AWAKE_SECONDS
             pauses, restarts = pauses + stood_still, restarts + (not stood_still)
             error.step = error.step or 0  # the ranks had not started
-            if stood_still:
-                seconds = FIRST_SECONDS
-                message = f"{error}; all stood still for a while before, so they are started again"
-            elif restarts > max_restarts(work.execution) or not policy.should_retry(
-                error, _gpus(work.execution)
-            ):
+            most, gpus = max_restarts(work.execution), _gpus(work.execution)
+            if not stood_still and (restarts > most or not policy.should_retry(error, gpus)):
                 raise
-            seconds, previous_processes = backoff_seconds(restarts, FIRST_SECONDS), work.processes
+            seconds = backoff_seconds(max(restarts, 1), FIRST_SECONDS)
+            count = "all stood still before" if stood_still else f"restart {restarts} of {most}"
+            previous_processes = work.processes
             work = _with(work, policy.execution)
             fewer = f" with {work.processes} processes" * (work.processes < previous_processes)
-            message = (
-                f"{error}; started again{fewer} in {seconds:.0f} s, restart {restarts} of "
-                f"{max_restarts(work.execution)}"
-            )
+            message = f"{error}; started again{fewer} in {seconds:.0f} s, {count}"
         log.warning("%s", message)
         figures = {"warning": message, "restarts": restarts, "preemptions": preemptions}
         work.build.report.progress(0, None, "steps", figures)

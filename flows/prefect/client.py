@@ -16,7 +16,8 @@ from prefect.settings import (
 from cloze.core.errors import ClozeError
 from cloze.flows.run.server_addresses import TRUST, UNTRUSTED
 
-ANSWER_SECONDS, RETRIES = 30.0, 2  # of a call: a command that talks to a server ends within minutes
+# Of a call: a command that talks to a server ends within minutes.
+LIMITS = {PREFECT_API_REQUEST_TIMEOUT: 30.0, PREFECT_CLIENT_MAX_RETRIES: 2}
 
 
 @contextmanager
@@ -26,12 +27,9 @@ def connected(api: str) -> Iterator[SyncPrefectClient]:
     Raises:
         ClozeError: the server does not answer, or rejects the login or a request.
     """
-    limits = {PREFECT_API_REQUEST_TIMEOUT: ANSWER_SECONDS, PREFECT_CLIENT_MAX_RETRIES: RETRIES}
+    settings = {PREFECT_API_URL: api, **LIMITS}
     try:
-        with (
-            temporary_settings({PREFECT_API_URL: api, **limits}),
-            get_client(sync_client=True) as client,
-        ):
+        with temporary_settings(settings), get_client(sync_client=True) as client:
             client.api_version()
             yield client
     except ClozeError:

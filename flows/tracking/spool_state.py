@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cloze.core import storage
+from cloze.core.artifacts.lock import flock_within
 from cloze.core.errors import ClozeError
 from cloze.core.records import read_record
 from cloze.flows.tracking import database
@@ -33,7 +34,6 @@ EXPERIMENT = os.environ.get("MLFLOW_EXPERIMENT_NAME") or "cloze"
 NOTE = "mlflow.note.content"
 CONNECTIONS = 3  # to a database; by its usual ten MLflow says nothing for minutes
 LOCK_SECONDS = 60.0  # for others' work under a lock, such as the upload of a model
-POLL_SECONDS = 0.02
 DESCRIPTION = "A run of Cloze has a child run for each node, and a group for each matrix section."
 
 
@@ -108,21 +108,15 @@ def exclusive(directory: Path, name: str) -> Iterator[None]:
         TimeoutError: another process holds it for longer than `LOCK_SECONDS`.
     """
     directory.mkdir(parents=True, exist_ok=True)
-    deadline = time.monotonic() + LOCK_SECONDS
     with (directory / name).open("a+") as lock:
-        while True:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                if time.monotonic() > deadline:
-                    lock.seek(0)
-                    raise TimeoutError(
-                        f"{directory / name} is held by {lock.read() or 'another process'} for more"
-                        f" than {LOCK_SECONDS:.0f} s; wait for that, continue it with kill -CONT,"
-                        " or end it"
-                    ) from None
-                time.sleep(POLL_SECONDS)
+        try:
+            flock_within(LOCK_SECONDS, lock, fcntl.LOCK_EX)
+        except BlockingIOError:
+            lock.seek(0)
+            raise TimeoutError(
+                f"{directory / name} is held by {lock.read() or 'another process'} for more than"
+                f" {LOCK_SECONDS:.0f} s; wait for that, continue it with kill -CONT, or end it"
+            ) from None
         with suppress(OSError):  # a full disk
             os.ftruncate(lock.fileno(), 0)
             os.write(lock.fileno(), f"process {os.getpid()} on {socket.gethostname()}".encode())

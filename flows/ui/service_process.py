@@ -25,19 +25,16 @@ FIRST_PAUSE, LONGEST_PAUSE = 1.0, 30.0  # seconds before a restart
 STABLE_SECONDS = 60.0  # after this uptime, the backoff starts over
 MOST_CHARACTERS = 300  # of the error in a message
 GIVE_UP = 8  # starts in a row that ended before the server was up: some three minutes
-# What to do, by words of the last error, and after how many such starts it is the only way.
-REMEDIES = {
+REMEDIES = {  # by words of the last error: starts after which nothing else helps, and what does
     "newer MLflow made it": (1, "do that, or name another database in MLFLOW_TRACKING_URI"),
-    "out-of-date database": (1, "run `mlflow db upgrade` if MLflow's database is older, or upgrade"
-                                " MLflow here if it is newer"),
-    "locate revision": (1, "a newer version made its database: upgrade it here, or name another"
-                           " database"),
+    "out-of-date database": (1, "run `mlflow db upgrade`, or upgrade MLflow here if it is older"),
+    "locate revision": (1, "a newer version made its database: upgrade it here, or name another"),
     "No module named": (1, "run `pip install 'cloze-pretraining-base[flows]'`"),
-    "address already in use": (GIVE_UP, "end the program on its port, or name another port"),
+    "already in use": (GIVE_UP, "end the program on its port, or name another port"),
     "disk is full": (GIVE_UP, "free some space"),
     "No space left": (GIVE_UP, "free some space"),
     "": (GIVE_UP, "mend what the log says"),
-}  # fmt: skip
+}
 _ERROR = re.compile(r"\(?[\w.]*(Error|Exception)\b.*")  # last line of a traceback
 
 

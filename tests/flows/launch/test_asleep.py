@@ -15,7 +15,7 @@ import pytest
 from cloze.core.errors import ClozeError
 from cloze.core.processes import HeartbeatReader, HeartbeatWriter
 from cloze.core.stages.execution import Execution
-from cloze.core.stages.stage import BuildContext
+from cloze.core.stages.stage import BuildContext, Reporter
 from cloze.core.stages.worker import Job
 from cloze.flows.launch import agent, agent_launcher, coordinator, event_files, hang_detection
 from cloze.flows.launch.agent import Agent
@@ -134,9 +134,16 @@ def test_ranks_that_are_lost_after_all_stood_still_start_again(
     monkeypatch.setattr(coordinator, "FIRST_SECONDS", 0.0)
     attempts = [*(Ranks(pause, [LOST]) for pause in pauses), Ranks(0.0, DONE)]
     launcher: Any = SimpleNamespace(start=lambda work: attempts.pop(0))
+    told: list[str] = []
+
+    class Told(Reporter):
+        def progress(self, done: float, total: float | None, unit: str, figures: Any) -> None:
+            told.append(figures["warning"])
+
     build = BuildContext(
-        path=str(tmp_path), inputs={}, execution=Execution(), fingerprint="f", build_id="b"
-    )
+        path=str(tmp_path), inputs={}, execution=Execution(), fingerprint="f", build_id="b",
+        report=Told(),
+    )  # fmt: skip
     job = Job(
         stage="train", reference="", config={}, path=str(tmp_path), inputs={}, execution={},
         fingerprint="f", build_id="b", token="",
@@ -147,3 +154,5 @@ def test_ranks_that_are_lost_after_all_stood_still_start_again(
     else:
         with pytest.raises(ClozeError, match="lost its connection"):
             coordinator.run_with_restarts(launcher, work)
+    again = "rank 0 has lost its connection; started again in 0 s, all stood still before"
+    assert told == [again] * min(len([pause for pause in pauses if pause]), 3)

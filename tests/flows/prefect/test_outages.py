@@ -16,6 +16,7 @@ import yaml
 from prefect.client import base
 from prefect.client.orchestration import get_client
 from prefect.settings import (
+    PREFECT_API_REQUEST_TIMEOUT,
     PREFECT_API_URL,
     PREFECT_CLIENT_MAX_RETRIES,
     PREFECT_CLIENT_RETRY_EXTRA_CODES,
@@ -111,7 +112,7 @@ def test_looks_at_the_own_state_and_its_last_one_do_not_wait_long(server: Server
     with temporary_settings(settings(server)):
         assert flow_state.current().is_running()
         flow_state.write(flow_state.current())
-    assert server.seconds < 3 * 10
+    assert server.seconds < 40
 
 
 @pytest.mark.parametrize("way", ["503", "reset", "silent"])
@@ -120,7 +121,7 @@ def test_a_command_ends_in_a_sentence_soon(
     server: Server, way: str, what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """`cloze deploy`, `doctor` and the sweep of `cloze ui`: a server that is stopped is silent."""
-    monkeypatch.setattr(connection, "ANSWER_SECONDS", 0.2)
+    monkeypatch.setitem(connection.LIMITS, PREFECT_API_REQUEST_TIMEOUT, 0.2)
     server.way, server.back = way, -1.0
     api = f"http://127.0.0.1:{server.server_port}/api"
     with pytest.raises(ClozeError, match=rf"Prefect at {api}: .*(503|Read)"):
@@ -129,5 +130,5 @@ def test_a_command_ends_in_a_sentence_soon(
                 pass
         else:
             sweep.sweep(tmp_path, api)
-    assert server.calls <= 1 + connection.RETRIES
+    assert server.calls <= 3
     assert server.seconds < 30

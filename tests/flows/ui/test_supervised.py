@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -139,7 +140,7 @@ def test_a_server_that_cannot_be_started_ends_no_other(
     child: ServiceProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its program is gone, or its log cannot be written."""
-    monkeypatch.setattr(service_process.sys, "executable", "/nowhere/python")
+    monkeypatch.setattr(sys, "executable", "/nowhere/python")
     for _ in range(service_process.GIVE_UP):
         child._not_before = 0.0
         child.supervise(True)
