@@ -132,3 +132,10 @@ def test_a_command_ends_in_a_sentence_soon(
             sweep.sweep(tmp_path, api)
     assert server.calls <= 3
     assert server.seconds < 30
+
+
+def test_the_toys_of_the_tests_hold_out_as_long() -> None:
+    path = Path(__file__).parents[2] / "operations" / "toys.yaml"
+    toys = yaml.safe_load(path.read_text())["deployments"][0]["work_pool"]["job_variables"]
+    ours = yaml.safe_load(PREFECT_YAML.read_text())["deployments"][0]["work_pool"]["job_variables"]
+    assert toys == ours
