@@ -51,12 +51,26 @@ def peak_memory() -> int:
 
 
 def memory_limit() -> int:
-    """Return the memory of this machine, or of this process's control group if less, in bytes."""
+    """Return the memory of this machine, or of its control group with the least, in bytes."""
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    try:
-        return min(total, int(Path("/sys/fs/cgroup/memory.max").read_text(encoding="ascii")))
-    except (OSError, ValueError):  # no such file, or `max`
-        return total
+    return min([total, *(limit for limit, _ in _memory_groups())])
+
+
+def free_memory(of_machine: float) -> float:
+    """Return the machine's available bytes, or what a control group leaves, if less."""
+    return max(0.0, min([of_machine, *(limit - used for limit, used in _memory_groups())]))
+
+
+def _memory_groups() -> Iterator[tuple[int, int]]:
+    """Yield limit and use, in bytes, of each control group; cached files count as free."""
+    for group, is_first in _groups("memory"):
+        limit, use = ("limit_in_bytes", "usage_in_bytes") if is_first else ("max", "current")
+        with contextlib.suppress(OSError, ValueError):  # no such file, or `max`
+            values = [int((group / f"memory.{name}").read_text()) for name in (limit, use)]
+            lines = (group / "memory.stat").read_text().splitlines()
+            kept = dict(line.split() for line in lines)
+            cached = kept.get("total_inactive_file" if is_first else "inactive_file", "0")
+            yield values[0], values[1] - int(cached)
 
 
 def request_death_signal(number: int = signal.SIGKILL) -> None:
@@ -141,7 +155,8 @@ class MemoryWatch:
 
 def _out_of_memory_kills() -> int | None:
     """Return the number of processes killed for lack of memory so far; None if unknown."""
-    for path in ("/sys/fs/cgroup/memory.events", "/proc/vmstat"):
+    groups = (group / "memory.events" for group, is_first in _groups("memory") if not is_first)
+    for path in (*groups, Path("/proc/vmstat")):
         try:
             with open(path, encoding="ascii") as stream:
                 return next(int(line.split()[1]) for line in stream if line.startswith("oom_kill "))
@@ -169,30 +184,36 @@ def available_cpus() -> tuple[int, ...]:
 
 
 def _quotas() -> Iterator[float]:
-    """Yield the CPU quota, in cores, of each control group of this process and of their parents."""
+    """Yield the CPU quota, in cores, of each control group with one."""
+    for group, is_first in _groups("cpu"):
+        try:  # in microseconds
+            if is_first:
+                quota = int((group / "cpu.cfs_quota_us").read_text())
+                period = int((group / "cpu.cfs_period_us").read_text())
+            else:
+                quota, period = map(int, (group / "cpu.max").read_text().split())
+        except (OSError, ValueError):  # no such file, or "max 100000"
+            continue
+        if quota > 0 and period > 0:
+            yield quota / period
+
+
+def _groups(controller: str) -> Iterator[tuple[Path, bool]]:
+    """Yield each control group of this process and its parents, and whether of version 1."""
     try:
         lines = _OWN_GROUPS.read_text().splitlines()
     except OSError:
         return
     for line in lines:
-        _, controllers, group = line.split(":", 2)
-        if controllers and "cpu" not in controllers.split(","):
+        _, controllers, name = line.split(":", 2)
+        if controllers and controller not in controllers.split(","):
             continue
-        root = GROUPS / "cpu" if controllers else GROUPS
-        group_path = root / group.lstrip("/")
-        for directory in (group_path, *group_path.parents):
+        root = GROUPS / controller if controllers else GROUPS
+        group = root / name.lstrip("/")
+        for directory in (group, *group.parents):
             if not directory.is_relative_to(root):
                 break
-            try:  # in microseconds
-                if controllers:  # version 1
-                    quota = int((directory / "cpu.cfs_quota_us").read_text())
-                    period = int((directory / "cpu.cfs_period_us").read_text())
-                else:
-                    quota, period = map(int, (directory / "cpu.max").read_text().split())
-            except (OSError, ValueError):  # no such file, or "max 100000"
-                continue
-            if quota > 0 and period > 0:
-                yield quota / period
+            yield directory, bool(controllers)
 
 
 # Heartbeats: a rank's step, phase and the phase's start, in memory shared with its parent.

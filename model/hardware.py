@@ -7,13 +7,13 @@ sparsity").
 from __future__ import annotations
 
 import functools
-import os
 import platform
 import re
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
+from cloze.core import processes
 from cloze.core.errors import UsageError, did_you_mean
 from cloze.core.stages.cost import MachineSpec
 
@@ -171,7 +171,7 @@ def this_cpu(cores: int) -> Device:
     bf16 = bf16_core_speed()
     return Device(
         name=f"{platform.machine()} CPU, {cores} core{'s' if cores > 1 else ''}",
-        memory=float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")),
+        memory=float(processes.memory_limit()),
         bf16=None if bf16 is None else bf16 * cores,
         fp32=FP32_CORE_SPEED * cores,
         source="benchmarks/README.md, by the core",

@@ -22,14 +22,13 @@ import contextlib
 import fcntl
 import os
 import shutil
-import time
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from cloze.core import storage
-from cloze.core.artifacts.lock import Lease, has_name, is_dead
+from cloze.core.artifacts.lock import Lease, flock_within, has_name, is_dead
 from cloze.core.artifacts.lock import read as read_lease
 from cloze.core.errors import ClozeError, DataError, SupersededError, naming
 
@@ -157,21 +156,15 @@ def _locked(path: str, operation: int) -> Iterator[int | None]:
 
 
 def _lock(handle: int, operation: int, path: str) -> None:
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    while True:
-        try:
-            fcntl.flock(handle, operation | fcntl.LOCK_NB)
-            return
-        except BlockingIOError as error:
-            if time.monotonic() > deadline:
-                raise ClozeError(
-                    f"a rank of an earlier launch has been publishing a checkpoint in {path} for "
-                    f"{PATIENCE_SECONDS:.0f} s;"
-                    " wait for it, or end it, and run again"
-                ) from error
-            time.sleep(0.02)
-        except OSError:  # a file system without locks: the comparison alone must suffice
-            return
+    try:
+        flock_within(PATIENCE_SECONDS, handle, operation)
+    except BlockingIOError as error:
+        raise ClozeError(
+            f"a rank of an earlier launch has been publishing a checkpoint in {path} for "
+            f"{PATIENCE_SECONDS:.0f} s; wait for it, or end it, and run again"
+        ) from error
+    except OSError:  # a file system without locks: the comparison alone must suffice
+        return
 
 
 # Checkpoint directories and their readers; the content of checkpoints is not used here.

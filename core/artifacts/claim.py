@@ -8,7 +8,6 @@ from scratch.
 
 from __future__ import annotations
 
-import time
 import uuid
 from dataclasses import asdict, dataclass, replace
 
@@ -17,13 +16,13 @@ from cloze.core.artifacts import artifact
 from cloze.core.artifacts.artifact import BUILDING as BUILDING
 from cloze.core.artifacts.artifact import Claim as Claim
 from cloze.core.artifacts.checkpoints import STEPS
-from cloze.core.artifacts.lock import LOCK
+from cloze.core.artifacts.lock import LOCK, awake_or_asleep
 from cloze.core.errors import SupersededError, UsageError
 from cloze.core.humanize import an
 
 read = artifact.read_claim
 FRESH_SECONDS = 1.0
-_FRESH_UNTIL: dict[str, float] = {}  # by token, on the clock of `time.monotonic`
+_FRESH_UNTIL: dict[str, float] = {}  # by token, on the clock of `awake_or_asleep`
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +39,7 @@ class Fence:
 
     def check(self) -> None:
         """Raise SupersededError if another attempt owns the directory or the build is finished."""
-        now = time.monotonic()
+        now = awake_or_asleep()
         if not self.token or now < _FRESH_UNTIL.get(self.token, now):
             return
         claim = read(self.out)

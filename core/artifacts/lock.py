@@ -50,7 +50,7 @@ class Lease:
 
     def create(self) -> bool:
         """Write the object unless there is one; return whether it was written."""
-        self._written, content = time.monotonic(), json.dumps(self.facts).encode()
+        self._written, content = awake_or_asleep(), json.dumps(self.facts).encode()
         if not storage.create_bytes(self.path, content):
             return False
         # A store that writes other facts there has no conditions, and others may have replaced it.
@@ -66,7 +66,7 @@ class Lease:
 
     def renew(self) -> None:
         """Write the object again, unless it was removed or replaced: then the lease is lost."""
-        began = time.monotonic()
+        began = awake_or_asleep()
         self.is_lost = self.is_lost or not self._is_own(read(self.path))
         if not self.is_lost:
             self.put()
@@ -89,7 +89,7 @@ class Lease:
     @property
     def is_sure(self) -> bool:
         """Whether it was written so lately that to nobody it can be dead."""
-        lately = time.monotonic() - self._written < SURE_SECONDS
+        lately = awake_or_asleep() - self._written < SURE_SECONDS
         return lately and self._is_exclusive and not self.is_lost
 
     def _is_own(self, facts: dict[str, Any] | None) -> bool:
@@ -99,6 +99,11 @@ class Lease:
         while not self._ended.wait(self._seconds):
             with contextlib.suppress(Exception):  # the store may be unreachable for a while
                 self.renew()
+
+
+def awake_or_asleep() -> float:
+    """Return seconds by a clock that, like those of others, goes on while this machine sleeps."""
+    return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
 
 
 def read(path: str) -> dict[str, Any] | None:
@@ -226,20 +231,17 @@ def _open_locked(out: str, name: str) -> IO[str]:
     file. A process that opened the file before the unlink then locks a file without a name, and
     opens the name again.
     """
-    deadline = time.monotonic() + PATIENCE_SECONDS
     while True:
         os.makedirs(os.path.dirname(name), exist_ok=True)  # `cloze clean` may remove it meanwhile
         handle = open(name, "a+", encoding="utf-8")  # noqa: SIM115
         try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            flock_within(PATIENCE_SECONDS, handle, fcntl.LOCK_EX)
             if has_name(handle, name):
                 return handle
         except BlockingIOError as error:
-            if time.monotonic() > deadline:
-                handle.seek(0)
-                with handle:
-                    raise _is_locked(out, handle.readline().strip()) from error
-            time.sleep(PATIENCE_SECONDS / 50)
+            handle.seek(0)
+            with handle:
+                raise _is_locked(out, handle.readline().strip()) from error
         except OSError as error:  # a network disk without locks
             handle.close()
             raise ClozeError(
@@ -247,6 +249,18 @@ def _open_locked(out: str, name: str) -> IO[str]:
                 f"one, or mount it with locks"
             ) from error
         handle.close()
+
+
+def flock_within(seconds: float, handle: IO[Any] | int, operation: int) -> None:
+    """Lock an open file; BlockingIOError: another process holds it for longer."""
+    deadline = time.monotonic() + seconds
+    while True:
+        try:
+            return fcntl.flock(handle, operation | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(PATIENCE_SECONDS / 50)
 
 
 def has_name(handle: IO[Any], name: str) -> bool:

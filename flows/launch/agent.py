@@ -37,6 +37,7 @@ from cloze.core import errors, processes, storage
 from cloze.core.errors import ClozeError, SupersededError, UsageError
 from cloze.core.stages.worker import LOGS, Job, local_directory
 from cloze.flows.launch import event_files, host_setup
+from cloze.flows.launch.hang_detection import ASLEEP_SECONDS
 from cloze.flows.launch.local import LocalRanks
 from cloze.flows.launch.protocol import GO, HEAD, STOP, LaunchSpec, RankEvent
 from cloze.flows.machine import slots
@@ -139,18 +140,21 @@ class Agent:
             ClozeError: the coordinator shows no sign of life.
         """
         sign, seen = "", time.monotonic()
+        last = seen
         while self._grace() is None:
             go = event_files.read_json(self.launch.file(GO))
             if go is not None:
                 return go
             newest = event_files.peek(self.launch.file(HEAD))
-            if newest != sign:
-                sign, seen = newest, time.monotonic()
-            elif time.monotonic() > seen + HEAD_SECONDS:
+            now = time.monotonic()
+            if newest != sign or now > last + ASLEEP_SECONDS:  # the coordinator may have slept, too
+                sign, seen = newest, now
+            elif now > seen + HEAD_SECONDS:
                 raise ClozeError(
                     f"host {self.host} has waited {HEAD_SECONDS:.0f} s and seen no sign of life of"
                     " the coordinator; run again"
                 )
+            last = now
             time.sleep(POLL_SECONDS)
         return None
 

@@ -208,7 +208,7 @@ class AgentRankGroup:
             node.hello, node.seen = True, time.monotonic()
             node.host = node.host or event["hello"]["host"]
             node.address = event["hello"]["address"]
-        elif "waiting" in event:
+        elif "waiting" in event or "figures" in event:
             events.append((None, event))
         elif "ready" in event:
             node.ready, node.port = True, event.get("port")
@@ -219,7 +219,11 @@ class AgentRankGroup:
             node.over = True
 
     def _check_alive(self, node: _Node, events: list[RankEvent]) -> None:
+        beat = event_files.peek(self.launch.file(f"beat{node.number}")) if node.hello else ""
         now = time.monotonic()
+        gap = now - self._last_poll
+        if gap > GAP_SECONDS:
+            node.seen = min(now, node.seen + gap)
         if not node.hello:
             reason = self._handle.waiting()
             if reason is not None:
@@ -236,13 +240,8 @@ class AgentRankGroup:
                 )
                 events.append(_fault(message, UsageError.exit_code))
             return
-        beat = event_files.peek(self.launch.file(f"beat{node.number}"))
-        now = time.monotonic()
-        gap = now - self._last_poll
         if beat and beat != node.beat:
             node.beat, node.seen = beat, now
-        elif gap > GAP_SECONDS:
-            node.seen = min(now, node.seen + gap)
         elif now > node.seen + LOST_SECONDS:
             _, fault = self._lose(node, f"no sign of life for {LOST_SECONDS:.0f} s")
             events.append((None, {**fault, "silent": True}))

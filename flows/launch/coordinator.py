@@ -23,6 +23,7 @@ from cloze.core.stages.stage import BuildContext, Stage, StageResult
 from cloze.core.stages.worker import LOGS, Job, local_directory
 from cloze.flows.launch import cancel_requests, host_setup, protocol
 from cloze.flows.launch.cancel_requests import CancelPoll
+from cloze.flows.launch.hang_detection import ASLEEP_SECONDS
 from cloze.flows.launch.launch_result import launch_result
 from cloze.flows.launch.launch_state import LaunchState
 from cloze.flows.launch.protocol import (
@@ -111,7 +112,8 @@ def _make_room(build: BuildContext) -> None:
 
 # Restarts: start lost ranks again on the remaining hosts, from the newest checkpoint, with backoff.
 
-USUAL = 3  # restarts, if fewer hosts or processes are allowed
+USUAL = 3  # restarts, if fewer hosts or processes are allowed, or after this process stood still
+AWAKE_SECONDS = 60.0  # after that; connections whose time limit passed meanwhile break at once
 FIRST_SECONDS = 2.0
 
 log = logging.getLogger(__name__)
@@ -127,35 +129,36 @@ def max_restarts(execution: LaunchOptions) -> int:
 def run_with_restarts(launcher: Launcher, work: LaunchRequest) -> StageResult:
     """Run the ranks to their end, and start lost ones again.
 
-    A preemption is no failure: it does not count towards the maximum number of restarts.
+    A preemption is no failure: it does not count towards the maximum number of restarts. Nor does a
+    loss of ranks just after this process, and so perhaps its machine, stood still.
 
     Raises:
         ClozeError: the error of the last attempt.
     """
-    restarts, preemptions, policy = 0, 0, RetryPolicy(work.execution)
+    restarts, preemptions, pauses, policy = 0, 0, 0, RetryPolicy(work.execution)
     deadline = time.monotonic() + 60.0 * (work.execution.timeout_minutes or math.inf)
     while True:
+        attempt = LaunchCoordinator(launcher, work, deadline)
         try:
-            return LaunchCoordinator(launcher, work, deadline).run()
+            return attempt.run()
         except PreemptedError as error:
             preemptions, seconds = preemptions + 1, FIRST_SECONDS
             message = f"{error}; started again when there is room, preemption {preemptions}"
         except RanksLostError as error:
             if restarts == 0 and isinstance(error, HostsUnreachableError):
                 raise UsageError(str(error)) from None
-            restarts += 1
+            stood_still = pauses < USUAL and time.monotonic() < attempt.woke + AWAKE_SECONDS
+            pauses, restarts = pauses + stood_still, restarts + (not stood_still)
             error.step = error.step or 0  # the ranks had not started
-            if restarts > max_restarts(work.execution) or not policy.should_retry(
-                error, _gpus(work.execution)
-            ):
+            most, gpus = max_restarts(work.execution), _gpus(work.execution)
+            if not stood_still and (restarts > most or not policy.should_retry(error, gpus)):
                 raise
-            seconds, previous_processes = backoff_seconds(restarts, FIRST_SECONDS), work.processes
+            seconds = backoff_seconds(max(restarts, 1), FIRST_SECONDS)
+            count = "all stood still before" if stood_still else f"restart {restarts} of {most}"
+            previous_processes = work.processes
             work = _with(work, policy.execution)
             fewer = f" with {work.processes} processes" * (work.processes < previous_processes)
-            message = (
-                f"{error}; started again{fewer} in {seconds:.0f} s, restart {restarts} of "
-                f"{max_restarts(work.execution)}"
-            )
+            message = f"{error}; started again{fewer} in {seconds:.0f} s, {count}"
         log.warning("%s", message)
         figures = {"warning": message, "restarts": restarts, "preemptions": preemptions}
         work.build.report.progress(0, None, "steps", figures)
@@ -255,6 +258,7 @@ class LaunchCoordinator:
     def __init__(self, launcher: Launcher, work: LaunchRequest, deadline: float) -> None:
         self.launcher, self.work, self.build, self.deadline = launcher, work, work.build, deadline
         self.cancel_poll = cancel_requests.CancelPoll(work.build.path)
+        self.woke = -math.inf  # when this process last went on after it had stood still
         if work.launch:
             fence = start_attempt(work.build.path, work.launch)
             self.work, self.cancel_poll.fence = replace(work, token=fence.token), fence
@@ -291,8 +295,11 @@ class LaunchCoordinator:
     def _watch(self, started: RankGroup, state: LaunchState) -> None:
         """Follow the ranks until all ended; return soon after the first failure or last result."""
         deadline: float | None = None
+        last = time.monotonic()
         while not started.finished:
-            state.update(started.events(POLL_SECONDS))
+            events, now = started.events(POLL_SECONDS), time.monotonic()
+            self.woke, last = now if now > last + ASLEEP_SECONDS else self.woke, now
+            state.update(events)
             self._raise_if_stop_requested()
             if state.hung and not state.failed:
                 return

@@ -1,10 +1,10 @@
 """Hang detection: find the rank that makes no progress, not the ranks that wait for it.
 
 `HangDetector.check` reads every rank's heartbeat (`cloze.core.processes`). If a phase exceeds its
-limit, and the storage takes a write, all ranks are asked for their stacks by SIGUSR1, which a C
-handler answers whatever the interpreter does. The hanging rank is, in this order: a stopped or
-silent rank; a rank that waits for no other, the one at the earliest step; the rank at the earliest
-step.
+limit, and the storage takes a write, ranks that were stopped by SIGSTOP go on. If there are none,
+all are asked for their stacks by SIGUSR1, which a C handler answers whatever the interpreter does.
+The hanging rank is, in this order: a traced or silent rank; a rank that waits for no other, the one
+at the earliest step; the rank at the earliest step.
 """
 
 from __future__ import annotations
@@ -42,11 +42,13 @@ class HangReport:
         rank: index among this host's ranks.
         step: step of the rank.
         sentence: what the rank does, to follow its name.
+        goes_on: it does again.
     """
 
     rank: int
     step: int
     sentence: str
+    goes_on: bool = False
 
 
 class HangDetector:
@@ -86,6 +88,14 @@ class HangDetector:
         previous, self._before = self._before, beats
         if not overdue or beats != previous or self._storage_stalls(now):
             return None
+        if stopped := [rank for rank, pid in enumerate(self._pids) if state(pid) == "T"]:
+            for rank in stopped:
+                os.kill(self._pids[rank], signal.SIGCONT)
+            self._awake = now
+            sentence = (
+                "was stopped (SIGSTOP) for longer than a step may take, and goes on (SIGCONT)"
+            )
+            return HangReport(stopped[0], beats[stopped[0]].step, sentence, goes_on=True)
         if self._elsewhere and all(beat.phase is RankPhase.EXCHANGE for beat in beats):
             limits = (max(beat.since, self._awake) + beat.limit for beat in overdue)
             if now < max(limits) + ELSEWHERE_SECONDS:
@@ -116,11 +126,11 @@ class HangDetector:
 
     def _hanging_rank(self, beats: Sequence[RankStatus], now: float) -> HangReport:
         """Collect the stacks, and choose the rank that hangs."""
-        stopped = [rank for rank, pid in enumerate(self._pids) if state(pid) in ("T", "t")]
-        stacks = self._stacks([rank for rank in range(len(beats)) if rank not in stopped])
-        silent = [rank for rank in range(len(beats)) if rank not in stopped and rank not in stacks]
-        if stopped:
-            rank, description = stopped[0], "was stopped (SIGSTOP) and cannot tell where it is"
+        traced = [rank for rank, pid in enumerate(self._pids) if state(pid) == "t"]
+        stacks = self._stacks([rank for rank in range(len(beats)) if rank not in traced])
+        silent = [rank for rank in range(len(beats)) if rank not in traced and rank not in stacks]
+        if traced:
+            rank, description = traced[0], "is stopped by a debugger and cannot tell where it is"
         elif silent:
             rank, description = silent[0], "does not answer: it waits inside the kernel"
         else:

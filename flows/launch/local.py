@@ -124,7 +124,10 @@ class LocalRanks:
                 events.append((rank, self._end(rank, process.returncode)))
         if self._hangs is not None and not self._ended and not self._stopping:
             hang = self._hangs.check()
-            if hang is not None:
+            if hang is not None and hang.goes_on:
+                warning = f"rank {list(self.processes)[hang.rank]} {hang.sentence}"
+                events.append((None, {"figures": {"warning": warning}}))
+            elif hang is not None:
                 self._hangs = None
                 rank = list(self.processes)[hang.rank]
                 events.append((rank, {"hung": hang.sentence, "step": hang.step}))

@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from prefect import settings
 from prefect.client.orchestration import SyncPrefectClient, get_client
-from prefect.settings import PREFECT_API_URL, temporary_settings
 
 from cloze.core.errors import ClozeError
 from cloze.flows.run.server_addresses import TRUST, UNTRUSTED
+
+# Of a call: a command that talks to a server ends within minutes.
+LIMITS = {settings.PREFECT_API_REQUEST_TIMEOUT: 30.0, settings.PREFECT_CLIENT_MAX_RETRIES: 2}
 
 
 @contextmanager
@@ -19,8 +22,9 @@ def connected(api: str) -> Iterator[SyncPrefectClient]:
     Raises:
         ClozeError: the server does not answer, or rejects the login or a request.
     """
+    limited = settings.temporary_settings({settings.PREFECT_API_URL: api, **LIMITS})
     try:
-        with temporary_settings({PREFECT_API_URL: api}), get_client(sync_client=True) as client:
+        with limited, get_client(sync_client=True) as client:
             client.api_version()
             yield client
     except ClozeError:

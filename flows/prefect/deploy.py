@@ -32,6 +32,7 @@ from cloze.flows.prefect.parameters import fields_of
 from cloze.flows.prefect.schedules import sync_schedules
 from cloze.flows.prefect.sweep import read_all
 
+MOST_SECONDS = 600.0  # for Prefect's command
 ENTRYPOINTS = "cloze.flows.prefect."  # prefix of the entrypoints of Cloze's deployments
 
 
@@ -182,7 +183,7 @@ def _run_prefect_deploy(api: str, path: Path, content: Mapping[str, Any]) -> Non
             [sys.executable, "-m", "prefect", "--no-prompt", "deploy", "--all", "--prefect-file",
                 file.name],
             env={**os.environ, "PREFECT_API_URL": api, HOME: home, "DO_NOT_TRACK": "1"},
-            capture_output=True, text=True, check=False, cwd=path.parent,
+            capture_output=True, text=True, check=False, cwd=path.parent, timeout=MOST_SECONDS,
         )  # fmt: skip
     if result.returncode:
         lines = (result.stderr or result.stdout).strip().splitlines()

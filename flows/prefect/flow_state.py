@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import contextvars
+import functools
 import math
 import threading
 import time
@@ -17,10 +18,15 @@ from prefect.client.orchestration import get_client
 from prefect.client.schemas.objects import State
 from prefect.exceptions import ObjectNotFound, Pause
 from prefect.runtime import deployment, flow_run
+from prefect.settings import temporary_settings
 from prefect.states import Cancelled, Running, Suspended
+
+from cloze.flows.prefect.client import LIMITS
 
 POLL_SECONDS = 3.0
 WORKER_SECONDS = 15.0  # a worker's time to end a cancelled run
+# a look comes again soon, and a process that ends may be killed soon
+brief = functools.partial(temporary_settings, LIMITS)
 
 
 class EndRequested(BaseException):
@@ -49,7 +55,7 @@ def watch(is_over: Callable[[], bool], call: Callable[[State[Any]], object]) -> 
 def current() -> State[Any]:
     """Return the flow run's state; Cancelled if it was deleted, Running if the server is silent."""
     state: State[Any] | None = None
-    with contextlib.suppress(Exception), get_client(sync_client=True) as client:
+    with contextlib.suppress(Exception), brief(), get_client(sync_client=True) as client:
         try:
             state = client.read_flow_run(flow_run.id).state
         except ObjectNotFound:
@@ -59,7 +65,7 @@ def current() -> State[Any]:
 
 def write(state: State[Any]) -> None:
     """Set the flow run's state, if the server answers."""
-    with contextlib.suppress(Exception), get_client(sync_client=True) as client:
+    with contextlib.suppress(Exception), brief(), get_client(sync_client=True) as client:
         client.set_flow_run_state(flow_run.id, state, force=True)
 
 

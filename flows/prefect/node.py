@@ -226,11 +226,13 @@ class TaskRunReporter(Reporter):
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if self._last is not None:
-            percent, text = self._last
-            self.bar.set(100.0 if kind is None else percent, text)
-            if text != self._logged_line:
-                self.log.info("%s", text)
+        percent, text = self._last or (0.0, "")
+        if text and text != self._logged_line:
+            self.log.info("%s", text)
+        if kind is None and percent < 100.0 and self.build_id is not None:
+            percent, text = 100.0, f"finished: {text}" if percent else "finished"
+        if text:
+            self.bar.set(percent, text)
 
     def build_started(self, build_id: str) -> None:
         self.build_id = build_id

@@ -48,7 +48,7 @@ def sweep(runs: Path, api: str | None = None, *, mark: bool = True) -> list[str]
         mark: False: only report the zombie runs.
 
     Raises:
-        Exception: the server does not answer.
+        ClozeError: the server does not answer.
     """
     owners = _owners(runs) if api is not None else {}
     dead = cancellation.mark_crashed(runs, write=mark)
@@ -76,11 +76,10 @@ def _owners(runs: Path) -> dict[str, Owner]:
 
 
 def _flow_runs(api: str, owners: Mapping[str, Owner], mark: bool) -> list[str]:
-    from prefect.client.orchestration import get_client
-    from prefect.settings import PREFECT_API_URL, temporary_settings
+    from cloze.flows.prefect.client import connected
 
     is_local = urlsplit(api).hostname in ("127.0.0.1", "localhost", "::1")
-    with temporary_settings({PREFECT_API_URL: api}), get_client(sync_client=True) as client:
+    with connected(api) as client:
         messages = []
         for flow_run in active_flow_runs(client):
             owner = owners.get(str(flow_run.id))

@@ -106,6 +106,7 @@ def run(config: ReportConfig, build: BuildContext) -> StageResult:
     score_tables += filter(None, (multitask_versus_single(nodes), cross_tests(nodes)))
     page = render(nodes, group_scores, masks, len(encoders) - MOST_FILLED, score_tables, figure)
     storage.write_bytes(build.file(FILE), page.encode())
+    build.report.progress(1, 1, "parts", {"step": "page"})
     score_rows = {
         group: {metric: asdict(score) for metric, score in metrics.items()}
         for group, metrics in group_scores.items()

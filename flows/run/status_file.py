@@ -89,7 +89,7 @@ def as_it_is(record: dict[str, Any], path: Path) -> dict[str, Any]:
         return record
     end_nodes(record, CRASHED)
     if is_here:
-        state, error = CRASHED, f"process {record['pid']} on {host} is gone{_why_unwritten(path)}"
+        state, error = CRASHED, f"process {record['pid']} on {host} is gone"
     else:
         silent = format_duration(max(0.0, silence))
         state = LOST
@@ -196,7 +196,7 @@ def directory_of(runs: Path, name: str) -> Path:
 
 
 def read(runs: Path, name: str) -> dict[str, Any]:
-    """Return the newest record of the run `name`.
+    """Return the newest record of the run `name`, with what may have kept its end from it.
 
     Raises:
         DataError: the run does not exist; the message suggests the nearest name.
@@ -206,6 +206,9 @@ def read(runs: Path, name: str) -> dict[str, Any]:
         names = [path.name for path in directories(runs)]
         hint = did_you_mean(name, names) if names else "there is none yet"
         raise DataError(f"no run {name!r} in {runs}; {hint}")
+    path = Path(record.get("path", ""))
+    if record["state"] == CRASHED and (read_file(path) or record)["state"] == RUNNING:
+        record["error"] += _why_unwritten(path)
     return record
 
 

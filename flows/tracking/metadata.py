@@ -19,6 +19,7 @@ from typing import Any
 import psutil
 from pydantic_core import to_jsonable_python
 
+from cloze.core import processes
 from cloze.core.config import StageConfig
 from cloze.flows.tracking.spool import flatten
 
@@ -198,9 +199,10 @@ class SystemMetricsSampler:
 
     def sample(self) -> dict[str, float]:
         """Return the current values."""
+        free = processes.free_memory(psutil.virtual_memory().available)
         metrics = {
             "system/cpu_percent": psutil.cpu_percent(),
-            "system/memory_percent": psutil.virtual_memory().percent,
+            "system/memory_percent": 100.0 * (1.0 - free / processes.memory_limit()),
         }
         with suppress(OSError):
             metrics["system/disk_free_gb"] = psutil.disk_usage(self._directory).free / GB

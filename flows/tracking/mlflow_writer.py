@@ -355,6 +355,8 @@ class Registry:
 
         try:
             yield
+        except TimeoutError as error:  # of a lock
+            raise ClozeError(str(error)) from None
         except MlflowException as error:
             message = (str(error).strip().splitlines() or ["no reason given"])[0]
             if error.error_code in ("INVALID_PARAMETER_VALUE", "RESOURCE_DOES_NOT_EXIST"):

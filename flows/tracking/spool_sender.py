@@ -98,7 +98,8 @@ class SpoolSender:
         except Exception as error:
             reason = _refusal(error)
             if reason is None:
-                is_writable = self._sender.is_writable()
+                # one that waits for a lock is not at fault
+                is_writable = not isinstance(error, TimeoutError) and self._sender.is_writable()
                 self._failures[spool, offset] += is_writable
                 if not is_writable or self._failures[spool, offset] < TRIES:
                     raise

@@ -6,16 +6,18 @@ import fcntl
 import json
 import logging
 import os
+import socket
 import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cloze.core import storage
+from cloze.core.artifacts.lock import flock_within
 from cloze.core.errors import ClozeError
 from cloze.core.records import read_record
 from cloze.flows.tracking import database
@@ -30,6 +32,8 @@ TRAINING = "custom_model_development"
 URI = "MLFLOW_TRACKING_URI"  # environment variable
 EXPERIMENT = os.environ.get("MLFLOW_EXPERIMENT_NAME") or "cloze"
 NOTE = "mlflow.note.content"
+CONNECTIONS = 3  # to a database; by its usual ten MLflow says nothing for minutes
+LOCK_SECONDS = 60.0  # for others' work under a lock, such as the upload of a model
 DESCRIPTION = "A run of Cloze has a child run for each node, and a group for each matrix section."
 
 
@@ -42,8 +46,11 @@ def connect(uri: str) -> MlflowClient:
     os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")
     os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "10")
     os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
+    os.environ.setdefault("PGCONNECT_TIMEOUT", "10")
     from mlflow import MlflowClient
+    from mlflow.store.db import utils
 
+    utils.MAX_RETRY_COUNT = min(utils.MAX_RETRY_COUNT, CONNECTIONS)
     # hides a message for each table that it creates, and a traceback for each busy moment
     logging.getLogger("mlflow").setLevel(os.environ.get("MLFLOW_LOGGING_LEVEL", "CRITICAL"))
     path = database.path_of(uri)
@@ -96,10 +103,23 @@ def exclusive(directory: Path, name: str) -> Iterator[None]:
 
     Args:
         name: file of the lock. Lookup and creation share a lock, so two processes create it once.
+
+    Raises:
+        TimeoutError: another process holds it for longer than `LOCK_SECONDS`.
     """
     directory.mkdir(parents=True, exist_ok=True)
-    with (directory / name).open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with (directory / name).open("a+") as lock:
+        try:
+            flock_within(LOCK_SECONDS, lock, fcntl.LOCK_EX)
+        except BlockingIOError:
+            lock.seek(0)
+            raise TimeoutError(
+                f"{directory / name} is held by {lock.read() or 'another process'} for more than"
+                f" {LOCK_SECONDS:.0f} s; wait for that, continue it with kill -CONT, or end it"
+            ) from None
+        with suppress(OSError):  # a full disk
+            os.ftruncate(lock.fileno(), 0)
+            os.write(lock.fileno(), f"process {os.getpid()} on {socket.gethostname()}".encode())
         yield
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import signal
@@ -14,6 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from cloze.core.errors import describe_os_error
 from cloze.core.processes import PARENT_PID, describe_exit
 from cloze.flows.run.server_addresses import answers
 from cloze.flows.ui import processes
@@ -21,7 +23,18 @@ from cloze.flows.ui.services import Service
 
 FIRST_PAUSE, LONGEST_PAUSE = 1.0, 30.0  # seconds before a restart
 STABLE_SECONDS = 60.0  # after this uptime, the backoff starts over
-MOST_CHARACTERS = 200  # of the error in a message
+MOST_CHARACTERS = 300  # of the error in a message
+GIVE_UP = 8  # starts in a row that ended before the server was up: some three minutes
+REMEDIES = {  # by words of the last error: starts after which nothing else helps, and what does
+    "newer MLflow made it": (1, "do that, or name another database in MLFLOW_TRACKING_URI"),
+    "out-of-date database": (1, "run `mlflow db upgrade`, or upgrade MLflow here if it is older"),
+    "locate revision": (1, "a newer version made its database: upgrade it here, or name another"),
+    "No module named": (1, "run `pip install 'cloze-pretraining-base[flows]'`"),
+    "already in use": (GIVE_UP, "end the program on its port, or name another port"),
+    "disk is full": (GIVE_UP, "free some space"),
+    "No space left": (GIVE_UP, "free some space"),
+    "": (GIVE_UP, "mend what the log says"),
+}
 _ERROR = re.compile(r"\(?[\w.]*(Error|Exception)\b.*")  # last line of a traceback
 
 
@@ -30,7 +43,7 @@ class ServiceProcess:
 
     Attributes:
         state: `waiting` (for its start or restart), `starting`, `up`, `silent` (runs but does not
-            answer), `ended`.
+            answer), `broken` (not started again), `ended`.
         last: how the process ended last time.
         messages: messages for the terminal; the supervisor removes them.
     """
@@ -47,7 +60,7 @@ class ServiceProcess:
         self.state, self.restarts, self.since, self.last = "waiting", 0, 0.0, ""
         self.has_been_up = False
         self.messages: list[str] = []
-        self._pause, self._not_before = FIRST_PAUSE, 0.0
+        self._pause, self._not_before, self._early_ends = FIRST_PAUSE, 0.0, 0
         self._cleaning = threading.Thread()
 
     def supervise(self, ready: bool) -> None:
@@ -106,29 +119,47 @@ class ServiceProcess:
 
     def _start(self) -> None:
         guard = [sys.executable, "-m", "cloze.flows.ui.process_guard"]
-        with self.log.open("ab") as output:
-            self.process = subprocess.Popen(
-                [*guard, *self.service.command],
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                env=self.environment,
-                start_new_session=True,  # Ctrl-C in the terminal reaches only the supervisor
-            )
         self.since, self.state = time.time(), "starting"
+        try:
+            with self.log.open("ab") as output:
+                self.process = subprocess.Popen(
+                    [*guard, *self.service.command],
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=subprocess.STDOUT,
+                    env=self.environment,
+                    start_new_session=True,  # Ctrl-C in the terminal reaches only the supervisor
+                )
+        except OSError as error:
+            self._plan_restart(f"cannot start ({describe_os_error(error, str(self.log))})")
 
     def _ended(self, code: int) -> None:
-        self.process, self.state = None, "waiting"
+        self.process = None
         self._cleaning = threading.Thread(target=self._end_leftovers, daemon=True)
         self._cleaning.start()
-        if time.time() > self.since + STABLE_SECONDS:
-            self._pause = FIRST_PAUSE
-        self._not_before = time.monotonic() + self._pause
-        self.last = f"{describe_exit(code)}{last_error(self.log)}"
-        self.messages.append(
-            f"{self.service.title} {self.last}; restart in {self._pause:.0f} s, log: {self.log}"
-        )
+        self._plan_restart(f"{describe_exit(code)}{last_error(self.log)}")
+
+    def _plan_restart(self, last: str) -> None:
+        """Have the server started again after a pause, or never; say so once for each cause."""
+        is_stable = time.time() > self.since + STABLE_SECONDS
+        was_up = self.state in ("up", "silent") if self.service.health else is_stable
+        self._early_ends = 0 if was_up else self._early_ends + 1
+        self._pause = FIRST_PAUSE if is_stable else self._pause
+        most, remedy = next(REMEDIES[words] for words in REMEDIES if words in last)
+        if self._early_ends >= most:
+            self.state, self._not_before = "broken", math.inf
+            self.messages.append(
+                f"{self.service.title} {last} and is not started again: {remedy}, then start"
+                f" `cloze ui` again; log: {self.log}"
+            )
+        else:
+            self.state, self._not_before = "waiting", time.monotonic() + self._pause
+            if last != self.last or was_up:
+                self.messages.append(
+                    f"{self.service.title} {last}; restart in {self._pause:.0f} s, log: {self.log}"
+                )
         self._pause = min(2 * self._pause, LONGEST_PAUSE)
+        self.last = last
         self.restarts += 1
 
     def _end_leftovers(self) -> None:

@@ -112,8 +112,9 @@ class Supervisor:
         self._stop_requested.set()
 
     def _supervise(self) -> None:
+        is_deployed = self.deployments is not None and self.children["prefect"].state == "up"
         for child in self.children.values():
-            child.supervise(not child.service.after_deploy or self.deployments is not None)
+            child.supervise(not child.service.after_deploy or is_deployed)
             self._messages += child.messages
             child.messages.clear()
         while self._messages:

@@ -344,7 +344,9 @@ def test_no_sequence_of_stale_leases_and_kills_lets_two_write(
             machine.leases[number] = self
             machine.checks[number] = lambda: lock._check(machine.out, self)
 
-    clock = SimpleNamespace(monotonic=lambda: Store.now, sleep=lambda _: None)
+    clock = SimpleNamespace(
+        clock_gettime=lambda _: Store.now, CLOCK_MONOTONIC=1, sleep=lambda _: None
+    )
     monkeypatch.setattr(lock, "time", clock)  # all clocks agree
     monkeypatch.setattr(lock, "uuid", lock.uuid)  # the machine makes tokens that it can repeat
     monkeypatch.setattr(storage, "check_right", checked)

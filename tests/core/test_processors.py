@@ -1,4 +1,4 @@
-"""How many cores a process may use: pinned ones, and those of a quota."""
+"""How many cores and how much memory a process may use: those of its control groups, if less."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from cloze.core import processes
+from cloze.model import hardware
 
 ASK = [sys.executable, "-c", "from cloze.core import processes; print(processes.available_cpus())"]
 CPU_GROUP = Path("/sys/fs/cgroup/cpu/cloze-test")
@@ -80,3 +81,77 @@ def test_the_smallest_quota_above_a_process_counts(
     monkeypatch.setattr(processes, "_OWN_GROUPS", own)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)))
     assert processes.available_cpus() == tuple(range(cores))
+
+
+GB = 1 << 30
+UNLIMITED = 9223372036854771712  # as version 1 says it
+
+
+def in_group(
+    monkeypatch: pytest.MonkeyPatch, directory: Path, line: str, files: dict[str, object]
+) -> None:
+    """Make this process a member of control groups with these files, on a machine of 64 GB."""
+    own, groups = directory / "own", directory / "groups"
+    own.write_text(f"{line}\n")
+    for name, content in files.items():
+        (groups / name).parent.mkdir(parents=True, exist_ok=True)
+        (groups / name).write_text(f"{content}\n")
+    monkeypatch.setattr(processes, "GROUPS", groups)
+    monkeypatch.setattr(processes, "_OWN_GROUPS", own)
+    sizes = {"SC_PAGE_SIZE": 4096, "SC_PHYS_PAGES": 64 * GB // 4096}
+    monkeypatch.setattr(os, "sysconf", lambda name: sizes[name])
+
+
+V2 = {"memory.current": 3 * GB, "memory.stat": f"anon {GB}\ninactive_file {2 * GB}"}
+V1 = {
+    "memory.usage_in_bytes": 3 * GB,
+    "memory.stat": f"inactive_file 0\ntotal_inactive_file {2 * GB}",
+}
+
+
+@pytest.mark.parametrize(
+    ("line", "groups", "limit", "free"),
+    [
+        ("0::/", {".": {**V2, "memory.max": 8 * GB}}, 8, 7),
+        ("0::/", {".": {**V2, "memory.max": "max"}}, 64, 50),
+        ("0::/job/step", {"job": {**V2, "memory.max": 8 * GB}}, 8, 7),
+        (
+            "0::/job/step",
+            {
+                "job": {**V2, "memory.max": 9 * GB},
+                "job/step": {**V2, "memory.current": 6 * GB, "memory.max": 6 * GB},
+            },
+            6,
+            2,
+        ),
+        ("0::/job", {"other": {**V2, "memory.max": 8 * GB}}, 64, 50),
+        ("4:memory:/pod", {"memory/pod": {**V1, "memory.limit_in_bytes": 8 * GB}}, 8, 7),
+        ("4:memory:/pod", {"memory": {**V1, "memory.limit_in_bytes": 8 * GB}}, 8, 7),
+        ("4:memory:/pod", {"memory/pod": {**V1, "memory.limit_in_bytes": UNLIMITED}}, 64, 50),
+        ("4:cpu:/pod", {"cpu/pod": {**V1, "memory.limit_in_bytes": 8 * GB}}, 64, 50),
+    ],
+)
+def test_the_least_memory_of_the_groups_above_a_process_counts(
+    line: str,
+    groups: dict[str, dict[str, object]],
+    limit: int,
+    free: int,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of 64 GB, 50 are available; files that the kernel drops at need are no use of memory."""
+    files = {f"{group}/{name}": value for group, of in groups.items() for name, value in of.items()}
+    in_group(monkeypatch, tmp_path, line, files)
+    assert processes.memory_limit() == limit * GB
+    assert hardware.this_cpu(4).memory == limit * GB
+    assert processes.free_memory(50 * GB) == free * GB
+
+
+def test_kills_are_counted_in_the_group_of_the_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    in_group(monkeypatch, tmp_path, "0::/job/step", {"job/step/memory.events": "oom_kill 3"})
+    watch = processes.MemoryWatch()
+    assert not watch.short()
+    (tmp_path / "groups/job/step/memory.events").write_text("low 0\noom_kill 4\n")
+    assert watch.short()

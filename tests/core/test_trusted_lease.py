@@ -17,7 +17,9 @@ from tests.core.test_lease import Store
 def out(monkeypatch: pytest.MonkeyPatch) -> str:
     """A directory of an empty store; nothing renews its leases."""
     fsspec.register_implementation("gated", Store, clobber=True)
-    clock = SimpleNamespace(monotonic=lambda: Store.now, sleep=lambda _: None)
+    clock = SimpleNamespace(
+        clock_gettime=lambda _: Store.now, CLOCK_MONOTONIC=1, sleep=lambda _: None
+    )
     for owner, name, value in (
         (Store, "files", {}),
         (lock, "time", clock),
@@ -67,5 +69,21 @@ def test_a_renewal_that_comes_late_is_not_trusted(
     lease = lock._take_lease(out)
     monkeypatch.setattr(storage, "write_bytes", late)
     lease.renew()
+    with pytest.raises(ClozeError, match="was taken over"):
+        lock._check(out, lease)
+
+
+def test_a_lease_of_a_machine_that_slept_is_not_trusted(
+    out: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While Linux sleeps, `time.monotonic` stands still, and the store's clock does not."""
+    awake = {"monotonic": lambda: 1.0, "CLOCK_MONOTONIC": 1, "sleep": lambda _: None}
+    asleep = SimpleNamespace(clock_gettime=lambda _: Store.now, **awake)
+    monkeypatch.setattr(lock, "time", asleep)
+    lease = lock._take_lease(out)
+    was_sure = lease.is_sure
+    Store.now += lock.LEASE_SECONDS + 1
+    assert (was_sure, lease.is_sure) == (True, False)
+    lock._take_lease(out)
     with pytest.raises(ClozeError, match="was taken over"):
         lock._check(out, lease)

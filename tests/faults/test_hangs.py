@@ -127,15 +127,16 @@ def test_the_rank_that_hangs_is_named(
 
 
 @pytest.mark.soak
-def test_a_rank_that_was_stopped_is_named(
-    dataset: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("ranks", [(0,), (0, 1)], ids=["one", "all"])
+def test_ranks_that_were_stopped_go_on(
+    dataset: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ranks: tuple[int, ...]
 ) -> None:
-    listener = Listener(lambda ids: os.kill(ids[0], signal.SIGSTOP))
-    with pytest.raises(
-        ClozeError, match=r"rank 0 was stopped \(SIGSTOP\) and cannot tell where it is"
-    ):
-        train(dataset, tmp_path / "run", monkeypatch, listener)
-    assert "(most recent call first)" in (tmp_path / "run" / "_logs" / "rank1.log").read_text()
+    """Longer than a step may take, alone and all, while their parent is awake."""
+    listener = Listener(lambda ids: [os.kill(ids[rank], signal.SIGSTOP) for rank in ranks] and None)
+    settings = {"steps": 20, "evaluate_every": 20}
+    train(dataset, tmp_path / "run", monkeypatch, listener, **settings)
+    assert [line["step"] for line in lines(tmp_path / "run" / "metrics.jsonl")] == [*range(1, 21)]
+    assert any(f"rank {ranks[0]} was stopped (SIGSTOP)" in told for told in listener.said)
     assert none_left(listener)
 
 

@@ -20,7 +20,8 @@ from cloze.core import storage
 from cloze.core.artifacts import lock
 from cloze.core.errors import describe_os_error
 from cloze.flows import cli
-from cloze.flows.run import status_file, status_writer
+from cloze.flows.prefect import sweep
+from cloze.flows.run import cancellation, status_file, status_writer
 from cloze.flows.tracking import spool_state
 from cloze.flows.tracking.spool import Spool
 from cloze.pipeline.runners import exchange
@@ -127,6 +128,28 @@ def test_the_cause_of_a_failed_stage_is_said_and_not_its_records(
     assert (record["state"], record["nodes"]["letters"]["state"]) == ("failed", "finished")
     assert f"count.txt: {os.strerror(code)}; " in record["error"]
     monkeypatch.undo()
+
+
+def test_a_look_at_all_runs_writes_nothing(
+    tmp_path: Path, toy_config: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Dashboard and sweep look each few seconds; only a look at one crashed run tries its disk."""
+    runs, tried = tmp_path / "runs", []
+    monkeypatch.setenv("CLOZE_RUNS_DIR", str(runs))
+    assert cli.main(["run", toy_config, "--no-prefect", "--until", "letters"]) == 0
+    record = status_file.records_in(runs / "toy")[-1]
+    content = json.loads(record.read_bytes()) | {"state": "running", "ended": None, "pid": 1 << 22}
+    record.write_text(json.dumps(content))
+    monkeypatch.setattr(status_file, "_why_unwritten", lambda path: tried.append(path) or "; so")
+    assert cli.main(["status"]) == 0
+    assert status_file.all_records(runs)["toy"]["state"] == "crashed"
+    assert cancellation.mark_crashed(runs, write=False) == ["toy"]
+    assert sweep.sweep(runs, mark=False)
+    assert not tried
+    assert status_file.read(runs, "toy")["error"].endswith("is gone; so")
+    cancellation.mark_crashed(runs)
+    assert status_file.read(runs, "toy")["error"].endswith("is gone")  # no longer known
+    assert tried == [record]
 
 
 @pytest.mark.parametrize("is_full", [False, True], ids=["read-only", "full"])

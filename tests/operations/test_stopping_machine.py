@@ -75,15 +75,17 @@ def goes_on(training: Training, way: str) -> None:
     assert state == "running"
 
 
-def test_a_machine_that_is_asleep(training: Training) -> None:
-    """All its processes stand still for longer than a step may take."""
-    family = training.terminal.family()
-    for process in family:
+@pytest.mark.parametrize("who", ["all", "the head of a run", "a rank of a run"])
+def test_a_machine_that_is_asleep(training: Training, who: str) -> None:
+    """All its processes stand still for longer than a step may take, or one of them."""
+    head, *ranks = training.terminal.family()
+    asleep = {"all": [head, *ranks], "the head of a run": [head], "a rank of a run": ranks}[who]
+    for process in asleep:
         process.suspend()
     time.sleep(LIMIT + 8)
-    for process in reversed(family):
+    for process in reversed(asleep):
         process.resume()
-    goes_on(training, "machine asleep, without Prefect")
+    goes_on(training, f"{'machine' if who == 'all' else who} asleep, without Prefect")
 
 
 def test_storage_that_stalls(training: Training) -> None:

@@ -16,14 +16,13 @@ import os
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import numpy as np
 import psutil
 import torch
 from torch import Tensor
 
-from cloze.core import storage
+from cloze.core import processes, storage
 from cloze.core.artifacts import checkpoints
 from cloze.core.errors import ClozeError, DataError, UsageError
 from cloze.core.humanize import format_count
@@ -316,24 +315,14 @@ def _on_cpu(trial: MicroBatchTrial, rank_batch: int, world: World) -> int:
     """Return the rows that fit free memory by the estimate, at most `CPU_TOKENS`."""
     limit = min(rank_batch, estimates.cpu_rows(trial.length))
     local_ranks = int(os.environ.get("LOCAL_WORLD_SIZE", str(world.size)))
-    available = MARGIN * _free_memory() / local_ranks - trial.remaining_bytes(world.size)
+    free = processes.free_memory(psutil.virtual_memory().available)
+    available = MARGIN * free / local_ranks - trial.remaining_bytes(world.size)
 
     def fits(rows: int) -> bool:
         needed = estimates.activation_bytes(trial.model, trial.length, trial.how, rows=rows)
         return needed <= available
 
     return estimates.largest(fits, limit)
-
-
-def _free_memory() -> float:
-    """Return the available bytes of this machine, or of this process's control group."""
-    available = float(psutil.virtual_memory().available)
-    try:
-        limit = Path("/sys/fs/cgroup/memory.max").read_text(encoding="ascii").strip()
-        used = int(Path("/sys/fs/cgroup/memory.current").read_text(encoding="ascii"))
-        return min(available, float(limit) - used) if limit != "max" else available
-    except (OSError, ValueError):
-        return available
 
 
 def full_batch(

@@ -75,7 +75,7 @@ def test_an_agent_that_never_writes_is_told_with_where_it_should(
     monkeypatch: pytest.MonkeyPatch, clock: Clock
 ) -> None:
     group, node = waiting_for(monkeypatch, clock)
-    clock.now += AGENT_START_TIMEOUT
+    clock.now = group._last_poll = clock.now + AGENT_START_TIMEOUT
     assert told(group, node) == []
     clock.now += 1
     sentence = (

@@ -44,6 +44,40 @@ def test_the_last_line_of_a_training_keeps_its_loss(
     assert bar.text.startswith("6/6 steps, loss 7.25, ")
 
 
+@pytest.mark.parametrize(
+    ("reports", "percent", "text"),
+    [
+        ([], 100.0, "finished"),  # a stage that reports nothing
+        ([(0, 1, "parts")], 100.0, "finished"),
+        ([(0, None, "")], 100.0, "finished"),
+        ([(3, 8, "steps")], 100.0, "finished: 3/8 steps"),  # stopped early
+        ([(3, 8, "steps"), (8, 8, "steps")], 100.0, "8/8 steps"),
+    ],
+)
+def test_the_bar_of_a_finished_stage_says_so(
+    toy_config: str, reports: list[tuple[Any, ...]], percent: float, text: str
+) -> None:
+    session, bar = RunSession(RunParameters(config=toy_config)), Bar()
+    log = logging.getLogger("tests.task_run")
+    with TaskRunReporter(session, session.steps[0], bar, log) as reporter:  # type: ignore[arg-type]
+        reporter.build_started("b")
+        for report in reports:
+            reporter.progress(*report, {})
+    assert (bar.percent, bar.text) == (percent, text)
+
+
+def test_the_bar_of_a_failed_stage_stays_where_it_was(toy_config: str) -> None:
+    session, bar = RunSession(RunParameters(config=toy_config)), Bar()
+    with (
+        pytest.raises(KeyError),
+        TaskRunReporter(session, session.steps[0], bar, logging.getLogger("t")) as reporter,  # type: ignore[arg-type]
+    ):
+        reporter.build_started("b")
+        reporter.progress(3, 8, "steps", {})
+        raise KeyError
+    assert (bar.percent, bar.text) == (37.5, "3/8 steps")
+
+
 def test_a_progress_bar_names_its_node() -> None:
     """A run's page shows the bars of all nodes beside each other, without their names."""
     publisher = ArtifactPublisher("1" * 32)

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
-from cloze.flows.tracking import spool, spool_state
+from cloze.core.errors import ClozeError
+from cloze.flows.tracking import spool, spool_sender, spool_state
+from cloze.flows.tracking.mlflow_writer import MlflowWriter, Registry
+from cloze.flows.tracking.spool_sender import SpoolSender
 from cloze.flows.tracking.spool_state import RunCursor
 
 
@@ -29,6 +35,55 @@ def test_a_lock_makes_its_folder(tmp_path: Path) -> None:
     for _ in range(2):
         with spool_state.exclusive(tmp_path / "a" / "b", "x.lock"):
             assert (tmp_path / "a" / "b" / "x.lock").exists()
+
+
+def test_a_lock_that_another_process_does_not_release_is_waited_for_in_vain(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its holder may be asleep; the sentence names it, and what one does."""
+    monkeypatch.setattr(spool_state, "LOCK_SECONDS", 0.1)
+    with (
+        spool_state.exclusive(tmp_path, "x.lock"),
+        pytest.raises(
+            TimeoutError, match=rf"x\.lock is held by process {os.getpid()} on .* end it"
+        ),
+    ):
+        spool_state.write_ids(tmp_path, "run", "7", "abc")  # another lock
+        with spool_state.exclusive(tmp_path, "x.lock"):
+            pass
+    with spool_state.exclusive(tmp_path, "x.lock"):
+        pass
+
+
+def test_a_run_goes_on_while_another_process_holds_the_cursors(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(spool_state, "LOCK_SECONDS", 0.1)
+    records = spool.Spool(tmp_path, "sqlite:///none")
+    with spool_state.exclusive(tmp_path, spool_state.CURSORS_LOCK):
+        records.end_run(records.start_run("a"))
+    assert "cursors.lock is held by process" in str(records.failures[0])
+    records.close()
+
+
+def test_a_record_that_waits_for_a_lock_is_no_dead_letter(tmp_path: Path) -> None:
+    def send(record: object) -> None:
+        raise TimeoutError("runs.lock is held")
+
+    def write(is_writable: bool = True) -> bool:
+        return is_writable
+
+    sender = SpoolSender(cast(MlflowWriter, SimpleNamespace(send=send, is_writable=write)))
+    for _ in range(2 * spool_sender.TRIES):
+        with pytest.raises(TimeoutError):
+            sender._send_or_set_aside(tmp_path / "a.jsonl", 0, {"op": "end", "run": "r"})
+    assert not spool_state.count_dead_letters(tmp_path)
+
+
+def test_a_command_that_waits_for_a_lock_ends_with_its_sentence() -> None:
+    registry = object.__new__(Registry)
+    with pytest.raises(ClozeError, match="models.lock is held by process 7"), registry._asking():
+        raise TimeoutError("models.lock is held by process 7; end it")
 
 
 @pytest.mark.parametrize(
