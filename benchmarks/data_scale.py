@@ -18,6 +18,7 @@ answer what units of such a corpus would. Nothing else is run. Columns of the la
 from __future__ import annotations
 
 import hashlib
+import json
 import math
 import os
 import random
@@ -37,16 +38,18 @@ from cloze.core.stages.execution import Execution
 from cloze.core.stages.stage import BuildContext
 from cloze.pipeline.corpus.duplicates import partitions, plan
 from cloze.pipeline.corpus.duplicates.rules import CorpusPlanRequest
+from cloze.pipeline.corpus.duplicates.unit_plans import write_units
 from cloze.pipeline.corpus.options import DEFAULT
 from cloze.pipeline.corpus.readers.base import Slice
 from cloze.pipeline.corpus.readers.byte_ranges import SLICE_BYTES
 from cloze.pipeline.corpus.sources import PlannedSlice, group_slices
 from cloze.pipeline.corpus.write.write import SortDocuments, WriteShards
+from cloze.pipeline.dataset.build import LEAST_RUN_BYTES
 from cloze.pipeline.dataset.ranges import bucket_count
 from cloze.pipeline.dataset.shards import plan_units
 from cloze.pipeline.runners.exchange import Exchange
 from cloze.pipeline.runners.fan_out import _Unit, balance_units, pack_units
-from cloze.pipeline.runners.sizes import destination_count, run_bytes
+from cloze.pipeline.runners.sizes import destination_count, group_by_size, run_bytes
 
 SIZES = {"10 GB": 10**10, "100 GB": 10**11, "1.5 TB": 15 * 10**11, "6 TB": 6 * 10**12}
 CORES = 3200  # of 200 hosts
@@ -78,10 +81,12 @@ PATH = "s3://bucket/runs/corpus-0123456789abcdef/_scratch"
 
 
 # CPU seconds per MB of text; `read`: of a crawl, of which 0.15 is text (benchmarks/README.md)
-RATES = {"read": 1 / 19.1, "sort": 0.01, "write": 0.02, "rows": 0.05, "shards": 0.02}
+RATES = {"read": 1 / 19.1, "sort": 0.010, "write": 0.028, "rows": 0.093, "shards": 0.060}
 # of a unit, whatever its size (`benchmarks.data_cluster`)
 REQUESTS = {"read": 20, "sort": 12, "write": 10, "rows": 20, "shards": 14}
 PIECE = 8 << 20
+ROW_BYTES = 0.5  # of an exchange of rows, for a byte of text
+MOVED = {"sort": 1.03}  # bytes read for a byte of text; parts have columns beside the text
 
 
 def balanced(weights: list[float]) -> dict[str, Any]:
@@ -99,13 +104,13 @@ def balanced(weights: list[float]) -> dict[str, Any]:
     }
 
 
-def step(name: str, weights: list[float], moved: float, ranges: int, extents: int) -> dict[str, Any]:
+def step(name: str, weights: list[float], ranges: int, extents: int) -> dict[str, Any]:
     """Return a row of the last table.
 
     Args:
-        weights: MB of text, of a crawl for `read`, that each unit has.
-        moved: bytes read from the store, as a multiple of that.
+        weights: MB of text that each unit has; for `read` of a crawl, for `shards` of rows.
         ranges: requests for ranges of an exchange; 0: the step reads none.
+        extents: bytes that say where the ranges begin.
     """
     shares, total = balanced(weights), sum(weights) * 1e6
     seconds = shares.pop("longest") * RATES[name]
@@ -116,7 +121,7 @@ def step(name: str, weights: list[float], moved: float, ranges: int, extents: in
         **shares,
         "exchange": f"{total * bool(ranges) / 1e9:,.0f} GB",
         "per 64 KB": f"{ranges * (64 << 10) / total:.2f}" if ranges else "",
-        "read / text": f"{(moved * total + extents) / total:.3f}",
+        "read / text": f"{(MOVED.get(name, 1) * total + extents) / total:.2f}",
         "others": f"{others / (total / PIECE):.2f}",
         "hours": f"{seconds / 3600:.2f}",
     }
@@ -130,8 +135,7 @@ def work_of_none(unit: Any) -> dict[str, Any]:
 def graph_bytes(units: list[tuple[str, Any]], function: Any) -> int:
     """Return the size of the job that a fan-out submits."""
     elements = balance_units(units, [1.0] * len(units), CORES)
-    packed, _ = pack_units(unit for _, unit in elements)
-    jobs = [(name, text) for (name, _), text in zip(elements, packed, strict=True)]
+    jobs, _ = pack_units((f"00000/{name}" if name else name, unit) for name, unit in elements)
     work = _Unit(function, PATH, "/", Fence(PATH, "token"))
     pipeline = beam.Pipeline()
     _ = pipeline | beam.Create(jobs, reshuffle=True) | beam.ParDo(work)
@@ -149,7 +153,9 @@ def read_units(total: int) -> list[tuple[str, Any]]:
         whole = replace(whole, name=name, path=f"{CRAWLED}/{name}")
         borders = [size * number // count for number in range(count + 1)]
         digest = hashlib.sha256(name.encode()).hexdigest()
-        slices += [PlannedSlice(piece, digest, ()) for piece in whole.split(borders)]
+        slices += [
+            PlannedSlice(slice=piece, sha256=digest, sources=()) for piece in whole.split(borders)
+        ]
         left -= size
     groups = group_slices(slices, in_store=True)
     return [(group.part, group.unit()) for group in groups]
@@ -266,19 +272,23 @@ def show(rows: list[dict[str, Any]]) -> None:
 
 
 def main() -> None:
-    rows = []
+    rows: list[dict[str, Any]] = []
+    steps: list[dict[str, Any]] = []
     show([{"text": name, **planned(total, runs_of(total))} for name, total in SIZES.items()])
     for name, total in SIZES.items():
         shards = math.ceil(total / max(LEAST_SHARD_BYTES, total / MOST_FILES))
-        runs = runs_of(total)
+        read = read_units(total)
+        crawl = [sum(piece["size"] for piece in unit["slices"]) / 1e6 for _, unit in read]
+        sorted_mb = planned_runs(total, [int(1e6 * CRAWL * size) for size in crawl])
+        runs = len(sorted_mb)
         group = -(-shards // min(shards, destination_count(total, runs)))
         exchange = Exchange(directory=PATH, runs=runs, places=shards, group=group)
         sort = SortDocuments(plans=PATH, documents=exchange, dropped=None)
         write = WriteShards(runs=exchange, dropped=None, directory=PATH, documents=0)
         tokens = total / BYTES_PER_TOKEN
-        dataset_shards = min(MOST_FILES, 8 * runs)
-        buckets = bucket_count(tokens, LENGTH, runs, dataset_shards)
-        read = read_units(total)
+        groups = group_by_size([total // shards] * shards, run_bytes(total, LEAST_RUN_BYTES))
+        dataset_shards = min(CORES, destination_count(int(total * ROW_BYTES), len(groups)))
+        buckets = bucket_count(tokens, LENGTH, len(groups), dataset_shards)
         graph = max(
             graph_bytes(read, work_of_none),
             graph_bytes(dataset_units(int(tokens / LENGTH), buckets, dataset_shards), work_of_none),
@@ -297,15 +307,26 @@ def main() -> None:
                 "destinations": exchange.destinations,
                 "KB a range": round(total / ranges / 1e3),
                 "requests": f"{ranges / 1e6:.1f}M",
-                "read / text": f"{(total + extents) / total:.3f}",
-                "graph kB": round(graph / 1e3),
                 "extents MB": round(extents / 1e6),
+                "graph kB": round(graph / 1e3),
                 "process MB": round(memory / 1e6),
-                "units a core": f"{min(runs, exchange.destinations) / CORES:.1f}",
-                "dataset buckets": buckets,
+                "dataset shards": dataset_shards,
             }
         )
+        written = [min(group, shards - first) for first in range(0, shards, group)]
+        weights = {
+            "read": crawl,
+            "sort": sorted_mb,
+            "write": [total / 1e6 / shards * count for count in written],
+            "rows": [total / 1e6 / shards * (end - first) for first, end in groups],
+            "shards": [total * ROW_BYTES / 1e6 / dataset_shards] * dataset_shards,
+        }
+        moved = {"write": ranges, "shards": len(groups) * dataset_shards}
+        for one, sizes in weights.items():
+            index = 8 * runs * len(sizes) if one in moved else 0
+            steps.append({"text": name, **step(one, sizes, moved.get(one, 0), index)})
     show(rows)
+    show(steps)
 
 
 if __name__ == "__main__":

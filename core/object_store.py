@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     # imported on first use: the command line reads configs at every start
     import fsspec
 
-LEAST_AHEAD, MOST_AHEAD = 1 << 18, 16 << 20  # bytes fetched before they are read
+LEAST_AHEAD, MOST_AHEAD = 1 << 20, 16 << 20  # bytes fetched before they are read
 PUT_BYTES = 5 << 20  # largest object that is written by one request; S3's smallest part
 # seconds after which a silent server is asked again, about twenty times in all
 S3_TIMEOUTS = {"connect_timeout": 10, "read_timeout": 30}

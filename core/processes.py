@@ -50,15 +50,6 @@ def peak_memory() -> int:
         return peak if sys.platform == "darwin" else 1024 * peak
 
 
-def memory_limit() -> int:
-    """Return the memory of this machine, or of this process's control group if less, in bytes."""
-    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    try:
-        return min(total, int(Path("/sys/fs/cgroup/memory.max").read_text(encoding="ascii")))
-    except (OSError, ValueError):  # no such file, or `max`
-        return total
-
-
 def request_death_signal(number: int = signal.SIGKILL) -> None:
     """Ask the kernel to send this process a signal when its parent dies; Linux only.
 
