@@ -83,10 +83,13 @@ PATH = "s3://bucket/runs/corpus-0123456789abcdef/_scratch"
 # CPU seconds per MB of text; `read`: of a crawl, of which 0.15 is text (benchmarks/README.md)
 RATES = {"read": 1 / 19.1, "sort": 0.010, "write": 0.028, "rows": 0.093, "shards": 0.060}
 # of a unit, whatever its size (`benchmarks.data_cluster`)
-REQUESTS = {"read": 20, "sort": 12, "write": 10, "rows": 20, "shards": 14}
+REQUESTS = {"read": 12, "sort": 12, "write": 8, "rows": 20, "shards": 14}
 PIECE = 8 << 20
 ROW_BYTES = 0.5  # of an exchange of rows, for a byte of text
-MOVED = {"sort": 1.03}  # bytes read for a byte of text; parts have columns beside the text
+MOVED = {
+    "read": 1.01,
+    "sort": 1.05,
+}  # bytes read for a byte of text: borders; columns beside the text
 
 
 def balanced(weights: list[float]) -> dict[str, Any]:
@@ -123,7 +126,7 @@ def step(name: str, weights: list[float], ranges: int, extents: int) -> dict[str
         "per 64 KB": f"{ranges * (64 << 10) / total:.2f}" if ranges else "",
         "read / text": f"{(MOVED.get(name, 1) * total + extents) / total:.2f}",
         "others": f"{others / (total / PIECE):.2f}",
-        "hours": f"{seconds / 3600:.2f}",
+        "hours": f"{seconds / 3600:.3f}",
     }
 
 

@@ -183,7 +183,6 @@ class IntermediateFile:
                 f"again"
             ) from error
         self.batches: int = self._reader.num_record_batches
-        self.schema: pa.Schema = self._reader.schema
 
     def batch(self, number: int) -> pa.RecordBatch:
         return self._reader.get_batch(number)
@@ -196,14 +195,11 @@ class IntermediateFile:
                 self._cache.blocksize = left // -(-left // AHEAD_BYTES)
             yield self.batch(number)
 
-    def close(self) -> None:
-        self._source.close()
-
     def __enter__(self) -> IntermediateFile:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.close()
+        self._source.close()
 
 
 def documents_at(
