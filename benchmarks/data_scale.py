@@ -5,17 +5,28 @@
 Numbers of units, ranges and bytes come from the product's own planning; the jobs' graphs are those
 that its fan-out would submit. The extents are connected for real, from empty indexes of the true
 size, for one file of extents. The plan of duplicates is made by the product's own driver; its units
-answer what units of such a corpus would. Nothing else is run: hours are not in the table.
+answer what units of such a corpus would. Nothing else is run. Columns of the last table:
+
+    exchange     bytes that go through it, and requests as a multiple of one per 64 KB
+    read / text  bytes read from the store
+    others       other requests per 8 MB of text: `REQUESTS` of each unit, and one per 8 MB moved
+    slowest      the largest unit as a multiple of the mean
+    busy         share of 3,200 cores that work until the step ends, by the product's own balance
+    hours        of the slowest core, at `RATES`
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
 import math
 import os
+import random
 import resource
 import tempfile
 import tracemalloc
 from collections import Counter
+from dataclasses import replace
 from typing import Any
 from unittest import mock
 
@@ -27,21 +38,37 @@ from cloze.core.stages.execution import Execution
 from cloze.core.stages.stage import BuildContext
 from cloze.pipeline.corpus.duplicates import partitions, plan
 from cloze.pipeline.corpus.duplicates.rules import CorpusPlanRequest
+from cloze.pipeline.corpus.duplicates.unit_plans import write_units
 from cloze.pipeline.corpus.options import DEFAULT
 from cloze.pipeline.corpus.readers.base import Slice
+from cloze.pipeline.corpus.readers.byte_ranges import SLICE_BYTES
+from cloze.pipeline.corpus.sources import PlannedSlice, group_slices
 from cloze.pipeline.corpus.write.write import SortDocuments, WriteShards
+from cloze.pipeline.dataset.build import LEAST_RUN_BYTES
 from cloze.pipeline.dataset.ranges import bucket_count
 from cloze.pipeline.dataset.shards import plan_units
 from cloze.pipeline.runners.exchange import Exchange
 from cloze.pipeline.runners.fan_out import _Unit, balance_units, pack_units
-from cloze.pipeline.runners.sizes import destination_count, run_bytes
+from cloze.pipeline.runners.sizes import destination_count, group_by_size, run_bytes
 
 SIZES = {"10 GB": 10**10, "100 GB": 10**11, "1.5 TB": 15 * 10**11, "6 TB": 6 * 10**12}
 CORES = 3200  # of 200 hosts
 LEAST_SHARD_BYTES, MOST_FILES = 4 << 20, 10_000  # of text and of shards, as the corpus has them
-CRAWL, SLICE_BYTES = 0.15, 256 << 20  # text of a byte of a crawl, and what is read at once
+CRAWL = 0.15  # text of a byte of a crawl
 BYTES_PER_TOKEN, LENGTH = 4.2, 128
 DOCUMENT = 3000  # bytes of text
+
+
+def planned_runs(total: int, parts: list[int]) -> list[float]:
+    """Return the MB of text of each unit that sorts, planned from the bytes of text of each part."""
+    with tempfile.TemporaryDirectory() as directory:
+        count = write_units(directory, [f"{PATH}/{n}" for n in range(len(parts))], parts)
+        found = []
+        for unit in range(count):
+            with open(f"{directory}/unit-{unit:05d}.json") as file:
+                shares = json.load(file)["shares"]
+            found.append(sum(parts[n] / pieces for n, _, _, pieces in shares) / 1e6)
+    return found
 
 
 def runs_of(total: int) -> int:
@@ -53,6 +80,56 @@ CRAWLED = "s3://crawl/CC-MAIN-2026-47/segments"
 PATH = "s3://bucket/runs/corpus-0123456789abcdef/_scratch"
 
 
+# CPU seconds per MB of text; `read`: of a crawl, of which 0.15 is text (benchmarks/README.md)
+RATES = {"read": 1 / 19.1, "sort": 0.010, "write": 0.028, "rows": 0.093, "shards": 0.060}
+# of a unit, whatever its size (`benchmarks.data_cluster`)
+REQUESTS = {"read": 12, "sort": 12, "write": 8, "rows": 20, "shards": 14}
+PIECE = 8 << 20
+ROW_BYTES = 0.5  # of an exchange of rows, for a byte of text
+MOVED = {
+    "read": 1.01,
+    "sort": 1.05,
+}  # bytes read for a byte of text: borders; columns beside the text
+
+
+def balanced(weights: list[float]) -> dict[str, Any]:
+    """Return how evenly units of these weights (MB) share the cores."""
+    units = [(f"{number}", number) for number in range(len(weights))]
+    workers = min(CORES, len(units))
+    queues = [0.0] * workers
+    for place, (name, number) in enumerate(balance_units(units, weights, CORES)):
+        queues[place % workers] += weights[number] if name else 0.0
+    return {
+        "units": len(units),
+        "slowest": f"{max(weights) * len(weights) / sum(weights):.2f}",
+        "busy": f"{sum(weights) / CORES / max(queues):.0%}",
+        "longest": max(queues),
+    }
+
+
+def step(name: str, weights: list[float], ranges: int, extents: int) -> dict[str, Any]:
+    """Return a row of the last table.
+
+    Args:
+        weights: MB of text that each unit has; for `read` of a crawl, for `shards` of rows.
+        ranges: requests for ranges of an exchange; 0: the step reads none.
+        extents: bytes that say where the ranges begin.
+    """
+    shares, total = balanced(weights), sum(weights) * 1e6
+    seconds = shares.pop("longest") * RATES[name]
+    # a step reads its text, from an exchange or otherwise, and writes as much
+    others = len(weights) * REQUESTS[name] + total * (1 if ranges else 2) / PIECE
+    return {
+        "step": name,
+        **shares,
+        "exchange": f"{total * bool(ranges) / 1e9:,.0f} GB",
+        "per 64 KB": f"{ranges * (64 << 10) / total:.2f}" if ranges else "",
+        "read / text": f"{(MOVED.get(name, 1) * total + extents) / total:.2f}",
+        "others": f"{others / (total / PIECE):.2f}",
+        "hours": f"{seconds / 3600:.3f}",
+    }
+
+
 def work_of_none(unit: Any) -> dict[str, Any]:
     """Stand for the function of a step."""
     raise NotImplementedError
@@ -61,8 +138,7 @@ def work_of_none(unit: Any) -> dict[str, Any]:
 def graph_bytes(units: list[tuple[str, Any]], function: Any) -> int:
     """Return the size of the job that a fan-out submits."""
     elements = balance_units(units, [1.0] * len(units), CORES)
-    packed, _ = pack_units(unit for _, unit in elements)
-    jobs = [(name, text) for (name, _), text in zip(elements, packed, strict=True)]
+    jobs, _ = pack_units((f"00000/{name}" if name else name, unit) for name, unit in elements)
     work = _Unit(function, PATH, "/", Fence(PATH, "token"))
     pipeline = beam.Pipeline()
     _ = pipeline | beam.Create(jobs, reshuffle=True) | beam.FlatMap(work.process)
@@ -70,23 +146,22 @@ def graph_bytes(units: list[tuple[str, Any]], function: Any) -> int:
 
 
 def read_units(total: int) -> list[tuple[str, Any]]:
-    """Return the units that read a crawl with so much text."""
-    source = int(total / CRAWL)
-    slices, size = math.ceil(source / SLICE_BYTES), run_bytes(source)
-    each = max(1, size // SLICE_BYTES)
-    units = []
-    for first in range(0, slices, each):
-        cut = [
-            Slice(
-                kind="warc",
-                name=f"{n:08d}.warc.gz",
-                path=f"{CRAWLED}/{n:08d}.warc.gz",
-                size=SLICE_BYTES,
-            )
-            for n in range(first, min(first + each, slices))
+    """Return the units that read a crawl with so much text: files of about a gigabyte."""
+    draw, left, slices = random.Random(3), total / CRAWL, []
+    while left > 0:
+        size = int(draw.lognormvariate(math.log(1e9), 0.15))
+        whole = Slice(kind="warc", name="", path="", size=size)
+        name = f"{len(slices):08d}.warc.gz"
+        count = max(1, size // SLICE_BYTES)
+        whole = replace(whole, name=name, path=f"{CRAWLED}/{name}")
+        borders = [size * number // count for number in range(count + 1)]
+        digest = hashlib.sha256(name.encode()).hexdigest()
+        slices += [
+            PlannedSlice(slice=piece, sha256=digest, sources=()) for piece in whole.split(borders)
         ]
-        units.append((f"{first:016x}-{each}", {"slices": [piece.as_json() for piece in cut]}))
-    return units
+        left -= size
+    groups = group_slices(slices, in_store=True)
+    return [(group.part, group.unit()) for group in groups]
 
 
 def dataset_units(rows: int, buckets: int, shards: int) -> list[tuple[str, Any]]:
@@ -200,19 +275,23 @@ def show(rows: list[dict[str, Any]]) -> None:
 
 
 def main() -> None:
-    rows = []
+    rows: list[dict[str, Any]] = []
+    steps: list[dict[str, Any]] = []
     show([{"text": name, **planned(total, runs_of(total))} for name, total in SIZES.items()])
     for name, total in SIZES.items():
         shards = math.ceil(total / max(LEAST_SHARD_BYTES, total / MOST_FILES))
-        runs = runs_of(total)
+        read = read_units(total)
+        crawl = [sum(piece["size"] for piece in unit["slices"]) / 1e6 for _, unit in read]
+        sorted_mb = planned_runs(total, [int(1e6 * CRAWL * size) for size in crawl])
+        runs = len(sorted_mb)
         group = -(-shards // min(shards, destination_count(total, runs)))
         exchange = Exchange(directory=PATH, runs=runs, places=shards, group=group)
         sort = SortDocuments(plans=PATH, documents=exchange, dropped=None)
         write = WriteShards(runs=exchange, dropped=None, directory=PATH, documents=0)
         tokens = total / BYTES_PER_TOKEN
-        dataset_shards = min(MOST_FILES, 8 * runs)
-        buckets = bucket_count(tokens, LENGTH, runs, dataset_shards)
-        read = read_units(total)
+        groups = group_by_size([total // shards] * shards, run_bytes(total, LEAST_RUN_BYTES))
+        dataset_shards = min(CORES, destination_count(int(total * ROW_BYTES), len(groups)))
+        buckets = bucket_count(tokens, LENGTH, len(groups), dataset_shards)
         graph = max(
             graph_bytes(read, work_of_none),
             graph_bytes(dataset_units(int(tokens / LENGTH), buckets, dataset_shards), work_of_none),
@@ -231,15 +310,26 @@ def main() -> None:
                 "destinations": exchange.destinations,
                 "KB a range": round(total / ranges / 1e3),
                 "requests": f"{ranges / 1e6:.1f}M",
-                "read / text": f"{(total + extents) / total:.3f}",
-                "graph kB": round(graph / 1e3),
                 "extents MB": round(extents / 1e6),
+                "graph kB": round(graph / 1e3),
                 "process MB": round(memory / 1e6),
-                "units a core": f"{min(runs, exchange.destinations) / CORES:.1f}",
-                "dataset buckets": buckets,
+                "dataset shards": dataset_shards,
             }
         )
+        written = [min(group, shards - first) for first in range(0, shards, group)]
+        weights = {
+            "read": crawl,
+            "sort": sorted_mb,
+            "write": [total / 1e6 / shards * count for count in written],
+            "rows": [total / 1e6 / shards * (end - first) for first, end in groups],
+            "shards": [total * ROW_BYTES / 1e6 / dataset_shards] * dataset_shards,
+        }
+        moved = {"write": ranges, "shards": len(groups) * dataset_shards}
+        for one, sizes in weights.items():
+            index = 8 * runs * len(sizes) if one in moved else 0
+            steps.append({"text": name, **step(one, sizes, moved.get(one, 0), index)})
     show(rows)
+    show(steps)
 
 
 if __name__ == "__main__":

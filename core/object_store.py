@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     # imported on first use: the command line reads configs at every start
     import fsspec
 
+LEAST_AHEAD, MOST_AHEAD = 1 << 20, 16 << 20  # bytes fetched before they are read
 PUT_BYTES = 5 << 20  # largest object that is written by one request; S3's smallest part
 # seconds after which a silent server is asked again, about twenty times in all
 S3_TIMEOUTS = {"connect_timeout": 10, "read_timeout": 30}
@@ -237,6 +238,27 @@ def note_written(hashes: Mapping[str, Sequence[Any]]) -> None:
     access = ACCESS.get()
     for name, (sha256, size) in hashes.items() if access.hashed else ():
         access.written[name.removeprefix(access.hashed)] = str(sha256), int(size)
+
+
+def fetching_as_read(cache: Any, ahead: int | None) -> Any:
+    """Return a reader's cache that fetches ahead as much as was read without a jump.
+
+    So a look at some bytes costs little, and a whole file few requests.
+    """
+    from fsspec.caching import ReadAheadCache
+
+    class Cache(ReadAheadCache):  # type: ignore[misc]
+        begin = 0
+
+        def _fetch(self, start: int | None, end: int | None) -> bytes:
+            if start is None or not self.start <= start <= self.end:
+                self.begin = start or 0
+            sequence = (end or self.size) - self.begin
+            self.blocksize = ahead or min(max(sequence, LEAST_AHEAD), MOST_AHEAD)
+            return bytes(super()._fetch(start, end))
+
+    is_known = isinstance(cache, ReadAheadCache)
+    return Cache(cache.blocksize, cache.fetcher, cache.size) if is_known else cache
 
 
 def read_ranges(paths: Sequence[str], extents: Sequence[tuple[int, int]]) -> list[bytes]:

@@ -203,18 +203,22 @@ def glob(pattern: str) -> tuple[str, list[str]]:
 def reading_ahead(size: int) -> AbstractContextManager[None]:
     """Fetch at most `size` bytes more than is read of objects that this thread opens in the block.
 
-    For readers of a file's beginning; by default up to 50 MB are fetched at a time.
+    For readers of a file's beginning.
     """
     return object_store.within(object_store.ACCESS, ahead=size)
 
 
 @with_client_errors
-def open_input(path: str) -> IO[bytes]:
-    """Open a file for reading bytes; raise a `DataError` that names the path if it is missing."""
+def open_input(path: str, end: int | None = None) -> IO[bytes]:
+    """Open a file for reading bytes; raise a `DataError` that names the path if it is missing.
+
+    Args:
+        end: nothing is fetched from there on, if the file is in a store.
+    """
     fs, inner = filesystem(path)
     ahead = None if is_disk(fs) else object_store.ACCESS.get().ahead
     listed = object_store.listed(path, inner) if "s3" in fs.protocol else None
-    options = {"block_size": ahead, "size": listed and int(listed["size"])}
+    options = {"block_size": ahead, "size": end or (listed and int(listed["size"]))}
     try:
         handle: Any = fs.open(inner, "rb", **{key: v for key, v in options.items() if v})
         if listed:
@@ -224,6 +228,7 @@ def open_input(path: str) -> IO[bytes]:
     cache = getattr(handle, "cache", None)
     if not is_disk(fs) and cache is not None:  # reads happen later
         cache.fetcher = client_errors(path)(cache.fetcher)
+        handle.cache = object_store.fetching_as_read(cache, ahead)
     return handle  # type: ignore[no-any-return]
 
 

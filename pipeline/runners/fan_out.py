@@ -67,8 +67,7 @@ SHOWN = 3  # number of failed units' messages in the error
 class _Unit:
     """Runs one unit unless its result file exists; the result file is written last.
 
-    A unit of a superseded attempt commits no file. An element has the unit as JSON, or where that
-    is in the file `units`.
+    A unit of a superseded attempt commits no file. Elements are those of `pack_units`.
     """
 
     def __init__(
@@ -82,11 +81,12 @@ class _Unit:
         self.function, self.results, self.units = function, results, units
         self.directory, self.fence = directory, fence
 
-    def process(self, element: tuple[str, str]) -> Iterable[None]:
+    def process(self, element: str) -> Iterable[None]:
         chdir_to(self.directory)
-        place, packed = element
-        if place == IDLE:
+        if element == IDLE:
             return ()
+        with work_unit("units"):
+            place, unit = json.loads(self._unpacked(element))
         with work_unit(posixpath.basename(place)):
             result_file = storage.join(self.results, place + DONE)
             if not storage.has_file(result_file):
@@ -95,7 +95,7 @@ class _Unit:
                     storage.hashing_written(self.fence.out) as written,
                 ):
                     try:
-                        result = self.function(self._unpacked(packed))
+                        result = self.function(unit)
                         if written:
                             result = {**result, WRITTEN: written}
                     except SupersededError:
@@ -106,11 +106,11 @@ class _Unit:
                     storage.write_bytes(result_file, json.dumps(result).encode())
         return ()
 
-    def _unpacked(self, packed: str) -> Any:
+    def _unpacked(self, element: str) -> str | bytes:
         if not self.units:
-            return json.loads(packed)
-        low, high = map(int, packed.split())
-        return json.loads(storage.read_ranges([self.units], [(low, high)])[0])
+            return element
+        low, high = map(int, element.split())
+        return storage.read_ranges([self.units], [(low, high)])[0]
 
 
 def chdir_to(directory: str) -> None:
@@ -177,13 +177,12 @@ def fan_out(
             return
         unfinished_weights = [weight[name] for name, _ in unfinished]
         elements = balance_units(unfinished, unfinished_weights, open_backend(build).workers)
-        (packed, text), file = pack_units(unit for _, unit in elements), ""
+        jobs, text = pack_units((results.place.get(name, IDLE), unit) for name, unit in elements)
+        file = ""
         if text:  # workers of an earlier attempt may still read its file
             digest = hashlib.sha256(text).hexdigest()
             file = storage.join(results.directory, f"units-{digest[:16]}")
             storage.write_bytes(file, text)
-        places = (results.place.get(name, IDLE) for name, _ in elements)
-        jobs = list(zip(places, packed, strict=True))
         work = _Unit(function, results.directory, os.getcwd(), build.fence, file)
 
         def construct(pipeline: Any) -> None:
@@ -214,16 +213,18 @@ def fan_out(
     return done
 
 
-def pack_units(units: Iterable[Any]) -> tuple[list[str], bytes]:
-    """Return the units as JSON; if that is too much for a graph, their ranges in the second value.
+def pack_units(units: Iterable[tuple[str, Any]]) -> tuple[list[str], bytes]:
+    """Return (place, unit) as JSON, or their ranges in the second value if it is too much for a
+    graph; idle elements are empty.
 
     Beam's coder would reject file names that are no UTF-8.
     """
-    packed = [json.dumps(unit) for unit in units]
+    packed = [json.dumps(unit) if unit[0] != IDLE else IDLE for unit in units]
     if sum(map(len, packed)) <= GRAPH_BYTES:
         return packed, b""
     edges = itertools.pairwise(itertools.accumulate(map(len, packed), initial=0))
-    return [f"{low} {high}" for low, high in edges], "".join(packed).encode()
+    ranges = [f"{low} {high}" if low < high else IDLE for low, high in edges]
+    return ranges, "".join(packed).encode()
 
 
 class _Results:

@@ -62,7 +62,7 @@ def test_the_memory_of_this_process_has_a_peak() -> None:
     held[::4096] = b"1" * len(held[::4096])
     peak = processes.peak_memory()
     assert 64 << 20 < peak < 1 << 40
-    assert peak <= processes.memory_limit()
+    assert peak <= psutil.virtual_memory().total
 
 
 def test_ports_are_free_and_differ() -> None:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+
+import pytest
 
 from cloze.core import storage
 from cloze.pipeline.corpus.readers import READERS
+from cloze.pipeline.corpus.readers.streams import open_source
 from tests.object_store import Store
 
 BLOCK = b"0123456789abcdef" * (1 << 16)
@@ -79,3 +83,40 @@ def test_a_beginning_is_not_the_whole(store: Store) -> None:
     with storage.reading_ahead(1 << 16), storage.open_input(path) as stream:
         assert stream.read(1 << 12) == BLOCK[: 1 << 12]
     assert store.server.totals()["read"] < 1 << 17
+
+
+@pytest.mark.parametrize("size", [100, 3 << 20, 40 << 20])
+@pytest.mark.parametrize("step", [1 << 12, 1 << 20])
+def test_a_file_is_fetched_once_by_few_requests(store: Store, size: int, step: int) -> None:
+    path, content = store.path("a.bin"), (bytes(range(256)) * (1 + size // 256))[:size]
+    storage.write_bytes(path, content)
+    store.server.requests.clear()
+    with storage.open_input(path) as stream:
+        assert b"".join(iter(lambda: stream.read(step), b"")) == content
+    assert store.server.totals()["read"] == size
+    assert store.server.totals()["requests"] <= 8 + 3 * size // (8 << 20)
+
+
+@pytest.mark.parametrize("cuts", [2, 5])
+@pytest.mark.parametrize("step", [1 << 12, 1 << 20])
+def test_a_range_of_a_file_costs_its_own_bytes(store: Store, cuts: int, step: int) -> None:
+    """As slices of dumps, crawls and lines are read."""
+    path, size = store.path("a.bin"), 24 << 20
+    storage.write_bytes(path, BLOCK * 24)
+    for cut in range(cuts):
+        begin, end = size * cut // cuts, size * (cut + 1) // cuts
+        store.server.requests.clear()
+        with contextlib.closing(open_source(path, (begin, end))) as source:
+            assert sum(map(len, iter(lambda: source.read(step), b""))) == end - begin
+        assert store.server.totals()["read"] == end - begin
+
+
+def test_looks_at_places_of_a_file_cost_little(store: Store) -> None:
+    """As borders of slices are looked for."""
+    path = store.path("a.bin")
+    storage.write_bytes(path, BLOCK * 40)
+    with storage.open_input(path) as stream:
+        for place in (7, 3, 30, 31, 12):
+            stream.seek(place << 20)
+            assert stream.read(10) == BLOCK[:10]
+    assert store.server.totals()["read"] <= 6 << 20

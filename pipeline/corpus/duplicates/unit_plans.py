@@ -142,9 +142,9 @@ def read_signatures(
     """
     number = unit << _UNIT_BITS
     for part, path, share, shares in _read_unit(directory, unit)["shares"]:
-        with IntermediateFile(f"{path}.refs.arrow", in_order=True) as file:
-            for at in range(file.batches * share // shares, file.batches * (share + 1) // shares):
-                batch = file.batch(at)
+        with IntermediateFile(f"{path}.refs.arrow") as file:
+            first, end = (file.batches * each // shares for each in (share, share + 1))
+            for at, batch in enumerate(file.in_order(first, end), first):
                 rows = np.arange(batch.num_rows)
                 place = (number + rows, np.full_like(rows, part), np.full_like(rows, at), rows)
                 kept = batch.schema.names if names is None else names

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -74,7 +74,7 @@ DROPPED_SCHEMA = pa.schema(
     metadata={"cloze.dropped": "1"},
 )
 
-AHEAD_BYTES = 8 << 20  # of one request, if a file in a store is read in order
+AHEAD_BYTES = 8 << 20  # at most, of one request to a store for batches in order
 
 
 def signatures_schema(minhash: MinHash | None, verified: bool, mixed: bool = False) -> pa.Schema:
@@ -158,23 +158,17 @@ class IntermediateFile:
     Args:
         path: the file.
         names: columns to read. Default: all.
-        in_order: many batches are read, one after the other.
     """
 
-    def __init__(
-        self,
-        path: str,
-        names: Sequence[str] | None = None,
-        *,
-        in_order: bool = False,
-    ) -> None:
+    def __init__(self, path: str, names: Sequence[str] | None = None) -> None:
+        self._cache: Any = None  # of a file in a store
         try:
             if storage.is_local(path):
                 self._source: Any = pa.BufferReader(file_buffer(path))
             else:
                 fs, inner = storage.filesystem(path)
-                cache = "readahead" if in_order else "none"
-                file = fs.open(inner, "rb", block_size=AHEAD_BYTES, cache_type=cache)
+                file = fs.open(inner, "rb", block_size=0, cache_type="readahead")
+                self._cache, self._bytes = getattr(file, "cache", None), file.size
                 self._source = pa.PythonFile(file, mode="r")
             self._reader = pa.ipc.open_file(self._source)
             if names is not None:
@@ -189,19 +183,23 @@ class IntermediateFile:
                 f"again"
             ) from error
         self.batches: int = self._reader.num_record_batches
-        self.schema: pa.Schema = self._reader.schema
 
     def batch(self, number: int) -> pa.RecordBatch:
         return self._reader.get_batch(number)
 
-    def close(self) -> None:
-        self._source.close()
+    def in_order(self, first: int, end: int) -> Iterator[pa.RecordBatch]:
+        """Yield consecutive batches by few requests, of which none goes much beyond the last."""
+        for number in range(first, end):
+            if self._cache is not None:  # batches have about equal sizes
+                left = self._bytes * (end - number) // self.batches
+                self._cache.blocksize = left // -(-left // AHEAD_BYTES)
+            yield self.batch(number)
 
     def __enter__(self) -> IntermediateFile:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.close()
+        self._source.close()
 
 
 def documents_at(

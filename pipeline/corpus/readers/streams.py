@@ -292,7 +292,7 @@ def open_source(path: str, span: tuple[int, int] | None = None) -> ByteSource:
         span: byte range of the file as it is stored, if compressed from the start of a stream to
             that of another; None: all.
     """
-    return unpacked(path, storage.open_input(path), span)
+    return unpacked(path, storage.open_input(path, span and span[1]), span)
 
 
 def unpacked(name: str, handle: IO[bytes], span: tuple[int, int] | None = None) -> ByteSource:

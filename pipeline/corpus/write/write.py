@@ -88,9 +88,8 @@ def _selected(pieces: list[Piece], rows: I64) -> Iterator[tuple[pa.Table, slice]
     """Yield the documents at ascending `rows` of a unit, and which of the rows they are."""
     begin = 0
     for path, first, end in pieces:
-        with IntermediateFile(f"{path}.arrow", in_order=True) as file:
-            for number in range(first, end):
-                batch = file.batch(number)
+        with IntermediateFile(f"{path}.arrow") as file:
+            for batch in file.in_order(first, end):
                 own = slice(*np.searchsorted(rows, (begin, begin + batch.num_rows)).tolist())
                 if own.start < own.stop:
                     table = pa.Table.from_batches([batch])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections import Counter
 from pathlib import Path
@@ -30,11 +31,15 @@ def cost(store: Store, tmp_path: Path, files: int) -> tuple[dict[str, Counter[st
     store.server.requests.clear()
     made = make(store.path(f"corpus-{files}"), f"jsonl={source}", shard_bytes=16 << 10)
     assert made.manifest.rows == files * DOCUMENTS
-    costs: dict[str, Counter[str]] = {"parts": Counter(), "runs": Counter()}
+    costs: dict[str, Counter[str]] = {"parts": Counter(), "runs": Counter(), "refs": Counter()}
     runs = set()
     for request in store.server.requests:
         name = request.key.rsplit("/", 1)[-1]
         is_part = "/parts/" in request.key and name.count(".") == 1
+        if name.endswith(".refs.arrow"):  # each plan reads them, by unit
+            signatures = costs["refs"]
+            signatures["read"] += request.read
+            signatures["written"] += request.written
         if is_part or (name.startswith("run-") and not name.endswith(".index")):
             counts = costs["parts" if is_part else "runs"]
             counts["read"] += request.read
@@ -44,12 +49,13 @@ def cost(store: Store, tmp_path: Path, files: int) -> tuple[dict[str, Counter[st
     return costs, len(runs)
 
 
+@pytest.mark.parametrize("ahead", [2 << 10, 8 << 20])  # less than a reader's share, and far more
 def test_each_byte_is_read_once(
-    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ahead: int
 ) -> None:
     monkeypatch.setattr(sources, "run_bytes", lambda total, least: 0)
     monkeypatch.setattr(read_and_clean, "BATCH_BYTES", 8 << 10)
-    monkeypatch.setattr(intermediate, "AHEAD_BYTES", 2 << 10)
+    monkeypatch.setattr(intermediate, "AHEAD_BYTES", ahead)
     monkeypatch.setattr(plans, "run_bytes", lambda total: 30 << 10)  # a file has several readers
     monkeypatch.setattr(stage, "destination_count", lambda total, runs: DESTINATIONS)
     for files in (2, 4):
@@ -57,11 +63,36 @@ def test_each_byte_is_read_once(
         assert runs >= 2 * files
         parts = costs["parts"]
         assert parts["read"] <= 1.2 * parts["written"]
-        ahead = parts["read"] // (2 << 10)
-        assert parts["get"] + parts["head"] <= 6 * runs + ahead
+        assert parts["get"] + parts["head"] <= 6 * runs + parts["read"] // ahead
         assert costs["runs"]["read"] == costs["runs"]["written"]
         assert costs["runs"]["get"] <= runs * DESTINATIONS
         assert costs["runs"]["head"] == 0
+        assert costs["refs"]["read"] <= 3 * costs["refs"]["written"]
+
+
+@pytest.mark.parametrize("readers", [1, 3, 14])
+@pytest.mark.parametrize("batches", [15, 200])
+def test_a_share_of_a_file_costs_its_own_bytes(store: Store, readers: int, batches: int) -> None:
+    """Whatever else the file has: batches of unequal sizes, half a megabyte to twelve."""
+    import numpy as np
+    import pyarrow as pa
+
+    from cloze.core.arrow import write_arrow
+
+    draw = np.random.default_rng(batches)
+    schema = pa.schema([("a", pa.int64())])
+    sizes = draw.integers(5000, 9000, batches)
+    rows = [pa.record_batch([draw.integers(0, 99, size)], schema=schema) for size in sizes]
+    path = store.path(f"share-{readers}-{batches}")
+    write_arrow(path, schema, rows)
+    edges = [batches * reader // readers for reader in range(readers + 1)]
+    for first, end in itertools.pairwise(edges):
+        store.server.requests.clear()
+        with IntermediateFile(path) as part:
+            assert list(part.in_order(first, end)) == rows[first:end]
+        own, slack = 8 * int(sizes[first:end].sum()), 200 * batches + (200 << 10)
+        assert store.server.totals()["read"] <= own + slack
+        assert store.server.totals()["requests"] <= 6 + own // (8 << 20)
 
 
 def test_a_part_on_a_disk_holds_no_descriptor(tmp_path: Path) -> None:

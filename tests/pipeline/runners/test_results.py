@@ -156,8 +156,15 @@ def echo(unit: dict[str, Any]) -> dict[str, Any]:
     return {"length": len(unit["name"])}
 
 
-def test_a_jobs_graph_has_a_name_of_each_unit_and_no_more(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("count", "name", "most"),
+    [
+        (2000, "{0:05d}-of-02000", 100_000),
+        (28_000, "{0:016x}-{1}-{2}", 1_000_000),  # slices of a crawl of 40 TB, by their bytes
+    ],
+)
+def test_a_jobs_graph_has_a_place_of_each_unit_and_no_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, count: int, name: str, most: int
 ) -> None:
     sizes: list[int] = []
 
@@ -168,11 +175,13 @@ def test_a_jobs_graph_has_a_name_of_each_unit_and_no_more(
         raise DataError("enough")
 
     monkeypatch.setattr(module, "run_pipeline", measured)
-    for length in (10, 10_000):
-        units = [(f"{n:05d}-of-02000", {"path": "p" * length}) for n in range(2000)]
+    for length in (10, 1000):
+        units = [
+            (name.format(n, n << 28, (n + 1) << 28), {"path": "p" * length}) for n in range(count)
+        ]
         build = BuildContext(
             path=f"{tmp_path}/{length}", inputs={}, execution=Execution(), fingerprint="f"
         )
         with build.cleanup, pytest.raises(DataError, match="enough"):
             fan_out(build, "work", units, echo, unit_name="units")
-    assert sizes[1] < 250_000
+    assert max(sizes) < most
