@@ -1,7 +1,7 @@
 """Text of some GB through a Flink cluster and a store, with a task manager killed in each step.
 
     FLINK_DOWNLOADS=downloads python -m benchmarks.data_cluster --megabytes 60 --directory DIR
-        [--parts corpus,vocab,dataset] [--no-kills] [--local] [--out table.json]
+        [--stages corpus,vocab,dataset] [--no-kills] [--local]
 
 Books are cut into sentences, and these are drawn anew into documents; a fifth of the documents are
 another one with a sentence replaced. Their JSON lines, and all artifacts, are on a counting S3
@@ -11,9 +11,9 @@ done, and started again, as an operator does. `--local` runs the same on this ma
 of both are compared by their SHA-256.
 
     read, wrote   bytes of objects in the server's answers and requests
-    x             `read` as a multiple of the step's text, or of what is exchanged
-    exchange      requests for ranges of runs, and how many 64 KB pieces they have had
-    others        requests besides, without those that time brings: the lease, progress
+    ranges        requests for ranges of runs, and how many pieces of 64 KB these have
+    others        requests besides, and their megabytes, read and written
+    timed         what time brings and `others` leaves out: the lease, progress
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ DATA = Path(__file__).resolve().parents[2] / "shared" / "data" / "books"
 FILE_BYTES, SENTENCES, PARAGRAPH, NEAR, MEMORY = 64 << 20, 28, 5, 0.2, 4000
 RESULT = re.compile(r"(\w+)/_scratch/([^/]+)/(?:\d+/)?([^/]+)\.json")
 RUN = re.compile(r"/run-\d+$")
-KILLED = re.compile(r"read|dedup-.*-(values|links)|sort|write|count|rows|shards")
+KILLED = re.compile(r"read|dedup-.*-(values|links)|sort|write|rank|take|rows|shards")
 RECIPE = ("--recipe", "roberta", "--length", "512")  # as docs/how-to/beam-runners.md has it
 GRACE = 3.0  # seconds until a killed task manager is started again
 
@@ -173,9 +173,9 @@ def steps(requests: list[Request], stage: str) -> Iterator[tuple[str, int, list[
     units = Counter(m[2] for m in set(filter(None, results)) if m[1] == stage)
     first: dict[str, int] = {}
     for number, request in enumerate(requests):
-        step = re.match(rf"{stage}/_scratch/([^/]+)/?$", request.key)
-        if request.kind == "list" and step and step[1] in units:
-            first.setdefault(step[1], number)
+        found = re.match(rf"{stage}/_scratch/([^/]+)/?$", request.key)
+        if request.kind == "list" and found and found[1] in units:
+            first.setdefault(found[1], number)
     edges = sorted((number, step) for step, number in first.items())
     if not edges:
         yield "all", 0, requests
@@ -272,7 +272,7 @@ def main() -> None:
             print(f"{stage}: {done['wall']:.0f} s", json.dumps(done)[:1500], flush=True)
             seen = list(server.requests)
             (place / f"{stage}-requests.json").write_text(json.dumps(seen))
-            rows += [row(f"{stage} {step}", *more) for step, *more in steps(seen, stage)]
+            rows += [row(f"{stage} {step}", n, part) for step, n, part in steps(seen, stage)]
             show(rows)
     print("killed:", killer.killed)
     server.stop()

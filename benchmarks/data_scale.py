@@ -83,7 +83,7 @@ PATH = "s3://bucket/runs/corpus-0123456789abcdef/_scratch"
 # CPU seconds per MB of text; `read`: of a crawl, of which 0.15 is text (benchmarks/README.md)
 RATES = {"read": 1 / 19.1, "sort": 0.010, "write": 0.028, "rows": 0.093, "shards": 0.060}
 # of a unit, whatever its size (`benchmarks.data_cluster`)
-REQUESTS = {"read": 12, "sort": 12, "write": 8, "rows": 20, "shards": 14}
+REQUESTS = {"read": 12, "sort": 12, "write": 8, "rows": 13, "shards": 14}
 PIECE = 8 << 20
 ROW_BYTES = 0.5  # of an exchange of rows, for a byte of text
 MOVED = {
@@ -147,7 +147,8 @@ def graph_bytes(units: list[tuple[str, Any]], function: Any) -> int:
 
 def read_units(total: int) -> list[tuple[str, Any]]:
     """Return the units that read a crawl with so much text: files of about a gigabyte."""
-    draw, left, slices = random.Random(3), total / CRAWL, []
+    draw, left = random.Random(3), total / CRAWL
+    slices: list[PlannedSlice] = []
     while left > 0:
         size = int(draw.lognormvariate(math.log(1e9), 0.15))
         whole = Slice(kind="warc", name="", path="", size=size)

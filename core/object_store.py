@@ -251,7 +251,7 @@ def fetching_as_read(cache: Any, ahead: int | None) -> Any:
         begin = 0
 
         def _fetch(self, start: int | None, end: int | None) -> bytes:
-            if start is None or not self.start <= start <= self.end:
+            if not self.start <= (start or 0) <= self.end:
                 self.begin = start or 0
             sequence = (end or self.size) - self.begin
             self.blocksize = ahead or min(max(sequence, LEAST_AHEAD), MOST_AHEAD)

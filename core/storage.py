@@ -212,8 +212,7 @@ def reading_ahead(size: int) -> AbstractContextManager[None]:
 def open_input(path: str, end: int | None = None) -> IO[bytes]:
     """Open a file for reading bytes; raise a `DataError` that names the path if it is missing.
 
-    Args:
-        end: nothing is fetched from there on, if the file is in a store.
+    Of a file in a store, nothing is fetched from byte `end` on.
     """
     fs, inner = filesystem(path)
     ahead = None if is_disk(fs) else object_store.ACCESS.get().ahead

@@ -14,6 +14,7 @@ from cloze.core.errors import DataError
 from cloze.pipeline.corpus.document import Document
 from cloze.pipeline.corpus.readers import byte_ranges, records, warc
 from cloze.pipeline.corpus.readers.base import FileReader, ReadCounters, Slice
+from tests.object_store import Store
 from tests.pipeline.corpus.readers.made import record, response
 from tests.pipeline.corpus.reading import options_of
 
@@ -22,7 +23,7 @@ TEXTS = st.lists(st.text('aé\n\r\u2028 WARC/1.0{}"', max_size=60), min_size=1, 
 few = settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
-def read(reader: FileReader, path: Path, size: int) -> tuple[list[Document], int]:
+def read(reader: FileReader, path: Path | str, size: int) -> tuple[list[Document], int]:
     """The documents of a file that is cut at about every `size` bytes, and the slices."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(byte_ranges, "SLICE_BYTES", size)
@@ -119,3 +120,20 @@ def test_a_crawl_inside_a_crawl_is_never_read_in_silence(tmp_path: Path) -> None
     path.write_bytes(gzip.compress(outer, compresslevel=0) + gzip.compress(response(2)))
     with pytest.raises(DataError, match="compressed stream"):
         read(warc.reader, path, 2000)
+
+
+@pytest.mark.parametrize("ending", ["jsonl", "warc", "warc.gz"])
+def test_slices_in_a_store_give_the_documents_of_a_disk(
+    store: Store, tmp_path: Path, ending: str
+) -> None:
+    """Of a slice in a store nothing is fetched beyond its end."""
+    pages = [response(n, f"A page {n}.", mime="text/plain") for n in range(40)]
+    if ending == "jsonl":
+        pages = [json.dumps({"text": f"A page {n}."}).encode() + b"\n" for n in range(40)]
+    path = tmp_path / f"a.{ending}"
+    path.write_bytes(b"".join(map(gzip.compress, pages) if ending == "warc.gz" else pages))
+    reader = records.reader if ending == "jsonl" else warc.reader
+    size = path.stat().st_size // 5
+    found = read(reader, store.upload(tmp_path, "crawl") + f"/{path.name}", size)
+    assert found == read(reader, path, size)
+    assert (len(found[0]), found[1]) == (40, 5)
