@@ -88,10 +88,12 @@ class RelativeBias(nn.Module):
 
     def _bias(self, layout: BatchLayout, query: Tensor, key: Tensor) -> Tensor:
         asked = torch.arange(query.shape[2], device=query.device)[None]
+        # New tokens of a generation are asked at their own positions, among all cached keys.
         if isinstance(layout, KVCache):
             asked = layout.positions
         offset = torch.arange(key.shape[2], device=query.device) - asked[:, :, None]
         bias: Tensor = self.table(self.bucket(offset))
+        # [1 or B, L, K, N], since the table's rows are by head.
         return bias.permute(0, 3, 1, 2)
 
     def bucket(self, offset: Tensor) -> Tensor:
@@ -101,9 +103,11 @@ class RelativeBias(nn.Module):
             distance = (-offset).clamp(min=0)
         else:
             buckets //= 2
+            # Earlier keys have the first half of the table, later ones the second.
             first, distance = (offset > 0).long() * buckets, offset.abs()
         exact = buckets // 2
         # In transformers' order, whose rounding decides the bucket at some distances.
+        # The clamp only keeps log(0) out: `where` takes small distances as they are.
         far = torch.log(distance.clamp(min=1).float() / exact) / math.log(self.farthest / exact)
         far = exact + (far * (buckets - exact)).long()
         return first + torch.where(distance < exact, distance, far.clamp(max=buckets - 1))
@@ -154,6 +158,7 @@ class SelfAttention(nn.Module):
         self.output_dropout = output_dropout
         self.pattern = AttentionPattern(window=window, causal=causal)
         self.rotary = rotary
+        # A reference, so that checkpoints and optimizers see the shared table once.
         self.relative_bias = None if relative is None else ModuleReference(relative)
         # The kernels always divide; so queries of unscaled attention are multiplied before.
         self.query_scale = query_scale
@@ -192,6 +197,7 @@ class SelfAttention(nn.Module):
         mixed = layout.attend(
             query, key, value, self.pattern, self.dropout if self.training else 0.0, added
         )
+        # All tokens are keys and values; only those that are asked for pay the output projection.
         output: Tensor = self.output(gather_positions(mixed.flatten(-2), positions))
         return drop(output, self.output_dropout) if self.training else output
 

@@ -55,6 +55,7 @@ def varlen_attention(
     Returns:
         Dtype and shape of `query`.
     """
+    # The kernel reads -1 as no limit.
     side = -1 if window is None else window
     mixed: Tensor = KERNEL(
         query,
@@ -130,6 +131,7 @@ def matmul_attention(
 @torch.no_grad()
 def attention_maps(query: Tensor, key: Tensor, bias: Tensor | None) -> Tensor:
     """Return the attention probabilities, float [B, N, L, K], without gradient."""
+    # The keys stand in for values, whose mix nobody reads.
     return matmul_attention(query, key, key, bias, 0.0)[1]
 
 
@@ -156,10 +158,12 @@ def attend_chunks(
     query_chunks = functional.pad(query, (0, 0, 0, chunks * width - length)).view(
         batch, heads, chunks, width, size
     )
+    # [B C, N, W or K, H]: for the kernel each chunk is a row of its own.
     blocks = [tensor.transpose(1, 2).flatten(0, 1) for tensor in (query_chunks, key, value)]
     bias = bias.expand(batch, *bias.shape[1:]).flatten(0, 1)
     mixed = attend(blocks[0], blocks[1], blocks[2], bias, dropout)
     return (
+        # [B, N, C W, H], without the filler that completed the last chunk.
         mixed.view(batch, chunks, heads, width, size).transpose(1, 2).flatten(2, 3)[:, :, :length]
     )
 
@@ -167,4 +171,5 @@ def attend_chunks(
 def neighbour_chunks(values: Tensor, width: int, chunks: int) -> Tensor:
     """Return each chunk with its neighbours, [B, N, L, H] to [B, N, C, 3W, H], zero-padded."""
     padded = functional.pad(values, (0, 0, width, (chunks + 1) * width - values.shape[2]))
+    # A view, in which a token is in three chunks; `unfold` puts their keys last, behind H.
     return padded.unfold(2, 3 * width, width).transpose(-1, -2)

@@ -27,6 +27,7 @@ ONEDNN = (
 # Levels of the probability: 0.1 becomes 6554 / 65536 = 0.100006, which the scale uses too.
 LEVELS = 1 << 16
 _STRIDE = -1640531527  # 2^32 / golden ratio: adjacent rows are far apart before hashing
+# As int32, whose products wrap around; the second factor is negative there.
 _ROUNDS = ((16, 0x7FEB352D), (15, 0x846CA68B - (1 << 32)))  # shift and factor
 _PACKED = 4  # 16-bit numbers in each 64-bit draw of the generator
 
@@ -90,6 +91,7 @@ def dropout_mask(like: Tensor, dropped: int) -> Tensor:
     count = like.numel()
     # Twice as fast as torch's generator, which seeds it.
     generator = np.random.PCG64DXSM(int(torch.randint(1 << 62, ())))
+    # int16 has -32768 as its lowest level, hence the comparison with `LEVELS` // 2 less.
     bits = torch.from_numpy(generator.random_raw(-(-count // _PACKED)).view(np.int16))
     mask = torch.empty_like(like, requires_grad=False)
     # One pass compares and casts.
@@ -110,6 +112,7 @@ def hashed_dropout_mask(like: Tensor, dropped: int) -> Tensor:
     bits = torch.arange(rows, dtype=torch.int32, device=like.device)[:, None] * _STRIDE
     for seed, (shift, factor) in zip(seeds.unbind(), _ROUNDS, strict=True):
         bits = bits + seed
+        # torch's shift of int32 repeats the sign bit; the mask makes it the hash's logical one.
         bits = (bits ^ ((bits >> shift) & ((1 << (32 - shift)) - 1))) * factor
     return ((bits >> 16) >= dropped - LEVELS // 2).view(like.shape)
 
@@ -121,6 +124,7 @@ def embedding_lookup(weight: Tensor, ids: Tensor) -> Tensor:
 
 @torch.library.custom_op("cloze::embedding_backward", mutates_args=())
 def _embedding_backward(gradient: Tensor, ids: Tensor, rows: int) -> Tensor:
+    # -1: no padding row. False: gradients are not divided by how often an id occurs.
     return cast(Tensor, torch.ops.aten.embedding_dense_backward(gradient, ids, rows, -1, False))
 
 

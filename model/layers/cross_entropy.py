@@ -93,6 +93,7 @@ class VocabularyHead(nn.Module):
         ):
             return linear(hidden, weight, bias)
         device = hidden.device.type
+        # Autocast casts torch's own products, not the inputs of a custom operation.
         if torch.is_autocast_enabled(device):
             hidden = hidden.to(torch.get_autocast_dtype(device))
         # Views: ZeRO stage 3 empties a parameter after its module ran; a view of the gathered
@@ -154,10 +155,12 @@ def _rows(
     Args:
         gradient: output for the loss's gradient, [M, V]; may be `logits`.
     """
+    # -100 is no column: ignored rows read the first one, and `real` takes them out.
     real, targets = labels != IGNORED, labels.clamp(min=0)[:, None]
     losses, correct = [], []
     for start in range(0, len(logits), at_once):
         selected = slice(start, start + at_once)
+        # A copy, even of fp32 logits: the next lines change it in place.
         scores = logits[selected].to(torch.float32, copy=True)
         # NumPy finds the place of a maximum in the time of torch's `amax`; torch's own takes 15
         # times as long. A label that only ties with a prediction is no prediction.
@@ -168,6 +171,7 @@ def _rows(
         losses.append((highest + normalizer.log() - picked).squeeze(1))
         correct.append((predicted == targets[selected]).squeeze(1))
         if gradient is not None:
+            # The gradient is softmax - one-hot. It reuses the numerators, which are in the cache.
             scores.mul_(real[selected, None] / normalizer)
             scores.scatter_add_(1, targets[selected], -real[selected, None].float())
             gradient[selected] = scores
@@ -188,6 +192,7 @@ def _fused_rows(
         Loss, count, and gradient in the shape and dtype of `logits`; None unless `learns`.
     """
     columns = torch.arange(logits.shape[1], device=logits.device)
+    # exp(-inf) is 0: filler takes no share of the probability, and no gradient.
     scores = torch.where(columns < vocabulary, logits.float(), -torch.inf)
     real, targets = labels != IGNORED, labels.clamp(min=0)[:, None]
     highest = scores.amax(dim=1, keepdim=True)
@@ -211,6 +216,7 @@ class _InRows(torch.autograd.Function):
 
     @staticmethod
     def forward(context, logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:  # type: ignore[no-untyped-def]
+        # Known together with the loss, so that the logits need not be kept for the backward pass.
         gradient = torch.empty_like(logits) if context.needs_input_grad[0] else None
         total, correct = _rows(logits, labels, gradient, ROWS)
         context.save_for_backward(gradient)
@@ -258,6 +264,7 @@ def _linear_cross_entropy(
     if filler:
         cast_weight = pad(cast_weight, (0, 0, 0, filler))
         cast_bias = None if cast_bias is None else pad(cast_bias, (0, filler))
+    # One buffer for the logits of all chunks; without a compiler their gradient overwrites them.
     workspace = hidden.new_empty(min(at_once, len(hidden)), vocabulary + filler)
     total, correct = hidden.new_zeros((), dtype=torch.float32), labels.new_zeros(())
     hidden_gradient, weight_gradient, bias_gradient = _no_gradients(hidden, weight, bias, learns)
@@ -287,6 +294,7 @@ def _linear_cross_entropy(
             if not learns:
                 continue
             torch.mm(logits, cast_weight, out=hidden_gradient[start : start + at_once])
+            # A half-precision product rounds once a chunk; the chunks are added in fp32.
             if logits.dtype == torch.float32:
                 weight_gradient.addmm_(logits[:, :vocabulary].t(), states)
             else:
@@ -335,6 +343,7 @@ def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None
     _, weight, bias, _, _, _ = inputs
     ctx.save_for_backward(*output[2:])
     ctx.dtypes = weight.dtype, None if bias is None else bias.dtype
+    # Else autograd would make zeros as large as the weights for outputs that nobody uses.
     ctx.set_materialize_grads(False)
 
 

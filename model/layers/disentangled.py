@@ -98,6 +98,7 @@ class RelativePositions(nn.Module):
                 f"a row of {reach} tokens is longer than max_position_embeddings ({middle + 1}); "
                 f"cut it"
             )
+        # From the list: reading the buffer would make the host wait for the device.
         first_row, last_row = self._rows[middle + 1 - reach], self._rows[middle + reach - 1]
         embedded = self.norm(
             self.table(torch.arange(first_row, last_row + 1, device=self.rows.device))
@@ -125,6 +126,7 @@ class PositionScores:
         if self.keys is not None:
             terms.append(diagonals(query, self.keys))
         if self.queries is not None:
+            # Key j meets query i at i - j + R - 1; transposed, that is query by key again.
             terms.append(diagonals(key, self.queries).transpose(-1, -2))
         return terms[0] if len(terms) == 1 else terms[0] + terms[1]
 
@@ -140,6 +142,8 @@ def diagonals(contents: Tensor, positions: Tensor) -> Tensor:
     in_range = positions[middle + 1 - length : middle + length].permute(1, 2, 0)
     # Shape: [N, B L, 2 L - 1].
     products = torch.matmul(contents.transpose(0, 1).reshape(heads, batch * length, size), in_range)
+    # Content i begins one position earlier than i - 1, so the next row is width - 1 values on. A
+    # gather would cost a scatter that accumulates in the backward pass.
     strides = (length * width, batch * length * width, width - 1, 1)
     return products.as_strided((batch, heads, length, length), strides, length - 1)
 
@@ -198,11 +202,14 @@ class DisentangledAttention(SelfAttention):
             query, key, value = self.project(hidden)
         else:
             assert positions is not None
+            # Both steps of the decoder ask this layer for the same states.
             if self not in layout.shared.asked:
                 layout.shared.asked[self] = self.key_and_value(hidden)
             key, value = layout.shared.asked[self]
             states = self.split(self.query(autocast_input(asking)))
             query = (
+                # In the arrangement of all tokens, as layouts want it; the other queries are not
+                # read.
                 torch.zeros_like(key).flatten(0, -3).index_copy(0, positions, states).view_as(key)
             )
         query = query * (1 + len(self.terms)) ** -0.5  # in addition to 1 / sqrt(H)
@@ -225,9 +232,11 @@ class DisentangledAttention(SelfAttention):
             projected = (
                 self.split((self.key if self.shares else self.position_key)(embedded)) * scale
             )
+            # `rows` are by i - j, and keys are asked by j - i.
             keys = projected.index_select(0, rows.flip(0))
         if "p2c" in self.terms:
             projected = self.split((self.query if self.shares else self.position_query)(embedded))
+            # Only the query was scaled for the number of terms, and this term multiplies the key.
             queries = projected.index_select(0, rows) * (scale * (1 + len(self.terms)) ** -0.5)
         return PositionScores(keys, queries)
 
@@ -249,6 +258,7 @@ class Convolution(nn.Conv1d):
         if isinstance(layout, PaddedLayout) and layout.real is not None:
             hidden = hidden * layout.real[..., None]
         neighbours = [self._shifted(hidden, layout, offset - size // 2) for offset in range(size)]
+        # The kernel's weight is [D, D, K]; its inputs are in the order of the neighbours.
         return functional.linear(
             torch.cat(neighbours, dim=-1), self.weight.transpose(1, 2).flatten(1), self.bias
         )

@@ -131,6 +131,7 @@ def sinusoids(input_ids: Tensor, positions: Tensor | None, size: int) -> Tensor:
         positions = torch.arange(input_ids.shape[-1], device=input_ids.device)
     even = torch.arange(0, size, 2, device=input_ids.device, dtype=torch.float32)
     angle = positions[..., None].float() / 10000.0 ** (even / size)
+    # The paper's section 3.5 interleaves them: the same values in another order.
     return torch.cat([angle.sin(), angle.cos()], dim=-1)
 
 
@@ -166,6 +167,7 @@ class GdesEmbedding(EmbeddingTable):
     def forward(self, ids: Tensor, moved: bool = True) -> Tensor:
         """Look up ids, int64; with `moved`, add `delta`, which alone has a gradient."""
         embedded = embedding(ids, self.weight)
+        # sg(E_G) + E_delta: the discriminator's gradient must not move the generator's table.
         return embedded.detach() + embedding(ids, self.delta) if moved else embedded
 
 

@@ -67,6 +67,7 @@ class GlobalAttentionLayout(PaddedLayout):
             everywhere = everywhere & real
         count = everywhere.sum(1)
         maximum = int(count.max()) if count.numel() else 0
+        # A stable sort puts global tokens first, in order; filler is other tokens of the row.
         global_positions = everywhere.to(torch.int8).argsort(dim=1, descending=True, stable=True)[
             :, :maximum
         ]
@@ -122,6 +123,7 @@ class GlobalAttention(SelfAttention):
         if layout.maps is not None:
             layout.maps.append(_maps(query, key, global_queries, keys, layout, self.pattern))
         mixed = windowed.transpose(1, 2).flatten(2)
+        # Filler writes back what its token has already, so no index depends on its amount.
         filled = layout.filled[:, :, None]
         mixed = mixed.scatter(1, index, torch.where(filled, global_states, mixed.gather(1, index)))
         output: Tensor = self.output(gather_positions(mixed, positions))
@@ -144,6 +146,7 @@ def _windowed(
     index = layout.global_positions[:, None, :, None].expand(
         -1, query.shape[1], -1, query.shape[-1]
     )
+    # Each chunk has the row's global tokens before its 3W neighbours.
     keys, values = (
         torch.cat(
             [
@@ -159,6 +162,7 @@ def _windowed(
 
 def _bias(layout: GlobalAttentionLayout, width: int, chunks: int, dtype: torch.dtype) -> Tensor:
     """Return the bias [B, C, 1, W, G + 3W]: global tokens, then the window without them."""
+    # A global token inside of the window would be seen twice.
     local = ~layout.everywhere if layout.real is None else layout.real & ~layout.everywhere
     in_window = layout.visible(AttentionPattern(window=width), local, local.device, in_chunks=True)
     assert in_window is not None

@@ -84,6 +84,7 @@ class KVCache(BatchLayout):
             self._layers.append((key.new_zeros(shape), value.new_zeros(shape)))
         keys, values = self._layers[self._layer]
         self._layer += 1
+        # At their positions, not at the end: rows of a batch have different lengths.
         index = self.positions[:, :, None, None].expand_as(key)
         keys.scatter_(1, index, key)
         values.scatter_(1, index, value)
@@ -103,6 +104,7 @@ class KVCache(BatchLayout):
         offset = (
             torch.arange(self._length, device=self.positions.device) - self.positions[:, :, None]
         )
+        # Causal whatever the pattern says: later places hold padding, or nothing yet.
         visible = AttentionPattern(window=pattern.window, causal=True).visible(offset)
         assert visible is not None
         return additive(visible[:, None], dtype)

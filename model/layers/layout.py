@@ -93,6 +93,7 @@ class Memory:
 
     def repeated(self, times: int) -> Memory:
         """Return the memory of each row `times` times in a row, with kept keys and values."""
+        # An empty dict, not the kept one: its keys and values have the single rows' shapes.
         real = None if self.real is None else self.real.repeat_interleave(times, dim=0)
         return Memory(self.states.repeat_interleave(times, dim=0), real, {})
 
@@ -225,6 +226,7 @@ class PaddedLayout(BatchLayout):
     ) -> Tensor:
         query, key, value = query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2)
         window, length = pattern.window, self.shape[1]
+        # Bands have no whole [L, L] scores, which an added term and maps are for.
         plain = added is None and self.maps is None
         banded = plain and window is not None and length >= BAND_PAYS * window
         if not banded and window is not None and window >= length - 1:
@@ -245,6 +247,7 @@ class PaddedLayout(BatchLayout):
             scores = added(query, key)
             bias = scores if bias is None else scores + bias
         if self.maps is not None:
+            # Fused kernels return no probabilities, so an analysis computes them once more.
             self.maps.append(attention_maps(query, key, bias))
         return attend(query, key, value, bias, dropout).transpose(1, 2)
 
@@ -272,6 +275,7 @@ class PaddedLayout(BatchLayout):
             query, key = _pairs(torch.arange(self.shape[1], device=device)[None], width)
             visible = pattern.visible(key - query)
             if self.causal is not None:
+                # [B, 1, …] against positions: rows that are not causal see both ways.
                 sees = (key <= query) | ~self.causal.view(-1, *[1] * (query.dim() - 1))
                 visible = sees if visible is None else visible & sees
         if self.sequence is not None:
@@ -289,6 +293,8 @@ def _pairs(row: Tensor, width: int | None) -> Pair:
     """Arrange values of tokens, [1 or B, L], by query and by key, whole or in chunks of `width`."""
     if width is None:
         return row[:, :, None], row[:, None]
+    # Queries become [1 or B, C, W, 1]. A chunk of zeros on both sides gives the first and the last
+    # chunk two neighbours, too: keys are [1 or B, C, 1, 3W].
     chunks = -(-row.shape[1] // width)
     queries = pad(row, (0, chunks * width - row.shape[1])).view(len(row), chunks, width, 1)
     keys = pad(row, (width, (chunks + 1) * width - row.shape[1])).unfold(1, 3 * width, width)

@@ -87,6 +87,7 @@ class RelativeAttention(SelfAttention):
         mixed = self._mixed(query, (key, value, distance), layout, itself=False)
         if asking is not None and targets is not None:
             asked = self.split(self.query(asking))
+            # Queries at the targets' places, so that distances are read as in the content stream.
             asked = torch.zeros_like(query).flatten(0, 1).index_copy(0, targets, asked)
             queried = self._mixed(asked.view_as(query), (key, value, distance), layout, itself=True)
             mixed = torch.cat([mixed.flatten(0, 1), gather_positions(queried, targets)])
@@ -98,9 +99,11 @@ class RelativeAttention(SelfAttention):
         if layout.shared.sinusoids is None:
             size, length = self.query.in_features, query.shape[1]
             even = torch.arange(0, size, 2, device=query.device, dtype=torch.float32)
+            # `diagonals` reads row L - 1 + j - i, and that has the distance i - j.
             distances = torch.arange(length - 1, -length, -1, device=query.device)
             angle = distances[:, None] * (1 / 10000 ** (even / size))
             sinusoids = torch.cat([angle.sin(), angle.cos()], dim=-1)
+            # Dropped once a pass: all layers read the same ones, as in transformers' XLNet.
             dropped = drop(sinusoids, self.position_dropout if self.training else 0.0)
             layout.shared.sinusoids = dropped.to(query.dtype)
         return layout.shared.sinusoids
@@ -126,6 +129,7 @@ class RelativeAttention(SelfAttention):
             return (query + self.split(bias)).to(query.dtype)
 
         def scores(_query: Tensor, _key: Tensor) -> Tensor:
+            # The kernel divides scores of content by the root of H; added terms come divided.
             total = diagonals((biased(self.position_bias) * scale).transpose(1, 2), distance)
             if ids is not None:
                 other = (ids[:, :, None] != ids[:, None])[:, None]
@@ -135,6 +139,7 @@ class RelativeAttention(SelfAttention):
             if layout.order is None:
                 return total
             own, others = layout.order[:, :, None], layout.order[:, None]
+            # The query stream reads z_<t, the content stream z_<=t (section 2.3).
             visible = others < own if itself else others <= own
             return total + additive(visible[:, None], total.dtype)
 

@@ -113,6 +113,7 @@ class BucketedLayout(UnpaddedLayout):
         gather: Callable[..., Tensor] = _Gather.apply
         parts: list[Sequence[Tensor]] = []
         for tensor in (query, key, value):
+            # [T N, H]: one gather moves tokens to their places and heads before lengths.
             gathered = gather(tensor.reshape(-1, size), blocks.forward, blocks.inverse)
             parts.append(torch.split(gathered, blocks.sizes))
         mixed = []
@@ -122,6 +123,7 @@ class BucketedLayout(UnpaddedLayout):
             q, k, v = (tensor.view(shape).transpose(1, 2) for tensor in group)
             attended = rows.attend(q, k, v, pattern, dropout, added)
             mixed.append(attended.transpose(1, 2).reshape(-1, size))
+        # The same maps, exchanged: only filler tokens read places of padding.
         together = gather(torch.cat(mixed), blocks.inverse, blocks.forward)
         return together.view_as(query)
 
@@ -131,10 +133,13 @@ class BucketedLayout(UnpaddedLayout):
         start = first = 0
         places = torch.split(self.blocks, [count * length for count, length in self.groups])
         for (count, length), indices in zip(self.groups, places, strict=True):
+            # Of a place's token t and head n the values are at t N + n in [T N, H].
             forward.append((indices.view(count, 1, length) * heads + head[:, None]).flatten())
             size = count * heads * length
             numbers = torch.arange(start, start + size, device=head.device)
             inverse.append(numbers.view(count, heads, length).transpose(1, 2).reshape(-1, heads))
+            # Places of padding hold a filler token, so this is also the mask of the group's
+            # padding.
             real = None if self.real is None else self.real.index_select(0, indices)
             rows.append(
                 PaddedLayout(
@@ -218,6 +223,7 @@ class PackedLayout(UnpaddedLayout):
                 dropout,
             )
         mixed = []
+        # The kernel has one mode a call. Each call's bounds count from its own first token.
         for causal, selected, bounds in (
             (True, slice(tokens), self.bounds[: sequences + 1]),
             (pattern.causal, slice(tokens, None), self.bounds[sequences:] - tokens),
@@ -232,6 +238,7 @@ class PackedLayout(UnpaddedLayout):
 
         The maps are int64 [S * longest], indices in T, and int64 [T], places in the rows.
         """
+        # `longest` came with the batch: read from the device, it would make the host wait.
         offsets = torch.arange(self.longest, device=self.bounds.device)
         begins, ends = self.bounds[:-1, None], self.bounds[1:, None]
         sequences = self.causal[0]
@@ -239,6 +246,7 @@ class PackedLayout(UnpaddedLayout):
         rows = PaddedLayout((len(begins), self.longest), offsets < ends - begins, causal=causal)
         count = len(self.flat_positions)
         number = (
+            # The last bound at or before a token is its sequence; torch wants both in one dtype.
             torch.searchsorted(
                 self.bounds,
                 torch.arange(count, device=offsets.device, dtype=self.bounds.dtype),
@@ -248,6 +256,7 @@ class PackedLayout(UnpaddedLayout):
         )
         return (
             rows,
+            # Behind a sequence's end any token may be read, as the layout hides it.
             (begins + offsets).flatten().clamp(max=count - 1),
             number * self.longest + self.positions,
         )
@@ -282,4 +291,5 @@ class _PutBack(torch.autograd.Function):
     def backward(context, gradient: Tensor):  # type: ignore[no-untyped-def]
         flat_positions, real = context.saved_tensors
         input_gradient = gradient.index_select(0, flat_positions)
+        # Filler has the flat position 0, whose gradient belongs to the first token of the batch.
         return input_gradient if real is None else input_gradient.mul_(real[:, None]), None
