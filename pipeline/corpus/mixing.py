@@ -193,24 +193,20 @@ def _summaries(
     totals: Mapping[int, GroupTotals],
     names: Mapping[int, str],
 ) -> list[dict[str, Any]]:
-    summaries: list[dict[str, Any]] = []
-    for group, choice in choices.items():
-        words, documents, _ = totals[group]
-        sampled_words = choice.whole * words + choice.words
-        summaries.append(
-            {
-                "name": names[group],
-                "available_words": words,
-                "words": sampled_words,
-                "documents": choice.whole * documents + choice.documents,
-                "epochs": round(sampled_words / max(1, words), 4),
-            }
-        )
-    total_words = max(1, sum(summary["words"] for summary in summaries))
-    shares = [
-        {**summary, "share": round(summary["words"] / total_words, 6)} for summary in summaries
+    words = {group: one.whole * totals[group].words + one.words for group, one in choices.items()}
+    whole = max(1, sum(words.values()))
+    summaries = [
+        {
+            "name": names[group],
+            "available_words": totals[group].words,
+            "words": words[group],
+            "documents": choice.whole * totals[group].documents + choice.documents,
+            "epochs": round(words[group] / max(1, totals[group].words), 4),
+            "share": round(words[group] / whole, 6),
+        }
+        for group, choice in choices.items()
     ]
-    return sorted(shares, key=lambda summary: str(summary["name"]))
+    return sorted(summaries, key=lambda summary: str(summary["name"]))
 
 
 def _window_ranks(totals: GroupTotals, target: int, width: float) -> tuple[int, int]:
@@ -235,19 +231,21 @@ def _group_choice(totals: GroupTotals, target: int, window: Window) -> GroupChoi
     ranks, numbers, sizes = (column[order] for column in window[4:])
     running = window.words + np.cumsum(sizes)
     count = int(np.searchsorted(running, budget, side="right"))
-    is_last = window.high == _RANKS - 1
-    if window.words > budget or (count + FILLING > len(sizes) and not is_last):
+    is_end = window.high == _RANKS - 1
+    if window.words > budget or (count + FILLING > len(sizes) and not is_end):
         return None
-    taken, left, more = window.words, budget, []
+    left, last, more = budget - window.words, (window.low - 1, np.iinfo(np.int64).max), []
     if count:
-        taken, last = int(running[count - 1]), (int(ranks[count - 1]), int(numbers[count - 1]))
-    else:
-        last = (window.low - 1, np.iinfo(np.int64).max)
-    left -= taken
-    for at in range(count, min(count + FILLING, len(sizes))):
-        if sizes[at] <= left:
-            more.append(int(numbers[at]))
-            left -= int(sizes[at])
+        left, last = (
+            budget - int(running[count - 1]),
+            (int(ranks[count - 1]), int(numbers[count - 1])),
+        )
+    for number, size in zip(
+        numbers[count:].tolist(), sizes[count:][:FILLING].tolist(), strict=False
+    ):
+        if size <= left:
+            more.append(number)
+            left -= size
     return GroupChoice(
         whole=whole,
         last=last,

@@ -8,9 +8,9 @@ SendWindow   a unit -> totals of the documents before a window, and those in it
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -34,10 +34,8 @@ WINDOW = pa.schema(
 )
 
 
-class EachUnit(Protocol):
-    """Runs a job on every unit, and returns the results in order."""
-
-    def __call__(self, step: str, job: Any) -> list[dict[str, Any]]: ...
+EachUnit = Callable[[str, Any], list[dict[str, Any]]]
+"""Runs the job of a step on every unit, and returns the results in order."""
 
 
 @dataclass(frozen=True, kw_only=True)

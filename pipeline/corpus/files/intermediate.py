@@ -227,8 +227,3 @@ def documents_at(
                 for at in in_batch:
                     (documents[at],) = table.slice(int(row[at]), 1).to_pylist()
     return documents
-
-
-def run_edges(column: npt.NDArray[Any]) -> list[int]:
-    """Return where the runs of equal values begin, and the column's length."""
-    return sorted({0, *(np.flatnonzero(np.diff(column)) + 1).tolist(), len(column)})
