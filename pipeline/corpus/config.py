@@ -20,7 +20,7 @@ from cloze.core.stages.execution import (
     MeasuredThroughput,
     Metadata,
     PlannedBuild,
-    subtract_startup,
+    workers_throughput,
 )
 from cloze.pipeline.corpus.options import MAXIMUM_UNREADABLE_SHARE, DedupOptions, MixtureOptions
 from cloze.pipeline.corpus.readers import READERS
@@ -274,14 +274,9 @@ def _sources(config: Mapping[str, Any]) -> list[Any]:
     return sorted((source["kind"], source["path"]) for source in config["sources"])
 
 
-def afterwards(facts: Metadata) -> MeasuredThroughput | None:
+def afterwards(facts: Metadata) -> MeasuredThroughput:
     """Measure the throughput: bytes of clean text per second and worker."""
-    workers = int(facts["execution"].get("workers", 1))
-    return MeasuredThroughput(
-        amount=float(facts["bytes"]),
-        seconds=subtract_startup(facts["seconds"], START),
-        width=workers,
-    )
+    return workers_throughput(facts, float(facts["bytes"]), START)
 
 
 COSTS = CostModel(estimate=ahead, measure=afterwards)
