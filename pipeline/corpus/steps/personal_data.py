@@ -10,10 +10,9 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
-from pydantic import Field, model_validator
-from typing_extensions import Self
+from pydantic import Field
 
 from cloze.core.words import UNSPACED_LETTER
 from cloze.pipeline.corpus.document import Document
@@ -37,18 +36,14 @@ REASON = "personal_data"
 class PersonalDataOptions(CorpusOptions):
     """Options of the masking of personal data."""
 
+    main: ClassVar[tuple[str, str]] = ("mask_personal_data", "a kind, such as email")
+
     mask_personal_data: tuple[Kind, ...] = ()
     """Kind of personal data to replace by a token such as <email>: email, phone, ip, card or iban.
     Repeatable."""
 
     personal_data_allowed: int | None = Field(default=None, ge=0)
     """Drop documents with more than this many occurrences. Default: never."""
-
-    @model_validator(mode="after")
-    def _kinds_are_named(self) -> Self:
-        if self.personal_data_allowed is not None and not self.mask_personal_data:
-            raise ValueError("personal_data_allowed needs mask_personal_data; set it, as to email")
-        return self
 
     def personal_tokens(self) -> dict[Kind, str]:
         """Return the replacement of each kind that is masked, in search order."""
