@@ -189,9 +189,7 @@ def choose_mixture(
 
 
 def _summaries(
-    choices: Mapping[int, GroupChoice],
-    totals: Mapping[int, GroupTotals],
-    names: Mapping[int, str],
+    choices: Mapping[int, GroupChoice], totals: Mapping[int, GroupTotals], names: Mapping[int, str]
 ) -> list[dict[str, Any]]:
     words = {group: one.whole * totals[group].words + one.words for group, one in choices.items()}
     whole = max(1, sum(words.values()))
