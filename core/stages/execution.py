@@ -138,13 +138,6 @@ def subtract_startup(seconds: float, start: float) -> float:
     return max(seconds - start, 0.1 * seconds)
 
 
-def workers_throughput(facts: Metadata, amount: float, start: float) -> MeasuredThroughput:
-    """Return the throughput of a build by workers, from its metadata, work and startup seconds."""
-    width = int(facts["execution"].get("workers", 1))
-    seconds = subtract_startup(facts["seconds"], start)
-    return MeasuredThroughput(amount=amount, seconds=seconds, width=width)
-
-
 # Execution options: workers, runner, processes, devices. None of them may change a result.
 
 DEFAULT_GRACE_SECONDS = 25.0

@@ -16,7 +16,7 @@ from cloze.core.stages.execution import (
     MeasuredThroughput,
     Metadata,
     PlannedBuild,
-    workers_throughput,
+    subtract_startup,
 )
 from cloze.core.stages.stage import InputSpec, Stage, deferred
 
@@ -74,10 +74,16 @@ def ahead(plan: PlannedBuild[SemDedupConfig]) -> CostEstimate:
 
 def afterwards(facts: Metadata) -> MeasuredThroughput | None:
     """Measure the throughput in numbers of vectors; None if the summary lacks their size."""
-    if not facts.get("size"):
-        return None
     documents = float(facts["documents"]) + sum((facts.get("dropped") or {}).values())
-    return workers_throughput(facts, documents * float(facts["size"]), START)
+    return (
+        MeasuredThroughput(
+            amount=documents * float(facts["size"]),
+            seconds=subtract_startup(facts["seconds"], START),
+            width=int(facts["execution"].get("workers", 1)),
+        )
+        if facts.get("size")
+        else None
+    )
 
 
 def headline(summary: Mapping[str, Any]) -> str:

@@ -20,7 +20,7 @@ from cloze.core.stages.execution import (
     MeasuredThroughput,
     Metadata,
     PlannedBuild,
-    workers_throughput,
+    subtract_startup,
 )
 from cloze.pipeline.corpus.options import MAXIMUM_UNREADABLE_SHARE, DedupOptions, MixtureOptions
 from cloze.pipeline.corpus.readers import READERS
@@ -274,9 +274,14 @@ def _sources(config: Mapping[str, Any]) -> list[Any]:
     return sorted((source["kind"], source["path"]) for source in config["sources"])
 
 
-def afterwards(facts: Metadata) -> MeasuredThroughput:
+def afterwards(facts: Metadata) -> MeasuredThroughput | None:
     """Measure the throughput: bytes of clean text per second and worker."""
-    return workers_throughput(facts, float(facts["bytes"]), START)
+    workers = int(facts["execution"].get("workers", 1))
+    return MeasuredThroughput(
+        amount=float(facts["bytes"]),
+        seconds=subtract_startup(facts["seconds"], START),
+        width=workers,
+    )
 
 
 COSTS = CostModel(estimate=ahead, measure=afterwards)
