@@ -220,6 +220,7 @@ def planned(total: int, parts: int) -> dict[str, Any]:
             "bytes": total // len(units),
             **dict.fromkeys(("heldout", "split"), 0),
             **dict.fromkeys(names, 1),
+            "dropped": {},
             **figures,
         }
         return [dict(one) for _ in units]

@@ -11,6 +11,8 @@ from pathlib import Path
 from cloze.core.artifacts import artifact
 from cloze.core.plugins import installed
 
+SOURCES = (".py", ".txt")  # readers and cleaning steps have their tables in text files
+
 
 def identity(*packages: str, reads_again: bool = False) -> dict[str, str]:
     """Return versions by package, `python`, and `code`: a hash of the source files in `packages`.
@@ -29,7 +31,8 @@ def identity(*packages: str, reads_again: bool = False) -> dict[str, str]:
 @functools.cache
 def _code(packages: tuple[str, ...]) -> str:
     root, digest = Path(__file__).parents[1], hashlib.sha256()
-    for path in sorted(path for package in packages for path in (root / package).rglob("*.py")):
+    files = (path for package in packages for path in (root / package).rglob("*.*"))
+    for path in sorted(path for path in files if path.suffix in SOURCES):
         digest.update(
             f"{path.relative_to(root)}\0{hashlib.sha256(path.read_bytes()).hexdigest()}\n".encode()
         )

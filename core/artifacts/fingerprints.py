@@ -4,10 +4,10 @@ A part of an artifact, such as a checkpoint, has the artifact's fingerprint and 
 `ab12…/checkpoints/step-00008000`. It is known before the part exists and after the part was pruned,
 and identifies what the artifact was made from.
 
-A local file has the sha256 of its bytes, cached by size and mtime in a SQLite file in the user's
-cache directory; if that is not writable, the file is read again. A file in a store has the store's
-content tag (ETag, MD5 or CRC32C), so that a cache check downloads nothing; without a tag its bytes
-are read by many threads or by workers, once as long as its size and time stay.
+A file in a store has the store's content tag (ETag, MD5 or CRC32C), so that a cache check downloads
+nothing. A local file, and one of a store without tags, has the sha256 of its bytes. Many bytes are
+read by threads, even more by workers, and once as long as size and time stay: hashes are in a
+SQLite file in the user's cache directory. If that is not writable, files are read again.
 """
 
 from __future__ import annotations
@@ -33,6 +33,8 @@ from cloze.core.object_store import within
 DEEPEST_PART = 3  # names below an artifact: checkpoints/step-00008000/tokenizer
 STORE_THREADS = 16  # concurrent requests to a store
 COMMIT_SECONDS = 0.2  # of hashing that a kill may lose, in addition to the current file
+THREADS_BYTES = 64 << 20  # of local files; fewer take less time without threads
+WORKERS_BYTES = 1 << 30  # of local files; fewer take less time than starting workers
 SURE_AGE = 5.0  # seconds after which a store's file of the same time has the same content
 WAIT_SECONDS = 2.0  # for another program that locks the cache
 _SCHEMA = (
@@ -46,7 +48,7 @@ def cache_directory() -> Path:
 
 
 Stamp = tuple[int, int]  # size and time of change in nanoseconds
-Hasher = Callable[[Sequence[str], Sequence[Stamp | None]], Sequence[str]]
+Hasher = Callable[[Sequence[str], Sequence[Stamp | None]], Iterable[str]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,11 +65,12 @@ class Seen:
         return f" ({self.stamp[0]:,} bytes before, {now.stamp[0]:,} now)"
 
 
-def hash_by_threads(paths: Sequence[str], stamps: Sequence[Stamp | None]) -> list[str]:
-    """Return the sha256 of each file, read by threads of this process."""
+def hash_by_threads(paths: Sequence[str], stamps: Sequence[Stamp | None]) -> Iterator[str]:
+    """Yield the sha256 of each file, read by threads of this process."""
     del stamps
     with ThreadPoolExecutor(STORE_THREADS) as pool:
-        return [sha256 for sha256, _ in pool.map(storage.sha256, paths)]
+        for sha256, _ in pool.map(storage.sha256, paths):
+            yield sha256
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +102,7 @@ def hash_cache_session() -> Iterator[None]:
 
 
 def hashing_by(hasher: Hasher) -> AbstractContextManager[None]:
-    """Let `hasher` return the sha256 of files of stores without tags, from paths and stamps."""
+    """Let `hasher` return the sha256 of many bytes of files, from paths and stamps."""
     return within(_SESSION, hasher=hasher)
 
 
@@ -167,36 +170,33 @@ def file_hashes(paths: Iterable[str]) -> dict[str, str]:
     only while rows are written.
     """
     hashes: dict[str, str] = {}
-    session = _SESSION.get()
     with _open_cache() as cache, _Writer(cache) as writer:
         for path in paths:
-            if not storage.is_local(path):
-                hashes |= _untagged([path])
-                session.note(path, Seen(None, hashes[path]))
-                continue
-            absolute = storage.printable_name(os.path.abspath(path))
-            try:
-                stat = os.stat(path)
-            except OSError as error:
-                raise DataError(
-                    f"{path} cannot be read ({error.strerror}); check the path"
-                ) from error
-            stamp = stat.st_size, stat.st_mtime_ns
-            previous = session.known.get(path)
-            if previous is not None and previous.stamp == stamp:
-                hashes[path] = previous.fingerprint
-            else:
-                remembered = _remembered(cache, absolute, stamp)
-                hashes[path] = remembered or storage.sha256(path)[0]
-                if remembered is None:
-                    writer.add((absolute, *stamp, hashes[path]))
-            session.note(path, Seen(stamp, hashes[path]))
+            stamp = _stamp(path)
+            hashes[path] = _known(cache, path, stamp) or writer.add(
+                path, stamp, storage.sha256(path)[0]
+            )
+            _SESSION.get().note(path, _seen(path, stamp, hashes[path]))
     return hashes
 
 
-def _remembered(cache: sqlite3.Connection, path: str, stamp: Stamp | None) -> str | None:
-    """Return the sha256 of a file whose size and time are as in the cache."""
-    row = cache.execute("SELECT size, mtime, sha256 FROM hashes WHERE path = ?", (path,)).fetchone()
+def _seen(path: str, stamp: Stamp | None, sha256: str) -> Seen:
+    return Seen(stamp if storage.is_local(path) else None, sha256)
+
+
+def _key(path: str) -> str:
+    """Return the name of a file in the cache."""
+    return storage.printable_name(os.path.abspath(path)) if storage.is_local(path) else path
+
+
+def _known(cache: sqlite3.Connection, path: str, stamp: Stamp | None) -> str | None:
+    """Return the sha256 of a file whose size and time are as they were; else None."""
+    seen = _SESSION.get().known.get(path)
+    if seen is not None and stamp is not None and seen.stamp == stamp:
+        return seen.fingerprint
+    row = cache.execute(
+        "SELECT size, mtime, sha256 FROM hashes WHERE path = ?", (_key(path),)
+    ).fetchone()
     return str(row[2]) if row and row[:2] == stamp else None
 
 
@@ -214,10 +214,13 @@ class _Writer:
     def __exit__(self, *_: object) -> None:
         self._commit()
 
-    def add(self, row: tuple[str, int, int, str]) -> None:
-        self._rows.append(row)
+    def add(self, path: str, stamp: Stamp | None, sha256: str) -> str:
+        """Add a file, if its time is known; return its sha256."""
+        if stamp is not None:
+            self._rows.append((_key(path), *stamp, sha256))
         if time.monotonic() - self._committed >= COMMIT_SECONDS:
             self._commit()
+        return sha256
 
     def _commit(self) -> None:
         """Write the rows; stop after an error, such as a read-only home or a locked database."""
@@ -238,35 +241,50 @@ def file_fingerprints(paths: Iterable[str]) -> dict[str, str]:
     with ThreadPoolExecutor(STORE_THREADS) as pool:
         tags = dict(zip(remote, pool.map(storage.etag, remote), strict=True))
     tagged = {path: combine_hashes([("tag", tag)]) for path, tag in tags.items() if tag is not None}
-    tagged |= _untagged([path for path in remote if path not in tagged])
     for path, tag in tagged.items():
         _SESSION.get().note(path, Seen(None, tag))
-    return tagged | file_hashes(path for path in names if path not in tagged)
+    return tagged | _many_hashes([path for path in names if path not in tagged])
 
 
-def _untagged(paths: list[str]) -> dict[str, str]:
-    """Return the sha256 of each file of stores that give no tag."""
-    if not paths:  # nearly always: stores give tags
-        return {}
+def _many_hashes(paths: list[str]) -> dict[str, str]:
+    """Return the sha256 of each file, as `file_hashes` does, but many bytes in parallel."""
+    session, hashes = _SESSION.get(), dict[str, str]()
     with (
         _open_cache() as cache,
         _Writer(cache) as writer,
         ThreadPoolExecutor(STORE_THREADS) as pool,
     ):
-        stamps = dict(zip(paths, pool.map(_stamp, paths), strict=True))
-        found = {path: _remembered(cache, path, stamps[path]) for path in paths}
-        known = {path: sha256 for path, sha256 in found.items() if sha256 is not None}
-        unread = [path for path in paths if path not in known]
-        hashes = _SESSION.get().hasher(unread, [stamps[path] for path in unread]) if unread else ()
-        for path, sha256 in zip(unread, hashes, strict=True):
-            known[path] = sha256
-            if (stamp := stamps[path]) is not None:
-                writer.add((path, *stamp, sha256))
-    return known
+        is_local = all(map(storage.is_local, paths))
+        stamps = dict(zip(paths, (map if is_local else pool.map)(_stamp, paths), strict=True))
+        for path, stamp in stamps.items():
+            if (sha256 := _known(cache, path, stamp)) is not None:
+                hashes[path] = sha256
+        unread = [path for path in stamps if path not in hashes]
+        size = sum(stamp[0] for path in unread if (stamp := stamps[path]) is not None)
+        if is_local and size < THREADS_BYTES:
+            found: Iterable[str] = (storage.sha256(path)[0] for path in unread)
+        else:
+            hasher = hash_by_threads if is_local and size < WORKERS_BYTES else session.hasher
+            found = hasher(unread, [stamps[path] for path in unread]) if unread else ()
+        for path, sha256 in zip(unread, found, strict=True):
+            hashes[path] = writer.add(path, stamps[path], sha256)
+    for path, sha256 in hashes.items():
+        session.note(path, _seen(path, stamps[path], sha256))
+    return hashes
 
 
 def _stamp(path: str) -> Stamp | None:
-    """Return size and time of a store's file; None: no time, or it may change within the same."""
+    """Return a file's size and time; None: no time, or a store's may change within the same.
+
+    Raises:
+        DataError: a local file cannot be read.
+    """
+    if storage.is_local(path):
+        try:
+            stat = os.stat(path)
+        except OSError as error:
+            raise DataError(f"{path} cannot be read ({error.strerror}); check the path") from error
+        return stat.st_size, stat.st_mtime_ns
     try:
         changed = storage.mtime(path)
     except NotImplementedError:

@@ -35,7 +35,8 @@ from cloze.flows.graph.nodes import (
 )
 from cloze.flows.graph.reasons import FORCED, abandoned_training, content_change, reason_to_build
 
-HASH = "cloze.pipeline.runners.hashing:hash_by_workers"  # imports Beam
+PIPELINE = "cloze.pipeline"  # worker of the stages that make data
+HASH = f"{PIPELINE}.runners.hashing:hash_by_workers"  # imports Beam
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -171,6 +172,8 @@ def _step(
     place = node.out or storage.join(store, directory.name)
 
     def hash_files(paths: Sequence[str], stamps: Sequence[fingerprints.Stamp | None]) -> list[str]:
+        if stage.worker != PIPELINE:  # a host that trains has no Beam
+            return list(fingerprints.hash_by_threads(paths, stamps))
         hashed: list[str] = resolve_name(HASH)(node.execution, place, paths, stamps)
         return hashed
 

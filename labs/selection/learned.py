@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
-from pydantic import Field, model_validator
-from typing_extensions import Self
+from pydantic import Field
 
 from cloze.core.config import InputPath
 from cloze.pipeline.corpus.document import Document
@@ -27,6 +26,11 @@ DEFAULT_LOSS = 0.05  # share of good documents
 class QualityFilterOptions(CorpusOptions):
     """Options of the quality filter (`cloze train-filter`)."""
 
+    main: ClassVar[tuple[str, str]] = (
+        "quality_filter",
+        "an output directory of `cloze train-filter`",
+    )
+
     quality_filter: InputPath | None = None
     """Directory of a filter trained with `cloze train-filter`. Documents that score below its
     threshold are dropped."""
@@ -36,17 +40,6 @@ class QualityFilterOptions(CorpusOptions):
 
     quality_filter_sources: tuple[str, ...] = ()
     """Kind of source to filter. Repeatable. Default: all."""
-
-    @model_validator(mode="after")
-    def _filter_is_named(self) -> Self:
-        if self.quality_filter is None and (
-            self.quality_filter_loss != DEFAULT_LOSS or self.quality_filter_sources
-        ):
-            raise ValueError(
-                "quality_filter_loss and quality_filter_sources need quality_filter. Set it to an "
-                "output directory of `cloze train-filter`"
-            )
-        return self
 
 
 @functools.lru_cache(maxsize=4)

@@ -1,6 +1,7 @@
 """Mixture: how much of each source or language to keep, and how often.
 
-Documents are chosen by a hash of their keys, independent of workers and file order. Words count in
+Documents are chosen by a hash of their keys, independent of workers and file order, from totals and
+the documents near the end of each budget: no process has a number for each document. Words count in
 the training split only. A group keeps the same share of its held-out documents as of its training
 documents; held-out documents are never repeated.
 """
@@ -8,12 +9,12 @@ documents; held-out documents are never repeated.
 from __future__ import annotations
 
 import math
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from cloze.core import random_keys
 from cloze.core.errors import UsageError, did_you_mean
@@ -24,6 +25,10 @@ _ORDER, _COPY = 0x4D495854, 0x434F5059
 OVER_BUDGET, NOT_IN_MIXTURE = "over_budget", "not_in_mixture"
 UNKNOWN = "unknown"
 FILLING = 1000  # documents to try after the first one that exceeds the budget
+DEVIATIONS = 4  # of the words before a rank, on either side of a window
+_RANKS = 1 << 64
+
+Bools = npt.NDArray[np.bool_]
 
 
 def language_code(language: str) -> int:
@@ -45,100 +50,212 @@ def copied_id(name: str, copy: int) -> str:
     return f"{name}#{copy + 1}" if copy else name
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MixtureSelection:
-    """The chosen documents.
+class GroupTotals(NamedTuple):
+    """Totals of the training documents of a source or language.
 
     Attributes:
-        numbers: int64 [n], indices into the given arrays; repeated documents occur several times.
-        copies: int64 [n], number of the repetition, from 0.
-        groups: per source or language, training split: `name`, `available_words`, `words`,
-            `documents`, `share` of the words, `epochs`.
-        dropped: documents by reason.
+        words, documents: sums.
+        squares: sum of the squared words of a document.
     """
 
+    words: int
+    documents: int
+    squares: float
+
+
+class Window(NamedTuple):
+    """Training documents of a group by rank, and the totals of those before it.
+
+    Attributes:
+        words, documents: totals of the documents of lower rank.
+        low, high: lowest and highest rank, inclusive.
+        ranks, numbers, sizes: rank, number and words of each document in it.
+    """
+
+    words: int
+    documents: int
+    low: int
+    high: int
+    ranks: random_keys.U64
     numbers: I64
-    copies: I64
-    groups: list[dict[str, Any]]
-    dropped: Counter[str]
+    sizes: I64
 
 
-def sample_mixture(
-    keys: random_keys.U64,
-    words: I64,
-    heldout: np.ndarray[Any, Any],
-    groups: I64,
-    names: Sequence[str],
+class GroupChoice(NamedTuple):
+    """The chosen documents of a source or language.
+
+    Attributes:
+        whole: times that all its training documents are taken.
+        last: rank and number of the last of those taken once more; (-1, 0): none.
+        more: numbers of later ones that are taken once more.
+        heldout_share: share of the held-out documents.
+        words, documents: totals of those taken once more.
+    """
+
+    whole: int
+    last: tuple[int, int]
+    more: tuple[int, ...]
+    heldout_share: float
+    words: int
+    documents: int
+
+    def times(self, ranks: random_keys.U64, numbers: I64, heldout: Bools) -> I64:
+        """Return how often each document of the group is taken, int64 [n]."""
+        rank, number = self.last
+        again = np.isin(numbers, self.more)
+        if rank >= 0:
+            again |= (ranks < rank) | ((ranks == rank) & (numbers <= number))
+        is_taken = random_keys.uniform(ranks) < self.heldout_share
+        return np.where(heldout, is_taken, self.whole + again).astype(np.int64)
+
+
+@dataclass(frozen=True, slots=True)
+class Mixture:
+    """The chosen documents of all groups.
+
+    Attributes:
+        choices: by group; others are left out.
+        summaries: per source or language, training split: `name`, `available_words`, `words`,
+            `documents`, `share` of the words, `epochs`.
+    """
+
+    choices: dict[int, GroupChoice]
+    summaries: list[dict[str, Any]]
+
+    @property
+    def most(self) -> int:
+        """The most times that a document may be taken, at least 1."""
+        return max(
+            [1, *(choice.whole + bool(choice.documents) for choice in self.choices.values())]
+        )
+
+    def times(
+        self, keys: random_keys.U64, numbers: I64, heldout: Bools, groups: I64
+    ) -> tuple[I64, dict[str, int]]:
+        """Return how often each document is taken, and the number of those left out by reason."""
+        ranks, times = order_rank(keys), np.zeros(len(keys), np.int64)
+        for group, choice in self.choices.items():
+            own = groups == group
+            times[own] = choice.times(ranks[own], numbers[own], heldout[own])
+        known = np.isin(groups, list(self.choices))
+        reasons = {OVER_BUDGET: known & (times == 0), NOT_IN_MIXTURE: ~known}
+        return times, {reason: int(found.sum()) for reason, found in reasons.items()}
+
+
+def order_rank(keys: random_keys.U64) -> random_keys.U64:
+    """Return the ranks by which documents are taken, different for different keys."""
+    return random_keys.fold_in(_ORDER, keys)
+
+
+def choose_mixture(
+    totals: Mapping[int, GroupTotals],
+    names: Mapping[int, str],
     options: MixtureOptions,
-) -> MixtureSelection:
+    look: Callable[[dict[int, tuple[int, int]]], dict[int, Window]],
+) -> Mixture:
     """Choose documents according to the mixture.
 
+    The rank at which a group's budget ends is the budget's share of its words, about. A window of
+    some standard deviations around it has the end, and is all that is looked at; should it not,
+    a wider one is.
+
     Args:
-        keys: uint64 [n], document keys.
-        words: int64 [n], words per document.
-        heldout: bool [n].
-        groups: int64 [n], indices into `names`.
-        names: sources or languages.
+        totals: by group, in the order of the groups' shares.
+        names: name of each group.
+        look: returns the window of each group between two ranks, inclusive.
 
     Raises:
         UsageError: too few words, or a weighted group without documents.
     """
-    weighed = [
-        number
-        for number, name in enumerate(names)
-        if not options.mixture or name in options.mixture
-    ]
-    train = ~heldout
-    available = np.bincount(groups[train], words[train], minlength=len(names)).astype(np.int64)
-    left = [name for name, count in zip(names, available, strict=True) if count]
+    weighed = [group for group in totals if not options.mixture or names[group] in options.mixture]
+    left = [names[group] for group, total in totals.items() if total.words]
     missing = sorted(options.mixture.keys() - set(left))
     if missing:
         raise UsageError(
             f"mixture has a weight for {missing[0]!r}, but no documents of it are left to train "
             f"on; {did_you_mean(missing[0], left, 'remove the weight, or relax the filters')}"
         )
-    targets = _target_words({number: int(available[number]) for number in weighed}, names, options)
-    ranks = random_keys.fold_in(_ORDER, keys)
-    numbers, copies, summaries = [], [], []
-    dropped = Counter({NOT_IN_MIXTURE: int((~np.isin(groups, weighed)).sum())})
-    for number in weighed:
-        own = np.flatnonzero(groups == number)
-        own = own[np.lexsort((keys[own], ranks[own]))]
-        trained, heldout_rows = own[train[own]], own[heldout[own]]
-        whole, rest = divmod(targets[number], max(1, int(available[number])))
-        again = trained[_prefix(words[trained], rest)]
-        share = 1.0 if whole else rest / max(1, int(available[number]))
-        heldout_rows = heldout_rows[random_keys.uniform(ranks[heldout_rows]) < share]
-        repeated = [np.full(trained.size, copy) for copy in range(whole)]
-        numbers += [*([trained] * whole), again, heldout_rows]
-        copies += [*repeated, np.full(again.size, whole), np.zeros(heldout_rows.size, np.int64)]
-        sampled_words = whole * int(available[number]) + int(words[again].sum())
-        dropped[OVER_BUDGET] += int(
-            own.size - (trained.size if whole else again.size) - heldout_rows.size
-        )
-        summaries.append(
-            {
-                "name": names[number],
-                "available_words": int(available[number]),
-                "words": sampled_words,
-                "documents": whole * trained.size + again.size,
-                "epochs": round(sampled_words / max(1, int(available[number])), 4),
-            }
-        )
-    total_words = max(1, sum(summary["words"] for summary in summaries))
-    shares = [
-        {**summary, "share": round(summary["words"] / total_words, 6)} for summary in summaries
+    targets = _target_words({group: totals[group].words for group in weighed}, names, options)
+    choices: dict[int, GroupChoice] = {}
+    width = 1.0
+    while pending := [group for group in weighed if group not in choices]:
+        ranges = {group: _window_ranks(totals[group], targets[group], width) for group in pending}
+        for group, window in look(ranges).items():
+            choice = _group_choice(totals[group], targets[group], window)
+            if choice is not None:
+                choices[group] = choice
+        width *= 8
+    return Mixture(choices, _summaries(choices, totals, names))
+
+
+def _summaries(
+    choices: Mapping[int, GroupChoice], totals: Mapping[int, GroupTotals], names: Mapping[int, str]
+) -> list[dict[str, Any]]:
+    words = {group: one.whole * totals[group].words + one.words for group, one in choices.items()}
+    whole = max(1, sum(words.values()))
+    summaries = [
+        {
+            "name": names[group],
+            "available_words": totals[group].words,
+            "words": words[group],
+            "documents": choice.whole * totals[group].documents + choice.documents,
+            "epochs": round(words[group] / max(1, totals[group].words), 4),
+            "share": round(words[group] / whole, 6),
+        }
+        for group, choice in choices.items()
     ]
-    return MixtureSelection(
-        numbers=np.concatenate(numbers).astype(np.int64) if numbers else np.zeros(0, np.int64),
-        copies=np.concatenate(copies).astype(np.int64) if copies else np.zeros(0, np.int64),
-        groups=sorted(shares, key=lambda summary: str(summary["name"])),
-        dropped=+dropped,
+    return sorted(summaries, key=lambda summary: str(summary["name"]))
+
+
+def _window_ranks(totals: GroupTotals, target: int, width: float) -> tuple[int, int]:
+    """Return the lowest and highest rank among which the budget ends, very probably."""
+    words = max(1, totals.words)
+    centre = target % words / words
+    half = width * (
+        DEVIATIONS * math.sqrt(totals.squares) / words + 2 * FILLING / max(1, totals.documents)
+    )
+    low, high = max(0.0, centre - half), min(1.0, centre + half)
+    return int(low * _RANKS), min(int(high * _RANKS), _RANKS - 1)
+
+
+def _group_choice(totals: GroupTotals, target: int, window: Window) -> GroupChoice | None:
+    """Return the choice of a group; None if the window does not have the end of its budget.
+
+    Taken are the documents up to the budget, then later ones that still fit.
+    """
+    words = max(1, totals.words)
+    whole, budget = divmod(target, words)
+    order = np.lexsort((window.numbers, window.ranks))
+    ranks, numbers, sizes = (column[order] for column in window[4:])
+    running = window.words + np.cumsum(sizes)
+    count = int(np.searchsorted(running, budget, side="right"))
+    is_end = window.high == _RANKS - 1
+    if window.words > budget or (count + FILLING > len(sizes) and not is_end):
+        return None
+    left, last, more = budget - window.words, (window.low - 1, np.iinfo(np.int64).max), []
+    if count:
+        left, last = (
+            budget - int(running[count - 1]),
+            (int(ranks[count - 1]), int(numbers[count - 1])),
+        )
+    for number, size in zip(
+        numbers[count:].tolist(), sizes[count:][:FILLING].tolist(), strict=False
+    ):
+        if size <= left:
+            more.append(number)
+            left -= size
+    return GroupChoice(
+        whole=whole,
+        last=last,
+        more=tuple(more),
+        heldout_share=1.0 if whole else budget / words,
+        words=budget - left,
+        documents=window.documents + count + len(more),
     )
 
 
 def _target_words(
-    available: Mapping[int, int], names: Sequence[str], options: MixtureOptions
+    available: Mapping[int, int], names: Mapping[int, str], options: MixtureOptions
 ) -> dict[int, int]:
     """Return the words per group: its share of the budget.
 
@@ -170,15 +287,3 @@ def _target_words(
                 f"({options.mixture_epochs:g})"
             )
     return targets
-
-
-def _prefix(words: I64, budget: int) -> I64:
-    """Return the longest prefix within the budget, then later documents that still fit."""
-    running = np.cumsum(words)
-    count = int(np.searchsorted(running, budget, side="right"))
-    left, more = budget - (int(running[count - 1]) if count else 0), []
-    for at in range(count, min(count + FILLING, len(words))):
-        if words[at] <= left:
-            more.append(at)
-            left -= int(words[at])
-    return np.concatenate([np.arange(count), np.array(more, np.int64)])

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from inspect import get_annotations
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import ConfigDict, Field, field_validator, model_validator
@@ -37,6 +38,9 @@ class CorpusOptions(StageConfig):
 
     web: ClassVar[Mapping[str, Any]] = {}
     """Values that `preset: web` gives to options of the class."""
+
+    main: ClassVar[tuple[str, str]] = ("", "")
+    """Option of the class without which its others mean nothing, and what to set it to."""
 
     preset: Literal["prose", "web"] = "prose"
     """Rule set: prose for books and encyclopedias, web for crawled pages (C4 and MassiveText
@@ -85,6 +89,18 @@ class CorpusOptions(StageConfig):
                 f"keep_languages ({list(self.keep_languages)}) needs language: auto (found "
                 f"{self.fallback_language!r}). Set language: auto, or remove keep_languages"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _main_is_set(self) -> Self:
+        fields = type(self).model_fields
+        for base in type(self).__mro__:
+            main, value = vars(base).get("main", ("", ""))
+            others = [name for name in get_annotations(base) if name in fields and name != main]
+            changed = [name for name in others if getattr(self, name) != fields[name].get_default()]
+            if main and changed and not getattr(self, main):
+                verb = "needs" if len(others) == 1 else "need"
+                raise ValueError(f"{' and '.join(others)} {verb} {main}. Set it to {value}")
         return self
 
     @property

@@ -26,11 +26,7 @@ MINOR = 0.02  # share of the documents below which a language is not named
 MOST = 0.5  # share of documents that one reason may drop without a warning
 
 # Option behind each reason, by prefix. Pages without text, such as redirects, have other reasons.
-SETTINGS = {
-    **settings(),
-    "exact_duplicate": "dedup",
-    "near_duplicate": "dedup_similarity",
-}
+SETTINGS = {**settings(), "exact_duplicate": "dedup", "near_duplicate": "dedup_similarity"}
 
 Results = Sequence[Mapping[str, Any]]  # results of `ReadSliceGroup`, one per slice group
 

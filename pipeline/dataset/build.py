@@ -103,11 +103,7 @@ def build_dataset(config: DatasetConfig, build: BuildContext, version: int) -> S
         counts = sum(np.frombuffer(storage.read_at_once(path), np.int64) for path in paths)
         write_unigrams(unigrams, np.asarray(counts))
     write_shard = WriteDatasetShard(
-        runs=runs,
-        info=info,
-        tokenizer=build.file("tokenizer"),
-        config=config,
-        unigrams=unigrams,
+        runs=runs, info=info, tokenizer=build.file("tokenizer"), config=config, unigrams=unigrams
     )
     train_shards = config.shards
     if base is not None:  # keep the size of the shards
@@ -313,12 +309,7 @@ class BuildRows:
         tokenizer = shared_tokenizer(self.tokenizer, self.tokenizer_fingerprint)
         text = texts(table, in_split(table, split))
         documents = tokenize(
-            text.keys,
-            text.sentences,
-            text.counts,
-            tokenizer,
-            id_dtype(tokenizer.vocab_size),
-            mark,
+            text.keys, text.sentences, text.counts, tokenizer, id_dtype(tokenizer.vocab_size), mark
         )
         pairing = resolve_name(PAIRINGS[self.config.pairing].function)
         count = self.config.drawings if split == TRAIN else 1  # held-out text is read once

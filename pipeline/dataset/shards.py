@@ -165,11 +165,7 @@ def plan_units(split: str, counts: I64, drawn: I64, shards: int) -> list[dict[st
     bounds = np.pad(np.cumsum(sizes, axis=1), ((0, 0), (1, 0)))[..., None]
     cells = np.diff(np.clip(bounds - (np.cumsum(drawn, axis=2) - drawn), 0, drawn), axis=1)
     return [
-        {
-            "split": split,
-            "ranges": list(map(asdict, ranges)),
-            "drawings": cells[:, number].tolist(),
-        }
+        {"split": split, "ranges": list(map(asdict, ranges)), "drawings": cells[:, number].tolist()}
         for number, ranges in enumerate(zip(*bins, strict=True))
     ]
 

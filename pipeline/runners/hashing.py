@@ -1,4 +1,4 @@
-"""Hashes of source files by the workers, for stores whose files have no content tag."""
+"""Hashes of source files by the workers: many local bytes, or a store without content tags."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def hash_by_workers(
     sizes = [1 if stamp is None else stamp[0] for stamp in stamps]
     alone = execution.runner.lower() == LOCAL and execution.workers == 1
     if alone or sum(sizes) < UNIT_BYTES:
-        return hash_by_threads(paths, stamps)
+        return list(hash_by_threads(paths, stamps))
     place = storage.absolute(storage.join(directory, HASHES))
     groups = group_by_size(sizes, UNIT_BYTES)
     units = []

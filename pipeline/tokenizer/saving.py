@@ -33,9 +33,7 @@ def save(
     names = {f"{role}_token": str(backend.id_to_token(i)) for role, i in asdict(special).items()}
     vocab: dict[str, int] = backend.get_vocab(with_added_tokens=True)
     config = _transformers_config(
-        description,
-        names,
-        framed_as_bert=frame == PairFrame((special.sep,), True),
+        description, names, framed_as_bert=frame == PairFrame((special.sep,), True)
     )
     model = description["model"]
     files = {}

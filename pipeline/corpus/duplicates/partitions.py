@@ -355,11 +355,7 @@ def _run(build: BuildContext, step: str, count: int, job: Any) -> list[dict[str,
 
 
 def _find_groups(
-    build: BuildContext,
-    directory: str,
-    columns: tuple[str, ...],
-    units: int,
-    documents: int,
+    build: BuildContext, directory: str, columns: tuple[str, ...], units: int, documents: int
 ) -> tuple[Exchange, list[dict[str, int]]]:
     """Return an exchange of GROUPS by these columns, and the results of `NameGroups`."""
     name = f"dedup-by-{len(columns)}"

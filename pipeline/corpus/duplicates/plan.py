@@ -8,26 +8,20 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 
 from cloze.core import storage
 from cloze.core.stages.stage import BuildContext
+from cloze.pipeline.corpus.duplicates.mixed_units import choose_in_units
 from cloze.pipeline.corpus.duplicates.partitions import decide_in_partitions
 from cloze.pipeline.corpus.duplicates.rules import CorpusPlanRequest, decide, local_columns
 from cloze.pipeline.corpus.duplicates.unit_plans import (
+    DecidedUnits,
     PlanUnit,
     read_signatures,
     send_decisions,
     write_units,
 )
-from cloze.pipeline.corpus.mixing import (
-    MixtureSelection,
-    copied_key,
-    language_name,
-    sample_mixture,
-)
-from cloze.pipeline.corpus.options import MixtureOptions
 from cloze.pipeline.runners.exchange import Exchange
 from cloze.pipeline.runners.fan_out import fan_out
 
@@ -50,7 +44,7 @@ class CorpusPlan:
         largest: largest number of dropped duplicates of one document.
         unconfirmed: documents kept because not all pairs near the threshold were confirmed.
         split: documents of groups too large for one process, which were compared in parts.
-        mixed: groups of `MixtureSelection`.
+        mixed: summaries of `Mixture`.
         examples: (reason, position of the duplicate, position of the kept document); a
             position is (part, batch, row).
     """
@@ -86,22 +80,26 @@ def plan(build: BuildContext, request: CorpusPlanRequest, documents: int) -> Cor
     else:
         (decisions, figures), split = _decide_here(build, request, count), 0
     decisions.connect(build, "connect-decisions")
-    job = PlanUnit(
+
+    def for_each(step: str, job: Any) -> list[dict[str, Any]]:
+        if not is_large:
+            return [job(unit) for unit in range(count)]
+        units = [(f"{unit:05d}-of-{count:05d}", unit) for unit in range(count)]
+        return fan_out(build, step, units, job, unit_name="units")
+
+    kinds = sorted(set(request.kinds))
+    mix, mixture = request.mix, None
+    by_source = mix is not None and mix.mixture_by == "source"
+    decided = DecidedUnits(
         directory=request.directory,
         decisions=decisions,
-        keep_dropped=request.keep_dropped,
-        is_mixed=request.mix is not None,
+        groups=tuple(map(kinds.index, request.kinds)) if by_source else (),
     )
-    dropped: Counter[str] = Counter()
-    mixed: list[dict[str, Any]] = []
-    if request.mix is not None:
-        mixture = _mixed(job, request, request.mix)
-        dropped, mixed = mixture.dropped, mixture.groups
-    if is_large:
-        units = [(f"{unit:05d}-of-{count:05d}", unit) for unit in range(count)]
-        results = fan_out(build, "plan", units, job, unit_name="units")
-    else:
-        results = [job(unit) for unit in range(count)]
+    if mix is not None:
+        mixture = choose_in_units(build, decided, kinds if by_source else (), mix, for_each)
+    job = PlanUnit(units=decided, keep_dropped=request.keep_dropped, mixture=mixture)
+    results = for_each("plan", job)
+    dropped: Counter[str] = sum((Counter(result["dropped"]) for result in results), Counter())
     totals = {
         name: sum(result[name] for result in results) for name in ("documents", "bytes", "heldout")
     }
@@ -121,7 +119,7 @@ def plan(build: BuildContext, request: CorpusPlanRequest, documents: int) -> Cor
         largest=max(one["largest"] for one in figures),
         split=split,
         examples=_examples(figures, request.examples),
-        mixed=mixed,
+        mixed=mixture.summaries if mixture else [],
     )
 
 
@@ -157,32 +155,3 @@ def _examples(
         for reason in sorted(by_reason, reverse=True)  # near ones first
         for _, *positions in sorted(by_reason[reason])[:most]
     ]
-
-
-def _mixed(job: PlanUnit, request: CorpusPlanRequest, mix: MixtureOptions) -> MixtureSelection:
-    """Choose among the kept documents, and write the choice of each unit.
-
-    It takes 60 bytes of memory per kept document.
-    """
-    tables = []
-    for unit in range(job.decisions.places):
-        _, signatures, copies = job.retained(unit, ("key", "heldout", "words", "language"))
-        table = signatures.append_column("copy", pa.array(copies))
-        tables.append(table.filter(pa.array(copies >= 0)))
-    whole = pa.concat_tables(tables)
-    kept = {name: whole[name].to_numpy() for name in whole.column_names}
-    keys = copied_key(kept["key"], kept["copy"])
-    if mix.mixture_by == "source":
-        names = sorted(set(request.kinds))
-        groups = np.array([names.index(kind) for kind in request.kinds], np.int64)[kept["part"]]
-    else:
-        codes, groups = np.unique(kept["language"], return_inverse=True)
-        names = [language_name(int(code)) for code in codes]
-    words = kept["words"].astype(np.int64)
-    mixture = sample_mixture(keys, words, kept["heldout"], groups, names, mix)
-    # a repetition of a renamed document is no copy that another one of its id is
-    step = mixture.copies.max(initial=0) + 1
-    chosen = mixture.copies + kept["copy"][mixture.numbers] * step
-    order = np.argsort(mixture.numbers, kind="stable")
-    job.write_chosen(kept["number"][mixture.numbers[order]], chosen[order])
-    return mixture

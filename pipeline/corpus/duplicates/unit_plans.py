@@ -14,7 +14,6 @@ so numbers follow the order of reading, and no process needs the sizes of all un
 
 from __future__ import annotations
 
-import itertools
 import json
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -25,10 +24,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from cloze.core import storage
+from cloze.core import random_keys, storage
 from cloze.core.arrow import read_arrow, write_arrow
 from cloze.core.ragged import I64
 from cloze.pipeline.corpus.files.intermediate import IntermediateFile, signatures_schema
+from cloze.pipeline.corpus.mixing import Bools, Mixture, copied_key
 from cloze.pipeline.runners.exchange import Exchange
 from cloze.pipeline.runners.sizes import run_bytes
 
@@ -166,48 +166,38 @@ def send_decisions(decisions: Exchange, run: int, table: pa.Table) -> None:
     decisions.write(run, [(table, units_of(table["at"].to_numpy()))])
 
 
+class MixedDocuments(NamedTuple):
+    """Documents of a unit that stay and may be chosen for a mixture.
+
+    Attributes:
+        rows: int64 [n], their rows of the unit.
+        copies: int64 [n], the copy that each becomes because its id repeats.
+        keys, numbers, words, heldout: [n].
+        groups: int64 [n], the source or language.
+    """
+
+    rows: I64
+    copies: I64
+    keys: random_keys.U64
+    numbers: I64
+    words: I64
+    heldout: Bools
+    groups: I64
+
+
 @dataclass(frozen=True, kw_only=True)
-class PlanUnit:
-    """Write the plan of a unit.
+class DecidedUnits:
+    """Units whose duplicates are known.
 
     Attributes:
         directory: directory of the plans.
         decisions: exchange of DECISIONS; a destination is a unit.
-        keep_dropped: write the duplicates, too.
-        is_mixed: `write_chosen` has said which documents to keep.
+        groups: group of each intermediate file, for a mixture by source; empty: by language.
     """
 
     directory: str
     decisions: Exchange
-    keep_dropped: bool
-    is_mixed: bool
-
-    def __call__(self, unit: int) -> dict[str, int]:
-        """Write the files; return the number of documents to write, and totals of them."""
-        found, signatures, copies = self.retained(unit, ("bytes", "heldout"))
-        rows = np.flatnonzero(copies >= 0)
-        plan = pa.table([rows, copies[rows].astype(np.int32)], schema=PLAN)
-        if self.is_mixed:
-            plan = read_arrow(_path(self.directory, "chosen", unit))
-        content = _read_unit(self.directory, unit)
-        part, batch = (signatures[name].to_numpy() for name in ("part", "batch"))
-        pieces = []
-        for number, path in {number: path for number, path, _, _ in content["shares"]}.items():
-            if (own := batch[part == number]).size:
-                pieces.append(Piece(path, int(own[0]), int(own[-1]) + 1))
-        metadata = {_PIECES: json.dumps(pieces), _DROPPED: json.dumps(content["dropped"])}
-        path = _path(self.directory, "kept", unit)
-        write_arrow(path, PLAN.with_metadata(metadata), plan.combine_chunks().to_batches())
-        if self.keep_dropped:
-            own = found.filter(pc.not_equal(found["reason"], RENAMED)).drop_columns("copy")
-            path = _path(self.directory, "duplicates", unit)
-            write_arrow(path, DUPLICATES, own.rename_columns(DUPLICATES.names).to_batches())
-        chosen = signatures.take(plan["row"])
-        return {
-            "documents": plan.num_rows,
-            "bytes": pc.sum(chosen["bytes"]).as_py() or 0,
-            "heldout": pc.sum(chosen["heldout"]).as_py() or 0,
-        }
+    groups: tuple[int, ...] = ()
 
     def retained(self, unit: int, names: Sequence[str]) -> tuple[pa.Table, pa.Table, I64]:
         """Return what becomes of the documents of a unit.
@@ -230,12 +220,71 @@ class PlanUnit:
         copies[at[(reason != RENAMED) & (reason != RETAINED)]] = -1
         return found, signatures, copies
 
-    def write_chosen(self, numbers: I64, copies: I64) -> None:
-        """Write the documents of a mixture, int64 [n], ascending, and their copies, for units."""
-        edges = np.arange(self.decisions.places + 1) << _UNIT_BITS
-        for unit, (begin, end) in enumerate(
-            itertools.pairwise(np.searchsorted(numbers, edges).tolist())
-        ):
-            rows = numbers[begin:end] - edges[unit]
-            batch = pa.record_batch([rows, copies[begin:end].astype(np.int32)], schema=PLAN)
-            write_arrow(_path(self.directory, "chosen", unit), PLAN, [batch])
+    def mixed(self, unit: int) -> MixedDocuments:
+        """Return the documents of a unit that stay, with what a mixture looks at."""
+        names = ("key", "heldout", "words", "language")
+        _, signatures, copies = self.retained(unit, names)
+        rows = np.flatnonzero(copies >= 0)
+        chosen = signatures.take(rows)
+        part, *columns = (chosen[name].to_numpy() for name in ("part", "number", *names))
+        numbers, keys, heldout, words, languages = columns
+        groups = np.array(self.groups, np.int64)[part] if self.groups else languages
+        return MixedDocuments(
+            rows=rows,
+            copies=copies[rows],
+            keys=copied_key(keys, copies[rows]),
+            numbers=numbers,
+            words=words.astype(np.int64),
+            heldout=heldout,
+            groups=groups.astype(np.int64),
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlanUnit:
+    """Write the plan of a unit.
+
+    Attributes:
+        units: the units.
+        keep_dropped: write the duplicates, too.
+        mixture: the documents to keep; None: all that stay.
+    """
+
+    units: DecidedUnits
+    keep_dropped: bool
+    mixture: Mixture | None
+
+    def __call__(self, unit: int) -> dict[str, Any]:
+        """Write the files; return the number of documents to write, totals of them, and drops."""
+        directory, dropped = self.units.directory, dict[str, int]()
+        found, signatures, copies = self.units.retained(unit, ("bytes", "heldout"))
+        rows = np.flatnonzero(copies >= 0)
+        copies = copies[rows]
+        if self.mixture is not None:
+            one = self.units.mixed(unit)
+            times, dropped = self.mixture.times(one.keys, one.numbers, one.heldout, one.groups)
+            repetition = np.arange(times.sum()) - np.repeat(np.cumsum(times) - times, times)
+            # a repetition of a renamed document is no copy that another one of its id is
+            copies = repetition + np.repeat(copies, times) * self.mixture.most
+            rows = np.repeat(rows, times)
+        plan = pa.table([rows, copies.astype(np.int32)], schema=PLAN)
+        content = _read_unit(directory, unit)
+        part, batch = (signatures[name].to_numpy() for name in ("part", "batch"))
+        pieces = []
+        for number, path in {number: path for number, path, _, _ in content["shares"]}.items():
+            if (own := batch[part == number]).size:
+                pieces.append(Piece(path, int(own[0]), int(own[-1]) + 1))
+        metadata = {_PIECES: json.dumps(pieces), _DROPPED: json.dumps(content["dropped"])}
+        path = _path(directory, "kept", unit)
+        write_arrow(path, PLAN.with_metadata(metadata), plan.combine_chunks().to_batches())
+        if self.keep_dropped:
+            own = found.filter(pc.not_equal(found["reason"], RENAMED)).drop_columns("copy")
+            path = _path(directory, "duplicates", unit)
+            write_arrow(path, DUPLICATES, own.rename_columns(DUPLICATES.names).to_batches())
+        chosen = signatures.take(plan["row"])
+        return {
+            "documents": plan.num_rows,
+            "bytes": pc.sum(chosen["bytes"]).as_py() or 0,
+            "heldout": pc.sum(chosen["heldout"]).as_py() or 0,
+            "dropped": dropped,
+        }

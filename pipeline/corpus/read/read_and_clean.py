@@ -16,11 +16,7 @@ from cloze.core.artifacts.artifact import HELDOUT, TRAIN
 from cloze.core.words import count_words
 from cloze.pipeline.corpus.config import CorpusConfig
 from cloze.pipeline.corpus.document import Document, replace_surrogates, sanitize_document
-from cloze.pipeline.corpus.files.intermediate import (
-    DROPPED_SCHEMA,
-    PART,
-    signatures_schema,
-)
+from cloze.pipeline.corpus.files.intermediate import DROPPED_SCHEMA, PART, signatures_schema
 from cloze.pipeline.corpus.mixing import language_code
 from cloze.pipeline.corpus.options import MinHash
 from cloze.pipeline.corpus.provenance import Origin, licence_name

@@ -16,17 +16,10 @@ from cloze.pipeline.corpus.readers.base import (
     file_patterns,
     has_expected_type,
 )
-from cloze.pipeline.corpus.readers.http_message import (
-    decode_body,
-    parse_response,
-)
+from cloze.pipeline.corpus.readers.http_message import decode_body, parse_response
 from cloze.pipeline.corpus.readers.plain_text import paragraphs
 from cloze.pipeline.corpus.readers.raised import without_plain_marks
-from cloze.pipeline.corpus.readers.streams import (
-    Streams,
-    is_packed,
-    peek,
-)
+from cloze.pipeline.corpus.readers.streams import Streams, is_packed, peek
 from cloze.pipeline.corpus.readers.warc_records import (
     WarcRecord,
     find_packed_record,

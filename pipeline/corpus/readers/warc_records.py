@@ -16,14 +16,9 @@ from dataclasses import dataclass
 from functools import partial
 
 from cloze.core import storage
-from cloze.pipeline.corpus.readers.base import (
-    ReadCounters,
-)
+from cloze.pipeline.corpus.readers.base import ReadCounters
 from cloze.pipeline.corpus.readers.byte_ranges import MARGIN
-from cloze.pipeline.corpus.readers.http_message import (
-    LONGEST_HEAD,
-    read_fields,
-)
+from cloze.pipeline.corpus.readers.http_message import LONGEST_HEAD, read_fields
 from cloze.pipeline.corpus.readers.streams import (
     FORMATS,
     ByteSource,

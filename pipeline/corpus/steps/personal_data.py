@@ -9,14 +9,15 @@ import unicodedata
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import Any, Literal
+from pathlib import Path
+from typing import Any, ClassVar, Literal
 
-from pydantic import Field, model_validator
-from typing_extensions import Self
+from pydantic import Field
 
 from cloze.core.words import UNSPACED_LETTER
 from cloze.pipeline.corpus.document import Document
 from cloze.pipeline.corpus.options import CorpusOptions
+from cloze.pipeline.corpus.readers.prose import read_lists
 from cloze.pipeline.corpus.steps.base import CleaningResult, CleaningStep, RemovedText, StepFunction
 from cloze.pipeline.corpus.steps.card_numbers import (
     BETWEEN,
@@ -35,18 +36,14 @@ REASON = "personal_data"
 class PersonalDataOptions(CorpusOptions):
     """Options of the masking of personal data."""
 
+    main: ClassVar[tuple[str, str]] = ("mask_personal_data", "a kind, such as email")
+
     mask_personal_data: tuple[Kind, ...] = ()
     """Kind of personal data to replace by a token such as <email>: email, phone, ip, card or iban.
     Repeatable."""
 
     personal_data_allowed: int | None = Field(default=None, ge=0)
     """Drop documents with more than this many occurrences. Default: never."""
-
-    @model_validator(mode="after")
-    def _kinds_are_named(self) -> Self:
-        if self.personal_data_allowed is not None and not self.mask_personal_data:
-            raise ValueError("personal_data_allowed needs mask_personal_data; set it, as to email")
-        return self
 
     def personal_tokens(self) -> dict[Kind, str]:
         """Return the replacement of each kind that is masked, in search order."""
@@ -99,32 +96,8 @@ _WORDS = 4  # the last of them, of which one announces a number
 _INSIDE_CONTEXT = 24  # characters, in scripts without spaces
 _NEXT = 6  # characters at most between a number and the next one of a list
 
-# Words that announce a telephone number, in all languages of REGIONS; `-` stands for any ending.
-_ANNOUNCEMENTS = """
-    tel tél tlf tlfn tlp telp tlm tfn tfno ph phone phones call calls calling dial fax fax- telef
-    telefo- telefó- teléfo- telèfo- telefax- telep- teleph- téléph- télécop- telemó- faks- mob
-    mobil- mobie- mobiil- móvil- mòbil- mobitel- cel cell cellphone- cellul- celular- smartphone-
-    gsm handy- rufnummer- durchwahl- festnetz- fernsprech- portable- hotline- infolin- whatsapp
-    sms kom växel- centralin- komórk- puh puheli- matkapuheli- kännyk- tālr- ponsel- hp wa cep
-    thoại đt sđt đtdđ động тел телефон- моб мобил- мобіл- сот сотов- факс- звон- дзвон- τηλ
-    τηλέφων- τηλεφων- κιν κινητ- φαξ ☎ ☏ ✆ 📞 📱 📠 هاتف هواتف تلفون تليفون تيليفون جوال موبايل
-    محمول نقال خلوي فاكس اتصل اتصال واتس تلفن موبایل همراه نمابر فکس تماس فون موبائل فیکس טלפון
-    טל' טל׳ טל. טל: נייד פלאפון סלולר פקס וואטסאפ फोन फ़ोन फ़ोन मोबाइल मोबाईल दूरभाष दूरध्वनी
-    भ्रमणध्वनी फैक्स फॅक्स ফোন মোবাইল দূরভাষ ফ্যাক্স தொலைபேசி கைபேசி அலைபேசி மொபைல் போன் ఫోన్
-    మొబైల్ దూరవాణి โทร มือถือ เบอร์ แฟกซ์ สายด่วน 电话 電話 手机 手機 致电 致電 热线 熱線 专线
-    專線 传真 傳真 座机 拨打 撥打 携帯 ファックス ファクス ダイヤル 直通 連絡先 전화 휴대폰 핸드폰
-    팩스 연락처 폰
-    kontakt- contact- contatt- contat- ruft ruf ring ringe ringen anruf- anzurufen appel appelez
-    appeler joignable joindre llama llame llamar llamad llámanos llámenos trucar truca truqueu
-    chiama chiamare chiamate chiamaci ligue ligar bel bellen soita soittaa soittakaa
-    helista helistage zvaniet skambinkite skambink zadzwoń dzwoń dzwonić volejte zavolejte
-    zavolajte volajte hívjon hívja hívj hívjanak sunați sunaţi sunati apelați обадете обади
-    позовите позови назовите nazovite nazovi pozovite pozovi pokličite pokliči zovite arayın
-    arayınız arayabilirsiniz καλέστε καλέσετε gọi hubungi kontak התקשרו התקשר להתקשר חייגו شماره
-    رابطہ کال संपर्क कॉल যোগাযোগ কল தொடர்பு அழைக்க కాల్ సంప్రదించ ติดต่อ สอบถาม 联系方式 联系人
-    聯絡 聯繫 微信 お問い合わせ 問合せ 연락 문의
-"""
-_WHOLE = frozenset(_ANNOUNCEMENTS.split())
+_LISTS = read_lists(Path(__file__).with_suffix(".txt"), "\n")
+_WHOLE = frozenset(" ".join(_LISTS["announcements"]).split())
 _STEMS = tuple(word[:-1] for word in _WHOLE if word.endswith("-"))
 # Scripts without spaces, or with prefixes of a letter as Arabic: the word may stand inside another.
 _INSIDE = tuple(word for word in _WHOLE if word >= "\u0590")
@@ -142,21 +115,7 @@ def _announces(before: str, words: int) -> bool:
     )
 
 
-# Countries of numbers without country code, by language of the text. Those after the bar count only
-# for announced numbers.
-REGIONS = {
-    "ar": "EG | SA AE MA DZ TN IQ JO LB SY KW QA BH OM YE LY SD PS MR", "bg": "BG", "bn": "BD | IN",
-    "ca": "ES | AD", "cs": "CZ", "da": "DK", "de": "DE AT CH | LI LU BE IT", "el": "GR | CY",
-    "en": "US GB | CA AU IE NZ IN ZA SG PH NG KE GH PK HK MY",
-    "es": "ES MX | AR CO CL PE VE EC GT CU BO DO HN PY SV NI CR PA UY PR US", "et": "EE",
-    "fa": "IR | AF", "fi": "FI", "fr": "FR | BE CH CA LU MC CI SN CM MA TN DZ MG CD", "he": "IL",
-    "hi": "IN", "hr": "HR | BA", "hu": "HU", "id": "ID", "it": "IT | CH SM", "ja": "JP", "ko": "KR",
-    "lt": "LT", "lv": "LV", "mr": "IN", "nl": "NL | BE SR", "no": "NO", "pl": "PL",
-    "pt": "BR PT | AO MZ CV", "ro": "RO | MD", "ru": "RU | BY KZ KG UA", "sk": "SK",
-    "sl": "SI | IT", "sr": "RS | ME BA", "sv": "SE | FI", "ta": "IN | LK SG MY", "te": "IN",
-    "th": "TH", "tr": "TR | CY", "uk": "UA", "ur": "PK | IN", "vi": "VN",
-    "zh": "CN | TW HK MO SG MY",
-}  # fmt: skip
+REGIONS = dict(entry.split(": ") for entry in _LISTS["regions"])
 
 
 @functools.cache

@@ -10,16 +10,20 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from cloze.core import random_keys
 from cloze.core.config import parse_config
 from cloze.core.errors import UsageError
 from cloze.core.humanize import parse_count
 from cloze.core.stages.execute import BuildResult
+from cloze.pipeline.corpus import mixing
 from cloze.pipeline.corpus.config import CorpusConfig
-from cloze.pipeline.corpus.mixing import sample_mixture
 from cloze.pipeline.corpus.options import MixtureOptions
+from tests.pipeline.corpus import mixtures as reference
 from tests.pipeline.corpus.corpora import make, rows
+from tests.pipeline.corpus.mixtures import choose_in_parts, sample_mixture
 
 LOOSE = {"minimum_letters": 0.0, "dedup": "exact", "shard_bytes": 4096, "heldout_fraction": 0.2}
 WORDS = 13  # of a sentence below
@@ -149,10 +153,10 @@ def test_by_temperature_and_without_a_budget() -> None:
     keys = random_keys.fold_in(7, np.arange(50))
     words, groups = np.full(50, 10), np.repeat([0, 1], [10, 40])
     options = MixtureOptions(mixture_temperature=2.0)
-    found = sample_mixture(keys, words, np.zeros(50, bool), groups, ["a", "b"], options)
+    found = choose_in_parts(keys, words, np.zeros(50, bool), groups, ["a", "b"], options)
     assert {one["name"]: one["words"] for one in found.groups} == {"a": 100, "b": 200}
     assert found.dropped == {"over_budget": 20}
-    twice = sample_mixture(
+    twice = choose_in_parts(
         keys,
         words,
         np.zeros(50, bool),
@@ -163,7 +167,7 @@ def test_by_temperature_and_without_a_budget() -> None:
     assert {one["name"]: one["words"] for one in twice.groups} == {"a": 200, "b": 400}
     assert sorted(twice.numbers.tolist()) == sorted([*range(10), *range(50)])
     order = np.random.default_rng(0).permutation(50)
-    other = sample_mixture(
+    other = choose_in_parts(
         keys[order], words, np.zeros(50, bool), groups[order], ["a", "b"], options
     )
     assert sorted(keys[order][other.numbers].tolist()) == sorted(keys[found.numbers].tolist())
@@ -173,15 +177,81 @@ def test_languages_are_weighed_and_others_are_dropped() -> None:
     keys = random_keys.fold_in(9, np.arange(30))
     options = MixtureOptions(mixture_by="language", language="auto", mixture={"de": 1, "fr": 1})
     groups = np.repeat([0, 1, 2], 10)
-    found = sample_mixture(
+    found = choose_in_parts(
         keys, np.full(30, 10), np.zeros(30, bool), groups, ["de", "en", "fr"], options
     )
     assert {one["name"]: one["documents"] for one in found.groups} == {"de": 10, "fr": 10}
     assert found.dropped == {"not_in_mixture": 10}
     with pytest.raises(UsageError, match="weight for 'fr', but no documents"):
-        sample_mixture(
+        choose_in_parts(
             keys, np.full(30, 10), np.zeros(30, bool), groups, ["de", "en", "it"], options
         )
+
+
+@settings(deadline=None, max_examples=150)
+@given(
+    count=st.integers(1, 400),
+    seed=st.integers(0, 1 << 30),
+    parts=st.integers(1, 9),
+    filling=st.sampled_from([1, 5, 1000]),
+    budget=st.one_of(st.none(), st.integers(1, 5000)),
+    epochs=st.sampled_from([1.0, 2.5]),
+    weights=st.sampled_from(["none", "given", "by size"]),
+    longest=st.sampled_from([1, 9, 2000]),
+    deviations=st.sampled_from([0.01, 4]),
+)
+def test_any_parts_choose_what_one_process_did(
+    count: int,
+    seed: int,
+    parts: int,
+    filling: int,
+    budget: int | None,
+    epochs: float,
+    weights: str,
+    longest: int,
+    deviations: float,
+) -> None:
+    """Documents of no words, equal keys, groups without text, windows that miss the end."""
+    random = np.random.default_rng(seed)
+    keys = random_keys.fold_in(seed, random.integers(0, max(2, 3 * count), count))
+    words, heldout = random.integers(0, longest + 1, count), random.random(count) < 0.1
+    words[random.random(count) < 0.05] *= 100
+    groups = random.integers(0, 3, count) ** 2 // 2
+    names = ["a", "b", "c"]
+    options = MixtureOptions(
+        max_words=budget,
+        mixture={"a": 5.0, "c": 0.25} if weights == "given" else {},
+        mixture_temperature=3.0 if weights == "by size" else 1.0,
+        mixture_epochs=epochs if budget or weights != "none" else 1.0,
+    )
+
+    def told(choose: Any, *more: Any) -> Any:
+        try:
+            found = choose(keys, words, heldout, groups, names, options, *more)
+        except UsageError as error:
+            return str(error)
+        pairs = sorted(zip(found.numbers.tolist(), found.copies.tolist(), strict=True))
+        return pairs, found.groups, found.dropped
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(mixing, "FILLING", filling)
+        patch.setattr(reference, "FILLING", filling)
+        patch.setattr(mixing, "DEVIATIONS", deviations)
+        expected = told(sample_mixture)
+        assert told(choose_in_parts, random.integers(0, parts, count)) == expected
+
+
+def test_only_documents_near_the_end_of_a_budget_are_looked_at() -> None:
+    """Of many documents some thousands, though their sizes differ as those of the web do."""
+    count = 300_000
+    random = np.random.default_rng(1)
+    keys, words = random_keys.fold_in(3, np.arange(count)), random.lognormal(6, 1.2, count)
+    columns = (keys, words.astype(np.int64), np.zeros(count, bool), np.zeros(count, np.int64))
+    options = MixtureOptions(max_words=int(words.sum() / 3))
+    looked: list[int] = []
+    found = choose_in_parts(*columns, ["a"], options, looks=looked)
+    assert found.groups == sample_mixture(*columns, ["a"], options).groups
+    assert sum(looked) < 15_000
 
 
 @pytest.mark.parametrize("lost", ["dropped", "held out"])
@@ -191,7 +261,7 @@ def test_a_weighted_source_without_documents_to_train_on_is_refused(lost: str) -
     options = MixtureOptions(mixture={"books": 3, "text": 1})
     rows = slice(10 if lost == "dropped" else 20)
     with pytest.raises(UsageError, match="weight for 'text', but no documents"):
-        sample_mixture(
+        choose_in_parts(
             keys[rows], np.full(20, 10)[rows], groups[rows] == 1, groups[rows], ["books", "text"],
             options,
         )  # fmt: skip

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -113,3 +114,54 @@ def test_two_plans_at_once_hash_in_places_of_their_own(
     assert hashed() == expected
     assert len(set(places)) == 2
     assert list((tmp_path / "run").iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("threads", "workers", "by"), [(1 << 20, 1 << 20, ""), (0, 1 << 20, "threads"), (0, 0, "given")]
+)
+def test_local_files_of_many_bytes_are_hashed_in_parallel_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, threads: int, workers: int, by: str
+) -> None:
+    """As those of stores without tags; few bytes take less time without."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(fingerprints, "THREADS_BYTES", threads)
+    monkeypatch.setattr(fingerprints, "WORKERS_BYTES", workers)
+    paths = [str(tmp_path / f"{number}.txt") for number in range(5)]
+    for path in paths:
+        Path(path).write_text(path)
+    asked: list[tuple[str, list[str]]] = []
+    original = fingerprints.hash_by_threads
+
+    def noted(name: str) -> fingerprints.Hasher:
+        def hashed(paths: Sequence[str], stamps: Sequence[fingerprints.Stamp | None]) -> list[str]:
+            asked.append((name, list(paths)))
+            return list(original(paths, stamps))
+
+        return hashed
+
+    monkeypatch.setattr(fingerprints, "hash_by_threads", noted("threads"))
+    with fingerprints.hashing_by(noted("given")):
+        for _ in range(2):
+            found = fingerprints.file_fingerprints(paths)
+            assert found == {path: hashlib.sha256(path.encode()).hexdigest() for path in paths}
+        assert asked == ([(by, paths)] if by else [])
+        Path(paths[3]).write_text("more")
+        found = fingerprints.file_fingerprints(paths)
+        assert found[paths[3]] == hashlib.sha256(b"more").hexdigest()
+        assert asked[1:] == ([(by, paths[3:4])] if by else [])
+
+
+def test_a_stage_that_trains_needs_no_beam_to_hash(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(fingerprints, "THREADS_BYTES", 0)
+    monkeypatch.setattr(fingerprints, "WORKERS_BYTES", 0)
+    monkeypatch.setattr(planning, "HASH", "no.such.module:function")
+    monkeypatch.chdir(tmp_path)
+    rows = "text,label\n" + "".join(f"word {n},{n % 2}\n" for n in range(40))
+    for split in ("train", "dev"):
+        storage.write_bytes(str(tmp_path / "rows" / f"{split}.csv"), rows.encode())
+    storage.write_bytes(str(tmp_path / "hub" / "x" / "config.json"), b"{}")
+    task = {"task": "classification", "data": "rows", "checkpoint": "hub/x"}
+    planning.plan(RunConfig({"finetune": task, "run": {"zero": True}}, "toy"))

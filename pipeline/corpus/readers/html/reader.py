@@ -29,11 +29,7 @@ from cloze.pipeline.corpus.readers.base import (
 )
 from cloze.pipeline.corpus.readers.encyclopedia import mediawiki_names
 from cloze.pipeline.corpus.readers.encyclopedia.blocks import lowered
-from cloze.pipeline.corpus.readers.encyclopedia.dump import (
-    WikipediaOptions,
-    is_in,
-    refuse_project,
-)
+from cloze.pipeline.corpus.readers.encyclopedia.dump import WikipediaOptions, is_in, refuse_project
 from cloze.pipeline.corpus.readers.html import archive
 from cloze.pipeline.corpus.readers.html.archive import zip_members
 from cloze.pipeline.corpus.readers.plain_text import Line, read_lines
@@ -55,11 +51,7 @@ class HtmlReader(FileReader):
 
     kind = "html"
     options = WikipediaOptions
-    patterns = (
-        *file_patterns(".html", ".htm", ".xhtml", ".ndjson", ".tar"),
-        "*.tgz",
-        "*.zip",
-    )
+    patterns = (*file_patterns(".html", ".htm", ".xhtml", ".ndjson", ".tar"), "*.tgz", "*.zip")
 
     def cut(self, file_slice: Slice) -> list[Slice]:
         return archive.cut(file_slice)

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
-from pydantic import Field, model_validator
-from typing_extensions import Self
+from pydantic import Field
 
 from cloze.core import storage
 from cloze.core.config import InputPath
@@ -33,6 +32,8 @@ REASON = "blocked_words"
 class BlockedWordsOptions(CorpusOptions):
     """Options of the blocked-words filter."""
 
+    main: ClassVar[tuple[str, str]] = ("blocked_words", "a file with one word or phrase per line")
+
     blocked_words: InputPath | None = None
     """File of blocked words and phrases, one per line, in any case."""
 
@@ -41,17 +42,6 @@ class BlockedWordsOptions(CorpusOptions):
 
     blocked_words_allowed: int = Field(default=0, ge=0)
     """Number of occurrences allowed per unit."""
-
-    @model_validator(mode="after")
-    def _list_is_named(self) -> Self:
-        if self.blocked_words is None and (
-            self.blocked_words_unit != "document" or self.blocked_words_allowed
-        ):
-            raise ValueError(
-                "blocked_words_unit and blocked_words_allowed need blocked_words. Set it to a file "
-                "with one word or phrase per line"
-            )
-        return self
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,11 +12,7 @@ from cloze.core.words import TSHEG, count_words, mark_codes, width
 from cloze.pipeline.corpus.document import PLACEHOLDER_PATTERN, Document, has_hole
 from cloze.pipeline.corpus.options import CorpusOptions
 from cloze.pipeline.corpus.provenance import licence_name, license_matches
-from cloze.pipeline.corpus.steps.base import (
-    CleaningStep,
-    StepFunction,
-    drop_if,
-)
+from cloze.pipeline.corpus.steps.base import CleaningStep, StepFunction, drop_if
 
 if TYPE_CHECKING:
     import numpy as np

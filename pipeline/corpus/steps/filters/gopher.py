@@ -19,11 +19,13 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from cloze.core.words import UNSPACED, split_words, width, without_marks
 from cloze.pipeline.corpus.document import Document
 from cloze.pipeline.corpus.options import CorpusOptions
+from cloze.pipeline.corpus.readers.prose import read_lists
 from cloze.pipeline.corpus.steps.base import (
     CleaningStep,
     StepFunction,
@@ -51,30 +53,9 @@ BULLETS = (*"•‣⁃◦∙·●○■□▪▫►▶➢❖✓*", "- ", "– ",
 _ELLIPSES = ("...", "…")
 _ALPHABETIC = re.compile(r"[^\W\d_]")
 
-# English as in the paper, in its order; for other languages eight of the commonest function words.
 STOP_WORDS = {
-    "en": ("the", "be", "to", "of", "and", "that", "have", "with"),
-    "de": ("der", "die", "und", "in", "das", "von", "zu", "ist"),
-    "fr": ("de", "la", "le", "et", "les", "des", "en", "est"),
-    "es": ("de", "la", "que", "el", "en", "y", "los", "se"),
-    "it": ("di", "e", "il", "la", "che", "in", "un", "è"),
-    "pt": ("de", "a", "que", "o", "e", "do", "da", "em"),
-    "nl": ("de", "van", "het", "een", "en", "in", "is", "dat"),
-    "sv": ("och", "i", "att", "det", "som", "en", "är", "av"),
-    "da": ("og", "i", "at", "det", "er", "en", "af", "til"),
-    "no": ("og", "i", "det", "er", "en", "av", "til", "som"),
-    "pl": ("w", "i", "na", "z", "się", "do", "nie", "że"),
-    "cs": ("a", "v", "se", "na", "je", "že", "s", "do"),
-    "ru": ("и", "в", "на", "не", "с", "что", "по", "как"),
-    "uk": ("і", "в", "на", "не", "з", "що", "та", "до"),
-    "tr": ("ve", "bir", "bu", "da", "de", "için", "ile", "çok"),
-    "ar": ("في", "من", "على", "أن", "إلى", "التي", "عن", "الذي"),
-    "el": ("και", "το", "του", "η", "της", "την", "να", "ο"),
-    "hu": ("a", "az", "és", "hogy", "nem", "is", "egy", "van"),
-    "fi": ("ja", "on", "että", "ei", "se", "oli", "hän", "myös"),
-    "ro": ("de", "și", "în", "a", "la", "cu", "pe", "care"),
-    "hi": ("के", "में", "की", "है", "और", "से", "का", "को"),
-}  # fmt: skip
+    name: tuple(words) for name, words in read_lists(Path(__file__).with_suffix(".txt")).items()
+}
 
 
 class GopherQualityOptions(CorpusOptions):

@@ -15,6 +15,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from functools import partial
+from pathlib import Path
 from typing import Any, ClassVar
 
 from cloze.core.words import count_words, letters_pattern
@@ -27,6 +28,7 @@ from cloze.pipeline.corpus.document import (
     is_unmarked,
 )
 from cloze.pipeline.corpus.options import CorpusOptions
+from cloze.pipeline.corpus.readers.prose import read_lists
 from cloze.pipeline.corpus.steps.base import (
     CleaningResult,
     CleaningStep,
@@ -48,138 +50,22 @@ class BoilerplateOptions(CorpusOptions):
 LONGEST_LINE = 400  # characters; longer lines are kept
 _LONGEST_WHOLE = 120
 
-_SITE = r"(?:(?:web ?)?(?:site|page|app|service|store|shop)s?|we|our (?:partners|website))"
-_POLICIES = (
-    r"(?:privacy (?:policy|notice|statement)|terms (?:of (?:use|service)|(?:and|&) conditions))"
-)
-_NETWORKS = (
-    r"(?:facebook|twitter|linkedin|pinterest|reddit|whatsapp|tumblr|instagram|youtube|telegram|"
-    r"google\+|rss|e-?mail|print|more)"
-)
-_SHARED = (
-    r"(?:this|it|us|on|via|with|to|the|your|friends|article|post|page|story|link|by|e-?mail|"
-    r"facebook|twitter|x|linkedin|"
-    r"pinterest|reddit|whatsapp|tumblr|instagram|youtube|telegram|google\+?|social media|and|or|&)"
-)
-_MENU = (
-    r"(?:home|menu|search|about(?: us)?|contact(?: us)?|login|site ?map|faqs?|help|news|blog|shop|"
-    r"cart|next|previous|prev|"
-    r"archives?|tags?|categories|top)"
-)
-_ACCOUNT = (
-    r"(?:to|for|with|or|your|our|the|a|free|account|newsletter|register|sign up|log in|facebook|"
-    r"google|now|here|today)"
-)
-_CHANNEL = (
-    r"(?:to|for|our|the|a|now|here|today|free|via|by|us|newsletters?|rss|feed|mailing list|e-?mail|"
-    r"blog|channel)"
-)
+_LISTS = read_lists(Path(__file__).with_suffix(".txt"), "\t")
 
-# Patterns to search for in the line, in lower case.
-_INSIDE = {
-    "boilerplate_cookie": (
-        rf"\b{_SITE}\b[^.]{{0,60}}\b(?:uses?|using|sets?|stores?)\b[^.]{{0,30}}\bcookies\b",
-        r"\b(?:accept|decline|reject|manage|allow|disable|enable) (?:all |our |the use of |"
-        r"non-essential |necessary |optional )*cookies\b",
-        r"\bcookie (?:policy|settings|preferences|notice|consent|statement)\b|\bconsent to (?:our|"
-        r"the|its) use of cookies\b",
-        r"\b(?:diese|unsere) (?:web ?)?(?:site|seite) (?:verwendet|benutzt|nutzt) cookies|\bwir "
-        r"(?:verwenden|nutzen|setzen) [^.]{0,20}cookies",
-        r"\bce site (?:web )?utilise (?:des|les) cookies|\bnous utilisons (?:des|les) cookies",
-        r"\b(?:este|esta|nuestro) (?:sitio|web|página)[^.]{0,20} (?:utiliza|usa) cookies|"
-        r"\b(?:utilizamos|usamos) cookies",
-        r"\bquesto sito [^.]{0,20}(?:utilizza|usa) [^.]{0,10}cookie|\bdeze (?:web)?site "
-        r"(?:gebruikt|maakt gebruik van) cookies",
-    ),
-    "boilerplate_policy": (
-        rf"^(?:read |see |view |by [^.]{{3,60}} you (?:agree|accept|consent) )[^.]{{0,"
-        rf"40}}\b{_POLICIES}\b",
-        rf"^[^.!?]{{0,25}}\b{_POLICIES}\b[^.!?]{{0,25}}$",
-    ),
-    "boilerplate_copyright": (
-        r"^(?:copyright|©|\(c\))\s*(?:©|\(c\)|copyright)?\s*[^.]{0,20}\b(?:19|20)\d\d\b.{0,120}$",
-        r"^.{0,80}\ball rights reserved\b.{0,60}$",
-        r"^(?:powered|hosted|designed|website) by [\w .,&-]{2,40}$",
-    ),
-    "boilerplate_javascript": (
-        r"\b(?:enable|turn on|activate) (?:javascript|js)\b",
-        r"\bjavascript (?:is|must be|has been|needs to be|seems to be) (?:disabled|enabled|"
-        r"required|turned off)\b",
-        r"\byour browser (?:does(?: not|n't)|doesn’t) (?:currently )?(?:support|recogni[sz]e)\b",
-    ),
-    "boilerplate_gutenberg": (
-        r"^\*{3}\s*(?:start|end) of (?:the|this) project gutenberg|^end of (?:the |this )?project "
-        r"gutenberg\b",
-        r"^(?:the )?project gutenberg(?:'s|’s)? ?(?:e-?(?:book|text) of|licen[sc]e)\b",
-        r"^this e-?(?:book|text) (?:is for the use of anyone|was produced by)",
-        r"^(?:etext|e-text|html version|transcribed|produced|scanned|prepared) by [^.]{3,"
-        r"120}(?:gutenberg|proofread|pgdp|distributed)",
-        r"^(?:updated editions will replace the previous one|creating the works from print "
-        r"editions)\b",
-        r"^(?:release|posting) date: .{3,60}\[e|^character set encoding: .{3,40}$",
-    ),
-    "boilerplate_wikipedia": (
-        r"^from wikipedia, the free encyclopedia\b|^jump to:? ?(?:navigation|search|content)|"
-        r"^retrieved from [\"“]https?://",
-        r"^this (?:[\w' -]{0,60}?-related |[\w' -]{0,60} )?article (?:is a stub|needs additional "
-        r"citations|does not cite|relies (?:largely|too much))",
-        r"^you can help wikipedia by expanding it\.?$|^hidden categor(?:y|ies): |^categor(?:y|"
-        r"ies): [^.]{3,300}$",
-        r"^this page was last (?:edited|modified|changed) on\b|^text is available under the "
-        r"creative commons\b",
-        r"^(?:main articles?|further information|see also|for more details on this topic, see)[:,"
-        r"]? .{0,120}[^.]$",
-        r"^coordinates: \d|^isbn [\dx -]{10,17}\.?$|^\[edit\]$",
-    ),
-}
 
-# Patterns that must match the whole lower-case line without _BARE_ENDS.
-_WHOLE = {
-    "boilerplate_share": (
-        rf"(?:please )?(?:share|tweet|like|pin|email|follow)(?: {_SHARED}){{0,8}}",
-        r"(?:click to )?(?:share|print|email)(?: (?:on|this|to|a friend) [\w ]{0,30})? \(opens in "
-        r"(?:a )?new window",
-        rf"{_NETWORKS}(?:[\s|/,·•]+{_NETWORKS})*",
-        r"\d+ (?:shares?|likes?|tweets?|retweets?|comments?|views?|replies|followers)",
-    ),
-    "boilerplate_navigation": (
-        r"(?:skip|jump|go|back|return|scroll) (?:back )?to (?:the )?(?:main |page )?"
-        r"(?:content|navigation|menu|top|home|homepage|search|footer|previous page|main page)",
-        r"(?:read|learn|show|see|view|load|find out|discover) (?:more|less|all)"
-        r"(?: (?:about|articles?|posts?|from|news|stories|comments?|details|here)){0,3}",
-        rf"{_MENU}(?:[\s|/»›>·•,]+{_MENU})*",
-        r"(?:previous|next|older|newer|related|recent|popular|latest|more)"
-        r"(?: (?:post|article|page|story|entry|entries|posts|articles|stories|comments|news|"
-        r"videos|reading)){1,2}",
-        r"(?:table of )?contents|toggle navigation|main menu|close(?: menu| window)?|page \d+ of "
-        r"\d+|you are here(?::.{0,80})?",
-        r"advertise?ments?|continue reading(?: .{0,60})?|click here(?: (?:to|for) .{0,40})?",
-    ),
-    "boilerplate_form": (
-        rf"(?:sign|log) ?(?:in|up|out)(?: {_ACCOUNT}){{0,6}}|(?:subscribe|register|join)(?: "
-        rf"{_CHANNEL}){{0,8}}",
-        r"(?:leave|post|add|write|submit) (?:a|your) (?:comment|reply|review)|cancel|reply|submit|"
-        r"comments are closed",
-        r"required fields are marked \*?|your email address will not be published",
-        r"(?:name|e-?mail|website|comment|message|password|username)s? ?\*?|forgot(?:ten)? "
-        r"(?:your )?password",
-        r"add to (?:cart|basket|bag|wish ?list|favou?rites)|you must be logged in to .{3,60}|"
-        r"notify me of .{5,60}",
-    ),
-}
+def _rules(kind: str) -> dict[str, re.Pattern[str]]:
+    """Return the pattern of each reason; see lines.txt."""
+    rules = {}
+    for section, patterns in _LISTS.items():
+        if section.startswith(f"{kind} "):
+            text = re.sub("<([A-Z]+)>", lambda match: _LISTS[match[1]][0], "|".join(patterns))
+            rules[section.removeprefix(f"{kind} ")] = re.compile(text)
+    return rules
 
+
+_INSIDE, _WHOLE = _rules("inside"), _rules("whole")
 REASONS = (*_INSIDE, *_WHOLE)
-_INSIDE_RULES = tuple((reason, re.compile("|".join(rules))) for reason, rules in _INSIDE.items())
-_WHOLE_RULES = tuple((reason, re.compile("|".join(rules))) for reason, rules in _WHOLE.items())
-
-# Quick test: no pattern of _INSIDE matches a line without one of these.
-_SIGNS = re.compile(
-    r"cookie|privacy|terms|copyright|©|\(c\)|rights reserved|\bby |script|\bjs\b|browser|gutenberg|"
-    r"e-?book|e-?text|updated|"
-    r"creating the works|date: |encoding: |wikipedia|jump to|retrieved|article|categor|page was|"
-    r"creative commons|further|see also|"
-    r"for more|coordinates|isbn|edit"
-)
+_SIGNS = re.compile(_LISTS["signs"][0])
 _BARE_ENDS = " \t.:;,!|»›>«<-–—•·*…→←↑#()[]"
 
 
@@ -189,12 +75,12 @@ def boilerplate_reason(line: str) -> str | None:
         return None
     lower = line.lower()
     if _SIGNS.search(lower):
-        for reason, pattern in _INSIDE_RULES:
+        for reason, pattern in _INSIDE.items():
             if pattern.search(lower):
                 return reason
     if len(lower) <= _LONGEST_WHOLE:
         bare = lower.strip(_BARE_ENDS)
-        for reason, pattern in _WHOLE_RULES:
+        for reason, pattern in _WHOLE.items():
             if pattern.fullmatch(bare):
                 return reason
     return None
