@@ -10,9 +10,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Generic, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from cloze.core.artifacts.artifact import Manifest
+from cloze.core.config import Values
 
 Metadata = Mapping[str, Any]
 C = TypeVar("C")
@@ -172,13 +173,11 @@ def without_other_launchers(run: Mapping[str, Any], launcher: str | None) -> dic
     }
 
 
-class Execution(BaseModel):
+class Execution(Values):
     """Options of how stages run. They must not change a result, so no fingerprint contains them.
 
     The string literal below a field is its documentation and the help of its command-line option.
     """
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     workers: int = Field(default=1, ge=1)
     """Number of Beam workers."""
