@@ -12,7 +12,7 @@ import types
 from collections.abc import Callable, Collection, Mapping
 from typing import Annotated, Any, ClassVar, TypeVar, Union, get_args, get_origin
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError, ValidationInfo, field_validator
 from pydantic_core import to_jsonable_python
 
 from cloze.core import plugins, storage
@@ -128,7 +128,29 @@ UnionTag = Annotated[T, UnionTagMark()]
 ConfigT = TypeVar("ConfigT", bound=BaseModel)
 
 
-class StageConfig(BaseModel):
+class Values(BaseModel):
+    """Immutable values of a config: unknown keys are rejected, and a truth value is no number."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _is_no_truth_value(cls, value: Any, field: ValidationInfo) -> Any:
+        """Pydantic takes `steps: true` for 1 step."""
+        types = _alternatives(cls.model_fields[field.field_name or ""].annotation)
+        if isinstance(value, bool) and not types & {bool, Any} and types & {int, float}:
+            raise ValueError("Input should be a number, not a truth value")
+        return value
+
+
+def _alternatives(annotation: Any) -> set[Any]:
+    """Return the types that a field takes, without those within lists and mappings."""
+    if get_origin(annotation) in (Annotated, Union, types.UnionType):
+        return set().union(*map(_alternatives, get_args(annotation)))
+    return {annotation}
+
+
+class StageConfig(Values):
     """Base of all stage configs: unknown keys are rejected, and validated values are immutable.
 
     The string literal below a field is its documentation and the help of its command-line option.
@@ -142,8 +164,6 @@ class StageConfig(BaseModel):
     until it is used. A changed default, or a changed meaning of a value, requires a higher
     `version` of the stage; tests/defaults.json detects a forgotten one.
     """
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     mutually_exclusive: ClassVar[tuple[tuple[str, ...], ...]] = ()
     """Groups of fields of which at most one may be set.
@@ -270,7 +290,7 @@ def resolve_paths(model: type[BaseModel], values: Mapping[str, Any], base: str) 
     """
 
     def absolute(path: str) -> str:
-        return path if "://" in path or os.path.isabs(path) else os.path.join(base, path)
+        return path if "://" in path else os.path.join(base, os.path.expanduser(path))
 
     return dict(map_marked(model, values, InputPathMark, absolute))
 

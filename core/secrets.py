@@ -16,46 +16,49 @@ REDACTED = "***"
 ENVIRONMENT_CHARACTERS = 8  # shorter values of the environment occur by chance
 
 _WORDS = (
-    r"(?:password|passwd|passphrase|pwd|secret|token|api[_-]?key|access[_-]?key|private[_-]?key|"
-    r"account[_-]?key|credentials?|auth)(?![a-z])"
+    r"(?:token|(?:password|passwd|passphrase|pwd|secret|credential|auth|authorization|cookie|"
+    r"webhook|(?:api|access|secret|private|account|encryption|signing|ssh)[_-]?key|"
+    r"connection[_-]?string)s?)\d*(?![a-z])"
 )
-_NAME = re.compile(rf"(?:^|[._-]){_WORDS}(?:[._-](?:id|string|value))?$", re.IGNORECASE)
+_NAME = re.compile(  # words begin after a mark or, as in clientSecret, with a capital
+    rf"(?:^|[._-]|(?<=[a-z])(?-i:(?=[A-Z]))){_WORDS}(?:[._-](?:id|string|value|url))?$"
+    r"|(?:^|[._-])pass$",
+    re.IGNORECASE,
+)
+_PASSWORD = re.compile(r"pass|pwd", re.IGNORECASE)  # which may be a number
 _SPECIAL = re.compile(r"^(?:\[\w+\]|<\w+>|</\w+>)$")  # such as a tokenizer's mask_token
-_PATTERNS = (
-    (
-        re.compile(r"(\b[a-z][a-z0-9+.-]*://)[^/\s@:]*:[^/\s@]*@", re.IGNORECASE),
-        rf"\1{REDACTED}@",
-    ),  # user:password@host
-    (
-        re.compile(r"(\b(?:https?|git|ssh|rediss?)://)[^/\s@]+@", re.IGNORECASE),
-        rf"\1{REDACTED}@",
-    ),  # token@host
-    (
-        re.compile(rf"([?&;][\w.-]*(?:{_WORDS}|signature|sig)[\w.-]*=)[^&;\s]+", re.IGNORECASE),
-        rf"\1{REDACTED}",
-    ),
-    (  # a variable in a launcher's option, such as env=AWS_SECRET_ACCESS_KEY=…
-        re.compile(
-            r"\b([A-Z0-9_]*(?:PASSWORD|PASSWD|SECRET|TOKEN|API_?KEY|ACCESS_KEY|PRIVATE_KEY|"
-            r"CREDENTIALS?|AUTH)(?![A-Z])[A-Z0-9_]*=)\S+"
+# (what stays before a secret, the secret); (?-i:…) counts capitals
+_PATTERNS = [
+    re.compile(rf"({before}){secret}", re.IGNORECASE | re.DOTALL)
+    for before, secret in (
+        (r"\b[a-z][a-z0-9+.-]*://", r"[^/\s@:]*:[^/\s]*(?=@)"),  # user:password@host
+        (r"\b(?:https?|git|ssh|rediss?)://", r"[^/\s@]+(?=@)"),  # token@host
+        (rf"[?&;][\w.-]*(?:{_WORDS}|signature|sig)[\w.-]*=", r"[^&;\s]+"),
+        (  # a variable in a launcher's option, such as env=AWS_SECRET_ACCESS_KEY=…
+            r"(?-i:\b[A-Z0-9_]*(?:PASSWORD|PASSWD|SECRET|TOKEN|API_?KEY|ACCESS_KEY|PRIVATE_KEY|"
+            r"CREDENTIALS?|AUTH)(?![A-Z])[A-Z0-9_]*=)",
+            r"\S+",
         ),
-        rf"\1{REDACTED}",
-    ),
-    (re.compile(rf"(--[\w.-]*{_WORDS}[\w.-]*[= ])\S+", re.IGNORECASE), rf"\1{REDACTED}"),
-    (
-        re.compile(r"(hooks\.slack\.com/(?:services|workflows)/)\S+", re.IGNORECASE),
-        rf"\1{REDACTED}",
-    ),
-    (re.compile(r"\b(Bearer\s+|Authorization:\s*\w+\s+)[\w.~+/=-]{8,}"), rf"\1{REDACTED}"),
-    (re.compile(r"\b(?:hf_|gh[pousr]_|glpat-|xox[abprs]-|sk-|AKIA|ASIA)[\w-]{12,}"), REDACTED),
-    (
-        re.compile(
-            r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)",
-            re.DOTALL,
+        (rf"--[\w.-]*{_WORDS}[\w.-]*[= ]", r"\S+"),
+        (  # as databases and JSON write it
+            r"(?:password|passwd|pwd|(?:api|access|secret)[_-]?key)(?:[\"']\s?:|=)\s?[\"']?",
+            r"[^\s\"',;&}]+",
         ),
-        REDACTED,
-    ),
-)
+        (
+            r"hooks\.slack\.com/(?:services|workflows)/|discord(?:app)?\.com/api/webhooks/|"
+            r"webhook\.office\.com/|api\.telegram\.org/bot",
+            r"\S+",
+        ),
+        (r"(?-i:\b(?:Bearer\s+|Authorization:\s*\w+\s+))", r"[\w.~+/=-]{8,}"),
+        (r"\bX-[\w-]*(?:Key|Token):\s*", r"\S+"),
+        (
+            "",
+            r"\b(?-i:hf_|gh[pousr]_|github_pat_|glpat-|nvapi-|xox[abprs]-|sk-|AKIA|ASIA|AIza|eyJ)"
+            r"[\w-]{12,}(?:\.[\w-]+)*",
+        ),
+        ("", r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)"),
+    )
+]
 _OPTION = re.compile(rf"^--[\w.-]*{_WORDS}[\w.-]*$", re.IGNORECASE)  # its value is the next item
 
 
@@ -75,12 +78,15 @@ def redact(value: Any, key: str = "") -> Any:
             else redact(item, key)
             for previous, item in zip(previous_items, value, strict=False)
         ]
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if is_number and _NAME.search(key) and _PASSWORD.search(key):
+        return REDACTED
     if not isinstance(value, str) or not value:
         return value
     if _NAME.search(key) and not _SPECIAL.match(value):
         return REDACTED
-    for pattern, replacement in _PATTERNS:
-        value = pattern.sub(replacement, value)
+    for pattern in _PATTERNS:
+        value = pattern.sub(rf"\1{REDACTED}", value)
     for secret in _environment_secrets():
         value = value.replace(secret, REDACTED)
     return value

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import io
 import os
 import re
 import signal
@@ -274,11 +275,28 @@ def _end_at_once(*_: object) -> NoReturn:
     os._exit(1)  # the kernel ends the ranks
 
 
+def _open_streams() -> None:
+    """Let nothing that is printed be an error, as in a terminal of another encoding.
+
+    A file that is opened while a stream is closed would get its number, and others' output with it.
+    """
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        if getattr(sys, name) is None:
+            os.open(os.devnull, os.O_RDWR)  # gets the lowest free number
+            setattr(sys, name, open(number, "w" if number else "r", closefd=False))  # noqa: SIM115
+        elif number and isinstance(stream := getattr(sys, name), io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Run the command line and return the exit code; `cloze help exit-codes` lists them."""
     from cloze.core.errors import describe_missing_package, describe_os_error
 
+    _open_streams()
     arguments = _flags_first(sys.argv[1:] if arguments is None else arguments)
+    # which shells leave to programs: --out=~/x, --source text=~/x, --set finetune.data=~/x
+    home = os.path.expanduser("~/")
+    arguments = [re.sub(r"^([\w.@-]+=)~/", rf"\g<1>{home}", word) for word in arguments]
     fail = functools.partial(_fail, debug="--debug" in arguments, as_json="--json" in arguments)
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         if signal.getsignal(number) is not signal.SIG_IGN:  # as below nohup

@@ -13,18 +13,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
+
+from cloze.core.config import Values
 
 DEFAULT_GRACE_SECONDS = 25.0
 # Slurm and Kubernetes get this by default: enough for BERT-large on a shared disk
 SCHEDULER_GRACE_SECONDS = 180.0
 
 
-class _Options(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class BeamOptions(_Options):
+class BeamOptions(Values):
     """How data stages run their Beam jobs."""
 
     workers: int = Field(default=1, ge=1)
@@ -48,7 +46,7 @@ class BeamOptions(_Options):
     compared in partitions of connected documents."""
 
 
-class LaunchOptions(_Options):
+class LaunchOptions(Values):
     """Where the processes of a parallel stage start, and what happens when one is lost."""
 
     processes: int = Field(default=1, ge=1)
@@ -92,7 +90,7 @@ class LaunchOptions(_Options):
     never."""
 
 
-class TrainingOptions(_Options):
+class TrainingOptions(Values):
     """How a training computes its steps and keeps its checkpoints."""
 
     engine: Literal["auto", "torch", "fsdp", "deepspeed"] = "auto"
@@ -138,7 +136,7 @@ class TrainingOptions(_Options):
         raise ValueError("give a number of 1 or more, or auto")
 
 
-class DeviceOptions(_Options):
+class DeviceOptions(Values):
     """Cores and GPUs that a stage takes and uses."""
 
     threads: int | None = Field(default=None, ge=1)
@@ -158,7 +156,7 @@ class DeviceOptions(_Options):
     """Take no slots: run next to other work on this host's cores and GPUs."""
 
 
-class AttemptOptions(_Options):
+class AttemptOptions(Values):
     """How long an attempt may take, and how often a stage is tried."""
 
     retries: int = Field(default=0, ge=0)

@@ -265,7 +265,7 @@ def _resume_run(name: str, changes: Mapping[str, Any], prefect: bool | None, as_
     from cloze.core.errors import DataError
     from cloze.core.stages.execution import without_other_launchers
     from cloze.flows.commands.run import start
-    from cloze.flows.graph.config import RunConfig
+    from cloze.flows.graph.config import NAME, RunConfig
     from cloze.flows.graph.plan import runs_directory
     from cloze.flows.run import status_file
     from cloze.flows.run.node_reporter import StartedNodes
@@ -283,7 +283,8 @@ def _resume_run(name: str, changes: Mapping[str, Any], prefect: bool | None, as_
         values = {key: _with_run_changes(section, changes) for key, section in values.items()}
         run = without_other_launchers(values.get("run") or {}, changes.get("launcher"))
         values["run"] = {**run, **changes}
-    session = RunSession(parameters, started_nodes=started, config=RunConfig(values, name))
+    config = RunConfig({**values, NAME: name}, name)  # its directory may have been renamed
+    session = RunSession(parameters, started_nodes=started, config=config)
     start(session, prefect=prefect, as_json=as_json)
 
 

@@ -51,7 +51,10 @@ class RunConfig:
 
     def __init__(self, values: Mapping[str, Any], name: str) -> None:
         _check_sections(values)
-        self.name = str(values.get(NAME) or name)
+        named = values.get(NAME) or name
+        if isinstance(named, bool) or not isinstance(named, str | int):  # 1.10 has become 1.1
+            raise UsageError(f"{NAME} ({named!r}) is no text; quote it: {NAME}: '…'")
+        self.name = str(named)
         if not _RUN_NAME.fullmatch(self.name):
             raise UsageError(
                 f"name ({self.name!r}) must consist of letters, digits, '.', '_' and '-', and "
@@ -184,7 +187,9 @@ def read(
 def _find(reference: str, directory: Path, presets: Mapping[str, Path]) -> Path:
     """Return the path of a preset, or of a file relative to `directory`."""
     path = presets.get(reference, directory / reference)
-    if reference not in presets and not path.is_file():
+    if reference not in presets and path.is_dir():
+        raise UsageError(f"{path} is a directory; name a config file, or a preset such as demo")
+    if reference not in presets and not path.exists():  # /dev/stdin is no plain file
         beside = (str(Path(reference).with_name(name.name)) for name in path.parent.glob("*.y*ml"))
         near = did_you_mean(
             reference, [*presets, *beside], "give a YAML file, or a preset such as demo"
@@ -207,7 +212,9 @@ def _read_file(path: Path, above: tuple[Path, ...] = ()) -> list[tuple[Any, dict
         values = read_yaml(path.read_text(encoding="utf-8")) or {}
     except OSError as error:
         raise UsageError(f"{path} is not readable ({error.strerror}); name another file") from error
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{path} is not in UTF-8 ({error}); save it in that encoding") from error
+    except yaml.YAMLError as error:
         raise UsageError(
             f"{path} is not valid YAML ({' '.join(str(error).split())}); correct the syntax there"
         ) from error
@@ -266,7 +273,7 @@ def _resolved(values: Mapping[str, Any], base: Path) -> dict[str, Any]:
             resolved[name] = _resolved_section(section, stages.stage(stage), str(base))
     tokenizer = values.get(TOKENIZER)
     if isinstance(tokenizer, str) and "://" not in tokenizer:
-        resolved[TOKENIZER] = str(base / tokenizer)
+        resolved[TOKENIZER] = str(base / os.path.expanduser(tokenizer))
     return resolved
 
 
@@ -302,7 +309,9 @@ def _resolved_reference(reference: Any, base: str) -> Any:
         or stage_of(reference.partition("/")[0]) is not None
     ):
         return reference
-    return reference if "://" in reference else os.path.normpath(os.path.join(base, reference))
+    if "://" in reference:
+        return reference
+    return os.path.normpath(os.path.join(base, os.path.expanduser(reference)))
 
 
 def _resolve_named_reference(reference: Any, base: str) -> Any:

@@ -13,6 +13,7 @@ from itertools import product
 from typing import Any
 
 import yaml
+from yaml.composer import ComposerError
 
 from cloze.core.config import StageConfig
 from cloze.core.errors import UsageError
@@ -20,15 +21,29 @@ from cloze.core.errors import UsageError
 WHOLE = ""  # key of a value that replaces the old one before the nested keys are set
 
 
+# PyYAML's truth values, octal, binary and base-60 numbers, which YAML 1.2 has no more
+_TEXT = re.compile(r"(?i)yes|no|on|off|[-+]?0[0-9_]+|[-+]?0b.*|.*:.*")
+
+
 class _Loader(yaml.SafeLoader):
-    """YAML loader without dates: `2024-01-01` is more often a run's name, and JSON has no dates."""
+    """YAML loader that changes nothing silently.
 
+    `no` is Norwegian, `010` ten, and `2024-01-01` the name of a run. No key stands twice.
+    """
 
-_TIMESTAMP = "tag:yaml.org,2002:timestamp"
-_Loader.yaml_implicit_resolvers = {
-    letter: [(tag, pattern) for tag, pattern in resolvers if tag != _TIMESTAMP]
-    for letter, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
-}
+    def resolve(self, kind: Any, value: Any, implicit: Any) -> Any:
+        tag = super().resolve(kind, value, implicit)  # type: ignore[no-untyped-call]
+        is_plain = kind is yaml.ScalarNode and implicit[0]
+        is_text = is_plain and (tag.endswith(":timestamp") or _TEXT.fullmatch(value))
+        return self.DEFAULT_SCALAR_TAG if is_text else tag
+
+    def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
+        node = super().compose_mapping_node(anchor)
+        keys = [key for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
+        for place, key in enumerate(keys):  # before merged keys (<<), which may stand again
+            if key.value in (before.value for before in keys[:place]):
+                raise ComposerError(None, None, f"{key.value!r} stands twice", key.start_mark)
+        return node
 
 
 def read_yaml(text: str) -> Any:
@@ -59,6 +74,8 @@ def parse(settings: Iterable[str], example: str, sections: bool = False) -> dict
         key = key.strip()
         if not equals or not all(key.split(".")):
             raise UsageError(f"--set {setting!r} must look like {example}")
+        if not text.strip():  # as of an unset variable of the shell
+            raise UsageError(f"--set {setting!r} has no value; give one, or null for the default")
         try:
             value = read_yaml(text)
         except yaml.YAMLError as error:

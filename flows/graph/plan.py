@@ -87,7 +87,7 @@ def runs_directory() -> Path:
     Raises:
         UsageError: it is a URL: records and locks need a disk.
     """
-    path = os.environ.get("CLOZE_RUNS_DIR") or "runs"
+    path = os.path.expanduser(os.environ.get("CLOZE_RUNS_DIR") or "runs")
     if storage.has_scheme(path):
         raise UsageError(f"CLOZE_RUNS_DIR={path} is no local directory; CLOZE_STORE names a store")
     return Path(path)
@@ -327,6 +327,11 @@ def link_to(step: PlannedNode) -> None:
     link = runs_directory() / posixpath.basename(directory) / step.name
     if link.is_symlink() and os.readlink(link) == target:
         return
+    if link.is_dir() and not link.is_symlink():  # a copy has followed the link
+        manifest = artifact.find_manifest(str(link))
+        if manifest is not None and manifest.fingerprint == step.fingerprint:
+            return
+        raise UsageError(f"{link} is a directory, where a link belongs; rename or remove it")
     temporary_link = link.with_name(f".{step.name}.{os.getpid()}")
     temporary_link.unlink(missing_ok=True)
     temporary_link.symlink_to(target)

@@ -112,7 +112,8 @@ class Holder:
 
 def directory() -> Path:
     """Return `$CLOZE_SLOTS_DIR`; default: a directory that all users of this host share."""
-    return Path(os.environ.get("CLOZE_SLOTS_DIR") or Path(tempfile.gettempdir()) / "cloze-slots")
+    default = Path(tempfile.gettempdir()) / "cloze-slots"
+    return Path(os.environ.get("CLOZE_SLOTS_DIR") or default).expanduser()
 
 
 def machine() -> MachineResources:

@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import Field, field_validator
 
-from cloze.core.config import parse_config
+from cloze.core.config import Values, parse_config
 from cloze.core.errors import UsageError
 from cloze.core.plugins import with_substitutes
 from cloze.flows.graph import config as configs
@@ -34,10 +34,8 @@ AXIS = "of"  # axis over the checkpoints
 PRETRAIN = "pretrain"
 
 
-class NightSettings(BaseModel):
+class NightSettings(Values):
     """Settings of a nightly run: which checkpoints it evaluates, and how the gate decides."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     checkpoints: tuple[Literal["newest", "milestones", "all"], ...] = ("newest", "milestones")
     """Checkpoints of a training to evaluate: newest, milestones or all."""

@@ -25,6 +25,7 @@ from cloze.core.artifacts.artifact import BUILDING, MANIFEST, Claim
 from cloze.core.artifacts.lock import is_locked, locked
 from cloze.core.errors import DataError, UsageError
 from cloze.flows.run import status_file
+from cloze.flows.run.targets import node_name
 
 DAY = 24 * 3600.0
 STARTS = ".starts.lock"
@@ -91,6 +92,7 @@ def survey(
                     by_path[candidate].needed_for.append(why)
                 return
 
+    unlinked: list[StoredArtifact] = []
     for path in champions:
         need(path, "the champion")
     for directory in status_file.directories(runs):
@@ -105,9 +107,10 @@ def survey(
             if is_running or node["state"] not in (status_file.FINISHED, status_file.CACHED):
                 for path in (_artifact_path(directory, node), *node.get("inputs", ())):
                     need(path, f"`cloze resume {directory.name}` ({name})")
-        for link in sorted(directory.iterdir()):
-            if link.is_symlink():
-                need(link, f"{directory.name}/{link.name}")
+        links = sorted(link for link in directory.iterdir() if link.is_symlink())
+        for link in links:
+            need(link, f"{directory.name}/{link.name}")
+        unlinked += _unlinked(directory, found, {link.name for link in links})
     for out, record in status_file.command_records(runs).items():
         for node in record["nodes"].values():
             is_gone = storage.is_local(node["artifact"]) and not Path(node["artifact"]).exists()
@@ -122,7 +125,19 @@ def survey(
         elif now - stored.used < unused_days * DAY and not stored.needed_for:
             stored.needed_for.append("its age")
     _keep_parents(found)
+    for stored in unlinked:
+        stored.needed_for = stored.needed_for or [f"{stored.run}/{node_name(stored.path)}"]
+    _keep_parents(found)
     return sorted(found, key=lambda stored: -stored.size)
+
+
+def _unlinked(
+    directory: Path, found: Iterable[StoredArtifact], links: Collection[str]
+) -> list[StoredArtifact]:
+    """Return the finished artifact used last of each node without a link; copies may lose links."""
+    own = (stored for stored in found if stored.path.parent == directory and stored.fingerprint)
+    last = {node_name(stored.path): stored for stored in sorted(own, key=lambda one: one.used)}
+    return [stored for node, stored in last.items() if node not in links]
 
 
 def _keep_parents(found: Iterable[StoredArtifact]) -> None:

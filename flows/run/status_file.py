@@ -37,7 +37,7 @@ from cloze.core.records import (
     read_record,
 )
 from cloze.flows.graph import estimate
-from cloze.flows.graph.command import command_directories, command_directory
+from cloze.flows.graph.command import COMMANDS, command_directories, command_directory
 
 DIRECTORY = "_status"
 RUNNING, FINISHED, FAILED = "running", estimate.FINISHED, "failed"
@@ -161,7 +161,9 @@ def newest(
                 continue
             if damaged is not None:
                 return {**record, **_unreadable(*damaged)}
-            return {**as_it_is(record, path), "path": str(path)}
+            # a directory may be renamed or copied; a command's record has its artifact's name
+            name = record["run"] if directory.parent.name == COMMANDS else directory.name
+            return {**as_it_is(record, path), "run": name, "path": str(path)}
     if damaged is None:
         return None
     missing = {"run": directory.name, "host": "", "pid": 0, "prefect": None}

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
+from pydantic import ConfigDict, Field, ValidationInfo, field_validator
 
-from cloze.core.config import UnionTag
+from cloze.core.config import UnionTag, Values
 from cloze.core.errors import UsageError
 
 if TYPE_CHECKING:
@@ -25,10 +25,10 @@ Probability = Annotated[float, Field(ge=0.0, lt=1.0)]
 HEAD_OF = {"generator": "masked_lm", "encoder.output": "seq2seq"}
 
 
-class ModelConfig(BaseModel):
+class ModelConfig(Values):
     """Config of an encoder, with the defaults of BERT-base (Devlin et al., 2019, section 3)."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True)
+    model_config = ConfigDict(validate_default=True)
 
     heads: ClassVar[Mapping[str, Any]] = {"masked_lm": {}, "pair": {"num_labels": 2}}
     """Pretraining heads, in the form of a checkpoint's `heads`."""

@@ -15,11 +15,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any, NamedTuple
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import Field, field_validator
 
 from cloze.core import storage
 from cloze.core.artifacts import fingerprints
-from cloze.core.config import InputPath
+from cloze.core.config import InputPath, Values
 from cloze.core.errors import did_you_mean
 from cloze.core.plugins import hint
 from cloze.pipeline.corpus.provenance import NOTHING_KNOWN, Origin, licence_name, merge_origins
@@ -99,10 +99,8 @@ def group_slices(slices: Iterable[PlannedSlice], *, in_store: bool = False) -> l
     return [SliceGroup(tuple(group)) for group in groups]
 
 
-class Source(BaseModel):
+class Source(Values):
     """A source of text."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     kind: str
     """Name of a reader: wikipedia, books, jsonl, …"""

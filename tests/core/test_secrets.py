@@ -8,6 +8,26 @@ import pytest
 
 from cloze.core.secrets import holds_secret, redact
 
+# Names in public reports of secrets that were logged
+NAMES = """PGPASSWORD MYSQL_PWD DB_PASS smtp_pass SECRET_KEY MINIO_SECRET_KEY s3_secret_key secretKey
+clientSecret authToken apiKey SharedAccessKey passwords api_keys PASSWORD1 ssh_key encryption_key
+signing_key connection_string AZURE_STORAGE_CONNECTION_STRING authorization Authorization bearer_token
+SLACK_WEBHOOK_URL webhook cookie session_token""".split()
+TEXTS = (  # forms in such reports
+    "host=db user=cloze password=hunter2 dbname=mlflow",
+    '{"password": "hunter2"}',
+    "{'api_key': 'hunter2', 'x': 1}",
+    "postgresql://cloze:p@hunter2@db/mlflow",
+    "X-Api-Key: hunter2",
+    "https://discord.com/api/webhooks/1/hunter2",
+    "https://x.webhook.office.com/webhookb2/hunter2",
+    "https://api.telegram.org/bot123:hunter2/send",
+    "github_pat_11AAAAAAA0hunter2hunter2",
+    "nvapi-hunter2hunter2hunter2",
+    "AIzahunter2hunter2hunter2hunter2",
+    "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxIn0.hunter2hunter2",
+)
+
 
 @pytest.mark.parametrize(
     "value",
@@ -27,6 +47,8 @@ from cloze.core.secrets import holds_secret, redact
         "https://hooks.slack.com/services/T0/B0/hunter2",
         "hf_hunter2hunter2hunter2",
         "-----BEGIN RSA PRIVATE KEY-----\nhunter2\n-----END RSA PRIVATE KEY-----",
+        *({name: "hunter2"} for name in NAMES),
+        *TEXTS,
     ],
 )
 def test_a_secret_is_masked(value: Any) -> None:
@@ -44,6 +66,17 @@ def test_a_secret_is_masked(value: Any) -> None:
             "mask_token": "[MASK]",
             "email_token": "<email>",
             "author": "Jane Doe",
+            "authority": "city",
+            "secretary": "Jane Doe",
+            "key": "text",
+            "keys": ["a"],
+            "sort_key": "title",
+            "bypass": "yes",
+            "compass": "north",
+            "passage": "It is a secret: password.",
+            "max_token": 5,
+            "sep_token": 102,
+            "passes": 3,
         },
         "abfs://container@account.dfs.core.windows.net/x",
         "s3://bucket/key/part-00000",
@@ -54,6 +87,18 @@ def test_a_secret_is_masked(value: Any) -> None:
 )
 def test_the_rest_stays(value: Any) -> None:
     assert redact(value) == value
+
+
+def test_a_password_of_digits_is_masked() -> None:
+    assert redact({"password": 12345678, "smtp": {"db_password": 0.5}, "seed": 3}) == {
+        "password": "***", "smtp": {"db_password": "***"}, "seed": 3
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["PGPASSWORD", "MINIO_SECRET_KEY", "SMTP_PASS", "DISCORD_WEBHOOK"])
+def test_secrets_of_the_environment_of_any_name(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(name, "correct-horse")
+    assert redact("it is correct-horse") == "it is ***"
 
 
 def test_what_the_environment_keeps_secret_is_masked(monkeypatch: pytest.MonkeyPatch) -> None:
