@@ -289,7 +289,7 @@ def show_runs(out: Console, records: Mapping[str, Mapping[str, Any]]) -> None:
             f"{done_count}/{len(nodes)}",
             when(record["started"]),
             describe_duration(record),
-            ellipsized(_now(nodes)),
+            ellipsized(_now(nodes) or _error(record)),
         )
     out.print(table)
 
@@ -340,12 +340,17 @@ def show_run(out: Console, directory: str, record: Mapping[str, Any]) -> None:
     scope = "Estimates" if record["ended"] else "Estimates of the finished nodes"
     for line in estimate_error_lines(estimate_error(record), scope):
         out.print(f"[dim]{escape(line)}[/]")
+    said = ""
     for name, node in nodes.items():
         if node.get("error") and node["state"] in ("failed", "crashed", "stopped"):
             out.print(f"[red]{escape(name)}:[/] {escape(node['error'])}")
-    has_node_error = any(node.get("error") for node in nodes.values())
-    if record.get("error") and record["state"] != "finished" and not has_node_error:
-        out.print(f"[red]{escape(record['error'])}[/]")
+            said += f"{name}: {node['error']}\n"
+    if (error := _error(record)).partition(";")[0] not in said:  # such as "suspended in Prefect"
+        out.print(f"[red]{escape(error)}[/]")
+
+
+def _error(record: Mapping[str, Any]) -> str:
+    return "" if record["state"] == "finished" else str(record.get("error") or "")
 
 
 def _node_summary(node: Mapping[str, Any]) -> str:

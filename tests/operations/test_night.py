@@ -4,6 +4,7 @@ own; with MLflow's registry.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
@@ -26,9 +27,10 @@ from tests.checkout import import_path
 from tests.conftest import REPOSITORY
 from tests.flows.test_cli import cloze
 from tests.model.datasets import write_dataset
-from tests.operations.servers import Operations, until
+from tests.operations.servers import ENDED, Operations, until
 from tests.operations.servers import cloze as cloze_there
 from tests.operations.test_deploy import Hearing
+from tests.operations.test_stopping import resume, suspend
 
 pytestmark = [pytest.mark.timeout(900), pytest.mark.usefixtures("warm")]
 EASY = {
@@ -350,3 +352,43 @@ def test_the_nightly_flow_on_a_server_and_nights_that_were_missed(
     name = operations.call(f"/flow_runs/{worked[0]}")["name"]
     assert notified == {(name, True)}
     assert {sent["state"] for sent in heard.heard} <= {"Evaluated", "Failed"}  # type: ignore[attr-defined]
+
+
+@pytest.mark.soak
+def test_a_suspended_night_is_the_same_night_after_resume(
+    operations: Operations, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CLOZE_RUNS_DIR", str(operations.runs))
+    assert cloze_there(operations, "deploy").returncode == 0
+    train(place, "dozing")
+    night = "nightly-evaluation/nightly-evaluation"
+    slow = {"finetune.epochs": 400, "night.run_patterns": ["dozing"]}
+    flow_run = operations.trigger(night, config=str(place / "night.yaml"), overrides=slow)
+    before = len(Journal(operations.runs).nights())
+    until(lambda: list((operations.runs / "night").glob("finetune@*/_logs/job.json")))
+    suspend(operations, flow_run)
+    until(lambda: not operations.processes(), 90)
+    state = operations.state(flow_run)
+    assert state["name"] == "Suspended"
+    assert "Resume continues it" in state["message"]
+    assert len(Journal(operations.runs).nights()) == before  # the checkpoints are still new
+    resume(operations, flow_run)
+    state = operations.end(flow_run)
+    assert "1 new checkpoint" in state["message"], state
+    (line,) = Journal(operations.runs).nights()[before:]
+    assert [result["run"] for result in line["results"]] == ["dozing"]
+
+
+@pytest.mark.soak
+def test_a_suspend_that_comes_when_the_work_is_over_suspends_nothing(
+    operations: Operations,
+) -> None:
+    assert cloze_there(operations, "deploy").returncode == 0
+    for _ in range(5):  # the night without checkpoints may be faster
+        flow_run = operations.trigger("nightly-evaluation/nightly-evaluation", since="1h")
+        until(lambda flow_run=flow_run: operations.state(flow_run)["type"] in ("RUNNING", *ENDED))
+        with contextlib.suppress(AssertionError):
+            suspend(operations, flow_run)
+            break
+    state = until(lambda: (now := operations.state(flow_run))["type"] in ENDED and now)
+    assert (state["type"], "checkpoint" in state["message"]) == ("COMPLETED", True)

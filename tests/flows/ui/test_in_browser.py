@@ -122,6 +122,31 @@ def test_the_state_of_a_run_with_a_long_name_is_on_the_screen(
     page.close()
 
 
+IN_TWO_LINES = """() => [...document.querySelectorAll(".error, code")].flatMap(element => {
+  const broken = [], texts = document.createTreeWalker(element, NodeFilter.SHOW_TEXT);
+  for (let text; (text = texts.nextNode());) for (const part of text.data.matchAll(/[\\w.]{2,20}/g)) {
+    const range = document.createRange();
+    range.setStart(text, part.index); range.setEnd(text, part.index + part[0].length);
+    if (new Set([...range.getClientRects()].map(r => Math.round(r.top))).size > 1) broken.push(part[0]);
+  }
+  return broken;
+})"""
+
+
+def test_paths_in_errors_break_at_their_slashes(chromium: Any, tmp_path: Path) -> None:
+    saved = "/data/anna_42/runs/sample/pretrain_38c8155a7c09/checkpoints/step_00004702 is saved"
+    write_run(tmp_path, "sample", error=f"training was stopped after step 4702 of 8000; {saved}")
+    crown(tmp_path, checkpoint=saved.split()[0])
+    page = chromium.new_page()
+    page.set_content(
+        TestClient(application(tmp_path, 8090), base_url="http://127.0.0.1:8090").get("/").text
+    )
+    for width in range(360, 1000, 40):
+        page.set_viewport_size({"width": width, "height": 900})
+        assert (width, page.evaluate(IN_TWO_LINES)) == (width, [])
+    page.close()
+
+
 def test_a_card_of_a_run_in_any_script_is_one_click_away(chromium: Any, tmp_path: Path) -> None:
     name = NAMES[2]
     write_run(tmp_path, name)

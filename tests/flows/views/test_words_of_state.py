@@ -52,6 +52,32 @@ def test_a_node_that_was_stopped_in_a_queue_waits_for_nothing(tmp_path: Path) ->
     )
 
 
+@pytest.mark.parametrize(
+    ("node", "run", "lines"),
+    [
+        ("stopped while it waited; run again", "suspended in Prefect: nothing saved", 2),
+        ("saved step 20", "suspended in Prefect, where Resume continues it: saved step 20", 2),
+        ("saved step 20", "saved step 20", 1),
+        ("stopped while it waited; run again", "stopped; run again", 1),
+        ("the shard is cut short", "a: the shard is cut short", 1),
+        ("saved step 20", None, 1),
+        (None, "the disk is full", 1),
+    ],
+)
+def test_what_the_run_says_beyond_its_nodes_is_below_them_and_in_the_list(
+    tmp_path: Path, node: str | None, run: str | None, lines: int
+) -> None:
+    record = begun(tmp_path, "a")
+    record.node("a", STOPPED, error=node)
+    record.content.update(state=status_file.CANCELLED, error=run)
+    below = shown(record).strip().splitlines()[4:]
+    assert len([line for line in below if line.strip()]) == lines
+    assert all(text in "\n".join(below) for text in (node, run) if lines > 1 and text)
+    out = Console(file=io.StringIO(), width=200)
+    run_tables.show_runs(out, {"night": record.content})
+    assert (run or "") in out.file.getvalue()  # type: ignore[attr-defined]
+
+
 def test_an_attempt_has_its_own_progress(tmp_path: Path) -> None:
     record = begun(tmp_path, "a")
     record.node("a", RUNNING)
