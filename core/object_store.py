@@ -157,6 +157,7 @@ _LISTED: dict[tuple[str, str], tuple[float, dict[str, Any]]] = {}
 def note_listed(path: str, infos: dict[str, dict[str, Any]]) -> None:
     """Keep the infos of a listing for `stat`: one request then stands for one a file."""
     scheme, now = path.partition("://")[0], time.monotonic()
+    # A bound on memory: a lost entry costs one request.
     if len(_LISTED) > 1 << 20:
         _LISTED.clear()
     _LISTED.update(
@@ -304,6 +305,7 @@ def create_bytes(path: str, data: bytes) -> bool:
         except FileExistsError:
             pass
         except OSError as error:
+            # The store has no conditional writes: the lock then relies on its later checks.
             if error.errno == errno.ENOSYS:
                 fs.pipe_file(inner, data)
             elif error.errno not in _CONFLICTS or not fs.exists(inner):
@@ -323,6 +325,7 @@ class Upload(io.RawIOBase):
         self._fs, self._inner = fs, inner
         directory, self._hashes = ACCESS.get().hashed, ACCESS.get().written
         self._name = path.removeprefix(directory)
+        # A prefix was taken off, so the object is below the directory; `_` names are no output.
         is_hashed = bool(directory) and self._name != path and "/_" not in f"/{self._name}"
         self._digest = hashlib.sha256() if is_hashed else None
         self._small = bytearray()
@@ -339,6 +342,7 @@ class Upload(io.RawIOBase):
         if self._digest is not None:
             self._digest.update(view)
         if self._large is None and len(self._small) + len(view) > PUT_BYTES:
+            # Not committed on close: a failed block must leave no object.
             self._large = self._fs.open(self._inner, "wb", autocommit=False)
             self._large.write(self._small)
             self._small.clear()

@@ -301,6 +301,7 @@ def atomic_output(
             yield handle
             handle.flush()
             os.fsync(handle.fileno())
+        # After the data is on the disk, right before the name: the right may be lost while writing.
         check_right(path)
         with commit():
             os.replace(temporary, inner)

@@ -101,6 +101,7 @@ def start_attempt(path: str, launch: str) -> LaunchFence:
     with _locked(path, fcntl.LOCK_EX) as handle:
         newest = _read(path, handle)
         owner, _, attempt = newest.rpartition(".")
+        # A restart may not take back what a newer launch has taken over.
         if owner != launch:
             LaunchFence(path, launch)._compare(newest)
         fence = LaunchFence(path, f"{launch}.{int(attempt) + 1:06d}")
@@ -235,6 +236,7 @@ def pinned(path: str) -> Iterator[None]:
     with handle:
         with contextlib.suppress(OSError):  # no locks, so no training runs here
             fcntl.flock(handle, fcntl.LOCK_SH)  # waits for a removal in progress
+        # A removal renames the directory: then the file that is open here is no longer this one.
         if not has_name(handle, name):
             raise _missing_checkpoint(path)
         yield
@@ -314,6 +316,7 @@ def _remove_remotely(path: str) -> bool:
     if _is_read(path):
         return False
     storage.remove_file(complete)
+    # A reader writes its lease, then looks; this removes, then looks. One of them sees the other.
     if _is_read(path):
         storage.write_bytes(complete, content)
         return False

@@ -107,6 +107,7 @@ def _check(
     """
     claim, stage = read(out), wanted.stage
     if manifest is not None:
+        # Even with `force`: a wrong directory must not cost another stage's work.
         if manifest.stage != stage:
             raise UsageError(
                 f"{out} contains {an(manifest.stage)} artifact, not {an(stage)} one; use another "
@@ -169,11 +170,13 @@ def claim_directory(
         build = previous.build or build
     elif previous is not None:
         _write(out, Claim(wanted.stage))  # after a kill, what remains is known to be removable
+        # The manifest first: without it nobody takes what is half removed for finished.
         storage.remove_file(storage.join(out, artifact.MANIFEST))
         # top-level names, so that no empty directory stays
         for name in {name.split("/", 1)[0] for name in storage.list_files(out)} - {LOCK, BUILDING}:
             storage.remove(storage.join(out, name))
     storage.make_dirs(out)
+    # The build id stays over attempts, as their work counts; the token is new each time.
     claim = replace(wanted, build=build, token=uuid.uuid4().hex)
     _write(out, claim)
     return claim

@@ -110,6 +110,7 @@ def hashing_by(hasher: Hasher) -> AbstractContextManager[None]:
 def watching(known: Mapping[str, Seen] | None = None) -> Iterator[dict[str, Seen]]:
     """Collect the files fingerprinted in the block; unchanged files of `known` are not read."""
     seen: dict[str, Seen] = {}
+    # inputs=None: a fingerprint from before the block would watch nothing.
     with within(_SESSION, seen=seen, known=known or {}, inputs=None):
         yield seen
 
@@ -297,6 +298,8 @@ def combine_hashes(pairs: Iterable[tuple[str, str]]) -> str:
     """Return one hash over (name, hash) pairs, independent of their order."""
     digest = hashlib.sha256()
     for name, value in sorted(pairs):
+        # Names may have bytes that are no UTF-8; NUL is in none of them, so pairs cannot run
+        # together.
         digest.update(f"{name}\0{value}\n".encode("utf-8", "surrogateescape"))
     return digest.hexdigest()
 
@@ -335,6 +338,7 @@ def part_fingerprint(path: str) -> str:
     path = storage.absolute(path).rstrip("/")
     for directory in directories_above(path):
         subpath = path[len(directory) :]
+        # Such files are no part of the artifact, so its fingerprint says nothing about them.
         if subpath.startswith("/_"):
             break
         with storage.ignoring_denial():

@@ -56,6 +56,7 @@ class Lease:
         # A store that writes other facts there has no conditions, and others may have replaced it.
         self.facts["count"] += 1
         again = json.dumps(self.facts).encode()
+        # Only a store that ignores the condition lets it be created twice.
         self._is_exclusive = not storage.create_bytes(self.path, again)
         return True
 
@@ -146,6 +147,7 @@ def send_signal(facts: Mapping[str, Any], number: int) -> bool:
 def _start(pid: Any) -> str:
     """Return a process's start in clock ticks after the boot; empty: there is none."""
     with contextlib.suppress(OSError), open(f"/proc/{pid}/stat", encoding="utf-8") as stream:
+        # Field 22 of proc(5), `starttime`, is number 19 behind the name.
         return stream.read().rpartition(")")[2].split()[19]  # the name may hold blanks and ")"
     if sys.platform == "darwin":  # no /proc: the id is all there is
         with contextlib.suppress(OSError, TypeError):
@@ -158,6 +160,7 @@ def is_dead(path: str, facts: dict[str, Any], seconds: float) -> bool:
     """Return whether the lease expired, or its owner, a process of this machine, has ended."""
     if is_here(facts) and not is_running(facts):
         return True
+    # Both times are by the store's clock: the clocks of two hosts may differ.
     probe = storage.join(path.rpartition("/")[0], f"{PROBE}{uuid.uuid4().hex}")
     storage.write_bytes(probe, b"")
     try:
@@ -301,12 +304,14 @@ def _take_lease(out: str) -> Lease:
         names = storage.list_names(directory)
         newest, facts = _newest(directory, names)
         if facts is None or is_dead(storage.join(directory, newest), facts, LEASE_SECONDS):
+            # The next number, not the dead lease's: its owner may still write that one late.
             lease = Lease(storage.join(directory, f"{int(newest) + 1:08d}"), RENEW_SECONDS)
             if lease.create():
                 for name in names:
                     if name.isdecimal() or name.startswith(PROBE):
                         storage.remove_file(storage.join(directory, name))
                 return lease
+        # Renewed while this process waits: the holder is alive, whatever clocks say.
         elif initial_count.setdefault(facts.get("token"), facts.get("count")) != facts.get("count"):
             raise _is_locked(out, str(facts.get("holder", "")))
         else:  # it is alive, or died a moment ago

@@ -84,12 +84,14 @@ def execute(
     finished = None if force else _of(artifact.find_manifest(out), fingerprint)
     if finished is None:
         _check_not_own_input(out, inputs)
+        # Before the lock, which would itself be a file in somebody else's directory.
         claim.check_not_foreign(out)
         with locked(out) as check_lock, storage.changing_after(out, check_lock):
             # another process may have finished it meanwhile
             present = artifact.find_manifest(out)
             finished = None if force else _of(present, fingerprint)
             if finished is None:
+                # Under the lock, before the claim: the claim says which bytes this build reads.
                 contents = lineage.input_contents(inputs)
                 claimed = claim.claim_directory(
                     out,

@@ -145,6 +145,7 @@ def run_with_restarts(launcher: Launcher, work: LaunchRequest) -> StageResult:
             preemptions, seconds = preemptions + 1, FIRST_SECONDS
             message = f"{error}; started again when there is room, preemption {preemptions}"
         except RanksLostError as error:
+            # A host that never answered is a mistake in the options, and no loss to recover from.
             if restarts == 0 and isinstance(error, HostsUnreachableError):
                 raise UsageError(str(error)) from None
             stood_still = pauses < USUAL and time.monotonic() < attempt.woke + AWAKE_SECONDS
@@ -242,6 +243,7 @@ def run_in_worker_processes(
                 _make_room(build)
                 if build.execution.launcher != "slurm":  # may attach to a running job
                     work = replace(work, launch=start_launch(build.path))
+            # They were meant for the launch before this one.
             cancel_requests.clear_requests(build.path)
         return run_with_restarts(launcher, work)
 

@@ -182,6 +182,7 @@ class Journal:
             if line["kind"] == REGISTERED:
                 version = int(line["version"])
             elif line["kind"] == ROLLBACK or line.get("champion"):
+                # A new champion has no version until MLflow has registered it.
                 version = line.get("version")
         return version
 
@@ -222,6 +223,7 @@ def keep_champion_files(journal: Journal, champion: Champion) -> None:
             if not name.startswith(f"{TRAINING}/"):
                 source = storage.join(champion.checkpoint, name)
                 artifact.link_file(source, str(temporary / name))
+        # One rename: a kill leaves no half copy that looks like a checkpoint.
         temporary.rename(target)
     current = {
         _copy(journal, change.champion) for change in journal.changes()[-RETAINED_CHAMPIONS:]

@@ -78,6 +78,7 @@ class NightlyRun:
     def __enter__(self) -> NightlyRun:
         with contextlib.ExitStack() as stack:
             stack.enter_context(self.journal.lease())
+            # A training may prune between the listing and the pin; then it is listed again.
             for attempt in range(1, PIN_ATTEMPTS + 1):
                 with contextlib.ExitStack() as pins:
                     selected = self._pin_selection(pins)
@@ -160,6 +161,7 @@ class NightlyRun:
         ]
         outcome.champion, outcome.replaced = promoted or previous, previous if promoted else None
         outcome.message = outcome.describe_checkpoints(len(failed))
+        # Before the registry: the journal decides, and MLflow's alias follows it.
         self.journal.append(self._journal_line(failed, promoted))
         outcome.trend = str(result.write_trend(self.journal, self.settings.timezone))
         if ready or (outcome.champion is not None and self.journal.version() is None):
@@ -206,6 +208,7 @@ class NightlyRun:
         if not outcome.decision.promoted:
             return None
         promoted = journal.as_champion(candidate, ready[label].hundredths(), outcome.decision.why)
+        # Before the journal names it: its training may prune the checkpoint at any time.
         journal.keep_champion_files(self.journal, promoted)
         return promoted
 
@@ -251,6 +254,7 @@ class NightlyRun:
         failed_keys = {
             item.key: failed[label] for label, item in self.candidates.items() if label in failed
         }
+        # These do not count as seen, so the next night takes them again.
         again = {*failed_keys, *(item.key for item in outcome.choice.waiting)}
         return {
             "kind": NIGHT,
@@ -319,6 +323,7 @@ def nightly_run(
         except StoppedError:
             raise
         except Exception:
+            # Failures of nodes are in the session, and the results of the other nodes count.
             if not session.failures:
                 raise
         return night.finish(session)

@@ -59,6 +59,7 @@ def score(
     names = sorted({*labels, *predictions})
     classes = {name: number for number, name in enumerate(names)}
     pairs = zip(labels, predictions, strict=True)
+    # Confusion matrices of all resamples at once: a metric per resample takes minutes.
     cells = np.array(
         [classes[true] * len(names) + classes[predicted] for true, predicted in pairs],
         dtype=np.int64,
@@ -271,6 +272,7 @@ def compare(
         counts = np.array(candidate.predictions)[has_predictions]
         gains = (np.array(champion.losses) - np.array(candidate.losses))[has_predictions]
         weights = _resampled(np.random.default_rng([seed, len(gains)]), resamples, len(gains))
+        # A ratio of resampled sums, since groups differ in their number of predictions.
         variance = float(((weights @ gains) / (weights @ counts)).var(ddof=1))
         difference = gains.sum() / counts.sum()
         return _comparison(task, difference, [(variance, len(gains) - 1)], confidence)
@@ -324,6 +326,7 @@ def _comparison(
 
     total, half = sum(variance for variance, _ in variances), 0.0
     if total > 0:
+        # Welch and Satterthwaite: (sum of v)² / (sum of v² / d).
         freedom = total**2 / sum(variance**2 / max(1, degrees) for variance, degrees in variances)
         half = float(t.ppf((1 + confidence) / 2, freedom)) * total**0.5
     low, high = difference - half, difference + half

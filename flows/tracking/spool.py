@@ -134,6 +134,7 @@ class Spool:
         self._known: dict[str, spool_state.RunCursor] = {}
 
     def _write(self, record: Mapping[str, Any]) -> None:
+        # Metrics are keys and numbers, the most frequent records, and hold no secret.
         redacted = record if record["op"] == "metrics" else redact(record)
         line = json.dumps(redacted) + "\n"
         # the sampler of system metrics has its own thread
@@ -163,6 +164,7 @@ class Spool:
                 stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=log,
+                # Ctrl-C reaches the terminal's group: the sender must still send how the run ended.
                 start_new_session=True,
             )
 
@@ -325,6 +327,7 @@ def adopt(path: Path) -> Path | None:
         status = path.stat()
         if status.st_size and path.parent.stat().st_mtime - status.st_mtime > LEASE_SECONDS:
             os.utime(path)
+            # Of several hosts that try, one renames it; the others find no file.
             adopted = path.rename(path.with_name(f"{parts[0]}-{boot()}-{parts[2]}.jsonl"))
             path.with_suffix(".sent").rename(adopted.with_suffix(".sent"))
             return adopted
@@ -338,6 +341,7 @@ def complete(stream: IO[bytes], directory: Path) -> None:
     stream.seek(content.rfind(b"\n") + 1)  # over a torn last line
     stream.truncate()
     records = whole_records(content)
+    # In start order a parent precedes its children; they end before it.
     for run, attempt in reversed(open_runs(records).items()):
         cursor = spool_state.RunCursor()
         for record in records:

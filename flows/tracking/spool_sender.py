@@ -69,6 +69,7 @@ class SpoolSender:
         offset = _offset(offset_file)
         stream.seek(offset)
         content = stream.read()
+        # The writer may be inside of a line: that one is read next time.
         lines = content[: content.rfind(b"\n") + 1]
         for size, record in _merge_metrics(lines.splitlines(keepends=True)):
             if record is None:
@@ -79,8 +80,10 @@ class SpoolSender:
                 self._send_or_set_aside(spool, offset, record)
             lines = lines[size:]
             offset += size
+            # After each record, so that a kill sends one of them twice at most.
             storage.write_bytes(str(offset_file), str(offset).encode())
         if is_over:
+            # The spool first: one without its offset would be sent again from its start.
             spool.unlink(missing_ok=True)
             offset_file.unlink(missing_ok=True)
         return bool(content)

@@ -179,6 +179,7 @@ def collate(
     input_ids[real] = rows.ids
     flat_ids = input_ids.reshape(-1)  # a view
     masked = np.repeat(np.arange(count) * length, rows.counts) + rows.positions
+    # Before the replacements are written: labels are the original tokens.
     labels = flat_ids[masked]
     flat_ids[masked] = rows.replacements
     masked_positions, masked_labels = filled(
@@ -200,11 +201,13 @@ def collate(
         ),
     }
     if directions.before:
+        # Filler has position 0, and must not become -1.
         batch["prediction_positions"] = (masked_positions - 1).clamp(min=0)
     if sequences.packed:
         batch["sequence_first"] = torch.from_numpy(is_first)
     if causal is not None:
         targets = np.flatnonzero(real & causal[:, None] & ~is_first)
+        # The output at the token before predicts it; a sequence's first token has none.
         batch["causal_positions"], batch["causal_labels"] = filled(targets - 1, flat_ids[targets])
     batch_layout = make_layout(layout, sequences)
     if batch_layout is not None:

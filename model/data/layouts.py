@@ -122,6 +122,7 @@ class Sequences:
             causal = np.repeat(causal, rows.boundary_counts)
         starts = np.repeat(begins, rows.boundary_counts) + rows.boundaries
         ends = np.append(starts[1:], 0)
+        # A row's last sequence ends with its tokens, not where the next row begins.
         ends[np.cumsum(rows.boundary_counts) - 1] = begins + rows.lengths
         return cls(
             shape=(len(rows.lengths), length),
@@ -171,7 +172,9 @@ def rows(sequences: Sequences) -> PaddedLayout:
 def buckets(sequences: Sequences) -> BucketedLayout:
     """Return a layout with sequences grouped by similar length."""
     batch, length = sequences.shape
+    # Longest first, so that a group's first row gives its width.
     order = np.argsort(-sequences.lengths, kind="stable")
+    # A group has a quarter of the rows, times the mean number of sequences in a packed row.
     count = -(-batch // BUCKETS) * -(-len(order) // batch)
     filler = (0, -len(order) % count)  # empty sequences: every group has the same number of rows
     starts = np.pad(sequences.first[order], filler)
@@ -182,6 +185,7 @@ def buckets(sequences: Sequences) -> BucketedLayout:
     for begin in range(0, len(lengths), count):
         group_lengths = lengths[begin : begin + count, None]
         width = min(length, -(-int(group_lengths[0, 0]) // MULTIPLE) * MULTIPLE)
+        # Only filler follows: sequences are in descending order.
         if width == 0:
             break
         groups.append((count, width))
@@ -214,6 +218,7 @@ def packed(sequences: Sequences) -> PackedLayout:
     starts, lengths, causal = sequences.first, sequences.lengths, sequences.causal
     causal_counts = (0, 0)
     if causal is not None:
+        # Each kind is one slice of the tokens then, and so one call of the kernel.
         order = np.argsort(~causal, kind="stable")
         causal_counts = (int(causal.sum()), int(lengths[causal].sum()))
         starts, lengths = starts[order], lengths[order]

@@ -125,6 +125,7 @@ class MixtureSampler:
         for number, sampler in enumerate(self.samplers):
             selected = sources == number
             if selected.any():
+                # An earlier phase may have read some of this dataset; it goes on behind them.
                 local, copies[selected] = sampler.locate(self.firsts[number] + numbers[selected])
                 rows[selected] = starts[number] + local
         return rows, copies
@@ -200,6 +201,7 @@ class ConcatenatedRows:
         for number in np.unique(sources).tolist():
             selected = order[sources[order] == number]
             pieces.append(self._shards[number].take(local[selected], copies[selected]))
+        # The argsort of a permutation undoes it: rows are in the order that was asked for.
         return MaskedRows.concatenate(pieces).ordered(np.argsort(order, kind="stable"))
 
 

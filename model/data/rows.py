@@ -111,6 +111,8 @@ class MaskedRows:
         for counts_name, names in _LISTS.items():
             if (counts := getattr(self, counts_name)) is not None:
                 values[counts_name] = counts[order]
+                # Lists move with their rows: each field is gathered by the places of its own
+                # values.
                 inside = ranges(offsets_of(counts)[:-1][order], counts[order])
                 for name in names:
                     values[name] = getattr(self, name)[inside]
@@ -167,6 +169,7 @@ class RecordBatchIndex:
         Raises:
             DataError: a record batch is damaged.
         """
+        # Mapped batches are never dropped, so there is no order of use to keep.
         if self._is_loaded[batches].all() and not self._unpacked:
             return
         requested = np.unique(batches).tolist()
@@ -184,6 +187,7 @@ class RecordBatchIndex:
         file = int(self.file_of[batch])
         record_batch = self.files[file].record_batch(int(self._number[batch]))
         self.begins[batch], self.sizes[batch] = record_batch.begins, record_batch.sizes
+        # Batches of a mapped file share its arrays; a decompressed one has arrays of its own.
         self.group[batch] = len(self.files) + batch if record_batch.unpacked else file
         self.loaded[batch], self._is_loaded[batch] = record_batch, True
         if record_batch.unpacked:

@@ -121,6 +121,7 @@ class Sampler:
         counts = counts.reshape(self.drawings, -1)
         starts = offsets_of(counts.sum(axis=1))
         drawing = np.searchsorted(starts, positions, side="right") - 1
+        # A drawing of an epoch is a pass, with a key and so an order of its own.
         passes, positions = epochs * self.drawings + drawing, positions - starts[drawing]
         if counts.shape[1] == 1:
             key = random_keys.fold_in(self.seed, Stream.ORDER, passes)
@@ -131,6 +132,7 @@ class Sampler:
             for number in np.unique(passes).tolist():
                 selected, (epoch, own) = passes == number, divmod(number, self.drawings)
                 first = epoch * self.rows + int(starts[own])
+                # By pass, since the borders of its groups depend on the sample that begins it.
                 rows[selected] = self._binned(counts[own], positions[selected], number, first)
         rows += starts[drawing]
         if self.bins is not None:

@@ -77,6 +77,7 @@ class PretrainingModel(nn.Module):
             hidden = self.encode(batch)
             states = [gather_positions(hidden, index) for index in positions.values()]
         else:
+            # All heads' positions at once: the last layer runs once, only where a head reads it.
             head_states = self.encode(batch, torch.cat(list(positions.values())))
             states = list(torch.split(head_states, list(map(len, positions.values()))))
         outputs = self.logits(dict(zip(positions, states, strict=True)), batch)
@@ -184,6 +185,7 @@ class LongModel(PretrainingModel):
 
     def encode(self, batch: Batch, positions: Tensor | None = None) -> Tensor:
         if batch.get("layout") is None and batch.get("global_attention_mask") is None:
+            # Without a layout the encoder would make first tokens global, as for classification.
             batch = {**batch, "layout": rows_of(batch["input_ids"], batch.get("attention_mask"))}
         return super().encode(batch, positions)
 
@@ -205,6 +207,7 @@ class DecoderModel(PretrainingModel):
         """Compute logits; see `PretrainingModel.forward`."""
         if self.decoder is None or not self.predicts_all_positions:
             return super().forward(batch)
+        # The decoder's states are those of masked positions, so the others need their own pass.
         states = self.encode(batch, batch["masked_positions"])
         return {**self.logits({"masked": states}, batch), "hidden": self.encode(batch)}
 
@@ -267,6 +270,8 @@ class ReplacedTokenModel(nn.Module):
         outputs = {"mlm_logits": self.generator(batch)["mlm_logits"]}
         ids = batch["input_ids"]
         if "masked_labels" in batch:
+            # A sample that is the original token counts as original (Clark et al., 2020, section
+            # 2).
             ids = overlay(batch, self._sample(outputs["mlm_logits"]))
             outputs["rtd_labels"] = ids != overlay(batch, batch["masked_labels"])
         outputs["hidden"] = encode(self.encoder, ids, batch)
@@ -282,9 +287,12 @@ class ReplacedTokenModel(nn.Module):
         """
         generator = None
         if not self.training:
+            # A held-out loss must not depend on what was drawn before.
             generator = torch.Generator(device=logits.device).manual_seed(HELDOUT_SEED)
         summed = logits.detach().float().softmax(dim=-1).cumsum(dim=-1)
         draws = torch.rand(len(logits), 1, device=logits.device, generator=generator)
+        # A rounded softmax does not sum up to 1: draws are scaled to its last sum. The product may
+        # round up to that sum, hence the clamp.
         tokens = torch.searchsorted(summed, draws * summed[:, -1:], right=True).squeeze(1)
         return tokens.clamp(max=logits.shape[-1] - 1)
 

@@ -96,6 +96,7 @@ def build_model(config: XlnetConfig) -> PermutationModel:
     table = Embeddings(
         config.vocab_size, width, max_positions=0, segments=0, norm=nn.Identity(), dropout=dropout
     )
+    # Section 2.3's w, with which the query stream begins; transformers' `mask_emb`.
     table.add_module("target", nn.Embedding(1, width))
     encoder = TwoStreamEncoder(table, layers, Dropout(dropout))
     return PermutationModel(encoder, TiedHead(bias=config.vocab_size))

@@ -63,6 +63,7 @@ class Comparison:
         self.student, self.teacher = student, teacher
         self._records = RECORDED & set(objectives)
         own, other = (model.num_hidden_layers for model in models)
+        # Layer i of the student meets layer i T / S of the teacher; 0 is the embeddings.
         self._layers = [number * other // own for number in range(own + 1)]
         self._heads = relation_heads or 1
         if RELATIONS in self._records:

@@ -72,6 +72,7 @@ def losses_by_band(losses: Tensor, labels: Tensor, bands: Tensor) -> dict[str, D
         labels: int64 [M], -100 where nothing is predicted.
         bands: int64 [V], see `Batch`.
     """
+    # Ignored rows get a band behind the last one, which no name counts.
     band = bands[labels.clamp(min=0)].masked_fill(labels == IGNORE_INDEX, len(BANDS))
     return {
         f"loss_{name}": ((losses * (band == number)).sum(), (band == number).sum())
@@ -103,6 +104,7 @@ def masked_details(outputs: Outputs, batch: Batch) -> dict[str, Detail]:
     sums = {"top5_accuracy": (hits.any(dim=-1).sum(), real.sum())}
     top1_hits = hits[:, 0]
     input_tokens = batch["input_ids"].flatten()[batch["masked_positions"]]
+    # A random replacement may be the original token, and counts as kept then.
     is_unchanged, is_mask = input_tokens == labels, input_tokens == batch["mask_id"]
     kinds = {
         "masked": is_mask & ~is_unchanged,
@@ -274,6 +276,7 @@ def divergence(outputs: Outputs, batch: Batch) -> tuple[Tensor, Tensor]:
     temperature, real = outputs["temperature"], batch["masked_labels"] != IGNORE_INDEX
     kl = soft_divergence(student, teacher, temperature)
     agreement = (student.detach().argmax(dim=-1) == teacher.argmax(dim=-1)) & real
+    # Gradients of soft targets shrink with 1 / T² (Hinton et al., 2015, section 2).
     return torch.where(real, kl, 0.0).sum() * temperature**2, agreement.sum()
 
 
@@ -319,6 +322,7 @@ def relation_divergence(outputs: Outputs, batch: Batch) -> tuple[Tensor, Tensor]
     def scores(vectors: Tensor) -> Tensor:
         heads = vectors.float().transpose(-3, -2)  # [3, B, A, L, H]
         products = heads @ heads.transpose(-1, -2) / math.sqrt(heads.shape[-1])
+        # Not -inf, which makes a row without tokens NaN, in the gradient behind `where`, too.
         return products.masked_fill(~real[:, None, None, :], torch.finfo(products.dtype).min)
 
     own, target = scores(outputs["relations"]), scores(outputs["teacher_relations"])

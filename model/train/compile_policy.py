@@ -250,6 +250,7 @@ def measure_steps(scoring: PretrainModule, plain: Batch, padded: Batch) -> StepT
         for _ in range(1 + ROUNDS)
     ]
     fastest_plain, fastest_compiled = map(min, zip(*rounds[1:], strict=True))  # [0] allocates
+    # The first compiled step compiled, and was a step itself.
     return StepTimes(fastest_plain, fastest_compiled, max(0.0, first - fastest_compiled))
 
 

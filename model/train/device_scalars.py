@@ -32,6 +32,7 @@ class AsyncCopy:
 
     def __init__(self, tensor: Tensor) -> None:
         self._event: torch.cuda.Event | None = None
+        # On a CPU it is the tensor itself, so its owner must not change it in place.
         self._host = tensor.detach()
         if tensor.device.type == "cuda":
             self._host = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
@@ -85,6 +86,7 @@ def read_async(
 
 def to_device_async(values: Sequence[float], dtype: torch.dtype, device: torch.device) -> Tensor:
     """Copy values to a new tensor on the device, without waiting."""
+    # Page-locked: from other memory the host would wait even with `non_blocking`.
     return torch.tensor(values, dtype=dtype, pin_memory=device.type == "cuda").to(
         device, non_blocking=True
     )
@@ -107,6 +109,7 @@ class LossScale:
         # No `if`: the host would have to wait for the norm. Factors of two lose no digit.
         finite_steps = torch.where(finite, self._good + 1, 0.0)
         grows = finite_steps >= GROWTH_STEPS
+        # New tensors, not changed ones: the log may still be reading the old value.
         self.value = torch.where(
             finite, self.value * torch.where(grows, 2.0, 1.0), (self.value / 2).clamp(min=LEAST)
         )

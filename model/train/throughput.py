@@ -91,6 +91,8 @@ class TimeBreakdown:
             self._count()
             self._open.pop()
             if marked:
+                # The device goes on with the outer section; waiting on the host is none of its
+                # work.
                 self._mark(self._open[-1] if self._open and self._open[-1] not in HIDDEN else None)
 
     def _count(self) -> None:
@@ -108,6 +110,8 @@ class TimeBreakdown:
 
     def _drain(self) -> None:
         """Add up the sections that the device has passed."""
+        # A section ends at the next mark. `query` does not wait, and `elapsed_time` needs both
+        # passed.
         while len(self._marks) > 1 and self._marks[1][0].query():  # type: ignore[no-untyped-call]
             event, name = self._marks.popleft()
             if name is not None:

@@ -84,6 +84,7 @@ class DeepSpeedEngine:
             config=dict(settings),
             dist_init_required=False,
         )
+        # Only now: `initialize` has flattened and cut the parameters.
         if isinstance(self.optimizer, SharedOptimizer):
             self.optimizer.shards = {flat: shard for flat, _, shard in self._groups()}
         # The average has the layout of the partitions: each rank averages its own part.
@@ -99,6 +100,7 @@ class DeepSpeedEngine:
         if self.loss_scaler is not None:
             self._engine.optimizer.override_loss_scale(float(self.loss_scaler.value))
         with timeline.section("backward", on_device=True):
+            # Not divided by the micro-batches again: the counts are those of the whole step.
             self._engine.backward(loss * self._loss_factor, scale_wrt_gas=False)
         detached: Tensor = figures.detach()
         return detached
@@ -197,6 +199,7 @@ class DeepSpeedEngine:
         for flat, parameters, _ in self._groups():
             self.optimizer.state[flat] = {
                 "step": torch.tensor(float(updates), device=flat.device),
+                # A group's parameters have the same states; padding, which no file has, is zero.
                 **{key: torch.zeros_like(flat) for key in self._states[parameters[0]]},
             }
         for flat, parameter, extent in self._extents():
@@ -247,6 +250,7 @@ class _ReplicatedWeights(DeepSpeedEngine):
         ):
             extents = []
             for number, parameter in enumerate(parameters):
+                # None: all of this parameter is in other ranks' partitions.
                 if (mapping := parameter._hp_mapping) is not None:
                     flat_address, parameter_address = (
                         mapping.hp_fragment_address,

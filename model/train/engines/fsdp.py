@@ -66,8 +66,10 @@ class FSDPEngine(TorchEngine):
         if choice.offload:
             offload = CPUOffloadPolicy(pin_memory=device.type == "cuda")
         mesh = init_device_mesh(device.type, (self._world.size,))
+        # Inner units first: fully_shard takes the parameters that no unit has yet.
         for unit in (*_layers(self._model), self._trained):
             for tensor in (*unit.parameters(), *unit.buffers()):
+                # A DTensor was sharded with an inner unit; its rows differ by rank.
                 if not isinstance(tensor, DTensor):
                     tensor.data = tensor.detach().to(device)
                     distributed.broadcast(tensor.detach(), 0)
@@ -103,6 +105,7 @@ class FSDPEngine(TorchEngine):
             for parameter, tensor in zip(self._whole.values(), self._parameters, strict=True):
                 gradient = parameter.grad
                 tensor.grad = torch.zeros_like(tensor) if gradient is None else _rows(gradient)
+                # `zero_grad` clears the rows' gradients only; the next step would add to this one.
                 parameter.grad = None
 
     def _norm(self, gradients: list[Tensor]) -> Tensor:
@@ -116,6 +119,7 @@ class FSDPEngine(TorchEngine):
         tensors: dict[str, Any] = self._model.state_dict()
         sizes = {name: tensor.numel() for name, tensor in tensors.items()}
         owners = assign_owners(sizes, self._world.size)
+        # Every rank takes part in every gather, whichever rank then writes the tensor.
         for name, tensor in tensors.items():
             whole = tensor
             if isinstance(tensor, DTensor):  # NCCL gathers no offloaded tensors
@@ -167,6 +171,7 @@ def _layers(model: nn.Module) -> Iterator[nn.Module]:
     """Yield the layers that are gathered one by one."""
     for module in model.modules():
         if isinstance(module, Encoder):
+            # Repeated layers (ALBERT) register no parameters of their own.
             yield from (
                 layer for layer in module.layers[:-1] if any(True for _ in layer.parameters())
             )

@@ -102,6 +102,7 @@ class GradientReducer:
             flat = self._flat[number] = bucket[0].new_empty(size, dtype=self._dtype)
         for view, parameter in zip(_views(flat, bucket), bucket, strict=True):
             if parameter.grad is None:
+                # Another rank may have this gradient: all messages have one layout.
                 view.zero_()
             else:
                 view.copy_(parameter.grad)

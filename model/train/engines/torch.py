@@ -39,6 +39,7 @@ class TorchEngine:
 
     is_sharded = False
     # Norm of the reduced gradients, a scalar on the device.
+    # A static method: an instance would pass itself in front of the gradients.
     _norm: Callable[[list[Tensor]], Tensor] = staticmethod(get_total_norm)
 
     def __init__(
@@ -58,6 +59,7 @@ class TorchEngine:
         # What the optimizer updates: a parameter or rows of it, and their place in the whole one.
         self._local = {name: self._local_part(whole) for name, whole in self._whole.items()}
         self._parameters = [tensor for tensor, _ in self._local.values()]
+        # Groups follow from whole parameters, and the optimizer gets this rank's part of each.
         tensors = dict(zip(self._whole.values(), self._parameters, strict=True))
         groups = [
             {**group, "params": [tensors[parameter] for parameter in group["params"]]}
@@ -161,11 +163,13 @@ class TorchEngine:
         self.optimizer.state.clear()
         if updates == 0:
             return
+        # Checkpoints keep one count: every trained parameter has had all applied updates.
         for tensor in self._parameters:
             step = torch.tensor(float(updates), device=tensor.device)
             self.optimizer.state[tensor] = {"step": step}
         for name, key in self._states():
             tensor, extent = self._local[name]
+            # Read in the rank's own rows, so the engine and the ranks may differ from the writer's.
             values = extent.read(state, f"{name}/{key}").view_as(tensor)
             self.optimizer.state[tensor][key] = values.to(tensor.device, copy=True)
 
@@ -204,6 +208,7 @@ class TorchEngine:
     @contextmanager
     def _reducing(self, last: bool) -> Iterator[None]:
         """Run a backward pass inside the block; after the last one gradients are reduced."""
+        # Micro-batches before the last add up on the rank: one message a step, not one each.
         if last:
             self._sums.begin()
         yield

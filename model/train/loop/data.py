@@ -74,6 +74,7 @@ class TrainingData:
         assert self.fingerprints is not None
         length_group = min(LENGTH_GROUP, config.global_batch) if self.train.is_binned else 1
         first_samples = (
+            # Rounded up: a unit of the mixture is one group of the dataset's own order.
             -(-start_position.places.get(fingerprint, 0) // length_group) * length_group
             for fingerprint in self.fingerprints.values()
         )
@@ -299,6 +300,7 @@ class DatasetSource:
         first = self.samples(step)
         end = first + self.batches.size(step - self.start_position.step)
         rank_batch = math.ceil((end - first) / world_size)
+        # Of the largest rank's share: all ranks run as many passes, or collectives would not match.
         accumulation = math.ceil(rank_batch / self.micro_batch)
         for start, stop in micro_batch_ranges(first, end, rank, world_size, accumulation):
             if start == stop:

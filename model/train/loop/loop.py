@@ -218,6 +218,7 @@ class _TrainingLoop:
             for work, synced in sync_steps(self.timer.wait_for(prepared), self.world, requests):
                 if synced.stop:
                     self._stop()
+                # A save among skipped steps could prune the checkpoint that a rollback needs.
                 if synced.save and not progress.skipped_in_a_row:
                     self._save()
                 if synced.last and not progress.budget:
@@ -341,6 +342,7 @@ class _TrainingLoop:
     def _save(self) -> None:
         """Start to write this step's checkpoint unless it exists. Every rank must call it."""
         progress = self.progress
+        # First, so that the checkpoint counts every step, and a rollback comes before the save.
         self.results.process(progress, self.source, keep=0)
         if self.saved_step == progress.step:
             return

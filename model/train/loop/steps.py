@@ -99,6 +99,7 @@ def prepare(
     for step in count(first) if total_steps is None else range(first, total_steps):
         work = source.step_batches(step, world.rank, world.size)
         batches = [item.batch for item in work.micro_batches]
+        # Here, where batches are on the host: later, a count would be read from the device.
         counts = np.sum([training.trained.count_targets(batch) for batch in batches], axis=0)
         if world.device.type == "cuda":
             work = replace(
@@ -140,6 +141,7 @@ def sync_steps(
 
 def _begin(step: PreparedStep, world: World, requests: LocalRequests) -> Callable[[], SyncedStep]:
     last = requests.fix(step.step) if world.is_rank_zero else 0
+    # One message for all: only rank 0 sets `save` and `last`, so their sums are its values.
     flags = [int(requests.stop()), int(world.is_rank_zero and requests.save()), last]
     tokens, by_source = step.batches.tokens, step.batches.by_source
     sums = world.all_reduce_sum_async([*flags, tokens, *by_source, *step.counts])
@@ -216,6 +218,7 @@ class StepRunner:
         """
         hyperparameters, device = self._hyperparameters, self._device
         # On the device, where losses are divided by them: the host waits for nothing.
+        # At least 1: an objective without targets in this step has the loss 0, not 0 / 0.
         counts = torch.from_numpy(np.maximum(1, synced.counts).astype(np.float32))
         if device.type != "cpu":
             counts = counts.pin_memory().to(device, non_blocking=True)
@@ -229,6 +232,7 @@ class StepRunner:
             last = number + 1 == len(micro_batches)
             figures += self.engine.backward(batch, counts, last=last)
         scaler = self.engine.loss_scaler
+        # Before the update, which changes it: the log names the scale that this step had.
         scale = None if scaler is None else AsyncScalar(scaler.value)
         with self.gradients.collect() if collect else nullcontext():
             norm = self.engine.step(rate, step)

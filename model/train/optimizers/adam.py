@@ -152,6 +152,7 @@ class TensorwiseAdam(SharedOptimizer, abc.ABC):
                 [size for shard in shards for size in shard.sizes], torch.float64, step.device
             )
             sums = sizes.new_zeros(len(sizes), self.columns)
+            # A rank may hold no part of the group, and still takes part in the reduction below.
             if squared_sums:
                 sums.index_add_(
                     0,
@@ -230,6 +231,7 @@ def _adam(
         torch._foreach_lerp_(means, gradients, 1.0 - beta1)
         torch._foreach_mul_(squares, beta2)
     else:
+        # No lerp: in a skipped step gradients are 0 and the factors 1, so the moments stay.
         torch._foreach_mul_(means, torch.where(found_inf.bool(), 1.0, beta1))
         torch._foreach_add_(means, gradients, alpha=1.0 - beta1)
         torch._foreach_mul_(squares, torch.where(found_inf.bool(), 1.0, beta2))
@@ -238,6 +240,7 @@ def _adam(
     torch._foreach_sqrt_(roots)
     updates = list(torch._foreach_div(means, mean_correction))
     torch._foreach_div_(updates, torch._foreach_add(roots, group["eps"]))
+    # Before any norm of the update: LAMB's ratio covers r + lambda w (Algorithm 2).
     if group["weight_decay"]:
         torch._foreach_add_(updates, weights, alpha=group["weight_decay"])
     return roots, updates

@@ -54,6 +54,7 @@ class WeightEMA:
     def swap(self) -> None:
         """Exchange averages and tensors."""
         for value, tensor in zip(self.values, self._tensors, strict=True):
+            # Values change places, not tensors: engine and optimizer hold these by reference.
             old_weights = tensor.detach().clone()
             tensor.copy_(value)
             value.copy_(old_weights)

@@ -142,6 +142,7 @@ class ShardedOrthogonalizer:
             for _ in range(stacked)
         ]
         self._dtype, owners = dtype, assign_matrices(self.shapes, ranks)
+        # Sorted by owner: `all_to_all_single` sends each rank one range of values.
         by_rank = [
             sorted(_matrix_extents(rank_shard, stacked), key=lambda extent: owners[extent.number])
             for rank_shard in shards
@@ -173,6 +174,7 @@ class ShardedOrthogonalizer:
             (piece / norms[extent.number]).to(self._dtype)
             for extent, piece in zip(self.extents, pieces, strict=True)
         ]
+        # With an empty tensor: `cat` refuses an empty list, and a rank may hold no extent.
         outgoing = torch.cat([*scaled, norms.new_empty(0, dtype=self._dtype)])
         incoming = self._exchange(outgoing, self._send_sizes, self._receive_sizes)
         matrices = {number: incoming.new_empty(self.shapes[number]) for number in self._owned}
@@ -318,6 +320,7 @@ class Muon(SharedOptimizer):
             self._orthogonalizers[tensors[0]] = ShardedOrthogonalizer(
                 shard, group["hidden"], self._dtype
             )
+        # Made once: the ranks exchange their extents for it, and these never change.
         orthogonalizer = self._orthogonalizers[tensors[0]]
         update = torch.cat([one.flatten() for one in self._nesterov(tensors, applied)])
         for extent, direction in orthogonalizer(update):

@@ -75,6 +75,7 @@ def _depths(names: Iterable[str]) -> Callable[[str], tuple[int, bool]]:
     layers: Counter[str] = Counter()
     taller: Counter[str] = Counter()
     for place in filter(None, map(_PLACE.match, names)):
+        # A name without a layer still makes its stack known, with a count of 0.
         count = 1 + int(place["layer"] or -1)
         layers[place["stack"]] = max(layers[place["stack"]], count)
         taller[place["encoder"]] = max(taller[place["encoder"]], count)

@@ -220,6 +220,7 @@ def _encoder(model: ModelConfig, length: int, how: ComputeOptions) -> float:
     layers = [_layer(model, length, layer, how) for layer in range(model.num_hidden_layers)]
     largest_layer = max(layers)
     if how.checkpointing and len(layers) > 1:  # the first and the last layer are not recomputed
+        # fp32 on a CPU; a GPU's states are narrower under autocast, and this is an upper bound.
         inputs = [4.0 * model.hidden_size] * (len(layers) - 2)
         layers = [*layers[:1], *inputs, *layers[-1:]]
     embeddings = model.word_width * (4.0 + (how.value_bytes if model.hidden_dropout else 0))

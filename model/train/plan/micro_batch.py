@@ -202,6 +202,7 @@ class MicroBatchTrial:
 
     def peak(self, rows: int, device: torch.device) -> float | None:
         """Return the bytes reserved by forward and backward on a GPU; None: out of memory."""
+        # Blocks that a smaller trial left would count in this one's peak.
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats(device)
         try:
@@ -276,6 +277,7 @@ def _on_gpu(trial: MicroBatchTrial, rank_batch: int, world: World) -> int:
     """Double the rows until memory is full, and return the number that fits under the margin."""
     trial.module.to(world.device)
     free, _ = torch.cuda.mem_get_info(world.device)
+    # What torch's allocator holds for the weights is not free, and counts in each peak.
     available = MARGIN * (free + torch.cuda.memory_reserved(world.device))
     available -= trial.remaining_bytes(world.size)
     return extrapolate_rows(lambda rows: trial.peak(rows, world.device), available, rank_batch)
@@ -305,6 +307,7 @@ def extrapolate_rows(peak: Callable[[int], float | None], available: float, limi
     *smaller, largest = sorted(peaks)
     fitting = largest
     if smaller:
+        # The slope between two trials: weights and the process are in both and cancel.
         row_bytes = (peaks[largest] - peaks[smaller[-1]]) / (largest - smaller[-1])
         if row_bytes > 0:
             fitting = min(too_many - 1, largest + int((available - peaks[largest]) / row_bytes))
@@ -314,6 +317,7 @@ def extrapolate_rows(peak: Callable[[int], float | None], available: float, limi
 def _on_cpu(trial: MicroBatchTrial, rank_batch: int, world: World) -> int:
     """Return the rows that fit free memory by the estimate, at most `CPU_TOKENS`."""
     limit = min(rank_batch, estimates.cpu_rows(trial.length))
+    # All ranks of a host take rows from the same memory.
     local_ranks = int(os.environ.get("LOCAL_WORLD_SIZE", str(world.size)))
     free = processes.free_memory(psutil.virtual_memory().available)
     available = MARGIN * free / local_ranks - trial.remaining_bytes(world.size)
@@ -336,6 +340,7 @@ def full_batch(
     """Return a pretraining batch of rows of maximum length; `train` gives their predictions."""
     numbers = np.arange(min(len(train), COUNTED_ROWS))
     counted = train.take(numbers, np.zeros_like(numbers))
+    # The largest share: a trial with fewer predictions could fit where a step does not.
     share = float((counted.counts / np.maximum(counted.lengths, 1)).max(initial=0.0))
     predictions = max(1, min(info.length - 2, round(share * info.length)))
     return collate(

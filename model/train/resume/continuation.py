@@ -81,6 +81,7 @@ def start_position(trunk: state.ResumeState, data: str) -> StartPosition:
     same_data = run.data == data
     next_samples = run.start_position.places
     if not same_data:
+        # By fingerprint: a mixture has a place for each dataset, one dataset alone only `samples`.
         next_samples = {**next_samples, **(progress.places or {run.data: progress.samples})}
     return StartPosition(
         step=progress.step,

@@ -76,6 +76,7 @@ def extend_embeddings(
             known = rows[:known_count].float()  # spellings are integers, and are set later
             means = [known[ids].mean(dim=0) if ids else known.mean(dim=0) for ids in splits]
             new_rows = torch.stack(means).to(rows.dtype)
+            # New tokens take the padded rows behind the vocabulary first; those left over stay.
             state[name] = torch.cat([rows[:known_count], new_rows, rows[len(tokens) :]])
     return state
 

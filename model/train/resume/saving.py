@@ -114,6 +114,7 @@ class CheckpointSaver:
             ClozeError: the previous save failed.
             SupersededError: another launch has taken over.
         """
+        # One save at a time: host memory holds one copy, and the last one's error is raised here.
         self.wait()
         # No rank may write before the leftovers are removed.
         self._world.decide_on_rank_zero(lambda: self._make_room(progress.step))
@@ -283,6 +284,8 @@ class CheckpointSaver:
                 )
                 training_state = storage.join(directory, checkpoint_files.TRAINING, state.STATE)
                 storage.write_bytes(training_state, snapshot.state)
+                # The log first: a resume at this step cuts later lines, and must find the earlier
+                # ones.
                 self._sync()
             # All is on the disk before `checkpoint.json` says so, and that before others go.
             storage.fsync_tree(directory)

@@ -62,6 +62,7 @@ class ResumeState:
 
     def as_phase(self) -> ResumeState:
         """Return the state for a new phase: only the counters continue."""
+        # Step, counters and loss scale go on; window, first loss and best were the old phase's.
         progress = replace(
             self.progress,
             window={},
@@ -92,6 +93,7 @@ def prune(path: str, keep: int, milestones: frozenset[int]) -> None:
 
     Leftovers of kills are removed, too.
     """
+    # At least 1: the newest is what a resume needs, and a slice up to -0 is empty.
     for directory in checkpoints.complete_steps(path)[: -max(1, keep)]:
         if checkpoints.parse_step(directory) not in milestones:
             checkpoints.remove(directory)
