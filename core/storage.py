@@ -300,6 +300,7 @@ def atomic_output(
         with naming(path), open(temporary, "wb", opener=opener) as handle:
             yield handle
             handle.flush()
+            # Before the rename, or a crash could leave the name with no content.
             os.fsync(handle.fileno())
         # After the data is on the disk, right before the name: the right may be lost while writing.
         check_right(path)

@@ -219,6 +219,7 @@ def changed_inputs(then: Mapping[str, str], now: Mapping[str, str]) -> list[str]
 
     A fingerprint does not depend on content: an input that was built again keeps it.
     """
+    # A record without this input's hash says nothing, and counts as unchanged.
     return [name for name, content in now.items() if then.get(name, content) != content]
 
 
@@ -245,6 +246,7 @@ def link_file(source: str, target: str) -> None:
     """Make `target` a hard link to `source`, or else a copy, by the server if possible."""
     from_fs, from_path = storage.filesystem(source)
     to_fs, to_path = storage.filesystem(target)
+    # `os.link` refuses a name that exists.
     storage.remove(target)
     if storage.is_local(source) and storage.is_local(target):
         os.makedirs(os.path.dirname(to_path), exist_ok=True)

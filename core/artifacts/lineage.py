@@ -52,6 +52,7 @@ def _content(path: str) -> tuple[str, dict[str, Any]]:
 
     def read() -> str:
         manifest = artifact.find_manifest(containing_artifact(path))
+        # As text, which is what `memoize` keeps.
         return json.dumps(manifest and (manifest.content_sha256, manifest.plugins))
 
     found = json.loads(fingerprints.memoize(f"content of {path}", read))

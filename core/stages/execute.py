@@ -120,6 +120,7 @@ def execute(
                         result = stage.run(config, build)
                     stage.check_figures(result.summary)
                     _check_inputs_unchanged(stage, config, inputs, out, fingerprint, seen)
+                    # Before the manifest: after a kill the next start reads the names in the claim.
                     claim.note_temporary(out, claimed, result.temporary)
                     manifest = _manifest(stage, config, build, result, parents, contents, started)
                     artifact.write_manifest(out, manifest)

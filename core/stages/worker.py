@@ -164,6 +164,7 @@ def main(package: str) -> int:
 
     Called by the worker module of `package`.
     """
+    # SIGKILL by the kernel: after SIGTERM it would save into a directory of the next run.
     die_with_parent()
     gc.set_threshold(700, 10, 1000)  # full collections during torch's imports take .4 s
     events = PipeReporter()

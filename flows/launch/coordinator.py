@@ -275,6 +275,7 @@ class LaunchCoordinator:
             self._watch(ranks, state)
         except BaseException as error:
             ranks.stop(state.grace)
+            # What ranks say while they end tells whether a checkpoint was saved.
             self._drain(ranks, state)
             # KeyboardInterrupt or Prefect's termination, not a failure
             is_interrupted = not isinstance(error, Exception)
@@ -282,6 +283,7 @@ class LaunchCoordinator:
                 raise StoppedError(state.stopped_sentence()) from None
             raise
         finally:
+            # Whoever has not ended by now is killed: no rank may outlive the lock on the directory.
             ranks.stop(0)
             self._drain(ranks, state)
             ranks.close()

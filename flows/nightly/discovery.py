@@ -215,6 +215,7 @@ def choose(
         since: take checkpoints written after this time (Unix seconds), seen or given up or not.
         failures: number of failed evaluations by key.
     """
+    # Seen ones were evaluated at last, whatever failed before.
     failed = {key for key, count in (failures or {}).items() if count >= MAX_ATTEMPTS} - {*seen}
     if since is None:
         new = [item for item in existing if item.key not in failed and item.key not in seen]

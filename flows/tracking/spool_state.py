@@ -172,6 +172,7 @@ class RunCursor:
             self.attempt = max(self.attempt, record.get("attempt", 1))
         if record["op"] == "metrics":
             highest = max((step for _, _, step, _ in record["metrics"]), default=NONE)
+            # Steps of samples are counts, which would hide the training's lower steps.
             if record.get("series") == SAMPLES:
                 self.sample = max(self.sample, highest)
             else:
@@ -274,6 +275,7 @@ def requeue(directory: Path) -> int:
             with open(temporary, "w", encoding="utf-8", opener=storage.open_private) as stream:
                 stream.write("".join(records))
             temporary.rename(path)
+        # After the rename: a kill between the two sends them twice, and MLflow stores them once.
         (directory / FILE).unlink(missing_ok=True)
     return len(records)
 

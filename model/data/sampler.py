@@ -43,6 +43,7 @@ def permute(position: npt.ArrayLike, count: npt.ArrayLike, key: npt.ArrayLike) -
     arrays = np.broadcast_arrays(
         np.asarray(position, np.uint64), np.asarray(count, np.uint64), np.asarray(key, np.uint64)
     )
+    # Copies, as broadcast arrays are views with shared values.
     value, counts, keys = map(np.array, arrays)
     # Bit length, exact below 2**53.
     bits = np.frexp(np.maximum(counts.astype(np.float64) - 1, 1))[1].astype(np.uint64)

@@ -194,6 +194,7 @@ def _buffers(batch: pa.RecordBatch) -> tuple[list[pa.Buffer | None], I64]:
     buffers: list[pa.Buffer | None] = [None] * BUFFERS
     minimum_sizes = np.zeros(BUFFERS, np.int64)
     ids, labels, source = map(batch.column, ("input_ids", "pair_label", "source"))
+    # Buffers are read from their first value, so a slice's offset would be ignored.
     if any(column.offset for column in batch.columns):
         raise ValueError("a column begins in the middle of its buffers")
     lists = {ID_OFFSETS: ids}
@@ -207,6 +208,7 @@ def _buffers(batch: pa.RecordBatch) -> tuple[list[pa.Buffer | None], I64]:
     if labels.null_count:
         minimum_sizes[VALID] = -(-rows // 8)
     else:
+        # Without nulls Arrow may leave the bitmap out, so it is not asked for.
         buffers[VALID] = None
     if MASKS in batch.schema.names:
         masks = batch.column(MASKS)

@@ -103,6 +103,7 @@ class ShardedRows:
                 )
         self.info = shard_files[0].info if shard_files else info
         sizes = np.concatenate([np.zeros(0, np.int64), *(shard.rows for shard in shard_files)])
+        # [shards, bins, D], with one bin and drawing where there is no shard at all.
         cells = np.array([shard.cells for shard in shard_files] or np.zeros((0, 1, 1), np.int64))
         self._cells = cells[:, cells.any(axis=(0, 2))]  # [shards, bins, D], without empty bins
         self._starts = offsets_of(sizes)
@@ -183,6 +184,7 @@ class ShardedRows:
         stored = None if self._fresh is not None else copies if order is None else copies[order]
         read = RowReader(self.blocks, self.info, batches, local).rows(stored)
         if order is not None:
+            # Back to the order of `rows`, on which the batch's samples and copies depend.
             read = read.ordered(np.argsort(order, kind="stable"))
         return read if self._fresh is None else self._fresh(read, copies)
 

@@ -86,6 +86,7 @@ class Permutation:
         """Return each mask's number in its row, from 1, by its keyed random number."""
         owners = np.repeat(np.arange(len(samples)), rows.counts)
         keys = random_keys.fold_in(self.seed, Stream.PERMUTATION, samples)[owners]
+        # The last key is the first to sort by: masks stay with their row, shuffled inside of it.
         order = np.lexsort((random_keys.fold_in(keys, rows.positions), owners))
         numbers = np.empty(len(order), np.int64)
         numbers[order] = ranges(np.ones_like(rows.counts), rows.counts)

@@ -131,6 +131,7 @@ def _build_encoder(config: AlbertConfig, embeddings: Embeddings) -> Encoder:
         "none": (),
     }
     for number, current in enumerate(layers):
+        # The first layer of each group owns what the others refer to.
         owner = layers[number - number % repeats]
         for name in blocks[config.shared] if current is not owner else ():
             setattr(current, name, ModuleReference(getattr(owner, name)))

@@ -135,6 +135,7 @@ class Gpt2Format(HubFormat):
 
     def to_theirs(self, model: Any, name: str, tensor: Tensor) -> Tensor:
         """Transpose the matrices of the layers, both ways."""
+        # transformers' GPT-2 has `Conv1D` there, whose weight is [in, out].
         matrices = ("qkv.weight", "attention.output.weight", "up.weight", "down.weight")
         return tensor.t().contiguous() if name.endswith(matrices) else tensor
 

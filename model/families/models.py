@@ -63,6 +63,7 @@ def new_model(config: ModelConfig) -> PretrainingModel:
         with torch.no_grad():
             for name, parameter in model.named_parameters():
                 if name.endswith(config.scaled_projections):
+                    # GPT-2, section 2.3: residual layers by 1 / sqrt(N), of which a block has two.
                     parameter.div_(math.sqrt(2 * config.num_hidden_layers))
     return model
 
@@ -78,6 +79,7 @@ def load_model(config: ModelConfig, state: Mapping[str, Tensor]) -> PretrainingM
     """
     model = _without_weights(config)  # all weights are replaced, so none is initialized
     _check(config, model.state_dict(), state)
+    # `assign`: tensors take the place of the meta device's, which have no memory to copy to.
     model.load_state_dict(dict(state), assign=True)
     return model.eval()
 

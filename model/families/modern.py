@@ -285,6 +285,7 @@ class ModernFormat(HubFormat):
         """Add the decoder's bias, zero, to a masked LM that has none (`decoder_bias`)."""
         if config.get("decoder_bias") is not False or "masked_lm.bias" in state:
             return state
+        # No prediction head: this is an encoder alone, which has no decoder to complete.
         if not any(name.startswith("pooler.") for name in state):
             return state
         return {**state, "masked_lm.bias": state[WORDS].new_zeros(model.vocab_size)}
@@ -309,6 +310,7 @@ class CausalFormat(ModernFormat):
 
         `cloze.model.hub.write` adds the ids of special tokens.
         """
+        # transformers halves it and counts the token itself: w on each side is written as 2 w + 2.
         written = super().write({**config, "local_attention": config["local_attention"] + 2})
         return {name: value for name, value in written.items() if name not in NO_IDS}
 

@@ -145,6 +145,7 @@ def spans(positions: Tensor) -> SpanBoundaries:
     is_start[1:] = positions[1:] != positions[:-1] + 1
     is_end = torch.ones_like(is_start)
     is_end[:-1] = is_start[1:]
+    # The newest start up to a position, and from behind the next end, without a loop.
     starts = torch.where(is_start, number, 0).cummax(dim=0).values
     ends = torch.where(is_end, number, len(positions)).flip(0).cummin(dim=0).values.flip(0)
     left, right = positions[starts] - 1, positions[ends] + 1

@@ -203,6 +203,7 @@ class Encoder(nn.Module):
                 layout.take(input_ids), layout.take(token_type_ids), layout.positions
             )
             if positions is not None:
+                # Positions come in B * L, and states are [T, D]: `slots` maps one to the other.
                 return run(embedded, layout, layout.slots.index_select(0, positions))
             return layout.put_back(run(embedded, layout, None))
         return run(self.embeddings(input_ids, token_type_ids, layout.positions), layout, positions)
@@ -228,6 +229,7 @@ class Encoder(nn.Module):
         recomputes = (
             self.activation_checkpointing
             and torch.is_grad_enabled()
+            # A compiled graph decides itself what it computes again.
             and not torch.compiler.is_compiling()
         )
         for number, layer in enumerate(self.layers[:-1]):
@@ -302,6 +304,7 @@ class GroupedEncoder(Encoder):
     def __init__(
         self, embeddings: Embeddings, groups: list[list[EncoderLayer]], repeats: int
     ) -> None:
+        # References: each weight has one owner, and so one name, in `groups`.
         run = [
             ModuleReference(layer) for group in groups for _ in range(repeats) for layer in group
         ]
@@ -319,6 +322,7 @@ def compile_layers(network: nn.Module, compiled: bool = True) -> None:
         torch._dynamo.config.recompile_limit = GRAPHS
     for module in network.modules():
         if isinstance(module, EncoderLayer):
+            # `Module.compile` sets it, and torch 2.13 has no call that takes it back.
             module._compiled_call_impl = None
             if compiled:
                 module.compile(dynamic=True)

@@ -171,6 +171,7 @@ def _first_states(hidden: Tensor, sequence_first: Tensor | None) -> Tensor:
     if sequence_first is None:
         return hidden[:, :1]
     positions = torch.arange(hidden.shape[1], device=hidden.device)
+    # The running maximum of the starts so far is the start of a token's own sequence.
     starts = torch.where(sequence_first, positions, 0).cummax(dim=1).values
     return hidden.gather(1, starts[:, :, None].expand_as(hidden))
 
@@ -268,6 +269,7 @@ class LstmPooler(Pooler):
         rows, length = hidden.shape[:2]
         lengths = torch.full((rows,), length)
         if attention_mask is not None:
+            # pack_padded_sequence wants lengths on the host, so this pooler waits for the device.
             lengths = attention_mask.sum(dim=1).cpu()
         packed = pack_padded_sequence(
             hidden.float(), lengths, batch_first=True, enforce_sorted=False
@@ -334,4 +336,5 @@ def _truncated_normal(tensor: Tensor, standard_deviation: float) -> None:
         redrawn = torch.randn(len(outside), dtype=values.dtype, device=values.device)
         values[outside] = redrawn
         outside = outside[redrawn.abs() > 2.0]
+    # Truncated at a deviation of 1 and then scaled, so one comparison serves all deviations.
     tensor.mul_(standard_deviation)

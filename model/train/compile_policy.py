@@ -256,6 +256,7 @@ def measure_steps(scoring: PretrainModule, plain: Batch, padded: Batch) -> StepT
 
 def times_path(model: ModelConfig, precision: Precision, positions: int) -> Path:
     """Return the file of the times of such steps on such a machine, with these versions."""
+    # The variable limits oneDNN's instructions, and so both kinds of step.
     machine = [cpu_kind(), os.environ.get("ONEDNN_MAX_CPU_ISA"), torch.get_num_threads()]
     step = [model.model_dump(mode="json"), precision, positions]
     key = canonical_json([machine, package_versions(), step])
@@ -310,6 +311,7 @@ def first_step_failure(
     except torch.OutOfMemoryError:
         return ""  # the training's first step tells it
     except Exception as error:
+        # torch wraps the compiler's own error (`BackendCompilerFailed`).
         cause = getattr(error, "inner_exception", error)
         return f"{type(cause).__name__}: {str(cause).strip().splitlines()[0]}"
     return ""

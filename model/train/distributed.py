@@ -181,9 +181,11 @@ def init_distributed(execution: DeviceOptions, path: str = "") -> World:
             f"({distributed.get_world_size()})"
         )
     control = saving = None
+    # NCCL runs on the device's queue; control messages must not wait behind a step.
     if size > 1 and device.type == "cuda":
         control = distributed.new_group(backend="gloo", timeout=TIMEOUT)
     if size > 1:
+        # Its own group: two threads that share one would mix the order of their collectives.
         saving = distributed.new_group(backend="gloo", timeout=SAVING_TIMEOUT)
     world = World(
         rank, size, device, control, saving, HeartbeatWriter.from_env(), TimeBreakdown(device)
@@ -241,6 +243,7 @@ class StopRequest:
     def _ask(self, number: int, frame: object) -> None:
         if self.requested and number == signal.SIGINT:
             self._restore()
+            # With the former handlers back, the second one ends the process as without Cloze.
             signal.raise_signal(number)
         self.requested = True
 

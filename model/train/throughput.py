@@ -131,6 +131,7 @@ class TimeBreakdown:
         }
         idle = max(0.0, wall - sum(computed.values()))
         for name in HIDDEN:
+            # The host's waiting cost time only while the device had nothing to do.
             exposed = min(idle, self._host[name])
             computed[name] += exposed
             idle -= exposed

@@ -148,6 +148,7 @@ class DeepSpeedEngine:
         try:
             yield
         finally:
+            # The partitions were not touched, and still have the trained weights.
             self._set_weights({flat: flat for flat in flats})
 
     @torch.no_grad()
@@ -272,6 +273,7 @@ class _ShardedWeights(DeepSpeedEngine):
         sizes = {name: _size(value) for name, value in tensors.items()}
         owners = assign_owners(sizes, self._world.size)
         for name, value in tensors.items():
+            # Buffers are whole on every rank; there is nothing to gather.
             with self._deepspeed.zero.GatheredParameters(
                 [value] if isinstance(value, nn.Parameter) else []
             ):

@@ -332,6 +332,7 @@ class DatasetSource:
         number = self.start_position.sample + before(steps - start)
         for first, count in self.passed:
             if steps >= first:
+                # Counted by steps: batches may grow, so steps have different numbers of samples.
                 number += before(first + count - start) - before(first - start)
         return number
 

@@ -166,6 +166,7 @@ def _good(directory: str) -> bool:
         log.warning("passed over: %s", error)
         return False
     return (
+        # A stop saves between skipped steps, too, and its weights are those that fail.
         resume_state.progress.skipped_in_a_row == 0
         and all_finite(resume_state.weights)
         and all_finite(resume_state.optimizer)

@@ -88,6 +88,7 @@ class GradientNorms:
                 self._squares = squares.new_zeros(len(GROUPS))
             self._squares.index_add_(0, groups, squares)
 
+        # In the optimizer's step: only there do all engines have the sums over ranks, cut by rank.
         handle = self._engine.optimizer.register_step_pre_hook(add)
         try:
             yield
@@ -103,6 +104,7 @@ class GradientNorms:
         if self._squares is None or not math.isfinite(norm):
             return {}
         sums = self._squares.cpu()
+        # A replica has whole gradients on every rank; a sum over ranks would count them again.
         if self._engine.is_sharded:
             self._world.all_reduce_tensor(sums)
         squares = sums.tolist()

@@ -290,8 +290,11 @@ class Muon(SharedOptimizer):
         """
         updates = self._nesterov([parameter for _, parameter in parameters], applied)
         matrices = [
+            # A convolution's kernel becomes a matrix [channels, channels · width].
             matrix.flatten(1)
             for (group, _), update in zip(parameters, updates, strict=True)
+            # Stacked query, key and value are three matrices, which would disturb each other as
+            # one.
             for matrix in update.chunk(group["hidden"])
         ]
         directions = iter(orthogonalize_replicated(matrices, self._dtype, *self.ranks))

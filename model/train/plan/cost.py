@@ -189,6 +189,7 @@ def size_for_run(
     """
     if config.size is None:
         return config
+    # The checkpoint's sizes, not this machine's: another speed would choose another model.
     if kept is not None:
         chosen = type(config).model_validate(kept)
         return config.model_copy(update={name: getattr(chosen, name) for name in RULES})
@@ -252,6 +253,7 @@ def ahead(plan: PlannedBuild[PretrainConfig]) -> CostEstimate:
     else:
         tokens = config.batches.samples_before(config.phase_steps) * mean_length
     steps = round(tokens / (config.global_batch * mean_length))
+    # Those kept for a merge include the newest, which `keep_checkpoints` has counted.
     checkpoint_count = (
         execution.keep_checkpoints
         + config.keep_for_merge

@@ -200,6 +200,7 @@ def _ways(setting: Setting, hours: float) -> Iterator[dict[str, Any]]:
             if not fitting:
                 continue
             accumulation = -(-setting.rows // fitting)
+            # Equal micro-batches: 10 rows of which 8 fit are two of 5, not 8 and 2.
             rows = -(-setting.rows // accumulation)
             memory = setting.memory(rows, zero, checkpointing)
             total_hours = hours * (RECOMPUTED if checkpointing else 1.0)

@@ -239,6 +239,7 @@ def initial_model(
         loaded = checkpoint.load(directory)
         model = saved_model(requested, loaded, path)
         state = extend_embeddings(loaded, tokenizer.load(pieces), path)
+    # The table may have more rows than tokens: some are padded.
     rows = max(model.vocab_size, tokenizer.load(pieces).vocab_size)
     model = model.model_copy(update={"vocab_size": rows})
     model = for_dataset(model, info)
@@ -260,6 +261,7 @@ def build_network(
     if extend is not None:
         extend(network)
     if beginning.state is None:
+        # What the teacher lacks keeps its random start.
         network.load_state_dict(beginning.teacher_weights, strict=False)
         return network, sorted(network.state_dict().keys() - beginning.teacher_weights.keys())
     model_state = network.state_dict()

@@ -222,6 +222,7 @@ def read(directory: str) -> ResumeState:
     run = {name: document["run"][name] for name in RunInfo.__dataclass_fields__}
     training = storage.join(directory, checkpoint_files.TRAINING)
     saved = checkpoint.weights(directory)
+    # One file, or one per rank: weights.safetensors, weights-00001-of-0000n.safetensors.
     averaged = any(
         name.startswith(WEIGHTS.removesuffix(".safetensors"))
         for name in storage.list_files(training)
