@@ -22,8 +22,7 @@ from cloze.pipeline.corpus.steps.filters.language import identify
 
 SAMPLES = 8
 SAMPLE_CHARACTERS = 700
-# approximate number of documents identified: shares within .02, at .5 ms each
-LANGUAGE_DOCUMENTS = 500
+LANGUAGE_DOCUMENTS = 2000  # approximate number of documents identified
 LANGUAGE_CHARACTERS = 2000
 _SAMPLE, _LANGUAGE = 0x53414D50, 0x4C414E47
 

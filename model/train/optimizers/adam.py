@@ -135,7 +135,9 @@ class TensorwiseAdam(SharedOptimizer, abc.ABC):
             (1.0 - beta ** step.double().clamp(min=1.0)).float() for beta in group["betas"]
         ]
         # A GPU computes all parts together, a CPU one at a time while it is in the cache.
-        batches = [parts] if tensors[0].device.type != "cpu" else [[part] for part in parts]
+        on_cpu = tensors[0].device.type == "cpu"
+        # A shard of padding alone has no parts, and torch refuses an empty list.
+        batches = [[part] for part in parts] if on_cpu or not parts else [parts]
         updates, squared_sums = [], []
         for batch in batches:
             roots, update = _adam(group, batch, corrections, self.found_inf)

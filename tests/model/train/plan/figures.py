@@ -223,7 +223,7 @@ def lines() -> Iterator[str]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(hardware, "cpu_flags", lambda: ["avx512_bf16", "amx_bf16"])
         patch.setattr(hardware.platform, "machine", lambda: "x86_64")
-        patch.setattr(hardware.os, "sysconf", {"SC_PAGE_SIZE": 4096, "SC_PHYS_PAGES": 1 << 22}.get)
+        patch.setattr(hardware.processes, "memory_limit", lambda: 4096 << 22)
         for part in (_weights, _memory, _costs, _plans, _sizes):
             for name, value in part():
                 yield f"{name}: {json.dumps(plain(value), ensure_ascii=False)}"
