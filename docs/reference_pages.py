@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import inspect
 import re
+import sys
 import textwrap
 import types
 import typing
@@ -314,6 +315,17 @@ def pages() -> dict[Path, str]:
     }
 
 
+def stale() -> list[str]:
+    """Return the names of the pages that are not what the program says."""
+    return [
+        path.name
+        for path, page in pages().items()
+        if not path.exists() or path.read_text(encoding="utf-8") != page
+    ]
+
+
 if __name__ == "__main__":
+    if sys.argv[1:] == ["--check"]:
+        sys.exit(" ".join(stale()) or 0)
     for path, page in pages().items():
         path.write_text(page, encoding="utf-8")

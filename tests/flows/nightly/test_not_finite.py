@@ -14,6 +14,7 @@ from cloze.core.artifacts.artifact import Manifest, write_manifest
 from cloze.core.errors import ClozeError, NotFiniteError, error_event
 from cloze.core.stages.execute import BuildResult
 from cloze.flows.graph.plan import PlannedNode
+from cloze.flows.launch.launch_result import launch_result
 from cloze.flows.nightly import suite
 from cloze.flows.nightly.journal import Journal, promote
 from cloze.flows.nightly.nightly_run import nightly_run
@@ -41,7 +42,7 @@ def answer_of_a_rank(checkpoint_path: str, directory: Path) -> ClozeError:
         checkpoint.load(checkpoint_path)
     launch.update([(0, error_event(told.value)), (0, {"ended": 3, "ours": False})])
     with pytest.raises(ClozeError) as caught:
-        launch.result()
+        launch_result(launch)
     return caught.value
 
 

@@ -72,7 +72,7 @@ def test_a_resumed_one_cuts_its_batch_as_before(
 def test_where_no_sample_fits_it_says_so(
     pretrained: str, sentiment: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(micro_batch, "_free_memory", lambda: 0.0)
+    monkeypatch.setattr(micro_batch.processes, "free_memory", lambda of_machine: 0.0)
     with pytest.raises(ClozeError, match="not one row of .* tokens fits"):
         finetune(
             settings(sentiment, **SHORT), pretrained, tmp_path / "run",

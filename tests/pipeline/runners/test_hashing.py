@@ -164,4 +164,4 @@ def test_a_stage_that_trains_needs_no_beam_to_hash(
         storage.write_bytes(str(tmp_path / "rows" / f"{split}.csv"), rows.encode())
     storage.write_bytes(str(tmp_path / "hub" / "x" / "config.json"), b"{}")
     task = {"task": "classification", "data": "rows", "checkpoint": "hub/x"}
-    planning.plan(RunConfig({"finetune": task, "run": {"zero": True}}, "toy"))
+    planning.plan(RunConfig({"finetune": task, "run": {"zero": 1}}, "toy"))

@@ -204,7 +204,9 @@ def test_of_two_who_wait_for_a_dead_builder_one_takes_over(
             answers.append("refused")
             refused.set()
 
-    clock = SimpleNamespace(monotonic=time.monotonic, sleep=poll)
+    clock = SimpleNamespace(
+        clock_gettime=time.clock_gettime, CLOCK_MONOTONIC=time.CLOCK_MONOTONIC, sleep=poll
+    )
     monkeypatch.setattr(lock, "time", clock)
     monkeypatch.setattr(storage, "remove_file", slow_remove)
     threads = [threading.Thread(target=build, name=name) for name in ("slower", "faster")]
@@ -235,7 +237,10 @@ def test_a_dead_builders_lock_is_taken_over(store: Store, monkeypatch: pytest.Mo
         moved += 8
 
     with monkeypatch.context() as patch:  # a clock of the store that goes on where a builder waits
-        patch.setattr(lock, "time", SimpleNamespace(monotonic=time.monotonic, sleep=sleep))
+        clock = SimpleNamespace(
+            clock_gettime=time.clock_gettime, CLOCK_MONOTONIC=time.CLOCK_MONOTONIC, sleep=sleep
+        )
+        patch.setattr(lock, "time", clock)
         patch.setattr(storage, "mtime", lambda path: moved if lock.PROBE in path else 0.0)
         with lock.locked(out):
             assert moved == 32  # the first that is more than `LEASE_SECONDS`

@@ -17,7 +17,6 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, ClassVar
 
-import numpy as np
 from pydantic import Field
 
 from cloze.core import storage
@@ -77,6 +76,8 @@ def _unpacked_model(packed: bytes) -> tuple[Any, ...]:
     path = str(cache_directory() / f"langid-{hashlib.sha256(packed).hexdigest()[:16]}.npz")
     if not storage.exists(path):
         storage.write_bytes(path, lzma.decompress(packed))
+    import numpy as np  # the command line reads this module's options
+
     with np.load(path) as arrays:
         moves, rows = (arrays[name] for name in ("nextmove", "nextmove_row"))
         return (

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
@@ -98,37 +97,11 @@ def test_where_not_one_row_fits_it_says_what_would_help(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     dataset = write_dataset(tmp_path / "data")
-    monkeypatch.setattr(micro_batch, "_free_memory", lambda: 0.0)
+    monkeypatch.setattr(micro_batch.processes, "free_memory", lambda of_machine: 0.0)
     with pytest.raises(
         ClozeError, match="not one row of 32 tokens fits .* --activation-checkpointing"
     ):
         here(config(), dataset, tmp_path / "run", micro_batch="auto")
-
-
-@pytest.mark.parametrize(
-    ("limit", "used", "expected"),
-    [
-        ("max", "400", 5000.0),
-        ("1000", "400", 600.0),
-        ("9000", "400", 5000.0),
-        ("1000", "many", 5000.0),
-        (None, None, 5000.0),
-    ],
-)
-def test_free_memory_is_the_machine_s_or_what_its_group_has_left(
-    limit: str | None,
-    used: str | None,
-    expected: float,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    for name, content in (("memory.max", limit), ("memory.current", used)):
-        if content is not None:
-            (tmp_path / name).write_text(f"{content}\n")
-    monkeypatch.setattr(micro_batch, "Path", lambda path: tmp_path / Path(path).name)
-    memory = SimpleNamespace(available=5000)
-    monkeypatch.setattr(micro_batch.psutil, "virtual_memory", lambda: memory)
-    assert micro_batch._free_memory() == expected
 
 
 def test_ranks_agree_on_what_fits(tmp_path: Path) -> None:

@@ -46,7 +46,7 @@ def test_a_data_stage_that_is_asleep(tmp_path: Path, who: str) -> None:
     (tmp_path / "site").mkdir()
     (tmp_path / "site" / "sitecustomize.py").write_text(IMPATIENT)
     code = (
-        f"from tests.pipeline.runners import test_asleep as here; from pathlib import Path;"
+        f"from tests.pipeline.runners import test_asleep_stage as here; from pathlib import Path;"
         f"here.drive(Path({str(tmp_path)!r}))"
     )
     path = f"{tmp_path / 'site'}{os.pathsep}{import_path(REPOSITORY)}"
