@@ -69,13 +69,6 @@ def write(state: State[Any]) -> None:
         client.set_flow_run_state(flow_run.id, state, force=True)
 
 
-def settled(state: State[Any]) -> State[Any]:
-    """Return the state of work that is over, set over a Suspend that came too late to stop it."""
-    if current().is_paused():
-        write(state)
-    return state
-
-
 def is_ended(state: State[Any]) -> bool:
     """Return whether a person ended the run; Crashed is also set when its machine is silent."""
     return state.is_cancelling() or (state.is_final() and not state.is_crashed())

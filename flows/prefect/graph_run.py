@@ -231,8 +231,7 @@ def _run(values: Mapping[str, Any]) -> State[Any]:
             session = RunSession(parameters_of(values), quiet, run_id=flow_run.id, title=title)
             watch_parent()
         with session:
-            state = run_as_tasks(session, int(values["retries"]))
-        return flow_state.settled(state)
+            return run_as_tasks(session, int(values["retries"]))
     except StoppedError as error:
         return Cancelled(message=str(error))
     except Exception as error:
@@ -242,7 +241,7 @@ def _run(values: Mapping[str, Any]) -> State[Any]:
             raise  # an internal error: the log needs its traceback
         get_run_logger().error("%s", schedule.describe_error(error))
         # without the error object, which Prefect would pickle
-        return flow_state.settled(Failed(message=redact(schedule.describe_error(error))))
+        return Failed(message=redact(schedule.describe_error(error)))
 
 
 def run_as_tasks(session: RunSession, retries: int) -> State[Any]:

@@ -25,7 +25,6 @@ from cloze.flows.graph import overrides, schedule
 from cloze.flows.graph.plan import runs_directory
 from cloze.flows.nightly import nightly_run, suite
 from cloze.flows.nightly.result import NightlyResult
-from cloze.flows.prefect import flow_state
 from cloze.flows.prefect import parameters as form
 from cloze.flows.prefect.automations import EVALUATED
 from cloze.flows.prefect.graph_run import OPTIONS, run_as_tasks, watch_parent
@@ -55,12 +54,8 @@ def nightly_evaluation(
     install_log_filter()
     if deployment.id is not None:
         watch_parent()
-    return flow_state.settled(_end(config, since, overrides, retries))
-
-
-def _end(config: str, since: str | None, values: dict[str, Any], retries: int) -> State[Any]:
     try:
-        outcome = _evaluate(config, since, values, retries)
+        outcome = _evaluate(config, since, overrides, retries)
     except StoppedError as error:
         return Cancelled(message=str(error))
     except ClozeError as error:
