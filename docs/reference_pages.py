@@ -277,31 +277,23 @@ def _signature(name: str, function: Any) -> list[str]:
     """Return the call, one parameter a line where it is long."""
     signature = inspect.signature(function)
     parameters = [each for each in signature.parameters.values() if each.name != "self"]
-    shown = signature.replace(parameters=parameters)
-    text = _unquoted(str(shown))
-    if len(text) + len(name) < 90:
-        return [f"{name}{text}"]
-    inside, _, result = text[1:].rpartition(") -> ")
-    lines = [f"    {each}," for each in _split(inside)]
-    return [f"{name}(", *lines, f") -> {result}"]
+    shown = [_parameter(each) for each in parameters]
+    keywords = [each.kind is inspect.Parameter.KEYWORD_ONLY for each in parameters]
+    if any(keywords):
+        shown.insert(keywords.index(True), "*")
+    end = f") -> {signature.return_annotation}"
+    whole = f"{name}({', '.join(shown)}{end}"
+    if len(whole) < 90:
+        return [whole]
+    return [f"{name}(", *(f"    {each}," for each in shown), end]
 
 
-def _unquoted(text: str) -> str:
-    """Remove the quotes around annotations, which are text until they are needed."""
-    text = re.sub(r"(: |-> )'([^']*)'", r"\1\2", text)
-    return re.sub(r'(: |-> )"([^"]*)"', r"\1\2", text)
-
-
-def _split(parameters: str) -> list[str]:
-    """Split at commas outside of brackets."""
-    found, depth = [""], 0
-    for letter in parameters:
-        depth += (letter in "[(") - (letter in "])")
-        if letter == "," and not depth:
-            found.append("")
-        else:
-            found[-1] += letter
-    return [each.strip() for each in found]
+def _parameter(parameter: inspect.Parameter) -> str:
+    """Return a parameter as its source has it: annotations are text until they are needed."""
+    stars = {parameter.VAR_POSITIONAL: "*", parameter.VAR_KEYWORD: "**"}.get(parameter.kind, "")
+    text = f"{stars}{parameter.name}: {parameter.annotation}"
+    is_required = parameter.default is inspect.Parameter.empty
+    return text if is_required else f"{text} = {parameter.default!r}"
 
 
 def pages() -> dict[Path, str]:
