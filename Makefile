@@ -13,7 +13,7 @@ test test-all test-changed mutants soak operations tests-recorded: export PYTHON
 export DO_NOT_TRACK := 1
 export MLFLOW_DISABLE_TELEMETRY := true
 
-.PHONY: demo test test-all test-changed mutants soak operations tests-recorded recorded gpu check check-infra docs format install dev clean wheel audit \
+.PHONY: demo test test-all test-changed mutants soak operations tests-recorded recorded gpu check check-infra docs format install dev clean release audit \
 	images secrets up down backup restore stack-up stack-down stack-backup stack-restore
 
 install: $(VENV)/.installed
@@ -90,23 +90,24 @@ check: $(VENV)/.installed-dev
 	@$(MAKE) --no-print-directory docs
 
 # infra/ against schemas, policies and linters, with tools in an environment of their own.
-INFRA_TOOLS := build/infra-tools
+INFRA_TOOLS := build/check-tools
 check-infra: $(INFRA_TOOLS)/.installed
 	@$(INFRA_TOOLS)/bin/python infra/check.py
 
-$(INFRA_TOOLS)/.installed: infra/check-requirements.txt
-	@test -x $(INFRA_TOOLS)/bin/python || $(PYTHON) -m venv $(INFRA_TOOLS)
-	@$(INFRA_TOOLS)/bin/pip install --disable-pip-version-check --quiet -r infra/check-requirements.txt
+build/%-tools/.installed: infra/%-requirements.txt
+	@test -x build/$*-tools/bin/python || $(PYTHON) -m venv build/$*-tools
+	@build/$*-tools/bin/pip install --disable-pip-version-check --quiet -r $<
 	@touch $@
 
 # The documentation site, in build/site; a broken link is an error.
 docs: $(VENV)/.installed-dev
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
 
-# dist/cloze_pretraining_base-*.whl, which has all presets, samples and templates, and cloze_pretraining-*.whl,
-# which requires it with everything: `pip install dist/*.whl`.
-wheel: $(VENV)/.installed-dev
-	@$(BIN)/pip wheel --quiet --no-deps --wheel-dir dist . ./infra/cloze-pretraining
+# dist/ with both distributions, built twice with equal bytes, installed and used with each of PYTHONS; bill of materials, notes.
+PYTHONS ?= $(PYTHON)
+RELEASE_TOOLS := build/release-tools
+release: $(RELEASE_TOOLS)/.installed
+	@$(RELEASE_TOOLS)/bin/python infra/release.py $(PYTHONS)
 
 # Known vulnerabilities of the pinned versions; it asks PyPI.
 audit: $(VENV)/.installed-dev

@@ -1,0 +1,167 @@
+"""Build a release and try it as a stranger would: `make release`.
+
+From the files of the commit, and no others, both distributions are built twice, in two places; a
+byte that differs ends the release. The wheels are checked by twine and installed into an empty
+environment of each Python given, where `cloze doctor` and `cloze run sample` run from an empty
+directory with an empty home. `dist/` then holds the wheels and source archives, `SHA256SUMS`, the
+bill of materials of what was installed (CycloneDX) and the release's notes, from CHANGELOG.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import hashlib
+import io
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tarfile
+import tempfile
+from pathlib import Path
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+DISTRIBUTIONS = (Path(), Path("infra", "cloze-pretraining"))
+BIN = Path(sys.executable).parent
+# what a shell of a stranger holds, and where pip finds packages
+KEPT = ("PATH", "LANG", "TMPDIR", "PIP_CERT", "PIP_FIND_LINKS", "PIP_INDEX_URL", "PIP_CONSTRAINT")
+
+
+def run(*command: str | Path, where: Path = REPOSITORY, env: dict[str, str] | None = None) -> str:
+    """Return what a command prints; its failure ends the release and shows all of it."""
+    result = subprocess.run(
+        [str(part) for part in command],
+        cwd=where,
+        env=env,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    if result.returncode:
+        sys.exit(f"{result.stdout}\n`{' '.join(map(str, command))}` ended with {result.returncode}")
+    return result.stdout
+
+
+def version() -> str:
+    """Return the version that both distributions and CHANGELOG.md name."""
+    found = {}
+    for folder in DISTRIBUTIONS:
+        text = (REPOSITORY / folder / "pyproject.toml").read_text()
+        # every mention: the second distribution requires the first by it
+        for number in re.findall(
+            r'^version = "(.+)"|cloze-pretraining-base\[.+\]==(.+)"', text, re.M
+        ):
+            found.setdefault("".join(number), folder / "pyproject.toml")
+    if len(found) != 1:
+        sys.exit("versions differ: " + ", ".join(f"{path} has {v}" for v, path in found.items()))
+    (number,) = found
+    return number
+
+
+def notes(number: str) -> str:
+    """Return what CHANGELOG.md says of a version."""
+    text = (REPOSITORY / "CHANGELOG.md").read_text()
+    match = re.search(rf"^## .*{re.escape(number)}.*\n(.*?)(?=^## |\Z)", text, re.M | re.S)
+    if match is None:
+        sys.exit(f"CHANGELOG.md has no entry for {number}")
+    return match[1].strip() + "\n"
+
+
+def build(place: Path, epoch: str) -> dict[str, bytes]:
+    """Return name -> bytes of the archives built from the commit's files, below `place`."""
+    files = subprocess.run(
+        ["git", "archive", "HEAD"], cwd=REPOSITORY, stdout=subprocess.PIPE, check=True
+    )
+    with tarfile.open(fileobj=io.BytesIO(files.stdout)) as archive:
+        archive.extractall(place / "source", filter="tar")
+    env = os.environ | {"SOURCE_DATE_EPOCH": epoch}
+    for folder in DISTRIBUTIONS:
+        source = place / "source" / folder
+        run(BIN / "python", "-m", "build", "--outdir", place / "dist", source, env=env)
+    archives = {path.name: path.read_bytes() for path in sorted((place / "dist").iterdir())}
+    return {
+        name: repacked(content, int(epoch)) if name.endswith(".tar.gz") else content
+        for name, content in archives.items()
+    }
+
+
+def repacked(content: bytes, epoch: int) -> bytes:
+    """Return a source archive without what tells of the machine: clocks, owners, modes, order.
+
+    setuptools writes the time of each file that it generates, and the account's name.
+    """
+    plain = io.BytesIO()
+    with (
+        tarfile.open(fileobj=io.BytesIO(content)) as old,
+        tarfile.open(fileobj=plain, mode="w", format=tarfile.PAX_FORMAT) as new,
+    ):
+        for member in sorted(old, key=lambda member: member.name):
+            member.mtime, member.uid, member.gid, member.uname, member.gname = epoch, 0, 0, "", ""
+            member.mode = 0o755 if member.isdir() or member.mode & 0o100 else 0o644
+            member.pax_headers = {}
+            new.addfile(member, old.extractfile(member) if member.isfile() else None)
+    return gzip.compress(plain.getvalue(), mtime=epoch)
+
+
+def compared(first: dict[str, bytes], second: dict[str, bytes]) -> None:
+    """End the release if two builds of the same files differ in a byte."""
+    different = [name for name in first | second if first.get(name) != second.get(name)]
+    if different:
+        sys.exit(f"not reproducible: two builds of this commit differ in {', '.join(different)}")
+
+
+def tried(python: str, dist: Path, number: str, place: Path) -> Path:
+    """Return the environment of `python` in which the wheels were installed and used."""
+    environment, home, here = place / "environment", place / "home", place / "empty"
+    home.mkdir()
+    here.mkdir()
+    env = {name: os.environ[name] for name in KEPT if name in os.environ}
+    env |= {"HOME": str(home), "DO_NOT_TRACK": "1", "MLFLOW_DISABLE_TELEMETRY": "true"}
+    run(python, "-m", "venv", environment, env=env)
+    links = ("--find-links", dist, f"cloze-pretraining=={number}")
+    run(environment / "bin" / "pip", "install", "--quiet", *links, where=here, env=env)
+    cloze = environment / "bin" / "cloze"
+    run(cloze, "doctor", where=here, env=env)
+    last = run(cloze, "run", "sample", where=here, env=env).strip().splitlines()
+    print(f"{run(environment / 'bin' / 'python', '--version').strip()}: {last[-1]}", flush=True)
+    return environment
+
+
+def main() -> None:
+    """Build, compare, check, install, use, and write what goes with a release."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument(
+        "pythons", nargs="*", default=[sys.executable], help="Pythons to try it with"
+    )
+    pythons = parser.parse_args().pythons
+    if run("git", "status", "--porcelain"):
+        sys.exit("the working tree has changes; a release is of a commit")
+    number = version()
+    said = notes(number)
+    epoch = run("git", "log", "-1", "--format=%ct").strip()
+    with tempfile.TemporaryDirectory(prefix="cloze-release-") as scratch:
+        first, second = (build(Path(scratch, name), epoch) for name in ("a", "b"))
+        compared(first, second)
+        dist = REPOSITORY / "dist"
+        shutil.rmtree(dist, ignore_errors=True)
+        dist.mkdir()
+        for name, content in first.items():
+            (dist / name).write_bytes(content)
+        run(BIN / "twine", "check", "--strict", *(dist / name for name in first))
+        for index, python in enumerate(pythons):
+            (place := Path(scratch, f"try{index}")).mkdir()
+            environment = tried(python, dist, number, place)
+        bill = ("--output-reproducible", "--of", "JSON", "-o", dist / f"cloze-{number}.cdx.json")
+        run(BIN / "cyclonedx-py", "environment", *bill, environment)
+    hashes = [f"{hashlib.sha256(content).hexdigest()}  {name}" for name, content in first.items()]
+    (dist / "SHA256SUMS").write_text("\n".join(hashes) + "\n")
+    (dist / "notes.md").write_text(said)
+    print(f"dist: {', '.join(path.name for path in sorted(dist.iterdir()))}; built twice, equal")
+
+
+if __name__ == "__main__":
+    main()
