@@ -29,11 +29,11 @@ BIN = Path(sys.executable).parent
 KEPT = ("PATH", "LANG", "TMPDIR", "PIP_CERT", "PIP_FIND_LINKS", "PIP_INDEX_URL", "PIP_CONSTRAINT")
 
 
-def run(*command: str | Path, where: Path = REPOSITORY, env: dict[str, str] | None = None) -> str:
+def run(*command: str | Path, where: Path | None = None, env: dict[str, str] | None = None) -> str:
     """Return what a command prints; its failure ends the release and shows all of it."""
     result = subprocess.run(
         [str(part) for part in command],
-        cwd=where,
+        cwd=where or REPOSITORY,
         env=env,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -61,12 +61,17 @@ def version() -> str:
 
 
 def notes(number: str) -> str:
-    """Return what CHANGELOG.md says of a version."""
+    """Return what CHANGELOG.md says of a version; a commit with a tag is held to its heading."""
     text = (REPOSITORY / "CHANGELOG.md").read_text()
-    match = re.search(rf"^## .*{re.escape(number)}.*\n(.*?)(?=^## |\Z)", text, re.M | re.S)
-    if match is None:
+    match = re.search(rf"^## (.*\b{re.escape(number)}\b.*)\n((?:(?!## ).*\n)*)", text, re.MULTILINE)
+    if match is None or not match[2].strip():
         sys.exit(f"CHANGELOG.md has no entry for {number}")
-    return match[1].strip() + "\n"
+    tags = run("git", "tag", "--points-at", "HEAD").split()
+    if tags and f"v{number}" not in tags:
+        sys.exit(f"the commit's tag is {', '.join(tags)}, its version {number}")
+    if tags and "Unreleased" in match[1]:
+        sys.exit(f"CHANGELOG.md says '{match[1]}': write the version and its date")
+    return match[2].strip() + "\n"
 
 
 def build(place: Path, epoch: str) -> dict[str, bytes]:

@@ -1,0 +1,120 @@
+"""A release: archives say nothing of the machine that built them, and versions agree."""
+
+from __future__ import annotations
+
+import gzip
+import importlib.util
+import io
+import subprocess
+import tarfile
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.conftest import REPOSITORY
+
+Members = list[tuple[str, bytes, int, str, int]]
+
+
+def _module() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("release", REPOSITORY / "infra" / "release.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+release = _module()
+
+
+def archive(members: Members, clock: int) -> bytes:
+    plain = io.BytesIO()
+    with tarfile.open(fileobj=plain, mode="w") as new:
+        for name, content, mtime, owner, mode in members:
+            member = tarfile.TarInfo(name)
+            member.size, member.mtime, member.uname, member.mode = len(content), mtime, owner, mode
+            new.addfile(member, io.BytesIO(content))
+    return gzip.compress(plain.getvalue(), mtime=clock)
+
+
+@given(st.data())
+def test_an_archive_is_the_same_whoever_built_it_and_when(data: st.DataObject) -> None:
+    names = data.draw(st.lists(st.text("abcé", min_size=1, max_size=9), unique=True, min_size=1))
+    contents = {name: data.draw(st.binary(max_size=9)) for name in names}
+    runs = data.draw(st.fixed_dictionaries({name: st.booleans() for name in names}))
+
+    def built() -> bytes:
+        members = [
+            (
+                name,
+                contents[name],
+                data.draw(st.integers(0, 2**31)),
+                data.draw(st.sampled_from(["root", "builder"])),
+                data.draw(st.sampled_from([0o755, 0o700, 0o775] if runs[name] else [0o644, 0o600])),
+            )
+            for name in data.draw(st.permutations(names))
+        ]
+        return release.repacked(archive(members, data.draw(st.integers(0, 2**31))), 1_000)
+
+    first = built()
+    assert first == built()
+    with tarfile.open(fileobj=io.BytesIO(first)) as read:
+        held = {member.name: file.read() for member in read if (file := read.extractfile(member))}
+    assert held == contents
+
+
+def test_a_byte_that_differs_ends_the_release() -> None:
+    release.compared({"a.whl": b"1"}, {"a.whl": b"1"})
+    with pytest.raises(SystemExit, match=r"not reproducible.*a\.whl"):
+        release.compared({"a.whl": b"1", "b": b""}, {"a.whl": b"2", "b": b""})
+    with pytest.raises(SystemExit, match=r"not reproducible.*b"):
+        release.compared({"a.whl": b"1"}, {"a.whl": b"1", "b": b""})
+
+
+def test_every_place_names_one_version_and_the_changelog_tells_of_it() -> None:
+    assert release.version() in (REPOSITORY / "CHANGELOG.md").read_text()
+    assert len(release.notes(release.version()).splitlines()) > 20
+    with pytest.raises(SystemExit, match=r"no entry for 9\.9\.9"):
+        release.notes("9.9.9")
+
+
+@pytest.mark.parametrize(
+    ("tag", "heading", "refused"),
+    [
+        ("v1.2.3", "## 1.2.3 (2026-12-01)", ""),
+        ("v1.2.4", "## 1.2.3 (2026-12-01)", "tag is v1.2.4, its version 1.2.3"),
+        ("v1.2.3", "## Unreleased (1.2.3)", "write the version and its date"),
+        ("v1.2.3", "## 11.2.3", "no entry"),
+        ("v1.2.3", "## 1.2.3\n\n## 1.2.2\n\nold", "no entry"),
+    ],
+)
+def test_a_tag_is_held_to_version_and_changelog(
+    tag: str, heading: str, refused: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(release, "REPOSITORY", tmp_path)
+    text = (
+        heading if "old" in heading else f"# Changelog\n\n{heading}\n\nWhat is new.\n\n## 1.2.2\n"
+    )
+    (tmp_path / "CHANGELOG.md").write_text(text)
+    git = ["git", "-c", "user.name=a", "-c", "user.email=a@example.org"]
+    for command in (["init", "-q"], ["add", "-A"], ["commit", "-qm", "all"], ["tag", tag]):
+        subprocess.run([*git, *command], cwd=tmp_path, check=True)
+    if refused:
+        with pytest.raises(SystemExit, match=refused):
+            release.notes("1.2.3")
+    else:
+        assert release.notes("1.2.3") == "What is new.\n"
+
+
+def test_versions_that_differ_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(release, "REPOSITORY", tmp_path)
+    (tmp_path / "infra" / "cloze-pretraining").mkdir(parents=True)
+    (tmp_path / "pyproject.toml").write_text('version = "1.2.4"\n')
+    second = 'version = "1.2.4"\ndependencies = ["cloze-pretraining-base[data]==1.2.3"]\n'
+    (tmp_path / "infra" / "cloze-pretraining" / "pyproject.toml").write_text(second)
+    with pytest.raises(SystemExit, match=r"1\.2\.3"):
+        release.version()
