@@ -36,12 +36,15 @@ _CLIENTS = (
     "gcsfs",
     "google",
     "httpx",
+    "httpx2",
+    "huggingface_hub",
     "requests",
     "paramiko",
 )
 # what is downloaded lands on a disk
 _OF_THIS_MACHINE = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EMFILE)
 _CHECK_IT = "check the store's address (AWS_ENDPOINT_URL) and your credentials"
+_CHECK_HUB = "check the name, HF_ENDPOINT, HF_HUB_OFFLINE and your token (`hf auth login`)"
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
@@ -73,12 +76,17 @@ def filesystem(path: str) -> tuple[fsspec.AbstractFileSystem, str]:
         raise UsageError(f"{path}: {describe_missing_package(missing)}") from error
     except ValueError as error:
         cause = str(error).rstrip(".")
-        raise UsageError(f"{path}: {cause}; use a local path, s3:// or gs://") from error
+        raise UsageError(f"{path}: {cause}; use a local path, s3://, gs:// or hf://") from error
     except FileNotFoundError:  # of an archive
         raise
     except Exception as error:  # it connects
-        raise ClozeError(f"{path} cannot be reached ({first_line(error)}); {_CHECK_IT}") from error
+        cause = first_line(error)
+        raise ClozeError(f"{path} cannot be reached ({cause}); {_check(path)}") from error
     return fs, inner
+
+
+def _check(path: str) -> str:
+    return _CHECK_HUB if path.startswith("hf://") else _CHECK_IT
 
 
 @contextlib.contextmanager
@@ -99,7 +107,7 @@ def client_errors(path: str) -> Iterator[None]:
         if not is_client_error and not (isinstance(error, OSError) and not is_local(path)):
             raise
         cause = (str(getattr(error, "strerror", None) or error) or type(error).__name__).rstrip(".")
-        remedy = _CHECK_IT
+        remedy = _check(path)
         if isinstance(error, PermissionError):
             remedy = "renew your credentials or ask for the right, and run again"
         elif isinstance(error, TimeoutError) or getattr(error, "errno", None) == errno.EBUSY:

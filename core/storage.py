@@ -1,4 +1,4 @@
-"""The filesystem layer: local paths and any URL that fsspec knows (`s3://`, `gs://`, `memory://`).
+"""The filesystem layer: local paths and any URL that fsspec knows (`s3://`, `gs://`, `hf://`).
 
 Files are committed atomically: on a local disk by temporary file, fsync and rename; on an object
 store by an all-or-nothing put, which is dropped if writing fails. No other module opens files for
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 CHUNK_BYTES = 1 << 20
 # keys of content tags; GCS's etag also changes with labels, so its hashes come first
-_TAGS = ("md5Hash", "crc32c", "ETag", "etag")
+_TAGS = ("md5Hash", "crc32c", "ETag", "etag", "blob_id")
 TEMPORARY = "_tmp-"  # prefix of a file that is being written
 
 

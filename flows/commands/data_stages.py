@@ -55,7 +55,7 @@ def _parse_metadata(texts: tuple[str, ...]) -> list[tuple[str, str, str]]:
 
 
 _KINDS = ", ".join(resolve_name("cloze.pipeline.corpus.readers:READERS"))
-SOURCE_HELP = f"Source to read: {_KINDS}. A path, glob or s3:// or gs:// URL. Repeatable."
+SOURCE_HELP = f"Source to read: {_KINDS}. A path, glob, s3://, gs:// or hf:// URL. Repeatable."
 CORPUS_OPTIONS: dict[str, OptionOverride] = {
     "sources": source_option("--source", required=True, help=SOURCE_HELP),
     "mixture": OptionOverride("--mixture", weights, {"multiple": True, "metavar": "NAME=WEIGHT"}),

@@ -37,7 +37,6 @@ _KEEP_MEMORY = (
 RANK_ENVIRONMENT = {  # of every rank; the user's environment overrides it
     "DO_NOT_TRACK": "1",
     "TOKENIZERS_PARALLELISM": "false",
-    "HF_HUB_OFFLINE": "1",
     "PYTHONUNBUFFERED": "1",
     "GLIBC_TUNABLES": _KEEP_MEMORY,
     # Idle OpenMP threads spin for some microseconds, then sleep. Sleeping at once makes a small

@@ -83,7 +83,7 @@ def test_an_unknown_scheme_is_told() -> None:
     with pytest.raises(UsageError) as caught:
         object_store.filesystem("ftq://b/x")
     assert str(caught.value) == (
-        "ftq://b/x: Protocol not known: ftq; use a local path, s3:// or gs://"
+        "ftq://b/x: Protocol not known: ftq; use a local path, s3://, gs:// or hf://"
     )
 
 

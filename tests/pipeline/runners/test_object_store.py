@@ -292,7 +292,7 @@ def test_what_cannot_be_reached_is_said(store: Store, monkeypatch: pytest.Monkey
         storage.write_bytes("s3://no-such-bucket/x", b"")
     with pytest.raises(
         UsageError,
-        match=r"wasb2://x/y: Protocol not known: wasb2; use a local path, s3:// or gs://",
+        match=r"wasb2://x/y: Protocol not known: wasb2; use a local path, s3://, gs:// or hf://",
     ):
         storage.exists("wasb2://x/y")
     import s3fs

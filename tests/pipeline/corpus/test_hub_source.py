@@ -1,0 +1,164 @@
+"""A data set of the Hugging Face Hub as a source, from a stand-in of its HTTP interface."""
+
+from __future__ import annotations
+
+import hashlib
+import http.server
+import json
+import re
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from cloze.core.artifacts.artifact import read_manifest
+from tests.flows.test_cli import installed
+
+pytest.importorskip("huggingface_hub", reason="needs huggingface_hub ([hub])")
+
+COMMIT = "a" * 40
+REVISION = r"(?:refs/convert/parquet|[^/]+)"
+PROSE = "The lamp was lit again before the evening ended, and the keeper of the {} wrote it down. "
+
+
+class Hub(http.server.BaseHTTPRequestHandler):
+    """What huggingface_hub's filesystem asks of a data set `org/prose`."""
+
+    protocol_version = "HTTP/1.1"
+    server: Any
+
+    def do_POST(self) -> None:
+        asked = json.loads(self.rfile.read(int(self.headers.get("Content-Length") or 0)))
+        paths = asked["paths"] if isinstance(asked["paths"], list) else [asked["paths"]]
+        self.answer([entry for entry in self.entries() if entry["path"] in paths])
+
+    def do_GET(self) -> None:
+        path = unquote(urlsplit(self.path).path)
+        self.server.asked.append((path, self.headers.get("Range")))
+        if re.fullmatch(r"/api/datasets/org/prose(/revision/.+)?", path):
+            self.answer({"id": "org/prose", "sha": COMMIT, "siblings": [], "tags": []})
+        elif match := re.fullmatch(rf"/api/datasets/org/prose/tree/{REVISION}/?(.*)", path):
+            deep = "recursive=true" in self.path.lower()
+            below = [
+                entry
+                for entry in self.entries()
+                if str(Path(entry["path"]).parent) == (match[1] or ".")
+                or (deep and entry["path"].startswith(match[1]))
+            ]
+            self.answer(below or {"error": "no entry"}, 200 if below else 404)
+        elif match := re.fullmatch(rf"/datasets/org/prose/resolve/{REVISION}/(.+)", path):
+            self.content(self.server.files[match[1]])
+        else:
+            self.answer({"error": "not found"}, 404)
+
+    do_HEAD = do_GET
+
+    def entries(self) -> list[dict[str, Any]]:
+        files: dict[str, bytes] = self.server.files
+        folders = {str(Path(path).parent) for path in files} - {"."}
+        empty = {"type": "directory", "size": 0, "oid": "0" * 40}
+        return [{**empty, "path": folder} for folder in folders] + [
+            {
+                "type": "file",
+                "path": path,
+                "size": len(content),
+                "oid": hashlib.sha1(content).hexdigest(),
+            }
+            for path, content in files.items()
+        ]
+
+    def content(self, content: bytes) -> None:
+        start, end = re.match(r"bytes=(\d+)-(\d+)", self.headers["Range"] or "").groups()  # type: ignore[union-attr]
+        part = content[int(start) : int(end) + 1]
+        size = {"Content-Range": f"bytes {start}-{end}/{len(content)}"}
+        self.send(206, part, {**size, "ETag": f'"{hashlib.sha1(content).hexdigest()}"'})
+
+    def answer(self, content: Any, status: int = 200) -> None:
+        code = {"X-Error-Code": "EntryNotFound"} if status == 404 else {}
+        self.send(
+            status, json.dumps(content).encode(), {"Content-Type": "application/json", **code}
+        )
+
+    def send(self, status: int, body: bytes, headers: dict[str, str]) -> None:
+        self.send_response(status)
+        for name, value in {**headers, "Content-Length": str(len(body))}.items():
+            self.send_header(name, value)
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(body)
+
+    def log_message(self, *_: Any) -> None:
+        pass
+
+
+@pytest.fixture
+def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Any]:
+    found: Any = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Hub)
+    found.files, found.asked = {}, []
+    for number, place in enumerate(("tower", "harbour")):
+        rows = [{"id": f"{place}{row}", "content": PROSE.format(place) * 8} for row in range(9)]
+        rows[1]["content"] += f"It was the night of storm {number}."
+        file = tmp_path / f"{place}.parquet"
+        pq.write_table(pa.Table.from_pylist(rows), file)
+        found.files[f"en/train-0000{number}-of-00002.parquet"] = file.read_bytes()
+    found.files["README.md"] = b"---\nlicense: cc0-1.0\n---\n"
+    threading.Thread(target=found.serve_forever, daemon=True).start()
+    monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{found.server_address[1]}")
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
+    # conftest's: what a user has not set is not set by a launch of ranks either
+    monkeypatch.delenv("HF_HUB_OFFLINE")
+    yield found
+    found.shutdown()
+    found.server_close()
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "org/prose",
+        "org/prose@main/en",
+        "org/prose/en/*.parquet",
+        "org/prose@refs%2Fconvert%2Fparquet/en",
+        "org/prose@refs%2Fconvert%2Fparquet/*/train-*",
+    ],
+)
+def test_a_data_set_of_the_hub_gives_what_its_files_give(
+    path: str, hub: Any, tmp_path: Path
+) -> None:
+    for name, content in hub.files.items():
+        file = tmp_path / "copy" / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(content)
+    sources = {"hub": f"hf://datasets/{path}", "disk": tmp_path / "copy"}
+    shards, documents = [], []
+    for name, source in sources.items():
+        out = tmp_path / f"corpus-{name}"
+        read = ("--source", f"parquet={source}", "--column", "text=content", "--language", "en")
+        done = installed("corpus", *read, "--out", out)
+        assert done.returncode == 0, done.stderr
+        shards.append([file.read_bytes() for file in sorted(out.rglob("*.arrow"))])
+        documents.append(read_manifest(str(out)).summary["documents"])
+    assert documents[0] == documents[1] > 0
+    assert shards[0]
+    # names of blobs stand for contents: no file is read once more to be hashed
+    ranges = [(asked, part) for asked, part in hub.asked if "/resolve/" in asked and part]
+    assert len(ranges) == len(set(ranges))
+
+
+def test_a_hub_that_is_away_is_told_with_what_to_check(
+    hub: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = "parquet=hf://datasets/org/nothing"
+    for endpoint in ("", "http://127.0.0.1:9"):
+        if endpoint:
+            monkeypatch.setenv("HF_ENDPOINT", endpoint)
+        done = installed("corpus", "--source", source, "--out", tmp_path / "c")
+        assert done.returncode in (1, 2, 3), done.stderr
+        assert "hf://datasets/org/nothing" in done.stderr
+        assert "HF_ENDPOINT" in done.stderr
+        assert "internal error" not in done.stderr
