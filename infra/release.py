@@ -41,12 +41,12 @@ def run(*command: str | Path, where: Path | None = None, env: dict[str, str] | N
     )
     if result.returncode:
         sys.exit(f"{result.stdout}\n`{' '.join(map(str, command))}` ended with {result.returncode}")
-    return result.stdout
+    return str(result.stdout)
 
 
 def version() -> str:
     """Return the version that both distributions and CHANGELOG.md name."""
-    found = {}
+    found: dict[str, Path] = {}
     for folder in DISTRIBUTIONS:
         text = (REPOSITORY / folder / "pyproject.toml").read_text()
         # every mention: the second distribution requires the first by it
