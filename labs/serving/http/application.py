@@ -19,7 +19,6 @@ import secrets
 import time
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from pkgutil import resolve_name
 from typing import Any
 from urllib.parse import parse_qs
 
@@ -31,13 +30,14 @@ from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, R
 from starlette.types import ASGIApp
 
 from cloze.core.humanize import templates_in
-from cloze.flows.serve.http_limits import LimitsMiddleware
-from cloze.flows.serve.metrics import ServingMetrics
-from cloze.flows.serve.served_model import NotReadyError, QueueFullError, ServedModel
-from cloze.flows.serve.worker_process import WorkerLostError
 from cloze.flows.ui.loopback_guard import LoopbackOnlyMiddleware
+from cloze.labs.serving.http.http_limits import LimitsMiddleware
+from cloze.labs.serving.http.metrics import ServingMetrics
+from cloze.labs.serving.http.served_model import NotReadyError, QueueFullError, ServedModel
+from cloze.labs.serving.http.worker_process import WorkerLostError
+from cloze.labs.serving.limits import Limits
 
-TEMPLATES = Path(__file__).parent / "templates"
+TEMPLATES = Path(__file__).parents[1] / "templates"
 RETRY_SECONDS = 1
 
 
@@ -70,22 +70,17 @@ class Predictions(BaseModel):
 def application(
     models: Mapping[str, ServedModel],
     metrics: ServingMetrics,
+    limits: Limits,
+    examples: Mapping[str, dict[str, Any]],
     *,
     port: int,
     allowed: Collection[str] = (),
-    max_items: int,
-    max_characters: int,
-    max_body: int,
-    body_seconds: float,
 ) -> ASGIApp:
     """Return the ASGI application.
 
     Args:
+        examples: a request of each verb, for the schema.
         port, allowed: accepted `Host` values, see `LoopbackOnlyMiddleware`.
-        max_items: inputs per request.
-        max_characters: characters per text.
-        max_body: bytes per request.
-        body_seconds: time to send a request, and to read an answer.
     """
     app = FastAPI(
         title="Cloze",
@@ -107,7 +102,7 @@ def application(
         label = name if name in models else ""
         try:
             model = find(name, verb)
-            _check(inputs, max_items, max_characters)
+            _check(inputs, limits)
             version = model.version
             answers = await _answers(model, inputs)
             return {"model": name, "version": version, "predictions": answers}
@@ -118,20 +113,18 @@ def application(
             metrics.requests.labels(label, str(status)).inc()
             metrics.seconds.labels(label).observe(time.monotonic() - begin)
 
-    examples = resolve_name("cloze.model.use.serving:EXAMPLES")  # by verb
-
-    def add_route(verb: str) -> None:
+    def add_route(verb: str, example: dict[str, Any]) -> None:
         # a value, because FastAPI cannot evaluate an annotation that names a local variable
-        example: Any = {"summary": verb, "value": {"inputs": examples[verb][:1]}}
-        from_body = Body(openapi_examples={verb: example})
+        shown: Any = {"summary": verb, "value": {"inputs": [example]}}
+        from_body = Body(openapi_examples={verb: shown})
 
         @app.post(f"/models/{{name}}/{verb}", response_model=Predictions, name=verb, tags=[verb])
         async def endpoint(name: str, body: Inputs = from_body) -> Any:
             inputs = [item.model_dump(exclude_none=True) for item in body.inputs]
             return await ask(name, verb, inputs)
 
-    for verb in examples:
-        add_route(verb)
+    for verb, example in examples.items():
+        add_route(verb, example)
 
     @app.exception_handler(RequestValidationError)
     async def refuse(request: Request, error: RequestValidationError) -> Response:
@@ -185,21 +178,22 @@ def application(
             return _page(models, form, None, sentence)
         return _page(models, form, answer["predictions"][0], None)
 
-    limited = LimitsMiddleware(app, max_body, body_seconds)
+    limited = LimitsMiddleware(app, limits.max_body, limits.timeout)
     return LoopbackOnlyMiddleware(limited, port, allowed)
 
 
-def _check(inputs: Sequence[Mapping[str, Any]], max_items: int, max_characters: int) -> None:
-    if len(inputs) > max_items:
-        raise HTTPException(413, f"{len(inputs)} inputs are more than {max_items}; send fewer")
+def _check(inputs: Sequence[Mapping[str, Any]], limits: Limits) -> None:
+    if len(inputs) > limits.max_items:
+        detail = f"{len(inputs)} inputs are more than {limits.max_items}; send fewer"
+        raise HTTPException(413, detail)
     for number, fields in enumerate(inputs):
         for name, value in fields.items():
             size = sum(map(len, value)) if isinstance(value, list) else len(value)
-            if size > max_characters:
+            if size > limits.max_characters:
                 raise HTTPException(
                     413,
                     f"{name!r} of input {number} has {size:,} characters, more than"
-                    f" {max_characters:,}; shorten it",
+                    f" {limits.max_characters:,}; shorten it",
                 )
 
 
