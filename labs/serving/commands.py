@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from cloze.flows.commands.base.inference_command import STDIN, Answer, InferenceCommand, Request
+from cloze.flows.commands.base.options import OptionOverride
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -39,7 +40,17 @@ def _show_vector(answer: Answer) -> RenderableType:
     return "\n".join(lines)
 
 
-@click.command("embed", cls=InferenceCommand, text="Text to embed.", show=_show_vector)
+@click.command(
+    "embed",
+    cls=InferenceCommand,
+    text="Text to embed.",
+    show=_show_vector,
+    spelled={
+        "word_vectors": OptionOverride("--words"),
+        "layers": OptionOverride("--layers"),
+        "npy": None,  # --out FILE.npy
+    },
+)
 def embed(request: Request, options: Mapping[str, Any]) -> None:
     """Compute the embeddings of texts.
 
@@ -140,6 +151,7 @@ tag = InferenceCommand(
     " their words.",
     text="One or more sentences.",
     show=_show_entities,
+    spelled={"words": OptionOverride("--pretokenized")},
 )
 
 

@@ -55,7 +55,10 @@ def run(config: ServingConfig, build: BuildContext) -> StageResult:
         file=config.source, device=config.device, precision=config.precision
     )
     if not (examples := PREDICTORS[name].examples):
-        raise UsageError(f"verb {name} of {checkpoint} is not served: its row has no examples")
+        raise UsageError(
+            f"verb {name} of {checkpoint} is not served: its row has no examples; name another one "
+            f"with --verb"
+        )
     verb = open_verb(name, checkpoint, verb_config)
     ready = {"verb": name, "example": _warm_up(verb, examples)}
     build.report.predictions([{"ready": ready}])
