@@ -113,7 +113,7 @@ def serve(models: tuple[str, ...], verbs: tuple[str, ...], as_json: bool, **opti
         host=host,
         port=port,
         allowed=[name for name in options["allowed_hosts"].split(",") if name],
-        examples={name: verb.examples[0] for name, verb in known.items()},
+        examples={name: verb.examples for name, verb in known.items()},
         limits=Limits(**{name: options[name] for name in LIMITS}),
         config={"device": options["device"], "precision": options["precision"]},
         verbs=by_name,

@@ -24,7 +24,7 @@ from urllib.parse import parse_qs
 
 from fastapi import Body, FastAPI, HTTPException
 from fastapi.exceptions import RequestValidationError
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, create_model
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response
 from starlette.types import ASGIApp
@@ -41,22 +41,19 @@ TEMPLATES = Path(__file__).parents[1] / "templates"
 RETRY_SECONDS = 1
 
 
-class Input(BaseModel):
-    """One input; which fields it needs depends on the verb and the task."""
-
-    model_config = ConfigDict(extra="forbid")
-    text: str | None = None
-    pair: str | None = None
-    choices: list[str] | None = None
-    question: str | None = None
-    passage: str | None = None
+def fields_of(examples: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the fields of a verb's inputs, texts or lists of texts: those of its examples."""
+    values = {name: value for example in examples for name, value in example.items()}
+    return {name: list[str] if isinstance(own, list) else str for name, own in values.items()}
 
 
-class Inputs(BaseModel):
-    """Body of a request."""
-
-    model_config = ConfigDict(extra="forbid")
-    inputs: list[Input] = Field(min_length=1)
+def body_of(verb: str, fields: Mapping[str, Any]) -> type[BaseModel]:
+    """Return the body of a verb's requests. Which fields an input needs depends on the task."""
+    forbid, title = ConfigDict(extra="forbid"), verb.title().replace("-", "")
+    optional: dict[str, Any] = {name: (kind | None, None) for name, kind in fields.items()}
+    item = create_model(f"{title}Input", __config__=forbid, **optional)
+    listed: Any = list[item]  # type: ignore[valid-type]
+    return create_model(f"{title}Inputs", __config__=forbid, inputs=(listed, Field(min_length=1)))
 
 
 class Predictions(BaseModel):
@@ -71,7 +68,7 @@ def application(
     models: Mapping[str, ServedModel],
     metrics: ServingMetrics,
     limits: Limits,
-    examples: Mapping[str, dict[str, Any]],
+    examples: Mapping[str, Sequence[Mapping[str, Any]]],
     *,
     port: int,
     allowed: Collection[str] = (),
@@ -79,7 +76,7 @@ def application(
     """Return the ASGI application.
 
     Args:
-        examples: a request of each verb, for the schema.
+        examples: requests by verb; an input has their fields.
         port, allowed: accepted `Host` values, see `LoopbackOnlyMiddleware`.
     """
     app = FastAPI(
@@ -113,17 +110,23 @@ def application(
             metrics.requests.labels(label, str(status)).inc()
             metrics.seconds.labels(label).observe(time.monotonic() - begin)
 
-    def add_route(verb: str, example: dict[str, Any]) -> None:
-        # a value, because FastAPI cannot evaluate an annotation that names a local variable
+    fields = {verb: fields_of(own) for verb, own in examples.items()}
+
+    def add_route(verb: str, example: Mapping[str, Any]) -> None:
+        # values, because FastAPI cannot evaluate an annotation that names a local variable
         shown: Any = {"summary": verb, "value": {"inputs": [example]}}
         from_body = Body(openapi_examples={verb: shown})
 
-        @app.post(f"/models/{{name}}/{verb}", response_model=Predictions, name=verb, tags=[verb])
-        async def endpoint(name: str, body: Inputs = from_body) -> Any:
-            inputs = [item.model_dump(exclude_none=True) for item in body.inputs]
-            return await ask(name, verb, inputs)
+        async def endpoint(name: str, body: Any = from_body) -> Any:
+            return await ask(name, verb, body.model_dump(exclude_none=True)["inputs"])
 
-    for verb, example in examples.items():
+        endpoint.__annotations__["body"] = body_of(verb, fields[verb])
+        route = app.post(
+            f"/models/{{name}}/{verb}", response_model=Predictions, name=verb, tags=[verb]
+        )
+        route(endpoint)
+
+    for verb, (example, *_) in examples.items():
         add_route(verb, example)
 
     @app.exception_handler(RequestValidationError)
@@ -167,11 +170,12 @@ def application(
     async def try_model(request: Request) -> Response:
         body = (await request.body()).decode(errors="replace")
         form = {key: values[0] for key, values in parse_qs(body).items()}
-        model, fields = models.get(form.get("model", "")), _fields_of(form)
+        model = models.get(form.get("model", ""))
         if model is None or not model.is_ready:
             return _page(models, form, None, "This model is not ready; try again in a moment.")
         try:
-            answer = await ask(model.name, model.info["verb"], [fields])
+            verb = model.info["verb"]
+            answer = await ask(model.name, verb, [_filled(fields[verb], form)])
         except HTTPException as error:
             details: Any = error.detail
             sentence = details if isinstance(details, str) else details[0]["error"]
@@ -221,14 +225,13 @@ async def _answers(model: ServedModel, inputs: Sequence[Mapping[str, Any]]) -> l
     return answers
 
 
-def _fields_of(form: Mapping[str, str]) -> dict[str, Any]:
-    """Return the fields of a submitted form; empty ones are left out."""
-    fields: dict[str, Any] = {
-        name: form[name] for name in ("text", "pair", "question", "passage") if form.get(name)
+def _filled(fields: Mapping[str, Any], form: Mapping[str, str]) -> dict[str, Any]:
+    """Return the fields of a submitted form without empty ones; a list has an item per line."""
+    return {
+        name: form[name] if kind is str else [x for x in form[name].splitlines() if x.strip()]
+        for name, kind in fields.items()
+        if form.get(name)
     }
-    if form.get("choices"):
-        fields["choices"] = [line for line in form["choices"].splitlines() if line.strip()]
-    return fields
 
 
 def _page(

@@ -8,7 +8,7 @@ import logging
 import resource
 import signal
 import tempfile
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +42,7 @@ def serve(
     port: int,
     allowed: Collection[str],
     limits: Limits,
-    examples: Mapping[str, dict[str, Any]],
+    examples: Mapping[str, Sequence[Mapping[str, Any]]],
     config: Mapping[str, Any],
     verbs: Mapping[str, str],
 ) -> None:
@@ -51,7 +51,7 @@ def serve(
     Args:
         arguments: `[NAME=]SOURCE` of each model.
         runs: runs directory, which knows MLflow's address.
-        examples: a request of each verb.
+        examples: requests by verb.
         config: values of `ServingConfig`, for all models.
         verbs: verb by name of the model, instead of that of its heads.
 
