@@ -1,5 +1,5 @@
-"""Configs of the inference commands, and of the stages merge, perplexity, score, likelihood,
-vectors and entities.
+"""Configs of every inference command, of fill-mask, and of the stages merge, perplexity, score and
+likelihood.
 
 No torch: the command line imports this module at every start.
 """
