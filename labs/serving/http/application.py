@@ -29,6 +29,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response
 from starlette.types import ASGIApp
 
+from cloze.core.errors import did_you_mean
 from cloze.core.humanize import templates_in
 from cloze.flows.ui.loopback_guard import LoopbackOnlyMiddleware
 from cloze.labs.serving.http.http_limits import LimitsMiddleware
@@ -133,8 +134,12 @@ def application(
     async def refuse(request: Request, error: RequestValidationError) -> Response:
         """Name the fields; FastAPI's own answer repeats the input, which may be no text."""
         metrics.requests.labels("", "422").inc()
+        verb = request.url.path.rpartition("/")[2]
         detail = [
-            {"field": ".".join(map(str, fault["loc"])), "error": fault["msg"]}
+            {
+                "field": ".".join(map(str, fault["loc"])),
+                "error": _sentence(fault, fields.get(verb, {})),
+            }
             for fault in error.errors()
         ]
         return JSONResponse({"detail": detail}, 422)
@@ -184,6 +189,14 @@ def application(
 
     limited = LimitsMiddleware(app, limits.max_body, limits.timeout)
     return LoopbackOnlyMiddleware(limited, port, allowed)
+
+
+def _sentence(fault: Mapping[str, Any], fields: Mapping[str, Any]) -> str:
+    """Return what is wrong with a field; pydantic's words do not say which fields there are."""
+    if fault["type"] != "extra_forbidden":
+        return str(fault["msg"])
+    *above, name = fault["loc"]
+    return f"no such field; {did_you_mean(str(name), fields if 'inputs' in above else ('inputs',))}"
 
 
 def _check(inputs: Sequence[Mapping[str, Any]], limits: Limits) -> None:
