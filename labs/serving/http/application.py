@@ -192,11 +192,12 @@ def application(
 
 
 def _sentence(fault: Mapping[str, Any], fields: Mapping[str, Any]) -> str:
-    """Return what is wrong with a field; pydantic's words do not say which fields there are."""
+    """Return what is wrong with a field, and for an unknown one which fields there are."""
     if fault["type"] != "extra_forbidden":
         return str(fault["msg"])
     *above, name = fault["loc"]
-    return f"no such field; {did_you_mean(str(name), fields if 'inputs' in above else ('inputs',))}"
+    known = did_you_mean(str(name), fields if "inputs" in above else ("inputs",))
+    return f"{fault['msg']}; {known}"
 
 
 def _check(inputs: Sequence[Mapping[str, Any]], limits: Limits) -> None:
