@@ -52,7 +52,7 @@ COMMANDS: dict[str, dict[str, str]] = {
         "import": "Convert a Hugging Face model into a checkpoint.",
         "export": "Convert a checkpoint into a Hugging Face model.",
     },
-    "Evaluate and use models": {
+    "Evaluate models": {
         "evaluate": "Score a fine-tuned checkpoint on labelled data.",
         "perplexity": "Compute a checkpoint's loss on held-out rows.",
         "likelihood": "Compute a checkpoint's bits per byte of held-out texts.",
@@ -60,12 +60,6 @@ COMMANDS: dict[str, dict[str, str]] = {
         "nightly": "Evaluate new checkpoints against the champion.",
         "champion": "Show the champion and its history, or roll it back.",
         "fill-mask": "Predict the [MASK] tokens of a text.",
-        "embed": "Compute the embeddings of texts.",
-        "classify": "Classify texts with a fine-tuned checkpoint.",
-        "tag": "Find the entities in texts.",
-        "answer": "Answer questions from a passage.",
-        "score": "Compute the log-probability of sentences.",
-        "serve": "Serve models over HTTP, with a page to try them.",
     },
     "Operate": {
         "ui": "Start Prefect, MLflow and the dashboard.",
@@ -86,7 +80,6 @@ MODULES = {
     "model_stages": "pretrain merge finetune evaluate perplexity"
     " likelihood score-pairs plan-training",
     "hub": "import export",
-    "inference": "fill-mask embed classify tag answer score",
     "services": "ui deploy doctor verify lineage",
     "help_topics": "help",
 }

@@ -14,25 +14,16 @@ from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any
 
 from cloze.core.errors import UsageError
-from cloze.model.tasks.kinds.multilabel import MultiLabel
-from cloze.model.use.serving import verb_of
-from cloze.model.use.verb import PREDICTORS
+from cloze.model.use.verb import PREDICTORS, verb_of
 
 if TYPE_CHECKING:
     import pandas
 
-    from cloze.model.use.answer import QuestionAnsweringPipeline
-    from cloze.model.use.classify import TextClassificationPipeline
-    from cloze.model.use.embed import EmbeddingPipeline
     from cloze.model.use.fill_mask import FillMaskPipeline
-    from cloze.model.use.tag import TokenClassificationPipeline
 
 Params = Mapping[str, Any]
 TOP_K = 5
-TOKENS = 40
-QUESTION, PASSAGE = "question", "passage"  # input columns of question answering models
-# Input columns; `text_pair` for tasks on pairs, `choices` for multiple choice.
-TEXT, PAIR, CHOICES = ("text", "text_pair", "choices")
+TEXT, CHOICES = "text", "choices"  # input columns; the second one has a list per text
 
 
 @dataclass(frozen=True)
@@ -40,9 +31,9 @@ class ServedModel:
     """A loaded model, as `mlflow.pyfunc` calls it.
 
     Attributes:
-        pipeline: a pipeline of `cloze.model.use` on the checkpoint.
+        pipeline: `Predictor.pipeline` of a verb, on the checkpoint.
         answer: maps pipeline, input and parameters to the answer; `Predictor.served` of a verb.
-            `cloze.flows.tracking.served_columns` describes the columns to MLflow.
+            `Predictor.columns` describes its columns to MLflow.
     """
 
     pipeline: Any
@@ -79,136 +70,21 @@ def fill_masks(pipeline: FillMaskPipeline, model_input: Any, params: Params) -> 
     """
     rows = [
         {"text": number, "mask": mask, **candidate}
-        for number, text in enumerate(_texts(_table(model_input)))
+        for number, text in enumerate(column_texts(input_table(model_input)))
         for mask, candidates in enumerate(pipeline.fill(text, int(params.get("top_k", TOP_K))))
         for candidate in candidates
     ]
-    return _frame(rows, "text", "mask", "token", "score", "sequence")
+    return answer_table(rows, "text", "mask", "token", "score", "sequence")
 
 
-def classify(
-    pipeline: TextClassificationPipeline, model_input: Any, params: Params
-) -> pandas.DataFrame:
-    """Return the answer for each text: its label, its number (regression), or its ending.
-
-    Args:
-        model_input: strings, or a DataFrame with columns `text`, `text_pair` (tasks on pairs) and
-            `choices` (multiple choice; a list of endings per text).
-
-    Returns:
-        Columns `label` (multiple choice: the ending) and `score`, its probability. Regression:
-        `score` alone, the predicted number. Multi-label: before them `labels`, the list of all
-        that are predicted.
-
-    Raises:
-        UsageError: the task needs pairs or choices that are missing, or does not accept those of
-            the input.
-    """
-    table = _table(model_input)
-    texts, pairs = _texts(table), _texts(table, PAIR) if PAIR in table.columns else None
-    if pipeline.answers == "scores":
-        return _frame([{"score": score} for score in pipeline.score(texts, pairs)], "score")
-    if pipeline.answers == "choices":
-        endings = [list(map(str, choices)) for choices in _column(table, CHOICES)]
-        selected = pipeline.choose(texts, endings, 1)
-        rows = [{"label": best["text"], "score": best["score"]} for (best,) in selected]
-    elif isinstance(pipeline.task, MultiLabel):
-        threshold, ranked = pipeline.task.options.threshold, pipeline.classify(texts, pairs)
-        rows = [
-            {**best[0], "labels": [own["label"] for own in best if own["score"] > threshold]}
-            for best in ranked
-        ]
-        return _frame(rows, "labels", "label", "score")
-    else:
-        rows = [best for (best,) in pipeline.classify(texts, pairs, 1)]
-    return _frame(rows, "label", "score")
-
-
-def continue_texts(pipeline: Any, model_input: Any, params: Params) -> pandas.DataFrame:
-    """Return the likeliest continuation of each text.
-
-    Args:
-        pipeline: its `generate` maps texts to lists of `Continuation`.
-        params: `tokens`, the maximum number of generated tokens.
-
-    Returns:
-        Columns `text` (prompt and continuation), `continuation`, `tokens` (number generated) and
-        `stopped` (`end` of the text, `tokens` or `model`).
-    """
-    texts, most = _texts(_table(model_input)), int(params.get("tokens", TOKENS))
-    rows = [
-        {
-            "text": own.text,
-            "continuation": own.continuation,
-            "tokens": len(own.ids),
-            "stopped": own.stopped,
-        }
-        for (own,) in pipeline.generate(texts, tokens=most)
-    ]
-    return _frame(rows, "text", "continuation", "tokens", "stopped")
-
-
-def answer_questions(
-    pipeline: QuestionAnsweringPipeline, model_input: Any, params: Params
-) -> pandas.DataFrame:
-    """Return the answers to each question, best first.
-
-    Args:
-        model_input: a DataFrame with columns `question` and `passage`.
-        params: `top_k`, answers per question.
-
-    Returns:
-        Columns `question` (index, from 0), `answer`, `score`, `start` and `end` (character offsets
-        in the passage, -1: no answer).
-
-    Raises:
-        UsageError: a column is missing.
-    """
-    table = _table(model_input)
-    questions = list(zip(_texts(table, QUESTION), _texts(table, PASSAGE), strict=True))
-    predictions = pipeline.answer_batch(questions, int(params.get("top_k", TOP_K)))
-    rows = [
-        {
-            "question": number,
-            **answer,
-            **{end: -1 if answer[end] is None else answer[end] for end in ("start", "end")},
-        }
-        for number, answers in enumerate(predictions)
-        for answer in answers
-    ]
-    return _frame(rows, "question", "answer", "score", "start", "end")
-
-
-def tag(
-    pipeline: TokenClassificationPipeline, model_input: Any, params: Params
-) -> pandas.DataFrame:
-    """Return the entities of each text, in the order of their positions.
-
-    Returns:
-        Columns `text` (index of the text, from 0), `entity`, `type`, `start` and `end` (character
-        offsets) and `score`.
-    """
-    rows = [
-        {**entity, "text": number, "entity": entity["text"]}
-        for number, entities in enumerate(pipeline.tag_batch(_texts(_table(model_input))))
-        for entity in entities
-    ]
-    return _frame(rows, "text", "entity", "type", "start", "end", "score")
-
-
-def embed(pipeline: EmbeddingPipeline, model_input: Any, params: Params) -> pandas.DataFrame:
-    """Return the embedding of each text, in the column `vector`, a list of floats."""
-    vectors = pipeline.embed(_texts(_table(model_input))).tolist()
-    return _frame([{"vector": vector} for vector in vectors], "vector")
-
-
-def _frame(rows: list[dict[str, Any]], *columns: str) -> pandas.DataFrame:
+def answer_table(rows: list[dict[str, Any]], *columns: str) -> pandas.DataFrame:
+    """Return an answer: rows by name of the column, and the columns in order."""
     import pandas
 
     return pandas.DataFrame(rows, columns=list(columns))
 
 
-def _table(model_input: Any) -> pandas.DataFrame:
+def input_table(model_input: Any) -> pandas.DataFrame:
     """Return the input as a table: texts alone are its column `text`.
 
     Raises:
@@ -238,7 +114,7 @@ def _listed(value: Any) -> list[Any]:
     return list(value) if isinstance(value, list | tuple | set) else [value]
 
 
-def _column(table: pandas.DataFrame, name: str) -> list[Any]:
+def column_values(table: pandas.DataFrame, name: str) -> list[Any]:
     """Return the values of a column.
 
     Raises:
@@ -265,9 +141,9 @@ def _column(table: pandas.DataFrame, name: str) -> list[Any]:
     return values
 
 
-def _texts(table: pandas.DataFrame, name: str = TEXT) -> list[str]:
-    """Return the texts of a column, which is there in every row; raises as `_column`."""
-    return [str(value) for value in _column(table, name)]
+def column_texts(table: pandas.DataFrame, name: str = TEXT) -> list[str]:
+    """Return the texts of a column, which is there in every row; raises as `column_values`."""
+    return [str(value) for value in column_values(table, name)]
 
 
 def _load_pyfunc(data_path: str) -> ServedModel:

@@ -36,13 +36,7 @@ _TABLE = {
 # Stages that are not part of a run: they convert one artifact, or print an answer.
 _TOOLS = {
     "export": "cloze.model.hub.stages:EXPORT",
-    "answer": "cloze.model.use.verb:ANSWER",
-    "classify": "cloze.model.use.verb:CLASSIFY",
-    "tag": "cloze.model.use.verb:TAG",
     "fill-mask": "cloze.model.use.verb:FILL_MASK",
-    "score-texts": "cloze.model.use.verb:SCORE_TEXTS",
-    "embed": "cloze.model.use.verb:EMBED",
-    "serve": "cloze.model.use.serving:SERVE",
     "explain": "cloze.pipeline.corpus.explain_stage:STAGE",
     "compare-vocab": "cloze.pipeline.vocab.stage:COMPARE",
     "inspect": "cloze.pipeline.dataset.stage:INSPECT",

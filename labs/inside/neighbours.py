@@ -20,8 +20,8 @@ from cloze.model.tasks.files import documents
 from cloze.model.train.precision import placement
 from cloze.model.use.embed import EmbeddingPipeline, Vectors
 from cloze.model.use.request import Request
-from cloze.model.use.tag import Span, words_of
 from cloze.model.use.verb import Verb
+from cloze.model.use.word_vectors import Span, words_of
 
 FAMILY = "static"
 WORDS = "encoder.embeddings.word.weight"

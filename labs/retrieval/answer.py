@@ -7,9 +7,9 @@ from typing import Any
 
 from cloze.labs.retrieval.search import Reading, Searcher
 from cloze.labs.retrieval.stages import AnswerCorpusConfig
+from cloze.labs.serving.answer import Answer, AnswerPredictor
 from cloze.model.tasks.task import Split
 from cloze.model.train.precision import placement
-from cloze.model.use.answer import Answer, AnswerPredictor
 from cloze.model.use.request import Request
 
 

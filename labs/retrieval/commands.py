@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING
 
 from cloze.flows.commands.base.inference_command import Answer, InferenceCommand
 from cloze.flows.commands.base.stage_command import StageCommand
-from cloze.flows.commands.inference import show_answers
+from cloze.labs.serving.commands import show_answers
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -54,6 +55,16 @@ search = InferenceCommand(
     show=_show_passages,
 )
 
+
+def passage_source(prediction: Answer) -> str:
+    """Return title, address and licence of the passage of an answer; empty without a corpus."""
+    passage = prediction.get("passage")
+    if passage is None:
+        return ""
+    names = passage["title"], passage["url"] or passage["document"], passage["licence"]
+    return ", ".join(filter(None, names))
+
+
 answer_corpus = InferenceCommand(
     "answer-corpus",
     field="question",
@@ -61,5 +72,5 @@ answer_corpus = InferenceCommand(
     " passages that the search finds are read as one text; each answer has the source of its"
     " passage.",
     text="Question.",
-    show=show_answers,
+    show=functools.partial(show_answers, source=passage_source),
 )

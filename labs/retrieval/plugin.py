@@ -33,12 +33,12 @@ PLUGIN = Plugin(
             "entities": Row(f"{_LAB}.stages:ENTITIES", command=False, before="vocab"),
         },
         "tools": {
-            "search": Row(f"{_LAB}.stages:SEARCH", before="serve"),
-            "answer-corpus": Row(f"{_LAB}.stages:ANSWER_CORPUS", before="serve"),
+            "search": Row(f"{_LAB}.stages:SEARCH"),
+            "answer-corpus": Row(f"{_LAB}.stages:ANSWER_CORPUS"),
         },
         "verbs": {
-            "search": Row(f"{_LAB}.stages:PREDICTOR", before="score"),
-            "answer-corpus": Row(f"{_LAB}.stages:ANSWERS", before="score"),
+            "search": Row(f"{_LAB}.stages:PREDICTOR"),
+            "answer-corpus": Row(f"{_LAB}.stages:ANSWERS"),
         },
         "headings": {
             "index": Row(f"{_LAB}.commands:OF_INDEX"),

@@ -9,7 +9,8 @@ from pydantic import Field
 from cloze.core.config import InputPath, StageConfig
 from cloze.core.stages.execution import TrainingOptions
 from cloze.core.stages.stage import InputSpec, Stage, deferred
-from cloze.model.use.configs import AnswerConfig, VerbConfig
+from cloze.labs.serving.verbs import AnswerConfig
+from cloze.model.use.configs import VerbConfig
 from cloze.model.use.verb import Predictor, verb_stage
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from cloze.flows.commands.base.inference_command import Answer, InferenceCommand
-from cloze.flows.commands.inference import passage_source
+from cloze.labs.retrieval.commands import passage_source
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

@@ -20,14 +20,18 @@ from cloze.model import checkpoint
 from cloze.model.families.config import prediction_objectives
 from cloze.model.families.models import load_model
 from cloze.model.layers.kv_cache import KVCache
+from cloze.model.pyfunc import Params, answer_table, column_texts, input_table
 from cloze.model.train.precision import Precision, autocast, placement
 from cloze.model.use.request import Request
 from cloze.model.use.verb import Verb
 
 if TYPE_CHECKING:
+    import pandas
+
     from cloze.labs.seq2seq.text_to_text import TextToTextPipeline
 
 TOKENS = 8192  # tokens per batch, generated ones included; their keys and values are in memory
+TABLE_TOKENS = 40  # new tokens of a text in MLflow, unless the parameter `tokens` says otherwise
 
 
 @dataclass(slots=True, kw_only=True)
@@ -261,6 +265,30 @@ def generation_pipeline(
     if loaded.model.is_encoder_decoder:
         return TextToTextPipeline(path, corpus=corpus, **where)
     return TextGenerationPipeline(path, **where)
+
+
+def continue_texts(pipeline: Any, model_input: Any, params: Params) -> pandas.DataFrame:
+    """Return the likeliest continuation of each text.
+
+    Args:
+        pipeline: its `generate` maps texts to lists of `Continuation`.
+        params: `tokens`, the maximum number of generated tokens.
+
+    Returns:
+        Columns `text` (prompt and continuation), `continuation`, `tokens` (number generated) and
+        `stopped` (`end` of the text, `tokens` or `model`).
+    """
+    texts, most = column_texts(input_table(model_input)), int(params.get("tokens", TABLE_TOKENS))
+    rows = [
+        {
+            "text": own.text,
+            "continuation": own.continuation,
+            "tokens": len(own.ids),
+            "stopped": own.stopped,
+        }
+        for (own,) in pipeline.generate(texts, tokens=most)
+    ]
+    return answer_table(rows, "text", "continuation", "tokens", "stopped")
 
 
 def _refusal(path: str, heads: Any) -> str:

@@ -32,8 +32,8 @@ PLUGIN = Plugin(
         },
         "task_kinds": {"text-to-text": Row("cloze.labs.seq2seq.tasks:KIND", before="tagging")},
         "tasks": {name: Row(f"{LAB}.tasks:{attribute(name)}") for name in TASKS},
-        "verbs": {"generate": Row("cloze.labs.seq2seq.verb:VERB", before="embed")},
-        "tools": {"generate": Row("cloze.labs.seq2seq.verb:STAGE", before="score-texts")},
+        "verbs": {"generate": Row("cloze.labs.seq2seq.verb:VERB")},
+        "tools": {"generate": Row("cloze.labs.seq2seq.verb:STAGE")},
         "commands": {
             "generate": Row(
                 "cloze.labs.seq2seq.command:GENERATE",

@@ -6,7 +6,7 @@ from pydantic import Field
 
 from cloze.core.config import InputPath
 from cloze.model.use.configs import VerbConfig
-from cloze.model.use.verb import Predictor, verb_stage
+from cloze.model.use.verb import Predictor, TableColumns, verb_stage
 
 
 class GenerateConfig(VerbConfig):
@@ -45,7 +45,12 @@ class GenerateConfig(VerbConfig):
 VERB = Predictor(
     GenerateConfig,
     "cloze.labs.seq2seq.generate:Generate",
+    heads=("lm", "seq2seq"),
+    examples=({"text": "The cat"},),
+    columns=lambda config: TableColumns(
+        "text:string continuation:string tokens:long stopped:string", params={"tokens": 40}
+    ),
     pipeline="cloze.labs.seq2seq.generate:generation_pipeline",
-    served="cloze.model.pyfunc:continue_texts",
+    served="cloze.labs.seq2seq.generate:continue_texts",
 )
 STAGE = verb_stage("generate", VERB)

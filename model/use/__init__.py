@@ -1,1 +1,1 @@
-"""Inference from a checkpoint: prediction commands, scoring, embedding, merging, perplexity."""
+"""Inference from a checkpoint: the door for verbs, fill-mask, scores, embeddings, merging."""

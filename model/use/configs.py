@@ -1,5 +1,5 @@
-"""Configs of the inference commands, and of the stages merge, perplexity, score, likelihood,
-vectors and entities.
+"""Configs of every inference command, of fill-mask, and of the stages merge, perplexity, score and
+likelihood.
 
 No torch: the command line imports this module at every start.
 """
@@ -47,101 +47,11 @@ class VerbConfig(StageConfig):
         return self
 
 
-class AnswerConfig(VerbConfig):
-    """Options of answer. A request has `question` and `passage`, a text of any length."""
-
-    top_k: int = Field(default=5, ge=1)
-    """Number of answers, best first."""
-
-
-class ClassifyConfig(VerbConfig):
-    """Options of classify; a request has `text`, and `pair` or `choices` if the task needs it."""
-
-    top_k: int | None = Field(default=None, ge=1)
-    """Number of labels, best first. Default: all."""
-
-    labels: str | None = None
-    """Labels to choose from without training on them, comma-separated, such as politics,sports;
-    for a model that was fine-tuned on inference (mnli, rte)."""
-
-    hypothesis: str = "This text is about {}."
-    """With --labels: sentence that the text entails if the label in {} is right."""
-
-    explain: bool = False
-    """Attribute the prediction to the tokens, by integrated gradients."""
-
-    @model_validator(mode="after")
-    def _check_labels(self) -> ClassifyConfig:
-        if self.labels is not None and len(self.label_names) < 2:
-            raise ValueError(f"labels ({self.labels}) must be two or more, separated by commas")
-        if "{}" not in self.hypothesis:
-            raise ValueError(f"hypothesis ({self.hypothesis}) has no {{}}; write it for the label")
-        if self.explain and self.labels is not None:
-            raise ValueError(f"explain and labels ({self.labels}) exclude each other; give one")
-        return self
-
-    @property
-    def label_names(self) -> list[str]:
-        """The labels of zero-shot classification."""
-        return [name.strip() for name in (self.labels or "").split(",") if name.strip()]
-
-
-class TagConfig(VerbConfig):
-    """Options of tag. A request has `text`."""
-
-    words: bool = False
-    """Split words at spaces only; punctuation is already separated."""
-
-
 class FillMaskConfig(VerbConfig):
     """Options of fill-mask; a request has `text` with [MASK] or the tokenizer's mask token."""
 
     top_k: int = Field(default=5, ge=1)
     """Number of candidates per [MASK]."""
-
-
-class EmbedConfig(VerbConfig):
-    """Options of embed. A request has `text`."""
-
-    pooling: Literal["mean", "first", "pooler"] | None = None
-    """Vector of a text: mean of the last hidden states, the first one, or the pooler's output.
-    Default: the checkpoint's, else mean."""
-
-    normalize: bool | None = None
-    """Scale vectors to length 1. Default: as the checkpoint was tuned, else off."""
-
-    max_length: int | None = Field(default=None, ge=3)
-    """Maximum tokens per text, special tokens included. Default: as the checkpoint was tuned, else
-    its maximum."""
-
-    npy: str | None = None
-    """File for all vectors, float32 [n, D] in NumPy format; the answers are then empty."""
-
-    word_vectors: bool = False
-    """One vector per word, the mean of its tokens in context, instead of one per text."""
-
-    layers: tuple[int, ...] = ()
-    """Layer whose states are averaged, from 0 (embeddings) or from the end. Repeatable.
-    Default: -1, the last."""
-
-    @model_validator(mode="after")
-    def _check_words(self) -> EmbedConfig:
-        if self.word_vectors and self.npy is not None:
-            raise ValueError("word_vectors and an .npy file exclude each other; write JSON lines")
-        if self.word_vectors and self.pooling is not None:
-            raise ValueError(f"word_vectors and pooling ({self.pooling}) exclude each other")
-        return self
-
-
-class ScoreTextsConfig(VerbConfig):
-    """Options of the command score. A request has `text`."""
-
-    mask: Literal["token", "whole-word", "word-l2r", "causal"] = "token"
-    """Mask for a scored token: token (itself), whole-word, word-l2r (with the rest of its word), or
-    causal (score left to right)."""
-
-    normalize: Literal["none", "tokens", "penalty"] = "none"
-    """Divisor of the sum: none, tokens (their number), or penalty, ((5 + n) / 6) ** 0.8."""
 
 
 class ScoreConfig(StageConfig):

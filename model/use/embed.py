@@ -1,19 +1,14 @@
-"""Text embeddings: the pipeline, and the command embed."""
+"""Embeddings of texts, and of their words in context."""
 
 from __future__ import annotations
 
-import os
-import shutil
-import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import nn
 
-from cloze.core import storage
 from cloze.core.errors import DataError, UsageError
 from cloze.core.ragged import I64
 from cloze.model import checkpoint
@@ -26,12 +21,8 @@ from cloze.model.layers.batch import Batch
 from cloze.model.layers.encoder import Encoder
 from cloze.model.tasks.encode import TextSamples, encode, evaluation_batches, framed
 from cloze.model.train.device_scalars import read_async
-from cloze.model.train.precision import DTYPES, Precision, autocast, placement
-from cloze.model.use.configs import EmbedConfig
-from cloze.model.use.request import Request
-from cloze.model.use.tag import Span, words_of
-from cloze.model.use.verb import Verb
-from cloze.model.use.word_vectors import LayerMean, word_means, words_of_tokens
+from cloze.model.train.precision import DTYPES, Precision, autocast
+from cloze.model.use.word_vectors import LayerMean, Span, word_means, words_of, words_of_tokens
 
 Vectors = npt.NDArray[np.float32]
 
@@ -190,83 +181,3 @@ class EmbeddingPipeline:
         for begin, samples in encoded:
             for indices in evaluation_batches(samples.lengths, positions):
                 yield begin + indices, pin(samples.batch(indices, self._layout), self._device)
-
-
-class Embed(Verb[str]):
-    """Predictor of embed: each text with its vector, or all vectors in one file."""
-
-    def __init__(self, checkpoint: str, config: EmbedConfig) -> None:
-        self._embedder = EmbeddingPipeline(
-            checkpoint,
-            pooling=config.pooling,
-            normalize=config.normalize,
-            max_length=config.max_length,
-            layers=config.layers,
-            **placement(config.device, config.precision),
-        )
-        self._words = config.word_vectors
-        self._file = config.npy and _VectorFile(config.npy, self._embedder.size)
-
-    def read(self, request: Request) -> str:
-        return request.text("text")
-
-    def encode(self, group: Sequence[str]) -> tuple[Sequence[str], TextSamples | None]:
-        return group, None if self._words else self._embedder.encode(group)
-
-    def answer(self, encoded: tuple[Sequence[str], TextSamples | None]) -> list[dict[str, Any]]:
-        texts, samples = encoded
-        if samples is None:
-            return [
-                {
-                    "text": text,
-                    "words": [
-                        {"text": text[start:end], "start": start, "end": end,
-                         "embedding": vector.tolist()}
-                        for (start, end), vector in words
-                    ],
-                }
-                for text, words in zip(texts, self._embedder.embed_words(texts), strict=True)
-            ]  # fmt: skip
-        vectors = self._embedder.embed_encoded([(0, samples)], len(texts))
-        if self._file:
-            self._file.append(vectors)
-            return [{} for _ in texts]
-        return [
-            {"text": text, "embedding": vector.tolist()}
-            for text, vector in zip(texts, vectors, strict=True)
-        ]
-
-    def finish(self) -> dict[str, Any]:
-        embedder = self._embedder
-        if self._file:
-            self._file.close()
-        return {
-            "size": embedder.size,
-            "pooling": embedder.pooling,
-            "normalize": embedder.normalize,
-            "truncated": embedder.truncated,
-        }
-
-
-class _VectorFile:
-    """NumPy file of float32 [n, D] that grows by rows; `path` appears when it is closed."""
-
-    def __init__(self, path: str, size: int) -> None:
-        directory = None
-        if storage.is_local(path):
-            directory = os.path.dirname(storage.filesystem(path)[1])
-            os.makedirs(directory, exist_ok=True)
-        self._path, self._size, self._count = path, size, 0
-        self._rows = tempfile.TemporaryFile(dir=directory)  # noqa: SIM115, closed with the process
-
-    def append(self, vectors: Vectors) -> None:
-        self._rows.write(np.ascontiguousarray(vectors, "<f4").data)
-        self._count += len(vectors)
-
-    def close(self) -> None:
-        shape = {"descr": "<f4", "fortran_order": False, "shape": (self._count, self._size)}
-        self._rows.seek(0)
-        with storage.atomic_output(self._path) as target:
-            np.lib.format.write_array_header_1_0(target, shape)
-            shutil.copyfileobj(self._rows, target)
-        self._rows.close()

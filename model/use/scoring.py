@@ -1,4 +1,4 @@
-"""The stage score for minimal pairs, and the command score for sentences."""
+"""The stage score: minimal pairs."""
 
 from __future__ import annotations
 
@@ -20,11 +20,9 @@ from cloze.model.tasks.files import METRICS_FILE, write_json
 from cloze.model.tasks.formats.contrasts import Contrast, read_contrasts
 from cloze.model.tasks.metrics import bounds
 from cloze.model.train.distributed import init_distributed
-from cloze.model.train.precision import placement, resolve
-from cloze.model.use.configs import ScoreConfig, ScoreTextsConfig
-from cloze.model.use.request import Request
+from cloze.model.train.precision import resolve
+from cloze.model.use.configs import ScoreConfig
 from cloze.model.use.scorer import SentenceScorer
-from cloze.model.use.verb import Verb
 
 PAIRS = "pairs.jsonl"
 TASK = "minimal-pairs"
@@ -116,32 +114,6 @@ def run(config: ScoreConfig, build: BuildContext) -> StageResult:
     }
     tokens = sum(len(sentence.pieces) for sentence in scored)
     return StageResult(rows=len(contrasts), tokens=tokens, summary=summary)
-
-
-class ScoreTexts(Verb[str]):
-    """Predictor of score: each sentence's score and its tokens' log-probabilities, in nats."""
-
-    def __init__(self, checkpoint: str, config: ScoreTextsConfig) -> None:
-        where = placement(config.device, config.precision)
-        self._scorer = SentenceScorer(checkpoint, mask=config.mask, **where)
-        self._normalize = config.normalize
-
-    def read(self, request: Request) -> str:
-        text = request.text("text")
-        with request.blamed():
-            self._scorer.check(text)
-        return text
-
-    def answer(self, encoded: Sequence[str]) -> list[dict[str, Any]]:
-        return [
-            {
-                "text": text,
-                "score": scored.score(self._normalize),
-                "pieces": list(scored.pieces),
-                "log_probabilities": scored.log_probabilities.tolist(),
-            }
-            for text, scored in zip(encoded, self._scorer.scored(encoded), strict=True)
-        ]
 
 
 def correct(scores: Sequence[Sequence[float]]) -> Floats:

@@ -4,7 +4,7 @@ An inference command is a stage without an artifact. The user's process (flows, 
 options, forwards standard input, and prints; a worker process (model) reads requests, runs the
 model, and sends answers back. To add one:
 
-1. `model/use/NAME.py`, with torch: a `Verb`.
+1. A module with torch: a `Verb`.
 
     class Shouting(Verb[str]):
         def __init__(self, checkpoint: str, config: ShoutConfig) -> None: ...
@@ -13,30 +13,33 @@ model, and sends answers back. To add one:
         def answer(self, encoded: Sequence[str]) -> Sequence[dict[str, Any]]:
             return [dict(text=text, loud=text.upper()) for text in encoded]
 
-2. Its options in `model/use/configs.py`, its row and stage at the end of this module, no torch.
+2. A module without torch: its options, its row and its stage.
 
     class ShoutConfig(VerbConfig):
         times: int = Field(default=1, ge=1)
-    PREDICTORS["shout"] = Predictor(ShoutConfig, "cloze.model.use.shout:Shouting")
-    SHOUT = verb_stage("shout", PREDICTORS["shout"])
+    SHOUT = Predictor(ShoutConfig, "package.shout:Shouting")
+    SHOUT_STAGE = verb_stage("shout", SHOUT)
 
-3. A command in `flows/commands/inference.py`, of class `InferenceCommand`, which adds CHECKPOINT,
-input options, --out and --json; `show` formats an answer for people.
+3. A command of class `InferenceCommand`, which adds CHECKPOINT, input options, --out and --json;
+`show` formats an answer for people.
 
-4. A line in `cloze.flows.graph.stages.TOOLS` and one in `cloze.flows.cli.COMMANDS`.
+4. Rows of a plug-in in the tables `verbs`, `tools` and `commands`, as in `labs/serving/plugin.py`.
+The core has `fill-mask` alone: the report of a run fills masks.
 """
 
 from __future__ import annotations
 
 import abc
 import itertools
+import json
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pkgutil import resolve_name
+from types import MappingProxyType
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from cloze.core import storage
-from cloze.core.errors import ClozeError
+from cloze.core.errors import ClozeError, UsageError
 from cloze.core.plugins import Table
 from cloze.core.stages.stage import BuildContext, InputSpec, Stage, StageResult
 from cloze.model.use import configs
@@ -187,14 +190,31 @@ def _framed(request: Request, answer: dict[str, Any]) -> dict[str, Any]:
     return {"index": request.index, **identifier, **answer}
 
 
+class TableColumns(NamedTuple):
+    """Columns and parameters of a checkpoint in MLflow.
+
+    Attributes:
+        outputs: `NAME:TYPE` of each column, with MLflow's types.
+        inputs: names of text columns. A model of single texts has no input schema: MLflow's
+            would refuse lists, or tables with further columns.
+        params: integer parameters and their defaults.
+    """
+
+    outputs: str
+    inputs: tuple[str, ...] = ("text",)
+    params: Mapping[str, int] = MappingProxyType({})
+
+
 class Predictor(NamedTuple):
     """Entry of a verb; its functions are named as `module:name`.
 
     Attributes:
         opens: function of checkpoint and config that returns a `Verb`.
         first: field of a plain line.
-        pipeline: function of a checkpoint that returns what `served` asks; empty: MLflow has no
-            model of this verb.
+        heads: heads of a checkpoint that this verb answers with, where nobody names a verb.
+        examples: requests, of which a checkpoint accepts one; empty: the verb is not served.
+        columns: function of a checkpoint's config; None: MLflow has no model of this verb.
+        pipeline: function of a checkpoint that returns what `served` asks.
         served: function of pipeline, input and parameters that answers MLflow with a table, see
             `cloze.model.pyfunc`.
     """
@@ -202,38 +222,51 @@ class Predictor(NamedTuple):
     config: type[VerbConfig]
     opens: str
     first: str = "text"
+    heads: tuple[str, ...] = ()
+    examples: tuple[dict[str, Any], ...] = ()
+    columns: Callable[[Mapping[str, Any]], TableColumns] | None = None
     pipeline: str = ""
     served: str = ""
 
 
-def _of(
-    config: type[VerbConfig], module: str, names: str, served: str, first: str = "text"
-) -> Predictor:
-    """Return the entry of a verb of this package; `names`: its `Verb`, and its pipeline."""
-    opens, pipeline = (f"cloze.model.use.{module}:{name}" for name in names.split())
-    return Predictor(config, opens, first, pipeline, f"cloze.model.pyfunc:{served}")
-
-
+_FILL_MASK = Predictor(
+    configs.FillMaskConfig,
+    "cloze.model.use.fill_mask:FillMask",
+    heads=("masked_lm",),
+    examples=({"text": "The capital of France is [MASK]."},),
+    columns=lambda config: TableColumns(
+        "text:long mask:long token:string score:double sequence:string", params={"top_k": 5}
+    ),
+    pipeline="cloze.model.use.fill_mask:FillMaskPipeline",
+    served="cloze.model.pyfunc:fill_masks",
+)
 # By the name of the command.
-_PREDICTORS = {
-    "answer": _of(
-        configs.AnswerConfig,
-        "answer",
-        "AnswerPredictor QuestionAnsweringPipeline",
-        "answer_questions",
-        "question",
-    ),
-    "classify": _of(
-        configs.ClassifyConfig, "classify", "open_classifier TextClassificationPipeline", "classify"
-    ),
-    "tag": _of(configs.TagConfig, "tag", "Tag TokenClassificationPipeline", "tag"),
-    "fill-mask": _of(
-        configs.FillMaskConfig, "fill_mask", "FillMask FillMaskPipeline", "fill_masks"
-    ),
-    "embed": _of(configs.EmbedConfig, "embed", "Embed EmbeddingPipeline", "embed"),
-    "score": Predictor(configs.ScoreTextsConfig, "cloze.model.use.scoring:ScoreTexts"),
-}
-PREDICTORS: Table[Predictor] = Table("verbs", "verb", _PREDICTORS)
+PREDICTORS: Table[Predictor] = Table("verbs", "verb", {"fill-mask": _FILL_MASK})
+
+
+def verb_of_heads(heads: Mapping[str, Any]) -> str | None:
+    """Return the first verb that answers with one of a checkpoint's heads; None: there is none."""
+    from cloze.model.families.config import prediction_objectives
+
+    # A masked_lm head that was trained left to right alone continues texts.
+    own = {"lm"} if set(prediction_objectives(heads)) == {"clm"} else set(heads)
+    rows = PREDICTORS.loaded().items()
+    return next((name for name, verb in rows if own.intersection(verb.heads)), None)
+
+
+def verb_of(path: str) -> str:
+    """Return the verb of a checkpoint, see `verb_of_heads`.
+
+    Raises:
+        UsageError: no verb answers with its heads.
+    """
+    from cloze.model import checkpoint  # torch
+
+    directory = checkpoint.resolve(path)
+    heads = json.loads(storage.read_text(storage.join(directory, checkpoint.CONFIG)))["heads"]
+    if (name := verb_of_heads(heads)) is None:
+        raise UsageError(f"{path} has no head that a verb answers with ({', '.join(heads)})")
+    return name
 
 
 def open_verb(name: str, checkpoint: str, config: VerbConfig) -> Verb[Any]:
@@ -259,7 +292,4 @@ def verb_stage(name: str, verb: Predictor) -> Stage:
     )
 
 
-ANSWER, CLASSIFY, TAG, FILL_MASK, EMBED = (
-    verb_stage(name, verb) for name, verb in _PREDICTORS.items() if name != "score"
-)
-SCORE_TEXTS = verb_stage("score-texts", _PREDICTORS["score"])
+FILL_MASK = verb_stage("fill-mask", _FILL_MASK)

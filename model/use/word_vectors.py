@@ -1,8 +1,17 @@
-"""Vectors of words in context, and states of chosen layers, for the command embed."""
+"""Words of a text, their vectors in context, and states of chosen layers.
+
+The word splitter is similar to CoNLL's. Words are separated by spaces; punctuation at their ends is
+split off: `(Baghdad).` has four words. Punctuation inside stays (`AC-DC`, `3,000.5`, `1996-08-22`),
+and so does the final stop of `U.N.`. English `'s` and `n't` are words (`Chelsea's`), `@` and `#`
+before a name are not (`@paulwalk`). Each character of a script without spaces is a word (Chinese,
+Japanese).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+import unicodedata
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,7 +19,70 @@ import torch
 from torch import Tensor, nn
 
 from cloze.core.errors import UsageError
+from cloze.core.words import IDEOGRAPHS
 from cloze.model.layers.encoder import Encoder, layer_count, layer_states
+
+Span = tuple[int, int]  # (start, end) in characters, end exclusive
+
+BETWEEN = re.compile(r"\S+")
+ALONE = re.compile(f"[{IDEOGRAPHS}]")  # written without spaces
+CLITIC = re.compile(r"(?:n['’]t|['’](?:s|re|ve|ll|d|m))$", re.IGNORECASE)
+SIGNS = "@#"
+
+
+def words_of(text: str) -> list[Span]:
+    """Return the words of a text, in order."""
+    return [
+        word for match in BETWEEN.finditer(text) for word in _cut(text, match.start(), match.end())
+    ]
+
+
+def between_spaces(text: str) -> list[Span]:
+    """Return the words of a text whose punctuation is already separated by spaces."""
+    return [match.span() for match in BETWEEN.finditer(text)]
+
+
+def _cut(text: str, start: int, end: int) -> Iterator[Span]:
+    """Iterate over the words of a stretch without spaces."""
+    begin = start
+    for match in ALONE.finditer(text, start, end):
+        yield from _peeled(text, begin, match.start())
+        yield match.span()
+        begin = match.end()
+    yield from _peeled(text, begin, end)
+
+
+def _peeled(text: str, start: int, end: int) -> Iterator[Span]:
+    """Iterate over the words of a stretch without spaces and ideographs, punctuation split off."""
+    trailing: list[Span] = []
+    while (
+        start < end
+        and _is_mark(text[start])
+        and not (text[start] in SIGNS and start + 1 < end and text[start + 1].isalnum())
+    ):
+        if CLITIC.fullmatch(text, start, end):
+            break
+        yield start, start + 1
+        start += 1
+    while start < end and _is_mark(text[end - 1]) and not _abbreviates(text[start:end]):
+        trailing.append((end - 1, end))
+        end -= 1
+    clitic = CLITIC.search(text, start, end)
+    if clitic and clitic.start() > start:
+        yield start, clitic.start()
+        start = clitic.start()
+    if start < end:
+        yield start, end
+    yield from reversed(trailing)
+
+
+def _abbreviates(word: str) -> bool:
+    """Return True if the final stop belongs to an abbreviation: the word has another stop."""
+    return word.endswith(".") and word[-2:-1].isalnum() and "." in word[:-1]
+
+
+def _is_mark(letter: str) -> bool:
+    return unicodedata.category(letter)[0] in "PS"
 
 
 class LayerMean(nn.Module):

@@ -150,7 +150,7 @@ class Checkpoint:
         Raises:
             UsageError: the checkpoint does not answer questions, or the question is empty.
         """
-        from cloze.model.use.answer import QuestionAnsweringPipeline
+        from cloze.labs.serving.answer import QuestionAnsweringPipeline
         from cloze.model.use.request import as_given, matching_texts, texts_of
 
         top_k = self._options("answer", top_k=top_k).top_k
@@ -198,7 +198,7 @@ class Checkpoint:
         Raises:
             UsageError: the checkpoint does not classify texts, or `pair` does not match the task.
         """
-        from cloze.model.use.classify import TextClassificationPipeline
+        from cloze.labs.serving.classify import TextClassificationPipeline
         from cloze.model.use.request import as_given, matching_texts, texts_of
 
         texts, classifier = texts_of(text, "text"), self._open(TextClassificationPipeline)
@@ -232,8 +232,8 @@ class Checkpoint:
         Raises:
             UsageError: the checkpoint does not tag words.
         """
+        from cloze.labs.serving.tag import TokenClassificationPipeline
         from cloze.model.use.request import as_given, texts_of
-        from cloze.model.use.tag import TokenClassificationPipeline
 
         found = self._open(TokenClassificationPipeline).tag_batch(texts_of(text, "text"))
         return as_given(text, found)

@@ -16,6 +16,7 @@ from cloze.core.plugins import installed
 from cloze.flows.doctor.machine import TABLES
 from cloze.flows.graph import stages
 from cloze.flows.graph.config import preset_paths
+from cloze.model.use.verb import PREDICTORS
 from tests.conftest import REPOSITORY
 
 CORE = ("core", "pipeline", "model", "flows")
@@ -94,6 +95,27 @@ def test_no_input_of_the_core_names_a_stage_of_a_lab() -> None:
                 name,
                 role,
             )
+
+
+BY_NAME = {"run_inference", "run_tool", "open_verb", "stage", "executable"}
+
+
+def test_the_core_runs_no_stage_and_no_verb_of_a_lab() -> None:
+    """The report fills masks, so that verb is the core's own."""
+    labs = {*stages.TABLE.owners, *stages.TOOLS.owners, *PREDICTORS.owners}
+    run = set()
+    for path in files():
+        for node in ast.walk(ast.parse(path.read_text())):
+            match node:
+                case ast.Call(
+                    func=ast.Name(id=function) | ast.Attribute(attr=function),
+                    args=[ast.Constant(value=str(name)), *_],
+                ) if function in BY_NAME:
+                    run.add(name)
+                case _:
+                    pass
+    assert "fill-mask" in run
+    assert not run & labs
 
 
 TAKEN = [  # stage, role, stages by default, stages on request

@@ -11,12 +11,11 @@ from cloze.model.tasks.evaluate import stage as evaluate
 from cloze.model.tasks.finetune import stage as finetune
 from cloze.model.tasks.table import KINDS
 from cloze.model.train import stage as train
-from cloze.model.use import serving
 from cloze.model.use import stages as use
 from tests import contracts
 
 STAGES = (
-    train.STAGE, finetune.STAGE, evaluate.STAGE, hub.EXPORT, hub.IMPORT, serving.SERVE,
+    train.STAGE, finetune.STAGE, evaluate.STAGE, hub.EXPORT, hub.IMPORT,
     use.MERGE, use.PERPLEXITY, use.SCORE, use.LIKELIHOOD,
 )  # fmt: skip
 

@@ -51,7 +51,7 @@ Answer = Mapping[str, Any]  # `index`, and the fields of the command
 STDIN = "-"
 _CHUNK = 1 << 16
 # config fields that `predict` sets, and that have no option
-REQUEST_FIELDS = ("requests", "file", "called", "jsonl", "common", "npy")
+REQUEST_FIELDS = ("requests", "file", "called", "jsonl", "common")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,6 +80,7 @@ class InferenceCommand(GroupedCommand):
         show: renders a prediction for people.
         gather: makes the `--json` object for texts on the command line; default: the only
             prediction, or {"predictions": [...]}.
+        spelled: options of config fields that have another name; None: the field has no option.
     """
 
     def __init__(
@@ -92,12 +93,13 @@ class InferenceCommand(GroupedCommand):
         field: str = "text",
         target: str = "checkpoint",
         gather: Callable[[Sequence[Answer]], Mapping[str, Any]] | None = None,
+        spelled: Mapping[str, OptionOverride | None] | None = None,
         **settings: Any,
     ) -> None:
         settings.setdefault("callback", self.predict)
         super().__init__(name, **settings)
         self.stage, self.field = stage or name, field
-        self.show, self.gather = show, gather or _join_predictions
+        self.show, self.gather, self.spelled = show, gather or _join_predictions, spelled or {}
         self.params += [
             click.Argument(["checkpoint"], metavar=target.upper(), shell_complete=complete_targets),
             click.Argument(["more"], nargs=-1, metavar=f"[{field.upper()}]..."),
@@ -128,19 +130,17 @@ class InferenceCommand(GroupedCommand):
 
             self._is_complete = True
             config = stages.stage(self.stage).config
-            fields = [name for name in config.model_fields if name not in REQUEST_FIELDS]
+            without = {*REQUEST_FIELDS, *(name for name, own in self.spelled.items() if not own)}
+            fields = [name for name in config.model_fields if name not in without]
             placements = {name: Placement("Options", True) for name in fields}
-            spelled = {
-                "words": OptionOverride("--pretokenized"),
-                "word_vectors": OptionOverride("--words"),
-                "layers": OptionOverride("--layers"),
-            }
+            spelled = {name: own for name, own in self.spelled.items() if own}
             self.params += field_options(
                 config, OF_CONFIG, placements, spelled, fields.__contains__
             )
         return super().get_params(ctx)
 
     def invoke(self, ctx: click.Context) -> Any:
+        from cloze.flows.graph import stages
         from cloze.flows.run.targets import resolve_path
 
         values = ctx.params
@@ -155,8 +155,9 @@ class InferenceCommand(GroupedCommand):
             for name, value in config.items()
             if value is not None
         }
-        for name in {"corpus", "static"} & options.keys():
-            options[name] = resolve_path(options[name])
+        for name in stages.stage(self.stage).config.path_fields():
+            if isinstance(options.get(name), str):
+                options[name] = resolve_path(options[name])
         ctx.params = {"request": request, "options": options, **values}
         return super().invoke(ctx)
 

@@ -21,9 +21,10 @@ import pytest
 from cloze.core.errors import UsageError
 from cloze.flows.tracking import served_columns
 from cloze.flows.tracking.mlflow_writer import Registry
+from cloze.labs.serving.classify import TextClassificationPipeline
 from cloze.model.pyfunc import _load_pyfunc
-from cloze.model.use.classify import TextClassificationPipeline
-from tests.model.use.test_classify import tuned
+from cloze.model.use.verb import TableColumns
+from tests.labs.serving.test_classify import tuned
 from tests.tiny_models import write_classifier
 
 pytestmark = [
@@ -128,9 +129,9 @@ def test_a_multi_label_model_returns_all_that_it_predicts(tmp_path: Path) -> Non
         assert row["labels"] == [own["label"] for own in ranked if own["score"] > 0.5]
         assert (row["label"], row["score"]) == (ranked[0]["label"], ranked[0]["score"])
     assert {label for row in found["labels"] for label in row} <= {*names}
-    assert served_columns.served_by(
-        {"heads": {"classifier": {}}, "task": task}
-    ) == served_columns.Served(outputs="labels:string label:string score:double")
+    assert served_columns.served_by({"heads": {"classifier": {}}, "task": task}) == TableColumns(
+        "labels:string label:string score:double"
+    )
 
 
 def _free_port() -> int:

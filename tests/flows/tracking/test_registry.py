@@ -18,11 +18,11 @@ from cloze.core.errors import ClozeError, DataError, UsageError
 from cloze.flows.tracking import models
 from cloze.flows.tracking.mlflow_writer import Registry
 from cloze.labs.seq2seq.generate import generation_pipeline
+from cloze.labs.serving.classify import TextClassificationPipeline
 from cloze.model import checkpoint
 from cloze.model.families.registry import FAMILIES, config_class
-from cloze.model.use.classify import TextClassificationPipeline
 from cloze.model.use.fill_mask import FillMaskPipeline
-from tests.model.use.test_classify import tuned
+from tests.labs.serving.test_classify import tuned
 from tests.tiny_models import tiny_config, tiny_model, write_checkpoint, write_tokenizer
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from cloze.flows.tracking.mlflow_writer import Registry
-from cloze.model.use.classify import TextClassificationPipeline
+from cloze.labs.serving.classify import TextClassificationPipeline
 from cloze.model.use.fill_mask import FillMaskPipeline
 from tests.tiny_models import write_checkpoint, write_classifier
 

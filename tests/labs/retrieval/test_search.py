@@ -19,9 +19,9 @@ from cloze.labs.retrieval.search import SMOOTHING, Reading, Search, Searcher
 from cloze.labs.retrieval.stages import AnswerCorpusConfig, SearchConfig
 from cloze.labs.selection.embed_corpus_stage import STAGE as VECTORS
 from cloze.labs.selection.embed_corpus_stage import VectorsConfig
+from cloze.labs.serving.answer import QuestionAnsweringPipeline
 from cloze.labs.vectors import vectors_file_name
 from cloze.model import checkpoint
-from cloze.model.use.answer import QuestionAnsweringPipeline
 from cloze.model.use.embed import EmbeddingPipeline
 from cloze.model.use.request import Request
 from tests.labs.retrieval.test_index import index

@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 import torch
 
+from cloze.labs.serving.answer import QuestionAnsweringPipeline
 from cloze.model.families.config import ModelConfig
 from cloze.model.families.models import new_backbone
 from cloze.model.tasks.formats.choices import Choices
 from cloze.model.tasks.heads import task_network
 from cloze.model.tasks.options import Frozen
 from cloze.model.tasks.table import load_task
-from cloze.model.use.answer import QuestionAnsweringPipeline
 from cloze.pipeline.tokenizer.tokenizer import Tokenizer
 from tests.model.tasks.stages import evaluate, finetune, settings
 from tests.model.tasks.test_families import pretrained_of

@@ -16,12 +16,12 @@ from sklearn.metrics import f1_score
 
 from cloze.core.errors import DataError, UsageError
 from cloze.core.storage import read_tsv
+from cloze.labs.serving.classify import TextClassificationPipeline
 from cloze.model import checkpoint
 from cloze.model.hub.read import read_directory
 from cloze.model.hub.write import write_directory
 from cloze.model.tasks.kinds.multilabel import LabelSets, label_set_intervals, label_set_scores
 from cloze.model.tasks.table import load_task
-from cloze.model.use.classify import TextClassificationPipeline
 from tests.model.tasks.conftest import BAD, GOOD, NEUTRAL
 from tests.model.tasks.stages import evaluate, finetune, settings
 from tests.model.tasks.test_text_tasks import read, write

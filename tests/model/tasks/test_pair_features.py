@@ -10,12 +10,12 @@ import pytest
 import torch
 
 from cloze.core.errors import DataError, UsageError
+from cloze.labs.serving.classify import TextClassificationPipeline
 from cloze.model import checkpoint
 from cloze.model.families.models import new_backbone
 from cloze.model.hub.write import write_directory
 from cloze.model.tasks.encode import TextSamples
 from cloze.model.tasks.heads import SequenceClassifier, pair_features
-from cloze.model.use.classify import TextClassificationPipeline
 from tests.model.tasks.stages import evaluate, finetune, settings
 from tests.tiny_models import tiny_config
 

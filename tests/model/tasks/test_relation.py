@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 
 from cloze.core.errors import DataError, UsageError
+from cloze.labs.serving.classify import TextClassificationPipeline
 from cloze.model import checkpoint
 from cloze.model.families.hub_format import hub_of
 from cloze.model.tasks.formats.texts import LabelledTexts
 from cloze.model.tasks.table import load_task
-from cloze.model.use.classify import TextClassificationPipeline
 from cloze.pipeline.tokenizer.tokenizer import Tokenizer
 from tests.model.tasks.conftest import BAD, GOOD, NEUTRAL
 from tests.model.tasks.stages import evaluate, finetune, settings

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from cloze.core.errors import DataError, UsageError
+from cloze.labs.serving.answer import QuestionAnsweringPipeline
 from cloze.model import checkpoint
-from cloze.model.use.answer import QuestionAnsweringPipeline
 from tests.model.tasks.conftest import BAD, GOOD, NEUTRAL
 from tests.model.tasks.stages import evaluate, finetune, settings
 

@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 
 from cloze.core.errors import DataError
+from cloze.labs.serving.tag import TokenClassificationPipeline
 from cloze.model.layers.batch import IGNORE_INDEX
 from cloze.model.tasks.encode import FIRST, encode_words, widen
 from cloze.model.tasks.formats.columns import TaggedWords
 from cloze.model.tasks.kinds.tagging import Tags
 from cloze.model.tasks.metrics import classification_intervals, tagging_scores
 from cloze.model.tasks.table import load_task
-from cloze.model.use.tag import TokenClassificationPipeline
 from cloze.pipeline.tokenizer.tokenizer import Tokenizer
 from tests.model.tasks.conftest import BAD, GOOD
 from tests.model.tasks.stages import evaluate, finetune, settings

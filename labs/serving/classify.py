@@ -12,6 +12,8 @@ import numpy as np
 import numpy.typing as npt
 
 from cloze.core.errors import UsageError
+from cloze.labs.serving.explain import explain
+from cloze.labs.serving.verbs import ClassifyConfig
 from cloze.model.tasks.formats.choices import FEWEST, Choices
 from cloze.model.tasks.formats.tables import PAIR
 from cloze.model.tasks.formats.texts import LabelledTexts, ScoredTexts
@@ -22,8 +24,6 @@ from cloze.model.tasks.options import TableOptions, TaskOptions
 from cloze.model.tasks.predict import FinetunedModel
 from cloze.model.tasks.task import Split
 from cloze.model.train.precision import Placement, placement
-from cloze.model.use.configs import ClassifyConfig
-from cloze.model.use.explain import explain
 from cloze.model.use.request import Request
 from cloze.model.use.verb import Verb
 

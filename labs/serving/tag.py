@@ -1,100 +1,26 @@
-"""Fine-tuned checkpoints that tag words, and the command tag.
-
-Named entities in plain text, with a word splitter similar to CoNLL's. Words are separated by
-spaces; punctuation at their ends is split off: `(Baghdad).` has four words. Punctuation inside
-stays (`AC-DC`, `3,000.5`, `1996-08-22`), and so does the final stop of `U.N.`. English `'s` and
-`n't` are words (`Chelsea's`), `@` and `#` before a name are not (`@paulwalk`). Each character of a
-script without spaces is a word (Chinese, Japanese).
-"""
+"""Fine-tuned checkpoints that tag words, and the command tag: named entities in plain text."""
 
 from __future__ import annotations
 
-import re
-import unicodedata
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from cloze.core.errors import UsageError
-from cloze.core.words import IDEOGRAPHS
+from cloze.labs.serving.verbs import TagConfig
 from cloze.model.tasks.formats.columns import TaggedWords
 from cloze.model.tasks.kinds.tagging import Tagging
 from cloze.model.tasks.predict import FinetunedModel
 from cloze.model.tasks.task import Split
 from cloze.model.train.precision import Placement, placement
-from cloze.model.use.configs import TagConfig
 from cloze.model.use.request import Request
 from cloze.model.use.verb import Verb
+from cloze.model.use.word_vectors import Span, between_spaces, words_of
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
-
-Span = tuple[int, int]  # (start, end) in characters, end exclusive
-
-BETWEEN = re.compile(r"\S+")
-ALONE = re.compile(f"[{IDEOGRAPHS}]")  # written without spaces
-CLITIC = re.compile(r"(?:n['’]t|['’](?:s|re|ve|ll|d|m))$", re.IGNORECASE)
-SIGNS = "@#"
-
-
-def words_of(text: str) -> list[Span]:
-    """Return the words of a text, in order."""
-    return [
-        word for match in BETWEEN.finditer(text) for word in _cut(text, match.start(), match.end())
-    ]
-
-
-def between_spaces(text: str) -> list[Span]:
-    """Return the words of a text whose punctuation is already separated by spaces."""
-    return [match.span() for match in BETWEEN.finditer(text)]
-
-
-def _cut(text: str, start: int, end: int) -> Iterator[Span]:
-    """Iterate over the words of a stretch without spaces."""
-    begin = start
-    for match in ALONE.finditer(text, start, end):
-        yield from _peeled(text, begin, match.start())
-        yield match.span()
-        begin = match.end()
-    yield from _peeled(text, begin, end)
-
-
-def _peeled(text: str, start: int, end: int) -> Iterator[Span]:
-    """Iterate over the words of a stretch without spaces and ideographs, punctuation split off."""
-    trailing: list[Span] = []
-    while (
-        start < end
-        and _is_mark(text[start])
-        and not (text[start] in SIGNS and start + 1 < end and text[start + 1].isalnum())
-    ):
-        if CLITIC.fullmatch(text, start, end):
-            break
-        yield start, start + 1
-        start += 1
-    while start < end and _is_mark(text[end - 1]) and not _abbreviates(text[start:end]):
-        trailing.append((end - 1, end))
-        end -= 1
-    clitic = CLITIC.search(text, start, end)
-    if clitic and clitic.start() > start:
-        yield start, clitic.start()
-        start = clitic.start()
-    if start < end:
-        yield start, end
-    yield from reversed(trailing)
-
-
-def _abbreviates(word: str) -> bool:
-    """Return True if the final stop belongs to an abbreviation: the word has another stop."""
-    return word.endswith(".") and word[-2:-1].isalnum() and "." in word[:-1]
-
-
-def _is_mark(letter: str) -> bool:
-    return unicodedata.category(letter)[0] in "PS"
-
-
-# The pipeline and the command.
 
 Entity = dict[str, Any]  # {"text", "type", "start", "end", "score"}
 

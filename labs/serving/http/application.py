@@ -19,44 +19,42 @@ import secrets
 import time
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from pkgutil import resolve_name
 from typing import Any
 from urllib.parse import parse_qs
 
 from fastapi import Body, FastAPI, HTTPException
 from fastapi.exceptions import RequestValidationError
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, create_model
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response
 from starlette.types import ASGIApp
 
+from cloze.core.errors import did_you_mean
 from cloze.core.humanize import templates_in
-from cloze.flows.serve.http_limits import LimitsMiddleware
-from cloze.flows.serve.metrics import ServingMetrics
-from cloze.flows.serve.served_model import NotReadyError, QueueFullError, ServedModel
-from cloze.flows.serve.worker_process import WorkerLostError
 from cloze.flows.ui.loopback_guard import LoopbackOnlyMiddleware
+from cloze.labs.serving.http.http_limits import LimitsMiddleware
+from cloze.labs.serving.http.metrics import ServingMetrics
+from cloze.labs.serving.http.served_model import NotReadyError, QueueFullError, ServedModel
+from cloze.labs.serving.http.worker_process import WorkerLostError
+from cloze.labs.serving.limits import Limits
 
-TEMPLATES = Path(__file__).parent / "templates"
+TEMPLATES = Path(__file__).parents[1] / "templates"
 RETRY_SECONDS = 1
 
 
-class Input(BaseModel):
-    """One input; which fields it needs depends on the verb and the task."""
-
-    model_config = ConfigDict(extra="forbid")
-    text: str | None = None
-    pair: str | None = None
-    choices: list[str] | None = None
-    question: str | None = None
-    passage: str | None = None
+def fields_of(examples: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the fields of a verb's inputs, texts or lists of texts: those of its examples."""
+    values = {name: value for example in examples for name, value in example.items()}
+    return {name: list[str] if isinstance(own, list) else str for name, own in values.items()}
 
 
-class Inputs(BaseModel):
-    """Body of a request."""
-
-    model_config = ConfigDict(extra="forbid")
-    inputs: list[Input] = Field(min_length=1)
+def body_of(verb: str, fields: Mapping[str, Any]) -> type[BaseModel]:
+    """Return the body of a verb's requests. Which fields an input needs depends on the task."""
+    forbid, title = ConfigDict(extra="forbid"), verb.title().replace("-", "")
+    optional: dict[str, Any] = {name: (kind | None, None) for name, kind in fields.items()}
+    item = create_model(f"{title}Input", __config__=forbid, **optional)
+    listed: Any = list[item]  # type: ignore[valid-type]
+    return create_model(f"{title}Inputs", __config__=forbid, inputs=(listed, Field(min_length=1)))
 
 
 class Predictions(BaseModel):
@@ -70,22 +68,17 @@ class Predictions(BaseModel):
 def application(
     models: Mapping[str, ServedModel],
     metrics: ServingMetrics,
+    limits: Limits,
+    examples: Mapping[str, Sequence[Mapping[str, Any]]],
     *,
     port: int,
     allowed: Collection[str] = (),
-    max_items: int,
-    max_characters: int,
-    max_body: int,
-    body_seconds: float,
 ) -> ASGIApp:
     """Return the ASGI application.
 
     Args:
+        examples: requests by verb; an input has their fields.
         port, allowed: accepted `Host` values, see `LoopbackOnlyMiddleware`.
-        max_items: inputs per request.
-        max_characters: characters per text.
-        max_body: bytes per request.
-        body_seconds: time to send a request, and to read an answer.
     """
     app = FastAPI(
         title="Cloze",
@@ -107,7 +100,7 @@ def application(
         label = name if name in models else ""
         try:
             model = find(name, verb)
-            _check(inputs, max_items, max_characters)
+            _check(inputs, limits)
             version = model.version
             answers = await _answers(model, inputs)
             return {"model": name, "version": version, "predictions": answers}
@@ -118,27 +111,35 @@ def application(
             metrics.requests.labels(label, str(status)).inc()
             metrics.seconds.labels(label).observe(time.monotonic() - begin)
 
-    examples = resolve_name("cloze.model.use.serving:EXAMPLES")  # by verb
+    fields = {verb: fields_of(own) for verb, own in examples.items()}
 
-    def add_route(verb: str) -> None:
-        # a value, because FastAPI cannot evaluate an annotation that names a local variable
-        example: Any = {"summary": verb, "value": {"inputs": examples[verb][:1]}}
-        from_body = Body(openapi_examples={verb: example})
+    def add_route(verb: str, example: Mapping[str, Any]) -> None:
+        # values, because FastAPI cannot evaluate an annotation that names a local variable
+        shown: Any = {"summary": verb, "value": {"inputs": [example]}}
+        from_body = Body(openapi_examples={verb: shown})
 
-        @app.post(f"/models/{{name}}/{verb}", response_model=Predictions, name=verb, tags=[verb])
-        async def endpoint(name: str, body: Inputs = from_body) -> Any:
-            inputs = [item.model_dump(exclude_none=True) for item in body.inputs]
-            return await ask(name, verb, inputs)
+        async def endpoint(name: str, body: Any = from_body) -> Any:
+            return await ask(name, verb, body.model_dump(exclude_none=True)["inputs"])
 
-    for verb in examples:
-        add_route(verb)
+        endpoint.__annotations__["body"] = body_of(verb, fields[verb])
+        route = app.post(
+            f"/models/{{name}}/{verb}", response_model=Predictions, name=verb, tags=[verb]
+        )
+        route(endpoint)
+
+    for verb, (example, *_) in examples.items():
+        add_route(verb, example)
 
     @app.exception_handler(RequestValidationError)
     async def refuse(request: Request, error: RequestValidationError) -> Response:
         """Name the fields; FastAPI's own answer repeats the input, which may be no text."""
         metrics.requests.labels("", "422").inc()
+        verb = request.url.path.rpartition("/")[2]
         detail = [
-            {"field": ".".join(map(str, fault["loc"])), "error": fault["msg"]}
+            {
+                "field": ".".join(map(str, fault["loc"])),
+                "error": _sentence(fault, fields.get(verb, {})),
+            }
             for fault in error.errors()
         ]
         return JSONResponse({"detail": detail}, 422)
@@ -174,32 +175,43 @@ def application(
     async def try_model(request: Request) -> Response:
         body = (await request.body()).decode(errors="replace")
         form = {key: values[0] for key, values in parse_qs(body).items()}
-        model, fields = models.get(form.get("model", "")), _fields_of(form)
+        model = models.get(form.get("model", ""))
         if model is None or not model.is_ready:
             return _page(models, form, None, "This model is not ready; try again in a moment.")
         try:
-            answer = await ask(model.name, model.info["verb"], [fields])
+            verb = model.info["verb"]
+            answer = await ask(model.name, verb, [_filled(fields[verb], form)])
         except HTTPException as error:
             details: Any = error.detail
             sentence = details if isinstance(details, str) else details[0]["error"]
             return _page(models, form, None, sentence)
         return _page(models, form, answer["predictions"][0], None)
 
-    limited = LimitsMiddleware(app, max_body, body_seconds)
+    limited = LimitsMiddleware(app, limits.max_body, limits.timeout)
     return LoopbackOnlyMiddleware(limited, port, allowed)
 
 
-def _check(inputs: Sequence[Mapping[str, Any]], max_items: int, max_characters: int) -> None:
-    if len(inputs) > max_items:
-        raise HTTPException(413, f"{len(inputs)} inputs are more than {max_items}; send fewer")
+def _sentence(fault: Mapping[str, Any], fields: Mapping[str, Any]) -> str:
+    """Return what is wrong with a field, and for an unknown one which fields there are."""
+    if fault["type"] != "extra_forbidden":
+        return str(fault["msg"])
+    *above, name = fault["loc"]
+    known = did_you_mean(str(name), fields if "inputs" in above else ("inputs",))
+    return f"{fault['msg']}; {known}"
+
+
+def _check(inputs: Sequence[Mapping[str, Any]], limits: Limits) -> None:
+    if len(inputs) > limits.max_items:
+        detail = f"{len(inputs)} inputs are more than {limits.max_items}; send fewer"
+        raise HTTPException(413, detail)
     for number, fields in enumerate(inputs):
         for name, value in fields.items():
             size = sum(map(len, value)) if isinstance(value, list) else len(value)
-            if size > max_characters:
+            if size > limits.max_characters:
                 raise HTTPException(
                     413,
                     f"{name!r} of input {number} has {size:,} characters, more than"
-                    f" {max_characters:,}; shorten it",
+                    f" {limits.max_characters:,}; shorten it",
                 )
 
 
@@ -227,14 +239,13 @@ async def _answers(model: ServedModel, inputs: Sequence[Mapping[str, Any]]) -> l
     return answers
 
 
-def _fields_of(form: Mapping[str, str]) -> dict[str, Any]:
-    """Return the fields of a submitted form; empty ones are left out."""
-    fields: dict[str, Any] = {
-        name: form[name] for name in ("text", "pair", "question", "passage") if form.get(name)
+def _filled(fields: Mapping[str, Any], form: Mapping[str, str]) -> dict[str, Any]:
+    """Return the fields of a submitted form without empty ones; a list has an item per line."""
+    return {
+        name: form[name] if kind is str else [x for x in form[name].splitlines() if x.strip()]
+        for name, kind in fields.items()
+        if form.get(name)
     }
-    if form.get("choices"):
-        fields["choices"] = [line for line in form["choices"].splitlines() if line.strip()]
-    return fields
 
 
 def _page(

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cloze.model.use.classify import ZeroShot
+from cloze.labs.serving.classify import ZeroShot
 
 
 @pytest.mark.parametrize("top_k", [None, 1, 2])

@@ -2,7 +2,7 @@
 
     request -> queue -> batch of at most `max_batch` items -> worker -> answers
 
-A batch leaves as soon as it is full, or `max_wait` after its first item, and at most two batches
+A batch leaves as soon as it is full, or `max_wait_ms` after its first item, and at most two batches
 are at the worker: one is computed while the next is tokenized. So batches grow with the load. If
 the worker ends, the requests that it had are refused, the others wait for its successor.
 """
@@ -20,8 +20,9 @@ from pathlib import Path
 from typing import Any
 
 from cloze.core.errors import ClozeError, describe_os_error
-from cloze.flows.serve.metrics import ServingMetrics
-from cloze.flows.serve.worker_process import WorkerLostError, WorkerProcess
+from cloze.labs.serving.http.metrics import ServingMetrics
+from cloze.labs.serving.http.worker_process import WorkerLostError, WorkerProcess
+from cloze.labs.serving.limits import Limits
 
 log = logging.getLogger(__name__)
 
@@ -36,25 +37,6 @@ class QueueFullError(ClozeError):
 
 class NotReadyError(ClozeError):
     """The model has no worker, and its last start failed."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
-    """Limits of a served model; times in seconds.
-
-    Attributes:
-        max_batch: items per batch.
-        max_wait: time that the first item of a batch waits for others.
-        max_queue: items in the queue; further requests are refused.
-        timeout: time from a request's arrival to its answer.
-        poll: time between looks at the alias of a followed model.
-    """
-
-    max_batch: int = 32
-    max_wait: float = 0.005
-    max_queue: int = 1024
-    timeout: float = 30.0
-    poll: float = 10.0
 
 
 @dataclass(slots=True)
@@ -159,7 +141,7 @@ class ServedModel:
             while not self._queue:
                 self._arrival.clear()
                 await self._arrival.wait()
-            leaves = self._queue[0].arrived + self._limits.max_wait
+            leaves = self._queue[0].arrived + self._limits.max_wait_ms / 1000
             while len(self._queue) < self._limits.max_batch:
                 self._arrival.clear()
                 with contextlib.suppress(asyncio.TimeoutError):

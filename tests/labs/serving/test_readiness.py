@@ -8,15 +8,15 @@ from typing import Any, cast
 import pytest
 from starlette.testclient import TestClient
 
-from cloze.flows.serve.application import application
-from cloze.flows.serve.metrics import ServingMetrics
+from cloze.labs.serving.http.application import application
+from cloze.labs.serving.http.metrics import ServingMetrics
+from cloze.labs.serving.limits import Limits
 
 
 def client(models: Any) -> TestClient:
     app = application(
-        models, ServingMetrics(), port=8123, max_items=1, max_characters=9, max_body=99,
-        body_seconds=60.0,
-    )  # fmt: skip
+        models, ServingMetrics(), Limits(max_items=1, max_characters=9, max_body=99), {}, port=8123
+    )
     return TestClient(cast(Any, app), base_url="http://127.0.0.1:8123")
 
 

@@ -16,10 +16,10 @@ from click.testing import CliRunner
 from cloze.core import storage
 from cloze.core.errors import DataError, UsageError
 from cloze.flows.cli import cloze
+from cloze.labs.serving.classify import Classify, TextClassificationPipeline
+from cloze.labs.serving.verbs import ClassifyConfig
 from cloze.model import checkpoint
 from cloze.model.pyfunc import _load_pyfunc
-from cloze.model.use.classify import Classify, TextClassificationPipeline
-from cloze.model.use.configs import ClassifyConfig
 from cloze.model.use.request import Request
 from tests.tiny_models import (
     tiny_config,

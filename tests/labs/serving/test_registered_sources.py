@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from cloze.core.errors import ClozeError, UsageError
-from cloze.flows.serve import sources
 from cloze.flows.tracking import spool, spool_state
 from cloze.flows.tracking.models import DATA
+from cloze.labs.serving.http import sources
 
 mlflow_artifacts: Any = pytest.importorskip("mlflow.artifacts")
 

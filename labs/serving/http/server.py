@@ -8,18 +8,19 @@ import logging
 import resource
 import signal
 import tempfile
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import uvicorn
 
 from cloze.core.errors import UsageError
-from cloze.flows.serve import sources
-from cloze.flows.serve.application import application
-from cloze.flows.serve.metrics import ServingMetrics
-from cloze.flows.serve.served_model import Limits, ServedModel
 from cloze.flows.ui.timed_protocol import TimedProtocol
+from cloze.labs.serving.http import sources
+from cloze.labs.serving.http.application import application
+from cloze.labs.serving.http.metrics import ServingMetrics
+from cloze.labs.serving.http.served_model import ServedModel
+from cloze.labs.serving.limits import Limits
 
 BACKLOG = 2048  # connections that the kernel holds
 GRACE_SECONDS = 5.0  # beyond the time-out of a request
@@ -41,18 +42,16 @@ def serve(
     port: int,
     allowed: Collection[str],
     limits: Limits,
+    examples: Mapping[str, Sequence[Mapping[str, Any]]],
     config: Mapping[str, Any],
     verbs: Mapping[str, str],
-    max_items: int,
-    max_characters: int,
-    max_body: int,
-    max_connections: int,
 ) -> None:
     """Serve models until SIGTERM or SIGINT; requests in progress are answered first.
 
     Args:
         arguments: `[NAME=]SOURCE` of each model.
         runs: runs directory, which knows MLflow's address.
+        examples: requests by verb.
         config: values of `ServingConfig`, for all models.
         verbs: verb by name of the model, instead of that of its heads.
 
@@ -83,15 +82,12 @@ def serve(
             )
             for name, source in parsed
         }
-        app = application(
-            models, metrics, port=port, allowed=allowed, max_items=max_items,
-            max_characters=max_characters, max_body=max_body, body_seconds=limits.timeout,
-        )  # fmt: skip
+        app = application(models, metrics, limits, examples, port=port, allowed=allowed)
         server = _Server(
             uvicorn.Config(
                 app, host=host, port=port, http=TimedProtocol, ws="none", lifespan="off",
                 log_level="warning", access_log=False, backlog=BACKLOG,
-                limit_concurrency=max_connections,
+                limit_concurrency=limits.max_connections,
                 timeout_graceful_shutdown=int(limits.timeout + GRACE_SECONDS),
             )
         )  # fmt: skip

@@ -1,18 +1,19 @@
-"""Commands that use a checkpoint: fill-mask, embed, classify, tag, answer, score.
+"""Commands of the lab's verbs: embed, classify, tag, answer, score.
 
-Options come from the config of the inference stage (`base/inference_command.py`). A command
-defines how a prediction is printed, and additional fields of a request.
+Options come from the config of the inference stage (`cloze.flows.commands.base.inference_command`).
+A command defines how a prediction is printed, and additional fields of a request.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from cloze.flows.commands.base.inference_command import STDIN, Answer, InferenceCommand, Request
+from cloze.flows.commands.base.options import OptionOverride
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -28,35 +29,6 @@ def _rows() -> Table:
     return Table(box=None, show_header=False, pad_edge=False)
 
 
-def _show_candidates(answer: Answer) -> RenderableType:
-    """Return a table per [MASK]: probability, token, and the filled text."""
-    from rich.console import Group
-    from rich.text import Text
-
-    tables = []
-    for candidates in answer["predictions"]:
-        table = _rows()
-        for candidate in candidates:
-            table.add_row(
-                f"{candidate['score']:.3f}",
-                Text(candidate["token"], style="bold"),
-                Text(candidate["sequence"]),
-            )
-        tables.append(table)
-    return Group(*tables)
-
-
-FILL_MASK = InferenceCommand(
-    "fill-mask",
-    help="Predict the [MASK] tokens of a text.",
-    text="Text with at least one [MASK].",
-    show=_show_candidates,
-    gather=lambda answers: {
-        "predictions": [mask for answer in answers for mask in answer["predictions"]]
-    },
-)
-
-
 def _show_vector(answer: Answer) -> RenderableType:
     """Return the first numbers of a vector and the text, in a line; or a line per word."""
     lines = []
@@ -68,7 +40,17 @@ def _show_vector(answer: Answer) -> RenderableType:
     return "\n".join(lines)
 
 
-@click.command("embed", cls=InferenceCommand, text="Text to embed.", show=_show_vector)
+@click.command(
+    "embed",
+    cls=InferenceCommand,
+    text="Text to embed.",
+    show=_show_vector,
+    spelled={
+        "word_vectors": OptionOverride("--words"),
+        "layers": OptionOverride("--layers"),
+        "npy": None,  # --out FILE.npy
+    },
+)
 def embed(request: Request, options: Mapping[str, Any]) -> None:
     """Compute the embeddings of texts.
 
@@ -162,18 +144,21 @@ def _show_entities(answer: Answer) -> RenderableType:
     return table
 
 
-TAG = InferenceCommand(
+tag = InferenceCommand(
     "tag",
     help="Find the entities in texts.\n\nPrints the entities in the order of the text: text, type,"
     " start and end (characters, end exclusive), and score, the mean probability of the tags of"
     " their words.",
     text="One or more sentences.",
     show=_show_entities,
+    spelled={"words": OptionOverride("--pretokenized")},
 )
 
 
-def show_answers(answer: Answer) -> RenderableType:
-    """Return a line per answer, best first: probability, answer and position."""
+def show_answers(
+    answer: Answer, source: Callable[[Answer], str] = lambda prediction: ""
+) -> RenderableType:
+    """Return a line per answer, best first: probability, answer, and its source or position."""
     from rich.text import Text
 
     table = _rows()
@@ -183,21 +168,10 @@ def show_answers(answer: Answer) -> RenderableType:
             table.add_row(score, Text("(no answer)", style="dim"), "")
             continue
         text = " ".join(prediction["answer"].split())
-        span = f"{prediction['start']}-{prediction['end']}"
         style = "bold" if number == 0 else ""
-        table.add_row(
-            score, Text(text, style=style), Text(passage_source(prediction) or span, style="dim")
-        )
+        place = source(prediction) or f"{prediction['start']}-{prediction['end']}"
+        table.add_row(score, Text(text, style=style), Text(place, style="dim"))
     return table
-
-
-def passage_source(prediction: Answer) -> str:
-    """Return title, address and licence of the passage of an answer; empty without a corpus."""
-    passage = prediction.get("passage")
-    if passage is None:
-        return ""
-    names = passage["title"], passage["url"] or passage["document"], passage["licence"]
-    return ", ".join(filter(None, names))
 
 
 @click.command(
@@ -261,7 +235,7 @@ def _read_passage(path: str) -> str:
     return text
 
 
-SCORE = InferenceCommand(
+score = InferenceCommand(
     "score",
     stage="score-texts",
     help="Compute the log-probability of sentences.\n\nMasked models have pseudo-log-likelihoods."

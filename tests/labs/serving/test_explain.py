@@ -14,7 +14,7 @@ from cloze.model import checkpoint
 from cloze.model.hub.write import write_directory
 from cloze.model.tasks.heads import new_network
 from cloze.model.tasks.table import load_task
-from tests.model.use.test_classify import tuned
+from tests.labs.serving.test_classify import tuned
 from tests.tiny_models import tiny_config, tiny_model, write_tokenizer
 
 TEXT, PAIR = "the cat walked in the park", "a dog ran in paris."

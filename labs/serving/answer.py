@@ -9,12 +9,12 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from cloze.core.errors import UsageError
+from cloze.labs.serving.verbs import AnswerConfig
 from cloze.model.tasks.formats.squad import SquadExamples
 from cloze.model.tasks.kinds.spans import Spans
 from cloze.model.tasks.predict import FinetunedModel
 from cloze.model.tasks.task import Split
 from cloze.model.train.precision import Placement, placement
-from cloze.model.use.configs import AnswerConfig
 from cloze.model.use.request import Request
 from cloze.model.use.verb import Verb
 

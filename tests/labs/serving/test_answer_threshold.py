@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from cloze.core.errors import UsageError
+from cloze.labs.serving import answer
 from cloze.model.tasks.predict import FinetunedModel
 from cloze.model.tasks.table import load_task
-from cloze.model.use import answer
 
 
 @pytest.mark.parametrize(

@@ -14,10 +14,11 @@ from typing import Any
 import pytest
 
 from cloze.core.errors import ClozeError, DataError
-from cloze.flows.serve import served_model
-from cloze.flows.serve.metrics import ServingMetrics
-from cloze.flows.serve.served_model import Limits, ServedModel
-from cloze.flows.serve.worker_process import WorkerProcess
+from cloze.labs.serving.http import served_model
+from cloze.labs.serving.http.metrics import ServingMetrics
+from cloze.labs.serving.http.served_model import ServedModel
+from cloze.labs.serving.http.worker_process import WorkerProcess
+from cloze.labs.serving.limits import Limits
 
 FULL = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "/tmp/x")
 TROUBLE = [

@@ -17,41 +17,11 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal
 
-from cloze.core import storage
 from cloze.core.config import StageConfig
 from cloze.core.errors import ClozeError, UsageError
 from cloze.core.stages.stage import BuildContext, InputSpec, Stage, StageResult
 from cloze.model.use.request import request_of
-from cloze.model.use.verb import PREDICTORS, Verb, open_verb
-
-# The verb of a checkpoint by its heads; the first head that the checkpoint has counts.
-VERB_OF_HEAD = {
-    "masked_lm": "fill-mask",
-    "lm": "generate",
-    "seq2seq": "generate",
-    "classifier": "classify",
-    "pair_classifier": "classify",
-    "choice": "classify",
-    "span": "answer",
-    "token_classifier": "tag",
-    "embedding": "embed",
-}
-# Requests by verb. The first one that the checkpoint accepts warms it up and is its example; the
-# first of each verb is in the schema of `cloze serve`.
-TEXT_EXAMPLES = [{"text": "The cat sat on the mat."}]
-EXAMPLES: dict[str, list[dict[str, Any]]] = {
-    "classify": [
-        {"text": "A charming film."},
-        {"text": "A cat sits.", "pair": "An animal sits."},
-        {"text": "She opens the book.", "choices": ["She reads it.", "She eats it."]},
-    ],
-    "answer": [{"question": "Where is the cat?", "passage": "The cat is in Paris."}],
-    "fill-mask": [{"text": "The capital of France is [MASK]."}],
-    "tag": [{"text": "Ada Lovelace met Charles Babbage in London."}],
-    "embed": TEXT_EXAMPLES,
-    "generate": [{"text": "The cat"}],
-    "score": TEXT_EXAMPLES,
-}
+from cloze.model.use.verb import PREDICTORS, Verb, open_verb, verb_of
 
 
 class ServingConfig(StageConfig):
@@ -84,8 +54,13 @@ def run(config: ServingConfig, build: BuildContext) -> StageResult:
     verb_config = PREDICTORS[name].config(
         file=config.source, device=config.device, precision=config.precision
     )
+    if not (examples := PREDICTORS[name].examples):
+        raise UsageError(
+            f"verb {name} of {checkpoint} is not served: its row has no examples; name another one "
+            f"with --verb"
+        )
     verb = open_verb(name, checkpoint, verb_config)
-    ready = {"verb": name, "example": _warm_up(verb, EXAMPLES.get(name, TEXT_EXAMPLES))}
+    ready = {"verb": name, "example": _warm_up(verb, examples)}
     build.report.predictions([{"ready": ready}])
     batches = Prefetch(_encoded_batches(verb, config.source), depth=1)
     for number, items, errors, encoded in batches:
@@ -93,25 +68,6 @@ def run(config: ServingConfig, build: BuildContext) -> StageResult:
         ordered = [answers[index] for index in sorted(answers)]
         build.report.predictions([{"batch": number, "answers": ordered}])
     return StageResult()
-
-
-def verb_of(path: str) -> str:
-    """Return the verb of a checkpoint.
-
-    Raises:
-        UsageError: no verb supports its heads.
-    """
-    from cloze.model import checkpoint
-    from cloze.model.families.config import prediction_objectives
-
-    directory = checkpoint.resolve(path)
-    heads = json.loads(storage.read_text(storage.join(directory, checkpoint.CONFIG)))["heads"]
-    if set(prediction_objectives(heads)) == {"clm"}:  # a masked_lm head, trained left to right
-        return "generate"
-    for head, verb in VERB_OF_HEAD.items():
-        if head in heads:
-            return verb
-    raise UsageError(f"{path} has no head that a verb answers with ({', '.join(heads)})")
 
 
 Items = Mapping[int, Any]  # what `Verb.read` returned, by number of the request in its batch

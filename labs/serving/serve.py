@@ -7,40 +7,40 @@ from typing import Any
 import click
 
 from cloze.flows.commands.base.options import Command, complete_targets, emit, json_option
+from cloze.labs.serving.limits import Limits
+from cloze.labs.serving.verbs import served
 
-VERBS = ("answer", "classify", "embed", "fill-mask", "generate", "score", "tag")
-
-
-# Limits: type, default, help.
-LIMITS: dict[str, tuple[Any, float, str]] = {
-    "max-batch": (click.IntRange(1, 4096), 32, "Maximum inputs per batch."),
-    "max-wait-ms": (
+# Types and help of the options of `Limits`.
+LIMITS: dict[str, tuple[Any, str]] = {
+    "max_batch": (click.IntRange(1, 4096), "Maximum inputs per batch."),
+    "max_wait_ms": (
         click.FloatRange(0, 10_000),
-        5,
         "Time that an input waits for others of its batch, in milliseconds.",
     ),
-    "max-queue": (
+    "max_queue": (
         click.IntRange(1),
-        1024,
         "Inputs that may wait per model; further requests get 429.",
     ),
-    "max-items": (click.IntRange(1), 64, "Maximum inputs per request."),
-    "max-characters": (click.IntRange(1), 100_000, "Maximum characters per text."),
-    "max-body": (click.IntRange(1), 1 << 20, "Maximum bytes per request."),
-    "max-connections": (click.IntRange(1), 4096, "Maximum connections; further ones get 503."),
-    "timeout": (click.FloatRange(0.1, 3600), 30, "Maximum time of a request, in seconds."),
+    "max_items": (click.IntRange(1), "Maximum inputs per request."),
+    "max_characters": (click.IntRange(1), "Maximum characters per text."),
+    "max_body": (click.IntRange(1), "Maximum bytes per request."),
+    "max_connections": (click.IntRange(1), "Maximum connections; further ones get 503."),
+    "timeout": (click.FloatRange(0.1, 3600), "Maximum time of a request, in seconds."),
     "poll": (
         click.FloatRange(0.1, 3600),
-        10,
         "Time between looks at the alias of a registered model, in seconds.",
     ),
 }
 
 
 def _limit_options(command: Command) -> Command:
-    for name, (kind, default, text) in reversed(LIMITS.items()):
+    for name, (kind, text) in reversed(LIMITS.items()):
         command = click.option(
-            f"--{name}", type=kind, default=default, show_default=True, help=text
+            f"--{name.replace('_', '-')}",
+            type=kind,
+            default=getattr(Limits(), name),
+            show_default=True,
+            help=text,
         )(command)
     return command
 
@@ -64,7 +64,7 @@ def _limit_options(command: Command) -> Command:
     "verbs",
     multiple=True,
     metavar="NAME=VERB",
-    help=f"Verb of a model: {', '.join(VERBS)}. Repeatable. Default: by its training.",
+    help=f"Verb of a model: {', '.join(served())}. Repeatable. Default: by its training.",
 )
 @click.option(
     "--device",
@@ -97,12 +97,11 @@ def serve(models: tuple[str, ...], verbs: tuple[str, ...], as_json: bool, **opti
     host, port = options["host"], options["port"]
     if not services.is_free(port, host):
         raise UsageError(f"--port {port} of {host} cannot be listened on; name another port")
-    by_name = dict(item.partition("=")[::2] for item in verbs)
+    by_name, known = dict(item.partition("=")[::2] for item in verbs), served()
     for name, verb in by_name.items():
-        if verb not in VERBS:
-            raise UsageError(f"--verb {name}={verb} is no verb; use NAME= and {', '.join(VERBS)}")
-    from cloze.flows.serve.served_model import Limits
-    from cloze.flows.serve.server import serve as run
+        if verb not in known:
+            raise UsageError(f"--verb {name}={verb} is no verb; use NAME= and {', '.join(known)}")
+    from cloze.labs.serving.http.server import serve as run
 
     address = services.address(port, host)
     click.echo(f"Models at {address}; Ctrl-C ends the server.", err=True)
@@ -114,17 +113,8 @@ def serve(models: tuple[str, ...], verbs: tuple[str, ...], as_json: bool, **opti
         host=host,
         port=port,
         allowed=[name for name in options["allowed_hosts"].split(",") if name],
-        limits=Limits(
-            max_batch=options["max_batch"],
-            max_wait=options["max_wait_ms"] / 1000,
-            max_queue=options["max_queue"],
-            timeout=options["timeout"],
-            poll=options["poll"],
-        ),
+        examples={name: verb.examples for name, verb in known.items()},
+        limits=Limits(**{name: options[name] for name in LIMITS}),
         config={"device": options["device"], "precision": options["precision"]},
         verbs=by_name,
-        **{
-            name: options[name]
-            for name in ("max_items", "max_characters", "max_body", "max_connections")
-        },
     )

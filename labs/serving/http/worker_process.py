@@ -1,6 +1,6 @@
 """A worker process of `cloze serve`, driven from the server's event loop.
 
-`cloze.model.use.serving` is its other end: batches go to its standard input, events come from a
+`cloze.labs.serving.worker` is its other end: batches go to its standard input, events come from a
 pipe.
 """
 
