@@ -6,6 +6,7 @@ PLUGINS = (
     "cloze.labs.domain.plugin:PLUGIN",
     "cloze.labs.downloads.plugin:PLUGIN",
     "cloze.labs.inside.plugin:PLUGIN",
+    "cloze.labs.kubernetes.plugin:PLUGIN",
     "cloze.labs.papers.plugin:PLUGIN",
     "cloze.labs.records.plugin:PLUGIN",
     "cloze.labs.retrieval.plugin:PLUGIN",
