@@ -35,7 +35,6 @@ COMMANDS: dict[str, dict[str, str]] = {
         "resume": "Continue an interrupted or failed run or training.",
     },
     "Prepare data": {
-        "fetch": "Download a text collection, such as simplewiki.",
         "corpus": "Clean, filter and deduplicate raw text into a corpus.",
         "explain": "Show why a document was kept or dropped, by step.",
         "vocab": "Train, import or extend a tokenizer vocabulary.",
@@ -46,7 +45,6 @@ COMMANDS: dict[str, dict[str, str]] = {
     "Train models": {
         "plan-training": "Estimate the memory and hours of a pretraining.",
         "pretrain": "Pretrain an encoder on one or more datasets.",
-        "adapt": "Train a checkpoint further on the texts of a domain.",
         "merge": "Average the last checkpoints of a pretraining.",
         "finetune": "Fine-tune a pretrained encoder on a task.",
         "import": "Convert a Hugging Face model into a checkpoint.",

@@ -3,7 +3,10 @@
 # In the order of `cloze --help`; each is read as a plug-in of another package is.
 PLUGINS = (
     "cloze.labs.before_bert.plugin:PLUGIN",
+    "cloze.labs.domain.plugin:PLUGIN",
+    "cloze.labs.downloads.plugin:PLUGIN",
     "cloze.labs.inside.plugin:PLUGIN",
+    "cloze.labs.kubernetes.plugin:PLUGIN",
     "cloze.labs.papers.plugin:PLUGIN",
     "cloze.labs.records.plugin:PLUGIN",
     "cloze.labs.retrieval.plugin:PLUGIN",

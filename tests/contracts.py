@@ -20,8 +20,8 @@ from cloze.core.stages.execution import Execution
 from cloze.core.stages.stage import InputSpec, Stage
 from cloze.flows.commands.base.options import EXECUTION, STAGES
 from cloze.flows.graph import stages
-from cloze.flows.launch.kubernetes.manifest import Options
 from cloze.flows.nightly.suite import NightSettings
+from cloze.labs.kubernetes.manifest import Options
 from cloze.model.families.registry import FAMILIES, config_class
 from cloze.model.tasks.table import KINDS
 

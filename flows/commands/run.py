@@ -132,14 +132,12 @@ def plan(as_json: bool, **options: Any) -> None:
 def show_plan(session: RunSession, as_json: bool) -> None:
     """Print which nodes would run, why, and at what cost."""
     from cloze.flows.graph import estimate
-    from cloze.flows.run import status_file
     from cloze.flows.views import run_tables, terminal
 
     estimates, left_out = session.estimates, session.config.left_out
-    last_error = status_file.last_estimate_error(session.directory)
     total = estimate.parallel_seconds(session.steps, estimates)
     if not as_json:
-        run_tables.show(terminal.output(), session.steps, estimates, total, last_error, left_out)
+        run_tables.show(terminal.output(), session.steps, estimates, total, left_out)
         return
     nodes = [
         {
@@ -152,7 +150,7 @@ def show_plan(session: RunSession, as_json: bool) -> None:
         for step in session.steps
     ]  # fmt: skip
     name = session.config.name
-    emit({"run": name, "nodes": nodes, "seconds": total, "last": last_error, "left_out": left_out})
+    emit({"run": name, "nodes": nodes, "seconds": total, "left_out": left_out})
 
 
 def start(session: RunSession, *, prefect: bool | None, as_json: bool) -> None:

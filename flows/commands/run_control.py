@@ -62,11 +62,8 @@ def status(target: str | None, as_json: bool) -> None:
 
 
 def _row(record: Mapping[str, Any]) -> dict[str, Any]:
-    from cloze.flows.graph.estimate import estimate_error
-
     hidden = ("config", "parameters", "begun")
-    fields = {key: value for key, value in record.items() if key not in hidden}
-    return {**fields, "off": estimate_error(record)}
+    return {key: value for key, value in record.items() if key not in hidden}
 
 
 @click.command()

@@ -1,4 +1,4 @@
-"""Cost estimates: seconds, disk and memory of each planned node, and the error of past estimates.
+"""Cost estimates: seconds, disk and memory of each planned node.
 
 Work comes from the stages' cost models (`cloze.core.stages.cost`). Throughput comes from the
 node's own last artifact, else from the artifact of the same stage that is nearest in size, in any
@@ -36,7 +36,6 @@ from cloze.flows.machine import slots
 Basis = Literal["measured", "scaled", "rough"]
 MAX_ARTIFACTS = 16  # newest artifacts of a stage that are read
 SAME = 0.02  # relative difference below which work counts as equal
-FINISHED = "finished"  # state of a node that was built, in the record of its run
 NEAR = 4.0  # maximum ratio of model sizes for a transfer of throughput
 # a failed estimate must not end a run
 FAULTS = (ClozeError, KeyError, TypeError, ValueError, AttributeError, ArithmeticError, OSError)
@@ -280,45 +279,3 @@ def parallel_seconds(
         frontier.done(name)
         gpus, cpus = gpus + request.gpus, cpus + request.cpus
     return now
-
-
-def estimate_error(content: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Compare the estimates of one start with reality; None: no node with an estimate was built.
-
-    Args:
-        content: record of the start.
-
-    Returns:
-        `expected` and `took`: seconds over all built nodes with an estimate. `off`: relative error
-        (0.1: 10 % longer). `memory` and `gpu_memory`, if nodes reported memory: the same keys in
-        bytes and `node`, for the node with the largest error.
-    """
-    built = {
-        name: node
-        for name, node in content.get("nodes", {}).items()
-        if node["state"] == FINISHED
-        and (node.get("estimate") or {}).get("seconds") is not None
-        and "started" in node
-    }
-    if not built:
-        return None
-    expected = sum(node["estimate"]["seconds"] for node in built.values())
-    actual = sum(node["ended"] - node["started"] for node in built.values())
-    comparison: dict[str, Any] = {
-        "expected": round(expected, 1),
-        "took": round(actual, 1),
-        "off": round(actual / max(expected, 0.1) - 1, 3),
-    }
-    for name, key in (("memory", "memory_bytes"), ("gpu_memory", "gpu_memory_bytes")):
-        worst = _memory_off(built, key)
-        comparison |= {name: worst} if worst else {}
-    return comparison
-
-
-def _memory_off(built: Mapping[str, Mapping[str, Any]], key: str) -> dict[str, Any] | None:
-    comparisons = [
-        {"node": name, "expected": expected, "took": actual, "off": round(actual / expected - 1, 3)}
-        for name, node in built.items()
-        if (expected := node["estimate"].get(key)) and (actual := node.get("figures", {}).get(key))
-    ]
-    return max(comparisons, key=lambda error: abs(error["off"]), default=None)

@@ -14,10 +14,11 @@ import os
 import shutil
 import time
 import uuid
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 from cloze.core import errors, storage
 from cloze.core.artifacts import fingerprints
@@ -32,7 +33,9 @@ from cloze.flows.launch.protocol import (
     LAUNCHES,
     LOST_SECONDS,
     STOP,
-    AgentStarter,
+    AgentGroup,
+    Host,
+    Launcher,
     LaunchRequest,
     LaunchSpec,
     RankEvent,
@@ -52,17 +55,37 @@ FULL_BYTES = 1 << 16  # less free disk space counts as full
 RETAINED_LAUNCHES = 3  # launches whose files are kept
 
 
-@dataclass(frozen=True, slots=True)
-class AgentLauncher:
-    """Launcher made from an agent starter; see `protocol.Launcher`."""
+class AgentLauncher(Launcher, ABC):
+    """Launcher that starts agents on hosts that share the artifact's directory.
 
-    starter: AgentStarter
+    Attributes:
+        allocates_gpus: the scheduler reserves the GPUs (Slurm, Kubernetes); otherwise agents take
+            slots.
+    """
 
-    def check(self, execution: Execution) -> None:
-        self.starter.check(execution)
+    allocates_gpus: ClassVar[bool]
+
+    @abstractmethod
+    def hosts(self, execution: Execution, processes: int) -> Sequence[Host]:
+        """Return the hosts to start on, all of which respond now.
+
+        Args:
+            execution: execution settings.
+            processes: ranks per host, unless the launcher knows better.
+
+        Raises:
+            HostsUnreachableError: a required host does not respond; the message names it.
+        """
+
+    @abstractmethod
+    def start_agents(self, launch: LaunchSpec, execution: Execution) -> AgentGroup:
+        """Start `python -m cloze.flows.launch.agent DIRECTORY NODE` for each node.
+
+        DIRECTORY is `launch.directory`.
+        """
 
     def start(self, work: LaunchRequest) -> RankGroup:
-        return AgentRankGroup(self.starter, work)
+        return AgentRankGroup(self, work)
 
 
 @dataclass(slots=True)
@@ -84,9 +107,9 @@ class _Node:
 class AgentRankGroup:
     """See `protocol.RankGroup`."""
 
-    def __init__(self, starter: AgentStarter, work: LaunchRequest) -> None:
+    def __init__(self, launcher: AgentLauncher, work: LaunchRequest) -> None:
         execution, path = work.execution, work.build.path
-        hosts = starter.hosts(execution, work.processes)
+        hosts = launcher.hosts(execution, work.processes)
         _forget_old(path)
         job_file, name = work.build.file(LOGS, JOB), f"{int(time.time())}-{uuid.uuid4().hex[:8]}"
         work.job.write(job_file)
@@ -106,12 +129,12 @@ class AgentRankGroup:
             grace_grows=execution.grace_seconds is None,
             device=execution.device,
             gpu_ids=execution.gpu_ids,
-            slots=not (starter.allocates_gpus or execution.oversubscribe),
+            slots=not (launcher.allocates_gpus or execution.oversubscribe),
             token=work.token,
             addresses=tuple(host.address or host.name for host in hosts),
         )
         self.launch.write()
-        self._handle = starter.start(self.launch, execution)
+        self._handle = launcher.start_agents(self.launch, execution)
         self._nodes = [
             _Node(number, name, event_files.EventReader(self.launch.file(f"node{number}")))
             for number, name in enumerate(self.launch.hosts)

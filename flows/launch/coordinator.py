@@ -10,8 +10,7 @@ import math
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import replace
 
 from cloze.core import storage
 from cloze.core.artifacts.checkpoints import start_attempt, start_launch
@@ -27,6 +26,7 @@ from cloze.flows.launch.hang_detection import ASLEEP_SECONDS
 from cloze.flows.launch.launch_result import launch_result
 from cloze.flows.launch.launch_state import LaunchState
 from cloze.flows.launch.protocol import (
+    Detached,
     HostsUnreachableError,
     Launcher,
     LaunchRequest,
@@ -37,47 +37,17 @@ from cloze.flows.launch.protocol import (
 from cloze.flows.machine import slots
 from cloze.flows.machine.retry_policy import RetryPolicy, backoff_seconds
 
-Report = Callable[[str], None]
 
-
-@dataclass(frozen=True, slots=True)
-class Detached:
-    """A launch that is still running or queued.
-
-    Attributes:
-        name: description for messages.
-        launcher: launcher that started it.
-        cancel: ends it; see `cancel_requests.cancel`.
-    """
-
-    name: str
-    launcher: str
-    cancel: Callable[[Report], dict[str, Any]]
-
-
-def living(path: str) -> Detached | None:
-    """Return the detached launch that trains, or will train, at `path`; None if there is none.
+def living(path: str) -> tuple[str, Detached] | None:
+    """Return the detached launch that trains, or will train, at `path`, after its launcher's name.
 
     Raises:
         ClozeError: Slurm or the cluster does not respond.
     """
-    launchers = storage.list_names(storage.join(path, LOGS))  # they leave a directory each
-    if "slurm" in launchers:
-        from cloze.flows.launch.slurm import launcher as slurm
-
-        if (job := slurm.living(path)) is not None:
-            return Detached(
-                f"Slurm's job {job}", "slurm", lambda report: slurm.cancel(path, job, report)
-            )
-    if "kubernetes" in launchers:
-        from cloze.flows.launch.kubernetes import launcher as kubernetes
-
-        if (train_job := kubernetes.living(path)) is not None:
-            return Detached(
-                f"TrainJob {train_job[0]}",
-                "kubernetes",
-                lambda report: kubernetes.cancel(path, train_job, report),
-            )
+    left = storage.list_names(storage.join(path, LOGS))  # launchers leave a directory each
+    for name in (name for name in protocol.LAUNCHERS if name in left):
+        if (detached := protocol.LAUNCHERS[name].living(path)) is not None:
+            return name, detached
     return None
 
 
@@ -86,11 +56,12 @@ def unattended(path: str) -> Detached | None:
     followed = (
         is_locked(path) if storage.is_local(path) else cancel_requests.holder(path) is not None
     )
-    return None if followed else living(path)
+    found = None if followed else living(path)
+    return found and found[1]
 
 
-def _make_room(build: BuildContext) -> None:
-    """End a TrainJob that nobody follows, so that its ranks save; a Slurm job is attached to.
+def _make_room(build: BuildContext, launcher: Launcher) -> None:
+    """End a launch that nobody follows, so that its ranks save, unless `launcher` attaches to it.
 
     Only then may the new launch take the fence, which kills superseded ranks.
 
@@ -98,15 +69,15 @@ def _make_room(build: BuildContext) -> None:
         UsageError: a launch of another launcher trains there, which that launcher handles.
         ClozeError: Slurm or the cluster does not respond.
     """
-    detached, launcher = living(build.path), build.execution.launcher
-    if detached is None:
+    if (found := living(build.path)) is None:
         return
-    if detached.launcher != launcher:
+    name, detached = found
+    if name != build.execution.launcher:
         raise UsageError(
             f"{detached.name} still trains in {build.path}; follow it with --launcher "
-            f"{detached.launcher}, or end it with `cloze cancel {build.path}`"
+            f"{name}, or end it with `cloze cancel {build.path}`"
         )
-    if launcher == "kubernetes":
+    if not launcher.attaches:
         detached.cancel(build.report.queued)
 
 
@@ -240,8 +211,8 @@ def run_in_worker_processes(
         launcher.check(build.execution)
         if foreign is None or foreign[0] == 0:  # torchrun's other ranks do not own the directory
             if stage.parallel:
-                _make_room(build)
-                if build.execution.launcher != "slurm":  # may attach to a running job
+                _make_room(build, launcher)
+                if not launcher.attaches:  # else it starts a launch only where none runs
                     work = replace(work, launch=start_launch(build.path))
             # They were meant for the launch before this one.
             cancel_requests.clear_requests(build.path)

@@ -217,7 +217,7 @@ class LocalRanks:
                 pass
 
 
-class LocalLauncher:
+class LocalLauncher(Launcher):
     """See `protocol.Launcher`."""
 
     def check(self, execution: Execution) -> None:

@@ -2,8 +2,7 @@
 
     Launcher      entry of the table: `check` the options before anything starts, `start` the ranks
     RankGroup     started ranks; the coordinator polls `events` until all have ended, or stops them
-    AgentStarter  starts agents on other hosts by ssh, Slurm or Kubernetes; `AgentLauncher`
-                  (`agent_launcher.py`) makes a launcher from it
+    AgentLauncher launcher that starts agents on other hosts, as by ssh (`agent_launcher.py`)
 
 Ranks on this host are child processes (`local.py`). On another host their parent is an agent,
 `python -m cloze.flows.launch.agent LAUNCH NODE`. It communicates through files in the artifact's
@@ -23,7 +22,7 @@ An event is a JSON object of one of these kinds:
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Protocol
 
@@ -109,8 +108,27 @@ class RankGroup(Protocol):
         """Return the name of the rank's host; None if this host is the only one."""
 
 
+@dataclass(frozen=True, slots=True)
+class Detached:
+    """A launch that survives the process that started it, and still runs or is queued.
+
+    Attributes:
+        name: description for messages.
+        cancel: ends it; takes a callback for messages, as `cancel_requests.cancel` does.
+    """
+
+    name: str
+    cancel: Callable[[Callable[[str], None]], dict[str, Any]]
+
+
 class Launcher(Protocol):
-    """Stateless object that starts ranks."""
+    """Stateless object that starts ranks.
+
+    Attributes:
+        attaches: `start` follows a launch that still runs, instead of starting another one.
+    """
+
+    attaches: bool = False
 
     def check(self, execution: Execution) -> None:
         """Check the options before anything starts.
@@ -122,13 +140,23 @@ class Launcher(Protocol):
     def start(self, work: LaunchRequest) -> RankGroup:
         """Start the ranks, or the agents that will start them."""
 
+    def living(self, path: str) -> Detached | None:
+        """Return the launch that trains, or will train, at `path`; None if there is none.
+
+        Only asked of a launcher that has left a directory of its name in the artifact's `_logs/`.
+
+        Raises:
+            ClozeError: the scheduler does not respond.
+        """
+        return None
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Host:
     """Host of a launch.
 
     Attributes:
-        name: name under which the agent starter reaches the host; empty if not known in advance.
+        name: name under which the launcher reaches the host; empty if not known in advance.
         count: number of ranks.
         address: address under which other hosts reach the host; empty: `name`.
     """
@@ -212,7 +240,7 @@ class LaunchSpec:
 
 
 class AgentGroup(Protocol):
-    """Agents that an agent starter has started."""
+    """Agents that an `AgentLauncher` has started."""
 
     def host(self, node: int) -> str:
         """Return the host's name; empty if it is not known yet."""
@@ -232,37 +260,6 @@ class AgentGroup(Protocol):
         """End all running agents unconditionally."""
 
 
-class AgentStarter(Protocol):
-    """Starter of agents on hosts that share the artifact's directory.
-
-    Attributes:
-        allocates_gpus: the scheduler reserves the GPUs (Slurm, Kubernetes); otherwise agents take
-            slots.
-    """
-
-    allocates_gpus: bool
-
-    def check(self, execution: Execution) -> None:
-        """See `Launcher.check`."""
-
-    def hosts(self, execution: Execution, processes: int) -> Sequence[Host]:
-        """Return the hosts to start on, all of which respond now.
-
-        Args:
-            execution: execution settings.
-            processes: ranks per host, unless the starter knows better.
-
-        Raises:
-            HostsUnreachableError: a required host does not respond; the message names it.
-        """
-
-    def start(self, launch: LaunchSpec, execution: Execution) -> AgentGroup:
-        """Start `python -m cloze.flows.launch.agent DIRECTORY NODE` for each node.
-
-        DIRECTORY is `launch.directory`.
-        """
-
-
 def refuse_other_fields(execution: LaunchOptions) -> None:
     """Raise UsageError if an option is given that only another launcher reads."""
     for name, launcher in LAUNCHER_FIELDS.items():
@@ -275,13 +272,13 @@ def refuse_other_fields(execution: LaunchOptions) -> None:
             )
 
 
-# Table of launchers: name -> import path. A new launcher is one file and one line here.
+# Table of launchers: name -> import path. A new launcher is one file and one line here, or a row of
+# a plug-in.
 
 _LAUNCHERS = {
     "local": "cloze.flows.launch.local:LAUNCHER",
     "ssh": "cloze.flows.launch.ssh:LAUNCHER",
     "slurm": "cloze.flows.launch.slurm.launcher:LAUNCHER",
     "srun": "cloze.flows.launch.slurm.job:LAUNCHER",
-    "kubernetes": "cloze.flows.launch.kubernetes.launcher:LAUNCHER",
 }
 LAUNCHERS: Table[Launcher] = Table("launchers", "launcher", _LAUNCHERS)

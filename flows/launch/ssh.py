@@ -97,8 +97,8 @@ FORWARDED = (  # environment variables that are passed to other hosts
 HOST_SPECIFIC = (EVENTS_FD, PARENT_PID, "CLOZE_SLOTS_DIR")  # but these are specific to this host
 
 
-class SshStarter:
-    """See `protocol.AgentStarter`."""
+class SshLauncher(AgentLauncher):
+    """See `AgentLauncher`."""
 
     allocates_gpus = False
 
@@ -127,7 +127,7 @@ class SshStarter:
             f" password, or remove these hosts from the hostfile"
         )
 
-    def start(self, launch: LaunchSpec, execution: Execution) -> AgentGroup:
+    def start_agents(self, launch: LaunchSpec, execution: Execution) -> AgentGroup:
         return _Connections(launch, execution)
 
 
@@ -279,4 +279,4 @@ def _give(client: subprocess.Popen[bytes], content: bytes) -> None:
         client.stdin.flush()
 
 
-LAUNCHER: Launcher = AgentLauncher(SshStarter())
+LAUNCHER: Launcher = SshLauncher()

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from itertools import pairwise
+from statistics import fmean
 
 from rich.cells import cell_len
 
@@ -20,11 +21,7 @@ from cloze.core.humanize import shortened
 
 _Size = Callable[[str], float]
 SWEEPS = 6
-# weight of a long edge in the layout (an edge to an adjacent layer: 1), so that consecutive boxes
-# line up
-THREAD_PULL = 0.05
-# a node with more inputs than this, such as a report, shows only inputs that no other input implies
-IMPLIED_INPUTS = 4
+MANY_INPUTS = 4  # a node with more, such as a report, shows those that no other input implies
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,14 +32,12 @@ class Layout:
         layers: layer by node.
         heights: y coordinate of a node's middle.
         ways: y coordinates at which an edge crosses the layers between its nodes.
-        implied: edges that a longer path implies.
         height: height of the picture.
     """
 
     layers: Mapping[str, int]
     heights: Mapping[str, float]
     ways: Mapping[tuple[str, str], tuple[float, ...]]  # (from, to) -> one height per layer between
-    implied: frozenset[tuple[str, str]]
     height: float
 
 
@@ -55,10 +50,14 @@ def layout(after: Mapping[str, Sequence[str]], *, box: float, gap: float, thread
         gap: distance between two nodes.
         thread: height that a passing edge takes.
     """
-    known: dict[str, tuple[str, ...]] = {}
-    for name, predecessors in after.items():
-        known[name] = tuple(dict.fromkeys(parent for parent in predecessors if parent in known))
-    parents, implied = _without_noise(known)
+    parents: dict[str, list[str]] = {}
+    ancestors: dict[str, set[str]] = {}
+    for name, inputs in after.items():
+        known = [parent for parent in dict.fromkeys(inputs) if parent in ancestors]
+        indirect = set().union(*(ancestors[parent] for parent in known))
+        few = len(known) <= MANY_INPUTS
+        parents[name] = [parent for parent in known if few or parent not in indirect]
+        ancestors[name] = indirect.union(known)
     layers: dict[str, int] = {}
     for name, inputs in parents.items():
         layers[name] = 1 + max((layers[parent] for parent in inputs), default=-1)
@@ -89,27 +88,8 @@ def layout(after: Mapping[str, Sequence[str]], *, box: float, gap: float, thread
         layers=layers,
         heights={name: heights[name] for name in layers},
         ways={edge: tuple(heights[name] for name in way) for edge, way in ways.items()},
-        implied=implied,
         height=max(heights.values(), default=0.0) + box / 2,
     )
-
-
-def _without_noise(
-    parents: Mapping[str, tuple[str, ...]],
-) -> tuple[dict[str, tuple[str, ...]], frozenset[tuple[str, str]]]:
-    """Return the edges to draw, and those of them that other edges imply."""
-    ancestors: dict[str, set[str]] = {}
-    implied: set[tuple[str, str]] = set()
-    drawn: dict[str, tuple[str, ...]] = {}
-    for name, inputs in parents.items():
-        indirect = set().union(*(ancestors[parent] for parent in inputs))
-        ancestors[name] = indirect | set(inputs)
-        if len(inputs) > IMPLIED_INPUTS:
-            drawn[name] = tuple(parent for parent in inputs if parent not in indirect)
-        else:
-            drawn[name] = inputs
-            implied |= {(parent, name) for parent in inputs if parent in indirect}
-    return drawn, frozenset(implied)
 
 
 def _heights(
@@ -121,21 +101,17 @@ def _heights(
 ) -> dict[str, float]:
     heights: dict[str, float] = {}
     for row in rows:
-        heights |= _stacked(row, size, gap)
+        heights |= _fitted(row, dict.fromkeys(row, 0.0), size, gap)
     for sweep in range(2 * SWEEPS):
         neighbours = up if sweep % 2 == 0 else down
         for row in rows if sweep % 2 == 0 else reversed(rows):
-            targets = {name: _mean(heights, neighbours[name], heights[name]) for name in row}
+            targets = {
+                name: fmean(heights[other] for other in neighbours[name] or (name,)) for name in row
+            }
             if sweep < SWEEPS:  # the order is fixed after half of the sweeps
                 row.sort(key=lambda name: targets[name])
             heights |= _fitted(row, targets, size, gap)
     return heights
-
-
-def _stacked(row: Sequence[str], size: _Size, gap: float) -> dict[str, float]:
-    offsets = _offsets(row, size, gap)
-    middle = offsets[-1] / 2 if offsets else 0.0
-    return {name: offset - middle for name, offset in zip(row, offsets, strict=True)}
 
 
 def _offsets(row: Sequence[str], size: _Size, gap: float) -> list[float]:
@@ -161,17 +137,6 @@ def _fitted(
         pools.append((mean, count))
     bases = [mean for mean, count in pools for _ in range(count)]
     return {name: base + offset for name, base, offset in zip(row, bases, offsets, strict=True)}
-
-
-def _mean(heights: Mapping[str, float], others: Sequence[str], otherwise: float) -> float:
-    """Return the mean height of the neighbours; passing edges have the weight THREAD_PULL."""
-    pulls = [THREAD_PULL if neighbour.startswith("\0") else 1.0 for neighbour in others]
-    return (
-        sum(heights[neighbour] * pull for neighbour, pull in zip(others, pulls, strict=True))
-        / sum(pulls)
-        if others
-        else otherwise
-    )
 
 
 BOX_HEIGHT, GAP, THREAD, BETWEEN, MARGIN = 44.0, 14.0, 4.0, 46.0, 3.0
@@ -217,9 +182,7 @@ def graph_svg(nodes: Mapping[str, NodePicture]) -> str:
         lefts.append(right)
         right += widths[layer] + BETWEEN
     width, height = max(0.0, right - BETWEEN) + MARGIN, placed.height + 2 * MARGIN
-    # implied edges are drawn below the others
-    ways = sorted(placed.ways, key=lambda edge: edge not in placed.implied)
-    elements = [_edge(edge, placed, lefts, widths) for edge in ways]
+    elements = [_edge(edge, placed, lefts, widths) for edge in placed.ways]
     for name, node in nodes.items():
         layer = placed.layers[name]
         elements.append(_box(name, node, lefts[layer], placed.heights[name], widths[layer]))
@@ -295,9 +258,4 @@ def _edge(
         if layer < last:  # straight through the layer, between its boxes
             x += widths[layer]
             path += f"H{x:.1f}"
-    colour = (
-        'class="implied" stroke="var(--line, #dde2e7)"'
-        if edge in placed.implied
-        else 'stroke="#9aa5b1"'
-    )
-    return f'<path d="{path}" fill="none" {colour} stroke-width="1.4"/>'
+    return f'<path d="{path}" fill="none" stroke="#9aa5b1" stroke-width="1.4"/>'

@@ -142,9 +142,7 @@ class RunSession:
 
     @functools.cached_property
     def estimates(self) -> Mapping[str, estimate.Estimate]:
-        """Cost estimates by node; empty for a command, which must start at once."""
-        if self.command:
-            return {}
+        """Cost estimates by node, for a plan that is shown."""
         return estimate.estimates(self.steps, plan.runs_directory())
 
     @property
@@ -180,7 +178,6 @@ class RunSession:
                     self.steps,
                     self.parameters.model_dump(mode="json"),
                     self.config.values,
-                    {name: estimate.as_json() for name, estimate in self.estimates.items()},
                     self.started_nodes.fingerprints,
                 )
             self.records = self._open_logger()

@@ -36,11 +36,10 @@ from cloze.core.records import (
     is_record,
     read_record,
 )
-from cloze.flows.graph import estimate
 from cloze.flows.graph.command import COMMANDS, command_directories, command_directory
 
 DIRECTORY = "_status"
-RUNNING, FINISHED, FAILED = "running", estimate.FINISHED, "failed"
+RUNNING, FINISHED, FAILED = "running", "finished", "failed"
 CANCELLED, CRASHED = "cancelled", "crashed"
 # states of nodes, in addition to running, finished and failed
 WAITING, CACHED, SKIPPED, STOPPED = ("waiting", "cached", "skipped", "stopped")
@@ -59,7 +58,6 @@ NODE_FIELDS: Fields = {
     "started": NUMBER_OR_NONE, "ended": NUMBER_OR_NONE, "done": NUMBER_OR_NONE,
     "total": NUMBER_OR_NONE, "unit": TEXT_OR_NONE, "figures": (dict, NoneType),
     "seconds_left": NUMBER_OR_NONE, "error": TEXT_OR_NONE, "attempt": NUMBER_OR_NONE,
-    "estimate": (dict, NoneType),
 }  # fmt: skip
 LEASE_SECONDS = 600.0  # storage may stall for minutes, and clocks of hosts differ
 
@@ -174,15 +172,6 @@ def all_records(runs: Path) -> dict[str, dict[str, Any]]:
     """Return the newest record of every run below `runs`, by run name."""
     newest_records = {path.name: newest(path) for path in directories(runs)}
     return {name: record for name, record in newest_records.items() if record is not None}
-
-
-def last_estimate_error(directory: Path) -> dict[str, Any] | None:
-    """Return the estimate error of the newest start that built something; None if there is none.
-
-    See `cloze.flows.graph.estimate.estimate_error`.
-    """
-    starts = (read_file(path) or {} for path in reversed(records_in(directory)))
-    return next(filter(None, map(estimate.estimate_error, starts)), None)
 
 
 def command_records(runs: Path) -> dict[str, dict[str, Any]]:

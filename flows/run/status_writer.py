@@ -32,7 +32,6 @@ class RunStatusFile:
         steps: Iterable[PlannedNode],
         parameters: Mapping[str, Any],
         config: Mapping[str, Any],
-        estimates: Mapping[str, Mapping[str, Any]] | None = None,
         begun: Iterable[str] = (),
     ) -> None:
         """Write the first record, and delete all but the newest 50.
@@ -43,7 +42,6 @@ class RunStatusFile:
             steps: the planned nodes.
             parameters: parameters of the run.
             config: values from which the run can be started again.
-            estimates: cost estimates by node.
             begun: fingerprints of the nodes that earlier starts have begun.
         """
         earlier = status_file.records_in(directory)
@@ -70,7 +68,6 @@ class RunStatusFile:
                     "artifact": storage.absolute(step.artifact),
                     "inputs": [storage.absolute(path) for path in step.inputs.values()],
                     "after": list(step.node.depends_on),
-                    "estimate": None if step.cached else (estimates or {}).get(step.name),
                 }
                 for step in steps
             },

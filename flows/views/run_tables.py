@@ -9,7 +9,7 @@ from __future__ import annotations
 import posixpath
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from rich.table import Table
 from rich.text import Text
 
 from cloze.core.humanize import elapsed, format_bytes, format_count, format_duration, labelled
-from cloze.flows.graph.estimate import Estimate, estimate_error
+from cloze.flows.graph.estimate import Estimate
 from cloze.flows.graph.plan import PlannedNode
 from cloze.flows.views.terminal import MAX_LINES, ellipsized, group_instances, table_of
 
@@ -181,15 +181,13 @@ def show(
     steps: Sequence[PlannedNode],
     estimates: Mapping[str, Estimate],
     total_seconds: float | None,
-    last: Mapping[str, Any] | None,
     left_out: Mapping[str, str] | None = None,
 ) -> None:
-    """Print the plan: tree, left-out nodes, totals, accuracy of the last estimate.
+    """Print the plan: tree, left-out nodes, totals.
 
     Args:
         left_out: reasons by node.
         total_seconds: seconds for the whole run, with independent nodes in parallel.
-        last: see `cloze.flows.run.status_file.last_estimate_error`.
     """
     out.print(tree(steps, estimates, out.width))
     for line in left_out_lines(left_out or {}):
@@ -223,23 +221,6 @@ def show(
     }
     phrases = [f"{bases[basis]} {text}" for basis, text in meanings.items() if bases[basis]]
     out.print(f"[dim]Times: {', '.join(phrases)}.[/]")
-    for line in estimate_error_lines(last):
-        out.print(f"[dim]{line}[/]")
-
-
-def estimate_error_lines(last: Mapping[str, Any] | None, when: str = "Last time") -> Iterator[str]:
-    """Yield lines with the error of past estimates, from `estimate_error`."""
-    if last is None:
-        return
-    expected, took = format_duration(last["expected"]), format_duration(last["took"])
-    side = "longer" if last["off"] >= 0 else "shorter"
-    yield f"{when}: {expected} expected, {took} taken: {abs(last['off']):.0%} {side}."
-    for name, quantity in (("memory", "of memory"), ("gpu_memory", "of a GPU's memory")):
-        if error := last.get(name):
-            expected, took = format_bytes(error["expected"]), format_bytes(error["took"])
-            side = "more" if error["off"] >= 0 else "less"
-            change = f"{abs(error['off']):.0%} {side}"
-            yield f"{error['node']}: {expected} {quantity} expected, {took} taken: {change}."
 
 
 # Tables of `cloze status`: one line per run, or one line per node of a run.
@@ -337,9 +318,6 @@ def show_run(out: Console, directory: str, record: Mapping[str, Any]) -> None:
             ellipsized(_node_summary(members[0]) if len(members) == 1 else text),
         )
     out.print(table)
-    scope = "Estimates" if record["ended"] else "Estimates of the finished nodes"
-    for line in estimate_error_lines(estimate_error(record), scope):
-        out.print(f"[dim]{escape(line)}[/]")
     said = ""
     for name, node in nodes.items():
         if node.get("error") and node["state"] in ("failed", "crashed", "stopped"):

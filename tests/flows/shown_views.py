@@ -51,23 +51,20 @@ def tables() -> Iterator[tuple[str, str]]:
         "pretrain": Estimate(seconds=9e4, disk_bytes=10**12, memory_bytes=2, gpu_memory_bytes=8 * 10**9, basis="scaled"),
         "evaluate": Estimate(),
     }  # fmt: skip
-    error = {"expected": 100.0, "took": 150.0, "off": 0.5,
-             "memory": {"node": "a", "expected": 10**9, "took": 5 * 10**8, "off": -0.5},
-             "gpu_memory": {"node": "b", "expected": 10**9, "took": 2 * 10**9, "off": 1.0}}  # fmt: skip
     left_out = {"probe": "there is no [GPU]", "heads": "there is no [GPU]", "tag": "it is off"}
     for width in (30, 80, 140):
         yield (
             f"plan {width}",
-            printed(width, lambda out: run_tables.show(out, steps, costs, 9e4, error, left_out)),
+            printed(width, lambda out: run_tables.show(out, steps, costs, 9e4, left_out)),
         )
     fewer = {**costs, "pretrain": costs["vocab"], "dataset@512": costs["dataset"]}
     yield (
         "plan without GPUs",
-        printed(80, lambda out: run_tables.show(out, steps, fewer, None, {**error, "off": -0.1})),
+        printed(80, lambda out: run_tables.show(out, steps, fewer, None)),
     )
     yield (
         "nothing to do",
-        printed(80, lambda out: run_tables.show(out, steps[:1], costs, None, None)),
+        printed(80, lambda out: run_tables.show(out, steps[:1], costs, None)),
     )
     instances = [
         step("corpus"),

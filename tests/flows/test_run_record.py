@@ -47,12 +47,10 @@ def directory(tmp_path: Path) -> Path:
 
 def test_the_first_record_has_every_field(directory: Path, now: list[float]) -> None:
     steps, values = [step("a"), step("b", cached=True)], {"run": {"token": "s3cret"}}
-    told = RunStatusFile(
-        directory, "night", steps, {"only": []}, values, {"a": {"seconds": 5.0}}, ["y", "x"]
-    )
+    told = RunStatusFile(directory, "night", steps, {"only": []}, values, ["y", "x"])
     node = {
         "stage": "pretrain", "section": "pretrain", "state": "waiting", "why": "not made yet",
-        "artifact": "/runs/a-1", "inputs": [], "after": [], "estimate": {"seconds": 5.0},
+        "artifact": "/runs/a-1", "inputs": [], "after": [],
     }  # fmt: skip
     assert on_disk(told) == {
         "id": told.id, "run": "night", "state": "running", **process_identity(), "started": 1000.0,
@@ -60,7 +58,7 @@ def test_the_first_record_has_every_field(directory: Path, now: list[float]) -> 
         "prefect": None, "begun": ["x", "y"],
         "nodes": {
             "a": node,
-            "b": {**node, "why": "", "artifact": "/runs/b-1", "estimate": None},
+            "b": {**node, "why": "", "artifact": "/runs/b-1"},
         },
     }  # fmt: skip
     assert told.path == directory / "_status" / f"1-{told.id[:8]}.json"

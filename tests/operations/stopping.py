@@ -89,10 +89,10 @@ def program() -> None:
     """The command line, with toy stages and without a sender of records."""
     from cloze.flows.cli import entry
     from cloze.flows.graph import stages
-    from cloze.flows.launch.kubernetes import launcher as kubernetes
     from cloze.flows.launch.protocol import LAUNCHERS
     from cloze.flows.launch.slurm import cli as slurm
     from cloze.flows.tracking.spool import Spool
+    from cloze.labs.kubernetes import launcher as kubernetes
     from tests.operations import training
 
     stages.TABLE.clear()

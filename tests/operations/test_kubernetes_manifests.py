@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 import yaml
 
-from cloze.flows.launch.kubernetes import launcher, manifest
+from cloze.labs.kubernetes import launcher, manifest
 from tests.conftest import REPOSITORY
 
 INFRA = REPOSITORY / "infra"

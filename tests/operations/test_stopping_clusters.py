@@ -53,7 +53,7 @@ def on_kubernetes(tmp_path: Path, tracking: str) -> Home:
     for name in ("cluster", "bin"):
         (tmp_path / name).mkdir()
     program = tmp_path / "bin" / "kubectl"
-    program.write_text(f'#!/bin/sh\nexec {sys.executable} -m tests.flows.launch.kubectl "$@"\n')
+    program.write_text(f'#!/bin/sh\nexec {sys.executable} -m tests.labs.kubernetes.kubectl "$@"\n')
     program.chmod(0o755)
     home.more |= {
         "PATH": f"{program.parent}:{os.environ['PATH']}",

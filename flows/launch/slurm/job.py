@@ -38,8 +38,8 @@ END_SECONDS = 20.0  # for srun to end its processes
 AGENT = 'exec "$0" -m cloze.flows.launch.agent "$1" "$SLURM_NODEID"'
 
 
-class SrunStarter:
-    """See `protocol.AgentStarter`."""
+class SrunLauncher(AgentLauncher):
+    """See `AgentLauncher`."""
 
     allocates_gpus = True
 
@@ -58,7 +58,7 @@ class SrunStarter:
             for _, address in slurm_cli.nodes()[: execution.nodes]
         ]
 
-    def start(self, launch: LaunchSpec, execution: Execution) -> AgentGroup:
+    def start_agents(self, launch: LaunchSpec, execution: Execution) -> AgentGroup:
         return _Step(launch, execution)
 
 
@@ -104,7 +104,7 @@ class _Step(AgentGroup):
                 self._process.wait()
 
 
-LAUNCHER: Launcher = AgentLauncher(SrunStarter())
+LAUNCHER: Launcher = SrunLauncher()
 
 
 # The coordinator of a batch job, on its first node:

@@ -30,7 +30,7 @@ from cloze.core.stages.execution import Execution
 from cloze.core.stages.worker import JOB, LOGS, Job
 from cloze.flows.launch import cancel_requests, event_files
 from cloze.flows.launch.cancel_requests import cancel_result
-from cloze.flows.launch.protocol import Launcher, LaunchRequest, RankGroup
+from cloze.flows.launch.protocol import Detached, Launcher, LaunchRequest, RankGroup
 from cloze.flows.launch.slurm import cli as slurm_cli
 from cloze.flows.launch.slurm.cli import MARGIN_SECONDS, FollowedJob, start_files
 
@@ -52,8 +52,10 @@ RESERVED = {  # sbatch options set by the launcher -> what to use instead
 }  # fmt: skip
 
 
-class SlurmLauncher:
+class SlurmLauncher(Launcher):
     """See `protocol.Launcher`."""
+
+    attaches = True
 
     def check(self, execution: Execution) -> None:
         for option in execution.slurm_options:
@@ -75,6 +77,11 @@ class SlurmLauncher:
         # a job that builds, or has already built, this artifact, or else a new one
         job = _submitted_job(directory, work) or _unrecorded_job(directory, work)
         return FollowedJob(work, directory, job or _submit(directory, work))
+
+    def living(self, path: str) -> Detached | None:
+        if (job := living(path)) is None:
+            return None
+        return Detached(f"Slurm's job {job}", lambda report: cancel(path, job, report))
 
 
 def _unrecorded_job(directory: str, work: LaunchRequest) -> str | None:

@@ -22,8 +22,8 @@ from cloze.flows.commands.base.options import OTHER, STAGES, placements
 from cloze.flows.commands.base.stage_command import StageCommand
 from cloze.flows.commands.help_topics import TOPICS
 from cloze.flows.graph import stages
-from cloze.flows.launch.kubernetes.manifest import Options
 from cloze.flows.nightly.suite import NightSettings
+from cloze.labs.kubernetes.manifest import Options
 from cloze.model.families.registry import FAMILIES, config_class
 from cloze.model.tasks.table import KINDS
 

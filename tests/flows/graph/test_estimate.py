@@ -15,9 +15,7 @@ from cloze.flows.graph import estimate, plan
 from cloze.flows.graph.estimate import Estimate
 from cloze.flows.graph.plan import PlannedNode
 from cloze.flows.machine import slots
-from cloze.flows.run import status_file
 from cloze.flows.run.session import RunParameters, RunSession, run_plain
-from cloze.flows.views import run_tables
 from cloze.model.families.registry import model_config, presets
 from cloze.model.train.plan import estimates
 from cloze.model.train.plan.cost import PASS_START
@@ -237,45 +235,6 @@ def test_independent_nodes_are_expected_beside_each_other_as_far_as_slots_go(
     never = slots.ResourceRequest(gpus=1, cpus=1)
     monkeypatch.setattr(estimate, "resource_request", lambda *_: never)
     assert estimate.parallel_seconds(steps, found) is None
-
-
-def test_how_far_it_was_off_is_told_of_the_last_start_that_made_something(toy_config: str) -> None:
-    first = RunSession(RunParameters(config=toy_config))
-    assert status_file.last_estimate_error(first.directory) is None
-    run_plain(first)
-    run_plain(RunSession(RunParameters(config=toy_config)))  # makes nothing
-    oldest = status_file.records_in(first.directory)[0]
-    content = json.loads(oldest.read_text())
-    assert content["nodes"]["letters"]["estimate"]["seconds"] is None, (
-        "no stage of these says what it takes"
-    )
-    for node, (expected, took) in {"letters": (10.0, 12.0), "count": (20.0, 24.0)}.items():
-        content["nodes"][node] |= {
-            "estimate": {"seconds": expected},
-            "started": 1000.0,
-            "ended": 1000.0 + took,
-        }
-    oldest.write_text(json.dumps(content))
-    assert status_file.last_estimate_error(first.directory) == {
-        "expected": 30.0,
-        "took": 36.0,
-        "off": 0.2,
-    }
-    for node, (expected, peak) in {"letters": (100, 110), "count": (200, 100)}.items():
-        content["nodes"][node]["estimate"]["memory_bytes"] = expected
-        content["nodes"][node]["figures"] = {"memory_bytes": peak, "gpu_memory_bytes": 0}
-    oldest.write_text(json.dumps(content))
-    found = status_file.last_estimate_error(first.directory)
-    assert found == {
-        "expected": 30.0,
-        "took": 36.0,
-        "off": 0.2,
-        "memory": {"node": "count", "expected": 200, "took": 100, "off": -0.5},
-    }
-    assert list(run_tables.estimate_error_lines(found)) == [
-        "Last time: 30.0 s expected, 36.0 s taken: 20% longer.",
-        "count: 200 B of memory expected, 100 B taken: 50% less.",
-    ]
 
 
 def test_twice_the_nodes_are_twice_the_work_and_run_cached(place: Path) -> None:

@@ -60,14 +60,12 @@ def directory(tmp_path: Path) -> Path:
 
 
 def begun(directory: Path, *names: str) -> status_writer.RunStatusFile:
-    estimates = {name: {"seconds": 5.0} for name in names}
     return status_writer.RunStatusFile(
         directory,
         directory.name,
         [step(name) for name in names],
         {"config": "x"},
         {"run": {}},
-        estimates,
     )
 
 
@@ -88,7 +86,6 @@ def test_a_run_is_told_from_its_first_moment(directory: Path) -> None:
         "a": "waiting",
         "b": "waiting",
     }
-    assert told["nodes"]["a"]["estimate"] == {"seconds": 5.0}
 
 
 def test_states_bring_their_times_and_the_end_settles_what_is_open(directory: Path) -> None:

@@ -52,7 +52,6 @@ def test_the_first_record_is_the_plan_without_its_secrets(directory: Path, clock
         [made, cached],
         parameters,
         {"notify": {"password": "hush"}},
-        {"a": {"seconds": 5.0}, "b": {"seconds": 7.0}},
         begun=("f2", "f1"),
     )
     content = on_disk(told)
@@ -67,13 +66,11 @@ def test_the_first_record_is_the_plan_without_its_secrets(directory: Path, clock
     }  # fmt: skip
     common = {"stage": "pretrain", "section": "pretrain", "state": "waiting"}
     assert nodes == {
-        "a": {**common, "why": "not made yet", "artifact": "/runs/a-1", "inputs": [], "after": [],
-              "estimate": {"seconds": 5.0}},
-        "b": {**common, "why": "", "artifact": "/runs/b-1", "after": ["a"], "estimate": None,
+        "a": {**common, "why": "not made yet", "artifact": "/runs/a-1", "inputs": [], "after": []},
+        "b": {**common, "why": "", "artifact": "/runs/b-1", "after": ["a"],
               "inputs": [os.path.abspath("c")]},
     }  # fmt: skip
     without = status_writer.RunStatusFile(directory, "night", [made], {}, {})
-    assert on_disk(without)["nodes"]["a"]["estimate"] is None
     assert [path.name.partition("-")[0] for path in status_file.records_in(directory)] == ["1", "2"]
     told.end("finished")
     without.end("finished")

@@ -20,8 +20,8 @@ from cloze.flows.launch.protocol import AgentGroup, Host, Launcher, LaunchSpec
 NAMES = "abcdefgh"
 
 
-class Here:
-    """See `protocol.AgentStarter`. Each agent's process is in `_agent-N` of the artifact's
+class Here(AgentLauncher):
+    """See `AgentLauncher`. Each agent's process is in `_agent-N` of the artifact's
     directory.
     """
 
@@ -33,7 +33,7 @@ class Here:
     def hosts(self, execution: Execution, processes: int) -> Sequence[Host]:
         return [Host(name=name, count=processes) for name in NAMES[: execution.nodes]]
 
-    def start(self, launch: LaunchSpec, execution: Execution) -> AgentGroup:
+    def start_agents(self, launch: LaunchSpec, execution: Execution) -> AgentGroup:
         del execution
         return _Agents(launch)
 
@@ -95,4 +95,4 @@ class _Agents:
                 process.stderr.close()
 
 
-LAUNCHER: Launcher = AgentLauncher(Here())
+LAUNCHER: Launcher = Here()

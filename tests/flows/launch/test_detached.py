@@ -26,9 +26,9 @@ from cloze.flows.launch.slurm import cli as slurm_cli
 from cloze.flows.launch.slurm import launcher as slurm_launcher
 from tests.checkout import import_path
 from tests.conftest import REPOSITORY
-from tests.flows.launch.test_kubernetes import IMAGE
-from tests.flows.launch.test_kubernetes import cluster as cluster
 from tests.flows.toy import STAGE, ToyConfig
+from tests.labs.kubernetes.test_kubernetes import IMAGE
+from tests.labs.kubernetes.test_kubernetes import cluster as cluster
 from tests.slurm_stand_in import Queue
 
 CONFIG = ToyConfig()

@@ -123,14 +123,14 @@ def test_a_launch_waits_for_a_run_of_its_host_and_says_so(tmp_path: Path) -> Non
 
 
 def test_a_scheduler_that_gives_gpus_out_is_asked_alone() -> None:
-    from cloze.flows.launch.kubernetes.launcher import KubernetesStarter
-    from cloze.flows.launch.slurm.job import SrunStarter
-    from cloze.flows.launch.ssh import SshStarter
+    from cloze.flows.launch.slurm.job import SrunLauncher
+    from cloze.flows.launch.ssh import SshLauncher
+    from cloze.labs.kubernetes.launcher import KubernetesLauncher
 
     assert (
-        SrunStarter.allocates_gpus,
-        KubernetesStarter.allocates_gpus,
-        SshStarter.allocates_gpus,
+        SrunLauncher.allocates_gpus,
+        KubernetesLauncher.allocates_gpus,
+        SshLauncher.allocates_gpus,
     ) == (True, True, False)
 
 

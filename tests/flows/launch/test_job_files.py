@@ -12,9 +12,9 @@ from cloze.core.errors import UsageError
 from cloze.core.stages.execution import Execution
 from cloze.core.stages.stage import BuildContext
 from cloze.core.stages.worker import Job
-from cloze.flows.launch.kubernetes import manifest
 from cloze.flows.launch.protocol import LaunchSpec
 from cloze.flows.launch.slurm import cli, launcher
+from cloze.labs.kubernetes import manifest
 
 IMAGE = "image=registry/cloze:1"
 

@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from cloze.core.errors import ClozeError
-from cloze.flows.launch.kubernetes import launcher
+from cloze.labs.kubernetes import launcher
 
 NOT_FOUND = 'Error from server (NotFound): trainjobs.trainer.kubeflow.org "j" not found'
 Answers = dict[str, "list[dict[str, Any]] | str"]

@@ -21,9 +21,9 @@ from cloze.flows.tracking import spool_state
 from tests.checkout import import_path
 from tests.conftest import REPOSITORY
 from tests.flows.launch.test_detached import submit
-from tests.flows.launch.test_kubernetes import IMAGE
-from tests.flows.launch.test_kubernetes import cluster as cluster
 from tests.flows.toy import STAGE, ToyConfig
+from tests.labs.kubernetes.test_kubernetes import IMAGE
+from tests.labs.kubernetes.test_kubernetes import cluster as cluster
 from tests.slurm_stand_in import Queue
 
 OURS = "correct-horse-battery"  # in a variable of the environment

@@ -37,10 +37,10 @@ from tests.checkout import import_path
 from tests.conftest import REPOSITORY
 from tests.flows.launch.test_by_agents import left, soon
 from tests.flows.launch.test_detached import submit
-from tests.flows.launch.test_kubernetes import IMAGE
-from tests.flows.launch.test_kubernetes import cluster as cluster
 from tests.flows.launch.test_local import living
 from tests.flows.toy import STAGE, ToyConfig
+from tests.labs.kubernetes.test_kubernetes import IMAGE
+from tests.labs.kubernetes.test_kubernetes import cluster as cluster
 
 
 @pytest.fixture(autouse=True)

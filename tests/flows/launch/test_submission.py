@@ -13,12 +13,12 @@ import pytest
 
 from cloze.core.errors import ClozeError, UsageError
 from cloze.core.stages.execution import Execution
-from cloze.flows.launch.kubernetes import manifest
 from cloze.flows.launch.slurm import cli as slurm_cli
 from cloze.flows.launch.slurm import job as slurm_job
 from cloze.flows.launch.slurm import launcher as slurm_launcher
-from tests.flows.launch.test_kubernetes import EVERYTHING, IMAGE
+from cloze.labs.kubernetes import manifest
 from tests.flows.launch.test_slurm import slurm_work
+from tests.labs.kubernetes.test_kubernetes import EVERYTHING, IMAGE
 
 
 def chosen(*options: str) -> manifest.Options:

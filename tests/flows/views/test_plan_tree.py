@@ -42,7 +42,6 @@ def shown(
     width: int,
     found: dict[str, Estimate] | None = None,
     together: float | None = 600.0,
-    **last: Any,
 ) -> str:
     out = Console(file=io.StringIO(), width=width, highlight=False)
     told = found or {
@@ -51,7 +50,7 @@ def shown(
         )
         for step in steps
     }
-    run_tables.show(out, steps, told, together, last or None)
+    run_tables.show(out, steps, told, together)
     assert isinstance(out.file, io.StringIO)
     text = out.file.getvalue()
     assert all(len(line) <= width for line in text.splitlines())
@@ -77,14 +76,13 @@ def test_each_node_stands_below_its_last_input_and_the_others_are_named(width: i
 
 
 def test_what_it_takes_is_told_and_summed_up() -> None:
-    text = shown(planned(), 140, expected=100.0, took=130.0, off=0.3)
+    text = shown(planned(), 140)
     assert text.count("1 min 00 s") == 6
     assert (
         "6 of 6 nodes would run; 6 min 00 s of work, 10 min 00 s until all is made; 12 MB of "
         "disk, at most 3 GB of memory a node."
     ) in text
     assert "6 scaled from measured runs" in text
-    assert "Last time: 1 min 40 s expected, 2 min 10 s taken: 30% longer." in text
 
 
 def test_what_nobody_measured_is_marked_and_what_nobody_knows_is_a_dash() -> None:

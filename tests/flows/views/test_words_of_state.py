@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import time
 from pathlib import Path
 from typing import Any
 
@@ -119,15 +118,6 @@ def test_a_run_retries_in_words_of_its_own(tmp_path: Path, monkeypatch: pytest.M
     words = [why for state, why in seen if state == RETRYING]
     assert len(words) == 1
     assert words[0].startswith("retry 1 of 2 in 0 s: RuntimeError: the file")
-
-
-def test_the_estimates_of_a_running_run_are_those_of_its_finished_nodes(tmp_path: Path) -> None:
-    record = begun(tmp_path, "a", "b")
-    record.node("a", RUNNING)
-    record.content["nodes"]["a"]["started"] = time.time() - 4
-    record.node("a", status_file.FINISHED)
-    record.node("b", RUNNING)
-    assert "Estimates of the finished nodes: 5.0 s expected, 4.0 s taken" in shown(record)
 
 
 @pytest.mark.parametrize("make", [terminal.console, terminal.output])

@@ -154,7 +154,7 @@ def test_runs_with_seeds_are_compared_with_a_single_run_without() -> None:
 @pytest.mark.parametrize("seeds", [1, 3])
 def test_the_report_of_an_adaptation_names_no_paper(seeds: int) -> None:
     """Its table has no published figure."""
-    preset = yaml.safe_load((configs.PRESETS / "adapt.yaml").read_text())
+    preset = yaml.safe_load(configs.preset_paths()["adapt"].read_text())
     table = PaperTable.model_validate(preset["report"]["table"])
     summary = {"metrics": {"bits_per_byte": 2.0}, "metric": "bits_per_byte"}
     nodes = [node("likelihood", "before", summary, text="domain")]

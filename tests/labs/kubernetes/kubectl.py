@@ -44,7 +44,7 @@ def option(arguments: list[str], name: str) -> str | None:
 def apply(text: str) -> int:
     import jsonschema  # takes long, and most calls only look
 
-    from tests.flows.launch.trainjob_schema import TRAIN_JOB
+    from tests.labs.kubernetes.trainjob_schema import TRAIN_JOB
 
     manifest = json.loads(text)
     try:
@@ -56,7 +56,7 @@ def apply(text: str) -> int:
     (job / "manifest.json").write_text(text)
     for node in range(manifest["spec"]["trainer"]["numNodes"]):
         subprocess.Popen(
-            [sys.executable, "-m", "tests.flows.launch.kubectl", "pod", job.name, str(node)],
+            [sys.executable, "-m", "tests.labs.kubernetes.kubectl", "pod", job.name, str(node)],
             stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
             start_new_session=True,
         )  # fmt: skip

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from cloze.flows.commands import adapt
+from cloze.labs.domain import adapt
 
 READERS = (
     "pretrain.checkpoint", "likelihood.matrix.row.before.checkpoint",

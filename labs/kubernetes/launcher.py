@@ -24,7 +24,8 @@ from cloze.core.stages.worker import JOB, LOGS, Job
 from cloze.flows.launch.agent_launcher import AgentLauncher
 from cloze.flows.launch.cancel_requests import cancel_result
 from cloze.flows.launch.host_setup import COMMAND_SECONDS, run_command
-from cloze.flows.launch.kubernetes.manifest import (
+from cloze.flows.launch.protocol import AgentGroup, Detached, Host, Launcher, LaunchSpec
+from cloze.labs.kubernetes.manifest import (
     ARTIFACT,
     Options,
     artifact_label,
@@ -32,7 +33,6 @@ from cloze.flows.launch.kubernetes.manifest import (
     options,
     train_job,
 )
-from cloze.flows.launch.protocol import AgentGroup, Host, Launcher, LaunchSpec
 
 DIRECTORY = "kubernetes"  # below LOGS: manifests
 POLL_SECONDS = 5.0  # poll interval of the pods
@@ -44,8 +44,8 @@ POD_OF = "jobset.sigs.k8s.io/jobset-name"  # label of a pod: its JobSet, named l
 log = logging.getLogger(__name__)
 
 
-class KubernetesStarter:
-    """See `protocol.AgentStarter`."""
+class KubernetesLauncher(AgentLauncher):
+    """See `AgentLauncher`."""
 
     allocates_gpus = True
 
@@ -80,8 +80,12 @@ class KubernetesStarter:
     def hosts(self, execution: Execution, processes: int) -> Sequence[Host]:
         return [Host(name="", count=processes)] * execution.nodes  # pods report their names
 
-    def start(self, launch: LaunchSpec, execution: Execution) -> AgentGroup:
+    def start_agents(self, launch: LaunchSpec, execution: Execution) -> AgentGroup:
         return _TrainJob(launch, execution, options(execution))
+
+    def living(self, path: str) -> Detached | None:
+        job = living(path)
+        return job and Detached(f"TrainJob {job[0]}", lambda report: cancel(path, job, report))
 
 
 class _TrainJob:
@@ -333,4 +337,4 @@ def _kubectl(*arguments: str, content: str = "") -> subprocess.CompletedProcess[
     return run_command("kubectl", *arguments, content=content)
 
 
-LAUNCHER: Launcher = AgentLauncher(KubernetesStarter())
+LAUNCHER: Launcher = KubernetesLauncher()

@@ -24,7 +24,7 @@ import click
 from cloze.core.errors import DataError, UsageError, did_you_mean
 from cloze.flows.commands.base.field_options import Count
 from cloze.flows.commands.base.options import complete_from, emit, json_option
-from cloze.flows.commands.downloads import CHUNK_BYTES, Remote, download, file_hash, read_text
+from cloze.labs.downloads.download import CHUNK_BYTES, Remote, download, file_hash, read_text
 
 if TYPE_CHECKING:
     from cloze.flows.views.live import StageDisplay

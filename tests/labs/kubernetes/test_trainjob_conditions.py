@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from cloze.flows.launch.kubernetes import launcher
+from cloze.labs.kubernetes import launcher
 
 STATUSES = ("True", "False", "Unknown")
 

@@ -18,7 +18,8 @@ from typing import Any
 import pytest
 
 from cloze.core.errors import ClozeError, DataError
-from cloze.flows.commands import downloads, fetch
+from cloze.labs.downloads import download as downloads
+from cloze.labs.downloads import fetch
 from cloze.model.tasks.files import missing_split
 from cloze.model.tasks.table import task_options
 from cloze.pipeline.corpus.readers import READERS

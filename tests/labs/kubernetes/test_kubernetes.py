@@ -22,11 +22,11 @@ from cloze.core.stages.execute import BuildResult, execute
 from cloze.core.stages.execution import Execution
 from cloze.core.stages.stage import Reporter
 from cloze.flows.launch import coordinator, protocol
-from cloze.flows.launch.kubernetes import manifest as kubernetes_manifest
 from cloze.flows.launch.protocol import LaunchSpec
+from cloze.labs.kubernetes import manifest as kubernetes_manifest
 from tests.checkout import import_path
 from tests.conftest import REPOSITORY
-from tests.flows.launch import trainjob_schema
+from tests.labs.kubernetes import trainjob_schema
 from tests.flows.launch.test_slurm import Heard, meanwhile
 from tests.flows.toy import STAGE, ToyConfig
 from tests.flows.ui.waiting import until
@@ -225,13 +225,13 @@ def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     place.mkdir()
     programs.mkdir()
     (programs / "kubectl").write_text(
-        f'#!/bin/sh\nexec {sys.executable} -m tests.flows.launch.kubectl "$@"\n'
+        f'#!/bin/sh\nexec {sys.executable} -m tests.labs.kubernetes.kubectl "$@"\n'
     )
     (programs / "kubectl").chmod(0o755)
     monkeypatch.setenv("PATH", f"{programs}:{os.environ['PATH']}")
     monkeypatch.setenv("PYTHONPATH", import_path(REPOSITORY), prepend=os.pathsep)
     monkeypatch.setenv("CLUSTER", str(place))
-    monkeypatch.setattr("cloze.flows.launch.kubernetes.launcher.POLL_SECONDS", 0.5)
+    monkeypatch.setattr("cloze.labs.kubernetes.launcher.POLL_SECONDS", 0.5)
     return place
 
 

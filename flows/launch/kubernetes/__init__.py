@@ -1,1 +1,0 @@
-"""Launcher for Kubernetes: `manifest.py` describes a TrainJob, `launcher.py` follows it."""

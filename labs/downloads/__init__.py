@@ -1,0 +1,1 @@
+"""Downloads: public texts and task data, checked and unpacked."""

@@ -1,0 +1,1 @@
+"""Kubernetes: `manifest.py` describes a TrainJob of Kubeflow, `launcher.py` follows it."""
