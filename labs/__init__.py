@@ -9,4 +9,5 @@ PLUGINS = (
     "cloze.labs.retrieval.plugin:PLUGIN",
     "cloze.labs.selection.plugin:PLUGIN",
     "cloze.labs.seq2seq.plugin:PLUGIN",
+    "cloze.labs.xlnet.plugin:PLUGIN",
 )

@@ -1,6 +1,6 @@
 """Losses of the pretraining objectives, in the order of `OBJECTIVES`' kinds.
 
-Masked positions: mlm, clm, mntp, plm, sbo. Segment pairs: nsp, sop. Replaced tokens: rtd. Left to
+Masked positions: mlm, clm, mntp, sbo. Segment pairs: nsp, sop. Replaced tokens: rtd. Left to
 right: lm. A teacher's outputs: distillation, cosine, states, relations.
 """
 
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Literal
 
 import torch
@@ -21,7 +20,6 @@ from torch.nn.functional import (
     pad,
 )
 
-from cloze.model.data.transforms import Permutation
 from cloze.model.layers.batch import IGNORE_INDEX, Batch, unmask
 from cloze.model.layers.cross_entropy import flat, iter_chunks, summed_cross_entropy
 from cloze.model.objectives import Detail, Objective, Outputs, Reads
@@ -131,10 +129,6 @@ CLM = masked_objective("clm", "masked_lm", "clm_logits", labels="causal_labels",
 # tokens. The same output thus serves left-to-right reading, and a network can train on both
 # (Charpentier and Samuel, "GPT or BERT: why not both?", 2024, section 2; `clm`).
 MNTP = masked_objective("mntp", "masked_lm", "mlm_logits", masked_details)
-
-# Permutation language modelling: predict a token from the context and from the masked tokens before
-# it in a random order (Yang et al., XLNet, 2019, section 2.2); nothing is replaced.
-PLM = replace(masked_objective("plm", "masked_lm", "mlm_logits"), transform=Permutation.of)
 
 # Span boundary objective: predict a masked token from both ends of its span (Joshi et al.,
 # SpanBERT, 2020, section 2.2).
