@@ -235,7 +235,7 @@ class StepRunner:
         # Before the update, which changes it: the log names the scale that this step had.
         scale = None if scaler is None else AsyncScalar(scaler.value)
         with self.gradients.collect() if collect else nullcontext():
-            norm = self.engine.step(rate, step)
+            norm = self.engine.step(rate)
         if hyperparameters.ema is not None:
             self.engine.update_ema(ema_decay_at(hyperparameters.ema, step))
         # Reading it now would make the host wait for the step.
