@@ -44,7 +44,6 @@ COMMANDS: dict[str, dict[str, str]] = {
         "inspect": "Show one row of a dataset as text, with its mask.",
     },
     "Train models": {
-        "plan-training": "Estimate the memory and hours of a pretraining.",
         "pretrain": "Pretrain an encoder on one or more datasets.",
         "adapt": "Train a checkpoint further on the texts of a domain.",
         "merge": "Average the last checkpoints of a pretraining.",
@@ -83,8 +82,7 @@ MODULES = {
     "run_control": "status logs cancel resume",
     "nightly": "nightly champion",
     "data_stages": "corpus explain vocab compare-vocab dataset inspect",
-    "model_stages": "pretrain merge finetune evaluate perplexity"
-    " likelihood score-pairs plan-training",
+    "model_stages": "pretrain merge finetune evaluate perplexity likelihood score-pairs",
     "hub": "import export",
     "inference": "fill-mask embed classify tag answer score",
     "services": "ui deploy doctor verify lineage",

@@ -5,6 +5,7 @@ PLUGINS = (
     "cloze.labs.before_bert.plugin:PLUGIN",
     "cloze.labs.inside.plugin:PLUGIN",
     "cloze.labs.papers.plugin:PLUGIN",
+    "cloze.labs.planning.plugin:PLUGIN",
     "cloze.labs.records.plugin:PLUGIN",
     "cloze.labs.retrieval.plugin:PLUGIN",
     "cloze.labs.selection.plugin:PLUGIN",

@@ -20,13 +20,13 @@ import pytest
 from cloze.core.config import parse_config
 from cloze.core.stages.cost import MachineSpec, PlannedBuild
 from cloze.core.stages.execution import Execution
+from cloze.labs.planning.training_plan import plan_training
 from cloze.model import hardware
 from cloze.model.families.registry import model_config
 from cloze.model.train import dial
 from cloze.model.train.config import PretrainConfig
 from cloze.model.train.plan import cost, estimates, sizing
 from cloze.model.train.plan.estimates import ComputeOptions
-from cloze.model.train.plan.training_plan import plan_training
 
 FILE = Path(__file__).with_suffix(".txt")
 FAMILIES = {
