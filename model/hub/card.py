@@ -122,7 +122,6 @@ _TRAINING = {
     "world_size": "Processes",
     "gpu_hours": "GPU-hours",
     "cpu_hours": "Core-hours",
-    "kwh": "Energy, kWh",
 }
 _MOST_ORIGINS = 20
 _SMALLEST_SHARE = 0.01  # of a language that the header names

@@ -241,7 +241,6 @@ def _evaluator(start: Start, model: BuiltModel, heldout: HeldoutSet) -> HeldoutE
         start_position=start.start_position.step,
         steps=config.phase_steps,
         every=config.evaluate_every,
-        passes=1 if config.ema is None else 2,
     )
     if config.phase_steps is not None:
         schedule = evaluator.schedule(config.phase_steps)
@@ -262,7 +261,7 @@ def _check_disk(start: Start, parameters: int) -> None:
     milestones += len(config.milestone_words)
     checkpoints = build.execution.keep_checkpoints + config.keep_for_merge - 1 + milestones
     start.world.decide_on_rank_zero(
-        lambda: micro_batch.check_disk(build.path, parameters, checkpoints, config.ema is not None)
+        lambda: micro_batch.check_disk(build.path, parameters, checkpoints)
     )
 
 
@@ -304,7 +303,7 @@ def training_duration(
         return TokenDuration(first=start_position.tokens, tokens=config.tokens)
     if config.seconds is None:
         return step_duration(config, start_position)
-    saving_seconds = FINISHING + checkpoint_bytes(parameters, config.ema is not None) / DISK
+    saving_seconds = FINISHING + checkpoint_bytes(parameters) / DISK
     # Limit of `EvaluationSchedule` for the last evaluation.
     evaluation_seconds = SHARE / 2 * config.seconds
     return TimeBudget(
@@ -348,5 +347,4 @@ def hyperparameters(
         weight_decay=config.weight_decay,
         grad_clip=config.grad_clip,
         max_skipped=config.max_skipped,
-        ema=config.ema,
     )

@@ -337,7 +337,7 @@ _STAGES: dict[str, Mapping[str, str]] = {
         "Batch": "*global_batch -initial_batch -batch_ramp_steps",
         "Mixture of datasets": "mixture",
         "Optimizer": "*learning_rate *optimizer -embedding_lr_multiplier -hidden_lr_multiplier"
-        " -betas -eps weight_decay -grad_clip -ema",
+        " -betas -eps weight_decay -grad_clip",
         "Learning-rate schedule": "*schedule *warmup_steps warmup_share -decay_share"
         " -min_lr_ratio -schedule_steps",
         "Logging and evaluation": "*evaluate_every -heldout_rows -log_every",

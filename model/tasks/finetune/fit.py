@@ -223,7 +223,14 @@ def prepare(
         unused = [name for name in unused if not name.startswith("encoder.")]
     if unused:
         notes.append(f"not trained, as the task does not use them: {', '.join(unused)}")
-    plan = _plan(setup, objective, engine, precision, path, notes)
+    plan = micro_batch.plan(
+        config.global_batch,
+        execution.micro_batch,
+        model,
+        int(setup.train.samples.lengths.max()),
+        world,
+        how=micro_batch.compute_options(execution, precision, world.device, engine=engine),
+    )
     if compiled:
         compile_layers(network)
     source = source_of(
@@ -340,34 +347,3 @@ def spread(numbers: I64, lengths: I64) -> I64:
     by_length = numbers[np.argsort(lengths[numbers], kind="stable")]
     places = np.linspace(0, len(numbers) - 1, SPREAD).astype(np.int64)
     return np.unique(np.concatenate([numbers[places], by_length[[0, -1]]]))
-
-
-def _plan(
-    setup: FinetuneSetup,
-    objective: TaskObjective,
-    engine: EngineConfig,
-    precision: Precision,
-    path: str,
-    notes: list[str],
-) -> micro_batch.BatchPlan:
-    """Split the batch into micro-batches: as requested, by estimate, or by trial."""
-    samples, execution, world = setup.train.samples, setup.build.execution, setup.world
-    lengths, global_batch, model = samples.lengths, setup.config.global_batch, setup.start.model
-    requested, max_tokens = execution.micro_batch, int(lengths.max())
-    options = micro_batch.compute_options(execution, precision, world.device, engine=engine)
-    if requested != micro_batch.AUTO:
-        assert not isinstance(requested, str)
-        return micro_batch.plan(global_batch, requested, model, max_tokens, world, how=options)
-    # The longest samples, of one task.
-    group = max(groups_of(samples), key=lambda numbers: int(lengths[numbers].max()))
-    longest = group[np.argsort(-lengths[group], kind="stable")]
-    trial = micro_batch.MicroBatchTrial(
-        module=objective,
-        loss=objective.loss,
-        batch=lambda rows: objective.trial_batch(samples, np.resize(longest, rows)),
-        length=max_tokens,
-        model=model,
-        zero=engine.zero,
-        how=options,
-    )
-    return micro_batch.plan_by_trial(trial, global_batch, world, path, notes)

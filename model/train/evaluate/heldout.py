@@ -191,7 +191,7 @@ class EvaluationSchedule:
 
     @classmethod
     def within(
-        cls, steps: int, trained: int, max_rows: int, every: int | None, passes: int = 1
+        cls, steps: int, trained: int, max_rows: int, every: int | None
     ) -> EvaluationSchedule:
         """Return a schedule that costs at most `SHARE` of training on `trained` rows.
 
@@ -202,11 +202,10 @@ class EvaluationSchedule:
         Args:
             max_rows: maximum number of rows per evaluation.
             every: requested interval; None: `EVALUATIONS` in all, if they can be afforded.
-            passes: how many times each row is scored.
         """
-        min_rows, last_rows, remaining_rows = cls._rows(trained, max_rows, passes)
+        min_rows, last_rows, remaining_rows = cls._rows(trained, max_rows)
         if every is None:
-            evaluations = cls.affordable(trained, max_rows, passes)
+            evaluations = cls.affordable(trained, max_rows)
             every = max(steps // (evaluations + 1), 1)
             if (steps - 1) // every * min_rows > remaining_rows:
                 every = -(-steps // (evaluations + 1))
@@ -214,15 +213,15 @@ class EvaluationSchedule:
         return cls(every, min(max_rows, rows), last_rows)
 
     @classmethod
-    def affordable(cls, trained: int, max_rows: int, passes: int = 1) -> int:
+    def affordable(cls, trained: int, max_rows: int) -> int:
         """Return the default number of evaluations before the last one; see `within`."""
-        min_rows, _, remaining_rows = cls._rows(trained, max_rows, passes)
+        min_rows, _, remaining_rows = cls._rows(trained, max_rows)
         return min(EVALUATIONS - 1, remaining_rows // max(1, min_rows))
 
     @classmethod
-    def _rows(cls, trained: int, max_rows: int, passes: int) -> tuple[int, int, int]:
+    def _rows(cls, trained: int, max_rows: int) -> tuple[int, int, int]:
         """Return minimum rows of an evaluation, rows of the last, and total of all others."""
-        affordable_rows = int(SHARE / FORWARD_COST * trained / passes)
+        affordable_rows = int(SHARE / FORWARD_COST * trained)
         min_rows = min(max_rows, FEWEST_ROWS)
         last_rows = min(max_rows, max(min_rows, affordable_rows // 2))
         return min_rows, last_rows, max(0, affordable_rows - last_rows)
@@ -238,7 +237,6 @@ class HeldoutEvaluator:
         start_position: first step of this training.
         steps: number of steps; None: unknown, and extrapolated from the schedule progress.
         every: requested interval.
-        passes: how many times the rows are scored: twice with EMA.
         row_seconds: seconds per row in the newest evaluation; None: no evaluation yet.
     """
 
@@ -249,7 +247,6 @@ class HeldoutEvaluator:
     start_position: int
     steps: int | None
     every: int | None = None
-    passes: int = 1
     row_seconds: float | None = None
     best_metric: str = "heldout_loss"
     higher_is_better: bool = False
@@ -258,14 +255,14 @@ class HeldoutEvaluator:
     def schedule(self, steps: int) -> EvaluationSchedule:
         """Return the evaluation schedule for this number of steps."""
         return EvaluationSchedule.within(
-            steps, self.batches.samples_before(steps), self.heldout.rows, self.every, self.passes
+            steps, self.batches.samples_before(steps), self.heldout.rows, self.every
         )
 
     def should_evaluate(self, step: int, schedule_progress: ScheduleProgress) -> bool:
         if self.steps is None and self.every is None:
             trained = self.batches.samples_before(self._all_steps(step, schedule_progress))
             return schedule_progress.crosses(
-                1 + EvaluationSchedule.affordable(trained, self.heldout.rows, self.passes)
+                1 + EvaluationSchedule.affordable(trained, self.heldout.rows)
             )
         if self._interval is None:
             self._interval = self.every or self.schedule(self.steps or 1).every
@@ -296,7 +293,7 @@ class HeldoutEvaluator:
     def closing(self, step_seconds: float) -> float:
         """Return the maximum seconds of the last evaluation, given the seconds per step."""
         row_seconds = self.row_seconds or FORWARD_COST * step_seconds / self.batches.last
-        return self.passes * self.heldout.rows * row_seconds
+        return self.heldout.rows * row_seconds
 
 
 @torch.no_grad()

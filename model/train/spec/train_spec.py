@@ -60,7 +60,6 @@ class TrainingHyperparameters:
         grad_reduce_dtype: dtype in which gradients are sent between ranks; bf16 requires precision
             bf16.
         max_skipped: maximum number of consecutive steps skipped for a non-finite gradient.
-        ema: decay of the weights' EMA; None: no EMA.
     """
 
     duration: Duration
@@ -77,7 +76,6 @@ class TrainingHyperparameters:
     weight_decay: float = 0.01
     grad_clip: float = 1.0
     max_skipped: int = 10
-    ema: float | None = None
 
     def learning_rates_at(self, schedule_progress: ScheduleProgress) -> dict[str, float]:
         """Return the logged rates: `learning_rate`, and those of roles that differ from it."""
