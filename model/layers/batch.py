@@ -90,10 +90,6 @@ class Batch(TypedDict):
     mask_id: NotRequired[Tensor]
     """int64 scalar: id of [MASK]. Held-out batches only, for `Objective.details`."""
 
-    bands: NotRequired[Tensor]
-    """int64 [V]: frequency band of each token, an index in `cloze.model.objectives.losses.BANDS`.
-    Held-out batches only, for `Objective.details`."""
-
 
 def extend(batch: Batch, fields: Mapping[str, Any]) -> Batch:
     """Return the batch with fields that only their own maker and reader know, such as labels."""

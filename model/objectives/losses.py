@@ -25,8 +25,6 @@ from cloze.model.layers.cross_entropy import flat, iter_chunks, summed_cross_ent
 from cloze.model.objectives import Detail, Objective, Outputs, Reads
 
 TOP = 5
-# Frequency bands of tokens; `cloze.model.train.evaluate.heldout` assigns them.
-BANDS = ("rare", "middle", "frequent")
 ALIGNED = 0.5  # cosine above which two states count as aligned
 
 
@@ -62,42 +60,21 @@ def masked_objective(
     )
 
 
-def losses_by_band(losses: Tensor, labels: Tensor, bands: Tensor) -> dict[str, Detail]:
-    """Return summed loss and count per frequency band of the right token, as `loss_rare` etc.
-
-    Args:
-        losses: fp32 [M], loss of each prediction in nats.
-        labels: int64 [M], -100 where nothing is predicted.
-        bands: int64 [V], see `Batch`.
-    """
-    # Ignored rows get a band behind the last one, which no name counts.
-    band = bands[labels.clamp(min=0)].masked_fill(labels == IGNORE_INDEX, len(BANDS))
-    return {
-        f"loss_{name}": ((losses * (band == number)).sum(), (band == number).sum())
-        for number, name in enumerate(BANDS)
-    }
-
-
 def masked_details(outputs: Outputs, batch: Batch) -> dict[str, Detail]:
-    """Return top-5 accuracy, accuracy by kind of input token, and loss by token frequency.
+    """Return top-5 accuracy, and accuracy by kind of input token.
 
     The input token at a masked position is [MASK], random, or kept.
 
     Args:
         outputs: `mlm_logits`, float [M, V].
-        batch: with `mask_id`, and `bands` for the loss by token frequency.
+        batch: with `mask_id`.
     """
     labels = batch["masked_labels"]
     real = labels != IGNORE_INDEX
-    best, losses = [], []
-    for rows, logits in iter_chunks(outputs["mlm_logits"]):
-        best.append(logits.topk(min(TOP, logits.shape[-1]), dim=-1).indices)
-        if "bands" in batch:
-            losses.append(
-                cross_entropy(
-                    logits.float(), labels[rows], ignore_index=IGNORE_INDEX, reduction="none"
-                )
-            )
+    best = [
+        logits.topk(min(TOP, logits.shape[-1]), dim=-1).indices
+        for _, logits in iter_chunks(outputs["mlm_logits"])
+    ]
     hits = (torch.cat(best) == labels[:, None]) & real[:, None]
     sums = {"top5_accuracy": (hits.any(dim=-1).sum(), real.sum())}
     top1_hits = hits[:, 0]
@@ -111,8 +88,6 @@ def masked_details(outputs: Outputs, batch: Batch) -> dict[str, Detail]:
     }
     for name, mask in kinds.items():
         sums[f"{name}_accuracy"] = ((top1_hits & mask).sum(), (real & mask).sum())
-    if "bands" in batch:
-        sums |= losses_by_band(torch.cat(losses), labels, batch["bands"])
     return sums
 
 

@@ -304,8 +304,6 @@ class PretrainConfig(_OfCompanions):
             warmup = float(self.warmup_steps)
         elif self.warmup_share is not None:
             warmup = self.warmup_share * whole
-        elif not kind.linear_warmup:
-            warmup = 0.0
         else:
             warmup = max(float(kind.needs_warmup), whole // WARMUP_SHARE)
             if self.phase_steps is not None:

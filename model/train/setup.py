@@ -21,7 +21,6 @@ from cloze.model.train.evaluate.heldout import (
     HeldoutEvaluator,
     HeldoutSet,
     entropy,
-    training_bands,
 )
 from cloze.model.train.evaluate.scoring import PretrainModule
 from cloze.model.train.loop.data import DatasetSource, mask_rate_schedule
@@ -226,7 +225,6 @@ def _heldout(start: Start, model: BuiltModel) -> HeldoutSet:
         longest=info.length,
         layout=layout_for(model.networks, start.world.device, dtype, packed_rows=info.packed),
         directions=start.directions,
-        bands=training_bands(start.data.train, special, start.model.vocab_size),
     )
 
 

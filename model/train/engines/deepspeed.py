@@ -24,7 +24,6 @@ from cloze.model.train.optimizers.flat_shards import FlatShard, SharedOptimizer,
 from cloze.model.train.optimizers.parameters import (
     optimizer_states,
     parameter_groups,
-    set_learning_rate,
     trained_parameters,
 )
 from cloze.model.train.spec.engine_choice import EngineConfig
@@ -100,7 +99,8 @@ class DeepSpeedEngine:
         return detached
 
     def step(self, learning_rate: float) -> float:
-        set_learning_rate(self._engine.optimizer, learning_rate)
+        for group in self._engine.optimizer.param_groups:
+            group["lr"] = learning_rate * group["rate"]
         with self._world.timeline.section("optimizer", on_device=True):
             self._engine.step()  # DeepSpeed detects non-finite norms itself and skips the update
         applied = not self._engine.optimizer.overflow

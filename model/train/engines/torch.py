@@ -24,7 +24,6 @@ from cloze.model.train.optimizers.flat_shards import SharedOptimizer, TensorExte
 from cloze.model.train.optimizers.parameters import (
     optimizer_states,
     parameter_groups,
-    set_learning_rate,
     trained_parameters,
 )
 from cloze.model.train.precision import DTYPES
@@ -80,7 +79,8 @@ class TorchEngine:
 
     def step(self, learning_rate: float) -> Tensor | float:
         with self._world.timeline.section("optimizer", on_device=True):
-            set_learning_rate(self.optimizer, learning_rate)
+            for group in self.optimizer.param_groups:
+                group["lr"] = learning_rate * group["rate"]
             parameters = self._parameters
             gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
             if self.loss_scaler is not None:

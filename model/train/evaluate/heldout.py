@@ -1,9 +1,4 @@
-"""Held-out evaluation during training: its rows, its schedule and its metrics.
-
-Losses are also reported by frequency band of the target token. Each of the three bands makes up a
-third of the text. The frequent band is learned in the first minutes, the rare band takes the rest
-of the training. Separate losses therefore say more than the mean.
-"""
+"""Held-out evaluation during training: its rows, its schedule and its metrics."""
 
 from __future__ import annotations
 
@@ -11,11 +6,9 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from cloze.core.figures import check_figures
 from cloze.core.ragged import I64
@@ -32,14 +25,11 @@ from cloze.model.data.mixture import ConcatenatedRows
 from cloze.model.data.sampler import shard_range
 from cloze.model.data.shards import RowTable
 from cloze.model.layers.batch import Batch
-from cloze.model.objectives.losses import BANDS
 from cloze.model.train.distributed import World
 from cloze.model.train.evaluate.scoring import PretrainModule
 from cloze.model.train.spec.interfaces import EvaluationInterrupted
 from cloze.model.train.spec.schedules import BatchSizeSchedule, ScheduleProgress
-from cloze.pipeline.tokenizer.special import SpecialTokens
 
-BAND_ROWS = 4096  # training rows in which tokens are counted
 COUNT_ROWS = 4096  # rows read at once to count targets
 UNIGRAM_ROWS = 20_000  # training rows from which the unigram distribution is counted
 FEWEST_ROWS = 64  # minimum for a meaningful mean
@@ -48,42 +38,11 @@ SHARE = 0.05  # maximum share of the training time
 EVALUATIONS = 10  # per run, by default
 
 
-def bands_of(counts: np.ndarray[Any, Any]) -> Tensor:
-    """Return each token's frequency band; each band makes up about a third of all occurrences.
-
-    Args:
-        counts: occurrences of each token, [V].
-
-    Returns:
-        int64 [V], indices in `BANDS`. A token on a border belongs to the more frequent band.
-    """
-    order = np.argsort(-counts, kind="stable")
-    more_frequent = np.cumsum(counts[order]) - counts[order]
-    bands = np.zeros(len(counts), np.int64)
-    bands[order] = np.maximum(
-        0, len(BANDS) - 1 - (len(BANDS) * more_frequent) // max(1, int(counts.sum()))
-    )
-    bands[counts == 0] = 0
-    return torch.from_numpy(bands)
-
-
-def training_bands(shards: RowTable, special: SpecialTokens, vocabulary: int) -> Tensor:
-    """Compute the bands from the first `BAND_ROWS` training rows; special tokens count as 0."""
-    rows = shards.first(BAND_ROWS)
-    ids = shards.take(rows, np.zeros_like(rows)).ids
-    counts = np.bincount(ids, minlength=vocabulary).astype(np.int64)
-    counts[list(special.ids)] = 0
-    return bands_of(counts)
-
-
 @dataclass(frozen=True, slots=True)
 class HeldoutSet:
     """The first `rows` held-out rows with mask copy 0, in the attention modes of training.
 
     Row r is read as sample r. Shards are sorted by a hash, so the first rows are a fair sample.
-
-    Attributes:
-        bands: int64 [V], frequency bands (see `bands_of`); None: the loss is not split by band.
     """
 
     shards: RowTable
@@ -94,7 +53,6 @@ class HeldoutSet:
     longest: int
     layout: LayoutKind = "rows"
     directions: AttentionModes = BIDIRECTIONAL
-    bands: torch.Tensor | None = None
 
     def parts(self) -> list[tuple[str, HeldoutSet]]:
         """Return the set of each dataset by name; a single dataset has the name "".
@@ -313,7 +271,7 @@ def evaluate(
 
     Returns:
         Of the first objective, usually mlm: heldout_loss (nats), heldout_perplexity,
-        heldout_accuracy and its details (`heldout_top5_accuracy`, `heldout_loss_rare` …). Other
+        heldout_accuracy and its details (`heldout_top5_accuracy` …). Other
         objectives have their name in the metric, as in `heldout_nsp_loss`. Metrics without
         predictions are left out. A mixture also has the losses of each dataset (`…_loss_wiki`).
 
@@ -350,10 +308,7 @@ def _sums(
     `PretrainModule.predict`. They are added up on the device, which is asked once, at the end.
     """
     device, objectives = world.device, len(scoring.names)
-    constants = {"mask_id": torch.tensor(heldout.mask)}
-    if heldout.bands is not None:
-        constants["bands"] = heldout.bands
-    constants = move(constants, device)
+    mask_id = torch.tensor(heldout.mask).to(device)
     target_counts: list[list[int]] = []
     batch_losses: list[torch.Tensor] = []
     sums: torch.Tensor | float = 0.0
@@ -365,7 +320,7 @@ def _sums(
                 if world.all_reduce_sum([int(stop_requested())])[0]:
                     raise EvaluationInterrupted
                 target_counts.append(scoring.count_targets(batch))
-                batch_sums = torch.cat(scoring({**move(batch, device), **constants}), dim=1)
+                batch_sums = torch.cat(scoring({**move(batch, device), "mask_id": mask_id}), dim=1)
                 sums = batch_sums + sums
                 batch_losses.append(batch_sums[0, 0])
     finally:

@@ -249,7 +249,7 @@ class _TrainingLoop:
         """Run one step and return the first part of its log line, if it gets one."""
         hyperparameters, progress = self.training.hyperparameters, self.progress
         logs = self.triggers.should_log(progress.step + 1, schedule_progress)
-        # the engine hands it to the optimizer: `set_learning_rate`
+        # The engine sets it, times the `rate` of each group of parameters.
         rate = hyperparameters.learning_rate_at(schedule_progress)
         pending = self.runner.run(progress.step, work, synced, rate)
         progress.step, progress.tokens = progress.step + 1, progress.tokens + synced.tokens

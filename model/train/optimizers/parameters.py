@@ -158,9 +158,3 @@ def optimizer_states(
         )
         for key in optimizer.matrix_state or () if separate else optimizer.state:
             yield name, parameter, key
-
-
-def set_learning_rate(optimizer: torch.optim.Optimizer, learning_rate: float) -> None:
-    """Set each group's learning rate to `learning_rate` times the group's `rate`."""
-    for group in optimizer.param_groups:
-        group["lr"] = learning_rate * group["rate"]

@@ -90,8 +90,7 @@ class TrainingHyperparameters:
     def learning_rate_at(self, schedule_progress: ScheduleProgress) -> float:
         """Return the learning rate of the step at this schedule progress.
 
-        The loop gives it to `Engine.step`, which gives it to each group of parameters
-        (`optimizers/parameters.py`, `set_learning_rate`).
+        The loop gives it to `Engine.step`, which sets it times the `rate` of each group.
         """
         return self.learning_rate * self.schedule.factor(
             schedule_progress.done, schedule_progress.total, schedule_progress.step_size

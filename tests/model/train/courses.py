@@ -55,7 +55,7 @@ def _rates() -> Iterator[tuple[str, Any]]:
     for name, warmup, final in product(SCHEDULES, (1.0, 10.0), (0.0, 0.1)):
         schedule = Schedule(name=name, warmup=warmup, decay=0.2, final=final)
         yield f"{name} {warmup} {final}", [schedule.factor(step, 100) for step in steps]
-    unwarmed = [Schedule(name=name).factor(40, 100, 2) for name in ("linear", "wsd", "one-cycle")]
+    unwarmed = [Schedule(name=name).factor(40, 100, 2) for name in ("linear", "wsd")]
     yield "without a warm-up", [*unwarmed, Schedule(name="linear", warmup=200).factor(50, 100, 3)]
     for last, first, growing in ((256, 32, 10), (6, 2, 5), (8, 0, 0), (8, 8, 3), (9, 3, 1)):
         batches = BatchSizeSchedule(last, first, growing)
@@ -212,7 +212,7 @@ def _configs() -> Iterator[tuple[str, Any]]:
     for values in (
         {}, {"steps": 700}, {"steps": 50}, {"steps": 5}, {"tokens": 10**6}, {"max_time": "90s"},
         {"max_time": 90}, {"steps": 20_000_000}, {"log_every": 7}, {"warmup_share": 0.3, "steps": 200},
-        {"schedule": "wsd", "decay_share": 0.4, "min_lr_ratio": 0.1}, {"schedule": "one-cycle"},
+        {"schedule": "wsd", "decay_share": 0.4, "min_lr_ratio": 0.1},
         {"schedule": "inverse-sqrt", "steps": 6}, {"initial_batch": 64, "batch_ramp_steps": 9},
         {"model": "bert-mini"}, {"model": "bert-large", "learning_rate": 1e-3},
     ):  # fmt: skip
