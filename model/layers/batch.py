@@ -112,11 +112,3 @@ def unmask(batch: Batch) -> Tensor:
     return (
         overlay(batch, batch["masked_labels"]) if "masked_labels" in batch else batch["input_ids"]
     )
-
-
-def target_labels(batch: Batch) -> Tensor:
-    """Return the tokens that an encoder-decoder writes, int64 [B, T], -100 behind the last."""
-    if "target_labels" in batch:
-        return batch["target_labels"]
-    ids, real = unmask(batch), batch.get("attention_mask")
-    return ids if real is None else ids.masked_fill(~real, IGNORE_INDEX)
