@@ -124,7 +124,6 @@ def _evaluations() -> Iterator[tuple[str, Any]]:
             start_position=40,
             steps=steps,
             every=every,
-            passes=2,
         )
         found_rows = []
         for step in (41, 50, 98, 100):

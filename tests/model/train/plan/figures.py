@@ -64,7 +64,7 @@ def _weights() -> Iterator[tuple[str, Any]]:
                 estimates.step_flops(model, 100.0, "cpu", 0.25),
                 estimates.step_flops(model, 100.0, "cuda"),
                 estimates.save_bytes(model, 4),
-                estimates.save_bytes(model, 2, True),
+                estimates.save_bytes(model, 2),
             ],
         )
         for device, bf16, again in product(("cpu", "cuda"), (True, False), (True, False)):
