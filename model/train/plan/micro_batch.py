@@ -58,16 +58,12 @@ def plan(
         how: precision and copies of the weights, for a GPU.
 
     Raises:
-        UsageError: there are more processes than sequences, or micro_batch is less than 1.
+        UsageError: there are more processes than sequences.
     """
     if world.size > global_batch:
         raise UsageError(
             f"processes ({world.size}) is more than the batch ({global_batch}); use a larger batch "
             f"or fewer processes"
-        )
-    if micro_batch is not None and micro_batch < 1:
-        raise UsageError(
-            f"micro_batch ({micro_batch}) must be at least 1; leave it out to have it chosen"
         )
     rank_batch = -(-global_batch // world.size)
     limit = min(
