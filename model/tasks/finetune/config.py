@@ -133,10 +133,6 @@ class FinetuneConfig(StageConfig):
     bilstm: bool = False
     """Add a BiLSTM on top of a left-to-right encoder (BERT, table 5)."""
 
-    reinitialize_layers: int | None = Field(default=None, ge=1)
-    """Start with random weights in this many layers, from the top, and in the pooler (Zhang et al.
-    2021)."""
-
     keep_zeros: bool = False
     """Keep zero the weights of layers that are zero, as `cloze prune --sparsity` leaves them."""
 
