@@ -43,7 +43,6 @@ COMMANDS: dict[str, dict[str, str]] = {
         "inspect": "Show one row of a dataset as text, with its mask.",
     },
     "Train models": {
-        "plan-training": "Estimate the memory and hours of a pretraining.",
         "pretrain": "Pretrain an encoder on one or more datasets.",
         "merge": "Average the last checkpoints of a pretraining.",
         "finetune": "Fine-tune a pretrained encoder on a task.",
@@ -75,8 +74,7 @@ MODULES = {
     "run_control": "status logs cancel resume",
     "nightly": "nightly champion",
     "data_stages": "corpus explain vocab compare-vocab dataset inspect",
-    "model_stages": "pretrain merge finetune evaluate perplexity"
-    " likelihood score-pairs plan-training",
+    "model_stages": "pretrain merge finetune evaluate perplexity likelihood score-pairs",
     "hub": "import export",
     "services": "ui deploy doctor verify lineage",
     "help_topics": "help",

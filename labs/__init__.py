@@ -8,9 +8,11 @@ PLUGINS = (
     "cloze.labs.inside.plugin:PLUGIN",
     "cloze.labs.kubernetes.plugin:PLUGIN",
     "cloze.labs.papers.plugin:PLUGIN",
+    "cloze.labs.planning.plugin:PLUGIN",
     "cloze.labs.records.plugin:PLUGIN",
     "cloze.labs.retrieval.plugin:PLUGIN",
     "cloze.labs.selection.plugin:PLUGIN",
     "cloze.labs.seq2seq.plugin:PLUGIN",
     "cloze.labs.serving.plugin:PLUGIN",
+    "cloze.labs.xlnet.plugin:PLUGIN",
 )

@@ -24,10 +24,11 @@ import json
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import TYPE_CHECKING, Any, TypedDict, cast
+from typing import Any, TypedDict, cast
 
 import torch
 from pydantic import ValidationError
+from typing_extensions import NotRequired, Unpack
 
 from cloze.core import storage
 from cloze.core.artifacts import artifact, checkpoint_files, checkpoints
@@ -43,16 +44,13 @@ from cloze.model.tensors import PICKLE, PICKLES, LazyTensors, to_saved_dtype, wr
 from cloze.pipeline.dataset.schema import DatasetInfo
 from cloze.pipeline.tokenizer import load as load_tokenizer
 from cloze.pipeline.tokenizer.special import SpecialTokens
-
-if TYPE_CHECKING:
-    from typing_extensions import NotRequired, Unpack
-
-    from cloze.pipeline.tokenizer.tokenizer import Tokenizer
+from cloze.pipeline.tokenizer.tokenizer import Tokenizer
 
 WEIGHTS = "model.safetensors"
 CONFIG = "config.json"
 TOKENIZER = "tokenizer"
 PIN_ATTEMPTS = 5
+NAME_ONE = "name a checkpoint, or an artifact of pretrain or finetune"
 
 log = logging.getLogger(__name__)
 
@@ -81,9 +79,7 @@ class LoadedCheckpoint:
 
     @property
     def trained_heads(self) -> Mapping[str, Any]:
-        """The heads without those that were never trained; `heads` itself, if all were."""
-        if not self.untrained:
-            return self.heads
+        """The heads without those that were never trained."""
         return {name: value for name, value in self.heads.items() if name not in self._random}
 
     @property
@@ -169,7 +165,7 @@ def write_metadata(directory: str, **metadata: Unpack[Metadata]) -> None:
         **({"datasets": [dict(entry) for entry in datasets]} if datasets else {}),
         **({"untrained": list(untrained)} if untrained else {}),
     }
-    storage.write_bytes(storage.join(directory, CONFIG), _json(config))
+    _write_json(storage.join(directory, CONFIG), config)
     tokenizer, target = metadata["tokenizer"], storage.join(directory, TOKENIZER)
     if isinstance(tokenizer, str):
         copy_files(tokenizer, target)
@@ -192,8 +188,7 @@ def finalize(
     names = [
         name
         for name in storage.list_files(directory)
-        if name != COMPLETE
-        and name not in entries
+        if name not in (COMPLETE, *entries)
         and not name.rpartition("/")[2].startswith(storage.TEMPORARY)  # of another launch
     ]
     entries |= {entry.path: entry for entry in artifact.hash_files(directory, names, known=written)}
@@ -202,7 +197,7 @@ def finalize(
         for name in sorted(entries)
     ]
     content = {"format": checkpoint_files.FORMAT, "files": files}
-    storage.write_bytes(storage.join(directory, COMPLETE), _json(content))
+    _write_json(storage.join(directory, COMPLETE), content)
 
 
 def load(path: str) -> LoadedCheckpoint:
@@ -363,13 +358,10 @@ def _newest(path: str) -> str:
 def _instead_of(path: str) -> str:
     """Return advice on which path to give instead of the missing `path`."""
     steps, _, name = path.rstrip("/").rpartition("/")
-    directories = checkpoints.complete_steps(steps.removesuffix(f"/{checkpoints.STEPS}"))
-    if (
-        checkpoints.parse_step(name) < 0
-        or not steps.endswith(f"/{checkpoints.STEPS}")
-        or not directories
-    ):
-        return "name a checkpoint, or an artifact of pretrain or finetune"
+    training = steps.removesuffix(f"/{checkpoints.STEPS}")
+    directories = checkpoints.complete_steps(training)
+    if training == steps or checkpoints.parse_step(name) < 0 or not directories:
+        return NAME_ONE
     available = ", ".join(str(checkpoints.parse_step(directory)) for directory in directories)
     return (
         f"the training keeps those of step {available}: name one, or have this one kept "
@@ -386,10 +378,8 @@ def _what_it_is(path: str) -> str:
             "it may be a Hugging Face directory (`cloze import` converts it), or a save that was "
             "interrupted"
         )
-    for name in names:
-        if name.endswith(PICKLES):
-            return f"its {name} is {PICKLE}"
-    return "name a checkpoint, or an artifact of pretrain or finetune"
+    pickles = (f"its {name} is {PICKLE}" for name in names if name.endswith(PICKLES))
+    return next(pickles, NAME_ONE)
 
 
 def copy_files(source: str, target: str) -> None:
@@ -406,5 +396,5 @@ def copy_files(source: str, target: str) -> None:
         storage.write_bytes(storage.join(target, name), content)
 
 
-def _json(content: Mapping[str, Any]) -> bytes:
-    return (json.dumps(content, indent=1, sort_keys=True) + "\n").encode()
+def _write_json(path: str, content: Mapping[str, Any]) -> None:
+    storage.write_bytes(path, (json.dumps(content, indent=1, sort_keys=True) + "\n").encode())

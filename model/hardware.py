@@ -112,12 +112,6 @@ def cpu_info() -> dict[str, str]:
     return {name.strip(): value.strip() for name, _, value in fields}
 
 
-def cpu_kind() -> list[str]:
-    """Return what identifies the CPU's kind; other kinds have other speeds."""
-    names = ("vendor_id", "cpu family", "model", "model name")
-    return [platform.machine(), *(cpu_info().get(name, "") for name in names)]
-
-
 def cpu_flags() -> list[str]:
     """Return the kernel's names of the CPU's instruction sets."""
     return cpu_info().get("flags", "").split()

@@ -11,9 +11,9 @@ literal below a field is its documentation and the help of its command-line opti
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, model_validator
 
 from cloze.core.config import Values
 
@@ -105,9 +105,8 @@ class TrainingOptions(Values):
     """Keep and update the optimizer states in CPU memory, with fsdp also weights and gradients;
     needs ZeRO 1 to 3 or fsdp."""
 
-    micro_batch: Annotated[int, Field(ge=1)] | Literal["auto"] | None = None
-    """Sequences per process and forward pass. auto: measure how many fit. Default: computed from
-    the memory size."""
+    micro_batch: int | None = Field(default=None, ge=1)
+    """Sequences per process and forward pass. Default: computed from the memory size."""
 
     activation_checkpointing: bool = False
     """Recompute activations in the backward pass: less memory, about a third more compute."""
@@ -125,15 +124,6 @@ class TrainingOptions(Values):
     profile_steps: int | None = Field(default=None, ge=1)
     """Number of steps to trace, after the first five; writes a table and a trace to
     OUT/_logs/profile."""
-
-    @field_validator("micro_batch", mode="before")
-    @classmethod
-    def _number_or_auto(cls, value: object) -> object:
-        """Convert digits, and raise one error instead of one for each type of the union."""
-        number = int(value) if isinstance(value, str) and value.isdecimal() else value
-        if number is None or number == "auto" or (isinstance(number, int) and number >= 1):
-            return number
-        raise ValueError("give a number of 1 or more, or auto")
 
 
 class DeviceOptions(Values):

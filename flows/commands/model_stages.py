@@ -1,30 +1,21 @@
-"""Commands that plan, train, convert and evaluate models: `plan-training`, `pretrain` and so on."""
+"""Commands that train, convert and evaluate models: `pretrain` and so on."""
 
 from __future__ import annotations
 
-import re
-import textwrap
-from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from cloze.flows.commands.base.field_options import Count, NameOf
 from cloze.flows.commands.base.options import (
-    Command,
-    GroupedCommand,
     GroupedOption,
     OptionOverride,
-    emit,
-    json_option,
     split_commas,
     weights,
 )
 from cloze.flows.commands.base.stage_command import StageArguments, StageCommand, run_stage
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from cloze.core.stages.execute import BuildResult
 
 CORPUS = ("--corpus", "Corpus artifact, for tasks that are built from one.")
@@ -175,93 +166,3 @@ def _show_phenomena(result: BuildResult) -> dict[str, Any]:
         table.add_row(f"{100 * value:.1f}", terminal.ellipsized(name))
     terminal.output().print(table)
     return {}
-
-
-PLANNER = "cloze.model.train.plan.training_plan:plan_training"
-WIDEST = 100
-
-
-def _option(
-    flag: str, text: str, kind: Any = str, metavar: str = "N", **settings: Any
-) -> Callable[[Command], Command]:
-    return click.option(flag, cls=GroupedOption, type=kind, help=text, metavar=metavar, **settings)
-
-
-@click.command("plan-training", cls=GroupedCommand)
-@click.argument("model", type=NameOf("cloze.model.families.registry:presets", "PRESET"))
-@_option(
-    "--tokens", "Tokens to train on, without padding, such as 300e9.", Count(min=1), required=True
-)
-@_option(
-    "--gpus", "Number of GPUs. Default: this machine's CPU, or 1 with --gpu-type.", Count(min=1)
-)
-@_option("--gpu-type", "GPU model, such as h100 or a100-80.", metavar="NAME")
-@_option("--length", "Tokens per row. Default: 512, at most what the model reads.", Count(min=1))
-@_option("--global-batch", "Sequences per optimizer step. Default: the paper's.", Count(min=1))
-@_option("--vocab-size", "Vocabulary size. Default: the paper's.", Count(min=1))
-@_option(
-    "--mfu",
-    "Model FLOP utilization, as a share of the GPU's peak. Default: 0.4.",
-    click.FloatRange(min=0, min_open=True),
-    metavar="X",
-)
-@json_option
-def plan_training(as_json: bool, **values: Any) -> None:
-    """Estimate the memory and hours of a pretraining.
-
-    PRESET is a model preset, or a size such as 17m. The plan prints each of its assumptions.
-    """
-    from pkgutil import resolve_name
-
-    from cloze.flows.machine import slots
-    from cloze.flows.views import terminal
-
-    plan = resolve_name(PLANNER)(slots.machine().cpus, **values)
-    if as_json:
-        emit(plan)
-    else:
-        show(terminal.output(), plan)
-
-
-def show(out: Console, plan: Mapping[str, Any]) -> None:
-    """Print a training plan in at most 100 columns."""
-    from rich.markup import escape
-
-    from cloze.core.humanize import format_bytes, format_count, format_duration
-    from cloze.flows.views.terminal import table_of
-
-    hardware, recommended = plan["hardware"], plan["chosen"]
-    gpus = f"{hardware['gpus']:,}" if hardware["gpus"] else "this machine's"
-    size = f"{format_count(plan['parameters'])} parameters"
-    out.print(f"[bold]{escape(plan['model'])}[/], {size}, on {gpus} {hardware['name']}")
-    rows = f"{plan['global_batch']:,} sequences of {plan['length']:,} tokens"
-    out.print(f"{plan['steps']:,} steps of {rows}: {format_count(plan['tokens'])} tokens\n")
-    columns = ["ZeRO", "recomputed", "rows x passes", "memory", "hours", "GPU-hours"]
-    table = table_of(columns, right=columns, title="largest micro-batch that fits, by ZeRO stage")
-    for alternative in plan["ways"]:
-        cells = [
-            str(alternative["zero"]),
-            "yes" if alternative["activation_checkpointing"] else "no",
-            f"{alternative['micro_batch']:,} x {alternative['accumulation']:,}",
-            format_bytes(alternative["memory"]["total"]),
-            _hours(alternative["hours"]),
-            _hours(alternative["gpu_hours"]),
-        ]
-        is_recommended = all(alternative[name] == recommended[name] for name in alternative)
-        table.add_row(*(f"[bold]{cell}[/]" for cell in cells) if is_recommended else cells)
-    out.print(table)
-    time = f"{format_duration(3600 * recommended['hours'])} at {recommended['mfu']:.0%} of the peak"
-    out.print(f"\n{time}; a checkpoint takes {format_bytes(plan['checkpoint_bytes'])}.\n")
-    width = min(out.width, WIDEST)
-    # keep an option and its value on one line
-    options = re.sub(" (?!--)", "\N{NO-BREAK SPACE}", recommended["command"])
-    lines = textwrap.wrap(options, width - 10, break_on_hyphens=False)
-    command = " \\\n        ".join(lines).replace("\N{NO-BREAK SPACE}", " ")
-    out.print(f"    {command}\n", soft_wrap=True, markup=False)
-    for mark, name in (("careful: ", "warnings"), ("- ", "assumptions")):
-        for sentence in plan[name]:
-            out.print(textwrap.fill(mark + sentence, width, subsequent_indent="  "), markup=False)
-
-
-def _hours(value: float) -> str:
-    return f"{value:,.0f}" if value >= 10 else f"{value:.2g}"

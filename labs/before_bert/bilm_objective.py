@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from cloze.model.layers.batch import IGNORE_INDEX, Batch, unmask
-from cloze.model.layers.cross_entropy import flat, summed_cross_entropy, vocabulary_of
+from cloze.model.layers.cross_entropy import flat, summed_cross_entropy
 from cloze.model.objectives import Objective, Outputs
 from cloze.model.objectives.losses import next_tokens
 
@@ -31,7 +31,8 @@ def bilm_loss(outputs: Outputs, batch: Batch) -> tuple[Tensor, Tensor]:
         ("backward_logits", ids[:, :-1], (1, 0)),
     ):
         logits = flat(outputs[name])
-        words = torch.where(words < vocabulary_of(logits), words, UNKNOWN)
+        size = logits.shape[-1] if isinstance(logits, Tensor) else len(logits.weight)
+        words = torch.where(words < size, words, UNKNOWN)
         labels = pad(words.masked_fill(~real, IGNORE_INDEX), edge, value=IGNORE_INDEX)
         loss, hits = summed_cross_entropy(logits, labels.flatten())
         total.append(loss)

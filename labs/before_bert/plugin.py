@@ -21,8 +21,8 @@ PLUGIN = Plugin(
         },
         "headings": {"static-vectors": Row(f"{_LAB}.commands:HEADINGS")},
         "families": {
-            "elmo": Row(f"{_LAB}.elmo", before="xlnet"),
-            "static": Row(f"{_LAB}.static", before="xlnet"),
+            "elmo": Row(f"{_LAB}.elmo"),
+            "static": Row(f"{_LAB}.static"),
         },
         "objectives": {"bilm": Row(f"{_LAB}.bilm_objective:BILM", before="distillation")},
         "vocabularies": {"words": Row(f"{_LAB}.words:KIND")},

@@ -304,7 +304,6 @@ COSTS = (
     ("training FLOPs", "training_flops"),
     ("GPU-hours", "gpu_hours"),
     ("CPU-hours", "cpu_hours"),
-    ("kWh", "kwh"),
 )
 INFERENCE = (
     ("ms an example", "latency_ms"),

@@ -17,14 +17,14 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from cloze.labs.seq2seq.kv_cache import KVCache, Memory
 from cloze.model.layers.attention import SelfAttention, gather_positions
 from cloze.model.layers.attention_kernels import attend
-from cloze.model.layers.batch import IGNORE_INDEX
+from cloze.model.layers.batch import IGNORE_INDEX, Batch, unmask
 from cloze.model.layers.cpu import Dropout, autocast_input
 from cloze.model.layers.embeddings import Embeddings
 from cloze.model.layers.encoder import Encoder, Run
-from cloze.model.layers.kv_cache import KVCache
-from cloze.model.layers.layout import BatchLayout, Memory, PaddedLayout
+from cloze.model.layers.layout import BatchLayout, PaddedLayout
 
 
 class CrossAttention(SelfAttention):
@@ -52,6 +52,14 @@ class CrossAttention(SelfAttention):
         )
         output: Tensor = self.output(mixed.transpose(1, 2).flatten(-2))
         return output
+
+
+def target_labels(batch: Batch) -> Tensor:
+    """Return the tokens that an encoder-decoder writes, int64 [B, T], -100 behind the last."""
+    if "target_labels" in batch:
+        return batch["target_labels"]
+    ids, real = unmask(batch), batch.get("attention_mask")
+    return ids if real is None else ids.masked_fill(~real, IGNORE_INDEX)
 
 
 class DecoderIds(NamedTuple):

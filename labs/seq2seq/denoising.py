@@ -13,8 +13,9 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from cloze.labs.seq2seq.decoder import target_labels
 from cloze.labs.seq2seq.noise import noise_of
-from cloze.model.layers.batch import IGNORE_INDEX, Batch, target_labels
+from cloze.model.layers.batch import IGNORE_INDEX, Batch
 from cloze.model.layers.cross_entropy import LazyLogits, Logits, flat, summed_cross_entropy
 from cloze.model.objectives import Objective, Outputs, Reads
 

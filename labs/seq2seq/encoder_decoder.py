@@ -143,7 +143,8 @@ def build(
 
     from cloze.labs.seq2seq.decoder import CrossAttention, DecoderIds, EncoderDecoder
     from cloze.labs.seq2seq.model import Seq2SeqModel
-    from cloze.model.layers.attention import RelativeBias, SelfAttention
+    from cloze.labs.seq2seq.relative_bias import RelativeBias
+    from cloze.model.layers.attention import SelfAttention
     from cloze.model.layers.cpu import Linear
     from cloze.model.layers.embeddings import Embeddings
     from cloze.model.layers.encoder import Encoder, EncoderLayer, FeedForward

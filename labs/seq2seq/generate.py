@@ -15,11 +15,11 @@ from torch import Tensor, nn
 from cloze.core import random_keys
 from cloze.core.errors import UsageError
 from cloze.labs.seq2seq.continuation import Continuation, SamplingParams, check_length
+from cloze.labs.seq2seq.kv_cache import KVCache
 from cloze.labs.seq2seq.verb import GenerateConfig
 from cloze.model import checkpoint
 from cloze.model.families.config import prediction_objectives
 from cloze.model.families.models import load_model
-from cloze.model.layers.kv_cache import KVCache
 from cloze.model.pyfunc import Params, answer_table, column_texts, input_table
 from cloze.model.train.precision import Precision, autocast, placement
 from cloze.model.use.request import Request

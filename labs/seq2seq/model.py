@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from cloze.labs.seq2seq.decoder import EncoderDecoder
-from cloze.model.layers.batch import Batch, target_labels
+from cloze.labs.seq2seq.decoder import EncoderDecoder, target_labels
+from cloze.model.layers.batch import Batch
 
 
 class Seq2SeqModel(nn.Module):

@@ -22,9 +22,9 @@ PLUGIN = Plugin(
     summary="Encoder-decoders that write a text: T5, BART, the Transformer, RAG.",
     rows={
         "families": {
-            "t5": Row("cloze.labs.seq2seq.t5", before="xlnet"),
-            "bart": Row("cloze.labs.seq2seq.bart", before="xlnet"),
-            "transformer": Row("cloze.labs.seq2seq.transformer", before="xlnet"),
+            "t5": Row("cloze.labs.seq2seq.t5"),
+            "bart": Row("cloze.labs.seq2seq.bart"),
+            "transformer": Row("cloze.labs.seq2seq.transformer"),
         },
         "objectives": {
             name: Row(f"{LAB}.denoising:{attribute(name)}", before="distillation")

@@ -31,6 +31,7 @@ from cloze.labs.retrieval.marginal import log_marginal, log_prior, log_probabili
 from cloze.labs.retrieval.passage_tokens import PassageTokens
 from cloze.labs.retrieval.passages import PassageIndex
 from cloze.labs.seq2seq.decoder import BeamSearch, EncoderDecoder, generate
+from cloze.labs.seq2seq.kv_cache import Memory
 from cloze.labs.seq2seq.tasks import VECTORS
 from cloze.labs.vectors import SCALE, read_vectors, vectors_file_name
 from cloze.model import checkpoint
@@ -39,7 +40,6 @@ from cloze.model.families.models import load_backbone, new_backbone
 from cloze.model.families.pretraining import BiEncoder
 from cloze.model.families.registry import parse_model
 from cloze.model.layers.batch import IGNORE_INDEX
-from cloze.model.layers.layout import Memory
 from cloze.model.tasks.options import TEMPERATURE
 from cloze.model.tasks.task import Loss, TaskMetadata
 from cloze.model.train.resume.initialization import check_vocabulary

@@ -165,13 +165,6 @@ class ConcatenatedRows:
         """Whether the rows of a dataset are in bins of similar length."""
         return any(dataset.is_binned for dataset in self._shards)
 
-    def first(self, number: int) -> I64:
-        """Return numbers of each dataset's first rows, `number` in total by its share; int64."""
-        shares = zip(self._shards, self.shares.values(), self._starts, strict=False)
-        return np.concatenate(
-            [start + dataset.first(round(share * number)) for dataset, share, start in shares]
-        )
-
     def most_predictions(self) -> int:
         """Return the maximum number of predictions of a row in any mask copy."""
         return max(dataset.most_predictions() for dataset in self._shards)

@@ -53,14 +53,6 @@ class RowTable(Protocol):
         """Return the maximum number of predictions of a row in any mask copy."""
         ...
 
-    def first(self, number: int) -> I64:
-        """Return the numbers of about `number` representative rows, int64.
-
-        Shards are sorted by a hash, so the first rows of a dataset represent it. A mixture takes
-        the first rows of each dataset by its share.
-        """
-        ...
-
 
 class ShardedRows:
     """Rows of one split, numbered over all shards in the order of the file names.
@@ -147,10 +139,6 @@ class ShardedRows:
             return None
         bins = int(self._cells.shape[1])
         return max(1, WINDOW_BATCHES // max(1, bins)) * packed[0].batch_rows
-
-    def first(self, number: int) -> I64:
-        """Return the numbers of the first rows, at most `number`; int64."""
-        return np.arange(min(number, len(self)))
 
     def most_predictions(self) -> int:
         """Return the maximum number of predictions of a row in any mask copy.

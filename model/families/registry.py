@@ -35,7 +35,6 @@ _FAMILIES = {
     "modern": "cloze.model.families.modern",
     "longformer": "cloze.model.families.longformer",
     "deberta": "cloze.model.families.deberta",
-    "xlnet": "cloze.model.families.xlnet",
 }
 FAMILIES: Table[ModuleType] = Table("families", "model family", _FAMILIES, ("family",))
 

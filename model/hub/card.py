@@ -6,6 +6,7 @@ import json
 import posixpath
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import yaml
@@ -19,85 +20,15 @@ from cloze.pipeline import tokenizer
 
 CORPUS_CARD, UNKNOWN = "card.json", "unknown"  # see `cloze.pipeline.corpus.card`
 
-_PRETRAINED_USE = """```python
-from transformers import pipeline
-
-fill = pipeline("fill-mask", model="path/to/this/directory")
-fill(f"The capital of France is {fill.tokenizer.mask_token}.")
-```"""
-
-_ENCODER_USE = """```python
-from transformers import AutoModel, AutoTokenizer
-
-tokenizer = AutoTokenizer.from_pretrained("path/to/this/directory")
-encoder = AutoModel.from_pretrained("path/to/this/directory")
-encoder(**tokenizer("A sentence.", return_tensors="pt")).last_hidden_state  # to be fine-tuned
-```"""
-
-_CLASSIFIER_USE = """```python
-from transformers import pipeline
-
-classify = pipeline("text-classification", model="path/to/this/directory")
-classify("A pleasure from the first page to the last.")
-```"""
-
-_ANSWER_USE = """```python
-from transformers import pipeline
-
-answer = pipeline("question-answering", model="path/to/this/directory")
-answer(question="When was it founded?", context="The town was founded in 1312.")
-```"""
-
-_TAG_USE = """```python
-from transformers import pipeline
-
-tag = pipeline("token-classification", model="path/to/this/directory", aggregation_strategy="first")
-tag("Ada Lovelace was born in London.")
-```"""
-
-_CHOICE_USE = """```python
-from transformers import AutoModelForMultipleChoice, AutoTokenizer
-
-tokenizer = AutoTokenizer.from_pretrained("path/to/this/directory")
-model = AutoModelForMultipleChoice.from_pretrained("path/to/this/directory")
-endings = ["the door.", "the moon."]
-batch = tokenizer(["She opened"] * len(endings), endings, padding=True, return_tensors="pt")
-model(**{name: tensor[None] for name, tensor in batch.items()}).logits
-```"""
-
-_EMBED_USE = """```python
-from sentence_transformers import SentenceTransformer
-
-model = SentenceTransformer("path/to/this/directory")
-model.similarity(model.encode(["A sentence."]), model.encode(["Another one."]))
-```"""
-
-_GENERATE_USE = """```python
-from transformers import AutoModelForCausalLM, AutoTokenizer
-
-tokenizer = AutoTokenizer.from_pretrained("path/to/this/directory")
-model = AutoModelForCausalLM.from_pretrained("path/to/this/directory")
-ids = tokenizer("Once upon a time", return_tensors="pt").input_ids[:, :-1]  # no end token
-tokenizer.decode(model.generate(ids, max_new_tokens=40)[0], skip_special_tokens=True)
-```"""
-
-_WRITE_USE = """```python
-from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
-
-tokenizer = AutoTokenizer.from_pretrained("path/to/this/directory")
-model = AutoModelForSeq2SeqLM.from_pretrained("path/to/this/directory")
-batch = tokenizer("A text with the task's prefix.", return_tensors="pt")
-tokenizer.decode(model.generate(**batch, max_new_tokens=40)[0], skip_special_tokens=True)
-```"""
-
-_USES = {  # pipeline tag of the Hub and usage example, by head
-    "classifier": ("text-classification", _CLASSIFIER_USE),
-    "span": ("question-answering", _ANSWER_USE),
-    "token_classifier": ("token-classification", _TAG_USE),
-    "choice": ("multiple-choice", _CHOICE_USE),
-    EMBEDDING: ("sentence-similarity", _EMBED_USE),
-    "lm": ("text-generation", _GENERATE_USE),
-    "seq2seq": ("text2text-generation", _WRITE_USE),
+_USES = Path(__file__).parent / "templates" / "uses.md"  # by pipeline tag
+_TAGS = {  # pipeline tag of the Hub by head
+    "classifier": "text-classification",
+    "span": "question-answering",
+    "token_classifier": "token-classification",
+    "choice": "multiple-choice",
+    EMBEDDING: "sentence-similarity",
+    "lm": "text-generation",
+    "seq2seq": "text2text-generation",
 }
 
 
@@ -122,7 +53,6 @@ _TRAINING = {
     "world_size": "Processes",
     "gpu_hours": "GPU-hours",
     "cpu_hours": "Core-hours",
-    "kwh": "Energy, kWh",
 }
 _MOST_ORIGINS = 20
 _SMALLEST_SHARE = 0.01  # of a language that the header names
@@ -182,9 +112,11 @@ def _use(loaded: LoadedCheckpoint, architecture: str) -> tuple[str, str]:
         head = "lm"
     if loaded.heads.get(EMBEDDING):
         head = EMBEDDING
-    masked = ("fill-mask", _PRETRAINED_USE)
-    encoder = ("feature-extraction", _ENCODER_USE)  # such as ELECTRA, which has no masked LM head
-    return _USES.get(head or "", masked if architecture.endswith("ForMaskedLM") else encoder)
+    # The encoder's own is for such as ELECTRA, which has no masked LM head.
+    usual = "fill-mask" if architecture.endswith("ForMaskedLM") else "feature-extraction"
+    tag = _TAGS.get(head or "", usual)
+    text = _USES.read_text(encoding="utf-8")
+    return tag, text.partition(f"## {tag}\n\n")[2].partition("\n\n## ")[0].strip()
 
 
 def _facts(loaded: LoadedCheckpoint, architecture: str) -> dict[str, str]:

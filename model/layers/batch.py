@@ -90,10 +90,6 @@ class Batch(TypedDict):
     mask_id: NotRequired[Tensor]
     """int64 scalar: id of [MASK]. Held-out batches only, for `Objective.details`."""
 
-    bands: NotRequired[Tensor]
-    """int64 [V]: frequency band of each token, an index in `cloze.model.objectives.losses.BANDS`.
-    Held-out batches only, for `Objective.details`."""
-
 
 def extend(batch: Batch, fields: Mapping[str, Any]) -> Batch:
     """Return the batch with fields that only their own maker and reader know, such as labels."""
@@ -116,11 +112,3 @@ def unmask(batch: Batch) -> Tensor:
     return (
         overlay(batch, batch["masked_labels"]) if "masked_labels" in batch else batch["input_ids"]
     )
-
-
-def target_labels(batch: Batch) -> Tensor:
-    """Return the tokens that an encoder-decoder writes, int64 [B, T], -100 behind the last."""
-    if "target_labels" in batch:
-        return batch["target_labels"]
-    ids, real = unmask(batch), batch.get("attention_mask")
-    return ids if real is None else ids.masked_fill(~real, IGNORE_INDEX)

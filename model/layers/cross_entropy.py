@@ -59,11 +59,6 @@ def flat(logits: Logits) -> Logits:
     )
 
 
-def vocabulary_of(logits: Logits) -> int:
-    """Return V of logits [..., V]."""
-    return logits.shape[-1] if isinstance(logits, Tensor) else len(logits.weight)
-
-
 def iter_chunks(logits: Logits) -> Iterator[tuple[slice, Tensor]]:
     """Iterate over chunks of logits [M, V], as (rows, logits); yields at least one chunk."""
     if isinstance(logits, Tensor):

@@ -5,9 +5,8 @@ A layer computes on hidden states and calls its layout for attention, independen
 PaddedLayout: [B, L, D], padding included.
 BucketedLayout: [T, D], real tokens; attention forms blocks of similar lengths, fast on CPUs.
 PackedLayout: [T, D], real tokens, for the GPU's variable-length kernels.
-KVCache: [B, l, D], new tokens of rows in generation, with cached earlier ones.
 
-The second and third are in `unpadded.py`, the last in `kv_cache.py`. The collator computes layouts
+The second and third are in `unpadded.py`. The collator computes layouts
 on the host (`cloze.model.data.layouts`); they never synchronize with the device.
 
 Shapes: B batch, L length, T tokens, D model, N heads, H per head.
@@ -18,7 +17,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -63,41 +62,6 @@ class AttentionPattern:
         return mask
 
 
-@dataclass(eq=False)
-class Memory:
-    """Encoder states that a decoder's cross-attention reads.
-
-    Args:
-        states: float [B, S, D].
-        real: bool [B, S], true at tokens; None: everywhere.
-        kept: keys and values by layer, kept from step to step of a generation; None: not kept.
-    """
-
-    states: Tensor
-    real: Tensor | None = None
-    kept: dict[object, tuple[Tensor, Tensor]] | None = None
-
-    def projected(
-        self, layer: object, project: Callable[[Tensor], tuple[Tensor, Tensor]]
-    ) -> tuple[Tensor, Tensor]:
-        """Return a layer's keys and values, float [B, S, N, H] each."""
-        if self.kept is None:
-            return project(self.states)
-        if layer not in self.kept:
-            self.kept[layer] = project(self.states)
-        return self.kept[layer]
-
-    def bias(self, dtype: torch.dtype) -> Tensor | None:
-        """Return the bias of scores, [B, 1, 1, S], which hides padding; None without padding."""
-        return None if self.real is None else additive(self.real[:, None, None], dtype)
-
-    def repeated(self, times: int) -> Memory:
-        """Return the memory of each row `times` times in a row, with kept keys and values."""
-        # An empty dict, not the kept one: its keys and values have the single rows' shapes.
-        real = None if self.real is None else self.real.repeat_interleave(times, dim=0)
-        return Memory(self.states.repeat_interleave(times, dim=0), real, {})
-
-
 class SharedTensors:
     """What the first layer of a forward pass computes for all others, by what it depends on.
 
@@ -126,13 +90,13 @@ class BatchLayout(ABC):
     """Arrangement of one batch.
 
     Attributes:
-        memory: encoder states that cross-attention reads; None except in decoders.
+        memory: what a decoder reads of its encoder; None in an encoder.
         positions: int64, position of each token in its sequence, in the shape of hidden states
             without D; None: 0 to L - 1 in every row.
         shared: what layers share in one forward pass, see `fresh`.
     """
 
-    memory: Memory | None = None  # of the class, so that dataclasses do not see a field
+    memory: Any = None  # of the class, so that dataclasses do not see a field
     positions: Tensor | None
 
     def __post_init__(self) -> None:

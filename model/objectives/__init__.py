@@ -29,7 +29,6 @@ _OBJECTIVES = {
     "mlm": "cloze.model.objectives.losses:MLM",
     "clm": "cloze.model.objectives.losses:CLM",
     "mntp": "cloze.model.objectives.losses:MNTP",
-    "plm": "cloze.model.objectives.losses:PLM",
     "nsp": "cloze.model.objectives.losses:NSP",
     "sop": "cloze.model.objectives.losses:SOP",
     "sbo": "cloze.model.objectives.losses:SBO",
@@ -191,11 +190,6 @@ def choose(
         if objective.pair_recipe is not None:
             _check_pairs(objective.name, objective.pair_recipe, model, info)
         _check_rows(objective, model, info)
-        if objective.name == "plm" and "plm" not in prediction_objectives(model.heads):
-            raise UsageError(
-                f"objective (plm) needs a second stream of attention, which {model.family} models "
-                f"do not have; train with --objective mlm, or an xlnet model"
-            )
         if objective.transform and (info.packed or len(selected) > 1):
             raise UsageError(
                 f"objective ({objective.name}) is used alone, on rows of one text each (found "

@@ -1,6 +1,6 @@
 """Losses of the pretraining objectives, in the order of `OBJECTIVES`' kinds.
 
-Masked positions: mlm, clm, mntp, plm, sbo. Segment pairs: nsp, sop. Replaced tokens: rtd. Left to
+Masked positions: mlm, clm, mntp, sbo. Segment pairs: nsp, sop. Replaced tokens: rtd. Left to
 right: lm. A teacher's outputs: distillation, cosine, states, relations.
 """
 
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Literal
 
 import torch
@@ -21,14 +20,11 @@ from torch.nn.functional import (
     pad,
 )
 
-from cloze.model.data.transforms import Permutation
 from cloze.model.layers.batch import IGNORE_INDEX, Batch, unmask
 from cloze.model.layers.cross_entropy import flat, iter_chunks, summed_cross_entropy
 from cloze.model.objectives import Detail, Objective, Outputs, Reads
 
 TOP = 5
-# Frequency bands of tokens; `cloze.model.train.evaluate.heldout` assigns them.
-BANDS = ("rare", "middle", "frequent")
 ALIGNED = 0.5  # cosine above which two states count as aligned
 
 
@@ -64,42 +60,21 @@ def masked_objective(
     )
 
 
-def losses_by_band(losses: Tensor, labels: Tensor, bands: Tensor) -> dict[str, Detail]:
-    """Return summed loss and count per frequency band of the right token, as `loss_rare` etc.
-
-    Args:
-        losses: fp32 [M], loss of each prediction in nats.
-        labels: int64 [M], -100 where nothing is predicted.
-        bands: int64 [V], see `Batch`.
-    """
-    # Ignored rows get a band behind the last one, which no name counts.
-    band = bands[labels.clamp(min=0)].masked_fill(labels == IGNORE_INDEX, len(BANDS))
-    return {
-        f"loss_{name}": ((losses * (band == number)).sum(), (band == number).sum())
-        for number, name in enumerate(BANDS)
-    }
-
-
 def masked_details(outputs: Outputs, batch: Batch) -> dict[str, Detail]:
-    """Return top-5 accuracy, accuracy by kind of input token, and loss by token frequency.
+    """Return top-5 accuracy, and accuracy by kind of input token.
 
     The input token at a masked position is [MASK], random, or kept.
 
     Args:
         outputs: `mlm_logits`, float [M, V].
-        batch: with `mask_id`, and `bands` for the loss by token frequency.
+        batch: with `mask_id`.
     """
     labels = batch["masked_labels"]
     real = labels != IGNORE_INDEX
-    best, losses = [], []
-    for rows, logits in iter_chunks(outputs["mlm_logits"]):
-        best.append(logits.topk(min(TOP, logits.shape[-1]), dim=-1).indices)
-        if "bands" in batch:
-            losses.append(
-                cross_entropy(
-                    logits.float(), labels[rows], ignore_index=IGNORE_INDEX, reduction="none"
-                )
-            )
+    best = [
+        logits.topk(min(TOP, logits.shape[-1]), dim=-1).indices
+        for _, logits in iter_chunks(outputs["mlm_logits"])
+    ]
     hits = (torch.cat(best) == labels[:, None]) & real[:, None]
     sums = {"top5_accuracy": (hits.any(dim=-1).sum(), real.sum())}
     top1_hits = hits[:, 0]
@@ -113,8 +88,6 @@ def masked_details(outputs: Outputs, batch: Batch) -> dict[str, Detail]:
     }
     for name, mask in kinds.items():
         sums[f"{name}_accuracy"] = ((top1_hits & mask).sum(), (real & mask).sum())
-    if "bands" in batch:
-        sums |= losses_by_band(torch.cat(losses), labels, batch["bands"])
     return sums
 
 
@@ -131,10 +104,6 @@ CLM = masked_objective("clm", "masked_lm", "clm_logits", labels="causal_labels",
 # tokens. The same output thus serves left-to-right reading, and a network can train on both
 # (Charpentier and Samuel, "GPT or BERT: why not both?", 2024, section 2; `clm`).
 MNTP = masked_objective("mntp", "masked_lm", "mlm_logits", masked_details)
-
-# Permutation language modelling: predict a token from the context and from the masked tokens before
-# it in a random order (Yang et al., XLNet, 2019, section 2.2); nothing is replaced.
-PLM = replace(masked_objective("plm", "masked_lm", "mlm_logits"), transform=Permutation.of)
 
 # Span boundary objective: predict a masked token from both ends of its span (Joshi et al.,
 # SpanBERT, 2020, section 2.2).

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -64,7 +63,7 @@ def build_model(start: Start) -> BuiltModel:
     """Build the network, choose its engine, decide whether to compile it, and split the batch."""
     config, execution, world, notes = start.config, start.build.execution, start.world, start.notes
     precision = start.precision
-    plan = _estimated_plan(start)  # decides on compiling; a trial may correct it
+    plan = _estimated_plan(start)
     check_grad_reduce_dtype(config.grad_reduce_dtype, precision)
     torch.manual_seed(int(random_keys.fold_in(config.seed, Stream.WEIGHTS)))
 
@@ -99,7 +98,7 @@ def build_model(start: Start) -> BuiltModel:
     scoring.set_compiled(compiled)
     if start.resumed is not None:
         continuation.check_optimizer(start.resumed, network, config.optimizer or DEFAULT_OPTIMIZER)
-    built = BuiltModel(
+    return BuiltModel(
         scoring=scoring,
         networks=networks,
         parameters=parameters,
@@ -107,26 +106,22 @@ def build_model(start: Start) -> BuiltModel:
         engine=engine,
         compiled=compiled,
         layout=layout(compiled),
-        plan=plan,
+        plan=_at_most_first(start, plan),
     )
-    return replace(built, plan=_fitting_plan(start, built))
 
 
 def _estimated_plan(start: Start) -> micro_batch.BatchPlan:
     """Plan by estimate how the global batch is split into micro-batches."""
     config, execution, world = start.config, start.build.execution, start.world
-    averaging, requested = config.ema is not None, execution.micro_batch
     return micro_batch.plan(
         config.global_batch,
-        requested if isinstance(requested, int) else None,
+        execution.micro_batch,
         start.model,
         start.info.length,
         world,
         start.teacher.model if start.teacher else None,
         start.directions.causal_share,
-        how=micro_batch.compute_options(
-            execution, start.precision, world.device, averaging=averaging
-        ),
+        how=micro_batch.compute_options(execution, start.precision, world.device),
     )
 
 
@@ -217,35 +212,11 @@ def _scoring(start: Start, network: torch.nn.Module) -> PretrainModule:
     return scoring
 
 
-def _fitting_plan(start: Start, model: BuiltModel) -> micro_batch.BatchPlan:
-    """Return the plan with the micro-batch found by trial, and at most the initial batch."""
-    config, build, world, length = start.config, start.build, start.world, start.info.length
-    plan = model.plan
-    if build.execution.micro_batch == micro_batch.AUTO:
-        trial = micro_batch.MicroBatchTrial(
-            module=model.scoring,
-            loss=model.scoring.uncompiled,
-            batch=partial(
-                micro_batch.full_batch,
-                train=start.data.train,
-                info=start.info,
-                layout=model.layout,
-                directions=start.directions,
-            ),
-            length=length,
-            model=start.model,
-            zero=model.engine.zero,
-            how=micro_batch.compute_options(
-                build.execution,
-                start.precision,
-                world.device,
-                averaging=config.ema is not None,
-                engine=model.engine,
-            ),
-        )
-        plan = micro_batch.plan_by_trial(trial, config.global_batch, world, build.path, start.notes)
+def _at_most_first(start: Start, plan: micro_batch.BatchPlan) -> micro_batch.BatchPlan:
+    """Return the plan with micro-batches of at most the initial batch."""
+    config, world = start.config, start.world
+    if not config.initial_batch:
+        return plan
     # Whole micro-batches at every level give a growing batch few shapes.
-    if config.initial_batch:
-        rows = min(plan.micro_batch, -(-config.initial_batch // world.size))
-        plan = micro_batch.plan(config.global_batch, rows, start.model, length, world)
-    return plan
+    rows = min(plan.micro_batch, -(-config.initial_batch // world.size))
+    return micro_batch.plan(config.global_batch, rows, start.model, start.info.length, world)

@@ -1,10 +1,8 @@
 """The decision about torch.compile: compile if the steps gain by it and repay the compile time.
 
 On a CPU the whole step is compiled, for batches of one shape. A training that is long enough
-measures both kinds of step and the compile time before its first step, once per machine and kind of
-training. The user's cache directory keeps the times, and later trainings decide by them. The choice
-may change the bits of a training (other kernels, other dropout masks), so checkpoints record it,
-and trainings below `SHORTEST` never read measured times.
+measures both kinds of step and the compile time before its first step. The choice may change the
+bits of a training (other kernels, other dropout masks), so checkpoints record it.
 
 On a GPU each layer is compiled, for all shapes and depths, in trainings of some minutes.
 """
@@ -12,8 +10,6 @@ On a GPU each layer is compiled, for all shapes and depths, in trainings of some
 from __future__ import annotations
 
 import contextlib
-import hashlib
-import json
 import os
 import shutil
 import signal
@@ -22,23 +18,18 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from importlib.util import find_spec
-from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from cloze.core import storage
-from cloze.core.artifacts.artifact import canonical_json, package_versions
-from cloze.core.artifacts.fingerprints import cache_directory
-from cloze.core.errors import ClozeError, UsageError
+from cloze.core.errors import UsageError
 from cloze.core.humanize import format_duration
 from cloze.model.data.batch import BIDIRECTIONAL, AttentionModes
 from cloze.model.data.layouts import WORTH
 from cloze.model.data.shards import RowTable
 from cloze.model.families.config import ModelConfig
-from cloze.model.hardware import cpu_kind
 from cloze.model.layers.batch import Batch
 from cloze.model.train.plan.estimates import active_parameters, operations
 from cloze.model.train.precision import Precision
@@ -50,13 +41,12 @@ if TYPE_CHECKING:
     from cloze.model.train.evaluate.scoring import PretrainModule
     from cloze.model.train.plan.micro_batch import BatchPlan
 
-# Estimates until a training was measured on this machine (two cores with AMX, BERT-mini and
-# BERT-base): COMPILING, compile seconds, fixed and per layer; SPEED, operations per second per
+# Estimates that say whether a training is long enough to measure (two cores with AMX, BERT-mini
+# and BERT-base): COMPILING, compile seconds, fixed and per layer; SPEED, operations per second per
 # thread without compiling. fp16 is not measured.
 COMPILING = (10.0, 6.0)
 SPEED: dict[Precision, float] = {"fp32": 0.1e12, "bf16": 0.2e12, "fp16": 0.1e12}
-SHORTEST = 120.0  # seconds by SPEED; shorter trainings run plain, whatever was measured
-MEASURES = 10.0  # compile times that a training must last to measure: it may lose a tenth, once
+MEASURES = 10.0  # compile times that a training must last to measure: it may lose a tenth
 PAYS = 1.25  # factor by which the saved seconds must exceed the compile time: times vary
 ROUNDS = 5  # steps of each kind, in alternation; the fastest counts
 # On an H200, BERT-large at length 512 (benchmarks/README.md): share of a step that is saved,
@@ -192,28 +182,16 @@ def decide(
     world: World,
     measure: Callable[[], StepTimes],
 ) -> CompileDecision:
-    """Decide by the expected length of the training.
+    """Decide by the expected length of the training; every rank must call it.
 
-    On a CPU by this machine's times, which `measure` finds if there are none and it is worth it.
-    Every rank must call it. Rank 0 reads and writes the times.
+    On a CPU by the times that `measure` finds if the training is long enough to lose little by it.
     """
     if world.device.type != "cpu":
         return decide_on_gpu(model, work)
     expected = work.expected_seconds(model, SPEED[precision] * torch.get_num_threads())
-    if expected < SHORTEST:
-        return CompileDecision(False)
-    path = times_path(model, precision, work.positions)
-    times = read_times(path)
-    missing = times is None and expected > MEASURES * compiling_seconds(model)
-    # Hosts may have other files: all ranks measure, or none does.
-    if world.decide_on_rank_zero(lambda: int(missing)):
-        times = measure()
-        if world.is_rank_zero:
-            write_times(path, times)
-    if times is None:
-        reason = "no times of such steps on this machine, and the training is too short to measure"
-        return CompileDecision(False, reason)
-    return compare(work, times)
+    # Hosts may have other cores: all ranks measure, or none does.
+    long = world.decide_on_rank_zero(lambda: expected > MEASURES * compiling_seconds(model))
+    return compare(work, measure()) if long else CompileDecision(False)
 
 
 def compare(work: WorkEstimate, times: StepTimes) -> CompileDecision:
@@ -252,31 +230,6 @@ def measure_steps(scoring: PretrainModule, plain: Batch, padded: Batch) -> StepT
     fastest_plain, fastest_compiled = map(min, zip(*rounds[1:], strict=True))  # [0] allocates
     # The first compiled step compiled, and was a step itself.
     return StepTimes(fastest_plain, fastest_compiled, max(0.0, first - fastest_compiled))
-
-
-def times_path(model: ModelConfig, precision: Precision, positions: int) -> Path:
-    """Return the file of the times of such steps on such a machine, with these versions."""
-    # The variable limits oneDNN's instructions, and so both kinds of step.
-    machine = [cpu_kind(), os.environ.get("ONEDNN_MAX_CPU_ISA"), torch.get_num_threads()]
-    step = [model.model_dump(mode="json"), precision, positions]
-    key = canonical_json([machine, package_versions(), step])
-    name = hashlib.sha256(key.encode()).hexdigest()[:16]
-    return cache_directory() / "step-times" / f"{name}.json"
-
-
-def read_times(path: Path) -> StepTimes | None:
-    """Return the times in a file; None if it is missing or damaged."""
-    try:
-        times = StepTimes(**json.loads(path.read_bytes()))
-        return times if times.plain > 0 < times.compiled and times.compiling >= 0 else None
-    except (OSError, ValueError, TypeError):
-        return None
-
-
-def write_times(path: Path, times: StepTimes) -> None:
-    """Write the file atomically; if that is impossible, later trainings measure again."""
-    with contextlib.suppress(OSError, ClozeError):
-        storage.write_bytes(str(path), json.dumps(times._asdict()).encode())
 
 
 def decide_on_gpu(model: ModelConfig, work: WorkEstimate) -> CompileDecision:

@@ -143,10 +143,6 @@ class PretrainConfig(_OfCompanions):
     grad_clip: float = Field(default=1.0, ge=0)
     """Maximum gradient norm; 0 disables clipping."""
 
-    ema: float | None = Field(default=None, gt=0, lt=1)
-    """Decay of an exponential moving average of the weights, such as 0.999; checkpoints then hold
-    the average. Default: none."""
-
     seed: int = Field(default=1, ge=0, lt=1 << 63)
     """Seed of the initial weights, the data order and dropout."""
 
@@ -308,8 +304,6 @@ class PretrainConfig(_OfCompanions):
             warmup = float(self.warmup_steps)
         elif self.warmup_share is not None:
             warmup = self.warmup_share * whole
-        elif not kind.linear_warmup:
-            warmup = 0.0
         else:
             warmup = max(float(kind.needs_warmup), whole // WARMUP_SHARE)
             if self.phase_steps is not None:

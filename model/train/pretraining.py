@@ -124,7 +124,6 @@ def _outcome(
         ),
         "skipped_steps": progress.skipped,
         **({"dial": chosen, **{name: training.config[name] for name in chosen}} if chosen else {}),
-        **({} if training.hyperparameters.ema is None else {"ema": training.hyperparameters.ema}),
     }
     steps = map(checkpoints.parse_step, checkpoints.complete_steps(training.path))
     return StageResult(

@@ -21,7 +21,6 @@ from cloze.model.train.evaluate.heldout import (
     HeldoutEvaluator,
     HeldoutSet,
     entropy,
-    training_bands,
 )
 from cloze.model.train.evaluate.scoring import PretrainModule
 from cloze.model.train.loop.data import DatasetSource, mask_rate_schedule
@@ -226,7 +225,6 @@ def _heldout(start: Start, model: BuiltModel) -> HeldoutSet:
         longest=info.length,
         layout=layout_for(model.networks, start.world.device, dtype, packed_rows=info.packed),
         directions=start.directions,
-        bands=training_bands(start.data.train, special, start.model.vocab_size),
     )
 
 
@@ -241,7 +239,6 @@ def _evaluator(start: Start, model: BuiltModel, heldout: HeldoutSet) -> HeldoutE
         start_position=start.start_position.step,
         steps=config.phase_steps,
         every=config.evaluate_every,
-        passes=1 if config.ema is None else 2,
     )
     if config.phase_steps is not None:
         schedule = evaluator.schedule(config.phase_steps)
@@ -262,7 +259,7 @@ def _check_disk(start: Start, parameters: int) -> None:
     milestones += len(config.milestone_words)
     checkpoints = build.execution.keep_checkpoints + config.keep_for_merge - 1 + milestones
     start.world.decide_on_rank_zero(
-        lambda: micro_batch.check_disk(build.path, parameters, checkpoints, config.ema is not None)
+        lambda: micro_batch.check_disk(build.path, parameters, checkpoints)
     )
 
 
@@ -304,7 +301,7 @@ def training_duration(
         return TokenDuration(first=start_position.tokens, tokens=config.tokens)
     if config.seconds is None:
         return step_duration(config, start_position)
-    saving_seconds = FINISHING + checkpoint_bytes(parameters, config.ema is not None) / DISK
+    saving_seconds = FINISHING + checkpoint_bytes(parameters) / DISK
     # Limit of `EvaluationSchedule` for the last evaluation.
     evaluation_seconds = SHARE / 2 * config.seconds
     return TimeBudget(
@@ -348,5 +345,4 @@ def hyperparameters(
         weight_decay=config.weight_decay,
         grad_clip=config.grad_clip,
         max_skipped=config.max_skipped,
-        ema=config.ema,
     )

@@ -30,15 +30,8 @@ def headline(summary: Mapping[str, Any]) -> str:
 
 def _learned(summary: Mapping[str, Any]) -> str:
     """Return the held-out loss compared with the unigram entropy."""
-    # With EMA the averaged weights are the checkpoint's model.
-    ema_loss = summary.get("heldout_ema_loss")
-    loss, entropy = (
-        summary.get("heldout_loss") if ema_loss is None else ema_loss,
-        summary.get("unigram_entropy"),
-    )
-    name = summary.get("objectives", ["mlm"])[0].upper() + (
-        " of the average" if ema_loss is not None else ""
-    )
+    loss, entropy = summary.get("heldout_loss"), summary.get("unigram_entropy")
+    name = summary.get("objectives", ["mlm"])[0].upper()
     if loss is None and summary["loss"] is None:
         return "the last steps were skipped, nothing held out"
     if loss is None:

@@ -35,13 +35,13 @@ ESTIMATED = (
 RANKS = {"alone": (1, 0), "zero-1": (4, 1), "zero-2": (4, 2), "zero-3": (4, 3)}
 OPTIONS = {
     "cuda": ComputeOptions(),
-    "cuda-fp32-averaging": ComputeOptions(bf16=False, averaging=True),
+    "cuda-fp32": ComputeOptions(bf16=False),
     "cuda-checkpointing": ComputeOptions(checkpointing=True),
     "cuda-offload": ComputeOptions(offload=True),
     "cuda-fsdp": ComputeOptions(fsdp=True),
     "cuda-fsdp-offload": ComputeOptions(fsdp=True, offload=True),
     "cpu": ComputeOptions(device="cpu"),
-    "cpu-fp32-averaging": ComputeOptions(device="cpu", bf16=False, averaging=True),
+    "cpu-fp32": ComputeOptions(device="cpu", bf16=False),
 }
 ROOM = 80e9  # bytes of a device
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from cloze.core.errors import DataError
-from cloze.model.families.xlnet import HUB
+from cloze.labs.xlnet.xlnet import HUB
 from cloze.model.layers.batch import IGNORE_INDEX
 from tests.parity.families import FORWARD, GRADIENTS, Case, batch_of, case_id
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import types
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pkgutil import resolve_name
 from typing import Any, Literal, Union, get_args, get_origin
 
@@ -58,17 +58,6 @@ class Duration(click.FloatRange):
         if seconds is not None:
             value = seconds / self.unit_seconds
         return super().convert(value, param, ctx)
-
-
-class NumberOrWord(click.ParamType[Any]):
-    """Number with bounds, or one of several words."""
-
-    def __init__(self, number: click.ParamType[Any], words: Sequence[str]) -> None:
-        self.number, self.words = number, tuple(words)
-        self.name = "|".join(["N", *words])
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        return value if value in self.words else self.number.convert(value, param, ctx)
 
 
 class NameOf(click.ParamType[str]):
@@ -257,8 +246,6 @@ def _settings(name: str, annotation: Any) -> dict[str, Any] | None:
         return {"type": click.Choice(arguments)}
     if kind is str and name in TABLES:
         return {"type": TABLES[name]}
-    if origin in (Union, types.UnionType):
-        return _number_or_word(arguments)
     if any(isinstance(mark, InputPathMark) for mark in marks):
         return {"type": click.Path(), "metavar": METAVAR_OF.get(name, "PATH")}
     scalar = SCALARS.get(kind)
@@ -268,28 +255,6 @@ def _settings(name: str, annotation: Any) -> dict[str, Any] | None:
     unit_seconds = units[0] if units and kind is float else None
     metavar = METAVAR_OF.get(name, METAVARS[kind])
     return {"type": _bounded(scalar, marks, unit_seconds), "metavar": metavar}
-
-
-def _number_or_word(arguments: Sequence[Any]) -> dict[str, Any] | None:
-    """Return the settings for `int | Literal["auto"]`; None for other unions."""
-    words = [
-        word
-        for argument in arguments
-        if get_origin(argument) is Literal
-        for word in get_args(argument)
-    ]
-    numbers = [
-        _bare(argument)
-        for argument in arguments
-        if get_origin(argument) is not Literal and argument is not types.NoneType
-    ]
-    if len(numbers) != 1 or numbers[0][0] is not int or not words:
-        return None
-    kind, marks = numbers[0]
-    return {
-        "type": NumberOrWord(_bounded(SCALARS[kind], marks), words),
-        "metavar": "|".join([METAVARS[kind], *words]),
-    }
 
 
 def _bare(annotation: Any) -> tuple[Any, list[Any]]:

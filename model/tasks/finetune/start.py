@@ -5,16 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-import torch
-from torch import Tensor
-
 from cloze.core import storage
 from cloze.core.errors import UsageError
 from cloze.core.stages.stage import BuildContext
 from cloze.model import checkpoint
 from cloze.model.checkpoint import LoadedCheckpoint
 from cloze.model.families.config import ModelConfig
-from cloze.model.families.models import new_backbone
 from cloze.model.families.registry import model_config
 from cloze.model.tasks.finetune.config import FinetuneConfig
 from cloze.model.train.distributed import World
@@ -76,35 +72,7 @@ def starting_point(
             f"max_length ({config.max_length}) exceeds the model's max_position_embeddings "
             f"({limit}); use {limit} or less"
         )
-    loaded = replace(loaded, model=_with_architecture(loaded.model, config))
-    if config.reinitialize_layers and loaded.state:
-        fresh = top_layers(loaded.model, config.reinitialize_layers, config.seed)
-        loaded = replace(loaded, state={**loaded.state, **fresh})
-    return loaded, pieces
-
-
-def top_layers(model: ModelConfig, count: int, seed: int) -> dict[str, Tensor]:
-    """Return random weights of the pooler and of the `count` top layers, by parameter name.
-
-    Raises:
-        UsageError: the model has too few layers, or they share weights.
-    """
-    first = model.num_hidden_layers - count
-    if first < 0 or model.distinct_layers != model.num_hidden_layers:
-        raise UsageError(
-            f"reinitialize_layers ({count}) needs as many layers with weights of their own, this "
-            f"{model.family} model has {model.distinct_layers}; use fewer"
-        )
-    torch.manual_seed(seed)
-    backbone = new_backbone(model)
-    prefixes = tuple(f"layers.{number}." for number in range(first, model.num_hidden_layers))
-    state = {
-        f"encoder.{name}": tensor
-        for name, tensor in backbone.encoder.state_dict().items()
-        if name.startswith(prefixes)
-    }
-    pooler = {f"pooler.{name}": value for name, value in backbone.pooler.state_dict().items()}
-    return {**state, **pooler}
+    return replace(loaded, model=_with_architecture(loaded.model, config)), pieces
 
 
 def _with_architecture(model: ModelConfig, config: FinetuneConfig) -> ModelConfig:

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
-from torch import Tensor, distributed, nn
+from torch import Tensor, nn
 
 from cloze.model.layers.batch import Batch
 from cloze.model.tensors import LazyTensors, TensorSlice, copy_module_tensors, raise_mismatch
@@ -20,12 +20,10 @@ from cloze.model.train.distributed import World, assign_owners, single_process_g
 from cloze.model.train.engines.deepspeed_setup import ds_config, import_deepspeed
 from cloze.model.train.engines.gradients import own_tensors
 from cloze.model.train.optimizers import optimizer_kind
-from cloze.model.train.optimizers.ema import WeightEMA
 from cloze.model.train.optimizers.flat_shards import FlatShard, SharedOptimizer, TensorExtent
 from cloze.model.train.optimizers.parameters import (
     optimizer_states,
     parameter_groups,
-    set_learning_rate,
     trained_parameters,
 )
 from cloze.model.train.spec.engine_choice import EngineConfig
@@ -51,8 +49,6 @@ def engine(
 
 class DeepSpeedEngine:
     """Common parts of ZeRO stages 1 to 3."""
-
-    is_sharded = True
 
     def __init__(
         self,
@@ -87,9 +83,6 @@ class DeepSpeedEngine:
         # Only now: `initialize` has flattened and cut the parameters.
         if isinstance(self.optimizer, SharedOptimizer):
             self.optimizer.shards = {flat: shard for flat, _, shard in self._groups()}
-        # The average has the layout of the partitions: each rank averages its own part.
-        self._average = WeightEMA(list(self._partitions())) if recipe.ema is not None else None
-        self._applied = False  # True if the last step changed the weights
 
     def backward(self, batch: Batch, counts: Tensor, *, last: bool) -> Tensor:
         timeline = self._world.timeline
@@ -105,20 +98,17 @@ class DeepSpeedEngine:
         detached: Tensor = figures.detach()
         return detached
 
-    def step(self, learning_rate: float, step: int | None = None) -> float:
-        set_learning_rate(self._engine.optimizer, learning_rate, step)
+    def step(self, learning_rate: float) -> float:
+        for group in self._engine.optimizer.param_groups:
+            group["lr"] = learning_rate * group["rate"]
         with self._world.timeline.section("optimizer", on_device=True):
             self._engine.step()  # DeepSpeed detects non-finite norms itself and skips the update
-        self._applied = not self._engine.optimizer.overflow
-        norm = float(self._engine.get_global_grad_norm()) if self._applied else math.nan
-        self._updates += self._applied
+        applied = not self._engine.optimizer.overflow
+        norm = float(self._engine.get_global_grad_norm()) if applied else math.nan
+        self._updates += applied
         if self.loss_scaler is not None:
             self.loss_scaler.update(torch.tensor(norm))
         return norm
-
-    def local_parameters(self) -> Iterator[tuple[str, Tensor, TensorExtent]]:
-        for flat, parameter, extent in self._extents():
-            yield self._names[parameter], flat, extent
 
     def weights(self) -> Iterator[tuple[str, Tensor]]:
         raise NotImplementedError
@@ -132,54 +122,6 @@ class DeepSpeedEngine:
             raise_mismatch(errors)
             # DeepSpeed updates its own fp32 partitions, which would overwrite the new weights.
             self._engine.optimizer.refresh_fp32_params()
-        if self._average is not None:
-            self._average.reset()
-
-    def update_ema(self, decay: float) -> None:
-        assert self._average is not None
-        if self._applied:
-            self._average.update(decay)
-
-    @contextmanager
-    def ema_weights(self) -> Iterator[None]:
-        assert self._average is not None
-        flats = list(self._partitions())
-        self._set_weights(dict(zip(flats, self._average.values, strict=True)))
-        try:
-            yield
-        finally:
-            # The partitions were not touched, and still have the trained weights.
-            self._set_weights({flat: flat for flat in flats})
-
-    @torch.no_grad()
-    def _set_weights(self, values: Mapping[Tensor, Tensor]) -> None:
-        """Write the values of all ranks' flat partitions into the model's weights.
-
-        The partitions stay unchanged.
-        """
-        for flat, parameters, shard in self._groups():
-            local_extents: dict[int, list[TensorExtent]] = {}
-            for extent in shard.extents:
-                local_extents.setdefault(extent.number, []).append(extent)
-            for number, parameter in enumerate(parameters):
-                # An offloaded partition is on another device.
-                # Zeros but for this rank's extents: the sum over ranks is the whole parameter.
-                full = torch.zeros(_size(parameter), device=self._world.device)
-                for extent in local_extents.get(number, ()):
-                    end = extent.offset + extent.length
-                    full[extent.offset : end] = extent.of(values[flat].detach())
-                if self._world.size > 1:
-                    distributed.all_reduce(full)
-                with self._gathered([parameter]):
-                    parameter.copy_(full.view(parameter.shape))
-
-    def load_ema(self, weights: LazyTensors) -> None:
-        assert self._average is not None
-        values = dict(zip(self._partitions(), self._average.values, strict=True))
-        for flat, parameter, extent in self._extents():
-            average = extent.read(weights, self._names[parameter])
-            with torch.no_grad():
-                extent.of(values[flat]).copy_(average)
 
     def optimizer_state(self) -> Iterator[TensorSlice]:
         if self._updates == 0:
@@ -218,9 +160,6 @@ class DeepSpeedEngine:
         The optimizer keeps its state per flat partition.
         """
         raise NotImplementedError
-
-    def _partitions(self) -> Iterator[Tensor]:
-        return (flat for flat, _, _ in self._groups())
 
     def _extents(self) -> Iterator[tuple[Tensor, nn.Parameter, TensorExtent]]:
         """Yield all extents of this rank with their flat partition and parameter."""

@@ -51,8 +51,6 @@ from cloze.model.train.spec.train_spec import TrainingHyperparameters
 class FSDPEngine(TorchEngine):
     """Data parallel processes that shard weights, gradients and optimizer state."""
 
-    is_sharded = True
-
     def _distribute(self, recipe: TrainingHyperparameters, choice: EngineConfig) -> None:
         """Shard the model; all ranks start from rank 0's weights.
 
@@ -94,7 +92,7 @@ class FSDPEngine(TorchEngine):
         if self._world.size > 1 and isinstance(self.optimizer, SharedOptimizer):
             self.optimizer.shards = {
                 tensor: FlatShard((tuple(self._whole[name].shape),), (extent,))
-                for name, tensor, extent in self.local_parameters()
+                for name, (tensor, extent) in self._local.items()
             }
 
     @contextmanager
@@ -142,10 +140,6 @@ class FSDPEngine(TorchEngine):
             else:
                 tensor.copy_(values)
         raise_mismatch(errors)
-
-    def _swap_ema(self) -> None:
-        self._reshard()
-        super()._swap_ema()
 
     def optimizer_state(self) -> Iterator[TensorSlice]:
         for name, key in self._states():

@@ -9,16 +9,13 @@ parameter.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager
 from typing import Protocol
 
 from torch import Tensor
-from torch.optim import Optimizer
 
 from cloze.model.layers.batch import Batch
 from cloze.model.tensors import LazyTensors, TensorSlice
 from cloze.model.train.device_scalars import LossScale
-from cloze.model.train.optimizers.flat_shards import TensorExtent
 
 
 class Engine(Protocol):
@@ -30,24 +27,6 @@ class Engine(Protocol):
 
     @property
     def loss_scaler(self) -> LossScale | None: ...
-
-    @property
-    def optimizer(self) -> Optimizer:
-        """The optimizer that updates `local_parameters` in `step`; gradients are clipped before."""
-        ...
-
-    @property
-    def is_sharded(self) -> bool:
-        """True if each rank has its own part of the parameters; False if every rank has all."""
-        ...
-
-    def local_parameters(self) -> Iterator[tuple[str, Tensor, TensorExtent]]:
-        """Yield the extents that this rank's optimizer updates.
-
-        Each with the parameter's name and the tensor that contains the extent: the parameter
-        itself, or a flat tensor with parts of several parameters.
-        """
-        ...
 
     def backward(self, batch: Batch, counts: Tensor, *, last: bool) -> Tensor:
         """Run forward and backward for a micro-batch, adding to the step's gradient.
@@ -62,11 +41,8 @@ class Engine(Protocol):
         """
         ...
 
-    def step(self, learning_rate: float, step: int | None = None) -> Tensor | float:
+    def step(self, learning_rate: float) -> Tensor | float:
         """Update the weights by the reduced gradient if it is finite, and reset the gradient.
-
-        Args:
-            step: number of the step, from 0; see `set_learning_rate`.
 
         Returns:
             The gradient norm before clipping, equal on all ranks: a number if the host knows it,
@@ -90,24 +66,6 @@ class Engine(Protocol):
 
         Raises:
             DataError: the weights do not match the model.
-        """
-        ...
-
-    def update_ema(self, decay: float) -> None:
-        """Move the EMA toward the weights by 1 - decay, unless the last step changed nothing.
-
-        Requires a recipe with `ema`, as do `ema_weights` and `load_ema`.
-        """
-        ...
-
-    def ema_weights(self) -> AbstractContextManager[None]:
-        """Use the EMA as the weights inside the block, in which no step may run."""
-        ...
-
-    def load_ema(self, weights: LazyTensors) -> None:
-        """Restore the EMA from `weights` as written inside `ema_weights`.
-
-        Call it after `load_weights`, which resets the EMA to the weights.
         """
         ...
 

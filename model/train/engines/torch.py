@@ -20,12 +20,10 @@ from cloze.model.train.device_scalars import LossScale
 from cloze.model.train.distributed import World
 from cloze.model.train.engines.gradients import GradientReducer, own_slices, own_tensors
 from cloze.model.train.optimizers import optimizer_kind
-from cloze.model.train.optimizers.ema import WeightEMA
 from cloze.model.train.optimizers.flat_shards import SharedOptimizer, TensorExtent
 from cloze.model.train.optimizers.parameters import (
     optimizer_states,
     parameter_groups,
-    set_learning_rate,
     trained_parameters,
 )
 from cloze.model.train.precision import DTYPES
@@ -37,7 +35,6 @@ from cloze.model.train.spec.train_spec import TrainingHyperparameters
 class TorchEngine:
     """A single process, or data parallel processes that sum their gradients."""
 
-    is_sharded = False
     # Norm of the reduced gradients, a scalar on the device.
     # A static method: an instance would pass itself in front of the gradients.
     _norm: Callable[[list[Tensor]], Tensor] = staticmethod(get_total_norm)
@@ -69,9 +66,6 @@ class TorchEngine:
         self._share_updates()
         # Reading each norm on the host costs nothing on a CPU.
         self._waits = world.device.type == "cpu"
-        self._average = WeightEMA(self._parameters) if recipe.ema is not None else None
-        # 1 or 0: the last step was applied or skipped; None: it was applied.
-        self._applied: Tensor | None = torch.tensor(0.0)
 
     def backward(self, batch: Batch, counts: Tensor, *, last: bool) -> Tensor:
         timeline = self._world.timeline
@@ -83,9 +77,10 @@ class TorchEngine:
         detached: Tensor = figures.detach()
         return detached
 
-    def step(self, learning_rate: float, step: int | None = None) -> Tensor | float:
+    def step(self, learning_rate: float) -> Tensor | float:
         with self._world.timeline.section("optimizer", on_device=True):
-            set_learning_rate(self.optimizer, learning_rate, step)
+            for group in self.optimizer.param_groups:
+                group["lr"] = learning_rate * group["rate"]
             parameters = self._parameters
             gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
             if self.loss_scaler is not None:
@@ -101,18 +96,15 @@ class TorchEngine:
                 # gradients.
                 if 0 < self._clip < norm_value < math.inf:
                     clip_grads_with_norm_(parameters, self._clip, norm)
-                finite = math.isfinite(norm_value)
-                self._applied = None if finite else torch.zeros((), device=self._world.device)
-                if finite:
+                if math.isfinite(norm_value):
                     self.optimizer.step()
             else:
                 # The device decides whether to update, and the host reads the norm later, without
                 # waiting here.
                 if self._clip > 0:
                     clip_grads_with_norm_(parameters, self._clip, norm)
-                self._applied = torch.isfinite(norm).float()
                 # torch's fused optimizers read it, and Cloze's own.
-                self.optimizer.found_inf = 1.0 - self._applied  # type: ignore[attr-defined]
+                self.optimizer.found_inf = 1.0 - torch.isfinite(norm).float()  # type: ignore[attr-defined]
                 self.optimizer.step()
             if self.loss_scaler is not None:
                 self.loss_scaler.update(norm)
@@ -120,37 +112,12 @@ class TorchEngine:
             self.optimizer.zero_grad(set_to_none=True)
             return norm_value if self._waits else norm
 
-    def local_parameters(self) -> Iterator[tuple[str, Tensor, TensorExtent]]:
-        for name, (tensor, extent) in self._local.items():
-            yield name, tensor, extent
-
     def weights(self) -> Iterator[tuple[str, Tensor]]:
         return own_tensors(self._model.state_dict(), self._world.rank, self._world.size)
 
     def load_weights(self, weights: Mapping[str, Tensor]) -> None:
         with torch.no_grad():
             self._copy_weights(weights)
-        if self._average is not None:
-            self._average.reset()
-
-    def update_ema(self, decay: float) -> None:
-        assert self._average is not None
-        self._average.update(decay, self._applied)
-
-    @contextmanager
-    def ema_weights(self) -> Iterator[None]:
-        self._swap_ema()
-        try:
-            yield
-        finally:
-            self._swap_ema()
-
-    def load_ema(self, weights: LazyTensors) -> None:
-        assert self._average is not None
-        for value, (name, _, extent) in zip(
-            self._average.values, self.local_parameters(), strict=True
-        ):
-            value.copy_(extent.read(weights, name).view_as(value))
 
     def optimizer_state(self) -> Iterator[TensorSlice]:
         states = (
@@ -217,8 +184,3 @@ class TorchEngine:
 
     def _copy_weights(self, weights: Mapping[str, Tensor]) -> None:
         copy_into(self._model, weights)
-
-    def _swap_ema(self) -> None:
-        """Exchange weights and EMA."""
-        assert self._average is not None
-        self._average.swap()

@@ -1,9 +1,4 @@
-"""Held-out evaluation during training: its rows, its schedule and its metrics.
-
-Losses are also reported by frequency band of the target token. Each of the three bands makes up a
-third of the text. The frequent band is learned in the first minutes, the rare band takes the rest
-of the training. Separate losses therefore say more than the mean.
-"""
+"""Held-out evaluation during training: its rows, its schedule and its metrics."""
 
 from __future__ import annotations
 
@@ -11,11 +6,9 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from cloze.core.figures import check_figures
 from cloze.core.ragged import I64
@@ -32,14 +25,11 @@ from cloze.model.data.mixture import ConcatenatedRows
 from cloze.model.data.sampler import shard_range
 from cloze.model.data.shards import RowTable
 from cloze.model.layers.batch import Batch
-from cloze.model.objectives.losses import BANDS
 from cloze.model.train.distributed import World
 from cloze.model.train.evaluate.scoring import PretrainModule
 from cloze.model.train.spec.interfaces import EvaluationInterrupted
 from cloze.model.train.spec.schedules import BatchSizeSchedule, ScheduleProgress
-from cloze.pipeline.tokenizer.special import SpecialTokens
 
-BAND_ROWS = 4096  # training rows in which tokens are counted
 COUNT_ROWS = 4096  # rows read at once to count targets
 UNIGRAM_ROWS = 20_000  # training rows from which the unigram distribution is counted
 FEWEST_ROWS = 64  # minimum for a meaningful mean
@@ -48,42 +38,11 @@ SHARE = 0.05  # maximum share of the training time
 EVALUATIONS = 10  # per run, by default
 
 
-def bands_of(counts: np.ndarray[Any, Any]) -> Tensor:
-    """Return each token's frequency band; each band makes up about a third of all occurrences.
-
-    Args:
-        counts: occurrences of each token, [V].
-
-    Returns:
-        int64 [V], indices in `BANDS`. A token on a border belongs to the more frequent band.
-    """
-    order = np.argsort(-counts, kind="stable")
-    more_frequent = np.cumsum(counts[order]) - counts[order]
-    bands = np.zeros(len(counts), np.int64)
-    bands[order] = np.maximum(
-        0, len(BANDS) - 1 - (len(BANDS) * more_frequent) // max(1, int(counts.sum()))
-    )
-    bands[counts == 0] = 0
-    return torch.from_numpy(bands)
-
-
-def training_bands(shards: RowTable, special: SpecialTokens, vocabulary: int) -> Tensor:
-    """Compute the bands from the first `BAND_ROWS` training rows; special tokens count as 0."""
-    rows = shards.first(BAND_ROWS)
-    ids = shards.take(rows, np.zeros_like(rows)).ids
-    counts = np.bincount(ids, minlength=vocabulary).astype(np.int64)
-    counts[list(special.ids)] = 0
-    return bands_of(counts)
-
-
 @dataclass(frozen=True, slots=True)
 class HeldoutSet:
     """The first `rows` held-out rows with mask copy 0, in the attention modes of training.
 
     Row r is read as sample r. Shards are sorted by a hash, so the first rows are a fair sample.
-
-    Attributes:
-        bands: int64 [V], frequency bands (see `bands_of`); None: the loss is not split by band.
     """
 
     shards: RowTable
@@ -94,7 +53,6 @@ class HeldoutSet:
     longest: int
     layout: LayoutKind = "rows"
     directions: AttentionModes = BIDIRECTIONAL
-    bands: torch.Tensor | None = None
 
     def parts(self) -> list[tuple[str, HeldoutSet]]:
         """Return the set of each dataset by name; a single dataset has the name "".
@@ -191,7 +149,7 @@ class EvaluationSchedule:
 
     @classmethod
     def within(
-        cls, steps: int, trained: int, max_rows: int, every: int | None, passes: int = 1
+        cls, steps: int, trained: int, max_rows: int, every: int | None
     ) -> EvaluationSchedule:
         """Return a schedule that costs at most `SHARE` of training on `trained` rows.
 
@@ -202,11 +160,10 @@ class EvaluationSchedule:
         Args:
             max_rows: maximum number of rows per evaluation.
             every: requested interval; None: `EVALUATIONS` in all, if they can be afforded.
-            passes: how many times each row is scored.
         """
-        min_rows, last_rows, remaining_rows = cls._rows(trained, max_rows, passes)
+        min_rows, last_rows, remaining_rows = cls._rows(trained, max_rows)
         if every is None:
-            evaluations = cls.affordable(trained, max_rows, passes)
+            evaluations = cls.affordable(trained, max_rows)
             every = max(steps // (evaluations + 1), 1)
             if (steps - 1) // every * min_rows > remaining_rows:
                 every = -(-steps // (evaluations + 1))
@@ -214,15 +171,15 @@ class EvaluationSchedule:
         return cls(every, min(max_rows, rows), last_rows)
 
     @classmethod
-    def affordable(cls, trained: int, max_rows: int, passes: int = 1) -> int:
+    def affordable(cls, trained: int, max_rows: int) -> int:
         """Return the default number of evaluations before the last one; see `within`."""
-        min_rows, _, remaining_rows = cls._rows(trained, max_rows, passes)
+        min_rows, _, remaining_rows = cls._rows(trained, max_rows)
         return min(EVALUATIONS - 1, remaining_rows // max(1, min_rows))
 
     @classmethod
-    def _rows(cls, trained: int, max_rows: int, passes: int) -> tuple[int, int, int]:
+    def _rows(cls, trained: int, max_rows: int) -> tuple[int, int, int]:
         """Return minimum rows of an evaluation, rows of the last, and total of all others."""
-        affordable_rows = int(SHARE / FORWARD_COST * trained / passes)
+        affordable_rows = int(SHARE / FORWARD_COST * trained)
         min_rows = min(max_rows, FEWEST_ROWS)
         last_rows = min(max_rows, max(min_rows, affordable_rows // 2))
         return min_rows, last_rows, max(0, affordable_rows - last_rows)
@@ -238,7 +195,6 @@ class HeldoutEvaluator:
         start_position: first step of this training.
         steps: number of steps; None: unknown, and extrapolated from the schedule progress.
         every: requested interval.
-        passes: how many times the rows are scored: twice with EMA.
         row_seconds: seconds per row in the newest evaluation; None: no evaluation yet.
     """
 
@@ -249,7 +205,6 @@ class HeldoutEvaluator:
     start_position: int
     steps: int | None
     every: int | None = None
-    passes: int = 1
     row_seconds: float | None = None
     best_metric: str = "heldout_loss"
     higher_is_better: bool = False
@@ -258,14 +213,14 @@ class HeldoutEvaluator:
     def schedule(self, steps: int) -> EvaluationSchedule:
         """Return the evaluation schedule for this number of steps."""
         return EvaluationSchedule.within(
-            steps, self.batches.samples_before(steps), self.heldout.rows, self.every, self.passes
+            steps, self.batches.samples_before(steps), self.heldout.rows, self.every
         )
 
     def should_evaluate(self, step: int, schedule_progress: ScheduleProgress) -> bool:
         if self.steps is None and self.every is None:
             trained = self.batches.samples_before(self._all_steps(step, schedule_progress))
             return schedule_progress.crosses(
-                1 + EvaluationSchedule.affordable(trained, self.heldout.rows, self.passes)
+                1 + EvaluationSchedule.affordable(trained, self.heldout.rows)
             )
         if self._interval is None:
             self._interval = self.every or self.schedule(self.steps or 1).every
@@ -296,7 +251,7 @@ class HeldoutEvaluator:
     def closing(self, step_seconds: float) -> float:
         """Return the maximum seconds of the last evaluation, given the seconds per step."""
         row_seconds = self.row_seconds or FORWARD_COST * step_seconds / self.batches.last
-        return self.passes * self.heldout.rows * row_seconds
+        return self.heldout.rows * row_seconds
 
 
 @torch.no_grad()
@@ -316,7 +271,7 @@ def evaluate(
 
     Returns:
         Of the first objective, usually mlm: heldout_loss (nats), heldout_perplexity,
-        heldout_accuracy and its details (`heldout_top5_accuracy`, `heldout_loss_rare` …). Other
+        heldout_accuracy and its details (`heldout_top5_accuracy` …). Other
         objectives have their name in the metric, as in `heldout_nsp_loss`. Metrics without
         predictions are left out. A mixture also has the losses of each dataset (`…_loss_wiki`).
 
@@ -353,10 +308,7 @@ def _sums(
     `PretrainModule.predict`. They are added up on the device, which is asked once, at the end.
     """
     device, objectives = world.device, len(scoring.names)
-    constants = {"mask_id": torch.tensor(heldout.mask)}
-    if heldout.bands is not None:
-        constants["bands"] = heldout.bands
-    constants = move(constants, device)
+    mask_id = torch.tensor(heldout.mask).to(device)
     target_counts: list[list[int]] = []
     batch_losses: list[torch.Tensor] = []
     sums: torch.Tensor | float = 0.0
@@ -368,7 +320,7 @@ def _sums(
                 if world.all_reduce_sum([int(stop_requested())])[0]:
                     raise EvaluationInterrupted
                 target_counts.append(scoring.count_targets(batch))
-                batch_sums = torch.cat(scoring({**move(batch, device), **constants}), dim=1)
+                batch_sums = torch.cat(scoring({**move(batch, device), "mask_id": mask_id}), dim=1)
                 sums = batch_sums + sums
                 batch_losses.append(batch_sums[0, 0])
     finally:

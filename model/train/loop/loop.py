@@ -51,8 +51,6 @@ from cloze.model.train.spec.train_spec import TrainingResult, TrainSpec
 from cloze.model.train.throughput import Throughput
 
 SCHEDULE_PROGRESS = "position"  # in a log line that waits for its evaluation, in a checkpoint
-# Prefix of evaluation metrics; those of the EMA begin with `heldout_ema_`.
-HELDOUT = "heldout_"
 
 
 def train(
@@ -105,7 +103,6 @@ class _TrainingLoop:
             saved=training.checkpoints.metadata,
             run=_run_info(training, build),
             keep=execution.keep_checkpoints,
-            averages=training.hyperparameters.ema is not None,
             sync=self.reporter.sync,
         )
         self.saved_step: int | None = None  # step of the newest checkpoint
@@ -252,9 +249,9 @@ class _TrainingLoop:
         """Run one step and return the first part of its log line, if it gets one."""
         hyperparameters, progress = self.training.hyperparameters, self.progress
         logs = self.triggers.should_log(progress.step + 1, schedule_progress)
-        # the engine hands it to the optimizer: `set_learning_rate`
+        # The engine sets it, times the `rate` of each group of parameters.
         rate = hyperparameters.learning_rate_at(schedule_progress)
-        pending = self.runner.run(progress.step, work, synced, rate, collect=logs)
+        pending = self.runner.run(progress.step, work, synced, rate)
         progress.step, progress.tokens = progress.step + 1, progress.tokens + synced.tokens
         if synced.by_source:  # of a mixture
             before = progress.by_source or [0] * len(synced.by_source)
@@ -266,7 +263,6 @@ class _TrainingLoop:
         record = {
             "step": progress.step,
             **self.results.window.means(self.world),
-            **self.runner.gradients.metrics(self.results.norm),
             **hyperparameters.learning_rates_at(schedule_progress),
             "tokens": progress.tokens,
             "skipped": progress.skipped,
@@ -318,17 +314,11 @@ class _TrainingLoop:
         self.reporter.log({**line, "time": round(time.time(), 3)})
 
     def _evaluate(self, line: dict[str, Any], schedule_progress: ScheduleProgress) -> None:
-        """Add the metrics of the weights and of their EMA to `line`, and update the best step."""
+        """Add the metrics of the weights to `line`, and update the best step."""
         evaluator, progress = self.training.evaluator, self.progress
         assert evaluator is not None
         self._require_finite_weights()
         line |= evaluator(progress.step, schedule_progress, lambda: self.stop.requested)
-        if self.training.hyperparameters.ema is not None:
-            with self.runner.engine.ema_weights():
-                metrics = evaluator(progress.step, schedule_progress, lambda: self.stop.requested)
-            line |= {
-                name.replace(HELDOUT, f"{HELDOUT}ema_", 1): value for name, value in metrics.items()
-            }
         metric, best = evaluator.best_metric, progress.best or {}
         values = line.get(metric), best.get(metric)
         own, highest = (goodness(v, lower_is_better=not evaluator.higher_is_better) for v in values)

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import Any
@@ -31,9 +30,7 @@ from cloze.model.train.device_scalars import LEAST, AsyncScalar
 from cloze.model.train.distributed import World
 from cloze.model.train.engines.create import create_engine
 from cloze.model.train.loop.rollback import RollbackRequired
-from cloze.model.train.monitor.gradient_norms import GradientNorms
 from cloze.model.train.monitor.log import SKIPPED, TrainingReporter
-from cloze.model.train.optimizers.ema import ema_decay_at
 from cloze.model.train.resume.state import ResumeState
 from cloze.model.train.spec.interfaces import BatchSource, MicroBatch, StepBatches
 from cloze.model.train.spec.progress import TrainerState
@@ -189,17 +186,13 @@ class StepRunner:
             micro_batch=training.execution.micro_batch,
             accumulation=training.execution.accumulation,
         )
-        self.gradients = GradientNorms(self.engine, training.trained.model, world)
 
     def load(self, resumed: ResumeState) -> None:
-        """Load weights, EMA, optimizer state and loss scale of a checkpoint."""
+        """Load weights, optimizer state and loss scale of a checkpoint."""
         self.engine.load_weights(resumed.weights)
-        if self._hyperparameters.ema is not None and resumed.average is not None:
-            self.engine.load_ema(resumed.average)
         self.engine.load_optimizer_state(resumed.optimizer, resumed.progress.updates)
-        for tensors in (resumed.weights, resumed.optimizer, resumed.average):
-            if tensors is not None:
-                tensors.clear()
+        resumed.weights.clear()
+        resumed.optimizer.clear()
         if self.engine.loss_scaler is not None:
             self.engine.loss_scaler.restore(resumed.progress.loss_scale)
 
@@ -207,14 +200,11 @@ class StepRunner:
         """Return the state of the loss scale for a checkpoint; empty: no scaling."""
         return [] if self.engine.loss_scaler is None else self.engine.loss_scaler.state()
 
-    def run(
-        self, step: int, work: PreparedStep, synced: SyncedStep, rate: float, *, collect: bool
-    ) -> PendingStep:
+    def run(self, step: int, work: PreparedStep, synced: SyncedStep, rate: float) -> PendingStep:
         """Run step `step` (from 0).
 
         Args:
             rate: learning rate.
-            collect: True to collect gradient norms.
         """
         hyperparameters, device = self._hyperparameters, self._device
         # On the device, where losses are divided by them: the host waits for nothing.
@@ -234,10 +224,7 @@ class StepRunner:
         scaler = self.engine.loss_scaler
         # Before the update, which changes it: the log names the scale that this step had.
         scale = None if scaler is None else AsyncScalar(scaler.value)
-        with self.gradients.collect() if collect else nullcontext():
-            norm = self.engine.step(rate, step)
-        if hyperparameters.ema is not None:
-            self.engine.update_ema(ema_decay_at(hyperparameters.ema, step))
+        norm = self.engine.step(rate)
         # Reading it now would make the host wait for the step.
         pending = AsyncScalar(norm) if isinstance(norm, Tensor) else norm
         return PendingStep(step + 1, pending, figures, counts, scale)
@@ -310,10 +297,7 @@ class StepResults:
 
     Attributes:
         window: metrics since the last log line.
-        norm: gradient norm of the newest step that was read.
     """
-
-    norm: float = math.nan
 
     def __init__(self, training: TrainSpec, world: World, reporter: TrainingReporter) -> None:
         self._training, self._world, self._reporter = training, world, reporter
@@ -355,7 +339,6 @@ class StepResults:
                 # Reading the norm may wait for a collective on the device.
                 with self._world.pulse.phase(RankPhase.EXCHANGE):
                     norm = norm.value
-            self.norm = norm
             if math.isfinite(norm):
                 progress.updates += 1
                 progress.skipped_in_a_row = 0

@@ -1,1 +1,1 @@
-"""Estimates of memory and time, for `cloze plan-training`, graphs and micro-batches."""
+"""Estimates of memory and time, for graphs, micro-batches and plans of trainings."""

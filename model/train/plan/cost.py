@@ -118,7 +118,6 @@ def execution_memory(
     device: hardware.Device,
     *,
     precision: str = "auto",
-    averaging: bool = False,
     causal_share: float = 0.0,
 ) -> tuple[int, int]:
     """Estimate bytes of the machine and of each GPU, with `rows` rows per step."""
@@ -129,10 +128,9 @@ def execution_memory(
         bf16=device.computes_bf16 if precision == "auto" else precision != "fp32",
         checkpointing=execution.activation_checkpointing,
         offload=execution.offload == "cpu",
-        averaging=averaging,
         fsdp=fsdp,
     )
-    if isinstance(execution.micro_batch, int):
+    if execution.micro_batch is not None:
         micro_batch = execution.micro_batch
     elif device.kind == "cpu":
         micro_batch = estimates.cpu_rows(length)
@@ -241,7 +239,6 @@ def ahead(plan: PlannedBuild[PretrainConfig]) -> CostEstimate:
             execution,
             device,
             precision=config.precision,
-            averaging=config.ema is not None,
             causal_share=causal_share,
         )
     if "teacher" in inputs:
@@ -268,8 +265,7 @@ def ahead(plan: PlannedBuild[PretrainConfig]) -> CostEstimate:
         parallelism=width,
         kind=kind,
         size=float(weights or 1),
-        disk_bytes=estimates.checkpoint_bytes(weights, config.ema is not None)
-        * (checkpoint_count + 1),
+        disk_bytes=estimates.checkpoint_bytes(weights) * (checkpoint_count + 1),
         memory_bytes=memory_bytes[0],
         gpu_memory_bytes=memory_bytes[1],
         note="; ".join(describe_size(config).values()),

@@ -3,7 +3,7 @@
 Memory is an upper bound of one rank's peak, to be planned with under `MARGIN`: state by ZeRO stage,
 activations, and the process. It is checked by `tests/model/train/plan/test_estimates.py` (tensors
 that autograd keeps) and by `python -m benchmarks.memory_plan` (measured peaks on a CPU).
-`--micro-batch auto` measures on the GPU. `cloze.model.hardware` lists devices.
+`cloze.model.hardware` lists devices.
 """
 
 from __future__ import annotations
@@ -53,9 +53,9 @@ def cpu_rows(length: int) -> int:
     return max(1, CPU_TOKENS // length)
 
 
-def checkpoint_bytes(weights: int, averaging: bool = False) -> int:
-    """Return the bytes of a checkpoint. Args: averaging: True if it also contains the EMA."""
-    return weights * (BYTES_A_WEIGHT + (WEIGHT_BYTES if averaging else 0))
+def checkpoint_bytes(weights: int) -> int:
+    """Return the bytes of a checkpoint."""
+    return weights * BYTES_A_WEIGHT
 
 
 def approximate_parameters(model: ModelConfig) -> int:
@@ -142,7 +142,6 @@ class ComputeOptions:
         bf16: True if matrices are multiplied in 16 bits.
         checkpointing: True if layers keep only their inputs (activation checkpointing).
         offload: True if the optimizer state is in host memory (ZeRO 1 to 3).
-        averaging: True with EMA.
         fsdp: True with the engine fsdp, for ZeRO 2 and 3.
     """
 
@@ -150,7 +149,6 @@ class ComputeOptions:
     bf16: bool = True
     checkpointing: bool = False
     offload: bool = False
-    averaging: bool = False
     fsdp: bool = False
 
     @property
@@ -271,8 +269,8 @@ def activation_bytes(
     return rows * encoder_bytes + _head(model, predicted, how)
 
 
-def save_bytes(model: ModelConfig, ranks: int, averaging: bool = False) -> float:
-    """Estimate the bytes a rank copies for a save: its part of moments and EMA, and weights.
+def save_bytes(model: ModelConfig, ranks: int) -> float:
+    """Estimate the bytes a rank copies for a save: its part of the moments, and weights.
 
     It does not depend on the ZeRO stage: ranks divide the writing
     (`cloze.model.train.engines.gradients`), weights by whole tensors, so one rank has the whole
@@ -281,20 +279,17 @@ def save_bytes(model: ModelConfig, ranks: int, averaging: bool = False) -> float
     weight_bytes = float(WEIGHT_BYTES * approximate_parameters(model))
     # Weights go by whole tensors, so the rank with the word table copies at least that.
     table_bytes = float(WEIGHT_BYTES * model.vocab_size * model.word_width)
-    return (
-        max(weight_bytes / ranks, table_bytes) + (3.0 if averaging else 2.0) * weight_bytes / ranks
-    )
+    return max(weight_bytes / ranks, table_bytes) + 2.0 * weight_bytes / ranks
 
 
 def state_bytes(model: ModelConfig, ranks: int, zero: int, how: ComputeOptions) -> float:
     """Estimate a rank's weights, gradients and optimizer state, with the engine's buffers."""
     weight_bytes = float(WEIGHT_BYTES * approximate_parameters(model))
-    ema_bytes = weight_bytes if how.averaging else 0.0
     rounded = 0.5 * weight_bytes if how.bf16 else 0.0  # autocast keeps them until the backward pass
     if zero == 0 or ranks == 1:
         # Gradients in flight exist in addition to accumulated ones.
         in_flight = weight_bytes if ranks > 1 else 0.0
-        return 4.0 * weight_bytes + in_flight + ema_bytes + rounded
+        return 4.0 * weight_bytes + in_flight + rounded
     if how.fsdp:
         layer = WEIGHT_BYTES * model.layer_weights
         # What is gathered at once for the whole module: weights, their gradient, a copy to send.
@@ -302,7 +297,7 @@ def state_bytes(model: ModelConfig, ranks: int, zero: int, how: ComputeOptions) 
         # A CPU's heap keeps what layers free.
         freed = zero == 3 and how.device == "cuda"
         gathered = min(weight_bytes, root + 2.0 * layer) if freed else weight_bytes
-        sharded = 0.0 if how.offload else 4.0 * weight_bytes + ema_bytes
+        sharded = 0.0 if how.offload else 4.0 * weight_bytes
         return gathered + 2.0 * root + sharded / ranks + rounded
     whole = {
         1: 2.0 * weight_bytes,
@@ -310,9 +305,9 @@ def state_bytes(model: ModelConfig, ranks: int, zero: int, how: ComputeOptions) 
         3: min(weight_bytes, float(WEIGHT_BYTES * GATHERED)),
     }[zero]
     # Including the parts that a step cuts out of `whole`.
-    sharded = (6.0 if zero == 3 else 5.0) * weight_bytes + ema_bytes
+    sharded = (6.0 if zero == 3 else 5.0) * weight_bytes
     if how.offload:
-        sharded -= 4.0 * weight_bytes + ema_bytes
+        sharded -= 4.0 * weight_bytes
     buckets = BUCKETS * min(weight_bytes, float(WEIGHT_BYTES * BUCKET_NUMBERS))
     return whole + sharded / ranks + buckets + rounded
 
@@ -331,7 +326,7 @@ def training_memory(
     zero = zero if ranks > 1 else 0
     state = state_bytes(model, ranks, zero, how)
     activations = activation_bytes(model, length, how, causal_share, rows)
-    copied = save_bytes(model, ranks, how.averaging)
+    copied = save_bytes(model, ranks)
     if how.device == "cpu":
         process = PROCESS["cpu"] + (DEEPSPEED if zero else 0.0)
         return MemoryEstimate(

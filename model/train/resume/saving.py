@@ -51,7 +51,6 @@ class Snapshot:
         state: contents of `state.json`.
         milestones: milestones, which are not pruned.
         weights: this rank's share, by name.
-        trained: the trained weights, if `weights` are their EMA; else None.
         optimizer: this rank's tensors and tensor slices.
         shapes: whole shapes of the sliced tensors.
         datasets: of a mixture: see `checkpoint.Metadata`.
@@ -62,7 +61,6 @@ class Snapshot:
     milestones: frozenset[int]
     weights: Mapping[str, Tensor]
     optimizer: Mapping[str, Tensor]
-    trained: Mapping[str, Tensor] | None = None
     shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     datasets: Sequence[Mapping[str, Any]] = ()
 
@@ -75,17 +73,15 @@ class CheckpointSaver:
         saved: metadata of the model.
         run: metadata of the training.
         keep: number of newest checkpoints to keep.
-        averages: True if the engine has an EMA, which is then the checkpoint's model.
         sync: flushes the log lines to disk.
     """
 
     def __init__(
         self, path: str, world: World, *, saved: CheckpointMetadata, run: RunInfo, keep: int,
-        averages: bool = False,
         sync: Callable[[], None] = lambda: None,
     ) -> None:  # fmt: skip
         self._path, self._world, self._saved, self._run = path, world, saved, run
-        self._keep, self._averages, self._sync = keep, averages, sync
+        self._keep, self._sync = keep, sync
         self._thread: threading.Thread | None = None
         self._error: BaseException | None = None
         self._landed: deque[tuple[int, float]] = deque()  # the thread appends
@@ -118,11 +114,7 @@ class CheckpointSaver:
         self.wait()
         # No rank may write before the leftovers are removed.
         self._world.decide_on_rank_zero(lambda: self._make_room(progress.step))
-        weights, trained = _weights(engine), None
-        # Inside of the block the model's tensors hold the average.
-        if self._averages:
-            with engine.ema_weights():
-                weights, trained = _weights(engine), weights
+        weights = copy_to_host((name, to_saved_dtype(tensor)) for name, tensor in engine.weights())
         shapes: dict[str, tuple[int, ...]] = {}
 
         def pieces() -> Iterable[tuple[str, Tensor]]:
@@ -143,7 +135,6 @@ class CheckpointSaver:
             milestones=milestones,
             weights=weights,
             optimizer=optimizer,
-            trained=trained,
             shapes=shapes,
             datasets=datasets,
         )
@@ -258,9 +249,6 @@ class CheckpointSaver:
             part_name(checkpoint.WEIGHTS, world.rank, world.size): (snapshot.weights, {}),
             optimizer: (snapshot.optimizer, snapshot.shapes),
         }
-        if snapshot.trained is not None:
-            name = f"{checkpoint_files.TRAINING}/{part_name(state.WEIGHTS, world.rank, world.size)}"
-            contents[name] = (snapshot.trained, {})
         for name, (tensors, shapes) in contents.items():
             digest, size = write_tensors(
                 storage.join(directory, name), tensors, shapes, world.fence.locked
@@ -297,10 +285,6 @@ class CheckpointSaver:
             except (OSError, ClozeError) as error:
                 log.warning("older checkpoints remain (%s); the next save tries again", error)
         return []
-
-
-def _weights(engine: Engine) -> dict[str, Tensor]:
-    return copy_to_host((name, to_saved_dtype(tensor)) for name, tensor in engine.weights())
 
 
 def copy_to_host(tensors: Iterable[tuple[str, Tensor]]) -> dict[str, Tensor]:

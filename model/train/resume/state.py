@@ -7,7 +7,6 @@
     training/optimizer.safetensors  <parameter>/<state> -> tensor. With n ranks:
                                     optimizer-00001-of-0000n.safetensors and so on, each with
                                     its rank's tensors or slices (`cloze.model.tensors`)
-    training/weights.safetensors    with EMA: the trained weights, also one file per rank
 
 Any number of ranks, engine and ZeRO stage can read it. The order of the data is a function of the
 step, and every micro-batch seeds dropout from (seed, step, first sample), so neither is saved.
@@ -37,7 +36,6 @@ from cloze.model.train.spec.progress import RunInfo, TrainerState
 FORMAT = 5
 STATE = "state.json"
 OPTIMIZER = "optimizer.safetensors"
-WEIGHTS = "weights.safetensors"
 
 log = logging.getLogger(__name__)
 
@@ -48,7 +46,6 @@ class ResumeState:
 
     Attributes:
         weights: trained weights by name, read on access, as is `optimizer`.
-        average: the EMA, if the training has one; else None.
         same_run: True for a checkpoint of this training; False: of one that a new phase continues.
     """
 
@@ -57,7 +54,6 @@ class ResumeState:
     run: RunInfo
     weights: LazyTensors
     optimizer: LazyTensors
-    average: LazyTensors | None = None
     same_run: bool = True
 
     def as_phase(self) -> ResumeState:
@@ -221,19 +217,12 @@ def read(directory: str) -> ResumeState:
     progress = {name: document[name] for name in TrainerState.__dataclass_fields__}
     run = {name: document["run"][name] for name in RunInfo.__dataclass_fields__}
     training = storage.join(directory, checkpoint_files.TRAINING)
-    saved = checkpoint.weights(directory)
-    # One file, or one per rank: weights.safetensors, weights-00001-of-0000n.safetensors.
-    averaged = any(
-        name.startswith(WEIGHTS.removesuffix(".safetensors"))
-        for name in storage.list_files(training)
-    )
     return ResumeState(
         path=directory,
         progress=TrainerState(**progress),
         run=RunInfo(**{**run, "start_position": StartPosition(**run["start_position"])}),
-        weights=LazyTensors.open(training, WEIGHTS) if averaged else saved,
+        weights=checkpoint.weights(directory),
         optimizer=LazyTensors.open(training, OPTIMIZER),
-        average=saved if averaged else None,
     )
 
 

@@ -17,8 +17,6 @@ from dataclasses import dataclass, field
 
 from cloze.core.errors import UsageError
 
-ONE_CYCLE_RISE, ONE_CYCLE_START = 0.3, 1 / 25  # as `torch.optim.lr_scheduler.OneCycleLR`
-
 # Schedule length of a time budget: the number of steps is unknown at the start.
 BUDGET_UNITS = 1_000_000_000
 UNMEASURED = BUDGET_UNITS // 1000  # size of a step before the number of steps is fixed
@@ -47,13 +45,11 @@ class ScheduleKind:
     Attributes:
         factor: (share done after the warm-up, in [0, 1); the curve) -> multiplier on the peak.
         reads_decay: True if it reads `CurveParameters.decay`.
-        linear_warmup: True if a linear warm-up precedes it; False: its own curve rises.
         needs_warmup: True if it is undefined without a warm-up.
     """
 
     factor: Callable[[float, CurveParameters], float]
     reads_decay: bool = False
-    linear_warmup: bool = True
     needs_warmup: bool = False
 
 
@@ -98,19 +94,6 @@ def wsd(progress: float, curve: CurveParameters) -> float:
     return 1.0 if decay_progress <= 0.0 else 1.0 - math.sqrt(min(decay_progress, 1.0))
 
 
-def one_cycle(progress: float, curve: CurveParameters) -> float:
-    """Rise along half a cosine to the peak, then decay along half a cosine to 0.
-
-    Smith and Topin, "Super-Convergence", 2018. As in torch, the rise starts at a 25th of the peak,
-    and takes three tenths of the schedule if no warm-up is set.
-    """
-    rise = curve.warmup or ONE_CYCLE_RISE
-    if progress < rise:
-        rise_factor = 0.5 * (1.0 - math.cos(math.pi * progress / rise))
-        return ONE_CYCLE_START + (1.0 - ONE_CYCLE_START) * rise_factor
-    return 0.5 * (1.0 + math.cos(math.pi * (progress - rise) / max(1e-9, 1.0 - rise)))
-
-
 SCHEDULES: dict[str, ScheduleKind] = {
     "linear": ScheduleKind(factor=linear),
     "constant": ScheduleKind(factor=constant),
@@ -118,7 +101,6 @@ SCHEDULES: dict[str, ScheduleKind] = {
     "inverse-sqrt": ScheduleKind(factor=inverse_sqrt, needs_warmup=True),
     "sqrt": ScheduleKind(factor=sqrt),
     "wsd": ScheduleKind(factor=wsd, reads_decay=True),
-    "one-cycle": ScheduleKind(factor=one_cycle, linear_warmup=False),
 }
 
 
@@ -146,13 +128,12 @@ class Schedule:
             whole: length of the schedule.
             size: progress of this step. The warm-up counts it as done, so no step has a rate of 0.
         """
-        kind = SCHEDULES[self.name]
-        if kind.linear_warmup and done < self.warmup:
+        if done < self.warmup:
             return min(1.0, (done + size) / self.warmup)
-        warmup = self.warmup if kind.linear_warmup else 0.0
-        progress = (done - warmup) / max(size, whole - warmup)  # the warm-up may be all of it
+        # The warm-up may be all of it.
+        progress = (done - self.warmup) / max(size, whole - self.warmup)
         curve = CurveParameters(warmup=self.warmup / max(size, whole), decay=self.decay)
-        factor = kind.factor(min(progress, 1.0), curve)
+        factor = SCHEDULES[self.name].factor(min(progress, 1.0), curve)
         return factor if not self.final else self.final + (1.0 - self.final) * factor
 
 

@@ -41,11 +41,6 @@ def constant_rate(name: str) -> float:
     return 1.0
 
 
-def from_start(name: str) -> int:
-    """Return 0: every parameter is trained from the first step on."""
-    return 0
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingHyperparameters:
     """Hyperparameters of a training.
@@ -56,7 +51,6 @@ class TrainingHyperparameters:
         rate: parameter name -> learning-rate multiplier (layer-wise decay, a head's own rate).
         rates: parameter role (`optimizers.parameters.parameter_role`) -> learning-rate multiplier.
             Default: 1.
-        first_step: parameter name -> first step that trains it (gradual unfreezing).
         optimizer: key of `cloze.model.train.optimizers.OPTIMIZERS`.
         schedule: learning-rate schedule.
         weight_decay: decoupled, for matrices only: not for biases and norms.
@@ -66,7 +60,6 @@ class TrainingHyperparameters:
         grad_reduce_dtype: dtype in which gradients are sent between ranks; bf16 requires precision
             bf16.
         max_skipped: maximum number of consecutive steps skipped for a non-finite gradient.
-        ema: decay of the weights' EMA; None: no EMA.
     """
 
     duration: Duration
@@ -76,7 +69,6 @@ class TrainingHyperparameters:
     precision: Precision
     rate: Callable[[str], float] = constant_rate
     rates: Mapping[str, float] = field(default_factory=dict)
-    first_step: Callable[[str], int] = from_start
     grad_reduce_dtype: Precision = "fp32"
     optimizer: str = "adamw"
     betas: tuple[float, float] = (0.9, 0.999)
@@ -84,7 +76,6 @@ class TrainingHyperparameters:
     weight_decay: float = 0.01
     grad_clip: float = 1.0
     max_skipped: int = 10
-    ema: float | None = None
 
     def learning_rates_at(self, schedule_progress: ScheduleProgress) -> dict[str, float]:
         """Return the logged rates: `learning_rate`, and those of roles that differ from it."""
@@ -99,8 +90,7 @@ class TrainingHyperparameters:
     def learning_rate_at(self, schedule_progress: ScheduleProgress) -> float:
         """Return the learning rate of the step at this schedule progress.
 
-        The loop gives it to `Engine.step`, which gives it to each group of parameters
-        (`optimizers/parameters.py`, `set_learning_rate`).
+        The loop gives it to `Engine.step`, which sets it times the `rate` of each group.
         """
         return self.learning_rate * self.schedule.factor(
             schedule_progress.done, schedule_progress.total, schedule_progress.step_size

@@ -106,7 +106,6 @@ def jobs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[Job]:
 
 
 FIELDS = [  # flag, key of --set, value on the command line, in the job
-    (["--ema", "0.99"], "ema=0.99", "config", "ema", 0.99),
     (["--betas", "0.9", "0.98"], "betas=[0.9, 0.98]", "config", "betas", [0.9, 0.98]),
     (["--milestone-word", "5"], "milestone_words=[5]", "config", "milestone_words", [5]),
     (["--hang-seconds", "5"], "run.hang_seconds=5", "execution", "hang_seconds", 5.0),

@@ -167,7 +167,7 @@ def test_optimizers(
     optimizer: str, datasets: dict[str | None, str], meta: World, tmp_path: Path
 ) -> None:
     config = PretrainConfig(
-        model=tiny(None), steps=5, global_batch=8, precision="fp32", optimizer=optimizer, ema=0.9
+        model=tiny(None), steps=5, global_batch=8, precision="fp32", optimizer=optimizer
     )
     pretrain(config, {"dataset": datasets[None]}, tmp_path / "out", meta)
 
@@ -285,22 +285,17 @@ def test_evaluation_of_a_task(meta: World, tmp_path: Path, monkeypatch: pytest.M
     assert "accuracy" in made.as_json()["metrics"]
 
 
-@pytest.mark.parametrize(("precision", "ema"), [("fp32", None), ("fp32", 0.99)])
 def test_the_default_micro_batch_fits_at_the_precision_of_the_training(
-    precision: str,
-    ema: float | None,
     datasets: dict[str | None, str],
     meta: World,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     model = tiny(None).model_copy(update={"vocab_size": 64})
-    how = ComputeOptions(bf16=precision == "bf16", averaging=ema is not None)
+    how = ComputeOptions(bf16=False)
     free = training_memory(model, 32, 20_000, how=how).training
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (free, free))
-    config = PretrainConfig(
-        model=model, steps=5, global_batch=1 << 16, precision=precision, ema=ema
-    )
+    config = PretrainConfig(model=model, steps=5, global_batch=1 << 16, precision="fp32")
     build = BuildContext(
         path=str(tmp_path),
         inputs={"dataset": datasets["nsp"]},

@@ -300,20 +300,6 @@ def test_the_lottery(tuned: str, sentiment: Path, tmp_path: Path) -> None:
         )
 
 
-def test_layers_anew(tuned: str, sentiment: Path, tmp_path: Path) -> None:
-    values = {"baselines": False, "epochs": 1, "learning_rate": 1e-9}
-    config = settings(sentiment, reinitialize_layers=1, **values)
-    state = checkpoint.load(finetune(config, tuned, tmp_path / "anew").artifact).state
-    before = checkpoint.load(tuned).state
-    name = "attention.query.weight"
-    assert torch.allclose(state[f"encoder.layers.0.{name}"], before[f"encoder.layers.0.{name}"])
-    assert not torch.allclose(
-        state[f"encoder.layers.1.{name}"], before[f"encoder.layers.1.{name}"], atol=1e-3
-    )
-    with pytest.raises(UsageError, match="reinitialize_layers"):
-        finetune(settings(sentiment, reinitialize_layers=3, **values), tuned, tmp_path / "y")
-
-
 def test_refusals(tuned: str, pretrained: str, sentiment: Path, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="nothing to prune"):
         PruneConfig()

@@ -35,9 +35,6 @@ class Part:
     def __len__(self) -> int:
         return self.rows
 
-    def first(self, number: int) -> np.ndarray:
-        return np.arange(min(number, self.rows))
-
     def most_predictions(self) -> int:
         return self.most
 
@@ -71,13 +68,11 @@ def test_one_dataset_in_bins_makes_groups_of_all(
         assert made == tuple((part, options) for part in mixed.parts.values())
 
 
-def test_a_mixture_has_the_rows_of_all_and_represents_each_by_its_share() -> None:
+def test_a_mixture_has_the_rows_of_all() -> None:
     mixed = together(Part(10, 3), Part(20, 7), Part(5, 2), shares=(0.5, 0.3, 0.2))
     assert len(mixed) == 35
     assert mixed.info == "info of 10"
     assert mixed.most_predictions() == 7
-    assert mixed.first(10).tolist() == [*range(5), *range(10, 13), 30, 31]
-    assert mixed.first(100).tolist() == [*range(10), *range(10, 30), *range(30, 35)]
     rows = np.array([0, 9, 10, 29, 30, 34])
     assert mixed.source(rows).tolist() == [0, 0, 1, 1, 2, 2]
     assert mixed.local(rows).tolist() == [0, 9, 0, 19, 0, 4]

@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cloze.core.ragged import offsets_of
+from cloze.labs.xlnet.objective import Permutation
 from cloze.model.data.masks import MaskRateSchedule
 from cloze.model.data.rows import MaskedRows
-from cloze.model.data.transforms import Permutation
 
 MEMORY = 3
 SCHEDULE = MaskRateSchedule(last=0.2, first=2, steps=4, seed=5)

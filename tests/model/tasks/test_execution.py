@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,11 +11,8 @@ import pytest
 from torch import nn
 from torch._dynamo.utils import counters
 
-from cloze.core.artifacts import artifact
-from cloze.core.errors import ClozeError, StoppedError, UsageError
+from cloze.core.errors import StoppedError, UsageError
 from cloze.model.layers.encoder import EncoderLayer
-from cloze.model.train.plan import micro_batch
-from cloze.model.train.plan.micro_batch import FILE
 from tests.model.datasets import lines
 from tests.model.tasks.stages import Listener, finetune, settings
 
@@ -37,47 +33,6 @@ class Notes(Listener):
 
 def losses(out: Path) -> list[object]:
     return [line["loss"] for line in lines(out / "metrics.jsonl")]
-
-
-def test_auto_is_found_and_comes_to_the_same(
-    pretrained: str, sentiment: Path, tmp_path: Path
-) -> None:
-    listener, config = Notes(), settings(sentiment, **SHORT)
-    made = finetune(
-        config, pretrained, tmp_path / "auto", report=listener, execution={"micro_batch": "auto"}
-    )
-    assert "micro-batch 16: 16 rows of" in listener.notes, "all of the batch fits this machine"
-    fixed = finetune(config, pretrained, tmp_path / "fixed", execution={"micro_batch": 16})
-    assert made.manifest.content_sha256 == fixed.manifest.content_sha256, "trying leaves no trace"
-    small = finetune(config, pretrained, tmp_path / "small", execution={"micro_batch": 3})
-    assert small.manifest.content_sha256 != fixed.manifest.content_sha256
-
-
-def test_a_resumed_one_cuts_its_batch_as_before(
-    pretrained: str, sentiment: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    config, auto = settings(sentiment, **SHORT), {"micro_batch": "auto", "checkpoint_every": 5}
-    monkeypatch.setattr(micro_batch, "_on_cpu", lambda *_: 4)
-    with pytest.raises(StoppedError):
-        finetune(config, pretrained, tmp_path / "run", report=Listener(5), execution=auto)
-    (found,) = (tmp_path / "run").rglob(FILE)
-    assert json.loads(found.read_text())["micro_batch"] == 4
-    monkeypatch.setattr(micro_batch, "_on_cpu", lambda *_: 8)
-    listener = Notes()
-    finetune(config, pretrained, tmp_path / "run", report=listener, execution=auto)
-    assert "micro-batch 4: 4 rows of" in listener.notes
-    assert artifact.verify(str(tmp_path / "run")).ok, "the note is no part of it"
-
-
-def test_where_no_sample_fits_it_says_so(
-    pretrained: str, sentiment: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(micro_batch.processes, "free_memory", lambda of_machine: 0.0)
-    with pytest.raises(ClozeError, match="not one row of .* tokens fits"):
-        finetune(
-            settings(sentiment, **SHORT), pretrained, tmp_path / "run",
-            execution={"micro_batch": "auto"},
-        )  # fmt: skip
 
 
 def compiled_layers(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:

@@ -29,9 +29,8 @@ from cloze.model.train.distributed import World, assign_owners
 from cloze.model.train.evaluate.heldout import EvaluationSchedule, HeldoutEvaluator
 from cloze.model.train.loop.data import attention_modes, objective_weights
 from cloze.model.train.monitor.watchdog import ShutdownTimeEstimator
-from cloze.model.train.optimizers import ema, parameters
+from cloze.model.train.optimizers import parameters
 from cloze.model.train.plan import micro_batch
-from cloze.model.train.plan.estimates import ComputeOptions
 from cloze.model.train.setup import hyperparameters, step_duration, training_duration
 from cloze.model.train.spec.engine_choice import choose_engine
 from cloze.model.train.spec.interfaces import StartPosition
@@ -56,7 +55,7 @@ def _rates() -> Iterator[tuple[str, Any]]:
     for name, warmup, final in product(SCHEDULES, (1.0, 10.0), (0.0, 0.1)):
         schedule = Schedule(name=name, warmup=warmup, decay=0.2, final=final)
         yield f"{name} {warmup} {final}", [schedule.factor(step, 100) for step in steps]
-    unwarmed = [Schedule(name=name).factor(40, 100, 2) for name in ("linear", "wsd", "one-cycle")]
+    unwarmed = [Schedule(name=name).factor(40, 100, 2) for name in ("linear", "wsd")]
     yield "without a warm-up", [*unwarmed, Schedule(name="linear", warmup=200).factor(50, 100, 3)]
     for last, first, growing in ((256, 32, 10), (6, 2, 5), (8, 0, 0), (8, 8, 3), (9, 3, 1)):
         batches = BatchSizeSchedule(last, first, growing)
@@ -101,10 +100,10 @@ def _ends() -> Iterator[tuple[str, Any]]:
         config = PretrainConfig(**values)  # type: ignore[arg-type]
         found: Any = training_duration(config, World(0, 1, CPU), LATER, measure, 10**6)
         yield f"duration {values}", [found.total, found.steps, found.first]
-    for ranks, decay, took in product((1, 2), (None, 0.9), (0.001, 10.0)):
-        config = PretrainConfig(max_time="10m", ema=decay)
+    for ranks, took in product((1, 2), (0.001, 10.0)):
+        config = PretrainConfig(max_time="10m")
         found = training_duration(config, World(0, ranks, CPU), LATER, measure, 10**6)
-        yield f"time {ranks} {decay} {took}", [found.seconds, found.cold, found.closing(took)]
+        yield f"time {ranks} {took}", [found.seconds, found.cold, found.closing(took)]
     config = PretrainConfig(steps=50, learning_rate=3e-4, embedding_lr_multiplier=2.0)
     recipe = hyperparameters(config, "fp32", step_duration(config, LATER), LATER)
     rates = [recipe.learning_rates_at(recipe.duration.progress_at(step)) for step in (40, 60, 89)]
@@ -112,12 +111,10 @@ def _ends() -> Iterator[tuple[str, Any]]:
 
 
 def _evaluations() -> Iterator[tuple[str, Any]]:
-    for steps, batch, most, every, passes in product(
-        (1, 100, 5500), (8, 256), (40, 2048), (None, 10), (1, 2)
-    ):
-        found = EvaluationSchedule.within(steps, steps * batch, most, every, passes)
-        affordable = EvaluationSchedule.affordable(steps * batch, most, passes)
-        yield f"evaluations {steps} {batch} {most} {every} {passes}", [found, affordable]
+    for steps, batch, most, every in product((1, 100, 5500), (8, 256), (40, 2048), (None, 10)):
+        found = EvaluationSchedule.within(steps, steps * batch, most, every)
+        affordable = EvaluationSchedule.affordable(steps * batch, most)
+        yield f"evaluations {steps} {batch} {most} {every}", [found, affordable]
     for steps, every in ((None, None), (None, 7), (60, None)):
         evaluator = HeldoutEvaluator(
             scoring=cast(Any, None),
@@ -127,7 +124,6 @@ def _evaluations() -> Iterator[tuple[str, Any]]:
             start_position=40,
             steps=steps,
             every=every,
-            passes=2,
         )
         found_rows = []
         for step in (41, 50, 98, 100):
@@ -191,23 +187,6 @@ def _limits() -> Iterator[tuple[str, Any]]:
         found = micro_batch.plan(batch, rows, base, length, World(0, ranks, CPU))
         yield f"micro-batch {batch} {rows} {length} {ranks}", found
     yield "ranges", [micro_batch_ranges(10, 33, rank, 2, 3) for rank in range(2)]
-    for zero, averaging, ranks in product((0, 2, 3), (False, True), (1, 4)):
-        how = ComputeOptions(device="cpu", averaging=averaging)
-        trial = micro_batch.MicroBatchTrial(
-            module=cast(Any, None), loss=cast(Any, None), batch=cast(Any, None), length=128,
-            model=base, zero=zero, how=how,
-        )  # fmt: skip
-        yield f"beyond a trial {zero} {averaging} {ranks}", trial.remaining_bytes(ranks)
-    for pair, packed in ((None, False), ("nsp", False), (None, True)):
-        special = SimpleNamespace(unk=1, mask=4)
-        info: Any = SimpleNamespace(length=6, special=special, pair_task=pair, packed=packed)
-        rows_of = micro_batch.full_rows(info, 2, 3)
-        names = type(rows_of).__dataclass_fields__
-        values = {name: getattr(rows_of, name) for name in names}
-        yield (
-            f"full rows {pair} {packed}",
-            {name: value.tolist() for name, value in values.items() if hasattr(value, "tolist")},
-        )
     sizes = {"a": 5, "b": 9, "c": 5, "d": 1}
     yield "owners", [assign_owners(sizes, ranks) for ranks in (1, 2, 3)]
 
@@ -222,12 +201,9 @@ NAMES = (
 
 def _parameters() -> Iterator[tuple[str, Any]]:
     rate = parameters.layerwise_lr_multipliers(NAMES, 0.9)
-    first = parameters.gradual_unfreezing(NAMES, 2, 10)
-    never = parameters.gradual_unfreezing(NAMES, None, 10)
     for name, size in product(NAMES, ((3,), (3, 3))):
         role = parameters.parameter_role(name, torch.zeros(size))
-        yield f"{name} {len(size)}", [role, rate(name), first(name), never(name)]
-    yield "ema", [ema.ema_decay_at(0.99, step) for step in (0, 9, 500, 10**6)]
+        yield f"{name} {len(size)}", [role, rate(name)]
 
 
 def _configs() -> Iterator[tuple[str, Any]]:
@@ -235,7 +211,7 @@ def _configs() -> Iterator[tuple[str, Any]]:
     for values in (
         {}, {"steps": 700}, {"steps": 50}, {"steps": 5}, {"tokens": 10**6}, {"max_time": "90s"},
         {"max_time": 90}, {"steps": 20_000_000}, {"log_every": 7}, {"warmup_share": 0.3, "steps": 200},
-        {"schedule": "wsd", "decay_share": 0.4, "min_lr_ratio": 0.1}, {"schedule": "one-cycle"},
+        {"schedule": "wsd", "decay_share": 0.4, "min_lr_ratio": 0.1},
         {"schedule": "inverse-sqrt", "steps": 6}, {"initial_batch": 64, "batch_ramp_steps": 9},
         {"model": "bert-mini"}, {"model": "bert-large", "learning_rate": 1e-3},
     ):  # fmt: skip

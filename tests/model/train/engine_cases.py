@@ -185,10 +185,10 @@ def _train(case: Case, dataset: str, world: Any, steps: int) -> Trained:
     """The weights before and after, and the gradients' norms. One process runs the micro-batches of
     all ranks.
     """
+    from cloze.labs.xlnet.objective import Permutation
     from cloze.model.data.batch import AttentionModes, empty_batch
     from cloze.model.data.sampler import Sampler
     from cloze.model.data.shards import ShardedRows
-    from cloze.model.data.transforms import Permutation
     from cloze.model.families.config import for_dataset
     from cloze.model.families.models import new_model
     from cloze.model.families.registry import parse_model

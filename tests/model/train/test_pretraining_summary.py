@@ -75,7 +75,7 @@ def test_the_end_says_what_was_trained_on_and_what_it_took(dataset: Path, tmp_pa
     assert summary["heldout_loss"] > 0
     assert summary["best_heldout"] is not None
     assert summary["tokens_per_second"] > 0
-    assert not summary.keys() & {"dial", "ema", "datasets", "milestone_words", "retriever"}
+    assert not summary.keys() & {"dial", "datasets", "milestone_words", "retriever"}
     assert {name: made.manifest.counters.get(f"steps/{name}", 0) for name in ("applied", "skipped")} == {
         "applied": steps, "skipped": 0
     }  # fmt: skip
@@ -84,8 +84,7 @@ def test_the_end_says_what_was_trained_on_and_what_it_took(dataset: Path, tmp_pa
 def test_what_was_not_asked_for_is_not_in_the_summary_and_what_was_is(
     dataset: Path, tmp_path: Path
 ) -> None:
-    values = {"steps": 1, "ema": 0.9, "heldout_rows": 0}
+    values = {"steps": 1, "heldout_rows": 0}
     summary = pretrain(dataset, tmp_path / "a", Progress(), **values).manifest.summary
-    assert summary["ema"] == 0.9
     assert summary["tokens_per_second"] > 0  # of the only step: the session has none
     assert summary["milestones"] == {}

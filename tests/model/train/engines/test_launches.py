@@ -22,6 +22,7 @@ from cloze.model.train.distributed import World
 from cloze.model.train.engines.create import create_engine
 from cloze.model.train.engines.torch import TorchEngine
 from cloze.model.train.evaluate.scoring import PretrainModule
+from cloze.model.train.optimizers.parameters import trained_parameters
 from cloze.model.train.setup import hyperparameters, step_duration
 from cloze.model.train.spec.engine_choice import EngineConfig
 from tests.model.layouts import laid
@@ -111,7 +112,7 @@ def test_an_update_does_not_start_kernels_by_tensor(
             engine.backward(batch, counts, last=True)
             with Launches() as launches:
                 engine.step(1e-3)
-        tensors = sum(1 for _ in engine.local_parameters())
+        tensors = sum(1 for _ in trained_parameters(engine._model))
         found.append((tensors, launches))
     (fewer, before), (more, after) = found
     assert after.total - before.total <= by_tensor * (more - fewer), after.by_name - before.by_name

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections import Counter
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, cast
 
 import numpy as np
@@ -26,7 +25,7 @@ from cloze.model.train.evaluate.heldout import (
 )
 from cloze.model.train.evaluate.scoring import PretrainModule
 from cloze.model.train.spec.interfaces import EvaluationInterrupted
-from tests.model.datasets import FIRST_WORD, SPECIAL, write_dataset
+from tests.model.datasets import write_dataset
 
 CPU = torch.device("cpu")
 ONE = World(0, 1, CPU)
@@ -46,7 +45,7 @@ class Scoring:
     """Losses by the number of targets: 2 nats and half of them correct for each mlm prediction."""
 
     names = ("mlm", "nsp")
-    detail_names = ("mlm_loss_rare", "mlm_top5_accuracy")
+    detail_names = ("mlm_masked_accuracy", "mlm_top5_accuracy")
 
     def __init__(self, loss: float = 2.0, pairs: bool = True) -> None:
         self.modes: list[str] = []
@@ -84,27 +83,25 @@ def test_the_figures_of_one_dataset(rows: ShardedRows) -> None:
         "heldout_accuracy": 0.5,
         "heldout_nsp_loss": 0.5,
         "heldout_nsp_accuracy": 1.0,
-        "heldout_loss_rare": 3.0,
+        "heldout_masked_accuracy": 3.0,
         "heldout_perplexity": 7.389056,
     }
     assert scoring.modes == ["eval", "train"]
     assert [len(batch["input_ids"]) for batch in scoring.seen] == [6, 7, 7]
-    assert all(int(batch["mask_id"]) == 4 and "bands" not in batch for batch in scoring.seen)
+    assert all(int(batch["mask_id"]) == 4 for batch in scoring.seen)
     assert [loss / count for count, loss in groups] == [2.0] * 3
     assert sum(count for count, _ in groups) == held(rows, 20).target_counts(VOCABULARY).sum()
 
 
-def test_bands_reach_the_model_and_what_has_no_targets_has_no_figure(rows: ShardedRows) -> None:
+def test_what_has_no_targets_has_no_figure(rows: ShardedRows) -> None:
     scoring = Scoring(pairs=False)
-    bands = torch.arange(VOCABULARY)
-    found = score(scoring, HeldoutSet(rows, 3, 8, 0, 4, 32, bands=bands))
+    found = score(scoring, held(rows, 3))
     assert set(found) == {
         "heldout_loss",
         "heldout_accuracy",
-        "heldout_loss_rare",
+        "heldout_masked_accuracy",
         "heldout_perplexity",
     }
-    assert (scoring.seen[0]["bands"] == bands).all()
     assert score(Scoring(loss=1000.0), held(rows, 3))["heldout_perplexity"] == round(
         math.exp(700.0), 6
     )
@@ -204,27 +201,9 @@ def test_guessing_without_context(rows: ShardedRows, monkeypatch: pytest.MonkeyP
     assert entropy(np.array([4, 0, 4])) == pytest.approx(math.log(2))
 
 
-def test_bands_of_the_training_rows(rows: ShardedRows, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "BAND_ROWS", 10)
-    taken = rows.take(rows.first(10), np.zeros(10, np.int64))
-    counts = np.bincount(taken.ids, minlength=VOCABULARY)
-    counts[:FIRST_WORD] = 0
-    assert (module.training_bands(rows, SPECIAL, VOCABULARY) == module.bands_of(counts)).all()
-    assert module.bands_of(np.array([6, 3, 0, 2, 1])).tolist() == [2, 1, 0, 0, 0]
-    assert module.bands_of(np.array([2, 2, 2])).tolist() == [2, 1, 0]
-    assert module.bands_of(np.zeros(2, np.int64)).tolist() == [0, 0]
-
-
 def test_tokens_are_counted_in_enough_rows_and_no_more() -> None:
     many: Any = range(10**6)
     assert module.target_count_rows(held(many, 5), many).rows == 20_000
-    asked: list[int] = []
-    ids = SimpleNamespace(ids=np.array([9, 9, 8]))
-    shards: Any = SimpleNamespace(
-        first=lambda number: asked.append(number) or np.arange(3), take=lambda rows, copies: ids
-    )
-    assert module.training_bands(shards, SPECIAL, 10).tolist() == [0] * 9 + [2]
-    assert asked == [4096]
 
 
 def test_random_guessing_has_a_loss_if_each_objective_has() -> None:
@@ -238,4 +217,4 @@ def test_random_guessing_has_a_loss_if_each_objective_has() -> None:
 def test_the_lowest_loss_is_the_best() -> None:
     usual = {name: field.default for name, field in HeldoutEvaluator.__dataclass_fields__.items()}
     assert (usual["best_metric"], usual["higher_is_better"]) == ("heldout_loss", False)
-    assert (usual["every"], usual["passes"], usual["row_seconds"]) == (None, 1, None)
+    assert (usual["every"], usual["row_seconds"]) == (None, None)

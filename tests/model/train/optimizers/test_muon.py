@@ -15,7 +15,6 @@ from cloze.model.train.optimizers.parameters import (
     optimizer_states,
     parameter_groups,
     parameter_role,
-    set_learning_rate,
 )
 from cloze.model.train.setup import hyperparameters, step_duration
 from tests.model.train.engine_cases import CHANGES
@@ -80,7 +79,8 @@ def test_an_orthogonal_update_has_singular_values_near_one() -> None:
     torch.manual_seed(2)
     for parameter in model.parameters():
         parameter.grad = torch.randn_like(parameter)
-    set_learning_rate(optimizer, RATE)
+    for group in optimizer.param_groups:
+        group["lr"] = RATE * group["rate"]
     optimizer.step()
     for name, parameter in model.named_parameters():
         if parameter_role(name, parameter) != "hidden":

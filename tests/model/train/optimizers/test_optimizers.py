@@ -22,7 +22,6 @@ from cloze.model.train.optimizers.muon import Muon
 from cloze.model.train.optimizers.parameters import (
     optimizer_states,
     parameter_groups,
-    set_learning_rate,
 )
 from cloze.model.train.spec.schedules import Schedule, StepDuration
 from cloze.model.train.spec.train_spec import TrainingHyperparameters
@@ -73,7 +72,8 @@ def trained_by(
     for number, step in enumerate(gradients):
         for parameter, gradient in zip(parameters, step, strict=True):
             parameter.grad = gradient.clone()
-        set_learning_rate(optimizer, RATE * (1.0 - number / STEPS))
+        for group in optimizer.param_groups:
+            group["lr"] = RATE * (1.0 - number / STEPS) * group["rate"]
         optimizer.step()
     return parameters
 

@@ -20,13 +20,13 @@ import pytest
 from cloze.core.config import parse_config
 from cloze.core.stages.cost import MachineSpec, PlannedBuild
 from cloze.core.stages.execution import Execution
+from cloze.labs.planning.training_plan import plan_training
 from cloze.model import hardware
 from cloze.model.families.registry import model_config
 from cloze.model.train import dial
 from cloze.model.train.config import PretrainConfig
 from cloze.model.train.plan import cost, estimates, sizing
 from cloze.model.train.plan.estimates import ComputeOptions
-from cloze.model.train.plan.training_plan import plan_training
 
 FILE = Path(__file__).with_suffix(".txt")
 FAMILIES = {
@@ -64,7 +64,7 @@ def _weights() -> Iterator[tuple[str, Any]]:
                 estimates.step_flops(model, 100.0, "cpu", 0.25),
                 estimates.step_flops(model, 100.0, "cuda"),
                 estimates.save_bytes(model, 4),
-                estimates.save_bytes(model, 2, True),
+                estimates.save_bytes(model, 2),
             ],
         )
         for device, bf16, again in product(("cpu", "cuda"), (True, False), (True, False)):
@@ -86,7 +86,6 @@ def _memory() -> Iterator[tuple[str, Any]]:
                 how = ComputeOptions(
                     device=device,  # type: ignore[arg-type]
                     bf16=not offload,
-                    averaging=zero == 2,
                     offload=offload,
                     fsdp=fsdp,
                 )
@@ -99,7 +98,7 @@ def _memory() -> Iterator[tuple[str, Any]]:
     for free, teacher, share in product((8e9, 24e9), (None, large), (0.0, 1.0)):
         rows = estimates.fitting_rows(free, base, 512, teacher, share)
         yield f"rows that fit {free:g} {teacher is not None} {share}", rows
-    yield "bytes of a checkpoint", [estimates.checkpoint_bytes(1000, ema) for ema in (False, True)]
+    yield "bytes of a checkpoint", estimates.checkpoint_bytes(1000)
     for device, given in product(
         (hardware.gpu("v100"), hardware.gpu("a100-40"), hardware.of("cpu", MachineSpec(cpus=4))),
         ({}, {"processes": 4, "zero": 2, "offload": "cpu"}, {"engine": "fsdp", "nodes": 2},
@@ -107,9 +106,7 @@ def _memory() -> Iterator[tuple[str, Any]]:
     ):  # fmt: skip
         execution = Execution.model_validate(given)
         found = [
-            cost.execution_memory(
-                base, 128, 300, execution, device, precision=precision, averaging=True
-            )
+            cost.execution_memory(base, 128, 300, execution, device, precision=precision)
             for precision in ("auto", "fp32", "bf16")
         ]
         yield f"of a run {device.name} {given}", found
@@ -119,7 +116,7 @@ def _costs() -> Iterator[tuple[str, Any]]:
     gpus = MachineSpec(cpus=8, gpus=2, gpu_bytes=80 << 30, gpu="NVIDIA H100 80GB HBM3")
     cases: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any], MachineSpec]] = {
         "steps": ({"steps": 50, "milestones": [20]}, {}, {}, MachineSpec(cpus=2)),
-        "tokens": ({"tokens": 80_000, "ema": 0.9}, {}, {}, MachineSpec(cpus=2)),
+        "tokens": ({"tokens": 80_000}, {}, {}, MachineSpec(cpus=2)),
         "time": ({"max_time": "10m", "keep_for_merge": 5}, {}, {"keep_checkpoints": 4}, gpus),
         "ramp": (
             {"steps": 90, "initial_batch": 64, "batch_ramp_steps": 40, "milestone_words": [10, 20]},

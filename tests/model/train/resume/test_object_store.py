@@ -4,7 +4,6 @@ as on a disk.
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 from collections.abc import Mapping
@@ -21,7 +20,6 @@ from cloze.core.stages.stage import BuildContext, Reporter
 from cloze.model import checkpoint
 from cloze.model.train.evaluate import heldout
 from cloze.model.train.evaluate.heldout import evaluate
-from cloze.model.train.plan import micro_batch
 from cloze.model.train.pretraining import run
 from cloze.model.train.spec.interfaces import EvaluationInterrupted
 from tests.model.datasets import lines, write_dataset
@@ -156,21 +154,3 @@ def test_a_reader_and_who_prunes_see_each_other(
         checkpoints.pinned(directory),
     ):
         pass
-
-
-def test_the_micro_batch_that_was_found_lies_in_the_store(
-    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A resume on another machine cuts batches as before; nothing is written below the working
-    directory.
-    """
-    dataset, path = write_dataset(tmp_path / "dataset"), store.path("run")
-    (tmp_path / "here").mkdir()
-    monkeypatch.chdir(tmp_path / "here")
-    monkeypatch.setattr(micro_batch, "_on_cpu", lambda *_: 2)
-    train(dataset, path, stop_at=2, micro_batch="auto")
-    assert json.loads(storage.read_text(storage.join(path, micro_batch.FILE)))["micro_batch"] == 2
-    monkeypatch.setattr(micro_batch, "_on_cpu", lambda *_: 4)
-    train(dataset, path, micro_batch="auto")
-    assert list((tmp_path / "here").iterdir()) == []
-    assert json.loads(storage.read_text(storage.join(path, micro_batch.FILE)))["micro_batch"] == 2

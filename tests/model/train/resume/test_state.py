@@ -248,8 +248,7 @@ def test_all_ranks_read_what_rank_zero_chose(
     assert state.resume(str(tmp_path), RUN.fingerprint, first, []) == wanted
 
 
-@pytest.mark.parametrize("averaged", [False, True])
-def test_what_is_read_back(tmp_path: Path, averaged: bool) -> None:
+def test_what_is_read_back(tmp_path: Path) -> None:
     directory = Path(
         write_checkpoint(tmp_path / "checkpoints" / "step-00000005", tmp_path / "scratch")
     )
@@ -259,8 +258,6 @@ def test_what_is_read_back(tmp_path: Path, averaged: bool) -> None:
     run = replace(RUN, start_position=StartPosition(step=2))
     (training / "state.json").write_bytes(state.content(progress, run))
     write_tensors(str(training / "optimizer.safetensors"), {"a/exp_avg": torch.ones(2)})
-    if averaged:
-        write_tensors(str(training / "weights.safetensors"), {"b": torch.zeros(3)})
     found = state.read(str(directory))
     assert (found.path, found.progress, found.run, found.same_run) == (
         str(directory),
@@ -269,6 +266,4 @@ def test_what_is_read_back(tmp_path: Path, averaged: bool) -> None:
         True,
     )
     assert list(found.optimizer) == ["a/exp_avg"]
-    assert (found.average is not None) is averaged
-    assert (list(found.weights) == ["b"]) is averaged
-    assert "encoder.embeddings.word.weight" in (found.average or found.weights)
+    assert "encoder.embeddings.word.weight" in found.weights

@@ -1,4 +1,4 @@
-"""Keys and values of earlier tokens, for generation. Shapes: see `layout.py`."""
+"""What a decoder has read: the encoder's states, and keys and values of its earlier tokens."""
 
 from __future__ import annotations
 
@@ -20,6 +20,41 @@ from cloze.model.layers.layout import (
 
 if TYPE_CHECKING:
     from typing_extensions import Self
+
+
+@dataclass(eq=False)
+class Memory:
+    """Encoder states that a decoder's cross-attention reads.
+
+    Args:
+        states: float [B, S, D].
+        real: bool [B, S], true at tokens; None: everywhere.
+        kept: keys and values by layer, kept from step to step of a generation; None: not kept.
+    """
+
+    states: Tensor
+    real: Tensor | None = None
+    kept: dict[object, tuple[Tensor, Tensor]] | None = None
+
+    def projected(
+        self, layer: object, project: Callable[[Tensor], tuple[Tensor, Tensor]]
+    ) -> tuple[Tensor, Tensor]:
+        """Return a layer's keys and values, float [B, S, N, H] each."""
+        if self.kept is None:
+            return project(self.states)
+        if layer not in self.kept:
+            self.kept[layer] = project(self.states)
+        return self.kept[layer]
+
+    def bias(self, dtype: torch.dtype) -> Tensor | None:
+        """Return the bias of scores, [B, 1, 1, S], which hides padding; None without padding."""
+        return None if self.real is None else additive(self.real[:, None, None], dtype)
+
+    def repeated(self, times: int) -> Memory:
+        """Return the memory of each row `times` times in a row, with kept keys and values."""
+        # An empty dict, not the kept one: its keys and values have the single rows' shapes.
+        real = None if self.real is None else self.real.repeat_interleave(times, dim=0)
+        return Memory(self.states.repeat_interleave(times, dim=0), real, {})
 
 
 @dataclass(eq=False)

@@ -13,11 +13,11 @@ import torch
 
 from cloze.core.errors import UsageError
 from cloze.core.stages.execute import execute
+from cloze.labs.xlnet.objective import Permutation
 from cloze.model import checkpoint
 from cloze.model.data import layouts
 from cloze.model.data.batch import AttentionModes, collate
 from cloze.model.data.shards import ShardedRows
-from cloze.model.data.transforms import Permutation
 from cloze.model.families.models import new_model
 from cloze.model.hub.stages import EXPORT, ExportConfig
 from cloze.model.layers.batch import unmask

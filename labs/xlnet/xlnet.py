@@ -27,7 +27,7 @@ from cloze.model.families.key_map import Drop, KeyMap
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from cloze.model.families.permutation import PermutationModel
+    from cloze.labs.xlnet.permutation import PermutationModel
 
 
 class XlnetConfig(ModelConfig):
@@ -72,12 +72,12 @@ PRESETS: dict[str, ModelConfig] = {
 def build_model(config: XlnetConfig) -> PermutationModel:
     from torch import nn
 
+    from cloze.labs.xlnet.permutation import PermutationModel
+    from cloze.labs.xlnet.two_stream import RelativeAttention, TwoStreamEncoder
     from cloze.model.families.models import layer
-    from cloze.model.families.permutation import PermutationModel
     from cloze.model.layers.cpu import Dropout
     from cloze.model.layers.embeddings import Embeddings
     from cloze.model.layers.heads import TiedHead
-    from cloze.model.layers.two_stream import RelativeAttention, TwoStreamEncoder
 
     width, dropout = config.hidden_size, config.hidden_dropout
     layers = [

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from torch import Tensor
 
+from cloze.labs.xlnet.two_stream import TwoStreamEncoder
 from cloze.model.families.pretraining import PretrainingModel
 from cloze.model.layers.batch import Batch
-from cloze.model.layers.two_stream import TwoStreamEncoder
 
 
 class PermutationModel(PretrainingModel):

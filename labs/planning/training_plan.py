@@ -2,8 +2,7 @@
 
   cloze plan-training roberta-large --gpus 64 --gpu-type h100 --tokens 300e9
 
-Hours are operations / (MFU x peak), without networks, saves and interruptions. The command imports
-`plan_training` by name and prints its values.
+Hours are operations / (MFU x peak), without networks, saves and interruptions.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from cloze.core.errors import UsageError
-from cloze.model.train.plan.training_plan import plan_training
+from cloze.labs.planning.training_plan import plan_training
 
 LARGE = {"model": "roberta-large", "gpus": 64, "gpu_type": "h100", "tokens": 300e9}
 TOO_LARGE = {"model": "megatron-bert-3.9b", "gpus": 1, "gpu_type": "rtx-4090"}
@@ -164,7 +164,7 @@ def test_what_cannot_be_is_refused_in_a_sentence(values: dict[str, Any], sentenc
 
 def test_a_plan_needs_no_torch() -> None:
     program = (
-        "import sys; from cloze.model.train.plan.training_plan import plan_training;"
+        "import sys; from cloze.labs.planning.training_plan import plan_training;"
         " plan_training(2, model='bert-base', tokens=1e9, gpus=8, gpu_type='h100');"
         " print('torch' in sys.modules)"
     )

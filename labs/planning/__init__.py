@@ -1,0 +1,1 @@
+"""Plans of large trainings: memory and hours on GPUs of a kind."""

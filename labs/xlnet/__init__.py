@@ -1,0 +1,1 @@
+"""XLNet: permutation language modelling with two-stream attention."""
