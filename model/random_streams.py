@@ -16,5 +16,7 @@ class Stream(IntEnum):
     DROPOUT = 3
     THINNING = 8  # of stored masks, to the scheduled rate
     SOURCES = 9  # of a mixture's samples
+    AUXILIARY_MASKS = 11  # in fine-tuning
+    AUXILIARY_WEIGHTS = 12
     NOISE = 13  # of encoder-decoders
     PERMUTATION = 14

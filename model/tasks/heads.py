@@ -357,7 +357,7 @@ def trained_network(
     network = task_network(task, new_backbone(config), config, metadata, 0.0)
     expected = network.state_dict()
     # A pooler may be another task's of the same training; some parts only train.
-    optional = ("pooler.", "distillation.")
+    optional = ("pooler.", "auxiliary.", "distillation.")
     unused = {name for name in state if name.startswith(optional) and name not in expected}
     state = {name: weight for name, weight in state.items() if name not in unused}
     for name in sorted(expected.keys() ^ state.keys()):

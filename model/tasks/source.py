@@ -23,6 +23,7 @@ from cloze.model.train.precision import DTYPES, Precision, autocast
 from cloze.model.train.spec.interfaces import MicroBatch, StepBatches, TrainModule
 
 if TYPE_CHECKING:
+    from cloze.model.tasks.auxiliary import Auxiliary
     from cloze.model.tasks.teacher import TeacherLosses
 
 BLANK = "blank"  # batch entry: the batch has weight 0
@@ -211,6 +212,7 @@ class TaskObjective(TrainModule):
         precision: precision of the forward pass.
         device: device of the training.
         compiled: True if the layers of the encoder are compiled.
+        auxiliary: objective whose loss is added; its batches have its `inputs`.
         teacher_losses: losses against a teacher.
     """
 
@@ -224,12 +226,15 @@ class TaskObjective(TrainModule):
         device: torch.device,
         *,
         compiled: bool = False,
+        auxiliary: Auxiliary | None = None,
         teacher_losses: TeacherLosses | None = None,
     ) -> None:
         super().__init__()
         self.model = model
-        self._teacher_losses = teacher_losses
+        self._auxiliary, self._teacher_losses = auxiliary, teacher_losses
         networks = [model]
+        if auxiliary is not None:
+            self.names = (*self.names, auxiliary.objective.name)
         if teacher_losses is not None:
             self.names = (*self.names, *teacher_losses.names)
             networks.append(teacher_losses.comparison.teacher)
@@ -238,10 +243,13 @@ class TaskObjective(TrainModule):
 
     def trial_batch(self, samples: Samples, indices: I64) -> Batch:
         """Return a batch of samples, on the CPU, as the first step would have it."""
-        return samples.batch(indices, self.layout)
+        batch = samples.batch(indices, self.layout)
+        return batch if self._auxiliary is None else self._auxiliary.inputs(batch, 0)
 
     def count_targets(self, batch: Batch) -> list[int]:
         counts = [self.task.count(batch)]
+        if self._auxiliary is not None:
+            counts.append(self._auxiliary.objective.count(batch))
         if self._teacher_losses is not None:
             counts += self._teacher_losses.counts(self.task, batch)
         return [0 if BLANK in batch else count for count in counts]
@@ -255,6 +263,9 @@ class TaskObjective(TrainModule):
                 outputs, others = self._teacher_losses.score(self.task, batch)
         own = 1.0 if self._teacher_losses is None else self._teacher_losses.options.labels
         others.insert(0, (own, self.task.loss(outputs, batch)))
+        if self._auxiliary is not None:
+            with autocast(self._precision, batch["input_ids"].device.type):
+                others.insert(1, (self._auxiliary.weight, self._auxiliary.score(batch)))
         weights, losses = zip(*others, strict=True)
         # At weight 0 the head has no gradient at all, so that no optimizer moves it.
         begin = 0 if own else 1

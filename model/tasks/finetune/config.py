@@ -52,6 +52,12 @@ class FinetuneConfig(StageConfig):
     task_sampling_power: float = Field(default=1.0, ge=0, le=1)
     """With task multitask: exponent of the task size in sampling. 1: by size; 0: uniform."""
 
+    auxiliary: dict[Literal["mlm", "lm"], Annotated[float, Field(gt=0)]] = Field(
+        default_factory=dict
+    )
+    """Language modelling on the task's texts, by the checkpoint's pretraining head, with the weight
+    of its loss: {mlm: 0.1}, or {lm: 0.5} for left-to-right models (GPT)."""
+
     distill: DistillOptions | None = None
     """With --teacher: weights of the losses, such as {labels: 0.5, soft: 0.5, hidden: 1,
     temperature: 2}, which are the defaults but hidden: 0."""
@@ -73,6 +79,10 @@ class FinetuneConfig(StageConfig):
 
     embedding_lr_multiplier: float = Field(default=1.0, gt=0)
     """Learning-rate multiplier of the embeddings."""
+
+    unfreeze_layers: int | None = Field(default=None, ge=1)
+    """Gradual unfreezing: the first epoch trains the head, each later one this many layers more,
+    from the top (ULMFiT: 1). Default: all layers from the start."""
 
     warmup_share: float = Field(default=0.1, ge=0, lt=1)
     """Share of the steps with linear warmup; the schedule's decay follows."""
@@ -196,6 +206,16 @@ class FinetuneConfig(StageConfig):
             raise ValueError(
                 f"schedule {self.schedule} begins to fall where the warm-up ends, and there is "
                 f"none; set warmup_share above 0"
+            )
+        if self.unfreeze_layers and self.frozen is not None:
+            raise ValueError(
+                f"unfreeze_layers ({self.unfreeze_layers}) is not for a frozen encoder; leave out "
+                f"one of them"
+            )
+        if len(self.auxiliary) > 1 or (self.auxiliary and self.frozen is not None):
+            raise ValueError(
+                f"auxiliary ({self.auxiliary}) takes one objective, and an encoder that is not "
+                f"frozen; leave out the other"
             )
         return self
 

@@ -42,7 +42,7 @@ def _estimate_finetuning(plan: PlannedBuild[FinetuneConfig]) -> CostEstimate:
         )
     return pass_cost(
         plan,
-        tokens=tokens * _passes(config.epochs, config.baselines),
+        tokens=tokens * _passes(config.epochs, config.baselines, bool(config.auxiliary)),
         weights=weights + round(estimates.FORWARD * teacher_weights),
         width=execution.processes,
         disk_bytes=estimates.checkpoint_bytes(weights) * (execution.keep_checkpoints + 1),
@@ -52,16 +52,16 @@ def _estimate_finetuning(plan: PlannedBuild[FinetuneConfig]) -> CostEstimate:
     )
 
 
-def _passes(epochs: float, baselines: bool) -> float:
-    """Return the passes of the encoder over the training data."""
-    return epochs * (BASELINE if baselines else 1)
+def _passes(epochs: float, baselines: bool, auxiliary: bool) -> float:
+    """Return the passes of the encoder over the training data; an auxiliary loss takes its own."""
+    return epochs * (BASELINE if baselines else 1) * (2 if auxiliary else 1)
 
 
 def _measure_finetuning(facts: Metadata) -> MeasuredThroughput | None:
     """Measure the throughput of a fine-tuning; the size of the checkpoint gives the weights."""
     config = facts["config"]
     epochs = float(facts.get("epochs") or config.get("epochs", 1))
-    passes = _passes(epochs, config.get("baselines", True))
+    passes = _passes(epochs, config.get("baselines", True), bool(config.get("auxiliary")))
     weights = facts["files_bytes"] / estimates.WEIGHT_BYTES
     return pass_throughput(facts, weights=weights, tokens=float(facts["tokens"]) * passes)
 

@@ -17,9 +17,11 @@ from cloze.core.ragged import I64
 from cloze.core.stages.stage import BuildContext, Reporter
 from cloze.model import checkpoint
 from cloze.model.checkpoint import LoadedCheckpoint
-from cloze.model.families.models import attach, without_training_modules
+from cloze.model.families.models import attach
 from cloze.model.families.pruned import is_layer_matrix
 from cloze.model.layers.encoder import compile_layers, enable_activation_checkpointing
+from cloze.model.tasks.auxiliary import add_auxiliary, without_auxiliary
+from cloze.model.tasks.auxiliary_source import AuxiliarySource
 from cloze.model.tasks.encode import groups_of
 from cloze.model.tasks.finetune.config import FinetuneConfig
 from cloze.model.tasks.heads import FrozenNetwork, check_frozen, new_network, trained_network
@@ -33,10 +35,11 @@ from cloze.model.train.distributed import StopRequest, World
 from cloze.model.train.loop.loop import train
 from cloze.model.train.optimizers.parameters import (
     freeze_unused,
+    gradual_unfreezing,
     layerwise_lr_multipliers,
 )
 from cloze.model.train.plan import micro_batch
-from cloze.model.train.plan.estimates import FORWARD, encoder_flops_per_token
+from cloze.model.train.plan.estimates import FORWARD, encoder_flops_per_token, logit_flops_per_token
 from cloze.model.train.precision import Precision, resolve_for_run
 from cloze.model.train.resume import state
 from cloze.model.train.spec.engine_choice import EngineConfig, choose_engine
@@ -156,12 +159,10 @@ def fit(
     if finished.best is None or best is None or best["step"] == step:
         predictions = evaluator.predictions(step)
         last = storage.join(path, finished.checkpoint)
-        weights = (
-            without_training_modules(checkpoint.weights(last)) if setup.world.is_rank_zero else {}
-        )
+        weights = without_auxiliary(checkpoint.weights(last)) if setup.world.is_rank_zero else {}
     else:
         step = int(best["step"])
-        weights = without_training_modules(checkpoint.weights(storage.join(path, finished.best)))
+        weights = without_auxiliary(checkpoint.weights(storage.join(path, finished.best)))
         device = setup.world.device
         network = trained_network(setup.task, setup.start.model, weights, setup.metadata, path)
         attach(network, setup.start.tokenizer, path, setup.metadata)
@@ -184,6 +185,9 @@ def prepare(
     )
     network = new_network(task, model, weights or None, setup.metadata, config.dropout, config.seed)
     attach(network, setup.start.tokenizer, path, setup.metadata)
+    auxiliary = add_auxiliary(
+        network, config.auxiliary, model, weights, setup.start.tokenizer, config.seed
+    )
     teacher = setup.teacher
     teacher_losses = None if teacher is None else teacher.losses_of(network, model)
     if execution.activation_checkpointing:
@@ -207,6 +211,7 @@ def prepare(
         precision,
         world.device,
         compiled=compiled,
+        auxiliary=auxiliary,
         teacher_losses=teacher_losses,
     )
     samples = setup.train.samples
@@ -263,9 +268,12 @@ def prepare(
             grad_clip=config.grad_clip,
             rate=layerwise_lr_multipliers(network.state_dict(), config.layer_decay),
             rates={"embeddings": config.embedding_lr_multiplier},
+            first_step=gradual_unfreezing(
+                network.state_dict(), config.unfreeze_layers, source.steps_per_epoch
+            ),
         ),
         trained=objective,
-        data=DataSpec(source=source),
+        data=DataSpec(source=AuxiliarySource(source, auxiliary) if auxiliary else source),
         execution=ExecutionSpec(
             engine=engine,
             micro_batch=plan.micro_batch,
@@ -308,10 +316,13 @@ def _masked(mask: Tensor, gradient: Tensor) -> Tensor:
 def _flops_per_token(setup: FinetuneSetup, attended: float) -> float:
     """Return the operations per token of a step, without the task's head.
 
-    A frozen encoder and a teacher have no backward pass.
+    A frozen encoder and a teacher have no backward pass. An auxiliary loss has a pass of the
+    encoder and logits of its own.
     """
     encoder = encoder_flops_per_token(setup.start.model, attended)
     flops = encoder * (FORWARD if setup.config.frozen else 1.0)
+    if setup.config.auxiliary:
+        flops += encoder + logit_flops_per_token(setup.start.model)
     if setup.teacher is not None:
         flops += FORWARD * encoder_flops_per_token(setup.teacher.model, attended)
     return flops

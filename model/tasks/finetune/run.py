@@ -31,7 +31,9 @@ RECIPE = (
     *("warmup_share", "weight_decay", "grad_clip", "seed"),
 )
 UNUSUAL = (
+    "auxiliary",
     "distill",
+    "unfreeze_layers",
     "schedule",
     "decay_share",
 )  # config fields in metrics.json if they are set

@@ -98,9 +98,8 @@ class DeepSpeedEngine:
         detached: Tensor = figures.detach()
         return detached
 
-    def step(self, learning_rate: float) -> float:
-        for group in self._engine.optimizer.param_groups:
-            group["lr"] = learning_rate * group["rate"]
+    def step(self, learning_rate: float, step: int | None = None) -> float:
+        set_learning_rate(self._engine.optimizer, learning_rate, step)
         with self._world.timeline.section("optimizer", on_device=True):
             self._engine.step()  # DeepSpeed detects non-finite norms itself and skips the update
         applied = not self._engine.optimizer.overflow

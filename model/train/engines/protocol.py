@@ -41,8 +41,11 @@ class Engine(Protocol):
         """
         ...
 
-    def step(self, learning_rate: float) -> Tensor | float:
+    def step(self, learning_rate: float, step: int | None = None) -> Tensor | float:
         """Update the weights by the reduced gradient if it is finite, and reset the gradient.
+
+        Args:
+            step: number of the step, from 0; see `set_learning_rate`.
 
         Returns:
             The gradient norm before clipping, equal on all ranks: a number if the host knows it,

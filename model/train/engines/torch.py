@@ -77,10 +77,9 @@ class TorchEngine:
         detached: Tensor = figures.detach()
         return detached
 
-    def step(self, learning_rate: float) -> Tensor | float:
+    def step(self, learning_rate: float, step: int | None = None) -> Tensor | float:
         with self._world.timeline.section("optimizer", on_device=True):
-            for group in self.optimizer.param_groups:
-                group["lr"] = learning_rate * group["rate"]
+            set_learning_rate(self.optimizer, learning_rate, step)
             parameters = self._parameters
             gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
             if self.loss_scaler is not None:

@@ -224,7 +224,7 @@ class StepRunner:
         scaler = self.engine.loss_scaler
         # Before the update, which changes it: the log names the scale that this step had.
         scale = None if scaler is None else AsyncScalar(scaler.value)
-        norm = self.engine.step(rate)
+        norm = self.engine.step(rate, step)
         # Reading it now would make the host wait for the step.
         pending = AsyncScalar(norm) if isinstance(norm, Tensor) else norm
         return PendingStep(step + 1, pending, figures, counts, scale)

@@ -5,6 +5,7 @@ A group and a rate follow from a parameter's place in the network, which its nam
 
 from __future__ import annotations
 
+import math
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -16,7 +17,7 @@ from torch import Tensor, nn
 from cloze.model.layers.batch import Batch
 from cloze.model.train.optimizers import OptimizerSpec, optimizer_kind
 from cloze.model.train.spec.interfaces import TrainModule
-from cloze.model.train.spec.train_spec import TrainingHyperparameters
+from cloze.model.train.spec.train_spec import TrainingHyperparameters, from_start
 
 
 def trained_parameters(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
@@ -61,14 +62,12 @@ _PLACE = re.compile(
 _POOLER = re.compile(r"(?:\w+\.)?pooler\.")
 
 
-def layerwise_lr_multipliers(names: Iterable[str], decay: float) -> Callable[[str], float]:
-    """Return a function from parameter name to learning-rate multiplier, for layer-wise decay.
+def _depths(names: Iterable[str]) -> Callable[[str], tuple[int, bool]]:
+    """Return a function from parameter name to its depth, and whether a layer or table has it.
 
-    Of n layers, layer i (from 0) has decay^(n + 1 - i), the embeddings decay^(n + 2), and heads 1.
-    See `_get_layer_lrs` of google-research/electra's model/optimization.py (Clark et al., 2020,
-    appendix B). The pooler and a norm after the last layer, which ELECTRA lacks, have decay. A
-    decoder and a second encoder count their own layers; the tables of an encoder and its decoder
-    are below the bottom layer of the taller of the two.
+    The top layer of each stack has depth 1, the tables of an encoder and its decoder one more than
+    the bottom layer of the taller of the two. What is behind the layers has depth 1, heads and
+    poolers have 0.
 
     Args:
         names: names of all parameters of the network.
@@ -81,17 +80,62 @@ def layerwise_lr_multipliers(names: Iterable[str], decay: float) -> Callable[[st
         layers[place["stack"]] = max(layers[place["stack"]], count)
         taller[place["encoder"]] = max(taller[place["encoder"]], count)
 
-    def rate(name: str) -> float:
+    def depth(name: str) -> tuple[int, bool]:
         place = _PLACE.match(name)
         if place is None:
-            return decay if _POOLER.match(name) else 1.0
+            return 0, False
         if place["table"]:
-            return decay ** (taller[place["encoder"]] + 2)
+            return taller[place["encoder"]] + 1, True
         if place["layer"]:
-            return decay ** (layers[place["stack"]] - int(place["layer"]) + 1)
-        return decay
+            return layers[place["stack"]] - int(place["layer"]), True
+        return 1, False
+
+    return depth
+
+
+def layerwise_lr_multipliers(names: Iterable[str], decay: float) -> Callable[[str], float]:
+    """Return a function from parameter name to learning-rate multiplier, for layer-wise decay.
+
+    Of n layers, layer i (from 0) has decay^(n + 1 - i), the embeddings decay^(n + 2), and heads 1.
+    See `_get_layer_lrs` of google-research/electra's model/optimization.py (Clark et al., 2020,
+    appendix B). The pooler and a norm after the last layer, which ELECTRA lacks, have decay. A
+    decoder and a second encoder count their own layers, see `_depths`.
+
+    Args:
+        names: names of all parameters of the network.
+    """
+    depth_of = _depths(names)
+
+    def rate(name: str) -> float:
+        depth, in_layers = depth_of(name)
+        if in_layers:
+            return decay ** (depth + 1)
+        return decay if depth or _POOLER.match(name) else 1.0
 
     return rate
+
+
+def gradual_unfreezing(
+    names: Iterable[str], layers: int | None, epoch: int
+) -> Callable[[str], int]:
+    """Return a function from parameter name to the first step that trains it, from 0.
+
+    The first epoch trains heads and pooler; each later one adds the next `layers` layers from the
+    top, and at last the embeddings (ULMFiT: Howard and Ruder, 2018, section 3.3, with one layer).
+
+    Args:
+        names: names of all parameters of the network.
+        layers: layers that each epoch adds; None: all from the start.
+        epoch: steps per epoch.
+    """
+    if layers is None:
+        return from_start
+    depth_of = _depths(names)
+
+    def first_step(name: str) -> int:
+        return epoch * math.ceil(depth_of(name)[0] / layers)
+
+    return first_step
 
 
 def parameter_role(name: str, parameter: Tensor) -> str:
@@ -116,12 +160,13 @@ def parameter_groups(model: nn.Module, recipe: TrainingHyperparameters) -> list[
 
         weight_decay  weight decay
         rate          learning-rate multiplier
+        first_step    first step that trains it, see `gradual_unfreezing`
         matrices      True for matrices and tables, False for vectors
         hidden        number of matrices stacked in each parameter, if the optimizer treats the
                       layers' matrices separately; else 0
     """
     separate_hidden = optimizer_kind(recipe.optimizer).matrix_state is not None
-    groups: dict[tuple[bool, float, int], dict[str, Any]] = {}
+    groups: dict[tuple[bool, float, int, int], dict[str, Any]] = {}
     for decays in (True, False):
         for name, parameter in trained_parameters(model):
             if (parameter.ndim > 1) is decays:
@@ -133,10 +178,11 @@ def parameter_groups(model: nn.Module, recipe: TrainingHyperparameters) -> list[
                     "params": [],
                     "weight_decay": decay,
                     "rate": rate,
+                    "first_step": (first_step := recipe.first_step(name)),
                     "matrices": decays,
                     "hidden": hidden,
                 }
-                key = decays, rate, hidden
+                key = decays, rate, hidden, first_step
                 groups.setdefault(key, values)["params"].append(parameter)
     return list(groups.values())
 
@@ -158,3 +204,17 @@ def optimizer_states(
         )
         for key in optimizer.matrix_state or () if separate else optimizer.state:
             yield name, parameter, key
+
+
+def set_learning_rate(
+    optimizer: torch.optim.Optimizer, learning_rate: float, step: int | None = None
+) -> None:
+    """Set each group's learning rate to `learning_rate` times the group's `rate`.
+
+    Args:
+        step: number of the step, from 0; the rate of a group before its `first_step` is 0, so that
+            its weights stay, while its moments follow the gradient. None: no group is frozen.
+    """
+    for group in optimizer.param_groups:
+        is_frozen = step is not None and step < group["first_step"]
+        group["lr"] = 0.0 if is_frozen else learning_rate * group["rate"]

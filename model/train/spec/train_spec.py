@@ -41,6 +41,11 @@ def constant_rate(name: str) -> float:
     return 1.0
 
 
+def from_start(name: str) -> int:
+    """Return 0: every parameter is trained from the first step on."""
+    return 0
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingHyperparameters:
     """Hyperparameters of a training.
@@ -51,6 +56,7 @@ class TrainingHyperparameters:
         rate: parameter name -> learning-rate multiplier (layer-wise decay, a head's own rate).
         rates: parameter role (`optimizers.parameters.parameter_role`) -> learning-rate multiplier.
             Default: 1.
+        first_step: parameter name -> first step that trains it (gradual unfreezing).
         optimizer: key of `cloze.model.train.optimizers.OPTIMIZERS`.
         schedule: learning-rate schedule.
         weight_decay: decoupled, for matrices only: not for biases and norms.
@@ -69,6 +75,7 @@ class TrainingHyperparameters:
     precision: Precision
     rate: Callable[[str], float] = constant_rate
     rates: Mapping[str, float] = field(default_factory=dict)
+    first_step: Callable[[str], int] = from_start
     grad_reduce_dtype: Precision = "fp32"
     optimizer: str = "adamw"
     betas: tuple[float, float] = (0.9, 0.999)

@@ -66,6 +66,26 @@ def test_the_embeddings_move_least_and_a_stopped_training_goes_on_exactly(
     assert moved(quick, matrix) < 1.5 * moved(plain, matrix)
 
 
+@pytest.mark.parametrize("optimizer", few(["adamw", "muon"], "muon"))
+def test_layers_are_unfrozen_from_the_top_one_more_each_epoch(
+    tmp_path: Path, pretrained: str, sentiment: Path, optimizer: str
+) -> None:
+    start = checkpoint.load(pretrained).state
+    words, layer = "encoder.embeddings.word.weight", "encoder.layers.0.feed_forward.up.weight"
+    norm = "encoder.layers.0.attention_norm.bias"
+    more = {"unfreeze_layers": 1, "optimizer": optimizer, "baselines": False}
+    for epochs, trained in ((1, set()), (2, {layer, norm}), (3, {words, layer, norm})):
+        config = settings(sentiment, epochs=epochs, **more)
+        state = weights(finetune(config, pretrained, tmp_path / f"{epochs}"))
+        assert {
+            name for name in (words, layer, norm) if not state[name].equal(start[name])
+        } == trained
+        assert not state["pooler.dense.weight"].equal(start["pooler.dense.weight"])
+    with pytest.raises(StoppedError):  # in the second epoch
+        finetune(config, pretrained, tmp_path / "parts", report=Listener(stop_at=20))
+    assert weights(finetune(config, pretrained, tmp_path / "parts"))[words].equal(state[words])
+
+
 def test_a_schedule_is_pretrainings_and_the_usual_one_is_linear(
     tmp_path: Path, pretrained: str, sentiment: Path
 ) -> None:
@@ -85,6 +105,8 @@ def test_a_schedule_is_pretrainings_and_the_usual_one_is_linear(
         FinetuneConfig(schedule="cosinus")
     with pytest.raises(ValidationError, match="set warmup_share above 0"):
         FinetuneConfig(schedule="inverse-sqrt", warmup_share=0)
+    with pytest.raises(ValidationError, match="not for a frozen encoder"):
+        FinetuneConfig(unfreeze_layers=1, frozen="last")
 
 
 PATIENT = {"epochs": 12, "patience": 2, "learning_rate": 1e-2, "baselines": False}

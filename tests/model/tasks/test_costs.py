@@ -50,6 +50,7 @@ def test_a_fine_tuning_passes_over_the_training_data_for_itself_and_its_baseline
     assert found.work == pytest.approx(OPERATIONS * TRAIN / 4 * 3 * 2)
     assert tuning(data, epochs=1).work == pytest.approx(found.work / 3)
     assert tuning(data, epochs=3, baselines=False).work == pytest.approx(found.work / 2)
+    assert tuning(data, epochs=3, auxiliary={"mlm": 0.5}).work == pytest.approx(2 * found.work)
     assert found.expected_metadata == {
         "parameters": WEIGHTS,
         "model": SOURCE["model"],
@@ -94,7 +95,9 @@ def test_the_tokens_of_the_last_time_are_exact_and_those_of_other_settings_are_n
     assert tuning(None, **once).work == pytest.approx(OPERATIONS * 60_000)
 
 
-@pytest.mark.parametrize("more", [{}, {"baselines": False}, {"epochs": 5}])
+@pytest.mark.parametrize(
+    "more", [{}, {"baselines": False}, {"auxiliary": {"mlm": 0.5}}, {"epochs": 5}]
+)
 def test_what_was_done_is_what_was_expected(data: str, more: dict[str, Any]) -> None:
     expected = tuning(data, **more)
     config = FinetuneConfig.model_validate({"task": "sst2", "data": data, **more})

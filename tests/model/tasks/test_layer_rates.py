@@ -1,4 +1,4 @@
-"""Rates by layer, and weights that no sample reaches."""
+"""Rates by layer, layers that open one after the other, and weights that no sample reaches."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from cloze.model.families.models import new_backbone
 from cloze.model.tasks.finetune.fit import spread
 from cloze.model.train.optimizers.parameters import (
     freeze_unused,
+    gradual_unfreezing,
     layerwise_lr_multipliers,
 )
 from cloze.model.train.spec.interfaces import TrainModule
@@ -53,22 +54,27 @@ def test_in_every_family_rates_rise_from_the_embeddings_to_the_head(family: str)
 
 @pytest.mark.parametrize("family", ["t5", "bart", "transformer"])
 def test_a_decoder_and_a_second_encoder_count_their_own_layers(family: str) -> None:
-    """Of 3 and 5 layers, with a retriever of 2: each stack's top has one rate."""
+    """Of 3 and 5 layers, with a retriever of 2: each stack's top has one rate, and its first step."""
     model = tiny_config(family, num_hidden_layers=3, num_decoder_layers=5)
     names = [f"encoder.{name}" for name, _ in new_backbone(model).encoder.named_parameters()]
     second = new_backbone(tiny_config(num_hidden_layers=2)).encoder.named_parameters()
     names += [f"retriever.encoder.{name}" for name, _ in second] + ["retriever.pooler.dense.weight"]
-    rate = layerwise_lr_multipliers(names, 0.5)
+    rate, first = layerwise_lr_multipliers(names, 0.5), gradual_unfreezing(names, 1, 10)
     stacks = {"encoder.layers": 3, "encoder.decoder.layers": 5, "retriever.encoder.layers": 2}
     for stack, count in stacks.items():
         for layer in range(count):
             own = [name for name in names if name.startswith(f"{stack}.{layer}.")]
             assert own
             assert {rate(name) for name in own} == {0.5 ** (count + 1 - layer)}
+            assert {first(name) for name in own} == {10 * (count - layer)}
     tables = [name for name in names if ".embeddings." in name]
     assert {rate(name) for name in tables if name.startswith("encoder.")} == {0.5**7}
     assert {rate(name) for name in tables if name.startswith("retriever.")} == {0.5**4}
-    assert rate("retriever.pooler.dense.weight") == 0.5
+    assert {first(name) for name in tables if name.startswith("retriever.")} == {30}
+    assert (rate("retriever.pooler.dense.weight"), first("retriever.pooler.dense.weight")) == (
+        0.5,
+        0,
+    )
 
 
 def test_the_samples_that_decide_what_is_trained_are_from_all_over_the_data() -> None:
@@ -109,3 +115,10 @@ def test_a_weight_is_trained_if_one_batch_reaches_it() -> None:
         assert freeze_unused(module, *order) == ["none"]
         assert [weight.requires_grad for weight in module.model.values()] == [True, True, False]
         assert all(weight.grad is None for weight in module.model.values())
+
+
+def test_groups_open_by_depth() -> None:
+    names = [f"encoder.layers.{layer}.x.weight" for layer in range(5)]
+    names += ["encoder.embeddings.x", "encoder.norm.x", "pooler.x", "classifier.x"]
+    first = gradual_unfreezing(names, 2, 10)
+    assert [first(name) for name in names] == [30, 20, 20, 10, 10, 30, 10, 0, 0]

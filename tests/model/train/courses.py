@@ -201,9 +201,11 @@ NAMES = (
 
 def _parameters() -> Iterator[tuple[str, Any]]:
     rate = parameters.layerwise_lr_multipliers(NAMES, 0.9)
+    first = parameters.gradual_unfreezing(NAMES, 2, 10)
+    never = parameters.gradual_unfreezing(NAMES, None, 10)
     for name, size in product(NAMES, ((3,), (3, 3))):
         role = parameters.parameter_role(name, torch.zeros(size))
-        yield f"{name} {len(size)}", [role, rate(name)]
+        yield f"{name} {len(size)}", [role, rate(name), first(name), never(name)]
 
 
 def _configs() -> Iterator[tuple[str, Any]]:
