@@ -46,7 +46,6 @@ from cloze.pipeline.dataset.shards import WriteDatasetShard, plan_units
 from cloze.pipeline.dataset.summary import CAPPED, TRUNCATED, new_counts, summarize
 from cloze.pipeline.runners.exchange import Exchange
 from cloze.pipeline.runners.fan_out import fan_out
-from cloze.pipeline.runners.sizes import group_by_size, run_bytes
 from cloze.pipeline.tokenizer import load
 from cloze.pipeline.tokenizer.loading import shared_tokenizer
 from cloze.pipeline.tokenizer.tokenizer import Tokenizer
@@ -71,7 +70,7 @@ def build_dataset(config: DatasetConfig, build: BuildContext, version: int) -> S
     else:
         base.check(info, bin_borders(config.length, config.length_bins))
         base.link_files(build.path)
-    groups = group_by_size(corpus.sizes, run_bytes(sum(corpus.sizes), LEAST_RUN_BYTES))
+    groups = corpus.groups(build.scratch, LEAST_RUN_BYTES)
     bins = len(bin_borders(config.length, config.length_bins))
     tokens = sum(corpus.sizes) / BYTES_PER_TOKEN * config.drawings
     buckets = bucket_count(tokens, config.length, len(groups) * bins, config.shards)

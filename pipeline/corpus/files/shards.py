@@ -18,6 +18,14 @@ from cloze.core.plugins import with_substitutes
 from cloze.core.ragged import I64, offsets_of
 from cloze.core.random_keys import U64
 from cloze.pipeline.corpus.files.intermediate import CORPUS
+from cloze.pipeline.runners.sizes import (
+    EVEN_COUNTS,
+    LEAST_BYTES,
+    group_by_size,
+    least_bytes,
+    places_per_unit,
+    run_bytes,
+)
 
 READ = ("key", "id", "split", "sentences")
 """Columns that later stages read; every version of the schema has them."""
@@ -70,6 +78,19 @@ class CorpusShards:
 
     def file(self, name: str) -> str:
         return storage.join(self.path, name)
+
+    def groups(self, directory: str, least: int = LEAST_BYTES) -> list[tuple[int, int]]:
+        """Return (first, end) of the shards of each unit whose files are in `directory`.
+
+        Args:
+            least: bytes of a unit on a disk, if there are so many.
+        """
+        total, count = sum(self.sizes), len(self.sizes)
+        most = run_bytes(total, least_bytes(directory, least))
+        if count not in EVEN_COUNTS:
+            return group_by_size(self.sizes, most)
+        size = places_per_unit(count, total // most)
+        return [(first, first + size) for first in range(0, count, size)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -71,7 +71,7 @@ def test_a_dump_cut_by_its_index_gives_the_same_bytes(tmp_path, monkeypatch):
     whole = make(tmp_path / "whole", source, shard_bytes=2048, keep_dropped=True)
     monkeypatch.setattr(dump, "SLICE_BYTES", 600)
     monkeypatch.setattr(sources, "run_bytes", lambda total, least: 0)
-    monkeypatch.setattr(plans, "run_bytes", lambda total: 5000)  # several runs
+    monkeypatch.setattr(plans, "run_bytes", lambda total, least: 5000)  # several runs
     slices, repeated = plan_reading(
         list_sources([Source(kind="wikipedia", path=f"{tmp_path}/x-multistream.xml.bz2")]).slices
     )
@@ -304,7 +304,7 @@ def test_cutting_does_not_change_who_stays(tmp_path, threshold):
 
 def test_the_plans_name_every_document_once(tmp_path, monkeypatch):
     """Each unit's plan keeps or drops each of its documents; originals know their duplicates."""
-    monkeypatch.setattr(plans, "run_bytes", lambda total: 9000)
+    monkeypatch.setattr(plans, "run_bytes", lambda total, least: 9000)
     paths = _references(tmp_path, 300, [40, 90], False)
     parts = [path.removesuffix(".refs.arrow") for path in paths]
     wanted = CorpusPlanRequest(
