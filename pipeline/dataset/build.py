@@ -43,7 +43,7 @@ from cloze.pipeline.dataset.ranges import bin_borders, bucket_count, row_places
 from cloze.pipeline.dataset.rows import RowBlock, assemble
 from cloze.pipeline.dataset.schema import DatasetInfo, id_dtype
 from cloze.pipeline.dataset.shards import WriteDatasetShard, plan_units
-from cloze.pipeline.dataset.summary import CAPPED, TRUNCATED, new_counts, summarize
+from cloze.pipeline.dataset.summary import CAPPED, DIFFERING, TRUNCATED, new_counts, summarize
 from cloze.pipeline.runners.exchange import Exchange
 from cloze.pipeline.runners.fan_out import fan_out
 from cloze.pipeline.tokenizer import load
@@ -306,7 +306,7 @@ class BuildRows:
     ) -> tuple[RowBlock, dict[str, int]]:
         """Return the rows of a split of a corpus shard, sorted, and their counters."""
         tokenizer = shared_tokenizer(self.tokenizer, self.tokenizer_fingerprint)
-        text = texts(table, in_split(table, split))
+        text, differing = texts(table, in_split(table, split)), tokenizer.differing_texts
         documents = tokenize(
             text.keys, text.sentences, text.counts, tokenizer, id_dtype(tokenizer.vocab_size), mark
         )
@@ -316,6 +316,8 @@ class BuildRows:
         given = (self.config.seed, tokenizer.special, count)
         block = RowBlock.concatenate([assemble(documents, rows, *given) for rows in drawings])
         counters = _counters(documents, drawings)
+        if differing := tokenizer.differing_texts - differing:
+            counters[DIFFERING] = differing
         counters[CAPPED] = _count_capped(block, self.config, TokenProperties.of(tokenizer))
         return block, counters
 
