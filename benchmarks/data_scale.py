@@ -90,7 +90,7 @@ PATH = "s3://bucket/runs/corpus-0123456789abcdef/_scratch"
 # CPU seconds per MB of text; `read`: of a crawl, of which 0.15 is text (benchmarks/README.md)
 RATES = {"read": 1 / 19.1, "sort": 0.010, "write": 0.028, "rows": 0.093, "shards": 0.060}
 # of a unit, whatever its size, beside its text: results, plans, indexes (`benchmarks.data_cluster`)
-REQUESTS = {"read": 9, "sort": 10, "write": 5, "rank": 6, "take": 6, "rows": 13, "shards": 6}
+REQUESTS = {"read": 9, "sort": 10, "write": 5, "rank": 6, "take": 6, "rows": 10, "shards": 6}
 PIECE, PUT, PART = 8 << 20, 5 << 20, 50 << 20  # of a read, of an upload by one request, of others
 WRITTEN = {"read": 1, "sort": 1, "write": 1, "rank": 0, "take": 0, "rows": 0.5, "shards": 4}
 ROW_BYTES = 0.5  # of an exchange of rows, for a byte of text
@@ -187,7 +187,7 @@ def read_units(total: int) -> list[tuple[str, Any]]:
 def dataset_units(rows: int, buckets: int, shards: int) -> list[tuple[str, Any]]:
     """Return the units that write a dataset's shards."""
     counts = np.full((1, buckets), rows // buckets)
-    planned = plan_units("train", counts, counts.sum(axis=1, keepdims=True), shards)
+    planned = plan_units(counts, counts.sum(axis=1, keepdims=True), shards)
     return [
         (f"train-{n:05d}-of-{shards:05d}", {**unit, "path": f"{PATH}/train-{n:05d}.arrow"})
         for n, unit in enumerate(planned)

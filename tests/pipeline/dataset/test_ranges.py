@@ -80,9 +80,11 @@ def test_hosts_read_together_little_more_than_the_parts(
     made = make(corpus, vocab, store.path("made"), **settings)
     assert made.manifest.content_sha256 == expected.manifest.content_sha256
     assert made.manifest.counters == expected.manifest.counters
-    runs = [r for r in store.server.requests if "/_scratch/parts/train/run-" in r.key]
+    runs = [r for r in store.server.requests if "/_scratch/parts/rows/run-" in r.key]
     runs = [request for request in runs if not request.key.endswith(".index")]
     assert len({request.key for request in runs}) == 3
     read = sum(r.read for r in runs) / sum(r.written for r in runs)
     assert 1 <= read <= 1.2
-    assert sum(request.kind == "get" for request in runs) <= 3 * 4 * length_bins  # runs, shards
+    assert (
+        sum(request.kind == "get" for request in runs) <= 3 * 5 * length_bins
+    )  # runs, shards and the held-out one
