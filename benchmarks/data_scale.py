@@ -311,8 +311,9 @@ def main() -> None:
         sort = SortDocuments(plans=PATH, documents=exchange, dropped=None)
         write = WriteShards(runs=exchange, dropped=None, directory=PATH, documents=0)
         tokens = total / BYTES_PER_TOKEN
-        sizes = (total // shards,) * shards
-        groups = CorpusShards(path=PATH, names=(), sizes=sizes).groups(PATH)
+        bytes_of = (total // shards,) * shards
+        names = tuple(f"corpus-{n:05d}-of-{shards:05d}.arrow" for n in range(shards))
+        groups = CorpusShards(path=PATH, names=names, sizes=bytes_of).groups(PATH)
         row_bytes = int(total * ROW_BYTES)
         most = min(CORES, max(1, row_bytes // (STORE_BYTES // 2)))
         dataset_shards = min(most, destination_count(row_bytes, len(groups)))
@@ -346,9 +347,9 @@ def main() -> None:
             "read": crawl,
             "sort": sorted_mb,
             "write": [total / 1e6 / shards * count for count in written],
-            "rank": [total / 1e6 / shards * (end - first) for first, end in groups],
-            "take": [total / 1e6 / shards * (end - first) for first, end in groups],
-            "rows": [total / 1e6 / shards * (end - first) for first, end in groups],
+            "rank": [group.size / 1e6 for group in groups],
+            "take": [group.size / 1e6 for group in groups],
+            "rows": [group.size / 1e6 for group in groups],
             "shards": [total * ROW_BYTES / 1e6 / dataset_shards] * dataset_shards,
         }
         moved = {"write": ranges, "shards": len(groups) * dataset_shards}

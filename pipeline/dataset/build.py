@@ -96,7 +96,12 @@ def build_dataset(config: DatasetConfig, build: BuildContext, version: int) -> S
         stamp=base.manifest.fingerprint if base else "",
         marked=None if marks is None else build.inputs[marks.role],
     )
-    results = _build_rows(build, corpus, groups, build_rows)
+    units = [(group.name, {"number": n, "paths": group.paths}) for n, group in enumerate(groups)]
+    weights = [group.size for group in groups]
+    results = fan_out(build, "rows", units, build_rows, unit_name="bytes", weights=weights)
+    for result in results:
+        for split in SPLITS:
+            build.counters.update(result[split]["counters"])
     rows = {split: sum(result[split]["rows"] for result in results) for split in SPLITS}
     if not rows[TRAIN]:
         suffix = f" that {base.path} lacks" if base else ""
@@ -120,22 +125,21 @@ def build_dataset(config: DatasetConfig, build: BuildContext, version: int) -> S
     train_shards = config.shards
     if base is not None:  # keep the size of the shards
         train_shards = min(MOST_SHARDS, max(1, round(rows[TRAIN] / base.rows_a_shard)))
-    units: list[tuple[str, dict[str, Any]]] = []
+    shards: list[tuple[str, dict[str, Any]]] = []
     found = runs.connect(build, "connect-rows").reshape(-1, bins).T
     for split, count, first, end in (
         (TRAIN, train_shards, 0, train),
         (HELDOUT, 1, train, sum(buckets.values())),
     ):
         drawn = np.sum([result[split]["drawings"] for result in results], axis=0)
-        shard_units = plan_units(found[:, first:end], drawn, count, first)
-        for number, unit in enumerate(shard_units):
+        for number, unit in enumerate(plan_units(found[:, first:end], drawn, count, first)):
             name = shard_name(append.prefix(split, generation), number, count)
-            units.append((name.removesuffix(".arrow"), {**unit, "path": build.file(name)}))
-    weights = [float(sum(key_range["rows"] for key_range in unit["ranges"])) for _, unit in units]
+            shards.append((name.removesuffix(".arrow"), {**unit, "path": build.file(name)}))
+    weights = [float(sum(key_range["rows"] for key_range in unit["ranges"])) for _, unit in shards]
     id_bytes = id_dtype(tokenizer.vocab_size).itemsize
     row_bytes = sum(result["bytes"] for result in results)
-    check_disk_space(build.path, [unit["path"] for _, unit in units], row_bytes, config, id_bytes)
-    written = fan_out(build, "shards", units, write_shard, unit_name="rows", weights=weights)
+    check_disk_space(build.path, [unit["path"] for _, unit in shards], row_bytes, config, id_bytes)
+    written = fan_out(build, "shards", shards, write_shard, unit_name="rows", weights=weights)
     new = new_counts(info, rows, written[:train_shards], documents, build.counters)
     known = sum(result["known"] for result in results)
     new["words"] = None if known else corpus.words
@@ -174,26 +178,6 @@ def _dataset_info(config: DatasetConfig, tokenizer: Tokenizer) -> DatasetInfo:
         packed=pairing.packed,
         masks=config.mask_config().as_dict(),
     )
-
-
-def _build_rows(
-    build: BuildContext, corpus: CorpusShards, groups: list[tuple[int, int]], build_rows: BuildRows
-) -> list[dict[str, Any]]:
-    """Write the runs and count their text; return the results of `BuildRows`.
-
-    Args:
-        groups: (first, end) of the corpus shards of each run.
-    """
-    units = []
-    for number, (first, end) in enumerate(groups):
-        paths = [corpus.file(name) for name in corpus.names[first:end]]
-        units.append((f"{number:05d}-of-{len(groups):05d}", {"number": number, "paths": paths}))
-    weights = [float(sum(corpus.sizes[first:end])) for first, end in groups]
-    results = fan_out(build, "rows", units, build_rows, unit_name="bytes", weights=weights)
-    for result in results:
-        for split in SPLITS:
-            build.counters.update(result[split]["counters"])
-    return results
 
 
 def _counts_path(directory: str, number: int) -> str:

@@ -75,7 +75,8 @@ class FastBpe:
 def _are_equal(found: tuple[U32, I64], expected: tuple[U32, I64], step: int = 1) -> bool:
     """Return whether every `step`-th text of `found` has the ids of `expected`."""
     sampled = Ragged(*found).take(np.arange(0, len(found[1]) - 1, step))
-    return all(map(np.array_equal, (sampled.values, sampled.offsets), expected))
+    ids, offsets = expected
+    return np.array_equal(sampled.values, ids) and np.array_equal(sampled.offsets, offsets)
 
 
 def fast_bpe(description: Mapping[str, Any], literal: str, reference: Encode) -> FastBpe | None:

@@ -124,14 +124,14 @@ def _for_all_shards(
 ) -> tuple[tuple[str, ...], list[dict[str, Any]]]:
     """Run `function` on all corpus shards, and return its output files and results, in order."""
     directory = storage.join(build.scratch, f"{step}-files")
-    units, weights = [], []
-    for first, end in corpus.groups(build.scratch):
-        name = f"{first:05d}-{end:05d}"
-        paths = [corpus.file(shard) for shard in corpus.names[first:end]]
-        units.append((name, {"paths": paths, "out": storage.join(directory, f"{name}.arrow")}))
-        weights.append(float(sum(corpus.sizes[first:end])))
-    results = fan_out(build, step, units, function, unit_name="bytes", weights=weights)
-    return tuple(unit["out"] for _, unit in units), results
+    groups = corpus.groups(build.scratch)
+    files = tuple(storage.join(directory, f"{group.name}.arrow") for group in groups)
+    units = [
+        (group.name, {"paths": group.paths, "out": file})
+        for group, file in zip(groups, files, strict=True)
+    ]
+    weights = [group.size for group in groups]
+    return files, fan_out(build, step, units, function, unit_name="bytes", weights=weights)
 
 
 # The documents that train a tokenizer, and those that measure it.

@@ -48,12 +48,8 @@ class PendingRows:
     def close(self) -> Iterator[pa.RecordBatch]:
         """Yield the last batch, if there are any rows."""
         if self._rows:
-            columns = [
-                pa.array([row[field.name] for row in self._rows], field.type)
-                for field in self.schema
-            ]
-            self._rows, self._size = [], 0
-            yield pa.RecordBatch.from_arrays(columns, schema=self.schema)
+            rows, self._rows, self._size = self._rows, [], 0
+            yield pa.RecordBatch.from_pylist(rows, schema=self.schema)
 
 
 class IntermediateWriter:
@@ -100,8 +96,7 @@ class IntermediateWriter:
     def _write(self, batches: Iterator[pa.RecordBatch]) -> None:
         for batch in batches:
             for file, arrow_schema in zip(self._files, (PART, self._references), strict=False):
-                columns = [batch[name] for name in arrow_schema.names]
-                file.write_batch(pa.RecordBatch.from_arrays(columns, schema=arrow_schema))
+                file.write_batch(batch.select(arrow_schema.names).cast(arrow_schema))
 
     def _write_dropped(self, batches: Iterator[pa.RecordBatch]) -> None:
         for batch in batches:
