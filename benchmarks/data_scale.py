@@ -9,7 +9,7 @@ answer what units of such a corpus would. Nothing else is run. Columns of the la
 
     exchange     bytes that go through it, and requests as a multiple of one per 64 KB
     read / text  bytes read from the store
-    others       other requests per 8 MB of text: `REQUESTS` of each unit, and one per 8 MB moved
+    others       other requests per 8 MB of text: `REQUESTS` of each unit, and those for its files
     slowest      the largest unit as a multiple of the mean
     busy         share of 3,200 cores that work until the step ends, by the product's own balance
     hours        of the slowest core, at `RATES`
@@ -36,24 +36,30 @@ import numpy as np
 from cloze.core.artifacts.claim import Fence
 from cloze.core.stages.execution import Execution
 from cloze.core.stages.stage import BuildContext
-from cloze.pipeline.corpus.duplicates import partitions, plan
+from cloze.pipeline.corpus.duplicates import partitions, plan, unit_plans
 from cloze.pipeline.corpus.duplicates.rules import CorpusPlanRequest
 from cloze.pipeline.corpus.duplicates.unit_plans import write_units
+from cloze.pipeline.corpus.files.shards import CorpusShards
 from cloze.pipeline.corpus.options import DEFAULT
 from cloze.pipeline.corpus.readers.base import Slice
 from cloze.pipeline.corpus.readers.byte_ranges import SLICE_BYTES
 from cloze.pipeline.corpus.sources import PlannedSlice, group_slices
 from cloze.pipeline.corpus.write.write import SortDocuments, WriteShards
-from cloze.pipeline.dataset.build import LEAST_RUN_BYTES
 from cloze.pipeline.dataset.ranges import bucket_count
 from cloze.pipeline.dataset.shards import plan_units
 from cloze.pipeline.runners.exchange import Exchange
 from cloze.pipeline.runners.fan_out import _Unit, balance_units, pack_units
-from cloze.pipeline.runners.sizes import destination_count, group_by_size, run_bytes
+from cloze.pipeline.runners.sizes import (
+    STORE_BYTES,
+    destination_count,
+    even_count,
+    places_per_unit,
+    run_bytes,
+)
 
 SIZES = {"10 GB": 10**10, "100 GB": 10**11, "1.5 TB": 15 * 10**11, "6 TB": 6 * 10**12}
 CORES = 3200  # of 200 hosts
-LEAST_SHARD_BYTES, MOST_FILES = 4 << 20, 10_000  # of text and of shards, as the corpus has them
+SHARD_BYTES = 4 << 20  # of text, as the corpus has them
 CRAWL = 0.15  # text of a byte of a crawl
 BYTES_PER_TOKEN, LENGTH = 4.2, 128
 DOCUMENT = 3000  # bytes of text
@@ -61,7 +67,8 @@ DOCUMENT = 3000  # bytes of text
 
 def planned_runs(total: int, parts: list[int]) -> list[float]:
     """Return the MB of text of each unit that sorts, planned from the bytes of text of each part."""
-    with tempfile.TemporaryDirectory() as directory:
+    in_store = mock.patch.object(unit_plans, "least_bytes", return_value=STORE_BYTES)
+    with tempfile.TemporaryDirectory() as directory, in_store:
         count = write_units(directory, [f"{PATH}/{n}" for n in range(len(parts))], parts)
         found = []
         for unit in range(count):
@@ -73,7 +80,7 @@ def planned_runs(total: int, parts: list[int]) -> list[float]:
 
 def runs_of(total: int) -> int:
     """Return the number of units that sort so much text."""
-    return math.ceil(total / run_bytes(total))
+    return math.ceil(total / run_bytes(total, STORE_BYTES))
 
 
 CRAWLED = "s3://crawl/CC-MAIN-2026-47/segments"
@@ -82,9 +89,10 @@ PATH = "s3://bucket/runs/corpus-0123456789abcdef/_scratch"
 
 # CPU seconds per MB of text; `read`: of a crawl, of which 0.15 is text (benchmarks/README.md)
 RATES = {"read": 1 / 19.1, "sort": 0.010, "write": 0.028, "rows": 0.093, "shards": 0.060}
-# of a unit, whatever its size (`benchmarks.data_cluster`)
-REQUESTS = {"read": 12, "sort": 12, "write": 8, "rows": 13, "shards": 14}
-PIECE = 8 << 20
+# of a unit, whatever its size, beside its text: results, plans, indexes (`benchmarks.data_cluster`)
+REQUESTS = {"read": 9, "sort": 10, "write": 5, "rank": 6, "take": 6, "rows": 10, "shards": 6}
+PIECE, PUT, PART = 8 << 20, 5 << 20, 50 << 20  # of a read, of an upload by one request, of others
+WRITTEN = {"read": 1, "sort": 1, "write": 1, "rank": 0, "take": 0, "rows": 0.5, "shards": 4}
 ROW_BYTES = 0.5  # of an exchange of rows, for a byte of text
 MOVED = {
     "read": 1.01,
@@ -107,26 +115,37 @@ def balanced(weights: list[float]) -> dict[str, Any]:
     }
 
 
-def step(name: str, weights: list[float], ranges: int, extents: int) -> dict[str, Any]:
+def uploads(size: float) -> int:
+    """Return the requests that write an object."""
+    return 1 if size <= PUT else 2 + math.ceil(size / PART)
+
+
+def step(
+    name: str, weights: list[float], ranges: int, extents: int, files: tuple[int, int]
+) -> dict[str, Any]:
     """Return a row of the last table.
 
     Args:
         weights: MB of text that each unit has; for `read` of a crawl, for `shards` of rows.
         ranges: requests for ranges of an exchange; 0: the step reads none.
         extents: bytes that say where the ranges begin.
+        files: number of files that are read, and that are written.
     """
     shares, total = balanced(weights), sum(weights) * 1e6
-    seconds = shares.pop("longest") * RATES[name]
-    # a step reads its text, from an exchange or otherwise, and writes as much
-    others = len(weights) * REQUESTS[name] + total * (1 if ranges else 2) / PIECE
+    longest = shares.pop("longest")
+    hours = f"{longest * RATES[name] / 3600:.3f}" if name in RATES else "–"
+    reads = 0 if ranges else files[0] * math.ceil(total / files[0] / PIECE)
+    writes = files[1] * uploads(total * WRITTEN[name] / files[1])
+    others = len(weights) * REQUESTS[name] + reads + writes
     return {
         "step": name,
         **shares,
-        "exchange": f"{total * bool(ranges) / 1e9:,.0f} GB",
-        "per 64 KB": f"{ranges * (64 << 10) / total:.2f}" if ranges else "",
+        "exchange": f"{total / 1e9:,.0f} GB" if ranges else "–",
+        "per 64 KB": f"{ranges * (64 << 10) / total:.2f}" if ranges else "–",
         "read / text": f"{(MOVED.get(name, 1) * total + extents) / total:.2f}",
         "others": f"{others / (total / PIECE):.2f}",
-        "hours": f"{seconds / 3600:.3f}",
+        "a unit": f"{others / len(weights):.0f}",
+        "hours": hours,
     }
 
 
@@ -168,7 +187,7 @@ def read_units(total: int) -> list[tuple[str, Any]]:
 def dataset_units(rows: int, buckets: int, shards: int) -> list[tuple[str, Any]]:
     """Return the units that write a dataset's shards."""
     counts = np.full((1, buckets), rows // buckets)
-    planned = plan_units("train", counts, counts.sum(axis=1, keepdims=True), shards)
+    planned = plan_units(counts, counts.sum(axis=1, keepdims=True), shards)
     return [
         (f"train-{n:05d}-of-{shards:05d}", {**unit, "path": f"{PATH}/train-{n:05d}.arrow"})
         for n, unit in enumerate(planned)
@@ -281,18 +300,23 @@ def main() -> None:
     steps: list[dict[str, Any]] = []
     show([{"text": name, **planned(total, runs_of(total))} for name, total in SIZES.items()])
     for name, total in SIZES.items():
-        shards = math.ceil(total / max(LEAST_SHARD_BYTES, total / MOST_FILES))
+        shards = even_count(math.ceil(total / SHARD_BYTES))
         read = read_units(total)
         crawl = [sum(piece["size"] for piece in unit["slices"]) / 1e6 for _, unit in read]
         sorted_mb = planned_runs(total, [int(1e6 * CRAWL * size) for size in crawl])
         runs = len(sorted_mb)
-        group = -(-shards // min(shards, destination_count(total, runs)))
+        most = min(destination_count(total, runs), total // STORE_BYTES)
+        group = places_per_unit(shards, most)
         exchange = Exchange(directory=PATH, runs=runs, places=shards, group=group)
         sort = SortDocuments(plans=PATH, documents=exchange, dropped=None)
         write = WriteShards(runs=exchange, dropped=None, directory=PATH, documents=0)
         tokens = total / BYTES_PER_TOKEN
-        groups = group_by_size([total // shards] * shards, run_bytes(total, LEAST_RUN_BYTES))
-        dataset_shards = min(CORES, destination_count(int(total * ROW_BYTES), len(groups)))
+        bytes_of = (total // shards,) * shards
+        names = tuple(f"corpus-{n:05d}-of-{shards:05d}.arrow" for n in range(shards))
+        groups = CorpusShards(path=PATH, names=names, sizes=bytes_of).groups(PATH)
+        row_bytes = int(total * ROW_BYTES)
+        most = min(CORES, max(1, row_bytes // (STORE_BYTES // 2)))
+        dataset_shards = min(most, destination_count(row_bytes, len(groups)))
         buckets = bucket_count(tokens, LENGTH, len(groups), dataset_shards)
         graph = max(
             graph_bytes(read, work_of_none),
@@ -323,13 +347,19 @@ def main() -> None:
             "read": crawl,
             "sort": sorted_mb,
             "write": [total / 1e6 / shards * count for count in written],
-            "rows": [total / 1e6 / shards * (end - first) for first, end in groups],
+            "rank": [group.size / 1e6 for group in groups],
+            "take": [group.size / 1e6 for group in groups],
+            "rows": [group.size / 1e6 for group in groups],
             "shards": [total * ROW_BYTES / 1e6 / dataset_shards] * dataset_shards,
         }
         moved = {"write": ranges, "shards": len(groups) * dataset_shards}
+        pieces = sum(len(unit["slices"]) for _, unit in read)
+        files = {"read": (pieces, len(read)), "sort": (runs, runs), "write": (1, shards)}
+        files |= dict.fromkeys(("rank", "take", "rows"), (shards, len(groups)))
+        files["shards"] = (1, dataset_shards)
         for one, sizes in weights.items():
             index = 8 * runs * len(sizes) if one in moved else 0
-            steps.append({"text": name, **step(one, sizes, moved.get(one, 0), index)})
+            steps.append({"text": name, **step(one, sizes, moved.get(one, 0), index, files[one])})
     show(rows)
     show(steps)
 

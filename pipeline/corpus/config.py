@@ -63,7 +63,7 @@ class CorpusConfig(_Options):
     """Share of documents in the held-out split."""
 
     shard_bytes: int = Field(default=4 << 20, ge=1 << 10, le=1 << 30)
-    """Approximate bytes of text per shard; above 10,000 shards more."""
+    """Approximate bytes of text per shard; above 9,600 shards more."""
 
     max_unreadable_share: float | None = Field(default=None, ge=0, le=1)
     """Abort if more than this share of files, pages and lines is unreadable. Default: 0.5, or 1

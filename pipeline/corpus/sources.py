@@ -73,17 +73,23 @@ class SliceGroup:
 def group_slices(slices: Iterable[PlannedSlice], *, in_store: bool = False) -> list[SliceGroup]:
     """Group consecutive small slices of the same kind and sources.
 
+    In a store the last quarter of the text is in small groups, which fill the workers' last round.
+
     Args:
         in_store: the intermediate files are in an object store.
     """
     slices = list(slices)
     least_bytes = STORE_GROUP_BYTES if in_store else GROUP_BYTES
-    most_bytes = run_bytes(sum(planned.slice.size for planned in slices), least_bytes)
+    total = left = sum(planned.slice.size for planned in slices)
+    most_bytes = run_bytes(total, least_bytes)
     most_slices = max(GROUP_SLICES, math.isqrt(len(slices)))
     groups: list[list[PlannedSlice]] = []
     size = 0
     for planned in slices:
         size += planned.slice.size
+        if in_store and left < total // 8:
+            most_bytes = max(least_bytes, run_bytes(total) // 2)
+        left -= planned.slice.size
         last_group = groups[-1] if groups else []
         fits = size <= most_bytes and len(last_group) < most_slices
         if (

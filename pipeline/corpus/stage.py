@@ -15,7 +15,7 @@ from cloze.pipeline.corpus.config import COSTS, CorpusConfig
 from cloze.pipeline.corpus.readers.base import counted
 from cloze.pipeline.corpus.sources import SliceGroup, group_slices, plan_reading
 from cloze.pipeline.corpus.steps.chain import prepare_steps, settings
-from cloze.pipeline.runners.sizes import destination_count
+from cloze.pipeline.runners.sizes import destination_count, least_bytes, places_per_unit
 
 if TYPE_CHECKING:
     from cloze.pipeline.corpus.duplicates.plan import CorpusPlan
@@ -240,7 +240,8 @@ def _write_shards(
     from cloze.pipeline.runners.fan_out import fan_out
 
     shards, count = corpus_plan.shards, corpus_plan.units
-    group = -(-shards // min(shards, destination_count(corpus_plan.bytes, count)))
+    total, least = corpus_plan.bytes, least_bytes(build.scratch, 1)
+    group = places_per_unit(shards, min(destination_count(total, count), total // least))
     documents, dropped = (
         Exchange(
             directory=storage.join(build.scratch, name), runs=count, places=shards, group=group

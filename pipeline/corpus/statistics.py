@@ -25,6 +25,11 @@ SAMPLE_CHARACTERS = 700
 LANGUAGE_DOCUMENTS = 2000  # approximate number of documents identified
 LANGUAGE_CHARACTERS = 2000
 _SAMPLE, _LANGUAGE = 0x53414D50, 0x4C414E47
+ORIGIN = ["kind", "origin", "licence"]
+FIGURES = ("documents", "sentences", "words", "characters", "bytes")
+_FIGURES = pa.schema(
+    [*((name, pa.string()) for name in ORIGIN), *((name, pa.int64()) for name in FIGURES)]
+)
 
 # Upper limits of the bins in words; the last bin is open.
 DOCUMENT_BINS = (25, 50, 100, 200, 400, 800, 1_600, 3_200, 6_400, 12_800, 25_600, 51_200)
@@ -59,18 +64,13 @@ def measure(batch: pa.RecordBatch, total: int) -> dict[str, Any]:
         + np.maximum(counts - 1, 0),  # including the blanks between sentences
         "bytes": _sums(sentence_bytes, offsets) + np.maximum(counts - 1, 0),
     }
-    named = list(
-        zip(*(batch[name].to_pylist() for name in ("source", "origin", "licence")), strict=True)
+    names = dict(
+        zip(ORIGIN, (batch[name] for name in ("source", "origin", "licence")), strict=True)
     )
-    groups = {group: number for number, group in enumerate(sorted(set(named)))}
-    members = np.array([groups[group] for group in named], np.int64)
-    sums = {name: _group_sums(values, members, len(groups)) for name, values in figures.items()}
+    groups = pa.table(names | figures).cast(_FIGURES).group_by(ORIGIN)
+    sums = groups.aggregate([(name, "sum") for name in figures]).rename_columns(_FIGURES.names)
     return {
-        "origins": [
-            dict(zip(("kind", "origin", "licence"), group, strict=True))
-            | {name: per_row[number] for name, per_row in sums.items()}
-            for group, number in groups.items()
-        ],
+        "origins": sums.sort_by([(name, "ascending") for name in ORIGIN]).to_pylist(),
         "documents": _histogram(words, DOCUMENT_BINS),
         "sentences": _histogram(sentence_words, SENTENCE_BINS),
         "samples": _samples(batch, total),
@@ -105,12 +105,6 @@ def _sums(values: I64, offsets: I64) -> I64:
     running = np.concatenate(([0], np.cumsum(values)))
     sums: I64 = np.diff(running[offsets - offsets[0]])
     return sums
-
-
-def _group_sums(values: I64, members: I64, groups: int) -> list[int]:
-    sums = np.zeros(groups, np.int64)
-    np.add.at(sums, members, values)
-    return list(map(int, sums))
 
 
 def added(rows: Iterable[Mapping[str, Any]], *names: str) -> dict[tuple[str, ...], dict[str, int]]:
@@ -192,10 +186,8 @@ def add_up(shards: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     return {
         "sources": {kind: figures for (kind,), figures in added(origins, "kind").items()},
         "origins": [
-            {"kind": kind, "origin": origin, "licence": licence, **figures}
-            for (kind, origin, licence), figures in added(
-                origins, "kind", "origin", "licence"
-            ).items()
+            dict(zip(ORIGIN, names, strict=True)) | figures
+            for names, figures in added(origins, *ORIGIN).items()
         ],
         "documents": documents.tolist(),
         "sentences": sentences.tolist(),

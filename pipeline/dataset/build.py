@@ -1,6 +1,6 @@
 """The two Beam steps of stage "dataset".
 
-An exchange (`pipeline/runners/exchange.py`) of each split lies between them:
+An exchange (`pipeline/runners/exchange.py`) lies between them, held-out rows after the others:
 
     rows      corpus shards -> a run of rows sorted by shuffle key (`rows.py`)
     shards    range of shuffle keys -> shard with masks (`ranges.py`, `shards.py`)
@@ -43,10 +43,9 @@ from cloze.pipeline.dataset.ranges import bin_borders, bucket_count, row_places
 from cloze.pipeline.dataset.rows import RowBlock, assemble
 from cloze.pipeline.dataset.schema import DatasetInfo, id_dtype
 from cloze.pipeline.dataset.shards import WriteDatasetShard, plan_units
-from cloze.pipeline.dataset.summary import CAPPED, TRUNCATED, new_counts, summarize
+from cloze.pipeline.dataset.summary import CAPPED, DIFFERING, TRUNCATED, new_counts, summarize
 from cloze.pipeline.runners.exchange import Exchange
 from cloze.pipeline.runners.fan_out import fan_out
-from cloze.pipeline.runners.sizes import group_by_size, run_bytes
 from cloze.pipeline.tokenizer import load
 from cloze.pipeline.tokenizer.loading import shared_tokenizer
 from cloze.pipeline.tokenizer.tokenizer import Tokenizer
@@ -71,20 +70,38 @@ def build_dataset(config: DatasetConfig, build: BuildContext, version: int) -> S
     else:
         base.check(info, bin_borders(config.length, config.length_bins))
         base.link_files(build.path)
-    groups = group_by_size(corpus.sizes, run_bytes(sum(corpus.sizes), LEAST_RUN_BYTES))
+    groups = corpus.groups(build.scratch, LEAST_RUN_BYTES)
     bins = len(bin_borders(config.length, config.length_bins))
     tokens = sum(corpus.sizes) / BYTES_PER_TOKEN * config.drawings
-    buckets = bucket_count(tokens, config.length, len(groups) * bins, config.shards)
+    train = bucket_count(tokens, config.length, len(groups) * bins, config.shards)
+    buckets = {TRAIN: train, HELDOUT: -(-train // HELDOUT_SHARE)}
     directory = storage.join(build.scratch, "parts")
-    runs = {
-        split: Exchange(
-            directory=storage.join(directory, split), runs=len(groups), places=count * bins
-        )
-        for split, count in ((TRAIN, buckets), (HELDOUT, -(-buckets // HELDOUT_SHARE)))
-    }
+    runs = Exchange(
+        directory=storage.join(directory, "rows"),
+        runs=len(groups),
+        places=sum(buckets.values()) * bins,
+    )
     keys = append.key_exchange(directory, len(groups), corpus.documents)
-    runs[append.DOCUMENTS] = keys
-    results = _build_rows(config, build, corpus, directory, tokenizer, base, groups, runs)
+    marks = RULES[config.masking].marks
+    build_rows = BuildRows(
+        directory=directory,
+        runs=runs,
+        keys=keys,
+        buckets=buckets,
+        tokenizer=build.file("tokenizer"),
+        tokenizer_fingerprint=tokenizer.fingerprint,
+        config=config,
+        borders=bin_borders(config.length, config.length_bins),
+        known=base.documents if base else (),
+        stamp=base.manifest.fingerprint if base else "",
+        marked=None if marks is None else build.inputs[marks.role],
+    )
+    units = [(group.name, {"number": n, "paths": group.paths}) for n, group in enumerate(groups)]
+    weights = [group.size for group in groups]
+    results = fan_out(build, "rows", units, build_rows, unit_name="bytes", weights=weights)
+    for result in results:
+        for split in SPLITS:
+            build.counters.update(result[split]["counters"])
     rows = {split: sum(result[split]["rows"] for result in results) for split in SPLITS}
     if not rows[TRAIN]:
         suffix = f" that {base.path} lacks" if base else ""
@@ -108,19 +125,21 @@ def build_dataset(config: DatasetConfig, build: BuildContext, version: int) -> S
     train_shards = config.shards
     if base is not None:  # keep the size of the shards
         train_shards = min(MOST_SHARDS, max(1, round(rows[TRAIN] / base.rows_a_shard)))
-    units: list[tuple[str, dict[str, Any]]] = []
-    for split, count in ((TRAIN, train_shards), (HELDOUT, 1)):
-        found = runs[split].connect(build, f"connect-{split}").reshape(-1, bins).T
+    shards: list[tuple[str, dict[str, Any]]] = []
+    found = runs.connect(build, "connect-rows").reshape(-1, bins).T
+    for split, count, first, end in (
+        (TRAIN, train_shards, 0, train),
+        (HELDOUT, 1, train, sum(buckets.values())),
+    ):
         drawn = np.sum([result[split]["drawings"] for result in results], axis=0)
-        shard_units = plan_units(split, found, drawn, count)
-        for number, unit in enumerate(shard_units):
+        for number, unit in enumerate(plan_units(found[:, first:end], drawn, count, first)):
             name = shard_name(append.prefix(split, generation), number, count)
-            units.append((name.removesuffix(".arrow"), {**unit, "path": build.file(name)}))
-    weights = [float(sum(key_range["rows"] for key_range in unit["ranges"])) for _, unit in units]
+            shards.append((name.removesuffix(".arrow"), {**unit, "path": build.file(name)}))
+    weights = [float(sum(key_range["rows"] for key_range in unit["ranges"])) for _, unit in shards]
     id_bytes = id_dtype(tokenizer.vocab_size).itemsize
-    row_bytes = sum(result[split]["bytes"] for result in results for split in SPLITS)
-    check_disk_space(build.path, [unit["path"] for _, unit in units], row_bytes, config, id_bytes)
-    written = fan_out(build, "shards", units, write_shard, unit_name="rows", weights=weights)
+    row_bytes = sum(result["bytes"] for result in results)
+    check_disk_space(build.path, [unit["path"] for _, unit in shards], row_bytes, config, id_bytes)
+    written = fan_out(build, "shards", shards, write_shard, unit_name="rows", weights=weights)
     new = new_counts(info, rows, written[:train_shards], documents, build.counters)
     known = sum(result["known"] for result in results)
     new["words"] = None if known else corpus.words
@@ -161,48 +180,6 @@ def _dataset_info(config: DatasetConfig, tokenizer: Tokenizer) -> DatasetInfo:
     )
 
 
-def _build_rows(
-    config: DatasetConfig,
-    build: BuildContext,
-    corpus: CorpusShards,
-    directory: str,
-    tokenizer: Tokenizer,
-    base: BaseDataset | None,
-    groups: list[tuple[int, int]],
-    runs: Mapping[str, Exchange],
-) -> list[dict[str, Any]]:
-    """Write the runs and count their text; return the results of `BuildRows`.
-
-    Args:
-        groups: (first, end) of the corpus shards of each run.
-        runs: see `BuildRows`.
-    """
-    marks = RULES[config.masking].marks
-    build_rows = BuildRows(
-        directory=directory,
-        runs=runs,
-        corpus=corpus.path,
-        shards=len(corpus.names),
-        tokenizer=build.file("tokenizer"),
-        tokenizer_fingerprint=tokenizer.fingerprint,
-        config=config,
-        borders=bin_borders(config.length, config.length_bins),
-        known=base.documents if base else (),
-        stamp=base.manifest.fingerprint if base else "",
-        marked=None if marks is None else build.inputs[marks.role],
-    )
-    units = [
-        (f"{number:05d}-of-{len(groups):05d}", {"number": number, "first": first, "end": end})
-        for number, (first, end) in enumerate(groups)
-    ]
-    weights = [float(sum(corpus.sizes[first:end])) for first, end in groups]
-    results = fan_out(build, "rows", units, build_rows, unit_name="bytes", weights=weights)
-    for result in results:
-        for split in SPLITS:
-            build.counters.update(result[split]["counters"])
-    return results
-
-
 def _counts_path(directory: str, number: int) -> str:
     """Return the file of the counts of tokens in the training rows of a run, int64 [V]."""
     return storage.join(directory, f"counts-{number:05d}")
@@ -210,18 +187,17 @@ def _counts_path(directory: str, number: int) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BuildRows:
-    """Corpus shards -> a run per split, and one of their documents' keys.
+    """Corpus shards -> a run of rows, and one of their documents' keys.
 
-    A unit is {"number": of the run, "first", "end": corpus shards}. The result has by split the
-    run's `rows` and `bytes`, its rows by bin and drawing (`drawings`), and counters of the text;
-    and the numbers of new documents (`documents`) and of omitted ones (`known`).
+    A unit is {"number": of the run, "paths": corpus shards}. The result has by split the number of
+    `rows`, their number by bin and drawing (`drawings`), and counters of the text; and `bytes` of
+    the run, the numbers of new documents (`documents`) and of omitted ones (`known`).
 
     Attributes:
         directory: directory of the counts of tokens.
-        runs: exchange of each split, in whose buckets a place is a length bin; and that of the
-            documents' keys.
-        corpus: directory of the corpus.
-        shards: number of its shards.
+        runs: exchange of the rows: the buckets of the splits in turn, a place is a length bin.
+        keys: exchange of the documents' keys.
+        buckets: number of buckets of each split.
         tokenizer: directory that `Tokenizer.save` wrote.
         tokenizer_fingerprint: fingerprint of the tokenizer.
         config: pairing, masks and seed.
@@ -232,9 +208,9 @@ class BuildRows:
     """
 
     directory: str
-    runs: Mapping[str, Exchange]
-    corpus: str
-    shards: int
+    runs: Exchange
+    keys: Exchange
+    buckets: Mapping[str, int]
     tokenizer: str
     tokenizer_fingerprint: str
     config: ExampleConfig
@@ -243,71 +219,64 @@ class BuildRows:
     stamp: str = ""
     marked: str | None = None
 
-    def __call__(self, unit: dict[str, int]) -> dict[str, Any]:
+    def __call__(self, unit: dict[str, Any]) -> dict[str, Any]:
         new_keys: list[U64] = []
-        known, heldout = 0, list[RowBlock]()  # a small share
+        documents = known = 0
         counters: defaultdict[str, Counter[str]] = defaultdict(Counter)
+        bins, drawings = len(self.borders), self.config.drawings
+        cells = {split: np.zeros(bins * drawings, np.int64) for split in SPLITS}
+        first_place = {TRAIN: 0, HELDOUT: self.buckets[TRAIN] * bins}
+        vocab_size = shared_tokenizer(self.tokenizer, self.tokenizer_fingerprint).vocab_size
+        tokens = np.zeros(vocab_size, np.int64)
 
-        def training_rows() -> Iterator[RowBlock]:
-            nonlocal known
-            for number in range(unit["first"], unit["end"]):
-                path = storage.join(self.corpus, shard_name("corpus", number, self.shards))
+        def placed() -> Iterator[tuple[pa.Table, I64]]:
+            nonlocal documents, known
+            for path in unit["paths"]:
                 table = read_shard(path)
                 keys = table["key"].to_numpy()
                 is_known = append.known(keys, self.known, self.stamp)
                 if is_known.any():
                     table, known = table.filter(pa.array(~is_known)), known + int(is_known.sum())
                 new_keys.append(keys[~is_known])
+                documents += table.num_rows
                 marks = RULES[self.config.masking].marks
                 mark = None
                 if marks is not None and self.marked is not None:
                     mark = resolve_name(marks.function)(self.marked, path)
-                blocks = {}
                 for split in SPLITS:
-                    blocks[split], counts = self._rows(table, split, mark)
+                    block, counts = self._rows(table, split, mark)
                     counters[split].update(counts)
-                heldout.append(blocks[HELDOUT])
-                yield blocks[TRAIN]
+                    places = row_places(block, self.buckets[split], self.borders)
+                    drawn = places % bins * drawings + (block.offset >> DRAWING_BIT)
+                    cells[split] += np.bincount(drawn, minlength=bins * drawings)
+                    if split == TRAIN and self.config.random_from == "corpus":
+                        np.add(tokens, np.bincount(block.ids.values, minlength=vocab_size), tokens)
+                    yield pa.Table.from_batches([block.to_arrow()]), places + first_place[split]
 
-        train = self._write(training_rows(), TRAIN, unit["number"])
-        result = {TRAIN: train, HELDOUT: self._write(iter(heldout), HELDOUT, unit["number"])}
-        documents = np.concatenate(new_keys)
-        append.write_keys(self.runs[append.DOCUMENTS], unit["number"], documents)
+        size = self.runs.write(unit["number"], placed())
+        if self.config.random_from == "corpus":
+            storage.write_bytes(_counts_path(self.directory, unit["number"]), tokens.tobytes())
+        append.write_keys(self.keys, unit["number"], np.concatenate(new_keys))
         return {
-            **{split: result[split] | {"counters": counters[split]} for split in SPLITS},
-            "documents": len(documents),
+            **{
+                split: {
+                    "rows": int(cells[split].sum()),
+                    "drawings": cells[split].reshape(bins, drawings).tolist(),
+                    "counters": counters[split],
+                }
+                for split in SPLITS
+            },
+            "bytes": size,
+            "documents": documents,
             "known": known,
         }
-
-    def _write(self, blocks: Iterator[RowBlock], split: str, number: int) -> dict[str, Any]:
-        """Write a run of a split, and if masks need it how often each token occurs in it."""
-        bins, drawings, runs = len(self.borders), self.config.drawings, self.runs[split]
-        cells = np.zeros(bins * drawings, np.int64)
-        vocab_size = shared_tokenizer(self.tokenizer, self.tokenizer_fingerprint).vocab_size
-        tokens = np.zeros(vocab_size, np.int64)
-        is_counted = split == TRAIN and self.config.random_from == "corpus"
-
-        def placed() -> Iterator[tuple[pa.Table, I64]]:
-            for block in blocks:
-                places = row_places(block, runs.places // bins, self.borders)
-                drawn = places % bins * drawings + (block.offset >> DRAWING_BIT)
-                np.add(cells, np.bincount(drawn, minlength=cells.size), out=cells)
-                if is_counted:
-                    np.add(tokens, np.bincount(block.ids.values, minlength=vocab_size), out=tokens)
-                yield pa.Table.from_batches([block.to_arrow()]), places
-
-        size = runs.write(number, placed())
-        if is_counted:
-            storage.write_bytes(_counts_path(self.directory, number), tokens.tobytes())
-        drawn = cells.reshape(bins, drawings).tolist()
-        return {"rows": int(cells.sum()), "bytes": size, "drawings": drawn}
 
     def _rows(
         self, table: pa.Table, split: str, mark: Marker | None
     ) -> tuple[RowBlock, dict[str, int]]:
         """Return the rows of a split of a corpus shard, sorted, and their counters."""
         tokenizer = shared_tokenizer(self.tokenizer, self.tokenizer_fingerprint)
-        text = texts(table, in_split(table, split))
+        text, differing = texts(table, in_split(table, split)), tokenizer.differing_texts
         documents = tokenize(
             text.keys, text.sentences, text.counts, tokenizer, id_dtype(tokenizer.vocab_size), mark
         )
@@ -317,6 +286,8 @@ class BuildRows:
         given = (self.config.seed, tokenizer.special, count)
         block = RowBlock.concatenate([assemble(documents, rows, *given) for rows in drawings])
         counters = _counters(documents, drawings)
+        if differing := tokenizer.differing_texts - differing:
+            counters[DIFFERING] = differing
         counters[CAPPED] = _count_capped(block, self.config, TokenProperties.of(tokenizer))
         return block, counters
 

@@ -95,12 +95,13 @@ def shard_rows(bin_rows: Sequence[int], shards: int) -> I64:
     return np.diff(cumulative, axis=0)
 
 
-def plan_ranges(bucket_rows: I64, sizes: I64) -> list[ShuffleRange]:
+def plan_ranges(bucket_rows: I64, sizes: I64, bucket: int = 0) -> list[ShuffleRange]:
     """Cut the sorted shuffle keys of a bin into consecutive ranges of the given sizes.
 
     Args:
         bucket_rows: int64 [buckets], rows of the bin in each bucket over all files.
         sizes: int64 [shards], with the same sum.
+        bucket: number of the first bucket.
     """
     starts, bounds = offsets_of(bucket_rows), offsets_of(sizes)
     ranges = []
@@ -111,7 +112,8 @@ def plan_ranges(bucket_rows: I64, sizes: I64) -> list[ShuffleRange]:
         first = int(np.searchsorted(starts[1:], low, side="right"))
         end = int(np.searchsorted(starts, high, side="left"))
         skip = low - int(starts[first])
-        ranges.append(ShuffleRange(first=first, end=end, skip=skip, rows=high - low))
+        span = {"first": bucket + first, "end": bucket + end}
+        ranges.append(ShuffleRange(**span, skip=skip, rows=high - low))
     return ranges
 
 

@@ -46,14 +46,14 @@ class WriteDatasetShard:
     A unit is that of `plan_units` and "path", of the shard.
 
     Attributes:
-        runs: exchange of the rows of each split.
+        runs: exchange of the rows.
         info: metadata of every shard.
         tokenizer: directory that `Tokenizer.save` wrote.
         config: masks, length bins and compression.
         unigrams: file of token counts, if the masks need them.
     """
 
-    runs: Mapping[str, Exchange]
+    runs: Exchange
     info: schema.DatasetInfo
     tokenizer: str
     config: DatasetConfig
@@ -99,7 +99,7 @@ class WriteDatasetShard:
         needed = [each for each in ranges if each.rows] or ranges[:1]
         first = min(each.first for each in needed) * len(self.borders)
         end = max(each.end for each in needed) * len(self.borders)
-        with self.runs[unit["split"]].read(rows_schema, first, end) as runs:
+        with self.runs.read(rows_schema, first, end) as runs:
             write_arrow(unit["path"], arrow_schema, batches(runs), compression)
         return sum_counts(counts)
 
@@ -145,27 +145,27 @@ def batch_rows(length: int, copies: int) -> int:
     return int(min(MOST_ROWS, 1 << (rows.bit_length() - 1)))
 
 
-def plan_units(split: str, counts: I64, drawn: I64, shards: int) -> list[dict[str, Any]]:
+def plan_units(counts: I64, drawn: I64, shards: int, first: int = 0) -> list[dict[str, Any]]:
     """Return the units of a split's shards, which are equal to within one row.
 
-    A unit has "split"; "ranges", a `ShuffleRange` as a dict per length bin; and "drawings", the
-    rows of each drawing in each bin.
+    A unit has "ranges", a `ShuffleRange` as a dict per length bin; and "drawings", the rows of each
+    drawing in each bin.
 
     Args:
-        split: train or heldout.
         counts: int64 [bins, buckets], rows.
         drawn: int64 [bins, drawings], rows.
         shards: number of shards.
+        first: number of the first bucket.
     """
     sizes = shard_rows(counts.sum(axis=1).tolist(), shards)
-    bins = [plan_ranges(counts[number], sizes[number]) for number in range(len(counts))]
+    bins = [plan_ranges(counts[number], sizes[number], first) for number in range(len(counts))]
     # A bin's rows are in order of their drawings; the shards take them in turn: [bins, 1, D], and
     # [bins, shards + 1, 1].
     drawn = drawn[:, None]
     bounds = np.pad(np.cumsum(sizes, axis=1), ((0, 0), (1, 0)))[..., None]
     cells = np.diff(np.clip(bounds - (np.cumsum(drawn, axis=2) - drawn), 0, drawn), axis=1)
     return [
-        {"split": split, "ranges": list(map(asdict, ranges)), "drawings": cells[:, number].tolist()}
+        {"ranges": list(map(asdict, ranges)), "drawings": cells[:, number].tolist()}
         for number, ranges in enumerate(zip(*bins, strict=True))
     ]
 

@@ -23,6 +23,7 @@ TRUNCATED = "tokens/truncated"  # in no row of any drawing
 # of these: tokens in rows once more, in another drawing or as another document's random segment
 AGAIN = "again"
 CAPPED = "masks/capped_rows"
+DIFFERING = "gigatoken/differing_sentences"
 CAPPED_SHARE = 0.01  # share of rows that may lose predictions to the maximum without a warning
 
 
@@ -142,6 +143,11 @@ def token_shares(counters: Mapping[str, int]) -> dict[str, Any]:
 def warnings(config: ExampleConfig, counters: Mapping[str, int], rows: int) -> list[str]:
     """Return warnings about probably unintended settings and their results."""
     messages = config.warnings()
+    if differing := counters.get(DIFFERING, 0):
+        messages.append(
+            f"gigatoken gave other ids than the tokenizer in samples of {differing:,} sentences, "
+            f"which the tokenizer encoded itself; uninstall gigatoken"
+        )
     capped = counters.get(CAPPED, 0)
     if (
         capped > CAPPED_SHARE * rows

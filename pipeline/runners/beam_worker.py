@@ -49,11 +49,6 @@ def record_current_unit(name: str) -> None:
         _note[:NOTE_BYTES] = name.encode()[:NOTE_BYTES].ljust(NOTE_BYTES, b"\0")
 
 
-def _record_work() -> None:
-    if _note is not None:
-        _note[NOTE_BYTES] = 1
-
-
 def quiet_hang_ups() -> None:
     """Suppress Beam's traceback when the other end of a stream has hung up.
 
@@ -83,7 +78,8 @@ def serve_worker(control: str, worker_id: str) -> None:
         """Records that the engine gave it work: from then on the engine notices its death."""
 
         def _request_process_bundle(self, request: Any) -> None:
-            _record_work()
+            if _note is not None:
+                _note[NOTE_BYTES] = 1
             super()._request_process_bundle(request)
 
     log_format = f"%(asctime)s worker {worker_id} %(levelname)s %(name)s: %(message)s"

@@ -16,7 +16,6 @@ import uuid
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 from urllib.request import urlopen
 
@@ -218,7 +217,7 @@ class JobServer:
             if wait_for_port(self.port, seconds, lambda: self._supervisor.poll() is None):
                 return self
             code = self._supervisor.poll()
-            self.__exit__(None, None, None)
+            self.__exit__()
             if code is None:
                 raise ClozeError(
                     f"Beam's Flink job server was not ready after {seconds:g} seconds (its output "
@@ -251,12 +250,7 @@ class JobServer:
             start_new_session=True,
         )
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         assert self._supervisor.stdin is not None
         self._supervisor.stdin.close()
         with suppress(subprocess.TimeoutExpired):

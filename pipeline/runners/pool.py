@@ -147,24 +147,9 @@ class WorkerPool(beam_fn_api_pb2_grpc.BeamFnExternalWorkerPoolServicer):  # type
             raise WorkerLostError(f"{deaths[0]}; {CONTINUE}")
 
     def StartWorker(self, request: Any, context: Any) -> Any:
-        if not hmac.compare_digest(
-            request.params["secret"].encode(), self.params["secret"].encode()
-        ):
-            message = (
-                f"{context.peer()} does not know the secret of this pool; set {SECRET} to the same "
-                f"text for pools and submitters"
-            )
-            _LOGGER.warning("%s", message)
-            return beam_fn_api_pb2.StartWorkerResponse(error=message)
-        theirs = json.loads(request.params["program"] or "{}")
-        if differs := difference(json.loads(self.params["program"]), theirs):
-            name, here, there = differs
-            message = (
-                f"the worker pool at {self.address} has {name} {here}, the command has {there}; "
-                f"install the same for both and restart the pool"
-            )
-            _LOGGER.warning("%s", message)
-            return beam_fn_api_pb2.StartWorkerResponse(error=message)
+        if refusal := self._refusal(request.params, context.peer()):
+            _LOGGER.warning("%s", refusal)
+            return beam_fn_api_pb2.StartWorkerResponse(error=refusal)
         with self._lock:
             number, self._count = self._count, self._count + 1
             url = request.control_endpoint.url
@@ -176,6 +161,22 @@ class WorkerPool(beam_fn_api_pb2_grpc.BeamFnExternalWorkerPoolServicer):  # type
             )
         _LOGGER.info("worker %d is process %d, for %s", number, worker.pid, url)
         return beam_fn_api_pb2.StartWorkerResponse()
+
+    def _refusal(self, params: Any, caller: str) -> str:
+        """Return why the caller gets no worker; empty: it gets one."""
+        if not hmac.compare_digest(params["secret"].encode(), self.params["secret"].encode()):
+            return (
+                f"{caller} does not know the secret of this pool; set {SECRET} to the same text "
+                f"for pools and submitters"
+            )
+        theirs = json.loads(params["program"] or "{}")
+        if differs := difference(json.loads(self.params["program"]), theirs):
+            name, here, there = differs
+            return (
+                f"the worker pool at {self.address} has {name} {here}, the command has {there}; "
+                f"install the same for both and restart the pool"
+            )
+        return ""
 
     def StopWorker(self, request: Any, context: Any) -> Any:
         worker = self._workers.get(request.worker_id)  # None if the worker ended by itself

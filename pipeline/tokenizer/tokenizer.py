@@ -145,6 +145,11 @@ class Tokenizer:
                 return fast
         return WordCache(self._encode_words, self.encode_uncached, rule) if rule else None
 
+    @property
+    def differing_texts(self) -> int:
+        """Texts that gigatoken was not trusted with, since a sample differed; see `FastBpe`."""
+        return self._memory.differing if isinstance(self._memory, FastBpe) else 0
+
     def _encode_words(self, words: Sequence[str]) -> tuple[U32, I64]:
         """Encode many short texts, 256 per encoding, at half the cost of `encode_uncached`."""
         pieces, lengths = [np.zeros(0, np.uint32)], np.zeros(len(words), np.int64)

@@ -1,8 +1,8 @@
-"""Sampling for stage "vocab": two Beam steps, one unit per corpus shard.
+"""Sampling for stage "vocab": two Beam steps, whose units have consecutive corpus shards.
 
-    ComputeOrder     a corpus shard -> order, size and split of documents that may be sampled
+    ComputeOrder     corpus shards -> order, size and split of documents that may be sampled
     (the driver chooses the boundary of the sample)
-    ExtractSample    a corpus shard -> its sampled documents
+    ExtractSample    corpus shards -> their sampled documents
 
 So no process reads the whole corpus, or has a number for each of its documents. Each shard is
 opened twice, because the sample's boundary depends on the order of all documents.
@@ -20,11 +20,12 @@ import pyarrow as pa
 
 from cloze.core import random_keys, storage
 from cloze.core.arrow import local_copy, read_arrow, write_arrow
-from cloze.core.artifacts.artifact import HELDOUT, TRAIN
+from cloze.core.artifacts.artifact import HELDOUT, SPLITS, TRAIN
 from cloze.core.errors import DataError
 from cloze.core.ragged import I64
 from cloze.core.random_keys import U64
 from cloze.core.stages.stage import BuildContext, Reporter
+from cloze.pipeline.corpus.files.intermediate import CORPUS
 from cloze.pipeline.corpus.files.shards import (
     READ,
     CorpusShards,
@@ -37,6 +38,7 @@ from cloze.pipeline.runners.fan_out import fan_out
 
 ORDER = pa.schema([("rank", pa.uint64()), ("size", pa.int64()), ("train", pa.bool_())])
 """Order, UTF-8 bytes and membership in the training split of documents of a shard."""
+SAMPLED = pa.schema([CORPUS.field(name) for name in READ])
 ROOM = 8
 """How many times the sample's share of the corpus a shard tells of, since files are compressed and
 short documents may come first; if it is too little, all are told."""
@@ -45,8 +47,8 @@ HELDOUT_SHARE = 0.001  # of the documents, from which on the held-out sample nee
 
 @dataclass(frozen=True, kw_only=True)
 class ComputeOrder:
-    """Writes the order of a shard's first documents. A unit is {"path": corpus shard, "out": file};
-    the result has the bytes of each split, and of these documents of it.
+    """Writes the order of the shards' first documents. A unit is {"paths": corpus shards, "out":
+    file}; the result has the bytes of each split, and of these documents of it.
 
     Attributes:
         shares: of the documents of either split, training first, how large a share is written.
@@ -54,28 +56,38 @@ class ComputeOrder:
 
     shares: tuple[float, float] = (1.0, 1.0)
 
-    def __call__(self, unit: dict[str, str]) -> dict[str, Any]:
-        order = document_order(read_shard(unit["path"]))
-        rank, size, is_train = (order[name].to_numpy() for name in ORDER.names)
-        is_early = random_keys.uniform(rank) <= np.where(is_train, *self.shares)
-        write_arrow(unit["out"], ORDER, order.filter(pa.array(is_early)).to_batches())
-        return {
-            split: [int(size[chosen].sum()), int(size[chosen & is_early].sum())]
-            for split, chosen in ((TRAIN, is_train), (HELDOUT, ~is_train))
-        }
+    def __call__(self, unit: dict[str, Any]) -> dict[str, Any]:
+        totals = {split: np.zeros(2, np.int64) for split in SPLITS}
+
+        def batches() -> Iterator[pa.RecordBatch]:
+            for path in unit["paths"]:
+                order = document_order(read_shard(path))
+                rank, size, is_train = (order[name].to_numpy() for name in ORDER.names)
+                is_early = random_keys.uniform(rank) <= np.where(is_train, *self.shares)
+                for split, chosen in ((TRAIN, is_train), (HELDOUT, ~is_train)):
+                    totals[split] += size[chosen].sum(), size[chosen & is_early].sum()
+                yield from order.filter(pa.array(is_early)).to_batches()
+
+        write_arrow(unit["out"], ORDER, batches())
+        return {split: total.tolist() for split, total in totals.items()}
 
 
 @dataclass(frozen=True, kw_only=True)
 class ExtractSample:
-    """Writes a shard's documents in any sample. A unit is {"path": corpus shard, "out": file}."""
+    """Writes the shards' documents in any sample. A unit is as that of `ComputeOrder`."""
 
     boundaries: tuple[SampleBoundary, ...]
 
-    def __call__(self, unit: dict[str, str]) -> dict[str, Any]:
-        table = read_shard(unit["path"]).select(READ)
-        selected = np.logical_or.reduce([boundary.select(table) for boundary in self.boundaries])
-        write_arrow(unit["out"], table.schema, table.filter(pa.array(selected)).to_batches())
-        return {"documents": int(selected.sum())}
+    def __call__(self, unit: dict[str, Any]) -> dict[str, Any]:
+        def batches() -> Iterator[pa.RecordBatch]:
+            for path in unit["paths"]:
+                table = read_shard(path).select(READ)
+                chosen = [boundary.select(table) for boundary in self.boundaries]
+                table = table.filter(pa.array(np.logical_or.reduce(chosen)))
+                yield from table.cast(SAMPLED).to_batches()
+
+        write_arrow(unit["out"], SAMPLED, batches())
+        return {}
 
 
 def draw_samples(
@@ -89,7 +101,7 @@ def draw_samples(
     share = ROOM / max(1, sum(corpus.sizes))
     shares = (share * sample_bytes, share * HELDOUT_BYTES / HELDOUT_SHARE)
     for step, compute in (("rank", ComputeOrder(shares=shares)), ("rank-all", ComputeOrder())):
-        files, told = _for_each_shard(build, corpus, step, compute)
+        files, told = _for_all_shards(build, corpus, step, compute)
         if all(
             early == total or early >= target
             for split, target in ((TRAIN, sample_bytes), (HELDOUT, HELDOUT_BYTES))
@@ -98,30 +110,28 @@ def draw_samples(
             break
     train, heldout = choose(corpus.path, map(read_arrow, files), sample_bytes)
     boundaries = (train, heldout) if training else (heldout,)
-    files, _ = _for_each_shard(build, corpus, "take", ExtractSample(boundaries=boundaries))
+    files, _ = _for_all_shards(build, corpus, "take", ExtractSample(boundaries=boundaries))
     stamp = build.fingerprint
     samples = [Sample(boundary=boundary, files=files, stamp=stamp) for boundary in boundaries]
     return (samples[0] if training else None), samples[-1]
 
 
-def _for_each_shard(
+def _for_all_shards(
     build: BuildContext,
     corpus: CorpusShards,
     step: str,
-    function: Callable[[dict[str, str]], dict[str, Any]],
+    function: Callable[[dict[str, Any]], dict[str, Any]],
 ) -> tuple[tuple[str, ...], list[dict[str, Any]]]:
-    """Run `function` on every corpus shard, and return its output files and results, in order."""
+    """Run `function` on all corpus shards, and return its output files and results, in order."""
     directory = storage.join(build.scratch, f"{step}-files")
+    groups = corpus.groups(build.scratch)
+    files = tuple(storage.join(directory, f"{group.name}.arrow") for group in groups)
     units = [
-        (
-            f"{step}-{number:05d}",
-            {"path": corpus.file(name), "out": storage.join(directory, f"{number:05d}.arrow")},
-        )
-        for number, name in enumerate(corpus.names)
+        (group.name, {"paths": group.paths, "out": file})
+        for group, file in zip(groups, files, strict=True)
     ]
-    weights = [float(size) for size in corpus.sizes]
-    results = fan_out(build, step, units, function, unit_name="bytes", weights=weights)
-    return tuple(unit["out"] for _, unit in units), results
+    weights = [group.size for group in groups]
+    return files, fan_out(build, step, units, function, unit_name="bytes", weights=weights)
 
 
 # The documents that train a tokenizer, and those that measure it.
@@ -175,7 +185,8 @@ class Sample:
     def sentences(self) -> Iterator[list[str]]:
         """Yield the sentences of each document, shard by shard."""
         for file in self.files:
-            table = read_shard(local_copy(file, self.stamp) if self.stamp else file)
+            # a file of samples is in the order of the shards, and in theirs
+            table = read_arrow(local_copy(file, self.stamp)) if self.stamp else read_shard(file)
             documents = texts(table, self.boundary.select(table))
             start = 0
             for count in documents.counts.tolist():

@@ -9,8 +9,10 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Mapping
+from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any
 
+from cloze.core import storage
 from cloze.core.artifacts import artifact
 from cloze.core.errors import DataError, UsageError
 from cloze.core.stages.stage import BuildContext, InputSpec, Stage, StageResult
@@ -45,7 +47,6 @@ def run(config: VocabConfig, build: BuildContext) -> StageResult:
         UsageError: `size` is too small for the characters of the text, or there is no corpus to
             train on.
     """
-    from cloze.core import storage
     from cloze.pipeline.corpus.files.shards import CorpusShards
     from cloze.pipeline.tokenizer import load
     from cloze.pipeline.vocab.sample import draw_samples
@@ -110,8 +111,6 @@ def _measure(
 
 
 def _train(config: VocabConfig, build: BuildContext, sample: Sample | None) -> Tokenizer:
-    from pkgutil import resolve_name
-
     from cloze.pipeline.tokenizer.tokenizer import Tokenizer
 
     if sample is None:
@@ -134,7 +133,6 @@ def _extend(
     config: VocabConfig, build: BuildContext, sample: Sample | None, base: Tokenizer
 ) -> tuple[Tokenizer, list[Word]]:
     """Return the extended tokenizer and the added words: first the file's, then the corpus's."""
-    from cloze.core import storage
     from cloze.pipeline.vocab import extend
 
     assert config.extend_path is not None
@@ -169,7 +167,6 @@ def _extend(
 
 def _write_words(build: BuildContext, words: list[Word], tokenizer: Tokenizer) -> None:
     """Write the added words, best first: word, id, occurrences, tokens before, score."""
-    from cloze.core import storage
     from cloze.pipeline.vocab.extend import encode_after_space
 
     ids, _ = encode_after_space(tokenizer, [word.text for word in words])

@@ -4,7 +4,14 @@ The same text gives the same bytes in every process.
 
 A new kind is one module and one row in `TRAINERS` (kinds.py). The module has a function `(texts,
 options, *, size, lowercase, strip_accents) -> tokenizers.Tokenizer` and, if the kind has options of
-its own, a subclass of `cloze.core.options.Options`.
+its own, a subclass of `cloze.core.options.Options`. Its arguments:
+
+    texts          returns an iterator over the documents, each time it is called
+    options        `min_frequency` and `limit_alphabet`, where the kind has such limits
+    size           requested vocabulary size; smaller if the text yields fewer tokens
+    strip_accents  remove accents, and the vowel signs of other scripts
+
+All raise UsageError if `size` is smaller than the single-character tokens.
 """
 
 from __future__ import annotations
@@ -110,16 +117,6 @@ def train_wordpiece(
 
     Hugging Face's trainer depends on the order of hash maps, except for tokens that are registered
     first; so all single characters are.
-
-    Args:
-        texts: the documents; read twice.
-        options: `min_frequency` and `limit_alphabet`.
-        size: requested vocabulary size; smaller if too few pairs occur `min_frequency` times.
-        lowercase: lowercase the text.
-        strip_accents: remove accents, and the vowel signs of other scripts.
-
-    Raises:
-        UsageError: `size` is smaller than the number of single-character tokens.
     """
     from tokenizers import trainers
 
@@ -164,16 +161,9 @@ def train_bpe(
     WordPiece's trainer, the result does not depend on the order of hash maps (tested over processes
     and numbers of threads).
 
-    Args:
-        texts: the documents.
-        options: `min_frequency`.
-        size: requested vocabulary size; smaller if too few pairs occur `min_frequency` times.
-        lowercase: lowercase the text.
-        strip_accents: must be False: RoBERTa's tokenizer has no such step.
-
     Raises:
-        UsageError: `size` is smaller than the special tokens and the bytes, `strip_accents` is set,
-            or a special token occurs in the text so often that it became a token of the text.
+        UsageError: `strip_accents` is set, which RoBERTa's tokenizer lacks; or a special token
+            occurs in the text so often that it became a token of the text.
     """
     from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
 
@@ -234,15 +224,7 @@ def train_unigram(
     thread, so the number of threads is fixed. There is no minimum frequency: rare words show how
     words are built (without words seen once, text becomes 2 % longer).
 
-    Args:
-        texts: the documents.
-        options: `limit_alphabet`.
-        size: requested vocabulary size; smaller if the text yields fewer tokens.
-        lowercase: lowercase the text.
-        strip_accents: remove accents, and the vowel signs of other scripts.
-
     Raises:
-        UsageError: `size` is smaller than the number of single-character tokens.
         DataError: the text has no words.
     """
     from cloze.pipeline.tokenizer.backends import albert_backend

@@ -18,6 +18,7 @@ import pytest
 from cloze.core.artifacts import artifact
 from cloze.core.errors import ClozeError
 from cloze.core.stages.execute import BuildResult
+from cloze.pipeline.corpus.files import shards as corpus_shards
 from cloze.pipeline.dataset import build, shards
 from tests.faults.disks import Disk, fill
 from tests.pipeline.corpus.corpora import made_documents, write_corpus
@@ -45,7 +46,7 @@ def whole(inputs: tuple[str, str], tmp_path_factory: pytest.TempPathFactory) -> 
 @pytest.fixture(autouse=True)
 def a_run_a_shard(monkeypatch: pytest.MonkeyPatch) -> None:
     """Small shards do not share a run."""
-    monkeypatch.setattr(build, "run_bytes", lambda total, least: 0)
+    monkeypatch.setattr(corpus_shards, "run_bytes", lambda total, least: 0)
 
 
 @contextlib.contextmanager

@@ -21,6 +21,7 @@ from cloze.core import storage
 from cloze.core.stages.execute import BuildResult
 from cloze.pipeline.corpus import sources, stage
 from cloze.pipeline.corpus.duplicates import unit_plans as plans
+from cloze.pipeline.corpus.files import shards as corpus_shards
 from cloze.pipeline.corpus.read import read_and_clean
 from cloze.pipeline.dataset import build, ranges
 from cloze.pipeline.runners import exchange, fan_out
@@ -89,7 +90,7 @@ def same(
             (ranges, "BUCKET_TOKENS"),
         ):
             patch.setattr(module, name, data.draw(limit, label=name))
-        for module in (sources, plans, build):
+        for module in (sources, plans, corpus_shards):
             most = data.draw(st.sampled_from([5000, 20_000, 1 << 20]), label="run_bytes")
             patch.setattr(module, "run_bytes", lambda total, least=0, most=most: most)
         destinations = data.draw(st.integers(1, 9), label="destinations")

@@ -18,7 +18,13 @@ from cloze.pipeline.corpus.files.intermediate import documents_at
 from cloze.pipeline.corpus.provenance import UNKNOWN, Origin, merge_origins
 from cloze.pipeline.corpus.readers.base import IN_ARCHIVES, counted
 from cloze.pipeline.corpus.signatures import jaccard
-from cloze.pipeline.corpus.statistics import DOCUMENT_BINS, SENTENCE_BINS, add_up, added
+from cloze.pipeline.corpus.statistics import (
+    DOCUMENT_BINS,
+    FIGURES,
+    SENTENCE_BINS,
+    add_up,
+    added,
+)
 from cloze.pipeline.corpus.steps.chain import STEPS
 
 if TYPE_CHECKING:
@@ -54,10 +60,7 @@ def collect(
     counters = {name: count for name, count in counters.items() if count}
     retained = add_up(shards)
     sources = _sources(groups, results, plan, retained["sources"])
-    totals = {
-        name: sum(source[name] for source in sources)
-        for name in ("documents", "sentences", "words", "characters", "bytes")
-    }
+    totals = {name: sum(source[name] for source in sources) for name in FIGURES}
     sampled = sum(retained["languages"].values())
     return {
         "format": FORMAT,
@@ -141,7 +144,7 @@ def _sources(
         row["dropped_reading"] += sum(counted(result["counters"], "dropped/").values())
     for (kind, _, _), count in plan.pairs.items():
         rows[kind]["duplicates"] += count
-    nothing = dict.fromkeys(("documents", "sentences", "words", "characters", "bytes"), 0)
+    nothing = dict.fromkeys(FIGURES, 0)
     return [
         {**row, "files": len(files[kind]), **retained.get(kind, nothing)}
         for kind, row in sorted(rows.items())

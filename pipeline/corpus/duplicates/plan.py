@@ -24,8 +24,7 @@ from cloze.pipeline.corpus.duplicates.unit_plans import (
 )
 from cloze.pipeline.runners.exchange import Exchange
 from cloze.pipeline.runners.fan_out import fan_out
-
-MOST_SHARDS = 10_000  # with the dropped texts beside them, an artifact has twice as many files
+from cloze.pipeline.runners.sizes import even_count
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,7 +107,7 @@ def plan(build: BuildContext, request: CorpusPlanRequest, documents: int) -> Cor
         pairs[duplicate, original, reason] += number
         dropped[reason] += number
     return CorpusPlan(
-        shards=min(MOST_SHARDS, max(1, math.ceil(totals["bytes"] / request.shard_bytes))),
+        shards=even_count(max(1, math.ceil(totals["bytes"] / request.shard_bytes))),
         units=count,
         **totals,
         dropped=dropped,

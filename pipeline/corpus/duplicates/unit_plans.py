@@ -30,7 +30,7 @@ from cloze.core.ragged import I64
 from cloze.pipeline.corpus.files.intermediate import IntermediateFile, signatures_schema
 from cloze.pipeline.corpus.mixing import Bools, Mixture, copied_key
 from cloze.pipeline.runners.exchange import Exchange
-from cloze.pipeline.runners.sizes import run_bytes
+from cloze.pipeline.runners.sizes import least_bytes, run_bytes
 
 RETAINED, DUPLICATE_ID, EXACT, NEAR, RENAMED = range(5)
 REASONS = ("", "duplicate_id", "exact_duplicate", "near_duplicate")
@@ -104,7 +104,7 @@ def write_units(directory: str, parts: Sequence[str], sizes: Sequence[int]) -> i
         parts: paths of the intermediate files without endings.
         sizes: bytes of text of each.
     """
-    most = run_bytes(sum(sizes))
+    most = run_bytes(sum(sizes), least_bytes(directory))
     units: list[list[tuple[int, str, int, int]]] = []
     before, unit_before = 0, -1
     for number, (path, size) in enumerate(zip(parts, sizes, strict=True)):

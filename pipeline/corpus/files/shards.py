@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -18,9 +19,25 @@ from cloze.core.plugins import with_substitutes
 from cloze.core.ragged import I64, offsets_of
 from cloze.core.random_keys import U64
 from cloze.pipeline.corpus.files.intermediate import CORPUS
+from cloze.pipeline.runners.sizes import (
+    EVEN_COUNTS,
+    LEAST_BYTES,
+    group_by_size,
+    least_bytes,
+    places_per_unit,
+    run_bytes,
+)
 
 READ = ("key", "id", "split", "sentences")
 """Columns that later stages read; every version of the schema has them."""
+
+
+class ShardGroup(NamedTuple):
+    """Consecutive shards that are one unit's work; `size` in bytes."""
+
+    name: str
+    paths: list[str]
+    size: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,6 +87,27 @@ class CorpusShards:
 
     def file(self, name: str) -> str:
         return storage.join(self.path, name)
+
+    def groups(self, directory: str, least: int = LEAST_BYTES) -> list[ShardGroup]:
+        """Return the shards of each unit whose files are in `directory`.
+
+        Args:
+            least: bytes of a unit on a disk, if there are so many.
+        """
+        total, count = sum(self.sizes), len(self.sizes)
+        most = run_bytes(total, least_bytes(directory, least))
+        edges = group_by_size(self.sizes, most)
+        if count in EVEN_COUNTS:
+            size = places_per_unit(count, total // most)
+            edges = [(first, first + size) for first in range(0, count, size)]
+        return [
+            ShardGroup(
+                name=f"{first:05d}-{end:05d}",
+                paths=list(map(self.file, self.names[first:end])),
+                size=float(sum(self.sizes[first:end])),
+            )
+            for first, end in edges
+        ]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import heapq
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -30,82 +30,52 @@ from cloze.pipeline.corpus.steps.personal_data import make_redactor
 BATCH_BYTES, BATCH_DOCUMENTS = 256 << 10, 1 << 10  # limits of a record batch
 
 
-class PendingRows:
-    """Rows of a record batch of an intermediate file, until it is full."""
+class BatchWriter:
+    """Writer of rows to files that have some of their columns each, in the same record batches.
 
-    def __init__(self, arrow_schema: pa.Schema) -> None:
-        self.schema = arrow_schema
-        self._rows: list[dict[str, Any]] = []
-        self._size = 0
+    Args:
+        files: writer and schema of each file.
 
-    def add(self, row: dict[str, Any], size: int) -> Iterator[pa.RecordBatch]:
-        """Add a row of `size` bytes of text; yield the batch if it is full."""
-        self._rows.append(row)
-        self._size += size
-        if self._size >= BATCH_BYTES or len(self._rows) >= BATCH_DOCUMENTS:
-            yield from self.close()
-
-    def close(self) -> Iterator[pa.RecordBatch]:
-        """Yield the last batch, if there are any rows."""
-        if self._rows:
-            columns = [
-                pa.array([row[field.name] for row in self._rows], field.type)
-                for field in self.schema
-            ]
-            self._rows, self._size = [], 0
-            yield pa.RecordBatch.from_arrays(columns, schema=self.schema)
-
-
-class IntermediateWriter:
-    """Writer of the documents, signatures and dropped texts of one group of slices.
-
-    The files are written atomically.
+    Attributes:
+        rows, bytes: number of rows, and bytes of their text.
     """
 
-    def __init__(self, path: str, references: pa.Schema, keep_dropped: bool) -> None:
-        self._stack = contextlib.ExitStack()
-        self._names = {f"{path}.arrow": PART, f"{path}.refs.arrow": references}
-        self._references = references
-        if keep_dropped:
-            self._names[f"{path}.dropped.arrow"] = DROPPED_SCHEMA
-        self._documents = PendingRows(
-            pa.schema([*PART, *(field for field in references if field.name != "key")])
-        )
-        self._dropped_texts = PendingRows(DROPPED_SCHEMA)
-        self._files: list[Any] = []
-        self.documents = self.bytes = 0
+    def __init__(self, files: Sequence[tuple[pa.RecordBatchFileWriter, pa.Schema]]) -> None:
+        self._files = files
+        fields = {field.name: field for _, arrow_schema in files for field in arrow_schema}
+        self._schema = pa.schema(fields.values())
+        self._pending: list[dict[str, Any]] = []
+        self._size = self.rows = self.bytes = 0
 
-    def __enter__(self) -> IntermediateWriter:
-        for name, arrow_schema in self._names.items():
-            handle = self._stack.enter_context(storage.atomic_output(name))
-            self._files.append(self._stack.enter_context(pa.ipc.new_file(handle, arrow_schema)))
-        return self
+    def add(self, row: dict[str, Any], size: int) -> None:
+        """Add a row with so many bytes of text."""
+        self._pending.append(row)
+        self._size += size
+        self.rows, self.bytes = self.rows + 1, self.bytes + size
+        if self._size >= BATCH_BYTES or len(self._pending) >= BATCH_DOCUMENTS:
+            self.flush()
 
-    def __exit__(self, *error: Any) -> None:
-        self._stack.__exit__(*error)
+    def flush(self) -> None:
+        """Write the rows that are no full batch."""
+        if self._pending:
+            batch = pa.RecordBatch.from_pylist(self._pending, schema=self._schema)
+            for file, arrow_schema in self._files:
+                file.write_batch(batch.select(arrow_schema.names).cast(arrow_schema))
+        self._pending, self._size = [], 0
 
-    def finish(self) -> None:
-        """Write the buffered rows."""
-        self._write(self._documents.close())
-        self._write_dropped(self._dropped_texts.close())
 
-    def add(self, row: dict[str, Any]) -> None:
-        self.documents += 1
-        self.bytes += row["bytes"]
-        self._write(self._documents.add(row, row["bytes"]))
-
-    def reject(self, row: dict[str, Any]) -> None:
-        self._write_dropped(self._dropped_texts.add(row, len(row["text"])))
-
-    def _write(self, batches: Iterator[pa.RecordBatch]) -> None:
-        for batch in batches:
-            for file, arrow_schema in zip(self._files, (PART, self._references), strict=False):
-                columns = [batch[name] for name in arrow_schema.names]
-                file.write_batch(pa.RecordBatch.from_arrays(columns, schema=arrow_schema))
-
-    def _write_dropped(self, batches: Iterator[pa.RecordBatch]) -> None:
-        for batch in batches:
-            self._files[2].write_batch(batch)
+@contextlib.contextmanager
+def writing_batches(files: Mapping[str, pa.Schema]) -> Iterator[BatchWriter]:
+    """Give a writer of files with these schemas, which exist when the block has ended."""
+    with contextlib.ExitStack() as stack:
+        outputs = []
+        for path, arrow_schema in files.items():
+            handle = stack.enter_context(storage.atomic_output(path))
+            file = stack.enter_context(pa.ipc.new_file(handle, arrow_schema))
+            outputs.append((file, arrow_schema))
+        writer = BatchWriter(outputs)
+        yield writer
+        writer.flush()
 
 
 EXAMPLES = 3  # per reason
@@ -167,10 +137,13 @@ class ReadSliceGroup:
         minhash = config.minhash()
         references = signatures_schema(minhash, config.dedup_similarity > 0, config.mixes)
         steps = build_steps(config, self.prepared)
-        with IntermediateWriter(
-            storage.join(self.parts, unit["name"]), references, config.keep_dropped
-        ) as writer:
-            dropped = _Dropped(writer if config.keep_dropped else None, make_redactor(config))
+        path = storage.join(self.parts, unit["name"])
+        rejects = {f"{path}.dropped.arrow": DROPPED_SCHEMA} if config.keep_dropped else {}
+        with (
+            writing_batches({f"{path}.arrow": PART, f"{path}.refs.arrow": references}) as writer,
+            writing_batches(rejects) as rejected,
+        ):
+            dropped = _Dropped(rejected if rejects else None, make_redactor(config))
             origins: set[Origin] = set()
             slice_counters = [
                 ReadCounters(
@@ -186,8 +159,8 @@ class ReadSliceGroup:
                     origins.add(each.origin)
                     result = run_steps(raw, steps, dropped.observe)
                     if result.document is not None and result.sentences is not None:
-                        writer.add(_row(result.document, result.sentences, config, minhash))
-            writer.finish()
+                        row = _row(result.document, result.sentences, config, minhash)
+                        writer.add(row, row["bytes"])
         counters: Counter[str] = Counter()
         for each in slice_counters:
             counters.update(each.counters)
@@ -196,7 +169,7 @@ class ReadSliceGroup:
                 counters[f"files/{'refused' if refused else 'read'}"] += 1
         return {
             "counters": dict(counters),
-            "documents": writer.documents,
+            "documents": writer.rows,
             "bytes": writer.bytes,
             "unreadable": [
                 _masked(entry, dropped.redact) for each in slice_counters for entry in each.report()
@@ -225,7 +198,7 @@ class _Dropped:
         redact: redacts a document and its text for output.
     """
 
-    def __init__(self, writer: IntermediateWriter | None, redact: _Redactor) -> None:
+    def __init__(self, writer: BatchWriter | None, redact: _Redactor) -> None:
         self._writer, self.redact = writer, redact
         self.tasks: Counter[str] = Counter()
         self.examples = DroppedExamples()
@@ -271,7 +244,7 @@ class _Dropped:
                 "detail": detail,
                 "text": text,
             }
-            self._writer.reject(row)
+            self._writer.add(row, len(text))
 
 
 def _row(

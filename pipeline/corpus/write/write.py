@@ -44,14 +44,6 @@ DROPPED_RUN = pa.schema([*DROPPED_SCHEMA, pa.field("number", pa.int64(), nullabl
 NO_NUMBER = -1
 
 
-def corpus_shard_name(number: int, shards: int) -> str:
-    return shard_name("corpus", number, shards)
-
-
-def dropped_name(number: int, shards: int) -> str:
-    return storage.join(DROPPED_DIRECTORY, shard_name("dropped", number, shards))
-
-
 def _shards(keys: pa.ChunkedArray | pa.Array, shards: int) -> I64:
     """Return the shard of each key."""
     return shard_of(shard_position(keys.to_numpy()), shards)
@@ -170,13 +162,14 @@ class WriteShards:
         for number, table in _by_shard(self.runs, unit, PART):
             order = np.argsort(table["key"].to_numpy(), kind="stable")
             batch = compact_batch(table.take(pa.array(order)), CORPUS)
-            path = storage.join(self.directory, corpus_shard_name(number, shards))
+            path = storage.join(self.directory, shard_name("corpus", number, shards))
             write_arrow(path, CORPUS, [batch])
             statistics.append(measure(batch, self.documents))
         if self.dropped is not None:
             for number, table in _by_shard(self.dropped, unit, DROPPED_RUN):
                 batch = _join_originals(table)
-                path = storage.join(self.directory, dropped_name(number, shards))
+                name = shard_name("dropped", number, shards)
+                path = storage.join(self.directory, DROPPED_DIRECTORY, name)
                 write_arrow(path, DROPPED_SCHEMA, [batch])
                 rows += batch.num_rows
         return {"shards": statistics, "dropped": rows}

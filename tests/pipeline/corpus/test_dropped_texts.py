@@ -135,7 +135,7 @@ def test_dropped_text_of_many_runs_and_destinations(tmp_path, monkeypatch):
     whole = make(tmp_path / "whole", f"jsonl={source}", **settings)
     monkeypatch.setattr(sources, "run_bytes", lambda total, least: 0)
     monkeypatch.setattr(read_and_clean, "BATCH_BYTES", 4096)
-    monkeypatch.setattr(plans, "run_bytes", lambda total: 9000)
+    monkeypatch.setattr(plans, "run_bytes", lambda total, least: 9000)
     monkeypatch.setattr(stage, "destination_count", lambda total, runs: 7)
     cut = make(tmp_path / "cut", f"jsonl={source}", **settings)
     assert cut.manifest.content_sha256 == whole.manifest.content_sha256

@@ -35,7 +35,7 @@ from cloze.pipeline.corpus.files.intermediate import (
 )
 from cloze.pipeline.corpus.options import MinHash
 from cloze.pipeline.corpus.read import read_and_clean
-from cloze.pipeline.corpus.read.read_and_clean import PendingRows
+from cloze.pipeline.corpus.read.read_and_clean import BatchWriter
 from cloze.pipeline.corpus.readers.encyclopedia import dump
 from cloze.pipeline.corpus.signatures import SKETCH_BYTES
 from cloze.pipeline.corpus.sources import Source, group_slices, list_sources, plan_reading
@@ -71,7 +71,7 @@ def test_a_dump_cut_by_its_index_gives_the_same_bytes(tmp_path, monkeypatch):
     whole = make(tmp_path / "whole", source, shard_bytes=2048, keep_dropped=True)
     monkeypatch.setattr(dump, "SLICE_BYTES", 600)
     monkeypatch.setattr(sources, "run_bytes", lambda total, least: 0)
-    monkeypatch.setattr(plans, "run_bytes", lambda total: 5000)  # several runs
+    monkeypatch.setattr(plans, "run_bytes", lambda total, least: 5000)  # several runs
     slices, repeated = plan_reading(
         list_sources([Source(kind="wikipedia", path=f"{tmp_path}/x-multistream.xml.bz2")]).slices
     )
@@ -206,15 +206,28 @@ def _row(number: int) -> dict:
 def test_batches_hold_what_was_added_in_order(sizes, batch_bytes):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(read_and_clean, "BATCH_BYTES", batch_bytes)
-        pending = PendingRows(PART)
-        batches = [
-            batch for number, size in enumerate(sizes) for batch in pending.add(_row(number), size)
+        some = pa.schema([PART.field(name) for name in ("id", "infobox")])
+        sinks = {arrow_schema: pa.BufferOutputStream() for arrow_schema in (PART, some)}
+        files = [(pa.ipc.new_file(sink, one), one) for one, sink in sinks.items()]
+        writer = BatchWriter(files)
+        for number, size in enumerate(sizes):
+            writer.add(_row(number), size)
+        writer.flush()
+        for file, _ in files:
+            file.close()
+    assert (writer.rows, writer.bytes) == (len(sizes), sum(sizes))
+    lengths = []
+    for arrow_schema, sink in sinks.items():
+        reader = pa.ipc.open_file(sink.getvalue())
+        batches = [reader.get_batch(number) for number in range(reader.num_record_batches)]
+        lengths.append([batch.num_rows for batch in batches])
+        assert reader.schema.equals(arrow_schema, check_metadata=True)
+        assert [row for batch in batches for row in batch.to_pylist()] == [
+            {name: _row(number)[name] for name in arrow_schema.names}
+            for number in range(len(sizes))
         ]
-        batches += pending.close()
-    assert [row for batch in batches for row in batch.to_pylist()] == list(
-        map(_row, range(len(sizes)))
-    )
-    assert all(batch.num_rows for batch in batches)
+    assert lengths[0] == lengths[1]
+    assert all(lengths[0])
 
 
 @given(st.lists(st.integers(0, 50), max_size=30), st.lists(st.integers(1, 10), max_size=4))
@@ -304,7 +317,7 @@ def test_cutting_does_not_change_who_stays(tmp_path, threshold):
 
 def test_the_plans_name_every_document_once(tmp_path, monkeypatch):
     """Each unit's plan keeps or drops each of its documents; originals know their duplicates."""
-    monkeypatch.setattr(plans, "run_bytes", lambda total: 9000)
+    monkeypatch.setattr(plans, "run_bytes", lambda total, least: 9000)
     paths = _references(tmp_path, 300, [40, 90], False)
     parts = [path.removesuffix(".refs.arrow") for path in paths]
     wanted = CorpusPlanRequest(

@@ -56,7 +56,9 @@ def test_each_byte_is_read_once(
     monkeypatch.setattr(sources, "run_bytes", lambda total, least: 0)
     monkeypatch.setattr(read_and_clean, "BATCH_BYTES", 8 << 10)
     monkeypatch.setattr(intermediate, "AHEAD_BYTES", ahead)
-    monkeypatch.setattr(plans, "run_bytes", lambda total: 30 << 10)  # a file has several readers
+    monkeypatch.setattr(
+        plans, "run_bytes", lambda total, least: 30 << 10
+    )  # a file has several readers
     monkeypatch.setattr(stage, "destination_count", lambda total, runs: DESTINATIONS)
     for files in (2, 4):
         costs, runs = cost(store, tmp_path, files)

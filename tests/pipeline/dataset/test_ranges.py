@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from cloze.pipeline.corpus.files import shards as corpus_shards
 from cloze.pipeline.dataset import build, ranges
 from tests.object_store import Store
 from tests.pipeline.corpus.corpora import made_documents, write_corpus
@@ -72,14 +73,18 @@ def test_hosts_read_together_little_more_than_the_parts(
     settings = {"length_bins": length_bins, "pairing": "sentence-pair", "length": 140}
     expected = make(corpus, vocab, tmp_path / "local", **settings)
     monkeypatch.setattr(build, "fan_out", by_hosts(tmp_path))
-    monkeypatch.setattr(build, "run_bytes", lambda total, least: total // 2)  # 5 shards in 3 runs
+    monkeypatch.setattr(
+        corpus_shards, "run_bytes", lambda total, least: total // 2
+    )  # 5 shards in 3 runs
     store.server.requests.clear()
     made = make(corpus, vocab, store.path("made"), **settings)
     assert made.manifest.content_sha256 == expected.manifest.content_sha256
     assert made.manifest.counters == expected.manifest.counters
-    runs = [r for r in store.server.requests if "/_scratch/parts/train/run-" in r.key]
+    runs = [r for r in store.server.requests if "/_scratch/parts/rows/run-" in r.key]
     runs = [request for request in runs if not request.key.endswith(".index")]
     assert len({request.key for request in runs}) == 3
     read = sum(r.read for r in runs) / sum(r.written for r in runs)
     assert 1 <= read <= 1.2
-    assert sum(request.kind == "get" for request in runs) <= 3 * 4 * length_bins  # runs, shards
+    assert (
+        sum(request.kind == "get" for request in runs) <= 3 * 5 * length_bins
+    )  # runs, shards and the held-out one

@@ -281,31 +281,32 @@ def test_nothing_of_a_part_disappears(small, tmp_path):
     fingerprint = load(str(tmp_path / "tokenizer")).fingerprint
     for recipe in RECIPES:
         config = ExampleConfig(recipe=recipe, length=24, max_predictions=2)
-        runs = {
-            split: Exchange(directory=str(tmp_path / recipe / split), runs=1, places=8)
-            for split in ("train", "heldout", "documents")
-        }
+        runs, keys = (
+            Exchange(directory=str(tmp_path / recipe / name), runs=1, places=places)
+            for name, places in (("rows", 16), ("documents", 8))
+        )
         make = BuildRows(
             directory=str(tmp_path / recipe),
             runs=runs,
-            corpus=str(corpus),
-            shards=1,
+            keys=keys,
+            buckets={"train": 8, "heldout": 8},
             tokenizer=str(tmp_path / "tokenizer"),
             tokenizer_fingerprint=fingerprint,
             config=config,
         )
-        result = make({"number": 0, "first": 0, "end": 1})
-        for split, documents in (("train", 10), ("heldout", 2)):
+        result = make({"number": 0, "paths": list(map(str, corpus.glob("corpus-*.arrow")))})
+        edges = runs.connect_block(0)["rows"]
+        for split, documents, first in (("train", 10, 0), ("heldout", 2, 8)):
             counters = result[split]["counters"]
             assert counters["read/documents"] == documents
             assert (
                 counters["tokens/read"] == counters["tokens/in_rows"] + counters["tokens/truncated"]
             )
-            assert runs[split].connect_block(0)["rows"][-1] == result[split]["rows"]
+            assert edges[first + 8] - edges[first] == result[split]["rows"]
             lists = ["boundaries"] if recipe == "packed" else []
             rows_schema = part_schema(small.vocab_size, lists)
-            with runs[split].read(rows_schema, 0, 8) as read:
-                batches = [batch for place in range(8) for batch in read.batches(place)]
+            with runs.read(rows_schema, first, first + 8) as read:
+                batches = [batch for at in range(first, first + 8) for batch in read.batches(at)]
                 batch = pa.concat_batches(batches)
             block = RowBlock.from_arrow(batch)
             assert (np.diff(np.concatenate([[0], block.rank >> np.uint64(61)])) >= 0).all()

@@ -20,7 +20,17 @@ from cloze.core import storage
 from cloze.core.ragged import I64
 from cloze.pipeline.runners import exchange as module
 from cloze.pipeline.runners.exchange import Exchange
-from cloze.pipeline.runners.sizes import RANGE_BYTES, destination_count, group_by_size, run_bytes
+from cloze.pipeline.runners.sizes import (
+    EVEN_COUNTS,
+    RANGE_BYTES,
+    STORE_BYTES,
+    destination_count,
+    even_count,
+    group_by_size,
+    least_bytes,
+    places_per_unit,
+    run_bytes,
+)
 from tests.object_store import Store
 from tests.pipeline.runners.units import build
 
@@ -198,6 +208,35 @@ def test_sizes_of_large_exchanges(total: float) -> None:
     assert total < TERABYTE or 256 << 20 <= run_bytes(total) <= 1 << 30
     assert total < TERABYTE or runs > 3200  # cores of 200 hosts
     assert runs < 20_000
+
+
+@given(st.integers(1, 10**7))
+def test_large_counts_are_even(count: int) -> None:
+    even = even_count(count)
+    assert even == count if count <= 2000 else even in EVEN_COUNTS
+    assert even >= min(count, EVEN_COUNTS[-1])
+
+
+@given(st.one_of(st.integers(1, 10**4), st.sampled_from(EVEN_COUNTS)), st.integers(-1, 10**5))
+def test_units_of_even_counts_fill_the_rounds_of_a_cluster(places: int, most: int) -> None:
+    size = places_per_unit(places, most)
+    units = -(-places // size)
+    assert units <= max(1, most)
+    if places in EVEN_COUNTS:
+        assert places % size == 0  # equal units
+        assert units < 3200 or units % 3200 == 0
+
+
+@pytest.mark.parametrize("workers", [100, 200, 400, 800, 1600, 3200])
+@pytest.mark.parametrize("total", [1.5 * TERABYTE, 3 * TERABYTE, 6 * TERABYTE])
+def test_workers_of_a_large_cluster_have_work_until_the_end(workers: int, total: float) -> None:
+    units = 9600 // places_per_unit(9600, int(total) // run_bytes(int(total)))
+    assert units / workers / -(-units // workers) >= 0.9
+
+
+def test_units_of_a_store_are_large(tmp_path: Path) -> None:
+    assert least_bytes("s3://bucket/corpus", 1) == STORE_BYTES
+    assert least_bytes(str(tmp_path), 1) == 1
 
 
 @given(st.lists(st.integers(0, 9), max_size=30), st.integers(0, 20))

@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from cloze.pipeline.dataset.config import ExampleConfig
+from cloze.pipeline.dataset.summary import DIFFERING, warnings
 from cloze.pipeline.tokenizer import fast_bpe
 from cloze.pipeline.tokenizer.fast_bpe import FastBpe
 from cloze.pipeline.tokenizer.tokenizer import Tokenizer
@@ -106,3 +108,32 @@ def test_the_package_itself_gives_the_same_ids() -> None:
         expected_ids, expected_offsets = ours.encode_uncached(texts, follows)
         assert np.array_equal(ids, expected_ids)
         assert np.array_equal(offsets, expected_offsets)
+
+
+@pytest.mark.parametrize("place", [0, 512, 1024])
+def test_what_differs_beyond_the_probe_is_encoded_by_the_tokenizer_and_counted(
+    monkeypatch: pytest.MonkeyPatch, place: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    ours = tokenizer()
+
+    def wrong_at_times(texts: list[str]) -> tuple[Any, Any]:
+        ids, offsets = ours.encode_uncached(texts)
+        if place < len(texts) and texts[place].endswith("unheard-of"):
+            ids[offsets[place]] += 1
+        return ids, offsets
+
+    install(monkeypatch, wrong_at_times)
+    texts = ["a usual sentence"] * 1100
+    assert np.array_equal(ours.encode_flat(texts)[0], ours.encode_uncached(texts)[0])
+    assert ours.differing_texts == 0
+    texts[place] = "something unheard-of"
+    for found, expected in zip(ours.encode_flat(texts), ours.encode_uncached(texts), strict=True):
+        assert np.array_equal(found, expected)
+    assert ours.differing_texts == len(texts)
+    assert "gigatoken" in caplog.text
+
+
+def test_a_dataset_says_where_the_tokenizer_encoded_itself() -> None:
+    (message,) = warnings(ExampleConfig(), {DIFFERING: 1100}, 10)
+    assert "1,100 sentences" in message
+    assert "uninstall gigatoken" in message

@@ -12,7 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cloze.pipeline.corpus.files import shards
 from cloze.pipeline.vocab import sample
+from tests.object_store import Store
+from tests.pipeline.corpus.corpora import made_documents, write_corpus
 from tests.pipeline.vocab.vocabularies import make
 
 DOCUMENTS = st.lists(
@@ -57,3 +60,16 @@ def test_what_shards_tell_first_does_not_change_the_vocabulary(
     usual = make(corpus, tmp_path / "usual")
     monkeypatch.setattr(sample, "ROOM", room)
     assert make(corpus, tmp_path / "room").manifest.content_sha256 == usual.manifest.content_sha256
+
+
+def test_units_of_many_shards_give_the_same_vocabulary_by_few_requests(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, store: Store
+) -> None:
+    corpus = write_corpus(tmp_path / "corpus", made_documents(200), shards=20)
+    few = make(corpus, store.path("vocab"))
+    asked = [request for request in store.server.requests if "/_scratch/" in request.key]
+    assert len(asked) <= 30  # 160 with a unit for each shard
+    for most in (0, 20_000, 1 << 30):
+        monkeypatch.setattr(shards, "run_bytes", lambda total, least, most=most: most)
+        made = make(corpus, tmp_path / f"vocab-{most}")
+        assert made.manifest.content_sha256 == few.manifest.content_sha256

@@ -57,7 +57,7 @@ def _planned(
     begun = build(place / f"out-{name}", dedup_in_memory_documents=most, **execution)
     search = {name: value for name, value in more.items() if name in SEARCH}
     with begun.cleanup, pytest.MonkeyPatch.context() as patch:
-        patch.setattr("cloze.pipeline.corpus.duplicates.unit_plans.run_bytes", lambda _: 3000)
+        patch.setattr("cloze.pipeline.corpus.duplicates.unit_plans.run_bytes", lambda *_: 3000)
         asked = wanted(place / name, references, **search)
         found = plan.plan(begun, asked, sum(references.documents))
     return found, _files(place / name)

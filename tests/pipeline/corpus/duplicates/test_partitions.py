@@ -183,7 +183,7 @@ def test_a_corpus_of_any_size_has_a_bounded_number_of_shards(
 ) -> None:
     references = invented(tmp_path, 300, seed=4)
     usual = by_one(tmp_path, references)[0]
-    monkeypatch.setattr(plan, "MOST_SHARDS", 3)
+    monkeypatch.setattr(plan, "even_count", lambda _: 3)
     bounded = by_one(tmp_path, references)[0]
     assert bounded.shards == 3 < usual.shards
     assert (bounded.documents, bounded.bytes) == (usual.documents, usual.bytes)
