@@ -24,6 +24,7 @@ from cloze.model.train.optimizers.flat_shards import SharedOptimizer, TensorExte
 from cloze.model.train.optimizers.parameters import (
     optimizer_states,
     parameter_groups,
+    set_learning_rate,
     trained_parameters,
 )
 from cloze.model.train.precision import DTYPES

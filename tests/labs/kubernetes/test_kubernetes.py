@@ -26,10 +26,10 @@ from cloze.flows.launch.protocol import LaunchSpec
 from cloze.labs.kubernetes import manifest as kubernetes_manifest
 from tests.checkout import import_path
 from tests.conftest import REPOSITORY
-from tests.labs.kubernetes import trainjob_schema
 from tests.flows.launch.test_slurm import Heard, meanwhile
 from tests.flows.toy import STAGE, ToyConfig
 from tests.flows.ui.waiting import until
+from tests.labs.kubernetes import trainjob_schema
 from tests.slices import few
 
 IMAGE = "image=registry.example/cloze:1"
