@@ -11,7 +11,6 @@ import hashlib
 import lzma
 import re
 import zipfile
-from array import array
 from collections.abc import Mapping, Set
 from dataclasses import replace
 from functools import partial
@@ -82,8 +81,8 @@ def _unpacked_model(packed: bytes) -> tuple[Any, ...]:
         moves, rows = (arrays[name] for name in ("nextmove", "nextmove_row"))
         return (
             *(arrays["ptc"], arrays["pc"], arrays["classes"].tolist()),
-            *(array(each.dtype.char, each.tobytes()) for each in (moves, rows)),
-            arrays["out_feat"].tolist(),
+            # A view is as fast to index as the library's array, and needs no copy of 39 MB.
+            *(moves.data, rows.tolist(), arrays["out_feat"].tolist()),
         )
 
 
