@@ -204,7 +204,7 @@ _VALUES = 15  # of a filled bin
 # in 15 unequal bins agrees. Beyond four of them lies one pair in 30,000.
 _DEVIATIONS = 4.2
 _LOW_BITS = np.uint64(0x7777777777777777)
-_BLOCK = 1 << 10  # n-grams hashed at a time, so that a block of hashes fits in the cache
+_BLOCK = 1 << 11  # n-grams hashed at a time, so that a block of hashes fits in the cache
 _SMALLEST_BUFFER = 16  # numpy's minimum
 _MOST = np.iinfo(np.uint32).max
 
