@@ -24,6 +24,6 @@ assert pa.array(pandas.Series([1, None])).null_count == 1
 """
 
 
-def test_a_worker_makes_arrays_without_pandas_and_converts_to_it_when_asked():
+def test_a_worker_makes_arrays_without_pandas_and_converts_to_it_when_asked() -> None:
     ended = subprocess.run([sys.executable, "-c", WORKER], capture_output=True, text=True)
     assert ended.returncode == 0, ended.stderr
