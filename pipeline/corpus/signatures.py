@@ -11,6 +11,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import math
+import re
 import unicodedata
 from dataclasses import dataclass
 
@@ -22,6 +23,7 @@ from cloze.core.ragged import I64
 from cloze.core.words import IGNORABLE, UNSPACED_LETTER, is_mark, letters_a_word
 from cloze.pipeline.corpus.options import DEFAULT, MinHash
 
+_UNSPACED_LETTERS = re.compile(f"({UNSPACED_LETTER.pattern})")
 _SPACE = 0x20
 _MANY_CAPITALS, _MANY_SIGNS = 8, 40
 # smallest first byte of a UTF-8 character of three bytes or more; unspaced scripts have no shorter
@@ -30,20 +32,15 @@ _SEVERAL = 0xE0
 _WORD = 6  # sixths in a word; an ideograph counts 3, a Thai letter 2
 
 
-class _Folded(dict[str, str]):
-    """Each character in lower case; a space for punctuation, "" for ignorable characters."""
-
-    def __missing__(self, character: str) -> str:
-        self[character] = folded = "".join(map(_folded, character.lower()))
-        return folded
-
-
+@functools.cache
 def _folded(letter: str) -> str:
+    """Return it in lower case; a space for punctuation and "" for ignorable characters."""
+    if letter != letter.lower():
+        return "".join(map(_folded, letter.lower()))
     is_significant = letter.isalnum() or letter.isascii() or is_mark(letter)
     return "" if letter in IGNORABLE else letter if is_significant else " "
 
 
-_FOLDED = _Folded()
 _ASCII = bytes(
     code + 32 if 65 <= code <= 90 else code if 48 <= code <= 57 or 97 <= code <= 122 else _SPACE
     for code in range(128)
@@ -82,14 +79,14 @@ def _without_signs(text: str) -> str:
     # A sigma at the end of a word has a small letter of its own.
     if "Σ" in letters or sum(map(str.isupper, letters)) > _MANY_CAPITALS:
         text, letters = text.lower(), set("".join(letters).lower())
-    changes = {letter: sign for letter in letters if (sign := _FOLDED[letter]) != letter}
+    changes = {letter: sign for letter in letters if (sign := _folded(letter)) != letter}
     if len(changes) > _MANY_SIGNS:
         text = text.translate({ord(letter): sign for letter, sign in changes.items()})
     else:
         for letter, sign in changes.items():
             text = text.replace(letter, sign)
     if UNSPACED_LETTER.search("".join(letters)):
-        text = UNSPACED_LETTER.sub(r" \g<0> ", text)
+        text = " ".join(_UNSPACED_LETTERS.split(text))  # three times as fast as a substitution
     return text
 
 
