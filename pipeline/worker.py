@@ -6,9 +6,11 @@ import logging
 import os
 import sys
 
+from cloze.core.arrow import spare_pandas
 from cloze.core.stages.worker import main
 
 if __name__ == "__main__":
+    spare_pandas()
     code = main("cloze.pipeline")
     logging.shutdown()
     sys.stdout.flush()

@@ -30,6 +30,7 @@ import threading
 from dataclasses import dataclass, field
 from typing import Any
 
+from cloze.core.arrow import spare_pandas
 from cloze.core.processes import PARENT_PID, die_with_parent
 
 PRELOADED = (
@@ -187,6 +188,7 @@ def main() -> None:
 
     for name in PRELOADED:
         importlib.import_module(name)
+    spare_pandas()
     ForkServer().run()
 
 

@@ -132,7 +132,7 @@ class SentenceRules:
         last = _LAST_WORD.search(before)
         if last is not None:
             name = last[1].lower()
-            spaced = _SPACED.search(before)
+            spaced = _SPACED.search(before) if before.count(".") > 1 else None
             joint = f"{spaced[1]}.{spaced[2]}".lower() if spaced else ""
             if joint in _AND_SO_ON:
                 return is_small

@@ -42,12 +42,13 @@ SHORT_QUOTATION = 40  # characters; shorter quotations are titles and names as o
 SHORT_BRACKET = 200  # characters
 _FAR = 1000  # characters before an end mark in which quotation marks are counted
 
-_MARKS = rf"[!?{ELLIPSIS}{OTHER_SCRIPTS}]"
-_END = re.compile(rf"(?:{_MARKS}|\.)+")
+_MARKS = f"!?{ELLIPSIS}{OTHER_SCRIPTS}"
+# A search is three times as fast for a set, and then its repetition, as for a repeated set.
+_END = re.compile(f"[{_MARKS}.][{_MARKS}.]*")
 _ENDS = {  # other end marks, by language
-    "el": re.compile(rf"(?:{_MARKS}|[.;])+"),
-    **dict.fromkeys(("am", "ti"), re.compile(rf"(?:{_MARKS}|{ETHIOPIC_STOP}|::|\.)+")),
-    "hy": re.compile(rf"(?:{_MARKS}|:|\.\.\.)+"),  # a full stop is a comma in Armenian
+    "el": re.compile(f"[{_MARKS}.;][{_MARKS}.;]*"),
+    **dict.fromkeys(("am", "ti"), re.compile(rf"(?:[{_MARKS}.]|{ETHIOPIC_STOP}|::)+")),
+    "hy": re.compile(rf"(?:[{_MARKS}:]|\.\.\.)+"),  # a full stop is a comma in Armenian
 }
 _UNSTOPPED = re.compile(f"[{UNMARKED}]")  # scripts without `.`
 
@@ -70,7 +71,8 @@ _QUOTATIVE = re.compile(r"[とっにがをの、，,。]|は(?!い)|って|と�
 _PARTICLE = re.compile("[のがを]")  # after a title that ends in a mark
 
 _BLANKED = '"“”‘«»()'  # replaced by blanks for sentencex
-_OPENING_MARKS = "`“„‘‚«‹"  # sentencex searches for the closing mark of each
+# sentencex searches for the closing mark of each; “, ‘ and « are blanked before
+_OPENING_MARKS = "`„‚‹"
 _NO_OPENING_MARKS = dict.fromkeys(map(ord, _OPENING_MARKS + "'"), "’")
 _WALKED_OVER = frozenset(_BLANKED + "'’")
 _ENGLISH_ENDS = frozenset(LATIN + ELLIPSIS + OTHER_SCRIPTS)
@@ -152,7 +154,8 @@ def _english_ends(text: str) -> list[int]:
         if mark in shadow:
             shadow = shadow.replace(mark, " ")
     # not prose; each mark costs time proportional to the text
-    if sum(map(shadow.count, _OPENING_MARKS)) * 10 > len(shadow):
+    marks = shadow.count("`") if shadow.isascii() else sum(map(shadow.count, _OPENING_MARKS))
+    if marks * 10 > len(shadow):
         shadow = shadow.translate(_NO_OPENING_MARKS)
     ends: list[int] = []
     position = 0

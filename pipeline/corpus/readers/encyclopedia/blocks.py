@@ -116,7 +116,7 @@ _RESIDUE = re.compile(r"\{\{+|\}\}+|\[\[+|\]\]+|\{\||^\|[-}]?|~~~+|\[\d{1,3}\]")
 _ARGUMENTS = re.compile(r"\|\s*[\w -]{1,20}\s?=(?!=)[^|]*")  # of a template without opening braces
 # Relative to the day on which the page is shown.
 _AGE = re.compile(r" ?\((?:age[ds]? *|(?:\d+ )?(?:years?|days?|months?) ago)\)")
-_LEADS = re.compile(r"[:：—–]\Z")
+_LEADS = tuple(":：—–")
 _CONTINUES = re.compile(r"[a-z]+[\s,]")
 
 # An unknown template after a sentence is usually a note, and before one a heading: no words are
@@ -279,7 +279,7 @@ class Blocks:
     def omit(self) -> None:
         """Leave a placeholder for a table, program or chart, if a sentence leads to it."""
         self._close_list()
-        if _LEADS.search(self._open):
+        if self._open.endswith(_LEADS):
             self._open += f" {HOLE_LIST}"
 
     def add_line(self, text: str) -> None:
@@ -304,7 +304,7 @@ class Blocks:
             return
         items, indented = self._items, self._indented
         self._items, self._indented = [], True
-        introduces_list = _LEADS.search(self._open) or not ends_as_sentence(self._open)
+        introduces_list = self._open.endswith(_LEADS) or not ends_as_sentence(self._open)
         introduction = self._open if self._open and introduces_list else ""
         if indented and not any(LETTER.search(item) for item in items):  # formulas
             self._omit_list(introduction, PLACEHOLDER)
@@ -344,7 +344,7 @@ class Blocks:
         if (
             reads_as_prose(text)
             or PLACEHOLDER_PATTERN.search(text[-1:])
-            or (len(text.split(maxsplit=3)) > 3 and _LEADS.search(text))
+            or (len(text.split(maxsplit=3)) > 3 and text.endswith(_LEADS))
             or (self._english and reads_as_statement(text))
         ):
             self._page.paragraphs.append(text)
@@ -377,7 +377,8 @@ def plain(text: str) -> str:
         cleaned = without_padding(text)
     else:
         cleaned = close_gaps(unescape_literals(" ".join(text.split())))
-    text = (text if cleaned == text else " ".join(cleaned.split())).lstrip(",;: –—-")
+    text = (" ".join(cleaned.split()) if "  " in cleaned else cleaned).strip(" ")
+    text = text.lstrip(",;: –—-")
     if ")" in text and (" ago)" in text or "(age" in text):
         text = _AGE.sub("", text)
     return text

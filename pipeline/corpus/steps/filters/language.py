@@ -79,12 +79,13 @@ def _unpacked_model(packed: bytes) -> tuple[Any, ...]:
     import numpy as np  # the command line reads this module's options
 
     with np.load(path) as arrays:
-        moves, rows = (arrays[name] for name in ("nextmove", "nextmove_row"))
-        return (
-            *(arrays["ptc"], arrays["pc"], arrays["classes"].tolist()),
-            *(array(each.dtype.char, each.tobytes()) for each in (moves, rows)),
-            arrays["out_feat"].tolist(),
-        )
+        tables = []
+        for name in ("nextmove", "nextmove_row"):
+            values = arrays[name]
+            tables.append(array(values.dtype.char))
+            tables[-1].frombytes(values.data.cast("B"))  # `tobytes` would be another 39 MB
+        classes, output = arrays["classes"].tolist(), arrays["out_feat"].tolist()
+        return arrays["ptc"], arrays["pc"], classes, *tables, output
 
 
 def sample(text: str, characters: int = SAMPLE) -> str:

@@ -89,10 +89,13 @@ def test_parameters_are_the_reference_ones():
 
 
 @given(
-    st.text(max_size=80) | st.text(alphabet="aZ9_ .-–’é日กि́ั\u200d\x85\u2028", max_size=80),
+    st.text(max_size=80)
+    | st.text(alphabet="aZ9_ .-–’é日กि́ั\u200d\x85\u2028", max_size=80)
+    | st.text(alphabet="aΑΣσÉéİıẞǅⒶK日ก \u0307\u0301.·'\U00010400\ud800", max_size=80),
     st.sampled_from([0, 40]),
+    st.sampled_from([0, 8]),
 )
-def test_the_quick_ways_give_the_words_of_the_definition(text, many):
+def test_the_quick_ways_give_the_words_of_the_definition(text, many, capitals):
     lowered = [
         letter for letter in unicodedata.normalize("NFC", text).lower() if letter not in IGNORABLE
     ]
@@ -100,6 +103,7 @@ def test_the_quick_ways_give_the_words_of_the_definition(text, many):
     slow = " ".join(UNSPACED_LETTER.sub(r" \g<0> ", of_words).split())
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(signatures, "_MANY_SIGNS", many)
+        patch.setattr(signatures, "_MANY_CAPITALS", capitals)
         assert signatures.normalize_words(text) == slow.encode("utf-8", "surrogatepass")
 
 

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from cloze.pipeline.corpus.readers.encyclopedia import mediawiki_xml
 from cloze.pipeline.corpus.readers.encyclopedia.mediawiki_xml import Dump, Page
+from cloze.pipeline.corpus.readers.streams import CorruptStreamError
 
 HEADER = (
     '<mediawiki xml:lang="de"><siteinfo><dbname>dewiki</dbname><base>https://de.x/</base>'
@@ -39,15 +40,17 @@ def dump() -> bytes:
 
 
 class Pieces(io.RawIOBase):
-    """A source that gives so many bytes at a time, in turn."""
+    """A source that gives so many bytes at a time, in turn; `damage` is the number of one read."""
 
-    def __init__(self, data: bytes, sizes: list[int]) -> None:
+    def __init__(self, data: bytes, sizes: list[int], damage: int | None = None) -> None:
         super().__init__()
-        self.data, self.sizes, self.turn = data, sizes, 0
+        self.data, self.sizes, self.turn, self.damage = data, sizes, 0, damage
 
     def read(self, size: int = -1) -> bytes:
         count = self.sizes[self.turn % len(self.sizes)]
         self.turn += 1
+        if self.turn == self.damage:
+            raise CorruptStreamError("damaged", "a stream cannot be unpacked", 7)
         found, self.data = self.data[:count], self.data[count:]
         return found
 
@@ -64,15 +67,21 @@ class Tally:
     quarantine = record_damage
 
 
-def read(data: bytes, sizes: list[int]) -> tuple[list[Page], Any, Tally]:
+def read(
+    data: bytes, sizes: list[int], burst: int = 1, damage: int | None = None
+) -> tuple[list[Page], Any, Tally]:
+    """Args: burst: bytes that are gathered before pages are looked for."""
     tally = Tally()
-    source: Any = Pieces(data, sizes)
+    source: Any = Pieces(data, sizes, damage)
     found = Dump(source, tally, 10_000)  # type: ignore[arg-type]
-    return list(found.pages()), found, tally
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(mediawiki_xml, "_CHUNK", min(burst, 50))
+        patch.setattr(mediawiki_xml, "_BURST", burst)
+        return list(found.pages()), found, tally
 
 
-def check(sizes: list[int]) -> None:
-    pages, found, tally = read(dump(), sizes)
+def check(sizes: list[int], burst: int = 1) -> None:
+    pages, found, tally = read(dump(), sizes, burst)
     assert [(page.title, page.ns, page.id, page.text) for page in pages] == PAGES
     assert {page.model for page in pages} == {"wikitext"}
     assert tally.damage == []
@@ -86,9 +95,21 @@ def test_pieces_of_any_size_give_the_same_pages(size: int) -> None:
 
 
 @settings(max_examples=60, deadline=None)
-@given(st.lists(st.integers(1, 300), min_size=1, max_size=8))
-def test_pieces_of_different_sizes_give_the_same_pages(sizes: list[int]) -> None:
-    check(sizes)
+@given(st.lists(st.integers(1, 300), min_size=1, max_size=8), st.integers(1, 1500))
+def test_pieces_of_different_sizes_give_the_same_pages(sizes: list[int], burst: int) -> None:
+    check(sizes, burst)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(5, 300), st.integers(2, 1500), st.integers(1, 40))
+def test_damage_costs_the_same_pages_however_much_is_gathered(
+    size: int, burst: int, damage: int
+) -> None:
+    pages, found, tally = read(dump(), [size], burst, damage)
+    expected, whole, whole_tally = read(dump(), [size], 1, damage)
+    assert pages == expected
+    assert (found.count, found.site) == (whole.count, whole.site)
+    assert tally.damage == whole_tally.damage
 
 
 def test_a_border_fits_in_what_is_kept() -> None:
