@@ -242,6 +242,8 @@ def _run(values: Mapping[str, Any]) -> State[Any]:
         get_run_logger().error("%s", schedule.describe_error(error))
         # without the error object, which Prefect would pickle
         return Failed(message=redact(schedule.describe_error(error)))
+    finally:
+        flow_state.ignore_suspend()
 
 
 def run_as_tasks(session: RunSession, retries: int) -> State[Any]:

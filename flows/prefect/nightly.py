@@ -25,6 +25,7 @@ from cloze.flows.graph import overrides, schedule
 from cloze.flows.graph.plan import runs_directory
 from cloze.flows.nightly import nightly_run, suite
 from cloze.flows.nightly.result import NightlyResult
+from cloze.flows.prefect import flow_state
 from cloze.flows.prefect import parameters as form
 from cloze.flows.prefect.automations import EVALUATED
 from cloze.flows.prefect.graph_run import OPTIONS, run_as_tasks, watch_parent
@@ -61,6 +62,8 @@ def nightly_evaluation(
     except ClozeError as error:
         get_run_logger().error("%s", error)
         return Failed(message=redact(str(error)))
+    finally:
+        flow_state.ignore_suspend()
     trend = f"; trend: {_trend_page(outcome)}"
     if outcome.errors:
         message = schedule.describe_error(schedule.combine_errors(outcome.errors))
