@@ -24,8 +24,8 @@ from cloze.model.data.batch import Prefetch
 from cloze.model.train.distributed import StopRequest, World
 from cloze.model.train.loop.rollback import (
     RollbackRequired,
-    all_weights_finite,
     pass_over,
+    require_finite_weights,
     roll_back,
 )
 from cloze.model.train.loop.steps import (
@@ -51,8 +51,7 @@ from cloze.model.train.spec.train_spec import TrainingResult, TrainSpec
 from cloze.model.train.throughput import Throughput
 
 SCHEDULE_PROGRESS = "position"  # in a log line that waits for its evaluation, in a checkpoint
-# Prefix of evaluation metrics; those of the EMA begin with `heldout_ema_`.
-HELDOUT = "heldout_"
+HELDOUT = "heldout_"  # prefix of evaluation metrics; those of the EMA: `heldout_ema_`
 
 
 def train(
@@ -321,11 +320,11 @@ class _TrainingLoop:
         """Add the metrics of the weights and of their EMA to `line`, and update the best step."""
         evaluator, progress = self.training.evaluator, self.progress
         assert evaluator is not None
-        self._require_finite_weights()
-        line |= evaluator(progress.step, schedule_progress, lambda: self.stop.requested)
+        require_finite_weights(self.training.trained.model, self.world, progress)
+        line |= evaluator(progress.step, schedule_progress, self._stop_requested)
         if self.training.hyperparameters.ema is not None:
             with self.runner.engine.ema_weights():
-                metrics = evaluator(progress.step, schedule_progress, lambda: self.stop.requested)
+                metrics = evaluator(progress.step, schedule_progress, self._stop_requested)
             line |= {
                 name.replace(HELDOUT, f"{HELDOUT}ema_", 1): value for name, value in metrics.items()
             }
@@ -335,9 +334,10 @@ class _TrainingLoop:
         if own > highest:
             progress.best = {"step": progress.step, metric: line[metric]}
 
-    def _require_finite_weights(self) -> None:
-        if not all_weights_finite(self.training.trained.model, self.world):
-            raise RollbackRequired(self.progress.step, max(1, self.progress.skipped_in_a_row))
+    def _stop_requested(self) -> bool:
+        """Called before each batch of an evaluation, so that the time limit is that of a batch."""
+        self.world.pulse.set_phase(RankPhase.EVALUATING_OR_SAVING)
+        return self.stop.requested
 
     def _save(self) -> None:
         """Start to write this step's checkpoint unless it exists. Every rank must call it."""
@@ -346,7 +346,7 @@ class _TrainingLoop:
         self.results.process(progress, self.source, keep=0)
         if self.saved_step == progress.step:
             return
-        self._require_finite_weights()
+        require_finite_weights(self.training.trained.model, self.world, progress)
         with self.timer.exclude("save"):
             progress.window = self.results.window.state(self.world)
             progress.loss_scale = self.runner.loss_scale_state()
