@@ -263,7 +263,33 @@ def flock_within(seconds: float, handle: IO[Any] | int, operation: int) -> None:
         except BlockingIOError:
             if time.monotonic() > deadline:
                 raise
-            time.sleep(PATIENCE_SECONDS / 50)
+            time.sleep(min(PATIENCE_SECONDS, seconds) / 50)
+
+
+def flock_or_say(
+    seconds: float, handle: IO[Any], operation: int, error: type[Exception] = UsageError
+) -> None:
+    """Lock an open file within that time, or raise an error that names it and who holds it."""
+    try:
+        flock_within(seconds, handle, operation)
+    except BlockingIOError:
+        raise error(
+            f"{handle.name} is held by {_flock_holders(handle)} for more than {seconds:.0f} s; "
+            f"wait for that, continue it with kill -CONT, or end it"
+        ) from None
+
+
+def _flock_holders(handle: IO[Any]) -> str:
+    """Name the processes that hold a lock on the open file; Linux lists those of this machine."""
+    inode, pids = os.fstat(handle.fileno()).st_ino, set[str]()
+    with contextlib.suppress(OSError), open("/proc/locks", encoding="ascii") as stream:
+        # 1: FLOCK  ADVISORY  WRITE 708 00:1b:4028684 0 EOF; "1: ->" is one that waits
+        lines = [line.split() for line in stream]
+        pids = {each[4] for each in lines if each[1] == "FLOCK" and each[5].endswith(f":{inode}")}
+    if not pids:
+        return "another process, perhaps of another host"
+    names = ", ".join(sorted(pids, key=int))
+    return f"process{'es' * (len(pids) > 1)} {names} on {socket.gethostname()}"
 
 
 def has_name(handle: IO[Any], name: str) -> bool:
