@@ -29,7 +29,7 @@ from cloze.flows.prefect.automations import NOTIFY, apply_automations, desired_a
 from cloze.flows.prefect.client import connected
 from cloze.flows.prefect.environment import HOME, PREFECT_YAML
 from cloze.flows.prefect.parameters import fields_of
-from cloze.flows.prefect.schedules import sync_schedules
+from cloze.flows.prefect.schedules import desired_schedules, sync_schedules
 from cloze.flows.prefect.sweep import read_all
 
 MOST_SECONDS = 600.0  # for Prefect's command
@@ -79,6 +79,7 @@ def deploy(
         before, kept = dict(_of_pool(client)), []  # a team's stack moves some
         entries = {str(entry["name"]): entry for entry in content["deployments"]}
         _check_owner(before, entries)
+        desired_schedules(entries, {})  # a wrong one is refused before anything is changed
         _run_prefect_deploy(api, path, content)
         after = dict(_of_pool(client, pool))
         removed = [name for name, each in after.items() if _is_dropped(each, entries)]
