@@ -283,4 +283,4 @@ if __name__ == "__main__":
         connect(sys.argv[1])
     except Exception as error:
         print((str(error).strip().splitlines() or [type(error).__name__])[0])
-        sys.exit(1)
+        sys.exit(database.HELD if isinstance(error.__cause__, TimeoutError) else 1)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import shutil
 import sqlite3
+import subprocess
+import threading
 from contextlib import closing
 from pathlib import Path
 
@@ -119,3 +121,40 @@ def test_a_schema_that_cannot_be_migrated_is_still_set_aside(
     monkeypatch.setattr(database, "upgrade", lambda _: None)
     database.mend(path, runs)
     assert (len(asides(runs)), path.exists()) == (1, False)
+
+
+def test_a_slow_database_is_slow_and_stays_where_it_is(
+    runs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The machine is busy: the process that opens the file gets no time."""
+    path = runs / "mlflow.db"
+    monkeypatch.setattr(database, "OPEN_SECONDS", 0.01)
+    [finding] = doctor.mlflow_database()
+    assert finding.ok
+    assert finding.observed.startswith(f"{path} is slow: it took more than")
+    for mended in (lambda: database.mend(path, runs), lambda: database.upgrade(path)):
+        with pytest.raises(ClozeError, match="is slow"):
+            mended()
+    assert (asides(runs), path.exists()) == ([], True)
+
+
+def test_a_database_that_another_process_writes_to_is_waited_for(runs: Path) -> None:
+    path = runs / "mlflow.db"
+    writer = sqlite3.connect(path, check_same_thread=False)
+    writer.execute("begin immediate")
+    timer = threading.Timer(7, writer.close)
+    timer.start()
+    [finding] = doctor.mlflow_database()
+    timer.join()
+    assert (finding.ok, finding.observed) == (True, f"{path} opens")
+
+
+def test_one_whose_lock_is_held_is_not_mended(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        database,
+        "_run",
+        lambda *_: subprocess.CompletedProcess([], database.HELD, "mlflow.db.lock is held", ""),
+    )
+    [finding] = doctor.mlflow_database()
+    assert (finding.ok, finding.repair) == (False, None)
+    assert "mlflow.db.lock is held" in finding.observed
