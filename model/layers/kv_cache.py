@@ -57,7 +57,8 @@ class KVCache(BatchLayout):
     def map_tensors(self, change: Callable[[Tensor], Tensor]) -> Self:
         copy = type(self)(self.rows, self.room)
         copy._layers = [(change(keys), change(values)) for keys, values in self._layers]
-        copy.memory = self.memory
+        if self.memory is not None:
+            copy.memory = self.memory.map_tensors(change)
         return copy.advance(change(self.positions), self._length)
 
     def fresh(self) -> Self:

@@ -91,6 +91,11 @@ class Memory:
         """Return the bias of scores, [B, 1, 1, S], which hides padding; None without padding."""
         return None if self.real is None else additive(self.real[:, None, None], dtype)
 
+    def map_tensors(self, change: Callable[[Tensor], Tensor]) -> Memory:
+        """Return the memory with changed tensors."""
+        kept = self.kept and {layer: (change(k), change(v)) for layer, (k, v) in self.kept.items()}
+        return Memory(change(self.states), None if self.real is None else change(self.real), kept)
+
     def repeated(self, times: int) -> Memory:
         """Return the memory of each row `times` times in a row, with kept keys and values."""
         # An empty dict, not the kept one: its keys and values have the single rows' shapes.
@@ -166,12 +171,15 @@ class BatchLayout(ABC):
     def map_tensors(self, change: Callable[[Tensor], Tensor]) -> Self:
         """Return the layout with changed tensors, which shares nothing; layouts are dataclasses."""
         values = {attribute.name: getattr(self, attribute.name) for attribute in fields(self)}  # type: ignore[arg-type]
-        return type(self)(
+        layout = type(self)(
             **{
                 name: change(value) if isinstance(value, Tensor) else value
                 for name, value in values.items()
             }
         )
+        if self.memory is not None:
+            layout.memory = self.memory.map_tensors(change)
+        return layout
 
     def to(self, device: torch.device, non_blocking: bool = False) -> Self:
         """Copy the layout to a device, as `Tensor.to`."""

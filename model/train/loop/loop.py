@@ -179,7 +179,7 @@ class _TrainingLoop:
         if last_step is not None and progress.step < last_step:
             self.reporter.message(
                 f"stopped early after step {progress.step} of {last_step}: the best is "
-                f"{progress.best}"
+                f"{progress.best or 'none, as no figure was finite'}"
             )
         self._save()
         self._wait_for_save()
