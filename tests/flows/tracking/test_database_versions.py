@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import sqlite3
 import subprocess
+import sys
 import threading
 from contextlib import closing
 from pathlib import Path
@@ -158,3 +160,22 @@ def test_one_whose_lock_is_held_is_not_mended(runs: Path, monkeypatch: pytest.Mo
     [finding] = doctor.mlflow_database()
     assert (finding.ok, finding.repair) == (False, None)
     assert "mlflow.db.lock is held" in finding.observed
+
+
+def test_mlflows_server_ends_on_a_newer_database_with_one_sentence(runs: Path) -> None:
+    path = runs / "mlflow.db"
+    with closing(sqlite3.connect(path)) as opened:
+        opened.execute("update alembic_version set version_num = ?", (UNKNOWN,))
+        opened.commit()
+    done = subprocess.run(
+        [sys.executable, "-m", "cloze.flows.ui.mlflow_server", "--port", "1"],
+        env={**os.environ, "MLFLOW_BACKEND_STORE_URI": f"sqlite:///{path}"},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 1
+    said = f"ClozeError: {path}: a newer MLflow made it (schema {UNKNOWN}); upgrade MLflow here"
+    assert done.stderr.strip().splitlines()[-1] == said
+    assert "Traceback" not in done.stderr
