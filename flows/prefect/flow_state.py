@@ -81,6 +81,16 @@ def ignore_suspend() -> None:
         context.flow_run_suspension_request.raise_if_requested = lambda: None  # type: ignore[method-assign]
 
 
+def settled(state: State[Any]) -> State[Any]:
+    """Return the end of a flow run whose work is over: Cancelled if a Cancel came too late.
+
+    Prefect's server lets a run that is Cancelling end in no other state, and leaves it so.
+    """
+    if flow_run.id is None or not current().is_cancelling():
+        return state
+    return Cancelled(message=f"cancelled when its work was over: {state.message or state.name}")
+
+
 def is_ended(state: State[Any]) -> bool:
     """Return whether a person ended the run; Crashed is also set when its machine is silent."""
     return state.is_cancelling() or (state.is_final() and not state.is_crashed())

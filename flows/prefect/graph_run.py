@@ -172,7 +172,7 @@ def full_run(
         nodes: Hosts that train together, with a launcher. Empty: as in the config.
         hostfile: For ssh: a hostfile on the worker's machine. Empty: as in the config.
     """
-    return _run(locals())
+    return flow_state.settled(_run(locals()))
 
 
 # The same flow under other names; `prefect.yaml` sets `until` for each.

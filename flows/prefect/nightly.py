@@ -55,8 +55,12 @@ def nightly_evaluation(
     install_log_filter()
     if deployment.id is not None:
         watch_parent()
+    return flow_state.settled(_end(config, since, overrides, retries))
+
+
+def _end(config: str, since: str | None, values: dict[str, Any], retries: int) -> State[Any]:
     try:
-        outcome = _evaluate(config, since, overrides, retries)
+        outcome = _evaluate(config, since, values, retries)
     except StoppedError as error:
         return Cancelled(message=str(error))
     except ClozeError as error:

@@ -1,4 +1,4 @@
-"""A Suspend that comes when the work is over, before the flow has returned: set in-process, on a
+"""A Suspend or a Cancel that comes when the work is over, before the flow has returned: set in-process, on a
 real server, by Prefect's own engine.
 """
 
@@ -9,6 +9,7 @@ import os
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
+from uuid import UUID
 
 import pytest
 from prefect._flow_run_suspension import mark_flow_run_suspension_requested
@@ -18,7 +19,7 @@ from prefect.exceptions import Pause
 from prefect.flow_engine import run_flow
 from prefect.runtime import flow_run
 from prefect.settings import PREFECT_API_URL, temporary_settings
-from prefect.states import Completed, Suspended
+from prefect.states import Cancelling, Completed, Suspended
 
 from cloze.core.errors import DataError
 from cloze.flows.prefect import graph_run, nightly
@@ -30,12 +31,12 @@ pytestmark = pytest.mark.timeout(600)
 def suspend_now() -> None:
     """What a person does in the UI, and what the engine's observer hears some seconds later."""
     with get_client(sync_client=True) as client:
-        state = Suspended(timeout_seconds=3600)
+        state: State[Any] = Suspended(timeout_seconds=3600)
         client.set_flow_run_state(flow_run.id, state)
         found = client.read_flow_run(flow_run.id).state
     assert found is not None
     assert found.is_paused()
-    assert mark_flow_run_suspension_requested(found.state_details.flow_run_id, found)
+    assert mark_flow_run_suspension_requested(UUID(str(flow_run.id)), found)
 
 
 def end_of(operations: Operations, flow: Any) -> tuple[str, str]:
@@ -44,7 +45,9 @@ def end_of(operations: Operations, flow: Any) -> tuple[str, str]:
         temporary_settings({PREFECT_API_URL: operations.api}),
         get_client(sync_client=True) as client,
     ):
-        deployment = client.create_deployment(client.create_flow(flow), f"late-{os.urandom(4).hex()}")
+        deployment = client.create_deployment(
+            client.create_flow(flow), f"late-{os.urandom(4).hex()}"
+        )
         run = client.create_flow_run_from_deployment(deployment)
         with contextlib.suppress(Pause):
             run_flow(flow, flow_run=run, return_type="state")
@@ -118,6 +121,31 @@ def test_a_night_keeps_the_name_of_its_end(
 
     monkeypatch.setattr(nightly, "_evaluate", evaluate)
     assert end_of(operations, nightly.nightly_evaluation) == end
+
+
+def test_a_cancel_that_comes_too_late_ends_as_cancelled_with_what_was_done(
+    operations: Operations, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise the run stays Cancelling, and its process is over."""
+
+    def cancel_now() -> None:
+        with get_client(sync_client=True) as client:
+            client.set_flow_run_state(flow_run.id, Cancelling())
+
+    def run_as_tasks(*_: Any) -> State[Any]:
+        cancel_now()
+        return works.pop()()
+
+    def evaluate(*_: Any) -> Any:
+        cancel_now()
+        return SimpleNamespace(summary="1 new", trend="t", evaluated=[{}], errors={})
+
+    monkeypatch.setattr(graph_run, "run_as_tasks", run_as_tasks)
+    monkeypatch.setattr(nightly, "_evaluate", evaluate)
+    works = [failed, ended]
+    while works:
+        assert end_of(operations, graph_run.full_run) == ("CANCELLED", "Cancelled")
+    assert end_of(operations, nightly.nightly_evaluation) == ("CANCELLED", "Cancelled")
 
 
 def test_a_suspend_during_the_work_still_suspends(
