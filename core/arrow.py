@@ -20,9 +20,10 @@ from typing import IO
 import pyarrow as pa
 
 from cloze.core import storage
-from cloze.core.artifacts.lock import has_name
-from cloze.core.errors import ClozeError, DataError, first_line
+from cloze.core.artifacts.lock import flock_or_say, has_name
+from cloze.core.errors import ClozeError, DataError, UsageError, first_line
 
+STALL_SECONDS = 600.0  # that another process may hold a copy whose file does not change
 REBUILD = "run the stage that makes it again"
 
 
@@ -152,7 +153,7 @@ def _copies(stamp: str) -> str:
     while True:
         os.makedirs(directory, exist_ok=True)
         users = open(os.path.join(directory, "_users"), "a+b")  # noqa: SIM115
-        fcntl.flock(users, fcntl.LOCK_SH)
+        flock_or_say(STALL_SECONDS, users, fcntl.LOCK_SH)
         # The last user may have removed the directory between open and lock.
         if has_name(users, users.name):
             break
@@ -190,7 +191,14 @@ def local_copy(path: str, stamp: str) -> str:
     copy = os.path.join(_copies(stamp), f"{hashlib.sha256(path.encode()).hexdigest()[:24]}.arrow")
     while not os.path.exists(copy):
         with open(f"{copy}.part", "ab") as target:
-            fcntl.flock(target, fcntl.LOCK_EX)  # one process fetches, the others wait
+            # One process fetches, the others wait as long as its file changes.
+            written = os.fstat(target.fileno()).st_mtime_ns
+            try:
+                flock_or_say(STALL_SECONDS, target, fcntl.LOCK_EX)
+            except UsageError:
+                if os.fstat(target.fileno()).st_mtime_ns > written:
+                    continue
+                raise
             if not has_name(target, target.name):
                 continue
             storage.download(path, target.name)

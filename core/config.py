@@ -10,6 +10,7 @@ import functools
 import os
 import types
 from collections.abc import Callable, Collection, Mapping
+from contextvars import ContextVar
 from typing import Annotated, Any, ClassVar, TypeVar, Union, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, ValidationError, ValidationInfo, field_validator
@@ -129,7 +130,7 @@ ConfigT = TypeVar("ConfigT", bound=BaseModel)
 
 
 class Values(BaseModel):
-    """Immutable values of a config: unknown keys are rejected, and a truth value is no number."""
+    """Immutable values: unknown keys are rejected, and a truth value at any depth is no number."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -137,15 +138,30 @@ class Values(BaseModel):
     @classmethod
     def _is_no_truth_value(cls, value: Any, field: ValidationInfo) -> Any:
         """Pydantic takes `steps: true` for 1 step."""
-        types = _alternatives(cls.model_fields[field.field_name or ""].annotation)
-        if isinstance(value, bool) and not types & {bool, Any} and types & {int, float}:
+        if _counts_truth({cls.model_fields[field.field_name or ""].annotation}, value):
             raise ValueError("Input should be a number, not a truth value")
         return value
 
 
+def _counts_truth(annotations: Collection[Any], value: Any) -> bool:
+    """Return whether a truth value stands where the types take numbers, and none of them."""
+    found = set().union(*map(_alternatives, annotations))
+    if isinstance(value, bool):
+        return not found & {bool, Any} and bool(found & {int, float})
+    items = value.values() if isinstance(value, Mapping) else value
+    inner = [argument for each in found for argument in get_args(each)]
+    return (
+        not isinstance(items, str)
+        and isinstance(items, Collection)
+        and any(_counts_truth(inner, item) for item in items)
+    )
+
+
 def _alternatives(annotation: Any) -> set[Any]:
     """Return the types that a field takes, without those within lists and mappings."""
-    if get_origin(annotation) in (Annotated, Union, types.UnionType):
+    if get_origin(annotation) is Annotated:
+        return _alternatives(get_args(annotation)[0])
+    if get_origin(annotation) in (Union, types.UnionType):
         return set().union(*map(_alternatives, get_args(annotation)))
     return {annotation}
 
@@ -299,12 +315,14 @@ def parse_config(model: type[ConfigT], values: Mapping[str, Any], where: str) ->
     """Validate `values` as `model`; report the first error with field, value and remedy.
 
     Args:
-        where: section of the values, for the message.
+        where: section of the values, for the message; within another config, its field there.
 
     Raises:
         UsageError: an unknown key (with the nearest known one), a wrong type, or a value out of
             range.
     """
+    where = ".".join(filter(None, (_SECTION.get(), where)))
+    token = _SECTION.set(where)
     try:
         return model.model_validate(dict(values))
     except ValidationError as error:
@@ -323,6 +341,11 @@ def parse_config(model: type[ConfigT], values: Mapping[str, Any], where: str) ->
         is_about_fields = fault["type"] == "value_error" and isinstance(fault["input"], Mapping)
         value = "" if is_about_fields else f" (found {fault['input']!r})"
         raise UsageError(f"{field}{value}: {message}") from error
+    finally:
+        _SECTION.reset(token)
+
+
+_SECTION: ContextVar[str] = ContextVar("section", default="")  # of the config that is parsed now
 
 
 def _example(model: type[BaseModel], location: tuple[int | str, ...], name: str) -> str:

@@ -271,8 +271,8 @@ class HeartbeatWriter:
     def __init__(self, number: int | None = None) -> None:
         """Map the shared memory at the file descriptor `number`; None: no parent reads it."""
         self._memory = None if number is None else mmap.mmap(number, _STATUS.size)
-        self._step, self._limit = 0, 0.0
-        self._unlimited = 0  # blocks without a time limit
+        self._step, self._limit, self._pause_limit = 0, 0.0, 0.0
+        self._pauses = 0  # blocks that evaluate or save
         self.set_phase(RankPhase.STARTING)
 
     @classmethod
@@ -283,7 +283,7 @@ class HeartbeatWriter:
 
     def _write(self) -> None:
         if self._memory is not None:
-            limit = 0.0 if self._unlimited else self._limit
+            limit = self._pause_limit if self._pauses else self._limit
             _STATUS.pack_into(self._memory, 0, self._step, self._phase, self._since, limit)
 
     def set_phase(self, phase: RankPhase) -> None:
@@ -295,20 +295,25 @@ class HeartbeatWriter:
     def phase(self, phase: RankPhase) -> Iterator[None]:
         """Set the phase for the block, then restore the previous one.
 
-        `EVALUATING_OR_SAVING` has no time limit.
+        Phases within a block of `EVALUATING_OR_SAVING` have the limit of pauses.
         """
-        previous, is_unlimited = self._phase, phase is RankPhase.EVALUATING_OR_SAVING
-        self._unlimited += is_unlimited
+        previous, is_pause = self._phase, phase is RankPhase.EVALUATING_OR_SAVING
+        self._pauses += is_pause
         self.set_phase(phase)
         try:
             yield
         finally:
-            self._unlimited -= is_unlimited
+            self._pauses -= is_pause
             self.set_phase(previous)
 
-    def begin_step(self, number: int, limit: float) -> None:
-        """Start step `number` (from 1); each phase may take `limit` seconds (0: no limit)."""
-        self._step, self._limit = number, limit
+    def begin_step(self, number: int, limit: float, pause_limit: float) -> None:
+        """Start step `number` (from 1).
+
+        Args:
+            limit: seconds that each phase may take; 0: no limit.
+            pause_limit: the same for phases of an evaluation or a save.
+        """
+        self._step, self._limit, self._pause_limit = number, limit, pause_limit
         self._write()
 
 

@@ -28,7 +28,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cloze.core import storage
-from cloze.core.artifacts.lock import Lease, flock_within, has_name, is_dead
+from cloze.core.artifacts.lock import Lease, flock_or_say, flock_within, has_name, is_dead
 from cloze.core.artifacts.lock import read as read_lease
 from cloze.core.errors import ClozeError, DataError, SupersededError, naming
 
@@ -175,6 +175,7 @@ COMPLETE = "checkpoint.json"  # in each checkpoint, written last
 REMOVED = "_removed-"  # prefix of a checkpoint that is being removed, no part of the artifact
 DAMAGED = "_damaged-"  # prefix of a damaged checkpoint, kept until the training ends
 READER_LEASE = "_held-"  # prefix of a reader's lease in an object store
+REMOVAL_SECONDS = 600.0  # a reader waits for a removal, which may take long on a network disk
 RENEW_SECONDS, READER_LEASE_SECONDS = 30.0, 180.0  # renewal and expiry of a reader's lease
 _PREFIX = "step-"
 
@@ -235,7 +236,7 @@ def pinned(path: str) -> Iterator[None]:
         raise _missing_checkpoint(path) from error
     with handle:
         with contextlib.suppress(OSError):  # no locks, so no training runs here
-            fcntl.flock(handle, fcntl.LOCK_SH)  # waits for a removal in progress
+            flock_or_say(REMOVAL_SECONDS, handle, fcntl.LOCK_SH)  # a removal in progress
         # A removal renames the directory: then the file that is open here is no longer this one.
         if not has_name(handle, name):
             raise _missing_checkpoint(path)

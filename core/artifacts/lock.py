@@ -263,7 +263,31 @@ def flock_within(seconds: float, handle: IO[Any] | int, operation: int) -> None:
         except BlockingIOError:
             if time.monotonic() > deadline:
                 raise
-            time.sleep(PATIENCE_SECONDS / 50)
+            time.sleep(min(PATIENCE_SECONDS, seconds) / 50)
+
+
+def flock_or_say(
+    seconds: float, handle: IO[Any], operation: int, error: type[Exception] = UsageError
+) -> None:
+    """Lock an open file within that time, or raise an error that names it and who holds it."""
+    try:
+        flock_within(seconds, handle, operation)
+    except BlockingIOError:
+        raise error(
+            f"{handle.name} is held by {_flock_holders(handle)} for more than {seconds:.0f} s; "
+            f"wait for that, continue it with kill -CONT, or end it"
+        ) from None
+
+
+def _flock_holders(handle: IO[Any]) -> str:
+    """Name the processes that hold a lock on the open file; Linux lists those of this machine."""
+    inode, pids = os.fstat(handle.fileno()).st_ino, set[str]()
+    with contextlib.suppress(OSError), open("/proc/locks", encoding="ascii") as stream:
+        # 1: FLOCK  ADVISORY  WRITE 708 00:1b:4028684 0 EOF; "1: ->" is one that waits
+        lines = [line.split() for line in stream]
+        pids = {each[4] for each in lines if each[1] == "FLOCK" and each[5].endswith(f":{inode}")}
+    names = f"process {', '.join(sorted(pids, key=int))} on {socket.gethostname()}"
+    return names if pids else "another process, perhaps of another host"
 
 
 def has_name(handle: IO[Any], name: str) -> bool:
@@ -340,15 +364,24 @@ def _check(out: str, own: Lease) -> None:
 def holder_facts(out: str) -> dict[str, Any]:
     """Return the facts of the holder of `out`; empty if there is none that is alive."""
     if storage.is_local(out):
-        with contextlib.suppress(OSError, IndexError):
-            facts = read_record(storage.read_at_once(storage.join(out, LOCK)).splitlines()[1])
-            return facts if facts and is_locked(out) else {}
-        return {}
+        return _written_facts(out) if is_locked(out) else {}
     directory = storage.join(out, LOCK)
     newest, facts = _newest(directory, storage.list_names(directory))
     if facts is None or is_dead(storage.join(directory, newest), facts, LEASE_SECONDS):
         return {}
     return facts
+
+
+def is_copy(out: str) -> bool:
+    """Return whether the local directory is a copy of one that a process of this machine holds."""
+    # the file goes with a copy, its lock does not; a holder that ends removes the file
+    return not is_locked(out) and is_running(_written_facts(out))
+
+
+def _written_facts(out: str) -> dict[str, Any]:
+    with contextlib.suppress(OSError, IndexError):
+        return read_record(storage.read_at_once(storage.join(out, LOCK)).splitlines()[1]) or {}
+    return {}
 
 
 def holder(out: str) -> str:

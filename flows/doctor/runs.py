@@ -205,7 +205,11 @@ def mlflow_database() -> Iterator[Finding]:
         observed = f"{path} is of an older MLflow; the next run migrates it, and keeps a copy"
         yield Finding(check="records", observed=observed)
     elif path.exists():
-        reason, can_mend = database.why_closed(path)
+        try:
+            reason, can_mend = database.why_closed(path)
+        except database.SlowDatabaseError as error:
+            yield Finding(check="records", observed=str(error))
+            return
         fix = "migrate it, or else set it aside: waiting records go to a new one (--fix)"
         yield Finding(
             check="records",

@@ -22,6 +22,7 @@ in at most one run of forty.
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
@@ -271,7 +272,7 @@ def compare(
         has_predictions = np.array(candidate.predictions) > 0
         counts = np.array(candidate.predictions)[has_predictions]
         gains = (np.array(champion.losses) - np.array(candidate.losses))[has_predictions]
-        weights = _resampled(np.random.default_rng([seed, len(gains)]), resamples, len(gains))
+        weights = _resampled(_generator(task, seed, len(gains)), resamples, len(gains))
         # A ratio of resampled sums, since groups differ in their number of predictions.
         variance = float(((weights @ gains) / (weights @ counts)).var(ddof=1))
         difference = gains.sum() / counts.sum()
@@ -284,7 +285,7 @@ def compare(
     assert isinstance(candidate, TaskPredictions)
     models, examples = (candidate, champion), len(candidate.labels)
     scores = [_scores(model, np.ones((1, examples)))[:, 0].tolist() for model in models]
-    random = np.random.default_rng([seed, examples])
+    random = _generator(task, seed, examples)
     differences: list[Floats] = []
     block = max(1, BLOCK_WEIGHTS // max(1, examples))
     for start in range(0, resamples, block):
@@ -296,6 +297,11 @@ def compare(
     note = "" if len(of_seeds) == 2 else "one seed: noise of the examples alone"
     difference = fmean(scores[0]) - fmean(scores[1])
     return _comparison(task, difference, [of_examples, *of_seeds], confidence, note=note)
+
+
+def _generator(task: str, seed: int, examples: int) -> np.random.Generator:
+    """Return the random numbers of a task's bootstrap: independent of those of other tasks."""
+    return np.random.default_rng([seed, examples, zlib.crc32(task.encode())])
 
 
 def _figures(result: Result) -> Iterable[float]:

@@ -10,8 +10,9 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
-from contextlib import suppress
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,10 +30,11 @@ from cloze.flows.prefect.automations import NOTIFY, apply_automations, desired_a
 from cloze.flows.prefect.client import connected
 from cloze.flows.prefect.environment import HOME, PREFECT_YAML
 from cloze.flows.prefect.parameters import fields_of
-from cloze.flows.prefect.schedules import sync_schedules
+from cloze.flows.prefect.schedules import desired_schedules, sync_schedules
 from cloze.flows.prefect.sweep import read_all
 
 MOST_SECONDS = 600.0  # for Prefect's command
+QUIET_SECONDS = 5.0
 ENTRYPOINTS = "cloze.flows.prefect."  # prefix of the entrypoints of Cloze's deployments
 
 
@@ -74,11 +76,12 @@ def deploy(
         raise UsageError(
             "no Prefect server is set; set PREFECT_API_URL, or start a server with `cloze ui`"
         )
-    with connected(api) as client:
+    with _saying(f"Prefect at {api}"), connected(api) as client:
         pool = _pool(client, content)
         before, kept = dict(_of_pool(client)), []  # a team's stack moves some
         entries = {str(entry["name"]): entry for entry in content["deployments"]}
         _check_owner(before, entries)
+        desired_schedules(entries, {})  # a wrong one is refused before anything is changed
         _run_prefect_deploy(api, path, content)
         after = dict(_of_pool(client, pool))
         removed = [name for name, each in after.items() if _is_dropped(each, entries)]
@@ -104,6 +107,19 @@ def deploy(
             automations=names,
             changes=[*_differences(before, after), *kept, *changes, *more],
         )
+
+
+@contextmanager
+def _saying(what: str) -> Iterator[None]:
+    """Say on stderr what the block waits for, if it takes longer than `QUIET_SECONDS`."""
+    line = f"cloze: a deploy waits for {what}; Ctrl-C ends it"
+    timer = threading.Timer(QUIET_SECONDS, lambda: print(line, file=sys.stderr, flush=True))
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -176,7 +192,8 @@ def _run_prefect_deploy(api: str, path: Path, content: Mapping[str, Any]) -> Non
         for entry in content["deployments"]
     ]
     home = str(Path(os.environ.get(HOME) or ".").resolve())  # working directory of deployed flows
-    with tempfile.NamedTemporaryFile("w", suffix=".yaml") as file:
+    waits = _saying("`prefect deploy`, which registers the deployments")
+    with waits, tempfile.NamedTemporaryFile("w", suffix=".yaml") as file:
         yaml.safe_dump({**content, "deployments": entries}, file)
         file.flush()
         result = subprocess.run(

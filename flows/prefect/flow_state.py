@@ -16,6 +16,7 @@ from typing import Any
 
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.objects import State
+from prefect.context import FlowRunContext
 from prefect.exceptions import ObjectNotFound, Pause
 from prefect.runtime import deployment, flow_run
 from prefect.settings import temporary_settings
@@ -67,6 +68,27 @@ def write(state: State[Any]) -> None:
     """Set the flow run's state, if the server answers."""
     with contextlib.suppress(Exception), brief(), get_client(sync_client=True) as client:
         client.set_flow_run_state(flow_run.id, state, force=True)
+
+
+def ignore_suspend() -> None:
+    """Let the flow run end as its work did: a Suspend comes too late to stop anything.
+
+    Prefect's engine asks at a flow's end, and would leave it Suspended without a process, which the
+    automation for silent runs calls Crashed. Its server lets a suspended run end in any state.
+    """
+    context = FlowRunContext.get()
+    if context is not None:
+        context.flow_run_suspension_request.raise_if_requested = lambda: None  # type: ignore[method-assign]
+
+
+def settled(state: State[Any]) -> State[Any]:
+    """Return the end of a flow run whose work is over: Cancelled if a Cancel came too late.
+
+    Prefect's server lets a run that is Cancelling end in no other state, and leaves it so.
+    """
+    if flow_run.id is None or not current().is_cancelling():
+        return state
+    return Cancelled(message=f"cancelled when its work was over: {state.message or state.name}")
 
 
 def is_ended(state: State[Any]) -> bool:

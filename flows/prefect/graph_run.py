@@ -172,7 +172,7 @@ def full_run(
         nodes: Hosts that train together, with a launcher. Empty: as in the config.
         hostfile: For ssh: a hostfile on the worker's machine. Empty: as in the config.
     """
-    return _run(locals())
+    return flow_state.settled(_run(locals()))
 
 
 # The same flow under other names; `prefect.yaml` sets `until` for each.
@@ -242,6 +242,8 @@ def _run(values: Mapping[str, Any]) -> State[Any]:
         get_run_logger().error("%s", schedule.describe_error(error))
         # without the error object, which Prefect would pickle
         return Failed(message=redact(schedule.describe_error(error)))
+    finally:
+        flow_state.ignore_suspend()
 
 
 def run_as_tasks(session: RunSession, retries: int) -> State[Any]:

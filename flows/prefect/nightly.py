@@ -25,6 +25,7 @@ from cloze.flows.graph import overrides, schedule
 from cloze.flows.graph.plan import runs_directory
 from cloze.flows.nightly import nightly_run, suite
 from cloze.flows.nightly.result import NightlyResult
+from cloze.flows.prefect import flow_state
 from cloze.flows.prefect import parameters as form
 from cloze.flows.prefect.automations import EVALUATED
 from cloze.flows.prefect.graph_run import OPTIONS, run_as_tasks, watch_parent
@@ -54,13 +55,19 @@ def nightly_evaluation(
     install_log_filter()
     if deployment.id is not None:
         watch_parent()
+    return flow_state.settled(_end(config, since, overrides, retries))
+
+
+def _end(config: str, since: str | None, values: dict[str, Any], retries: int) -> State[Any]:
     try:
-        outcome = _evaluate(config, since, overrides, retries)
+        outcome = _evaluate(config, since, values, retries)
     except StoppedError as error:
         return Cancelled(message=str(error))
     except ClozeError as error:
         get_run_logger().error("%s", error)
         return Failed(message=redact(str(error)))
+    finally:
+        flow_state.ignore_suspend()
     trend = f"; trend: {_trend_page(outcome)}"
     if outcome.errors:
         message = schedule.describe_error(schedule.combine_errors(outcome.errors))

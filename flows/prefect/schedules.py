@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
+from prefect._vendor.croniter.croniter import CroniterBadDateError, croniter
 from prefect.client.orchestration import SyncPrefectClient
 from prefect.client.schemas.actions import DeploymentScheduleCreate, VariableCreate, VariableUpdate
 from prefect.client.schemas.objects import DeploymentSchedule
@@ -32,18 +33,25 @@ def parse(text: str, origin: str = "prefect.yaml") -> CronSchedule:
     """Return the schedule in `MINUTE HOUR DAY MONTH WEEKDAY [ZONE]`; default zone: UTC.
 
     Raises:
-        UsageError: it is no such schedule; the message names its origin.
+        UsageError: it is no such schedule, or comes never; the message names its origin.
     """
     *cron, zone = text.split() if len(text.split()) == 6 else [*text.split(), "UTC"]
     try:
         if len(cron) != 5:
             raise ValueError
-        return CronSchedule(cron=" ".join(cron), timezone=zone)
+        schedule = CronSchedule(cron=" ".join(cron), timezone=zone)
+        croniter(schedule.cron).get_next()  # type: ignore[no-untyped-call]
+    except CroniterBadDateError as error:
+        raise UsageError(
+            f"{origin}: a schedule ({text!r}) never comes: Prefect finds no date for it; change "
+            f"its day or month"
+        ) from error
     except ValueError as error:
         raise UsageError(
             f"{origin}: a schedule ({text!r}) must be five fields of cron and a time zone, such as"
             f' "30 3 * * * Europe/Berlin"'
         ) from error
+    return schedule
 
 
 def desired_schedules(
@@ -54,12 +62,16 @@ def desired_schedules(
     Args:
         entries: deployments of the file, by name.
         last: what was deployed last. Without `$CLOZE_NIGHTLY` the night stays as it was.
+
+    Raises:
+        UsageError: see `parse`.
     """
-    desired = {
-        f"{name}/{schedule['slug']}": f"{schedule['cron']} {schedule.get('timezone', 'UTC')}"
-        for name, entry in entries.items()
-        for schedule in entry.get("schedules") or []
-    }
+    desired = {}
+    for name, entry in entries.items():
+        for schedule in entry.get("schedules") or []:
+            text = f"{schedule.get('cron', '')} {schedule.get('timezone') or 'UTC'}"
+            key = f"{name}/{schedule.get('slug', name)}"
+            desired[key] = describe(parse(text, f"deployment {name}"))
     if NIGHT in desired:
         wanted = os.environ.get(NIGHTLY, "").strip()
         desired[NIGHT] = (

@@ -89,7 +89,8 @@ def mark_crashed(runs: Path, *, write: bool = True) -> list[str]:
             with suppress(OSError):
                 record = status_file.read_file(path)
                 found = record and status_file.as_it_is(record, path)
-                if not record or not found or found is record:
+                is_copy = lock.is_copy(str(directory))  # its process lives
+                if not record or not found or found is record or is_copy:
                     continue
                 if write:
                     content = json.dumps({**found, "state": status_file.CRASHED}).encode()

@@ -22,13 +22,14 @@ from typing import Any
 from cloze.core import storage
 from cloze.core.artifacts import artifact, fingerprints
 from cloze.core.artifacts.artifact import BUILDING, MANIFEST, Claim
-from cloze.core.artifacts.lock import is_locked, locked
+from cloze.core.artifacts.lock import flock_or_say, is_locked, locked
 from cloze.core.errors import DataError, UsageError
 from cloze.flows.run import status_file
 from cloze.flows.run.targets import node_name
 
 DAY = 24 * 3600.0
 STARTS = ".starts.lock"
+STARTS_SECONDS = 600.0  # for a start that plans a large run, or a removal on a network disk
 ASIDE = ".removed-"  # prefix of an artifact that is being removed
 
 
@@ -236,9 +237,8 @@ def starts(runs: Path, *, shared: bool = True) -> Iterator[None]:
     """Hold the lock of starts: shared from a run's plan to its record, exclusive for a removal."""
     with ExitStack() as stack:
         with suppress(OSError):  # a file system may have no locks
-            handle = os.open(runs / STARTS, os.O_RDWR | os.O_CREAT, 0o666)
-            stack.callback(os.close, handle)
-            fcntl.flock(handle, fcntl.LOCK_SH if shared else fcntl.LOCK_EX)
+            handle = stack.enter_context((runs / STARTS).open("a+b"))
+            flock_or_say(STARTS_SECONDS, handle, fcntl.LOCK_SH if shared else fcntl.LOCK_EX)
         yield
 
 

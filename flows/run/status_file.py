@@ -83,10 +83,17 @@ def as_it_is(record: dict[str, Any], path: Path) -> dict[str, Any]:
     silence, is_here = time.time() - written, host == socket.gethostname()
     if record["state"] != RUNNING or not (is_here or silence > LEASE_SECONDS):
         return record
-    if lock.is_locked(str(path.parent.parent)):
+    directory = path.parent.parent
+    if lock.is_locked(str(directory)):
         return record
     end_nodes(record, CRASHED)
-    if is_here:
+    if is_here and lock.is_copy(str(directory)):
+        state = CRASHED
+        error = (
+            f"this is a copy of run {record['run']}, which process {record['pid']} goes on with; "
+            f"delete it, or go on with it on its own: `cloze resume {directory.name}`"
+        )
+    elif is_here:
         state, error = CRASHED, f"process {record['pid']} on {host} is gone"
     else:
         silent = format_duration(max(0.0, silence))

@@ -21,11 +21,13 @@ from pathlib import Path
 
 from cloze.core.errors import ClozeError
 
+HELD = 3  # exit code: another process holds the lock of the file
 ARTIFACTS = "mlflow-artifacts"  # next to the file
 ASIDE = ".broken-"  # added with the time to the name of a file that cannot be mended
 BEFORE = ".before-migration-"  # added with its schema to the name of a copy
 MIGRATIONS = ("store", "db_migrations", "versions")  # of MLflow's package
 OPEN_SECONDS = 120.0
+BUSY_SECONDS = 30.0  # a write of another process may take under load
 PREFIX = "_alembic_tmp_"  # of tables that a migration makes and renames; a killed one leaves them
 UNFINISHED = f"select name from sqlite_master where substr(name, 1, {len(PREFIX)}) = '{PREFIX}'"
 
@@ -110,37 +112,59 @@ def is_older(path: Path) -> bool:
     return bool(revision) and revision in _steps().values()
 
 
+class SlowDatabaseError(ClozeError):
+    """A file was not opened in time, of which nothing is wrong."""
+
+
+def _run(path: Path, *command: str) -> subprocess.CompletedProcess[str]:
+    """Run a module of Python on a file; raise `SlowDatabaseError` after `OPEN_SECONDS`."""
+    try:
+        return subprocess.run(
+            [sys.executable, "-m", *command, f"sqlite:///{path}"],
+            capture_output=True, text=True, timeout=OPEN_SECONDS, check=False,
+        )  # fmt: skip
+    except subprocess.TimeoutExpired:
+        raise SlowDatabaseError(
+            f"{path} is slow: it took more than {OPEN_SECONDS:.0f} s to open, and nothing else is "
+            f"known to be wrong; run this again with less beside it"
+        ) from None
+
+
 def upgrade(path: Path) -> None:
     """Migrate a file to the schema of the MLflow here, which by itself adds tables only."""
-    command = [sys.executable, "-m", "mlflow", "db", "upgrade", f"sqlite:///{path}"]
-    subprocess.run(command, capture_output=True, timeout=OPEN_SECONDS, check=False)
+    _run(path, "mlflow", "db", "upgrade")
 
 
 def why_closed(path: Path) -> tuple[str, bool]:
     """Return why MLflow cannot open a file, empty if it can, and whether `mend` may help.
 
     Another process asks, because MLflow remembers what it has opened.
+
+    Raises:
+        SlowDatabaseError: it was not opened in time.
     """
     try:
-        with closing(sqlite3.connect(f"file:{path}?mode=rw", uri=True)) as database:
+        with closing(
+            sqlite3.connect(f"file:{path}?mode=rw", timeout=BUSY_SECONDS, uri=True)
+        ) as database:
             database.execute("begin immediate")
         _check_not_newer(path)
-        command = [sys.executable, "-m", "cloze.flows.tracking.spool_state", f"sqlite:///{path}"]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=OPEN_SECONDS)
-    except subprocess.TimeoutExpired:
-        return f"it took more than {OPEN_SECONDS:.0f} s; run this again with less beside it", False
+        done = _run(path, "cloze.flows.tracking.spool_state")
+    except SlowDatabaseError:
+        raise
     except (sqlite3.OperationalError, ClozeError) as error:
         return str(error), False  # locked, full, of another user or MLflow
     except sqlite3.DatabaseError as error:
         return str(error), True
-    return done.stdout.strip() or done.stderr.strip()[-200:], True
+    is_held = done.returncode == HELD
+    return done.stdout.strip() or done.stderr.strip()[-200:], not is_held
 
 
 def mend(path: Path, spools: Path) -> None:
     """Finish a migration, or do it, on a copy; if that fails, set the file aside for a new one.
 
     Raises:
-        ClozeError: a newer MLflow made the file, so it is left as it is.
+        ClozeError: a newer MLflow made the file, or it is slow, so it is left as it is.
     """
     _check_not_newer(path)
     copy = _beside(path)
@@ -158,7 +182,7 @@ def mend(path: Path, spools: Path) -> None:
         if not why_closed(copy)[0]:
             copy.replace(path)
             return
-    except (sqlite3.DatabaseError, subprocess.TimeoutExpired):
+    except sqlite3.DatabaseError:
         pass
     finally:
         for left in path.parent.glob(f"{copy.name}*"):

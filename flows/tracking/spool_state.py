@@ -6,18 +6,17 @@ import fcntl
 import json
 import logging
 import os
-import socket
 import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cloze.core import storage
-from cloze.core.artifacts.lock import flock_within
+from cloze.core.artifacts.lock import flock_or_say
 from cloze.core.errors import ClozeError
 from cloze.core.records import read_record
 from cloze.flows.tracking import database
@@ -109,17 +108,7 @@ def exclusive(directory: Path, name: str) -> Iterator[None]:
     """
     directory.mkdir(parents=True, exist_ok=True)
     with (directory / name).open("a+") as lock:
-        try:
-            flock_within(LOCK_SECONDS, lock, fcntl.LOCK_EX)
-        except BlockingIOError:
-            lock.seek(0)
-            raise TimeoutError(
-                f"{directory / name} is held by {lock.read() or 'another process'} for more than"
-                f" {LOCK_SECONDS:.0f} s; wait for that, continue it with kill -CONT, or end it"
-            ) from None
-        with suppress(OSError):  # a full disk
-            os.ftruncate(lock.fileno(), 0)
-            os.write(lock.fileno(), f"process {os.getpid()} on {socket.gethostname()}".encode())
+        flock_or_say(LOCK_SECONDS, lock, fcntl.LOCK_EX, TimeoutError)
         yield
 
 
@@ -294,4 +283,4 @@ if __name__ == "__main__":
         connect(sys.argv[1])
     except Exception as error:
         print((str(error).strip().splitlines() or [type(error).__name__])[0])
-        sys.exit(1)
+        sys.exit(database.HELD if isinstance(error.__cause__, TimeoutError) else 1)

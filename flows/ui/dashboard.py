@@ -16,6 +16,7 @@ from collections import defaultdict
 from collections.abc import Collection, Mapping
 from contextlib import suppress
 from datetime import datetime
+from html import escape
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -37,6 +38,13 @@ from cloze.flows.ui.login import LOGIN_PATH, LoginMiddleware
 from cloze.flows.ui.loopback_guard import LOOPBACK, LoopbackOnlyMiddleware
 from cloze.flows.views.run_tables import describe_duration
 
+MISSING = (
+    '<!doctype html><html lang="en"><meta name="viewport" content="width=device-width">'
+    "<title>No such page</title><main>{links}<h1>No such page</h1><p>There is nothing at {path}. "
+    "Its run may be deleted or renamed, or has not written this page yet. <i>Runs</i> lists the "
+    "runs that are here; `cloze status` does so in a terminal.</p></main></html>"
+)
+FILE_POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; frame-ancestors 'none'"
 BACK = '<a href="/">Runs</a>'  # on pages that are also files
 TEMPLATES = Path(__file__).parent / "templates"
 PAGES = {"report": "report*/report.html", "card": "corpus*/card.html"}  # of a run
@@ -114,30 +122,36 @@ def application(
         return HTMLResponse(content, headers={**HEADERS, "Content-Security-Policy": policy})
 
     def trend(request: Request) -> Response:
-        return _file(Journal(runs).trend)
+        path = Journal(runs).trend
+        return _file(path) if path.is_file() else missing(request)
 
     def made(request: Request) -> Response:
         run = request.path_params["run"]
         known = {path.name: path for path in status_file.directories(runs)}
         pages = _made(known[run]) if run in known else {}
         links = [BACK, *(f'<a href="/{page}/{quote(run)}">{page}</a>' for page in pages)]
-        return _file(pages.get(request.path_params["page"]), " · ".join(links))
+        path = pages.get(request.path_params["page"])
+        return _file(path, " · ".join(links)) if path else missing(request)
 
     routes = [Route("/", page), Route("/metrics", metrics), Route("/health", health)]
     routes += [Route("/trend", trend), Route("/{page}/{run}", made)]
-    app: ASGIApp = Starlette(routes=routes)
+    app: ASGIApp = Starlette(routes=routes, exception_handlers={404: missing})
     if login is not None:
         app = LoginMiddleware(app, login)
     return LoopbackOnlyMiddleware(app, port, allowed)
 
 
-def _file(path: Path | None, links: str = BACK) -> Response:
+def missing(request: Request, _: Exception | None = None) -> Response:
+    """Return the page of an address that has none: a run may be deleted, renamed or in progress."""
+    content = MISSING.format(links=BACK, path=escape(request.url.path))
+    headers = {**HEADERS, "Content-Security-Policy": FILE_POLICY}
+    return HTMLResponse(content, status_code=404, headers=headers)
+
+
+def _file(path: Path, links: str = BACK) -> Response:
     """Return a page that Cloze has written: its styles are its own, and it runs no script."""
-    if path is None or not path.is_file():
-        return PlainTextResponse("there is no such page yet\n", status_code=404)
-    policy = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; frame-ancestors 'none'"
     content = path.read_text(encoding="utf-8").replace("<main>", f"<main>{links}", 1)
-    return HTMLResponse(content, headers={**HEADERS, "Content-Security-Policy": policy})
+    return HTMLResponse(content, headers={**HEADERS, "Content-Security-Policy": FILE_POLICY})
 
 
 def _made(directory: Path) -> dict[str, Path]:

@@ -13,6 +13,7 @@ from typing import Any
 
 from starlette.types import ASGIApp
 
+from cloze.core.errors import ClozeError
 from cloze.flows.tracking.spool_state import connect
 from cloze.flows.ui.login import LoginMiddleware
 
@@ -42,4 +43,8 @@ def main(arguments: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    try:
+        main(sys.argv[1:])
+    except ClozeError as error:
+        print(f"{type(error).__name__}: {error}", file=sys.stderr, flush=True)
+        os._exit(error.exit_code)  # threads of MLflow and of its database may outlive the error

@@ -23,6 +23,7 @@ from cloze.flows.ui.services import Service
 
 FIRST_PAUSE, LONGEST_PAUSE = 1.0, 30.0  # seconds before a restart
 STABLE_SECONDS = 60.0  # after this uptime, the backoff starts over
+HUNG_SECONDS = 600.0  # that a start may take, with a migration of its database on a busy machine
 MOST_CHARACTERS = 300  # of the error in a message
 GIVE_UP = 8  # starts in a row that ended before the server was up: some three minutes
 REMEDIES = {  # by words of the last error: starts after which nothing else helps, and what does
@@ -83,6 +84,9 @@ class ServiceProcess:
                 self.state, self.has_been_up = "up", True
             elif self.state == "up":
                 self.state = "silent"
+            elif self.state == "starting" and time.time() > self.since + HUNG_SECONDS:
+                with suppress(ProcessLookupError):  # `supervise` records its end, with its error
+                    os.killpg(process.pid, signal.SIGKILL)
 
     def ask_to_end(self) -> None:
         if self.process is not None and self.process.poll() is None:

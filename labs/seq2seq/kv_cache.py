@@ -50,6 +50,11 @@ class Memory:
         """Return the bias of scores, [B, 1, 1, S], which hides padding; None without padding."""
         return None if self.real is None else additive(self.real[:, None, None], dtype)
 
+    def map_tensors(self, change: Callable[[Tensor], Tensor]) -> Memory:
+        """Return the memory with changed tensors."""
+        kept = self.kept and {layer: (change(k), change(v)) for layer, (k, v) in self.kept.items()}
+        return Memory(change(self.states), None if self.real is None else change(self.real), kept)
+
     def repeated(self, times: int) -> Memory:
         """Return the memory of each row `times` times in a row, with kept keys and values."""
         # An empty dict, not the kept one: its keys and values have the single rows' shapes.
@@ -92,7 +97,8 @@ class KVCache(BatchLayout):
     def map_tensors(self, change: Callable[[Tensor], Tensor]) -> Self:
         copy = type(self)(self.rows, self.room)
         copy._layers = [(change(keys), change(values)) for keys, values in self._layers]
-        copy.memory = self.memory
+        if self.memory is not None:
+            copy.memory = self.memory.map_tensors(change)
         return copy.advance(change(self.positions), self._length)
 
     def fresh(self) -> Self:

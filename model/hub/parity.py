@@ -228,9 +228,12 @@ def transformers_logits(
     states: list[Tensor] = []
     base = model.base_model
     base = getattr(model, "decoder", model) if base is model else base  # T5 has no base inside
-    base.register_forward_hook(lambda module, inputs, output: states.append(output[0]))
     start = getattr(model.config, "decoder_start_token_id", None)
-    outputs = model(**hub_inputs(loaded, batch, start))
+    hook = base.register_forward_hook(lambda module, inputs, output: states.append(output[0]))
+    try:
+        outputs = model(**hub_inputs(loaded, batch, start))
+    finally:
+        hook.remove()
     named = named_logits(outputs, batch, heads)
     if states[0].shape[:2] == batch["input_ids"].shape:  # a choice's are flat
         named[STATES] = _real(states[0], batch)

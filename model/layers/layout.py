@@ -130,12 +130,15 @@ class BatchLayout(ABC):
     def map_tensors(self, change: Callable[[Tensor], Tensor]) -> Self:
         """Return the layout with changed tensors, which shares nothing; layouts are dataclasses."""
         values = {attribute.name: getattr(self, attribute.name) for attribute in fields(self)}  # type: ignore[arg-type]
-        return type(self)(
+        layout = type(self)(
             **{
                 name: change(value) if isinstance(value, Tensor) else value
                 for name, value in values.items()
             }
         )
+        if self.memory is not None:
+            layout.memory = self.memory.map_tensors(change)
+        return layout
 
     def to(self, device: torch.device, non_blocking: bool = False) -> Self:
         """Copy the layout to a device, as `Tensor.to`."""

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
+
+from cloze.core.config import Values
 
 Weight = Annotated[float, Field(ge=0.0, allow_inf_nan=False)]
 
 
-class DistillOptions(BaseModel):
+class DistillOptions(Values):
     """Weights of a student's losses; 0 leaves a loss out."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     labels: Weight = 0.5
     """Weight of the loss without a teacher: masked tokens, or the task's labels."""

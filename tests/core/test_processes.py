@@ -143,16 +143,16 @@ def test_a_heartbeat_goes_from_the_environment_to_the_reader(
     assert reader.read() == processes.RankStatus()
     monkeypatch.setenv(HEARTBEAT_FD, str(reader.number))
     writer = HeartbeatWriter.from_env()
-    writer.begin_step(3, 9.0)
+    writer.begin_step(3, 9.0, 70.0)
     for phase in RankPhase:
         writer.set_phase(phase)
         assert (reader.read().phase, reader.read().step, reader.read().limit) == (phase, 3, 9.0)
     with writer.phase(RankPhase.EVALUATING_OR_SAVING):
-        writer.begin_step(4, 5.0)
-        assert (reader.read().step, reader.read().limit) == (4, 0.0)
+        writer.begin_step(4, 5.0, 80.0)
+        assert (reader.read().step, reader.read().limit) == (4, 80.0)
     assert (reader.read().phase, reader.read().limit) == (RankPhase.EVALUATING_OR_SAVING, 5.0)
     monkeypatch.delenv(HEARTBEAT_FD)
-    HeartbeatWriter.from_env().begin_step(9, 1.0)  # nobody reads it
+    HeartbeatWriter.from_env().begin_step(9, 1.0, 1.0)  # nobody reads it
     assert reader.read().step == 4
     reader.close()
 

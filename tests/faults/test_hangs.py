@@ -158,7 +158,7 @@ def test_a_pulse_is_seen_from_outside() -> None:
     begun = time.monotonic()
     watched = HeartbeatReader()
     pulse = HeartbeatWriter(watched.number)
-    pulse.begin_step(7, 60.0)
+    pulse.begin_step(7, 60.0, 3600.0)
     pulse.set_phase(RankPhase.COMPUTING)
     assert (watched.read().step, watched.read().phase, watched.read().limit) == (
         7,
@@ -168,8 +168,8 @@ def test_a_pulse_is_seen_from_outside() -> None:
     with pulse.phase(RankPhase.EVALUATING_OR_SAVING), pulse.phase(RankPhase.EXCHANGE):
         assert (watched.read().phase, watched.read().limit) == (
             RankPhase.EXCHANGE,
-            0.0,
-        )  # as long as it likes
+            3600.0,
+        )  # as a part of the evaluation
     assert (watched.read().phase, watched.read().limit) == (RankPhase.COMPUTING, 60.0)
     assert begun <= watched.read().since <= time.monotonic()
     watched.close()
@@ -220,7 +220,7 @@ def test_a_rank_that_dies_twice_is_done_without(
     )
 
 
-def test_what_comes_after_the_last_step_may_take_any_time() -> None:
+def test_what_comes_after_the_last_step_may_take_an_hour() -> None:
     watched = HeartbeatReader()
     pulse = HeartbeatWriter(watched.number)
     world = World(0, 1, torch.device("cpu"), pulse=pulse)
@@ -229,7 +229,7 @@ def test_what_comes_after_the_last_step_may_take_any_time() -> None:
     for step in range(1, 8):
         timer.begin(step)
         limits.append(watched.read().limit)
-    assert limits == [0, 0, 0, 0, 60, 60, 60]  # the first steps allocate
+    assert limits == [3600, 3600, 3600, 3600, 60, 60, 60]  # the first steps allocate
     timer.end()
-    assert watched.read().limit == 0
+    assert watched.read().limit == 3600
     watched.close()

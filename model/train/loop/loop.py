@@ -24,8 +24,8 @@ from cloze.model.data.batch import Prefetch
 from cloze.model.train.distributed import StopRequest, World
 from cloze.model.train.loop.rollback import (
     RollbackRequired,
-    all_weights_finite,
     pass_over,
+    require_finite_weights,
     roll_back,
 )
 from cloze.model.train.loop.steps import (
@@ -177,7 +177,7 @@ class _TrainingLoop:
         if last_step is not None and progress.step < last_step:
             self.reporter.message(
                 f"stopped early after step {progress.step} of {last_step}: the best is "
-                f"{progress.best}"
+                f"{progress.best or 'none, as no figure was finite'}"
             )
         self._save()
         self._wait_for_save()
@@ -317,17 +317,18 @@ class _TrainingLoop:
         """Add the metrics of the weights to `line`, and update the best step."""
         evaluator, progress = self.training.evaluator, self.progress
         assert evaluator is not None
-        self._require_finite_weights()
-        line |= evaluator(progress.step, schedule_progress, lambda: self.stop.requested)
+        require_finite_weights(self.training.trained.model, self.world, progress)
+        line |= evaluator(progress.step, schedule_progress, self._stop_requested)
         metric, best = evaluator.best_metric, progress.best or {}
         values = line.get(metric), best.get(metric)
         own, highest = (goodness(v, lower_is_better=not evaluator.higher_is_better) for v in values)
         if own > highest:
             progress.best = {"step": progress.step, metric: line[metric]}
 
-    def _require_finite_weights(self) -> None:
-        if not all_weights_finite(self.training.trained.model, self.world):
-            raise RollbackRequired(self.progress.step, max(1, self.progress.skipped_in_a_row))
+    def _stop_requested(self) -> bool:
+        """Called before each batch of an evaluation, so that the time limit is that of a batch."""
+        self.world.pulse.set_phase(RankPhase.EVALUATING_OR_SAVING)
+        return self.stop.requested
 
     def _save(self) -> None:
         """Start to write this step's checkpoint unless it exists. Every rank must call it."""
@@ -336,7 +337,7 @@ class _TrainingLoop:
         self.results.process(progress, self.source, keep=0)
         if self.saved_step == progress.step:
             return
-        self._require_finite_weights()
+        require_finite_weights(self.training.trained.model, self.world, progress)
         with self.timer.exclude("save"):
             progress.window = self.results.window.state(self.world)
             progress.loss_scale = self.runner.loss_scale_state()

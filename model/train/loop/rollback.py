@@ -173,12 +173,13 @@ def _good(directory: str) -> bool:
     )
 
 
-def all_weights_finite(model: nn.Module, world: World) -> bool:
-    """Return True if all weights are finite on all ranks. Each rank checks its part."""
+def require_finite_weights(model: nn.Module, world: World, progress: TrainerState) -> None:
+    """Raise `RollbackRequired` unless all weights are finite. Each rank checks its part."""
     finite = all_finite(
         {name: _own_part(weight, world.rank) for name, weight in model.named_parameters()}
     )
-    return not world.all_reduce_sum([int(not finite)])[0]
+    if world.all_reduce_sum([int(not finite)])[0]:
+        raise RollbackRequired(progress.step, max(1, progress.skipped_in_a_row))
 
 
 def _own_part(weight: Any, rank: int) -> Tensor:

@@ -41,11 +41,12 @@ class StepTriggers:
         if last_step is not None and progress.step >= last_step:
             return True
         patience, best = self._training.patience, progress.best
-        if patience is None or best is None:
+        if patience is None:
             return False
+        best_step = int(best["step"]) if best else 0  # without a best, because none was finite
         counted_best, last_counted, evaluations = self._counted
-        if counted_best != best["step"]:
-            counted_best, last_counted, evaluations = int(best["step"]), int(best["step"]), 0
+        if counted_best != best_step:
+            counted_best, last_counted, evaluations = best_step, best_step, 0
         new_steps = range(last_counted + 1, progress.step + 1)  # one step, except after a resume
         evaluations += sum(self.should_evaluate(step, self.progress_at(step)) for step in new_steps)
         self._counted = counted_best, progress.step, evaluations

@@ -26,7 +26,9 @@ T = TypeVar("T")
 
 TIMES = 10.0  # times the median of the recent steps
 RECENT = 50
-FIRST = 3  # steps without limit: they allocate, compile and open files
+FIRST = 3  # steps that allocate, compile and open files
+# At least, for a phase of unknown duration: of a first step, a batch of an evaluation, a save.
+LONG_SECONDS = 3600.0
 # Factor on the floor for compiled steps: a new batch shape may trigger compilation.
 COMPILED = 10.0
 
@@ -42,6 +44,7 @@ class StepTimer:
     def __init__(self, world: World, floor: float, compiled: bool) -> None:
         self._pulse, self._timeline = world.pulse, world.timeline
         self._floor = floor * (COMPILED if compiled else 1.0)
+        self._longest_pause = 0.0
         self._recent: deque[float] = deque(maxlen=RECENT)
         self._seen = self._step = 0
         self._began: float | None = None
@@ -58,12 +61,13 @@ class StepTimer:
             if self._seen > FIRST:
                 self._recent.append(now - self._began)
         self._began, self._step = now, step
-        self._pulse.begin_step(step, self.limit)
+        self._pulse.begin_step(step, self.limit, self._long_limit(self._longest_pause))
 
     def end(self) -> None:
-        """Mark the end of the last step; what follows has no limit."""
+        """Mark the end of the last step; what follows is of unknown duration."""
         self._began = None
-        self._pulse.begin_step(self._step, 0.0)
+        limit = self._long_limit(self._longest_pause)
+        self._pulse.begin_step(self._step, limit, limit)
 
     @property
     def median_step_seconds(self) -> float:
@@ -73,22 +77,26 @@ class StepTimer:
     @property
     def limit(self) -> float:
         """Limit of a phase of a step in seconds; 0: no limit."""
-        # Without a median there is no limit: first steps allocate and compile.
-        if not self._floor or not self._recent:
-            return 0.0
-        return max(self._floor, TIMES * self.median_step_seconds)
+        if not self._recent:
+            return self._long_limit(0.0)
+        return max(self._floor, TIMES * self.median_step_seconds) if self._floor else 0.0
+
+    def _long_limit(self, longest: float) -> float:
+        return max(LONG_SECONDS, self._floor, TIMES * longest) if self._floor else 0.0
 
     @contextlib.contextmanager
     def exclude(self, section: Part) -> Iterator[None]:
-        """Exclude the block from the step's time limit, as it may take any time."""
+        """Exclude the block, an evaluation or a save, from the step's duration and time limit."""
         start = time.monotonic()
         try:
             with self._pulse.phase(RankPhase.EVALUATING_OR_SAVING), self._timeline.section(section):
                 yield
         finally:
+            seconds = time.monotonic() - start
+            self._longest_pause = max(self._longest_pause, seconds)
             # The step begins later by as much, so that the median stays that of steps.
             if self._began is not None:
-                self._began += time.monotonic() - start
+                self._began += seconds
 
     def wait_for(self, items: Iterable[T]) -> Iterator[T]:
         """Yield the items; the time spent waiting for them counts as waiting for data."""

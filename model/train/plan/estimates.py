@@ -216,7 +216,7 @@ def _layer(model: ModelConfig, length: int, layer: int, how: ComputeOptions) -> 
 def _encoder(model: ModelConfig, length: int, how: ComputeOptions) -> float:
     """Return the bytes per row that embeddings and layers keep."""
     layers = [_layer(model, length, layer, how) for layer in range(model.num_hidden_layers)]
-    largest_layer = max(layers)
+    largest_layer = max(layers, default=0.0)  # a model may have no layers
     if how.checkpointing and len(layers) > 1:  # the first and the last layer are not recomputed
         # fp32 on a CPU; a GPU's states are narrower under autocast, and this is an upper bound.
         inputs = [4.0 * model.hidden_size] * (len(layers) - 2)

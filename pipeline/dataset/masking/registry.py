@@ -11,8 +11,9 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any, NamedTuple
 
-from pydantic import BaseModel, Field, field_validator
+from pydantic import Field, field_validator
 
+from cloze.core.config import Values
 from cloze.core.options import Options
 from cloze.core.plugins import Table, hint
 
@@ -87,7 +88,7 @@ ROUNDINGS = ("bert", "probabilistic", "ceil", "round")
 RANDOM_FROM = ("vocabulary", "pieces", "corpus")
 
 
-class MaskFields(BaseModel):
+class MaskFields(Values):
     """The fields that the dataset's config and the masks of a shard share."""
 
     mask_rounding: str = "bert"

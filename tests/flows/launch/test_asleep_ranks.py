@@ -34,7 +34,7 @@ def test_a_rank_that_was_stopped_goes_on(
     monkeypatch.setattr(hang_detection, "POLL_SECONDS", 0.01)
     (tmp_path / "rank0.log").touch()
     reader = HeartbeatReader()
-    HeartbeatWriter(reader.number).begin_step(3, 0.2)
+    HeartbeatWriter(reader.number).begin_step(3, 0.2, 0.2)
     with subprocess.Popen(["sleep", "60"]) as rank:
         rank.send_signal(signal.SIGSTOP)
         ranks = LocalRanks.__new__(LocalRanks)

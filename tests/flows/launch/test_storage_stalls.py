@@ -231,7 +231,7 @@ def test_a_rank_that_waits_for_storage_does_not_hang(
     monkeypatch.setattr(HangDetector, "_try_to_write", lambda _: back.wait(60))
     (tmp_path / "rank0.log").touch()
     reader = HeartbeatReader()
-    HeartbeatWriter(reader.number).begin_step(3, 0.2)
+    HeartbeatWriter(reader.number).begin_step(3, 0.2, 0.2)
     with subprocess.Popen(["sleep", "60"]) as rank:
         detector = HangDetector([rank.pid], [reader], [tmp_path / "rank0.log"], elsewhere=False)
         found = None

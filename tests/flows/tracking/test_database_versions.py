@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import sqlite3
+import subprocess
+import sys
+import threading
 from contextlib import closing
 from pathlib import Path
 
@@ -119,3 +123,59 @@ def test_a_schema_that_cannot_be_migrated_is_still_set_aside(
     monkeypatch.setattr(database, "upgrade", lambda _: None)
     database.mend(path, runs)
     assert (len(asides(runs)), path.exists()) == (1, False)
+
+
+def test_a_slow_database_is_slow_and_stays_where_it_is(
+    runs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The machine is busy: the process that opens the file gets no time."""
+    path = runs / "mlflow.db"
+    monkeypatch.setattr(database, "OPEN_SECONDS", 0.01)
+    [finding] = doctor.mlflow_database()
+    assert finding.ok
+    assert finding.observed.startswith(f"{path} is slow: it took more than")
+    for mended in (lambda: database.mend(path, runs), lambda: database.upgrade(path)):
+        with pytest.raises(ClozeError, match="is slow"):
+            mended()
+    assert (asides(runs), path.exists()) == ([], True)
+
+
+def test_a_database_that_another_process_writes_to_is_waited_for(runs: Path) -> None:
+    path = runs / "mlflow.db"
+    writer = sqlite3.connect(path, check_same_thread=False)
+    writer.execute("begin immediate")
+    timer = threading.Timer(7, writer.close)
+    timer.start()
+    [finding] = doctor.mlflow_database()
+    timer.join()
+    assert (finding.ok, finding.observed) == (True, f"{path} opens")
+
+
+def test_one_whose_lock_is_held_is_not_mended(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        database,
+        "_run",
+        lambda *_: subprocess.CompletedProcess([], database.HELD, "mlflow.db.lock is held", ""),
+    )
+    [finding] = doctor.mlflow_database()
+    assert (finding.ok, finding.repair) == (False, None)
+    assert "mlflow.db.lock is held" in finding.observed
+
+
+def test_mlflows_server_ends_on_a_newer_database_with_one_sentence(runs: Path) -> None:
+    path = runs / "mlflow.db"
+    with closing(sqlite3.connect(path)) as opened:
+        opened.execute("update alembic_version set version_num = ?", (UNKNOWN,))
+        opened.commit()
+    done = subprocess.run(
+        [sys.executable, "-m", "cloze.flows.ui.mlflow_server", "--port", "1"],
+        env={**os.environ, "MLFLOW_BACKEND_STORE_URI": f"sqlite:///{path}"},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 1
+    said = f"ClozeError: {path}: a newer MLflow made it (schema {UNKNOWN}); upgrade MLflow here"
+    assert done.stderr.strip().splitlines()[-1] == said
+    assert "Traceback" not in done.stderr

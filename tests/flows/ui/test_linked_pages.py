@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import re
+from html import escape
 from pathlib import Path
 
 import pytest
@@ -178,3 +179,19 @@ def test_mlflows_link_opens_the_list_of_runs_in_the_mode_for_training(tmp_path: 
     spool_state.write_ids(tmp_path, "a/b", "7", "m1")
     home = spool_state.home(tmp_path, server)
     assert home == "http://127.0.0.1:5000/#/experiments/7/runs?workflowType=machine_learning"
+
+
+@pytest.mark.parametrize(
+    "address",
+    ["/report/gone", "/card/sample", "/trend", "/nothing", "/report/<b>x</b>", "/a/b/c/d"],
+)
+def test_an_address_without_a_page_says_why_and_links_back(site: TestClient, address: str) -> None:
+    """As an old link to a run that was deleted since."""
+    answer = site.get(address)
+    assert answer.status_code == 404
+    assert answer.headers["content-type"].startswith("text/html")
+    assert "default-src 'none'" in answer.headers["content-security-policy"]
+    assert '<a href="/">Runs</a>' in answer.text
+    assert "deleted or renamed, or has not written this page yet" in answer.text
+    assert escape(address) in answer.text
+    assert "<b>" not in answer.text

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -146,3 +147,23 @@ def test_a_server_that_cannot_be_started_ends_no_other(
         child.supervise(True)
     assert child.state == "broken"
     assert "The toy cannot start (/nowhere/python: No such file" in child.messages[-1]
+
+
+@pytest.mark.parametrize("error", HOPELESS)
+def test_a_server_that_neither_answers_nor_ends_is_ended_and_given_up(
+    child: ServiceProcess, monkeypatch: pytest.MonkeyPatch, error: str
+) -> None:
+    """Its start failed, and a thread of a library outlives that."""
+    monkeypatch.setattr(service_process, "answers", lambda url: False)
+    process = subprocess.Popen(["sleep", "60"], start_new_session=True)
+    child.process, child.state, child.since = process, "starting", time.time()
+    child.log.write_text(f"Traceback:\n{error}\n")
+    child.check_health()
+    child.supervise(True)
+    assert (child.state, process.poll()) == ("starting", None), "a start may take its time"
+    child.since -= service_process.HUNG_SECONDS + 1
+    child.check_health()
+    process.wait(10)
+    child.supervise(True)
+    assert child.state == "broken"
+    assert HOPELESS[error] in child.messages[-1]

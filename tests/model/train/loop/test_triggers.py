@@ -189,3 +189,17 @@ def test_a_checkpoint_is_due_by_time_unless_it_comes_by_steps(
         told.append(by_time.save_timer_expired())
         assert not by_steps.save_timer_expired()
     assert told == [False, False, True, False, False, True]
+
+
+@pytest.mark.parametrize("first", [0, 7])
+def test_training_ends_after_so_many_evaluations_of_which_none_is_finite(first: int) -> None:
+    triggers = due_of(EveryTenth(), 3, 1000)
+    over = [
+        step
+        for step in range(first, 100)
+        if triggers.should_stop(TrainerState(step=step, best=None))
+    ]
+    assert over[0] == 30
+    assert not triggers.should_stop(TrainerState(step=40, best={"step": 40.0})), "a finite one"
+    assert not due_of(EveryTenth(), 3, 1000).should_stop(TrainerState(step=29, best=None))
+    assert due_of(EveryTenth(), 3, 1000).should_stop(TrainerState(step=90, best=None)), "resumed"

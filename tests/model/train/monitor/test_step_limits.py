@@ -7,6 +7,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from cloze.core.processes import RankPhase
 from cloze.model.train.monitor import watchdog
@@ -17,13 +19,15 @@ class Clock:
     def __init__(self) -> None:
         self.now = 100.0
         self.limits: list[tuple[int, float]] = []
+        self.pauses: list[float] = []
         self.phases: list[Any] = []
 
     def monotonic(self) -> float:
         return self.now
 
-    def begin_step(self, step: int, limit: float) -> None:
+    def begin_step(self, step: int, limit: float, pause_limit: float) -> None:
         self.limits.append((step, limit))
+        self.pauses.append(pause_limit)
 
     def phase(self, phase: Any) -> Any:
         self.phases.append(phase)
@@ -53,13 +57,48 @@ def steps(timed: StepTimer, clock: Clock, *seconds: float) -> None:
     timed.begin(len(seconds) + 1)
 
 
-def test_the_first_three_steps_have_no_limit_and_do_not_count(clock: Clock) -> None:
+HOUR = watchdog.LONG_SECONDS
+
+
+def test_the_first_three_steps_have_an_hour_and_do_not_count(clock: Clock) -> None:
     timed = timer(clock, 5.0)
     steps(timed, clock, 90.0, 90.0, 90.0, 1.0, 3.0)
-    assert clock.limits == [(1, 0.0), (2, 0.0), (3, 0.0), (4, 0.0), (5, 10.0), (6, 20.0)]
+    assert clock.limits == [(1, HOUR), (2, HOUR), (3, HOUR), (4, HOUR), (5, 10.0), (6, 20.0)]
     assert timed.median_step_seconds == 2.0
     timed.end()
-    assert clock.limits[-1] == (6, 0.0), "what follows a step has no limit"
+    assert clock.limits[-1] == (6, HOUR), "what follows the last step"
+    assert set(clock.pauses) == {HOUR}, "an evaluation or a save in any step"
+
+
+def test_a_pause_may_take_ten_times_the_longest_so_far(clock: Clock) -> None:
+    timed = timer(clock, 5.0)
+    steps(timed, clock, 1.0)
+    for section, seconds in (("evaluation", 700.0), ("save", 20.0)):
+        with timed.exclude(section):  # type: ignore[arg-type]
+            clock.now += seconds
+    timed.begin(3)
+    assert clock.pauses[-1] == 7000.0
+
+
+@given(
+    floor=st.floats(1e-3, 1e6), compiled=st.booleans(), took=st.lists(st.floats(0, 1e5), max_size=9)
+)
+def test_nothing_is_without_a_limit_unless_a_person_says_so(
+    floor: float, compiled: bool, took: list[float]
+) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        clock = Clock()
+        patch.setattr(watchdog, "time", clock)
+        for seconds in (floor, 0.0):
+            timed = timer(clock, seconds, compiled)
+            steps(timed, clock, *took)
+            with timed.exclude("save"):
+                clock.now += sum(took)
+            timed.end()
+        half = len(clock.limits) // 2
+    given_limits = [limit for _, limit in clock.limits] + clock.pauses
+    assert all(limit >= floor for limit in (*given_limits[:half], *clock.pauses[:half]))
+    assert not any(given_limits[half : 2 * half] + clock.pauses[half:])
 
 
 @pytest.mark.parametrize(
