@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Annotated, Any, ClassVar, TypeVar, Union, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, ValidationError, ValidationInfo, field_validator
+from pydantic import ValidatorFunctionWrapHandler as Read
 from pydantic_core import to_jsonable_python
 
 from cloze.core import plugins, storage
@@ -129,18 +130,21 @@ ConfigT = TypeVar("ConfigT", bound=BaseModel)
 
 
 class Values(BaseModel):
-    """Immutable values of a config: unknown keys are rejected, and a truth value is no number."""
+    """Immutable values of a config: unknown keys are rejected, and numbers are finite."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
-    @field_validator("*", mode="before")
+    @field_validator("*", mode="wrap")
     @classmethod
-    def _is_no_truth_value(cls, value: Any, field: ValidationInfo) -> Any:
-        """Pydantic takes `steps: true` for 1 step."""
+    def _check_number(cls, value: Any, read: Read, field: ValidationInfo) -> Any:
+        """Pydantic takes `steps: true` for 1 step, and integers that no tensor holds."""
         types = _alternatives(cls.model_fields[field.field_name or ""].annotation)
         if isinstance(value, bool) and not types & {bool, Any} and types & {int, float}:
             raise ValueError("Input should be a number, not a truth value")
-        return value
+        number = read(value)
+        if isinstance(number, int) and not -(1 << 63) <= number < 1 << 63:
+            raise ValueError(f"Input should be less than {1 << 63}")
+        return number
 
 
 def _alternatives(annotation: Any) -> set[Any]:

@@ -15,8 +15,9 @@ from pkgutil import resolve_name
 from types import new_class
 from typing import Any
 
-from pydantic import AfterValidator, BaseModel, ConfigDict
+from pydantic import AfterValidator, BaseModel
 
+from cloze.core.config import Values
 from cloze.core.plugins import hint
 
 
@@ -34,10 +35,8 @@ def known(table: Collection[str], fault: str) -> AfterValidator:
 # Options that rows of a table define, and configs that combine them.
 
 
-class Options(BaseModel):
+class Options(Values):
     """Base of the options of one row of a table."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 def options_class(options: type[Options] | str) -> type[Options]:

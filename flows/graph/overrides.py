@@ -46,9 +46,22 @@ class _Loader(yaml.SafeLoader):
         return node
 
 
-def read_yaml(text: str) -> Any:
-    """Return the values in `text`, all representable in JSON. Raises `yaml.YAMLError`."""
-    values = yaml.load(text, _Loader)
+def read_yaml(text: str, sections: bool = False) -> Any:
+    """Return the values in `text`, all representable in JSON. Raises `yaml.YAMLError`.
+
+    Args:
+        text: YAML.
+        sections: refuse a section's key without a value, as of an unset variable in a template.
+    """
+    loader = _Loader(text)
+    root = loader.get_single_node()
+    values = None if root is None else loader.construct_document(root)
+    for _, section in root.value if sections and isinstance(root, yaml.MappingNode) else ():
+        for key, value in section.value if isinstance(section, yaml.MappingNode) else ():
+            if value.tag.endswith(":null") and not value.value:
+                raise ComposerError(
+                    None, None, f"{key.value!r} has no value; give one, or null", key.start_mark
+                )
     try:
         json.dumps(values)
     except (TypeError, ValueError) as error:
@@ -156,7 +169,7 @@ def merge(
             expanded = config.expand_shorthand(key, current) if config is not None else None
             if expanded is None:
                 raise UsageError(
-                    f"--set {where}.{key}.{next(iter(nested))} reaches into {where}.{key}, which "
+                    f"{where}.{key}.{next(iter(nested))} reaches into {where}.{key}, which "
                     f"is {current!r}, not a mapping; set all of it"
                 )
             current = expanded

@@ -28,6 +28,7 @@ from cloze.flows.graph import stages
 from cloze.flows.graph.nodes import InputSource, Node, resolve_subpath, stage_of
 from cloze.flows.graph.overrides import merge, slug
 
+LONGEST_NAME = 200  # bytes; names of records and artifacts, of at most 255, contain it
 MATRIX, RUN, WHEN = "matrix", "run", "when"
 ALWAYS, AVAILABLE, NEVER = "always", "available", "never"
 
@@ -139,7 +140,10 @@ def node_name(section: Section, axes: Mapping[str, Any]) -> str:
     """Return the name of a section's node with these values of the axes."""
     slugs = [slug(value, f"{section.name}.matrix.{axis}") for axis, value in axes.items()]
     label = "-".join([*([section.label] if section.label else []), *slugs])
-    return f"{section.stage_name}@{label}" if label else section.stage_name
+    name = f"{section.stage_name}@{label}" if label else section.stage_name
+    if len(name) > LONGEST_NAME:
+        raise UsageError(f"node {name} has a name of {len(name)} letters, at most {LONGEST_NAME}")
+    return name
 
 
 def inherit(sections: Mapping[str, Mapping[str, Any]], name: str) -> dict[str, Any]:

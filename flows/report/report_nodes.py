@@ -7,9 +7,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from cloze.core.artifacts.artifact import Manifest, read_manifest
+from cloze.core.config import Values
 from cloze.core.figures import is_finite
 from cloze.flows.graph.stages import lower_is_better
 
@@ -20,10 +21,8 @@ BASELINES = ("majority", "constant", "chance", "from_scratch")
 PRETRAINED = ("heldout_loss", "heldout_accuracy", "heldout_perplexity")  # scores of a pretraining
 
 
-class NodePlacement(BaseModel):
+class NodePlacement(Values):
     """A node's position in its run's graph, as passed to a stage that reads all nodes."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     section: str
     """Section of the config that the node is an instance of."""

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
-Weight = Annotated[float, Field(ge=0.0, allow_inf_nan=False)]
+from cloze.core.config import Values
+
+Weight = Annotated[float, Field(ge=0.0)]
 
 
-class DistillOptions(BaseModel):
+class DistillOptions(Values):
     """Weights of a student's losses; 0 leaves a loss out."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     labels: Weight = 0.5
     """Weight of the loss without a teacher: masked tokens, or the task's labels."""
@@ -29,7 +29,7 @@ class DistillOptions(BaseModel):
     """Weight of the divergence between the last layers' relations of queries, keys and values
     (MiniLMv2: Wang et al. 2021); widths and attention heads may differ."""
 
-    temperature: Annotated[float, Field(gt=0.0, allow_inf_nan=False)] = 2.0
+    temperature: Annotated[float, Field(gt=0.0)] = 2.0
     """Temperature of both distributions of `soft`; its square multiplies the loss."""
 
     relation_heads: Annotated[int, Field(ge=1)] | None = None

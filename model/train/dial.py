@@ -23,8 +23,9 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import Field, field_validator
 
+from cloze.core.config import Values
 from cloze.core.errors import UsageError
 from cloze.core.humanize import parse_count
 from cloze.model.families.config import ModelConfig
@@ -53,15 +54,13 @@ RULES = {
 """Field of `PretrainConfig`: the rule that it follows, with its source."""
 
 
-class Dial(BaseModel):
+class Dial(Values):
     """The size, and the fields that the user sets instead of the dial.
 
     Attributes:
         parameters: size of the model, with word embeddings; also written 17m or 1.5M.
         by_hand: names of the fields in `RULES` that the config has; validation fills it in.
     """
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     parameters: int = Field(ge=100_000, le=2_000_000_000)
     by_hand: tuple[str, ...] = ()

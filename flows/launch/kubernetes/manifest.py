@@ -13,9 +13,10 @@ import re
 from pathlib import PurePosixPath
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
+from pydantic import Field, ValidationError, ValidationInfo, field_validator
 
 from cloze.core import storage
+from cloze.core.config import Values
 from cloze.core.errors import UsageError, did_you_mean
 from cloze.core.stages.execution import AttemptOptions, Execution, LaunchOptions
 from cloze.flows.launch.protocol import LaunchSpec
@@ -43,10 +44,8 @@ FORMS = {  # option -> pattern and form of its values
 }
 
 
-class Options(BaseModel):
+class Options(Values):
     """Values of `kubernetes_options`, each given as NAME=VALUE."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     image: str = Field(min_length=1, max_length=500)
     """Container image with the same version of Cloze."""
