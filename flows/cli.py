@@ -346,9 +346,11 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _fail(error: BaseException, message: str, code: int, *, debug: bool, as_json: bool) -> int:
+    from cloze.core.secrets import redact
+
     if debug:
-        traceback.print_exc()
-    message = " ".join(message.split())
+        sys.stderr.write(redact(traceback.format_exc()))
+    message = redact(" ".join(message.split()))  # of a URL with a password, say
     sys.stderr.write(f"cloze: {message}\n")
     if as_json:
         emit({"error": {"type": type(error).__name__, "message": message, "exit_code": code}})

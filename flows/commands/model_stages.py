@@ -12,6 +12,7 @@ import click
 from cloze.flows.commands.base.field_options import Count, NameOf
 from cloze.flows.commands.base.options import (
     Command,
+    FiniteRange,
     GroupedCommand,
     GroupedOption,
     OptionOverride,
@@ -202,7 +203,7 @@ def _option(
 @_option(
     "--mfu",
     "Model FLOP utilization, as a share of the GPU's peak. Default: 0.4.",
-    click.FloatRange(min=0, min_open=True),
+    FiniteRange(min=0, min_open=True),
     metavar="X",
 )
 @json_option

@@ -6,7 +6,13 @@ from typing import Any
 
 import click
 
-from cloze.flows.commands.base.options import Command, complete_targets, emit, json_option
+from cloze.flows.commands.base.options import (
+    Command,
+    FiniteRange,
+    complete_targets,
+    emit,
+    json_option,
+)
 
 VERBS = ("answer", "classify", "embed", "fill-mask", "generate", "score", "tag")
 
@@ -15,7 +21,7 @@ VERBS = ("answer", "classify", "embed", "fill-mask", "generate", "score", "tag")
 LIMITS: dict[str, tuple[Any, float, str]] = {
     "max-batch": (click.IntRange(1, 4096), 32, "Maximum inputs per batch."),
     "max-wait-ms": (
-        click.FloatRange(0, 10_000),
+        FiniteRange(0, 10_000),
         5,
         "Time that an input waits for others of its batch, in milliseconds.",
     ),
@@ -28,9 +34,9 @@ LIMITS: dict[str, tuple[Any, float, str]] = {
     "max-characters": (click.IntRange(1), 100_000, "Maximum characters per text."),
     "max-body": (click.IntRange(1), 1 << 20, "Maximum bytes per request."),
     "max-connections": (click.IntRange(1), 4096, "Maximum connections; further ones get 503."),
-    "timeout": (click.FloatRange(0.1, 3600), 30, "Maximum time of a request, in seconds."),
+    "timeout": (FiniteRange(0.1, 3600), 30, "Maximum time of a request, in seconds."),
     "poll": (
-        click.FloatRange(0.1, 3600),
+        FiniteRange(0.1, 3600),
         10,
         "Time between looks at the alias of a registered model, in seconds.",
     ),

@@ -85,10 +85,10 @@ def runs_directory() -> Path:
     """Return `$CLOZE_RUNS_DIR`; default: `./runs`.
 
     Raises:
-        UsageError: it is a URL: records and locks need a disk.
+        UsageError: it is a file, or a URL: records and locks need a disk.
     """
     path = os.path.expanduser(os.environ.get("CLOZE_RUNS_DIR") or "runs")
-    if storage.has_scheme(path):
+    if storage.has_scheme(path) or os.path.isfile(path):
         raise UsageError(f"CLOZE_RUNS_DIR={path} is no local directory; CLOZE_STORE names a store")
     return Path(path)
 

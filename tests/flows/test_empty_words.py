@@ -116,3 +116,63 @@ def test_copies_that_mlflow_keeps_of_manifests_are_no_artifacts(
     printed = capsys.readouterr()
     assert "toy/letters" in printed.out + printed.err
     assert "mlflow-artifacts" not in printed.out + printed.err
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["deploy"],
+        ["import", "https://me:s3cretpw9@127.0.0.1:9/x", "--out", "x"],
+        ["plan", "demo", "--set", "corpus.sources=[{kind: text, path: 's4://me:s3cretpw9@h/x'}]"],
+        ["status", "s4://me:s3cretpw9@h/x"],
+        ["vocab", "--corpus", "s4://me:s3cretpw9@h/x", "--out", "x"],
+    ],
+)
+@pytest.mark.parametrize("more", [[], ["--debug"], ["--json"]])
+def test_no_error_shows_the_password_of_a_url(
+    arguments: list[str],
+    more: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Logs of a night and of CI are read by many."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PREFECT_API_URL", "http://me:s3cretpw9@127.0.0.1:9/api")
+    assert main([*arguments, *more]) > 0
+    printed = capsys.readouterr()
+    assert "***@" in printed.err
+    assert "s3cretpw9" not in printed.out + printed.err
+    assert not any("s3cretpw9" in path.read_text() for path in tmp_path.rglob("*.json"))
+
+
+@pytest.mark.parametrize("number", ["nan", "inf", "-inf", "1e999", "NaN"])
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["clean", "--unused-days"],
+        ["serve", "m", "--timeout"],
+        ["serve", "m", "--max-wait-ms"],
+        ["plan-training", "bert-base", "--mfu"],
+        ["pretrain", "--dataset", "d", "--out", "x", "--learning-rate"],
+        ["pretrain", "--dataset", "d", "--out", "x", "--timeout-minutes"],
+        ["finetune", "c", "--task", "sst2", "--data", "d", "--out", "x", "--epochs"],
+    ],
+)
+def test_an_option_s_number_is_one(
+    arguments: list[str], number: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`clean --unused-days nan --delete` kept nothing: no age is less than nan."""
+    assert main([*arguments, number]) == 2
+    assert arguments[-1] in capsys.readouterr().err
+
+
+def test_runs_below_a_file_are_no_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`status` said that there are no runs yet, and `clean` that a disk is bad."""
+    (tmp_path / "own.yaml").touch()
+    monkeypatch.setenv("CLOZE_RUNS_DIR", str(tmp_path / "own.yaml"))
+    for command in ("status", "clean"):
+        assert main([command]) == 2
+        assert "own.yaml is no local directory" in capsys.readouterr().err

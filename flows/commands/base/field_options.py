@@ -18,6 +18,7 @@ from cloze.core.options import field_docs
 from cloze.flows.commands.base.options import (
     EXECUTION,
     OTHER,
+    FiniteRange,
     GroupedOption,
     OptionOverride,
     Placement,
@@ -44,7 +45,7 @@ class Count(click.IntRange):
         return super().convert(value, param, ctx)
 
 
-class Duration(click.FloatRange):
+class Duration(FiniteRange):
     """Number in the unit of the option's name, or a text such as 90s, 10m or 1h30m."""
 
     name = "duration"
@@ -325,4 +326,4 @@ def _bounded(
         return Duration(unit_seconds, **bounds)
     if isinstance(scalar, Count):
         return Count(**bounds)
-    return click.FloatRange(**bounds) if bounds and scalar is click.FLOAT else scalar
+    return FiniteRange(**bounds) if bounds and scalar is click.FLOAT else scalar
