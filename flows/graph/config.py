@@ -28,7 +28,7 @@ from cloze.flows.graph import stages
 from cloze.flows.graph.builder import GraphBuilder
 from cloze.flows.graph.nodes import Node, stage_of
 from cloze.flows.graph.overrides import has_named_points, merge, read_yaml
-from cloze.flows.graph.sections import LONGEST_NAME, MATRIX, RUN
+from cloze.flows.graph.sections import LONGEST_NAME, MATRIX, RUN, mapping_at
 
 PRESETS = Path(__file__).resolve().parent.parent / "presets"
 NAME = "name"
@@ -127,13 +127,8 @@ def stage_sections(values: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
     }
 
 
-def _section(values: Mapping[str, Any], name: str, above: str = "config section ") -> Any:
-    section = values.get(name)
-    if section is None or section is True:
-        return {}
-    if not isinstance(section, Mapping):
-        raise UsageError(f"{above}{name} ({section!r}) must be a mapping of keys to values")
-    return section
+def _section(values: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    return {} if values.get(name) is True else mapping_at(values, name, "config section ")
 
 
 def preset_paths() -> dict[str, Path]:
@@ -228,9 +223,9 @@ def _read_file(path: Path, above: tuple[Path, ...] = ()) -> list[tuple[Any, dict
     if is_preset:
         base, values = Path.cwd(), _with_samples(values)
     extended = values.pop(EXTENDS, None)
-    sizes = _section(values, SIZES)
+    sizes = mapping_at(values, SIZES, "")
     values.pop(SIZES, None)
-    named = [(None, values), *((name, _section(sizes, name, f"{SIZES}.")) for name in sizes)]
+    named = [(None, values), *((name, mapping_at(sizes, name, f"{SIZES}.")) for name in sizes)]
     parts = [(name, _resolved(part, base)) for name, part in named]
     if extended is not None:
         if not isinstance(extended, str):

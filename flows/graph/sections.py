@@ -33,6 +33,14 @@ MATRIX, RUN, WHEN = "matrix", "run", "when"
 ALWAYS, AVAILABLE, NEVER = "always", "available", "never"
 
 
+def mapping_at(values: Mapping[str, Any], key: str, above: str) -> Mapping[str, Any]:
+    """Return the mapping below a key; none is an empty one. `above` names what holds the key."""
+    found = values.get(key)
+    if isinstance(found, Mapping | None):
+        return found or {}
+    raise UsageError(f"{above}{key} ({found!r}) must be a mapping of keys to values")
+
+
 class Section:
     """One section: its stage, and its keys sorted into matrix, run, when, roles and fields."""
 
@@ -42,12 +50,7 @@ class Section:
         self.stage_name, self.label = stage, name.partition("@")[2]
         self.stage: Stage = stages.stage(stage)
         self.matrix = values.get(MATRIX)
-        run_values = values.get(RUN) or {}
-        if not isinstance(run_values, Mapping):
-            raise UsageError(
-                f"{name}.{RUN} ({run_values!r}) must be a mapping of keys to values, such as "
-                f"{{processes: 2}}"
-            )
+        run_values = mapping_at(values, RUN, f"{name}.")
         inherited = without_other_launchers(run, run_values.get("launcher"))
         self.run = merge(inherited, run_values, None, f"{name}.{RUN}")
         self.when = parse_when(name, values)

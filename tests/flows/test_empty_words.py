@@ -176,3 +176,12 @@ def test_runs_below_a_file_are_no_runs(
     for command in ("status", "clean"):
         assert main([command]) == 2
         assert "own.yaml is no local directory" in capsys.readouterr().err
+
+
+def test_a_reason_is_one_of_a_decision(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`champion --reason …` without a decision showed the champion, and kept no reason."""
+    monkeypatch.chdir(tmp_path)
+    assert main(["champion", "--reason", "it reads better"]) == 2
+    assert "--promote or --rollback" in capsys.readouterr().err

@@ -210,8 +210,8 @@ def test_an_empty_value_of_a_file_is_refused(text: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "named"),
     [
-        ("sizes: [a]", "config section sizes"),
-        ("sizes: word", "config section sizes"),
+        ("sizes: [a]", "sizes"),
+        ("sizes: word", "sizes"),
         ("sizes: {a: 3}", r"sizes\.a"),
         ("sizes: {a: [b]}", "sizes.a"),
         ("tokenizer: 5", "tokenizer"),
