@@ -141,8 +141,7 @@ def _score_table(rows: Sequence[Mapping[str, Any]]) -> Table:
     help="Make this checkpoint, or the newest one of a training, the champion.",
 )
 @click.option(
-    "--reason",
-    help="Reason for --promote or --rollback, for the history. Default: by hand.",
+    "--reason", help="Reason for --promote or --rollback, for the history. Default: by hand."
 )
 @json_option
 def champion(rollback: bool, promote: str | None, reason: str | None, as_json: bool) -> None:

@@ -272,8 +272,7 @@ def _inputs(
         if source.cached and not storage.exists(paths[role]):
             raise UsageError(
                 f"{node.name} continues from {origin.path} of {source.name}, which was not kept; "
-                f"use another step, or make it again:"
-                f" --force-node {source.name}"
+                f"use another step, or make it again: --force-node {source.name}"
             )
     return paths, hashes
 

@@ -146,8 +146,7 @@ class HangDetector:
             rank,
             beat.step,
             f"{description}; it has been {beat.phase.description} in step {beat.step} for "
-            f"{now - beat.since:.0f} s, where a step may take"
-            f" {beat.limit:.0f} s",
+            f"{now - beat.since:.0f} s, where a step may take {beat.limit:.0f} s",
         )
 
     def _stacks(self, ranks: Sequence[int]) -> dict[int, str]:
