@@ -8,7 +8,8 @@ from typing import Any
 
 import click
 
-from cloze.flows.commands.base.options import FiniteRange, complete_from, emit, json_option
+from cloze.flows.commands.base.field_options import FiniteRange
+from cloze.flows.commands.base.options import complete_from, emit, json_option
 
 SHOWN = 30  # rows of the table
 

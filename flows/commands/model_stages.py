@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from cloze.flows.commands.base.field_options import Count, NameOf
+from cloze.flows.commands.base.field_options import Count, FiniteRange, NameOf
 from cloze.flows.commands.base.options import (
     Command,
-    FiniteRange,
     GroupedCommand,
     GroupedOption,
     OptionOverride,

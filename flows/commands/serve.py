@@ -6,13 +6,8 @@ from typing import Any
 
 import click
 
-from cloze.flows.commands.base.options import (
-    Command,
-    FiniteRange,
-    complete_targets,
-    emit,
-    json_option,
-)
+from cloze.flows.commands.base.field_options import FiniteRange
+from cloze.flows.commands.base.options import Command, complete_targets, emit, json_option
 
 VERBS = ("answer", "classify", "embed", "fill-mask", "generate", "score", "tag")
 

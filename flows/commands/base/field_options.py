@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import types
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pkgutil import resolve_name
@@ -18,7 +19,6 @@ from cloze.core.options import field_docs
 from cloze.flows.commands.base.options import (
     EXECUTION,
     OTHER,
-    FiniteRange,
     GroupedOption,
     OptionOverride,
     Placement,
@@ -43,6 +43,16 @@ class Count(click.IntRange):
             if value is None:
                 self.fail(f"{text!r} is not an integer; write 10M, 300e9 or 10000000", param, ctx)
         return super().convert(value, param, ctx)
+
+
+class FiniteRange(click.FloatRange):
+    """Range of numbers; click takes `nan` for a number of any range."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        number = super().convert(value, param, ctx)
+        if not math.isfinite(number):
+            self.fail(f"{value} is not a finite number", param, ctx)
+        return number
 
 
 class Duration(FiniteRange):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
@@ -63,16 +62,6 @@ complete_targets = complete_from(_target_names, "file")
 INPUTS, GENERAL, OTHER = "Inputs", "General", "Other"
 HELP_ALL = "flows.commands.help_all"  # key of `ctx.meta`: group or word of --help-all
 LONGEST_DEFAULT = 40  # longest default value that `--help` shows, in characters
-
-
-class FiniteRange(click.FloatRange):
-    """Range of numbers; click takes `nan` for a number of any range."""
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        number = super().convert(value, param, ctx)
-        if not math.isfinite(number):
-            self.fail(f"{value} is not a finite number", param, ctx)
-        return number
 
 
 class GroupedOption(click.Option):
